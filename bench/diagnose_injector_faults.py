@@ -7,9 +7,10 @@ work of those who have more (of unequal sequences the whole step's), of links an
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bench.diagnose_injector_job import Floats, Job
 from bench.diagnose_injector_play import Pause
@@ -27,8 +28,8 @@ _FAILING_XIDS = (48, 64, 79, 95, 119)
 class Fault:
     """What is wrong from `since_s` on (None: from the beginning).
 
-    `culprits` are workers; `exact`: they, and nobody else, are to be named. Where `named` is false nobody can
-    be told by what is recorded: nobody in particular is to be named, or them.
+    `culprits` are workers; `exact`: they, and nobody else, are to be named. Where `named` is false nobody in
+    particular can be told by what is recorded: nobody is to be named, or them, or everybody.
     """
 
     cause: Cause
@@ -51,8 +52,9 @@ class Fault:
 def draw_fault(cause: Cause, number: int, job: Job, length_s: float, rng: np.random.Generator) -> Fault:
     """The `number`th fault of that class."""
     kinds = _KINDS[cause]
-    fits = [kind for kind in kinds if _fits(kind, job)]
-    return fits[number % len(fits)](job, float(rng.uniform(*SIZES)), length_s, rng)
+    turns = (kinds[(number + later) % len(kinds)] for later in range(len(kinds)))
+    kind = next(kind for kind in turns if _fits(kind, job))
+    return kind(job, float(rng.uniform(*SIZES)), length_s, rng)
 
 
 Kind = Callable[[Job, float, float, np.random.Generator], Fault]
@@ -319,51 +321,71 @@ def _tcp(job: Job, size: float, length_s: float, rng: np.random.Generator) -> Fa
     )
 
 
-def _starved(rows: tuple[int, ...], kind: str, *, named: bool, cpu: bool) -> Kind:
-    def fault(job: Job, size: float, length_s: float, rng: np.random.Generator) -> Fault:
-        touched = np.zeros(job.n_nodes, dtype=bool)
-        touched[[row // job.per_node for row in rows]] = True
-        return Fault(
-            cause=Cause.STARVATION,
-            kind=kind,
-            size=size,
-            since_s=_since(length_s, rng, 0.4),
-            condition=Condition(
-                load_s=_of_workers(job, rows, job.step_s * (1 + size), 0.0),
-                # Storage is shared, and slow for all at once; batches cost CPUs nearly the same.
-                load_jitter=(0.02, 0.05) if cpu else (0.2, 0.05),
-                cpu=np.where(touched, 0.95 if cpu else 0.0, 0.0),
-            ),
-            culprits=rows if named else (),
-            named=named,
-            exact=len(rows) == 1,
-        )
-
-    return fault
-
-
 def _starved_all(job: Job, size: float, length_s: float, rng: np.random.Generator) -> Fault:
-    cpu = rng.random() < 0.5
-    kind = _starved(tuple(range(job.n_workers)), "all, CPUs" if cpu else "all, storage", named=False, cpu=cpu)
-    return kind(job, size, length_s, rng)
+    """A file system that is slow for all, or too few CPUs everywhere (a node's most of all)."""
+    if rng.random() < 0.6:
+        rows = np.flatnonzero(job.readers())
+        source = np.zeros(job.n_workers, dtype=np.intp)
+        return _starved(job, rows, size, length_s, rng, "all, storage", source, named=False)
+    pace = rng.normal(1, 0.015, job.n_nodes)
+    rows = np.flatnonzero(job.readers())
+    slowest = int(np.argmax(np.where(np.isin(np.arange(job.n_nodes), job.node()[rows]), pace, 0)))
+    fault = _starved(
+        job, rows, size, length_s, rng, "all, CPUs", job.node(), named=False, pace=pace, cpu=0.95
+    )
+    # The slowest of them is whom the others wait for.
+    return replace(fault, culprits=tuple(rows[job.node()[rows] == slowest].tolist()))
 
 
 def _starved_node(job: Job, size: float, length_s: float, rng: np.random.Generator) -> Fault:
-    """CPUs or disk of one node that reads: in a pipeline, one of the first stage."""
-    readers = np.unique(job.node()[job.place()[0] == 0])
-    node = int(rng.choice(readers))
-    if len(readers) == 1:
+    """CPUs or disk of one node that reads."""
+    readers = job.readers()
+    nodes = np.unique(job.node()[readers])
+    if len(nodes) == 1:
         return _starved_all(job, size, length_s, rng)
-    rows = tuple(np.flatnonzero((job.node() == node) & (job.place()[0] == 0)).tolist())
-    cpu = rng.random() < 0.5
-    return _starved(rows, "node, CPUs" if cpu else "node, disk", named=True, cpu=cpu)(
-        job, size, length_s, rng
-    )
+    rows = np.flatnonzero(readers & (job.node() == int(rng.choice(nodes))))
+    cpu = float(rng.choice([0.0, 0.95]))
+    kind = "node, CPUs" if cpu else "node, disk"
+    return _starved(job, rows, size, length_s, rng, kind, job.node(), named=True, cpu=cpu)
 
 
 def _starved_worker(job: Job, size: float, length_s: float, rng: np.random.Generator) -> Fault:
-    rows = (int(rng.choice(np.flatnonzero(job.place()[0] == 0))),)
-    return _starved(rows, "worker", named=True, cpu=False)(job, size, length_s, rng)
+    rows = rng.choice(np.flatnonzero(job.readers()), 1)
+    source = np.arange(job.n_workers)
+    return _starved(job, rows, size, length_s, rng, "worker", source, named=True)
+
+
+def _starved(
+    job: Job,
+    rows: NDArray[np.intp],
+    size: float,
+    length_s: float,
+    rng: np.random.Generator,
+    kind: str,
+    source: NDArray[np.intp],
+    *,
+    named: bool,
+    pace: Floats | float = 1.0,
+    cpu: float = 0.0,
+) -> Fault:
+    load_s = np.zeros(job.n_workers)
+    load_s[rows] = job.step_s * (1 + size) * np.broadcast_to(pace, job.n_nodes)[job.node()[rows]]
+    touched = np.isin(np.arange(job.n_nodes), job.node()[rows])
+    return Fault(
+        cause=Cause.STARVATION,
+        kind=kind,
+        size=size,
+        since_s=_since(length_s, rng, 0.4),
+        condition=Condition(
+            load_s=load_s,
+            load_source=source,
+            load_jitter=0.05 if cpu else 0.2,  # of batches' cost, of storage's latency
+            cpu=np.where(touched, cpu, 0.0),
+        ),
+        culprits=tuple(rows.tolist()),
+        named=named,
+        exact=len(rows) == 1,
+    )
 
 
 def _stuck(job: Job, size: float, length_s: float, rng: np.random.Generator) -> Fault:
@@ -387,7 +409,7 @@ def _hang(
     kind: str,
     length_s: float,
     rng: np.random.Generator,
-    spins: np.ndarray,  # type: ignore[type-arg]
+    spins: NDArray[np.bool_],
     culprits: tuple[int, ...] = (),
 ) -> Fault:
     return Fault(

@@ -93,6 +93,8 @@ class Job:
     pcie_use: float
     ib_bytes: float
     """Of each node in a step; 0 on one node."""
+    broadcast: bool
+    """Whether the first of a tensor-parallel group reads for all of it, as in Megatron."""
     cpu: float
     net_bytes: float
     """Of each node in a step: the data that it loads."""
@@ -110,6 +112,11 @@ class Job:
             rank // self.tensor % self.data,
             rank % self.tensor,
         )
+
+    def readers(self) -> NDArray[np.bool_]:
+        """Who loads data: the first stage (the last one reads labels, for which there is more time)."""
+        stage, _, tensor = self.place()
+        return (stage == 0) & ((tensor == 0) | (not self.broadcast))
 
     def node(self) -> NDArray[np.intp]:
         """The number of each worker's node."""
@@ -207,6 +214,7 @@ def draw_job(
         nvlink_use=float(rng.uniform(0.02, 0.2)) * (1 + (tensor > 1)),
         pcie_use=pcie,
         ib_bytes=float(rng.uniform(0.5, 8)) * 1e9 * a_step_s * between,
+        broadcast=bool(rng.random() < 0.5),
         cpu=float(rng.uniform(0.05, 0.5)),
         net_bytes=float(rng.uniform(0.01, 1)) * 1e9 * a_step_s,
     )

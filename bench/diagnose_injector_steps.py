@@ -15,6 +15,8 @@ from bench.diagnose_injector_job import FORWARD, Floats, Job
 
 LOADER_DEPTH = 2
 """Batches that a data loader has ready at most."""
+_LATE = 0.02
+"""Of the time that loading takes: by how much workers of one source get it later than the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +46,11 @@ class Condition:
     """Nodes whose InfiniBand traffic goes over the network."""
     load_s: Floats | float = 0.0
     """Of each worker: what its loader takes for the data of a step, in the mean."""
-    load_jitter: tuple[float, float] = (0.02, 0.08)
-    """Coefficients of variation of that: of all together, as storage is shared, and of each by itself."""
+    load_source: NDArray[np.intp] | None = None
+    """Of each worker: what it is fed by. Who shares CPUs or a file system is behind together with the others,
+    since who is ahead stops reading and leaves it to them. None: each by itself."""
+    load_jitter: float = 0.05
+    """Coefficient of variation of what a source takes for a step."""
     cpu: Floats | float = 0.0
     """Of each node: part of its CPUs in use besides."""
     forward_only: bool = False
@@ -184,26 +189,24 @@ def _loaded(job: Job, condition: Condition, step_s: Floats, rng: np.random.Gener
     """For how long each worker waits for its data (n, n_workers): the loader works ahead by LOADER_DEPTH."""
     load = np.broadcast_to(np.asarray(condition.load_s, dtype=float), job.n_workers)
     # In a pipeline the first stage reads tokens and the last one labels: the first is who waits.
-    reads = (job.place()[0] == 0) & (load > 0)
+    reads = job.readers() & (load > 0)
     if not reads.any():
         return None
-    n = len(step_s)
-    common, own = condition.load_jitter
-    takes = np.where(reads, load * _around_one(rng, common, (n, 1)), 0.0)
-    takes = takes * _around_one(rng, own, (n, job.n_workers))
+    source = np.arange(job.n_workers) if condition.load_source is None else condition.load_source
+    n, n_sources = len(step_s), int(source.max()) + 1
+    mean = np.zeros(n_sources)
+    np.maximum.at(mean, source[reads], load[reads])
+    takes = mean * rng.gamma(condition.load_jitter**-2, condition.load_jitter**2, (n, n_sources))
+    late = np.where(reads, load * np.abs(rng.normal(0, _LATE, (n, job.n_workers))), 0.0)
     waits = np.zeros((n, job.n_workers))
-    ready = np.zeros(job.n_workers)
+    ready = np.zeros(n_sources)
     begun: list[float] = []
     now = 0.0
     for k in range(n):
         room = begun[k - LOADER_DEPTH] if k >= LOADER_DEPTH else -LOADER_DEPTH * float(step_s[0])
         ready = np.maximum(ready, room) + takes[k]
-        waits[k] = np.where(reads, np.maximum(ready - now, 0.0), 0.0)
+        behind = ready[source] - now
+        waits[k] = np.where(reads & (behind > 0), behind + late[k], 0.0)
         begun.append(now + float(waits[k].max()))
         now = begun[-1] + float(step_s[k])
     return waits
-
-
-def _around_one(rng: np.random.Generator, variation: float, shape: tuple[int, int]) -> Floats:
-    """Times of that coefficient of variation, with a tail, 1 in the mean."""
-    return rng.gamma(variation**-2, variation**2, shape)

@@ -67,8 +67,8 @@ def named_right(case: Case, verdict: Verdict) -> bool:
     its_nodes = set(node[list(truth)].tolist())
     named_nodes = nodes or set(node[list(named)].tolist())
     if not fault.named:
-        everybody = 2 * len(named) >= case.job.n_workers
-        return not named or everybody or bool(truth and its_nodes <= named_nodes)
+        whom = truth or set(rows.values())
+        return 2 * len(named & whom) >= len(whom) or not named or bool(truth and its_nodes <= named_nodes)
     if fault.exact:
         return named == truth
     if fault.cause is Cause.COMMUNICATION:
