@@ -12,6 +12,7 @@ from typing import Self
 
 from slurm_gpu.database.clusterstate import ClusterHolder, ClusterJob, ClusterNode, ClusterState
 from slurm_gpu.database.forecasts.answer import Forecast
+from slurm_gpu.database.quota import Quota
 from slurm_gpu.database.reserve.reservation import Reservation
 from slurm_gpu.database.results import DeviceTimeline, NodeReport, NodeWindow, Run, RunTimeline
 from slurm_gpu.database.running import Running, RunningUse
@@ -181,6 +182,16 @@ class SyntheticCluster:
     def windows(self, job: str) -> Sequence[NodeWindow]:
         """None was asked for yet."""
         return ()
+
+    def quota(self, user: str) -> Quota:
+        """One limit on what a user's jobs hold, and one on each job."""
+        used = sum(item.job.n_gpus for item in self._jobs.values() if item.job.user == user)
+        told = {"rule": "share", "group": "everybody", "per": "user", "mode": "enforce", "until_s": None}
+        told["why"] = "Others wait."
+        total = {"on": "GPUs running", "key": "gpus_running", "unit": "GPUs", "limit": 64.0, "used": used}
+        each = {"on": "each job's time limit", "key": "walltime", "unit": "s", "limit": 172_800}
+        limits = [told | total | {"left": max(0.0, 64.0 - used)}, told | each | {"used": None, "left": None}]
+        return Quota(user=user, as_of_s=self.now_s, limits=limits, why=None)
 
     def forecast(self, job: str) -> Forecast | str:
         """Of every job the same."""

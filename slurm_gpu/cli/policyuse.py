@@ -10,7 +10,7 @@ from slurm_gpu.cli.output import remark
 from slurm_gpu.cli.site import Site
 from slurm_gpu.controller import snapshot as snapshots
 from slurm_gpu.controller.snapshot import Snapshot
-from slurm_gpu.controller.usage import Usage, submitted_as, usage_of
+from slurm_gpu.controller.usage import Usage, kinds_summed_up, usage_by_kind, usage_of
 from slurm_gpu.controller.watcher import facts_of
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.policy.bundle import RUN_DIRECTORY
@@ -40,17 +40,13 @@ def read_use(site: Site) -> tuple[PolicyInForce, Snapshot, str, Mapping[str, Usa
     found = snapshots.read_fresh(file, now_s)
     if found is not None and (found.groups_id is None or found.groups_id != policy.groups_id):
         found = None
-    kinds = {rule.kind for rule in policy.rules if rule.kind is not None and rule.per != "job"}
-    if found is not None and not kinds:
+    if found is not None and not kinds_summed_up(policy):
         return policy, found, "snapshot", {}
     if "jobs" in settings.raw.get("PrivateData", "").split(",") and os.geteuid() != 0:
         remark("Slurm shows you only your own jobs here: what groups use is not all of it")
     jobs = QueueReader(site.run).read()
     facts = facts_of(policy, site.slurm.nodes(), read_partitions(site.run))
-    by_kind = {
-        kind: usage_of((job for job in jobs if submitted_as(job) == kind), policy.groups, facts)
-        for kind in kinds
-    }
+    by_kind = usage_by_kind(policy, jobs, facts)
     if found is not None:
         return policy, found, "snapshot", by_kind
     usage = usage_of(jobs, policy.groups, facts)

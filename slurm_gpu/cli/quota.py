@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -17,22 +17,12 @@ from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.cli.users import uid_and_name
 from slurm_gpu.controller.lending import LendingLine, lending_of
 from slurm_gpu.controller.quota import QuotaLine, quota_of
-from slurm_gpu.policy.limits import Measure, Scope
+from slurm_gpu.policy.limits import Scope
 from slurm_gpu.slurm.submission import read_user_places
 from slurm_gpu.units import format_duration, format_mgpu
 
 COLUMNS = ("rule", "limit on", "for", "used", "limit", "left", "")
 LENDING_COLUMNS = ("owner", "owns", "uses itself", "lends", "borrows", "back within")
-_HELD = {Scope.JOB: "each job's ", Scope.TOTAL: "", Scope.RUNNING: "", Scope.PERIOD: ""}
-_STATE = {Scope.JOB: "", Scope.TOTAL: " running + pending", Scope.RUNNING: " running", Scope.PERIOD: ""}
-_UNITS = {
-    Measure.GPUS: "GPUs",
-    Measure.COUNT: "count",
-    Measure.MEMORY: "MiB",
-    Measure.WALLTIME: "s",
-    Measure.NAMES: "names",
-    Measure.GPU_HOURS: "GPU-hours",
-}
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
@@ -53,7 +43,7 @@ def quota(site: Site, user: str | None, as_json: bool) -> None:
     lending = lending_of(policy.lending, snapshot.usage) if policy.lending is not None else []
     if as_json:
         document = {"user": name, "as_of_s": snapshot.as_of_s, "from": source}
-        limits = [_to_json(line) for line in lines]
+        limits = [line.to_json() for line in lines]
         print_json(document | {"limits": limits, "lending": [_owner_json(line) for line in lending]})
         return
     _print_limits(lines, name, site)
@@ -78,7 +68,7 @@ def _row(line: QuotaLine, user: str, zone: ZoneInfo) -> Sequence[str]:
     kind, rule = line.kind, line.rule
     return (
         rule.id,
-        f"{_HELD[kind.scope]}{kind.what}{_of(line)}{_STATE[kind.scope]}",
+        line.on,
         user if rule.per == "user" else rule.group.name,
         GAP if line.used is None else limit_amount(kind, line.used),
         limit_amount(kind, line.limit),
@@ -105,14 +95,6 @@ def _owner_json(line: LendingLine) -> dict[str, Any]:
     }
 
 
-def _of(line: QuotaLine) -> str:
-    if line.of is None:
-        return ""
-    if line.kind.scope is Scope.PERIOD:
-        return " today" if line.of == "day" else f" this {line.of}"
-    return f" ({line.of})"
-
-
 def _notes(line: QuotaLine, zone: ZoneInfo) -> Iterator[str]:
     rule = line.rule
     if rule.mode != "enforce":
@@ -130,29 +112,3 @@ def _notes(line: QuotaLine, zone: ZoneInfo) -> Iterator[str]:
 
 def _clock(minute: int) -> str:
     return f"{minute // 60:02}:{minute % 60:02}"
-
-
-def _to_json(line: QuotaLine) -> dict[str, Any]:
-    scale = 1000 if line.kind.measure is Measure.GPUS else 1
-    values = {"limit": line.limit, "used": line.used, "left": line.left}
-    told = {k: v / scale if isinstance(v, int | float) and scale != 1 else v for k, v in values.items()}
-    if isinstance(line.limit, Mapping):
-        told["limit"] = _listed(line.limit)
-    return {
-        "rule": line.rule.id,
-        "group": line.rule.group.name,
-        "per": line.rule.per,
-        "key": line.key,
-        "unit": _UNITS[line.kind.measure],
-        **told,
-        "mode": line.rule.mode,
-        "why": line.rule.why,
-        "until_s": line.until_s,
-    }
-
-
-def _listed(limit: Mapping[Any, Any]) -> list[Any]:
-    """Names that are allowed, or walltime by GPUs."""
-    if all(isinstance(key, str) for key in limit):
-        return sorted(limit)
-    return [{"gpus": limit[index]["mgpu"] / 1000, "s": limit[index]["s"]} for index in sorted(limit)]

@@ -35,6 +35,8 @@ from slurm_gpu.controller.ended import EndedRuns
 from slurm_gpu.controller.jobmix import JobMix
 from slurm_gpu.controller.nodelooks import NodeLooks
 from slurm_gpu.controller.priorities import PriorityKeeper
+from slurm_gpu.controller.quotatelling import QuotaTeller
+from slurm_gpu.controller.quotatelling import exchange_with as quota_exchange
 from slurm_gpu.controller.reserve.keeper import ReservationKeeper
 from slurm_gpu.controller.reserve.mending import Mender
 from slurm_gpu.controller.reserve.rows import ReservationTable, exchange_with
@@ -54,7 +56,7 @@ from slurm_gpu.slurm.preempted import FewRuns
 from slurm_gpu.slurm.queue import QueueReader
 from slurm_gpu.slurm.reservations import ReservationClient
 from slurm_gpu.slurm.sharing import SharingClient
-from slurm_gpu.slurm.submission import read_partitions
+from slurm_gpu.slurm.submission import read_partitions, read_user_places
 
 log = logging.getLogger("slurm-gpuctld")
 
@@ -138,6 +140,9 @@ def _run(options: argparse.Namespace) -> None:
             if watcher.seen is not None and keeper.in_charge:
                 audit.turn(watcher.seen[0], watcher.urgent_qos)
 
+        quotas = QuotaTeller(
+            quota_exchange(config), _in_background, lambda user: read_user_places(user, calls), clock
+        )
         shipper = DecisionShipper(options.run_dir, clock, acts, decision_sender(config))
         duties: list[Callable[[], None]] = [
             weights_turn,
@@ -146,6 +151,7 @@ def _run(options: argparse.Namespace) -> None:
             lambda: priorities.turn(in_charge=keeper.in_charge),
             urgent_turn,
             shipper.poll,
+            lambda: quotas.turn(watcher.in_use, in_charge=keeper.in_charge),
         ]
         if reservations is not None:
             duties.append(lambda: reservations.turn(in_charge=keeper.in_charge))

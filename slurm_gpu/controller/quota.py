@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,17 @@ from slurm_gpu.controller.usage import RunningAndPending, Usage
 from slurm_gpu.policy.installed import GroupInForce, PolicyInForce, RuleInForce
 from slurm_gpu.policy.limits import LIMITS, LimitKind, Measure, Scope
 from slurm_gpu.slurm.submission import UserPlaces
+
+_HELD = {Scope.JOB: "each job's ", Scope.TOTAL: "", Scope.RUNNING: "", Scope.PERIOD: ""}
+_STATE = {Scope.JOB: "", Scope.TOTAL: " running + pending", Scope.RUNNING: " running", Scope.PERIOD: ""}
+_UNITS = {
+    Measure.GPUS: "GPUs",
+    Measure.COUNT: "count",
+    Measure.MEMORY: "MiB",
+    Measure.WALLTIME: "s",
+    Measure.NAMES: "names",
+    Measure.GPU_HOURS: "GPU-hours",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +45,52 @@ class QuotaLine:
         return self.kind.key if self.of is None else f"{self.kind.key}:{self.of}"
 
     @property
+    def on(self) -> str:
+        """For people: what is limited, as "GPUs (a100) running"."""
+        return f"{_HELD[self.kind.scope]}{self.kind.what}{self._of}{_STATE[self.kind.scope]}"
+
+    @property
+    def _of(self) -> str:
+        if self.of is None:
+            return ""
+        if self.kind.scope is Scope.PERIOD:
+            return " today" if self.of == "day" else f" this {self.of}"
+        return f" ({self.of})"
+
+    @property
     def left(self) -> float | None:
         """What may be asked for besides; 0 where more than the limit is in use."""
         return None if self.used is None else max(0.0, self.limit - self.used)
+
+    def to_json(self) -> dict[str, Any]:
+        """With the keys that docs/commands.md explains; GPUs as GPUs."""
+        scale = 1000 if self.kind.measure is Measure.GPUS else 1
+        values = {"limit": self.limit, "used": self.used, "left": self.left}
+        told = {k: v / scale if isinstance(v, int | float) and scale != 1 else v for k, v in values.items()}
+        if isinstance(self.limit, Mapping):
+            told["limit"] = _listed(self.limit)
+        return {
+            "rule": self.rule.id,
+            "group": self.rule.group.name,
+            "per": self.rule.per,
+            "on": self.on,
+            "key": self.key,
+            "unit": _UNITS[self.kind.measure],
+            **told,
+            "mode": self.rule.mode,
+            "why": self.rule.why,
+            "until_s": self.until_s,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class InUse:
+    """Who uses what, at one look of slurm-gpuctld; the policy is an empty one where none is installed."""
+
+    policy: PolicyInForce
+    snapshot: Snapshot
+    by_kind: Callable[[], Mapping[str, Usage]]
+    """In jobs of one kind alone, where a rule sums these up."""
 
 
 def quota_of(
@@ -126,3 +180,10 @@ def _gpus(both: RunningAndPending, of: str | None, *, with_pending: bool) -> int
         untyped = max(0, use.mgpu - sum(use.by_type.values()))
         total += use.mgpu if of is None else use.by_type.get(of, 0) + untyped
     return total
+
+
+def _listed(limit: Mapping[Any, Any]) -> list[Any]:
+    """Names that are allowed, or walltime by GPUs."""
+    if all(isinstance(key, str) for key in limit):
+        return sorted(limit)
+    return [{"gpus": limit[index]["mgpu"] / 1000, "s": limit[index]["s"]} for index in sorted(limit)]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from slurm_gpu.controller.amounts import Facts, amounts_of
-from slurm_gpu.policy.installed import GroupInForce
+from slurm_gpu.policy.installed import GroupInForce, PolicyInForce
 from slurm_gpu.slurm.queue import CountedJob, Phase
 
 _INTERACTIVE = re.compile(r"slurm-gpu/1 t=[0-9A-Za-z]+ k=i")
@@ -169,6 +169,19 @@ class UsageCounter:
 def usage_of(jobs: Iterable[CountedJob], groups: Iterable[GroupInForce], facts: Facts) -> Usage:
     """Sum up one queue."""
     return UsageCounter().usage_of(jobs, groups, facts)
+
+
+def kinds_summed_up(policy: PolicyInForce) -> frozenset[str]:
+    """`interactive`, `batch`: those whose jobs a rule sums up alone."""
+    return frozenset(rule.kind for rule in policy.rules if rule.kind is not None and rule.per != "job")
+
+
+def usage_by_kind(policy: PolicyInForce, jobs: Sequence[CountedJob], facts: Facts) -> dict[str, Usage]:
+    """What is in use by jobs of each of these kinds alone."""
+    return {
+        kind: usage_of((job for job in jobs if submitted_as(job) == kind), policy.groups, facts)
+        for kind in kinds_summed_up(policy)
+    }
 
 
 def _kind_of(job: CountedJob, facts: Facts) -> _Kind:

@@ -23,9 +23,10 @@ from slurm_gpu.controller.ended import EndedRuns
 from slurm_gpu.controller.gpuhours import GpuHours, GpuRun, Period
 from slurm_gpu.controller.nodelooks import NodeLooks
 from slurm_gpu.controller.pace import Pace
+from slurm_gpu.controller.quota import InUse
 from slurm_gpu.controller.reserve.told import ReserveTable
 from slurm_gpu.controller.snapshot import Looked, Snapshot
-from slurm_gpu.controller.usage import Subject, UsageCounter, owner_of
+from slurm_gpu.controller.usage import Subject, UsageCounter, owner_of, usage_by_kind
 from slurm_gpu.controller.zones import ZoneMap
 from slurm_gpu.controller.zonetable import ZoneTable, ZoneTables
 from slurm_gpu.errors import OutsideError, SlurmError
@@ -110,6 +111,7 @@ class Watcher:
         """What the last answer cost slurmctld at most."""
         self._answered = False
         self._jobs: Sequence[CountedJob] = ()
+        self._snapshot: Snapshot | None = None
         self.facts = Facts()
         """What jobs were counted by at the last look."""
         self.written = 0
@@ -119,6 +121,14 @@ class Watcher:
     def running(self) -> int:
         """Another number whenever other jobs run than at the look before, or elsewhere."""
         return hash(frozenset((job.job_id, job.nodes) for job in self._jobs if job.phase is Phase.RUNNING))
+
+    @property
+    def in_use(self) -> InUse | None:
+        """The policy in force and who uses what, as of the last look; None where slurmctld did not answer."""
+        if not self._answered or self._snapshot is None:
+            return None
+        policy, jobs, facts = self._script.policy, self._jobs, self.facts
+        return InUse(policy, self._snapshot, lambda: usage_by_kind(policy, jobs, facts))
 
     @property
     def urgent_qos(self) -> str | None:
@@ -176,7 +186,7 @@ class Watcher:
         hours = None
         if policy.counts_gpu_hours and _has_accounting(settings):
             hours = self._gpu_hours(jobs, policy, facts, now_s)
-        return Snapshot(
+        self._snapshot = Snapshot(
             generation=self._generation,
             as_of_s=int(now_s),
             groups_id=policy.groups_id,
@@ -190,6 +200,7 @@ class Watcher:
             placement=self._zone_tables.of(nodes, jobs, facts),
             looked=Looked(asked_at, self._asked_s, self._clock.boot_id()),
         )
+        return self._snapshot
 
     def _slow_answers(self) -> tuple[SlurmSettings, Sequence[SlurmNode], Sequence[Partition]]:
         """Configuration, nodes and partitions, asked for anew now and then."""

@@ -16,6 +16,7 @@ from slurm_gpu.database.answers import FORESEEN, answer_to
 from slurm_gpu.database.controllerapi import ControllerWords
 from slurm_gpu.database.forecasts.api import Forecasts
 from slurm_gpu.database.posts import Posts
+from slurm_gpu.database.quotaapi import QuotaPages
 from slurm_gpu.database.reads import Reads
 from slurm_gpu.database.reserve.api import ReservationPages
 from slurm_gpu.database.runninguse import RunningPage
@@ -25,7 +26,7 @@ from slurm_gpu.database.services import Services
 def make_app(services: Services, posts: Posts) -> Starlette:
     """The ASGI application."""
     reads, words = Reads(services), ControllerWords(services)
-    forecasts, reservations = Forecasts(services), ReservationPages(services)
+    forecasts, reservations, quotas = Forecasts(services), ReservationPages(services), QuotaPages(services)
     routes = [
         Route("/v1/node", posts.post_node, methods=["POST"]),
         Route("/v1/runs", reads.get_runs, methods=["GET"]),
@@ -38,6 +39,8 @@ def make_app(services: Services, posts: Posts) -> Starlette:
         Route("/v1/cluster", reads.get_cluster, methods=["GET"]),
         Route("/v1/forecast", forecasts.get_forecast, methods=["GET"]),
         Route("/v1/forecast/{job}", forecasts.get_job_forecast, methods=["GET"]),
+        Route("/v1/quota", quotas.wanted, methods=["GET"]),
+        Route("/v1/quota/{user}", quotas.get, methods=["GET"]),
         Route("/v1/audit", words.get_audit, methods=["GET"]),
         Route("/v1/decisions", words.get_refusals, methods=["GET"]),
         Route("/v1/decisions/{token}", words.get_decisions, methods=["GET"]),

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import quote
 
 import httpx
 
@@ -17,6 +18,7 @@ from slurm_gpu import munge
 from slurm_gpu.config import SiteConfig
 from slurm_gpu.database.clusterstate import ClusterState
 from slurm_gpu.database.forecasts.answer import Forecast
+from slurm_gpu.database.quota import Quota
 from slurm_gpu.database.reserve.reservation import Report, Reservation
 from slurm_gpu.database.results import (
     Act,
@@ -43,6 +45,7 @@ __all__ = [
     "MungeAuth",
     "NodeReport",
     "NodeWindow",
+    "Quota",
     "Report",
     "Reservation",
     "Run",
@@ -265,6 +268,19 @@ class DatabaseClient:
         """Have decisions kept; only root and SlurmUser may, and telling them again is harmless."""
         told = [decision.to_json() for decision in decisions]
         self._ask("POST", "/v1/controller", content=json.dumps({"decisions": told}).encode())
+
+    def quota(self, user: str) -> Quota:
+        """A user's limits, and what is used of them: one's own, operators all; after some seconds."""
+        return Quota.from_json(self._get(f"/v1/quota/{quote(user, safe='')}", {}))
+
+    def quotas_wanted(self) -> Sequence[str]:
+        """Whose limits somebody wants to know; only root and SlurmUser may ask."""
+        return tuple(map(str, _list(self._get("/v1/quota", {}), "wanted")))
+
+    def tell_quotas(self, quotas: Sequence[Quota]) -> None:
+        """Tell users' limits; only root and SlurmUser may."""
+        told = [quota.to_json() for quota in quotas]
+        self._ask("POST", "/v1/controller", content=json.dumps({"quotas": told}).encode())
 
     def close(self) -> None:
         """Close the connections."""

@@ -81,8 +81,11 @@ class ControllerWords:
             if not (caller.writes or caller.is_web):
                 raise HTTPException(403, "only root and SlurmUser tell what was done")
             told, who = read_told(body), caller.user or str(caller.uid)
-            if caller.is_web and (told.decisions or told.reservations):
+            if caller.is_web and (told.decisions or told.reservations or told.quotas):
                 raise HTTPException(403, "slurm-gpuweb tells of acts alone")
+            self._services.quotas.tell(item.quota for item in told.quotas or ())
+            if not (told.audit or told.decisions or told.reservations):
+                return 0
 
             def work(connection: Connection) -> int:
                 now_s = int(self._services.clock.wall())

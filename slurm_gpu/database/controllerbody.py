@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from slurm_gpu.database.quota import Quota
 from slurm_gpu.database.reserve.reservation import MOST_REPORTS, Report, State
 from slurm_gpu.database.schema import NAME_LENGTH, TOKEN_LENGTH
 from slurm_gpu.errors import UsageError
@@ -15,11 +16,14 @@ from slurm_gpu.slurm.hostlist import expand
 
 MOST_ACTS = 100
 MOST_DECISIONS = 1000
+MOST_QUOTAS = 100
+_MOST_LIMITS = 1000
 _OF_REPORTS = (State.APPROVED, State.ACTIVE, State.ENDED, State.RELEASED)
 _MOST_EVIDENCE = 1 << 20
 _ID = re.compile(r"[0-9a-f]{32}")
 _Name = Annotated[str, Meta(min_length=1, max_length=NAME_LENGTH)]
 _Told = Annotated[str, Meta(max_length=10_000)]
+_Amount = int | float
 _Second = Annotated[int, Meta(ge=0, lt=1 << 62)]
 
 
@@ -52,12 +56,45 @@ class ToldDecision(msgspec.Struct):
     job: Annotated[dict[_Name, _Told], Meta(max_length=32)] = {}
 
 
+class ToldLimit(msgspec.Struct):
+    """A limit with the keys of `slurm-gpu quota --json`; what a newer slurm-gpuctld adds is left out."""
+
+    rule: _Name
+    group: _Name
+    per: _Name
+    on: _Name
+    key: _Name
+    unit: _Name
+    limit: _Amount | list[_Name | dict[_Name, _Amount]]
+    used: _Amount | None
+    left: _Amount | None
+    mode: _Name
+    why: _Told
+    until_s: int | None
+
+
+class ToldQuota(msgspec.Struct):
+    """What a user may have, and has, as it comes."""
+
+    user: _Name
+    as_of_s: float
+    limits: Annotated[list[ToldLimit], Meta(max_length=_MOST_LIMITS)] | None = None
+    why: _Told | None = None
+
+    @property
+    def quota(self) -> Quota:
+        """As it is kept."""
+        limits = None if self.limits is None else [msgspec.to_builtins(limit) for limit in self.limits]
+        return Quota(user=self.user, as_of_s=self.as_of_s, limits=limits, why=self.why)
+
+
 class Told(msgspec.Struct):
     """All of one request."""
 
     audit: Annotated[list[ToldAct], Meta(max_length=MOST_ACTS)] | None = None
     decisions: Annotated[list[ToldDecision], Meta(max_length=MOST_DECISIONS)] | None = None
     reservations: Annotated[list[Report], Meta(max_length=MOST_REPORTS)] | None = None
+    quotas: Annotated[list[ToldQuota], Meta(max_length=MOST_QUOTAS)] | None = None
 
 
 def read_told(body: bytes) -> Told:
@@ -66,8 +103,10 @@ def read_told(body: bytes) -> Told:
         told = msgspec.json.decode(body, type=Told)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise UsageError(f"what was done cannot be read: {error}") from None
-    if told.audit is None and told.decisions is None and told.reservations is None:
-        raise UsageError("what was done cannot be read: there are no audit, decisions or reservations")
+    if not any(field is not None for field in msgspec.structs.astuple(told)):
+        raise UsageError(
+            "what was done cannot be read: there are no audit, decisions, reservations or quotas"
+        )
     for report in told.reservations or ():
         if report.state not in _OF_REPORTS:
             raise UsageError(

@@ -25,6 +25,7 @@ from slurm_gpu.database.nodeperiods import Places
 from slurm_gpu.database.parts import ImportThread, make_importer, tune_python
 from slurm_gpu.database.posts import Posts
 from slurm_gpu.database.pulse import Answering, Pulse
+from slurm_gpu.database.quotaboard import QuotaBoard
 from slurm_gpu.database.server import listen_tcp, listen_unix, serve
 from slurm_gpu.database.services import Importing, Services
 from slurm_gpu.database.settings import DaemonSettings, default_address, load_settings, parse_address
@@ -129,6 +130,7 @@ def _services(
         importing=importing,
         view=view,
         memory=memory,
+        quotas=QuotaBoard(clock),
         clock=clock,
         places=Places.of(config),
         min_coverage=config.sampling.min_coverage,

@@ -15,6 +15,7 @@ from slurm_gpu.database.importer import ImportStatus
 from slurm_gpu.database.intake import Intake
 from slurm_gpu.database.memory import Memory
 from slurm_gpu.database.nodeperiods import Places
+from slurm_gpu.database.quotaboard import QuotaBoard
 from slurm_gpu.database.reconcile import DEFAULT_MIN_COVERAGE
 from slurm_gpu.database.slurmview import SlurmView
 from slurm_gpu.database.workers import Workers
@@ -51,6 +52,7 @@ class Services:
     importing: Importing
     view: SlurmView
     memory: Memory
+    quotas: QuotaBoard
     clock: Clock
     places: Places = field(default_factory=Places)
     min_coverage: float = DEFAULT_MIN_COVERAGE

@@ -1,4 +1,4 @@
-"""Who looks, and how long their jobs will go on to wait."""
+"""Who looks, their limits, and how long their jobs will go on to wait."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 from slurm_gpu.clock import Clock
 from slurm_gpu.database.clusterstate import ClusterJob
 from slurm_gpu.database.forecasts.answer import Forecast
+from slurm_gpu.database.quota import Quota
 from slurm_gpu.errors import OutsideError, UsageError
 from slurm_gpu.monitor.answer import JSON, Answer
 from slurm_gpu.monitor.board import Board
@@ -23,14 +24,18 @@ from slurm_gpu.monitor.viewer import ViewerOf
 MOST_FORECASTS = 20
 """Of one user's jobs, those submitted first."""
 KEPT_S = 60.0
+LIMITS_KEPT_S = 10.0
 _MOST_KEPT = 10_000
 
 _Said = tuple[dict[str, Any] | None, str | None]
 """A forecast, or why there is none."""
 
 
-class ForecastSource(Protocol):
-    """The part of DatabaseClient that tells of waits."""
+class OwnSource(Protocol):
+    """The part of DatabaseClient that tells of a user's limits and waits."""
+
+    def quota(self, user: str) -> Quota:
+        """The user's limits, and what is used of them."""
 
     def forecast(self, job: str) -> Forecast | str:
         """How long a job that waits will wait, or why nothing can be said."""
@@ -42,13 +47,14 @@ class Me:
     def __init__(
         self,
         board: Board,
-        connect: Callable[[], AbstractContextManager[ForecastSource]],
+        connect: Callable[[], AbstractContextManager[OwnSource]],
         viewer_of: ViewerOf,
         clock: Clock,
     ) -> None:
         self._board, self._connect, self._viewer_of, self._clock = board, connect, viewer_of, clock
         self._lock = threading.Lock()
         self._kept: dict[int, tuple[float, _Said]] = {}
+        self._limits: dict[str, tuple[float, Quota]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -59,8 +65,16 @@ class Me:
             (job for job in jobs if job.state == "PENDING" and viewer.user and job.user == viewer.user),
             key=lambda job: (job.submit_s or 0, job.job_id),
         )[:MOST_FORECASTS]
-        waits = await run_in_threadpool(self._waits, waiting)
-        told = {"user": viewer.user, "operator": viewer.operator, "limits": None, "waits": waits}
+        waits, quota = await run_in_threadpool(lambda: (self._waits(waiting), self._quota(viewer.user)))
+        told = {
+            "user": viewer.user,
+            "operator": viewer.operator,
+            "signed_in": "proxy" if viewer.uid is None else "link",
+            "limits": quota.limits,
+            "limits_as_of_s": quota.as_of_s,
+            "limits_why": quota.why,
+            "waits": waits,
+        }
         as_of_s = self._clock.wall() if state is None else state.as_of_s()
         answer = Answer(dump(told), JSON, [(b"x-as-of-s", f"{as_of_s:.3f}".encode())])
         await answer(scope, receive, send)
@@ -79,12 +93,30 @@ class Me:
             for forecast, why in [found]
         ]
 
+    def _quota(self, user: str) -> Quota:
+        """What is told is good for some seconds; that nothing is known is asked anew each time."""
+        with self._lock:
+            until, kept = self._limits.get(user, (0.0, None))
+        if kept is not None and self._clock.monotonic() < until:
+            return kept
+        try:
+            with self._connect() as source:
+                quota = source.quota(user)
+        except (OutsideError, UsageError) as error:
+            return Quota(user=user, as_of_s=self._clock.wall(), limits=None, why=str(error))
+        if quota.limits is not None:
+            with self._lock:
+                if len(self._limits) >= _MOST_KEPT:
+                    self._limits.clear()
+                self._limits[user] = self._clock.monotonic() + LIMITS_KEPT_S, quota
+        return quota
+
     def _known(self, job_id: int) -> _Said | None:
         with self._lock:
             until, said = self._kept.get(job_id, (0.0, None))
         return said if self._clock.monotonic() < until else None
 
-    def _ask(self, source: ForecastSource, job: ClusterJob) -> _Said:
+    def _ask(self, source: OwnSource, job: ClusterJob) -> _Said:
         try:
             found = source.forecast(job.id)
             said: _Said = (None, found) if isinstance(found, str) else (found.to_json(), None)

@@ -16,12 +16,12 @@ from slurm_gpu.monitor.board import Board
 from slurm_gpu.monitor.events import Events
 from slurm_gpu.monitor.jobpages import JobPage, JobSource
 from slurm_gpu.monitor.listing import Listing, Make, Told
-from slurm_gpu.monitor.me import ForecastSource, Me
+from slurm_gpu.monitor.me import Me, OwnSource
 from slurm_gpu.monitor.schemas import Schema
 from slurm_gpu.monitor.viewer import ViewerOf
 
 
-class Details(JobSource, ForecastSource, Protocol):
+class Details(JobSource, OwnSource, Protocol):
     """What slurm-gpudbd is asked when somebody looks."""
 
 
@@ -130,7 +130,7 @@ ROUTES = (
     ),
     ApiRoute(
         "/api/v1/me",
-        "Who is signed in, and forecasts for their jobs that wait.",
+        "Who is signed in, their limits with what is used, and forecasts for their jobs that wait.",
         lambda site: Me(site.board, site.connect, site.viewer_of, site.clock),
         ((JSON, schemas.ME),),
     ),

@@ -12,7 +12,6 @@ TEXT: Schema = {"type": "string"}
 NUMBER: Schema = {"type": "number"}
 WHOLE: Schema = {"type": "integer"}
 FLAG: Schema = {"type": "boolean"}
-ANYTHING: Schema = {}
 OCTETS: Schema = {"type": "string", "format": "binary"}
 
 
@@ -146,7 +145,28 @@ RESERVATIONS = an_object(
 ME = an_object(
     user=TEXT,
     operator=FLAG,
-    limits=null_or(listed(ANYTHING), "not known on this host"),
+    signed_in={"type": "string", "enum": ["link", "proxy"]},
+    limits=null_or(
+        listed(
+            an_object(
+                True,
+                rule=TEXT,
+                group=TEXT,
+                per=TEXT,
+                on=said(TEXT, "what is limited, in words"),
+                key=TEXT,
+                unit=TEXT,
+                limit={"type": ["number", "array"]},
+                used=null_or(NUMBER, "it is on each job alone, or not known"),
+                left=null_or(NUMBER),
+                mode=TEXT,
+                why=TEXT,
+            )
+        ),
+        "not known; limits_why says why",
+    ),
+    limits_as_of_s=AS_OF,
+    limits_why=null_or(TEXT),
     waits=listed(
         an_object(
             job_id=WHOLE,

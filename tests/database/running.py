@@ -29,6 +29,7 @@ from slurm_gpu.database.intake import Intake
 from slurm_gpu.database.memory import Memory
 from slurm_gpu.database.posts import Posts
 from slurm_gpu.database.pulse import Answering
+from slurm_gpu.database.quotaboard import QuotaBoard
 from slurm_gpu.database.schema import metadata
 from slurm_gpu.database.server import listen_unix, make_server
 from slurm_gpu.database.services import Services
@@ -129,6 +130,7 @@ def running_server(data: Path, path: Path, munge_socket: str) -> Iterator[Runnin
         importing=Importer(database, view, clock, CLUSTER, 60.0),
         view=view,
         memory=memory,
+        quotas=QuotaBoard(clock),
         clock=clock,
         reservations=Reservations(),
         places_of=lambda user: PLACES.get(user, UserPlaces()),

@@ -5,11 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
 
+from slurm_gpu.database.quota import Quota
+from slurm_gpu.errors import DatabaseError
+from slurm_gpu.monitor.me import LIMITS_KEPT_S
 from slurm_gpu.monitor.routes import ROUTES, ApiRoute
 from slurm_gpu.monitor.viewer import Viewer
 from tests.monitor.here import Here
@@ -129,6 +133,32 @@ def test_a_user_is_told_of_their_own_waits_alone(here: Here):
     waits = here.get("/api/v1/me").json()["waits"]
     assert {item["job_id"] for item in waits} == {job["job_id"] for job in waiting if job["user"] == user}
     assert all(item["forecast"] is None and "db train" in item["why"] for item in waits)
+
+
+def test_a_user_is_told_of_their_limits_or_why_there_are_none(here: Here, monkeypatch: pytest.MonkeyPatch):
+    here.viewer = Viewer(here.somebody(), 1001, operator=False)
+    me = here.get("/api/v1/me").json()
+    assert (me["limits"][0]["on"], me["limits_why"], me["signed_in"]) == ("GPUs running", None, "link")
+    here.viewer = Viewer("nobody", None, operator=False)
+
+    def away(_: str) -> Quota:
+        raise DatabaseError("slurm-gpudbd is away")
+
+    monkeypatch.setattr(here.source, "quota", away)
+    me = here.get("/api/v1/me").json()
+    assert (me["limits"], me["limits_why"]) == (None, "slurm-gpudbd is away")
+    assert me["signed_in"] == "proxy"
+    unknown = Quota(user="nobody", as_of_s=1.0, limits=None, why="come again in 15 s")
+    monkeypatch.setattr(here.source, "quota", lambda _: unknown)
+    assert here.get("/api/v1/me").json()["limits_why"] == "come again in 15 s"
+    here.clock.now += 1  # what is not known is asked again at once, what is known after some seconds
+    known = replace(unknown, limits=[])
+    monkeypatch.setattr(here.source, "quota", lambda _: known)
+    assert here.get("/api/v1/me").json()["limits"] == []
+    monkeypatch.setattr(here.source, "quota", away)
+    assert here.get("/api/v1/me").json()["limits"] == []
+    here.clock.now += LIMITS_KEPT_S
+    assert here.get("/api/v1/me").json()["limits"] is None
 
 
 def test_free_held_and_out_of_service_are_all_gpus(here: Here):

@@ -117,6 +117,7 @@ class SignInPages:
         session = request.scope.get(SESSION)
         if isinstance(session, Session):
             self._sessions.end(session)
+            log.info("%s signed out from %s", session.user, request.client.host if request.client else "?")
         return _with(Response(status_code=204), self._cookie.header("", 0))
 
 

@@ -148,6 +148,9 @@ def make_world(
             "user": "alice",
             "operator": True,
             "limits": _limits(),
+            "limits_as_of_s": NOW_S,
+            "limits_why": None,
+            "signed_in": "link",
             "waits": [],
         },
     )
@@ -277,17 +280,19 @@ def _reservations() -> list[dict[str, Any]]:
 
 
 def _limits() -> list[dict[str, Any]]:
-    def one(key: str, unit: str, used: float | None, limit: float, per: str = "user") -> dict[str, Any]:
+    def one(
+        on: str, key: str, unit: str, used: float | None, limit: float, per: str = "user"
+    ) -> dict[str, Any]:
         left = None if used is None else limit - used
         return {
-            "rule": "grad-share", "group": "grads", "per": per, "key": key, "unit": unit, "used": used,
-            "limit": limit, "left": left, "mode": "enforce", "why": "16 each keeps waiting under a day.",
-            "until_s": None,
+            "rule": "grad-share", "group": "grads", "per": per, "on": on, "key": key, "unit": unit,
+            "used": used, "limit": limit, "left": left, "mode": "enforce",
+            "why": "16 each keeps waiting under a day.", "until_s": None,
         }  # fmt: skip
 
     return [
-        one("gpus_running", "GPUs", 12, 16),
-        one("gpus_total", "GPUs", 32, 32),
-        one("jobs_total", "count", 41, 200),
-        one("walltime", "s", None, 86400, "job"),
+        one("GPUs running", "gpus_running", "GPUs", 12, 16),
+        one("GPUs running + pending", "gpus_total", "GPUs", 32, 32),
+        one("jobs running + pending", "jobs_total", "count", 41, 200),
+        one("each job's time limit", "walltime", "s", None, 86400, "job"),
     ]

@@ -31,6 +31,8 @@ class Pretended:
         self.status: int | None = None
         self.now_s = world.as_of_s + 2
         self.asked: list[str] = []
+        self.signed_out: list[str | None] = []
+        """By which X-Slurm-Gpu each came."""
         self.changed = threading.Condition()
         self.listening = 0
         self.port = 0
@@ -107,6 +109,11 @@ class _Handler(BaseHTTPRequestHandler):
             self._api(asked.path.removeprefix("/api/v1/"), parse_qs(asked.query))
         else:
             self._send(404, b"", {})
+
+    def do_POST(self) -> None:
+        if self.path == "/signout":
+            self.served.signed_out.append(self.headers.get("X-Slurm-Gpu"))
+        self._send(204 if self.path == "/signout" else 404, b"", {})
 
     def _api(self, path: str, query: dict[str, list[str]]) -> None:
         world = self.served.world

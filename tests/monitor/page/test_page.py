@@ -35,7 +35,7 @@ def hostile() -> World:
         one |= dict.fromkeys(("user", "gpu_type", "nodes", "trouble"), bad[0])
     world.me |= {"user": bad[0]}
     for limit in world.me["limits"]:
-        limit |= dict.fromkeys(("rule", "key", "unit", "why", "group", "mode"), bad[1])
+        limit |= dict.fromkeys(("rule", "on", "key", "unit", "why", "group", "mode"), bad[1])
     return world
 
 
@@ -205,9 +205,30 @@ def test_a_user_sees_their_jobs_limits_and_what_to_do(opened: Callable[..., Tab]
         assert words in mine
     assert "of alice" not in mine
     limits = tab.page.inner_text("#limits")
-    assert "12 of 16\u00a0GPUs" in limits
+    for words in ("12 of 16\u00a0GPUs", "41 of 200", "time limit", "1\u00a0d", "keeps waiting"):
+        assert words in limits
     assert tab.page.locator("#attention").is_hidden()
     assert tab.page.locator("#views").is_hidden()
+
+
+def test_limits_that_nobody_knows_are_said_to_be_so(opened: Callable[..., Tab]):
+    world = small()
+    world.me |= {"operator": False, "limits": None, "limits_why": "slurm-gpuctld is silent <b>"}
+    tab = opened(world).ready()
+    tab.page.locator(
+        "#limits", has_text="Your limits are not known here: slurm-gpuctld is silent <b>."
+    ).wait_for()
+
+
+def test_who_came_by_a_link_signs_out_by_a_button_and_nobody_else_has_one(opened: Callable[..., Tab]):
+    tab = opened(small()).ready()
+    tab.page.click("#signout")
+    tab.page.wait_for_url("**/signin")
+    assert tab.served.signed_out == ["1"]
+    world = small()
+    world.me["signed_in"] = "proxy"
+    other = opened(world).ready()
+    assert other.page.locator("#signout").is_hidden()
 
 
 def test_free_gpus_are_counted_by_type_and_the_queue_by_reason(opened: Callable[..., Tab]):

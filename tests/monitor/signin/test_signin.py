@@ -189,11 +189,15 @@ def test_it_ends_after_its_lifetime_however_much_it_is_used(gate: Gate) -> None:
     assert gate.who() is None
 
 
-def test_who_signs_out_is_out_with_every_copy_of_the_cookie(gate: Gate) -> None:
+def test_who_signs_out_is_out_with_every_copy_of_the_cookie(
+    gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
     gate.use(gate.token())
     copy = dict(gate.cookies)
-    assert gate.ask("POST", "/signout", headers=ACTS).status_code == 204
+    with caplog.at_level(logging.INFO):
+        assert gate.ask("POST", "/signout", headers=ACTS).status_code == 204
     assert gate.cookies == {}
+    assert f"{ME} signed out from {ELSEWHERE}" in caplog.text
     gate.cookies = copy
     assert gate.who() is None
 

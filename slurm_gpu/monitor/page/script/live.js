@@ -5,6 +5,7 @@
 import { WireError, events, frame, json } from "./wire.js";
 
 const SLOW_MS = 60e3;    // reservations and limits change seldom
+const SOON_MS = 10e3;    // limits that are not known yet are asked for meanwhile
 const POLL_MS = 15e3;    // where no events come
 
 export class Live {
@@ -15,7 +16,7 @@ export class Live {
     this.told = { flags: null, free: null, queue: null, reservations: null, me: null };
     this.busy = null;
     this.again = false;
-    this.slow_ms = -Infinity;
+    this.slow_ms = this.me_ms = -Infinity;
     this.state = { asOf_s: null, failed: null, failedSince_ms: null, streaming: false };
   }
 
@@ -102,8 +103,10 @@ export class Live {
 
   // What is beside the squares: each that cannot be had stays as it was.
   async panels() {
-    const { told } = this, slow = performance.now() - this.slow_ms >= SLOW_MS;
-    if (slow) this.slow_ms = performance.now();
+    const { told } = this, now_ms = performance.now(), slow = now_ms - this.slow_ms >= SLOW_MS;
+    const who = now_ms - this.me_ms >= (told.me?.limits === null ? SOON_MS : SLOW_MS);
+    if (slow) this.slow_ms = now_ms;
+    if (who) this.me_ms = now_ms;
     const ask = async (name, path, read) => {
       try {
         told[name] = read((await json(path)).value);
@@ -116,7 +119,7 @@ export class Live {
       ask("free", "free", (value) => value),
       ask("queue", "queue", (value) => value),
       slow ? ask("reservations", "reservations", (value) => value.reservations ?? null) : null,
-      slow ? ask("me", "me", (value) => value) : null,
+      who ? ask("me", "me", (value) => value) : null,
     ]);
     this.changed(["panels"]);
   }

@@ -7,6 +7,7 @@ import * as words from "./words.js";
 
 const MOST = 60;       // rows of a list
 const FEW = 12;        // jobs that are next
+const OLD_S = 90;      // limits older than that are told to be
 const NUMBER = (title) => ({ title, number: true });
 
 const idOf = (job) => make("bdi", {}, job.id);
@@ -137,21 +138,34 @@ function expected(wait, now_s) {
   return make("p", {}, `Likeliest start ${at(forecast.middle_s)}; four of five such jobs between ${at(forecast.low_s)} and ${at(forecast.high_s)}.`);
 }
 
-// Limits as `slurm-gpu quota --json` has them.
-export function limits(place, told) {
-  if (!told) return fill(place, nothing("Limits are not known here; slurm-gpu quota tells them beside slurmctld."));
-  const counted = told.filter((line) => typeof line.limit === "number" && typeof line.used === "number");
-  const others = told.length - counted.length;
-  if (!counted.length) return fill(place, nothing(others ? `${words.counts(others, "limit")} on each job; slurm-gpu quota tells them.` : "No limit is for your jobs."));
-  const rows = counted.map((line) => {
-    const share = line.limit > 0 ? line.used / line.limit : 1, piece = make("i", { class: share >= 1 ? "full" : null });
+// Limits as `slurm-gpu quota --json` has them: those that sum up with a bar of what is used, those on each job as they are.
+export function limits(place, me, now_s) {
+  if (!me) return fill(place, nothing("Not known yet."));
+  if (!me.limits) return fill(place, make("p", { class: "none" }, "Your limits are not known here: ", make("bdi", {}, me.limits_why ?? "nobody says why"), "."));
+  if (!me.limits.length) return fill(place, nothing("No limit is for your jobs."));
+  const unit = (line) => (line.unit === "count" || line.unit === "names" ? "" : line.unit);
+  const notes = (line) => make("p", { class: "aside" }, make("bdi", {}, line.rule), line.per === "user" || line.per === "job" ? null : [" · all of ", make("bdi", {}, line.group), " together"],
+    line.mode === "enforce" ? null : line.mode === "advise" ? " · advice only" : " · observed only",
+    line.until_s ? ` · your exception, until ${words.moment(line.until_s, now_s)}` : null, line.why ? [" · ", make("bdi", {}, line.why)] : null);
+  const summed = me.limits.filter((line) => line.per !== "job"), each = me.limits.filter((line) => line.per === "job");
+  const rows = summed.map((line) => {
+    const known = typeof line.used === "number", share = line.limit > 0 ? line.used / line.limit : 1;
+    const piece = make("i", { class: share >= 1 ? "full" : null });
     piece.style.width = `${100 * Math.min(1, share)}%`;
-    const of = line.per === "user" ? "" : ` of ${line.group}`;
-    return make("li", { title: line.why || null },
-      make("div", { class: "line" }, make("span", {}, make("bdi", {}, line.key.replaceAll("_", " ")), make("bdi", {}, of)),
-        make("span", {}, `${words.amount(line.used, "")} of ${words.amount(line.limit, line.unit === "count" ? "" : line.unit)}`)),
-      make("div", { class: "bar", "aria-hidden": "true" }, piece),
-      make("p", { class: "aside" }, make("bdi", {}, line.rule), line.mode === "enforce" ? "" : ` · ${line.mode}`, line.why ? [" · ", make("bdi", {}, line.why)] : null));
+    return make("li", {},
+      make("div", { class: "line" }, make("span", {}, make("bdi", {}, line.on)),
+        make("span", {}, known ? `${words.amount(line.used, "")} of ${words.amount(line.limit, unit(line))}` : `limit ${words.amount(line.limit, unit(line))}; use not known`)),
+      known ? make("div", { class: "bar", "aria-hidden": "true" }, piece) : null, notes(line));
   });
-  return fill(place, make("ul", { class: "items" }, rows), others ? make("p", { class: "note" }, `And ${words.counts(others, "limit")} on each job: slurm-gpu quota.`) : null);
+  const single = each.map((line) => make("li", {},
+    make("div", { class: "line" }, make("span", {}, make("bdi", {}, line.on.replace(/^each job's /, ""))), make("span", {}, make("bdi", {}, most(line)))), notes(line)));
+  return fill(place, rows.length ? make("ul", { class: "items" }, rows) : null,
+    single.length ? [make("h3", {}, "Each job"), make("ul", { class: "items" }, single)] : null,
+    now_s - me.limits_as_of_s > OLD_S ? make("p", { class: "note" }, `As of ${words.moment(me.limits_as_of_s, now_s, true)}.`) : null);
+}
+
+// What one job may have at most: a number, a time, names that are allowed, or times by GPUs.
+function most(line) {
+  if (!Array.isArray(line.limit)) return line.unit === "s" ? words.duration(line.limit) : words.amount(line.limit, line.unit === "count" ? "" : line.unit);
+  return line.limit.map((item) => (typeof item === "object" ? `${words.duration(item.s)} from ${words.counts(item.gpus, "GPU")} on` : item)).join(", ");
 }

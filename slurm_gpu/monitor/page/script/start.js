@@ -12,7 +12,7 @@ import { GAP } from "./paint.js";
 import * as panels from "./panels.js";
 import * as scale from "./scale.js";
 import { Squares } from "./squares.js";
-import { now_s } from "./wire.js";
+import { now_s, signOut } from "./wire.js";
 import * as words from "./words.js";
 
 const OLD_S = 60;                  // a state that is older is told to be old
@@ -190,7 +190,7 @@ function showPanels() {
         return [some.filter((square) => ring[square]).length, some.length];
       },
     });
-    panels.limits(place("limits"), me()?.limits ?? null);
+    panels.limits(place("limits"), me(), now);
   } else {
     panels.attention(place("attention"), {
       flags, jobs: cluster.jobs, pressed: lighted?.key ?? null, now_s: now, told: told.flags !== null,
@@ -208,6 +208,7 @@ function showPanels() {
   byId("views").hidden = !me()?.operator;
   for (const button of byId("views").children) button.setAttribute("aria-pressed", String((button.dataset.view === "mine") === mine));
   say(byId("user"), me()?.user ?? "");
+  byId("signout").hidden = me()?.signed_in !== "link"; // a reverse proxy's users sign out there
 }
 
 function showTip(square, event) {
@@ -289,6 +290,13 @@ function listen() {
     remember();
     light();
     showPanels();
+  });
+  byId("signout").addEventListener("click", async () => {
+    byId("signout").disabled = true;
+    const out = await signOut();
+    byId("signout").disabled = false;
+    if (out) location.replace("signin");
+    else say(byId("signout"), "Still signed in: no answer. Sign out");
   });
   byId("closer").addEventListener("click", () => squares.zoomBy(1.6));
   byId("farther").addEventListener("click", () => squares.zoomBy(1 / 1.6));

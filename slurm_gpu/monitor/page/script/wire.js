@@ -32,6 +32,16 @@ async function ask(path, read) {
   throw new WireError(answer.status, String(body?.error ?? `slurm-gpuweb answered ${answer.status}`));
 }
 
+// Ends the session, in every tab and copy of its cookie; whether it did.
+export async function signOut() {
+  try {
+    const signal = AbortSignal.timeout(PATIENCE_MS);
+    return (await fetch("signout", { method: "POST", headers: { "X-Slurm-Gpu": "1" }, credentials: "same-origin", signal })).ok;
+  } catch {
+    return false;
+  }
+}
+
 const asOf_s = (headers) => {
   const told = Number(headers.get("X-As-Of-S"));
   return told > 0 ? told : null;

@@ -1,0 +1,31 @@
+"""What GET /v1/quota/USER answers with: docs/api.md explains each key. slurm-gpuctld told it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Self
+
+from slurm_gpu.errors import DatabaseError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """A user's limits, each with the keys of `slurm-gpu quota --json`; None with `why` where nobody knows."""
+
+    user: str
+    as_of_s: float
+    limits: Sequence[Mapping[str, Any]] | None
+    why: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict that json.dumps takes."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        """Read an answer; keys that a newer version adds are left. Raises DatabaseError."""
+        try:
+            return cls(**{field.name: value[field.name] for field in fields(cls)})
+        except (KeyError, TypeError) as error:
+            raise DatabaseError(f"slurm-gpudbd answered limits that cannot be read: {error!r}") from error

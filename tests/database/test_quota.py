@@ -1,0 +1,105 @@
+"""A user's limits come from slurm-gpuctld, to that user and to operators, or it is said why they do not."""
+
+from __future__ import annotations
+
+import json
+import pwd
+from typing import Any
+
+import pytest
+
+from slurm_gpu.database.client import DatabaseClient, Quota
+from slurm_gpu.database.controllerbody import MOST_QUOTAS, read_told
+from slurm_gpu.database.quotaboard import KEPT_S, MOST_WANTED, WANTED_FOR_S, QuotaBoard
+from slurm_gpu.errors import UsageError
+from tests.database.running import NOBODY, OPERATOR, ROOT, WEB, Running
+from tests.database.samples import FakeClock
+
+LIMIT = {
+    "rule": "share", "group": "grads", "per": "user", "on": "GPUs running", "key": "gpus_running",
+    "unit": "GPUs", "limit": 16.0, "used": 0.0, "left": 16.0, "mode": "enforce", "why": "Others.",
+    "until_s": None,
+}  # fmt: skip
+EACH = LIMIT | {"limit": [{"gpus": 4.0, "s": 3600}], "used": None, "left": None}
+QUOTA = Quota(user="alice", as_of_s=5.0, limits=[LIMIT, EACH, LIMIT | {"limit": ["a100"]}], why=None)
+
+
+def body(**changes: Any) -> bytes:
+    return json.dumps({"quotas": [QUOTA.to_json() | changes]}).encode()
+
+
+def test_what_is_told_is_kept_whole_for_who_looks() -> None:
+    board = QuotaBoard(FakeClock())
+    board.ask("alice")
+    board.tell([item.quota for item in read_told(body()).quotas or ()])
+    assert board.ask("alice") == QUOTA
+
+
+def test_who_looks_is_wanted_for_a_while_and_what_was_told_grows_old() -> None:
+    clock = FakeClock()
+    board = QuotaBoard(clock)
+    assert "slurm-gpuctld" in str(board.ask("alice").why)
+    assert board.wanted() == ["alice"]
+    assert "come again in 15 s" in str(board.ask("alice").why)
+    board.tell([QUOTA])
+    clock.now += KEPT_S
+    old = board.ask("alice")
+    assert old.limits is None
+    assert "is silent; does it run?" in str(old.why)
+    clock.now += WANTED_FOR_S
+    assert board.wanted() == []
+    board.tell([QUOTA])
+    assert board.ask("alice").limits is None, "nobody had asked"
+
+
+def test_however_many_look_memory_is_bounded() -> None:
+    board = QuotaBoard(FakeClock())
+    board.wanted()
+    for number in range(MOST_WANTED):
+        board.ask(f"user{number}")
+    assert f"{MOST_WANTED} users look" in str(board.ask("alice").why)
+    assert len(board.wanted()) == MOST_WANTED
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        body(user=""), body(user="u" * 256), body(limits=[{}]), body(limits=[LIMIT | {"limit": "x"}]),
+        body(limits=[LIMIT] * 1001), body(why="w" * 10_001), body(as_of_s=None),
+        json.dumps({"quotas": [QUOTA.to_json()] * (MOST_QUOTAS + 1)}).encode(),
+    ],
+)  # fmt: skip
+def test_what_are_no_limits_is_refused(bad: bytes) -> None:
+    with pytest.raises(UsageError, match="what was done cannot be read"):
+        read_told(bad)
+
+
+@pytest.mark.skipif(not ROOT, reason="must be run as root")
+def test_one_sees_ones_own_and_operators_all(server: Running) -> None:
+    name = pwd.getpwuid(NOBODY).pw_name
+    own = f"/v1/quota/{name}"
+    assert server.asked_by(NOBODY, "GET", own)[1]["limits"] is None
+    mine = QUOTA.to_json() | {"user": name}
+    status, _ = server.asked_by(0, "POST", "/v1/controller", json.dumps({"quotas": [mine]}).encode())
+    assert status == 200
+    for uid in (NOBODY, OPERATOR, WEB, 0):
+        assert server.asked_by(uid, "GET", own) == (200, mine)
+    status, answer = server.asked_by(NOBODY, "GET", "/v1/quota/root")
+    assert (status, answer["error"]) == (403, "limits of root are another user's; operators may see them")
+
+
+@pytest.mark.skipif(not ROOT, reason="must be run as root")
+def test_only_slurm_gpuctld_is_told_who_looks_and_tells(server: Running) -> None:
+    for uid in (NOBODY, OPERATOR, WEB):
+        assert server.asked_by(uid, "GET", "/v1/quota")[0] == 403
+        assert server.asked_by(uid, "POST", "/v1/controller", body())[0] == 403
+    with DatabaseClient(server.config) as database:
+        database.quota("some.one+else")
+        assert "some.one+else" in database.quotas_wanted()
+        database.tell_quotas([Quota(user="some.one+else", as_of_s=1.5, limits=[], why=None)])
+        assert database.quota("some.one+else").limits == []
+
+
+@pytest.mark.parametrize("target", ["/v1/quota/%0a", "/v1/quota/" + "u" * 256, "/v1/quota/root?x=1"])
+def test_a_name_that_is_none_is_wanted_by_nobody(server: Running, target: str) -> None:
+    assert server.raw("GET", target, b"", server.signed("GET", target))[0] == 400
