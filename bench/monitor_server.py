@@ -19,7 +19,7 @@ from starlette.types import ASGIApp
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.arguments import number, seconds
-from lab.synthetic import SyntheticCluster
+from lab.synthetic import SyntheticCluster, uid_of
 from slurm_gpu.clock import SystemClock
 from slurm_gpu.monitor.app import make_app
 from slurm_gpu.monitor.board import Board
@@ -29,7 +29,7 @@ from slurm_gpu.monitor.seen import Seen
 from slurm_gpu.monitor.server import listen, serve
 from slurm_gpu.monitor.settings import Address
 from slurm_gpu.monitor.signin.guard import Cookie, Guard
-from slurm_gpu.monitor.signin.rights import Rights
+from slurm_gpu.monitor.signin.rights import Right, Rights
 from slurm_gpu.monitor.signin.sessions import Sessions, session_key
 from slurm_gpu.monitor.state import State, make_state
 from slurm_gpu.monitor.viewer import Viewer, ViewerOf, viewer_of
@@ -74,7 +74,8 @@ def main() -> None:
     parser.add_argument("--sessions", action="store_true", help="take nobody without a session")
     parser.add_argument("--seed", type=number(0), default=1)
     options = parser.parse_args()
-    viewer = Viewer(options.user or "operator", None, operator=options.user is None)
+    uid = 1000 if options.user is None else uid_of(options.user)
+    viewer = Viewer(options.user or "operator", uid, operator=options.user is None, by_link=options.sessions)
     board, synthetic = Board(), Synthetic(options.gpus, options.seed)
     board.show(synthetic.look())
     clock = SystemClock()
@@ -83,9 +84,9 @@ def main() -> None:
     told = []
     if options.sessions:
         sessions, cookie = Sessions(session_key(None), clock.wall), Cookie.of("http://127.0.0.1")
-        rights = Rights(lambda _: viewer.operator, clock.monotonic)
+        rights = Rights(lambda _: Right(viewer.uid, viewer.operator), clock.monotonic)
         app = Guard(app, sessions, cookie, rights, None)
-        told.append(f"{cookie.name}={sessions.seal(sessions.begin(viewer.user, 1000))}")
+        told.append(f"{cookie.name}={sessions.seal(sessions.begin(viewer.user, uid))}")
     asyncio.run(_serve(app, board, synthetic, options.port, options.every, told))
 
 

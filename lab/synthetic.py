@@ -281,6 +281,7 @@ class SyntheticCluster:
             job_id=job_id,
             full=True,
             user=user,
+            uid=uid_of(user),
             account=_ACCOUNTS[len(user) * int(user[4:]) % len(_ACCOUNTS)],
             partition="gpu",
             qos="normal",
@@ -352,13 +353,18 @@ class SyntheticCluster:
         return "a100" if (node // NODES_PER_ZONE) % 2 else "h200"
 
 
+def uid_of(user: str) -> int:
+    """Of userN."""
+    return 60_000 + int(user.removeprefix("user"))
+
+
 def run_of(job: ClusterJob, now_s: float, devices: Sequence[Record]) -> Run:
     """The run of a job of the queue, as accounting has it."""
     start_s = job.start_s if job.state == "RUNNING" else None
     elapsed_s = None if start_s is None else int(now_s) - start_s
     return Run(
         id=job.id, full=True, cluster="synthetic", job_id=job.job_id, array_job_id=None, array_task=None,
-        het_job_id=None, het_offset=None, user=job.user, account=job.account, qos=job.qos,
+        het_job_id=None, het_offset=None, user=job.user, uid=job.uid, account=job.account, qos=job.qos,
         partition=job.partition, state=job.state, submit_s=job.submit_s or 0, eligible_s=job.eligible_s,
         start_s=start_s, end_s=None, elapsed_s=elapsed_s, suspended_s=0, time_limit_s=job.time_limit_s,
         nodes=compress({record.node for record in devices}), gpu_type=None, n_nodes=job.n_nodes,

@@ -39,6 +39,8 @@ class ClusterJob:
     """When its time limit ends it."""
     time_limit_s: int | None
     name: str | None
+    uid: int | None = None
+    """None where an older slurm-gpudbd does not tell it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +104,7 @@ class ClusterState:
 
 
 def _read(kind: Callable[..., T], names: tuple[str, ...], item: Mapping[str, Any]) -> T:
-    return kind(**{name: item[name] for name in names})
+    return kind(**{name: item[name] for name in names if name in item})
 
 
 def _holders(items: Sequence[Mapping[str, Any]]) -> tuple[ClusterHolder, ...]:

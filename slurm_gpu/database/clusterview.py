@@ -86,6 +86,7 @@ def _job(job: QueuedJob, full: bool) -> ClusterJob:
         job_id=job.job_id,
         full=full,
         user=job.user,
+        uid=job.uid,
         account=job.account,
         partition=job.partition,
         qos=job.qos,

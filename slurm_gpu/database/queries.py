@@ -262,6 +262,7 @@ def show_run(row: Row, caller: Caller, now_s: float, detail: Detail | None = Non
         "het_job_id",
         "het_offset",
         "user",
+        "uid",
         "account",
         "qos",
         "partition",

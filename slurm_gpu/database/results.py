@@ -37,6 +37,7 @@ class Run:
     het_job_id: int | None
     het_offset: int | None
     user: str
+    uid: int | None = None
     account: str
     qos: str
     partition: str

@@ -20,6 +20,7 @@ class ShownFlag:
     flag: Flag
     id: str
     user: str
+    uid: int | None
     squares: Sequence[int]
 
 
@@ -66,6 +67,7 @@ class Attention:
                 flag=flag,
                 id=jobs[flag.job_id].id,
                 user=jobs[flag.job_id].user,
+                uid=jobs[flag.job_id].uid,
                 squares=sorted(layout.square_of[uuid] for uuid in flag.devices if uuid in layout.square_of),
             )
             for flag in self.concerns(now_s)

@@ -20,6 +20,9 @@ from slurm_gpu.monitor.metrics import (
 )
 from slurm_gpu.records import Live, LiveDevice
 
+Owner = tuple[str, int | None]
+"""A user by name, and by uid where Slurm told it."""
+
 
 def live_frames(layout: Layout, live: Mapping[str, Live]) -> dict[str, bytes]:
     """The metrics that nodes tell of their devices, of every square."""
@@ -74,13 +77,13 @@ def job_frames(layout: Layout, holding: Holding, running: Mapping[int, RunningUs
     return {name: bytes(octets) for name, octets in frames.items()}
 
 
-def own_squares(holding: Holding, owner_of: Mapping[int, str]) -> dict[str, list[int]]:
+def own_squares(holding: Holding, owner_of: Mapping[int, Owner]) -> dict[Owner, list[int]]:
     """By user the squares that only their own jobs hold."""
-    found: dict[str, list[int]] = {}
+    found: dict[Owner, list[int]] = {}
     for square, jobs in holding.jobs_at.items():
-        users = {owner_of.get(job, "") for job in jobs}
-        if len(users) == 1 and (user := users.pop()) != "":
-            found.setdefault(user, []).append(square)
+        owners = {owner_of.get(job) for job in jobs}
+        if len(owners) == 1 and (owner := owners.pop()) is not None:
+            found.setdefault(owner, []).append(square)
     return found
 
 

@@ -97,7 +97,8 @@ def tell_runs(source: JobSource, job: str, flavour: Flavour, asked: str) -> byte
 
 def tell_timelines(source: JobSource, job: str, flavour: Flavour, asked: str) -> bytes:
     """The course of each run on each of its devices."""
-    full = {(run.job_id, run.submit_s) for run in _runs(source, job) if flavour.may_see(run.user)}
+    runs = _runs(source, job)
+    full = {(run.job_id, run.submit_s) for run in runs if flavour.may_see(run.user, run.uid)}
     found = [visible_timeline(item, (item.job_id, item.submit_s) in full) for item in source.timelines(job)]
     if asked == "csv":
         return timelines_csv(found).encode()
@@ -107,7 +108,7 @@ def tell_timelines(source: JobSource, job: str, flavour: Flavour, asked: str) ->
 def tell_windows(source: JobSource, job: str, flavour: Flavour, asked: str) -> bytes:
     """The last ten minutes; 403 where not all of its runs may be seen."""
     runs = _runs(source, job)
-    if not all(flavour.may_see(run.user) for run in runs):
+    if not all(flavour.may_see(run.user, run.uid) for run in runs):
         raise HTTPException(403, f"job {job} is another user's; its owner and operators may see its window")
     try:
         found = source.windows(job)

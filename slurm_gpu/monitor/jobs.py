@@ -25,6 +25,10 @@ class _Row:
     occupancy: bytes
     facts: tuple[Any, ...]
 
+    def told(self, flavour: Flavour) -> bytes:
+        """What of it may be seen."""
+        return self.full if flavour.may_see(self.job.user, self.job.uid) else self.occupancy
+
 
 @dataclass(frozen=True, slots=True)
 class JobTable:
@@ -74,7 +78,7 @@ class JobTable:
         rows = [row for row in self.rows.values() if row.version > after]
         lost = {job for version, jobs in self.gone if delta and version > after for job in jobs}
         head = f'{{"version":{self.version},"all":{json.dumps(not delta)},"jobs":['.encode()
-        body = b",".join(row.full if flavour.may_see(row.job.user) else row.occupancy for row in rows)
+        body = b",".join(row.told(flavour) for row in rows)
         gone = json.dumps(sorted(lost - self.rows.keys()), separators=(",", ":")).encode()
         return head + body + b'],"gone":' + gone + b"}"
 

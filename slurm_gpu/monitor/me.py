@@ -62,14 +62,14 @@ class Me:
         state = self._board.state
         jobs = () if state is None else state.seen.cluster.jobs
         waiting = sorted(
-            (job for job in jobs if job.state == "PENDING" and viewer.user and job.user == viewer.user),
+            (job for job in jobs if job.state == "PENDING" and viewer.own.owns(job.user, job.uid)),
             key=lambda job: (job.submit_s or 0, job.job_id),
         )[:MOST_FORECASTS]
         waits, quota = await run_in_threadpool(lambda: (self._waits(waiting), self._quota(viewer.user)))
         told = {
             "user": viewer.user,
             "operator": viewer.operator,
-            "signed_in": "proxy" if viewer.uid is None else "link",
+            "signed_in": "link" if viewer.by_link else "proxy",
             "limits": quota.limits,
             "limits_as_of_s": quota.as_of_s,
             "limits_why": quota.why,

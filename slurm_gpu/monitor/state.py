@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from slurm_gpu.monitor.flags import Attention, ShownFlag
-from slurm_gpu.monitor.frames import job_frames, live_frames, own_squares, state_frame
+from slurm_gpu.monitor.frames import Owner, job_frames, live_frames, own_squares, state_frame
 from slurm_gpu.monitor.holding import Holding, find_holding
 from slurm_gpu.monitor.jobs import JobTable
 from slurm_gpu.monitor.layout import Layout, layout_key, make_layout
@@ -26,7 +26,7 @@ class State:
     holding: Holding
     frames: Mapping[str, bytes]
     """By metric, one octet a square, with nothing left out."""
-    own: Mapping[str, Sequence[int]]
+    own: Mapping[Owner, Sequence[int]]
     """By user the squares that only they hold."""
     jobs: JobTable
     flags: Sequence[ShownFlag] = ()
@@ -75,7 +75,7 @@ def make_state(
             **job_frames(layout, holding, running),
             STATE.name: state_frame(layout, nodes, seen.live, holding),
         },
-        own=own_squares(holding, {job.job_id: job.user for job in seen.cluster.jobs}),
+        own=own_squares(holding, {job.job_id: (job.user, job.uid) for job in seen.cluster.jobs}),
         jobs=table.next(version, seen.cluster.jobs, holding),
         flags=attention.flags(seen.live_s, seen, layout),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from slurm_gpu.errors import UsageError
@@ -32,7 +33,8 @@ def frame(state: State, flavour: Flavour, metric: str) -> bytes:
         raise UsageError(f"metric: {metric[:40]!r} is none; there are {', '.join(state.frames)}")
     if flavour.everything or is_for_all(metric):
         return octets
-    return only(octets, state.own.get(flavour.user, ()))
+    own = (squares for owner, squares in state.own.items() if flavour.owns(*owner))
+    return only(octets, chain.from_iterable(own))
 
 
 def jobs(state: State, flavour: Flavour, since: str) -> bytes:
@@ -53,7 +55,7 @@ def attention(state: State, flavour: Flavour, _: str) -> bytes:
             "coverage": round(item.flag.coverage, 3),
         }
         for item in state.flags
-        if flavour.may_see(item.user)
+        if flavour.may_see(item.user, item.uid)
     ]
     return dump({"flags": flags, "as_of_s": state.seen.live_s})
 

@@ -19,24 +19,42 @@ class Flavour(NamedTuple):
     everything: bool
     user: str
     """Whose jobs are shown in full; "" where `everything` is."""
+    uid: int | None = None
+    """None where nobody knows it."""
 
-    def may_see(self, user: str) -> bool:
-        """Whether jobs of `user` are shown in full."""
-        return self.everything or (user != "" and user == self.user)
+    def may_see(self, user: str, uid: int | None = None) -> bool:
+        """Whether jobs of `user` (`uid` where Slurm knows it) are shown in full."""
+        return self.everything or self.owns(user, uid)
+
+    def owns(self, user: str, uid: int | None = None) -> bool:
+        """Whether they are the viewer's own: by uid where both are known, as slurm-gpudbd judges.
+
+        A name that was given to somebody else meanwhile opens nothing of who had it before.
+        """
+        if uid is not None and self.uid is not None:
+            return uid == self.uid
+        return user != "" and user == self.user
 
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """A signed-in user; `uid` is None where nobody told it, as where a reverse proxy names users."""
+    """A signed-in user; `uid` is None where a reverse proxy names one whom this host does not know."""
 
     user: str
     uid: int | None
     operator: bool
+    by_link: bool = False
+    """Whether there is a session, which can be ended here."""
 
     @property
     def flavour(self) -> Flavour:
         """Operators all see the same, and everybody else what is theirs."""
-        return Flavour(True, "") if self.operator else Flavour(False, self.user)
+        return Flavour(True, "") if self.operator else self.own
+
+    @property
+    def own(self) -> Flavour:
+        """What is theirs, whatever else they may see."""
+        return Flavour(False, self.user, self.uid)
 
 
 ViewerOf = Callable[[HTTPConnection], Viewer]

@@ -11,7 +11,7 @@ from slurm_gpu.monitor.viewer import Flavour
 OCCUPANCY = frozenset(
     {
         *("id", "cluster", "job_id", "array_job_id", "array_task", "het_job_id", "het_offset"),
-        *("user", "account", "qos", "partition", "state"),
+        *("user", "uid", "account", "qos", "partition", "state"),
         *("submit_s", "eligible_s", "start_s", "end_s", "elapsed_s", "suspended_s", "time_limit_s"),
         *("nodes", "gpu_type", "server_type", "zone", "n_nodes", "n_gpus", "n_gpus_requested"),
         *("wait_h", "submit_wait_h", "run_h", "lender", "returned_to", "returned_in_s"),
@@ -23,7 +23,7 @@ _HIDDEN: dict[str, Any] = {f.name: None for f in fields(Run) if f.name not in OC
 
 def visible(run: Run, flavour: Flavour) -> Run:
     """The run as whoever asks may see it."""
-    if flavour.may_see(run.user):
+    if flavour.may_see(run.user, run.uid):
         return run
     return replace(run, full=False, **_HIDDEN)
 

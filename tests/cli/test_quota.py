@@ -132,7 +132,8 @@ def test_without_a_snapshot_to_go_by_the_queue_is_counted(quota: Command, snapsh
     answer = json.loads(quota.out)
     assert (answer["user"], answer["from"], answer["as_of_s"]) == (ME, "queue", NOON_S)
     assert answer["limits"][0] == {
-        "rule": "share", "group": "vision", "per": "user", "key": "gpus_total", "unit": "GPUs", "limit": 6.0,
+        "rule": "share", "group": "vision", "per": "user", "on": "GPUs running + pending",
+            "key": "gpus_total", "unit": "GPUs", "limit": 6.0,
         "used": 4.0, "left": 2.0, "mode": "enforce", "why": "Others.", "until_s": None,
     }  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from lab.synthetic import uid_of
 from slurm_gpu.monitor.viewer import Viewer
 from tests.monitor.here import Here
 
@@ -41,7 +42,7 @@ def test_a_user_sees_gaps_in_all_frames_but_state_for_squares_of_others(here: He
     here.viewer = Viewer(user, None, operator=False)
     state = here.board.state
     assert state is not None
-    own = set(state.own[user])
+    own = set(state.own[user, uid_of(user)])
     assert own
     for name, all_of_it in seen_by_all.items():
         shown = here.get(f"/api/v1/frame?metric={name}").content

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from lab.synthetic import uid_of
 from slurm_gpu.database.quota import Quota
 from slurm_gpu.errors import DatabaseError
 from slurm_gpu.monitor.me import LIMITS_KEPT_S
@@ -89,6 +90,45 @@ def test_a_job_of_another_is_told_without_what_it_does(here: Here, route: ApiRou
     assert sheet.status_code == 403 or list(csv.DictReader(io.StringIO(sheet.text))) == []
 
 
+@pytest.mark.parametrize("path", ["/api/v1/frame", "/api/v1/jobs", "/squares.svg", "/api/v1/me"])
+def test_a_name_that_was_given_again_opens_nothing_of_who_had_it_before(here: Here, path: str):
+    name = here.somebody()
+    waits = next(job for job in here.source.cluster().jobs if job.state == "PENDING")
+    if path == "/api/v1/me":
+        name = waits.user
+    here.viewer = Viewer(name, uid_of(name), operator=False)
+    before = here.get(path).content
+    here.viewer = Viewer(name, 70_000, operator=False)
+    after = here.get(path).content
+    here.viewer = Viewer("nobody", 65534, operator=False)
+    nothing = here.get(path).content
+    if path == "/api/v1/me":
+        found = [[wait["job_id"] for wait in json.loads(body)["waits"]] for body in (before, after)]
+        assert waits.job_id in found[0]
+        assert found[1] == []
+    else:
+        assert before != after == nothing
+
+
+@pytest.mark.parametrize("route", OF_A_JOB, ids=lambda route: route.path)
+def test_nor_does_it_open_their_old_jobs(here: Here, route: ApiRoute):
+    path, name = path_of(route, here), here.somebody()
+    answers = []
+    for uid in (uid_of(name), 70_000):
+        here.viewer = Viewer(name, uid, operator=False)
+        answers.append(here.get(path))
+    here.viewer = Viewer("nobody", 65534, operator=False)
+    assert answers[0].content != answers[1].content == here.get(path).content
+
+
+def test_who_was_given_another_name_keeps_their_jobs(here: Here):
+    name = here.somebody()
+    here.viewer = Viewer(name, uid_of(name), operator=False)
+    as_before = here.get("/api/v1/jobs").content
+    here.viewer = Viewer("renamed", uid_of(name), operator=False)
+    assert here.get("/api/v1/jobs").content == as_before
+
+
 @pytest.mark.parametrize("job", ["0", "x", "1;drop", "1_", "../live", "%2e%2e%2flive", "1" * 30, "17+1+1"])
 def test_what_is_no_job_is_never_asked_for(here: Here, job: str):
     here.source.run = None  # type: ignore[assignment,method-assign]
@@ -136,7 +176,7 @@ def test_a_user_is_told_of_their_own_waits_alone(here: Here):
 
 
 def test_a_user_is_told_of_their_limits_or_why_there_are_none(here: Here, monkeypatch: pytest.MonkeyPatch):
-    here.viewer = Viewer(here.somebody(), 1001, operator=False)
+    here.viewer = Viewer(here.somebody(), None, operator=False, by_link=True)
     me = here.get("/api/v1/me").json()
     assert (me["limits"][0]["on"], me["limits_why"], me["signed_in"]) == ("GPUs running", None, "link")
     here.viewer = Viewer("nobody", None, operator=False)

@@ -10,7 +10,7 @@ from slurm_gpu.database.results import Run
 from slurm_gpu.monitor.viewer import Flavour
 from slurm_gpu.monitor.visible import visible
 from tests.database.running import Running
-from tests.database.samples import CLUSTER, record
+from tests.database.samples import CLUSTER, record, row
 from tests.database.test_detail import account, ship
 
 ALL = Caller(0, "root", sees_all=True, writes=True)
@@ -31,6 +31,18 @@ def test_the_same_as_slurm_gpudbd_tells(server: Running, user: str, sees: bool) 
     assert everything.full
     shown = visible(everything, Flavour(False, user))
     assert shown == (everything if sees else told(server, BOB))
+
+
+@pytest.mark.parametrize(
+    ("user", "uid", "sees"),
+    [("alice", 60901, True), ("alice", 2001, False), ("renamed", 60901, True), ("bob", 60902, False)],
+)
+def test_the_same_by_uid(server: Running, user: str, uid: int, sees: bool) -> None:
+    ship(server, records=[record(node="here")])
+    account(server, row(nodes="here", uid=60901))
+    shown = visible(told(server, ALL), Flavour(False, user, uid))
+    assert shown == told(server, Caller(uid, user, sees_all=False, writes=False))
+    assert shown.full == sees
 
 
 def test_an_operator_sees_all(server: Running) -> None:

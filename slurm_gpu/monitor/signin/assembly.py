@@ -7,12 +7,12 @@ from starlette.types import ASGIApp
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.config import SiteConfig
-from slurm_gpu.database.identity import Authenticator, is_operator
+from slurm_gpu.database.identity import Authenticator
 from slurm_gpu.monitor.settings import WebSettings
 from slurm_gpu.monitor.signin.guard import Cookie, Guard
 from slurm_gpu.monitor.signin.pages import SignInPages
 from slurm_gpu.monitor.signin.proxy import TrustedProxy
-from slurm_gpu.monitor.signin.rights import Rights
+from slurm_gpu.monitor.signin.rights import Rights, right_of
 from slurm_gpu.monitor.signin.sessions import Sessions, session_key
 from slurm_gpu.monitor.signin.tokens import Tokens
 
@@ -29,7 +29,7 @@ class SignIn:
             settings.session_idle_s,
         )
         self._cookie = Cookie.of(told or settings.base_url)
-        self._rights = Rights(lambda user: is_operator(config.operators, user), clock.monotonic)
+        self._rights = Rights(lambda user: right_of(user, config.operators), clock.monotonic)
         self._proxy = (
             TrustedProxy(settings.user_header, settings.trusted_proxies, clock)
             if settings.user_header is not None

@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from slurm_gpu.monitor.signin.proxy import TrustedProxy
-from slurm_gpu.monitor.signin.rights import Rights
+from slurm_gpu.monitor.signin.rights import Right, Rights
 from slurm_gpu.monitor.signin.sessions import Session, Sessions
 from slurm_gpu.monitor.viewer import VIEWER, Viewer
 
@@ -76,10 +76,11 @@ class Guard:
         session = self._session(scope)
         named = None if self._proxy is None else self._proxy.named(scope)
         if named is not None:
-            scope[VIEWER] = Viewer(named, None, await self._is_operator(named))
+            right = await self._right(named)
+            scope[VIEWER] = Viewer(named, right.uid, right.operator)
         elif session is not None:
-            operator = session.uid == 0 or await self._is_operator(session.user)
-            scope[VIEWER] = Viewer(session.user, session.uid, operator)
+            operator = session.uid == 0 or (await self._right(session.user)).operator
+            scope[VIEWER] = Viewer(session.user, session.uid, operator, by_link=True)
         if session is not None:
             scope[SESSION] = session
         renewed = None if session is None else self._sessions.seen(session)
@@ -94,7 +95,7 @@ class Guard:
         value = self._cookie.value(scope)
         return None if value is None else self._sessions.open(value)
 
-    async def _is_operator(self, user: str) -> bool:
+    async def _right(self, user: str) -> Right:
         known = self._rights.known(user)
         return await run_in_threadpool(self._rights.look, user) if known is None else known
 

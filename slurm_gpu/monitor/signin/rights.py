@@ -1,11 +1,15 @@
-"""Who is an operator: as slurm-gpu.yaml and the system's groups say, asked anew each minute."""
+"""What uid a user has, and who is an operator: as system and slurm-gpu.yaml say, asked anew each minute."""
 
 from __future__ import annotations
 
 import logging
+import pwd
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
+from slurm_gpu.config import Operators
+from slurm_gpu.database.identity import is_operator
 from slurm_gpu.database.trouble import TOLD_EACH_S
 
 log = logging.getLogger("slurm-gpuweb")
@@ -14,36 +18,52 @@ KEPT_S = TOLD_EACH_S
 _MOST = 10_000
 
 
+class Right(NamedTuple):
+    """Of a user; `uid` is None where this host knows no such user."""
+
+    uid: int | None
+    operator: bool
+
+
+def right_of(user: str, operators: Operators) -> Right:
+    """Asks the system, which may wait for a directory server."""
+    try:
+        uid = pwd.getpwnam(user).pw_uid
+    except (KeyError, ValueError):
+        uid = None
+    return Right(uid, is_operator(operators, user))
+
+
 class Rights:
-    """Remembers what `is_operator` says of a user, who may wait for a directory server.
+    """Remembers what `ask` says of a user, who may wait for a directory server.
 
     What is old is used once more while a thread asks anew, so that no request waits but a user's first.
     """
 
-    def __init__(self, is_operator: Callable[[str], bool], monotonic: Callable[[], float]) -> None:
-        self._ask, self._monotonic = is_operator, monotonic
-        self._known: dict[str, tuple[float, bool]] = {}
+    def __init__(self, ask: Callable[[str], Right], monotonic: Callable[[], float]) -> None:
+        self._ask, self._monotonic = ask, monotonic
+        self._known: dict[str, tuple[float, Right]] = {}
         self._asking: set[str] = set()
         self._thread = ThreadPoolExecutor(1, "rights")
 
-    def known(self, user: str) -> bool | None:
+    def known(self, user: str) -> Right | None:
         """What is known, perhaps a little old; None of a user who was never asked for."""
         known = self._known.get(user)
         if known is None:
             return None
-        until, is_operator = known
+        until, right = known
         if self._monotonic() >= until and user not in self._asking:
             self._asking.add(user)
             self._thread.submit(self._again, user)
-        return is_operator
+        return right
 
-    def look(self, user: str) -> bool:
+    def look(self, user: str) -> Right:
         """Ask now, and wait."""
-        is_operator = self._ask(user)
+        right = self._ask(user)
         if len(self._known) >= _MOST:
             self._known.clear()
-        self._known[user] = self._monotonic() + KEPT_S, is_operator
-        return is_operator
+        self._known[user] = self._monotonic() + KEPT_S, right
+        return right
 
     def close(self) -> None:
         """Ask no more."""
@@ -53,6 +73,6 @@ class Rights:
         try:
             self.look(user)
         except Exception:
-            log.exception("whether %s is an operator could not be found out", user)
+            log.exception("what %s may do could not be found out", user)
         finally:
             self._asking.discard(user)

@@ -101,6 +101,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(200, file.packed, {**file.headers, "Content-Encoding": "gzip"})
         elif asked.path == "/squares.svg":
             self._send(200, _STILL, {"Content-Type": "image/svg+xml"})
+        elif asked.path == "/signin":
+            self._send(200, b"Sign in", {"Content-Type": "text/plain"})
         elif self.served.status is not None and asked.path.startswith("/api/"):
             self._json({"error": "sign in first"}, self.served.status)
         elif asked.path == "/api/v1/events":
