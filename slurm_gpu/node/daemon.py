@@ -92,7 +92,8 @@ class Node:
         self._inventory.ask_slurm()
         before = [self._spool.last_host(a.key.segment) for a in self._spool.allocations()]
         events = self._hooks.take()
-        if not self._clock_steps.stood_still(events):
+        # With a spool that is new or damaged nobody is charged with what was done before, as it is.
+        if self._spool.is_whole and not self._clock_steps.stood_still(events):
             self._placed_since_s = self._clock.monotonic()
         self._life.start(events)
         for host in before:

@@ -110,8 +110,8 @@ class Allocation:
         """
         if self.told_until_s is None or end_s >= self.start_s:
             return self
-        start_s = min(self.told_until_s, end_s)
-        return replace(self, start_s=start_s, start_wall_s=self.start_wall_s - (self.start_s - start_s))
+        wall_s = self.start_wall_s - (self.start_s - self.told_until_s)
+        return replace(self, start_s=self.told_until_s, start_wall_s=wall_s)
 
     def to_json(self) -> dict[str, Any]:
         """For the spool."""
