@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from slurm_gpu.records.live import IDLE_PCT
+
 
 class Concern(StrEnum):
     """Kinds of concern, the worst first."""
@@ -35,7 +37,7 @@ class Rules:
 
     window_s: float = 240.0
     """It has lasted so long. With values each 10 s, it is told within five minutes."""
-    idle_pct: float = 1.0
+    idle_pct: float = IDLE_PCT
     """Utilisation up to this is idle."""
     min_coverage: float = 0.8
     """Of that time, so much has been seen; below it nothing is judged."""

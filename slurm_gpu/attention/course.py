@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from slurm_gpu.attention.concern import BAD_THROTTLES, Rules
 from slurm_gpu.records import LiveDevice
+
+_CLOCKS_S = 5.0
+"""So much may Slurm's clock and a node's differ: work right after a start may be that of the job before."""
+_READ_S = 15.0
+"""A value is told for so long after it was read; with `idle_s` it is known when."""
 
 
 class _Seen(NamedTuple):
@@ -18,41 +24,80 @@ class _Seen(NamedTuple):
     throttled: bool | None
 
 
+class Idle(NamedTuple):
+    """A device that has computed nothing for a window or longer, and how much was seen of that time."""
+
+    since_s: float
+    coverage: float
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """A time in which the device computed nothing: from when on, and how much of it was seen."""
+
+    since_s: float
+    known_s: float = 0.0
+
+    def idle(self, now_s: float, rules: Rules) -> Idle | None:
+        """None while that is too short, or too little was seen of it."""
+        long_s = now_s - self.since_s
+        if long_s < rules.window_s:
+            return None
+        coverage = min(self.known_s / long_s, 1.0)
+        return Idle(self.since_s, coverage) if coverage >= rules.min_coverage else None
+
+
 class Course:
     """One device of one job."""
 
-    def __init__(self, since_s: float, used: bool) -> None:
+    def __init__(self, since_s: float, used: bool | None) -> None:
         self.used = used
-        """Whether it ever computed anything for this job."""
-        self.idle_since_s = since_s
-        """The end of its last use; where there was none, when it was first watched."""
-        self._idle_known_s = 0.0
-        self._at_s = since_s
+        """Whether it ever computed anything for this job; None where only records can tell."""
+        self._began_s = self._at_s = since_s
+        self._unused = _Stretch(since_s)
+        """Since the end of its last use; where there was none, since it is watched."""
+        self._watched = _Stretch(since_s)
+        """Of that, the part after the last silence that was too long to judge across it."""
         self._recent: deque[_Seen] = deque()
 
     def see(self, at_s: float, value: LiveDevice, rules: Rules) -> None:
         """A value arrived; one that is no newer than the last tells nothing."""
         if at_s <= self._at_s or value.util_pct is None:
             return
-        for_s = min(at_s - self._at_s, rules.value_for_s)
+        before_s = self._at_s
+        for_s = min(at_s - before_s, rules.value_for_s)
         self._at_s = at_s
-        if value.util_pct > rules.idle_pct:
-            self.used, self.idle_since_s, self._idle_known_s = True, at_s, 0.0
-        else:
-            self._idle_known_s += for_s
+        if at_s - for_s - before_s > (1 - rules.min_coverage) * rules.window_s:
+            self._watched = _Stretch(at_s - for_s)
+        computed_s = self._computed_s(at_s, before_s, value, rules)
+        for stretch in (self._unused, self._watched):
+            stretch.known_s += for_s
+            if computed_s is not None and computed_s > stretch.since_s:
+                stretch.since_s = computed_s
+                stretch.known_s = min(stretch.known_s, at_s - computed_s)
+        if computed_s is not None and computed_s > self._began_s + _CLOCKS_S:
+            self.used = True
         throttled = None if value.throttle is None else not BAD_THROTTLES.isdisjoint(value.throttle)
         full = value.mem_used_frac is not None and value.mem_used_frac >= rules.memory_frac
         self._recent.append(_Seen(at_s, for_s, full, throttled))
         while self._recent[0].at_s <= at_s - rules.window_s:
             self._recent.popleft()
 
-    def idle_coverage(self, now_s: float, rules: Rules) -> float | None:
-        """How much was seen of the time since its last use; None while that is too short, or too little."""
-        idle_s = now_s - self.idle_since_s
-        if idle_s < rules.window_s:
-            return None
-        coverage = min(self._idle_known_s / idle_s, 1.0)
-        return coverage if coverage >= rules.min_coverage else None
+    def _computed_s(self, at_s: float, before_s: float, value: LiveDevice, rules: Rules) -> float | None:
+        """When it computed since the last value, or shortly before: a node may learn of it late."""
+        if value.idle_s is not None:
+            return at_s - value.idle_s if value.idle_s <= at_s - before_s + rules.value_for_s else None
+        assert value.util_pct is not None
+        return at_s - _READ_S if value.util_pct > rules.idle_pct else None
+
+    def idle(self, now_s: float, rules: Rules, *, unused: bool) -> Idle | None:
+        """Whether it does nothing, for a window or longer; None where it does, or too little was seen.
+
+        Of one that was used it is enough that it has been seen idle since the last long silence; who would
+        say of one that it never was has to have looked all the time.
+        """
+        whole = self._unused.idle(now_s, rules)
+        return whole if whole is not None or unused else self._watched.idle(now_s, rules)
 
     def memory_is_full(self, now_s: float, rules: Rules) -> bool:
         """Whether it was, each time that anybody looked within the window."""

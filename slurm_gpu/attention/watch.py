@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from slurm_gpu.attention.concern import Concern, Flag, Rules
-from slurm_gpu.attention.course import Course
+from slurm_gpu.attention.course import Course, Idle
 from slurm_gpu.records import LiveDevice
 
 XID_FOR_S = 3600.0
@@ -24,15 +24,21 @@ class RunningJob:
     used_before: bool | None = None
     """Whether its records say that it has used its GPUs; None where they say nothing.
 
-    It counts for jobs that began before they were watched: only where it is False is one called unused.
+    Of a job that began before it was watched only False says that it is unused; of any, True that it is not.
     """
 
 
 @dataclass(slots=True)
 class _Watched:
     start_s: float
+    used_before: bool | None = None
     courses: dict[str, Course] = field(default_factory=dict)
     xids: dict[str, float] = field(default_factory=dict)
+
+    def is_unused(self, uuid: str) -> bool:
+        """Whether it is known that this device has never computed for the job."""
+        used = self.courses[uuid].used
+        return self.used_before is False if used is None else not used
 
 
 class Watch:
@@ -62,12 +68,15 @@ class Watch:
             if len(value.jobs) != 1 or (job := running.get(value.jobs[0])) is None:
                 continue
             watched = self._jobs.setdefault(job.job_id, _Watched(job.start_s))
+            if job.used_before is not None:
+                watched.used_before = job.used_before
             course = watched.courses.get(uuid)
             if course is None or job.suspended:
                 # Before its first value nobody saw it; what came before the watch is what the records say.
                 late = now_s - job.start_s > self.rules.value_for_s
-                used = course.used if course is not None else late and job.used_before is not False
-                course = watched.courses[uuid] = Course(max(job.start_s, at_s - self.rules.value_for_s), used)
+                used = course.used if course is not None else None if late else False
+                since_s = at_s if job.suspended else max(job.start_s, at_s - self.rules.value_for_s)
+                course = watched.courses[uuid] = Course(since_s, used)
             if not job.suspended:
                 course.see(at_s, value, self.rules)
 
@@ -88,31 +97,33 @@ class Watch:
             yield _flag(job_id, Concern.XID, xids, max(xids.values()), 1.0)
         courses = watched.courses
         idle = {
-            uuid: coverage
+            uuid: seen
             for uuid, course in courses.items()
-            if (coverage := course.idle_coverage(now_s, self.rules)) is not None
+            if (seen := course.idle(now_s, self.rules, unused=watched.is_unused(uuid))) is not None
         }
-        unused = [uuid for uuid in idle if not courses[uuid].used]
-        if idle:
-            seen = min(idle.values())
-            since_s = max(courses[uuid].idle_since_s for uuid in idle)
-            if len(unused) == len(courses):
-                yield _flag(job_id, Concern.HELD_IDLE, idle, since_s, seen)
-            elif len(idle) == len(courses):
-                yield _flag(job_id, Concern.USED_THEN_IDLE, idle, since_s, seen)
-            full = [uuid for uuid in idle if courses[uuid].memory_is_full(now_s, self.rules)]
-            if full:
-                since_s = max(courses[uuid].idle_since_s for uuid in full)
-                yield _flag(job_id, Concern.MEMORY_IDLE, full, since_s, min(idle[uuid] for uuid in full))
-        if unused and len(unused) < len(courses):
-            since_s = max(courses[uuid].idle_since_s for uuid in unused)
-            yield _flag(job_id, Concern.PARTLY_UNUSED, unused, since_s, min(idle[uuid] for uuid in unused))
+        unused = [uuid for uuid in idle if watched.is_unused(uuid)]
+        if len(idle) == len(courses) and idle:
+            # Bursts between two values are in records alone, where slurm-gpud does not tell of them.
+            never = len(unused) == len(courses) and watched.used_before is not True
+            yield _idle_flag(job_id, Concern.HELD_IDLE if never else Concern.USED_THEN_IDLE, idle, idle)
+        full = [uuid for uuid in idle if courses[uuid].memory_is_full(now_s, self.rules)]
+        if full:
+            yield _idle_flag(job_id, Concern.MEMORY_IDLE, idle, full)
+        if unused and not all(watched.is_unused(uuid) for uuid in courses):
+            yield _idle_flag(job_id, Concern.PARTLY_UNUSED, idle, unused)
         throttled = {
             uuid: told for uuid, course in courses.items() if (told := course.throttled(now_s, self.rules))
         }
         if throttled:
             since_s = min(since for since, _ in throttled.values())
             yield _flag(job_id, Concern.THROTTLED, throttled, since_s, min(c for _, c in throttled.values()))
+
+
+def _idle_flag(job_id: int, concern: Concern, idle: Mapping[str, Idle], some: Iterable[str]) -> Flag:
+    """Of some of those that are idle."""
+    seen = {uuid: idle[uuid] for uuid in some}
+    since_s = max(one.since_s for one in seen.values())
+    return _flag(job_id, concern, seen, since_s, min(one.coverage for one in seen.values()))
 
 
 def _flag(job_id: int, concern: Concern, devices: Iterable[str], since_s: float, coverage: float) -> Flag:

@@ -37,13 +37,14 @@ class Attention:
 
     def look(self, now_s: float, seen: Seen) -> None:
         """Take in what was seen; jobs whose start Slurm has not told are not judged."""
-        uses = {} if seen.running is None else {use.job_id: use for use in seen.running.jobs}
+        running = () if seen.running is None else seen.running.jobs
+        uses = {(use.job_id, use.start_s): use.used for use in running}  # of this run, and no earlier one
         jobs = [
             RunningJob(
                 job_id=job.job_id,
                 start_s=job.start_s,
                 suspended=job.state == "SUSPENDED",
-                used_before=uses[job.job_id].used if job.job_id in uses else None,
+                used_before=uses.get((job.job_id, int(job.start_s))),
             )
             for job in seen.cluster.jobs
             if job.state in _RUNS and job.start_s is not None

@@ -22,6 +22,7 @@ from slurm_gpu.node.process.nodecounters import NodeCounters
 from slurm_gpu.node.shipping.ship import Source
 from slurm_gpu.node.shipping.shipment import JobFacts
 from slurm_gpu.records import DeviceFacts, Live, LiveDevice
+from slurm_gpu.records.live import IDLE_PCT
 
 # What was read longer ago says nothing about now.
 FRESH_S = 15.0
@@ -31,11 +32,15 @@ _MOST_XIDS = 1000
 
 @dataclass(slots=True)
 class Seen:
-    """The last readings of one device: `at_s` of any, `detail` the last detailed one."""
+    """The last readings of one device: `at_s` of any, `detail` the last detailed one.
+
+    `computed_s` is when one showed it computing, None where none has.
+    """
 
     at_s: float
     memory: Memory | None = None
     util_pct: float | None = None
+    computed_s: float | None = None
     detail: Reading | None = None
 
 
@@ -121,6 +126,9 @@ class LastSeen:
             seen.util_pct = reading.util_pct
         elif request.detailed and reading.ring is None:
             seen.util_pct = None
+        computed_s = _computed_s(reading)
+        if computed_s is not None:
+            seen.computed_s = computed_s
 
     def of(self, uuid: str, now_s: float) -> Seen | None:
         """What was read of that device in the last FRESH_S."""
@@ -173,7 +181,9 @@ class NodeSource(Source):
         del host["at_s"]
         live = Live(
             at_s=round(self._clock.wall(), 3),
-            devices={uuid: live_device(self._seen.of(uuid, now_s), holders.get(uuid, ())) for uuid in uuids},
+            devices={
+                uuid: live_device(self._seen.of(uuid, now_s), holders.get(uuid, ()), now_s) for uuid in uuids
+            },
             host={name: round(value, 3) for name, value in host.items() if value is not None},
         )
         return live.to_wire()
@@ -191,14 +201,33 @@ class NodeSource(Source):
         self._holders.ended(jobs)
 
 
-def live_device(seen: Seen | None, jobs: Sequence[int]) -> LiveDevice:
-    """The last values of a device, gaps where nothing fresh is known."""
+def _computed_s(reading: Reading) -> float | None:
+    """When a reading last shows the device computing, by its clock; None where it does not.
+
+    A ring tells of all the time since the look before: much shorter bursts are in it than values are told.
+    """
+    if reading.ring:
+        newest_us = reading.ring[-1].at_us
+        return next(
+            (
+                reading.at_s - (newest_us - sample.at_us) / 1e6
+                for sample in reversed(reading.ring)
+                if sample.percent > IDLE_PCT
+            ),
+            None,
+        )
+    return reading.at_s if reading.util_pct is not None and reading.util_pct > IDLE_PCT else None
+
+
+def live_device(seen: Seen | None, jobs: Sequence[int], now_s: float) -> LiveDevice:
+    """The last values of a device at `now_s`, gaps where nothing fresh is known."""
     if seen is None:
         return LiveDevice(jobs=jobs)
     memory, detail = seen.memory, seen.detail
     known = memory is not None and memory.total > 0
     return LiveDevice(
         util_pct=seen.util_pct,
+        idle_s=None if seen.computed_s is None else round(max(0.0, now_s - seen.computed_s), 3),
         mem_used_mib=None if memory is None else round(memory.used / _MIB, 3),
         mem_used_frac=round(memory.used / memory.total, 6) if memory is not None and known else None,
         power_w=None if detail is None else detail.power_w,

@@ -62,7 +62,7 @@ def summary(seen: LastSeen, holders: Mapping[str, Sequence[int]], now_s: float) 
         raise OutsideError("no GPU answers; is the NVIDIA driver loaded?")
     rows: list[Sequence[str]] = [_HEADER]
     for facts in seen.facts:
-        last = live_device(seen.of(facts.uuid, now_s), holders.get(facts.uuid, ()))
+        last = live_device(seen.of(facts.uuid, now_s), holders.get(facts.uuid, ()), now_s)
         total_mib = None if facts.memory_bytes is None else facts.memory_bytes / 2**20
         rows.append(
             (

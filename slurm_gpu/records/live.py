@@ -13,8 +13,10 @@ MAX_DEVICES = 512
 MAX_JOBS = 1000
 MAX_REASONS = 64
 MAX_HOST_VALUES = 64
+IDLE_PCT = 1.0
+"""Utilisation up to this is idle."""
 QUANTITIES = (
-    *("util_pct", "mem_used_mib", "mem_used_frac", "power_w", "temp_c", "sm_clock_mhz"),
+    *("util_pct", "idle_s", "mem_used_mib", "mem_used_frac", "power_w", "temp_c", "sm_clock_mhz"),
     "processes",
 )
 
@@ -24,6 +26,9 @@ class LiveDevice:
     """The last values of one device, and the jobs that hold it; None = not measured."""
 
     util_pct: float | None = None
+    idle_s: float | None = None
+    """For so long no reading has been above IDLE_PCT, those between two shipments included; None also where
+    none has been since slurm-gpud looks."""
     mem_used_mib: float | None = None
     mem_used_frac: float | None = None
     power_w: float | None = None

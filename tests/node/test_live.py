@@ -110,6 +110,25 @@ def test_the_last_values_of_a_device_and_who_holds_it(node: Node) -> None:
     assert live.at_s == pytest.approx(node.clock.wall(), abs=0.001)
 
 
+def test_since_when_a_device_is_idle_is_told_by_all_readings_not_by_the_last(node: Node) -> None:
+    at_s = node.clock.now_s
+    node.read(Reading(at_s=at_s, util_pct=0.0))
+    assert node.live().devices["GPU-0"].idle_s is None, "it has not computed since anybody looks"
+    burst = [
+        UtilizationSample(1_000_000, 0.0),
+        UtilizationSample(3_500_000, 80.0),
+        UtilizationSample(6_000_000, 1.0),
+    ]
+    node.read(Reading(at_s=at_s, ring=burst))
+    node.clock.advance(4)
+    device = node.live().devices["GPU-0"]
+    assert (device.util_pct, device.idle_s) == (1.0, 6.5)
+    node.read(Reading(at_s=node.clock.now_s, ring=[UtilizationSample(10_000_000, 0.0)]))
+    assert node.live().devices["GPU-0"].idle_s == 6.5
+    node.read(Reading(at_s=node.clock.now_s, util_pct=30.0))
+    assert node.live().devices["GPU-0"].idle_s == 0.0
+
+
 def test_a_device_that_nobody_looks_at_is_there_without_values(node: Node) -> None:
     device = node.live().devices["GPU-1"]
     assert (device.util_pct, device.mem_used_mib, device.jobs) == (None, None, ())

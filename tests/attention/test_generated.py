@@ -1,0 +1,152 @@
+"""Of many generated jobs each that is idle is told within five minutes, and no other is."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+
+import pytest
+
+from slurm_gpu.attention.concern import Concern
+from slurm_gpu.attention.watch import RunningJob, Watch
+from slurm_gpu.records import LiveDevice
+from tests.attention.generated import SECONDS, SHAPES, Job, Truth, jobs
+
+_N_JOBS = 240
+_LOOKS_S = 10
+_WITHIN_S = 300
+_LEAST_S = 220
+"""Who is idle for less needs nobody's eye: a checkpoint, or data that is loaded."""
+_SEEN, _UNSEEN = 0.9, 0.75
+"""With more than that of the time seen it has to be told, with less it must not be."""
+_BLIND = ("seldom told", "an outage", "unread")
+"""Since when one is idle is not known there."""
+_START = 1_780_000_000
+_NEVER, _ENDED, _PARTLY = Concern.HELD_IDLE, Concern.USED_THEN_IDLE, Concern.PARTLY_UNUSED
+
+Told = dict[int, dict[int, set[Concern]]]
+"""By second and job."""
+
+
+Values = tuple[float, LiveDevice]
+
+
+def _values(job: Job) -> Iterator[tuple[str, list[int], list[Values]]]:
+    """Of each GPU all values of the job's time, and in which second its node tells which."""
+    holders = (job.number, -job.number) if job.shared else (job.number,)
+    for place, gpu in enumerate(job.gpus):
+        told = [second for second in gpu.told if second >= job.start_s]
+        values = []
+        for second in told:
+            util = gpu.value(second)
+            idle_s = None if job.bare or util is None else gpu.idle_s(second)
+            value = LiveDevice(util_pct=util, idle_s=idle_s, mem_used_frac=0.2, jobs=holders)
+            values.append((float(_START + second), value))
+        yield f"GPU-{job.number}-{place}", told, values
+
+
+def _running(all_jobs: list[Job], second: int) -> Iterator[RunningJob]:
+    for job in all_jobs:
+        pending = job.requeued_s is not None and job.requeued_s - 40 <= second < job.requeued_s
+        if second < job.known_s or pending:
+            continue
+        for number in (job.number, -job.number) if job.shared else (job.number,):
+            yield RunningJob(
+                job_id=number,
+                start_s=_START + job.begin_s(second),
+                suspended=second in job.suspended,
+                used_before=job.recorded_use(second),
+            )
+
+
+def watched(all_jobs: list[Job], watch_s: int) -> Told:
+    """All jobs at once, looked at each ten seconds; the watch is another from `watch_s` on."""
+    watch, told = Watch(), {}
+    every = [each for job in all_jobs for each in _values(job)]
+    for second in range(0, SECONDS, _LOOKS_S):
+        if second == watch_s:
+            watch = Watch()
+        last = {
+            uuid: values[so_far - 1] for uuid, when, values in every if (so_far := bisect_right(when, second))
+        }
+        watch.look(_START + second, _running(all_jobs, second), last)
+        here: dict[int, set[Concern]] = {}
+        for flag in watch.flags(_START + second):
+            here.setdefault(abs(flag.job_id), set()).add(flag.concern)
+        told[second] = here
+    return told
+
+
+class Judged:
+    """One job's flags beside what is true of it."""
+
+    def __init__(self, job: Job, watch_s: int, told: Told) -> None:
+        self.job, self.truth = job, Truth(job, watch_s)
+        self.missed: list[int] = []
+        self.false: list[tuple[int, Concern]] = []
+        self.took_s: list[int] = []
+        """Of each time that it was idle, until somebody was told."""
+        waited = flagged = False
+        musts = self.truth.idle_for(_WITHIN_S, _SEEN)
+        first_s = max(watch_s, job.known_s, self.truth.begin_s)
+        for second in range(-(-first_s // _LOOKS_S) * _LOOKS_S, SECONDS, _LOOKS_S):
+            flags = told[second].get(job.number, set())
+            may = self._may(second, flags)
+            must = musts[second] and not job.shared and second not in job.suspended
+            self.false += [(second, concern) for concern in flags - may]
+            if must and waited and not flags & {_NEVER, _ENDED}:
+                self.missed.append(second)
+            waited = must
+            is_flagged = bool(flags & {_NEVER, _ENDED})
+            if is_flagged and not flagged and job.circumstance not in _BLIND:
+                began_s = max(second - int(self.truth.quiet_s[:, second].min()), self.truth.since_s)
+                self.took_s.append(second - began_s)
+            flagged = is_flagged
+
+    def _may(self, second: int, flags: set[Concern]) -> set[Concern]:
+        """Of these flags, those that are true."""
+        job, truth = self.job, self.truth
+        if job.shared or second in job.suspended or not flags:
+            return set()
+        used, quiet_s = truth.used[:, second], truth.quiet_s[:, second]
+        whole = [truth.coverage(gpu, truth.since_s, second) >= _UNSEEN for gpu in range(len(job.gpus))]
+        latest = [truth.latest_coverage(gpu, second, _LEAST_S) >= _UNSEEN for gpu in range(len(job.gpus))]
+        idle = [
+            quiet >= _LEAST_S and (known if gpu_used or not self._knows_use(second) else all_known)
+            for quiet, gpu_used, known, all_known in zip(quiet_s, used, latest, whole, strict=True)
+        ]
+        may = set()
+        if all(idle):
+            may.add(_ENDED if used.any() else _NEVER)
+            if not self._knows_use(second):
+                may |= {_ENDED, _NEVER}
+        if used.any() and any(
+            not gpu_used and gpu_idle for gpu_used, gpu_idle in zip(used, idle, strict=True)
+        ):
+            may.add(_PARTLY)
+        return may
+
+    def _knows_use(self, second: int) -> bool:
+        """Whether anybody could tell if it was used before it was watched."""
+        truth = self.truth
+        return truth.since_s <= truth.begin_s or self.job.recorded_use(second) == truth.used[:, second].any()
+
+
+@pytest.mark.parametrize(("seed", "watch_s"), [(0, 0), (1, 1200)], ids=["", "slurm-gpuweb began anew"])
+def test_who_is_idle_is_told_within_five_minutes_and_nobody_else(seed: int, watch_s: int) -> None:
+    """The watch is another from `watch_s` on."""
+    all_jobs = jobs(seed, _N_JOBS)
+    told = watched(all_jobs, watch_s)
+    judged = [Judged(job, watch_s, told) for job in all_jobs]
+
+    assert len(judged) >= 200
+    assert {(job.shape, job.circumstance) for job in all_jobs} >= {
+        (shape, one) for shape in SHAPES for one in ("plain", "values lost", "an outage")
+    }
+    names = {one.job.number: (one.job.shape, one.job.circumstance) for one in judged}
+    assert {names[one.job.number]: one.missed[:3] for one in judged if one.missed} == {}
+    assert {names[one.job.number]: one.false[:3] for one in judged if one.false} == {}
+    took_s = [second for one in judged for second in one.took_s]
+    assert max(took_s) <= _WITHIN_S
+    idle = sum(bool(one.took_s) for one in judged)
+    assert 40 <= idle <= len(judged) - 100, "many are idle, and many are not"
