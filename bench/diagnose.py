@@ -1,9 +1,11 @@
 """How often `slurm-gpu diagnose` is right: trainings with injected faults, and healthy ones.
 
-    .venv/bin/python bench/diagnose.py [--cases 250] [--seed 1000] [--jobs 2] [--json]
+    .venv/bin/python bench/diagnose.py [--cases 250] [--seed 1000] [--data FOLDER] [--jobs 2] [--json]
 
 The streams are synthetic: bench/diagnose_injector*.py simulates synchronous training step by step and tells
-of it as slurm-gpud would; it shares no code with slurm_gpu.diagnose. **Seeds 1 to 99 are for development;
+of it as slurm-gpud would; it shares no code with slurm_gpu.diagnose. --data names the folder with
+straggler/trace-ST.parquet and trace-SE.parquet, from which bench/diagnose_resample.py makes trainings of real
+steps, judged with their timings as with `--steps`. **Seeds 1 to 99 are for development;
 those from 1000 on are for examination, and nobody who works on the rules looks at them.**
 
 A case is right where its cause is; `cannot tell` is neither right nor wrong, but lowers recall. Suspicions
@@ -29,7 +31,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 
 from bench.arguments import number
-from bench.diagnose_baselines import max_deviation, minder_like
+from bench.diagnose_baselines import max_deviation, minder_like, minder_strict
+from bench.diagnose_cost import costs
 from bench.diagnose_injector import CAUSES, Case, faulty, healthy, undecidable
 from bench.diagnose_score import (
     TROUBLE,
@@ -45,7 +48,7 @@ from slurm_gpu.diagnose.judge import diagnose
 from slurm_gpu.diagnose.verdict import Cause
 
 EXAMINATION = 1000
-BASELINES = {"max deviation": max_deviation, "Minder-like": minder_like}
+BASELINES = {"max deviation": max_deviation, "Minder-like": minder_like, "Minder-like, strict": minder_strict}
 LOOKS_S = (5, 10, 15, 20, 25, 30, 35, 40, 50, 60, 75, 90, 120, 150, 180, 210, 240, 300)
 """After a fault began: when it is looked at."""
 HEALTHY_LOOKS = 3
@@ -61,13 +64,23 @@ def main() -> None:
         "--cases", type=number(10), default=250, help="of each, faulty and healthy (default: %(default)s)"
     )
     parser.add_argument("--seed", type=number(0), default=EXAMINATION, help="(default: %(default)s)")
+    parser.add_argument(
+        "--data", type=Path, help="folder with straggler/trace-ST.parquet and trace-SE.parquet"
+    )
     parser.add_argument("--jobs", type=number(1), default=os.cpu_count() or 1, help="processes at once")
     parser.add_argument("--wrong", action="store_true", help="list every case that went wrong")
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     arguments = parser.parse_args()
     begin = time.monotonic()
-    outcomes = examine(specs(arguments.seed, arguments.cases), arguments.jobs)
+    found = specs(arguments.seed, arguments.cases)
+    if arguments.data is not None:
+        found += [("resampled", arguments.seed, str(arguments.data), n) for n in range(arguments.cases // 4)]
+    outcomes = examine(found, arguments.jobs)
     values = report(outcomes, wrong=arguments.wrong)
+    print()
+    for name, cost in costs(arguments.seed).items():
+        values[f"128 GPUs, {name}"] = {"seconds": round(cost.seconds, 2), "memory_mb": round(cost.memory_mb)}
+        print(f"128 GPUs, {name}: {cost.seconds:.2f} s, {cost.memory_mb:.0f} MB of memory in all")
     print(
         f"{len(outcomes)} cases in {time.monotonic() - begin:.0f} s, seed {arguments.seed}; synthetic streams"
     )
@@ -96,6 +109,11 @@ def examine(found: Sequence[Spec], jobs: int) -> list[Outcome]:
 def drawn(spec: Spec) -> Case:
     """The case that is meant."""
     what, seed, cause, n = spec
+    if what == "resampled":
+        # Only who has the traces needs pyarrow.
+        from bench.diagnose_resample import resampled
+
+        return resampled(seed, n, Path(cause))
     if what == "faulty":
         return faulty(seed, Cause(cause), n)
     return healthy(seed, n) if what == "healthy" else undecidable(seed, n)
@@ -104,15 +122,16 @@ def drawn(spec: Spec) -> Case:
 def judge(spec: Spec) -> Outcome:
     """Of a case the last look, those before it, and what the baselines say."""
     case = drawn(spec)
+    timed = case.steps is not None
     series = case.recording.series()
-    verdict = diagnose(series, groups=case.groups, running=case.running)
+    verdict = diagnose(series, groups=case.groups, steps=case.steps, running=case.running)
     fault = case.fault
     well = fault is None or case.undecidable
     others = {}
     for name, baseline in BASELINES.items():
         row = baseline(series)
         others[name] = (row is not None, row is not None and blamed_right(case, row))
-    alarms = [] if fault is not None else _alarms(case, spec)
+    alarms = [] if fault is not None or timed else _alarms(case, spec)
     if fault is None and verdict.cause in TROUBLE:
         alarms.append((verdict.cause.value, verdict.suspect))
     detected = None
@@ -122,7 +141,7 @@ def judge(spec: Spec) -> Outcome:
     return Outcome(
         name=case.name,
         kind=case.kind,
-        source="injected",
+        timed=timed,
         truth=case.cause,
         undecidable=case.undecidable,
         size=0.0 if fault is None else fault.size,
@@ -295,9 +314,10 @@ def _print_parts(judged: Sequence[Outcome]) -> None:
     parts = {model: [item for item in are if item.model == model] for model in sorted({i.model for i in are})}
     print("by GPU           " + _line(parts))
     parts = {
-        "windows, hosts": [item for item in are if not item.timeline and item.hosts],
-        "without hosts": [item for item in are if not item.timeline and not item.hosts],
+        "windows, hosts": [item for item in are if not (item.timeline or item.timed) and item.hosts],
+        "without hosts": [item for item in are if not (item.timeline or item.timed or item.hosts)],
         "courses": [item for item in are if item.timeline],
+        "timings": [item for item in are if item.timed],
     }
     print("by what is told  " + _line(parts))
     for cause in TROUBLE:
@@ -316,12 +336,12 @@ def _line(parts: dict[str, list[Outcome]]) -> str:
 
 
 def _print_baselines(judged: Sequence[Outcome]) -> None:
-    print(f"\n{'faulty or not, and who':22} {'precision':>10} {'recall':>7} {'right one':>10} {'false':>6}")
+    print(f"\n{'faulty or not, and who':26} {'precision':>10} {'recall':>7} {'right one':>10} {'false':>6}")
     for name in ("slurm-gpu", *BASELINES):
         row = _blamed(judged, name)
         label = name if name == "slurm-gpu" else f"{name} (ours)"
         print(
-            f"{label:22} {row['precision']:10.3f} {row['recall']:7.3f} {row['culprit']:10.3f} "
+            f"{label:26} {row['precision']:10.3f} {row['recall']:7.3f} {row['culprit']:10.3f} "
             f"{row['false_alarms']:6.0f}"
         )
 

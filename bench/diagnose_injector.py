@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.diagnose_injector_faults import CAUSES, Fault, draw_fault, wants_pipeline
+from bench.diagnose_injector_fault import Fault
+from bench.diagnose_injector_faults import CAUSES, draw_fault, wants_pipeline
 from bench.diagnose_injector_job import Job, draw_job
 from bench.diagnose_injector_play import Draw, Pause, Play
 from bench.diagnose_injector_record import (
@@ -24,6 +25,7 @@ from bench.diagnose_injector_record import (
 )
 from bench.diagnose_injector_steps import Condition
 from slurm_gpu.diagnose.peers import Groups
+from slurm_gpu.diagnose.steps import Steps
 from slurm_gpu.diagnose.verdict import Cause
 
 WINDOW_S = 600
@@ -68,6 +70,8 @@ class Case:
     undecidable: bool = False
     """Nothing that is told tells it from a training that is well."""
     play: Play | None = field(default=None, repr=False)
+    steps: Steps | None = field(default=None, repr=False)
+    """What the training timed itself."""
 
     @property
     def job(self) -> Job:
@@ -95,7 +99,7 @@ def faulty(seed: int, cause: Cause, number: int) -> Case:
     rng = generator(seed, cause.value, number)
     timeline = number % TIMELINES == TIMELINES - 1 and cause is not Cause.HANG
     # The kinds of faults go round apart from who tells of them.
-    turn = number // TIMELINES + number % TIMELINES * 7
+    turn = number + number // TIMELINES
     length_s = _length(rng, timeline=timeline)
     job = _job(rng, length_s, pipeline=wants_pipeline(cause, turn))
     fault = draw_fault(cause, turn, job, length_s, rng)
@@ -119,7 +123,7 @@ def healthy(seed: int, number: int) -> Case:
     """The `number`th training that is well."""
     rng = generator(seed, "healthy", number)
     timeline = number % TIMELINES == TIMELINES - 1
-    kind = HEALTHY_KINDS[(number // TIMELINES + number % TIMELINES * 2) % len(HEALTHY_KINDS)]
+    kind = HEALTHY_KINDS[(number + number // TIMELINES) % len(HEALTHY_KINDS)]
     length_s = _length(rng, timeline=timeline)
     job = _job(rng, length_s)
     life = _life(job, rng, length_s, kind)

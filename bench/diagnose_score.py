@@ -20,8 +20,6 @@ class Outcome:
 
     name: str
     kind: str
-    source: str
-    """`injected` or `resampled`."""
     truth: Cause
     undecidable: bool
     size: float
@@ -29,6 +27,8 @@ class Outcome:
     model: str
     timeline: bool
     hosts: bool
+    timed: bool
+    """Whether the training told timings of its steps."""
     gpu_hours: float
     said: Cause
     said_kind: str
@@ -56,8 +56,9 @@ def named_right(case: Case, verdict: Verdict) -> bool:
     rows = {worker: row for row, worker in enumerate(case.recording.workers)}
     by_name = {worker.name: row for worker, row in rows.items()}
     node = case.job.node()
-    workers = {rows[worker] for worker in verdict.culprits}
-    nodes = {int(name.removeprefix("n")) - 1 for name in verdict.nodes}
+    # Timings know ranks alone, which count as rows do.
+    workers = {rows.get(worker, -1 if worker.rank is None else worker.rank) for worker in verdict.culprits}
+    nodes = {int(name.removeprefix("n")) - 1 for name in verdict.nodes if name}
     roles: set[int] = set()
     for role in verdict.roles:
         members = verdict.groups.get(role, (role,))

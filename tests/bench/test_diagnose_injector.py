@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 from bench.diagnose_injector import CAUSES, Case, faulty, generator, healthy, perform
-from bench.diagnose_injector_faults import comm_for, draw_fault, sigma_for
+from bench.diagnose_injector_faults import draw_fault
+from bench.diagnose_injector_gpus import sigma_for
 from bench.diagnose_injector_job import Floats, Job, draw_job
 from bench.diagnose_injector_play import CLOCK, NVLINK, TENSOR, THROTTLE, UTIL, Play
 from bench.diagnose_injector_record import EDGE_S, Recording
 from bench.diagnose_injector_steps import Condition, makespan, run_steps
+from bench.diagnose_injector_waits import comm_for
 from slurm_gpu.diagnose.series import Metric
 from slurm_gpu.diagnose.verdict import Cause
 
