@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -34,8 +35,18 @@ BEFORE_S, AFTER_S = 30.0, 10.0
 
 History = Sequence[tuple[float, str]]
 """When (epoch seconds) what was done to the cluster."""
+
+
 Place = tuple[str, str]
 """(node, UUID)."""
+
+
+class Hold(NamedTuple):
+    """A job held a GPU, in epoch seconds."""
+
+    job: int
+    start_s: float
+    end_s: float
 
 
 def accounted(lab: Lab, jobs: Mapping[int, int]) -> dict[int, list[frozenset[str]]]:
@@ -54,8 +65,9 @@ def accounted(lab: Lab, jobs: Mapping[int, int]) -> dict[int, list[frozenset[str
 def judge(lab: Lab, jobs: Mapping[int, int], history: History = ()) -> dict[str, Any]:
     """Compare what was recorded with Slurm's accounting, the hooks' stamps and what the GPUs did.
 
-    Of a run that differs both sides are told on stderr, with what of `history` was near: the lab is gone when
-    somebody reads of it.
+    What its utilisation should be is that of the whole GPU where the run held that alone (`true_pct`); of
+    which runs that says something else than their own processes do is told. Of a run that differs both sides
+    are told on stderr, with what of `history` was near: the lab is gone when somebody reads of it.
 
     A slurmctld that is killed goes on from what it saved seconds before. Of a job that it had begun since
     then it knows nothing: it may begin it anew on another node, or give its number to another job. Of those
@@ -63,6 +75,9 @@ def judge(lab: Lab, jobs: Mapping[int, int], history: History = ()) -> dict[str,
     pending there for ever, and so with us, beside the next job with that number: it is counted, and no run.
     """
     expected = accounted(lab, jobs)
+    stamped = {job: lab.held(job) for job in jobs}
+    holds = _holds(lab, stamped)
+    beside_strangers: list[int] = []
     forgotten: list[int] = []
     never_begun: list[int] = []
     lost: list[int] = []
@@ -75,8 +90,8 @@ def judge(lab: Lab, jobs: Mapping[int, int], history: History = ()) -> dict[str,
     until = time.monotonic() + WITHIN_S
     for job in sorted(jobs):
         nodes = frozenset[str]().union(*expected.get(job, ()))
-        held = _by_place(lab, [one for one in lab.held(job) if one.node in nodes])
-        if any(one.positions and one.node not in nodes for one in lab.held(job)):
+        held = _by_place(lab, [one for one in stamped[job] if one.node in nodes])
+        if any(one.positions and one.node not in nodes for one in stamped[job]):
             forgotten.append(job)
             continue
         runs, n_pending = runs_of(client, job, len(held), until)
@@ -91,11 +106,15 @@ def judge(lab: Lab, jobs: Mapping[int, int], history: History = ()) -> dict[str,
             _tell_all(job, n_expected, held, runs, history)
         elif len(runs) == 1:
             shares = lab.truth(job)
-            for off, allowed in _off_by(runs[0], shares):
+            own = true_pct(shares, [False] * len(shares))
+            true = true_pct(shares, [held_alone(job, share, holds) for share in shares])
+            if true is not None and own is not None and abs(true - own) > MOST_POINTS:
+                beside_strangers.append(job)
+            for off, allowed in _off_by(runs[0], shares, true):
                 points.append(off)
                 if off > allowed:
                     beyond.append(job)
-                    _tell_points(job, off, runs[0], shares)
+                    _tell_points(job, off, runs[0], shares, holds)
                     _tell_history(history, held)
             for place, off, allowed_s in _off_s(runs[0], held):
                 off_s[job, place] = off
@@ -117,6 +136,7 @@ def judge(lab: Lab, jobs: Mapping[int, int], history: History = ()) -> dict[str,
         "held_otherwise": sorted(set(unlike)),
         "compared": len(points),
         "worst_points": round(max(points, default=0.0), 2),
+        "compared_with_all_that_the_gpu_did": beside_strangers,
         "beyond": beyond,
     }
 
@@ -169,14 +189,17 @@ def _tell_records(run: Run, of_place: Place | None = None) -> None:
             )
 
 
-def _tell_points(job: int, off: float, run: Run, shares: Sequence[GpuShare]) -> None:
+def _tell_points(
+    job: int, off: float, run: Run, shares: Sequence[GpuShare], holds: Mapping[str, Sequence[Hold]]
+) -> None:
     """Both sides of a utilisation that differs, GPU by GPU, and when."""
     print(f"job {job}: {run.ugpucore:.2f} %, off by {off:.2f} points", file=sys.stderr)
     for share in shares:
         held = f"{share.start_s:.2f} to {share.end_s:.2f} (unsure {share.unsure_s:.2f} s)"
         did = f"{share.usage.util_pct:.2f} % by {share.usage.processes} processes"
         by_all = f"{share.usage.device_util_pct:.2f} % by all"
-        print(f"  {share.gpu.uuid} {held}: {did}, {by_all}", file=sys.stderr)
+        how = "alone" if held_alone(job, share, holds) else "shared"
+        print(f"  {share.gpu.uuid} {held}, {how}: {did}, {by_all}", file=sys.stderr)
     _tell_records(run)
 
 
@@ -230,14 +253,52 @@ def _off_s(run: Run, held: Mapping[Place, Sequence[Held]]) -> Iterator[tuple[Pla
             yield place, held_s(records) - seconds[0], STAMPED_WITHIN_S + stamped[0][2]
 
 
-def _off_by(run: Run, shares: Sequence[GpuShare]) -> Iterator[tuple[float, float]]:
+def _holds(lab: Lab, stamped: Mapping[int, Sequence[Held]]) -> dict[str, list[Hold]]:
+    """Who held each GPU when, by UUID."""
+    found: dict[str, list[Hold]] = defaultdict(list)
+    for job, held in stamped.items():
+        for one in held:
+            for position in one.positions:
+                end_s = float("inf") if one.end_s is None else one.end_s
+                uuid = lab.nodes[one.node].at_position(position).uuid
+                found[uuid].append(Hold(job, one.start_s, end_s + one.unsure_s))
+    return found
+
+
+def held_alone(job: int, share: GpuShare, holds: Mapping[str, Sequence[Hold]]) -> bool:
+    """Did no other job hold that GPU in that time?"""
+    return not any(
+        hold.job != job and hold.start_s < share.end_s and hold.end_s > share.start_s
+        for hold in holds.get(share.gpu.uuid, ())
+    )
+
+
+def true_pct(shares: Sequence[GpuShare], alone: Sequence[bool]) -> float | None:
+    """What uGPUcore should say, in percent; None where nothing was held.
+
+    As docs/metrics.md defines `util_hist_ms`: on a GPU that is shared what the job's own processes do, on one
+    that it holds `alone` all that the GPU does. Whose a process is that has no business there, as one that
+    outlived another job's slurmstepd, is not asked.
+    """
+    seconds = [share.end_s - share.start_s for share in shares]
+    if sum(seconds) <= 0:
+        return None
+    did = [
+        share.usage.device_util_pct if is_alone else share.usage.util_pct
+        for share, is_alone in zip(shares, alone, strict=True)
+    ]
+    return sum(map(operator.mul, did, seconds)) / sum(seconds)
+
+
+def _off_by(run: Run, shares: Sequence[GpuShare], true: float | None) -> Iterator[tuple[float, float]]:
     """Percentage points of a run that was watched from end to end, and how many it may be off.
 
     Nobody knows where in the time that our hooks took (`unsure_s`) the run begins and ends for us.
     """
     seconds = sum(share.end_s - share.start_s for share in shares)
-    if run.coverage is None or run.coverage < COVERED or run.ugpucore is None or seconds < 1:
+    if run.coverage is None or run.coverage < COVERED or run.ugpucore is None:
         return
-    true = sum(share.usage.util_pct * (share.end_s - share.start_s) for share in shares) / seconds
+    if true is None or seconds < 1:
+        return
     unsure_s = sum(share.unsure_s for share in shares)
     yield abs(run.ugpucore - true), MOST_POINTS + 100 * unsure_s / seconds

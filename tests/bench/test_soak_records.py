@@ -7,8 +7,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 
-from soak_records import Wrong, found_wrong, runs_of
+import pytest
+from soak_records import Hold, Wrong, found_wrong, held_alone, runs_of, true_pct
 
+from lab.options import Gpu
+from lab.simgpu.truth import Usage
+from lab.truth import GpuShare
 from tests.cli.conftest import make_record, make_run
 
 HELD = {("n1", "GPU-a")}
@@ -61,3 +65,19 @@ def test_what_is_missing_or_too_much_is_told() -> None:
     assert found_wrong(1, HELD, [make_run(devices=())]) is Wrong.LOST
     assert found_wrong(1, HELD, [elsewhere]) is Wrong.TWICE
     assert found_wrong(0, set(), []) is None
+
+
+def share(uuid: str, seconds: float, own_pct: float, by_all_pct: float) -> GpuShare:
+    gpu = Gpu("n1", 0, 0, 0, uuid, Path("/dev/nvidia0"))
+    return GpuShare(gpu, 0, 100.0, 100.0 + seconds, 0.0, Usage(own_pct, 0.1, by_all_pct, 0.1, 1))
+
+
+def test_on_a_gpu_held_alone_what_it_does_is_the_jobs_whoever_did_it() -> None:
+    alone, shared = share("GPU-a", 30, 60, 70), share("GPU-b", 10, 20, 90)
+    holds = {
+        "GPU-a": [Hold(17, 100, 130), Hold(18, 50, 100), Hold(19, 130, 140)],
+        "GPU-b": [Hold(17, 100, 110), Hold(18, 50, 101)],
+    }
+    assert [held_alone(17, one, holds) for one in (alone, shared)] == [True, False]
+    assert true_pct([alone, shared], [True, False]) == pytest.approx((30 * 70 + 10 * 20) / 40)
+    assert true_pct([], []) is None
