@@ -99,8 +99,8 @@ class Lab:
             self._say_unfenced(support.reason)
         with self._phase("files and users"):
             self.layout.root.mkdir(parents=True)
-            passwords = configuration.write(self.layout, self.options, nodes, support.version)
             people.create(self.layout.home)
+            passwords = configuration.write(self.layout, self.options, nodes, support.version)
             devices.create(self.layout, nodes)
             devices.create_worlds(self.layout, nodes)
             if self.options.own_clocks:

@@ -18,6 +18,7 @@ from lab.cgroups import CgroupVersion
 from lab.layout import REPOSITORY, Layout
 from lab.mariadb import Passwords
 from lab.options import JobSubmit, Node, Options
+from lab.people import WEB_USER
 
 MUNGE_USER = "munge"
 # As a removal leaves it, so that `policy apply` finds no script of a site's own to put aside.
@@ -135,7 +136,7 @@ def _slurm_gpu(layout: Layout, options: Options, nodes: Sequence[Node], password
     }
     _secret(layout.database_file, yaml.safe_dump(settings), slurm_config.SLURM_USER)
     web = {"listen": f"127.0.0.1:{layout.web_port}", "refresh": "2s"}
-    _secret(layout.web_file, yaml.safe_dump(web), slurm_config.SLURM_USER)
+    _secret(layout.web_file, yaml.safe_dump(web), WEB_USER)
     policy = REPOSITORY / "lab" / "policy.yaml"
     if policy.exists():
         shutil.copyfile(policy, layout.policy_file)

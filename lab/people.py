@@ -33,8 +33,12 @@ PEOPLE = (
 )
 ACCOUNTS = ("vision", "nlp")
 UNIX_GROUPS = {"undergrad": 60911, "gpuops": 60912}
+WEB_USER = "slurm-gpu-web"
+"""As whom slurm-gpuweb runs; where a package has made that user already, it is left alone."""
+_WEB_UID = 60921
 _UIDS = {person.name: person.uid for person in PEOPLE}
 _GIDS = _UIDS | UNIX_GROUPS
+_MADE = {**_UIDS, WEB_USER: _WEB_UID}
 
 
 def person(name: str) -> Person:
@@ -73,7 +77,7 @@ def require_system_users(*names: str) -> None:
 
 def lab_uids() -> set[int]:
     """Return the uids of the users that a lab made on this host."""
-    return {uid for name, uid in _UIDS.items() if _is_ours(name)}
+    return {uid for name, uid in _MADE.items() if _is_ours(name)}
 
 
 def create(home: Path) -> None:
@@ -82,6 +86,19 @@ def create(home: Path) -> None:
     for name, gid in _GIDS.items():
         if not _group_exists(name):
             _run("groupadd", "--gid", str(gid), name)
+    if not _user_exists(WEB_USER):
+        _run("groupadd", "--gid", str(_WEB_UID), WEB_USER)
+        _run(
+            *(
+                "useradd",
+                "--no-create-home",
+                "--no-log-init",
+                "--no-user-group",
+                "--shell",
+                "/usr/sbin/nologin",
+            ),
+            *("--uid", str(_WEB_UID), "--gid", WEB_USER, "--home-dir", "/", "--comment", _MARK, WEB_USER),
+        )
     for one in PEOPLE:
         directory = home / one.name
         if not _is_ours(one.name):
@@ -104,7 +121,9 @@ def remove() -> None:
             mail = Path("/var/mail") / name
             if mail.exists() and mail.stat().st_uid == uid:
                 mail.unlink()
-    for name, gid in _GIDS.items():
+    if _is_ours(WEB_USER):
+        _run("userdel", WEB_USER)
+    for name, gid in {**_GIDS, WEB_USER: _WEB_UID}.items():
         if _group_exists(name) and grp.getgrnam(name).gr_gid == gid:
             _run("groupdel", name)
 
@@ -133,7 +152,15 @@ def _is_ours(name: str) -> bool:
         entry = pwd.getpwnam(name)
     except KeyError:
         return False
-    return entry.pw_gecos == _MARK and entry.pw_uid == _UIDS[name]
+    return entry.pw_gecos == _MARK and entry.pw_uid == _MADE[name]
+
+
+def _user_exists(name: str) -> bool:
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        return False
+    return True
 
 
 def _group_exists(name: str) -> bool:

@@ -12,6 +12,7 @@ from lab.configuration import MUNGE_USER
 from lab.daemons import Daemon
 from lab.layout import DIRECTORY_VARIABLE, TAG_VARIABLE, Layout
 from lab.options import Node, Options
+from lab.people import WEB_USER
 from lab.slurm_config import SLURM_USER
 
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -163,7 +164,7 @@ class _Factory:
             "--foreground",
         ]
         address = ("127.0.0.1", self.layout.web_port)
-        return self._daemon("slurm-gpuweb", argv, lambda: accepts(address), user=SLURM_USER)
+        return self._daemon("slurm-gpuweb", argv, lambda: accepts(address), user=WEB_USER)
 
     def slurm_gpud(self, node: Node) -> Daemon:
         paths = self.layout.node(node.name)

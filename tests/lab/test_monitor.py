@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import pwd
 import re
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from lab.cluster import Lab
+from lab.people import WEB_USER
 from lab.polling import wait_for
 from slurm_gpu.clock import SystemClock
 from slurm_gpu.config import load_config
@@ -90,16 +94,56 @@ def test_the_daemon_is_there_and_tells_nothing_to_who_is_not_signed_in(lab: Lab)
     assert httpx.get(f"{url}/api/v1/frame", trust_env=False).status_code == 401
 
 
-def test_a_link_of_slurm_gpu_open_signs_its_caller_in(lab: Lab) -> None:
-    link = json.loads(lab.output(["slurm-gpu", "open", "--json"], user="alice"))["url"]
+@contextlib.contextmanager
+def signed_in(lab: Lab, user: str) -> Iterator[httpx.Client]:
+    """A browser in which somebody opened the link that `slurm-gpu open` printed for them."""
+    link = json.loads(lab.output(["slurm-gpu", "open", "--json"], user=user))["url"]
     web, _, token = link.partition("/signin#")
     assert web == f"http://127.0.0.1:{lab.layout.web_port}"
     with httpx.Client(base_url=web, trust_env=False, headers={"X-Slurm-Gpu": "1"}) as browser:
-        assert browser.post("/signin/token", json={"token": token}).json() == {"user": "alice"}
+        assert browser.post("/signin/token", json={"token": token}).json() == {"user": user}
+        yield browser
+
+
+def test_a_link_of_slurm_gpu_open_signs_its_caller_in(lab: Lab) -> None:
+    with signed_in(lab, "alice") as browser:
         told = browser.get("/api/v1/me").json()
-        assert (told["user"], told["operator"]) == ("alice", False)
+        assert (told["user"], told["operator"], told["signed_in"]) == ("alice", False, "link")
         assert browser.post("/signout").status_code == 204
         assert browser.get("/api/v1/me").status_code == 401
+
+
+def test_the_daemon_is_a_user_of_its_own_who_sees_all_and_tells_each_what_is_theirs(lab: Lab) -> None:
+    pid = lab.daemons["slurm-gpuweb"].pid
+    assert Path(f"/proc/{pid}").stat().st_uid == pwd.getpwnam(WEB_USER).pw_uid
+    job = lab.submit("alice", "--gpus=1", "--time=5", "--job-name=own", script=_LONG)
+    wait_for(lambda: lab.held(job), 60, "the job starts")
+
+    def name(browser: httpx.Client) -> object:
+        told = browser.get("/api/v1/jobs").json()["jobs"]
+        return next((one["name"] or "hidden" for one in told if one["job_id"] == job), None)
+
+    for user, seen in (("carol", "own"), ("alice", "own"), ("bob", "hidden")):
+        with signed_in(lab, user) as browser:
+            assert wait_for(lambda b=browser: name(b), 60, "it is on the page", interval_s=0.5) == seen
+    lab.output(["scancel", str(job)])
+
+
+def test_ones_limits_are_those_of_slurm_gpu_quota(lab: Lab) -> None:
+    with signed_in(lab, "alice") as browser:
+        told = wait_for(
+            lambda: (me := browser.get("/api/v1/me").json())["limits"] is not None and me,
+            60,
+            "slurm-gpuctld tells them",
+            lambda: str(browser.get("/api/v1/me").json()["limits_why"]),
+            interval_s=0.5,
+        )
+        quota = json.loads(lab.output(["slurm-gpu", "quota", "--user", "alice", "--json"]))["limits"]
+        assert quota
+        fixed = ("rule", "on", "key", "unit", "limit", "mode", "why")
+        assert [[line[key] for key in fixed] for line in told["limits"]] == [
+            [line[key] for key in fixed] for line in quota
+        ]
 
 
 def test_top_shows_who_holds_which_gpu_and_what_it_does(lab: Lab) -> None:
