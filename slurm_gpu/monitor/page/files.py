@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+from slurm_gpu.monitor.page.bundle import bundled
+
 PAGES: Mapping[str, str] = {"/": "index.html", "/job": "job.html"}
 """By path. All links in them are relative: slurm-gpuweb may be at any path of a reverse proxy."""
-FIRST = {"index.html": "start.js", "job.html": "job.js"}
-"""The script with which each begins."""
+FIRST = {"index.html": "start", "job.html": "job"}
+"""The module with which each begins; all that it imports are sent with it, as one script."""
 STYLE_AND_ICON = ("monitor.css", "icon.svg")
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -26,7 +27,6 @@ POLICY = (
 )
 """No script and no style but those here, none written into a page, and no text that becomes either."""
 
-_IMPORT = re.compile(r'^import [^;]+ from "\./([a-z]+\.js)";$', re.MULTILINE)
 _MEDIA = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
@@ -54,7 +54,8 @@ class PageFile:
 @cache
 def page_files() -> Mapping[str, PageFile]:
     """All of them by path, such as "/" and "/page/0123456789abcdef/start.js"."""
-    parts = {name: _read(name) for name in (*STYLE_AND_ICON, *script_names())}
+    parts = {name: _read(name) for name in STYLE_AND_ICON}
+    parts |= {f"{first}.js": bundled(first, module).encode() for first in FIRST.values()}
     digest = hashlib.sha256()
     for name, body in sorted(parts.items()):
         digest.update(f"{name} {len(body)}\n".encode() + body)
@@ -63,34 +64,25 @@ def page_files() -> Mapping[str, PageFile]:
         f"/page/{version}/{name}": _file(name, body, {"Cache-Control": _KEPT}) for name, body in parts.items()
     }
     for path, name in PAGES.items():
-        loaded = imported(FIRST[name])
-        modules = "\n".join(f'<link rel="modulepreload" href="page/VERSION/{each}">' for each in loaded)
-        text = _read(name).decode().replace("MODULES", modules).replace("VERSION", version)
+        text = _read(name).decode().replace("VERSION", version)
         more = {"Cache-Control": "no-cache", "Content-Security-Policy": POLICY}
         found[path] = _file(name, text.encode(), more)
     return found
 
 
 def script_names() -> list[str]:
-    """The modules, by name."""
+    """The modules, by name without ".js"."""
     here = files(__package__).joinpath("script")
-    return sorted(item.name for item in here.iterdir() if item.name.endswith(".js"))
+    return sorted(item.name.removesuffix(".js") for item in here.iterdir() if item.name.endswith(".js"))
 
 
-def imported(first: str) -> list[str]:
-    """The modules that this one loads, directly or not; itself first.
-
-    A browser that is told of all of them at once asks for them side by side.
-    """
-    found = [first]
-    for name in found:
-        found += [each for each in _IMPORT.findall(_read(name).decode()) if each not in found]
-    return found
+def module(name: str) -> str:
+    """The text of a module."""
+    return files(__package__).joinpath("script", f"{name}.js").read_text("utf-8")
 
 
 def _read(name: str) -> bytes:
-    here = files(__package__)
-    return (here.joinpath("script", name) if name.endswith(".js") else here.joinpath(name)).read_bytes()
+    return files(__package__).joinpath(name).read_bytes()
 
 
 def _file(name: str, body: bytes, more: Mapping[str, str]) -> PageFile:

@@ -6,7 +6,8 @@ from importlib.resources import files
 
 import pytest
 
-from slurm_gpu.monitor.page.files import FIRST, POLICY, imported, page_files, script_names
+from slurm_gpu.monitor.page.bundle import BundleError, bundled, in_order
+from slurm_gpu.monitor.page.files import FIRST, POLICY, module, page_files, script_names
 
 _HTML = ("/", "/job")
 _MAKES_MARKUP_OR_CODE = (
@@ -15,20 +16,56 @@ _MAKES_MARKUP_OR_CODE = (
 )  # fmt: skip
 
 
-def test_every_file_is_sent_and_loaded_by_a_page():
+def test_every_file_is_sent_and_every_module_is_of_a_page():
     here = {item.name for item in files("slurm_gpu.monitor.page").iterdir() if item.is_file()}
     sent = {path.rsplit("/", 1)[1] for path in page_files() if path.startswith("/page/")}
-    assert sent == {name for name in here if name.endswith((".css", ".svg"))} | set(script_names())
-    assert {name for first in FIRST.values() for name in imported(first)} == set(script_names())
+    scripts = {f"{first}.js" for first in FIRST.values()}
+    assert sent == {name for name in here if name.endswith((".css", ".svg"))} | scripts
+    assert {name for first in FIRST.values() for name in in_order(first, module)} == set(script_names())
 
 
 @pytest.mark.parametrize("path", _HTML)
-def test_a_page_names_each_module_that_it_loads(path: str):
+def test_a_page_asks_once_for_its_script_and_once_for_its_style(path: str):
     text = page_files()[path].body.decode()
-    named = set(re.findall(r'(?:href|src)="(page/[^"]+)"', text))
+    named = re.findall(r'(?:href|src)="(page/[^"]+)"', text)
     assert all(f"/{each}" in page_files() for each in named)
-    first = next(each for each in named if each.endswith(("/start.js", "/job.js"))).rsplit("/", 1)[1]
-    assert {each.rsplit("/", 1)[1] for each in named if each.endswith(".js")} == set(imported(first))
+    assert sorted(each.rsplit(".", 1)[1] for each in named) == ["css", "js", "svg"]
+
+
+def _bundle(**modules: str) -> str:
+    return bundled("first", {name: text + "\n" for name, text in modules.items()}.__getitem__)
+
+
+def test_modules_become_one_each_once_and_after_what_it_imports():
+    text = _bundle(
+        first='import { b as c } from "./b.js";\nimport * as a from "./a.js";\nc(a.one);',
+        a="export const one = 1;\nconst hidden = 2;",
+        b='import { one } from "./a.js";\nexport function b() { return one; }\nexport class B {}',
+    )
+    assert text == (
+        "const $a = (() => {\nconst one = 1;\nconst hidden = 2;\nreturn { one };\n})();\n"
+        "const $b = (() => {\nconst { one } = $a;\nfunction b() { return one; }\nclass B {}\n"
+        "return { b, B };\n})();\n"
+        "const { b: c } = $b;\nconst a = $a;\nc(a.one);\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("other", "complaint"),
+    [
+        ("export let one = 1;", "a.js: 'export let one = 1;' is no import or export that can be bundled"),
+        ("export default 1;", "'export default 1;' is no import or export"),
+        ('import "./b.js";', "is no import or export"),
+        ("export const two = 2;", "first.js imports one, which a.js does not export"),
+        (
+            'import { x } from "./first.js";\nexport const one = 1;',
+            "modules import each other: first → a → first",
+        ),
+    ],
+)
+def test_what_cannot_be_bundled_is_refused(other: str, complaint: str):
+    with pytest.raises(BundleError, match=re.escape(complaint)):
+        _bundle(first='import { one } from "./a.js";', a=other)
 
 
 @pytest.mark.parametrize("path", _HTML)
@@ -45,7 +82,7 @@ def test_nothing_in_a_page_is_inline_or_from_elsewhere(path: str):
 
 @pytest.mark.parametrize("name", script_names())
 def test_no_script_makes_markup_or_code_of_text(name: str):
-    text = files("slurm_gpu.monitor.page").joinpath("script", name).read_text("utf-8")
+    text = module(name)
     for word in _MAKES_MARKUP_OR_CODE:
         assert word not in text
     assert "://" not in re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE)

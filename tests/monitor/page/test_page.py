@@ -260,16 +260,12 @@ def test_when_gpus_free_is_a_colour_of_its_own(opened: Callable[..., Tab]):
 def test_the_scale_is_told_apart_without_red_and_green(opened: Callable[..., Tab]):
     """Lightness goes one way all along, by steps that are seen; and the smallest value is not the ground."""
     tab = opened(small()).ready()
-    style = tab.page.evaluate("document.querySelector('[rel=stylesheet]').href")
-    path = style.replace("monitor.css", "scale.js")
     for dark, ground in (("false", "#ffffff"), ("true", "#182028")):
-        *light, below = tab.page.evaluate(
-            f"""async () => {{
-              const scale = await import('{path}'), lightness = (colour) => scale.toLab(colour)[0];
-              const shares = Array.from({{ length: 11 }}, (_, k) => k / 10);
-              const colours = shares.map((share) => scale.sequential(share, {dark}));
-              return [...colours, scale.parse('{ground}')].map(lightness);
-            }}"""
+        *light, below = tab.ask(
+            f"""const {{ scale }} = start, lightness = (colour) => scale.toLab(colour)[0];
+            const shares = Array.from({{ length: 11 }}, (_, k) => k / 10);
+            const colours = shares.map((share) => scale.sequential(share, {dark}));
+            return [...colours, scale.parse('{ground}')].map(lightness);"""
         )
         steps = [after - before for before, after in itertools.pairwise(light)]
         assert all(step < -0.02 for step in steps) or all(step > 0.02 for step in steps)

@@ -4,7 +4,10 @@ import { flatten } from "./layout.js";
 import { GAP, OUT_OF_SERVICE } from "./paint.js";
 import { N_KINDS } from "./scale.js";
 
-export const FREE = 0, HELD = 1, SHARED = 2, UNWATCHED = 4;
+export const FREE = 0;
+export const HELD = 1;
+export const SHARED = 2;
+export const UNWATCHED = 4;
 const HOURS = 24, HOUR_STEPS = 10; // of "frees in": up to a day, in tenths of an hour
 
 // Metrics that the page makes itself of jobs and states.

@@ -38,7 +38,10 @@ const columnsOf = (gpus) => (gpus <= 2 ? Math.max(1, gpus) : Math.ceil(gpus / 2)
 // The places of all squares as large as they can be within the width, and the height where there is one that does.
 // `unit` is the number of the canvas' pixels for one of the page.
 export function arrange(flat, width, height, unit) {
-  const fits = (pitch) => best(flat, pitch, width, unit).height <= height;
+  const fits = (pitch) => {
+    for (const tried of shapes(flat, pitch, width, unit)) if (tried.height <= height) return true;
+    return false;
+  };
   let low = SMALLEST * unit, high = LARGEST * unit;
   if (!fits(low)) return placed(flat, best(flat, roomier(flat, low, width, height, unit), width, unit), width, unit);
   while (low < high) { // the greatest that fits
@@ -57,16 +60,21 @@ function roomier(flat, pitch, width, height, unit) {
 
 // The lowest arrangement with squares of that size, or nearly.
 function best(flat, pitch, width, unit) {
-  let found = null;
-  for (let columns = 1; columns <= Math.min(MOST_COLUMNS, Math.max(1, flat.zones.length)); columns++) {
-    for (const ratio of RATIOS) {
-      const tried = stack(flat, { pitch, columns, ratio, across: new Map(), ...gapsOf(flat, pitch, unit) }, width, unit, null);
-      const empty = (columns - flat.zones.length % columns) % columns / columns; // of the last row
-      tried.cost = tried.height * (1 + UNEVEN * empty);
-      if (found === null || tried.cost < found.cost) found = tried;
-    }
+  let found = null, least = Infinity;
+  for (const tried of shapes(flat, pitch, width, unit)) {
+    const { columns, height } = tried, empty = (columns - flat.zones.length % columns) % columns / columns; // of the last row
+    const cost = height * (1 + UNEVEN * empty);
+    if (found === null || cost < least) [found, least] = [tried, cost];
   }
   return found;
+}
+
+// All that are tried, one after the other.
+function* shapes(flat, pitch, width, unit) {
+  const gaps = gapsOf(flat, pitch, unit);
+  for (let columns = 1; columns <= Math.min(MOST_COLUMNS, Math.max(1, flat.zones.length)); columns++) {
+    for (const ratio of RATIOS) yield stack(flat, { pitch, columns, ratio, across: new Map(), ...gaps }, width, unit, null);
+  }
 }
 
 function gapsOf(flat, pitch, unit) {

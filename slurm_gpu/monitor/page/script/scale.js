@@ -55,12 +55,14 @@ function fromLab([lightness, a, b]) {
   return rgb.map((value) => Math.round(255 * Math.min(1, Math.max(0, gamma(value)))));
 }
 
+const anchors = Object.fromEntries(Object.entries(SEQUENTIAL).map(([ground, texts]) => [ground, texts.map((text) => toLab(parse(text)))]));
+
 // The colour of a share of the scale, from 0 to 1, as [red, green, blue].
 export function sequential(share, dark) {
-  const anchors = (dark ? SEQUENTIAL.dark : SEQUENTIAL.light).map((text) => toLab(parse(text)));
-  const place = Math.min(1, Math.max(0, share)) * (anchors.length - 1), below = Math.min(anchors.length - 2, Math.floor(place));
+  const some = dark ? anchors.dark : anchors.light;
+  const place = Math.min(1, Math.max(0, share)) * (some.length - 1), below = Math.min(some.length - 2, Math.floor(place));
   const part = place - below;
-  return fromLab(anchors[below].map((value, axis) => value + (anchors[below + 1][axis] - value) * part));
+  return fromLab(some[below].map((value, axis) => value + (some[below + 1][axis] - value) * part));
 }
 
 // By octet, the colours of a metric that goes up to `top` in steps of `step`. 255 is no value and has none.

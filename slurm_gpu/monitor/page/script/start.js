@@ -319,4 +319,4 @@ function listen() {
 listen();
 await live.start();
 
-export { cluster, live, squares, take };
+export { cluster, live, scale, squares, take };

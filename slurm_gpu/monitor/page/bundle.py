@@ -1,0 +1,70 @@
+"""One script of a page's modules: a browser asks once for it, not once for each of them.
+
+A module becomes a function that is called once, with what it exports as its value; the first one, with
+which the page begins, stays a module. Nothing else is written anew: what runs is what lies in `script/`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+
+_IMPORT = re.compile(r'^import (?:\* as (\w+)|\{ ([^}]+) \}) from "\./([a-z]+)\.js";$', re.MULTILINE)
+_EXPORT = re.compile(r"^export (?=(?:const|class|(?:async )?function) (\w+))", re.MULTILINE)
+_OTHER = re.compile(r"^(?:import|export)\b.*$", re.MULTILINE)
+
+Read = Callable[[str], str]
+"""The text of a module by its name, without ".js"."""
+
+
+class BundleError(Exception):
+    """A module is written as none may be here."""
+
+
+def bundled(first: str, read: Read) -> str:
+    """`first` and all that it imports, directly or not, as one module; raises BundleError."""
+    exported: dict[str, list[str]] = {}
+    parts = []
+    for name in in_order(first, read):
+        text = _IMPORT.sub(partial(_taken, name, exported), read(name))
+        if name != first:
+            exported[name] = _EXPORT.findall(text)
+            text = _EXPORT.sub("", text)
+            if (other := _OTHER.search(text)) is not None:
+                raise BundleError(f"{name}.js: {other[0]!r} is no import or export that can be bundled")
+            text = f"const ${name} = (() => {{\n{text}return {{ {', '.join(exported[name])} }};\n}})();\n"
+        parts.append(text)
+    return "".join(parts)
+
+
+def in_order(first: str, read: Read) -> list[str]:
+    """The names of `first` and all that it imports, each after what it imports; raises BundleError."""
+    found: list[str] = []
+    open_: list[str] = []
+
+    def visit(name: str) -> None:
+        if name in open_:
+            raise BundleError(f"modules import each other: {' → '.join([*open_, name])}")
+        if name in found:
+            return
+        open_.append(name)
+        for each in _IMPORT.finditer(read(name)):
+            visit(each[3])
+        found.append(open_.pop())
+
+    visit(first)
+    return found
+
+
+def _taken(importer: str, exported: dict[str, list[str]], found: re.Match[str]) -> str:
+    """What stands in place of an import."""
+    whole, some, name = found.groups()
+    if whole is not None:
+        return f"const {whole} = ${name};"
+    names = [each.partition(" as ")[::2] for each in some.split(", ")]
+    for wanted, _ in names:
+        if wanted not in exported[name]:
+            raise BundleError(f"{importer}.js imports {wanted}, which {name}.js does not export")
+    taken = ", ".join(f"{wanted}: {alias}" if alias else wanted for wanted, alias in names)
+    return f"const {{ {taken} }} = ${name};"
