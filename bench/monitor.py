@@ -12,11 +12,13 @@ real one does. Measured are
 - streams of events: how much the server's memory grows while so many clients listen, in the second half of
   the time (in the first 4 minutes it fills the window in which jobs are watched), and whether all are told.
 
-    .venv/bin/python bench/monitor.py [--gpus 10240,40960] [--listeners 200] [--listen 600] [--json]
+    .venv/bin/python bench/monitor.py [--gpus 10240,40960] [--listeners 200] [--listen 600]
+        [--server-only | --page-only] [--json]
 
 Keys of --json, for each number of GPUs N: redraw_ms_N, redraw_cpu_ms_N, load_ms_N, load_cpu_ms_N and
 page_refresh_bytes_N of the page; refresh_bytes_N, requests_per_s_N, requests_per_cpu_s_N (where the
-server had but a part of a processor, as on a machine with others on it), load_bytes_N, first_load_ms_N;
+server had but a part of a processor, as on a machine with others on it), load_bytes_N, first_load_ms_N,
+rss_mib_N (of the server, with the cluster that it makes up);
 and requests_per_s (of the first N), events_grown_mib, events_missed.
 """
 
@@ -126,6 +128,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--page-only", action="store_true", help="only the page, and nothing of the server")
+    parser.add_argument("--server-only", action="store_true", help="nothing of the page")
     parser.add_argument("--gpus", type=numbers, default=[10_240, 40_960])
     parser.add_argument("--seconds", type=seconds(1), default=10.0, help="for answers per second")
     parser.add_argument("--every", type=seconds(1), default=5.0, help="from state to state")
@@ -137,7 +140,8 @@ def main() -> None:
     for gpus in options.gpus:
         with serving(gpus, options.every) as (port, cookie, process):
             signed_in = {"Cookie": cookie}
-            results |= page_figures(port, cookie, gpus, options.every)
+            if not options.server_only:
+                results |= page_figures(port, cookie, gpus, options.every)
             if options.page_only:
                 continue
             load_bytes, load_ms = first_load(port, signed_in)
@@ -152,10 +156,11 @@ def main() -> None:
             results[f"requests_per_cpu_s_{gpus}"] = round(rate / busy) if busy else 0
             results.setdefault("requests_per_s", round(rate))
             plain = requests_per_s(port, FRAME, signed_in, _CONNECTIONS, options.seconds)
+            results[f"rss_mib_{gpus}"] = round(process.memory_info().rss / (1 << 20))
             print(
                 f"{gpus:,} GPUs: a refresh takes {body:,.0f} bytes ({whole:,.0f} with its headers); "
                 f"{rate:,.0f} frames/s packed, {plain:,.0f} not, at {100 * busy:.0f} % of a processor; "
-                f"first load {load_bytes:,} bytes in {load_ms:.0f} ms",
+                f"first load {load_bytes:,} bytes in {load_ms:.0f} ms; {results[f'rss_mib_{gpus}']:,} MiB",
                 flush=True,
             )
             if gpus == options.gpus[0]:
