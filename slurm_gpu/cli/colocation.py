@@ -164,6 +164,69 @@ def plan(
     run.plan_jobs(known, jobs, planner, model, gpus, prices, as_json=as_json)
 
 
+@colocation.command(short_help="What applications do to GPUs, by recorded runs.")
+@click.argument("out", type=_FILE)
+@click.argument("files", type=_FILE, nargs=-1)
+@click.option(
+    "--since",
+    metavar="WHEN",
+    default="30d",
+    show_default=True,
+    help="Of runs that ended since then: 2026-11-01, or 7d for a week ago.",
+)
+@click.option("--files-only", is_flag=True, help="Of FILES alone; slurm-gpudbd is not asked.")
+@with_site
+def profiles(site: Site, out: Path, files: tuple[Path, ...], since: str, *, files_only: bool) -> None:
+    """Write what applications did to a GPU that they had for themselves, phase by phase.
+
+    OUT is CSV or JSON, by its name. They are of finished runs on one whole GPU that you may see, and of FILES
+    of profiles, each run of which counts as one.
+    """
+    from slurm_gpu.cli import colocationprofiles as run
+
+    run.write_profiles(site, out, files, since, files_only=files_only)
+
+
+@colocation.command(short_help="The profile that is nearest to a job's.")
+@click.argument("profiles", type=_FILE)
+@click.argument("application")
+@click.option("--gpu-model", metavar="NAME", required=True, help="That the job is to run on.")
+@click.option("--kind", metavar="KIND", default="", help="Of the application, such as training.")
+@click.option(
+    "--input-size",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="N",
+    help="In the application's own unit, such as its batch size.",
+)
+@click.option(
+    "--parameter",
+    "parameters",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Another one that is known; may be repeated.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
+def nearest(
+    profiles: Path,
+    application: str,
+    gpu_model: str,
+    kind: str,
+    input_size: float | None,
+    parameters: tuple[str, ...],
+    *,
+    as_json: bool,
+) -> None:
+    """What a job of APPLICATION is likely to do, by the nearest of PROFILES, a file from `profiles`."""
+    from slurm_gpu.cli import colocationprofiles as run
+
+    named = dict(one.split("=", 1) for one in parameters if "=" in one)
+    if len(named) < len(parameters):
+        raise UsageError(f"--parameter {', '.join(parameters)}: write NAME=VALUE, each name once")
+    if input_size is not None and not math.isfinite(input_size):
+        raise UsageError(f"--input-size {input_size}: it must be a number")
+    run.show_nearest(profiles, application, gpu_model, kind, input_size, named, as_data=as_json)
+
+
 @colocation.command(short_help="What slurm-gpuctld learned of jobs that share, as a table.")
 @click.argument("out", type=_FILE)
 @click.option("--gpu-model", metavar="NAME", default="any", show_default=True, help="Named in the table.")

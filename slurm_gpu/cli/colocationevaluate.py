@@ -27,6 +27,9 @@ _COLUMNS = (
     "ms_p99",
 )  # fmt: skip
 
+_MOST_JOBS = 150
+"""Of which all threes are looked at for the bound: half a million."""
+
 
 def read_nets(paths: Sequence[Path]) -> dict[str, Net]:
     """By planner; raises InputError, and UsageError where two are of one planner."""
@@ -67,6 +70,11 @@ def evaluate_planners(
     """See the command."""
     from slurm_gpu.colocation.contest import contest
 
+    if known.together > 2 and n_jobs > _MOST_JOBS:
+        raise UsageError(
+            f"--jobs {n_jobs}: with --together {known.together} {_MOST_JOBS} at most, as the bound is on all "
+            "groups of them"
+        )
     nets = read_nets(models)
     planners = checked_names(names, nets)
     lists = [table_jobs(known.measured, "random", seed, n_jobs) for seed in seeds]

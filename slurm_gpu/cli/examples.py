@@ -60,6 +60,14 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
             "How good are all planners on such jobs?",
         ),
         ("slurm-gpu colocation plan speeds.json jobs.csv", "Who would share a GPU with whom?"),
+        (
+            "slurm-gpu colocation profiles --since 90d profiles.json",
+            "What do applications do to GPUs, by the runs of three months?",
+        ),
+        (
+            "slurm-gpu colocation nearest profiles.json GROMACS --gpu-model 'NVIDIA A100-SXM4-80GB'",
+            "And what is a job of one likely to do?",
+        ),
     ),
     "reserve": (
         (

@@ -33,7 +33,10 @@ _COMMANDS = {
     "quota": ("slurm_gpu.cli.quota", "Your use against each limit of the policy."),
     "policy": ("slurm_gpu.cli.policy", "Check, apply and show policy.yaml."),
     "placement": ("slurm_gpu.cli.placement", "Where jobs are made to go, so that nodes stay whole."),
-    "colocation": ("slurm_gpu.cli.colocation", "Jobs that share a GPU: planners, trained and compared."),
+    "colocation": (
+        "slurm_gpu.cli.colocation",
+        "Jobs that share a GPU: planners, and profiles of what jobs do.",
+    ),
     "reserve": ("slurm_gpu.cli.reserve", "Whole nodes for a training, at a promised time."),
     "audit": ("slurm_gpu.cli.audit", "What was done to the cluster, by whom and why."),
     "report": ("slurm_gpu.cli.report", "Reports on a period: a page, its tables and figures."),

@@ -17,7 +17,8 @@ from slurm_gpu.colocation.profile import Phase, Profile, scaled
 _STEPS = 64
 """Of the whole run, when several are made one."""
 _USES = ("util", "memory_mib", "sm", "pcie")
-_OTHER_APPLICATION, _OTHER_KIND = 8.0, 16.0
+OTHER_APPLICATION, OTHER_KIND = 8.0, 16.0
+"""So far at least is a profile of another application of the same kind, or of another kind."""
 _OTHER_CARD = 0.5
 _UNKNOWN_SIZE = 2.0
 _MOST_OCTAVES = 4.0
@@ -150,7 +151,7 @@ def _distance(wanted: Profile, there: Profile) -> float:
     """A name counts for more than everything else together, and the input for more than the GPU."""
     far = 0.0
     if there.application != wanted.application:
-        far += _OTHER_APPLICATION if there.kind and there.kind == wanted.kind else _OTHER_KIND
+        far += OTHER_APPLICATION if there.kind and there.kind == wanted.kind else OTHER_KIND
     if there.gpu_model != wanted.gpu_model:
         far += _OTHER_CARD
     return far + _size_distance(wanted.input_size, there.input_size) + _parameter_distance(wanted, there)

@@ -21,6 +21,8 @@ _ABOUT = ("application", "gpu_model", "kind", "input_size", "parameters", "runs"
 _COLUMNS = (*_ABOUT, "phase", "seconds", *_USES)
 _PHASE_KEYS = {"seconds", *_USES}
 _DIGITS = 12
+_MOST = 1e10
+"""Seconds or MiB: more than anything has, and little enough to be added up."""
 
 
 def read_profiles(path: Path) -> tuple[Profile, ...]:
@@ -30,7 +32,7 @@ def read_profiles(path: Path) -> tuple[Profile, ...]:
 
 def write_profiles_json(path: Path, profiles: Iterable[Profile]) -> None:
     """Raises OSError."""
-    decoded = {"format": FORMAT, "profiles": [_to_json(profile) for profile in profiles]}
+    decoded = {"format": FORMAT, "profiles": [as_json(profile) for profile in profiles]}
     with whole_file(path) as unfinished:
         unfinished.write_text(json.dumps(decoded, ensure_ascii=True, indent=1) + "\n", encoding="utf-8")
 
@@ -55,7 +57,8 @@ def write_profiles_csv(path: Path, profiles: Iterable[Profile]) -> None:
                 )
 
 
-def _to_json(profile: Profile) -> dict[str, Any]:
+def as_json(profile: Profile) -> dict[str, Any]:
+    """One profile as it stands in a JSON file."""
     return {
         "application": profile.application,
         "gpu_model": profile.gpu_model,
@@ -116,6 +119,9 @@ def _phase(at: int, value: Any) -> Phase:
 def _made(seconds: float | None, uses: Mapping[str, float | None]) -> Phase:
     if seconds is None:
         raise ValueError("seconds must be given")
+    for what, value in (("seconds", seconds), ("memory_mib", uses["memory_mib"])):
+        if value is not None and value > _MOST:
+            raise ValueError(f"{what} must be {_MOST:g} at most, not {value:g}")
     return Phase(seconds=seconds, **uses)
 
 
@@ -240,9 +246,10 @@ def _cell(name: str, text: str) -> float | None:
 
 
 def _each_once(path: Path, profiles: Sequence[Profile]) -> None:
-    keys = [profile.key for profile in profiles]
+    there = set()
     for profile in profiles:
-        if keys.count(profile.key) > 1:
+        if profile.key in there:
             raise InputError(
                 str(path), 0, 0, f"{profile.application} on {profile.gpu_model} with one input is there twice"
             )
+        there.add(profile.key)

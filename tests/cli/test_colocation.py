@@ -217,6 +217,7 @@ def test_jobs_come_as_spreadsheets_write_them(slurm_gpu: CommandLine, table: Pat
         (("--planners", "best"), "there is no planner 'best'; there are sjf, "),
         (("--planners", "deeprm_max"), "planner deeprm_max needs what it learned: --model FILE"),
         (("--gpu-model", "other"), "has no GPU model 'other'; there are: card"),
+        (("--jobs", "151", "--together", "3"), "--jobs 151: with --together 3 150 at most"),
     ],
 )
 def test_what_cannot_be_compared_is_told(

@@ -88,6 +88,8 @@ def test_what_is_left_out_is_not_known(tmp_path: Path) -> None:
         (whole(ONE | {"phases": []}), r"phases: \[\] must be a list of one or more"),
         (whole(ONE | {"phases": [{"util": 1}]}), r"phases\[0\]: seconds must be given"),
         (whole(ONE | {"phases": [{"seconds": 0}]}), r"phases\[0\]: a phase lasts more than 0 seconds"),
+        (whole(ONE | {"phases": [{"seconds": 1e300}]}), "seconds must be 1e.10 at most, not 1e.300"),
+        (whole(ONE | {"phases": [{"seconds": 1, "memory_mib": 1e11}]}), "memory_mib must be 1e.10 at most"),
         (whole(ONE | {"phases": [{"seconds": 1, "util": 50}]}), r"phases\[0\]: util must be from 0 to 1"),
         (whole(ONE | {"phases": [{"seconds": 1, "memory": 50}]}), "must be an object of seconds, util"),
     ],

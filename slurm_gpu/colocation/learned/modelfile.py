@@ -7,6 +7,7 @@ read is a net of this version that evaluates to numbers, or the error says why n
 from __future__ import annotations
 
 import json
+import os
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,14 +42,14 @@ class Model:
 
 
 def write_model(path: Path, model: Model) -> None:
-    """Raises OSError."""
+    """Readable for whom any file of the caller's is, as it is for slurm-gpuctld. Raises OSError."""
     told = {
         "format": FORMAT,
         "kind": model.kind,
         "inputs": list(model.inputs),
         "provenance": dict(model.provenance),
     }
-    write_arrays(path, told, net_arrays(model.net))
+    write_arrays(path, told, net_arrays(model.net), mode=_mode_of(path))
 
 
 def read_model(path: Path, kind: str, inputs: tuple[str, ...]) -> Model:
@@ -92,11 +93,24 @@ def net_of(path: Path, arrays: Mapping[str, NDArray[np.float32]], prefix: str = 
         raise _error(path, str(error)) from None
 
 
-def write_arrays(path: Path, told: Mapping[str, Any], arrays: Mapping[str, NDArray[np.float32]]) -> None:
+def _mode_of(path: Path) -> int:
+    """That of the file that is there, or else the one that the umask gives."""
+    try:
+        return path.stat().st_mode & 0o777
+    except OSError:
+        umask = os.umask(0o077)
+        os.umask(umask)
+        return 0o666 & ~umask
+
+
+def write_arrays(
+    path: Path, told: Mapping[str, Any], arrays: Mapping[str, NDArray[np.float32]], mode: int = 0o600
+) -> None:
     """All or nothing. Raises OSError."""
     text = np.array(json.dumps(told, ensure_ascii=False))
     with whole_file(path) as unfinished, unfinished.open("wb") as file:
         np.savez(file, allow_pickle=False, **{_TOLD: text}, **arrays)
+        os.fchmod(file.fileno(), mode)
 
 
 def read_arrays(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[np.float32]]]:

@@ -1,6 +1,7 @@
 """A model's file is what it was, or a clear error: damaged, hostile, of another version."""
 
 import io
+import os
 import pickle
 import zipfile
 from pathlib import Path
@@ -111,6 +112,21 @@ def test_what_is_no_number_is_refused(tmp_path: Path, value: float):
     write_arrays(path, {}, {"weight0": np.array([[value]], dtype=np.float32)})
     with pytest.raises(InputError, match="finite numbers"):
         read_model(path, "dqngpu", NAMES)
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600)])
+def test_slurm_gpuctld_which_is_slurmuser_can_read_what_root_trained(tmp_path: Path, umask: int, mode: int):
+    path, model = tmp_path / "model.npz", Model("dqngpu", NAMES, any_scorer(1), {})
+    before = os.umask(umask)
+    try:
+        write_model(path, model)
+        assert path.stat().st_mode & 0o777 == mode
+        path.chmod(0o604)
+        write_model(path, model)
+        assert path.stat().st_mode & 0o777 == 0o604
+        assert os.umask(umask) == umask
+    finally:
+        os.umask(before)
 
 
 @pytest.mark.parametrize("name", LEARNED)

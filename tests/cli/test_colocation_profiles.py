@@ -1,0 +1,152 @@
+"""`slurm-gpu colocation profiles` and `nearest`: from recorded runs and files to what a new job may do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu.colocation.profile import Phase, Profile
+from slurm_gpu.colocation.profilefile import read_profiles, write_profiles_csv, write_profiles_json
+from slurm_gpu.database.client import DeviceTimeline, RunTimeline
+from slurm_gpu.records import DeviceFacts, Timeline
+from tests.cli.conftest import CommandLine, make_run
+from tests.cli.test_job_detail import make_host
+
+CARD = "NVIDIA A100-SXM4-80GB"
+SMALL = Profile(
+    "resnet",
+    CARD,
+    (Phase(seconds=10, util=0.1), Phase(seconds=90, util=0.8, memory_mib=9000)),
+    "training",
+    64,
+)
+LARGE = Profile("resnet", CARD, (Phase(seconds=300, util=0.95, memory_mib=30000),), "training", 512)
+OTHER = Profile("vgg", CARD, (Phase(seconds=50, util=0.9),), "training", 64)
+
+
+@pytest.fixture
+def recorded(slurm_gpu: CommandLine) -> CommandLine:
+    """One run of GROMACS on a whole GPU."""
+    facts = DeviceFacts(uuid="GPU-1", node="n1", at_s=0, name=CARD, memory_mib=80000.0)
+    host = make_host(app_params={"atoms": "5000"})
+    run = make_run(
+        n_gpus=1.0,
+        app="GROMACS",
+        app_field="molecular dynamics",
+        device_facts={"GPU-1": facts},
+        hosts=(host,),
+    )
+    course = Timeline(width_s=360, start_s=run.start_s or 0, series={"util": bytes([125] * 10)})
+    device = DeviceTimeline(node="n1", device="GPU-1", timeline=course)
+    slurm_gpu.database.runs = [run, make_run(id="18", job_id=18)]
+    slurm_gpu.database.courses = [RunTimeline(id="17", job_id=17, submit_s=run.submit_s, devices=(device,))]
+    return slurm_gpu
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    write_profiles_csv(tmp_path / "a.csv", [SMALL, OTHER])
+    write_profiles_json(tmp_path / "b.json", [LARGE])
+    return tmp_path / "a.csv", tmp_path / "b.json"
+
+
+@pytest.mark.parametrize("name", ["out.csv", "out.json"])
+def test_recorded_runs_and_files_become_one_file(
+    recorded: CommandLine, files: tuple[Path, Path], tmp_path: Path, name: str
+) -> None:
+    out = tmp_path / name
+    assert recorded("colocation", "profiles", str(out), *map(str, files), "--since", "7d") == 0
+    assert recorded.out == f"{out}\n"
+    assert recorded.err == "4 profiles of 4 runs\n"
+    found = {one.application: one for one in read_profiles(out)}
+    assert set(read_profiles(out)) >= {SMALL, LARGE, OTHER}
+    assert (found["GROMACS"].gpu_model, found["GROMACS"].input_size) == (CARD, 5000)
+    assert found["GROMACS"].phases == (Phase(seconds=3600, util=0.5),)
+
+
+def test_files_alone_are_put_together_without_a_database(
+    slurm_gpu: CommandLine, files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    out = str(tmp_path / "out.json")
+    assert slurm_gpu("colocation", "profiles", out, *map(str, files), "--files-only") == 0
+    assert not slurm_gpu.database.asked
+    assert set(read_profiles(tmp_path / "out.json")) == {SMALL, LARGE, OTHER}
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (("out.txt",), "ends in .csv or .json"),
+        (("out.csv",), "no run since 30d has a profile"),
+        (("out.csv", "--since", "soon"), "--since soon: write a day"),
+        (("out.csv", "--files-only"), "name the files"),
+        (("out.csv", "nowhere.csv"), "nowhere.csv: cannot be read"),
+    ],
+)
+def test_what_cannot_be_is_told(slurm_gpu: CommandLine, argv: tuple[str, ...], message: str) -> None:
+    assert slurm_gpu("colocation", "profiles", *argv) == 2
+    assert message in slurm_gpu.err
+
+
+def nearest(slurm_gpu: CommandLine, files: tuple[Path, Path], *argv: str) -> dict[str, object]:
+    out = str(files[0].with_name("all.json"))
+    assert slurm_gpu("colocation", "profiles", out, *map(str, files), "--files-only") == 0
+    assert slurm_gpu("colocation", "nearest", out, *argv, "--json") == 0, slurm_gpu.err
+    found: dict[str, object] = json.loads(slurm_gpu.out)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("argv", "application", "size", "distance"),
+    [
+        (("resnet", "--gpu-model", CARD, "--kind", "training", "--input-size", "64"), "resnet", 64, 0),
+        (("resnet", "--gpu-model", CARD, "--input-size", "256"), "resnet", 512, 1),
+        (("resnet", "--gpu-model", "H200", "--input-size", "64"), "resnet", 64, 0.5),
+        (("alexnet", "--gpu-model", CARD, "--kind", "training", "--input-size", "512"), "resnet", 512, 8),
+    ],
+)
+def test_a_job_that_nobody_saw_has_the_nearest(
+    slurm_gpu: CommandLine,
+    files: tuple[Path, Path],
+    argv: tuple[str, ...],
+    application: str,
+    size: float,
+    distance: float,
+) -> None:
+    found = nearest(slurm_gpu, files, *argv)
+    profile = found["profile"]
+    assert isinstance(profile, dict)
+    assert (profile["application"], profile["input_size"], found["distance"]) == (application, size, distance)
+
+
+def test_people_read_how_near_it_is_and_what_it_does_phase_by_phase(
+    slurm_gpu: CommandLine, files: tuple[Path, Path]
+) -> None:
+    argv = ("resnet", "--gpu-model", CARD, "--input-size", "32")
+    assert slurm_gpu("colocation", "nearest", str(files[0]), *argv) == 0
+    lines = slurm_gpu.out.splitlines()
+    assert lines[0] == f"resnet on {CARD}: training, input 64, 1 run"
+    assert lines[1].startswith("Distance 1: the same application, with another input")
+    assert lines[3].split() == ["phase", "seconds", "util", "memory", "sm", "pcie"]
+    assert [line.split() for line in lines[4:]] == [
+        ["1", "10", "10%", "–", "–", "–"],
+        ["2", "90", "80%", "9000M", "–", "–"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (("--parameter", "dtype"), "write NAME=VALUE, each name once"),
+        (("--parameter", "a=1", "--parameter", "a=2"), "write NAME=VALUE, each name once"),
+        (("--input-size", "nan"), "--input-size nan: it must be a number"),
+        (("--input-size", "-3"), "-3.0 is not in the range"),
+    ],
+)
+def test_what_is_no_input_is_told(
+    slurm_gpu: CommandLine, files: tuple[Path, Path], argv: tuple[str, ...], message: str
+) -> None:
+    assert slurm_gpu("colocation", "nearest", str(files[0]), "resnet", "--gpu-model", CARD, *argv) == 2
+    assert message in slurm_gpu.err
