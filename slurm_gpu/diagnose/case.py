@@ -201,7 +201,7 @@ def build_case(series: Series, groups: Groups | None, rules: Rules, running: boo
     found = phases(seen)
     if groups is None:
         groups = infer_groups(seen, found.active)
-    signals, n_bins = blocks(seen, surely_active(found, seen.width_s))
+    signals, n_bins = blocks(seen, surely_active(found, seen))
     return Case(
         series=seen,
         groups=groups,

@@ -21,6 +21,12 @@ _AS_GOOD = 0.02
 """Fits this near to the best are as good: of steps that repeat, several shifts fit."""
 _IDLE_POWER = 0.12
 """Of the limit: about what a GPU takes that does nothing."""
+_READ_TOGETHER = (Metric.TENSOR, Metric.SM_ACTIVE, Metric.POWER, Metric.NVLINK, Metric.PCIE)
+_LONGEST_HELD_S = 15.0
+_WELL_ROUNDED = 10.0
+"""Steps of rounding that a link must carry for its traffic to tell anything."""
+_QUIET_LINKS = 0.1
+"""Of their usual traffic: who exchanges nothing trains not, however busy it looks."""
 _BY = (Metric.TENSOR, Metric.SM_ACTIVE, Metric.POWER, Metric.UTIL)
 
 
@@ -70,11 +76,29 @@ def phases(series: Series) -> Phases:
             continue  # such as a tensor pipe that nobody uses
         with np.errstate(invalid="ignore", divide="ignore"):
             of = np.where(usual > 0.01, amount / usual, np.nan)
+        if metric in (Metric.POWER, Metric.UTIL) and (moved := traffic(series)) is not None:
+            # Who waits spins, which takes power and is utilisation: that nothing is exchanged gives it away.
+            with np.errstate(invalid="ignore"):
+                of = np.where(moved < _QUIET_LINKS, np.minimum(of, moved), of)
         activity = median(of.T)
         active = _without_breaths(activity >= _COMPUTES, series.width_s)
         return Phases(metric=metric, of=of, activity=activity, active=active)
     gaps = np.full((n, n_bins), np.nan)
     return Phases(metric=None, of=gaps, activity=np.full(n_bins, np.nan), active=np.zeros(n_bins, dtype=bool))
+
+
+def traffic(series: Series) -> Matrix | None:
+    """(n_bins,) what the links of the GPUs carry, of the usual: the most of all links; None where not told."""
+    found = []
+    for metric in (Metric.NVLINK, Metric.PCIE):
+        matrix = series.get(metric)
+        if matrix is None:
+            continue
+        job = median(matrix.T)
+        usual = float(quantile(job[None, :], 0.75)[0])
+        if usual > max(1e-3, _WELL_ROUNDED * series.step):
+            found.append(job / usual)
+    return np.fmax.reduce(found) if found else None
 
 
 def _without_breaths(active: NDArray[np.bool_], width_s: float) -> NDArray[np.bool_]:
@@ -86,14 +110,35 @@ def _without_breaths(active: NDArray[np.bool_], width_s: float) -> NDArray[np.bo
     return whole
 
 
-def surely_active(found: Phases, width_s: float) -> NDArray[np.bool_]:
-    """Bins (n_bins,) in which all compute, whatever their clocks: none within OFFSET_S of a pause."""
-    near = int(np.ceil(OFFSET_S / width_s)) if width_s <= OFFSET_S else 0
-    surely = found.active.copy()
-    for shift in range(1, near + 1):
-        surely[shift:] &= found.active[:-shift]
-        surely[:-shift] &= found.active[shift:]
-    return surely
+def surely_active(found: Phases, series: Series) -> NDArray[np.bool_]:
+    """Bins (n_bins,) in which all compute, whatever their clocks.
+
+    None lies within OFFSET_S of a pause, nor within twice what the counters are means of: each node reads them
+    at moments of its own, so that some show more of a pause than others, and two short ones look like one
+    that is long and shallow.
+    """
+    width_s = series.width_s
+    near = int(np.ceil((OFFSET_S + 2 * held_s(series)) / width_s)) if width_s <= OFFSET_S else 0
+    if found.metric is None or not near:
+        return found.active.copy()
+    known = np.isfinite(found.activity)
+    paused = np.pad((~found.active & known).astype(np.float64), near)
+    return np.asarray(found.active & (np.convolve(paused, np.ones(2 * near + 1), "valid") < 0.5))
+
+
+def held_s(series: Series) -> float:
+    """For how long counters stand before they are read again: 0 where each bin has values of its own."""
+    lengths = []
+    for metric in _READ_TOGETHER:
+        matrix = series.get(metric)
+        if matrix is None or series.n_bins < 2:
+            continue
+        both = np.isfinite(matrix[:, 1:]) & np.isfinite(matrix[:, :-1])
+        changes = (matrix[:, 1:] != matrix[:, :-1]) & both
+        often = changes.sum(axis=1) / np.maximum(both.sum(axis=1), 1)
+        lengths.append(1.0 / max(float(np.median(often)), 1e-3))
+    bins = min(lengths, default=1.0)
+    return min(bins, _LONGEST_HELD_S / series.width_s) * series.width_s if bins > 1.5 else 0.0
 
 
 def without_offsets(series: Series, found: Phases) -> Series:

@@ -43,12 +43,15 @@ def sigma(values: Matrix) -> float:
     return MAD_TO_SIGMA * middle(np.abs(values - middle(values)))
 
 
-def smooth(rows: Matrix, n: int) -> Matrix:
-    """Means of `n` neighbouring columns, which do not overlap: (n_rows, n_columns // n); gaps left out."""
+def smooth(rows: Matrix, n: int, least: float = 0.0) -> Matrix:
+    """Means of `n` neighbouring columns, which do not overlap: (n_rows, n_columns // n); gaps left out.
+
+    Where less than `least` of them are known it is a gap.
+    """
     if n <= 1:
         return rows
     whole = rows[:, : rows.shape[1] // n * n].reshape(len(rows), -1, n)
     counts = np.isfinite(whole).sum(axis=2)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", divide="ignore"):
         means: Matrix = np.where(np.isfinite(whole), whole, 0.0).sum(axis=2) / counts
-    return means
+    return np.where(counts >= max(1.0, least * n), means, np.nan)

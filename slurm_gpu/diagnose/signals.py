@@ -25,6 +25,8 @@ from slurm_gpu.diagnose.series import Metric, Series
 BLOCK_S = 15.0
 """What is compared are means over so long: clocks that are 2 s apart, and steps, do not show in them."""
 LEAST_BLOCKS = 3
+_KNOWN = 0.5
+"""Of a block's bins: a mean of fewer is one of another moment than its peers'."""
 _CLEAR_CHANGE_Z = 6.0
 _ROUNDED = 0.29
 """Standard deviation of what is rounded to 1."""
@@ -127,7 +129,7 @@ def blocks(series: Series, active: NDArray[np.bool_]) -> tuple[dict[Signal, Matr
     }
     if tensor is not None:
         found[Signal.WORK] = tensor if clock is None else tensor * clock
-    return {signal: smooth(np.where(active, matrix, np.nan), n) for signal, matrix in found.items()}, n
+    return {signal: smooth(np.where(active, matrix, np.nan), n, _KNOWN) for signal, matrix in found.items()}, n
 
 
 def deviation(signal: Signal, rows: Matrix, groups: Groups, step: float = 0.0) -> Deviation:
