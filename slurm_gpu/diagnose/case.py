@@ -26,7 +26,7 @@ class Rules:
     """A worker that told less than this told nothing."""
     z: float = 6.0
     """So many spreads of its peers off: of 128 workers in ten signals none is, by chance."""
-    hang_s: float = 25.0
+    hang_s: float = 20.0
     """For so long a job that spins, or whose host is quiet, may stand still."""
     unsure_hang_s: float = 90.0
     """And so long where nothing tells whether it writes a checkpoint."""
@@ -207,7 +207,7 @@ def build_case(series: Series, groups: Groups | None, rules: Rules, running: boo
         groups=groups,
         phases=found,
         signals=signals,
-        deviations=all_deviations(signals, groups, seen.step),
+        deviations=all_deviations(signals, groups, seen.step, n_bins * seen.width_s),
         bins_of_block=n_bins,
         rules=rules,
         running=running,

@@ -60,7 +60,8 @@ class Phases:
         first = np.flatnonzero(after < _STANDS)
         if not first.size or not (after[first[0] :][np.isfinite(after[first[0] :])] < _STANDS).all():
             return None
-        return int(busy[-1] + 1 + first[0])
+        # What was read across the moment shows some of both: it belongs to what came after.
+        return int(busy[-1] + 1)
 
 
 def phases(series: Series) -> Phases:
@@ -88,7 +89,7 @@ def phases(series: Series) -> Phases:
 
 
 def traffic(series: Series) -> Matrix | None:
-    """(n_bins,) what the links of the GPUs carry, of the usual: the most of all links; None where not told."""
+    """(n_bins,) what the links of GPUs carry, of the usual: the most of all links; None where not told."""
     found = []
     for metric in (Metric.NVLINK, Metric.PCIE):
         matrix = series.get(metric)
@@ -113,9 +114,9 @@ def _without_breaths(active: NDArray[np.bool_], width_s: float) -> NDArray[np.bo
 def surely_active(found: Phases, series: Series) -> NDArray[np.bool_]:
     """Bins (n_bins,) in which all compute, whatever their clocks.
 
-    None lies within OFFSET_S of a pause, nor within twice what the counters are means of: each node reads them
-    at moments of its own, so that some show more of a pause than others, and two short ones look like one
-    that is long and shallow.
+    None lies within OFFSET_S of a pause, nor within twice what the counters are means of: each node reads
+    them at moments of its own, so that some show more of a pause than others, and two short ones look like
+    one that is long and shallow.
     """
     width_s = series.width_s
     near = int(np.ceil((OFFSET_S + 2 * held_s(series)) / width_s)) if width_s <= OFFSET_S else 0

@@ -25,6 +25,8 @@ from slurm_gpu.diagnose.series import Metric, Series
 BLOCK_S = 15.0
 """What is compared are means over so long: clocks that are 2 s apart, and steps, do not show in them."""
 LEAST_BLOCKS = 3
+_LEAST_PAST_S = 120.0
+"""What lasted shorter and is over does not matter."""
 _KNOWN = 0.5
 """Of a block's bins: a mean of fewer is one of another moment than its peers'."""
 _CLEAR_CHANGE_Z = 6.0
@@ -56,6 +58,8 @@ class _Kind:
     """Spread that is never less between peers that are alike: GPUs are not equal."""
     ratio: bool = True
     """Compared as the logarithm of the ratio, else as the difference."""
+    in_bursts: bool = False
+    """Once a step: how many of them a reading holds goes by when its node reads."""
 
 
 _KINDS = {
@@ -65,10 +69,10 @@ _KINDS = {
     Signal.CLOCK: _Kind(False, 0.006),
     Signal.THROTTLE: _Kind(True, 0.02, ratio=False),
     Signal.UTIL: _Kind(False, 0.01, ratio=False),
-    Signal.NVLINK: _Kind(False, 0.02),
-    Signal.PCIE: _Kind(False, 0.03),
-    Signal.INFINIBAND: _Kind(False, 0.02),
-    Signal.NETWORK: _Kind(False, 0.04),
+    Signal.NVLINK: _Kind(False, 0.02, in_bursts=True),
+    Signal.PCIE: _Kind(False, 0.03, in_bursts=True),
+    Signal.INFINIBAND: _Kind(False, 0.02, in_bursts=True),
+    Signal.NETWORK: _Kind(False, 0.04, in_bursts=True),
     Signal.CPU: _Kind(True, 0.05, ratio=False),
 }
 _DIRECT = {
@@ -129,14 +133,18 @@ def blocks(series: Series, active: NDArray[np.bool_]) -> tuple[dict[Signal, Matr
     }
     if tensor is not None:
         found[Signal.WORK] = tensor if clock is None else tensor * clock
-    return {signal: smooth(np.where(active, matrix, np.nan), n, _KNOWN) for signal, matrix in found.items()}, n
+    return {
+        signal: smooth(np.where(active, matrix, np.nan), n, _KNOWN) for signal, matrix in found.items()
+    }, n
 
 
-def deviation(signal: Signal, rows: Matrix, groups: Groups, step: float = 0.0) -> Deviation:
+def deviation(
+    signal: Signal, rows: Matrix, groups: Groups, step: float = 0.0, block_s: float = BLOCK_S
+) -> Deviation:
     """Compare every worker with those of its group; `rows` as `blocks` makes them, rounded to `step`."""
     kind = _coarse(_KINDS[signal], rows, step)
     ratios = _to_peers(rows, groups, kind)
-    first, stop = _episodes(ratios, kind)
+    first, stop = _episodes(ratios, kind, block_s)
     columns = np.arange(ratios.shape[1])
     inside = (columns >= first[:, None]) & (columns < stop[:, None])
     own_part = np.where(inside, ratios, np.nan)
@@ -230,9 +238,10 @@ def _standard_error(part: Matrix, level: Matrix) -> Matrix:
     return np.where(np.isfinite(error), error, 0.0)
 
 
-def _episodes(ratios: Matrix, kind: _Kind) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def _episodes(ratios: Matrix, kind: _Kind, block_s: float) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Of each row the blocks [first, stop) between clear changes that lie farthest from the peers."""
     n_rows, n = ratios.shape
+    least_past = max(LEAST_BLOCKS, round(_LEAST_PAST_S / block_s))
     first, stop = np.zeros(n_rows, dtype=np.intp), np.full(n_rows, n, dtype=np.intp)
     found = split(ratios, LEAST_BLOCKS)
     clear = (found.z >= _CLEAR_CHANGE_Z) & (np.abs(found.after - found.before) >= 2 * kind.differs_by)
@@ -245,10 +254,15 @@ def _episodes(ratios: Matrix, kind: _Kind) -> tuple[NDArray[np.intp], NDArray[np
             middle_at = low + int(inner.at[0])
             later = abs(inner.after[0]) >= abs(inner.before[0])
             low, high = (middle_at, high) if later else (low, middle_at)
+        least = least_past if high <= n - LEAST_BLOCKS or kind.in_bursts else LEAST_BLOCKS
+        if np.isfinite(ratios[row, low:high]).sum() < least:
+            continue  # it was short and is over, or may be by chance
         first[row], stop[row] = low, high
     return first, stop
 
 
-def all_deviations(signals: dict[Signal, Matrix], groups: Groups, step: float) -> dict[Signal, Deviation]:
+def all_deviations(
+    signals: dict[Signal, Matrix], groups: Groups, step: float, block_s: float
+) -> dict[Signal, Deviation]:
     """Of every signal that was told."""
-    return {signal: deviation(signal, rows, groups, step) for signal, rows in signals.items()}
+    return {signal: deviation(signal, rows, groups, step, block_s) for signal, rows in signals.items()}

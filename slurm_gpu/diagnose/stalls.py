@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from slurm_gpu.diagnose.case import Case
+from slurm_gpu.diagnose.phases import held_s
 from slurm_gpu.diagnose.robust import Matrix, median, middle, quantile
 from slurm_gpu.diagnose.series import HOST_METRICS, Metric
 from slurm_gpu.diagnose.verdict import Cause, Evidence, Verdict
@@ -14,6 +15,9 @@ _IDLE = 0.1
 _QUIET = 0.3
 """Of the traffic while it computes: what moves more is not hanging."""
 _TRAFFIC = (Metric.NETWORK, Metric.INFINIBAND, Metric.PCIE)
+_TAIL_S = 12.0
+"""Who spins, and what moves, is asked of the end alone: before it the job stopped."""
+_APART_S = 5.0
 _PAUSES = 2.0
 """Times the longest pause so far that it may stand still."""
 
@@ -26,15 +30,18 @@ def hanging(case: Case) -> Verdict | None:
     series, rules = case.series, case.rules
     stands_s = (series.n_bins - start) * series.width_s
     longest_s = max(((b - a) * series.width_s for a, b in case.phases.pauses()), default=0.0)
-    quiet, loud = _traffic(case, start)
+    tail = max(start, series.n_bins - max(1, round(_TAIL_S / series.width_s)))
+    quiet, loud = _traffic(case, tail)
     util = series.get(Metric.UTIL)
-    now = np.full(case.n, np.nan) if util is None else median(util[:, start:])
+    now = np.full(case.n, np.nan) if util is None else median(util[:, tail:])
     with np.errstate(invalid="ignore"):
         spinning, idle = now >= _SPINS, now <= _IDLE
     if loud:
         return None
     waits = spinning.sum() >= 0.5 * max(case.judged.sum(), 1)
-    enough_s = rules.hang_s if waits or quiet else rules.unsure_hang_s
+    # Whoever writes for all is the first, and the others wait for it as they would in a hang.
+    writes = waits and idle[0] and idle.sum() == 1
+    enough_s = rules.hang_s if quiet or (waits and not writes) else rules.unsure_hang_s
     enough_s = max(enough_s, _PAUSES * longest_s, 2 * series.width_s if series.width_s > 5 else 0.0)
     if not case.running:
         enough_s = max(enough_s, rules.over_hang_s)
@@ -60,7 +67,7 @@ def hanging(case: Case) -> Verdict | None:
         evidence.append(Evidence(text=text, metric="util", value=0.0, expected=1.0, workers=names))
     return case.verdict(
         Cause.HANG,
-        0.9 if waits or quiet else 0.7,
+        0.9 if quiet or (waits and not writes) else 0.7,
         kind="waits for others" if waits else "stands still",
         culprits=case.workers(rows) if rows.sum() <= 0.5 * case.judged.sum() else (),
         since_s=series.start_s + start * series.width_s,
@@ -68,7 +75,7 @@ def hanging(case: Case) -> Verdict | None:
     )
 
 
-def _traffic(case: Case, start: int) -> tuple[bool, bool]:
+def _traffic(case: Case, tail: int) -> tuple[bool, bool]:
     """(whether a host told that it is quiet, whether anything still moves)."""
     quiet = loud = False
     for metric in _TRAFFIC:
@@ -76,7 +83,7 @@ def _traffic(case: Case, start: int) -> tuple[bool, bool]:
         if matrix is None:
             continue
         usual = middle(median(matrix[:, case.phases.active].T)) if case.phases.active.any() else np.nan
-        most = _greatest(matrix[:, start:])
+        most = _greatest(matrix[:, tail:])
         if not usual > 0 or not np.isfinite(most):
             continue
         loud |= most > _QUIET * usual
@@ -102,5 +109,6 @@ def _first_to_stop(case: Case, start: int) -> np.ndarray[tuple[int], np.dtype[np
         return rows
     last = np.where(there, of.shape[1] - 1 - np.argmax(busy[:, ::-1], axis=1), -1)
     ahead_s = (np.median(last[there]) - last) * case.series.width_s
-    rows[there] = ahead_s[there] > max(5.0, 2 * case.series.width_s)
+    # Of two nodes one may have read its counters just before, the other nearly so long ago.
+    rows[there] = ahead_s[there] > max(_APART_S + 2 * held_s(case.series), 2 * case.series.width_s)
     return rows

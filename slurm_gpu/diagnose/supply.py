@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from slurm_gpu.diagnose.case import Case
 from slurm_gpu.diagnose.changes import segments
 from slurm_gpu.diagnose.hardware import LEAST_CLOCK
-from slurm_gpu.diagnose.robust import Matrix, middle
+from slurm_gpu.diagnose.robust import Matrix, median, middle, quantile
 from slurm_gpu.diagnose.signals import BLOCK_S, Signal
 from slurm_gpu.diagnose.verdict import SUSPECT_BELOW, Cause, Evidence, Verdict
 
@@ -17,10 +19,15 @@ _LINKS = (Signal.NVLINK, Signal.INFINIBAND, Signal.NETWORK, Signal.PCIE)
 _LEAST_LINK = 0.12
 _LEAST_UTIL = 0.05
 _UTIL_OF_ALL = 0.85
+_LACKS_AT_TIMES = 0.04
+_MANY = 0.25
+"""Of a stage's workers: so many that lack something in turn lack it all."""
 _CPU_FULL = 0.85
 _LEAST_TREND = 0.04
+_LEAST_TREND_OF_POWER = 0.015
+"""Who waits takes half of the power of who computes: of what the pace falls power shows a part."""
 _UTIL_WITH_TREND = 0.015
-_ANOTHER_PHASE = 4.0
+_ANOTHER_PHASE, _ANOTHER_PHASE_LINKS = 4.0, -1.5
 _HARDLY_USED = 10.0
 
 
@@ -54,36 +61,70 @@ def links(case: Case) -> Verdict | None:
 def starved_some(case: Case) -> Verdict | None:
     """Some GPUs have nothing to run part of the time, while those that wait for them spin."""
     rows = case.down(Signal.UTIL, _LEAST_UTIL)
-    if rows.any() and rows.sum() <= 0.5 * case.judged.sum():
-        since_s, until_s = case.span(Signal.UTIL, rows)
-        evidence = [case.evidence(Signal.UTIL, rows)]
-        hosts = (case.up(Signal.CPU, 0.1, 4.0) & rows).any()
-        if hosts:
-            evidence.append(case.evidence(Signal.CPU, rows))
-        nodes = case.whole_nodes(rows)
-        verdict = case.verdict(
-            Cause.STARVATION,
-            0.85 if hosts else 0.7,
-            kind="node" if nodes else "workers",
-            culprits=case.workers(rows),
-            nodes=nodes,
-            since_s=since_s,
-            until_s=until_s,
-            evidence=tuple(evidence),
-        )
-        if (case.down(Signal.CLOCK, LEAST_CLOCK) & rows).any():
-            why = "their clocks are lower as well, as those of idle GPUs may be"
-            verdict = verdict.limited(why, most=SUSPECT_BELOW)
-        return verdict
-    return None
+    if not rows.any() or rows.sum() > 0.5 * case.judged.sum():
+        return None
+    since_s, until_s = case.span(Signal.UTIL, rows)
+    evidence = [case.evidence(Signal.UTIL, rows)]
+    hosts = (case.up(Signal.CPU, 0.1, 4.0) & rows).any()
+    if hosts:
+        evidence.append(case.evidence(Signal.CPU, rows))
+    wanting = rows | _in_turn(case)
+    there = {worker.node for worker in case.workers(wanting)}
+    if len(there) == 1 < len(case.series.nodes) and not _whole_stage(case, wanting):
+        rows = wanting
+    elif wanting.sum() > rows.sum() and wanting.sum() >= max(
+        3.0, _MANY * case.judged.sum() / _n_groups(case)
+    ):
+        # Loaders that are all too slow are behind in turn: whoever is just now is not at fault.
+        text = f"{wanting.sum()} GPUs have nothing to run, in turn"
+        share = float(wanting.sum() / max(1, case.judged.sum()))
+        evidence.append(Evidence(text=text, metric="util", value=share, expected=0.0))
+        return case.verdict(Cause.STARVATION, 0.7, kind="all", since_s=since_s, evidence=tuple(evidence))
+    nodes = case.whole_nodes(rows)
+    verdict = case.verdict(
+        Cause.STARVATION,
+        0.85 if hosts else 0.7,
+        kind="node" if nodes else "workers",
+        culprits=case.workers(rows),
+        nodes=nodes,
+        since_s=since_s,
+        until_s=until_s,
+        evidence=tuple(evidence),
+    )
+    if (case.down(Signal.CLOCK, LEAST_CLOCK) & rows).any():
+        why = "their clocks are lower as well, as those of idle GPUs may be"
+        verdict = verdict.limited(why, most=SUSPECT_BELOW)
+    return verdict
+
+
+def _in_turn(case: Case) -> NDArray[np.bool_]:
+    """Who has nothing to run for some of the time, against those that do most at that time."""
+    util = case.signals[Signal.UTIL]
+    lacking = quantile(util.T, 0.95) - util
+    with np.errstate(invalid="ignore"):
+        return np.asarray(case.judged & (quantile(lacking, 0.85) >= _LACKS_AT_TIMES))
+
+
+def _n_groups(case: Case) -> int:
+    return len(case.groups.names)
+
+
+def _whole_stage(case: Case, rows: NDArray[np.bool_]) -> bool:
+    """Whether these are (nearly) all of a stage: the first one reads, for all."""
+    return _n_groups(case) > 1 and any(rows[members].mean() >= 0.75 for members in case.groups.members())
 
 
 def starved_all(case: Case) -> Verdict | None:
-    """All GPUs have nothing to run for much of the time."""
-    util, cpu = case.job(Signal.UTIL), case.job(Signal.CPU)
-    if util is None or not (level := middle(util)) < _UTIL_OF_ALL:
+    """All GPUs, or all of the stage that reads, have nothing to run for much of the time."""
+    rows, cpu = case.signals.get(Signal.UTIL), case.job(Signal.CPU)
+    if rows is None:
         return None
-    text = f"all GPUs have nothing to run for {1 - level:.0%} of the time"
+    levels = [middle(median(rows[members].T)) for members in case.groups.members()]
+    known = [level for level in levels if np.isfinite(level)]
+    if not known or not (level := min(known)) < _UTIL_OF_ALL:
+        return None
+    who = "all GPUs" if len(levels) == 1 else f"all GPUs of {case.groups.names[levels.index(level)]}"
+    text = f"{who} have nothing to run for {1 - level:.0%} of the time"
     evidence = [Evidence(text=text, metric="util", value=level, expected=1.0)]
     full = cpu is not None and middle(cpu) >= _CPU_FULL
     if cpu is not None and full:
@@ -110,6 +151,11 @@ def slower_than_before(case: Case) -> Verdict | None:
         return None
     util = _change(case, Signal.UTIL, trend)
     clock = _change(case, Signal.CLOCK, trend)
+    moved = {signal: _change(case, signal, trend) for signal in _LINKS}
+    carried = {signal: change for signal, change in moved.items() if change is not None}
+    pace = _pace(trend, carried)
+    if pace > -_LEAST_TREND:
+        return None  # steps come as often as before
     since_s = case.time_of(trend.first) if trend.first > 0 else None
     until_s = case.time_of(trend.stop) if trend.stop < case.n_blocks else None
     text = f"all workers together: {trend.signal.value} fell by {1 - np.exp(trend.fell):.0%}"
@@ -119,20 +165,14 @@ def slower_than_before(case: Case) -> Verdict | None:
         text = f"utilisation fell by {-util:.0%}: they wait for their hosts, not for each other"
         evidence.append(Evidence(text=text, metric="util", value=util, expected=0.0))
         return case.verdict(Cause.STARVATION, 0.75, kind="all", evidence=tuple(evidence), **when)
-    if clock is not None and clock <= 0.7 * trend.fell:
+    if clock is not None and clock <= 0.7 * pace:
         text = f"all clocks fell by {1 - np.exp(clock):.0%}"
         evidence.append(Evidence(text=text, metric="clock", value=float(np.exp(clock)), expected=1.0))
         return case.verdict(Cause.SLOW, 0.65, kind="all clocks", evidence=tuple(evidence), **when)
-    moved = {signal: _change(case, signal, trend) for signal in _LINKS}
-    carried = {signal: change for signal, change in moved.items() if change is not None}
-    if any(change < _ANOTHER_PHASE * trend.fell for change in carried.values()) and trend.fell > -0.5:
+    if any(change < _another_phase(trend) for change in carried.values()):
         return None  # an evaluation: what is sent for each step changed far more than what is computed
-    slack = max(0.06, 0.6 * abs(trend.fell))
-    # Power says that they do less, but not by how much: whoever waits takes some as well.
-    alike = all(
-        abs(change - trend.fell) <= slack or (trend.signal is Signal.POWER and change < trend.fell)
-        for change in carried.values()
-    )
+    slack = max(0.06, 0.6 * abs(pace))
+    alike = all(abs(change - pace) <= slack for change in carried.values())
     if util is None or not carried or not alike:
         why = f"all do less than before by {1 - np.exp(trend.fell):.0%}, and nothing that was told says why"
         return case.verdict(Cause.UNKNOWN, 0.0, evidence=tuple(evidence), why_not=(why,))
@@ -148,30 +188,51 @@ def slower_than_before(case: Case) -> Verdict | None:
     return verdict
 
 
+def _pace(trend: _Trend, carried: Mapping[Signal, float]) -> float:
+    """By how much rarer steps come, a logarithm. Each sends as much as ever: links tell it as work does.
+
+    Power alone does not: whoever waits takes some as well.
+    """
+    if trend.signal is not Signal.POWER or not carried:
+        return trend.fell
+    return float(np.median(list(carried.values())))
+
+
+def _another_phase(trend: _Trend) -> float:
+    if trend.signal is Signal.POWER:
+        return _ANOTHER_PHASE_LINKS
+    return _ANOTHER_PHASE * trend.fell if trend.fell > -0.5 else -np.inf
+
+
 def _trend(case: Case) -> _Trend | None:
     for signal in (Signal.WORK, Signal.BUSY, Signal.POWER):
         job = case.job(signal)
         if job is None or not middle(job) > 0.01:
             continue
-        parts = segments(np.log(np.maximum(job, 1e-4)))
-        each_s = case.bins_of_block * case.series.width_s
-        long = [part for part in parts if (part.stop - part.start) * each_s >= 4 * BLOCK_S]
-        if not long:
-            return None
-        best = max(long, key=lambda part: part.level)
-        after = [
-            part
-            for part in long
-            if part.start >= best.stop and (part.stop - part.start) * each_s >= case.rules.trend_s
-        ]
-        if not after:
-            return None
-        worst = min(after, key=lambda part: part.level)
-        fell = worst.level - best.level
-        if fell > -_LEAST_TREND:
-            return None
-        return _Trend(signal, worst.start, worst.stop, fell, (best.start, best.stop))
+        return _fall(case, signal, job, _LEAST_TREND if signal is not Signal.POWER else _LEAST_TREND_OF_POWER)
     return None
+
+
+def _fall(case: Case, signal: Signal, job: Matrix, least: float) -> _Trend | None:
+    """From the best part to the worst after it, where these are long."""
+    parts = segments(np.log(np.maximum(job, 1e-4)))
+    each_s = case.bins_of_block * case.series.width_s
+    long = [part for part in parts if (part.stop - part.start) * each_s >= 4 * BLOCK_S]
+    if not long:
+        return None
+    best = max(long, key=lambda part: part.level)
+    after = [
+        part
+        for part in long
+        if part.start >= best.stop and (part.stop - part.start) * each_s >= case.rules.trend_s
+    ]
+    if not after:
+        return None
+    worst = min(after, key=lambda part: part.level)
+    fell = worst.level - best.level
+    if fell > -least:
+        return None
+    return _Trend(signal, worst.start, worst.stop, fell, (best.start, best.stop))
 
 
 def _change(case: Case, signal: Signal, trend: _Trend) -> float | None:

@@ -6,14 +6,18 @@ import numpy as np
 
 from slurm_gpu.diagnose.case import Case
 from slurm_gpu.diagnose.hardware import LEAST_BUSY
-from slurm_gpu.diagnose.robust import Matrix, median, middle
+from slurm_gpu.diagnose.robust import Matrix, median, middle, sigma
 from slurm_gpu.diagnose.series import Metric
 from slurm_gpu.diagnose.signals import Signal
 from slurm_gpu.diagnose.verdict import Cause, Evidence, Verdict
 
 _LEAST_POWER = 0.04
-_STAGE_TIMES = 1.2
-"""A first or last stage does some 10 % more for its embedding or its loss, and nobody minds."""
+_STAGE_TIMES, _STAGE_TIMES_POWER = 1.12, 1.05
+"""A first or last stage does some 10 % more for its embedding or its loss, and nobody minds.
+
+Whoever waits for it takes half of the power of who computes.
+"""
+_STAGE_SPREADS = 4.0
 _SEQUENCE_SPREAD = 0.05
 _SEQUENCE_CORRELATION = 0.5
 
@@ -66,12 +70,14 @@ def stages(case: Case) -> Verdict | None:
     busiest = int(np.argmax(levels[asked[-1]]))
     evidence = []
     for signal in asked:
-        others = float(np.median(np.delete(levels[signal], busiest)))
-        own = float(levels[signal][busiest])
-        if not others > 0 or own / others < _STAGE_TIMES:
+        others = np.delete(levels[signal], busiest)
+        own, usual = float(levels[signal][busiest]), float(np.median(others))
+        least = _STAGE_TIMES if signal is not Signal.POWER else _STAGE_TIMES_POWER
+        apart = _apart(case, signal, busiest, others)
+        if not usual > 0 or own / usual < least or own - usual < _STAGE_SPREADS * apart:
             return None
-        text = f"{groups.names[busiest]}: {own / others:.2f} times the {signal.value} of the other groups"
-        evidence.append(Evidence(text=text, metric=signal.value, value=own, expected=others))
+        text = f"{groups.names[busiest]}: {own / usual:.2f} times the {signal.value} of the other groups"
+        evidence.append(Evidence(text=text, metric=signal.value, value=own, expected=usual))
     return case.verdict(
         Cause.IMBALANCE,
         0.75 if Signal.WORK in asked else 0.55,
@@ -79,6 +85,13 @@ def stages(case: Case) -> Verdict | None:
         roles=(groups.names[busiest],),
         evidence=tuple(evidence),
     )
+
+
+def _apart(case: Case, signal: Signal, busiest: int, others: Matrix) -> float:
+    """How far groups that do as much lie apart: as the others do, and as their members would make them."""
+    members = case.groups.members()[busiest]
+    own = median(case.signals[signal][members])
+    return float(np.hypot(others.std(), 1.25 * sigma(own) / np.sqrt(len(members))))
 
 
 def sequences(case: Case) -> Verdict | None:
