@@ -99,6 +99,8 @@ class SimulatedNode:
                 "power_w": round(dice.uniform(60, 400), 3),
                 "temp_c": dice.randrange(30, 80),
                 "sm_clock_mhz": dice.randrange(210, 1410),
+                "sm_active_frac": round(dice.uniform(0, 1), 4) if busy else 0.0,
+                "tensor_frac": round(dice.uniform(0, 0.5), 4) if busy else 0.0,
                 "processes": 1 if busy else 0,
                 "throttle": [],
                 "jobs": [self._job_id] if busy else [],

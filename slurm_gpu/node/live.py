@@ -225,6 +225,7 @@ def live_device(seen: Seen | None, jobs: Sequence[int], now_s: float) -> LiveDev
         return LiveDevice(jobs=jobs)
     memory, detail = seen.memory, seen.detail
     known = memory is not None and memory.total > 0
+    activity = None if detail is None else detail.activity
     return LiveDevice(
         util_pct=seen.util_pct,
         idle_s=None if seen.computed_s is None else round(max(0.0, now_s - seen.computed_s), 3),
@@ -233,10 +234,17 @@ def live_device(seen: Seen | None, jobs: Sequence[int], now_s: float) -> LiveDev
         power_w=None if detail is None else detail.power_w,
         temp_c=None if detail is None else detail.temp_c,
         sm_clock_mhz=None if detail is None else detail.sm_clock_mhz,
+        sm_active_frac=None if activity is None else _fraction(activity.sm_active),
+        tensor_frac=None if activity is None else _fraction(activity.tensor),
         processes=None if detail is None or detail.processes is None else len(detail.processes),
         throttle=None if detail is None else detail.throttle,
         jobs=jobs,
     )
+
+
+def _fraction(value: float | None) -> float | None:
+    """To four digits: each shipment has it of every GPU."""
+    return None if value is None else round(min(max(value, 0.0), 1.0), 4)
 
 
 def device_facts(facts: Facts, node: str, at_s: int) -> DeviceFacts:

@@ -17,7 +17,7 @@ IDLE_PCT = 1.0
 """Utilisation up to this is idle."""
 QUANTITIES = (
     *("util_pct", "idle_s", "mem_used_mib", "mem_used_frac", "power_w", "temp_c", "sm_clock_mhz"),
-    "processes",
+    *("sm_active_frac", "tensor_frac", "processes"),
 )
 
 
@@ -34,6 +34,8 @@ class LiveDevice:
     power_w: float | None = None
     temp_c: float | None = None
     sm_clock_mhz: float | None = None
+    sm_active_frac: float | None = None
+    tensor_frac: float | None = None
     processes: float | None = None
     throttle: Sequence[str] | None = None
     jobs: Sequence[int] = ()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from slurm_gpu.node.gpu.reading import (
+    Activity,
     Facts,
     Failure,
     Memory,
@@ -97,6 +98,7 @@ def test_the_last_values_of_a_device_and_who_holds_it(node: Node) -> None:
         ring=[UtilizationSample(1, 30.0), UtilizationSample(2, 0.0)],
         power_w=99.5,
         throttle=[],
+        activity=Activity(1.0, sm_active=0.81234567, tensor=1.0000001),
     )
     node.read(full)
     node.read(Reading(at_s=at_s + 0.5, memory=Memory(20 * GIB, 40 * GIB)), detailed=False)
@@ -104,6 +106,7 @@ def test_the_last_values_of_a_device_and_who_holds_it(node: Node) -> None:
     device = live.devices["GPU-0"]
     assert (device.mem_used_mib, device.mem_used_frac) == (20 * 1024, 0.5)
     assert (device.util_pct, device.power_w, device.processes, device.throttle) == (0.0, 99.5, 1, ())
+    assert (device.sm_active_frac, device.tensor_frac) == (0.8123, 1.0)
     assert device.temp_c is None
     assert device.jobs == (7, 8)
     assert live.host == {"cpu_pct": 0.0, "mem_used_mib": 100.123}
@@ -132,6 +135,7 @@ def test_since_when_a_device_is_idle_is_told_by_all_readings_not_by_the_last(nod
 def test_a_device_that_nobody_looks_at_is_there_without_values(node: Node) -> None:
     device = node.live().devices["GPU-1"]
     assert (device.util_pct, device.mem_used_mib, device.jobs) == (None, None, ())
+    assert (device.sm_active_frac, device.tensor_frac) == (None, None)
 
 
 def test_old_values_and_those_of_a_lost_device_are_not_told(node: Node) -> None:
