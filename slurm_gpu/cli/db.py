@@ -118,7 +118,7 @@ def export(
 @click.option("--dry-run", is_flag=True, help="Only say what would be dropped.")
 @with_site
 def prune(site: Site, database_config: Path | None, *, dry_run: bool) -> None:
-    """Drop timelines, windows, events, forecasts and decisions that are older than `retention:` says.
+    """Drop timelines, windows, events and such that are older than `retention:` says; verdicts as events.
 
     slurm-gpudbd does the same each hour. Runs and what was measured of them in all stay.
     """
@@ -133,6 +133,7 @@ def prune(site: Site, database_config: Path | None, *, dry_run: bool) -> None:
             (found.timelines, "timeline", site.config.retention.timelines_s),
             (found.windows, "window", site.config.retention.windows_s),
             (found.events, "event", site.config.retention.events_s),
+            (found.verdicts, "verdict", site.config.retention.events_s),
             (found.forecasts, "forecast", site.config.retention.forecasts_s),
             (found.decisions, "decision", site.config.retention.decisions_s),
         )

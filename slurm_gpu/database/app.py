@@ -21,6 +21,7 @@ from slurm_gpu.database.reads import Reads
 from slurm_gpu.database.reserve.api import ReservationPages
 from slurm_gpu.database.runninguse import RunningPage
 from slurm_gpu.database.services import Services
+from slurm_gpu.database.verdicts.board import VerdictsPage
 
 
 def make_app(services: Services, posts: Posts) -> Starlette:
@@ -36,6 +37,7 @@ def make_app(services: Services, posts: Posts) -> Starlette:
         Route("/v1/live", reads.get_live, methods=["GET"]),
         Route("/v1/nodes", reads.get_nodes, methods=["GET"]),
         Route("/v1/running", RunningPage(services).get, methods=["GET"]),
+        Route("/v1/verdicts", VerdictsPage(services.authenticator, services.verdicts).get, methods=["GET"]),
         Route("/v1/cluster", reads.get_cluster, methods=["GET"]),
         Route("/v1/forecast", forecasts.get_forecast, methods=["GET"]),
         Route("/v1/forecast/{job}", forecasts.get_job_forecast, methods=["GET"]),

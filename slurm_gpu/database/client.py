@@ -32,6 +32,7 @@ from slurm_gpu.database.results import (
     RunTimeline,
 )
 from slurm_gpu.database.running import Running
+from slurm_gpu.database.verdicts.told import Verdicts
 from slurm_gpu.errors import DatabaseError, NotAllowedError, NotFoundError, RecordError, UsageError
 from slurm_gpu.records import Live
 
@@ -52,6 +53,7 @@ __all__ = [
     "RunPage",
     "RunTimeline",
     "Running",
+    "Verdicts",
 ]
 
 _TIMEOUT_S = 30.0
@@ -208,6 +210,10 @@ class DatabaseClient:
     def running(self) -> Running:
         """How the jobs that run have used their GPUs since they began: one's own, and all for operators."""
         return Running.from_json(self._get("/v1/running", {}))
+
+    def verdicts(self) -> Verdicts:
+        """What the watch over running jobs says now: one's own, and all for operators."""
+        return Verdicts.from_json(self._get("/v1/verdicts", {}))
 
     def forecast(self, job: str) -> Forecast | str:
         """How long a job that waits will wait, or why nothing can be said; UsageError where it does not."""

@@ -31,6 +31,7 @@ from slurm_gpu.database.services import Importing, Services
 from slurm_gpu.database.settings import DaemonSettings, default_address, load_settings, parse_address
 from slurm_gpu.database.slurmview import SlurmView
 from slurm_gpu.database.upgrading import make_ready
+from slurm_gpu.database.verdicts.thread import watching
 from slurm_gpu.database.workers import FarImport, Workers
 from slurm_gpu.errors import DatabaseError, exit_code_of
 from slurm_gpu.notify import Notifier
@@ -98,11 +99,12 @@ def _run(options: argparse.Namespace) -> None:
         services.stopping.set()
 
     beat = pulse.beat if notifier.listens else None
-    if isinstance(importing, ImportThread):
-        with importing.going_on(answering.is_behind):
-            serve(answering, hatch, sockets, stopping, beat)
-    elif workers is not None:
-        serve(answering, hatch, sockets, stopping, beat, workers.run)
+    with watching(services):
+        if isinstance(importing, ImportThread):
+            with importing.going_on(answering.is_behind):
+                serve(answering, hatch, sockets, stopping, beat)
+        elif workers is not None:
+            serve(answering, hatch, sockets, stopping, beat, workers.run)
     log.info("stopped")
 
 

@@ -1,16 +1,16 @@
-"""Dropping what is too old: timelines, windows, events, forecasts, decisions. Runs and records stay."""
+"""Dropping what is too old: timelines, windows, events, verdicts and so on. Runs and records stay."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import partial
 
 from sqlalchemy import Column, Connection, Delete, Update, delete, func, null, select, update
 
 from slurm_gpu.config import Retention
 from slurm_gpu.database.engine import Database
-from slurm_gpu.database.schema import decision, event, forecast, run_device, run_window
+from slurm_gpu.database.schema import decision, event, forecast, run_device, run_window, verdict
 from slurm_gpu.database.store import get_watermark, set_watermark
 
 _ROWS_AT_ONCE = 1000
@@ -25,11 +25,12 @@ class Pruned:
     timelines: int
     windows: int
     events: int
+    verdicts: int
     forecasts: int
     decisions: int
 
     def __bool__(self) -> bool:
-        return bool(self.timelines or self.windows or self.events or self.forecasts or self.decisions)
+        return any(astuple(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class Pruning:
         return Pruned(
             windows=self._rows(delete(run_window), run_window.c.at_s, 0, self._before_s("windows", now_s)),
             events=self._rows(delete(event), event.c.at_s, 0, self._before_s("events", now_s)),
+            verdicts=self._rows(delete(verdict), verdict.c.last_s, 0, self._before_s("events", now_s)),
             forecasts=self._rows(delete(forecast), forecast.c.at_s, 0, self._before_s("forecasts", now_s)),
             decisions=self._rows(delete(decision), decision.c.at_s, 0, self._before_s("decisions", now_s)),
             timelines=self._timelines(self._before_s("timelines", now_s), late_s),
@@ -64,6 +66,7 @@ class Pruning:
                 timelines=older(run_device.c.last_s, "timelines"),
                 windows=older(run_window.c.at_s, "windows"),
                 events=older(event.c.at_s, "events"),
+                verdicts=older(verdict.c.last_s, "events"),
                 forecasts=older(forecast.c.at_s, "forecasts"),
                 decisions=older(decision.c.at_s, "decisions"),
             )

@@ -332,6 +332,31 @@ decision = Table(
     **_OPTIONS,
 )
 
+verdict = Table(
+    "verdict",
+    metadata,
+    Column("verdict_id", _ROW_ID, primary_key=True, autoincrement=True),
+    Column("cluster", String(NAME_LENGTH), nullable=False),
+    Column("job_id", BigInteger, nullable=False),
+    Column("start_s", BigInteger, nullable=False),
+    Column("cause", String(64), nullable=False),
+    Column("kind", String(64), nullable=False),
+    Column("confidence", Double, nullable=False),
+    Column("user", String(NAME_LENGTH), nullable=False),
+    Column("uid", BigInteger, nullable=False),
+    Column("n_gpus", Double, nullable=False),
+    Column("devices", LongJson, nullable=False),
+    Column("nodes", LongJson, nullable=False),
+    Column("since_s", Double),
+    Column("told_s", BigInteger, nullable=False),
+    Column("last_s", BigInteger, nullable=False),
+    Column("over_s", BigInteger),
+    Column("body", LongJson, nullable=False),
+    UniqueConstraint("cluster", "job_id", "start_s", "cause", name="verdict_run"),
+    Index("verdict_last", "last_s"),
+    **_OPTIONS,
+)
+
 forecast_model = Table(
     "forecast_model",
     metadata,

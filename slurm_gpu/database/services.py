@@ -18,6 +18,7 @@ from slurm_gpu.database.nodeperiods import Places
 from slurm_gpu.database.quotaboard import QuotaBoard
 from slurm_gpu.database.reconcile import DEFAULT_MIN_COVERAGE
 from slurm_gpu.database.slurmview import SlurmView
+from slurm_gpu.database.verdicts.board import VerdictBoard
 from slurm_gpu.database.workers import Workers
 from slurm_gpu.slurm.submission import UserPlaces, read_user_places
 
@@ -58,6 +59,7 @@ class Services:
     min_coverage: float = DEFAULT_MIN_COVERAGE
     workers: Workers | None = None
     """Where what nodes ship is stored by processes of their own."""
+    verdicts: VerdictBoard = field(default_factory=VerdictBoard)
     reservations: Reservations | None = None
     places_of: Callable[[str], UserPlaces] = read_user_places
     stopping: asyncio.Event = field(default_factory=asyncio.Event)

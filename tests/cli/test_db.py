@@ -67,7 +67,7 @@ def test_prune_drops_what_is_older_than_retention_says_and_a_dry_run_only_tells(
     slurm_gpu: CommandLine, filled: Database
 ):
     counts = "1 timeline older than 90d, 0 windows older than 7d, 1 event older than 365d, "
-    counts += "0 forecasts older than 90d, 0 decisions older than 14d"
+    counts += "0 verdicts older than 365d, 0 forecasts older than 90d, 0 decisions older than 14d"
     for _ in range(2):
         assert slurm_gpu("db", "prune", "--dry-run") == 0
         assert slurm_gpu.out == f"would drop {counts}\n"

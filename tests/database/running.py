@@ -35,6 +35,7 @@ from slurm_gpu.database.server import listen_unix, make_server
 from slurm_gpu.database.services import Services
 from slurm_gpu.database.settings import Address
 from slurm_gpu.database.slurmview import SlurmView
+from slurm_gpu.database.verdicts.board import VerdictBoard
 from slurm_gpu.slurm.submission import UserPlaces
 from tests.database.samples import CLUSTER, FakeClock, MemorySlurm, node, record, row
 
@@ -61,6 +62,7 @@ class Running:
     munge_socket: str
     clock: FakeClock
     slurm: MemorySlurm
+    verdicts: VerdictBoard
 
     @property
     def port(self) -> int:
@@ -149,7 +151,7 @@ def running_server(data: Path, path: Path, munge_socket: str) -> Iterator[Runnin
         munge_socket=munge_socket,
     )
     database.write(lambda connection: store_changed_runs(connection, [run_row(row(name="secret"), {})]))
-    yield Running(database, config, munge_socket, clock, slurm)
+    yield Running(database, config, munge_socket, clock, slurm, services.verdicts)
     uvicorn.should_exit = True
     thread.join()
     database.dispose()

@@ -1,0 +1,118 @@
+"""GPUs and nodes that were the culprit in several jobs: many that accuse one are worth a look, one is not.
+
+A false accusation takes a node from everybody, so it takes jobs of several users, and each job that was well
+there since speaks for it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+Place = tuple[str, str]
+"""(node, UUID)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """What one run says of GPUs: that they were at fault (`accuses`), or that it was well on them."""
+
+    job: str
+    user: str
+    at_s: float
+    """When that was found last."""
+    since_s: float
+    accuses: bool
+    confidence: float
+    n_gpus: float
+    devices: Sequence[Place]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """When somebody is a suspect."""
+
+    jobs: int = 3
+    users: int = 2
+    confidence: float = 0.6
+    within_s: float = 14 * 86400.0
+    most_of_job: float = 0.5
+    """A job that accuses more of its GPUs than this tells of the room, the job or the rule, not of a GPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspect:
+    """A GPU, or a node (`device` None) several of whose GPUs were culprits."""
+
+    node: str
+    device: str | None
+    jobs: int
+    users: int
+    healthy: int
+    """Jobs that were well on it since it was accused last."""
+    first_s: float
+    last_s: float
+
+
+def suspects(statements: Iterable[Statement], now_s: float, rule: Rule | None = None) -> list[Suspect]:
+    """Those accused by `rule.jobs` jobs of `rule.users` users, less the jobs that were well there since.
+
+    The ones with most jobs first. A node stands for its GPUs where no single one is accused often enough.
+    """
+    rule = rule or Rule()
+    accusing: dict[Place, list[Statement]] = defaultdict(list)
+    healthy: dict[Place, list[Statement]] = defaultdict(list)
+    for item in statements:
+        if now_s - item.at_s > rule.within_s:
+            continue
+        if not item.accuses:
+            for place in item.devices:
+                healthy[place].append(item)
+        elif item.confidence >= rule.confidence and len(item.devices) <= rule.most_of_job * item.n_gpus:
+            for place in item.devices:
+                accusing[place].append(item)
+    found = []
+    nodes: dict[str, list[Place]] = defaultdict(list)
+    for place, against in accusing.items():
+        suspect = _judged(place[0], place[1], against, healthy[place], rule)
+        if suspect is not None:
+            found.append(suspect)
+        else:
+            nodes[place[0]].append(place)
+    clear = {suspect.node for suspect in found}
+    for node, places in nodes.items():
+        if node not in clear and len(places) >= 2:
+            against = [item for place in places for item in accusing[place]]
+            well = [item for place in places for item in healthy[place]]
+            suspect = _judged(node, None, against, well, rule)
+            if suspect is not None:
+                found.append(suspect)
+    return sorted(found, key=lambda one: (-one.jobs, one.node, one.device or ""))
+
+
+def _judged(
+    node: str, device: str | None, against: Sequence[Statement], well: Sequence[Statement], rule: Rule
+) -> Suspect | None:
+    jobs = {item.job for item in against}
+    last_s = max(item.at_s for item in against)
+    since = {item.job for item in well if item.at_s > last_s} - jobs
+    users = {item.user for item in against}
+    if len(users) < rule.users or len(jobs) - len(since) < rule.jobs:
+        return None
+    return Suspect(
+        node=node,
+        device=device,
+        jobs=len(jobs),
+        users=len(users),
+        healthy=len(since),
+        first_s=min(item.since_s for item in against),
+        last_s=last_s,
+    )
+
+
+def drain(node: str, index: int | None, jobs: int, users: int, cause: str = "slow or failing") -> str:
+    """The command that takes the node out of service once its jobs are over, for an operator to run."""
+    gpu = "GPUs" if index is None else f"GPU {index}"
+    reason = f"slurm-gpu: {gpu} {cause} in {jobs} jobs of {users} users"
+    return f'scontrol update nodename={node} state=drain reason="{reason}"'

@@ -1,0 +1,112 @@
+"""Whose turn it is to be judged in full: it costs its nodes a window, and slurm-gpudbd the reading of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """Seconds."""
+
+    at_once: int = 4
+    """Jobs that are judged beside each other."""
+    again_s: float = 30.0
+    """After a look that settled nothing, at first; twice as long each time."""
+    longest_s: float = 900.0
+    found_s: float = 60.0
+    """While trouble is told."""
+    worse: float = 1.5
+    """Times as far off as when it was judged: it is looked at again at once."""
+    calm_s: float = 30.0
+    """So often one that does not look different is judged all the same."""
+    calm_again_s: float = 900.0
+    wanted_again_s: float = 600.0
+
+
+@dataclass(slots=True)
+class _Turn:
+    next_s: float = -math.inf
+    judged_s: float = -math.inf
+    pause_s: float = 0.0
+    score: float = 0.0
+
+
+class Turns:
+    """All jobs that are watched."""
+
+    def __init__(self, pace: Pace | None = None) -> None:
+        self.pace = pace or Pace()
+        self._turns: dict[int, _Turn] = {}
+        self._going: dict[int, float] = {}
+        self._calm_s = -math.inf
+
+    @property
+    def going(self) -> Mapping[int, float]:
+        """Jobs that are being judged, and since when."""
+        return self._going
+
+    def next(
+        self,
+        now_s: float,
+        scores: Mapping[int, float],
+        found: Collection[int] = (),
+        wanted: Collection[int] = (),
+    ) -> list[int]:
+        """Who begins now, the farthest off first: `scores` are of all jobs, from 1 on worth a look.
+
+        `found` are those of which trouble is told, or not settled; `wanted` those on which more depends.
+        """
+        self._turns = {job: turn for job, turn in self._turns.items() if job in scores}
+        self._going = {job: since for job, since in self._going.items() if job in scores}
+        room = self.pace.at_once - len(self._going)
+        due: list[tuple[float, int]] = []
+        for job, score in scores.items():
+            turn = self._turns.get(job)
+            if job in self._going:
+                continue
+            if turn is None:
+                turn = self._turns[job] = _Turn()
+            ready = now_s >= turn.next_s
+            if job in found and ready:
+                due.append((math.inf, job))
+            elif score >= 1 and (ready or score > self.pace.worse * max(turn.score, 1.0)):
+                due.append((score, job))
+            elif job in wanted and now_s - turn.judged_s >= self.pace.wanted_again_s and ready:
+                due.append((0.0, job))
+        due.sort(key=lambda item: (-item[0], item[1]))
+        chosen = [job for _, job in due[: max(room, 0)]]
+        if not chosen and room > 0 and now_s - self._calm_s >= self.pace.calm_s:
+            chosen = self._calm(now_s)
+        for job in chosen:
+            self._going[job] = now_s
+            self._turns[job].score = scores[job]
+        return chosen
+
+    def judged(self, job: int, now_s: float, *, found: bool, settled: bool) -> None:
+        """It was: trouble is told of it, or another look would settle something, or neither."""
+        self._going.pop(job, None)
+        turn = self._turns.setdefault(job, _Turn())
+        turn.judged_s = now_s
+        if found or not settled:
+            turn.pause_s = 0.0
+            turn.next_s = now_s + (self.pace.found_s if settled else self.pace.again_s / 2)
+            return
+        turn.pause_s = min(max(2 * turn.pause_s, self.pace.again_s), self.pace.longest_s)
+        turn.next_s = now_s + turn.pause_s
+
+    def _calm(self, now_s: float) -> list[int]:
+        """The one that was judged the longest time ago."""
+        ready = [
+            (turn.judged_s, job)
+            for job, turn in self._turns.items()
+            if job not in self._going
+            and now_s - turn.judged_s >= self.pace.calm_again_s
+            and now_s >= turn.next_s
+        ]
+        if not ready:
+            return []
+        self._calm_s = now_s
+        return [min(ready)[1]]

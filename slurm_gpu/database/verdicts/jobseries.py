@@ -1,0 +1,114 @@
+"""What slurm-gpudbd knows of one run, as the series that slurm_gpu.diagnose judges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from slurm_gpu.database.results import DeviceTimeline, NodeWindow, Run
+from slurm_gpu.diagnose.peers import Groups, Layout, groups_given
+from slurm_gpu.diagnose.series import (
+    BAD_THROTTLES,
+    Course,
+    Metric,
+    Series,
+    Worker,
+    align,
+    course_of_timeline,
+    courses_of_windows,
+)
+
+_WHOLE_MGPU = 1000
+
+
+def workers_of(run: Run) -> dict[tuple[str, str], Worker]:
+    """The GPUs of a run, by node and UUID."""
+    facts = run.device_facts or {}
+    workers = {}
+    for record in run.devices or ():
+        known = facts.get(record.device)
+        # A MIG instance is one job's alone, whatever its size.
+        shared = record.granted_mgpu is not None and record.granted_mgpu < _WHOLE_MGPU
+        shared = shared and (known is None or known.parent is None)
+        workers[record.node, record.device] = Worker(
+            node=record.node,
+            device=record.device,
+            index=None if known is None else known.index,
+            shared=shared,
+        )
+    return workers
+
+
+def groups_of(run: Run, given: str | None, n_workers: int) -> Groups | None:
+    """Who does the same: by `--groups`, else by what the nodes kept of the program's arguments.
+
+    None where neither says; ValueError where `given` is none of this job. Ranks are taken to be counted by
+    node and index, as launchers do.
+    """
+    if given is not None:
+        return groups_given(given, n_workers)
+    told = {
+        (str(kept.get("pipeline_parallel", "1")), str(kept.get("tensor_parallel", "1")))
+        for host in run.hosts or ()
+        if "pipeline_parallel" in (kept := host.app_params or {})
+    }
+    if len(told) != 1:
+        return None
+    try:
+        pipeline, tensor = map(int, told.pop())
+        return Layout(pipeline=pipeline, tensor=tensor).groups(n_workers, f"arguments of {run.app}")
+    except ValueError:
+        return None  # of another launch within the job: it does not fit these GPUs
+
+
+def series_of_timelines(run: Run, timelines: Sequence[DeviceTimeline]) -> Series:
+    """The whole course, in bins. GPUs of which none was kept are missing."""
+    workers = workers_of(run)
+    throttled = _throttled(run)
+    courses = []
+    for item in timelines:
+        worker = workers.get((item.node, item.device))
+        if worker is None or item.timeline is None:
+            continue
+        course = course_of_timeline(worker, item.timeline)
+        share = throttled.get((item.node, item.device))
+        if share is not None:
+            # Records tell how long, not when: it stands for all of the time.
+            even = np.full(course.n_bins, share)
+            values = {**course.values, Metric.THROTTLE: even}
+            course = replace(course, values=values)
+        courses.append(course)
+    return _aligned(run, workers, courses)
+
+
+def series_of_windows(run: Run, windows: Sequence[NodeWindow]) -> Series:
+    """The last ten minutes, at full resolution."""
+    workers = workers_of(run)
+    told = [
+        (workers[item.node, item.window.device], item.window)
+        for item in windows
+        if (item.node, item.window.device) in workers
+    ]
+    return _aligned(run, workers, courses_of_windows(told, run.device_facts))
+
+
+def _aligned(run: Run, workers: dict[tuple[str, str], Worker], courses: Sequence[Course]) -> Series:
+    there = {course.worker for course in courses}
+    missing = [worker for worker in workers.values() if worker not in there]
+    return align(courses, missing=missing, events=run.events or ())
+
+
+def _throttled(run: Run) -> dict[tuple[str, str], float]:
+    """Of each device the share of the time for which a fault held its clock down, where that was told."""
+    bad: dict[tuple[str, str], list[float]] = {}
+    for record in run.devices or ():
+        if record.throttle_s is None or record.sampled_s <= 0:
+            continue
+        # Several reasons hold at once: the longest is the least that it can have been.
+        longest = max((record.throttle_s.get(reason, 0.0) for reason in BAD_THROTTLES), default=0.0)
+        sums = bad.setdefault((record.node, record.device), [0.0, 0.0])
+        sums[0] += longest
+        sums[1] += record.sampled_s
+    return {key: min(seconds / sampled, 1.0) for key, (seconds, sampled) in bad.items()}

@@ -1,0 +1,88 @@
+"""The `verdict` table: what the watch found of runs, from when it was told until it was over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, select, update
+
+from slurm_gpu.attention.suspects import Place, Statement
+from slurm_gpu.database.schema import verdict
+from slurm_gpu.database.upsert import upsert
+from slurm_gpu.database.verdicts.told import JobVerdict
+
+HEALTHY = "healthy"
+ACCUSES = "slow or failing"
+_KEY = ("cluster", "job_id", "start_s", "cause")
+_CHANGES = ("kind", "confidence", "devices", "nodes", "since_s", "last_s", "over_s", "body")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """A verdict, and of whose job."""
+
+    verdict: JobVerdict
+    uid: int
+    n_gpus: float
+    over_s: int | None = None
+
+
+def store_verdict(connection: Connection, cluster: str, told: Told) -> None:
+    """Write it down, or what has become of it; when it was told first stays."""
+    item = told.verdict
+    row: dict[str, Any] = {
+        "cluster": cluster,
+        "job_id": item.job_id,
+        "start_s": item.start_s,
+        "cause": item.cause,
+        "kind": item.kind[:64],
+        "confidence": item.confidence,
+        "user": item.user,
+        "uid": told.uid,
+        "n_gpus": told.n_gpus,
+        "devices": [list(place) for place in item.devices],
+        "nodes": list(item.nodes),
+        "since_s": item.since_s,
+        "told_s": item.told_s,
+        "last_s": item.last_s,
+        "over_s": told.over_s,
+        "body": dict(item.verdict),
+    }
+    connection.execute(upsert(connection, verdict, _KEY, _CHANGES), row)
+
+
+def close_left(connection: Connection, cluster: str) -> int:
+    """Verdicts that hold by the table, of a watch that ended: over when they were found last."""
+    left = verdict.c.cluster == cluster, verdict.c.over_s.is_(None)
+    done = connection.execute(update(verdict).where(*left).values(over_s=verdict.c.last_s))
+    return done.rowcount
+
+
+def statements(connection: Connection, cluster: str, since_s: float) -> list[Statement]:
+    """What runs said of GPUs since then."""
+    said = verdict.c.cluster == cluster, verdict.c.last_s >= int(since_s)
+    of_gpus = verdict.c.cause.in_((ACCUSES, HEALTHY))
+    columns = (
+        *(verdict.c.job_id, verdict.c.start_s, verdict.c.cause, verdict.c.confidence, verdict.c.user),
+        *(verdict.c.n_gpus, verdict.c.devices, verdict.c.since_s, verdict.c.told_s, verdict.c.last_s),
+    )
+    rows = connection.execute(select(*columns).where(*said, of_gpus)).mappings()
+    return [
+        Statement(
+            job=f"{row['job_id']} {row['start_s']}",
+            user=row["user"],
+            at_s=row["last_s"],
+            since_s=row["told_s"] if row["since_s"] is None else row["since_s"],
+            accuses=row["cause"] == ACCUSES,
+            confidence=row["confidence"],
+            n_gpus=row["n_gpus"],
+            devices=[_place(item) for item in row["devices"]],
+        )
+        for row in rows
+    ]
+
+
+def _place(item: list[str]) -> Place:
+    node, uuid = item
+    return node, uuid

@@ -1,0 +1,48 @@
+"""The watch in a thread of slurm-gpudbd."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Iterator
+
+from slurm_gpu.database.services import Services
+from slurm_gpu.database.verdicts.board import Shown
+
+log = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def watching(services: Services) -> Iterator[None]:
+    """Until it is left, or a moment longer."""
+    stop = threading.Event()
+    thread = threading.Thread(target=_watch, args=(services, stop), name="watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(timeout=1)  # it may be waiting for the database
+
+
+def _watch(services: Services, stop: threading.Event) -> None:
+    # Numpy takes longer to import than all else that answers requests.
+    from slurm_gpu.database.verdicts.accused import Accused
+    from slurm_gpu.database.verdicts.looks import Looks
+    from slurm_gpu.database.verdicts.watch import JobWatch, run_watch
+    from slurm_gpu.diagnose.case import Rules
+
+    def ask(node: str, job_id: int) -> None:
+        services.memory.wants.ask(node, job_id)
+        if services.workers is not None:
+            services.workers.ask(node, job_id)
+
+    def show(shown: Shown) -> None:
+        services.verdicts.shown = shown
+
+    memory, clock = services.memory, services.clock
+    looks = Looks(services.cluster, services.database, services.view, memory, clock, ask)
+    accused = Accused(looks.statements, looks.index_of)
+    watch = JobWatch(looks, accused, Rules(min_coverage=services.min_coverage))
+    run_watch(watch, show, stop)

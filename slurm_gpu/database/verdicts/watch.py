@@ -1,0 +1,254 @@
+"""The watch over running jobs: live values tell who looks different, a full judgement whether it is trouble.
+
+A look goes over the live values of all GPUs. Whoever looks different among its peers gets its turn: its nodes
+are asked for their windows, as `slurm-gpu diagnose` does, and what that would say is what is told. A job that
+stands still is judged by the live values themselves, which is faster than any window comes.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from slurm_gpu.attention.episodes import Course, Episode, Found
+from slurm_gpu.attention.turns import Turns
+from slurm_gpu.database.verdicts.accused import Accused
+from slurm_gpu.database.verdicts.board import Shown
+from slurm_gpu.database.verdicts.looks import Looks
+from slurm_gpu.database.verdicts.store import HEALTHY, Told
+from slurm_gpu.database.verdicts.told import JobVerdict
+from slurm_gpu.diagnose.case import Rules
+from slurm_gpu.diagnose.judge import diagnose
+from slurm_gpu.diagnose.live import Holder, LiveTable, fractions, screen
+from slurm_gpu.diagnose.series import Worker
+from slurm_gpu.diagnose.verdict import Cause, Verdict
+from slurm_gpu.records import Live
+from slurm_gpu.slurm.client import QueuedJob
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 5.0
+SHARE = 0.08
+"""Of one core it takes so much at most: after a look that cost more the next one is later."""
+READ_AFTER_S = 8.0
+"""Sooner no window comes that was asked for."""
+GIVE_UP_S = 45.0
+_STANDING_AT_ONCE = 8
+_VOUCHES_AFTER_S = 300.0
+"""A run that is shorter says nothing for its GPUs."""
+_NOTHING = (Cause.HEALTHY, Cause.UNKNOWN)
+
+
+@dataclass(slots=True)
+class _Watched:
+    job: QueuedJob
+    start_s: int
+    course: Course[Verdict]
+    stood_s: float | None = None
+    """When a job that stands still was judged by its live values last."""
+    went_on: int = 0
+
+
+class JobWatch:
+    """`look` once in a while, in one thread."""
+
+    def __init__(self, looks: Looks, accused: Accused, rules: Rules) -> None:
+        self._looks, self._accused, self._rules = looks, accused, rules
+        self._table, self._turns = LiveTable(), Turns()
+        self._jobs: dict[int, _Watched] = {}
+        self._seen_s: dict[str, float] = {}
+        self._stands: set[int] = set()
+        self._closed = False
+        self.shown = Shown()
+
+    def look(self) -> None:
+        """Look once; raises DatabaseError where the database is away."""
+        if not self._closed:
+            self._looks.close_left()
+            self._closed = True
+        now_s = self._looks.wall()
+        queue = self._looks.queue()
+        if queue is None:
+            return
+        self._follow(queue, now_s)
+        self._table.look(
+            now_s,
+            {job_id: float(item.start_s) for job_id, item in self._jobs.items()},
+            self._told(self._looks.live()),
+        )
+        watched, screened = self._table.jobs(), screen(self._table)
+        self._stands = {job for job, is_so in zip(screened.jobs, screened.stands, strict=True) if is_so}
+        self._stand(now_s)
+        scores = dict(zip(screened.jobs, screened.strays.tolist(), strict=True))
+        scores |= dict.fromkeys(self._stands, 100.0)
+        found = {
+            job for job in scores if self._jobs[job].course.told is not None or self._jobs[job].course.unsure
+        }
+        for job in self._turns.next(now_s, scores, found, self._wanted(scores)):
+            self._looks.ask(self._jobs[job].job)
+        for job, since_s in dict(self._turns.going).items():
+            if now_s - since_s >= READ_AFTER_S:
+                self._judge(job, now_s, last_chance=now_s - since_s >= GIVE_UP_S)
+        self._accused.look(now_s)
+        self.shown = Shown(
+            as_of_s=now_s,
+            watched=len(watched),
+            verdicts=[
+                (item.job.uid, _to_tell(item, item.course.told))
+                for item in self._jobs.values()
+                if item.course.told is not None
+            ],
+            suspects=self._accused.suspects,
+        )
+
+    def _follow(self, queue: Mapping[int, QueuedJob], now_s: float) -> None:
+        """Who runs now; what was told of others is over."""
+        for job_id in list(self._jobs):
+            item, job = self._jobs[job_id], queue.get(job_id)
+            if job is None or job.state != "RUNNING" or job.start_s != item.start_s:
+                self._tell(item, item.course.over(now_s))
+                del self._jobs[job_id]
+        for job_id, job in queue.items():
+            if job.state == "RUNNING" and job.start_s is not None:
+                if job_id in self._jobs:
+                    self._jobs[job_id].job = job
+                else:
+                    self._jobs[job_id] = _Watched(job, job.start_s, Course())
+
+    def _told(self, live: Mapping[str, Live]) -> Iterator[tuple[Holder, float, tuple[float, ...]]]:
+        """Of GPUs that one job holds for itself; a job that shares some is not watched at all."""
+        shares = {
+            job_id
+            for node in live.values()
+            for device in node.devices.values()
+            if len(device.jobs) > 1
+            for job_id in device.jobs
+        }
+        seen_s, self._seen_s = self._seen_s, {name: node.at_s for name, node in live.items()}
+        for name, node in live.items():
+            if seen_s.get(name) == node.at_s:
+                continue
+            for uuid, device in node.devices.items():
+                if len(device.jobs) != 1 or device.jobs[0] in shares:
+                    continue
+                facts = self._looks.facts(name, uuid)
+                worker = Worker(node=name, device=uuid, index=None if facts is None else facts.index)
+                yield Holder(device.jobs[0], worker), node.at_s, fractions(device, facts, node.host)
+
+    def _stand(self, now_s: float) -> None:
+        """Judge who stands still; who did, and goes on, has recovered."""
+        for job_id, item in self._jobs.items():
+            told = item.course.told
+            if told is not None and told.found.cause == Cause.HANG and job_id not in self._stands:
+                item.went_on += 1
+                if item.went_on >= 2:
+                    self._tell(item, item.course.over(now_s))
+            else:
+                item.went_on = 0
+        waiting = sorted(self._stands, key=lambda job: self._jobs[job].stood_s or 0.0)
+        for job_id in waiting[:_STANDING_AT_ONCE]:
+            item = self._jobs[job_id]
+            item.stood_s = now_s
+            verdict = diagnose(self._table.series(job_id), rules=self._rules, running=True)
+            if verdict.cause is Cause.HANG:
+                self._hear(item, verdict, now_s)
+
+    def _wanted(self, scores: Mapping[int, float]) -> set[int]:
+        """Jobs on GPUs that stand accused: whether they are well there counts."""
+        accused = self._accused.places
+        if not accused:
+            return set()
+        return {job for job in scores if not accused.isdisjoint(self._places(job))}
+
+    def _places(self, job_id: int) -> set[tuple[str, str]]:
+        return {(worker.node, worker.device) for worker in self._table.workers(job_id)}
+
+    def _judge(self, job_id: int, now_s: float, *, last_chance: bool) -> None:
+        """By its windows, as far as they are there."""
+        item = self._jobs[job_id]
+        told = self._looks.series(item.job, take_part=last_chance)
+        if told is None and not last_chance:
+            return
+        if told is None:
+            self._turns.judged(job_id, now_s, found=False, settled=True)
+            return
+        series, groups = told
+        verdict = diagnose(series, groups=groups, rules=self._rules, running=True)
+        self._hear(item, verdict, now_s)
+        if verdict.cause is Cause.HEALTHY:
+            self._vouch(item, verdict, now_s)
+        course = item.course
+        self._turns.judged(job_id, now_s, found=course.told is not None, settled=not course.unsure)
+
+    def _hear(self, item: _Watched, verdict: Verdict, now_s: float) -> None:
+        if verdict.cause is Cause.UNKNOWN:
+            return  # it contradicts nothing
+        told = item.course.told
+        hangs = told is not None and told.found.cause == Cause.HANG and item.job.job_id in self._stands
+        if hangs and verdict.cause is not Cause.HANG:
+            return  # of a job that hangs for long, a window has forgotten that it ever computed
+        cause = None if verdict.cause in _NOTHING else verdict.cause.value
+        self._tell(item, item.course.hear(Found(cause, verdict.confidence, verdict), now_s))
+
+    def _tell(self, item: _Watched, changes: list[Episode[Verdict]]) -> None:
+        for episode in changes:
+            told = _to_tell(item, episode)
+            over_s = None if episode.over_s is None else int(episode.over_s)
+            if over_s is not None or episode.told_s == episode.last_s:
+                said = "is over" if over_s is not None else f"confidence {told.confidence:.0%}"
+                log.info("job %s of %s: %s: %s", item.job.label, told.user, told.cause, said)
+            self._looks.store(
+                Told(verdict=told, uid=item.job.uid, n_gpus=self._n_gpus(item.job.job_id), over_s=over_s)
+            )
+
+    def _vouch(self, item: _Watched, verdict: Verdict, now_s: float) -> None:
+        """A job that is well on GPUs that stand accused speaks for them."""
+        places = sorted(self._accused.places & self._places(item.job.job_id))
+        if not places or item.course.told is not None or now_s - item.start_s < _VOUCHES_AFTER_S:
+            return
+        told = JobVerdict(
+            job_id=item.job.job_id, start_s=item.start_s, user=item.job.user, cause=HEALTHY, kind="",
+            confidence=verdict.confidence, devices=places, nodes=(), since_s=None,
+            told_s=int(now_s), last_s=int(now_s), verdict={},
+        )  # fmt: skip
+        n_gpus = self._n_gpus(item.job.job_id)
+        self._looks.store(Told(verdict=told, uid=item.job.uid, n_gpus=n_gpus, over_s=int(now_s)))
+
+    def _n_gpus(self, job_id: int) -> float:
+        return float(self._table.jobs().get(job_id, 0))
+
+
+def _to_tell(item: _Watched, episode: Episode[Verdict]) -> JobVerdict:
+    verdict = episode.found.detail
+    body = verdict.to_json()
+    del body["groups"]
+    return JobVerdict(
+        job_id=item.job.job_id,
+        start_s=item.start_s,
+        user=item.job.user,
+        cause=verdict.cause.value,
+        kind=verdict.kind,
+        confidence=round(verdict.confidence, 3),
+        devices=tuple((worker.node, worker.device) for worker in verdict.culprits),
+        nodes=tuple(verdict.nodes),
+        since_s=verdict.since_s,
+        told_s=int(episode.told_s),
+        last_s=int(episode.last_s),
+        verdict=body,
+    )
+
+
+def run_watch(watch: JobWatch, show: Callable[[Shown], None], stop: threading.Event) -> None:
+    """Look until `stop` is set, at SHARE of a core at most. A look that fails is told of, and tried again."""
+    while not stop.wait(LOOK_S):
+        began = time.thread_time()
+        try:
+            watch.look()
+            show(watch.shown)
+        except Exception:  # what cannot be read, or a database that is away: the next look may be better
+            log.warning("running jobs could not be looked at", exc_info=True)
+        took_s = time.thread_time() - began
+        stop.wait(max(0.0, took_s / SHARE - LOOK_S))

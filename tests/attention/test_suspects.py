@@ -1,0 +1,83 @@
+"""A GPU is a suspect when jobs of several users accuse it, and jobs that were well there speak for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slurm_gpu.attention.suspects import Statement, drain, suspects
+
+NOW_S = 1_795_000_000.0
+GPU, BESIDE = ("n1", "GPU-3"), ("n1", "GPU-4")
+
+
+def says(job: int, user: str = "alice", *, accuses: bool = True, **given: Any) -> Statement:
+    """A job that accuses GPU, an hour ago."""
+    values = {
+        "job": str(job), "user": user, "at_s": NOW_S - 3600, "since_s": NOW_S - 4000, "accuses": accuses,
+        "confidence": 0.9, "n_gpus": 16.0, "devices": [GPU],
+    }  # fmt: skip
+    return Statement(**{**values, **given})
+
+
+def named(*said: Statement) -> list[tuple[str, str | None, int, int]]:
+    return [(one.node, one.device, one.jobs, one.users) for one in suspects(said, NOW_S)]
+
+
+THREE = (says(1), says(2, "bob"), says(3))
+
+
+def test_three_jobs_of_two_users_make_a_suspect():
+    assert named(*THREE) == [("n1", "GPU-3", 3, 2)]
+
+
+def test_one_users_jobs_accuse_nobody_however_many_they_are():
+    assert named(*(says(job) for job in range(20))) == []
+
+
+def test_two_jobs_are_too_few():
+    assert named(says(1), says(2, "bob")) == []
+
+
+def test_a_job_counts_once_however_often_it_accuses():
+    assert named(says(1), says(1), says(2, "bob")) == []
+
+
+def test_jobs_that_were_well_there_since_speak_for_it():
+    well = says(9, "carol", accuses=False, at_s=NOW_S - 60)
+    assert named(*THREE, well) == []
+    assert named(*THREE, says(4, "bob"), well) == [("n1", "GPU-3", 4, 2)]
+
+
+def test_jobs_that_were_well_before_or_elsewhere_do_not():
+    before = says(9, "carol", accuses=False, at_s=NOW_S - 7200)
+    elsewhere = says(8, "carol", accuses=False, at_s=NOW_S - 60, devices=[BESIDE])
+    assert named(*THREE, before, elsewhere) == [("n1", "GPU-3", 3, 2)]
+
+
+def test_a_job_that_accused_it_cannot_speak_for_it():
+    assert named(*THREE, says(1, accuses=False, at_s=NOW_S - 60)) == [("n1", "GPU-3", 3, 2)]
+
+
+def test_who_accuses_most_of_its_gpus_tells_of_no_gpu():
+    assert named(*(says(job, f"u{job}", n_gpus=1.0) for job in range(9))) == []
+
+
+def test_suspicions_and_what_is_long_ago_do_not_count():
+    assert named(*THREE[:2], says(3, confidence=0.55)) == []
+    assert named(*THREE[:2], says(3, at_s=NOW_S - 15 * 86400)) == []
+
+
+def test_a_node_stands_for_its_gpus_where_none_of_them_alone_is_accused_often_enough():
+    assert named(says(1), says(2, "bob", devices=[BESIDE]), says(3)) == [("n1", None, 3, 2)]
+    elsewhere = says(2, "bob", devices=[("n2", "GPU-9")])
+    assert named(says(1), elsewhere, says(3)) == []
+
+
+def test_since_when_is_of_the_first_that_accused_it():
+    (one,) = suspects([*THREE, says(4, since_s=NOW_S - 9000)], NOW_S)
+    assert (one.first_s, one.last_s) == (NOW_S - 9000, NOW_S - 3600)
+
+
+def test_the_next_step_is_one_command_that_says_why():
+    said = "slurm-gpu: GPU 3 slow or failing in 4 jobs of 2 users"
+    assert drain("n1", 3, 4, 2) == f'scontrol update nodename=n1 state=drain reason="{said}"'

@@ -1,0 +1,85 @@
+"""Who looks different is judged first, who was judged waits, and everybody has a turn in the end."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_gpu.attention.turns import Pace, Turns
+
+
+def test_the_farthest_off_come_first_and_no_more_than_there_is_room_for():
+    turns = Turns(Pace(at_once=2))
+    assert turns.next(0.0, {1: 1.5, 2: 9.0, 3: 4.0, 4: 0.2}) == [2, 3]
+    assert turns.next(5.0, {1: 1.5, 2: 9.0, 3: 4.0, 4: 0.2}) == []
+    turns.judged(2, 10.0, found=False, settled=True)
+    assert turns.next(10.0, {1: 1.5, 2: 9.0, 3: 4.0, 4: 0.2}) == [1]
+
+
+def test_one_that_differs_for_ever_and_is_well_is_judged_ever_more_rarely():
+    turns, begins = Turns(), []
+    for second in range(0, 7200, 5):
+        for job in turns.next(float(second), {1: 3.0}):
+            begins.append(second)
+            turns.judged(job, float(second), found=False, settled=True)
+    gaps = [b - a for a, b in pairwise(begins)]
+    assert gaps[0] == 30
+    assert max(gaps) == gaps[-1] == 900
+    assert gaps == sorted(gaps)
+
+
+def test_one_that_is_much_farther_off_than_when_it_was_judged_does_not_wait():
+    turns = Turns()
+    turns.next(0.0, {1: 2.0})
+    turns.judged(1, 1.0, found=False, settled=True)
+    assert turns.next(5.0, {1: 2.5}) == []
+    assert turns.next(10.0, {1: 6.0}) == [1]
+
+
+def test_trouble_that_is_told_is_looked_at_each_minute_and_what_is_not_settled_sooner():
+    turns = Turns(Pace(calm_s=1e9))
+    turns.next(0.0, {1: 5.0, 2: 5.0})
+    turns.judged(1, 0.0, found=True, settled=True)
+    turns.judged(2, 0.0, found=False, settled=False)
+    seen = [(second, turns.next(float(second), {1: 0.0, 2: 0.0}, found={1, 2})) for second in range(5, 65, 5)]
+    assert [(second, jobs) for second, jobs in seen if jobs] == [(15, [2]), (60, [1])]
+
+
+def test_the_calm_have_their_turn_one_after_the_other_where_nobody_else_has():
+    turns, judged = Turns(), []
+    for second in range(0, 1800, 5):
+        for job in turns.next(float(second), dict.fromkeys(range(10), 0.0)):
+            judged.append(job)
+            turns.judged(job, float(second), found=False, settled=True)
+    assert judged == [*range(10)] * 2
+
+
+def test_jobs_that_are_wanted_are_judged_each_ten_minutes():
+    turns, begins = Turns(Pace(calm_s=1e9)), []
+    for second in range(0, 1900, 5):
+        for job in turns.next(float(second), {1: 0.0}, wanted={1}):
+            begins.append(second)
+            turns.judged(job, float(second), found=False, settled=True)
+    assert begins == [0, 600, 1200, 1800]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.dictionaries(st.integers(0, 20), st.floats(0, 50), max_size=20), st.booleans(), st.booleans()
+        ),
+        max_size=40,
+    )
+)
+def test_whatever_comes_there_is_room_and_nobody_is_judged_twice_at_once(looks):
+    turns = Turns()
+    for number, (scores, found, settled) in enumerate(looks):
+        begins = turns.next(number * 5.0, scores)
+        assert len(set(begins)) == len(begins)
+        assert set(begins) <= set(scores)
+        assert set(begins) <= set(turns.going)
+        assert len(turns.going) <= turns.pace.at_once
+        for job in list(turns.going)[: len(turns.going) // 2]:
+            turns.judged(job, number * 5.0, found=found, settled=settled)

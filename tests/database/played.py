@@ -1,0 +1,175 @@
+"""Trainings that the watch looks at, second by second: what it would read of slurm-gpudbd, without one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from slurm_gpu.attention.suspects import Statement
+from slurm_gpu.database.verdicts.accused import Accused
+from slurm_gpu.database.verdicts.store import ACCUSES, HEALTHY, Told
+from slurm_gpu.database.verdicts.watch import LOOK_S, JobWatch
+from slurm_gpu.diagnose.case import Rules
+from slurm_gpu.diagnose.series import Course, Metric, align
+from slurm_gpu.records import DeviceFacts, Live, LiveDevice
+from tests.database.samples import queued
+from tests.diagnose.training import START_S, Training
+
+WHOLE = 1000.0
+WINDOW_S = 600
+SENT_AFTER_S = 15.0
+
+
+class Played:
+    """By job a training: nodes tell each ten seconds, each at its own time, and send windows when asked."""
+
+    def __init__(
+        self,
+        trainings: dict[int, Training],
+        *,
+        users: dict[int, str] | None = None,
+        starts: dict[int, int] | None = None,
+        same_nodes: bool = False,
+    ):
+        """`starts` are seconds. On the same nodes jobs run one after the other, else each has its own."""
+        self.trainings, self.users, self.starts = trainings, users or {}, starts or {}
+        for job, training in trainings.items():
+            if not same_nodes:
+                training.workers = tuple(
+                    replace(worker, node=f"j{job}{worker.node}") for worker in training.workers
+                )
+        self.values = {job: training.values() for job, training in trainings.items()}
+        self.now_s = START_S
+        self.over: set[int] = set()
+        self.asked: dict[int, float] = {}
+        self.n_asked = 0
+        self.told: list[Told] = []
+
+    def wall(self):
+        return self.now_s
+
+    def queue(self):
+        return {
+            job: queued(
+                job_id=job,
+                user=self.users.get(job, "alice"),
+                uid=1000 + job,
+                start_s=int(START_S) + self.starts.get(job, 0),
+            )
+            for job in self.trainings
+            if self._runs(job)
+        }
+
+    def _runs(self, job):
+        second = self.now_s - START_S - self.starts.get(job, 0)
+        return job not in self.over and 0 <= second < self.trainings[job].n_bins
+
+    def live(self):
+        found = {}
+        for job, training in self.trainings.items():
+            if not self._runs(job):
+                continue
+            for number, name in enumerate(dict.fromkeys(worker.node for worker in training.workers)):
+                second = int(self.now_s - START_S)
+                second -= (second - 3 * number - job) % 10
+                if second >= self.starts.get(job, 0):
+                    found[name] = self._live(job, name, second)
+        return found
+
+    def _live(self, job, node, second):
+        at = second - self.starts.get(job, 0)
+        values = {metric: matrix[:, at] for metric, matrix in self.values[job].items()}
+
+        def told(metric, row, whole=1.0):
+            return float(values[metric][row]) * whole if metric in values else None
+
+        devices = {}
+        for row, worker in enumerate(self.trainings[job].workers):
+            if worker.node == node:
+                held_down = values.get(Metric.THROTTLE, np.zeros(row + 1))[row] > 0.3
+                devices[worker.device] = LiveDevice(
+                    util_pct=told(Metric.UTIL, row, 100.0),
+                    mem_used_frac=told(Metric.MEM_USED, row),
+                    power_w=told(Metric.POWER, row, WHOLE),
+                    sm_clock_mhz=told(Metric.SM_CLOCK, row, WHOLE),
+                    sm_active_frac=told(Metric.SM_ACTIVE, row),
+                    tensor_frac=told(Metric.TENSOR, row),
+                    throttle=("hw_thermal_slowdown",) if held_down else (),
+                    jobs=(job,),
+                )
+        return Live(at_s=START_S + second, devices=devices)
+
+    def facts(self, node, uuid):
+        return DeviceFacts(
+            node=node, uuid=uuid, at_s=0, index=int(uuid[-3:]), power_limit_w=WHOLE, sm_clock_max_mhz=WHOLE
+        )
+
+    def index_of(self, node, uuid):
+        return int(uuid[-3:])
+
+    def ask(self, job):
+        self.asked.setdefault(job.job_id, self.now_s)
+        self.n_asked += 1
+
+    def series(self, job, *, take_part):
+        asked_s = self.asked.get(job.job_id)
+        if asked_s is None or self.now_s - asked_s < SENT_AFTER_S:
+            return None
+        del self.asked[job.job_id]
+        training, values = self.trainings[job.job_id], self.values[job.job_id]
+        start_s = START_S + self.starts.get(job.job_id, 0)
+        stop = int(self.now_s - start_s)
+        first = max(0, stop - WINDOW_S)
+        courses = [
+            Course(
+                worker=worker,
+                start_s=start_s + first,
+                width_s=1.0,
+                values={metric: matrix[row, first:stop] for metric, matrix in values.items()},
+            )
+            for row, worker in enumerate(training.workers)
+        ]
+        return align(courses), None
+
+    def store(self, told):
+        self.told.append(told)
+
+    def close_left(self):
+        pass
+
+    def statements(self, since_s):
+        newest = {(one.verdict.job_id, one.verdict.cause): one for one in self.told}
+        return [
+            Statement(
+                job=str(one.verdict.job_id),
+                user=one.verdict.user,
+                at_s=one.verdict.last_s,
+                since_s=one.verdict.since_s or one.verdict.told_s,
+                accuses=one.verdict.cause == ACCUSES,
+                confidence=one.verdict.confidence,
+                n_gpus=one.n_gpus,
+                devices=one.verdict.devices,
+            )
+            for one in newest.values()
+            if one.verdict.cause in (ACCUSES, HEALTHY)
+        ]
+
+
+class Watching:
+    """The watch over what is played."""
+
+    def __init__(self, played: Played):
+        self.played = played
+        self.watch = JobWatch(played, Accused(played.statements, played.index_of), Rules())  # type: ignore[arg-type]
+        self.first_told: dict[int, float] = {}
+        """By job the second at which the first trouble of it was told."""
+
+    def until(self, second):
+        """Look each five seconds up to then."""
+        while self.played.now_s < START_S + second:
+            self.played.now_s += LOOK_S
+            self.watch.look()
+            for _, item in self.watch.shown.verdicts:
+                self.first_told.setdefault(item.job_id, self.played.now_s - START_S)
+        return {item.job_id: item for _, item in self.watch.shown.verdicts}

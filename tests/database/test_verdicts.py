@@ -1,0 +1,119 @@
+"""Verdicts are kept once for each run and cause, and told to whom the job is, and to operators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from slurm_gpu.database.client import DatabaseClient
+from slurm_gpu.database.engine import Database
+from slurm_gpu.database.schema import verdict
+from slurm_gpu.database.verdicts.board import Shown
+from slurm_gpu.database.verdicts.store import Told, close_left, statements, store_verdict
+from slurm_gpu.database.verdicts.told import JobVerdict, ToldSuspect, Verdicts
+from slurm_gpu.errors import DatabaseError
+from tests.database.running import NOBODY, OPERATOR, ROOT, UNTOLD, WEB, Running
+from tests.database.samples import CLUSTER, T0
+
+SUSPECT = ToldSuspect(
+    node="n1", device="GPU-3", jobs=3, users=2, healthy=0, first_s=T0, last_s=T0 + 9, next_step="scontrol …"
+)
+
+
+def told(**given: Any) -> Told:
+    values = {
+        "job_id": 7, "start_s": T0, "user": "alice", "cause": "slow or failing", "kind": "clock",
+        "confidence": 0.9, "devices": (("n1", "GPU-3"),), "nodes": (), "since_s": T0 + 100.5,
+        "told_s": T0 + 160, "last_s": T0 + 160, "verdict": {"cause": "slow or failing"},
+    }  # fmt: skip
+    over_s = given.pop("over_s", None)
+    return Told(verdict=JobVerdict(**{**values, **given}), uid=60901, n_gpus=16.0, over_s=over_s)
+
+
+def store(database: Database, *some: Told) -> None:
+    for item in some:
+        database.write(lambda connection, item=item: store_verdict(connection, CLUSTER, item))
+
+
+def rows(database: Database) -> list[Any]:
+    with database.reading() as connection:
+        return list(connection.execute(select(verdict).order_by(verdict.c.verdict_id)).mappings())
+
+
+def test_one_that_is_found_again_stays_one_and_since_when(database: Database) -> None:
+    store(database, told(), told(last_s=T0 + 220, told_s=T0 + 999, confidence=0.95))
+    (row,) = rows(database)
+    assert (row["told_s"], row["last_s"], row["confidence"]) == (T0 + 160, T0 + 220, 0.95)
+    assert (row["devices"], row["body"], row["over_s"]) == (
+        [["n1", "GPU-3"]],
+        {"cause": "slow or failing"},
+        None,
+    )
+
+
+def test_one_that_comes_back_holds_again(database: Database) -> None:
+    store(database, told(over_s=T0 + 200))
+    assert rows(database)[0]["over_s"] == T0 + 200
+    store(database, told(last_s=T0 + 300))
+    assert rows(database)[0]["over_s"] is None
+
+
+def test_each_run_and_cause_has_its_own(database: Database) -> None:
+    store(database, told(), told(cause="hang"), told(start_s=T0 + 5000), told(job_id=8))
+    assert len(rows(database)) == 4
+
+
+def test_what_a_watch_left_open_was_over_when_it_was_found_last(database: Database) -> None:
+    store(database, told(last_s=T0 + 220), told(job_id=8, over_s=T0 + 500))
+    assert database.write(lambda connection: close_left(connection, CLUSTER)) == 1
+    assert [row["over_s"] for row in rows(database)] == [T0 + 220, T0 + 500]
+
+
+def test_hardware_is_accused_by_its_cause_alone_and_vouched_for_by_jobs_that_are_well(
+    database: Database,
+) -> None:
+    well = told(job_id=9, cause="healthy", since_s=None, last_s=T0 + 300)
+    store(database, told(), told(cause="input starvation"), well, told(job_id=10, last_s=T0 - 10))
+    with database.reading() as connection:
+        said = statements(connection, CLUSTER, T0)
+    assert [(one.job, one.accuses, one.since_s) for one in said] == [
+        (f"7 {T0}", True, T0 + 100.5),
+        (f"9 {T0}", False, T0 + 160),
+    ]
+    assert said[0].devices == [("n1", "GPU-3")]
+
+
+@pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
+def test_users_are_told_of_their_own_and_operators_of_all(server: Running) -> None:
+    mine, others = told(user="nobody").verdict, told(job_id=8, user="other").verdict
+    server.verdicts.shown = Shown(T0 + 500.0, 12, ((NOBODY, mine), (12345, others)), (SUSPECT,))
+    for uid, jobs, n_suspects in ((NOBODY, [7], 0), (UNTOLD, [], 0), (OPERATOR, [7, 8], 1), (WEB, [7, 8], 1)):
+        status, answer = server.asked_by(uid, "GET", "/v1/verdicts")
+        assert (status, answer["watched"]) == (200, 12)
+        assert [item["job_id"] for item in answer["verdicts"]] == jobs
+        assert len(answer["suspects"]) == n_suspects
+
+
+def test_the_client_reads_what_was_told(server: Running) -> None:
+    server.verdicts.shown = Shown(T0 + 500.0, 12, ((60901, told().verdict),), (SUSPECT,))
+    with DatabaseClient(server.config) as client:
+        seen = client.verdicts()
+    assert seen == Verdicts(as_of_s=T0 + 500.0, watched=12, verdicts=(told().verdict,), suspects=(SUSPECT,))
+
+
+def test_without_a_watch_nothing_is_told_and_that_is_said(server: Running) -> None:
+    server.verdicts.shown = Shown()
+    with DatabaseClient(server.config) as client:
+        seen = client.verdicts()
+    assert (seen.as_of_s, seen.verdicts) == (None, ())
+
+
+def test_what_a_newer_slurm_gpudbd_adds_is_left_out_and_what_is_no_verdict_refused() -> None:
+    answer = Verdicts(as_of_s=1.0, watched=1, verdicts=(told().verdict,), suspects=(SUSPECT,)).to_json()
+    answer["verdicts"][0]["later"] = answer["later"] = 1
+    assert Verdicts.from_json(answer).verdicts == (told().verdict,)
+    for wrong in (None, [], {**answer, "verdicts": [{}]}, {**answer, "suspects": None}):
+        with pytest.raises(DatabaseError, match="verdicts that cannot be read"):
+            Verdicts.from_json(wrong)

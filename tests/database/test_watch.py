@@ -1,0 +1,180 @@
+"""The watch over running jobs: trouble is told soon, with its culprit; a job that is well is left alone."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from slurm_gpu.diagnose.series import Metric
+from tests.database.played import Played, Watching
+from tests.diagnose.training import START_S, Training
+
+AT_S = 300
+"""When faults begin."""
+
+
+def well(**more) -> Training:
+    return Training(n=8, n_bins=1200, **more)
+
+
+def throttled(by: float = 0.15, at_s: int = AT_S, stop_s: int | None = None, seed: int = 1) -> Training:
+    """GPU 5's clock falls, as by heat."""
+    training = well(seed=seed)
+    training.clock[5, at_s:stop_s] *= 1 - by
+    training.throttle[5, at_s:stop_s] = 0.8
+    return training
+
+
+def busy_longer(by: float = 0.15) -> Training:
+    """GPU 2 computes more slowly, and its clock says nothing of it."""
+    training = well()
+    training.speed[2, AT_S:] *= 1 - by
+    return training
+
+
+class Hanging(Training):
+    """GPU 3 stops, and the others spin; or all stop, where `all_stop`."""
+
+    all_stop = False
+    goes_on_s: int | None = None
+
+    def values(self):
+        found = super().values()
+        part = slice(AT_S, self.goes_on_s)
+        for metric in (Metric.TENSOR, Metric.NVLINK, Metric.PCIE):
+            found[metric][:, part] = 0.0
+        found[Metric.SM_ACTIVE][:, part] = 0.1
+        found[Metric.POWER][:, part] = 0.3
+        found[Metric.UTIL][3, part] = 0.0
+        if self.all_stop:
+            found[Metric.UTIL][:, part] = 0.0
+            found[Metric.POWER][:, part] = 0.12
+        return found
+
+
+def hanging(**more) -> Hanging:
+    training = Hanging(n=8, n_bins=1200)
+    for name, value in more.items():
+        setattr(training, name, value)
+    return training
+
+
+def test_a_gpu_that_slows_down_is_told_within_three_minutes_with_its_name():
+    watching = Watching(Played({1: throttled(), 2: well(seed=2)}))
+    (told,) = watching.until(AT_S + 180).values()
+    assert (told.job_id, told.cause, told.kind) == (1, "slow or failing", "throttled")
+    assert told.devices == (("j1n1", "GPU-005"),)
+    assert told.since_s == pytest.approx(START_S + AT_S, abs=30)
+    assert told.confidence >= 0.8
+
+
+def test_one_whose_clock_says_nothing_is_found_by_being_busy_longer():
+    told = Watching(Played({1: busy_longer()})).until(AT_S + 180)
+    assert (told[1].cause, told[1].devices) == ("slow or failing", (("j1n1", "GPU-002"),))
+
+
+@pytest.mark.parametrize("phase", [0, 3, 7])
+def test_a_hang_is_told_within_forty_seconds_with_who_does_not_take_part(phase: int):
+    watching = Watching(Played({1 + phase: hanging()}))
+    told = watching.until(AT_S + 40)[1 + phase]
+    assert (told.cause, told.devices) == ("hang", ((f"j{1 + phase}n1", "GPU-003"),))
+
+
+def test_a_job_that_goes_on_has_not_hung_any_more():
+    watching = Watching(Played({1: hanging(goes_on_s=AT_S + 120)}))
+    assert 1 in watching.until(AT_S + 60)
+    assert watching.until(AT_S + 180) == {}
+    last = watching.played.told[-1]
+    assert (last.verdict.cause, last.over_s is not None) == ("hang", True)
+
+
+def test_a_hang_that_lasts_longer_than_is_remembered_is_still_one():
+    watching = Watching(Played({1: hanging()}))
+    watching.until(AT_S + 60)
+    assert {1} == set(watching.until(1195))
+    assert all(told.over_s is None for told in watching.played.told)
+
+
+def test_pauses_such_as_checkpoints_are_no_hangs():
+    training = well()
+    for minute in (3, 6, 9, 12, 15):
+        training.runs[training.at(minute) : training.at(minute) + 40] = False
+    watching = Watching(Played({1: training}))
+    watching.until(1195)
+    assert watching.played.told == []
+
+
+def test_what_is_over_is_told_to_be_over_and_does_not_flicker():
+    watching = Watching(Played({1: throttled(stop_s=AT_S + 240)}))
+    assert 1 in watching.until(AT_S + 230)
+    seconds = range(AT_S + 240, 1195, 30)
+    causes = [[told.cause for told in watching.until(second).values()] for second in seconds]
+    assert sum(a != b for a, b in pairwise(causes)) <= 1
+
+
+def test_trainings_that_are_well_are_told_nothing_of():
+    trainings = {job: well(seed=job) for job in range(1, 9)}
+    for job, training in trainings.items():  # GPUs differ for ever
+        training.clock *= 1 + 0.01 * np.random.default_rng(job).standard_normal((8, 1))
+    watching = Watching(Played(trainings))
+    watching.until(1195)
+    assert watching.played.told == []
+    assert watching.watch.shown.watched == 8
+
+
+def test_a_job_that_ends_takes_its_verdict_along():
+    watching = Watching(Played({1: throttled()}))
+    watching.until(AT_S + 180)
+    watching.played.over.add(1)
+    assert watching.until(AT_S + 190) == {}
+    assert watching.played.told[-1].over_s == START_S + AT_S + 185
+
+
+def test_jobs_that_share_gpus_are_not_watched():
+    played = Played({1: throttled()})
+    live = played.live
+
+    def shared():
+        nodes = live()
+        for node in nodes.values():
+            device = next(iter(node.devices))
+            object.__setattr__(node.devices[device], "jobs", (1, 9))
+        return nodes
+
+    played.live = shared
+    watching = Watching(played)
+    assert watching.until(AT_S + 180) == {}
+    assert watching.watch.shown.watched == 0
+
+
+def accused_by(*users: str) -> Watching:
+    """One job after the other on the same GPUs, of which GPU 5 is slow; the last job finds it well."""
+    trainings = {job: throttled(at_s=150, seed=job) for job in range(1, len(users) + 1)}
+    for training in trainings.values():
+        training.n_bins = 420
+    well_there = len(users) + 1
+    trainings[well_there] = well(seed=77)
+    named = dict(enumerate((*users, "dave"), 1))
+    starts = {job: 430 * (job - 1) for job in trainings}
+    return Watching(Played(trainings, users=named, starts=starts, same_nodes=True))
+
+
+def test_a_gpu_that_slows_jobs_of_several_users_is_a_suspect_until_others_are_well_there():
+    watching = accused_by("alice", "bob", "bob")
+    watching.until(2 * 430)
+    assert watching.watch.shown.suspects == []
+    watching.until(3 * 430)
+    (suspect,) = watching.watch.shown.suspects
+    assert (suspect.node, suspect.device, suspect.jobs, suspect.users) == ("n1", "GPU-005", 3, 2)
+    assert suspect.next_step.startswith("scontrol update nodename=n1 state=drain")
+    watching.until(3 * 430 + 900)
+    assert watching.watch.shown.suspects == []
+
+
+def test_one_users_jobs_make_no_suspect():
+    watching = accused_by("alice", "alice", "alice")
+    watching.until(3 * 430)
+    assert {told.verdict.cause for told in watching.played.told} == {"slow or failing"}
+    assert watching.watch.shown.suspects == []
