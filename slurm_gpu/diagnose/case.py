@@ -9,11 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_gpu.diagnose.peers import Groups, infer_groups
-from slurm_gpu.diagnose.phases import Phases, phases, surely_active, without_offsets
+from slurm_gpu.diagnose.phases import Phases, in_passing, phases, surely_active, without_offsets
 from slurm_gpu.diagnose.robust import Matrix, median
 from slurm_gpu.diagnose.series import HOST_METRICS, Metric, Series, Worker
 from slurm_gpu.diagnose.signals import LEAST_BLOCKS, Deviation, Signal, all_deviations, blocks
 from slurm_gpu.diagnose.verdict import Cause, Evidence, Verdict
+
+_PASSING_S = 45.0
+"""What lasts no longer is no slowness."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,6 +205,10 @@ def build_case(series: Series, groups: Groups | None, rules: Rules, running: boo
     if groups is None:
         groups = infer_groups(seen, found.active)
     signals, n_bins = blocks(seen, surely_active(found, seen))
+    least = round(_PASSING_S / (n_bins * seen.width_s)) + 1
+    if least > 1 and seen.n_bins >= 2 * least * n_bins:
+        passing = in_passing(found, n_bins, least)
+        signals = {signal: np.where(passing, np.nan, rows) for signal, rows in signals.items()}
     return Case(
         series=seen,
         groups=groups,

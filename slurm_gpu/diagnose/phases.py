@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.diagnose.robust import Matrix, median, middle, quantile
+from slurm_gpu.diagnose.robust import Matrix, median, middle, quantile, sigma, smooth
 from slurm_gpu.diagnose.series import Metric, Series
 
 OFFSET_S = 2.0
@@ -23,6 +23,7 @@ _IDLE_POWER = 0.12
 """Of the limit: about what a GPU takes that does nothing."""
 _READ_TOGETHER = (Metric.TENSOR, Metric.SM_ACTIVE, Metric.POWER, Metric.NVLINK, Metric.PCIE)
 _LONGEST_HELD_S = 15.0
+_LESS = 0.07
 _WELL_ROUNDED = 10.0
 """Steps of rounding that a link must carry for its traffic to tell anything."""
 _QUIET_LINKS = 0.1
@@ -125,6 +126,22 @@ def surely_active(found: Phases, series: Series) -> NDArray[np.bool_]:
     known = np.isfinite(found.activity)
     paused = np.pad((~found.active & known).astype(np.float64), near)
     return np.asarray(found.active & (np.convolve(paused, np.ones(2 * near + 1), "valid") < 0.5))
+
+
+def in_passing(found: Phases, n: int, least: int) -> NDArray[np.bool_]:
+    """Blocks of `n` bins (n_bins // n,) in which the job does less than usual for fewer than `least` of them.
+
+    It stumbles, or a pause begins that does not show as one yet: what differs is who reads its counters when.
+    """
+    level = median(smooth(np.where(found.active, found.of, np.nan), n).T)
+    usual = middle(level)
+    with np.errstate(invalid="ignore"):
+        low = level < usual - max(_LESS * usual, 3.0 * sigma(level))
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], low, [False]]).astype(int)))
+    passing = np.zeros(len(level), dtype=bool)
+    for first, stop in zip(edges[::2], edges[1::2], strict=True):
+        passing[first:stop] = stop - first < least
+    return passing
 
 
 def held_s(series: Series) -> float:
