@@ -154,8 +154,16 @@ def test_hostile_names_are_text_and_do_nothing(job_tab: Callable[[World], Tab]):
     assert tab.said == []
 
 
+def test_what_happened_is_told_in_words(job_tab: Callable[[World], Tab]):
+    event = {"at_s": NOW_S, "node": "n1", "kind": "xid", "data": {"code": 79, "device": "GPU-a"}}
+    tab = job_tab(world_of(run_of("200", events=[event])))
+    assert "code 79, device GPU-a" in tab.page.inner_text("#events")
+
+
 def test_nothing_is_wider_than_the_screen(job_tab: Callable[[World], Tab]):
-    tab = job_tab(world_of(run_of("200")))
+    data = {"of": "GPU-" + 12 * "0123456789", "code": 79}
+    event = {"at_s": NOW_S, "node": "n1", "kind": "xid", "data": data}
+    tab = job_tab(world_of(run_of("200", events=[event], nodes="n[" + 90 * "1,3," + "5]")))
     for width in (1280, 390):
         tab.page.set_viewport_size({"width": width, "height": 800})
         assert tab.page.evaluate("document.documentElement.scrollWidth") <= width

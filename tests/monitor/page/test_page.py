@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.monitor.page.conftest import Tab
-from tests.monitor.page.madeup import GAP, HOSTILE, World, make_world
+from tests.monitor.page.madeup import GAP, HELD, HOSTILE, SHARED, World, make_world
 from tests.monitor.page.test_squares import job_on, small
 
 
@@ -244,7 +244,64 @@ def test_free_gpus_are_counted_by_type_and_the_queue_by_reason(opened: Callable[
     queue = tab.page.inner_text("#queue")
     assert "3 jobs wait for 12 GPUs." in queue
     assert "others come first" in queue
-    assert "dave · 256 GPUs" in tab.page.inner_text("#reservations")
+    assert "dave · 256 × h100" in tab.page.inner_text("#reservations")
+
+
+def test_reservations_lie_in_the_calendar_where_their_time_is(opened: Callable[..., Tab]):
+    """The calendar begins with today, as the viewer's clock has it."""
+    world = small()
+    midnight_s, hour_s = world.as_of_s // 86400 * 86400, 3600
+    spans = {"carol": (24, 48), "dave": (36, 48)}
+    world.reservations = [
+        {"user": user, "gpus": 8, "gpu_type": "h100", "nodes": None, "trouble": None, "state": "approved",
+         "start_s": midnight_s + first * hour_s, "end_s": midnight_s + last * hour_s}
+        for user, (first, last) in spans.items()
+    ]  # fmt: skip
+    tab = opened(world, timezone_id="UTC").ready()
+    track = tab.page.locator("#reservations .track").first.bounding_box()
+    for piece, (first, last) in zip(
+        tab.page.locator("#reservations .track i").all(), spans.values(), strict=True
+    ):
+        box = piece.bounding_box()
+        assert (box["x"] - track["x"]) / track["width"] == pytest.approx(first / 48, abs=0.01)
+        assert box["width"] / track["width"] == pytest.approx((last - first) / 48, abs=0.01)
+
+
+def test_an_operator_goes_from_all_jobs_to_their_own_and_back(opened: Callable[..., Tab]):
+    world = small()
+    for job in world.jobs.values():
+        job["user"] = "bob"
+    world.jobs[200]["user"] = "alice"
+    tab = opened(world).ready()
+    assert tab.page.locator("#attention").is_visible()
+    tab.drawn_after(lambda: tab.page.get_by_role("button", name="My jobs").click())
+    lit = "return [...start.squares.lit.keys()].filter((square) => start.squares.lit[square]);"
+    assert tab.ask(lit) == [12, 13]
+    assert tab.page.locator("#attention").is_hidden()
+    assert tab.page.locator("#mine").is_visible()
+    assert tab.page.evaluate("location.search") == "?view=mine"
+    tab.drawn_after(lambda: tab.page.get_by_role("button", name="All jobs").click())
+    assert tab.ask("return start.squares.lit;") is None
+
+
+def test_one_click_leads_from_what_needs_attention_to_its_job(opened: Callable[..., Tab]):
+    world = small()
+    world.flags = [
+        {"job_id": 200, "id": "200", "user": "alice", "concern": "held_idle", "squares": [[12, 13]],
+         "since_s": world.as_of_s - 600, "coverage": 1.0},
+    ]  # fmt: skip
+    tab = opened(world, "?view=all").ready()
+    tab.page.locator("#attention").get_by_role("link", name="200").click()
+    tab.page.wait_for_url("**/job?id=200")
+
+
+def test_on_paper_squares_are_dark_on_light_and_nothing_to_click_is_left(opened: Callable[..., Tab]):
+    light = opened(small()).ready()
+    dark = opened(small(), color_scheme="dark").ready()
+    dark.drawn_after(lambda: dark.page.emulate_media(media="print", color_scheme="dark"))
+    assert dark.middle(4) == light.middle(4)
+    assert dark.page.locator("#controls").is_hidden()
+    assert dark.page.locator("#base").is_visible()
 
 
 def test_when_gpus_free_is_a_colour_of_its_own(opened: Callable[..., Tab]):
@@ -255,6 +312,27 @@ def test_when_gpus_free_is_a_colour_of_its_own(opened: Callable[..., Tab]):
     octets = tab.ask("return [start.squares.octets[0], start.squares.octets[104 - 100]];")
     assert octets == [0, GAP], "free is free now; without a time limit nobody knows"
     assert tab.page.evaluate("location.search") == "?metric=frees"
+
+
+def test_the_legend_says_what_each_way_to_draw_a_square_means(opened: Callable[..., Tab]):
+    world = small()
+    tab = opened(world).ready()
+
+    def below(percent: int) -> int:
+        pairs = zip(world.frames["state"], world.frames["util"], strict=True)
+        return sum(state in (HELD, SHARED) and octet < percent for state, octet in pairs)
+
+    def legend() -> str:
+        return str(tab.page.inner_text("#legend")).replace("\u00a0", " ").replace("\n", " ")
+
+    for words in ("0 %", "100 %", "not measured", "out of service", "of one job"):
+        assert words in legend()
+    assert legend().endswith(f"held, under 10 %: {below(10)}")
+    tab.drawn_after(lambda: tab.page.fill("#under", "60"))
+    assert legend().endswith(f"held, under 60 %: {below(60)}")
+    assert below(10) < below(60)
+    tab.drawn_after(lambda: tab.page.select_option("#metric", "state"))
+    assert "free held shared by several jobs" in legend()
 
 
 def test_the_scale_is_told_apart_without_red_and_green(opened: Callable[..., Tab]):
@@ -270,6 +348,35 @@ def test_the_scale_is_told_apart_without_red_and_green(opened: Callable[..., Tab
         steps = [after - before for before, after in itertools.pairwise(light)]
         assert all(step < -0.02 for step in steps) or all(step > 0.02 for step in steps)
         assert abs(light[0] - below) > 0.08
+
+
+_CONTRAST = """(names) => {
+  const style = getComputedStyle(document.documentElement);
+  const part = (value) => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
+  const light = (name) => {
+    const text = style.getPropertyValue(name).trim();
+    const parts = [1, 3, 5].map((at) => part(parseInt(text.slice(at, at + 2), 16) / 255));
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2] + 0.05;
+  };
+  const ratio = ([one, other]) => Math.max(light(one) / light(other), light(other) / light(one));
+  return names.map(ratio);
+}"""
+_TEXT = [
+    *((ink, ground) for ink in ("--ink", "--muted", "--accent") for ground in ("--page", "--surface")),
+    *(("--ink", ground) for ground in ("--warn-ground", "--quiet")),
+    *(("--warn", "--page"), ("--surface", "--accent"), ("--surface", "--ink")),
+]
+_DRAWN = [(ink, "--surface") for ink in ("--hollow", "--hatch", "--plate", "--edge", "--ring", "--line")]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_and_marks_can_be_told_from_their_ground(opened: Callable[..., Tab], scheme: str):
+    """As WCAG 2.2 asks at AA: 4.5 to 1 for text (1.4.3), 3 to 1 for marks and controls (1.4.11)."""
+    tab = opened(small(), color_scheme=scheme).ready()
+    text = dict(zip(_TEXT, tab.page.evaluate(_CONTRAST, _TEXT), strict=True))
+    drawn = dict(zip(_DRAWN, tab.page.evaluate(_CONTRAST, _DRAWN), strict=True))
+    assert {pair: ratio for pair, ratio in text.items() if ratio < 4.5} == {}
+    assert {pair: ratio for pair, ratio in drawn.items() if ratio < 3} == {}
 
 
 def test_without_javascript_there_is_a_still_picture(opened: Callable[..., Tab]):
@@ -303,5 +410,10 @@ def test_an_empty_cluster_is_said_to_be_one(opened: Callable[..., Tab]):
     world.frames = {name: bytearray() for name in world.frames}
     world.jobs, world.flags = {}, []
     tab = opened(world)
-    tab.page.locator("#empty", has_text="no GPUs").wait_for()
+    told = tab.page.locator("#empty", has_text="no GPUs")
+    told.wait_for()
+    box = told.bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    assert tab.page.evaluate(f"document.elementFromPoint({x}, {y}).id") == "empty", "nothing lies on it"
+    assert tab.page.locator("#controls").is_hidden(), "there is nothing to choose"
     assert tab.said == []

@@ -1,5 +1,6 @@
 """One square per GPU, in a real browser: what each way to draw it means, and how it is reached."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -135,6 +136,40 @@ def test_squares_of_one_job_are_joined_and_others_are_not(tab: Tab):
     assert between(13) == surface == between(_BELOW)
 
 
+def test_a_job_of_four_squares_has_no_hole_in_its_middle(opened: Callable[..., Tab]):
+    world = small()
+    for square in (0, 1, 4, 5):
+        world.frames["state"][square] = HELD
+        world.jobs.pop(100 + square, None)
+    world.jobs[201] = job_on(201, [[0, 1], [4, 5]])
+    tab = opened(world).ready()
+    hole = tab.ask(
+        "const s = start.squares, [x, y] = s.corner(5), line = s.places.line;"
+        "const { data } = s.base.getContext('2d').getImageData(x - line, y - line, line, line);"
+        "return [...new Uint32Array(data.buffer)].every((pixel) => pixel === s.inks.clear.plate);"
+    )
+    assert hole
+
+
+def test_what_is_lit_has_one_line_around_all_of_it(tab: Tab):
+    """Also at the edge of the picture; and none between two squares that are both lit."""
+    tab.drawn_after(lambda: tab.page.fill("#find", "n8"))
+
+    def drawn(at: str) -> bool:
+        return bool(
+            tab.ask(
+                "const s = start.squares, side = s.zoom.pitch - s.places.line, half = side >> 1;"
+                f"const [x, y] = {at};"
+                "return [...s.over.getContext('2d').getImageData(x, y, 1, 1).data].some(Boolean);"
+            )
+        )
+
+    last, first = "s.corner(63)", "s.corner(56)"
+    assert drawn(f"[{first}[0] - 1, {first}[1] + half]")
+    assert drawn(f"[{last}[0] + half, Math.min({last}[1] + side, s.over.height - 1)]")
+    assert not drawn(f"[{first}[0] + side, {first}[1] + half]")
+
+
 def test_the_pointer_is_told_of_the_square_below_it(tab: Tab):
     x, y, side = tab.corner(12)
     box = tab.page.locator("#over").bounding_box()
@@ -142,7 +177,7 @@ def test_the_pointer_is_told_of_the_square_below_it(tab: Tab):
     tip = tab.page.locator("#tip")
     tip.wait_for()
     assert "n5 GPU 4" not in tip.inner_text()
-    for words in ("GPU 4", "Utilisation: 50\u00a0%", "job 200 of alice, 2 GPUs"):
+    for words in ("GPU 4", "Utilisation: 50\u00a0%", "job 200 of alice, 2 GPUs", "has no time limit"):
         assert words in tip.inner_text()
     tab.page.mouse.move(box["x"] + x + side / 2, box["y"] - 30)
     tip.wait_for(state="hidden")
@@ -162,6 +197,71 @@ def test_each_square_is_found_at_its_place(tab: Tab):
     assert tab.ask(hit) == []
     tab.drawn_after(lambda: tab.page.get_by_role("button", name="Closer").click())
     assert tab.ask(hit) == []
+
+
+def test_zones_hold_racks_and_racks_hold_nodes(opened: Callable[..., Tab]):
+    """No box of one crosses that of another, whatever the width."""
+    tab = opened(make_world(n_nodes=24, n_zones=3, n_racks=2)).ready()
+    boxes = """
+      const { places, cluster: { flat } } = start.squares, side = places.pitch - places.line;
+      const around = (nodes) => {
+        const some = nodes.flatMap(({ first, n }) => Array.from({ length: n }, (_, k) => first + k));
+        const x = some.map((square) => places.x[square]), y = some.map((square) => places.y[square]);
+        return [Math.min(...x), Math.min(...y), Math.max(...x) + side, Math.max(...y) + side];
+      };
+      return [
+        flat.zones.map((zone) => around(zone.racks.flatMap((rack) => rack.members))),
+        flat.zones.flatMap((zone) => zone.racks.map((rack) => around(rack.members))),
+        flat.nodes.map((node) => around([node])),
+      ];"""
+    for width in (1280, 390):
+        tab.drawn_after(lambda width=width: tab.page.set_viewport_size({"width": width, "height": 800}))
+        zones, racks, nodes = tab.ask(boxes)
+        assert [len(zones), len(racks), len(nodes)] == [3, 6, 24]
+        for level in (zones, racks, nodes):
+            for one, other in itertools.combinations(level, 2):
+                apart = one[2] < other[0] or other[2] < one[0] or one[3] < other[1] or other[3] < one[1]
+                assert apart
+
+
+def test_a_click_says_what_a_square_is_and_two_open_its_job(opened: Callable[..., Tab]):
+    tab = opened(small()).ready()
+    x, y, side = tab.corner(12)
+    box = tab.page.locator("#over").bounding_box()
+    middle = box["x"] + x + side / 2, box["y"] + y + side / 2
+    tab.page.mouse.click(*middle)
+    assert "Job 200 of alice" in tab.page.inner_text("#focused")
+    assert tab.page.locator("#focused").get_by_role("link", name="Open job 200").is_visible()
+    tab.page.mouse.dblclick(*middle)
+    tab.page.wait_for_url("**/job?id=200")
+
+
+def test_the_wheel_with_ctrl_and_keys_zoom_and_the_point_stays(tab: Tab):
+    x, y, side = tab.corner(20)
+    box = tab.page.locator("#over").bounding_box()
+    tab.page.mouse.move(box["x"] + x + side / 2, box["y"] + y + side / 2)
+    tab.page.keyboard.down("Control")
+    tab.drawn_after(lambda: tab.page.mouse.wheel(0, -100))
+    tab.page.keyboard.up("Control")
+    closer_x, closer_y, closer_side = tab.corner(20)
+    assert closer_side > side
+    assert closer_x < x + side / 2 < closer_x + closer_side
+    assert closer_y < y + side / 2 < closer_y + closer_side
+    tab.page.focus("#frame")
+    for key, wanted in (("0", side), ("+", closer_side), ("-", side)):
+        tab.drawn_after(lambda key=key: tab.page.keyboard.press(key))
+        assert tab.corner(20)[2] == wanted
+
+
+def test_a_threshold_on_p25_is_in_the_address(opened: Callable[..., Tab]):
+    """What is asked of a job's whole run so far, not of now."""
+    world = small()
+    world.frames["p25_util"][:] = bytes([GAP]) * world.n
+    for square, p25 in ((12, 70), (13, 20), (_ABOVE, 100)):
+        world.frames["p25_util"][square] = p25
+    tab = opened(world, "?metric=p25_util&under=50").ready()
+    assert tab.page.input_value("#metric") == "p25_util"
+    assert _ringed(tab) == {13}
 
 
 def test_arrow_keys_move_the_focus_and_say_where_it_is(tab: Tab):

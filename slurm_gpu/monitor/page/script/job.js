@@ -3,6 +3,7 @@
 import { chart, seriesOf, seriesTitle } from "./charts.js";
 import { byId, fill, make, say, table } from "./element.js";
 import { inks as readInks } from "./paint.js";
+import { DARK } from "./scale.js";
 import { WireError, json, now_s } from "./wire.js";
 import * as words from "./words.js";
 
@@ -11,7 +12,7 @@ const natural = new Intl.Collator("en", { numeric: true });
 const RUNNING = ["RUNNING", "COMPLETING", "SUSPENDED"];
 
 const id = new URLSearchParams(location.search).get("id") ?? "";
-const dark = matchMedia("(prefers-color-scheme: dark)");
+const dark = matchMedia(DARK);
 let inks = colours(), runs = [], courses = [], flags = [], drawing = [], shown = null;
 
 function colours() {
@@ -147,8 +148,14 @@ function showEvents(run) {
   byId("events").hidden = !events.length;
   fill(byId("events").querySelector("div"), table(["When", "Node", "What", "Told"], events.map((event) => [
     words.moment(event.at_s, now_s(), true), make("bdi", {}, event.node), make("bdi", {}, event.kind.replaceAll("_", " ")),
-    make("bdi", {}, event.data ? JSON.stringify(event.data) : ""),
+    make("bdi", {}, inWords(event.data)),
   ]), "Events"));
+}
+
+// What came with an event: `code 79, device GPU-a`.
+function inWords(data) {
+  const told = (value) => (typeof value === "object" ? JSON.stringify(value) : String(value));
+  return Object.entries(data ?? {}).map(([name, value]) => `${name.replaceAll("_", " ")} ${told(value)}`).join(", ");
 }
 
 byId("runs").addEventListener("change", (event) => {

@@ -67,6 +67,7 @@ export class Painter {
     const onRight = alike(right[square]), onBelow = alike(below[square]);
     if (onRight) block(pixels, width, height, x + side, y, line, side, tone.plate);
     if (onBelow) block(pixels, width, height, x, y + side, side, line, tone.plate);
+    if (onRight && onBelow && alike(below[right[square]])) block(pixels, width, height, x + side, y + side, line, line, tone.plate);
     if (side < EDGED) return;
     const thick = side >> 4 || 1;
     const reach = side + (onRight ? line : 0), depth = side + (onBelow ? line : 0);

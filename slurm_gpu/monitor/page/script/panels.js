@@ -98,7 +98,7 @@ export function reservations(place, told, now_s) {
     piece.style.width = `${Math.max(0, share(end_s) - share(start_s))}%`;
     const what = one.state === "requested" ? "asked for" : one.state === "active" ? "now" : "";
     return make("div", { class: "row" },
-      make("p", {}, make("span", {}, make("bdi", {}, one.user), ` · ${words.counts(one.gpus, "GPU")}`, one.gpu_type ? [" ", make("bdi", {}, one.gpu_type)] : null),
+      make("p", {}, make("span", {}, make("bdi", {}, one.user), " · ", one.gpu_type ? [`${words.count(one.gpus)} × `, make("bdi", {}, one.gpu_type)] : words.counts(one.gpus, "GPU")),
         make("span", {}, what)),
       make("p", { class: "aside" }, make("span", {}, `${words.moment(start_s, now_s)} – ${words.moment(end_s, now_s)}`), make("span", {}, make("bdi", {}, one.nodes ?? ""))),
       make("div", { class: "track", "aria-hidden": "true" }, piece),

@@ -4,6 +4,9 @@
 // Anchors go through OKLab, where equal steps look equal. A colour is a number as a canvas' ImageData holds it
 // on a little-endian machine: 0xAABBGGRR.
 
+// Where colours are those for dark ground: paper is light.
+export const DARK = "screen and (prefers-color-scheme: dark)";
+
 const SEQUENTIAL = {
   light: ["#ebe0b4", "#a6cbab", "#53a2a9", "#2a6a94", "#1f2c62"],
   dark: ["#33427f", "#2d7397", "#3aa396", "#98cf86", "#fbf2a8"],

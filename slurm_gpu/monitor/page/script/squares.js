@@ -2,7 +2,7 @@
 
 import { arrange, neighbour, squareAt } from "./layout.js";
 import { Painter, inks } from "./paint.js";
-import { css } from "./scale.js";
+import { DARK, css } from "./scale.js";
 
 const MOST_ZOOM = 16, STEP = 1.6, NUMBERS_FROM = 26; // pixels of the page from which a square bears its number
 const FEW_LIT = 600;   // so many are framed as well
@@ -26,7 +26,7 @@ export class Squares {
     this.marked = false;    // whether anything is on the upper canvas
     this.pending = 0;
     this.drawn = 0;
-    this.inks = inks(matchMedia("(prefers-color-scheme: dark)").matches);
+    this.inks = inks(matchMedia(DARK).matches);
     listen(this);
   }
 
@@ -124,12 +124,12 @@ export class Squares {
     if (this.lit !== null) {
       const some = [];
       for (let square = 0; square < this.lit.length && some.length <= FEW_LIT; square++) if (this.lit[square]) some.push(square);
-      if (some.length <= FEW_LIT) this.outline(some, css(this.inks.accent), 2 * unit, unit);
+      if (some.length <= FEW_LIT) this.contour(some, css(this.inks.accent), 2 * unit);
     }
     const looked = this.hover >= 0 ? this.hover : this.focus;
     if (looked >= 0) {
       const jobs = this.cluster.jobsAt(looked);
-      if (jobs.length) this.outline(this.cluster.squaresOf(jobs[0]), css(this.inks.ink), unit, 0);
+      if (jobs.length) this.contour(this.cluster.squaresOf(jobs[0]), css(this.inks.ink), unit);
       this.outline([looked], css(this.inks.ink), 2 * unit, unit);
     }
     if (this.focus >= 0 && this.focus !== looked) this.outline([this.focus], css(this.inks.accent), 2 * unit, unit);
@@ -144,6 +144,30 @@ export class Squares {
     for (const square of some) {
       const [x, y] = this.corner(square);
       above.rect(x - away - width / 2, y - away - width / 2, side + 2 * away + width, side + 2 * away + width);
+    }
+    above.stroke();
+  }
+
+  // Around what lies together of these squares: a side is drawn where the square beyond it is none of them.
+  contour(some, colour, width) {
+    const { above, places, over } = this, side = this.zoom.pitch - places.line, among = new Set(some), away = width / 2;
+    const within = (value, size) => Math.min(size - away, Math.max(away, value)); // all of a line at the edge is seen
+    const x = (value) => within(value, over.width), y = (value) => within(value, over.height);
+    this.marked = true;
+    above.strokeStyle = colour;
+    above.lineWidth = width;
+    above.lineCap = "square";
+    above.beginPath();
+    for (const square of some) {
+      const [atX, atY] = this.corner(square), beyond = (sides) => !among.has(sides[square]);
+      const [left, right, top, bottom] = [x(atX - away), x(atX + side + away), y(atY - away), y(atY + side + away)];
+      const lines = [[places.left, left, top, left, bottom], [places.right, right, top, right, bottom],
+        [places.above, left, top, right, top], [places.below, left, bottom, right, bottom]];
+      for (const [sides, fromX, fromY, toX, toY] of lines) {
+        if (!beyond(sides)) continue;
+        above.moveTo(fromX, fromY);
+        above.lineTo(toX, toY);
+      }
     }
     above.stroke();
   }

@@ -19,7 +19,7 @@ const OLD_S = 60;                  // a state that is older is told to be old
 const FIRST_METRIC = "util", TENTH = "10"; // of percent
 const LEAST_HEIGHT = 320, MOST_HEIGHT = 1400;
 
-const dark = matchMedia("(prefers-color-scheme: dark)");
+const dark = matchMedia(scale.DARK);
 const cluster = new Cluster();
 const given = address.read();
 const chosen = { metric: given.metric ?? FIRST_METRIC, under: given.under, view: given.view, find: given.find ?? "" };
@@ -68,6 +68,7 @@ function take(what) {
     lay();
     document.title = `GPUs of ${cluster.flat.cluster}`;
     say(byId("cluster"), cluster.flat.cluster);
+    byId("map").classList.toggle("none", cluster.flat.n === 0);
     byId("empty").hidden = cluster.flat.n > 0;
     say(byId("empty"), cluster.flat.n > 0 ? "" : "Slurm knows of no GPUs here.");
   }
