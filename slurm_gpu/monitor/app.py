@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from starlette.applications import Starlette
@@ -39,23 +39,28 @@ def make_app(site: Site, more: Sequence[BaseRoute] = ()) -> Starlette:
 
 
 async def _not_signed_in(_: Request, error: NotSignedInError) -> Response:
-    return JSONResponse({"error": str(error)}, 401)
+    return _refused(str(error), 401)
 
 
 async def _wrong(_: Request, error: UsageError) -> Response:
-    return JSONResponse({"error": str(error)}, 400)
+    return _refused(str(error), 400)
 
 
 async def _unknown(_: Request, error: NotFoundError) -> Response:
-    return JSONResponse({"error": str(error)}, 404)
+    return _refused(str(error), 404)
 
 
 async def _away(_: Request, error: OutsideError) -> Response:
-    return JSONResponse({"error": str(error)}, 503, headers={"Retry-After": str(RETRY_AFTER_S)})
+    return _refused(str(error), 503, {"Retry-After": str(RETRY_AFTER_S)})
 
 
 async def _http_error(request: Request, error: HTTPException) -> Response:
     why = error.detail
     if error.status_code in (404, 405) and "endpoint" not in request.scope:
         why = f"slurm-gpuweb {slurm_gpu.__version__} has no {request.method} {request.scope['path']}"
-    return JSONResponse({"error": why}, error.status_code, headers=error.headers)
+    return _refused(why, error.status_code, error.headers)
+
+
+def _refused(why: str, status: int, more: Mapping[str, str] | None = None) -> Response:
+    """No cache may tell it to anybody else, nor to the same once they have signed in."""
+    return JSONResponse({"error": why}, status, {"Cache-Control": "no-store", **(more or {})})

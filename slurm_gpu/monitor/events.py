@@ -21,6 +21,11 @@ STREAM_S = 1800.0
 """Then the browser comes again by itself, and shows whether it is still signed in."""
 STREAMS = 2000
 STREAMS_OF_A_USER = 256
+_HEADERS = (
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"private, no-store"),
+    (b"x-accel-buffering", b"no"),
+)
 
 
 async def _until_gone(stream: Coroutine[Any, Any, None], receive: Receive) -> None:
@@ -64,6 +69,10 @@ class Events:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Tell each new state until the client leaves."""
         user = self._viewer_of(HTTPConnection(scope)).user
+        if scope["method"] == "HEAD":
+            await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
+            await send({"type": "http.response.body", "body": b""})
+            return
         if self._open[user] >= STREAMS_OF_A_USER or self._open.total() >= STREAMS:
             raise HTTPException(
                 503, "too many streams of events are open; close a page", {"Retry-After": "10"}
@@ -77,12 +86,7 @@ class Events:
                 del self._open[user]
 
     async def _stream(self, send: Send) -> None:
-        headers = [
-            (b"content-type", b"text/event-stream"),
-            (b"cache-control", b"private, no-store"),
-            (b"x-accel-buffering", b"no"),
-        ]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
         version: int | None = None
         until = self._monotonic() + STREAM_S
         while self._monotonic() < until and not self._board.stopping:

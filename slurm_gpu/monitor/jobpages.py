@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.types import Receive, Scope, Send
@@ -18,6 +17,7 @@ from slurm_gpu.monitor.answer import CSV, JSON, Answer, Header
 from slurm_gpu.monitor.csvfile import runs_csv, timelines_csv, windows_csv
 from slurm_gpu.monitor.percentiles import by_device, of_records, to_json
 from slurm_gpu.monitor.told import dump
+from slurm_gpu.monitor.turns import Turns
 from slurm_gpu.monitor.viewer import Flavour, ViewerOf
 from slurm_gpu.monitor.visible import visible, visible_timeline
 
@@ -52,9 +52,10 @@ class JobPage:
         connect: Callable[[], AbstractContextManager[JobSource]],
         viewer_of: ViewerOf,
         wall: Callable[[], float],
+        turns: Turns,
     ) -> None:
         self._name, self._tell, self._connect = name, tell, connect
-        self._viewer_of, self._wall = viewer_of, wall
+        self._viewer_of, self._wall, self._turns = viewer_of, wall, turns
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -74,7 +75,7 @@ class JobPage:
                 body = self._tell(source, job, viewer.flavour, asked)
             return Answer(body, CSV if asked == "csv" else JSON, headers)
 
-        answer = await run_in_threadpool(make)
+        answer = await self._turns.run(viewer.user, make)
         await answer(scope, receive, send)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 from starlette.types import Receive, Scope, Send
 
@@ -19,6 +18,7 @@ from slurm_gpu.errors import OutsideError, UsageError
 from slurm_gpu.monitor.answer import JSON, Answer
 from slurm_gpu.monitor.board import Board
 from slurm_gpu.monitor.told import dump
+from slurm_gpu.monitor.turns import Turns
 from slurm_gpu.monitor.viewer import ViewerOf
 
 MOST_FORECASTS = 20
@@ -50,8 +50,10 @@ class Me:
         connect: Callable[[], AbstractContextManager[OwnSource]],
         viewer_of: ViewerOf,
         clock: Clock,
+        turns: Turns,
     ) -> None:
         self._board, self._connect, self._viewer_of, self._clock = board, connect, viewer_of, clock
+        self._turns = turns
         self._lock = threading.Lock()
         self._kept: dict[int, tuple[float, _Said]] = {}
         self._limits: dict[str, tuple[float, Quota]] = {}
@@ -65,7 +67,9 @@ class Me:
             (job for job in jobs if job.state == "PENDING" and viewer.own.owns(job.user, job.uid)),
             key=lambda job: (job.submit_s or 0, job.job_id),
         )[:MOST_FORECASTS]
-        waits, quota = await run_in_threadpool(lambda: (self._waits(waiting), self._quota(viewer.user)))
+        waits, quota = await self._turns.run(
+            viewer.user, lambda: (self._waits(waiting), self._quota(viewer.user))
+        )
         told = {
             "user": viewer.user,
             "operator": viewer.operator,

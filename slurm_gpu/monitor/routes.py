@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from starlette.types import ASGIApp
@@ -18,6 +18,7 @@ from slurm_gpu.monitor.jobpages import JobPage, JobSource
 from slurm_gpu.monitor.listing import Listing, Make, Told
 from slurm_gpu.monitor.me import Me, OwnSource
 from slurm_gpu.monitor.schemas import Schema
+from slurm_gpu.monitor.turns import Turns
 from slurm_gpu.monitor.viewer import ViewerOf
 
 
@@ -33,6 +34,7 @@ class Site:
     viewer_of: ViewerOf
     connect: Callable[[], AbstractContextManager[Details]]
     clock: Clock
+    turns: Turns = field(default_factory=Turns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ def _told(name: str, make: Make, *, for_all: bool = False) -> Callable[[Site], A
 
 
 def _of_job(name: str, tell: jobpages.Tell) -> Callable[[Site], ASGIApp]:
-    return lambda site: JobPage(name, tell, site.connect, site.viewer_of, site.clock.wall)
+    return lambda site: JobPage(name, tell, site.connect, site.viewer_of, site.clock.wall, site.turns)
 
 
 def _job_route(path: str, summary: str, name: str, tell: jobpages.Tell, schema: Schema) -> ApiRoute:
@@ -131,7 +133,7 @@ ROUTES = (
     ApiRoute(
         "/api/v1/me",
         "Who is signed in, their limits with what is used, and forecasts for their jobs that wait.",
-        lambda site: Me(site.board, site.connect, site.viewer_of, site.clock),
+        lambda site: Me(site.board, site.connect, site.viewer_of, site.clock, site.turns),
         ((JSON, schemas.ME),),
     ),
     ApiRoute(

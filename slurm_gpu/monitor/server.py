@@ -20,6 +20,8 @@ _BACKLOG = 1024
 _STOP_WITHIN_S = 2
 _REQUEST_WITHIN_S = 10.0
 """So long a client may take to say what it wants, from when it connected or began to say it."""
+_BODY_WITHIN_S = 15.0
+"""So long what it sends besides may take; whoever waits for that has answered 408 by then."""
 _UNREAD_MS = 60_000
 """Whose answer cannot be sent on for so long has gone, or does not want it."""
 _CONNECTIONS = 4000
@@ -34,7 +36,7 @@ class ImpatientProtocol(HttpToolsProtocol):
         """Begin a connection."""
         super().connection_made(transport)
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_MS)
-        self._await_request()
+        self._await_request(_REQUEST_WITHIN_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End a connection."""
@@ -45,15 +47,21 @@ class ImpatientProtocol(HttpToolsProtocol):
         """A request begins, perhaps the next one on this connection."""
         super().on_message_begin()
         if self._timer is None:
-            self._await_request()
+            self._await_request(_REQUEST_WITHIN_S)
 
     def on_headers_complete(self) -> None:
-        """It is known what the client wants."""
+        """It is known what the client wants; a body may follow, whether or not anybody wants that."""
         self._got_request()
+        self._await_request(_BODY_WITHIN_S)
         super().on_headers_complete()
 
-    def _await_request(self) -> None:
-        self._timer = self.loop.call_later(_REQUEST_WITHIN_S, self.transport.abort)
+    def on_message_complete(self) -> None:
+        """All has come."""
+        self._got_request()
+        super().on_message_complete()
+
+    def _await_request(self, within_s: float) -> None:
+        self._timer = self.loop.call_later(within_s, self.transport.abort)
 
     def _got_request(self) -> None:
         if self._timer is not None:

@@ -145,6 +145,58 @@ def test_a_user_may_not_take_all_streams(here: Here, monkeypatch: pytest.MonkeyP
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("line", [b"GET /openapi.json", b"POST /signout", b"GET /api/v1/events"])
+def test_who_sends_a_body_drop_by_drop_is_let_go(here: Here, monkeypatch: pytest.MonkeyPatch, line: bytes):
+    monkeypatch.setattr("slurm_gpu.monitor.server._BODY_WITHIN_S", 0.3)
+
+    async def story() -> None:
+        async with served(here) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(line + b" HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n")
+            with contextlib.suppress(ConnectionError):
+                async with asyncio.timeout(10):
+                    while not reader.at_eof():
+                        writer.write(b".")
+                        with contextlib.suppress(TimeoutError):
+                            await asyncio.wait_for(reader.read(65536), 0.05)
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+            await until(lambda: n_open(here) == 0)
+
+    asyncio.run(story())
+
+
+def test_a_stream_outlives_the_time_for_a_request(here: Here, monkeypatch: pytest.MonkeyPatch):
+    for name in ("_BODY_WITHIN_S", "_REQUEST_WITHIN_S"):
+        monkeypatch.setattr(f"slurm_gpu.monitor.server.{name}", 0.05)
+
+    async def story() -> None:
+        async with served(here) as port:
+            stream = await Stream.open(port)
+            first = await stream.event()
+            await asyncio.sleep(0.2)
+            here.look()
+            assert (await stream.event())["version"] > first["version"]
+            await stream.leave()
+
+    asyncio.run(story())
+
+
+def test_only_the_head_of_a_stream_opens_none(here: Here):
+    async def story() -> None:
+        async with served(here) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            ask = b"HEAD /api/v1/events HTTP/1.1\r\nHost: x\r\n"
+            writer.write(ask + b"\r\n" + ask + b"Connection: close\r\n\r\n")
+            said = await asyncio.wait_for(reader.read(), 10)
+            assert said.count(b"HTTP/1.1 200") == 2
+            assert n_open(here) == 0
+            writer.close()
+
+    asyncio.run(story())
+
+
 def test_who_asks_for_nothing_is_let_go(here: Here, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("slurm_gpu.monitor.server._REQUEST_WITHIN_S", 0.05)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 import json
+import threading
 from dataclasses import replace
 from typing import Any
 
+import httpx
 import pytest
 from jsonschema import Draft202012Validator
 
@@ -16,6 +19,7 @@ from slurm_gpu.database.quota import Quota
 from slurm_gpu.errors import DatabaseError
 from slurm_gpu.monitor.me import LIMITS_KEPT_S
 from slurm_gpu.monitor.routes import ROUTES, ApiRoute
+from slurm_gpu.monitor.turns import OF_A_USER
 from slurm_gpu.monitor.viewer import Viewer
 from tests.monitor.here import Here
 
@@ -199,6 +203,45 @@ def test_a_user_is_told_of_their_limits_or_why_there_are_none(here: Here, monkey
     assert here.get("/api/v1/me").json()["limits"] == []
     here.clock.now += LIMITS_KEPT_S
     assert here.get("/api/v1/me").json()["limits"] is None
+
+
+def test_one_user_cannot_keep_all_threads_from_the_others(here: Here, monkeypatch: pytest.MonkeyPatch):
+    go_on, begun = threading.Event(), threading.Semaphore(0)
+    source = here.source
+
+    def slow(job: str) -> Any:
+        if job == "1":
+            begun.release()
+            assert go_on.wait(10)
+        return ()
+
+    monkeypatch.setattr(source, "run", slow)
+
+    async def story() -> None:
+        transport = httpx.ASGITransport(here.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://web") as client:
+            here.viewer = Viewer("mallory", 1, operator=False)
+            slow_ones = [asyncio.create_task(client.get("/api/v1/jobs/1")) for _ in range(OF_A_USER)]
+            for _ in slow_ones:
+                await asyncio.to_thread(begun.acquire)
+            refused = await client.get("/api/v1/jobs/1")
+            assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+            here.viewer = Viewer("alice", 2, operator=False)
+            assert (await client.get("/api/v1/jobs/2")).status_code == 404
+            go_on.set()
+            assert {one.status_code for one in await asyncio.gather(*slow_ones)} == {404}
+            here.viewer = Viewer("mallory", 1, operator=False)
+            assert (await client.get("/api/v1/jobs/1")).status_code == 404
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("path", "status"), [("/api/v1/jobs/x", 400), ("/none", 404), ("/api/v1/jobs/9", 404)]
+)
+def test_no_cache_keeps_what_was_refused(here: Here, path: str, status: int):
+    answer = here.get(path)
+    assert (answer.status_code, answer.headers["cache-control"]) == (status, "no-store")
 
 
 def test_free_held_and_out_of_service_are_all_gpus(here: Here):

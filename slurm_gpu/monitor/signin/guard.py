@@ -103,11 +103,17 @@ class Guard:
         async def add(message: Message) -> None:
             if message["type"] == "http.response.start":
                 own = message.get("headers", ())
-                # Who signs in or out just now has said already what becomes of the cookie.
-                if not any(name.lower() == b"set-cookie" for name, _ in own):
+                # Who signs in or out just now has said already what becomes of the cookie; and what a
+                # shared cache may keep and give to others must never bring anybody's session with it.
+                told = any(name.lower() == b"set-cookie" for name, _ in own)
+                if not told and any(_is_private(name, value) for name, value in own):
                     left_s = int(session.began_s + self._sessions.lifetime_s - session.seen_s)
                     header = self._cookie.header(self._sessions.seal(session), max(1, left_s))
                     message["headers"] = [*own, header]
             await send(message)
 
         return add
+
+
+def _is_private(name: bytes, value: bytes) -> bool:
+    return name.lower() == b"cache-control" and (b"private" in value or b"no-store" in value)

@@ -33,7 +33,7 @@ _MEDIA = {
 
 
 class SignInPages:
-    """`url` is the address that people are told, without a slash at the end; None: whatever a caller says."""
+    """`url` is the address that people are told, without a slash at the end; None: no link is made."""
 
     def __init__(
         self,
@@ -82,7 +82,13 @@ class SignInPages:
         return self._link(caller, _text(body, "web"))
 
     def _link(self, caller: Caller, web: str) -> Response:
-        if self._url is not None and web != self._url:
+        if self._url is None:
+            raise HTTPException(
+                403,
+                "slurm-gpuweb does not know its own address, and takes no credential that may be for another:"
+                " write url: in slurm-gpuweb.yaml, or web: in slurm-gpu.yaml on its host",
+            )
+        if web != self._url:
             raise HTTPException(
                 403,
                 f"this is {self._url}, and the credential was for {web}: correct web: in slurm-gpu.yaml",

@@ -37,7 +37,8 @@ def right_of(user: str, operators: Operators) -> Right:
 class Rights:
     """Remembers what `ask` says of a user, who may wait for a directory server.
 
-    What is old is used once more while a thread asks anew, so that no request waits but a user's first.
+    What is a little old is used once more while a thread asks anew, so that no request waits but a user's
+    first, and the first after some minutes.
     """
 
     def __init__(self, ask: Callable[[str], Right], monotonic: Callable[[], float]) -> None:
@@ -47,11 +48,13 @@ class Rights:
         self._thread = ThreadPoolExecutor(1, "rights")
 
     def known(self, user: str) -> Right | None:
-        """What is known, perhaps a little old; None of a user who was never asked for."""
+        """What is known, perhaps a little old; None of a user who was not asked for in the last minutes."""
         known = self._known.get(user)
         if known is None:
             return None
         until, right = known
+        if self._monotonic() >= until + KEPT_S:
+            return None  # so old that it says nothing: who was away for long is asked for first
         if self._monotonic() >= until and user not in self._asking:
             self._asking.add(user)
             self._thread.submit(self._again, user)

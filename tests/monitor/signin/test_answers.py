@@ -1,6 +1,7 @@
 """Every answer has the browser run nothing of anybody else's, and none tells what is not the viewer's."""
 
 import asyncio
+import contextlib
 import ipaddress
 import re
 import socket
@@ -91,6 +92,47 @@ def test_what_is_no_request_at_all_is_answered_so_too(served: httpx.Client) -> N
         said = b"".join(iter(lambda: connection.recv(65536), b""))
     assert said.startswith(b"HTTP/1.1 400 ")
     assert POLICY.encode() in said
+
+
+_LINES = (
+    b"GET /\xff\xfe HTTP/1.1", b"GET /api/v1/jobs?since=\xff HTTP/1.1", b"GET /api/v1/jobs/%00 HTTP/1.1",
+    b"GET /api/v1/frame?" + b"&" * 30_000 + b" HTTP/1.1", b"GET " + b"/a" * 30_000 + b" HTTP/1.1",
+    b"GET http://x/api/v1/me HTTP/1.1", b"GET * HTTP/1.1", b"GET //api/v1/me HTTP/1.1",
+    b"CONNECT x:1 HTTP/1.1",
+    b"GET /signin/../api/v1/me HTTP/1.1", b"GET /api/v1/me;x HTTP/1.1", b"GET / HTTP/9.9", b"PRI * HTTP/2.0",
+    b"GET /api/v1/jobs/1%2f..%2f..%2fme HTTP/1.1",
+)  # fmt: skip
+_HEADS = (
+    b"X-Remote-User : carol",
+    b" X-Remote-User: carol",
+    b"X_Remote_User: carol",
+    b"X-Remote-User: caro\x00l",
+    b"X-Forwarded-User: carol",
+    b"Cookie: __Host-slurm-gpu=" + b"A" * 30_000,
+    b"Cookie: =;;;\xff=\xff; x",
+    b"If-None-Match: " + b'"x",' * 5000,
+    b"Transfer-Encoding: chunked\r\nContent-Length: 5",
+    b"Content-Length: -1",
+    b"Accept-Encoding: " + b"gzip;q=0," * 3000,
+    b"Expect: 100-continue",
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "head"),
+    [*((line, b"X: y") for line in _LINES), *((b"GET /api/v1/me HTTP/1.1", head) for head in _HEADS)],
+)
+def test_odd_requests_are_refused_and_let_nobody_in(served: httpx.Client, line: bytes, head: bytes) -> None:
+    with socket.create_connection((served.base_url.host, served.base_url.port or 80), 10) as connection:
+        connection.sendall(line + b"\r\nHost: x\r\nConnection: close\r\n" + head + b"\r\n\r\n")
+        said = b""
+        with contextlib.suppress(ConnectionResetError):
+            while some := connection.recv(65536):
+                said += some
+    assert not said or said.startswith((b"HTTP/1.1 4", b"HTTP/1.1 200")), said[:200]
+    assert b"carol" not in said
+    if said.startswith(b"HTTP/1.1 200"):
+        assert b"<!doctype html>" in said, "a page without anything in it"
 
 
 def test_by_whatever_host_it_is_called_it_finds_no_other_path(served: httpx.Client) -> None:

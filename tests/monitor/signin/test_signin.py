@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from slurm_gpu.monitor.page.files import page_files
+from slurm_gpu.monitor.signin.rights import KEPT_S, Right
 from slurm_gpu.monitor.signin.tokens import GOOD_FOR_S, TOKENS_OF_A_USER
 from tests.monitor.signin.gate import ACTS, ELSEWHERE, HEADER, PROXY, SETTINGS, URL, Gate
 
@@ -85,6 +87,14 @@ def test_a_credential_that_was_meant_for_another_page_makes_none_here(gate: Gate
     answer = gate.link("https://evil.example.org")
     assert answer.status_code == 403
     assert "the credential was for https://evil.example.org" in answer.json()["error"]
+
+
+def test_without_an_address_of_its_own_it_takes_no_credential(munge_socket: str) -> None:
+    gate = Gate(munge_socket, replace(SETTINGS, url=None))
+    for web in (URL, "https://evil.example.org"):
+        answer = gate.link(web)
+        assert answer.status_code == 403
+        assert "web: in slurm-gpu.yaml on its host" in answer.json()["error"]
 
 
 @pytest.mark.parametrize(
@@ -215,6 +225,17 @@ def test_a_restart_ends_sessions_unless_the_key_is_in_a_file(gate: Gate, tmp_pat
     assert gate.who() == ME
 
 
+def test_what_a_shared_cache_may_keep_brings_nobodys_session_with_it(gate: Gate) -> None:
+    gate.use(gate.token())
+    gate.here.clock.now += SETTINGS.session_idle_s / 2
+    old = dict(gate.cookies)
+    for path in (*page_files(), "/signin", "/signin/signin.js", "/openapi.json", "/api/v1/layout", "/none"):
+        gate.cookies = dict(old)
+        answer = gate.ask("GET", path, headers={"If-None-Match": '"x"'})
+        kept = answer.headers["cache-control"]
+        assert ("set-cookie" in answer.headers) == ("private" in kept or "no-store" in kept), path
+
+
 # By a reverse proxy
 
 
@@ -260,6 +281,19 @@ def test_where_no_proxy_is_trusted_nobodys_header_counts(munge_socket: str) -> N
 def test_operators_are_those_of_the_site_file(gate: Gate, name: str, operator: bool) -> None:
     answer = gate.ask("GET", "/api/v1/me", sender=PROXY, headers=_with_name(name))
     assert answer.json()["operator"] is operator
+
+
+def test_who_is_no_operator_any_more_is_none_when_they_come_back(gate: Gate) -> None:
+    def operator() -> bool:
+        return bool(
+            gate.ask("GET", "/api/v1/me", sender=PROXY, headers=_with_name("carol")).json()["operator"]
+        )
+
+    assert operator()
+    gate.app._rights._ask = lambda _: Right(None, False)
+    assert operator(), "it is asked anew each minute"
+    gate.here.clock.now += 2 * KEPT_S
+    assert not operator()
 
 
 def test_root_by_a_credential_is_an_operator(gate: Gate) -> None:
