@@ -8,15 +8,15 @@ from zoneinfo import ZoneInfo
 import click
 
 from slurm_gpu.cli.cells import moment, text
-from slurm_gpu.cli.diagnosed import groups_of, series_of_timelines, series_of_windows, steps_of
 from slurm_gpu.cli.diagnosedpage import SOURCES, Judged, write_page
 from slurm_gpu.cli.output import print_json, remark
 from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.cli.stepsfile import Timings, timings_of
 from slurm_gpu.database.client import DatabaseClient, Run
+from slurm_gpu.database.verdicts.jobseries import groups_of, series_of_timelines, series_of_windows
 from slurm_gpu.diagnose.case import Rules
 from slurm_gpu.diagnose.judge import diagnose as judge
 from slurm_gpu.diagnose.series import Series
-from slurm_gpu.diagnose.steps import Steps
 from slurm_gpu.diagnose.verdict import Cause, Verdict
 from slurm_gpu.errors import DatabaseError, UsageError
 
@@ -29,9 +29,9 @@ _NOTHING = (Cause.HEALTHY, Cause.UNKNOWN)
 @click.option(
     "--steps",
     "steps_file",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    metavar="FILE",
-    help="Timings of its steps, as Parquet; docs/diagnose.md has the columns.",
+    type=click.Path(path_type=Path, exists=True),
+    metavar="PATH",
+    help="Timings of its steps: Parquet, CSV, or a directory of CSV files; docs/diagnose.md has the columns.",
 )
 @click.option(
     "--html",
@@ -57,7 +57,7 @@ def diagnose(
     where nobody says it; --groups counts GPUs from 0 on, by node and index. Exit status 1 where trouble was
     found, 0 where none was, or where it cannot be told.
     """
-    timings = None if steps_file is None else steps_of(steps_file)
+    timings = None if steps_file is None else timings_of(steps_file)
     rules = Rules(min_coverage=site.config.sampling.min_coverage)
     with site.database() as database:
         runs = database.run(job_id)
@@ -100,16 +100,20 @@ def _looks(database: DatabaseClient, run: Run, job_id: str) -> list[tuple[str, S
 
 
 def _judged(
-    run: Run, looks: list[tuple[str, Series]], groups: str | None, timings: Steps | None, rules: Rules
+    run: Run, looks: list[tuple[str, Series]], groups: str | None, timings: Timings | None, rules: Rules
 ) -> Judged:
     """What is found now counts; else what is found in the whole course."""
     verdicts = []
     for by, series in looks:
+        if timings is not None:
+            series = timings.ranked(series)
         try:
-            given = groups_of(run, groups, len(series.workers))
+            given = None if timings is None or groups is not None else timings.groups(series)
+            given = given or groups_of(run, groups, len(series.workers))
         except ValueError as error:
             raise UsageError(str(error)) from None
-        verdict = judge(series, groups=given, steps=timings, rules=rules, running=run.end_s is None)
+        steps = None if timings is None else timings.steps
+        verdict = judge(series, groups=given, steps=steps, rules=rules, running=run.end_s is None)
         verdicts.append(Judged(by, series, given, verdict))
     found = [item for item in verdicts if item.verdict.cause not in _NOTHING]
     told = [item for item in verdicts if item.verdict.cause is not Cause.UNKNOWN]

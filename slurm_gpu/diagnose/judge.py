@@ -48,7 +48,17 @@ def diagnose(
     """
     case = build_case(series, groups, rules or Rules(), running)
     verdict = _by_counters(case)
-    return verdict if steps is None else sharpened(verdict, judge_steps(steps))
+    return verdict if steps is None else _placed(sharpened(verdict, judge_steps(steps)), case)
+
+
+def _placed(verdict: Verdict, case: Case) -> Verdict:
+    """Timings know ranks alone: the GPUs that these are, where the launcher's ranks of GPUs are known."""
+    ranked = {worker.rank: worker for worker in case.series.workers if worker.rank is not None}
+    culprits = tuple(
+        ranked.get(worker.rank, worker) if worker.rank is not None and not worker.device else worker
+        for worker in verdict.culprits
+    )
+    return replace(verdict, culprits=culprits)
 
 
 def _by_counters(case: Case) -> Verdict:

@@ -73,7 +73,8 @@ class Worker:
     def name(self) -> str:
         """As people read it."""
         if self.rank is not None:
-            return f"rank {self.rank} ({self.node})"
+            where = self.node if self.index is None else f"{self.node} GPU {self.index}"
+            return f"rank {self.rank} ({where})" if where else f"rank {self.rank}"
         return f"{self.node} {self.device}" if self.index is None else f"{self.node} GPU {self.index}"
 
 

@@ -1,0 +1,71 @@
+"""Timings of a training's steps, for `slurm-gpu diagnose ID --steps DIR`. Copy it; it needs nothing else.
+
+    steps = Steps(synchronize=torch.cuda.synchronize, every=10)
+    for batch in loader:
+        with steps.step():
+            with steps.forward():
+                loss = model(batch)
+            loss.backward()
+
+Each rank appends whole lines to a CSV file of its own, so that a process that is killed leaves all it told.
+"""
+
+import contextlib
+import os
+import socket
+import time
+
+COLUMNS = "dp_rank,stage,rank,step,optype,duration,mb_id,node,local_rank"
+
+
+def _number(*names):
+    return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdigit()), 0)
+
+
+class Steps:
+    """`stage` of the pipeline, `dp_rank`: the replica (else the rank). Ranks of one stage are compared."""
+
+    def __init__(self, directory=None, stage=0, dp_rank=None, every=1, synchronize=lambda: None):
+        rank = _number("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
+        local = _number("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
+        node = os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
+        directory = directory or f"slurm-gpu-steps-{os.environ.get('SLURM_JOB_ID', 'none')}"
+        os.makedirs(directory, exist_ok=True)  # noqa: PTH103
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+        self._file = os.open(os.path.join(directory, f"rank-{rank:05}.csv"), flags, 0o644)  # noqa: PTH118
+        os.write(self._file, f"{COLUMNS}\n".encode())
+        self._who = f"{rank if dp_rank is None else dp_rank},{stage},{rank}"
+        self._where = f"{node},{local}"
+        self._every, self._synchronize = every, synchronize
+        self._number, self._timed, self._counts, self._lines = -1, False, {}, []
+
+    @contextlib.contextmanager
+    def step(self):
+        """One step; all ranks count them alike. What it told is in the file once it is over."""
+        self._number += 1
+        self._timed, self._counts, self._lines = self._number % self._every == 0, {}, []
+        with self._time("step"):
+            yield
+        if self._lines:
+            os.write(self._file, "".join(self._lines).encode())
+
+    def forward(self):
+        """The forward pass of one microbatch, without waiting for other ranks."""
+        return self._time("forward-compute")
+
+    def backward(self):
+        """The backward pass of one microbatch: where other ranks are not waited for in it."""
+        return self._time("backward-compute")
+
+    @contextlib.contextmanager
+    def _time(self, optype):
+        if not self._timed:
+            yield
+            return
+        self._synchronize()
+        begin = time.perf_counter()
+        yield
+        self._synchronize()
+        seconds = time.perf_counter() - begin
+        count = self._counts[optype] = self._counts.get(optype, -1) + 1
+        self._lines.append(f"{self._who},{self._number},{optype},{seconds:.6f},{count},{self._where}\n")
