@@ -81,6 +81,20 @@ def test_who_began_anew_has_lost_what_it_did() -> None:
     assert account.gained_s == pytest.approx(-5)
 
 
+def test_whose_gpu_is_not_asked_about_has_not_done_its_work() -> None:
+    world = pairs([[0.9, 0.4], [0.4, 0.9]], profile("a", (100.0, 0.0)), profile("b", (100.0, 0.0)))
+    account = Account(Known(world))
+    one, other = Member(0, 0, 100.0), Member(1, 0, 100.0)
+    account.look(View(0.0, (), (Gpu((one, other), "n1/0"), Gpu((), "n2/0"))))
+    account.look(View(0.0, (), (Gpu((), "n2/0"),)))  # as slurm-gpuctld asks once n1 has its next job
+    account.look(View(10.0, (), (Gpu((), "n2/0"),)))
+    assert account.gained_s == 0
+    assert not account.may((Member(2, 0, 100.0), Member(3, 1, 100.0)))
+    later = tuple(Member(job, 0, 82.0, 18.0) for job in (0, 1))
+    account.look(View(20.0, (), (Gpu(later, "n1/0"), Gpu((), "n2/0"))))
+    assert account.gained_s == pytest.approx(36 - 20)
+
+
 def test_a_stake_on_another_gpu_counts() -> None:
     world = pairs([[0.9, 0.4], [0.4, 0.9]], profile("a", (100.0, 0.0)), profile("b", (100.0, 0.0)))
     account = Account(Known(world))

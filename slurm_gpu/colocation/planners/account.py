@@ -22,20 +22,25 @@ class Account:
         self._belief = belief
         self.gained_s = 0.0
         """Work done in shared time, in seconds alone, less the time it took: of all GPUs together."""
-        self._now_s = 0.0
-        self._running: list[tuple[Member, ...]] = []
+        self._running: dict[object, tuple[float, tuple[Member, ...]]] = {}
+        """Who ran on each GPU when it was last seen, and when that was."""
 
     def look(self, view: View) -> None:
-        """What ran since the last view: who is gone has done all of its work, who waits again none."""
+        """What ran since the last view: who is gone has done all of its work, who waits again none.
+
+        Of a GPU that is not in this view nothing is known until it is in one again.
+        """
         there = {one.job: one.left_s for gpu in view.gpus for one in gpu.running}
         waits = {one.job for one in view.waiting}
-        for running in self._running:
+        for at, gpu in enumerate(view.gpus):
+            key = at if gpu.name is None else gpu.name
+            seen_s, running = self._running.get(key, (view.now_s, ()))
             if running:
-                self.gained_s -= view.now_s - self._now_s
+                self.gained_s -= view.now_s - seen_s
             for one in running:
                 left_s = one.left_s + one.done_s if one.job in waits else there.get(one.job, 0.0)
                 self.gained_s += one.left_s - left_s
-        self._now_s, self._running = view.now_s, [gpu.running for gpu in view.gpus]
+            self._running[key] = view.now_s, gpu.running
 
     def may(self, members: Sequence[Member]) -> bool:
         """Whether no more than what was gained is lost by these on one GPU, and by who shares the others."""
@@ -43,7 +48,7 @@ class Account:
         if stake_s <= _NOTHING_S:
             return True
         here = {one.job for one in members}
-        others = (some for some in self._running if here.isdisjoint(one.job for one in some))
+        others = (some for _, some in self._running.values() if here.isdisjoint(one.job for one in some))
         return stake_s + sum(max(self._stake_s(some), 0.0) for some in others) <= self.gained_s
 
     def _stake_s(self, members: Sequence[Member]) -> float:
