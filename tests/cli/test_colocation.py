@@ -314,12 +314,14 @@ def test_an_array_runs_what_it_says_whatever_stands_in_paths(tmp_path: Path):
     program.chmod(0o755)
     text = script([str(program), "a b; touch $HOME"], tmp_path / "o u't.npz", 2)
     done = subprocess.run(
-        ["sh"], input=text, text=True, check=False, env={"SLURM_ARRAY_TASK_ID": "1", "PATH": "/usr/bin:/bin"}
-    )
+        ["sh"], input=text, text=True, check=False,
+        env={"SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "1", "PATH": "/usr/bin:/bin"},
+    )  # fmt: skip
     assert done.returncode == 0
     out = tmp_path / "o u't.npz"
     assert seen.read_text().split("|")[:-1] == [
-        "a b; touch $HOME", "--seed", "1", "--checkpoint", f"{out}.seed1", "--out", str(out), "--if-better",
+        "a b; touch $HOME", "--seed", "1", "--checkpoint", f"{out}.70.seed1", "--out", str(out),
+        "--if-better",
     ]  # fmt: skip
 
 

@@ -8,6 +8,7 @@ checkpoint ends as if it had not been.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -178,6 +179,8 @@ class _Run:
             "most_together": mates.most,
             "cap": repr(mates.belief.cap),
             "settings": asdict(settings),
+            "data": _digest(mates),
+            "start": None if start is None else _digest_of_net(start),
         }
         self._learner = self._new_learner(net)
         self._taught: list[Lesson] | None = None
@@ -278,8 +281,8 @@ class _Run:
         if told.get("of") != json.loads(json.dumps(self._identity)):
             raise InputError(
                 str(path), 0, 0,
-                "is of a training on other applications or with other settings: name another file, or "
-                "remove it to begin anew",
+                "is of a training on other applications, other speeds, from another model or with other "
+                "settings: name another file, or remove it to begin anew",
             )  # fmt: skip
         try:
             state = _State(
@@ -296,6 +299,22 @@ class _Run:
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise InputError(str(path), 0, 0, f"is a damaged checkpoint: {error!r}") from None
         return state
+
+
+def _digest(mates: Mates) -> str:
+    """Of all that is learned from."""
+    profiles = [mates.profiles[one] for one in mates.applications]
+    told = hashlib.sha256(repr((profiles, mates.capacity_mib)).encode())
+    for array in (mates.pair_speed, mates.pair_may):
+        told.update(array.tobytes())
+    return told.hexdigest()
+
+
+def _digest_of_net(net: Net) -> str:
+    told = hashlib.sha256()
+    for array in net_arrays(net).values():
+        told.update(array.tobytes())
+    return told.hexdigest()
 
 
 def advantages(

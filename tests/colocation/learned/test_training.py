@@ -16,6 +16,7 @@ from slurm_gpu.colocation.learned.gradients import Learner, Lesson
 from slurm_gpu.colocation.learned.modelfile import write_arrays
 from slurm_gpu.colocation.learned.play import Kept, Options
 from slurm_gpu.colocation.learned.training import Progress, Settings, Trained, advantages, train
+from slurm_gpu.colocation.pairtable import PairTable
 from slurm_gpu.errors import InputError
 from tests.colocation.building import CAPACITY_MIB
 from tests.colocation.learned.nets import any_scorer, light_and_heavy, mates_of
@@ -78,6 +79,15 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path):
     short(checkpoint)
     with pytest.raises(InputError, match="other settings"):
         short(checkpoint, replace(SHORT, seed=1))
+    with pytest.raises(InputError, match="from another model"):
+        train(GroupMethod(), mates_of(light_and_heavy()), SHORT, start=any_scorer(0), checkpoint=checkpoint)
+    other = light_and_heavy()
+    assert isinstance(other.table, PairTable)
+    speeds = other.table.speeds.copy()
+    speeds[0, 1] = 0.5
+    other = replace(other, table=PairTable(other.table.names, speeds))
+    with pytest.raises(InputError, match="other speeds"):
+        train(GroupMethod(), mates_of(other), SHORT, checkpoint=checkpoint)
     write_arrays(checkpoint, {"format": "?"}, {})
     with pytest.raises(InputError, match="is no checkpoint"):
         short(checkpoint)
