@@ -1,33 +1,21 @@
 import contextlib
-import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from slurm_gpu.monitor.page.files import page_files
+from tests import browsing
 from tests.monitor.page.madeup import World
 from tests.monitor.page.pretend import Pretended, pretended
 
-_CHROMIUM = next(filter(shutil.which, ("chromium", "chromium-browser", "google-chrome")), None)
 
-
-class Tab:
+class Tab(browsing.Tab):
     """The page in a browser, and all that it said."""
 
     def __init__(self, browser: Any, served: Pretended, path: str = "", **options: Any) -> None:
         self.served = served
-        self.context = browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | options))
-        self.page = self.context.new_page()
-        self.said: list[str] = []
-        self.hosts: set[str] = set()
-        self.page.on("console", lambda message: self.said.append(message.text))
-        self.page.on("pageerror", lambda error: self.said.append(str(error)))
-        self.page.on(
-            "dialog", lambda dialog: self.said.append(f"dialog: {dialog.message}") or dialog.dismiss()
-        )
-        self.page.on("request", lambda request: self.hosts.add(request.url.split("/")[2]))
-        self.page.goto(served.url + path)
+        super().__init__(browser, served.url + path, **options)
 
     def ready(self) -> "Tab":
         """Once squares and panels are there, and news are listened for."""
@@ -89,16 +77,8 @@ class Tab:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip(
-        "playwright.sync_api", reason="needs the Python package playwright (extra dev)"
-    )
-    if _CHROMIUM is None:
-        pytest.skip("needs Chromium, which packaging/install-packages installs where it can be had")
-    with playwright.sync_playwright() as started:
-        # Root has no sandbox; the pages are our own.
-        opened = started.chromium.launch(executable_path=shutil.which(_CHROMIUM), args=["--no-sandbox"])
-        yield opened
-        opened.close()
+    with browsing.chromium() as browser:
+        yield browser
 
 
 @pytest.fixture

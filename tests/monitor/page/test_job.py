@@ -164,6 +164,4 @@ def test_nothing_is_wider_than_the_screen(job_tab: Callable[[World], Tab]):
     data = {"of": "GPU-" + 12 * "0123456789", "code": 79}
     event = {"at_s": NOW_S, "node": "n1", "kind": "xid", "data": data}
     tab = job_tab(world_of(run_of("200", events=[event], nodes="n[" + 90 * "1,3," + "5]")))
-    for width in (1280, 390):
-        tab.page.set_viewport_size({"width": width, "height": 800})
-        assert tab.page.evaluate("document.documentElement.scrollWidth") <= width
+    assert tab.is_within_its_width(1280, 390)

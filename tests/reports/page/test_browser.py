@@ -1,6 +1,5 @@
 """The page in a real browser: it draws, it is brushed, and what users named does nothing."""
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,15 +10,9 @@ import pytest
 from slurm_gpu.reports.figure import Figure
 from slurm_gpu.reports.page.document import page_html
 from slurm_gpu.reports.page.plaintext import visible
+from tests import browsing
 from tests.reports.page.madeup import HOSTILE, figures, page, parallel
 
-playwright = pytest.importorskip(
-    "playwright.sync_api", reason="needs the Python package playwright (extra dev)"
-)
-_CHROMIUM = next(filter(shutil.which, ("chromium", "chromium-browser", "google-chrome")), None)
-pytestmark = pytest.mark.skipif(
-    _CHROMIUM is None, reason="needs Chromium, which packaging/install-packages installs where it can be had"
-)
 _RUNS = 1000
 _CHART = parallel(_RUNS)
 _NODES = _CHART.values["nNODE"]
@@ -27,11 +20,8 @@ _NODES = _CHART.values["nNODE"]
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
-        # Root has no sandbox; the pages are our own.
-        opened = started.chromium.launch(executable_path=shutil.which(_CHROMIUM), args=["--no-sandbox"])
-        yield opened
-        opened.close()
+    with browsing.chromium() as browser:
+        yield browser
 
 
 @pytest.fixture(scope="module")
@@ -45,22 +35,12 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-class _Tab:
-    """A page that was opened, and all that it said and asked for."""
+class _Tab(browsing.Tab):
+    """A report that was opened."""
 
     def __init__(self, browser: Any, file: Path, **options: Any) -> None:
-        self.context = browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | options))
-        self.page = self.context.new_page()
-        self.said: list[str] = []
-        self.asked: list[str] = []
-        self.page.on("console", lambda message: self.said.append(message.text))
-        self.page.on("pageerror", lambda error: self.said.append(str(error)))
-        self.page.on(
-            "dialog", lambda dialog: self.said.append(f"dialog: {dialog.message}") or dialog.dismiss()
-        )
-        self.page.on("request", lambda request: self.asked.append(request.url))
         self.url = file.as_uri()
-        self.page.goto(self.url)
+        super().__init__(browser, self.url, **options)
 
     def drawn(self) -> "_Tab":
         """Once the lines are there."""
@@ -259,22 +239,7 @@ def test_hostile_names_are_text_and_do_nothing(opened: Any):
 
 def test_a_script_or_style_that_got_in_would_not_run(opened: Any):
     tab = opened("runs.html").drawn()
-    broken = tab.page.evaluate(
-        """async () => {
-          const rules = [];
-          const note = (event) => rules.push(event.effectiveDirective);
-          document.addEventListener("securitypolicyviolation", note);
-          const image = document.createElement("img");
-          image.src = "https://example.org/x.png";
-          const styled = document.createElement("p");
-          styled.setAttribute("style", "color: red");
-          document.body.append(image, styled);
-          try { document.body.innerHTML += "<p>"; } catch (error) { rules.push(error.name); }
-          await new Promise((done) => setTimeout(done, 100));
-          return rules;
-        }"""
-    )
-    assert {"img-src", "style-src-attr", "TypeError"} <= set(broken)
+    assert tab.refuses_what_gets_in()
 
 
 def test_without_javascript_lines_stand_still(opened: Any):
@@ -285,9 +250,7 @@ def test_without_javascript_lines_stand_still(opened: Any):
 
 def test_nothing_is_wider_than_the_screen(opened: Any):
     tab = opened("hostile.html").drawn()
-    for width in (1280, 768, 390):
-        tab.page.set_viewport_size({"width": width, "height": 800})
-        assert tab.page.evaluate("document.documentElement.scrollWidth") <= width
+    assert tab.is_within_its_width(1280, 768, 390)
 
 
 def test_it_is_dark_where_the_screen_is_and_light_on_paper(opened: Any):
@@ -301,10 +264,5 @@ def test_it_is_dark_where_the_screen_is_and_light_on_paper(opened: Any):
 
 def test_every_control_has_a_name_and_every_figure_a_heading(opened: Any):
     tab = opened("hostile.html").drawn()
-    nameless = """[
-      ...document.querySelectorAll('button, input, canvas, [role=img], [role=region]')
-    ].filter((each) => {
-      return !(each.getAttribute('aria-label') || each.textContent.trim() || each.labels?.length);
-    }).length"""
-    assert tab.page.evaluate(nameless) == 0
+    assert tab.nameless_controls() == 0
     assert tab.page.locator("main section h2").count() == tab.page.locator("main section").count()

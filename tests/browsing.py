@@ -1,0 +1,85 @@
+"""A real browser for tests of pages, and what every page is asked."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+CONTROLS = "button, input, select, canvas:not([aria-hidden]), [role=img], [role=region], [role=application]"
+_CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+@contextlib.contextmanager
+def chromium() -> Iterator[Any]:
+    """Without a screen; skips the test where there is none."""
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="needs the Python package playwright (extra dev)"
+    )
+    if _CHROMIUM is None:
+        pytest.skip("needs Chromium, which packaging/install-packages installs where it can be had")
+    with playwright.sync_playwright() as started:
+        # Root has no sandbox; the pages are our own.
+        browser = started.chromium.launch(executable_path=_CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Tab:
+    """A page that was opened, all that it said, and the addresses that it asked for."""
+
+    def __init__(self, browser: Any, url: str, **options: Any) -> None:
+        self.context = browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | options))
+        self.page = self.context.new_page()
+        self.said: list[str] = []
+        self.asked: list[str] = []
+        self.page.on("console", lambda message: self.said.append(message.text))
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page.on(
+            "dialog", lambda dialog: self.said.append(f"dialog: {dialog.message}") or dialog.dismiss()
+        )
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.goto(url)
+
+    def refuses_what_gets_in(self) -> bool:
+        """Whether its policy stops a picture from elsewhere, an inline style, and markup made of text."""
+        broken = self.page.evaluate(
+            """async () => {
+              const rules = [];
+              const note = (event) => rules.push(event.effectiveDirective);
+              document.addEventListener("securitypolicyviolation", note);
+              const image = document.createElement("img");
+              image.src = "https://example.org/x.png";
+              const styled = document.createElement("p");
+              styled.setAttribute("style", "color: red");
+              document.body.append(image, styled);
+              try { document.body.innerHTML += "<p>"; } catch (error) { rules.push(error.name); }
+              await new Promise((done) => setTimeout(done, 100));
+              return rules;
+            }"""
+        )
+        return {"img-src", "style-src-attr", "TypeError"} <= set(broken)
+
+    def nameless_controls(self) -> int:
+        """How many controls and pictures screen readers could not tell."""
+        return int(
+            self.page.evaluate(
+                """(controls) => {
+                  const name = (each) => each.getAttribute('aria-label') || each.textContent.trim();
+                  const all = [...document.querySelectorAll(controls)];
+                  return all.filter((each) => !name(each) && !each.labels?.length).length;
+                }""",
+                CONTROLS,
+            )
+        )
+
+    def is_within_its_width(self, *widths: int) -> bool:
+        """Whether nothing is wider than any of these screens."""
+        for width in widths:
+            self.page.set_viewport_size({"width": width, "height": 800})
+            if self.page.evaluate("document.documentElement.scrollWidth") > width:
+                return False
+        return True
