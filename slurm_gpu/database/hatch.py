@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from slurm_gpu.database.answers import answer_to
 from slurm_gpu.database.asking import BODY_WITHIN_S, is_taken
+from slurm_gpu.database.bodies import Bodies, Body
 from slurm_gpu.database.lane import Lane
 
 log = logging.getLogger(__name__)
@@ -42,9 +43,12 @@ def now_s() -> float:
 class Visit:
     """One connection: a request, and who waits for its answer (see crew.Receiver)."""
 
-    def __init__(self, hatch: Hatch, connection: socket.socket, address: str, within_s: float) -> None:
-        """A request is to have its head `within_s`."""
+    def __init__(
+        self, hatch: Hatch, connection: socket.socket, address: str, within_s: float, held: Body
+    ) -> None:
+        """A request is to have its head `within_s`; its body is counted as `held`."""
         self._hatch, self._connection, self.address = hatch, connection, address
+        self.held = held
         self.since_s, self.within_s = now_s(), within_s
         self.headers: dict[bytes, str] = {}
         self.body = b""
@@ -83,8 +87,12 @@ class Visit:
 
     def on_body(self, body: bytes) -> None:
         """A part of it."""
-        if not self.is_whole:
+        if self.is_whole:
+            return
+        if self.held.grow(len(body)):
             self._coming += body
+        else:
+            self._coming.clear()
 
     def on_message_complete(self) -> None:
         """The request is there, whole."""
@@ -182,9 +190,9 @@ class Visit:
 class Hatch:
     """The connections that are looked at, or answered here."""
 
-    def __init__(self, take: Callable[[Visit], None], lane: Lane) -> None:
+    def __init__(self, take: Callable[[Visit], None], lane: Lane, bodies: Bodies) -> None:
         """`take` takes a shipment in, and tells the visit; it is seen to wait in `lane`."""
-        self._take, self._lane = take, lane
+        self._take, self._lane, self._bodies = take, lane, bodies
         self._visits: dict[Visit, None] = {}
         self.others: Callable[[socket.socket, bytes], None] = lambda connection, _: connection.close()
         """Deals with a connection that is none of ours, of which so much was read."""
@@ -196,7 +204,7 @@ class Hatch:
 
     def open(self, connection: socket.socket, address: str, within_s: float) -> None:
         """Look what comes there, and begins within that time."""
-        visit = Visit(self, connection, address, within_s)
+        visit = Visit(self, connection, address, within_s, self._bodies.begin(address))
         self._visits[visit] = None
         # By its number: where a socket is not known yet, selectors spell it out, which takes a while.
         asyncio.get_running_loop().add_reader(connection.fileno(), visit.readable)
@@ -206,6 +214,7 @@ class Hatch:
         asyncio.get_running_loop().remove_reader(connection.fileno())
         self._lane.begin()
         try:
+            visit.held.require_room()
             self._take(visit)
         except Exception as error:
             visit.set_exception(error)
@@ -225,6 +234,7 @@ class Hatch:
         loop.remove_reader(connection.fileno())
         loop.remove_writer(connection.fileno())
         del self._visits[visit]
+        visit.held.close()
         self.ended(visit.address)
 
     async def watch(self) -> None:

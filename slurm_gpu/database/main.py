@@ -16,6 +16,7 @@ from slurm_gpu.clock import Clock, SystemClock
 from slurm_gpu.config import SiteConfig, load_config
 from slurm_gpu.daemonlog import log_to_stderr
 from slurm_gpu.database.app import make_app
+from slurm_gpu.database.bodies import Bodies, BoundedBodies
 from slurm_gpu.database.engine import Database, UnusableDatabaseError
 from slurm_gpu.database.hatch import Hatch
 from slurm_gpu.database.identity import Authenticator
@@ -40,6 +41,8 @@ from slurm_gpu.slurm.connect import connect
 log = logging.getLogger("slurm-gpudbd")
 
 _RETRY_S = 2.0
+_END_WITHIN_S = 5.0
+"""Well within the unit's TimeoutStopSec, after which systemd would call it a failure."""
 _TABLES_WITHIN_S = 600.0
 """To make the tables of an empty database, on a slow disk."""
 
@@ -89,14 +92,16 @@ def _run(options: argparse.Namespace) -> None:
         "slurm-gpudbd %s serves cluster %s from %s", slurm_gpu.__version__, config.cluster, database.server()
     )
     posts = Posts(services)
-    answering = Answering(make_app(services, posts), clock)
-    hatch = Hatch(posts.take, answering.records)
+    bodies = Bodies(clock)
+    answering = Answering(BoundedBodies(make_app(services, posts), bodies), clock)
+    hatch = Hatch(posts.take, answering.records, bodies)
     lanes = (*answering.lanes, services.intake.storing, *(() if workers is None else (workers,)))
     pulse = Pulse(notifier, clock, lanes, importing, importing.runs)
 
     def stopping() -> None:
         notifier.stopping()
         services.stopping.set()
+        _end_at_last()
 
     beat = pulse.beat if notifier.listens else None
     with watching(services):
@@ -106,6 +111,21 @@ def _run(options: argparse.Namespace) -> None:
         elif workers is not None:
             serve(answering, hatch, sockets, stopping, beat, workers.run)
     log.info("stopped")
+
+
+def _end_at_last() -> None:
+    """End within seconds, whatever a thread still waits for, as for a database that hangs.
+
+    What it was about to store was acknowledged to nobody, and comes again.
+    """
+
+    def end() -> None:
+        log.warning("what was under way did not end within %g s, and is given up", _END_WITHIN_S)
+        os._exit(0)
+
+    timer = threading.Timer(_END_WITHIN_S, end)
+    timer.daemon = True
+    timer.start()
 
 
 def _services(

@@ -54,7 +54,8 @@ SILENT_S = 120.0
 _LONG_S = 60.0
 """Who lived for so long is started again at once."""
 _PAUSE_S, _MOST_PAUSE_S = 1.0, 30.0
-_END_WITHIN_S = 2.0
+_END_WITHIN_S = 0.5
+"""One whose socket was closed has nothing more to do; who waited for it has been told to come again."""
 
 
 class Workers:

@@ -21,6 +21,7 @@ from slurm_gpu import munge
 from slurm_gpu.config import Operators, Reservations, SiteConfig
 from slurm_gpu.database.accounting import run_row
 from slurm_gpu.database.app import make_app
+from slurm_gpu.database.bodies import Bodies, BoundedBodies
 from slurm_gpu.database.engine import Database
 from slurm_gpu.database.hatch import Hatch
 from slurm_gpu.database.identity import Authenticator
@@ -63,6 +64,7 @@ class Running:
     clock: FakeClock
     slurm: MemorySlurm
     verdicts: VerdictBoard
+    bodies: Bodies
 
     @property
     def port(self) -> int:
@@ -140,8 +142,10 @@ def running_server(data: Path, path: Path, munge_socket: str) -> Iterator[Runnin
     tcp = socket.create_server(("127.0.0.1", 0))
     unix = listen_unix(path)
     posts = Posts(services)
-    answering = Answering(make_app(services, posts), clock)
-    uvicorn = make_server(answering, Hatch(posts.take, answering.records), services.stopping.set)
+    bodies = Bodies(clock)
+    answering = Answering(BoundedBodies(make_app(services, posts), bodies), clock)
+    hatch = Hatch(posts.take, answering.records, bodies)
+    uvicorn = make_server(answering, hatch, services.stopping.set)
     thread = threading.Thread(target=lambda: asyncio.run(uvicorn.serve([tcp, unix])))
     thread.start()
     config = SiteConfig(
@@ -151,7 +155,7 @@ def running_server(data: Path, path: Path, munge_socket: str) -> Iterator[Runnin
         munge_socket=munge_socket,
     )
     database.write(lambda connection: store_changed_runs(connection, [run_row(row(name="secret"), {})]))
-    yield Running(database, config, munge_socket, clock, slurm, services.verdicts)
+    yield Running(database, config, munge_socket, clock, slurm, services.verdicts, bodies)
     uvicorn.should_exit = True
     thread.join()
     database.dispose()

@@ -12,6 +12,7 @@ import pytest
 
 from slurm_gpu.clock import SystemClock
 from slurm_gpu.config import SiteConfig
+from slurm_gpu.database.bodies import Bodies
 from slurm_gpu.database.client import DatabaseClient
 from slurm_gpu.database.engine import head_revision
 from slurm_gpu.database.hatch import Hatch, Visit
@@ -112,7 +113,8 @@ def test_an_answer_that_is_none_says_what_to_do(
 @contextlib.contextmanager
 def answering(path: Path, app: Any) -> Iterator[SiteConfig]:
     """A site whose slurm-gpudbd is this ASGI application."""
-    uvicorn = make_server(app, Hatch(_none_ships, Lane("nothing waits", SystemClock())))
+    clock = SystemClock()
+    uvicorn = make_server(app, Hatch(_none_ships, Lane("nothing waits", clock), Bodies(clock)))
     listener = listen_unix(path)
     thread = threading.Thread(target=lambda: asyncio.run(uvicorn.serve([listener])))
     thread.start()

@@ -1,6 +1,7 @@
 """The daemon as a process of its own: killed, stopped, and with its database killed under it."""
 
 import contextlib
+import fcntl
 import http.client
 import json
 import multiprocessing
@@ -12,6 +13,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -140,6 +142,25 @@ def running(root: Path, url: str) -> Iterator[Daemon]:
             daemon.stop(signal.SIGKILL)
 
 
+@contextlib.contextmanager
+def shipping(daemon: Daemon) -> Iterator[None]:
+    """A shipment has come that nobody answers as yet."""
+    records = [record(segment=segment(n)).to_wire() for n in range(40)]
+    connection = UnixConnection(daemon.socket)
+    connection.request("POST", "/v1/node", json.dumps({"wire": 1, "node": "n1", "records": records}))
+    wait_for(lambda: not unread(connection), daemon.log)
+    yield
+    connection.close()
+
+
+def unread(connection: UnixConnection) -> int:
+    """How many bytes that were sent the peer has not read."""
+    assert connection.sock is not None
+    left = bytearray(4)
+    fcntl.ioctl(connection.sock, termios.TIOCOUTQ, left)
+    return int.from_bytes(left, sys.byteorder)
+
+
 @pytest.fixture(scope="module")
 def own_mariadb(short_path: Path) -> Iterator[MariaDB]:
     """A MariaDB that these tests alone may kill, if they start it again."""
@@ -214,6 +235,17 @@ def test_a_killed_mariadb_costs_only_the_time_that_it_is_away(tmp_path: Path, ow
         stored = sequence_numbers(url)
     assert stored[segment(1)] == acknowledged[-1] == 29
     assert stored[segment(2)] == 101
+
+
+def test_slurm_gpudbd_ends_though_the_database_stands_still(tmp_path: Path, own_mariadb: MariaDB) -> None:
+    with running(tmp_path, own_mariadb.fresh()) as daemon:
+        os.kill(own_mariadb.pid, signal.SIGSTOP)
+        try:
+            with shipping(daemon):
+                assert daemon.stop(signal.SIGTERM) == 0
+        finally:
+            os.kill(own_mariadb.pid, signal.SIGCONT)
+        assert "what was under way did not end within 5 s, and is given up" in daemon.log()
 
 
 def test_a_mariadb_that_starts_later_is_waited_for(tmp_path: Path, own_mariadb: MariaDB) -> None:

@@ -29,7 +29,7 @@ from slurm_gpu.database.workerwords import (
 )
 from slurm_gpu.errors import DatabaseError, SlurmError
 from tests.database.samples import record, segment
-from tests.database.test_daemon import Daemon, UnixConnection, sequence_numbers, wait_for
+from tests.database.test_daemon import Daemon, UnixConnection, sequence_numbers, shipping, wait_for
 
 pytestmark = pytest.mark.skipif(
     os.getuid() != 0, reason="only root may ship without a Slurm to name SlurmUser"
@@ -128,6 +128,17 @@ def test_workers_never_outlive_slurm_gpudbd(tmp_path: Path, number: int) -> None
         pids = workers_of(daemon)
         assert len(pids) == 2
         daemon.stop(number)
+        wait_for(lambda: not any(map(is_alive, pids)), daemon.log)
+
+
+def test_slurm_gpudbd_ends_though_a_worker_stands_still_with_what_was_shipped(tmp_path: Path) -> None:
+    with running(tmp_path, f"sqlite:///{tmp_path / 'x.db'}", 2) as daemon:
+        pids = workers_of(daemon)
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        with shipping(daemon):
+            assert daemon.stop(signal.SIGTERM) == 0
+        assert "is given up" not in daemon.log()
         wait_for(lambda: not any(map(is_alive, pids)), daemon.log)
 
 
