@@ -16,6 +16,7 @@ from slurm_gpu.database.quota import Quota
 from slurm_gpu.database.reserve.reservation import Reservation
 from slurm_gpu.database.results import DeviceTimeline, NodeReport, NodeWindow, Run, RunTimeline
 from slurm_gpu.database.running import Running, RunningUse
+from slurm_gpu.database.verdicts.told import Verdicts
 from slurm_gpu.records import DeviceFacts, Live, LiveDevice, Mean, Record, Timeline
 from slurm_gpu.slurm.hostlist import compress
 
@@ -150,6 +151,10 @@ class SyntheticCluster:
             for job_id, item in self._jobs.items()
         )
         return Running(as_of_s=self.now_s, jobs=jobs, xids=())
+
+    def verdicts(self) -> Verdicts:
+        """Nobody watches."""
+        return Verdicts(as_of_s=None, watched=0, verdicts=(), suspects=())
 
     def __enter__(self) -> Self:
         return self

@@ -13,6 +13,8 @@ class Concern(StrEnum):
 
     XID = "xid"
     """A GPU reported an error."""
+    UNHEALTHY = "unhealthy"
+    """slurm-gpudbd's watch found trouble: `Flag.said` says which."""
     HELD_IDLE = "held_idle"
     """No GPU of the job has computed anything since it began."""
     USED_THEN_IDLE = "used_then_idle"
@@ -58,6 +60,18 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What a diagnosis says, as docs/diagnose.md has it."""
+
+    cause: str
+    kind: str
+    confidence: float
+    text: str
+    """Who, and by which evidence."""
+    next_step: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Flag:
     """One concern about one job."""
 
@@ -69,3 +83,5 @@ class Flag:
     """Wall clock: since when it is so."""
     coverage: float
     """How much was seen of the time that it is judged by; the least of the devices."""
+    said: Said | None = None
+    """Of UNHEALTHY alone."""

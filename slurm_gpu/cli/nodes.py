@@ -10,6 +10,7 @@ import click
 
 from slurm_gpu.cli.cells import GAP, count, memory, positions, span, text
 from slurm_gpu.cli.nodelive import LIVE_COLUMNS, NodeLive, node_lives
+from slurm_gpu.cli.nodesuspects import show_suspects
 from slurm_gpu.cli.output import check_format, print_csv, print_json, print_sentences, print_table, remark
 from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.database.clusterstate import ClusterState
@@ -33,10 +34,20 @@ _CSV_COLUMNS = (
 @click.option("--partition", help="Only this partition's nodes.")
 @click.option("--free", is_flag=True, help="Only nodes with a whole GPU free.")
 @click.option("--live", is_flag=True, help="Also what their GPUs do now, as slurm-gpudbd tells it.")
+@click.option("--suspect", is_flag=True, help="Only GPUs that several jobs called slow or failing.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @with_site
-def nodes(site: Site, partition: str | None, free: bool, live: bool, as_json: bool, as_csv: bool) -> None:
+def nodes(
+    site: Site,
+    *,
+    partition: str | None,
+    free: bool,
+    live: bool,
+    suspect: bool,
+    as_json: bool,
+    as_csv: bool,
+) -> None:
     """One entry per node: free of all GPUs, shards, CPUs and memory, and who holds which GPU.
 
     Below stand the GPUs that are free, whatever nodes they are on, and why jobs wait.
@@ -44,11 +55,17 @@ def nodes(site: Site, partition: str | None, free: bool, live: bool, as_json: bo
     GPUs are numbered as Slurm numbers them on that node; "part of 1" are shards of GPU 1, "all of 1" every
     shard of it. A GPU of which shards are in use is not free as a whole, and nothing is free on a node that
     takes no jobs. In brackets stands the time to the job's limit, or that it is suspended or completing.
-    With --live a dash is a GPU that somebody else holds, or of which nothing was measured.
+    With --live a dash is a GPU that somebody else holds, or of which nothing was measured. --suspect is for
+    operators: GPUs at fault in three jobs and more of two users and more, and the command that drains each.
     """
     check_format(as_json=as_json, as_csv=as_csv)
     if live and as_csv:
         raise UsageError("--live and --csv exclude each other; --json has the live values")
+    if suspect:
+        if partition is not None or free or live or as_csv:
+            raise UsageError("--suspect goes with --json alone")
+        show_suspects(site, as_json=as_json)
+        return
     now = _live(site) if live else None
     everything = site.slurm.nodes()
     partitions = sorted({name for node in everything for name in node.partitions})

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from slurm_gpu.attention.concern import Flag
 from slurm_gpu.database.clusterstate import ClusterState
 from slurm_gpu.database.results import NodeReport
 from slurm_gpu.database.running import Running
+from slurm_gpu.database.verdicts.told import Verdicts
 from slurm_gpu.errors import DatabaseError, SlurmGpuError
-from slurm_gpu.monitor.flags import Attention, recorded_concerns
+from slurm_gpu.monitor.flags import Attention, recorded_concerns, told_concerns, worst_first
 from slurm_gpu.monitor.seen import Seen
 from slurm_gpu.records import Live
 
+T = TypeVar("T")
 SELDOM_S = 60.0
 """Which devices nodes have changes rarely, and records come each five minutes."""
 
@@ -34,6 +36,9 @@ class Observable(Protocol):
 
     def running(self) -> Running:
         """How the jobs that run have used their GPUs: one's own, and all for operators."""
+
+    def verdicts(self) -> Verdicts:
+        """Trouble of the jobs that run: one's own, and all for operators."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +76,9 @@ class Observer:
         try:
             with self._connect() as source:
                 cluster, live = source.cluster(), source.live()
+                verdicts = _perhaps(source.verdicts)
                 if self._seldom_s is None or now - self._seldom_s >= SELDOM_S:
-                    self._reports, self._running = source.nodes(), _running(source)
+                    self._reports, self._running = source.nodes(), _perhaps(source.running)
                     self._seldom_s = now
         except SlurmGpuError as error:
             if self.last is None:
@@ -89,21 +95,21 @@ class Observer:
             reports=self._reports,
             reservations=None,
             running=self._running,
+            verdicts=verdicts,
         )
         self._attention.look(at_s, seen)
         rules = self._attention.rules
         watched = now - self._began_s >= rules.window_s
-        self.last = Observed(
-            at_s=at_s,
-            seen=seen,
-            flags=self._attention.concerns(at_s) if watched else recorded_concerns(at_s, seen, rules),
-        )
+        found = self._attention.concerns(at_s) if watched else recorded_concerns(at_s, seen, rules)
+        told = told_concerns(seen)
+        flags = None if found is None and not told else worst_first([*(found or ()), *told])
+        self.last = Observed(at_s=at_s, seen=seen, flags=flags)
         self.trouble = None
 
 
-def _running(source: Observable) -> Running | None:
+def _perhaps(ask: Callable[[], T]) -> T | None:
     """None of an older slurm-gpudbd."""
     try:
-        return source.running()
+        return ask()
     except DatabaseError:
         return None

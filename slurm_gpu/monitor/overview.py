@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from slurm_gpu.attention.concern import Flag
@@ -224,4 +224,5 @@ def _flag_to_json(shown: ShownFlag) -> dict[str, Any]:
         "devices": list(flag.devices),
         "since_s": flag.since_s,
         "coverage": flag.coverage,
+        "verdict": None if flag.said is None else asdict(flag.said),
     }

@@ -13,6 +13,7 @@ from slurm_gpu.database.reserve.reservation import Reservation
 from slurm_gpu.database.results import NodeReport
 from slurm_gpu.database.running import Running
 from slurm_gpu.database.trouble import TroubleLog
+from slurm_gpu.database.verdicts.told import Verdicts
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.monitor.board import Board
 from slurm_gpu.monitor.flags import Attention
@@ -25,6 +26,7 @@ log = logging.getLogger("slurm-gpuweb")
 NODES_EVERY_S = 60.0
 RESERVATIONS_EVERY_S = 15.0
 RUNNING_EVERY_S = 60.0
+VERDICTS_EVERY_S = 5.0
 _LEAST_PAUSE_S = 0.5
 _LOAD = 0.5
 """Looks take this part of the time at most: a slow slurm-gpudbd is asked less often."""
@@ -65,6 +67,7 @@ class Poller:
         self._nodes: _Part[Sequence[NodeReport]] = _Part(NODES_EVERY_S)
         self._reservations: _Part[Sequence[Reservation]] = _Part(RESERVATIONS_EVERY_S)
         self._running: _Part[Running] = _Part(RUNNING_EVERY_S)
+        self._verdicts: _Part[Verdicts] = _Part(VERDICTS_EVERY_S)
         self._names: frozenset[str] = frozenset()
         self._away = TroubleLog(
             "slurm-gpudbd was not read, so that what it told last is shown: %s",
@@ -131,6 +134,7 @@ class Poller:
         self._nodes.look(now, source.nodes)
         self._perhaps(lambda: self._reservations.look(now, source.reservations))
         self._perhaps(lambda: self._running.look(now, source.running))
+        self._perhaps(lambda: self._verdicts.look(now, source.verdicts))
         return Seen(
             cluster=cluster,
             live=live,
@@ -138,6 +142,7 @@ class Poller:
             reports=self._nodes.last or (),
             reservations=self._reservations.last,
             running=self._running.last,
+            verdicts=self._verdicts.last,
         )
 
     def _perhaps(self, look: Callable[[], None]) -> None:

@@ -106,6 +106,23 @@ ATTENTION = an_object(
             squares=RANGES,
             since_s=NUMBER,
             coverage=NUMBER,
+            verdict=null_or(
+                an_object(cause=TEXT, kind=TEXT, confidence=NUMBER, text=TEXT, next_step=TEXT),
+                "of another concern than unhealthy",
+            ),
+        )
+    ),
+    suspects=listed(
+        an_object(
+            node=TEXT,
+            device=null_or(TEXT, "it is the node"),
+            squares=RANGES,
+            jobs=WHOLE,
+            users=WHOLE,
+            healthy=said(WHOLE, "jobs that were well on it since"),
+            first_s=NUMBER,
+            last_s=NUMBER,
+            next_step=said(TEXT, "a command for somebody to run"),
         )
     ),
     as_of_s=AS_OF,

@@ -10,6 +10,7 @@ from slurm_gpu.database.clusterstate import ClusterState
 from slurm_gpu.database.reserve.reservation import Reservation
 from slurm_gpu.database.results import NodeReport
 from slurm_gpu.database.running import Running
+from slurm_gpu.database.verdicts.told import Verdicts
 from slurm_gpu.records import Live
 
 
@@ -31,6 +32,9 @@ class Source(Protocol):
     def running(self) -> Running:
         """How the jobs that run have used their GPUs."""
 
+    def verdicts(self) -> Verdicts:
+        """Trouble of the jobs that run."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
@@ -45,6 +49,8 @@ class Seen:
     """None while they could not be read."""
     running: Running | None
     """None while it could not be read, as of an older slurm-gpudbd."""
+    verdicts: Verdicts | None = None
+    """Likewise."""
 
     @property
     def as_of_s(self) -> float:

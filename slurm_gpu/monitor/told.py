@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import chain
 from typing import Any
 
@@ -53,11 +53,32 @@ def attention(state: State, flavour: Flavour, _: str) -> bytes:
             "squares": ranges(item.squares),
             "since_s": item.flag.since_s,
             "coverage": round(item.flag.coverage, 3),
+            "verdict": None if item.flag.said is None else asdict(item.flag.said),
         }
         for item in state.flags
         if flavour.may_see(item.user, item.uid)
     ]
-    return dump({"flags": flags, "as_of_s": state.seen.live_s})
+    suspects = _suspects(state) if flavour.everything else []
+    return dump({"flags": flags, "suspects": suspects, "as_of_s": state.seen.live_s})
+
+
+def _suspects(state: State) -> list[dict[str, Any]]:
+    """GPUs and nodes that several jobs accuse, with their squares."""
+    told, square_of = state.seen.verdicts, state.layout.square_of
+    gpus = {report.node: [item.uuid for item in report.devices] for report in state.seen.reports}
+    return [
+        {
+            **asdict(item),
+            "squares": ranges(
+                sorted(
+                    square_of[uuid]
+                    for uuid in (gpus.get(item.node, ()) if item.device is None else (item.device,))
+                    if uuid in square_of
+                )
+            ),
+        }
+        for item in (() if told is None else told.suspects)
+    ]
 
 
 def free(state: State, _: Flavour, __: str) -> bytes:

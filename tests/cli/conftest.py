@@ -13,6 +13,7 @@ from slurm_gpu.database.client import Act, Decision, Health, NodeReport, NodeWin
 from slurm_gpu.database.clusterstate import ClusterState
 from slurm_gpu.database.reserve.reservation import Reservation
 from slurm_gpu.database.running import Running
+from slurm_gpu.database.verdicts.told import Verdicts
 from slurm_gpu.errors import DatabaseError, SlurmError
 from slurm_gpu.records import Live, Mean, Record, Total
 from slurm_gpu.slurm.sacctmgr import LimitStore
@@ -68,6 +69,7 @@ class Database:
         self.reports: list[NodeReport] = []
         self.cluster_state: ClusterState | None = None
         """None: slurm-gpudbd is away."""
+        self.verdicts_told: Verdicts | None = None
         self.running_state: Running | None = None
         """None of an older slurm-gpudbd."""
         self.state: Health | None = make_health()
@@ -127,6 +129,11 @@ class Database:
         if self.running_state is None:
             raise DatabaseError("slurm-gpudbd answered 404: there is no /v1/running")
         return self.running_state
+
+    def verdicts(self) -> Verdicts:
+        if self.verdicts_told is None:
+            raise DatabaseError("slurm-gpudbd answered 404: there is no /v1/verdicts")
+        return self.verdicts_told
 
     def health(self) -> Health:
         if self.state is None:

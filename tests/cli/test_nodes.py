@@ -12,13 +12,15 @@ import struct
 import subprocess
 import sys
 import termios
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from slurm_gpu.database.client import NodeReport
+from slurm_gpu.database.verdicts.told import ToldSuspect, Verdicts
 from slurm_gpu.records import DeviceFacts, Live, LiveDevice
-from tests.cli.conftest import CommandLine
+from tests.cli.conftest import START_S, CommandLine
 from tests.slurm.recorded import DATA
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -268,3 +270,40 @@ def test_a_reader_that_has_seen_enough_is_no_error(environ: dict[str, str]):
     done = subprocess.run(["bash", "-c", command], env=environ, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("node ")
     assert done.stderr == ""
+
+
+def suspects(*some: ToldSuspect) -> Verdicts:
+    return Verdicts(as_of_s=START_S, watched=9, verdicts=(), suspects=some)
+
+
+SUSPECT = ToldSuspect(
+    node="n17", device="GPU-b", jobs=4, users=3, healthy=1, first_s=START_S, last_s=START_S + 3600,
+    next_step='scontrol update nodename=n17 state=drain reason="slurm-gpu: GPU 3"',
+)  # fmt: skip
+
+
+def test_suspects_are_listed_with_the_command_that_drains_their_node(slurm_gpu: CommandLine):
+    facts = (DeviceFacts(uuid="GPU-b", node="n17", at_s=5, index=3),)
+    slurm_gpu.database.reports = [NodeReport(node="n17", heard_s=5.0, version=None, devices=facts)]
+    slurm_gpu.database.verdicts_told = suspects(SUSPECT, replace(SUSPECT, node="n9", device=None))
+    assert slurm_gpu("nodes", "--suspect") == 0
+    assert slurm_gpu.rows()[1][:6] == ["n17", "3", "(GPU-b)", "4", "3", "1"]
+    assert slurm_gpu.rows()[2][:5] == ["n9", "several", "4", "3", "1"]
+    assert f"  {SUSPECT.next_step}\n" in slurm_gpu.out
+    slurm_gpu("nodes", "--suspect", "--json")
+    assert json.loads(slurm_gpu.out)["suspects"][0] == asdict(SUSPECT)
+
+
+def test_without_suspects_or_a_watch_that_is_said(slurm_gpu: CommandLine):
+    slurm_gpu.database.verdicts_told = suspects()
+    assert slurm_gpu("nodes", "--suspect") == 0
+    assert (slurm_gpu.out, slurm_gpu.err[:26]) == ("", "no GPU is accused by sever")
+    slurm_gpu.database.verdicts_told = replace(suspects(), as_of_s=None)
+    slurm_gpu("nodes", "--suspect")
+    assert slurm_gpu.err.startswith("slurm-gpudbd has not looked at running jobs yet\n")
+
+
+@pytest.mark.parametrize("more", ["--free", "--live", "--csv", "--partition=gpu"])
+def test_suspects_go_with_nothing_else(slurm_gpu: CommandLine, more: str):
+    assert slurm_gpu("nodes", "--suspect", more) == 2
+    assert "--suspect goes with --json alone" in slurm_gpu.err

@@ -42,6 +42,7 @@ class Here:
             reports=source.nodes(),
             reservations=source.reservations(),
             running=source.running(),
+            verdicts=source.verdicts(),
         )
         self.attention.look(seen.live_s, seen)
         version = 1 if before is None else before.version + 1

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from slurm_gpu.attention.concern import Concern
+from slurm_gpu.attention.wording import in_words
 from slurm_gpu.database.clusterstate import ClusterState
 from slurm_gpu.database.results import NodeReport
 from slurm_gpu.database.running import RecentXid, Running, RunningUse
+from slurm_gpu.database.verdicts.told import JobVerdict, Verdicts
 from slurm_gpu.errors import DatabaseError
 from slurm_gpu.monitor.observer import Observer
 from slurm_gpu.records import Live, LiveDevice
@@ -24,6 +26,7 @@ class _Site:
         self.away = False
         self.asked_for_devices = 0
         self.records: Running | None = None
+        self.found: Verdicts | None = None
         self.observer = Observer(self.connect, lambda: NOW_S + self.passed_s, lambda: self.passed_s)
 
     @contextmanager
@@ -47,6 +50,11 @@ class _Site:
         if self.records is None:
             raise DatabaseError("slurm-gpudbd answered 404: there is no /v1/running")
         return self.records
+
+    def verdicts(self) -> Verdicts:
+        if self.found is None:
+            raise DatabaseError("slurm-gpudbd answered 404: there is no /v1/verdicts")
+        return self.found
 
     def look_for(self, seconds: int) -> None:
         for _ in range(seconds // 10):
@@ -130,3 +138,16 @@ def test_records_tell_at_once_of_errors_of_a_gpu(site: _Site) -> None:
     assert site.observer.last is not None
     (flag,) = site.observer.last.flags or ()
     assert (flag.concern, flag.devices, flag.since_s) == (Concern.XID, ("GPU-1",), NOW_S - 60)
+
+
+def test_what_slurm_gpudbd_found_is_told_at_once(site: _Site) -> None:
+    verdict = JobVerdict(
+        job_id=7, start_s=NOW_S - 1, user="alice", cause="hang", kind="waits for others", confidence=0.9,
+        devices=(("n1", "GPU-1"),), nodes=(), since_s=NOW_S + 2.5, told_s=NOW_S, last_s=NOW_S, verdict={},
+    )  # fmt: skip
+    site.found = Verdicts(as_of_s=NOW_S, watched=1, verdicts=(verdict,), suspects=())
+    site.look_for(10)
+    assert site.observer.last is not None
+    (flag,) = site.observer.last.flags or ()
+    assert (flag.concern, flag.since_s, flag.devices) == (Concern.UNHEALTHY, NOW_S + 2.5, ("GPU-1",))
+    assert in_words(flag) == "hang (waits for others): n1 GPU-1, 90% sure"

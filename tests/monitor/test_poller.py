@@ -44,6 +44,9 @@ class Flaky(SyntheticCluster):
     def running(self) -> Any:
         return self._answer("running", super().running)
 
+    def verdicts(self) -> Any:
+        return self._answer("verdicts", super().verdicts)
+
     def reservations(self, past: int = 0, ids: Sequence[int] = ()) -> Sequence[Reservation]:
         return ()
 

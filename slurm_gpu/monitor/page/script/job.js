@@ -138,7 +138,7 @@ function showGpus(run) {
 function showAdvice(run) {
   const ours = flags.filter((flag) => flag.id === run.id && RUNNING.includes(run.state));
   fill(byId("advice"), ours.map((flag) => {
-    const { short, what, todo } = words.concern(flag.concern);
+    const { short, what, todo } = words.concern(flag);
     return make("p", {}, make("span", { class: "tag bad" }, short), ` ${what} Since ${words.moment(flag.since_s, now_s())}. ${todo}`);
   }));
 }

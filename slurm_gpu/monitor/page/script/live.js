@@ -115,7 +115,10 @@ export class Live {
       }
     };
     await Promise.all([
-      ask("flags", "attention", (value) => value.flags),
+      ask("flags", "attention", (value) => {
+        told.suspects = value.suspects;
+        return value.flags;
+      }),
       ask("free", "free", (value) => value),
       ask("queue", "queue", (value) => value),
       slow ? ask("reservations", "reservations", (value) => value.reservations ?? null) : null,

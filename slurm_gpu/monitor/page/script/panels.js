@@ -15,12 +15,12 @@ const linked = (job) => (job.full ? make("a", { href: jobPage(job.id) }, idOf(jo
 const nothing = (text) => make("p", { class: "none" }, text);
 const more = (left, noun) => (left > 0 ? make("p", { class: "note" }, `and ${words.counts(left, noun)} more`) : null);
 
-// Flags, the worst first; `pressed` is whose squares are lit, by key.
-export function attention(place, { flags, jobs, pressed, light, now_s, told }) {
+// Flags, the worst first, and GPUs that several jobs accuse; `pressed` is whose squares are lit, by key.
+export function attention(place, { flags, suspects, jobs, pressed, light, now_s, told }) {
   if (!told) return fill(place, nothing("Not known yet."));
-  if (!flags.length) return fill(place, nothing("No running job needs anybody's eye."));
+  if (!flags.length) return fill(place, nothing("No running job needs anybody's eye."), accused(suspects, now_s));
   const rows = flags.slice(0, MOST).map((flag) => {
-    const { short, what, todo } = words.concern(flag.concern), { key } = flag;
+    const { short, what, todo } = words.concern(flag), { key } = flag;
     const squares = flag.squares.length ? words.counts(flag.n, "GPU") : "";
     return make("li", {},
       make("button", { type: "button", class: "lights", "aria-pressed": String(pressed === key), title: `${what} Show its squares.`, onclick: () => light(key) },
@@ -32,7 +32,20 @@ export function attention(place, { flags, jobs, pressed, light, now_s, told }) {
         flag.coverage < 0.95 ? ` · seen ${Math.round(100 * flag.coverage)} % of the time` : null),
       pressed === key ? make("p", {}, what, " ", todo) : null);
   });
-  return fill(place, make("ul", { class: "items" }, rows), more(flags.length - rows.length, "concern"));
+  return fill(place, make("ul", { class: "items" }, rows), more(flags.length - rows.length, "concern"), accused(suspects, now_s));
+}
+
+// What drains them is shown, never run.
+function accused(suspects, now_s) {
+  if (!suspects.length) return null;
+  const rows = suspects.slice(0, FEW).map((one) => make("li", {},
+    make("div", { class: "line" },
+      make("span", {}, make("span", { class: "tag bad" }, one.device === null ? "node" : "GPU"), " ", make("bdi", {}, one.node)),
+      make("span", {}, words.duration(now_s - one.first_s))),
+    make("p", { class: "aside" }, one.device === null ? "" : [make("bdi", {}, one.device), " · "],
+      `slow or failing in ${words.counts(one.jobs, "job")} of ${words.counts(one.users, "user")}`, one.healthy ? `, ${words.counts(one.healthy, "job")} well since` : ""),
+    make("p", {}, make("code", {}, one.next_step))));
+  return [make("h3", {}, "Several jobs accuse"), make("ul", { class: "items" }, rows), more(suspects.length - rows.length, "suspect")];
 }
 
 export function free(place, told, now_s) {
@@ -112,7 +125,7 @@ export function reservations(place, told, now_s) {
 export function mine(place, { running, waiting, flags, waits, why, now_s, under }) {
   if (!running.length && !waiting.length) return fill(place, nothing("None of your jobs runs or waits."));
   const advice = (job) => flags.filter((flag) => flag.job_id === job.job_id).map((flag) => {
-    const { short, what, todo } = words.concern(flag.concern);
+    const { short, what, todo } = words.concern(flag);
     return make("p", {}, make("span", { class: "tag bad" }, short), ` ${what} ${todo}`);
   });
   const named = (job) => make("span", {}, linked(job), job.name ? [" ", make("bdi", {}, job.name)] : null);

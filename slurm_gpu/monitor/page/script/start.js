@@ -150,7 +150,7 @@ function light() {
   if (lighted !== null) {
     lighted.flag = live.told.flags.find((one) => keyOf(one) === lighted.key) ?? lighted.flag;
     some = new Set(listed(lighted.flag.squares));
-    say(found, `${words.counts(some.size, "GPU")} of job ${lighted.flag.id}: ${words.concern(lighted.flag.concern).short}`);
+    say(found, `${words.counts(some.size, "GPU")} of job ${lighted.flag.id}: ${words.concern(lighted.flag).short}`);
   } else {
     const result = cluster.flat.n ? find(cluster, chosen.find) : null;
     some = result?.squares ?? null;
@@ -194,7 +194,7 @@ function showPanels() {
     panels.limits(place("limits"), me(), now);
   } else {
     panels.attention(place("attention"), {
-      flags, jobs: cluster.jobs, pressed: lighted?.key ?? null, now_s: now, told: told.flags !== null,
+      flags, suspects: told.suspects ?? [], jobs: cluster.jobs, pressed: lighted?.key ?? null, now_s: now, told: told.flags !== null,
       light(key) {
         const flag = live.told.flags.find((one) => keyOf(one) === key);
         lighted = lighted?.key === key || flag === undefined ? null : { key, flag };

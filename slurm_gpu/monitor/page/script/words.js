@@ -62,8 +62,12 @@ const ABOUT = {
   throttled: ["throttled", "Clocks are held down by heat or by the power supply.", "Nothing is wrong with the job; the operators should look at the node's cooling and power."],
 };
 
-// Of a concern: its short name, what it is, and what to do.
-export function concern(name) {
+// Of a flag: its short name, what it is, and what to do. What a diagnosis found says so itself.
+export function concern({ concern: name, verdict, id }) {
+  if (verdict) {
+    const sure = `${Math.round(100 * verdict.confidence)} % sure`;
+    return { short: verdict.cause, what: `${verdict.kind ? `${verdict.kind}: ` : ""}${verdict.text} (${sure}).`, todo: `${verdict.next_step} More: slurm-gpu diagnose ${id}` };
+  }
   const [short, what, todo] = ABOUT[name] ?? [name, name, ""];
   return { short, what, todo };
 }
