@@ -68,6 +68,13 @@ class Page:
         rows = [one for one in jobs if one["job_id"] == job]
         return [at for row in rows for first, last in row["squares"] for at in range(first, last + 1)]
 
+    def idle_s(self, node: str, uuid: str) -> float:
+        """How long ago a GPU was last seen computing."""
+        state = self.board.state
+        assert state is not None
+        idle_s = state.seen.live[node].devices[uuid].idle_s
+        return float("inf") if idle_s is None else idle_s
+
     def age_s(self, node: str) -> float:
         """How long ago that was sampled which squares of a node show now."""
         state = self.board.state
@@ -180,6 +187,7 @@ def test_what_a_gpu_does_is_on_its_square_for_who_may_see_it(lab: Lab, page: Pag
         oldest_s = max(oldest_s, page.age_s(held.node))
         time.sleep(0.2)
     assert oldest_s <= _SOON_S
+    assert page.idle_s(held.node, uuid) <= _SOON_S
 
     assert abs(page.octet(square, "util", ALICE) - 60) <= 2
     assert (page.octet(square, "util", BOB), page.octet(square, "mem", BOB)) == (255, 255)

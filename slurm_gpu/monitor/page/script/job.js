@@ -103,7 +103,7 @@ function showCourse(run) {
     : "No course of this run is kept.");
   const file = (part, text) => make("a", { href: `api/v1/${path(part)}?format=csv`, download: "" }, text);
   if (!run.full) return fill(byId("downloads"));
-  return fill(byId("downloads"), "Download as CSV:", file("", "the run"), file("/timeline", "its course"),
+  return fill(byId("downloads"), "Download as CSV:", file("", "p25 and p95 of each GPU"), file("/timeline", "the course"),
     RUNNING.includes(run.state) ? file("/window", "the last ten minutes in full") : null);
 }
 

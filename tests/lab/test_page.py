@@ -1,0 +1,104 @@
+"""The page of slurm-gpuweb in a browser, over a real cluster: from a link to a square, its job and a file."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urljoin
+from xml.etree import ElementTree
+
+import pytest
+
+from lab.cluster import Lab
+from lab.polling import wait_for
+from tests import browsing
+
+_LONG = "#!/bin/sh\nexec simgpu --util 60 --mem-mib 8192 --seconds 300\n"
+_SVG = "{http://www.w3.org/2000/svg}"
+_WAIT_MS = 90_000
+
+SignIn = Callable[[str], browsing.Tab]
+
+
+@pytest.fixture
+def sign_in(lab: Lab) -> Iterator[SignIn]:
+    """Opens the link that `slurm-gpu open` prints for somebody, in a browser of theirs."""
+    tabs = []
+    with browsing.chromium() as browser:
+
+        def open_link(user: str) -> browsing.Tab:
+            link = json.loads(lab.output(["slurm-gpu", "open", "--json"], user=user))["url"]
+            tabs.append(browsing.Tab(browser, link))
+            tabs[-1].page.locator("#frame[data-drawn]").wait_for(timeout=_WAIT_MS)
+            return tabs[-1]
+
+        yield open_link
+        for tab in tabs:
+            tab.context.close()
+
+
+def _look_for(tab: browsing.Tab, job: int) -> Any:
+    """Light the job's squares and put the keyboard's focus on the first of them; what is said of it."""
+    page = tab.page
+    page.fill("#find", str(job))
+    page.locator("#found", has_text="1 GPU: 1 job").wait_for(timeout=_WAIT_MS)
+    page.focus("#frame")
+    page.keyboard.press("n")
+    return page.locator("#focused")
+
+
+def test_a_job_is_followed_from_its_square_to_its_page_and_its_file(lab: Lab, sign_in: SignIn) -> None:
+    tab = sign_in("alice")
+    page = tab.page
+    assert "signin" not in page.url, "what is secret of the link is in no address"
+    job = lab.submit("alice", "--gpus=1", "--time=5", "--job-name=followed", script=_LONG)
+    (held,) = wait_for(lambda: lab.held(job), 60, "the job starts")
+    said = _look_for(tab, job)
+    page.locator("#focused", has_text=re.compile(r"Utilisation (5[89]|6[0-2])\b")).wait_for(timeout=_WAIT_MS)
+    uuid = lab.nodes[held.node].at_position(held.positions[0]).uuid
+    for words in (held.node, uuid, f"Job {job} of alice", "frees by"):
+        assert words in said.inner_text()
+    assert "followed" in page.inner_text("#mine"), "of the two views a user has their own"
+
+    said.get_by_role("link", name=f"Open job {job}").click()
+    page.wait_for_url(f"**/job?id={job}")
+    lab.output(["scancel", str(job)])
+
+    def recorded() -> bool:
+        page.reload()
+        page.locator("#sheets:not([hidden]), #trouble:not([hidden])").first.wait_for()
+        return bool(page.locator("#gpus td.number").count())
+
+    wait_for(recorded, 120, "its records have come", interval_s=2.0)
+    assert "followed" in page.inner_text("h1")
+    with page.expect_download() as download:
+        page.get_by_role("link", name="p25 and p95 of each GPU").click()
+    header, row = download.value.path().read_text("utf-8").splitlines()
+    cells = dict(zip(header.split(","), row.split(","), strict=True))
+    assert (cells["node"], cells["device"]) == (held.node, uuid)
+    assert float(cells["util_p95_pct"]) == pytest.approx(60, abs=2)
+
+
+def test_of_anothers_job_it_is_seen_that_it_runs_and_nothing_more(lab: Lab, sign_in: SignIn) -> None:
+    job = lab.submit("alice", "--gpus=1", "--time=5", "--job-name=mine-alone", script=_LONG)
+    wait_for(lambda: lab.held(job), 60, "the job starts")
+    tab = sign_in("bob")
+    said = _look_for(tab, job)
+    tab.page.locator("#focused", has_text=f"Job {job} of alice").wait_for(timeout=_WAIT_MS)
+    assert "not measured" in said.inner_text()
+    assert said.get_by_role("link").count() == 0
+    assert "mine-alone" not in tab.page.content()
+    lab.output(["scancel", str(job)])
+
+
+def test_free_gpus_queue_and_the_still_picture_are_of_this_cluster(lab: Lab, sign_in: SignIn) -> None:
+    tab = sign_in("carol")
+    tab.page.locator("#queue", has_text="No job waits.").wait_for(timeout=_WAIT_MS)
+    n_gpus = sum(len(node.gpus) for node in lab.nodes.values())
+    free = tab.page.inner_text("#free")
+    assert sum(int(number) for number in re.findall(r"^\d+ of (\d+)", free, re.MULTILINE)) == n_gpus
+    still = tab.context.request.get(urljoin(tab.page.url, "squares.svg"))
+    paths = ElementTree.fromstring(still.body()).iter(f"{_SVG}path")
+    assert sum(path.attrib["d"].count("M") for path in paths) == n_gpus
