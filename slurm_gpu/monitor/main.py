@@ -57,7 +57,8 @@ def _run(options: argparse.Namespace) -> None:
             raise UsageError(f"--listen {options.listen!r} must be HOST:PORT, such as {address}")
         address = given
     notifier, clock, board = Notifier(os.environ), SystemClock(), Board()
-    sign_in = SignIn(config, settings, clock)
+    kept = os.environ.get("STATE_DIRECTORY")
+    sign_in = SignIn(config, settings, clock, None if kept is None else Path(kept))
 
     def connect() -> DatabaseClient:
         return DatabaseClient(config, timeout_s=_TIMEOUT_S)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from pathlib import Path
+
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
@@ -9,6 +12,7 @@ from slurm_gpu.clock import Clock
 from slurm_gpu.config import SiteConfig
 from slurm_gpu.database.identity import Authenticator
 from slurm_gpu.monitor.settings import WebSettings
+from slurm_gpu.monitor.signin.ended import FILE_NAME, Ended
 from slurm_gpu.monitor.signin.guard import Cookie, Guard
 from slurm_gpu.monitor.signin.pages import SignInPages
 from slurm_gpu.monitor.signin.proxy import TrustedProxy
@@ -16,17 +20,33 @@ from slurm_gpu.monitor.signin.rights import Rights, right_of
 from slurm_gpu.monitor.signin.sessions import Sessions, session_key
 from slurm_gpu.monitor.signin.tokens import Tokens
 
+log = logging.getLogger("slurm-gpuweb")
+
 
 class SignIn:
-    """`routes` go into the application, and `guarded` around it. Raises InputError for a bad key file."""
+    """`routes` go into the application, and `guarded` around it.
 
-    def __init__(self, config: SiteConfig, settings: WebSettings, clock: Clock) -> None:
+    Who signed out is kept in `state`. Raises InputError for a key file, or such a list, that is bad.
+    """
+
+    def __init__(
+        self, config: SiteConfig, settings: WebSettings, clock: Clock, state: Path | None = None
+    ) -> None:
         told = settings.url or config.web
+        ended = None
+        if settings.session_key_file is not None:  # else no session outlasts this process
+            if state is None:
+                log.warning(
+                    "there is no STATE_DIRECTORY: who signed out is signed in again by an old cookie after a "
+                    "restart"
+                )
+            ended = Ended(clock.wall, None if state is None else state / FILE_NAME)
         self._sessions = Sessions(
             session_key(settings.session_key_file),
             clock.wall,
             settings.session_lifetime_s,
             settings.session_idle_s,
+            ended,
         )
         self._cookie = Cookie.of(told or settings.base_url)
         self._rights = Rights(lambda user: right_of(user, config.operators), clock.monotonic)

@@ -122,7 +122,7 @@ class SignInPages:
         """POST /signout: the session ends, wherever its cookie may be."""
         session = request.scope.get(SESSION)
         if isinstance(session, Session):
-            self._sessions.end(session)
+            await run_in_threadpool(self._sessions.end, session)
             log.info("%s signed out from %s", session.user, request.client.host if request.client else "?")
         return _with(Response(status_code=204), self._cookie.header("", 0))
 

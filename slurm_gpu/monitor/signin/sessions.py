@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slurm_gpu.errors import InputError
+from slurm_gpu.monitor.signin.ended import Ended
 
 DEFAULT_LIFETIME_S = 12 * 3600.0
 DEFAULT_IDLE_S = 2 * 3600.0
@@ -24,7 +25,6 @@ _RENEWED_EACH = 0.1
 """Of the idle limit: a cookie that was seen so long ago is made anew."""
 _AHEAD_S = 60.0
 """So far ahead a clock that was set back may leave a session that it made itself."""
-_MOST_ENDED = 100_000
 _MOST_GENUINE = 10_000
 _LONGEST = 2048
 """Characters of a cookie; ours are a tenth of that."""
@@ -42,7 +42,7 @@ class Session:
 
 
 class Sessions:
-    """Makes cookies and reads them; what it remembers are sessions that ended before their time."""
+    """Makes cookies and reads them; `ended` are sessions that ended before their time."""
 
     def __init__(
         self,
@@ -50,12 +50,13 @@ class Sessions:
         wall: Callable[[], float],
         lifetime_s: float = DEFAULT_LIFETIME_S,
         idle_s: float = DEFAULT_IDLE_S,
+        ended: Ended | None = None,
     ) -> None:
         if len(key) < KEY_BYTES:
             raise ValueError(f"a key has {KEY_BYTES} bytes at least, not {len(key)}")
         self._key, self._wall = key, wall
         self.lifetime_s, self._idle_s = lifetime_s, idle_s
-        self._ended: dict[str, float] = {}
+        self._ended = Ended(wall) if ended is None else ended
         self._genuine: dict[str, Session] = {}
         """Cookies whose signature was checked: each request of a page brings the same one."""
 
@@ -101,12 +102,7 @@ class Sessions:
 
     def end(self, session: Session) -> None:
         """No cookie of this session opens anything any more, in whoever's hands it is."""
-        now_s = self._wall()
-        if len(self._ended) >= _MOST_ENDED:
-            self._ended = {one: until_s for one, until_s in self._ended.items() if until_s > now_s}
-        if len(self._ended) >= _MOST_ENDED:
-            del self._ended[next(iter(self._ended))]
-        self._ended[session.id] = session.began_s + self.lifetime_s
+        self._ended.add(session.id, session.began_s + self.lifetime_s)
 
     def _signature(self, body: str) -> str:
         return _encode(hmac.digest(self._key, b"slurm-gpuweb session 1\n" + body.encode(), hashlib.sha256))

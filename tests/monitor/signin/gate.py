@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -46,10 +47,10 @@ class Gate:
         self.cookies: dict[str, str] = {}
         self.app = self.started()
 
-    def started(self, settings: WebSettings | None = None, **more: Any) -> Guard:
+    def started(self, settings: WebSettings | None = None, state: Path | None = None, **more: Any) -> Guard:
         """slurm-gpuweb, started anew."""
         here = self.here
-        sign_in = SignIn(self.config, replace(settings or self.settings, **more), here.clock)
+        sign_in = SignIn(self.config, replace(settings or self.settings, **more), here.clock, state)
         site = Site(here.board, viewer_of, lambda: here.source, here.clock)
         self.app = sign_in.guarded(make_app(site, sign_in.routes()))
         return self.app

@@ -225,6 +225,21 @@ def test_a_restart_ends_sessions_unless_the_key_is_in_a_file(gate: Gate, tmp_pat
     assert gate.who() == ME
 
 
+def test_who_signed_out_stays_out_after_a_restart(gate: Gate, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_bytes(b"k" * 32)
+    key.chmod(0o600)
+    gate.started(session_key_file=key, state=tmp_path)
+    gate.use(gate.token())
+    copy = dict(gate.cookies)
+    assert gate.ask("POST", "/signout", headers=ACTS).status_code == 204
+    gate.use(gate.token())
+    gate.started(session_key_file=key, state=tmp_path)
+    assert gate.who() == ME
+    gate.cookies = copy
+    assert gate.who() is None
+
+
 def test_what_a_shared_cache_may_keep_brings_nobodys_session_with_it(gate: Gate) -> None:
     gate.use(gate.token())
     gate.here.clock.now += SETTINGS.session_idle_s / 2
