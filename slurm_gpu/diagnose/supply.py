@@ -12,7 +12,7 @@ from slurm_gpu.diagnose.case import Case
 from slurm_gpu.diagnose.changes import segments
 from slurm_gpu.diagnose.hardware import LEAST_CLOCK
 from slurm_gpu.diagnose.robust import Matrix, median, middle, quantile
-from slurm_gpu.diagnose.signals import BLOCK_S, Signal
+from slurm_gpu.diagnose.signals import BLOCK_S, LEAST_BLOCKS, Signal
 from slurm_gpu.diagnose.verdict import SUSPECT_BELOW, Cause, Evidence, Verdict
 
 _LINKS = (Signal.NVLINK, Signal.INFINIBAND, Signal.NETWORK, Signal.PCIE)
@@ -20,6 +20,7 @@ _LEAST_LINK = 0.12
 _LEAST_UTIL = 0.05
 _UTIL_OF_ALL = 0.85
 _LACKS_AT_TIMES = 0.04
+_NEARLY_ALWAYS, _LEAST_TURNS = 0.6, 3
 _MANY = 0.25
 """Of a stage's workers: so many that lack something in turn lack it all."""
 _CPU_FULL = 0.85
@@ -105,6 +106,23 @@ def _in_turn(case: Case) -> NDArray[np.bool_]:
         return np.asarray(case.judged & (quantile(lacking, 0.85) >= _LACKS_AT_TIMES))
 
 
+def _one_after_the_other(case: Case) -> Verdict | None:
+    """Nearly always somebody has nothing to run, and others do in turn: their loaders are all too slow."""
+    util = case.signals[Signal.UTIL]
+    told = util[:, np.isfinite(util).any(axis=0)]
+    late = told[case.judged, -max(LEAST_BLOCKS * 3, told.shape[1] // 3) :]
+    if late.shape[0] < _LEAST_TURNS or late.shape[1] < LEAST_BLOCKS * 3:
+        return None
+    lacking = np.nan_to_num(quantile(late.T, 0.95)[None, :] - late)
+    behind = lacking.max(axis=0) >= _LACKS_AT_TIMES
+    share, turns = float(behind.mean()), len(np.unique(lacking.argmax(axis=0)[behind]))
+    if share < _NEARLY_ALWAYS or turns < _LEAST_TURNS:
+        return None
+    text = f"{share:.0%} of the time some GPU has nothing to run: {turns} of them in turn"
+    evidence = (Evidence(text=text, metric="util", value=share, expected=0.0),)
+    return case.verdict(Cause.STARVATION, 0.65, kind="all", evidence=evidence)
+
+
 def _n_groups(case: Case) -> int:
     return len(case.groups.names)
 
@@ -122,7 +140,7 @@ def starved_all(case: Case) -> Verdict | None:
     levels = [middle(median(rows[members].T)) for members in case.groups.members()]
     known = [level for level in levels if np.isfinite(level)]
     if not known or not (level := min(known)) < _UTIL_OF_ALL:
-        return None
+        return _one_after_the_other(case)
     who = "all GPUs" if len(levels) == 1 else f"all GPUs of {case.groups.names[levels.index(level)]}"
     text = f"{who} have nothing to run for {1 - level:.0%} of the time"
     evidence = [Evidence(text=text, metric="util", value=level, expected=1.0)]

@@ -1,0 +1,65 @@
+"""A job that stands still, and those that only pause."""
+
+import numpy as np
+import pytest
+
+from slurm_gpu.diagnose.judge import diagnose
+from slurm_gpu.diagnose.series import HostCourse, Metric
+from slurm_gpu.diagnose.verdict import Cause
+from tests.diagnose.faults import a_hang, as_read, as_series, culprits
+from tests.diagnose.training import START_S, Training
+
+OLDER = (Metric.UTIL, Metric.MEM_USED, Metric.POWER, Metric.SM_CLOCK, Metric.NVLINK, Metric.PCIE)
+"""What GPUs before Hopper tell."""
+
+
+class TestHang:
+    def test_who_does_not_take_part_is_named(self):
+        training, values = a_hang()
+        verdict = diagnose(as_series(training, values))
+        assert (verdict.cause, culprits(verdict)) == (Cause.HANG, [3])
+        assert verdict.since_s == pytest.approx(START_S + 480, abs=3)
+
+    def test_it_is_told_within_thirty_seconds(self):
+        training, values = a_hang(n_bins=480 + 30)
+        assert diagnose(as_series(training, values)).cause is Cause.HANG
+
+    def test_a_pause_no_longer_than_others_before_is_none(self):
+        training = Training(n_bins=580)
+        for minute in (2, 5):
+            training.runs[training.at(minute) : training.at(minute) + 60] = False
+        training.runs[-100:] = False
+        assert diagnose(training.series()).cause is not Cause.HANG
+
+    def test_hosts_that_write_a_checkpoint_do_not_hang(self):
+        training, values = a_hang()
+        traffic = np.concatenate([np.full(480, 1e8), np.full(120, 2e9)])
+        hosts = [
+            HostCourse(node=node, start_s=START_S, width_s=1.0, values={Metric.NETWORK: traffic})
+            for node in ("n1", "n2")
+        ]
+        assert diagnose(as_series(training, values, hosts=hosts)).cause is not Cause.HANG
+
+    def test_the_end_of_a_job_is_none(self):
+        training, values = a_hang()
+        assert diagnose(as_series(training, values), running=False).cause is not Cause.HANG
+
+    def test_without_activity_links_that_lie_still_tell_who_spins(self):
+        training, values = a_hang(told=OLDER)
+        values[Metric.POWER][:, training.at(8) :] = 0.5  # a spinning GPU draws half of what it can
+        verdict = diagnose(as_series(training, values))
+        assert (verdict.cause, culprits(verdict)) == (Cause.HANG, [3])
+
+    @pytest.mark.parametrize(("idle", "cause"), [(0, Cause.HEALTHY), (3, Cause.HANG)])
+    def test_whoever_writes_for_all_is_the_first(self, idle, cause):
+        training, values = a_hang(n_bins=480 + 40)
+        values[Metric.UTIL][:, training.at(8) :] = 1.0
+        values[Metric.UTIL][idle, training.at(8) :] = 0.0
+        assert diagnose(as_series(training, values)).cause is cause
+
+    @pytest.mark.parametrize("phases", [(0, 0), (1, 7), (3, 9)])
+    def test_counters_that_are_read_each_ten_seconds_name_nobody_who_did_not_stop(self, phases):
+        training, values = a_hang(n_bins=480 + 45)
+        values[Metric.UTIL][3, training.at(8) :] = 1.0
+        verdict = diagnose(as_read(training, values, phases=phases))
+        assert (verdict.cause, culprits(verdict)) == (Cause.HANG, [])

@@ -1,0 +1,230 @@
+"""Ugly streams: what cannot be told is not, and nobody is accused of how it was measured."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from slurm_gpu.diagnose.case import Rules
+from slurm_gpu.diagnose.judge import diagnose
+from slurm_gpu.diagnose.peers import groups_given
+from slurm_gpu.diagnose.series import Metric, Worker, align, course_of_timeline
+from slurm_gpu.diagnose.verdict import Cause
+from slurm_gpu.records import Timeline
+from slurm_gpu.records.timeline import level as byte_of
+from tests.diagnose.faults import SEEDS, a_slow_clock, as_read, as_series, culprits
+from tests.diagnose.training import Training
+
+
+class TestHonesty:
+    def test_gaps_of_a_tenth_change_nothing(self):
+        training = a_slow_clock()
+        values = training.values()
+        gaps = training.random.random(training.clock.shape) < 0.1
+        for matrix in values.values():
+            matrix[gaps] = np.nan
+        assert culprits(diagnose(as_series(training, values))) == [5]
+
+    def test_below_the_coverage_that_it_takes_nothing_is_judged(self):
+        training = a_slow_clock()
+        values = training.values()
+        for matrix in values.values():
+            matrix[:, :200] = np.nan
+        verdict = diagnose(as_series(training, values))
+        assert verdict.cause is Cause.UNKNOWN
+        assert "67%" in verdict.why_not[0]
+
+    def test_a_missing_node_may_be_the_one(self):
+        training = Training(n=24)
+        told = [course for course in training.courses() if course.worker.node != "n3"]
+        verdict = diagnose(align(told, missing=training.workers[16:]))
+        assert verdict.cause is Cause.UNKNOWN
+        assert "8 GPUs on n3: told nothing" in verdict.why_not
+
+    def test_a_missing_node_does_not_hide_who_is_seen_to_be_slow(self):
+        training = a_slow_clock(n=24)
+        told = [course for course in training.courses() if course.worker.node != "n3"]
+        verdict = diagnose(align(told, missing=training.workers[16:]))
+        assert (verdict.cause, culprits(verdict)) == (Cause.SLOW, [5])
+        assert verdict.why_not == ("8 GPUs on n3: told nothing",)
+
+    @pytest.mark.parametrize("healthy", [True, False])
+    def test_clocks_that_are_two_seconds_apart_change_nothing(self, healthy):
+        training = Training(n=32) if healthy else a_slow_clock(n=32)
+        for minute in (2, 5, 8):
+            training.runs[training.at(minute) : training.at(minute) + 25] = False
+        off = {"n1": 0.0, "n2": 2.0, "n3": -2.0, "n4": 1.0}
+        courses = [
+            replace(course, start_s=course.start_s + off[course.worker.node]) for course in training.courses()
+        ]
+        verdict = diagnose(align(courses))
+        assert culprits(verdict) == ([] if healthy else [5])
+        assert verdict.cause is (Cause.HEALTHY if healthy else Cause.SLOW)
+
+    def test_one_gpu_has_no_peers(self):
+        verdict = diagnose(Training(n=1).series())
+        assert verdict.cause is Cause.UNKNOWN
+        assert "no peers" in verdict.why_not[0]
+
+    def test_one_gpu_that_waits_for_data_needs_none(self):
+        training = Training(n=1)
+        training.fetch[:] = 0.6
+        assert diagnose(training.series()).cause is Cause.STARVATION
+
+    def test_a_shared_gpu_is_not_judged(self):
+        training = a_slow_clock()
+        training.workers = tuple(replace(w, shared=w.rank == 5) for w in training.workers)
+        verdict = diagnose(training.series())
+        assert (verdict.cause, culprits(verdict)) == (Cause.UNKNOWN, [])
+        assert "shared with other jobs" in verdict.why_not[0]
+
+    def test_a_shared_gpu_does_not_hide_who_is_seen_to_be_slow(self):
+        training = a_slow_clock()
+        training.workers = tuple(replace(w, shared=w.rank == 6) for w in training.workers)
+        assert culprits(diagnose(training.series())) == [5]
+
+    def test_where_all_are_shared_nothing_is_said(self):
+        training = Training()
+        training.workers = tuple(replace(w, shared=True) for w in training.workers)
+        assert diagnose(training.series()).cause is Cause.UNKNOWN
+
+    def test_utilisation_alone_makes_only_a_suspicion(self):
+        training = Training(told=(Metric.UTIL, Metric.MEM_USED))
+        training.fetch[8:] = 0.3
+        verdict = diagnose(training.series())
+        assert verdict.suspect
+        assert "only utilisation" in verdict.why_not[0]
+
+    def test_a_lower_clock_of_who_has_nothing_to_do_accuses_nobody(self):
+        training = Training()
+        training.fetch[5] = 0.6
+        training.clock[5] *= 0.85
+        verdict = diagnose(training.series())
+        assert verdict.cause is Cause.STARVATION
+        assert "clocks are lower as well" in verdict.why_not[0]
+
+    def test_a_lower_clock_of_who_waits_for_its_peers_is_a_contradiction(self):
+        training = Training()
+        training.clock[5] *= 0.9
+        training.work[5] *= 0.6
+        verdict = diagnose(training.series())
+        assert verdict.cause is Cause.UNKNOWN
+        assert "yet they wait longer" in verdict.why_not[0]
+
+    def test_nothing_told_at_all(self):
+        worker = Worker(node="n1", device="GPU-1")
+        assert diagnose(align([], missing=[worker])).cause is Cause.UNKNOWN
+
+    def test_a_job_that_has_hardly_begun(self):
+        assert diagnose(Training(n_bins=2).series()).cause is Cause.UNKNOWN
+
+    def test_groups_of_another_job_are_refused(self):
+        with pytest.raises(ValueError, match="of 8 workers, the job has 16"):
+            diagnose(Training().series(), groups=groups_given("pp=2", 8))
+
+    def test_rules_have_bounds(self):
+        with pytest.raises(ValueError, match="min_coverage"):
+            Rules(min_coverage=0)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_rounding_makes_of_a_link_that_is_hardly_used_accuses_nobody(seed):
+    training = Training(seed=seed, width_s=64.0, n_bins=128)
+    values = training.values()
+    values[Metric.PCIE] = values[Metric.PCIE] * 0.08  # one and a half steps of a timeline
+    values[Metric.PCIE][3] *= 1.1
+    values[Metric.PCIE][4] *= 0.9
+    courses = [
+        course_of_timeline(
+            worker,
+            Timeline(
+                width_s=64,
+                start_s=1_795_000_000 // 64 * 64,
+                series={
+                    m.value: bytes(map(byte_of, v[row]))
+                    for m, v in values.items()
+                    if m is not Metric.THROTTLE
+                },
+            ),
+        )
+        for row, worker in enumerate(training.workers)
+    ]
+    assert diagnose(align(courses)).cause is Cause.HEALTHY
+
+
+class TestReading:
+    """Counters are read each ten seconds, by each node at moments of its own."""
+
+    @pytest.mark.parametrize("phases", [(0, 5), (2, 9), (1, 8)])
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_pauses_accuse_nobody(self, seed, phases):
+        training = Training(seed=seed, n=32)
+        for minute in (1.2, 3.1, 5.4, 7.7, 9.8):
+            training.runs[training.at(minute) : training.at(minute) + 14] = False
+        assert diagnose(as_read(training, training.values(), phases=phases)).cause is Cause.HEALTHY
+
+    @pytest.mark.parametrize("end", range(540, 600, 7))
+    def test_nor_does_one_that_just_begins(self, end):
+        training = Training(n=32, n_bins=end)
+        training.runs[536:] = False
+        read = as_read(training, training.values(), phases=(1, 8))
+        assert diagnose(read).cause in (Cause.HEALTHY, Cause.HANG)
+        assert diagnose(read).culprits == ()
+
+    def test_a_slow_gpu_is_named_all_the_same(self):
+        training = a_slow_clock(n=32)
+        assert culprits(diagnose(as_read(training, training.values()))) == [5]
+
+    def test_a_stumble_of_seconds_accuses_nobody(self):
+        training = Training(n=16)
+        training.fetch[7, 400:406] = 20.0
+        assert diagnose(as_read(training, training.values())).cause is Cause.HEALTHY
+        assert diagnose(as_read(training, training.values(), phases=(6, 6))).cause is Cause.HEALTHY
+
+
+class TestUgly:
+    @pytest.mark.parametrize("level", [np.nan, 0.0, 0.5, 1.0])
+    @pytest.mark.parametrize("metric", [Metric.TENSOR, Metric.SM_ACTIVE, Metric.POWER, Metric.NVLINK])
+    def test_a_series_that_tells_nothing_accuses_nobody(self, metric, level):
+        training = Training()
+        values = training.values()
+        values[metric][:] = level
+        verdict = diagnose(as_series(training, values))
+        assert verdict.cause in (Cause.HEALTHY, Cause.UNKNOWN)
+
+    @pytest.mark.parametrize("metric", [Metric.TENSOR, Metric.SM_ACTIVE, Metric.POWER, Metric.SM_CLOCK])
+    def test_one_gpu_that_does_not_tell_a_metric_is_not_accused(self, metric):
+        training = Training()
+        values = training.values()
+        values[metric][5] = np.nan
+        assert diagnose(as_series(training, values)).cause is Cause.HEALTHY
+
+    def test_a_job_of_three_minutes_is_judged(self):
+        assert diagnose(Training(n_bins=180).series()).cause is Cause.HEALTHY
+        training = Training(n_bins=180)
+        training.clock[5] *= 0.8
+        assert culprits(diagnose(training.series())) == [5]
+
+    def test_instances_of_a_gpu_tell_their_memory_alone(self):
+        verdict = diagnose(Training(told=(Metric.MEM_USED,)).series())
+        assert verdict.cause is Cause.UNKNOWN
+        assert "neither power nor any activity" in verdict.why_not[0]
+
+    @pytest.mark.parametrize("ahead_s", [-2, 2])
+    def test_a_gap_of_one_node_and_a_clock_that_is_off_hide_nobody(self, ahead_s):
+        training = a_slow_clock(n=32)
+        courses = training.courses()
+        late = [
+            replace(course, start_s=course.start_s + ahead_s) if course.worker.node == "n2" else course
+            for course in courses
+        ]
+        gone = [
+            replace(
+                course,
+                values={m: np.where(np.arange(600) // 60 == 3, np.nan, v) for m, v in course.values.items()},
+            )
+            if course.worker.node == "n3"
+            else course
+            for course in late
+        ]
+        assert culprits(diagnose(align(gone))) == [5]

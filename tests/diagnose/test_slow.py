@@ -1,0 +1,97 @@
+"""A GPU or a node that is slow or failing is named, and since when."""
+
+import pytest
+
+from slurm_gpu.diagnose.judge import diagnose
+from slurm_gpu.diagnose.series import Metric
+from slurm_gpu.diagnose.verdict import Cause
+from slurm_gpu.records import Event
+from tests.diagnose.faults import SEEDS, a_hang, a_slow_clock, as_series, culprits
+from tests.diagnose.training import START_S, Training
+
+
+class TestSlow:
+    @pytest.mark.parametrize("seed", SEEDS)
+    @pytest.mark.parametrize("slowdown", [0.05, 0.15, 0.5])
+    def test_a_gpu_that_heat_slows_down(self, seed, slowdown):
+        verdict = diagnose(a_slow_clock(slowdown, seed=seed).series())
+        assert (verdict.cause, culprits(verdict)) == (Cause.SLOW, [5])
+        assert verdict.since_s == pytest.approx(START_S + 240, abs=30)
+        assert verdict.until_s is None
+        assert verdict.confidence > 0.8
+
+    def test_what_is_over_is_told_with_its_end(self):
+        training = a_slow_clock()
+        training.clock[5, training.at(7) :] = training.clock[4, training.at(7) :]
+        training.throttle[5, training.at(7) :] = 0
+        verdict = diagnose(training.series())
+        assert culprits(verdict) == [5]
+        assert verdict.until_s == pytest.approx(START_S + 420, abs=30)
+
+    def test_it_is_told_within_three_minutes(self):
+        training = a_slow_clock(0.15, n_bins=240 + 180)
+        assert culprits(diagnose(training.series())) == [5]
+
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_a_gpu_whose_clock_is_right_and_that_never_waits(self, seed):
+        training = Training(seed=seed)
+        training.speed[9] = 0.85
+        verdict = diagnose(training.series())
+        assert (verdict.cause, culprits(verdict)) == (Cause.SLOW, [9])
+        assert "equal work" in verdict.kind
+
+    @pytest.mark.parametrize("n", [16, 32])
+    def test_a_node_of_slow_gpus_is_named(self, n):
+        training = Training(n=n)
+        training.clock[8:16] *= 0.85
+        verdict = diagnose(training.series())
+        assert (verdict.cause, verdict.nodes) == (Cause.SLOW, ("n2",))
+        assert culprits(verdict) == list(range(8, 16))
+
+    def test_a_node_that_is_a_stage_is_judged_by_its_own_past(self):
+        training = Training(n=16)
+        training.memory[:8] = 0.85
+        training.clock[8:, training.at(5) :] *= 0.8
+        verdict = diagnose(training.series())
+        assert (verdict.cause, verdict.nodes) == (Cause.SLOW, ("n2",))
+        assert verdict.since_s == pytest.approx(START_S + 300, abs=30)
+
+    def test_without_counters_of_activity_clocks_and_power_do(self):
+        older = (Metric.UTIL, Metric.MEM_USED, Metric.POWER, Metric.SM_CLOCK)
+        assert culprits(diagnose(a_slow_clock(told=older).series())) == [5]
+
+    def test_a_gpu_that_fell_off_the_bus_comes_before_the_hang_that_it_makes(self):
+        training, values = a_hang()
+        lost = Event(
+            node="n1",
+            boot_id="b",
+            n=1,
+            at_s=int(START_S) + 480,
+            kind="xid",
+            device="GPU-003",
+            data={"code": 79},
+        )
+        verdict = diagnose(as_series(training, values, events=[lost]))
+        assert (verdict.cause, verdict.kind, culprits(verdict)) == (Cause.SLOW, "xid 79", [3])
+
+    def test_an_error_of_the_program_accuses_no_gpu(self):
+        error = Event(
+            node="n1", boot_id="b", n=1, at_s=int(START_S), kind="xid", device="GPU-003", data={"code": 31}
+        )
+        assert diagnose(Training().series(events=[error])).cause is Cause.HEALTHY
+
+    def test_heat_in_the_whole_room_is_told_of_all(self):
+        training = Training()
+        training.throttle[:] = 0.6
+        training.clock[:] *= 0.8
+        verdict = diagnose(training.series())
+        assert (verdict.cause, verdict.nodes) == (Cause.SLOW, ("n1", "n2"))
+
+
+def test_timelines_of_a_day_are_judged_as_windows_are():
+    training = a_slow_clock(width_s=512.0, n_bins=170, n=32)
+    training.clock[5] = 0.95
+    training.clock[5, 80:] *= 0.8
+    verdict = diagnose(training.series())
+    assert culprits(verdict) == [5]
+    assert verdict.since_s == pytest.approx(START_S + 80 * 512, abs=1024)

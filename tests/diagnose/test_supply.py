@@ -1,0 +1,107 @@
+"""Links and input: what all wait for, and nobody named who only waits."""
+
+import numpy as np
+import pytest
+
+from slurm_gpu.diagnose.judge import diagnose
+from slurm_gpu.diagnose.series import HostCourse, Metric
+from slurm_gpu.diagnose.verdict import Cause
+from tests.diagnose.faults import SEEDS, as_series, culprits
+from tests.diagnose.training import START_S, Training
+
+OLDER = (Metric.UTIL, Metric.MEM_USED, Metric.POWER, Metric.SM_CLOCK, Metric.NVLINK, Metric.PCIE)
+"""What GPUs before Hopper tell."""
+
+
+class TestSupply:
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_all_wait_for_each_other_longer_than_before(self, seed):
+        training = Training(seed=seed)
+        training.talk[:, training.at(5) :] *= 2
+        verdict = diagnose(training.series())
+        assert (verdict.cause, culprits(verdict)) == (Cause.COMMUNICATION, [])
+        assert verdict.since_s == pytest.approx(START_S + 300, abs=30)
+
+    def test_a_job_that_does_less_for_no_reason_told_is_not_called_healthy(self):
+        training = Training(told=(Metric.SM_ACTIVE, Metric.TENSOR, Metric.SM_CLOCK))
+        training.talk[:, training.at(5) :] *= 2
+        verdict = diagnose(training.series())
+        assert verdict.cause is Cause.UNKNOWN
+        assert "nothing that was told says why" in verdict.why_not[0]
+
+    def test_a_link_that_carries_less_names_its_ends(self):
+        training = Training()
+        values = training.values()
+        values[Metric.NVLINK][[4, 5]] *= 0.4
+        values[Metric.PCIE][[4, 5]] *= 3
+        verdict = diagnose(as_series(training, values))
+        assert (verdict.cause, culprits(verdict), verdict.nodes) == (Cause.COMMUNICATION, [4, 5], ("n1",))
+        assert [item.metric for item in verdict.evidence] == ["nvlink", "pcie"]
+
+    def test_a_node_whose_infiniband_carries_less_is_named(self):
+        training = Training(n=32)
+        hosts = [
+            HostCourse(
+                node=f"n{i + 1}",
+                start_s=START_S,
+                width_s=10.0,
+                values={
+                    Metric.INFINIBAND: 2e9 * (0.5 if i == 2 else 1) * (1 + 0.02 * training.random.random(60))
+                },
+            )
+            for i in range(4)
+        ]
+        verdict = diagnose(training.series(hosts=hosts))
+        assert (verdict.cause, verdict.nodes) == (Cause.COMMUNICATION, ("n3",))
+
+    def test_gpus_that_have_nothing_to_run(self):
+        training = Training()
+        training.fetch[:] = 0.7
+        cpu = [
+            HostCourse(node=node, start_s=START_S, width_s=10.0, values={Metric.CPU: np.full(60, 0.98)})
+            for node in ("n1", "n2")
+        ]
+        verdict = diagnose(training.series(hosts=cpu))
+        assert (verdict.cause, culprits(verdict)) == (Cause.STARVATION, [])
+        assert not verdict.suspect
+
+    def test_that_it_began_later_is_told(self):
+        training = Training()
+        training.fetch[:, training.at(5) :] = 0.25
+        verdict = diagnose(training.series())
+        assert verdict.cause is Cause.STARVATION
+        assert verdict.since_s == pytest.approx(START_S + 300, abs=30)
+
+    def test_a_node_that_feeds_its_gpus_too_slowly(self):
+        training = Training()
+        training.fetch[8:] = 0.3
+        verdict = diagnose(training.series())
+        assert (verdict.cause, verdict.nodes) == (Cause.STARVATION, ("n2",))
+
+    def test_loaders_that_are_behind_in_turn_are_everybodys(self):
+        training = Training(n=16)
+        for worker in range(0, 16, 2):
+            begin = worker * 35
+            training.fetch[worker, begin : begin + 90] = 0.5
+        verdict = diagnose(training.series())
+        assert (verdict.cause, verdict.kind, culprits(verdict)) == (Cause.STARVATION, "all", [])
+
+    def test_the_loader_that_is_always_behind_is_one(self):
+        training = Training(n=16)
+        training.fetch[6, 120:] = 0.4
+        verdict = diagnose(training.series())
+        assert (verdict.cause, culprits(verdict)) == (Cause.STARVATION, [6])
+
+    def test_without_activity_the_links_tell_how_often_steps_come(self):
+        training = Training(told=OLDER)
+        training.talk[:, training.at(5) :] = 0.6
+        verdict = diagnose(training.series())
+        assert (verdict.cause, culprits(verdict)) == (Cause.COMMUNICATION, [])
+        assert verdict.suspect
+
+    def test_steps_that_are_longer_as_they_do_more_are_no_trouble(self):
+        training = Training(told=OLDER)
+        values = training.values()
+        for metric in (Metric.NVLINK, Metric.PCIE):
+            values[metric][:, training.at(5) :] *= 0.5  # the batch grew: a step lasts twice as long
+        assert diagnose(as_series(training, values)).cause is Cause.HEALTHY

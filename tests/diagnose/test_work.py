@@ -1,0 +1,73 @@
+"""Who has more to do is told, and accused of nothing."""
+
+import pytest
+
+from slurm_gpu.diagnose.judge import diagnose
+from slurm_gpu.diagnose.peers import groups_given
+from slurm_gpu.diagnose.series import Metric
+from slurm_gpu.diagnose.verdict import Cause
+from tests.diagnose.faults import SEEDS, culprits
+from tests.diagnose.training import START_S, Training
+
+OLDER = (Metric.UTIL, Metric.MEM_USED, Metric.POWER, Metric.SM_CLOCK, Metric.NVLINK, Metric.PCIE)
+"""What GPUs before Hopper tell."""
+
+
+class TestImbalance:
+    @pytest.mark.parametrize("seed", SEEDS)
+    @pytest.mark.parametrize("more", [0.08, 0.4])
+    def test_a_worker_that_has_more_to_do_is_not_accused(self, seed, more):
+        training = Training(seed=seed)
+        training.work[7] *= 1 + more
+        verdict = diagnose(training.series())
+        assert (verdict.cause, verdict.kind, culprits(verdict)) == (Cause.IMBALANCE, "workers", [])
+        assert verdict.roles == (training.workers[7].name,)
+
+    def test_more_work_that_lowers_the_clock_is_no_slow_gpu(self):
+        training = Training()
+        training.work[7] *= 1.3
+        training.clock[7] *= 0.96
+        assert diagnose(training.series()).cause is Cause.IMBALANCE
+
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_what_is_small_is_clear_against_its_own_past(self, seed):
+        training = Training(seed=seed, n=32)
+        training.clock *= 1 + 0.01 * training.random.standard_normal((32, 1))
+        training.work[7, training.at(4) :] *= 1.05
+        verdict = diagnose(training.series())
+        assert (verdict.cause, verdict.roles) == (Cause.IMBALANCE, (training.workers[7].name,))
+        assert verdict.since_s == pytest.approx(START_S + 240, abs=45)
+
+    def test_a_stage_with_more_layers(self):
+        training = Training(n=16)
+        training.work[12:] *= 1.6
+        verdict = diagnose(training.series(), groups=groups_given("pp=4", 16))
+        assert (verdict.cause, verdict.kind, verdict.roles) == (
+            Cause.IMBALANCE,
+            "pipeline stage",
+            ("stage 3",),
+        )
+        assert culprits(verdict) == []
+
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_sequences_of_unequal_length(self, seed):
+        training = Training(seed=seed)
+        length = 1 + training.random.pareto(4, training.work.shape)
+        training.work *= length
+        verdict = diagnose(training.series())
+        assert (verdict.cause, verdict.kind, culprits(verdict)) == (Cause.IMBALANCE, "sequence", [])
+
+    def test_a_stage_is_told_by_power_where_that_is_all_there_is(self):
+        training = Training(n=32, told=OLDER)
+        training.work[24:] *= 1.4
+        verdict = diagnose(training.series(), groups=groups_given("pp=4", 32))
+        assert (verdict.cause, verdict.kind, verdict.roles) == (
+            Cause.IMBALANCE,
+            "pipeline stage",
+            ("stage 3",),
+        )
+
+    def test_stages_that_do_as_much_are_none_by_power(self):
+        training = Training(n=32, told=OLDER)
+        training.work[24:] *= 1.03
+        assert diagnose(training.series(), groups=groups_given("pp=4", 32)).cause is Cause.HEALTHY
