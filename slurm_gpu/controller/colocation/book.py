@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import combinations
+from itertools import combinations, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,8 @@ class Profile:
     """The most of the GPU's memory that any had."""
     util_frac: float | None
     """Mean utilisation; None where it was not measured."""
+    idlest: tuple[float, ...] = ()
+    """See `idlest.idlest`, the mean of its runs; () where no run's course is known."""
 
 
 def by_turns(one: Profile | None, other: Profile | None) -> float:
@@ -75,12 +77,19 @@ class Book:
             self.foretold = speeds
             self.version += 1
 
-    def ran_alone(self, key: str, seconds: float, memory_frac: float, util_frac: float | None) -> None:
+    def ran_alone(
+        self,
+        key: str,
+        seconds: float,
+        memory_frac: float,
+        util_frac: float | None,
+        idlest: Sequence[float] = (),
+    ) -> None:
         """One more run to the end on a GPU of its own."""
         before = self.profiles.pop(key, None)
         self._change()
         if before is None:
-            self.profiles[key] = Profile(1, seconds, memory_frac, util_frac)
+            self.profiles[key] = Profile(1, seconds, memory_frac, util_frac, tuple(idlest))
         else:
             part = 1 / min(before.runs + 1, _COUNTED_RUNS)
             util = util_frac if before.util_frac is None else before.util_frac
@@ -91,6 +100,7 @@ class Book:
                 before.alone_s + (seconds - before.alone_s) * part,
                 max(before.memory_frac, memory_frac),
                 util,
+                tuple(_updated(before.idlest, idlest, part)),
             )
         while len(self.profiles) > _MOST_KEYS:  # those that were not seen for longest
             del self.profiles[next(iter(self.profiles))]
@@ -176,11 +186,12 @@ class Book:
             util = one["util_frac"]
             found = book.profiles[str(key)] = Profile(
                 int(one["runs"]), float(one["alone_s"]), float(one["memory_frac"]),
-                None if util is None else float(util),
+                None if util is None else float(util), tuple(map(float, one.get("idlest", ()))),
             )  # fmt: skip
             if not (0 < found.alone_s < math.inf and 0 <= found.memory_frac < math.inf):
                 raise ValueError(f"{found} of {key}")
-            if found.util_frac is not None and not 0 <= found.util_frac < math.inf:
+            uses = (*found.idlest, 0.0 if found.util_frac is None else found.util_frac)
+            if not all(0 <= one < math.inf for one in uses):
                 raise ValueError(f"{found} of {key}")
         for key, other, speed, times in plain["speeds"]:
             if not 0 < speed <= 1:
@@ -188,6 +199,11 @@ class Book:
             book.speeds[str(key), str(other)] = float(speed), int(times)
         book.apart = {frozenset(map(str, pair)) for pair in plain["apart"]}
         return book
+
+
+def _updated(before: Sequence[float], now: Sequence[float], part: float) -> Iterator[float]:
+    for was, one in zip_longest(before, now):
+        yield one if was is None else was if one is None else was + (one - was) * part
 
 
 def path_of(settings: SlurmSettings) -> Path:

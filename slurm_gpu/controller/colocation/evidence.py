@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from slurm_gpu.config import SiteConfig
+from slurm_gpu.controller.colocation.idlest import idlest
+
+if TYPE_CHECKING:  # httpx, see below
+    from slurm_gpu.database.client import Run, RunTimeline
 
 
 class Ran(NamedTuple):
@@ -17,6 +22,8 @@ class Ran(NamedTuple):
     """The job's own mean utilisation."""
     held_s: float
     """From its start to its end, by the node, which tells it finer than Slurm."""
+    idlest: tuple[float, ...] = ()
+    """See `idlest.idlest`; () where its course is not known."""
 
 
 class Evidence(Protocol):
@@ -42,6 +49,7 @@ class DatabaseEvidence:
 
         with DatabaseClient(self.config) as database:
             runs = database.run(str(job_id))
+            courses = database.timelines(str(job_id)) if runs else ()
         for run in runs:
             records = [one for one in run.devices or () if one.final and one.mem_used_frac is not None]
             if run.start_s is None or abs(run.start_s - start_s) > 2 or not records:
@@ -50,7 +58,7 @@ class DatabaseEvidence:
             ms = sum(sum((one.util_hist_ms or {}).values()) for one in records)
             most = max(one.mem_used_frac.max for one in records if one.mem_used_frac is not None)
             held_s = max(one.held_s for one in records)
-            return Ran(most, pct_ms / ms / 100 if ms else None, held_s)
+            return Ran(most, pct_ms / ms / 100 if ms else None, held_s, _idlest(run, courses))
         return None
 
     def utilisation(self, job_id: int, since_s: float) -> tuple[float, float] | None:
@@ -67,3 +75,10 @@ class DatabaseEvidence:
                     total += value * window.width_s
                     seconds += window.width_s
         return (total / seconds / 100, seconds) if seconds else None
+
+
+def _idlest(run: Run, courses: Sequence[RunTimeline]) -> tuple[float, ...]:
+    """By the course of the one GPU that it had."""
+    course = next((one for one in courses if one.submit_s == run.submit_s), None)
+    found = [one.timeline for one in (course.devices if course else None) or () if one.timeline is not None]
+    return idlest(found[0].fractions("util"), found[0].width_s) if len(found) == 1 else ()

@@ -7,12 +7,15 @@ from typing import NamedTuple
 
 from slurm_gpu.controller.colocation.book import Book
 from slurm_gpu.controller.colocation.course import Course
+from slurm_gpu.controller.colocation.idlest import SHORTEST_S, expected
 from slurm_gpu.controller.colocation.inquiry import RunKey
 
-LEAST_S = 20.0
+LEAST_S = SHORTEST_S
 """Of a utilisation that was measured for less nothing is concluded."""
 SETTLES_S = 5.0
 """After somebody came or left: what is measured then belongs to neither."""
+_IDLE = 0.02
+"""Who uses so little of the GPU alone may as well be loading its data: nothing is concluded."""
 _TOLERANCE = 1.10
 """A slowdown is estimated by utilisation, which varies by itself: beyond the promise by so much is beyond."""
 
@@ -48,11 +51,16 @@ def since_s(course: Course) -> float | None:
 
 
 def speed_of(course: Course, used: tuple[float, float], book: Book) -> float | None:
-    """How fast it is, from its share of the GPU's time now and alone; None where that says nothing."""
+    """How fast it is at least, from its share of the GPU's time now and alone; None where that says nothing.
+
+    Alone its like use the GPU for less than their mean at times, too: the least that they have in as many
+    seconds is what it is held against.
+    """
     alone = book.profiles.get(course.key)
     if used[1] < LEAST_S or alone is None or not alone.util_frac:
         return None
-    return min(1.0, used[0] / alone.util_frac)
+    least = expected(alone.idlest, alone.util_frac, used[1])
+    return min(1.0, used[0] / least) if least > _IDLE else None
 
 
 def parting(together: Sequence[Together], slowdown: float | None, book: Book) -> Parting | None:

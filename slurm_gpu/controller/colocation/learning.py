@@ -85,7 +85,7 @@ class Learning:
     def _learn(self, course: Course, ran: Ran) -> None:
         if not course.beside:
             if course.is_whole and ran.held_s >= _LEAST_ALONE_S:
-                self._book.ran_alone(course.key, ran.held_s, ran.memory_frac, ran.util_frac)
+                self._book.ran_alone(course.key, ran.held_s, ran.memory_frac, ran.util_frac, ran.idlest)
                 log.info("%s alone: %.1f s, %.0f %% of memory", course.key, ran.held_s, 100 * ran.memory_frac)
             return
         alone = self._book.profiles.get(course.key)

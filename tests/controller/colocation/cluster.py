@@ -11,6 +11,7 @@ from typing import TypeVar
 from slurm_gpu.controller.amounts import Facts
 from slurm_gpu.controller.colocation.endings import Endings
 from slurm_gpu.controller.colocation.evidence import Ran
+from slurm_gpu.controller.colocation.idlest import idlest
 from slurm_gpu.controller.colocation.inquiry import Inquiry
 from slurm_gpu.controller.colocation.keeper import ColocationKeeper
 from slurm_gpu.controller.colocation.serving import Planners
@@ -59,6 +60,8 @@ class Cluster:
         self.speeds: dict[tuple[str, str], float] = {}
         self.memory: dict[str, float] = {}
         self.util: dict[str, float] = {}
+        self.loads_s: dict[str, float] = {}
+        """So long from its start on a job uses no GPU, and then as much as `util` says."""
         self.away = False
         self.most_held: dict[tuple[str, int], int] = {}
 
@@ -190,14 +193,21 @@ class Cluster:
             return None
         held_s, util = job.end_s - job.start_s, self.util.get(job.key)
         used = util * min(1.0, job.done_s / held_s) if util is not None and held_s else None
-        return Ran(self.memory.get(job.key, 1.0), used, held_s)
+        course: list[float] = []
+        if used is not None and job.key in self.loads_s:
+            loads_s = int(self.loads_s[job.key])
+            course = [0.0] * loads_s + [util or 0.0] * (held_s - loads_s)
+            used = sum(course) / held_s
+        return Ran(self.memory.get(job.key, 1.0), used, held_s, idlest(course, 1))
 
     def utilisation(self, job_id: int, since_s: float) -> tuple[float, float] | None:
         job = self.all[job_id]
         if job.key not in self.util or job.state != "RUNNING":
             return None
         slow = sum(1 / self.speeds.get((job.key, other.key), 1.0) - 1 for other in self.beside(job))
-        return self.util[job.key] / (1 + slow), self.clock.wall() - since_s
+        now_s, busy_s = self.clock.wall(), (job.start_s or 0) + self.loads_s.get(job.key, 0.0)
+        busy = (now_s - max(since_s, min(busy_s, now_s))) / (now_s - since_s) if now_s > since_s else 1.0
+        return self.util[job.key] / (1 + slow) * busy, now_s - since_s
 
 
 def _queued(job: Job) -> QueuedJob:

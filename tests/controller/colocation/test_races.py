@@ -185,3 +185,22 @@ def test_one_that_may_not_be_requeued_is_measured_once_however_often_it_should_g
     assert site.keeper._book is not None
     assert site.keeper._book.speeds["a", "b"][1] == 1
     assert frozenset(("a", "b")) in site.keeper._book.apart
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_who_loads_its_data_is_not_slowed_down_by_who_is_beside_it(cluster: Cluster, slow: bool) -> None:
+    cluster.n_gpus, cluster.memory = 1, {"a": 0.2, "loads": 0.2}
+    cluster.util, cluster.loads_s = {"a": 0.3, "loads": 0.6}, {"loads": 60}
+    site = Site(cluster, PROMISE)
+    site.pass_s(1)
+    for key in cluster.memory:
+        cluster.submit(key, None, 300)
+    site.until_all_end()
+    site.pass_s(15)
+    cluster.speeds = {("loads", "a"): 0.5} if slow else {}
+    jobs = [cluster.submit("a", 2, 400), cluster.submit("loads", 2, 400)]
+    until(site, lambda: all(job.state == "RUNNING" for job in jobs))
+    site.pass_s(70)
+    assert site.told == []
+    site.pass_s(120)
+    assert [act for act, _, _ in site.told] == (["colocation ended"] if slow else [])
