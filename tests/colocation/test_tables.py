@@ -158,7 +158,7 @@ def test_jobs_of_other_numbers_of_gpus_are_left_out(tmp_path: Path) -> None:
         ({"v100": {"('a', 0)": {"null": 1}}}, r"the key"),
         ({"v100": {"__import__('os').system('true')": {"null": 1}}}, r"the key"),
         ({"v100": {"(" * 900: {"null": 1}}}, r"the key"),
-        ({"v100": {"('a', 1)" + " " * 2000: {"null": 1}}}, r"the key"),
+        ({"v100": {"('a', 1)" + " " * 3000: {"null": 1}}}, r"the key"),
         (gavel(a={"null": 1, B: [1, 1]}), r"names an application that has no row"),
         (gavel(a={"null": 1, A: [1]}), r"\[1\] must be steps per second"),
         (gavel(a={"null": 1, A: "1"}), r'"1" must be steps'),
@@ -237,7 +237,7 @@ HEADER = "gpu_model,application,alone_per_s,speed,beside_1"
         (f"{HEADER}\nV100,a,,2,b\n", r":2:1: 'a' beside 'b': speed '2' must be from 0 to 1"),
         (f"{HEADER}\nV100,a,,-0.1,b\n", r":2:1: 'a' beside 'b': speed '-0.1' must be from 0 to 1"),
         (f"{HEADER}\nV100,a,0,,\n", r":2:1: 'a' alone: alone_per_s '0' must be more than 0"),
-        (f"{HEADER}\nV100,a,1,,\nV100,a\x07,,1,b\n", r":3:1: the name 'a.x07' must be 1 to 256 printable"),
+        (f"{HEADER}\nV100,a,1,,\nV100,a\x07,,1,b\n", r":3:1: the name 'a.x07' must be 1 to 512 printable"),
         (
             f"{HEADER}\nV100,b,,1,b\nV100,a,,0,b\n",
             r":3:1: 'a' beside 'b': .* of 'b' must be there and 0, too",
