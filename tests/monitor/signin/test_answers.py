@@ -188,6 +188,23 @@ def test_a_user_cannot_read_another_s_job_page(gate: Gate, part: str, form: str)
     assert operators.content == own.content
 
 
+_KEPT = ("/api/v1/frame", "/api/v1/jobs", "/squares.svg", "/api/v1/me", "/api/v1/attention")
+
+
+@pytest.mark.parametrize("path", _KEPT)
+def test_what_a_browser_kept_of_one_user_is_never_confirmed_to_another(gate: Gate, path: str) -> None:
+    _, owner = _running_job_of_somebody(gate)
+    first = gate.ask("GET", path, sender=PROXY, headers=_as("carol"))
+    again = {"If-None-Match": first.headers["etag"]}
+    assert gate.ask("GET", path, sender=PROXY, headers=_as("carol") | again).status_code == 304
+    other = gate.ask("GET", path, sender=PROXY, headers=_as(owner) | again)
+    if other.status_code == 304:  # only where it is the very same
+        other = gate.ask("GET", path, sender=PROXY, headers=_as(owner))
+        assert other.content == first.content
+    assert {"Cookie"} <= set(re.split(", *", other.headers["vary"]))
+    assert "private" in other.headers["cache-control"]
+
+
 # Injection
 
 

@@ -1,5 +1,8 @@
 """A token is good once, for a minute; however many are asked for, so many wait."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from slurm_gpu.monitor.signin.tokens import (
@@ -66,3 +69,19 @@ def test_so_many_wait_and_no_more_until_they_are_old(tokens: Tokens, now: Now) -
         tokens.issue(Owner("late", 9999))
     now.now += GOOD_FOR_S
     assert tokens.take(tokens.issue(Owner("late", 9999))) is not None
+
+
+def test_of_many_who_open_a_link_at_once_one_is_let_in() -> None:
+    tokens = Tokens(lambda: 0.0)
+    for _ in range(20):
+        token = tokens.issue(ALICE)
+        begin = threading.Barrier(8)
+
+        def open_it(token: str = token, begin: threading.Barrier = begin) -> object:
+            begin.wait()
+            return tokens.take(token)
+
+        with ThreadPoolExecutor(8) as threads:
+            found = [one.result() for one in [threads.submit(open_it) for _ in range(8)]]
+        assert found.count(ALICE) == 1
+        assert found.count(None) == 7
