@@ -318,6 +318,8 @@ def test_the_legend_says_what_each_way_to_draw_a_square_means(opened: Callable[.
     assert below(10) < below(60)
     tab.drawn_after(lambda: tab.page.select_option("#metric", "state"))
     assert "free held shared by several jobs" in legend()
+    tab.drawn_after(lambda: tab.page.select_option("#metric", "jobs"))
+    assert legend() == "one job, one colour held by nobody out of service"
 
 
 def test_the_scale_is_told_apart_without_red_and_green(opened: Callable[..., Tab]):
@@ -367,6 +369,8 @@ def test_text_and_marks_can_be_told_from_their_ground(opened: Callable[..., Tab]
 def test_without_javascript_there_is_a_still_picture(opened: Callable[..., Tab]):
     tab = opened(small(), java_script_enabled=False)
     assert tab.page.locator("noscript img").is_visible()
+    for idle in ("#controls", "#frame", "#list", "#queue", "#tally"):
+        assert tab.page.locator(idle).is_hidden(), "nothing is there that only scripts fill"
 
 
 def test_it_is_dark_where_the_screen_is(opened: Callable[..., Tab]):

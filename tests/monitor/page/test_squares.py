@@ -340,8 +340,22 @@ def test_the_table_tells_the_same(tab: Tab):
     assert rows.count() == 8
     first = rows.first.inner_text()
     assert "n1" in first
-    assert "–" in first
+    values = dict(enumerate(first.split("\t")[3].split("\u2002")))
+    assert (values[_HELD_ZERO], values[_HELD_GAP], values[_ABOVE]) == ("0", "–", "80")
     assert "104 (alice)" in first
+
+
+def test_a_wide_table_widens_nothing_else(opened: Callable[..., Tab]):
+    world = small()
+    for job in world.jobs.values():
+        job["user"] = "somebody-with-a-long-name"
+    tab = opened(world).ready()
+    tab.page.click("#list summary")
+    tab.page.locator("#list tbody tr").first.wait_for()
+    beside = tab.page.locator("#free").bounding_box()
+    table = tab.page.locator("#map").bounding_box()
+    assert table["x"] + table["width"] < beside["x"]
+    assert tab.is_within_its_width(1280, 390)
 
 
 def test_the_squares_fit_the_width_and_are_zoomed_and_moved(tab: Tab):

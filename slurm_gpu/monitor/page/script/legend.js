@@ -24,8 +24,7 @@ function lay(element, { metric, colours, inks, under }) {
   } else {
     parts.push(item(null, words.amount(0, metric.unit), bar(metric, colours, inks), `${words.amount(metric.top, metric.unit)}${metric.own ? " or more" : ""}`));
   }
-  parts.push(item("not measured", picture(inks, SIDE, (pixels) => frame(pixels, SIDE, SIDE, 1, 1, SIDE - 2, 1, inks.clear.hollow))));
-  if (metric.name === "jobs") parts.pop();
+  parts.push(item(metric.name === "jobs" ? "held by nobody" : "not measured", picture(inks, SIDE, (pixels) => frame(pixels, SIDE, SIDE, 1, 1, SIDE - 2, 1, inks.clear.hollow))));
   parts.push(item("out of service", picture(inks, SIDE, (pixels) => hatch(pixels, SIDE, SIDE, 1, 1, SIDE - 2, inks.clear.hatch))));
   if (!metric.kinds) parts.push(item("of one job", joined(colours, inks)));
   if (under !== null) {

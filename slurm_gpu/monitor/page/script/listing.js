@@ -3,7 +3,8 @@
 import { OUT_OF_SERVICE } from "./paint.js";
 import { fill, make, table } from "./element.js";
 import { FREE } from "./cluster.js";
-import { valueText } from "./describe.js";
+import { valueOf } from "./describe.js";
+import * as words from "./words.js";
 
 export function list(place, cluster, metric, octets) {
   const zoned = cluster.flat.zones.some((zone) => zone.name !== null);
@@ -11,7 +12,7 @@ export function list(place, cluster, metric, octets) {
     const values = [], jobs = new Map();
     let free = 0, out = 0;
     for (let square = node.first; square < node.first + node.n; square++) {
-      values.push(metric.kinds ? stateWord(cluster.state[square]) : valueText(octets[square], metric).replace("not measured", "–"));
+      values.push(metric.kinds ? stateWord(cluster.state[square]) : number(octets[square], metric));
       if (cluster.state[square] === FREE) free++;
       if (cluster.state[square] === OUT_OF_SERVICE) out++;
       for (const job of cluster.jobsAt(square)) jobs.set(job.job_id, job);
@@ -20,10 +21,16 @@ export function list(place, cluster, metric, octets) {
     return [
       ...(zoned ? [make("bdi", {}, node.zone ?? "")] : []), make("bdi", {}, node.name),
       make("bdi", {}, [...new Set(node.gpus.map((gpu) => gpu.type))].join(", ")),
-      out ? "out of service" : String(free), values.join("  "), make("bdi", {}, held),
+      out ? "out of service" : String(free), values.join("\u2002"), make("bdi", {}, held),
     ];
   });
-  fill(place, table([...(zoned ? ["Zone"] : []), "Node", "GPUs", { title: "Free", number: true }, metric.kinds ? "State" : metric.title, "Jobs"], rows, "GPUs by node"));
+  fill(place, table([...(zoned ? ["Zone"] : []), "Node", "GPUs", { title: "Free", number: true }, metric.kinds ? "State" : `${metric.title}, ${metric.unit}`, "Jobs"], rows, "GPUs by node"));
+}
+
+// Of a column whose heading has the unit.
+function number(octet, metric) {
+  const value = valueOf(octet, metric);
+  return metric.own && value >= metric.top ? `≥${metric.top}` : words.amount(value, "");
 }
 
 const stateWord = (state) => ["free", "held", "shared", "out of service", "not watched"][state] ?? "";
