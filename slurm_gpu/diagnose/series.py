@@ -180,6 +180,7 @@ def course_of_timeline(worker: Worker, timeline: Timeline) -> Course:
     )
 
 
+_THROTTLE = "throttle."
 _OF_WINDOWS = {
     Metric.UTIL: ("util_pct", 0.01),
     Metric.SM_ACTIVE: ("sm_active_frac", 1.0),
@@ -194,6 +195,9 @@ def courses_of_windows(
 ) -> list[Course]:
     """Windows as courses; `facts`, by device, tell what is the whole of power, clock and links."""
     raw = [(worker, window, _raw(window)) for worker, window in windows]
+    if any(name.startswith(_THROTTLE) for _, window, _ in raw for name in window.series):
+        for _, _, values in raw:
+            _never_throttled(values)
     most: dict[Metric, float] = {}
     for _, _, values in raw:
         for metric in (Metric.POWER, Metric.SM_CLOCK, Metric.PCIE, Metric.NVLINK):
@@ -209,6 +213,15 @@ def courses_of_windows(
                 values[metric] = values[metric] / whole if whole > 0 else values[metric]
         courses.append(Course(worker=worker, start_s=window.start_s, width_s=window.width_s, values=values))
     return courses
+
+
+def _never_throttled(values: dict[Metric, Matrix]) -> None:
+    """A node tells of a reason from when it first held: until then it was 0 where others were told."""
+    told = [np.isfinite(values[metric]) for metric in (Metric.SM_CLOCK, Metric.POWER) if metric in values]
+    if told:
+        there = np.logical_or.reduce(told)
+        throttled = values.get(Metric.THROTTLE, np.full(there.shape, np.nan))
+        values[Metric.THROTTLE] = np.where(there & np.isnan(throttled), 0.0, throttled)
 
 
 def _wholes(facts: DeviceFacts) -> dict[Metric, float]:
@@ -238,7 +251,7 @@ def _raw(window: Window) -> dict[Metric, Matrix]:
         received, sent = (row(f"{metric}_{way}_bytes_per_s") for way in ("rx", "tx"))
         if received is not None and sent is not None:
             values[metric] = received + sent
-    throttles = [found for reason in BAD_THROTTLES if (found := row(f"throttle.{reason}")) is not None]
+    throttles = [found for reason in BAD_THROTTLES if (found := row(f"{_THROTTLE}{reason}")) is not None]
     if throttles:
         # Several reasons hold at once: the longest is the least that it can have been.
         values[Metric.THROTTLE] = np.fmax.reduce(throttles)

@@ -60,6 +60,21 @@ def test_a_window_is_scaled_by_what_the_device_is():
     assert course.values[Metric.THROTTLE].tolist() == [0.5, 0.0]  # the power cap is no fault
 
 
+def test_a_gpu_without_the_series_of_a_throttle_was_never_held_down():
+    def window(worker, **series):
+        return worker, Window(
+            job_id=1, segment="a" * 16, device=worker.device, start_s=0.0, width_s=1.0, series=series
+        )
+
+    hot = {"power_w": pack([300.0] * 3), "throttle.hw_thermal_slowdown": pack([None, 0.5, 1.0])}
+    one, two = courses_of_windows([window(ONE, **hot), window(TWO, power_w=pack([300.0, None, 300.0]))])
+    assert one.values[Metric.THROTTLE].tolist() == [0.0, 0.5, 1.0]
+    assert two.values[Metric.THROTTLE][[0, 2]].tolist() == [0.0, 0.0]
+    assert np.isnan(two.values[Metric.THROTTLE][1])
+    (alone,) = courses_of_windows([window(ONE, power_w=pack([300.0]))])
+    assert Metric.THROTTLE not in alone.values  # nobody tells of throttles
+
+
 def test_without_facts_the_whole_is_the_greatest_of_the_job():
     windows = [
         (worker, Window(job_id=1, segment="a" * 16, device=worker.device, start_s=0.0, width_s=1.0, series=s))
