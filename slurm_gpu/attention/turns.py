@@ -19,7 +19,9 @@ class Pace:
     found_s: float = 60.0
     """While trouble is told."""
     worse: float = 1.5
-    """Times as far off as when it was judged: it is looked at again at once."""
+    """Times as far off as it was when it was judged well: that is news."""
+    news_s: float = 240.0
+    """So long after news it is looked at each `again_s`: trouble shows by and by."""
     calm_s: float = 30.0
     """So often one that does not look different is judged all the same."""
     calm_again_s: float = 900.0
@@ -31,7 +33,11 @@ class _Turn:
     next_s: float = -math.inf
     judged_s: float = -math.inf
     pause_s: float = 0.0
+    well: float = 0.0
+    """The greatest score that it was judged well with, some time after it rose to it."""
+    news_s: float | None = None
     score: float = 0.0
+    """When its turn began."""
 
 
 class Turns:
@@ -69,10 +75,12 @@ class Turns:
                 continue
             if turn is None:
                 turn = self._turns[job] = _Turn()
+            if score >= 1 and score > self.pace.worse * turn.well and turn.news_s is None:
+                turn.news_s, turn.next_s = now_s, now_s
             ready = now_s >= turn.next_s
             if job in found and ready:
                 due.append((math.inf, job))
-            elif score >= 1 and (ready or score > self.pace.worse * max(turn.score, 1.0)):
+            elif score >= 1 and ready:
                 due.append((score, job))
             elif job in wanted and now_s - turn.judged_s >= self.pace.wanted_again_s and ready:
                 due.append((0.0, job))
@@ -94,6 +102,11 @@ class Turns:
             turn.pause_s = 0.0
             turn.next_s = now_s + (self.pace.found_s if settled else self.pace.again_s / 2)
             return
+        if turn.news_s is not None and now_s - turn.news_s < self.pace.news_s:
+            turn.next_s = now_s + self.pace.again_s
+            return
+        turn.news_s = None
+        turn.well = max(turn.well, turn.score)
         turn.pause_s = min(max(2 * turn.pause_s, self.pace.again_s), self.pace.longest_s)
         turn.next_s = now_s + turn.pause_s
 

@@ -25,17 +25,27 @@ def test_one_that_differs_for_ever_and_is_well_is_judged_ever_more_rarely():
             begins.append(second)
             turns.judged(job, float(second), found=False, settled=True)
     gaps = [b - a for a, b in pairwise(begins)]
-    assert gaps[0] == 30
+    assert gaps[:8] == [30] * 8
     assert max(gaps) == gaps[-1] == 900
     assert gaps == sorted(gaps)
 
 
 def test_one_that_is_much_farther_off_than_when_it_was_judged_does_not_wait():
     turns = Turns()
-    turns.next(0.0, {1: 2.0})
-    turns.judged(1, 1.0, found=False, settled=True)
-    assert turns.next(5.0, {1: 2.5}) == []
-    assert turns.next(10.0, {1: 6.0}) == [1]
+    for second in range(0, 3600, 5):
+        for job in turns.next(float(second), {1: 2.0}):
+            turns.judged(job, float(second), found=False, settled=True)
+    assert turns.next(3600.0, {1: 2.5}) == []
+    assert turns.next(3605.0, {1: 6.0}) == [1]
+
+
+def test_news_is_looked_at_again_and_again_for_a_while_as_trouble_shows_by_and_by():
+    turns, begins = Turns(Pace(calm_s=1e9)), []
+    for second in range(0, 400, 5):
+        for job in turns.next(float(second), {1: 0.0 if second < 100 else 8.0}):
+            begins.append(second)
+            turns.judged(job, float(second), found=False, settled=True)
+    assert [second for second in begins if second >= 100][:8] == [*range(100, 340, 30)]
 
 
 def test_trouble_that_is_told_is_looked_at_each_minute_and_what_is_not_settled_sooner():
