@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo
 from slurm_gpu import __version__
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.policy.colocation import compile_colocation
+from slurm_gpu.policy.idle import compile_cancel_idle
 from slurm_gpu.policy.lending import compile_lending, lending_groups
 from slurm_gpu.policy.limits import flat_limits
 from slurm_gpu.policy.localtime import end_of_day, utc_offsets
@@ -167,6 +168,7 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
         "lending": lending,
         "urgent": compile_urgent(policy, index) if facts.has_qos else None,
         "colocation": compile_colocation(policy, index, requeues=facts.requeues),
+        "cancel_idle": compile_cancel_idle(policy, index),
         "utc_offsets": [
             {"from_s": second, "offset_s": east} for second, east in utc_offsets(zone, facts.year)
         ],

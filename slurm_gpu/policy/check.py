@@ -13,6 +13,7 @@ from slurm_gpu.policy.checkadjust import AdjustCheck
 from slurm_gpu.policy.checkbundles import BundlesCheck
 from slurm_gpu.policy.checkcolocation import ColocationCheck
 from slurm_gpu.policy.checkhours import HoursCheck
+from slurm_gpu.policy.checkidle import IdleCheck
 from slurm_gpu.policy.checkowners import OwnersCheck
 from slurm_gpu.policy.checkurgent import UrgentCheck
 from slurm_gpu.policy.checkvalues import ID
@@ -39,7 +40,7 @@ FILE_NAME = "policy.yaml"
 
 _TOP = (
     "version", "contact", "manages", "chain", "on_error", "mode", "bundles", "owners", "urgent",
-    "colocation", "groups", "rules", "exceptions",
+    "colocation", "cancel_idle", "groups", "rules", "exceptions",
 )  # fmt: skip
 CONDITIONS = ("users", "unix_groups", "accounts", "qos", "partitions")
 _SITE_SCRIPT = "/etc/slurm/site_job_submit.lua"
@@ -74,7 +75,7 @@ class _Defaults(NamedTuple):
     on_error: OnError
 
 
-class _Check(AdjustCheck, HoursCheck, BundlesCheck, OwnersCheck, UrgentCheck, ColocationCheck):
+class _Check(AdjustCheck, HoursCheck, BundlesCheck, OwnersCheck, UrgentCheck, ColocationCheck, IdleCheck):
     def policy(self) -> Policy:
         if self.source.value is None:
             raise InvalidFileError(
@@ -101,6 +102,7 @@ class _Check(AdjustCheck, HoursCheck, BundlesCheck, OwnersCheck, UrgentCheck, Co
         owners = self.owners(top.get("owners", {}), groups, manages)
         urgent = self.urgent(top["urgent"], groups, manages) if "urgent" in top else None
         colocation = self.colocation(top["colocation"], groups) if "colocation" in top else None
+        idle = self.cancel_idle(top["cancel_idle"], groups) if "cancel_idle" in top else None
         if urgent is not None:
             groups, rules = self.with_urgent(urgent, groups, rules)
         policy = Policy(
@@ -112,6 +114,7 @@ class _Check(AdjustCheck, HoursCheck, BundlesCheck, OwnersCheck, UrgentCheck, Co
             owners=owners,
             urgent=urgent,
             colocation=colocation,
+            cancel_idle=idle,
             groups=groups,
             rules=rules,
             exceptions=self.exceptions(top.get("exceptions", []), rules),

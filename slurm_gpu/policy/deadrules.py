@@ -16,6 +16,7 @@ from slurm_gpu.policy.unheld import unheld_limits
 from slurm_gpu.units import format_duration, format_gpus
 from slurm_gpu.yamlsource import Location, YamlSource
 
+_LEAST_GRACE_S = 1800
 _Doubt = tuple[Location, str]
 
 
@@ -32,6 +33,7 @@ def find_doubts(policy: Policy, names: ResolvedNames, source: YamlSource, today:
         *_hidden_bundles(policy),
         *_uncounted_shares(policy),
         *_idle_sharing(policy),
+        *_hasty_ends(policy),
     ]
     errors = [source.error(location, message, key=True) for location, message in found]
     return sorted(errors, key=lambda error: (error.line, error.column))
@@ -123,6 +125,23 @@ def _idle_sharing(policy: Policy) -> Iterator[_Doubt]:
         if name in said.must:
             message = f"group {name} is in must, too, whose jobs share unasked: may adds nothing"
             yield ("colocation", "may", index), message
+
+
+def _hasty_ends(policy: Policy) -> Iterator[_Doubt]:
+    """Who is warned and has no time to do something about it."""
+    said = policy.cancel_idle
+    if said is None:
+        return
+    left_s = said.after_s - said.warn_s[-1]
+    if left_s < _LEAST_GRACE_S:
+        message = (
+            f"after: between the last warning and the end lie {format_duration(left_s)}: few read their mail "
+            "so soon"
+        )
+        yield ("cancel_idle", "after"), message
+    for index, name in enumerate(said.groups or ()):
+        if name in said.exempt:
+            yield ("cancel_idle", "for", index), f"group {name} is in exempt, too: its jobs are never ended"
 
 
 def _odd_walltimes(policy: Policy) -> Iterator[_Doubt]:

@@ -115,6 +115,33 @@ class ColocationInForce:
 
 
 @dataclass(frozen=True, slots=True)
+class CancelIdleInForce:
+    """Which jobs are ended whose GPUs were never used, and after which warnings."""
+
+    mode: str
+    how: str
+    """cancel or hold."""
+    warn_s: tuple[int, ...]
+    after_s: int
+    why: str
+    groups: tuple[GroupInForce, ...] | None = None
+    """Whose jobs; None for all."""
+    exempt: tuple[GroupInForce, ...] = ()
+
+    def binds(self, uid: int, account: str, qos: str, partition: str, now_s: float) -> bool:
+        """Whether it is for such a job, now; a group that is over has none."""
+
+        def are_in(groups: tuple[GroupInForce, ...]) -> bool:
+            return any(
+                group.matches(uid, account, qos, partition)
+                for group in groups
+                if group.until_s is None or now_s < group.until_s
+            )
+
+        return (self.groups is None or are_in(self.groups)) and not are_in(self.exempt)
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyInForce:
     """What of an installed bundle is needed to count, and to say what the limits are."""
 
@@ -137,6 +164,8 @@ class PolicyInForce:
     lending: LendingInForce | None = None
     colocation: ColocationInForce | None = None
     """None where no jobs share."""
+    cancel_idle: CancelIdleInForce | None = None
+    """None where nothing is ended."""
     urgent_qos: str | None = None
     """Of urgent jobs; None where there are none."""
     urgent_preempts: frozenset[str] = frozenset()
@@ -232,6 +261,7 @@ def _policy(table: Mapping[Any, Any]) -> PolicyInForce:
         decisions_log=Path(table["decisions_log"]) if "decisions_log" in table else None,
         lending=_lending(table["lending"]) if "lending" in table else None,
         colocation=_colocation(table["colocation"]) if "colocation" in table else None,
+        cancel_idle=_cancel_idle(table["cancel_idle"], groups) if "cancel_idle" in table else None,
         urgent_qos=table["urgent"]["qos"] if "urgent" in table else None,
         urgent_preempts=frozenset(table.get("urgent", {}).get("preempts", {}).values()),
     )
@@ -249,6 +279,18 @@ def _colocation(table: Mapping[str, Any]) -> ColocationInForce:
         **{key: table[key] for key in keys}, slowdown=table.get("slowdown"),
         planner=table.get("planner", "annealing"), model=Path(table["model"]) if "model" in table else None,
     )  # fmt: skip
+
+
+def _cancel_idle(table: Mapping[str, Any], groups: tuple[GroupInForce, ...]) -> CancelIdleInForce:
+    def named(key: str) -> tuple[GroupInForce, ...]:
+        return tuple(groups[number - 1] for number in _list(table[key]))
+
+    return CancelIdleInForce(
+        **{key: table[key] for key in ("mode", "how", "after_s", "why")},
+        warn_s=tuple(_list(table["warn_s"])),
+        groups=named("groups") if "groups" in table else None,
+        exempt=named("exempt"),
+    )
 
 
 def _list(table: Mapping[Any, Any]) -> list[Any]:

@@ -264,6 +264,30 @@ class Colocation:
     why: str = ""
 
 
+class Ending(StrEnum):
+    """What becomes of a job whose GPUs were never used."""
+
+    CANCEL = "cancel"
+    HOLD = "hold"
+    """Back into the queue, held until its owner releases it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelIdle:
+    """Jobs of which no GPU ever computed: when their owners are warned, and when they are ended."""
+
+    after_s: int
+    warn_s: tuple[int, ...]
+    """Ascending, all less than `after_s`."""
+    groups: tuple[str, ...] | None = None
+    """Whose jobs; None for all."""
+    exempt: tuple[str, ...] = ()
+    """Groups whose jobs never."""
+    how: Ending = Ending.CANCEL
+    mode: Mode = Mode.OBSERVE
+    why: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Manages:
     """What the native backstop may write to."""
@@ -295,6 +319,8 @@ class Policy:
     """Its group and its rule stand among the others."""
     colocation: Colocation | None = None
     """None: every job has its GPU for itself."""
+    cancel_idle: CancelIdle | None = None
+    """None: nothing is ended."""
     groups: Mapping[str, Group] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
     exceptions: tuple[RuleException, ...] = ()

@@ -11,7 +11,9 @@ from slurm_gpu.policy.limitvalue import value_text
 from slurm_gpu.policy.model import (
     Bundle,
     BundleMode,
+    CancelIdle,
     Colocation,
+    Ending,
     Group,
     Hours,
     Kind,
@@ -83,7 +85,7 @@ class Page:
 
     rules: tuple[Section, ...]
     others: tuple[Part, ...]
-    """What is no rule: owners, urgent jobs, jobs that share and bundles, where there are any."""
+    """What is no rule: owners, urgent jobs, jobs that share or are idle, and bundles, where there are any."""
     contact: str | None
 
 
@@ -120,6 +122,12 @@ def make_page(policy: Policy, besides: tuple[Section, ...] = ()) -> Page:
         "A job that needs part of a GPU leaves the rest of it to others.",
         () if policy.colocation is None else (_colocation(policy.colocation),),
     )
+    idle = Part(
+        "cancel_idle",
+        "GPUs that nobody uses",
+        "A job that holds GPUs and computes nothing keeps them from others.",
+        () if policy.cancel_idle is None else (_cancel_idle(policy.cancel_idle),),
+    )
     bundles = Part(
         "bundle",
         "What a job may take along",
@@ -128,7 +136,7 @@ def make_page(policy: Policy, besides: tuple[Section, ...] = ()) -> Page:
     )
     return Page(
         rules=(*(_rule(rule, policy) for rule in policy.rules), built_in, *besides),
-        others=tuple(part for part in (owners, urgent, sharing, bundles) if part.sections),
+        others=tuple(part for part in (owners, urgent, sharing, idle, bundles) if part.sections),
         contact=policy.contact,
     )
 
@@ -289,3 +297,21 @@ def _colocation(said: Colocation) -> Section:
     elif said.mode is Mode.OBSERVE:
         remarks.append("On trial: who would share is only counted.")
     return Section("sbatch --comment=share", who, said.why, remarks=tuple(remarks))
+
+
+def _cancel_idle(said: CancelIdle) -> Section:
+    who = "for every job" if said.groups is None else f"for jobs of {', '.join(said.groups)}"
+    if said.exempt:
+        who += f", but for those of {', '.join(said.exempt)}"
+    times = " and ".join(map(format_duration, said.warn_s))
+    what = "cancelled" if said.how is Ending.CANCEL else "put back into the queue, held"
+    remarks = [
+        f"Who has used none of a job's GPUs since it began is warned after {times}.",
+        f"After {format_duration(said.after_s)} the job is {what}; never unwarned, never while it was not "
+        "wholly seen.",
+    ]
+    if said.mode is Mode.ADVISE:
+        remarks.append("On trial: owners are warned, and no job is ended.")
+    elif said.mode is Mode.OBSERVE:
+        remarks.append("On trial: nobody is warned, and no job is ended.")
+    return Section("idle jobs", who, said.why, remarks=tuple(remarks))

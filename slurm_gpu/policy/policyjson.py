@@ -7,7 +7,7 @@ from typing import Any
 from slurm_gpu.policy.bundle import bundle_reason
 from slurm_gpu.policy.limits import LIMITS, Measure
 from slurm_gpu.policy.limittext import limits_json
-from slurm_gpu.policy.model import Adjust, Bundle, Colocation, Hours, Owner, Policy, Urgent
+from slurm_gpu.policy.model import Adjust, Bundle, CancelIdle, Colocation, Hours, Owner, Policy, Urgent
 from slurm_gpu.policy.page import conditions
 
 
@@ -20,6 +20,7 @@ def to_json(policy: Policy) -> dict[str, Any]:
         "owners": {owner.group: _owner(owner) for owner in policy.owners},
         "urgent": None if policy.urgent is None else _urgent(policy.urgent),
         "colocation": None if policy.colocation is None else _colocation(policy.colocation),
+        "cancel_idle": None if policy.cancel_idle is None else _cancel_idle(policy.cancel_idle),
         "groups": {
             group.name: {
                 **{key: list(names) for key, names in conditions(group)},
@@ -99,6 +100,18 @@ def _colocation(said: Colocation) -> dict[str, Any]:
         "hold_s": said.hold_s,
         "planner": said.planner,
         "model": None if said.model is None else str(said.model),
+        "why": said.why,
+    }
+
+
+def _cancel_idle(said: CancelIdle) -> dict[str, Any]:
+    return {
+        "for": None if said.groups is None else list(said.groups),
+        "exempt": list(said.exempt),
+        "warn_s": list(said.warn_s),
+        "after_s": said.after_s,
+        "then": str(said.how),
+        "mode": str(said.mode),
         "why": said.why,
     }
 

@@ -20,9 +20,10 @@ from slurm_gpu.policy.checkcolocation import (
     PLANNERS,
 )
 from slurm_gpu.policy.checkhours import DAYS
+from slurm_gpu.policy.checkidle import MOST_WARNINGS
 from slurm_gpu.policy.checkvalues import ID, MOST_COUNT, MOST_GPUS
 from slurm_gpu.policy.limits import LIMITS, LimitKind, Measure, Scope
-from slurm_gpu.policy.model import BundleMode, Goal, Kind, Mode, OnError, Per, Period
+from slurm_gpu.policy.model import BundleMode, Ending, Goal, Kind, Mode, OnError, Per, Period
 
 Schema = dict[str, Any]
 
@@ -60,6 +61,7 @@ def policy_schema() -> Schema:
                 "owners": _by_name(_owner(), "Groups whose idle GPUs are lent, and return when they ask."),
                 "urgent": _urgent(),
                 "colocation": _colocation(),
+                "cancel_idle": _cancel_idle(),
                 "groups": _by_name(_group(), "Jobs that rules are for: all conditions that are given match."),
                 "rules": {"type": "array", "items": _rule(), "description": "All that match a job apply."},
                 "exceptions": {
@@ -255,6 +257,23 @@ def _colocation() -> Schema:
         required=("why",),
     )  # fmt: skip
     return table | {"description": "Jobs of one GPU that share it with others."}
+
+
+def _cancel_idle() -> Schema:
+    times = {"type": "array", "items": _ref("duration"), "minItems": 1, "maxItems": MOST_WARNINGS}
+    table = _table(
+        {
+            "for": _told(_ref("names"), "Groups whose jobs; all jobs where it is not said."),
+            "exempt": _told(_ref("names"), "Groups whose jobs never."),
+            "warn": _told(times, "When nothing was computed for so long, their owner is warned."),
+            "after": _told(_ref("duration"), "When nothing was computed for so long, they are ended."),
+            "then": _told(_choice(Ending), "cancel (the default), or hold: back into the queue, held."),
+            "mode": _told(_choice(Mode), "Write it down (the default), only warn, or do it."),
+            "why": _ref("text"),
+        },
+        required=("warn", "after", "why"),
+    )
+    return table | {"description": "Jobs that are ended as none of their GPUs was ever used."}
 
 
 def _table(properties: Schema, required: tuple[str, ...] = ()) -> Schema:

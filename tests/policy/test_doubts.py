@@ -206,6 +206,22 @@ def test_sharing_that_cannot_be_is_told(said: str, doubt: str) -> None:
     assert not doubts(tail="colocation: {goal: considerate, slowdown: 1.02, largest: 0.1, why: w}\n")
 
 
+@pytest.mark.parametrize(
+    ("said", "doubt"),
+    [
+        (
+            "warn: [30m], after: 40m",
+            "between the last warning and the end lie 10m: few read their mail so soon",
+        ),
+        ("warn: [30m], after: 2h, for: [vision, bob], exempt: [bob]", "group bob is in exempt, too"),
+    ],
+)
+def test_ends_that_are_hasty_or_never_come_are_told(said: str, doubt: str) -> None:
+    (found,) = doubts(tail=f"cancel_idle: {{{said}, why: w}}\n")
+    assert doubt in found
+    assert not doubts(tail="cancel_idle: {warn: [30m], after: 1h, why: w}\n")
+
+
 def test_what_is_over_is_told() -> None:
     tail = (
         "exceptions:\n"

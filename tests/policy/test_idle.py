@@ -1,0 +1,133 @@
+"""`cancel_idle:` in policy.yaml: whose jobs are ended for not using their GPUs, and after which warnings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from slurm_gpu.policy.bundle import SiteFacts, build_bundle, compile_policy
+from slurm_gpu.policy.check import check_policy
+from slurm_gpu.policy.installed import CancelIdleInForce, policy_of
+from slurm_gpu.policy.names import resolve_names
+from slurm_gpu.policy.page import make_page
+from slurm_gpu.policy.policyjson import to_json
+from slurm_gpu.policy.schema import policy_schema
+from slurm_gpu.policy.textpage import render_text
+from slurm_gpu.yamlsource import parse_yaml
+
+from .checking import check, mistakes
+from .users import UIDS, Directory
+
+GROUPS = (
+    "version: 1\ngroups:\n  vision: {accounts: [vision]}\n  course: {accounts: [cs540], until: 2026-12-20}\n"
+)
+POLICY = f"""\
+{GROUPS}\
+cancel_idle: {{for: [vision, course], exempt: [course], warn: [30m, 60m], after: 2h, then: hold,
+              mode: enforce, why: "Others wait for these GPUs."}}
+"""
+LAST_DAY_S = 1_797_724_800
+"""2026-12-20 00:00 UTC."""
+ALICE = UIDS["alice"]
+
+
+def bundle(text: str, directory: Path) -> str:
+    source = parse_yaml(text, "p.yaml")
+    policy = check_policy(source)
+    facts = SiteFacts(n_gpus=16, run_directory=directory)
+    return build_bundle(compile_policy(policy, resolve_names(policy, source, Directory()), facts))
+
+
+def in_force(text: str, directory: Path) -> CancelIdleInForce:
+    found = policy_of(bundle(text, directory)).cancel_idle
+    assert found is not None
+    return found
+
+
+def test_it_is_read_shown_and_compiled(tmp_path: Path) -> None:
+    policy = check(POLICY)
+    said = json.loads(json.dumps(to_json(policy)["cancel_idle"]))
+    assert said == {
+        "for": ["vision", "course"],
+        "exempt": ["course"],
+        "warn_s": [1800, 3600],
+        "after_s": 7200,
+        "then": "hold",
+        "mode": "enforce",
+        "why": "Others wait for these GPUs.",
+    }
+    page = " ".join(render_text(make_page(policy)).split())
+    assert "Who has used none of a job's GPUs since it began is warned after 30m and 1h." in page
+    assert "After 2h the job is put back into the queue, held; never unwarned" in page
+    found = in_force(POLICY, tmp_path)
+    assert (found.mode, found.how, found.warn_s, found.after_s) == ("enforce", "hold", (1800, 3600), 7200)
+
+
+def test_whose_jobs_it_is_for(tmp_path: Path) -> None:
+    found = in_force(POLICY, tmp_path)
+    assert found.binds(ALICE, "vision", "normal", "gpu", LAST_DAY_S)
+    assert not found.binds(ALICE, "nlp", "normal", "gpu", LAST_DAY_S)
+    assert not found.binds(ALICE, "cs540", "normal", "gpu", LAST_DAY_S)  # exempt
+    everybody = in_force("version: 1\ncancel_idle: {warn: [30m], after: 2h, why: x}\n", tmp_path)
+    assert everybody.binds(ALICE, "nlp", "normal", "gpu", LAST_DAY_S)
+
+
+def test_a_group_that_is_over_neither_binds_nor_exempts(tmp_path: Path) -> None:
+    only = in_force(
+        f"{GROUPS}cancel_idle: {{for: [course], warn: [30m], after: 2h, why: x}}\n", tmp_path
+    )  # fmt: skip
+    assert only.binds(ALICE, "cs540", "normal", "gpu", LAST_DAY_S)
+    assert not only.binds(ALICE, "cs540", "normal", "gpu", LAST_DAY_S + 86400)
+    but = in_force(f"{GROUPS}cancel_idle: {{exempt: [course], warn: [30m], after: 2h, why: x}}\n", tmp_path)
+    assert not but.binds(ALICE, "cs540", "normal", "gpu", LAST_DAY_S)
+    assert but.binds(ALICE, "cs540", "normal", "gpu", LAST_DAY_S + 86400)
+
+
+def test_a_policy_without_it_makes_the_script_that_it_made_before(tmp_path: Path) -> None:
+    without = bundle(GROUPS, tmp_path)
+    assert "cancel_idle" not in without
+    assert policy_of(without).cancel_idle is None
+
+
+def test_groups_by_which_the_snapshot_counts_are_the_same_with_it(tmp_path: Path) -> None:
+    assert policy_of(bundle(GROUPS, tmp_path)).groups_id == policy_of(bundle(POLICY, tmp_path)).groups_id
+
+
+def test_the_least_that_can_be_said_ends_nothing() -> None:
+    said = check("version: 1\ncancel_idle: {warn: [30m], after: 2h, why: Others wait.}\n").cancel_idle
+    assert said is not None
+    assert (said.mode, said.how, said.groups, said.exempt) == ("observe", "cancel", None, ())
+
+
+MISTAKES = [
+    ("{after: 2h, why: x}", "cancel_idle lacks warn"),
+    ("{warn: [30m], why: x}", "cancel_idle lacks after"),
+    ("{warn: [30m], after: 2h}", "cancel_idle lacks why"),
+    ("{warn: [], after: 2h, why: x}", "warn: [] must be a list of 1 to 5 times, such as [30m, 60m]"),
+    ("{warn: 30m, after: 2h, why: x}", "warn: '30m' must be a list of 1 to 5 times"),
+    ("{warn: [30], after: 2h, why: x}", "warn: 30: it has no unit; write 30h or 30d"),
+    ("{warn: [2m], after: 2h, why: x}", "warn: 2m is already too soon: nothing is judged before 5m"),
+    ("{warn: [60m, 30m], after: 2h, why: x}", "warn: 30m is already over at 60m"),
+    ("{warn: [30m, 2h], after: 2h, why: x}", "after: 2h is already over at the last warning, 2h; nothing is"),
+    ("{warn: [30m], after: 2h, why: x, for: [visoin]}", "for: 'visoin' is not a group; did you mean vision"),
+    ("{warn: [30m], after: 2h, why: x, exempt: []}", "exempt: [] must be a list of names"),
+    ("{warn: [30m], after: 2h, why: x, then: kill}", "then: 'kill' is not possible; allowed: cancel, hold"),
+    ("{warn: [30m], after: 2h, why: x, mode: on}", "mode"),
+    ("{warn: [30m], after: 2h, why: x, who: y}", "who"),
+]
+BEYOND_A_SCHEMA = ("too soon", "already over", "is not a group")
+
+
+@pytest.mark.parametrize(("line", "complaint"), MISTAKES)
+def test_mistakes_are_named(line: str, complaint: str) -> None:
+    assert any(complaint in mistake for mistake in mistakes(f"{GROUPS}cancel_idle: {line}\n"))
+
+
+@pytest.mark.parametrize(("line", "complaint"), MISTAKES)
+def test_an_editor_marks_what_a_schema_can_say(line: str, complaint: str) -> None:
+    value = parse_yaml(f"version: 1\ncancel_idle: {line}\n", "p.yaml").value
+    marked = list(jsonschema.Draft202012Validator(policy_schema()).iter_errors(value))
+    assert bool(marked) is not any(words in complaint for words in BEYOND_A_SCHEMA)
