@@ -65,6 +65,7 @@ def test_what_was_learned_is_used_with_numpy_alone(module: str):
         "placement",
         "colocation",
         "audit",
+        "notices",
         "report",
         "db",
     ],

@@ -40,6 +40,11 @@ _FILES = (
         ("slurm-gpuweb(8)", "slurm-gpu.yaml(5)"),
     ),
     _File(
+        "notices.yaml",
+        "whether, of what and how users are told of their jobs",
+        ("slurm-gpuctld(8)", "slurm-gpu-notices(1)", "policy.yaml(5)", "slurm-gpu.yaml(5)"),
+    ),
+    _File(
         "policy.yaml",
         "the limits of a cluster, and why",
         ("slurm-gpu-policy(1)", "slurm-gpu-explain(1)", "slurm-gpu-quota(1)", "slurm-gpuctld(8)"),
@@ -48,7 +53,7 @@ _FILES = (
 
 
 def file_pages(version: str, date: str) -> Iterator[ManPage]:
-    """slurm-gpu.yaml(5), slurm-gpudbd.yaml(5), slurm-gpuweb.yaml(5), policy.yaml(5)."""
+    """slurm-gpu.yaml(5), slurm-gpudbd.yaml(5), slurm-gpuweb.yaml(5), notices.yaml(5), policy.yaml(5)."""
     for file in _FILES:
         first, *entries = read_entries((_EXAMPLES / file.name).read_text("utf-8"))
         page = ManPage(file.name, 5, file.summary, version, date)

@@ -39,6 +39,7 @@ RELATED = {
     "quota": ("slurm-gpu-explain(1)", "slurm-gpu-policy(1)", "slurm-gpuctld(8)"),
     "policy": ("policy.yaml(5)", "slurm-gpu-explain(1)", "slurm-gpuctld(8)", "sacctmgr(1)"),
     "db": ("slurm-gpudbd(8)", "slurm-gpudbd.yaml(5)"),
+    "notices": ("notices.yaml(5)", "policy.yaml(5)", "slurm-gpuctld(8)", "scontrol(1)"),
     "report": ("slurm-gpu-jobs(1)", "slurm-gpudbd.yaml(5)", "slurm-gpu.yaml(5)", "sreport(1)"),
     "doctor": ("slurm-gpud(8)", "slurm-gpudbd(8)", "slurm-gpuctld(8)"),
 }

@@ -77,6 +77,10 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("slurm-gpu reserve list", "What is reserved, and when:"),
         ("slurm-gpu reserve approve 7", "As an operator, promise what request 7 asks for:"),
     ),
+    "notices": (
+        ("slurm-gpu notices --dry-run --text", "Who would get which message now?"),
+        ("slurm-gpu notices undo 4711", "Bring back a job that was cancelled for idle GPUs:"),
+    ),
     "audit": (
         ("slurm-gpu audit", "What was done to the cluster last?"),
         ("slurm-gpu audit --act urgent", "Which urgent jobs started, and what had to wait for them?"),

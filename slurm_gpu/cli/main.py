@@ -39,6 +39,7 @@ _COMMANDS = {
     ),
     "reserve": ("slurm_gpu.cli.reserve", "Whole nodes for a training, at a promised time."),
     "audit": ("slurm_gpu.cli.audit", "What was done to the cluster, by whom and why."),
+    "notices": ("slurm_gpu.cli.notices", "Who is told what of their jobs, and which were ended for it."),
     "report": ("slurm_gpu.cli.report", "Reports on a period: a page, its tables and figures."),
     "db": ("slurm_gpu.cli.db", "Look after slurm-gpudbd's database."),
     "doctor": ("slurm_gpu.cli.doctor", "Check the whole installation, and say what to mend."),

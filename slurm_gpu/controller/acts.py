@@ -45,11 +45,21 @@ class Acts:
         self._next_s = 0.0
         self._is_away = False
 
-    def add(self, act: str, subject: str, why: str, old: str, new: str, evidence: Any = None) -> None:
-        """Log an act, and tell it as soon as may be."""
+    def add(
+        self,
+        act: str,
+        subject: str,
+        why: str,
+        old: str,
+        new: str,
+        evidence: Any = None,
+        act_id: str | None = None,
+    ) -> None:
+        """Log an act, and tell it as soon as may be; one with the `act_id` of another is the same."""
         log.info("%s: %s (%s)", act, subject, why)
         made = Act(
-            id=uuid.uuid4().hex, at_s=int(self._clock.wall()), host=this_host(), act=act,
+            id=uuid.uuid4().hex if act_id is None else act_id,
+            at_s=int(self._clock.wall()), host=this_host(), act=act,
             subject=_short(subject, _LONGEST_NAME), why=_short(why, _LONGEST_TEXT),
             old=_short(old, _LONGEST_TEXT), new=_short(new, _LONGEST_TEXT), evidence=evidence,
         )  # fmt: skip

@@ -34,6 +34,9 @@ from slurm_gpu.controller.decisionship import sender as decision_sender
 from slurm_gpu.controller.ended import EndedRuns
 from slurm_gpu.controller.jobmix import JobMix
 from slurm_gpu.controller.nodelooks import NodeLooks
+from slurm_gpu.controller.notices.ends import Ends
+from slurm_gpu.controller.notices.keeper import NoticeKeeper
+from slurm_gpu.controller.notices.look import looker
 from slurm_gpu.controller.priorities import PriorityKeeper
 from slurm_gpu.controller.quotatelling import QuotaTeller
 from slurm_gpu.controller.quotatelling import exchange_with as quota_exchange
@@ -47,10 +50,12 @@ from slurm_gpu.controller.weights import WeightKeeper
 from slurm_gpu.controller.zonewait import ZoneWait
 from slurm_gpu.daemonlog import log_to_stderr
 from slurm_gpu.errors import OutsideError, exit_code_of
+from slurm_gpu.notices.settings import FILE_NAME as NOTICES_FILE
 from slurm_gpu.notify import Notifier
 from slurm_gpu.policy.bundle import RUN_DIRECTORY
 from slurm_gpu.slurm.client import SlurmClient
 from slurm_gpu.slurm.connect import connect
+from slurm_gpu.slurm.ending import EndingClient
 from slurm_gpu.slurm.features import FeatureClient
 from slurm_gpu.slurm.preempted import FewRuns
 from slurm_gpu.slurm.queue import QueueReader
@@ -143,6 +148,21 @@ def _run(options: argparse.Namespace) -> None:
         quotas = QuotaTeller(
             quota_exchange(config), _in_background, lambda user: read_user_places(user, calls), clock
         )
+        notices = NoticeKeeper(
+            config,
+            options.config.parent / NOTICES_FILE,
+            client,
+            Ends(config.cluster, EndingClient(calls), acts, clock.wall),
+            looker(config, clock.wall),
+            _in_background,
+            options.run_dir,
+            clock,
+        )
+
+        def notices_turn() -> None:
+            if watcher.seen is not None:
+                notices.turn(watcher.seen[0], watcher.cancel_idle, in_charge=keeper.in_charge)
+
         shipper = DecisionShipper(options.run_dir, clock, acts, decision_sender(config))
         duties: list[Callable[[], None]] = [
             weights_turn,
@@ -150,6 +170,7 @@ def _run(options: argparse.Namespace) -> None:
             wait_turn,
             lambda: priorities.turn(in_charge=keeper.in_charge),
             urgent_turn,
+            notices_turn,
             shipper.poll,
             lambda: quotas.turn(watcher.in_use, in_charge=keeper.in_charge),
         ]

@@ -32,7 +32,12 @@ from slurm_gpu.controller.zonetable import ZoneTable, ZoneTables
 from slurm_gpu.errors import OutsideError, SlurmError
 from slurm_gpu.policy.bundle import DECISIONS_LOG
 from slurm_gpu.policy.install import SCRIPT_NAME
-from slurm_gpu.policy.installed import ColocationInForce, PolicyInForce, read_policy_in_force
+from slurm_gpu.policy.installed import (
+    CancelIdleInForce,
+    ColocationInForce,
+    PolicyInForce,
+    read_policy_in_force,
+)
 from slurm_gpu.slurm.client import SlurmClient, SlurmNode, SlurmSettings
 from slurm_gpu.slurm.queue import CountedJob, Phase
 from slurm_gpu.slurm.submission import Partition
@@ -139,6 +144,11 @@ class Watcher:
     def colocation(self) -> ColocationInForce | None:
         """What the policy in force says of sharing GPUs; None where no jobs do."""
         return self._script.policy.colocation
+
+    @property
+    def cancel_idle(self) -> CancelIdleInForce | None:
+        """What the policy in force says of jobs that never use their GPUs; None where it says nothing."""
+        return self._script.policy.cancel_idle
 
     @property
     def seen(self) -> tuple[Sequence[CountedJob], ZoneTable | None] | None:

@@ -22,6 +22,7 @@ from slurm_gpu.database.main import make_parser as gpudbd_parser
 from slurm_gpu.monitor.main import make_parser as gpuweb_parser
 from slurm_gpu.node.application.command import make_parser as applications_parser
 from slurm_gpu.node.main import make_parser as gpud_parser
+from slurm_gpu.notices.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 EPOCH = "1790000000"
@@ -104,6 +105,9 @@ def test_every_option_of_a_daemon_is_in_its_page(man: Path, name: str) -> None:
             assert all(option in text for option in action.option_strings)
 
 
+NOTICES = {item.name for item in fields(Settings)}
+
+
 def test_every_key_of_a_file_is_in_its_page(man: Path) -> None:
     site = {item.name.removesuffix("_s") for item in fields(SiteConfig)}
     policy = json.loads((ROOT / "etc/policy.schema.json").read_text())["properties"]
@@ -112,6 +116,7 @@ def test_every_key_of_a_file_is_in_its_page(man: Path) -> None:
         ("slurm-gpudbd.yaml.5", ["url", "listen"]),
         ("slurm-gpuweb.yaml.5", ["url", "listen", "refresh"]),
         ("policy.yaml.5", policy),
+        ("notices.yaml.5", [one.removesuffix("_s") for one in NOTICES]),
     ):
         terms = re.findall(r"^\.B (.*)$", page(man, name), re.MULTILINE)
         assert set(keys) <= {key for term in terms for key in term.split(", ")}, name
@@ -120,7 +125,9 @@ def test_every_key_of_a_file_is_in_its_page(man: Path) -> None:
 def test_every_page_that_is_referred_to_is_there(man: Path) -> None:
     there = {path.name for path in man.glob("man*/*")}
     for path in sorted(man.glob("man*/*")):
-        for name, section in re.findall(r"(slurm-gpu[a-z.-]*|policy\.yaml)\((\d)\)", page(man, path.name)):
+        for name, section in re.findall(
+            r"(slurm-gpu[a-z.-]*|policy\.yaml|notices\.yaml)\((\d)\)", page(man, path.name)
+        ):
             assert f"{name}.{section}" in there, path.name
 
 

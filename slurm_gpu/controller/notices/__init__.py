@@ -1,0 +1,1 @@
+"""Users are told what is wrong with their jobs, and idle ones are ended where the policy says so."""

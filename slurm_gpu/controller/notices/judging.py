@@ -1,0 +1,139 @@
+"""From a look at the cluster to who is told what, and which jobs may be ended: decides, and does nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from zoneinfo import ZoneInfo
+
+from slurm_gpu.attention.concern import Concern, Flag
+from slurm_gpu.controller.notices.look import Look, findings_of
+from slurm_gpu.controller.notices.status import OutlookLine
+from slurm_gpu.database.clusterstate import ClusterJob
+from slurm_gpu.notices.finding import ENDED, WARNING, Finding, Job
+from slurm_gpu.notices.idlerule import IdleRule, Standing, Step, standings
+from slurm_gpu.notices.ledger import DAY_S, EndState, Ledger
+from slurm_gpu.notices.plan import Draft, Outcome, plan
+from slurm_gpu.notices.sending import Message
+from slurm_gpu.notices.settings import Settings
+from slurm_gpu.notices.texts import Surroundings, Template, moment, render
+from slurm_gpu.notices.wording import fate_of_ended, fate_of_warned, of_end, of_outcome, of_standing
+from slurm_gpu.policy.installed import CancelIdleInForce
+from slurm_gpu.policy.model import Mode
+
+Binds = Callable[[ClusterJob], bool]
+"""Whether `cancel_idle` is for a job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgment:
+    """What is so at one moment."""
+
+    now_s: float
+    outcomes: Sequence[Outcome]
+    drafts: Sequence[Draft]
+    standings: Mapping[int, Standing]
+    """Of idle jobs for which the rule is, in any of its modes."""
+    rule: CancelIdleInForce | None
+    ledger: Ledger
+
+    def may_end(self) -> list[Standing]:
+        """Jobs of which all warnings went out, and whose time is over; none unless the rule is enforced."""
+        if self.rule is None or self.rule.mode != Mode.ENFORCE:
+            return []
+        return [one for one in self.standings.values() if one.step is Step.END]
+
+    def about(self, kind: str, stage: int) -> Sequence[Finding]:
+        """What is so of that kind."""
+        return [
+            one.finding for one in self.outcomes if one.finding.kind == kind and one.finding.stage == stage
+        ]
+
+
+def judge(
+    look: Look,
+    flags: Sequence[Flag],
+    settings: Settings,
+    rule: CancelIdleInForce | None,
+    binds: Binds,
+    ledger: Ledger,
+    now_s: float,
+) -> Judgment:
+    """`flags` are those of the look; `ledger` has what was told and done before."""
+    warns = rule is not None and rule.mode != Mode.OBSERVE
+    findings, _ = findings_of(look, flags, settings, binds if warns else lambda job: False)
+    found: Mapping[int, Standing] = {}
+    if rule is not None:
+        _, idle = findings_of(look, flags, settings, binds)
+        ours = {one.run for one in ledger.ended if one.state is not EndState.FAILED}
+        idle = [one for one in idle if one.job.user not in settings.exempt_users and one.job.run not in ours]
+        found = standings(now_s, idle, IdleRule(warn_s=rule.warn_s, after_s=rule.after_s), ledger)
+    warnings = [one.finding for one in found.values()] if warns else []
+    outcomes, drafts = plan(now_s, [*warnings, *_ended(ledger, now_s), *findings], ledger, settings)
+    return Judgment(
+        now_s=now_s, outcomes=outcomes, drafts=drafts, standings=found, rule=rule, ledger=ledger
+    )  # fmt: skip
+
+
+def _ended(ledger: Ledger, now_s: float) -> list[Finding]:
+    """Whose jobs we ended within the last day is told so."""
+    return [
+        Finding(
+            job=Job(
+                run=one.run, id=one.id, user=one.user, name=one.name, account="", qos="", partition="",
+                n_gpus=one.n_gpus,
+            ),
+            kind=ENDED, since_s=one.since_s, coverage=1.0,
+        )
+        for one in ledger.ended
+        if one.state is EndState.ENDED and 0 <= now_s - one.at_s < DAY_S
+    ]  # fmt: skip
+
+
+def message(
+    notice_id: str,
+    user: str,
+    kind: str,
+    findings: Sequence[Finding],
+    judgment: Judgment,
+    templates: Mapping[str, Template],
+    around: Surroundings,
+) -> Message:
+    """The notice itself, of what is so now."""
+    rule, fate = judgment.rule, ""
+    if kind == WARNING and rule is not None:
+        end_s = min(one.end_s for one in findings if one.end_s is not None)
+        fate = fate_of_warned(rule.how, rule.mode, moment(end_s, around.zone))
+    elif kind == ENDED:
+        end = judgment.ledger.end_of(findings[0].job.run)
+        if end is not None:
+            fate = fate_of_ended(end.how, moment(end.at_s, around.zone), end.id)
+    why = "" if rule is None else rule.why
+    return Message(
+        id=notice_id, at_s=judgment.now_s, cluster=around.cluster, user=user, kind=kind,
+        jobs=tuple(one.job.id for one in findings),
+        text=render(templates[kind], user, findings, around, why=why, fate=fate),
+    )  # fmt: skip
+
+
+def outlook(judgment: Judgment, settings: Settings, zone: ZoneInfo) -> list[OutlookLine]:
+    """For operators: each thing once, and what becomes of it."""
+    rule = judgment.rule
+    lines = []
+    for outcome in judgment.outcomes:
+        finding = outcome.finding
+        says = of_outcome(outcome, zone, sends=settings.sends)
+        standing = judgment.standings.get(finding.job.run.job_id)
+        if finding.kind == WARNING and rule is not None and standing is not None:
+            says = f"{says}; {of_standing(standing, rule.how, rule.mode, zone)}"
+        elif finding.kind == ENDED and (end := judgment.ledger.end_of(finding.job.run)) is not None:
+            says = f"{of_end(end, zone)}; {says}"
+        elif finding.kind == Concern.HELD_IDLE and rule is not None and standing is not None:
+            says = f"{says}; {of_standing(standing, rule.how, rule.mode, zone)}"
+        lines.append(
+            OutlookLine(
+                job_id=finding.job.run.job_id, id=finding.job.id, user=finding.job.user, kind=finding.kind,
+                stage=finding.stage, since_s=finding.since_s, coverage=finding.coverage, says=says,
+            )
+        )  # fmt: skip
+    return lines

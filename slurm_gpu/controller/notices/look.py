@@ -1,0 +1,171 @@
+"""What slurm-gpudbd tells of the jobs that run, and what is to be thought of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from slurm_gpu.attention.concern import Concern, Flag, Rules
+from slurm_gpu.attention.watch import RunningJob, Watch
+from slurm_gpu.config import SiteConfig
+from slurm_gpu.database.clusterstate import ClusterJob, ClusterState
+from slurm_gpu.database.running import Running, RunningUse
+from slurm_gpu.notices.finding import Finding, Job, Run
+from slurm_gpu.notices.idlerule import COVERAGE, IdleJob
+from slurm_gpu.notices.settings import Settings
+from slurm_gpu.records import Live
+
+_RUNS = frozenset({"RUNNING", "SUSPENDED"})
+_OF_ALL_GPUS = frozenset({Concern.HELD_IDLE, Concern.USED_THEN_IDLE})
+"""Concerns that say something of every GPU of a job: all of them must have been seen."""
+_SAME_START_S = 2
+"""Slurm's clock and slurm-gpudbd's tell of one start so much apart at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """The answers of one moment."""
+
+    at_s: float
+    """Wall clock, just before they were asked for."""
+    cluster: ClusterState
+    live: Mapping[str, Live]
+    running: Running
+
+    @property
+    def jobs(self) -> Sequence[ClusterJob]:
+        """Those that hold GPUs."""
+        return [job for job in self.cluster.jobs if job.state in _RUNS and job.n_gpus > 0]
+
+    @property
+    def suspended(self) -> Collection[Run]:
+        """Of those that stand still nobody expects that they compute."""
+        jobs = [job for job in self.jobs if job.state == "SUSPENDED" and job.start_s is not None]
+        return {Run(job.job_id, job.start_s or 0) for job in jobs}
+
+
+class Source(Protocol):
+    """The part of slurm_gpu.database.client.DatabaseClient that is asked."""
+
+    def cluster(self) -> ClusterState:
+        """All nodes and jobs."""
+
+    def live(self) -> Mapping[str, Live]:
+        """What devices do now, by node."""
+
+    def running(self) -> Running:
+        """How jobs that run have used their GPUs, by their records."""
+
+
+def look_at(source: Source, wall: Callable[[], float]) -> Look:
+    """Ask once; raises SlurmGpuError."""
+    at_s = wall()
+    return Look(at_s=at_s, cluster=source.cluster(), live=source.live(), running=source.running())
+
+
+def looker(config: SiteConfig, wall: Callable[[], float]) -> Callable[[], Look]:
+    """Asks the site's slurm-gpudbd."""
+
+    def look() -> Look:
+        # Only now: httpx takes memory that a site without notices does not need.
+        from slurm_gpu.database.client import DatabaseClient
+
+        with DatabaseClient(config) as database:
+            return look_at(database, wall)
+
+    return look
+
+
+def rules_of(config: SiteConfig) -> Rules:
+    """The site's own min_coverage: below it nothing is judged."""
+    usual = Rules()
+    least = config.sampling.min_coverage
+    return Rules(min_coverage=least) if least > 0 else usual
+
+
+def watch(rules: Watch, look: Look) -> list[Flag]:
+    """Take in a look; returns all concerns that the watch has now."""
+    uses = _uses(look)
+    jobs = [
+        RunningJob(
+            job_id=job.job_id,
+            start_s=job.start_s,
+            suspended=job.state == "SUSPENDED",
+            used_before=None if (use := _use_of(job, uses)) is None else use.used,
+        )
+        for job in look.jobs
+        if job.start_s is not None
+    ]
+    devices = {
+        uuid: (node.at_s, value) for node in look.live.values() for uuid, value in node.devices.items()
+    }
+    rules.look(look.at_s, jobs, devices)
+    for xid in look.running.xids:
+        rules.xid(xid.job_id, xid.device, xid.at_s)
+    return rules.flags(look.at_s)
+
+
+def findings_of(
+    look: Look, flags: Sequence[Flag], settings: Settings, ruled: Callable[[ClusterJob], bool]
+) -> tuple[list[Finding], list[IdleJob]]:
+    """What is to be told, and the jobs for which the rule on idle jobs is (`ruled`): never of both.
+
+    Nothing is said of GPUs that nobody saw. Of a job that computes nothing at all its full memory is not
+    told besides.
+    """
+    jobs = {job.job_id: job for job in look.jobs}
+    uses = _uses(look)
+    idle = {flag.job_id for flag in flags if flag.concern in _OF_ALL_GPUS}
+    findings: list[Finding] = []
+    candidates: list[IdleJob] = []
+    for flag in flags:
+        job = jobs.get(flag.job_id)
+        if job is None or job.start_s is None:
+            continue
+        if flag.concern in _OF_ALL_GPUS and len(flag.devices) != job.n_gpus:
+            continue
+        if flag.concern is Concern.MEMORY_IDLE and job.job_id in idle:
+            continue
+        if flag.concern is Concern.HELD_IDLE and ruled(job) and not _told(job).is_component:
+            use = _use_of(job, uses)
+            if use is not None and use.used is False and min(use.coverage, flag.coverage) >= COVERAGE:
+                candidates.append(
+                    IdleJob(
+                        job=_told(job),
+                        since_s=flag.since_s,
+                        coverage=min(use.coverage, flag.coverage),
+                        n_devices=len(flag.devices),
+                    )
+                )
+            continue
+        if flag.concern in settings.concerns:
+            findings.append(_finding(job, flag, settings))
+    return findings, candidates
+
+
+def _finding(job: ClusterJob, flag: Flag, settings: Settings) -> Finding:
+    at_once = flag.concern is Concern.XID
+    return Finding(
+        job=_told(job), kind=str(flag.concern), since_s=flag.since_s, coverage=flag.coverage,
+        n_devices=len(flag.devices), due_s=flag.since_s + (0 if at_once else settings.after_s),
+    )  # fmt: skip
+
+
+def _told(job: ClusterJob) -> Job:
+    assert job.start_s is not None
+    return Job(
+        run=Run(job.job_id, job.start_s), id=job.id, user=job.user, name=job.name or "",
+        account=job.account, qos=job.qos, partition=job.partition, n_gpus=job.n_gpus,
+    )  # fmt: skip
+
+
+def _uses(look: Look) -> Mapping[int, RunningUse]:
+    return {use.job_id: use for use in look.running.jobs}
+
+
+def _use_of(job: ClusterJob, uses: Mapping[int, RunningUse]) -> RunningUse | None:
+    """How this run has used its GPUs; of one that was requeued, nothing of the last."""
+    use = uses.get(job.job_id)
+    is_this = use is not None and job.start_s is not None and abs(use.start_s - job.start_s) <= _SAME_START_S
+    return use if is_this else None

@@ -1,0 +1,82 @@
+"""What slurm-gpuctld sees that somebody is to be told, for `slurm-gpu notices`: notices.json in /run."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from slurm_gpu.errors import OutsideError
+from slurm_gpu.wholefile import whole_file
+
+FILE_NAME = "notices.json"
+_VERSION = 1
+FRESH_S = 120
+"""An older one is no word on what is so now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutlookLine:
+    """One thing about one job, and what becomes of it."""
+
+    job_id: int
+    id: str
+    user: str
+    kind: str
+    stage: int
+    since_s: float
+    coverage: float
+    says: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """All of it."""
+
+    as_of_s: float
+    mode: str
+    cancels: str | None
+    """The mode of cancel_idle in the policy in force; None where it has none."""
+    outlook: Sequence[OutlookLine]
+
+
+def write(path: Path, status: Status, owner_uid: int) -> None:
+    """In one step, SlurmUser's alone: it names jobs of others. Raises OutsideError."""
+    try:
+        with whole_file(path) as fresh:
+            fresh.write_text(json.dumps({"version": _VERSION, **asdict(status)}) + "\n", encoding="utf-8")
+            if os.geteuid() == 0:
+                os.chown(fresh, owner_uid, -1)
+    except OSError as error:
+        raise OutsideError(f"{error.filename or path}: {error.strerror}") from error
+
+
+def read(path: Path) -> Status | None:
+    """What it says; None where there is none, or it is damaged. Raises OutsideError."""
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+        if plain["version"] != _VERSION:
+            return None
+        cancels = plain["cancels"]
+        return Status(
+            as_of_s=float(plain["as_of_s"]),
+            mode=str(plain["mode"]),
+            cancels=None if cancels is None else str(cancels),
+            outlook=tuple(_line(one) for one in plain["outlook"]),
+        )
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise OutsideError(f"{path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _line(plain: dict[str, object]) -> OutlookLine:
+    return OutlookLine(
+        job_id=int(str(plain["job_id"])), id=str(plain["id"]), user=str(plain["user"]),
+        kind=str(plain["kind"]), stage=int(str(plain["stage"])), since_s=float(str(plain["since_s"])),
+        coverage=float(str(plain["coverage"])), says=str(plain["says"]),
+    )  # fmt: skip

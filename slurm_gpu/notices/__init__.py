@@ -1,0 +1,1 @@
+"""Telling users what is wrong with their jobs, and warning before one is ended: rules, texts and senders."""

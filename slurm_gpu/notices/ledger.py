@@ -1,0 +1,279 @@
+"""Whom we told what, and which jobs we ended: on disk before anything is done, so that nothing is done twice.
+
+A notice that was being sent when slurm-gpuctld was killed may have arrived or not: it is not sent again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from slurm_gpu.errors import OutsideError
+from slurm_gpu.notices.finding import Run
+from slurm_gpu.wholefile import whole_file
+
+FILE_NAME = "notices.json"
+_VERSION = 1
+DAY_S = 86400.0
+KEPT_S = 7 * DAY_S
+
+
+class State(StrEnum):
+    """Of one notice on one channel."""
+
+    WAITING = "waiting"
+    SENDING = "sending"
+    SENT = "sent"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+    """It may have arrived or not: not sent again, and no job is ended on it."""
+    OVER = "over"
+    """Before it could be sent it was no longer so."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Delivery:
+    """One notice on one channel."""
+
+    state: State = State.WAITING
+    attempts: int = 0
+    at_s: float = 0.0
+    """Of the last attempt."""
+    why: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class Notice:
+    """One message to one user."""
+
+    id: str
+    user: str
+    kind: str
+    stage: int
+    runs: dict[Run, float]
+    """The runs that it is about, and since when it is so of each."""
+    made_s: float
+    deliveries: dict[str, Delivery]
+    """By channel."""
+    audited: bool = False
+
+    @property
+    def sent_s(self) -> float | None:
+        """When it went out for the first time; None as long as it surely did not."""
+        times = [one.at_s for one in self.deliveries.values() if one.state is State.SENT]
+        return min(times, default=None)
+
+    @property
+    def is_void(self) -> bool:
+        """Whether it never went out, as it was no longer so."""
+        return all(one.state is State.OVER for one in self.deliveries.values())
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is still to be sent on some channel."""
+        return any(one.state is State.WAITING for one in self.deliveries.values())
+
+
+class EndState(StrEnum):
+    """Of a job that we end."""
+
+    ENDING = "ending"
+    ENDED = "ended"
+    FAILED = "failed"
+
+
+@dataclass(slots=True, kw_only=True)
+class End:
+    """A job that we ended, or were about to."""
+
+    run: Run
+    id: str
+    user: str
+    name: str
+    n_gpus: float
+    at_s: float
+    how: str
+    """cancel or hold."""
+    since_s: float
+    state: EndState = EndState.ENDING
+    audited: bool = False
+    why: str = ""
+    """Why that failed."""
+
+
+@dataclass(slots=True)
+class Ledger:
+    """All of it."""
+
+    notices: list[Notice] = field(default_factory=list)
+    ended: list[End] = field(default_factory=list)
+
+    def told(self, run: Run, kind: str, stage: int = 0) -> Notice | None:
+        """The last notice of that kind about that run."""
+        for one in reversed(self.notices):
+            if one.kind == kind and one.stage == stage and run in one.runs and not one.is_void:
+                return one
+        return None
+
+    def n_within_a_day(self, user: str, now_s: float) -> int:
+        """Notices to a user in the last 24 hours; also those of which nobody knows whether they went out."""
+        return sum(
+            one.user == user and now_s - one.made_s < DAY_S and not one.is_void for one in self.notices
+        )
+
+    def first_of_day_s(self, user: str, now_s: float) -> float | None:
+        """When the first of these was made."""
+        times = [
+            one.made_s
+            for one in self.notices
+            if one.user == user and now_s - one.made_s < DAY_S and not one.is_void
+        ]
+        return min(times, default=None)
+
+    def end_of(self, run: Run) -> End | None:
+        """The end that we made of a run."""
+        return next((one for one in reversed(self.ended) if one.run == run), None)
+
+    def take_back(self, runs: Collection[Run], kind: str) -> bool:
+        """What was told of these runs does not count any more; whether there was any."""
+        found = False
+        for one in self.notices:
+            if one.kind == kind:
+                for run in one.runs.keys() & set(runs):
+                    del one.runs[run]
+                    found = True
+        return found
+
+    def prune(self, running: Collection[Run], now_s: float) -> None:
+        """Forget what is older than a week and of no job that runs."""
+        self.notices = [
+            one
+            for one in self.notices
+            if now_s - one.made_s < KEPT_S or not one.runs.keys().isdisjoint(running)
+        ]
+        self.ended = [one for one in self.ended if now_s - one.at_s < KEPT_S]
+
+    def waiting(self) -> Iterator[tuple[Notice, str, Delivery]]:
+        """What is still to be sent, the first first."""
+        for notice in self.notices:
+            for channel, delivery in notice.deliveries.items():
+                if delivery.state is State.WAITING:
+                    yield notice, channel, delivery
+
+    def to_json(self) -> dict[str, Any]:
+        """As docs/contracts.md, section 6, has it."""
+        return {
+            "version": _VERSION,
+            "notices": [
+                {
+                    "id": one.id, "user": one.user, "kind": one.kind, "stage": one.stage,
+                    "runs": [[*run, since_s] for run, since_s in one.runs.items()],
+                    "made_s": one.made_s, "audited": one.audited,
+                    "deliveries": {
+                        channel: {
+                            "state": str(it.state), "attempts": it.attempts, "at_s": it.at_s, "why": it.why,
+                        }
+                        for channel, it in one.deliveries.items()
+                    },
+                }
+                for one in self.notices
+            ],
+            "ended": [
+                {
+                    "job_id": one.run.job_id, "id": one.id, "start_s": one.run.start_s, "user": one.user,
+                    "name": one.name, "gpus": one.n_gpus, "at_s": one.at_s, "then": one.how,
+                    "since_s": one.since_s, "state": str(one.state), "audited": one.audited, "why": one.why,
+                }
+                for one in self.ended
+            ],
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> Ledger:
+        """What `to_json` made; raises ValueError, KeyError or TypeError of anything else."""
+        if plain["version"] != _VERSION:
+            raise ValueError(f"written by another version of slurm-gpu ({plain['version']})")
+        return cls([_notice(one) for one in plain["notices"]], [_end(one) for one in plain["ended"]])
+
+
+def _notice(plain: Mapping[str, Any]) -> Notice:
+    return Notice(
+        id=str(plain["id"]),
+        user=str(plain["user"]),
+        kind=str(plain["kind"]),
+        stage=int(plain["stage"]),
+        runs={Run(int(job), int(start_s)): float(since_s) for job, start_s, since_s in plain["runs"]},
+        made_s=float(plain["made_s"]),
+        audited=bool(plain["audited"]),
+        deliveries={
+            str(channel): Delivery(
+                state=State(one["state"]),
+                attempts=int(one["attempts"]),
+                at_s=float(one["at_s"]),
+                why=str(one["why"]),
+            )
+            for channel, one in plain["deliveries"].items()
+        },
+    )
+
+
+def _end(plain: Mapping[str, Any]) -> End:
+    return End(
+        run=Run(int(plain["job_id"]), int(plain["start_s"])),
+        id=str(plain["id"]),
+        user=str(plain["user"]),
+        name=str(plain["name"]),
+        n_gpus=float(plain["gpus"]),
+        at_s=float(plain["at_s"]),
+        how=str(plain["then"]),
+        since_s=float(plain["since_s"]),
+        state=EndState(plain["state"]),
+        audited=bool(plain["audited"]),
+        why=str(plain["why"]),
+    )
+
+
+def read(path: Path) -> Ledger:
+    """The ledger at `path`, empty where there is none; raises OutsideError where it cannot be read."""
+    try:
+        return Ledger.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return Ledger()
+    except OSError as error:
+        raise OutsideError(f"{path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise OutsideError(
+            f"{path} cannot be read ({error!r}), so nobody is told anything and nothing is ended; move it "
+            "away, and everybody is told anew"
+        ) from error
+
+
+def after_a_kill(ledger: Ledger) -> Sequence[Notice]:
+    """Of what an earlier process was sending nobody knows whether it went out; returns these notices."""
+    found = []
+    for notice in ledger.notices:
+        for delivery in notice.deliveries.values():
+            if delivery.state is State.SENDING:
+                delivery.state = State.UNKNOWN
+                delivery.why = "slurm-gpuctld ended while it was sent"
+                found.append(notice)
+    return found
+
+
+def write(path: Path, ledger: Ledger, owner_uid: int) -> None:
+    """Have it on disk before this returns, SlurmUser's (`owner_uid`) alone; raises OutsideError."""
+    try:
+        path.parent.mkdir(mode=0o755, exist_ok=True)
+        with whole_file(path) as fresh:
+            fresh.write_text(json.dumps(ledger.to_json()) + "\n", encoding="utf-8")
+            fresh.chmod(0o600)
+            if os.geteuid() == 0:
+                os.chown(fresh, owner_uid, -1)
+                os.chown(path.parent, owner_uid, -1)
+    except OSError as error:
+        raise OutsideError(f"{error.filename or path}: {error.strerror}") from error

@@ -1,0 +1,108 @@
+"""Who is told what now, and why somebody is not: pure functions of findings, and of what was told before."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from slurm_gpu.notices.finding import KINDS, Finding
+from slurm_gpu.notices.ledger import DAY_S, Ledger, Notice, State
+from slurm_gpu.notices.settings import Settings
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
+
+
+class Verdict(StrEnum):
+    """What becomes of a finding now."""
+
+    DUE = "due"
+    TOLD = "told"
+    EARLY = "early"
+    LIMIT = "limit"
+    """Its owner was told enough for a day."""
+    EXEMPT = "exempt"
+    NO_WAY = "no way"
+    """No channel reaches its owner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One finding, and what becomes of it."""
+
+    finding: Finding
+    verdict: Verdict
+    notice: Notice | None = None
+    """The one by which it was told."""
+    free_s: float | None = None
+    """Of LIMIT: when the next may go out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """One message that is due: to one user, of one kind, about all jobs of which it is so."""
+
+    user: str
+    kind: str
+    stage: int
+    findings: tuple[Finding, ...]
+    channels: tuple[str, ...]
+
+
+def can_be_told(user: str, settings: Settings) -> tuple[str, ...]:
+    """The channels by which a user is reached: what is no plain name is never put into an address."""
+    return tuple(name for name in settings.channels if name != "mail" or _NAME.fullmatch(user))
+
+
+def plan(
+    now_s: float, findings: Sequence[Finding], ledger: Ledger, settings: Settings
+) -> tuple[list[Outcome], list[Draft]]:
+    """What becomes of each finding, in their order, and the messages that are due.
+
+    Of one run and kind somebody is told once, and of nothing more than `per_user_a_day` times in 24 hours.
+    """
+    outcomes: dict[int, Outcome] = {}
+    due: dict[tuple[int, str, str, int], list[int]] = {}
+    for at, finding in enumerate(findings):
+        outcome = _alone(now_s, finding, ledger, settings)
+        outcomes[at] = outcome
+        if outcome.verdict is Verdict.DUE:
+            kind = KINDS.index(finding.kind)
+            due.setdefault((kind, finding.job.user, finding.kind, finding.stage), []).append(at)
+    drafts: list[Draft] = []
+    drafted: dict[str, int] = {}
+    for _, user, kind_name, stage in sorted(due):
+        places = due[KINDS.index(kind_name), user, kind_name, stage]
+        if ledger.n_within_a_day(user, now_s) + drafted.get(user, 0) >= settings.per_user_a_day:
+            first_s = ledger.first_of_day_s(user, now_s)
+            free_s = (now_s if first_s is None else first_s) + DAY_S
+            for at in places:
+                outcomes[at] = Outcome(findings[at], Verdict.LIMIT, free_s=free_s)
+            continue
+        drafted[user] = drafted.get(user, 0) + 1
+        chosen = tuple(findings[at] for at in places)
+        drafts.append(Draft(user, kind_name, stage, chosen, can_be_told(user, settings)))
+    return [outcomes[at] for at in range(len(findings))], drafts
+
+
+def _alone(now_s: float, finding: Finding, ledger: Ledger, settings: Settings) -> Outcome:
+    """Without the others."""
+    user = finding.job.user
+    notice = ledger.told(finding.job.run, finding.kind, finding.stage)
+    if notice is not None:
+        return Outcome(finding, Verdict.TOLD, notice)
+    if user in settings.exempt_users:
+        return Outcome(finding, Verdict.EXEMPT)
+    if now_s < finding.due_s:
+        return Outcome(finding, Verdict.EARLY)
+    if not can_be_told(user, settings):
+        return Outcome(finding, Verdict.NO_WAY)
+    return Outcome(finding, Verdict.DUE)
+
+
+def state_of(notice: Notice) -> State:
+    """Of a notice as a whole: the best that became of it on any channel."""
+    order = (State.SENT, State.SENDING, State.WAITING, State.UNKNOWN, State.FAILED, State.OVER)
+    states = {one.state for one in notice.deliveries.values()}
+    return next((state for state in order if state in states), State.FAILED)

@@ -1,0 +1,237 @@
+"""`slurm-gpu notices`: who is told what, without telling anybody; and bringing a job back."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+
+from slurm_gpu.controller.notices import status
+from slurm_gpu.controller.notices.status import OutlookLine, Status
+from slurm_gpu.database.results import Act
+from slurm_gpu.database.running import RecentXid, Running, RunningUse
+from slurm_gpu.errors import SlurmError
+from slurm_gpu.notices import ledger as ledgers
+from slurm_gpu.notices.finding import Run
+from slurm_gpu.notices.ledger import Delivery, End, EndState, Ledger, Notice, State
+from slurm_gpu.records import Live, LiveDevice
+from slurm_gpu.slurm.client import SlurmSettings
+from tests.cli.conftest import CommandLine
+from tests.monitor.clusters import cluster, job
+from tests.slurm.recorded import NOW_S, recorded_client
+
+SETTINGS = 'mode: send\ncontact: help@b.edu\nmail: {from: gpu@b.edu, to: "{user}@b.edu"}\n'
+ENDED = End(
+    run=Run(17, NOW_S - 9000), id="17_3", user="alice", name="x\x1b[2J", n_gpus=2.0, at_s=NOW_S - 60.0,
+    how="cancel", since_s=NOW_S - 9000.0, state=EndState.ENDED,
+)  # fmt: skip
+TOLD = Notice(
+    id="a" * 32, user="alice", kind="warning", stage=1, runs={ENDED.run: NOW_S - 9000.0},
+    made_s=NOW_S - 3600.0,
+    deliveries={"mail": Delivery(state=State.SENT, attempts=1, at_s=NOW_S - 3600.0)},
+)  # fmt: skip
+
+
+class Here:
+    """A host of slurmctld with what slurm-gpuctld left on it."""
+
+    def __init__(self, line: CommandLine, directory: Path) -> None:
+        self.line, self.directory = line, directory
+        self.commands: list[list[str]] = []
+        self.acts: list[Act] = []
+        self.refuses = False
+        client = recorded_client()
+        known = client.settings()
+        here = replace(
+            known,
+            conf_path=str(directory / "slurm.conf"),
+            raw=MappingProxyType({**known.raw, "StateSaveLocation": str(directory), "MinJobAge": "300 sec"}),
+        )
+        client.settings = lambda: here  # type: ignore[method-assign]
+        line.site.connect_slurm = lambda: client
+        line.site.run = self._run
+        line.database.tell_acts = self.acts.extend  # type: ignore[attr-defined]
+        self.settings: SlurmSettings = here
+        (directory / "notices.yaml").write_text(SETTINGS)
+
+    def _run(self, argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
+        self.commands.append(list(argv))
+        if self.refuses:
+            raise SlurmError("Invalid job id specified")
+        return ""
+
+    def keeps(self, ledger: Ledger, *lines: OutlookLine) -> None:
+        ledgers.write(self.directory / "slurm-gpu" / "notices.json", ledger, os.geteuid())
+        seen = Status(as_of_s=NOW_S - 10.0, mode="send", cancels="enforce", outlook=lines)
+        status.write(self.directory / status.FILE_NAME, seen, os.geteuid())
+
+    def __call__(self, *argv: str) -> int:
+        return self.line("notices", *argv)
+
+
+@pytest.fixture
+def here(slurm_gpu: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Here:
+    found = Here(slurm_gpu, tmp_path)
+    monkeypatch.setenv("SLURM_GPU_RUN_DIR", str(tmp_path))
+    found.keeps(Ledger([TOLD], [ENDED]))
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    return found
+
+
+def line(**changes: object) -> OutlookLine:
+    values = {
+        "job_id": 18, "id": "18", "user": "bob", "kind": "held_idle", "stage": 0, "since_s": NOW_S - 3000.0,
+        "coverage": 0.991, "says": "mail 2026-11-21 18:10 KST",
+    }  # fmt: skip
+    return OutlookLine(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def test_what_is_so_what_was_told_and_what_was_ended(here: Here) -> None:
+    here.keeps(Ledger([TOLD], [ENDED]), line())
+    assert here() == 0
+    out = here.line.out
+    assert "bob" in out
+    assert "never used" in out
+    assert "warning 2" in out
+    assert "Last told:" in out
+    assert "slurm-gpu notices undo JOB" in out
+    assert "\x1b" not in out
+
+
+def test_it_fits_80_columns(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    here.keeps(Ledger([TOLD], [ENDED]), line(user="somebody_with_a_long_name", says="word " * 40))
+    monkeypatch.setattr("slurm_gpu.cli.output._PIPE_WIDTH", 80)
+    assert here() == 0
+    assert max(len(one) for one in here.line.out.splitlines()) <= 80
+
+
+def test_for_programs(here: Here) -> None:
+    here.keeps(Ledger([TOLD], [ENDED]), line())
+    assert here("--json") == 0
+    told = json.loads(here.line.out)
+    assert (told["mode"], told["cancels"]) == ("send", "enforce")
+    assert [one["user"] for one in told["now"]] == ["bob"]
+    assert [one["kind"] for one in told["notices"]] == ["warning"]
+    assert [(one["id"], one["state"]) for one in told["ended"]] == [("17_3", "ended")]
+
+
+def test_without_notices_yaml_it_says_that_nobody_is_told(here: Here) -> None:
+    (here.directory / "notices.yaml").unlink()
+    assert here() == 0
+    assert "nobody is told anything, and no job is ended" in here.line.err
+    assert here("--dry-run") == 2
+
+
+def test_it_is_for_root_and_slurm_user(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1001)
+    assert here() == 2
+    assert "operators see with --dry-run" in here.line.err
+    assert here("undo", "17_3") == 2
+    assert "scontrol requeue 17_3" in here.line.err
+    assert here.commands == []
+
+
+class TestDryRun:
+    @pytest.fixture(autouse=True)
+    def _cluster(self, here: Here) -> None:
+        here.keeps(Ledger())
+        start_s = NOW_S - 7200
+        idle = job(20, "alice", start_s=start_s, n_gpus=2.0, name="x\r\nBcc: eve@evil.example")
+        hot = job(21, "bob", start_s=start_s)
+        database = here.line.database
+        database.cluster_state = cluster([], [idle, hot])
+        devices = {f"GPU-{number}": LiveDevice(util_pct=0.0, jobs=(20,)) for number in range(2)}
+        database.lives = {"n1": Live(at_s=NOW_S, devices=devices)}
+        uses = [
+            RunningUse(
+                job_id=one, start_s=start_s, coverage=1.0, used=used, util_p25=0.0, util_p95=0.0,
+                mem_p25=None, mem_p95=None,
+            )
+            for one, used in ((20, False), (21, True))
+        ]  # fmt: skip
+        xid = RecentXid(job_id=21, device="GPU-9", at_s=NOW_S - 60, code=79)
+        database.running_state = Running(as_of_s=NOW_S, jobs=uses, xids=[xid])
+
+    def test_who_would_get_what_and_nothing_is_sent_noted_or_ended(self, here: Here) -> None:
+        before = (here.directory / "slurm-gpu" / "notices.json").read_bytes()
+        assert here("--dry-run") == 0
+        assert "alice@b.edu" in here.line.out
+        assert "[neuron] 1 job: GPUs held and never used" in here.line.out
+        assert "bob@b.edu" in here.line.out
+        assert (here.directory / "slurm-gpu" / "notices.json").read_bytes() == before
+        assert (here.commands, here.acts) == ([], [])
+
+    def test_the_messages_whole(self, here: Here) -> None:
+        assert here("--dry-run", "--text") == 0
+        assert "Hello alice," in here.line.out
+        assert "Questions: help@b.edu" in here.line.out
+        assert "\nBcc:" not in here.line.out
+
+    def test_for_programs(self, here: Here) -> None:
+        assert here("--dry-run", "--json") == 0
+        told = json.loads(here.line.out)
+        assert [(one["to"], one["kind"]) for one in told["would"]] == [
+            ("bob@b.edu", "xid"), ("alice@b.edu", "held_idle"),
+        ]  # fmt: skip
+        assert {one["says"] for one in told["now"]} == {"would be told now"}
+
+    def test_below_the_coverage_nobody_would(self, here: Here) -> None:
+        running = here.line.database.running_state
+        assert running is not None
+        uses = [replace(one, coverage=0.5) for one in running.jobs]
+        here.line.database.running_state = replace(running, jobs=uses, xids=[])
+        assert here("--dry-run") == 0
+        assert "Nobody would be told anything now." in here.line.out
+
+    def test_other_settings_can_be_tried_and_mistakes_are_named(self, here: Here) -> None:
+        draft = here.directory / "draft.yaml"
+        draft.write_text(SETTINGS + "concerns: [xid]\n")
+        assert here("--dry-run", "--settings", str(draft)) == 0
+        assert "alice" not in here.line.out
+        draft.write_text("mode: sned\n")
+        assert here("--dry-run", "--settings", str(draft)) == 2
+        assert "did you mean send?" in here.line.err
+
+
+class TestUndo:
+    def test_a_cancelled_job_is_requeued_and_the_audit_has_it(self, here: Here) -> None:
+        assert here("undo", "17_3") == 0
+        assert here.commands == [["scontrol", "requeue", "17_3"]]
+        (act,) = here.acts
+        assert (act.act, act.subject) == ("idle job brought back", "job 17_3 of alice")
+
+    def test_a_held_one_is_released(self, here: Here) -> None:
+        here.keeps(Ledger([], [replace_end(how="hold")]))
+        assert here("undo", "17") == 0
+        assert here.commands == [["scontrol", "release", "17_3"]]
+
+    def test_tried_first(self, here: Here) -> None:
+        assert here("undo", "17_3", "--dry-run") == 0
+        assert here.line.out == "Job 17_3 of alice would be requeued\n"
+        assert (here.commands, here.acts) == ([], [])
+
+    @pytest.mark.parametrize("name", ["18", "17_4", "1", "--", "17;reboot"])
+    def test_no_other_job_is_touched(self, here: Here, name: str) -> None:
+        assert here("undo", name) == 2
+        assert (here.commands, here.acts) == ([], [])
+
+    def test_what_could_not_be_ended_needs_no_undoing(self, here: Here) -> None:
+        here.keeps(Ledger([], [replace_end(state=EndState.FAILED, why="Invalid job id")]))
+        assert here("undo", "17_3") == 2
+        assert "could not end job 17_3" in here.line.err
+
+    def test_where_slurm_has_forgotten_it_it_says_what_to_do(self, here: Here) -> None:
+        here.refuses = True
+        assert here("undo", "17_3") == 3
+        assert "forgets each 300 sec after its end" in here.line.err
+        assert "sacct --batch-script -j 17_3" in here.line.err
+        assert here.acts == []
+
+
+def replace_end(**changes: object) -> End:
+    return replace(ENDED, **changes)  # type: ignore[arg-type]

@@ -1,0 +1,384 @@
+"""slurm-gpuctld tells of what was wholly seen, ends what it warned of, and does nothing twice."""
+
+from __future__ import annotations
+
+import json
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurm_gpu.controller.notices import status
+from slurm_gpu.database.running import RecentXid
+from slurm_gpu.errors import OutsideError
+from slurm_gpu.notices import ledger as ledgers
+from slurm_gpu.policy.installed import GroupInForce
+from tests.examples import examples
+
+from .world import RULE, SETTINGS, World
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def ledger_of(world: World) -> ledgers.Ledger:
+    return ledgers.read(world.directory / "slurm-gpu" / "notices.json")
+
+
+def test_who_computes_nothing_is_warned_twice_then_ended_then_told(world: World) -> None:
+    world.hold(17)
+    world.hold(18, user="bob", util_pct=60.0, used=True)
+    world.go_on(130)
+    assert world.told() == [(30, "warning"), (60, "warning"), (120, "ended")]
+    assert world.ended() == [(120, ["scancel", "17"])]
+    assert world.told("bob") == []
+    acts = sorted(world.acts.values(), key=lambda one: one.at_s)
+    assert [one.act for one in acts] == ["idle job warned", "idle job warned", "idle job cancelled"]
+    assert acts[2].subject == "job 17 of alice"
+    assert acts[2].why == "Others wait."
+    assert len(acts[2].evidence["warned_s"]) == 2
+
+
+def test_the_texts_say_what_happens_and_when(world: World) -> None:
+    world.hold(17)
+    world.go_on(130)
+    warning, _, ended = (one.text.body for _, one in world.sent)
+    assert "At 2026-11-21 14:00 UTC at the earliest they are cancelled, unless a GPU of theirs" in warning
+    assert "The reason: Others wait." in warning
+    assert "They were cancelled at 2026-11-21 14:00 UTC." in ended
+
+
+def test_the_last_task_of_an_array_is_ended_by_its_own_name(world: World) -> None:
+    world.hold(17, id="17_9")
+    world.hold(18, id="17_1", util_pct=50.0, used=True)
+    world.go_on(121)
+    assert world.ended() == [(120, ["scancel", "17_9"])]
+
+
+def test_held_in_the_queue_where_the_policy_says_so(world: World) -> None:
+    world.rule = replace(RULE, how="hold")
+    world.hold(17)
+    world.go_on(121)
+    assert world.ended() == [(120, ["scontrol", "requeuehold", "17"])]
+    assert "put back into the queue, held" in world.sent[0][1].text.body
+    assert {one.act for one in world.acts.values()} == {"idle job warned", "idle job held"}
+
+
+def test_without_the_rule_it_is_a_notice_and_no_threat(world: World) -> None:
+    world.rule = None
+    world.hold(17)
+    world.go_on(180)
+    assert world.told() == [(30, "held_idle")]
+    assert world.commands == []
+
+
+@pytest.mark.parametrize(("mode", "kinds"), [("observe", ["held_idle"]), ("advise", ["warning", "warning"])])
+def test_on_trial_nothing_is_ended(world: World, mode: str, kinds: list[str]) -> None:
+    world.rule = replace(RULE, mode=mode)
+    world.hold(17)
+    world.go_on(180)
+    assert [kind for _, kind in world.told()] == kinds
+    assert world.commands == []
+    assert all(
+        "For now nothing happens to them." in one.text.body for _, one in world.sent if one.kind == "warning"
+    )
+
+
+def test_by_default_nothing_is_sent_or_ended_and_operators_see_what_would_be(world: World) -> None:
+    world.settings.write_text(SETTINGS.replace("mode: send", "mode: observe"))
+    world.hold(17)
+    world.go_on(160)
+    assert (world.sent, world.commands, world.acts) == ([], [], {})
+    path = world.directory / status.FILE_NAME
+    seen = status.read(path)
+    assert seen is not None
+    assert [(one.user, one.kind, one.says.partition(";")[0]) for one in seen.outlook] == [
+        ("alice", "warning", "would be told now")
+    ]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_without_notices_yaml_nobody_is_asked_told_or_ended(world: World) -> None:
+    world.settings.unlink()
+    world.hold(17)
+    world.go_on(160)
+    assert (world.sent, world.commands) == ([], [])
+    assert not (world.directory / "slurm-gpu").exists()
+
+
+def test_beside_a_slurmctld_that_is_not_in_charge_nothing_is_done(world: World) -> None:
+    world.in_charge = False
+    world.hold(17)
+    world.go_on(160)
+    assert (world.sent, world.commands) == ([], [])
+
+
+def test_who_takes_over_goes_on_where_the_other_was(world: World) -> None:
+    world.hold(17)
+    world.go_on(70)
+    world.start()
+    world.go_on(60)
+    assert world.told() == [(30, "warning"), (60, "warning"), (120, "ended")]
+
+
+@pytest.mark.parametrize(
+    "unseen",
+    [
+        {"seen_gpus": 1},
+        {"coverage": 0.9},
+        {"used": None},
+        {"util_pct": None},
+        {"id": "17+0"},
+    ],
+)
+def test_what_was_not_wholly_seen_is_not_warned_of_or_ended(world: World, unseen: dict[str, object]) -> None:
+    world.hold(17, **unseen)
+    world.go_on(180)
+    assert [kind for _, kind in world.told() if kind != "held_idle"] == []
+    assert world.commands == []
+
+
+def test_who_used_a_gpu_once_is_told_and_never_ended(world: World) -> None:
+    job = world.hold(17, util_pct=80.0, used=True)
+    world.go_on(20)
+    job.util_pct = 0.0
+    world.go_on(180)
+    assert world.told() == [(50, "used_then_idle")]
+    assert world.commands == []
+
+
+def test_who_computes_after_a_warning_is_left_alone(world: World) -> None:
+    job = world.hold(17)
+    world.go_on(70)
+    job.util_pct, job.used = 50.0, True
+    world.go_on(160)
+    assert world.told() == [(30, "warning"), (60, "warning")]
+    assert world.commands == []
+
+
+def test_whoever_stood_still_is_warned_anew(world: World) -> None:
+    job = world.hold(17)
+    world.go_on(70)
+    job.state = "SUSPENDED"
+    world.go_on(180)
+    assert world.commands == []
+    job.state = "RUNNING"
+    world.go_on(70)
+    assert world.told() == [(30, "warning"), (60, "warning"), (280, "warning"), (310, "warning")]
+    assert world.commands == []
+
+
+def test_a_job_that_was_brought_back_is_warned_anew(world: World) -> None:
+    world.settings.write_text(SETTINGS + "per_user_a_day: 20\n")
+    world.hold(17)
+    world.go_on(125)
+    world.hold(17)
+    world.go_on(125)
+    assert [kind for _, kind in world.told()] == ["warning", "warning", "ended"] * 2
+
+
+def test_who_cannot_be_warned_is_not_ended_and_once_warned_has_the_whole_time(world: World) -> None:
+    world.mail_is_down = True
+    world.hold(17)
+    world.go_on(50)
+    world.mail_is_down = False
+    world.go_on(150)
+    assert [kind for _, kind in world.told()] == ["warning", "warning", "ended"]
+    (first_min, _), (second_min, _), (end_min, _) = world.told()
+    assert first_min > 50
+    assert second_min >= first_min + 30
+    assert end_min >= second_min + 60
+
+
+def test_where_no_warning_ever_goes_out_nothing_is_ever_ended(world: World) -> None:
+    world.mail_is_down = True
+    world.hold(17)
+    world.go_on(200)
+    assert world.commands == []
+    (notice,) = ledger_of(world).notices
+    assert [str(one.state) for one in notice.deliveries.values()] == ["failed"]
+
+
+def test_who_was_told_enough_for_a_day_is_not_ended_unwarned(world: World) -> None:
+    world.settings.write_text(SETTINGS + "per_user_a_day: 1\n")
+    world.hold(17)
+    world.go_on(180)
+    assert world.told() == [(30, "warning")]
+    assert world.commands == []
+
+
+def test_exempt_users_and_groups_that_it_is_not_for_are_left_alone(world: World) -> None:
+    world.settings.write_text(SETTINGS + "exempt_users: [alice]\n")
+    world.rule = replace(RULE, exempt=(GroupInForce("leads", uids=frozenset({1001})),))
+    world.hold(17)
+    world.hold(18, user="bob")
+    world.go_on(180)
+    assert world.told() == []
+    assert world.told("bob") == [(30, "held_idle")]
+    assert world.commands == []
+
+
+def test_what_slurm_will_not_end_stays_and_is_tried_a_few_times(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.refuses = True
+    world.hold(17)
+    world.go_on(180)
+    assert [argv for _, argv in world.ended()] == [["scancel", "17"]] * 3
+    assert "job 17 stays, though it never used its GPUs" in caplog.text
+    assert [kind for _, kind in world.told()] == ["warning", "warning"]
+    assert {one.act for one in world.acts.values()} == {"idle job warned"}
+
+
+def test_killed_between_noting_and_ending_it_is_judged_anew_and_told_once(world: World) -> None:
+    world.hold(17)
+    world.go_on(119)
+    ledger = ledger_of(world)
+    ledger.ended.append(
+        ledgers.End(
+            run=next(iter(ledger.notices[0].runs)), id="17", user="alice", name="train", n_gpus=2.0,
+            at_s=world.clock.wall(), how="cancel", since_s=world.clock.wall(),
+        )
+    )  # fmt: skip
+    ledgers.write(world.directory / "slurm-gpu" / "notices.json", ledger, 0)
+    world.start()
+    world.go_on(20)
+    assert len(world.ended()) == 1
+    assert [kind for _, kind in world.told()] == ["warning", "warning", "ended"]
+
+
+def test_killed_between_ending_and_noting_it_the_audit_and_the_owner_learn_of_it(world: World) -> None:
+    world.hold(17)
+    world.go_on(119)
+    ledger = ledger_of(world)
+    ledger.ended.append(
+        ledgers.End(
+            run=next(iter(ledger.notices[0].runs)), id="17", user="alice", name="train", n_gpus=2.0,
+            at_s=world.clock.wall(), how="cancel", since_s=world.clock.wall(),
+        )
+    )  # fmt: skip
+    ledgers.write(world.directory / "slurm-gpu" / "notices.json", ledger, 0)
+    world.jobs.clear()
+    world.start()
+    world.go_on(20)
+    assert world.ended() == []
+    assert [kind for _, kind in world.told()] == ["warning", "warning", "ended"]
+    assert "idle job cancelled" in {one.act for one in world.acts.values()}
+
+
+def test_while_slurm_gpudbd_is_away_nothing_is_judged_and_it_is_told_once(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.hold(17)
+    world.go_on(40)
+    world.is_away = True
+    world.go_on(160)
+    assert world.told() == [(30, "warning")]
+    assert world.commands == []
+    assert caplog.text.count("nobody is told anything, and no job is ended: nobody is there") == 1
+
+
+def test_a_damaged_ledger_is_no_empty_one(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.hold(17)
+    world.go_on(40)
+    (world.directory / "slurm-gpu" / "notices.json").write_text("{")
+    world.start()
+    world.go_on(200)
+    assert world.told() == [(30, "warning")]
+    assert world.commands == []
+    with pytest.raises(OutsideError):
+        ledger_of(world)
+    assert "cannot be read" in caplog.text
+
+
+def test_a_mistake_in_notices_yaml_is_told_once_and_ends_it_all_until_it_is_mended(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.settings.write_text("mode: sned\n")
+    world.hold(17)
+    world.go_on(60)
+    assert caplog.text.count("mode: 'sned' is not possible; did you mean send?") == 1
+    world.settings.write_text(SETTINGS)
+    world.go_on(60)
+    assert [kind for _, kind in world.told()] == ["warning", "warning"]
+
+
+def test_an_error_of_a_gpu_is_told_at_once(world: World) -> None:
+    world.hold(17, util_pct=70.0, used=True)
+    world.go_on(2)
+    at_s = int(world.clock.wall())
+    world.xids.append(RecentXid(job_id=17, device="GPU-17-0", at_s=at_s, code=79))
+    world.go_on(30)
+    assert world.told() == [(2, "xid")]
+
+
+def test_what_is_read_again_is_what_was_shown(world: World) -> None:
+    world.hold(17, name="x\n\x1b[2J")
+    world.go_on(31)
+    plain = json.loads((world.directory / status.FILE_NAME).read_text())
+    seen = status.read(world.directory / status.FILE_NAME)
+    assert seen is not None
+    assert (plain["mode"], plain["cancels"]) == ("send", "enforce")
+    assert [one.id for one in seen.outlook] == ["17"]
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.floats(1, 60),
+        st.sampled_from(
+            ["nothing", "used", "unseen GPU", "all seen", "low coverage", "whole coverage", "away", "back",
+             "mail down", "mail up", "restart", "suspend", "resume", "requeued", "no live", "live"]
+        ),
+    ),
+    max_size=8,
+)  # fmt: skip
+
+
+@settings(max_examples=examples(20))
+@given(steps=STEPS)
+def test_whatever_happens_nobody_is_ended_unwarned_or_unseen(
+    steps: list[tuple[float, str]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    world = World(tmp_path_factory.mktemp("world"))
+    job = world.hold(17)
+    for minutes, event in steps:
+        match event:
+            case "used":
+                job.util_pct, job.used = 50.0, True
+            case "unseen GPU" | "all seen":
+                job.seen_gpus = 1 if event == "unseen GPU" else 2
+            case "low coverage" | "whole coverage":
+                job.coverage = 0.5 if event == "low coverage" else 1.0
+            case "away" | "back":
+                world.is_away = event == "away"
+            case "mail down" | "mail up":
+                world.mail_is_down = event == "mail down"
+            case "restart":
+                world.start()
+            case "suspend" | "resume":
+                job.state = "SUSPENDED" if event == "suspend" else "RUNNING"
+            case "no live" | "live":
+                world.tells_live = event == "live"
+            case "requeued":
+                job = world.hold(17)
+        before = len(world.commands)
+        world.go_on(minutes)
+        if len(world.commands) > before:
+            at_s, _ = world.commands[before]
+            assert job.used is False
+            assert (job.seen_gpus, job.coverage, job.state) == (2, 1.0, "RUNNING")
+            assert not world.is_away
+            warned = [
+                sent_s
+                for sent_s, one in world.sent
+                if one.kind == "warning" and job.start_s <= sent_s <= at_s
+            ]
+            assert len(warned) >= 2
+            assert at_s - max(warned) >= 3600 - 60
+            assert at_s - job.start_s >= 7200 - 60
+            break

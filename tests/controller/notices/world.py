@@ -1,0 +1,182 @@
+"""A cluster with jobs that compute or do not, somebody who tells of it, and channels; a minute takes none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from slurm_gpu.config import SiteConfig
+from slurm_gpu.controller.acts import Acts
+from slurm_gpu.controller.notices.ends import Ends
+from slurm_gpu.controller.notices.keeper import NoticeKeeper
+from slurm_gpu.controller.notices.look import Look, look_at
+from slurm_gpu.database.clusterstate import ClusterState
+from slurm_gpu.database.results import Act
+from slurm_gpu.database.running import RecentXid, Running, RunningUse
+from slurm_gpu.errors import DatabaseError, SlurmError
+from slurm_gpu.notices.sending import Message, NotSentError
+from slurm_gpu.notices.settings import Settings
+from slurm_gpu.policy.installed import CancelIdleInForce
+from slurm_gpu.records import Live, LiveDevice
+from slurm_gpu.slurm.ending import EndingClient
+from tests.controller.fakes import NOON_S, Clock, Slurm, make_job
+from tests.monitor import clusters
+
+RULE = CancelIdleInForce("enforce", "cancel", (1800, 3600), 7200, "Others wait.")
+STEP_S = 30.0
+"""So long a live value counts at most."""
+SETTINGS = """\
+mode: send
+mail: {from: gpu-help@b.edu, to: "{user}@b.edu"}
+"""
+
+
+@dataclass
+class Held:
+    """One job and its GPUs."""
+
+    job_id: int
+    user: str = "alice"
+    id: str = ""
+    start_s: int = NOON_S
+    n_gpus: int = 2
+    seen_gpus: int = 2
+    """Of which so many are told of."""
+    util_pct: float | None = 0.0
+    used: bool | None = False
+    coverage: float = 1.0
+    """Of its records."""
+    state: str = "RUNNING"
+    name: str = "train"
+
+
+@dataclass
+class World:
+    directory: Path
+    clock: Clock = field(default_factory=Clock)
+    jobs: dict[int, Held] = field(default_factory=dict)
+    rule: CancelIdleInForce | None = RULE
+    in_charge: bool = True
+    is_away: bool = False
+    """slurm-gpudbd is."""
+    refuses: bool = False
+    """Slurm does, to end a job."""
+    mail_is_down: bool = False
+    tells_live: bool = True
+
+    def __post_init__(self) -> None:
+        self.slurm = Slurm(Clock(), str(self.directory / "slurm.conf"))
+        self.sent: list[tuple[float, Message]] = []
+        self.commands: list[tuple[float, list[str]]] = []
+        self.acts: dict[str, Act] = {}
+        self.xids: list[RecentXid] = []
+        self.settings = self.directory / "notices.yaml"
+        self.settings.write_text(SETTINGS)
+        self.start()
+
+    def start(self) -> None:
+        """Another slurm-gpuctld, which remembers what is on disk."""
+        self._acts = Acts(self.clock, self._tell)
+        ends = Ends("lab", EndingClient(self._run, {}), self._acts, self.clock.wall)
+        config = SiteConfig("lab")
+        self.keeper = NoticeKeeper(
+            config, self.settings, self.slurm, ends, self._look, _at_once, self.directory, self.clock,
+            self._channels,
+        )  # fmt: skip
+
+    def _channels(self, _: Settings) -> Mapping[str, World]:
+        return {"mail": self}
+
+    # What slurm-gpudbd tells
+
+    def _look(self) -> Look:
+        if self.is_away:
+            raise DatabaseError("nobody is there")
+        return look_at(self, self.clock.wall)
+
+    def cluster(self) -> ClusterState:
+        return clusters.cluster(
+            [],
+            [
+                clusters.job(
+                    one.job_id, one.user, id=one.id or str(one.job_id), start_s=one.start_s, name=one.name,
+                    n_gpus=float(one.n_gpus), state=one.state,
+                )
+                for one in self.jobs.values()
+            ],
+        )  # fmt: skip
+
+    def live(self) -> dict[str, Live]:
+        if not self.tells_live:
+            return {}
+        devices = {
+            f"GPU-{one.job_id}-{number}": LiveDevice(util_pct=one.util_pct, jobs=(one.job_id,))
+            for one in self.jobs.values()
+            for number in range(one.seen_gpus)
+        }
+        return {"n1": Live(at_s=self.clock.wall(), devices=devices)}
+
+    def running(self) -> Running:
+        uses = [
+            RunningUse(
+                job_id=one.job_id, start_s=one.start_s, coverage=one.coverage, used=one.used, util_p25=0.0,
+                util_p95=0.0, mem_p25=None, mem_p95=None,
+            )
+            for one in self.jobs.values()
+        ]  # fmt: skip
+        return Running(as_of_s=self.clock.wall(), jobs=uses, xids=self.xids)
+
+    # What is done
+
+    def send(self, message: Message) -> None:
+        if self.mail_is_down:
+            raise NotSentError("connection refused")
+        self.sent.append((self.clock.wall(), message))
+
+    def _run(self, argv: list[str], environ: object, timeout_s: float) -> str:
+        self.commands.append((self.clock.wall(), argv))
+        if self.refuses:
+            raise SlurmError("scancel: error: Kill job error: Invalid job id")
+        for job_id in [one.job_id for one in self.jobs.values() if argv[-1] in (one.id, str(one.job_id))]:
+            del self.jobs[job_id]
+        return ""
+
+    def _tell(self, acts: list[Act]) -> None:
+        self.acts |= {act.id: act for act in acts}
+
+    # Time
+
+    def hold(self, job_id: int, **changes: Any) -> Held:
+        self.jobs[job_id] = Held(job_id, start_s=int(self.clock.wall()), **changes)
+        return self.jobs[job_id]
+
+    def turn(self) -> None:
+        counted = [make_job(one.job_id, user=one.user, start_s=one.start_s) for one in self.jobs.values()]
+        for _ in range(3):  # it asks, takes in the answer, and hears that all was sent
+            self.keeper.turn(counted, self.rule, in_charge=self.in_charge)
+
+    def go_on(self, minutes: float) -> None:
+        until_s = self.clock.wall() + 60 * minutes
+        while self.clock.wall() < until_s:
+            self.clock.advance(STEP_S)
+            self.turn()
+        self._acts.close()
+
+    def told(self, user: str = "alice") -> list[tuple[int, str]]:
+        """Minutes since the beginning, and of what kind."""
+        return [(round((at_s - NOON_S) / 60), one.kind) for at_s, one in self.sent if one.user == user]
+
+    def ended(self) -> list[tuple[int, list[str]]]:
+        return [(round((at_s - NOON_S) / 60), argv) for at_s, argv in self.commands]
+
+
+def _at_once(task: Callable[[], Any]) -> Future[Any]:
+    future: Future[Any] = Future()
+    try:
+        future.set_result(task())
+    except Exception as error:
+        future.set_exception(error)
+    return future

@@ -1,0 +1,120 @@
+"""A job that holds GPUs and computes nothing: warned by mail, cancelled, told of it, and brought back.
+
+It takes as long as it takes in earnest: nothing is judged within five minutes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from lab.cluster import Lab
+from lab.polling import wait_for
+from tests.notices.servers import MailServer, WebServer, serving
+
+pytestmark = pytest.mark.long
+
+POLICY = """\
+version: 1
+cancel_idle: {warn: [5m], after: 6m, mode: enforce, why: "Others wait for these GPUs."}
+"""
+NOTICES = """\
+mode: send
+after: 5m
+contact: gpu-help@lab.test
+mail: {{host: 127.0.0.1, port: {mail}, from: gpu-help@lab.test, to: "{{user}}@lab.test"}}
+webhook: {{url: "http://127.0.0.1:{web}/hook"}}
+"""
+# The second task, which has the number of the whole array, is the idle one: it is ended alone.
+ARRAY = """\
+#!/bin/sh
+[ "$SLURM_ARRAY_TASK_ID" = 2 ] || exec simgpu --util 60 --mem-mib 4000 --seconds 1500
+sleep 1500
+"""
+
+
+@pytest.fixture
+def mail() -> Iterator[MailServer]:
+    server = MailServer()
+    with serving(server):
+        yield server
+
+
+@pytest.fixture
+def web() -> Iterator[WebServer]:
+    server = WebServer()
+    with serving(server):
+        yield server
+
+
+def log_of(lab: Lab) -> str:
+    told = lab.run_as("root", ["slurm-gpu", "notices"], check=False)
+    daemon = (lab.layout.log / "slurm-gpuctld.out").read_text()[-3000:]
+    return f"{lab.output(['squeue', '-a'])}{told.stdout}{told.stderr}{daemon}"
+
+
+def state(lab: Lab, name: str) -> str:
+    return lab.run_as("root", ["squeue", "-h", "-o", "%T", "-j", name], check=False).stdout.strip()
+
+
+def test_an_idle_job_is_warned_of_cancelled_and_brought_back_and_nobody_elses(
+    lab: Lab, mail: MailServer, web: WebServer
+) -> None:
+    policy = lab.layout.root / "idle-policy.yaml"
+    policy.write_text(POLICY)
+    lab.run_as("root", ["slurm-gpu", "policy", "apply", str(policy)])
+    settings = lab.layout.site_file.parent / "notices.yaml"
+    settings.write_text(NOTICES.format(mail=mail.port, web=web.port))
+    try:
+        array = lab.submit(
+            "alice", "--gpus=1", "--array=1-2", "--time=40", "--job-name=x\tSubject: y", script=ARRAY
+        )
+        busy = lab.submit(
+            "bob", "--gpus=1", "--time=40",
+            script="#!/bin/sh\nexec simgpu --util 50 --mem-mib 4000 --seconds 1500\n",
+        )  # fmt: skip
+        idle, beside = f"{array}_2", f"{array}_1"
+        wait_for(lambda: state(lab, idle) == "RUNNING", 60, "it runs", lambda: log_of(lab), 0.5)
+
+        wait_for(lambda: mail.got, 540, "somebody is told", lambda: log_of(lab), 2.0)
+        (warning,) = mail.of("alice")
+        assert "1 job will be ended: GPUs held and never used" in warning["Subject"]
+        assert idle in warning.get_content()
+        assert "at the earliest they are cancelled" in warning.get_content()
+        assert state(lab, idle) == "RUNNING"  # nobody is ended unwarned
+
+        wait_for(lambda: state(lab, idle) != "RUNNING", 240, "it is cancelled", lambda: log_of(lab), 1.0)
+        assert (state(lab, beside), state(lab, str(busy))) == ("RUNNING", "RUNNING")
+        wait_for(lambda: len(mail.of("alice")) == 2, 60, "its owner is told", lambda: log_of(lab), 1.0)
+        assert "They were cancelled at" in mail.of("alice")[1].get_content()
+        assert mail.of("bob") == []
+        assert [one["kind"] for _, _, one in web.asked] == ["warning", "ended"]
+
+        lab.run_as("root", ["slurm-gpu", "notices", "undo", idle])
+        wait_for(lambda: state(lab, idle) in ("PENDING", "RUNNING"), 30, "it is back", lambda: log_of(lab))
+
+        def acts() -> list[str]:
+            told = json.loads(lab.output(["slurm-gpu", "audit", "--act", "idle job", "--json"]))["audit"]
+            return [one["act"] for one in told]
+
+        wait_for(
+            lambda: acts() == ["idle job warned", "idle job cancelled", "idle job brought back"],
+            90, "the audit has all of it", lambda: f"{acts()}{log_of(lab)}", 2.0,
+        )  # fmt: skip
+        told = json.loads(lab.output(["slurm-gpu", "notices", "--json"]))
+        assert [one["state"] for one in told["ended"]] == ["ended"]
+        assert {it["state"] for one in told["notices"] for it in one["deliveries"].values()} == {"sent"}
+
+        # What `then: hold` does to a job, and how its owner takes it back.
+        lab.run_as("root", ["scontrol", "requeuehold", beside])
+        wait_for(lambda: state(lab, beside) == "PENDING", 60, "it is held", lambda: log_of(lab), 0.5)
+        lab.run_as("alice", ["scontrol", "release", beside])
+        reason = ["squeue", "-h", "-o", "%r", "-j", beside]
+        wait_for(
+            lambda: "held" not in lab.output(reason).lower(), 60, "its owner has it back", lambda: log_of(lab)
+        )
+    finally:
+        settings.unlink()
+        lab.run_as("root", ["slurm-gpu", "policy", "rollback"], check=False)

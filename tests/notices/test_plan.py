@@ -1,0 +1,137 @@
+"""Who is told: once of each thing, never more often than the limit, whatever comes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_gpu.notices.finding import KINDS, WARNING, Finding
+from slurm_gpu.notices.ledger import DAY_S, Delivery, Ledger, Notice, State
+from slurm_gpu.notices.plan import Draft, Verdict, can_be_told, plan
+from slurm_gpu.notices.settings import Mail, Settings, Webhook
+
+from .findings import NOW_S, make_finding, make_job
+
+BY_MAIL = Settings(mode="send", per_user_a_day=2, mail=Mail(sender="a@b.edu", to="{user}@b.edu"))
+BY_WEBHOOK = Settings(mode="send", webhook=Webhook(url="https://x.edu/"))
+
+
+def note(ledger: Ledger, drafts: list[Draft], now_s: float, state: State = State.SENT) -> None:
+    """As slurm-gpuctld does."""
+    for number, draft in enumerate(drafts):
+        ledger.notices.append(
+            Notice(
+                id=f"{now_s}-{number}", user=draft.user, kind=draft.kind, stage=draft.stage,
+                runs={one.job.run: one.since_s for one in draft.findings}, made_s=now_s,
+                deliveries={name: Delivery(state=state, at_s=now_s) for name in draft.channels},
+            )
+        )  # fmt: skip
+
+
+def verdicts(findings: list[Finding], ledger: Ledger, now_s: float = NOW_S) -> list[Verdict]:
+    return [one.verdict for one in plan(now_s, findings, ledger, BY_MAIL)[0]]
+
+
+def test_all_jobs_of_one_kind_are_one_message_to_their_owner() -> None:
+    findings = [make_finding(1), make_finding(2), make_finding(3, "bob"), make_finding(4, kind="xid")]
+    _, drafts = plan(NOW_S, findings, Ledger(), BY_MAIL)
+    told = [(one.user, one.kind, [it.job.run.job_id for it in one.findings]) for one in drafts]
+    assert told == [("alice", "xid", [4]), ("alice", "held_idle", [1, 2]), ("bob", "held_idle", [3])]
+
+
+def test_of_one_thing_one_is_told_once() -> None:
+    ledger, findings = Ledger(), [make_finding()]
+    note(ledger, plan(NOW_S, findings, ledger, BY_MAIL)[1], NOW_S)
+    assert verdicts(findings, ledger) == [Verdict.TOLD]
+    assert verdicts(findings, ledger, NOW_S + 30 * DAY_S) == [Verdict.TOLD]
+
+
+def test_a_job_that_began_anew_is_another_thing() -> None:
+    ledger = Ledger()
+    note(ledger, plan(NOW_S, [make_finding()], ledger, BY_MAIL)[1], NOW_S)
+    again = make_finding(job=make_job(run=make_job().run._replace(start_s=int(NOW_S))))
+    assert verdicts([again], ledger) == [Verdict.DUE]
+
+
+def test_what_never_went_out_as_it_was_over_may_be_told_later() -> None:
+    ledger = Ledger()
+    note(ledger, plan(NOW_S, [make_finding()], ledger, BY_MAIL)[1], NOW_S, State.OVER)
+    assert verdicts([make_finding()], ledger) == [Verdict.DUE]
+
+
+def test_beyond_the_limit_one_is_told_a_day_later() -> None:
+    ledger = Ledger()
+    kinds = ["held_idle", "partly_unused", "throttled"]
+    findings = [make_finding(number, kind=kind) for number, kind in enumerate(kinds)]
+    note(ledger, plan(NOW_S, findings, ledger, BY_MAIL)[1], NOW_S)
+    outcomes, drafts = plan(NOW_S + 60, findings, ledger, BY_MAIL)
+    assert [one.verdict for one in outcomes] == [Verdict.TOLD, Verdict.TOLD, Verdict.LIMIT]
+    assert (drafts, outcomes[2].free_s) == ([], NOW_S + DAY_S)
+    assert verdicts(findings, ledger, NOW_S + DAY_S)[2] is Verdict.DUE
+
+
+def test_a_warning_goes_before_what_matters_less() -> None:
+    one_left = replace(BY_MAIL, per_user_a_day=1)
+    findings = [make_finding(1, kind="throttled"), make_finding(2, kind=WARNING)]
+    _, drafts = plan(NOW_S, findings, Ledger(), one_left)
+    assert [one.kind for one in drafts] == [WARNING]
+
+
+def test_too_soon_exempt_or_out_of_reach() -> None:
+    settings = replace(BY_MAIL, exempt_users=frozenset({"root"}))
+    findings = [
+        make_finding(1, due_s=NOW_S + 1),
+        make_finding(2, "root"),
+        make_finding(3, "eve@evil.example,bob"),
+        make_finding(4, "-oQ/tmp"),
+    ]
+    outcomes, drafts = plan(NOW_S, findings, Ledger(), settings)
+    assert [one.verdict for one in outcomes] == [
+        Verdict.EARLY,
+        Verdict.EXEMPT,
+        Verdict.NO_WAY,
+        Verdict.NO_WAY,
+    ]
+    assert drafts == []
+    assert can_be_told("eve@evil.example,bob", BY_WEBHOOK) == ("webhook",)
+
+
+FINDINGS = st.lists(
+    st.builds(
+        lambda job_id, **values: make_finding(job_id, "alice" if job_id % 2 else "bob", **values),
+        st.integers(1, 6),
+        kind=st.sampled_from(KINDS),
+        stage=st.integers(0, 1),
+        due_s=st.floats(NOW_S - 10 * DAY_S, NOW_S + 10 * DAY_S),
+    ),
+    max_size=8,
+)
+LOOKS = st.lists(st.tuples(st.floats(0, DAY_S), FINDINGS, st.sampled_from([*State])), min_size=1, max_size=12)
+
+
+@given(looks=LOOKS, limit=st.integers(1, 3))
+def test_nobody_is_ever_told_twice_too_soon_or_more_often_than_the_limit(
+    looks: list[tuple[float, list[Finding], State]], limit: int
+) -> None:
+    ledger, now_s, rules = Ledger(), NOW_S, replace(BY_MAIL, per_user_a_day=limit)
+    sent: list[tuple[float, Draft]] = []
+    for after_s, findings, state in looks:
+        now_s += after_s
+        outcomes, drafts = plan(now_s, findings, ledger, rules)
+        assert len(outcomes) == len(findings)
+        assert all(one.due_s <= now_s for draft in drafts for one in draft.findings)
+        assert all(one.job.user == draft.user for draft in drafts for one in draft.findings)
+        note(ledger, drafts, now_s, state)
+        if state is not State.OVER:
+            sent += [(now_s, draft) for draft in drafts]
+    things = [
+        thing
+        for _, draft in sent
+        for thing in {(one.job.run, draft.kind, draft.stage) for one in draft.findings}
+    ]
+    assert len(things) == len(set(things))
+    for at_s, draft in sent:
+        of_day = [1 for other_s, other in sent if other.user == draft.user and 0 <= at_s - other_s < DAY_S]
+        assert len(of_day) <= limit

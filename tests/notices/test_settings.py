@@ -1,0 +1,96 @@
+"""notices.yaml: every mistake with its place, and nothing is sent unless it says so."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu.attention.concern import Concern
+from slurm_gpu.errors import InvalidFileError
+from slurm_gpu.notices.settings import Settings, check_settings, load_settings
+from slurm_gpu.yamlsource import parse_yaml
+
+WHOLE = """\
+mode: send
+concerns: [held_idle, xid]
+after: 45m
+per_user_a_day: 3
+exempt_users: [root]
+contact: gpu-help@example.edu
+mail: {host: mail.example.edu, port: 587, from: gpu@example.edu, to: "{user}@example.edu", starttls: true}
+webhook: {url: "https://chat.example.edu/hooks/gpu?x=1", secret_file: /etc/slurm-gpu/webhook.secret}
+templates: /etc/slurm-gpu/notices
+"""
+
+
+def check(text: str) -> Settings:
+    return check_settings(parse_yaml(text, "notices.yaml"))
+
+
+def test_all_of_it_is_read() -> None:
+    found = check(WHOLE)
+    assert found.sends
+    assert found.concerns == {Concern.HELD_IDLE, Concern.XID}
+    assert (found.after_s, found.per_user_a_day, found.exempt_users) == (2700, 3, {"root"})
+    assert found.channels == ("mail", "webhook")
+    assert found.mail is not None
+    assert found.mail.address_of("alice") == "alice@example.edu"
+    assert found.webhook is not None
+    assert found.webhook.secret_file == Path("/etc/slurm-gpu/webhook.secret")
+
+
+@pytest.mark.parametrize("text", ["", "mode: observe\n", "mail: {from: a@b.edu, to: '{user}@b.edu'}\n"])
+def test_nothing_is_sent_unless_it_says_so(text: str) -> None:
+    assert not check(text).sends
+
+
+def test_the_example_sends_nothing_and_is_right_with_all_its_keys() -> None:
+    example = (Path(__file__).parents[2] / "etc" / "notices.yaml").read_text()
+    assert check(example) == Settings()
+    every = re.sub(r"^# (?=[a-z_]+: )", "", example, flags=re.MULTILINE)
+    assert check(every).channels == ("mail", "webhook")
+
+
+def test_without_the_file_nobody_is_told(tmp_path: Path) -> None:
+    assert load_settings(tmp_path / "notices.yaml") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("mode: on", "mode: True is not possible; allowed: observe, send"),
+        ("mode: send", "notices.yaml:1:7: mode: send needs mail: or webhook:"),
+        ("modes: send", "'modes' is not a setting of the file; did you mean mode?"),
+        ("concerns: [held]", "concerns: 'held' is not possible"),
+        ("after: 1m", "after: '1m' must be a time with its unit, from 5m to 7d"),
+        ("after: 30", "after: 30 must be a time with its unit"),
+        ("per_user_a_day: 0", "per_user_a_day: 0 must be a whole number from 1 to 100"),
+        ("per_user_a_day: true", "per_user_a_day: True must be a whole number"),
+        ("mail: {to: '{user}@b.edu'}", "mail lacks from; write one such as from: gpu-help@example.edu"),
+        ("mail: {from: a@b.edu}", "mail lacks to"),
+        ("mail: {from: a@b.edu, to: x@b.edu}", "to: 'x@b.edu' must be an address with {user} in it"),
+        ("mail: {from: a@b.edu, to: '{user}{user}@b.edu'}", "must be an address with {user} in it"),
+        ('mail: {from: "a@b.edu\\nBcc: x@y.z", to: "{user}@b.edu"}', "must be a text in one line"),
+        ("mail: {from: 'a b@c.edu', to: '{user}@b.edu'}", "from: 'a b@c.edu' must be an address"),
+        ("mail: {from: a@b.edu, to: '{user}@b.edu', port: 0}", "port: 0 must be a whole number from 1"),
+        ("mail: {from: a@b.edu, to: '{user}@b.edu', host: 'a b'}", "host: 'a b' must be a mail server"),
+        ("webhook: {url: 'http://chat.example.edu/x'}", "must begin with https://"),
+        ("webhook: {url: 'https://a:b@chat.example.edu/x'}", "without user and password"),
+        ("webhook: {url: 'https://chat.example.edu:0/x'}", "must begin with https://"),
+        ("webhook: {url: 'ftp://chat.example.edu/x'}", "must begin with https://"),
+        ("webhook: {secret_file: /x}", "webhook lacks url"),
+        ("webhook: {url: 'https://x.edu/', secret_file: x}", "secret_file: 'x' must be a whole path"),
+        ("templates: notices", "templates: 'notices' must be a whole path"),
+        ("[]", "the file must hold `key: value` lines"),
+    ],
+)
+def test_mistakes_are_named(text: str, complaint: str) -> None:
+    with pytest.raises(InvalidFileError) as raised:
+        check(text + "\n")
+    assert complaint in str(raised.value)
+
+
+def test_a_webhook_of_this_host_needs_no_tls() -> None:
+    assert check("webhook: {url: 'http://127.0.0.1:8080/x'}\n").channels == ("webhook",)
