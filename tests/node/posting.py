@@ -69,7 +69,7 @@ class Database:
             return Reply(413)
         self.shipments.append(shipment)
         self.sizes.append(len(body))
-        return Reply(200, json.dumps(self.answer).encode())
+        return Reply(200, json.dumps({"stored": len(jobs), **self.answer}).encode())
 
     def jobs(self) -> list[list[int]]:
         return [[item["job_id"] for item in shipment["records"]] for shipment in self.shipments]

@@ -66,7 +66,7 @@ class Handler(BaseHTTPRequestHandler):
             if key not in self.server.records or self.server.records[key].seq < record.seq:
                 self.server.records[key] = record
         self.server.senders.add(self.client_address[0])
-        answer = b"{}"
+        answer = b'{"stored": 0}'
         self.send_response(200 if right else 401)
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()

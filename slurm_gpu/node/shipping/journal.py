@@ -96,7 +96,7 @@ class Journal:
             return None
         try:
             return json.loads(self._read(place)[9:])["value"]
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             log.error("%s: %s cannot be read any more: %s", self._path, key, error)  # noqa: TRY400
             return None
 
@@ -318,8 +318,13 @@ def _change(line: bytes) -> tuple[str, bool] | None:
     checksum, space, text = line.partition(b" ")
     if not line.endswith(b"\n") or not space or checksum != b"%08x" % zlib.crc32(text[:-1]):
         return None
-    change = json.loads(text)
-    return change["key"], change["value"] is not None
+    try:
+        match json.loads(text):
+            case {"key": str(key), "value": value}:
+                return key, value is not None
+    except (ValueError, RecursionError):
+        return None
+    return None
 
 
 def _length(place: int) -> int:

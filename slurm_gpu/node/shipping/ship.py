@@ -189,7 +189,7 @@ class Courier:
                 self._spool.reject(shipment.items[0], f"status {reply.status}: {_text(reply)}")
             self._max_items = max(1, len(shipment.items) // 2)
         elif reply.status == 200:
-            self._failed("slurm-gpudbd's answer is not JSON", reply, now_s)
+            self._failed(f"this is no answer of slurm-gpudbd's: {_text(reply)!r}", reply, now_s)
         elif reply.status == 426:
             self._negotiate(reply, now_s)
         else:

@@ -12,6 +12,7 @@ from typing import Any
 from slurm_gpu import __version__
 from slurm_gpu.node.shipping.post import Reply
 from slurm_gpu.node.shipping.spool import Item
+from slurm_gpu.node.shipping.spooled import is_count
 from slurm_gpu.node.shipping.wire import Range, read_ignored, read_range
 from slurm_gpu.records import WIRE_VERSION, DeviceFacts
 
@@ -100,12 +101,16 @@ class Answer:
 
 
 def read_answer(reply: Reply, items: Sequence[Item]) -> Answer | None:
-    """What the body of a 200 says, None where it is not JSON; what makes no sense in it is left out."""
+    """What the body of a 200 says; what makes no sense in it is left out.
+
+    None where that is no answer of slurm-gpudbd's, which says how many it stored: whoever else answers, such
+    as a proxy, must not have us forget what it never kept.
+    """
     try:
         answer = json.loads(reply.body)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(answer, dict):
+    if not isinstance(answer, dict) or not is_count(answer.get("stored")):
         return None
     refused: dict[str, str] = {}
     for kind in ("records", "hosts", "events", "runs"):

@@ -13,16 +13,17 @@ import json
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from slurm_gpu import __version__
-from slurm_gpu.errors import OutsideError
+from slurm_gpu.errors import OutsideError, RecordError
 from slurm_gpu.node.clockstep import Offset
 from slurm_gpu.node.held.allocations import Allocation
 from slurm_gpu.node.shipping.journal import Journal
+from slurm_gpu.node.shipping.spooled import is_count, is_event, is_of_segment, is_run
 from slurm_gpu.records import Event, Host, HostRun, Record
 
 log = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ MAX_REJECTED = 10_000
 # There is room again when so much of the limit is used at most.
 _ROOM_FRACTION = 0.9
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
+_JOB_ID = re.compile(r"\d{1,18}", re.ASCII)
 _SHIPPED_AS = {"record": "records", "host": "hosts", "event": "events", "run": "runs"}
 _LAST_JOB_ID = "last_job_id"
 _DROPPED = "dropped"
@@ -88,28 +90,44 @@ class Spool:
         self._of_open: dict[str, set[str]] = {
             key.removeprefix("allocation/"): set() for key in self._journal.keys("allocation/")
         }
-        for key in self._journal.keys("event/"):
+        for key, _ in self._sound("event/", is_event):
             self._waiting[key] = True
-        for key in self._journal.keys("run/"):
-            if self._journal.get(key)["seq"] > self._shipped_seq(key):
+        for key, wire in self._sound("run/", is_run):
+            if wire["seq"] > self._shipped_seq(key):
                 self._waiting[key] = True
-        for key in (*self._journal.keys("record/"), *self._journal.keys("host/")):
-            wire = self._journal.get(key)
+        segments = self._sound("record/", is_of_segment), self._sound("host/", is_of_segment)
+        for key, wire in itertools.chain(*segments):
             if wire["segment"] in self._of_open:
                 self._of_open[wire["segment"]].add(key)
             if wire["seq"] > self._shipped_seq(key):
                 self._waiting[key] = wire["final"] or wire["segment"] not in self._of_open
 
+    def _sound(self, prefix: str, is_sound: Callable[[Any], bool]) -> Iterator[tuple[str, dict[str, Any]]]:
+        """What is kept there; what cannot be that, as a disk or a hand leaves it, is told of and let go."""
+        for key in self._journal.keys(prefix):
+            value = self._journal.get(key)
+            if is_sound(value):
+                yield key, value
+            else:
+                log.error("%s cannot be read and is left out: %.300r", key, value)
+                self._journal.remove(key)
+
+    def _number(self, key: str) -> int | None:
+        """A whole number that is kept there, None where there is none."""
+        value = self._journal.get(key)
+        return value if is_count(value) else None
+
     def _sign(self, directory: Path) -> None:
         """Say in which format this release writes, unless a newer one has been here that wrote in another."""
         written = self._journal.get(_FORMAT)  # None: by 0.1, whose format was 1
-        if written is not None and written["format"] > FORMAT:
-            self._journal.close()
-            raise NewerSpoolError(
-                f"{directory}: slurm-gpud {written['version']} wrote here in format {written['format']}, of "
-                f"which slurm-gpud {__version__} knows up to {FORMAT}: install {written['version']} or a "
-                "later release again, or move the directory away with the records that wait in it"
-            )
+        match written:
+            case {"format": int(number), "version": str(version)} if number > FORMAT:
+                self._journal.close()
+                raise NewerSpoolError(
+                    f"{directory}: slurm-gpud {version} wrote here in format {number}, of which slurm-gpud "
+                    f"{__version__} knows up to {FORMAT}: install {version} or a later release again, or "
+                    "move the directory away with the records that wait in it"
+                )
         ours = {"format": FORMAT, "version": __version__}
         if written != ours:
             self._journal.put(_FORMAT, ours)
@@ -129,9 +147,9 @@ class Spool:
         """How many records and events were given up since last asked; 0 too while there is no room yet."""
         if self._journal.failing or self._journal.size_bytes > _ROOM_FRACTION * self._max_bytes:
             return 0
-        dropped = self._journal.get(_DROPPED)
+        dropped = self._number(_DROPPED)
         self._journal.remove(_DROPPED)
-        return 0 if dropped is None else int(dropped)
+        return 0 if dropped is None else dropped
 
     @property
     def is_whole(self) -> bool:
@@ -167,6 +185,7 @@ class Spool:
             except (AttributeError, KeyError, TypeError, ValueError) as error:
                 log.error("%s cannot be read and is left out: %r in %s", key, error, value)  # noqa: TRY400
                 self._journal.remove(key)
+                self._is_whole = False
         return found
 
     def save_allocation(self, allocation: Allocation) -> None:
@@ -188,8 +207,8 @@ class Spool:
 
     def ended_runs(self) -> dict[int, Any]:
         """What was saved of each job, as JSON has it."""
-        keys = self._journal.keys(_ENDED)
-        return {int(key.removeprefix(_ENDED)): self._journal.get(key) for key in keys}
+        jobs = {key: _JOB_ID.fullmatch(key.removeprefix(_ENDED)) for key in self._journal.keys(_ENDED)}
+        return {int(job[0]): self._journal.get(key) for key, job in jobs.items() if job is not None}
 
     def save_ended_run(self, job_id: int, value: Mapping[str, Any]) -> None:
         """Replace what is known of that job's last end."""
@@ -229,9 +248,13 @@ class Spool:
         return None if wire is None else Record.from_wire(wire)
 
     def last_host(self, segment: str) -> Host | None:
-        """The newest one that was saved."""
+        """The newest one that was saved; None also if it cannot be read."""
         wire = self._journal.get(f"host/{segment}")
-        return None if wire is None else Host.from_wire(wire)
+        try:
+            return None if wire is None else Host.from_wire(wire)
+        except RecordError as error:
+            log.error("what was written down of the host in %s cannot be read: %s", segment, error)  # noqa: TRY400
+            return None
 
     def save_run(self, run: HostRun) -> None:
         """Replace what is known of a run on a machine without Slurm; kept while it goes on."""
@@ -240,14 +263,18 @@ class Spool:
         self._waiting[key] = True
 
     def last_run(self, job_id: int) -> HostRun | None:
-        """The newest one that was saved, if it goes on or waits."""
+        """The newest one that was saved, if it goes on or waits; None also if it cannot be read."""
         wire = self._journal.get(f"run/{job_id}")
-        return None if wire is None else HostRun.from_wire(wire)
+        try:
+            return None if wire is None else HostRun.from_wire(wire)
+        except RecordError as error:
+            log.error("what was written down of run %d cannot be read: %s", job_id, error)  # noqa: TRY400
+            return None
 
     def next_job_id(self, first: int) -> int:
         """A job id that was never used on a machine without Slurm; `first` where there was none yet."""
-        last = self._journal.get(_LAST_JOB_ID)
-        job_id = first if last is None else int(last) + 1
+        last = self._number(_LAST_JOB_ID)
+        job_id = first if last is None else last + 1
         self._journal.put(_LAST_JOB_ID, job_id)
         return job_id
 
@@ -359,12 +386,12 @@ class Spool:
     def _drop(self, key: str) -> None:
         self._waiting.pop(key, None)
         self._forget(key)
-        dropped = self._journal.get(_DROPPED)
+        dropped = self._number(_DROPPED)
         self._journal.put(_DROPPED, 1 if dropped is None else dropped + 1)
 
     def _shipped_seq(self, key: str) -> int:
-        seq = self._journal.get(f"shipped/{key}")
-        return -1 if seq is None else int(seq)
+        seq = self._number(f"shipped/{key}")
+        return -1 if seq is None else seq
 
     def _forget(self, key: str) -> None:
         self._journal.remove(key)

@@ -1,0 +1,25 @@
+"""What a value in the spool has to be, so that slurm-gpud can start with it and slurm-gpudbd say the rest."""
+
+from __future__ import annotations
+
+from typing import Any, TypeGuard
+
+
+def is_count(value: Any) -> TypeGuard[int]:
+    """A whole number."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_event(value: Any) -> bool:
+    """Of anything that happened."""
+    return isinstance(value, dict)
+
+
+def is_run(value: Any) -> bool:
+    """Of a machine without Slurm."""
+    return isinstance(value, dict) and is_count(value.get("seq"))
+
+
+def is_of_segment(value: Any) -> bool:
+    """A record of a device, or of the host."""
+    return is_run(value) and isinstance(value.get("segment"), str) and isinstance(value.get("final"), bool)
