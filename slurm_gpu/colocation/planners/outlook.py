@@ -38,13 +38,15 @@ class Outlook(ABC):
             self.here.append(tuple(range(n, n + len(gpu))))
             self._began_s[n : n + len(gpu)] = [-one for one in elapsed]
             n += len(gpu)
-        kinds: dict[tuple[int, float, float, float], int] = {}
-        self._kind = [
-            kinds.setdefault((one.application, one.left_s, one.done_s, one.lost_s), len(kinds))
-            for one in self.members
-        ]
-        """By job. Jobs of one kind are alike, and what is believed of one is believed of the others."""
+        kinds: dict[tuple[object, ...], int] = {}
+        self._kind = [kinds.setdefault(self._alike(at, len(waiting)), len(kinds)) for at in range(n)]
+        """By job. Jobs of one kind are alike, and what is believed of one is believed of the others: so each
+        that runs is one of its own, as there may be room on the GPU of one and none on that of another."""
         self._of_kind = dict(zip(self._kind, self.members, strict=True))
+
+    def _alike(self, at: int, n_waiting: int) -> tuple[object, ...]:
+        one = self.members[at]
+        return one.application, one.left_s, one.done_s, one.lost_s, one.job if at >= n_waiting else None
 
     @abstractmethod
     def end_s(self, gpu: int, order: Sequence[int]) -> float:

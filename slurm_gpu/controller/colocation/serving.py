@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # only planners that learn, and those that pack by profiles, 
 log = logging.getLogger("slurm-gpuctld")
 
 EVALUATIONS = 4_000
-"""By annealing, for a new plan: 64 GPUs and 200 waiting jobs are planned for in some 25 ms so, and the next
+"""By annealing, for a new plan: 64 GPUs and 200 waiting jobs are planned for in some 30 ms so, and the next
 look goes on from there."""
 _MOST_KEYS = 1000
 """That a belief knows, before it begins anew."""

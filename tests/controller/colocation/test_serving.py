@@ -13,7 +13,7 @@ from slurm_gpu.colocation.learned.dqngpu import HIDDEN
 from slurm_gpu.colocation.learned.modelfile import Model, write_model
 from slurm_gpu.colocation.learned.models import inputs_of
 from slurm_gpu.colocation.learned.net import new_net
-from slurm_gpu.colocation.planner import Planner, Start, View
+from slurm_gpu.colocation.planner import Gpu, Member, Planner, Start, View
 from slurm_gpu.colocation.planners import LEARNED, PLANNERS, Setting
 from slurm_gpu.controller.colocation.book import Book
 from slurm_gpu.controller.colocation.serving import Planners, Serving
@@ -174,3 +174,16 @@ def test_nobody_is_put_beside_whom_memory_does_not_allow_whatever_a_planner_says
     assert first.state == "RUNNING"
     assert second.state == "PENDING"
     assert sum(cluster.free("n1")) == OF - 6
+
+
+@pytest.mark.parametrize("name", ["annealing", "greedy"])
+@pytest.mark.parametrize("done_s", [0.0, 5.0])
+def test_one_of_two_alike_that_has_room_gets_company(book: Book, name: str, done_s: float) -> None:
+    """Beside the other there are no shards left, though both began at the same moment."""
+    server = Planners().server("gpu", by(name), book, ["a"])
+    index = server.belief.index("a")
+    left_s = book.profiles["a"].alone_s - done_s
+    gpus = tuple(Gpu((Member(job, index, left_s, done_s),), f"n1/{job}") for job in (0, 1))
+    server.belief.look({1})
+    view = View(10.0, (Member(2, index, book.profiles["a"].alone_s),), gpus)
+    assert list(server.planner.choose(view)) == [Start(0, (2,))]
