@@ -14,6 +14,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.monitor.headers import HEADERS
+from slurm_gpu.monitor.senders import Senders
 from slurm_gpu.monitor.settings import Address
 
 _BACKLOG = 1024
@@ -25,21 +26,28 @@ _BODY_WITHIN_S = 15.0
 _UNREAD_MS = 60_000
 """Whose answer cannot be sent on for so long has gone, or does not want it."""
 _CONNECTIONS = 4000
+SENDERS = Senders()
 
 
 class ImpatientProtocol(HttpToolsProtocol):
     """uvicorn's own, which would wait for a request for ever."""
 
     _timer: asyncio.TimerHandle | None = None
+    _sender: str | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin a connection."""
         super().connection_made(transport)
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_MS)
-        self._await_request(_REQUEST_WITHIN_S)
+        self._sender = None if self.client is None else self.client[0]
+        if SENDERS.come(self._sender, _CONNECTIONS - len(self.connections)):
+            self._await_request(_REQUEST_WITHIN_S)
+        else:
+            transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End a connection."""
+        SENDERS.go(self._sender)
         self._got_request()
         super().connection_lost(exc)
 

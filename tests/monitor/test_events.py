@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from slurm_gpu.monitor import events
+from slurm_gpu.monitor.senders import ALWAYS, Senders
 from slurm_gpu.monitor.server import listen, make_server
 from slurm_gpu.monitor.settings import Address
 from tests.monitor.here import Here
@@ -193,6 +194,50 @@ def test_only_the_head_of_a_stream_opens_none(here: Here):
             assert said.count(b"HTTP/1.1 200") == 2
             assert n_open(here) == 0
             writer.close()
+
+    asyncio.run(story())
+
+
+def test_no_address_can_take_all_connections():
+    senders = Senders()
+
+    def most(address: str, free: int) -> int:
+        n = 0
+        while senders.come(address, free - n):
+            n += 1
+        senders.go(address)
+        return n
+
+    free = 4000
+    for number in range(5):
+        free -= most(f"192.0.2.{number}", free)
+    assert free > 500
+    assert most("192.0.2.77", 10) == ALWAYS
+    for address in ("127.0.0.1", "::1", "::ffff:127.0.0.1"):  # a reverse proxy of this host
+        assert all(senders.come(address, free) for _ in range(3000))
+    for number in range(5):
+        while senders._open[f"192.0.2.{number}"]:
+            senders.go(f"192.0.2.{number}")
+    assert senders.come("192.0.2.0", 4000)
+
+
+def test_an_address_that_has_too_many_is_cut_off_and_comes_back(here: Here, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("slurm_gpu.monitor.senders._is_here", lambda _: False)
+    monkeypatch.setattr("slurm_gpu.monitor.senders._PART", 4000)
+
+    async def story() -> None:
+        async with served(here) as port:
+            streams = [await Stream.open(port) for _ in range(ALWAYS)]
+            one_more = Stream(*await asyncio.open_connection("127.0.0.1", port))
+            with contextlib.suppress(ConnectionError):
+                assert await asyncio.wait_for(one_more._reader.read(), 10) == b""
+            await one_more.leave()
+            for stream in streams:
+                await stream.leave()
+            await until(lambda: n_open(here) == 0)
+            again = await Stream.open(port)
+            assert b"200" in again.status
+            await again.leave()
 
     asyncio.run(story())
 
