@@ -1,0 +1,73 @@
+"""The watch over running jobs on a real cluster: the slow and the hanging are told, the others left alone."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from lab.cluster import Lab
+from lab.polling import wait_for
+from lab.simgpu.faults import clear, throttle
+from lab.simgpu.world import World
+
+_WELL_S = 75
+"""So long all are well, so that there is something to tell trouble from."""
+_THERMAL = 0x40
+"""NVML's bit of a clock that hardware holds down for heat."""
+_BUSY = "exec simgpu --util 100 --mem-mib 8192 --seconds 600"
+_HANGS = f"simgpu --util 100 --mem-mib 8192 --seconds {_WELL_S}\nexec sleep 600"
+
+
+def unhealthy(lab: Lab, user: str) -> dict[int, dict[str, Any]]:
+    """By job what `slurm-gpu top` shows this user."""
+    told = lab.run_as(user, ["slurm-gpu", "top", "--json"], check=False)
+    flags = json.loads(told.stdout)["attention"] or [] if told.returncode == 0 else []
+    return {flag["job_id"]: flag for flag in flags if flag["concern"] == "unhealthy"}
+
+
+@pytest.mark.long
+def test_a_slow_gpu_and_a_hang_are_told_with_who_it_is_and_a_job_that_is_well_is_left_alone(lab: Lab) -> None:
+    options = ("-N1", "--time=15")
+    slow = lab.submit("alice", *options, "--gpus=4", script=f"#!/bin/sh\n{_BUSY}\n")
+    well = lab.submit("alice", *options, "--gpus=2", script=f"#!/bin/sh\n{_BUSY}\n")
+    hangs = lab.submit("bob", *options, "--gpus=2", script=f"#!/bin/sh\n{_HANGS}\n")
+    wait_for(lambda: all(lab.held(job) for job in (slow, well, hangs)), 60, "all three run")
+    (held,) = lab.held(slow)
+    culprit = lab.nodes[held.node].at_position(held.positions[2])
+    world = World(lab.layout.node(held.node).world)
+    device = [one.uuid for one in world.devices].index(culprit.uuid)
+    began = time.monotonic()
+    wait_for(lambda: time.monotonic() - began >= _WELL_S, 2 * _WELL_S, "they have run for a while")
+    throttle(world, device, _THERMAL)
+    try:
+        seen: dict[int, dict[str, Any]] = {}
+
+        def both() -> bool:
+            seen.update(unhealthy(lab, "carol"))
+            return {slow, hangs} <= seen.keys()
+
+        def why() -> str:
+            said = [
+                lab.run_as("carol", ["slurm-gpu", "diagnose", str(job)], check=False).stdout
+                for job in (slow, hangs)
+            ]
+            return "\n".join([f"seen: {seen}", *said])
+
+        wait_for(both, 180, "an operator sees both", why, interval_s=2.0)
+    finally:
+        clear(world, device)
+    assert well not in seen
+    assert (seen[slow]["verdict"]["cause"], seen[slow]["devices"]) == ("slow or failing", [culprit.uuid])
+    assert seen[slow]["verdict"]["confidence"] >= 0.6
+    assert seen[hangs]["verdict"]["cause"] == "hang"
+
+    assert set(unhealthy(lab, "bob")) == {hangs}  # users see their own
+    suspects = json.loads(lab.output(["slurm-gpu", "nodes", "--suspect", "--json"], user="carol"))
+    assert suspects["as_of_s"] is not None
+    assert suspects["suspects"] == []  # one job accuses nobody for good
+    for job in (slow, well, hangs):
+        lab.output(["scancel", str(job)])
+    wait_for(lambda: not unhealthy(lab, "carol"), 60, "what is over is told no more", interval_s=2.0)
