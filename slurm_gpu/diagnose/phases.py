@@ -151,12 +151,14 @@ def held_s(series: Series) -> float:
         matrix = series.get(metric)
         if matrix is None or series.n_bins < 2:
             continue
-        both = np.isfinite(matrix[:, 1:]) & np.isfinite(matrix[:, :-1])
+        with np.errstate(invalid="ignore"):
+            both = (matrix[:, 1:] > 0) & (matrix[:, :-1] > 0)  # who stands still changes nothing
         changes = (matrix[:, 1:] != matrix[:, :-1]) & both
         often = changes.sum(axis=1) / np.maximum(both.sum(axis=1), 1)
         lengths.append(1.0 / max(float(np.median(often)), 1e-3))
-    bins = min(lengths, default=1.0)
-    return min(bins, _LONGEST_HELD_S / series.width_s) * series.width_s if bins > 1.5 else 0.0
+    # What hardly ever changes tells nothing of when it is read.
+    bins = max((length for length in lengths if length * series.width_s <= _LONGEST_HELD_S), default=1.0)
+    return bins * series.width_s if bins > 1.5 else 0.0
 
 
 def without_offsets(series: Series, found: Phases) -> Series:

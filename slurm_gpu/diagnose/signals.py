@@ -148,16 +148,18 @@ def deviation(
     columns = np.arange(ratios.shape[1])
     inside = (columns >= first[:, None]) & (columns < stop[:, None])
     own_part = np.where(inside, ratios, np.nan)
-    level = median(own_part)
-    whole = median(ratios)
-    errors = _standard_error(own_part, level)
+    # Of readings that hold two bursts or three the mean is what it carries, and the middle is either.
+    middle_of = _mean if kind.in_bursts else median
+    level = middle_of(own_part)
+    whole = middle_of(ratios)
+    errors = _standard_error(own_part, level, kind)
     z = np.full(len(rows), np.nan)
     for members in groups.members():
         centre, spread = _alike(whole[members], kind)
         level[members] -= centre
         z[members] = level[members] / np.hypot(max(spread, kind.differs_by), errors[members])
         for row in members[(first[members] > 0) | (stop[members] < ratios.shape[1])]:
-            change, sure = _changed(ratios, int(row), members, inside[row], kind)
+            change, sure = _changed(ratios, int(row), members, inside[row], kind, float(errors[row]))
             if abs(sure) > abs(z[row]) and sure * level[row] > 0:
                 level[row], z[row] = change, sure
     return Deviation(
@@ -171,6 +173,14 @@ def deviation(
     )
 
 
+def _mean(rows: Matrix) -> Matrix:
+    """Of each row (n_rows,), leaving out gaps; NaN of gaps alone."""
+    good = np.isfinite(rows)
+    with np.errstate(invalid="ignore"):
+        found: Matrix = np.where(good, rows, 0.0).sum(axis=1) / good.sum(axis=1)
+    return found
+
+
 def _coarse(kind: _Kind, rows: Matrix, step: float) -> _Kind:
     """Peers that are alike differ by what rounding makes of them as well: much, where values are small."""
     usual = middle(median(rows)) if kind.ratio else 1.0
@@ -180,7 +190,12 @@ def _coarse(kind: _Kind, rows: Matrix, step: float) -> _Kind:
 
 
 def _changed(
-    ratios: Matrix, row: int, members: NDArray[np.intp], inside: NDArray[np.bool_], kind: _Kind
+    ratios: Matrix,
+    row: int,
+    members: NDArray[np.intp],
+    inside: NDArray[np.bool_],
+    kind: _Kind,
+    error: float,
 ) -> tuple[float, float]:
     """How far a worker moved from its own place among its peers, and in spreads of how the peers moved.
 
@@ -191,7 +206,9 @@ def _changed(
     others = np.delete(moved, mine)
     centre, spread = _alike(others, kind)
     change = float(moved[mine] - centre)
-    return change, change / max(spread, kind.differs_by)
+    if not kind.in_bursts:
+        error = 0.0
+    return change, float(change / np.hypot(max(spread, kind.differs_by), error))
 
 
 def _to_peers(rows: Matrix, groups: Groups, kind: _Kind) -> Matrix:
@@ -231,9 +248,12 @@ def _alike(levels: Matrix, kind: _Kind) -> tuple[float, float]:
     return within + (0.674 if kind.worse_up else -0.674) * spread, spread
 
 
-def _standard_error(part: Matrix, level: Matrix) -> Matrix:
+def _standard_error(part: Matrix, level: Matrix, kind: _Kind) -> Matrix:
     counts = np.isfinite(part).sum(axis=1)
-    spread = MAD_TO_SIGMA * median(np.abs(part - level[:, None]))
+    if kind.in_bursts:
+        spread: Matrix = np.sqrt(_mean((part - level[:, None]) ** 2))
+    else:
+        spread = MAD_TO_SIGMA * median(np.abs(part - level[:, None]))
     error: Matrix = 1.25 * spread / np.sqrt(np.maximum(counts, 1))
     return np.where(np.isfinite(error), error, 0.0)
 
