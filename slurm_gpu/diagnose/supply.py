@@ -25,6 +25,8 @@ _MANY = 0.25
 """Of a stage's workers: so many that lack something in turn lack it all."""
 _CPU_FULL = 0.85
 _LEAST_TREND = 0.04
+_LEAST_FALL = 5
+"""Blocks: of bins of minutes two may hold a checkpoint each."""
 _LEAST_TREND_OF_POWER = 0.015
 """Who waits takes half of the power of who computes: of what the pace falls power shows a part."""
 _UTIL_WITH_TREND = 0.015
@@ -242,7 +244,7 @@ def _fall(case: Case, signal: Signal, job: Matrix, least: float) -> _Trend | Non
     after = [
         part
         for part in long
-        if part.start >= best.stop and (part.stop - part.start) * each_s >= case.rules.trend_s
+        if part.start >= best.stop and part.stop - part.start >= max(_LEAST_FALL, case.rules.trend_s / each_s)
     ]
     if not after:
         return None
