@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from slurm_gpu.diagnose.changes import split
 from slurm_gpu.diagnose.peers import Groups
-from slurm_gpu.diagnose.robust import MAD_TO_SIGMA, Matrix, median, middle, quantile, smooth
+from slurm_gpu.diagnose.robust import Matrix, median, middle, quantile, smooth
 from slurm_gpu.diagnose.series import Metric, Series
 
 BLOCK_S = 15.0
@@ -206,9 +206,7 @@ def _changed(
     others = np.delete(moved, mine)
     centre, spread = _alike(others, kind)
     change = float(moved[mine] - centre)
-    if not kind.in_bursts:
-        error = 0.0
-    return change, float(change / np.hypot(max(spread, kind.differs_by), error))
+    return change, float(change / np.hypot(max(spread, kind.differs_by), error if kind.ratio else 0.0))
 
 
 def _to_peers(rows: Matrix, groups: Groups, kind: _Kind) -> Matrix:
@@ -250,7 +248,8 @@ def _alike(levels: Matrix, kind: _Kind) -> tuple[float, float]:
 
 def _standard_error(part: Matrix, level: Matrix, kind: _Kind) -> Matrix:
     counts = np.isfinite(part).sum(axis=1)
-    if kind.in_bursts:
+    if kind.ratio:
+        # Not by the median: readings that hold two steps or three scatter between these alone.
         spread: Matrix = np.sqrt(_mean((part - level[:, None]) ** 2))
     else:
         spread = MAD_TO_SIGMA * median(np.abs(part - level[:, None]))

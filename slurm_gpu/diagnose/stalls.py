@@ -36,8 +36,9 @@ def hanging(case: Case) -> Verdict | None:
     now = np.full(case.n, np.nan) if util is None else median(util[:, tail:])
     with np.errstate(invalid="ignore"):
         spinning, idle = now >= _SPINS, now <= _IDLE
-    if loud:
-        return None
+        goes_on = util is not None and (spinning & (median(util[:, start:tail]) <= _IDLE)).any()
+    if loud or goes_on:
+        return None  # utilisation is read each second: whoever was waited for is back
     waits = spinning.sum() >= 0.5 * max(case.judged.sum(), 1)
     # Whoever writes for all is the first, and the others wait for it as they would in a hang.
     writes = waits and idle[0] and idle.sum() == 1

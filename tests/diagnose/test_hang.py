@@ -63,3 +63,10 @@ class TestHang:
         values[Metric.UTIL][3, training.at(8) :] = 1.0
         verdict = diagnose(as_read(training, values, phases=phases))
         assert (verdict.cause, culprits(verdict)) == (Cause.HANG, [])
+
+    def test_who_is_back_from_writing_has_ended_it(self):
+        training, values = a_hang(n_bins=480 + 45)
+        values[Metric.UTIL][:, training.at(8) :] = 1.0
+        values[Metric.UTIL][0, training.at(8) : -8] = 0.0
+        values[Metric.UTIL][4, training.at(8) : -8] = 0.0
+        assert diagnose(as_series(training, values)).cause is Cause.HEALTHY
