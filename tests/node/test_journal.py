@@ -5,7 +5,8 @@ import os
 import resource
 import shutil
 import tempfile
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -116,6 +117,36 @@ def test_it_stays_small_however_often_a_value_changes(
     assert content(again) == {"k0": {"number": 1998}, "k1": {"number": 1999}, "k2": {"number": 1997}}
     assert all(json.loads(line[9:]) for line in (tmp_path / "log").read_bytes().splitlines())
     again.close()
+
+
+@pytest.mark.parametrize("n_lines", [0, 1])
+def test_what_a_power_cut_left_is_cut_off_and_not_taken_into_memory(tmp_path: Path, n_lines: int) -> None:
+    journal = Journal(tmp_path)
+    journal.put("a", 1)
+    journal.commit()
+    journal.close()
+    log = tmp_path / "log"
+    whole = log.stat().st_size
+    os.truncate(log, 200 << 20)  # to NUL bytes, which take no room
+    with log.open("ab") as file:
+        file.write(b"\n" * n_lines)
+    tracemalloc.start()
+    journal = Journal(tmp_path)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 64 << 20
+    assert journal.get("a") == 1
+    assert log.stat().st_size == whole
+    assert journal.is_whole is (n_lines == 0)
+    journal.close()
+
+
+@pytest.mark.parametrize("made", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/nowhere")])
+def test_what_is_no_file_is_told_and_holds_up_nobody(tmp_path: Path, made: Callable[[Path], None]) -> None:
+    tmp_path.chmod(0o700)
+    made(tmp_path / "log")
+    with pytest.raises(OSError, match=f"{tmp_path}/log"):
+        Journal(tmp_path)
 
 
 def test_it_is_readable_by_its_owner_alone(tmp_path: Path) -> None:

@@ -12,10 +12,12 @@ then, and by writing the log anew without what is out of date or can be spared.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import json
 import logging
 import os
+import stat
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -38,6 +40,8 @@ _GAIN_BYTES = 1 << 16
 _PIECE_BYTES = 1 << 20
 _SMALL_PIECE_BYTES = 1 << 14
 _LENGTH_BITS = 32
+# What a power cut may leave is not taken into memory: a line of ours is some KiB long.
+_MOST_LINE_BYTES = 16 << 20
 
 
 class Journal:
@@ -61,7 +65,7 @@ class Journal:
         # Of the log's lines that are not out of date, those that are once what is staged is written.
         self._outdated = 0
         self.is_whole = True
-        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._file = _open(self._path)
         self._size = self._live = 0
         self._load()
         self._compact_at = COMPACT_BYTES
@@ -248,23 +252,23 @@ class Journal:
             self._reserve.unlink(missing_ok=True)
 
     def _load(self) -> None:
-        damaged = 0
-        torn = b""
-        checksum = 0
+        damaged = torn = checksum = 0
         with self._path.open("rb") as file:
-            for line in file:
+            while line := file.readline(_MOST_LINE_BYTES):
                 checksum = zlib.crc32(line, checksum)
-                torn = b"" if line.endswith(b"\n") else line
-                if torn:
-                    break
-                change = _change(line)
+                torn += len(line)
+                if not line.endswith(b"\n"):
+                    continue
+                # The end of one that is longer than any of ours is no change.
+                change = _change(line) if torn == len(line) else None
                 if change is None:
                     damaged += 1
                 elif change[1]:
                     self._place(change[0], self._size, len(line))
                 else:
                     self._displace(change[0])
-                self._size += len(line)
+                self._size += torn
+                torn = 0
         if damaged:
             self.is_whole = False
             aside = self._directory / f"log.damaged-{checksum:08x}"
@@ -272,7 +276,7 @@ class Journal:
             log.error("%s: left out %d damaged lines; the whole is kept as %s", self._path, damaged, aside)
             self._rewrite(self._places)
         elif torn:
-            log.info("%s: cut off a torn last line of %d bytes", self._path, len(torn))
+            log.info("%s: cut off a torn last line of %d bytes", self._path, torn)
             os.ftruncate(self._file, self._size)
 
     def _compact(self) -> None:
@@ -306,6 +310,21 @@ class Journal:
         _sync_directory(self._directory)
         os.close(self._file)
         self._file, self._places, self._size, self._live = file, moved, size, size
+
+
+def _open(path: Path) -> int:
+    """The log, made if need be; raises OSError where something else stands there."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        file = os.open(path, flags, 0o600)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(error.errno, "is a link; slurm-gpud wants a file of its own", str(path)) from None
+        raise
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(errno.EINVAL, "is not a plain file", str(path))
+    return file
 
 
 def _line(key: str, value: bytes | None) -> bytes:
