@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from slurm_gpu.diagnose.changes import split
 from slurm_gpu.diagnose.peers import Groups
-from slurm_gpu.diagnose.robust import Matrix, median, middle, quantile, smooth
+from slurm_gpu.diagnose.robust import MAD_TO_SIGMA, Matrix, median, middle, quantile, smooth
 from slurm_gpu.diagnose.series import Metric, Series
 
 BLOCK_S = 15.0
