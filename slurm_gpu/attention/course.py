@@ -74,7 +74,7 @@ class Course:
             stretch.known_s += for_s
             if computed_s is not None and computed_s > stretch.since_s:
                 stretch.since_s = computed_s
-                stretch.known_s = min(stretch.known_s, at_s - computed_s)
+                stretch.known_s = min(for_s, at_s - computed_s) + max(0.0, before_s - computed_s)
         if computed_s is not None and computed_s > self._began_s + _CLOCKS_S:
             self.used = True
         throttled = None if value.throttle is None else not BAD_THROTTLES.isdisjoint(value.throttle)

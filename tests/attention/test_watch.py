@@ -190,6 +190,17 @@ def test_after_a_long_silence_five_minutes_are_enough() -> None:
     assert {concern for _, concern in told} == {Concern.USED_THEN_IDLE}
 
 
+def test_what_was_seen_before_a_burst_says_nothing_of_the_time_after_it() -> None:
+    """The burst fell into a silence, and is known by `idle_s` alone."""
+    watch, told = Watch(), []
+    job = RunningJob(job_id=1, start_s=START)
+    for second in [*range(0, 360, EVERY_S), *range(620, 1000, EVERY_S)]:
+        value = LiveDevice(util_pct=0.0, idle_s=second - 380 if second > 380 else None, jobs=(1,))
+        watch.look(START + second, [job], {"GPU-0": (START + second, value)})
+        told += [second for flag in watch.flags(START + second) if flag.concern is Concern.USED_THEN_IDLE]
+    assert 800 < told[0] <= 620 + WITHIN_S
+
+
 def test_while_others_cannot_be_read_none_is_said_to_be_the_only_one_used() -> None:
     told = watched(Gpu([0.0] * 900), Gpu(stretch((100, 0.0), (800, None))))
     assert told.first == {}
