@@ -19,6 +19,8 @@ from slurm_gpu.records import Live
 _RUNS = frozenset({"RUNNING", "SUSPENDED"})
 _OF_ALL_GPUS = frozenset({Concern.HELD_IDLE, Concern.USED_THEN_IDLE})
 """Concerns that say something of every GPU of a job: all of them must have been seen."""
+_NOW_S = 60.0
+"""A value that is older says nothing of what a device does now."""
 _SAME_START_S = 2
 """Slurm's clock and slurm-gpudbd's tell of one start so much apart at most."""
 
@@ -115,7 +117,7 @@ def findings_of(
     told besides.
     """
     jobs = {job.job_id: job for job in look.jobs}
-    uses = _uses(look)
+    uses, now_seen = _uses(look), _seen_now(look)
     idle = {flag.job_id for flag in flags if flag.concern in _OF_ALL_GPUS}
     findings: list[Finding] = []
     candidates: list[IdleJob] = []
@@ -129,7 +131,8 @@ def findings_of(
             continue
         if flag.concern is Concern.HELD_IDLE and ruled(job) and not _told(job).is_component:
             use = _use_of(job, uses)
-            if use is not None and use.used is False and min(use.coverage, flag.coverage) >= COVERAGE:
+            is_whole = now_seen.issuperset(flag.devices) and flag.coverage >= COVERAGE
+            if use is not None and use.used is False and use.coverage >= COVERAGE and is_whole:
                 candidates.append(
                     IdleJob(
                         job=_told(job),
@@ -158,6 +161,17 @@ def _told(job: ClusterJob) -> Job:
         run=Run(job.job_id, job.start_s), id=job.id, user=job.user, name=job.name or "",
         account=job.account, qos=job.qos, partition=job.partition, n_gpus=job.n_gpus,
     )  # fmt: skip
+
+
+def _seen_now(look: Look) -> frozenset[str]:
+    """Devices of which it is known what they do at this moment, not only what they did before."""
+    return frozenset(
+        uuid
+        for node in look.live.values()
+        if look.at_s - node.at_s <= _NOW_S
+        for uuid, value in node.devices.items()
+        if value.util_pct is not None
+    )
 
 
 def _uses(look: Look) -> Mapping[int, RunningUse]:

@@ -143,6 +143,14 @@ def test_what_was_not_wholly_seen_is_not_warned_of_or_ended(world: World, unseen
     assert world.commands == []
 
 
+def test_a_gpu_that_went_out_of_sight_at_the_last_moment_ends_nothing(world: World) -> None:
+    job = world.hold(17)
+    world.go_on(115)
+    job.seen_gpus = 1
+    world.go_on(30)
+    assert world.commands == []
+
+
 def test_who_used_a_gpu_once_is_told_and_never_ended(world: World) -> None:
     job = world.hold(17, util_pct=80.0, used=True)
     world.go_on(20)
@@ -339,13 +347,14 @@ STEPS = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=examples(20))
-@given(steps=STEPS)
+@settings(max_examples=examples(10))
+@given(steps=STEPS, idle_min=st.sampled_from([0, 65, 110]))
 def test_whatever_happens_nobody_is_ended_unwarned_or_unseen(
-    steps: list[tuple[float, str]], tmp_path_factory: pytest.TempPathFactory
+    steps: list[tuple[float, str]], idle_min: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     world = World(tmp_path_factory.mktemp("world"))
     job = world.hold(17)
+    world.go_on(idle_min)
     for minutes, event in steps:
         match event:
             case "used":
