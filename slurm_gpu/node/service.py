@@ -211,7 +211,9 @@ class Service:
 def _open_spool(options: Options, config: SiteConfig, hooks: HookDirectory) -> Spool:
     try:
         hooks.create()
-        return Spool(options.state_dir / "spool", int(config.spool.max_size_mib * 2**20))
+        spool = Spool(options.state_dir / "spool", int(config.spool.max_size_mib * 2**20))
+        if not options.no_slurm:
+            hooks.claim()
     except BlockingIOError as error:
         raise AlreadyRunningError(
             f"{error.filename} {error.strerror}; stop that one, or name another --state-dir and --run-dir"
@@ -219,6 +221,7 @@ def _open_spool(options: Options, config: SiteConfig, hooks: HookDirectory) -> S
     except OSError as error:
         hint = "" if os.geteuid() == 0 else "; slurm-gpud needs root"
         raise OutsideError(f"{error.filename}: {error.strerror}{hint}") from error
+    return spool
 
 
 def _rules(site_file: Path) -> Rules:
@@ -237,4 +240,4 @@ def _print(body: bytes, *, live: bool) -> Reply:
             print(json.dumps({kind[:-1]: item}), flush=True)
     if live and "live" in shipment:
         print(json.dumps({"live": shipment["live"]}), flush=True)
-    return Reply(200, b"{}")
+    return Reply(200, b'{"stored": 0}')  # printed is as good as stored here

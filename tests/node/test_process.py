@@ -190,6 +190,7 @@ def test_sigterm_writes_down_all_and_exits_with_0(daemon: Daemon, database: Data
     assert first["device"] == second["device"] == "GPU-b"
     assert first["segment"] != second["segment"]
     assert list(printed[-1]["live"]["devices"]) == UUIDS
+    assert "cannot be shipped" not in shown.stderr
     assert database.records == {}
 
 
@@ -311,6 +312,20 @@ def test_systemd_and_prometheus_are_told_and_a_second_daemon_is_not_let_in(
         assert daemon.end(signal.SIGTERM) == 0
         while heard[-1] != "STOPPING=1":
             heard.append(systemd.recv(200).decode())
+
+
+def test_a_second_slurm_gpud_takes_no_hook_events_from_the_first_though_its_spool_is_its_own(
+    daemon: Daemon, database: Database
+) -> None:
+    daemon.start()
+    daemon.hook("prolog", 7, "0")
+    until(lambda: list((daemon.directory / "run" / "jobs").iterdir()) == [])
+    second = daemon.command(f"--state-dir={daemon.directory}/other")
+    told = subprocess.run(
+        second, cwd=ROOT, env=daemon.environment, capture_output=True, text=True, check=False, timeout=30
+    )
+    assert told.returncode == 3
+    assert f"{daemon.directory}/run/jobs is in use by another slurm-gpud; stop that one" in told.stderr
 
 
 def test_a_reader_that_has_seen_enough_breaks_nothing() -> None:

@@ -19,7 +19,7 @@ from typing import Protocol
 
 from slurm_gpu.clock import Clock, wall_ahead_s
 from slurm_gpu.errors import SlurmGpuError
-from slurm_gpu.node.held.statelock import own_directory
+from slurm_gpu.node.held.statelock import lock_directory, own_directory
 
 log = logging.getLogger(__name__)
 
@@ -175,6 +175,13 @@ class HookDirectory:
     def create(self) -> None:
         """Make the directory, readable by root alone; raises OSError also where it is somebody else's."""
         own_directory(self.jobs)
+
+    def claim(self) -> None:
+        """Let no other process take events here while this one lasts; raises BlockingIOError if one does.
+
+        Each event is one process's: two would share them, and neither would know who holds what.
+        """
+        lock_directory(self.jobs)
 
     def take(self) -> list[HookEvent]:
         """Events not taken before, in the order in which they happened, whoever set the wall clock."""

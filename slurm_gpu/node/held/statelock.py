@@ -26,6 +26,16 @@ def own_directory(directory: Path) -> None:
     directory.chmod(0o700)
 
 
+def lock_directory(directory: Path) -> None:
+    """Hold it, without a file of ours in it, until this process ends; raises BlockingIOError if one does."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise BlockingIOError(error.errno, "is in use by another slurm-gpud", str(directory)) from None
+
+
 class StateLock:
     """Held until `close`, or until the process ends, however it does."""
 
