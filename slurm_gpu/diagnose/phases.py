@@ -73,7 +73,8 @@ def phases(series: Series) -> Phases:
         if matrix is None or np.isfinite(matrix).any(axis=1).mean() < 0.5:
             continue
         amount = np.maximum(matrix - _IDLE_POWER, 0.0) if metric is Metric.POWER else matrix
-        usual = quantile(amount, 0.75)[:, None]
+        # Of a job that hung long ago most of the time is no training.
+        usual = np.maximum(quantile(amount, 0.75), 0.5 * quantile(amount, 0.95))[:, None]
         if not (usual > 0.01).any():
             continue  # such as a tensor pipe that nobody uses
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -97,7 +98,7 @@ def traffic(series: Series) -> Matrix | None:
         if matrix is None:
             continue
         job = median(matrix.T)
-        usual = float(quantile(job[None, :], 0.75)[0])
+        usual = max(float(quantile(job[None, :], 0.75)[0]), 0.5 * float(quantile(job[None, :], 0.95)[0]))
         if usual > max(1e-3, _WELL_ROUNDED * series.step):
             found.append(job / usual)
     return np.fmax.reduce(found) if found else None

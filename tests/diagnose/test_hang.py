@@ -7,7 +7,7 @@ from slurm_gpu.diagnose.judge import diagnose
 from slurm_gpu.diagnose.series import HostCourse, Metric
 from slurm_gpu.diagnose.verdict import Cause
 from tests.diagnose.faults import a_hang, as_read, as_series, culprits
-from tests.diagnose.training import START_S, Training
+from tests.diagnose.training import EVERYTHING, START_S, Training
 
 OLDER = (Metric.UTIL, Metric.MEM_USED, Metric.POWER, Metric.SM_CLOCK, Metric.NVLINK, Metric.PCIE)
 """What GPUs before Hopper tell."""
@@ -70,3 +70,12 @@ class TestHang:
         values[Metric.UTIL][0, training.at(8) : -8] = 0.0
         values[Metric.UTIL][4, training.at(8) : -8] = 0.0
         assert diagnose(as_series(training, values)).cause is Cause.HEALTHY
+
+    @pytest.mark.parametrize("told", [EVERYTHING, OLDER])
+    def test_one_that_fills_most_of_what_is_looked_at_is_told(self, told):
+        training, values = a_hang(told=told, n_bins=600)
+        values = {metric: matrix[:, 380:] for metric, matrix in values.items()}
+        training.n_bins = 220
+        values = {metric: np.hstack([matrix, *[matrix[:, -120:]] * 3]) for metric, matrix in values.items()}
+        verdict = diagnose(as_series(training, values))
+        assert (verdict.cause, culprits(verdict)) == (Cause.HANG, [3])
