@@ -11,7 +11,7 @@ from dataclasses import dataclass
 class Pace:
     """Seconds."""
 
-    at_once: int = 4
+    at_once: int = 12
     """Jobs that are judged beside each other."""
     again_s: float = 30.0
     """After a look that settled nothing, at first; twice as long each time."""
@@ -79,7 +79,7 @@ class Turns:
                 turn.news_s, turn.next_s = now_s, now_s
             ready = now_s >= turn.next_s
             if job in found and ready:
-                due.append((math.inf, job))
+                due.append((1.0, job))  # it is known: what is not comes first
             elif score >= 1 and ready:
                 due.append((score, job))
             elif job in wanted and now_s - turn.judged_s >= self.pace.wanted_again_s and ready:

@@ -8,6 +8,7 @@ stands still is judged by the live values themselves, which is faster than any w
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -36,7 +37,11 @@ SHARE = 0.08
 READ_AFTER_S = 8.0
 """Sooner no window comes that was asked for."""
 GIVE_UP_S = 45.0
+_STILL_S = 15.0
+"""So long after it was found a hang has to be one still: another value of each GPU, and then some."""
+_SAME_HANG_S = 45.0
 _STANDING_AT_ONCE = 8
+_STANDS_SCORE = 100.0
 _VOUCHES_AFTER_S = 300.0
 """A run that is shorter says nothing for its GPUs."""
 _NOTHING = (Cause.HEALTHY, Cause.UNKNOWN)
@@ -50,6 +55,11 @@ class _Watched:
     stood_s: float | None = None
     """When a job that stands still was judged by its live values last."""
     went_on: int = 0
+    hung_s: float = 0.0
+    hung_last_s: float = -math.inf
+    """When it was first, and last, found to hang."""
+    stood: bool = False
+    """Whether live values have shown the hang that is told."""
 
 
 class JobWatch:
@@ -83,9 +93,12 @@ class JobWatch:
         self._stands = {job for job, is_so in zip(screened.jobs, screened.stands, strict=True) if is_so}
         self._stand(now_s)
         scores = dict(zip(screened.jobs, screened.strays.tolist(), strict=True))
-        scores |= dict.fromkeys(self._stands, 100.0)
+        scores |= {job: 0.0 if self._jobs[job].stood else _STANDS_SCORE for job in self._stands}
         found = {
-            job for job in scores if self._jobs[job].course.told is not None or self._jobs[job].course.unsure
+            job
+            for job in scores
+            if (self._jobs[job].course.told is not None or self._jobs[job].course.unsure)
+            and not self._jobs[job].stood  # that is over when it goes on, which no window need tell
         }
         for job in self._turns.next(now_s, scores, found, self._wanted(scores)):
             self._looks.ask(self._jobs[job].job)
@@ -141,8 +154,8 @@ class JobWatch:
     def _stand(self, now_s: float) -> None:
         """Judge who stands still; who did, and goes on, has recovered."""
         for job_id, item in self._jobs.items():
-            told = item.course.told
-            if told is not None and told.found.cause == Cause.HANG and job_id not in self._stands:
+            item.stood = self._hangs(job_id) and (item.stood or job_id in self._stands)
+            if item.stood and job_id not in self._stands:
                 item.went_on += 1
                 if item.went_on >= 2:
                     self._tell(item, item.course.over(now_s))
@@ -155,6 +168,11 @@ class JobWatch:
             verdict = diagnose(self._table.series(job_id), rules=self._rules, running=True)
             if verdict.cause is Cause.HANG:
                 self._hear(item, verdict, now_s)
+
+    def _hangs(self, job_id: int) -> bool:
+        """Whether that is told of it."""
+        told = self._jobs[job_id].course.told
+        return told is not None and told.found.cause == Cause.HANG
 
     def _wanted(self, scores: Mapping[int, float]) -> set[int]:
         """Jobs on GPUs that stand accused: whether they are well there counts."""
@@ -186,10 +204,15 @@ class JobWatch:
     def _hear(self, item: _Watched, verdict: Verdict, now_s: float) -> None:
         if verdict.cause is Cause.UNKNOWN:
             return  # it contradicts nothing
-        told = item.course.told
-        hangs = told is not None and told.found.cause == Cause.HANG and item.job.job_id in self._stands
+        hangs = self._hangs(item.job.job_id) and item.job.job_id in self._stands
         if hangs and verdict.cause is not Cause.HANG:
             return  # of a job that hangs for long, a window has forgotten that it ever computed
+        if verdict.cause is Cause.HANG:
+            if now_s - item.hung_last_s > _SAME_HANG_S:
+                item.hung_s = now_s
+            item.hung_last_s = now_s
+            if now_s - item.hung_s < _STILL_S:
+                return  # loading and the like may look so for a while
         cause = None if verdict.cause in _NOTHING else verdict.cause.value
         self._tell(item, item.course.hear(Found(cause, verdict.confidence, verdict), now_s))
 

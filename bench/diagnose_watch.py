@@ -1,0 +1,317 @@
+"""What the watch over running jobs costs, how soon it tells, and how often it is wrong.
+
+    .venv/bin/python bench/diagnose_watch.py [--jobs 1000] [--cases 60] [--seed 1] [--json]
+
+Ten minutes of trainings by bench/diagnose_injector.py are played to slurm_gpu.database.verdicts.watch as
+nodes would tell them, each at its own second of ten; a window that is asked for comes 15 s later. Cost: so
+many jobs of 8 GPUs, 2 % of them with a fault, looked at each 5 s; processor time of the watch alone, without
+what the database takes to answer. Then trainings of all sizes: from when a fault begins until it is told, and
+what is told of trainings that are well. Synthetic streams. Takes some 2 minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+
+from bench.arguments import number
+from bench.diagnose_injector import WINDOW_S, Case, faulty, healthy
+from bench.diagnose_injector_record import START_S
+from slurm_gpu.attention.suspects import Statement
+from slurm_gpu.database.verdicts.accused import Accused
+from slurm_gpu.database.verdicts.store import Told
+from slurm_gpu.database.verdicts.watch import LOOK_S, JobWatch
+from slurm_gpu.diagnose.case import Rules
+from slurm_gpu.diagnose.live import BYTES_OF_A_GPU
+from slurm_gpu.diagnose.peers import Groups
+from slurm_gpu.diagnose.series import Metric, Series
+from slurm_gpu.diagnose.verdict import Cause
+from slurm_gpu.records import DeviceFacts, Live, LiveDevice
+from slurm_gpu.slurm.client import QueuedJob
+
+WHOLE = 1000.0
+GPUS = 8
+SENT_AFTER_S = 15.0
+FAULTY_SHARE = 0.02
+TELLS_S = 10
+LARGE = 0.15
+TOGETHER = 24
+"""Trainings that are watched beside each other, two of three with a fault: far more than on any cluster."""
+_KINDS = 12
+
+
+class Played:
+    """What the watch reads of slurm-gpudbd, played from recordings; several jobs may play the same one."""
+
+    def __init__(self, cases: Mapping[int, Case]) -> None:
+        self.cases = cases
+        self.second = 0
+        self.told: list[Told] = []
+        self.windows = 0
+        self._asked: dict[int, int] = {}
+        self._live: dict[str, Live] = {}
+        self._parts: dict[tuple[int, int, int], list[LiveDevice]] = {}
+        self._queue = {job: _queued(job, case) for job, case in cases.items()}
+
+    def pass_s(self, seconds: int) -> None:
+        """Time goes by, and nodes tell."""
+        for _ in range(seconds):
+            self.second += 1
+            for job, case in self.cases.items():
+                for node in range(case.job.n_nodes):
+                    if (self.second - 3 * node - job) % TELLS_S == 0 and node not in case.recording.silent:
+                        self._live[f"j{job}n{node + 1}"] = self._told(job, case, node)
+        self._parts.clear()
+
+    def _told(self, job: int, case: Case, node: int) -> Live:
+        recording, key = case.recording, (id(case), node, self.second)
+        devices = self._parts.get(key)
+        rows = range(node * case.job.per_node, (node + 1) * case.job.per_node)
+        if devices is None:
+            devices = self._parts[key] = [_device(case, row, self.second) for row in rows]
+        hosts = {metric: matrix[node] for metric, matrix in recording.hosts.items()}
+        at = min(self.second // TELLS_S, min((len(row) for row in hosts.values()), default=1) - 1)
+        host = {}
+        for metric, name in ((Metric.NETWORK, "net"), (Metric.INFINIBAND, "ib")):
+            if metric in hosts:
+                host |= {f"{name}_{way}_bytes_per_s": float(hosts[metric][at]) / 2 for way in ("rx", "tx")}
+        if Metric.CPU in hosts:
+            host["cpu_pct"] = 100 * float(hosts[Metric.CPU][at])
+        names = [recording.workers[row].device for row in rows]
+        mine = {name: replace(one, jobs=(job,)) for name, one in zip(names, devices, strict=True)}
+        return Live(at_s=START_S + self.second, devices=mine, host=host)
+
+    def wall(self) -> float:
+        """The time."""
+        return START_S + self.second
+
+    def queue(self) -> Mapping[int, QueuedJob]:
+        """All of them run."""
+        return self._queue
+
+    def live(self) -> Mapping[str, Live]:
+        """The last values."""
+        return self._live
+
+    def facts(self, node: str, uuid: str) -> DeviceFacts:
+        """All GPUs are alike."""
+        return _facts(uuid)
+
+    def index_of(self, node: str, uuid: str) -> int | None:
+        """Nobody asks."""
+        return None
+
+    def ask(self, job: QueuedJob) -> None:
+        """For its windows."""
+        self._asked[job.job_id] = self.second
+
+    def series(self, job: QueuedJob, *, take_part: bool) -> tuple[Series, Groups | None] | None:
+        """They came, after a while."""
+        if self.second - self._asked[job.job_id] < SENT_AFTER_S:
+            return None
+        self.windows += 1
+        case = self.cases[job.job_id]
+        return case.recording.series(float(self.second)), case.groups
+
+    def store(self, told: Told) -> None:
+        """Keep it."""
+        self.told.append(told)
+
+    def close_left(self) -> None:
+        """There are none."""
+
+    def statements(self, since_s: float) -> Sequence[Statement]:
+        """Nobody stands accused."""
+        return ()
+
+
+_FACTS: dict[str, DeviceFacts] = {}
+
+
+def _facts(uuid: str) -> DeviceFacts:
+    if uuid not in _FACTS:
+        _FACTS[uuid] = DeviceFacts(
+            node="n", uuid=uuid, at_s=0, index=0, power_limit_w=WHOLE, sm_clock_max_mhz=WHOLE
+        )
+    return _FACTS[uuid]
+
+
+def _device(case: Case, row: int, second: int) -> LiveDevice:
+    """What slurm-gpud knows of a GPU at that second."""
+    found: dict[Metric, float] = {}
+    for metric, matrix in case.recording.values.items():
+        known = case.recording.known_s.get(metric)
+        if known is None:
+            at = second - 1
+        else:
+            there = np.flatnonzero(known[row] <= second)
+            at = int(there[-1]) if there.size and there[-1] >= second - 2 * TELLS_S else -1
+        value = float(matrix[row, at]) if at >= 0 else math.nan
+        if math.isfinite(value):
+            found[metric] = value
+
+    def told(metric: Metric, whole: float = 1.0) -> float | None:
+        return found[metric] * whole if metric in found else None
+
+    throttle = found.get(Metric.THROTTLE)
+    return LiveDevice(
+        util_pct=told(Metric.UTIL, 100.0),
+        mem_used_frac=told(Metric.MEM_USED),
+        power_w=told(Metric.POWER, WHOLE),
+        sm_clock_mhz=told(Metric.SM_CLOCK, WHOLE),
+        sm_active_frac=told(Metric.SM_ACTIVE),
+        tensor_frac=told(Metric.TENSOR),
+        throttle=None if throttle is None else ("hw_slowdown",) if throttle >= 0.5 else (),
+    )
+
+
+def _queued(job: int, case: Case) -> QueuedJob:
+    return QueuedJob(
+        job_id=job, array_job_id=None, array_task=None, n_tasks=1, het_job_id=None, name="t", user="u",
+        uid=1, account="a", qos="q", partition="p", state="RUNNING", reason="", restarts=0, submit_s=0,
+        eligible_s=0, start_s=int(START_S), end_s=None, time_limit_s=None, n_nodes=case.job.n_nodes,
+        nodes=(), tres_requested={}, tres_allocated={}, gpu_index={}, gres_per_node="", features="",
+        admin_comment="", work_dir="",
+    )  # fmt: skip
+
+
+def watched(played: Played) -> tuple[JobWatch, list[float]]:
+    """Ten minutes of looks, and the processor time of each."""
+    watch = JobWatch(played, Accused(played.statements, played.index_of), Rules())  # type: ignore[arg-type]
+    took = []
+    while played.second + LOOK_S <= WINDOW_S:
+        played.pass_s(int(LOOK_S))
+        begin = time.thread_time()
+        watch.look()
+        took.append(time.thread_time() - begin)
+    return watch, took
+
+
+def cost(n_jobs: int, seed: int) -> dict[str, Any]:
+    """So many jobs of GPUS GPUs."""
+    well = _some(lambda n: healthy(seed, n), _KINDS)
+    ill = _some(lambda n: faulty(seed, list(FAULTS)[n % len(FAULTS)], n), _KINDS // 3)
+    n_ill = round(FAULTY_SHARE * n_jobs)
+    cases = {
+        job: (ill if job < n_ill else well)[job % len(ill if job < n_ill else well)] for job in range(n_jobs)
+    }
+    played = Played(cases)
+    watch, took = watched(played)
+    return {
+        "jobs": n_jobs,
+        "gpus": GPUS * n_jobs,
+        "share_of_a_core": round(sum(took) / WINDOW_S, 4),
+        "look_ms": {
+            "median": round(1000 * float(np.median(took)), 1),
+            "most": round(1000 * max(took), 1),
+        },
+        "windows": played.windows,
+        "live_mb": round(GPUS * n_jobs * BYTES_OF_A_GPU / 1e6, 1),
+        "watched": watch.shown.watched,
+    }
+
+
+FAULTS = (Cause.SLOW, Cause.HANG, Cause.STARVATION, Cause.COMMUNICATION, Cause.IMBALANCE)
+
+
+def _some(draw: Any, n: int) -> list[Case]:
+    """The first `n` windows of jobs of GPUS GPUs that go on."""
+    found: list[Case] = []
+    number_of = 0
+    while len(found) < n:
+        case = draw(number_of)
+        number_of += 1
+        fits = case.job.n_workers == GPUS and not case.timeline and case.running and case.steps is None
+        if fits and all(node not in case.recording.silent for node in range(case.job.n_nodes)):
+            found.append(case)
+    return found
+
+
+def detection(n_cases: int, seed: int) -> dict[str, Any]:
+    """From when a fault begins until it is told, by cause; and alarms of trainings that are well."""
+    cases: list[Case] = []
+    for n in range(n_cases):
+        cases += [faulty(seed, cause, n) for cause in (Cause.SLOW, Cause.HANG)]
+        cases.append(healthy(seed, n))
+    chosen = {
+        job: case
+        for job, case in enumerate(cases, 1)
+        if not case.timeline and case.running and case.steps is None
+    }
+    first: dict[int, Told] = {}
+    jobs = list(chosen)
+    for at in range(0, len(jobs), TOGETHER):
+        played = Played({job: chosen[job] for job in jobs[at : at + TOGETHER]})
+        watched(played)
+        for told in played.told:
+            first.setdefault(told.verdict.job_id, told)
+    values: dict[str, Any] = {}
+    for cause in (Cause.SLOW, Cause.HANG):
+        of = {
+            job: case
+            for job, case in chosen.items()
+            if case.fault is not None
+            and case.cause is cause
+            and case.fault.since_s is not None
+            and (cause is Cause.HANG or case.fault.size >= LARGE)
+            and case.fault.since_s <= WINDOW_S - 180
+        }
+        after = sorted(
+            first[job].verdict.told_s - START_S - (case.fault.since_s if case.fault else 0)
+            for job, case in of.items()
+            if job in first and first[job].verdict.cause == cause
+        )
+        values[cause.value] = {
+            "cases": len(of),
+            "told": len(after),
+            "median_s": round(float(np.median(after)), 1) if after else None,
+            "p90_s": round(float(np.quantile(after, 0.9)), 1) if after else None,
+            "within_30_s": sum(at <= 30 for at in after),
+            "within_180_s": sum(at <= 180 for at in after),
+        }
+    well = {job: case for job, case in chosen.items() if case.fault is None}
+    alarms = [first[job].verdict.cause for job in well if job in first]
+    values["healthy"] = {
+        "cases": len(well),
+        "alarms": len(alarms),
+        "of": {cause: alarms.count(cause) for cause in sorted(set(alarms))},
+    }
+    return values
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--jobs", type=number(10), default=1000, help="of 8 GPUs (default: %(default)s)")
+    parser.add_argument("--cases", type=number(4), default=60, help="of each kind (default: %(default)s)")
+    parser.add_argument("--seed", type=number(0), default=1, help="(default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="end with one line of JSON")
+    arguments = parser.parse_args()
+    found = {"cost": cost(arguments.jobs, arguments.seed)}
+    one, looks = found["cost"], found["cost"]["look_ms"]
+    print(
+        f"{one['jobs']} jobs of {GPUS} GPUs: {one['share_of_a_core']:.1%} of a core; "
+        f"a look {looks['median']} ms, {looks['most']} ms at most; "
+        f"{one['windows']} windows judged in ten minutes; {one['live_mb']} MB"
+    )
+    found["detection"] = detection(arguments.cases, arguments.seed)
+    for name, row in found["detection"].items():
+        print(f"{name:16} {', '.join(f'{key} {value}' for key, value in row.items())}")
+    if arguments.json:
+        print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
