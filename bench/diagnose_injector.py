@@ -111,9 +111,8 @@ def faulty(seed: int, cause: Cause, number: int) -> Case:
     collector = draw_collector(job, rng, length_s)
     if fault.needs_hosts:
         collector = replace(collector, hosts=True)
-        timeline_hosts = timeline
-        if timeline_hosts:  # timelines tell nothing of hosts
-            fault = replace(fault, named=False)
+        if timeline:  # which tells nothing of hosts: only that all are slower than before
+            fault = replace(fault, named=False, since_s=fault.since_s or 0.4 * length_s)
     if fault.lost is not None and fault.since_s is not None:
         collector = replace(collector, lost=((fault.lost, fault.since_s),))
     return _case(f"{cause.value} {number}", fault.kind, job, fault, life, collector, rng, length_s, timeline)
