@@ -50,7 +50,8 @@ class Speaking:
         if not self.range[0] <= shipment["wire"] <= self.range[1]:
             return Reply(426, json.dumps(answer | {"error": "no"}).encode())
         self.jobs += [item["job_id"] for item in shipment["records"]]
-        return Reply(200, json.dumps(answer | {"rejected": []}).encode())
+        stored = {"stored": len(shipment["records"]), "rejected": []}
+        return Reply(200, json.dumps(answer | stored).encode())
 
 
 def ship_to(post: Post, database: Callable[[bytes], Reply]) -> None:
