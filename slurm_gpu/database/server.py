@@ -305,6 +305,9 @@ class _Server(uvicorn.Server):
     def _look(self, connection: socket.socket, address: str) -> None:
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_MS)
+        # asyncio does so only where the listener was made with IPPROTO_TCP by name: the end of an answer
+        # would wait for the reader's kernel to confirm its beginning.
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if PEERS.come(address, self._free(connection.family)):
             self._hatch.open(connection, address, _REQUEST_WITHIN_S)
         else:
