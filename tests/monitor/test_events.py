@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -254,5 +255,21 @@ def test_who_asks_for_nothing_is_let_go(here: Here, monkeypatch: pytest.MonkeyPa
             writer.close()
             with contextlib.suppress(ConnectionError):
                 await writer.wait_closed()
+
+    asyncio.run(story())
+
+
+def test_the_end_of_an_answer_waits_for_no_confirmation_of_its_beginning(here: Here):
+    async def story() -> None:
+        server = make_server(here.app, here.board.stop)
+        listener = listen(Address("127.0.0.1", 0))
+        serving = asyncio.create_task(server.serve([listener]))
+        stream = await Stream.open(listener.getsockname()[1])
+        (connection,) = server.server_state.connections
+        accepted = connection.transport.get_extra_info("socket")  # type: ignore[union-attr]
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        await stream.leave()
+        server.should_exit = True
+        await serving
 
     asyncio.run(story())
