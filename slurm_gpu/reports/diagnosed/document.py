@@ -6,8 +6,6 @@ and the script only tells what is under the pointer: all that there is to see is
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from importlib.resources import files
 from xml.etree.ElementTree import Element
 
@@ -17,6 +15,7 @@ from slurm_gpu.reports.diagnosed.look import Look, Sight, sight_of
 from slurm_gpu.reports.diagnosed.relations import relations_section, shade_rules
 from slurm_gpu.reports.diagnosed.roles import roles_section
 from slurm_gpu.reports.diagnosed.verdictcard import verdict_card
+from slurm_gpu.reports.page.contentpolicy import content_policy
 from slurm_gpu.reports.page.markup import append, element, html_text, raw
 from slurm_gpu.reports.page.palette import DARK, LIGHT, N_SERIES, tone_rules, variables
 
@@ -31,7 +30,13 @@ def diagnosis_html(look: Look) -> str:
         "head",
         None,
         element("meta", {"charset": "utf-8"}),
-        element("meta", {"http-equiv": "Content-Security-Policy", "content": _policy(style, script)}),
+        element(
+            "meta",
+            {
+                "http-equiv": "Content-Security-Policy",
+                "content": content_policy(style, script, "img-src data:"),
+            },
+        ),
         element("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}),
         element("meta", {"name": "referrer", "content": "no-referrer"}),
         element("meta", {"name": "color-scheme", "content": "light dark"}),
@@ -73,14 +78,3 @@ def _style(sight: Sight, rules: str) -> str:
     swatches = "".join(f".b-s{tone}{{background:var(--s{tone})}}" for tone in range(N_SERIES))
     made = (tone_rules(), swatches, shade_rules(), line_rules(), choice_rules(sight))
     return f":root{{{variables(LIGHT)}}}{dark}{''.join(made)}\n{rules}"
-
-
-def _policy(style: str, script: str) -> str:
-    return (
-        f"default-src 'none'; img-src data:; script-src {_hash(script)}; style-src {_hash(style)}; "
-        "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
-    )
-
-
-def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

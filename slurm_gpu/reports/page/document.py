@@ -6,8 +6,6 @@ should a name ever get where it does not belong, no browser would run it.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +13,7 @@ from importlib.resources import files
 from xml.etree.ElementTree import Element
 
 from slurm_gpu.reports.figure import Figure, ParallelCoordinates
+from slurm_gpu.reports.page.contentpolicy import content_policy
 from slurm_gpu.reports.page.coordinates import coordinates_element
 from slurm_gpu.reports.page.draw import NARROW, WIDE, draw, is_empty
 from slurm_gpu.reports.page.markup import append, element, html_text, raw
@@ -57,7 +56,7 @@ def page_html(page: Page) -> str:
         "head",
         None,
         element("meta", {"charset": "utf-8"}),
-        element("meta", {"http-equiv": "Content-Security-Policy", "content": _policy(style, script)}),
+        element("meta", {"http-equiv": "Content-Security-Policy", "content": content_policy(style, script)}),
         element("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}),
         element("meta", {"name": "referrer", "content": "no-referrer"}),
         element("meta", {"name": "color-scheme", "content": "light dark"}),
@@ -156,14 +155,3 @@ def _style() -> str:
     printing = f":root.printing{{{variables(LIGHT)}}}"
     rules = files("slurm_gpu.reports.page").joinpath("report.css").read_text("utf-8")
     return f"{colours}{dark}{printing}{tone_rules()}{swatches}\n{rules}"
-
-
-def _policy(style: str, script: str) -> str:
-    return (
-        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'; "
-        "form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
-    )
-
-
-def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
