@@ -6,7 +6,8 @@ Without --data the jobs are the DqnGPU thesis's applications on its Titan Xp, be
 figures 10 to 17, slowed down by a model of ours (docs/colocation.md). `--data` is a table of measured pairs,
 or Gavel's folder (throughputs_v100.json). Gaps are against the bound of the same jobs, under the same cap;
 "sparing" is against that of schedules that besides slow down 5 of 30 jobs at most by more than 2 %, which is
-no bound for planners that slow down more. The times of decisions are all, and those with 8 slots full (M=8).
+no bound for planners that slow down more. The times of decisions are all, and those with 8 slots full (M=8):
+in the tables while other lists are worked on beside it, in the last lines by a single process.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from bench.colocation_runs import (
     Placements,
     Run,
     Task,
+    decisions_alone,
     division,
     place_with_errors,
     runs,
@@ -81,6 +83,8 @@ def main() -> None:
         train_s = train_all(place, planners, args.nets or Path(folder), args)
         place = replace(place, nets=args.nets or Path(folder))
         done, placed = run_all(place, range(n_seeds), planners, args)
+        thinks = LEARNED_OURS if LEARNED_OURS in planners else BASELINE
+        decisions = decisions_alone(place, range(n_seeds), thinks)
     done.sort(key=lambda run: (run.workload, run.seed))
     check_bounds(done)
     title = (
@@ -101,9 +105,11 @@ def main() -> None:
         args.figures.mkdir(parents=True, exist_ok=True)
         for path in colocation_figures.draw(args.figures, done, DEFAULT):
             print(f"drawn: {path}")
+    p99 = ["–" if one is None else f"{one:.2f}" for one in decisions.values()]
+    print(f"\ndecisions of {thinks} by one process, p99 in ms, with M=8 and all: {', '.join(p99)}")
     print(f"\n{time.monotonic() - begun:.0f} s")
     if args.json:
-        print(json.dumps(answer(done, placed, n_seeds, title, place, planners, train_s)))
+        print(json.dumps(answer(done, placed, n_seeds, title, place, planners, train_s) | decisions))
 
 
 def trainable(asked: tuple[str, ...], table: Path | None) -> tuple[str, ...]:
@@ -312,8 +318,8 @@ def show_placements(placed: Sequence[Placements]) -> None:
         n, kills = sum(one.n for one in placed), sum(one.out_of_memory for one in placed)
         together = np.mean([one.together for one in placed])
         print(f"{n} placements of the thesis's applications in groups that chance chooses, memory up to")
-        error = f"{100 * MEMORY_ERROR:.0f} %"
-        print(f"{error} off, headroom learned: {kills} out of memory, {together:.2f} jobs/GPU")
+        off = f"{100 * MEMORY_ERROR:.0f} %"
+        print(f"{off} off, headroom learned: {kills} out of memory, {together:.2f} jobs/GPU")
 
 
 def answer(
@@ -334,14 +340,9 @@ def answer(
         for mode in MODES
     }
 
-    thinks = next((name for name in (LEARNED_OURS, DEFAULT) if name in planners), None)
-
     def of_default(mode: str, key: str, information: str = "known") -> Any:
         ran = information in place.information and DEFAULT in planners
         return all_of[mode][information][DEFAULT][key] if ran else None
-
-    def of_thinker(key: str) -> Any:
-        return all_of["throughput"]["known"][thinks][key] if thinks else None
 
     return {
         "data": title,
@@ -360,8 +361,6 @@ def answer(
         },
         "considerate_predicted": {key: of_default("considerate", key, "predicted") for key in CONSIDERATE},
         "train_s": train_s.get(LEARNED_OURS),
-        "decision_ms_p99": of_thinker("decision_ms_p99_full"),
-        "decision_ms_p99_all": of_thinker("decision_ms_p99"),
         "placements": {
             "n": sum(one.n for one in placed),
             "oom": sum(one.out_of_memory for one in placed),

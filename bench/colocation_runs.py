@@ -232,6 +232,26 @@ def _run(
     )  # fmt: skip
 
 
+def decisions_alone(place: Place, seeds: Sequence[int], name: str) -> dict[str, float | None]:
+    """The p99 of one planner's decisions (throughput, known speeds) with full slots, and of all: ms.
+
+    For when no other process of ours runs: two that share a core's caches make each other's time longer.
+    """
+    full_ms: list[float] = []
+    all_ms: list[float] = []
+    for workload in place.workloads:
+        for seed in seeds:
+            setting = setting_of(place, "throughput", "known", seed=seed)
+            timed = Timed(planner(name, setting), place.most_together)
+            simulate(place.world(), place.jobs(workload, seed), timed, n_gpus=place.n_gpus)
+            full_ms += timed.full_ms
+            all_ms += timed.took_ms
+    return {
+        key: float(np.percentile(some, 99)) if some else None
+        for key, some in (("decision_ms_p99", full_ms), ("decision_ms_p99_all", all_ms))
+    }
+
+
 MEMORY_ERROR = 0.2
 """Jobs take up to so much more or less memory than recorded."""
 
