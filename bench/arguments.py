@@ -6,6 +6,7 @@ import argparse
 import math
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 
 def number(least: int, most: int | None = None) -> Callable[[str], int]:
@@ -56,4 +57,14 @@ def program(text: str) -> str:
     path = shutil.which(text)
     if path is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a program of this machine")
+    return path
+
+
+def directory(text: str) -> Path:
+    """A directory, which is made where it is not there; its whole path."""
+    path = Path(text).resolve()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be made a directory: {error.strerror}") from error
     return path

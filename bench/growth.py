@@ -319,7 +319,9 @@ def main() -> int:
     parser.add_argument("--job-gpus", type=arguments.number(1), default=40_000, help="default 40000")
     parser.add_argument("--gpus", type=arguments.number(1, 8), default=8, help="of each job (default 8)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--directory", type=Path, help="where the database lies (default: a temporary one)")
+    parser.add_argument(
+        "--directory", type=arguments.directory, help="where the database lies (default: a temporary one)"
+    )
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="sgg-", dir=options.directory) as made:

@@ -63,12 +63,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rows", type=arguments.number(1), default=1_000_000, help="default 1000000")
     parser.add_argument("--sqlite", action="store_true", help="into SQLite, not MariaDB")
-    parser.add_argument("--directory", type=Path, help="where rows and database lie meanwhile")
+    parser.add_argument("--directory", type=arguments.directory, help="where rows and database lie meanwhile")
     parser.add_argument("--json", action="store_true", help="print a last line of JSON")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(
-        dir=options.directory and options.directory.resolve(), prefix="sgi-"
-    ) as name:
+    with tempfile.TemporaryDirectory(dir=options.directory, prefix="sgi-") as name:
         directory = Path(name)
         directory.chmod(0o755)
         with _database(directory, sqlite=options.sqlite) as (database, server):

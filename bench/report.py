@@ -189,13 +189,11 @@ def main() -> int:
     )
     parser.add_argument(
         "--directory",
-        type=lambda text: Path(text).resolve(),
+        type=arguments.directory,
         help="where to write (default: a temporary one)",
     )
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     options = parser.parse_args()
-    if options.directory is not None:
-        options.directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="sgr-", dir=options.directory) as made:
         values = measure(Path(made), options.jobs)
     if options.json:

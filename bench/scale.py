@@ -319,7 +319,9 @@ def main() -> int:
         help=f"seconds between a node's records, ± {JITTER_S:.0f} (default {PERIOD_S:.0f})",
     )
     parser.add_argument("--workers", type=arguments.number(0, 8), default=1, help="default 1")
-    parser.add_argument("--directory", type=Path, help="where the database lies (default: a temporary one)")
+    parser.add_argument(
+        "--directory", type=arguments.directory, help="where the database lies (default: a temporary one)"
+    )
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     options = parser.parse_args()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -21,6 +21,7 @@ BENCH = Path(__file__).resolve().parents[2] / "bench"
         ("sampler", "--gpus 17", "'17' is not a whole number from 1 to 16"),
         ("controller", "--queued 0,-1", "'-1' is not a whole number of at least 0"),
         ("controller", "--seconds 0.5", "'0.5' is not a number of at least 1 s"),
+        ("scale", "--directory /dev/null/x", "'/dev/null/x' cannot be made a directory: Not a directory"),
         ("submit", "--queued 0,many", "'many' is not a whole number of at least 0"),
         ("real_gpu", "--seconds nan", "'nan' is not a number of at least 2 s"),
         ("plain_loops", "fork", "usage: "),
