@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.diagnose.series import Metric, Series
+from slurm_gpu.diagnose.metric import Metric
+from slurm_gpu.diagnose.series import Series
 
 Floats = NDArray[np.float64]
 MAX_DEVIATION = 0.08

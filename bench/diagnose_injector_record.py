@@ -29,7 +29,8 @@ from bench.diagnose_injector_play import (
     UTIL,
     Play,
 )
-from slurm_gpu.diagnose.series import Course, HostCourse, Metric, Series, Worker, align
+from slurm_gpu.diagnose.metric import Metric
+from slurm_gpu.diagnose.series import Course, HostCourse, Series, Worker, align
 from slurm_gpu.records import Event
 
 START_S = 1_790_000_000.0

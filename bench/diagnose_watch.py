@@ -34,8 +34,9 @@ from slurm_gpu.database.verdicts.store import Told
 from slurm_gpu.database.verdicts.watch import LOOK_S, JobWatch
 from slurm_gpu.diagnose.case import Rules
 from slurm_gpu.diagnose.live import BYTES_OF_A_GPU
+from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.peers import Groups
-from slurm_gpu.diagnose.series import Metric, Series
+from slurm_gpu.diagnose.series import Series
 from slurm_gpu.diagnose.verdict import Cause
 from slurm_gpu.records import DeviceFacts, Live, LiveDevice
 from slurm_gpu.slurm.client import QueuedJob

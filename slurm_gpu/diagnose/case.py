@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from slurm_gpu.diagnose.metric import HOST_METRICS, Metric
 from slurm_gpu.diagnose.peers import Groups, infer_groups
 from slurm_gpu.diagnose.phases import Phases, in_passing, phases, surely_active, without_offsets
 from slurm_gpu.diagnose.robust import Matrix, median
-from slurm_gpu.diagnose.series import HOST_METRICS, Metric, Series, Worker
+from slurm_gpu.diagnose.series import Series, Worker
 from slurm_gpu.diagnose.signals import LEAST_BLOCKS, Deviation, Signal, all_deviations, blocks
 from slurm_gpu.diagnose.verdict import Cause, Evidence, Verdict
 

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from slurm_gpu.diagnose.case import Case
 from slurm_gpu.diagnose.changes import split
+from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.robust import median
-from slurm_gpu.diagnose.series import Metric
 from slurm_gpu.diagnose.signals import Signal
 from slurm_gpu.diagnose.verdict import SUSPECT_BELOW, Cause, Evidence, Verdict
 

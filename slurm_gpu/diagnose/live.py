@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.robust import Matrix
-from slurm_gpu.diagnose.series import BAD_THROTTLES, Metric, Series, Worker
+from slurm_gpu.diagnose.series import BAD_THROTTLES, Series, Worker
 from slurm_gpu.records import DeviceFacts, LiveDevice
 
 WIDTH_S = 10.0

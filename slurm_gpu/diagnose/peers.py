@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.robust import Matrix, median, sigma
-from slurm_gpu.diagnose.series import Metric, Series
+from slurm_gpu.diagnose.series import Series
 
 MIN_PEERS = 2
 """A group of fewer has nothing to compare."""

@@ -8,8 +8,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.robust import Matrix, median, middle, quantile, sigma, smooth
-from slurm_gpu.diagnose.series import Metric, Series
+from slurm_gpu.diagnose.series import Series
 
 OFFSET_S = 2.0
 """So far may nodes' clocks be apart."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
+from slurm_gpu.diagnose.metric import HOST_METRICS, Metric
 from slurm_gpu.diagnose.robust import Matrix
 from slurm_gpu.records import DeviceFacts, Event, Timeline, Window
 from slurm_gpu.records.timeline import FULL, GAP
@@ -23,37 +23,6 @@ BAD_THROTTLES = (
     "sw_thermal_slowdown",
 )
 """Reasons that are faults. The power cap is none: it is what a busy GPU runs into."""
-
-
-class Metric(StrEnum):
-    """What is compared. All are fractions of 1 (0–1), but for NETWORK and INFINIBAND: bytes/s.
-
-    Those from CPU on are the host's: all workers of a node have the same.
-    """
-
-    UTIL = "util"
-    """Of the time in which some kernel ran; one that waits for its peers spins, and counts."""
-    SM_ACTIVE = "sm_active"
-    """Of the SMs and the time with a warp on them."""
-    TENSOR = "tensor"
-    """Of the cycles in which the tensor pipe was active."""
-    DRAM = "dram"
-    MEM_USED = "mem_used"
-    POWER = "power"
-    """Of the enforced limit; in windows of GPUs whose limit is not known, of the job's greatest."""
-    SM_CLOCK = "sm_clock"
-    """Of the greatest clock; likewise."""
-    THROTTLE = "throttle"
-    """Of the time in which a fault (heat, power supply) held the clock down."""
-    PCIE = "pcie"
-    """Both directions together, of what the link carries in both; likewise."""
-    NVLINK = "nvlink"
-    CPU = "cpu"
-    NETWORK = "network"
-    INFINIBAND = "infiniband"
-
-
-HOST_METRICS = (Metric.CPU, Metric.NETWORK, Metric.INFINIBAND)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_gpu.diagnose.changes import split
+from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.peers import Groups
 from slurm_gpu.diagnose.robust import MAD_TO_SIGMA, Matrix, median, middle, quantile, smooth
-from slurm_gpu.diagnose.series import Metric, Series
+from slurm_gpu.diagnose.series import Series
 
 BLOCK_S = 15.0
 """What is compared are means over so long: clocks that are 2 s apart, and steps, do not show in them."""

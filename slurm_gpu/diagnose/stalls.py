@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from slurm_gpu.diagnose.case import Case
+from slurm_gpu.diagnose.metric import HOST_METRICS, Metric
 from slurm_gpu.diagnose.phases import held_s
 from slurm_gpu.diagnose.robust import Matrix, median, middle, quantile
-from slurm_gpu.diagnose.series import HOST_METRICS, Metric
 from slurm_gpu.diagnose.verdict import Cause, Evidence, Verdict
 
 _SPINS = 0.9

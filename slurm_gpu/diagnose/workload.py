@@ -6,8 +6,8 @@ import numpy as np
 
 from slurm_gpu.diagnose.case import Case
 from slurm_gpu.diagnose.hardware import LEAST_BUSY
+from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.robust import Matrix, median, middle, sigma
-from slurm_gpu.diagnose.series import Metric
 from slurm_gpu.diagnose.signals import Signal
 from slurm_gpu.diagnose.verdict import Cause, Evidence, Verdict
 

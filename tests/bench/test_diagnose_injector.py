@@ -13,7 +13,7 @@ from bench.diagnose_injector_play import CLOCK, NVLINK, TENSOR, THROTTLE, UTIL, 
 from bench.diagnose_injector_record import EDGE_S, Recording
 from bench.diagnose_injector_steps import Condition, makespan, run_steps
 from bench.diagnose_injector_waits import comm_for
-from slurm_gpu.diagnose.series import Metric
+from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.verdict import Cause
 
 SIZE = 0.3

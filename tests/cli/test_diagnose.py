@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from slurm_gpu.database.client import DeviceTimeline, NodeWindow, RunTimeline
-from slurm_gpu.diagnose.series import Metric
+from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.records import DeviceFacts, Host, Timeline, Window
 from slurm_gpu.records.window import pack
 from tests.cli.conftest import START_S, CommandLine, make_record, make_run

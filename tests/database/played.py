@@ -11,7 +11,8 @@ from slurm_gpu.database.verdicts.accused import Accused
 from slurm_gpu.database.verdicts.store import ACCUSES, HEALTHY, Told
 from slurm_gpu.database.verdicts.watch import LOOK_S, JobWatch
 from slurm_gpu.diagnose.case import Rules
-from slurm_gpu.diagnose.series import Course, Metric, align
+from slurm_gpu.diagnose.metric import Metric
+from slurm_gpu.diagnose.series import Course, align
 from slurm_gpu.records import DeviceFacts, Live, LiveDevice
 from tests.database.samples import queued
 from tests.diagnose.training import START_S, Training

@@ -4,7 +4,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from slurm_gpu.diagnose.series import Course, Metric, align
+from slurm_gpu.diagnose.metric import Metric
+from slurm_gpu.diagnose.series import Course, align
 from tests.diagnose.training import START_S, Training
 
 SEEDS = range(3)

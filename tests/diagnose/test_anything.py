@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_gpu.diagnose.judge import diagnose
-from slurm_gpu.diagnose.series import HOST_METRICS, Course, HostCourse, Metric, Worker, align
+from slurm_gpu.diagnose.metric import HOST_METRICS, Metric
+from slurm_gpu.diagnose.series import Course, HostCourse, Worker, align
 from slurm_gpu.diagnose.verdict import Cause
 from slurm_gpu.records import Event
 from tests.examples import examples

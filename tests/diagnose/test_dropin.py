@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.cli.stepsfile import timings_of
-from slurm_gpu.diagnose.series import Course, Metric, Worker, align
+from slurm_gpu.diagnose.metric import Metric
+from slurm_gpu.diagnose.series import Course, Worker, align
 from slurm_gpu.diagnose.steps import judge_steps
 from slurm_gpu.diagnose.verdict import Cause
 from slurm_gpu.errors import UsageError

@@ -7,8 +7,9 @@ import pytest
 
 from slurm_gpu.diagnose.case import Rules
 from slurm_gpu.diagnose.judge import diagnose
+from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.peers import groups_given
-from slurm_gpu.diagnose.series import Metric, Worker, align, course_of_timeline
+from slurm_gpu.diagnose.series import Worker, align, course_of_timeline
 from slurm_gpu.diagnose.verdict import Cause
 from slurm_gpu.records import Timeline
 from slurm_gpu.records.timeline import level as byte_of

@@ -3,7 +3,7 @@
 import pytest
 
 from slurm_gpu.diagnose.judge import diagnose, sharpened
-from slurm_gpu.diagnose.series import Metric
+from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.steps import judge_steps, read_steps
 from slurm_gpu.diagnose.verdict import Cause
 from tests.diagnose.faults import SEEDS, a_slow_clock, as_series, culprits, in_steps_of

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.peers import groups_given, infer_groups
-from slurm_gpu.diagnose.series import Metric, Series, Worker
+from slurm_gpu.diagnose.series import Series, Worker
 
 
 def a_series(**levels):

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.series import (
     MAX_BINS,
     Course,
     HostCourse,
-    Metric,
     Worker,
     align,
     course_of_timeline,

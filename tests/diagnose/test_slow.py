@@ -3,7 +3,7 @@
 import pytest
 
 from slurm_gpu.diagnose.judge import diagnose
-from slurm_gpu.diagnose.series import Metric
+from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.verdict import Cause
 from slurm_gpu.records import Event
 from tests.diagnose.faults import SEEDS, a_hang, a_slow_clock, as_series, culprits

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from slurm_gpu.diagnose.judge import diagnose
-from slurm_gpu.diagnose.series import HostCourse, Metric
+from slurm_gpu.diagnose.metric import Metric
+from slurm_gpu.diagnose.series import HostCourse
 from slurm_gpu.diagnose.verdict import Cause
 from tests.diagnose.faults import SEEDS, as_series, culprits
 from tests.diagnose.training import START_S, Training

@@ -3,8 +3,8 @@
 import pytest
 
 from slurm_gpu.diagnose.judge import diagnose
+from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.peers import groups_given
-from slurm_gpu.diagnose.series import Metric
 from slurm_gpu.diagnose.verdict import Cause
 from tests.diagnose.faults import SEEDS, culprits
 from tests.diagnose.training import START_S, Training

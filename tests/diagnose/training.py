@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from slurm_gpu.diagnose.series import Course, Metric, Series, Worker, align
+from slurm_gpu.diagnose.metric import Metric
+from slurm_gpu.diagnose.series import Course, Series, Worker, align
 
 START_S = 1_795_000_000.0
 EVERYTHING = (

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from slurm_gpu.database.results import DeviceTimeline, NodeWindow, Run
+from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.peers import Groups, Layout, groups_given
 from slurm_gpu.diagnose.series import (
     BAD_THROTTLES,
     Course,
-    Metric,
     Series,
     Worker,
     align,

@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_gpu.diagnose.changes import segments
+from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.robust import Matrix, median, quantile
-from slurm_gpu.diagnose.series import Metric
 from slurm_gpu.reports.diagnosed.heat import scale
 from slurm_gpu.reports.diagnosed.look import Look, Sight
+from slurm_gpu.reports.diagnosed.style import GROUP_TONES, NAMED_TONES
 from slurm_gpu.reports.diagnosed.timeaxis import axis_element, time_lines
-from slurm_gpu.reports.diagnosed.words import GROUP_TONES, NAMED_TONES, TITLES, shown
+from slurm_gpu.reports.diagnosed.words import TITLES, shown
 from slurm_gpu.reports.page.markup import append, element
-from slurm_gpu.reports.page.palette import series_tone
 
 MOST_LINES = len(NAMED_TONES)
 _MOST_CHANGES = 8
@@ -170,17 +170,6 @@ def _spoken(sight: Sight, metric: Metric, middle: Matrix) -> str:
     known = middle[np.isfinite(middle)]
     level = shown(metric, float(np.median(known))) if known.size else "nothing told"
     return f"{TITLES[metric]}: the middle of {sight.n_rows} GPUs, mostly {level}"
-
-
-def line_rules() -> str:
-    """CSS of the lines: of groups, and of those that are drawn by themselves."""
-    tones = [(f"group-{place}", tone) for place, tone in enumerate(GROUP_TONES)]
-    tones += [(f"line-{place}", tone) for place, tone in enumerate(NAMED_TONES)]
-    return "".join(
-        f".{name}{{stroke:var(--{series_tone(tone)})}}.swatch.{name}{{background:var(--{series_tone(tone)})}}"
-        f".course .on-{name}{{fill:var(--{series_tone(tone)})}}"
-        for name, tone in tones
-    )
 
 
 def _groups(look: Look, sight: Sight) -> list[tuple[str, NDArray[np.bool_]]]:

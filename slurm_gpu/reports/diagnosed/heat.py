@@ -8,15 +8,15 @@ from xml.etree.ElementTree import Element
 import numpy as np
 from numpy.typing import NDArray
 
+from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.robust import Matrix, median, quantile
-from slurm_gpu.diagnose.series import Metric
 from slurm_gpu.reports.diagnosed.look import Look, Sight
 from slurm_gpu.reports.diagnosed.raster import N_LEVELS, Colour, diverging, picture, sequential
+from slurm_gpu.reports.diagnosed.style import VIEWS
 from slurm_gpu.reports.diagnosed.timeaxis import axis_element, time_lines
 from slurm_gpu.reports.diagnosed.words import BYTES, TITLES, group_tone, metric_of, shown
 from slurm_gpu.reports.page.markup import append, element
 
-VIEWS = ("measured", "peers")
 _PEERS_REACH = 0.3
 """Relative difference to peers that has the full colour."""
 _LEAST_REACH = 0.1
@@ -51,25 +51,6 @@ def heat_section(look: Look, sight: Sight) -> Element:
         box,
         element("ul", {"class": "notes"}, *(element("li", None, note) for note in notes)),
     )
-
-
-def choice_rules(sight: Sight) -> str:
-    """CSS by which the chosen metric and view are seen: of our own names alone."""
-    rules = []
-    for metric in sight.values:
-        rules += [
-            f"#m-{metric}:checked~#v-{view}:checked~.heat .p-{metric}.v-{view}{{display:block}}"
-            for view in VIEWS
-        ]
-    for name in [f"m-{metric}" for metric in sight.values] + [f"v-{view}" for view in VIEWS]:
-        rules.append(
-            f"#{name}:checked~.pills [for={name}]{{background:var(--accent);border-color:var(--accent);"
-            "color:var(--surface)}"
-        )
-        rules.append(
-            f"#{name}:focus-visible~.pills [for={name}]{{outline:2px solid var(--ink);outline-offset:2px}}"
-        )
-    return "".join(rules)
 
 
 def scale(sight: Sight, metric: Metric) -> tuple[float, float]:

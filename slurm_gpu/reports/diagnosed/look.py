@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_gpu.diagnose.case import Case
+from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.robust import Matrix, smooth
-from slurm_gpu.diagnose.series import Metric, Worker
+from slurm_gpu.diagnose.series import Worker
 from slurm_gpu.diagnose.verdict import Verdict
 
 MOST_ROWS = 256

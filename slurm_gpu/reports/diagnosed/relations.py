@@ -8,11 +8,11 @@ import numpy as np
 
 from slurm_gpu.diagnose.robust import Matrix, median
 from slurm_gpu.reports.diagnosed.look import Sight
+from slurm_gpu.reports.diagnosed.style import SHADES
 from slurm_gpu.reports.diagnosed.words import TITLES
 from slurm_gpu.reports.page.markup import append, element
 
 _LEAST_PAIRS = 12
-_SHADES = 8
 _STEADY = 1e-4
 """What varies less than rounding does goes together with nothing."""
 
@@ -59,21 +59,12 @@ def relations_section(sight: Sight) -> Element | None:
     )
 
 
-def shade_rules() -> str:
-    """CSS of the cells: orange together, blue opposite."""
-    return "".join(
-        f".c{sign}{shade}{{background:color-mix(in srgb,var(--{tone}) {shade * 80 // _SHADES}%,transparent)}}"
-        for sign, tone in (("p", "s1"), ("m", "s0"))
-        for shade in range(1, _SHADES + 1)
-    )
-
-
 def _cell(value: float, is_same: bool) -> Element:
     if is_same:
         return element("td", {"class": "same"})
     if np.isnan(value):
         return element("td", {"class": "none"}, "–")
-    shade = round(abs(value) * _SHADES)
+    shade = round(abs(value) * SHADES)
     text = f"{value:.1f}".replace("-", "−") if round(abs(value), 1) else "0"
     return element("td", {"class": f"c{'p' if value > 0 else 'm'}{shade}"} if shade else {}, text)
 

@@ -8,8 +8,9 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 
+from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.robust import Matrix, median, middle
-from slurm_gpu.diagnose.series import Metric, Worker
+from slurm_gpu.diagnose.series import Worker
 from slurm_gpu.reports.diagnosed.look import Look, Sight
 from slurm_gpu.reports.diagnosed.words import TITLES, group_tone, shown
 from slurm_gpu.reports.page.markup import append, element

@@ -6,8 +6,9 @@ import datetime as dt
 import math
 from zoneinfo import ZoneInfo
 
-from slurm_gpu.diagnose.series import Metric
+from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.signals import Signal
+from slurm_gpu.reports.diagnosed.style import GROUP_TONES
 from slurm_gpu.reports.page.palette import series_tone
 
 TITLES = {
@@ -27,9 +28,6 @@ TITLES = {
 }
 BYTES = (Metric.NETWORK, Metric.INFINIBAND)
 """Those in bytes/s; all others are fractions."""
-GROUP_TONES = (0, 2, 6, 8)
-NAMED_TONES = (1, 3, 4, 5)
-"""Of those that are drawn by themselves: none is a group's."""
 _OF_SIGNALS = {
     Signal.BUSY.value: Metric.SM_ACTIVE,
     Signal.WORK.value: Metric.TENSOR,

@@ -9,7 +9,7 @@ from xml.etree.ElementTree import Element, tostring
 from slurm_gpu.reports.page.plaintext import visible
 
 Child = Element | str | None
-_VOID, _RAW = ("meta", "img", "input"), ("script", "style")
+_VOID, _RAW = ("meta", "link", "img", "input"), ("script", "style")
 SVG_NAMESPACE = "http://www.w3.org/2000/svg"
 
 

@@ -11,7 +11,8 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from slurm_gpu.diagnose.series import Metric, Worker
+from slurm_gpu.diagnose.metric import Metric
+from slurm_gpu.diagnose.series import Worker
 from slurm_gpu.diagnose.verdict import Cause
 from slurm_gpu.reports.diagnosed.document import diagnosis_html
 from slurm_gpu.reports.diagnosed.heat import against_peers
