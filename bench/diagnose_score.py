@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -63,6 +64,7 @@ def named_right(case: Case, verdict: Verdict) -> bool:
     for role in verdict.roles:
         members = verdict.groups.get(role, (role,))
         roles |= {by_name[member] for member in members if member in by_name}
+        roles |= {int(member[5:]) for member in members if re.fullmatch("rank [0-9]+", member)}
     truth = set(fault.culprits)
     named = workers | roles or set(np.flatnonzero(np.isin(node, list(nodes))).tolist())
     its_nodes = set(node[list(truth)].tolist())

@@ -32,8 +32,9 @@ LEAST_LOSS = 0.03
 _SLOW_RATIO = 1.04
 _SLOW_Z = 6.0
 _LEAST_SIGMA = 0.006
-_SEQUENCE_CV = 0.08
-_SEQUENCE_CORRELATION = 0.5
+_SEQUENCE_CV, _SEQUENCE_CORRELATION = 0.08, 0.5
+_LITTLE_CV, _LITTLE_CORRELATION = 0.045, 0.9
+"""Where microbatches differ by little more than they always do: nearly all of it must be what is in them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +125,7 @@ def judge_steps(steps: Steps) -> Verdict:
     base = Verdict(cause=Cause.HEALTHY, confidence=0.9, coverage=told, groups_by="stages of the step timings")
     found = [
         (_lost(usual, cost / ratio[:, :, None, None]), _worker(ratio, steps)),
+        (_lost(usual, cost / _of_replicas(ratio)[:, None, None, None]), _replica(ratio, steps)),
         (_lost(usual, cost * (stage.mean() / stage)[None, :, None, None]), _stage(stage)),
         (_lost(usual, _evened(cost, levels)), _sequence(steps)),
     ]
@@ -188,6 +190,34 @@ def _worker(ratio: Matrix, steps: Steps) -> Verdict | None:
     )
 
 
+def _of_replicas(ratio: Matrix) -> Matrix:
+    """How many times as long each replica takes as the usual one, or, of two, as the faster one."""
+    own = median(ratio)
+    return np.asarray(own / (np.median(own) if len(own) > 2 else own.min()))
+
+
+def _replica(ratio: Matrix, steps: Steps) -> Verdict | None:
+    """Replicas of which all stages take longer, by the same: they have more to do. A slow GPU is of one."""
+    n_replicas, n_stages = ratio.shape
+    if n_replicas < 2 or n_stages < 2:
+        return None
+    times = _of_replicas(ratio)
+    within = MAD_TO_SIGMA * median(np.abs(ratio - median(ratio)[:, None]))
+    more = (times > _SLOW_RATIO) & (times - 1.0 > _SLOW_Z * np.maximum(within, _LEAST_SIGMA / 2))
+    if not more.any() or 2 * more.sum() > n_replicas:
+        return None
+    names = tuple(f"replica {replica}" for replica in np.flatnonzero(more))
+    most = float(times[more].max())
+    text = f"all {n_stages} stages of {', '.join(names[:4])} take up to {most:.2f} times as long as others'"
+    return Verdict(
+        cause=Cause.IMBALANCE,
+        kind="replica",
+        roles=tuple(f"rank {rank}" for rank in steps.ranks[more].ravel() if rank >= 0),
+        confidence=0.8,
+        evidence=(Evidence(text=text, metric="compute_s", value=most, expected=1.0),),
+    )
+
+
 def _stage(stage: Matrix) -> Verdict | None:
     """The stage that has most to do, in a pipeline of several."""
     if len(stage) < 2:
@@ -210,7 +240,8 @@ def _sequence(steps: Steps) -> Verdict | None:
     forward, backward = _residuals(steps.forward), _residuals(steps.backward)
     spread = _spread(forward)
     correlation = _correlation(forward, backward)
-    if spread < _SEQUENCE_CV or not correlation >= _SEQUENCE_CORRELATION:
+    much = spread >= _SEQUENCE_CV and correlation >= _SEQUENCE_CORRELATION
+    if not (much or (spread >= _LITTLE_CV and correlation >= _LITTLE_CORRELATION)):
         return None
     evidence = [
         Evidence(

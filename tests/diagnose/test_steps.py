@@ -74,6 +74,22 @@ def test_a_worker_that_is_slow_in_each_step_is_named(slowdown):
     assert verdict.evidence[0].value == pytest.approx(slowdown, abs=0.02)
 
 
+@pytest.mark.parametrize(("replicas", "times"), [(2, 1.07), (2, 1.5), (8, 1.3)])
+def test_a_replica_that_takes_longer_in_all_its_stages_has_more_to_do(replicas, times):
+    forward, backward = a_training(replicas=replicas)
+    forward[1] *= times
+    backward[1] *= times
+    verdict = judged(forward, backward)
+    assert (verdict.cause, verdict.kind, verdict.culprits) == (Cause.IMBALANCE, "replica", ())
+    assert verdict.roles == tuple(f"rank {stage * replicas + 1}" for stage in range(4))
+
+
+def test_sequences_that_differ_little_are_told_where_forward_and_backward_agree():
+    forward, backward = a_training(replicas=8, stages=2, micro=2, noise=0.005)
+    length = np.random.default_rng(2).lognormal(0, 0.065, (8, 1, 12, 2))
+    assert judged(forward * length, backward * length).kind == "sequence"
+
+
 def test_the_what_if_says_what_a_step_would_take():
     forward, backward = a_training(noise=0.0)
     forward[:, 3] *= 2
