@@ -163,6 +163,11 @@ def deviation(
             change, sure = _changed(ratios, int(row), members, inside[row], kind, float(errors[row]))
             if abs(sure) > abs(z[row]) and sure * level[row] > 0:
                 level[row], z[row] = change, sure
+            if not _lasts(own_part[row] - centre, float(level[row])):
+                z[row] = 0.0
+            elif kind.ratio and (usual := _wander(ratios[members], int(first[row]), int(stop[row]))) > 0:
+                least = max(spread, kind.differs_by)
+                z[row] *= least / np.hypot(least, usual)
     return Deviation(
         signal=signal,
         level=level,
@@ -172,6 +177,31 @@ def deviation(
         own=median(np.where(inside, rows, np.nan)),
         ratios=ratios,
     )
+
+
+def _lasts(part: Matrix, level: float) -> bool:
+    """Whether it is so for as many blocks as are asked for, and not in the middle of fewer alone."""
+    with np.errstate(invalid="ignore"):
+        return int((part * np.sign(level) >= 0.5 * abs(level)).sum()) >= LEAST_BLOCKS
+
+
+def _wander(ratios: Matrix, first: int, stop: int) -> float:
+    """How far peers strayed from their own places for as long before: a standard deviation; 0 if untold.
+
+    Where a reading holds about a step, who reads when has more of it for minutes, and then less.
+    """
+    n = stop - first
+    if first < 2 * n:
+        return 0.0
+    past = ratios[:, :first] - median(ratios[:, :first])[:, None]
+    good = np.isfinite(past)
+    sums = np.cumsum(np.pad(np.where(good, past, 0.0), ((0, 0), (1, 0))), axis=1)
+    counts = np.cumsum(np.pad(good, ((0, 0), (1, 0))), axis=1)
+    number = counts[:, n:] - counts[:, :-n]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        means = np.where(number >= 0.5 * n, (sums[:, n:] - sums[:, :-n]) / number, np.nan)
+    strayed = float(quantile(np.abs(means).reshape(1, -1), 0.9)[0])
+    return strayed / 1.645 if np.isfinite(strayed) else 0.0
 
 
 def _mean(rows: Matrix) -> Matrix:

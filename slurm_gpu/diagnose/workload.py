@@ -7,7 +7,8 @@ import numpy as np
 from slurm_gpu.diagnose.case import Case
 from slurm_gpu.diagnose.hardware import LEAST_BUSY
 from slurm_gpu.diagnose.metric import Metric
-from slurm_gpu.diagnose.robust import Matrix, median, middle, sigma
+from slurm_gpu.diagnose.phases import held_s
+from slurm_gpu.diagnose.robust import Matrix, median, middle, sigma, smooth
 from slurm_gpu.diagnose.signals import Signal
 from slurm_gpu.diagnose.verdict import Cause, Evidence, Verdict
 
@@ -21,6 +22,12 @@ _STAGE_SPREADS = 4.0
 _SEQUENCE_SPREAD = 0.03
 """Microbatches of one length take 2 to 3 % more or less, of which a mean over seconds shows a part."""
 _SEQUENCE_CORRELATION = 0.8
+_SEQUENCE_SPREAD_OF_POWER = 0.016
+"""GPUs that do alike keep their places among each other to a per cent, in means over ten seconds."""
+_READING_S = 10.0
+_BUSY_ALL_THE_TIME = 0.95
+_LATER, _LASTING = 4, 0.3
+"""Readings: what is still there then does not come from what one step or the next holds."""
 
 
 def heavier(case: Case) -> Verdict | None:
@@ -103,7 +110,7 @@ def sequences(case: Case) -> Verdict | None:
     """
     busy, tensor = case.series.get(Metric.SM_ACTIVE), case.series.get(Metric.TENSOR)
     if busy is None or tensor is None:
-        return None
+        return _sequences_by_power(case)
     one, other = (_own_course(case, matrix) for matrix in (busy, tensor))
     both = np.isfinite(one) & np.isfinite(other)
     if both.sum() < 100:
@@ -130,6 +137,35 @@ def sequences(case: Case) -> Verdict | None:
             ),
         ),
     )
+
+
+def _sequences_by_power(case: Case) -> Verdict | None:
+    """Without SM activity: power, of which who waits takes half, and which is steady on GPUs that do alike.
+
+    Each reading differs, and by itself: temperature and loaders that are behind come and go slowly.
+    """
+    power, util = case.series.get(Metric.POWER), case.job(Signal.UTIL)
+    if power is None or util is None or not middle(util) >= _BUSY_ALL_THE_TIME:
+        return None
+    n = max(1, round(max(_READING_S, held_s(case.series)) / case.series.width_s))
+    own = smooth(_own_course(case, power), n)
+    own = own - median(own)[:, None]
+    spread = middle(np.array([sigma(row) for row in own]))
+    later = own[:, _LATER:] * own[:, :-_LATER]
+    both = np.isfinite(later)
+    if both.sum() < 100 or not spread >= _SEQUENCE_SPREAD_OF_POWER:
+        return None
+    lasting = float(later[both].mean() / (own[np.isfinite(own)] ** 2).mean())
+    if abs(lasting) > _LASTING:
+        return None
+    text = f"the power of each varies by {spread:.1%}, for itself and in each reading, while all are busy"
+    verdict = case.verdict(
+        Cause.IMBALANCE,
+        0.55,
+        kind="sequence",
+        evidence=(Evidence(text=text, metric="power", value=spread, expected=0.01),),
+    )
+    return verdict.limited("without SM activity it is told by power alone", most=0.55)
 
 
 def _own_course(case: Case, matrix: Matrix) -> Matrix:

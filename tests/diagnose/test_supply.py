@@ -5,6 +5,7 @@ import pytest
 
 from slurm_gpu.diagnose.judge import diagnose
 from slurm_gpu.diagnose.metric import Metric
+from slurm_gpu.diagnose.peers import groups_given
 from slurm_gpu.diagnose.series import HostCourse
 from slurm_gpu.diagnose.verdict import Cause
 from tests.diagnose.faults import SEEDS, as_series, culprits
@@ -105,4 +106,60 @@ class TestSupply:
         values = training.values()
         for metric in (Metric.NVLINK, Metric.PCIE):
             values[metric][:, training.at(5) :] *= 0.5  # the batch grew: a step lasts twice as long
+        assert diagnose(as_series(training, values)).cause is Cause.HEALTHY
+
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_an_evaluation_is_not_how_it_trained_before(self, seed):
+        training = Training(seed=seed)
+        evaluates = slice(training.at(2), training.at(3))
+        training.talk[:, evaluates] = 0.02
+        assert diagnose(training.series()).cause is Cause.HEALTHY
+        training.talk[:, training.at(5) :] *= 1.6
+        verdict = diagnose(training.series())
+        assert (verdict.cause, culprits(verdict)) == (Cause.COMMUNICATION, [])
+        assert verdict.since_s == pytest.approx(START_S + 300, abs=30)
+
+    def test_what_is_late_now_more_now_less_comes_from_outside(self):
+        training = Training(n=16)
+        late = training.random.gamma(1.0, 0.1, training.n_bins // 15).repeat(15)
+        training.fetch[:] = late
+        verdict = diagnose(training.series())
+        assert (verdict.cause, verdict.kind, culprits(verdict)) == (Cause.STARVATION, "all", [])
+
+    def test_gaps_between_kernels_that_are_always_the_same_are_how_it_is(self):
+        training = Training(n=16)
+        training.fetch[:] = 0.06
+        assert diagnose(training.series()).cause is Cause.HEALTHY
+
+    def test_a_node_that_fell_back_to_sockets_is_told_where_a_stage_is_a_node(self):
+        training = Training(n=32)
+        hosts = [
+            HostCourse(
+                node=f"n{i + 1}",
+                start_s=START_S,
+                width_s=10.0,
+                values={
+                    Metric.INFINIBAND: np.full(60, 0.0 if i == 2 else 2e9),
+                    Metric.NETWORK: np.full(60, 2.1e9 if i == 2 else 1e8),
+                },
+            )
+            for i in range(4)
+        ]
+        verdict = diagnose(training.series(hosts=hosts), groups=groups_given("pp=4", 32))
+        assert (verdict.cause, verdict.nodes) == (Cause.COMMUNICATION, ("n3",))
+
+    @pytest.mark.parametrize(("own", "cause"), [(1.0, Cause.COMMUNICATION), (0.92, Cause.SLOW)])
+    def test_without_activity_the_one_that_changed_with_all_is_whom_they_wait_for(self, own, cause):
+        training = Training(told=OLDER)
+        training.talk[:, training.at(5) :] = 0.6
+        values = training.values()
+        values[Metric.POWER][5, training.at(5) :] *= own
+        verdict = diagnose(as_series(training, values))
+        assert (verdict.cause, culprits(verdict)) == (cause, [5] if cause is Cause.SLOW else [])
+        assert verdict.suspect
+
+    def test_one_short_pause_of_some_is_no_starvation(self):
+        training = Training(n=16, n_bins=200)
+        values = training.values()
+        values[Metric.UTIL][[4, 7], 162:168] = 0.0
         assert diagnose(as_series(training, values)).cause is Cause.HEALTHY

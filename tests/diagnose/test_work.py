@@ -1,12 +1,13 @@
 """Who has more to do is told, and accused of nothing."""
 
+import numpy as np
 import pytest
 
 from slurm_gpu.diagnose.judge import diagnose
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.peers import groups_given
 from slurm_gpu.diagnose.verdict import Cause
-from tests.diagnose.faults import SEEDS, culprits
+from tests.diagnose.faults import SEEDS, as_series, culprits
 from tests.diagnose.training import START_S, Training
 
 OLDER = (Metric.UTIL, Metric.MEM_USED, Metric.POWER, Metric.SM_CLOCK, Metric.NVLINK, Metric.PCIE)
@@ -71,3 +72,18 @@ class TestImbalance:
         training = Training(n=32, told=OLDER)
         training.work[24:] *= 1.03
         assert diagnose(training.series(), groups=groups_given("pp=4", 32)).cause is Cause.HEALTHY
+
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_without_activity_sequences_are_told_by_power_and_only_suspected(self, seed):
+        training = Training(seed=seed, told=OLDER)
+        training.work *= np.repeat(1 + training.random.pareto(4, (16, 60)), 10, axis=1)
+        verdict = diagnose(training.series())
+        assert (verdict.cause, verdict.kind, culprits(verdict)) == (Cause.IMBALANCE, "sequence", [])
+        assert verdict.suspect
+
+    def test_power_that_comes_and_goes_slowly_is_no_sequence(self):
+        training = Training(told=OLDER)
+        values = training.values()
+        waves = np.sin(np.arange(600) / 40 + training.random.uniform(0, 6.3, (16, 1)))
+        values[Metric.POWER] *= 1 + 0.04 * waves
+        assert diagnose(as_series(training, values)).cause is Cause.HEALTHY
