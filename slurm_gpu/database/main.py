@@ -35,6 +35,7 @@ from slurm_gpu.database.upgrading import make_ready
 from slurm_gpu.database.verdicts.thread import watching
 from slurm_gpu.database.workers import FarImport, Workers
 from slurm_gpu.errors import DatabaseError, exit_code_of
+from slurm_gpu.heap import giving_back
 from slurm_gpu.notify import Notifier
 from slurm_gpu.slurm.connect import connect
 
@@ -104,7 +105,7 @@ def _run(options: argparse.Namespace) -> None:
         _end_at_last()
 
     beat = pulse.beat if notifier.listens else None
-    with watching(services):
+    with watching(services), giving_back():
         if isinstance(importing, ImportThread):
             with importing.going_on(answering.is_behind):
                 serve(answering, hatch, sockets, stopping, beat)

@@ -50,6 +50,7 @@ from slurm_gpu.database.workerwords import (
     packed,
 )
 from slurm_gpu.database.workerwords import Rejections as RejectedKinds
+from slurm_gpu.heap import giving_back
 from slurm_gpu.records import Live
 from slurm_gpu.slurm.connect import connect
 
@@ -210,7 +211,8 @@ def main() -> None:
     assert isinstance(order, Beginning)
     log_to_stderr(for_people=order.for_people)
     tune_python()
-    asyncio.run(_work(connection, order))
+    with giving_back():
+        asyncio.run(_work(connection, order))
     # Threads that wait for Slurm or the database hold up nothing: what they have not committed is done again.
     os._exit(0)
 

@@ -18,6 +18,7 @@ from slurm_gpu.config import load_config
 from slurm_gpu.daemonlog import log_to_stderr
 from slurm_gpu.database.client import DatabaseClient
 from slurm_gpu.errors import OutsideError, UsageError, exit_code_of
+from slurm_gpu.heap import giving_back
 from slurm_gpu.monitor.app import make_app
 from slurm_gpu.monitor.board import Board
 from slurm_gpu.monitor.poller import Poller
@@ -92,7 +93,8 @@ def _run(options: argparse.Namespace) -> None:
     notifier.ready()
     beat = _beat(notifier, poller, board, clock) if notifier.listens else None
     app = sign_in.guarded(make_app(Site(board, viewer_of, connect, clock), sign_in.routes()))
-    asyncio.run(serve(app, listener, stopping, beat))
+    with giving_back():
+        asyncio.run(serve(app, listener, stopping, beat))
     sign_in.close()
     log.info("stopped")
 

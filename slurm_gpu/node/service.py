@@ -16,10 +16,10 @@ from slurm_gpu import __version__, munge
 from slurm_gpu.clock import Clock
 from slurm_gpu.config import SiteConfig
 from slurm_gpu.errors import OutsideError, SlurmGpuError
+from slurm_gpu.heap import Heap
 from slurm_gpu.node.application.rules import NO_RULES, Rules, load_rules, rules_path
 from slurm_gpu.node.daemon import Node
 from slurm_gpu.node.gpu.readerprocess import START_DEADLINE_S, START_WAIT_S, ReaderProcess
-from slurm_gpu.node.heap import Heap
 from slurm_gpu.node.held.gres import WAIT_S, GresOrder
 from slurm_gpu.node.held.hooks import HookDirectory, HookEvents
 from slurm_gpu.node.held.slurmd import DEADLINE_S

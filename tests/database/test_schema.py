@@ -1,6 +1,8 @@
 import json
+import ssl
 import stat
 from pathlib import Path
+from typing import Any
 
 import alembic.command
 import pytest
@@ -16,6 +18,7 @@ from slurm_gpu.database.reconcile import reconcile
 from slurm_gpu.database.schema import device, metadata, run, run_device
 from slurm_gpu.database.store import read_record
 from slurm_gpu.database.upgrading import upgrade_database
+from slurm_gpu.errors import DatabaseError
 from slurm_gpu.records import DeviceFacts, Mean
 from tests.database.samples import gpu, record, row
 
@@ -114,3 +117,27 @@ def test_sqlite_is_made_in_a_private_folder(tmp_path: Path) -> None:
 def test_an_url_that_cannot_be_used_says_what_would_be_right(url: str) -> None:
     with pytest.raises(UnusableDatabaseError, match="url: "):
         Database(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "reads_authorities"),
+    [
+        ("mysql+pymysql://me@localhost/x?unix_socket=/nowhere/mysqld.sock", False),
+        ("mysql+pymysql://me@localhost/x?unix_socket=/nowhere/mysqld.sock&ssl_verify_cert=true", True),
+        ("mysql+pymysql://me@127.0.0.1:1/x", True),
+    ],
+)
+def test_whom_to_trust_over_tls_is_no_matter_on_a_unix_socket(
+    url: str, reads_authorities: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    make = ssl.create_default_context
+
+    def noted(*given: Any, **named: Any) -> ssl.SSLContext:
+        asked.append(given)
+        return make(*given, **named)
+
+    monkeypatch.setattr(ssl, "create_default_context", noted)
+    with pytest.raises(DatabaseError, match="the database does not answer"), Database(url).reading():
+        pass
+    assert bool(asked) is reads_authorities

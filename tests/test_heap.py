@@ -1,17 +1,18 @@
-"""Memory that slurm-gpud needs no more goes back to the system."""
+"""Memory that a daemon needs no more goes back to the system."""
 
 import platform
 import subprocess
 import sys
+import threading
 
 import pytest
 
-from slurm_gpu.node.heap import EVERY_S, Heap
+from slurm_gpu.heap import EVERY_S, Heap, giving_back
 from tests.node.fakes import FakeClock
 
 # Pieces of which some stay, each in a page of its own.
 _HOLES = """
-from slurm_gpu.node.heap import give_back
+from slurm_gpu.heap import give_back
 def own_kib():
     lines = open("/proc/self/status").read().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
@@ -39,3 +40,16 @@ def test_that_is_done_once_a_minute(clock: FakeClock) -> None:
         clock.advance(1)
         heap.tend()
     assert times == [pytest.approx(start_s + n * EVERY_S) for n in range(1, 7)]
+
+
+def test_a_thread_does_it_until_that_is_left() -> None:
+    twice, times = threading.Event(), []
+
+    def give_back() -> None:
+        times.append(threading.current_thread())
+        if len(times) >= 2:
+            twice.set()
+
+    with giving_back(give_back, every_s=0.001):
+        assert twice.wait(timeout=30)
+    assert not any(thread.is_alive() for thread in times)

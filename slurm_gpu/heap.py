@@ -1,0 +1,58 @@
+"""Memory that was freed goes back to the system now and then.
+
+What jobs, looks and requests need comes and goes, and what stays lies in between. So the heap of the C
+library gets more and more holes, though no more of it is in use: of slurm-gpud's 8 MB 4 after ten minutes of
+short jobs, of 72 MB of slurm-gpudbd's 44 after forty threads had waited for MariaDB. By itself it gives back
+only what lies at its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import threading
+from collections.abc import Callable, Iterator
+
+from slurm_gpu.clock import Clock
+
+EVERY_S = 60.0
+
+
+def give_back() -> None:
+    """Where the C library is not glibc, nothing happens."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+class Heap:
+    """Gives back once in EVERY_S, as part of what is done anyway: it is no reason to wake up."""
+
+    def __init__(self, clock: Clock, do: Callable[[], None] = give_back) -> None:
+        self._clock, self._give_back = clock, do
+        self._due_s = clock.monotonic() + EVERY_S
+
+    def tend(self) -> None:
+        """Give back, if it is time to."""
+        now_s = self._clock.monotonic()
+        if now_s >= self._due_s:
+            self._due_s = now_s + EVERY_S
+            self._give_back()
+
+
+@contextlib.contextmanager
+def giving_back(do: Callable[[], None] = give_back, every_s: float = EVERY_S) -> Iterator[None]:
+    """Give back each `every_s` until it is left, in a thread: for who answers others meanwhile."""
+    stop = threading.Event()
+
+    def go_on() -> None:
+        while not stop.wait(every_s):
+            do()
+
+    thread = threading.Thread(target=go_on, name="heap", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
