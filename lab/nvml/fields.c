@@ -26,18 +26,18 @@ static nvmlReturn_t set_ecc(nvmlFieldValue_t *field, const struct world_device *
 }
 
 /* Bytes moved since the driver was loaded. */
-static uint64_t bytes_moved(const struct world_device *device, uint64_t per_s)
+static uint64_t bytes_moved(const struct world_device *device, enum total total, uint64_t per_s)
 {
-    double busy_s = (double)load_busy(index_of(device), world_now()) / 100 / NS_PER_S;
+    double full_s = (double)load_total(index_of(device), world_now(), total) / 100 / NS_PER_S;
 
-    return (uint64_t)(busy_s * (double)per_s);
+    return (uint64_t)(full_s * (double)per_s);
 }
 
 /* In a counter of 64 or 32 bits that wraps. */
 static nvmlReturn_t set_pcie(nvmlFieldValue_t *field, const struct world_device *device, uint64_t per_s,
                              uint64_t offset)
 {
-    uint64_t bytes = bytes_moved(device, per_s) + offset;
+    uint64_t bytes = bytes_moved(device, TOTAL_PCIE, per_s) + offset;
 
     return device->faults.pcie_counter_bits == 32 ? set_int(field, (uint32_t)bytes) : set_long(field, bytes);
 }
@@ -51,7 +51,7 @@ static bool is_link(const struct world_device *device, unsigned int link)
 static nvmlReturn_t set_throughput(nvmlFieldValue_t *field, const struct world_device *device, uint64_t per_s,
                                    uint64_t offset)
 {
-    uint64_t kib = (bytes_moved(device, per_s) + offset) / 1024;
+    uint64_t kib = (bytes_moved(device, TOTAL_NVLINK, per_s) + offset) / 1024;
 
     if (field->scopeId == NVML_SCOPE_ALL_LINKS)
         return set_long(field, kib);
@@ -66,7 +66,7 @@ static nvmlReturn_t set_link_bytes(nvmlFieldValue_t *field, const struct world_d
         return NVML_ERROR_NOT_SUPPORTED;
     if (!is_link(device, field->scopeId))
         return NVML_ERROR_INVALID_ARGUMENT;
-    return set_long(field, (bytes_moved(device, per_s) + offset) / device->nvlink_links);
+    return set_long(field, (bytes_moved(device, TOTAL_NVLINK, per_s) + offset) / device->nvlink_links);
 }
 
 static nvmlReturn_t set_link_fact(nvmlFieldValue_t *field, const struct world_device *device, uint32_t value)
@@ -124,7 +124,7 @@ static nvmlReturn_t read_field(struct world_device *device, nvmlFieldValue_t *fi
         return set_long(field, energy_mj(device));
     case NVML_FI_DEV_POWER_AVERAGE:
     case NVML_FI_DEV_POWER_INSTANT:
-        return set_int(field, power_mw(device, last_tick(device, parts).util_pct));
+        return set_int(field, power_mw(device, last_tick(device, parts).power_pct));
     case NVML_FI_DEV_POWER_CURRENT_LIMIT:
         return set_int(field, device->power_limit_mw);
     case NVML_FI_DEV_PCIE_COUNT_TX_BYTES:

@@ -73,14 +73,14 @@ static const uint64_t *rate_of(unsigned int id, const struct world_device *devic
     switch (id) {
     case NVML_GPM_METRIC_PCIE_TX_PER_SEC: return &device->pcie_tx_bytes_per_s;
     case NVML_GPM_METRIC_PCIE_RX_PER_SEC: return &device->pcie_rx_bytes_per_s;
-    case NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC: return device->nvlink_links ? &device->nvlink_tx_bytes_per_s : NULL;
-    case NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC: return device->nvlink_links ? &device->nvlink_rx_bytes_per_s : NULL;
+    case NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC: return &device->nvlink_tx_bytes_per_s;
+    case NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC: return &device->nvlink_rx_bytes_per_s;
     }
     return NULL;
 }
 
-/* The mean that a metric is; N_TOTALS for the others. */
-static enum total mean_of(unsigned int id)
+/* The mean that a metric is, or that it is a rate of; N_TOTALS for the others. */
+static enum total mean_of(unsigned int id, const struct world_device *device)
 {
     switch (id) {
     case NVML_GPM_METRIC_GRAPHICS_UTIL: return TOTAL_BUSY;
@@ -88,6 +88,10 @@ static enum total mean_of(unsigned int id)
     case NVML_GPM_METRIC_SM_OCCUPANCY: return TOTAL_SM_OCCUPANCY;
     case NVML_GPM_METRIC_ANY_TENSOR_UTIL: return TOTAL_TENSOR;
     case NVML_GPM_METRIC_DRAM_BW_UTIL: return TOTAL_DRAM;
+    case NVML_GPM_METRIC_PCIE_TX_PER_SEC:
+    case NVML_GPM_METRIC_PCIE_RX_PER_SEC: return TOTAL_PCIE;
+    case NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC:
+    case NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC: return device->nvlink_links ? TOTAL_NVLINK : N_TOTALS;
     }
     return N_TOTALS;
 }
@@ -98,14 +102,14 @@ static nvmlReturn_t metric(unsigned int id, uint32_t target, const double mean_p
     const struct world_device *device = &world->devices[instance == NULL ? target : instance->device];
     double of_device = instance == NULL ? 1 : (double)instance->slices / GPU_SLICES;
     const uint64_t *bytes_per_s = rate_of(id, device);
-    enum total total = mean_of(id);
+    enum total total = mean_of(id, device);
 
-    if (total == N_TOTALS && bytes_per_s == NULL)
+    if (total == N_TOTALS)
         return NVML_ERROR_NOT_SUPPORTED;
     if (bytes_per_s == NULL)
         *value = mean_pct[total];
     else
-        *value = (double)*bytes_per_s / MIB * of_device * mean_pct[TOTAL_BUSY] / 100;
+        *value = (double)*bytes_per_s / MIB * of_device * mean_pct[total] / 100;
     return NVML_SUCCESS;
 }
 

@@ -190,6 +190,15 @@ double load_mean(struct part *parts, size_t n, uint64_t from, uint64_t to)
     return total / width;
 }
 
+double load_mean_of(const struct part *parts, size_t n, enum total total)
+{
+    double mean = 0;
+
+    for (size_t i = 0; i < n; i++)
+        mean += weight_of(parts[i].process->target) * parts[i].mean_pct * parts[i].process->factors[total];
+    return mean;
+}
+
 /* Add a target's totals by its weight, of the history that is published at present. */
 static void add_totals(uint32_t target, uint64_t now, double weight, double totals[N_TOTALS])
 {
@@ -237,17 +246,17 @@ void load_device_totals(uint32_t device, uint64_t now, double totals[N_TOTALS])
     sum_totals(device, true, now, totals);
 }
 
-uint64_t load_busy(uint32_t device, uint64_t now)
+uint64_t load_total(uint32_t device, uint64_t now, enum total total)
 {
-    struct world_device *dev = &world->devices[device];
+    uint64_t *told = &world->devices[device].high_pct_ns[total];
     double totals[N_TOTALS];
     uint64_t high, value;
 
     load_device_totals(device, now, totals);
-    value = (uint64_t)totals[TOTAL_BUSY];
-    high = __atomic_load_n(&dev->busy_high_pct_ns, __ATOMIC_RELAXED);
-    while (value > high && !__atomic_compare_exchange_n(&dev->busy_high_pct_ns, &high, value, false,
-                                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+    value = (uint64_t)totals[total];
+    high = __atomic_load_n(told, __ATOMIC_RELAXED);
+    while (value > high &&
+           !__atomic_compare_exchange_n(told, &high, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
         ;
     return value > high ? value : high;
 }

@@ -66,7 +66,7 @@ API nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t handle, unsigned int *powe
     struct part parts[MAX_PROCESSES];
 
     ENTER_DEVICE(nvmlDeviceGetPowerUsage, handle, power);
-    *power = power_mw(device, last_tick(device, parts).util_pct);
+    *power = power_mw(device, last_tick(device, parts).power_pct);
     return NVML_SUCCESS;
 }
 
@@ -81,10 +81,10 @@ uint64_t energy_mj(struct world_device *device)
 {
     uint64_t now = world_now(), high, value;
     double idle_s = now > world->boot_ns ? (double)(now - world->boot_ns) / NS_PER_S : 0;
-    double busy_s = (double)load_busy(index_of(device), now) / 100 / NS_PER_S;
+    double full_s = (double)load_total(index_of(device), now, TOTAL_POWER) / 100 / NS_PER_S;
 
     value = (uint64_t)(idle_s * device->idle_power_mw +
-                       busy_s * (device->power_limit_mw - device->idle_power_mw));
+                       full_s * (device->power_limit_mw - device->idle_power_mw));
     high = __atomic_load_n(&device->energy_high_mj, __ATOMIC_RELAXED);
     while (value > high && !__atomic_compare_exchange_n(&device->energy_high_mj, &high, value, false,
                                                         __ATOMIC_RELAXED, __ATOMIC_RELAXED))
@@ -134,7 +134,8 @@ API nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t handle, int type, unsigned 
     ENTER_DEVICE(nvmlDeviceGetClockInfo, handle, mhz);
     if (type < NVML_CLOCK_GRAPHICS || type > NVML_CLOCK_VIDEO)
         return NVML_ERROR_INVALID_ARGUMENT;
-    *mhz = type == NVML_CLOCK_MEM ? device->memory_clock_mhz : sm_clock_mhz(device, last_tick(device, parts).n_parts);
+    struct tick tick = last_tick(device, parts);
+    *mhz = type == NVML_CLOCK_MEM ? device->memory_clock_mhz : sm_clock_mhz(device, tick.n_parts, tick.clock);
     return NVML_SUCCESS;
 }
 
@@ -150,12 +151,13 @@ API nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t handle, int type, unsign
 static uint64_t clocks_event_reasons(const struct world_device *device)
 {
     struct part parts[MAX_PROCESSES];
-    bool idle = last_tick(device, parts).n_parts == 0;
+    struct tick tick = last_tick(device, parts);
     const struct world_faults *faults = &device->faults;
     uint64_t now = world_now();
     bool injected = now >= faults->reasons_from_ns && (faults->reasons_until_ns == 0 || now < faults->reasons_until_ns);
 
-    return (idle ? NVML_CLOCKS_EVENT_REASON_GPU_IDLE : 0) | (injected ? faults->clocks_event_reasons : 0);
+    return (tick.n_parts == 0 ? NVML_CLOCKS_EVENT_REASON_GPU_IDLE : tick.reasons) |
+           (injected ? faults->clocks_event_reasons : 0);
 }
 
 API nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(nvmlDevice_t handle, unsigned long long *reasons)
@@ -214,6 +216,7 @@ API nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t handle, int counter, u
     now = world_now();
     n = load_device_parts(index_of(device), now - PCIE_WINDOW_NS, now, parts);
     rate = (double)(counter == NVML_PCIE_UTIL_TX_BYTES ? device->pcie_tx_bytes_per_s : device->pcie_rx_bytes_per_s);
-    *kib_per_s = (unsigned int)(rate / 1024 * load_mean(parts, n, now - PCIE_WINDOW_NS, now) / 100);
+    load_mean(parts, n, now - PCIE_WINDOW_NS, now);
+    *kib_per_s = (unsigned int)(rate / 1024 * load_mean_of(parts, n, TOTAL_PCIE) / 100);
     return NVML_SUCCESS;
 }

@@ -18,12 +18,23 @@ static double compute(struct part *parts, size_t n, uint64_t number)
     return load_mean(parts, n, tick_end_ns(number - 1), tick_end_ns(number));
 }
 
+static double smaller(double one, double other)
+{
+    return one < other ? one : other;
+}
+
 struct tick last_tick(const struct world_device *device, struct part parts[MAX_PROCESSES])
 {
     struct tick tick = {.number = tick_at(world_now())};
 
     tick.n_parts = load_device_parts(index_of(device), tick_end_ns(tick.number - 1), tick_end_ns(tick.number), parts);
     tick.util_pct = compute(parts, tick.n_parts, tick.number);
+    tick.power_pct = load_mean_of(parts, tick.n_parts, TOTAL_POWER);
+    tick.clock = 1;
+    for (size_t i = 0; i < tick.n_parts; i++) {
+        tick.clock = smaller(tick.clock, parts[i].process->clock);
+        tick.reasons |= parts[i].process->reasons;
+    }
     return tick;
 }
 
@@ -36,16 +47,18 @@ unsigned int whole_percent(double percent, uint64_t tick)
     return whole < 100 ? whole : 100;
 }
 
-unsigned int power_mw(const struct world_device *device, double util_pct)
+unsigned int power_mw(const struct world_device *device, double power_pct)
 {
     double range = (double)device->power_limit_mw - device->idle_power_mw;
 
-    return device->idle_power_mw + (unsigned int)(range * util_pct / 100 + 0.5);
+    return device->idle_power_mw + (unsigned int)(range * power_pct / 100 + 0.5);
 }
 
-unsigned int sm_clock_mhz(const struct world_device *device, size_t n_processes)
+unsigned int sm_clock_mhz(const struct world_device *device, size_t n_processes, double clock)
 {
-    return n_processes > 0 ? device->max_sm_clock_mhz : device->idle_sm_clock_mhz;
+    unsigned int held = (unsigned int)(device->max_sm_clock_mhz * clock + 0.5);
+
+    return n_processes > 0 && held > device->idle_sm_clock_mhz ? held : device->idle_sm_clock_mhz;
 }
 
 /* The ticks that the ring holds. */
@@ -78,20 +91,23 @@ static bool is_any_unseen(struct range ticks, uint64_t last_seen_us)
 
 static unsigned int sample(const struct world_device *device, int type, struct part *parts, size_t n, uint64_t number)
 {
-    double util_pct = compute(parts, n, number);
+    double util_pct = compute(parts, n, number), clock = 1;
     size_t n_running = 0;
 
     switch (type) {
     case NVML_TOTAL_POWER_SAMPLES:
-        return power_mw(device, util_pct);
+        return power_mw(device, load_mean_of(parts, n, TOTAL_POWER));
     case NVML_GPU_UTILIZATION_SAMPLES:
         return whole_percent(util_pct, number);
     case NVML_MEMORY_UTILIZATION_SAMPLES:
         return whole_percent(util_pct * device->memory_util_factor, number);
     case NVML_PROCESSOR_CLK_SAMPLES:
         for (size_t i = 0; i < n; i++)
-            n_running += parts[i].start_ns < tick_end_ns(number) && parts[i].end_ns > tick_end_ns(number - 1);
-        return sm_clock_mhz(device, n_running);
+            if (parts[i].start_ns < tick_end_ns(number) && parts[i].end_ns > tick_end_ns(number - 1)) {
+                n_running++;
+                clock = smaller(clock, parts[i].process->clock);
+            }
+        return sm_clock_mhz(device, n_running, clock);
     case NVML_MEMORY_CLK_SAMPLES:
         return device->memory_clock_mhz;
     default: /* encoder and decoder are never used */

@@ -10,6 +10,9 @@ struct tick {
     uint64_t number; /* counted from the epoch */
     size_t n_parts;
     double util_pct;
+    double power_pct; /* of the range from idle to the limit */
+    double clock;     /* what is left of the greatest SM clock */
+    uint64_t reasons; /* why */
 };
 
 /* The tick that ended last, with the processes that ran in it. */
@@ -19,9 +22,9 @@ struct tick last_tick(const struct world_device *device, struct part parts[MAX_P
  * ticks is that of the unrounded values: the error of rounding must not hide other errors. */
 unsigned int whole_percent(double percent, uint64_t tick);
 
-unsigned int power_mw(const struct world_device *device, double util_pct);
+unsigned int power_mw(const struct world_device *device, double power_pct);
 
-/* The SM clock is up while any process has a context. */
-unsigned int sm_clock_mhz(const struct world_device *device, size_t n_processes);
+/* The SM clock is up while any process has a context, as far as they leave it. */
+unsigned int sm_clock_mhz(const struct world_device *device, size_t n_processes, double clock);
 
 #endif

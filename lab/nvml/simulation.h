@@ -68,6 +68,9 @@ size_t load_device_parts(uint32_t device, uint64_t from, uint64_t to, struct par
  * processes ask for more than 100 together, each is cut in proportion. */
 double load_mean(struct part *parts, size_t n, uint64_t from, uint64_t to);
 
+/* The mean of any total over what load_mean was last asked of these parts. */
+double load_mean_of(const struct part *parts, size_t n, enum total total);
+
 /* MiB that a process holds at an instant. */
 double part_memory(const struct part *part, uint64_t at);
 
@@ -75,7 +78,7 @@ double part_memory(const struct part *part, uint64_t at);
 void load_totals(uint32_t target, uint64_t now, double totals[N_TOTALS]);
 void load_device_totals(uint32_t device, uint64_t now, double totals[N_TOTALS]);
 
-/* The same of a device's utilisation; never goes back. */
-uint64_t load_busy(uint32_t device, uint64_t now);
+/* One of a device; never goes back. */
+uint64_t load_total(uint32_t device, uint64_t now, enum total total);
 
 #endif

@@ -29,7 +29,7 @@
 #include <stdint.h>
 
 #define WORLD_MAGIC 0x444c524f57555047ull /* "GPUWORLD" */
-#define WORLD_VERSION 6u
+#define WORLD_VERSION 7u
 
 enum {
     MAX_DEVICES = 16,
@@ -49,7 +49,17 @@ enum slot_state { SLOT_FREE = 0, SLOT_ACTIVE = 1 };
 enum samples_fault { SAMPLES_PRESENT = 0, SAMPLES_MISSING = 1, SAMPLES_MISSING_IF_IDLE = 2 };
 
 /* What is integrated over time, in percent × ns. */
-enum total { TOTAL_BUSY, TOTAL_SM_ACTIVE, TOTAL_SM_OCCUPANCY, TOTAL_TENSOR, TOTAL_DRAM, N_TOTALS };
+enum total {
+    TOTAL_BUSY,
+    TOTAL_SM_ACTIVE,
+    TOTAL_SM_OCCUPANCY,
+    TOTAL_TENSOR,
+    TOTAL_DRAM,
+    TOTAL_POWER, /* above idle, of what the limit leaves */
+    TOTAL_PCIE,
+    TOTAL_NVLINK,
+    N_TOTALS
+};
 
 enum { PROCESS_MPS = 1 }; /* flag of a process: it goes through the Multi-Process Service */
 
@@ -111,7 +121,7 @@ struct world_device {
     uint64_t nvlink_tx_bytes_per_s; /* all links together, at 100 % */
     uint64_t nvlink_rx_bytes_per_s;
     double memory_util_factor; /* memory controller's utilisation per utilisation */
-    uint64_t busy_high_pct_ns; /* highest values told so far: counters never go back */
+    uint64_t high_pct_ns[N_TOTALS]; /* highest values told so far: counters never go back */
     uint64_t energy_high_mj;
     uint64_t ecc_corrected_before; /* the driver was loaded last */
     uint64_t ecc_uncorrected_before;
@@ -142,6 +152,8 @@ struct world_process {
     uint64_t start_ticks; /* /proc/PID/stat, field 22; 0 = no such process, never looked for */
     uint64_t end_ns;      /* when it ended or was found gone; 0 = not yet */
     double factors[N_TOTALS]; /* of its share of the utilisation; that of TOTAL_BUSY is 1 */
+    double clock;             /* what is left of the greatest SM clock while it is there */
+    uint64_t reasons;         /* and the clocks event reasons that are told for it */
     struct world_point points[MAX_POINTS];
 };
 
@@ -195,9 +207,9 @@ struct world {
 
 static_assert(sizeof(struct world_point) == 24, "world_point");
 static_assert(sizeof(struct world_faults) == 200, "world_faults");
-static_assert(sizeof(struct world_device) == 496, "world_device");
+static_assert(sizeof(struct world_device) == 552, "world_device");
 static_assert(sizeof(struct world_instance) == 120, "world_instance");
-static_assert(sizeof(struct world_process) == 112 + 24 * MAX_POINTS, "world_process");
+static_assert(sizeof(struct world_process) == 152 + 24 * MAX_POINTS, "world_process");
 static_assert(sizeof(struct world_history) == 8 + 8 * MAX_TARGETS * N_TOTALS, "world_history");
 static_assert(sizeof(struct world_xid) == 24, "world_xid");
 static_assert(sizeof(struct world_call) == 88, "world_call");

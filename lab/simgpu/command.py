@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from .devices import openable, selected, visible
 from .errors import RequestError, WorldError
-from .load import USUAL, Activity, Point
+from .load import FULL, USUAL, Activity, Point
 from .schedule import (
     PROFILES,
     Phase,
@@ -28,6 +28,7 @@ from .schedule import (
     parse_phases,
     parse_ramp,
     parse_seconds,
+    stretches,
     to_points,
 )
 from .sharing import LOOK_S, OUT_OF_MEMORY, Course, SpeedTable, Work, Worker
@@ -53,7 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
-        plan = _Plan(_phases(options), parse_activity(options.activity), options.mps)
+        activity = parse_activity(options.activity)
+        plan = _Plan(_phases(options, activity), activity, options.mps)
         work = _work(options, plan)
         world = World(_world_path())
         devices = selected(_seen(world), options.gpus)
@@ -115,19 +117,19 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _phases(options: argparse.Namespace) -> list[Phase]:
+def _phases(options: argparse.Namespace, activity: Activity) -> list[Phase]:
     if options.phases is not None:
         if options.seconds is not None or options.mem_mib is not None:
             raise RequestError("--phases: says seconds and memory itself, leave out --seconds and --mem-mib")
-        return parse_phases(options.phases)
+        return parse_phases(options.phases, activity)
     seconds = parse_seconds(_DEFAULT_SECONDS if options.seconds is None else options.seconds, "--seconds")
     if options.profile is not None:
         if options.mem_mib is not None:
             raise RequestError("--profile: says the memory itself, leave out --mem-mib")
-        return from_profile(options.profile, seconds)
+        return [replace(phase, activity=activity) for phase in from_profile(options.profile, seconds)]
     util = parse_ramp("0" if options.util is None else options.util, "--util", highest=100)
     memory = parse_ramp("0" if options.mem_mib is None else options.mem_mib, "--mem-mib")
-    return [Phase(seconds, util, memory)]
+    return [Phase(seconds, util, memory, activity)]
 
 
 def _work(options: argparse.Namespace, plan: _Plan) -> Work | None:
@@ -138,6 +140,8 @@ def _work(options: argparse.Namespace, plan: _Plan) -> Work | None:
     path = options.speeds or os.environ.get("SIMGPU_SPEEDS")
     if path is None:
         raise RequestError("--application: name the file of speeds, --speeds or SIMGPU_SPEEDS")
+    if any((phase.activity, phase.footprint) != (plan.activity, FULL) for phase in plan.phases):
+        raise RequestError("--application: its phases have no activity and no footprint of their own")
     return Work(options.application, tuple(plan.phases), SpeedTable.read(Path(path)), plan.activity, plan.mps)
 
 
@@ -180,7 +184,7 @@ def _do(world: World, devices: Sequence[Device], work: Work) -> signal.Signals |
         work,
         os.getpid(),
         _LEAD_NS,
-        lambda points: _truth(device, points, work.activity),
+        lambda points: _truth(device, points, work.phases[0]),
         lambda truth: _write([truth]),
     )
     job_id, restart = job_of_environment(dict(os.environ))
@@ -211,27 +215,43 @@ def _do(world: World, devices: Sequence[Device], work: Work) -> signal.Signals |
 
 def _run(world: World, devices: Sequence[Device], work: _Plan) -> signal.Signals | None:
     """Be what the schedule says until it is over, and return None; or the signal that came first."""
-    slots, points = world.begin(
-        [device.target for device in devices],
-        lambda: to_points(work.phases, time.time_ns() + _LEAD_NS),
-        os.getpid(),
-        activity=work.activity,
-        mps=work.mps,
-    )
-    truths = [_truth(device, points, work.activity) for device in devices]
-    _write(truths)
+    begun: dict[int, ProcessTruth] = {}
+    points: tuple[Point, ...] = ()
+    for phases in stretches(work.phases):
+        slots, points = _begin(world, devices, phases, points[-1].time_ns if points else None, mps=work.mps)
+        begun |= {
+            slot: _truth(device, points, phases[0]) for slot, device in zip(slots, devices, strict=True)
+        }
+    _write(list(begun.values()))
     left_s = max(0.0, (points[-1].time_ns - time.time_ns()) / 1e9)
     received = signal.sigtimedwait(_ENDING, left_s)
-    end_ns = points[-1].time_ns if received is None else time.time_ns()
+    stopped_ns = time.time_ns()
     stopped_by = None if received is None else signal.Signals(received.si_signo)
-    for slot in slots:
+    for slot, truth in begun.items():
+        last_ns = truth.points[-1].time_ns
+        end_ns = last_ns if stopped_by is None else min(last_ns, stopped_ns)
         world.end(slot, end_ns)
-    ended_by = "schedule" if stopped_by is None else stopped_by.name
-    _write([replace(truth, end_ns=end_ns, ended_by=ended_by) for truth in truths])
+        ended_by = "schedule" if stopped_by is None or last_ns <= stopped_ns else stopped_by.name
+        begun[slot] = replace(truth, end_ns=end_ns, ended_by=ended_by)
+    _write(list(begun.values()))
     return stopped_by
 
 
-def _truth(device: Device, points: tuple[Point, ...], activity: Activity) -> ProcessTruth:
+def _begin(
+    world: World, devices: Sequence[Device], phases: Sequence[Phase], start_ns: int | None, *, mps: bool
+) -> tuple[list[int], tuple[Point, ...]]:
+    """Begin a stretch then, or (None) as soon as it is there for readers."""
+    return world.begin(
+        [device.target for device in devices],
+        lambda: to_points(phases, time.time_ns() + _LEAD_NS if start_ns is None else start_ns),
+        os.getpid(),
+        activity=phases[0].activity,
+        footprint=phases[0].footprint,
+        mps=mps,
+    )
+
+
+def _truth(device: Device, points: tuple[Point, ...], how: Phase) -> ProcessTruth:
     job_id, restart = job_of_environment(dict(os.environ))
     return ProcessTruth(
         job_id=job_id,
@@ -241,7 +261,8 @@ def _truth(device: Device, points: tuple[Point, ...], activity: Activity) -> Pro
         memory_mib=device.memory_mib,
         pid=os.getpid(),
         points=points,
-        activity=activity,
+        activity=how.activity,
+        footprint=how.footprint,
     )
 
 

@@ -89,14 +89,16 @@ def wrap(world: World, device: int, *, bits: int = 64, left: int = 10**9) -> Non
         raise RequestError(f"a counter of {bits} bits: must be 32 or 64")
     content = world.content.devices[device]
     faults = _faults(world, device)
-    busy_s = world.busy_pct_ns(device) / 100 / 1e9
+    full_s, pcie_s, nvlink_s = (
+        world.total_pct_ns(device, total) / 100 / 1e9 for total in ("power", "pcie", "nvlink")
+    )
     idle_s = (world.now_ns() - world.content.boot_ns) / 1e9
-    energy_mj = idle_s * content.idle_power_mw + busy_s * (content.power_limit_mw - content.idle_power_mw)
+    energy_mj = idle_s * content.idle_power_mw + full_s * (content.power_limit_mw - content.idle_power_mw)
     faults.pcie_counter_bits = bits
-    faults.pcie_tx_offset = (2**bits - left - int(busy_s * content.pcie_tx_bytes_per_s)) % 2**64
-    faults.pcie_rx_offset = (2**bits - left - int(busy_s * content.pcie_rx_bytes_per_s)) % 2**64
-    faults.nvlink_tx_offset = (2**64 - left - int(busy_s * content.nvlink_tx_bytes_per_s)) % 2**64
-    faults.nvlink_rx_offset = (2**64 - left - int(busy_s * content.nvlink_rx_bytes_per_s)) % 2**64
+    faults.pcie_tx_offset = (2**bits - left - int(pcie_s * content.pcie_tx_bytes_per_s)) % 2**64
+    faults.pcie_rx_offset = (2**bits - left - int(pcie_s * content.pcie_rx_bytes_per_s)) % 2**64
+    faults.nvlink_tx_offset = (2**64 - left - int(nvlink_s * content.nvlink_tx_bytes_per_s)) % 2**64
+    faults.nvlink_rx_offset = (2**64 - left - int(nvlink_s * content.nvlink_rx_bytes_per_s)) % 2**64
     faults.energy_offset_mj = (2**64 - left - int(energy_mj)) % 2**64
 
 

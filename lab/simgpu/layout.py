@@ -6,7 +6,7 @@ import ctypes
 from ctypes import c_char, c_double, c_int64, c_uint32, c_uint64
 
 MAGIC = int.from_bytes(b"GPUWORLD", "little")
-VERSION = 6
+VERSION = 7
 MAX_DEVICES = 16
 MAX_INSTANCES = 56
 MAX_TARGETS = MAX_DEVICES + MAX_INSTANCES
@@ -25,7 +25,7 @@ SAMPLES_PRESENT = 0
 SAMPLES_MISSING = 1
 SAMPLES_MISSING_IF_IDLE = 2
 
-TOTALS = ("busy", "sm_active", "sm_occupancy", "tensor", "dram")
+TOTALS = ("busy", "sm_active", "sm_occupancy", "tensor", "dram", "power", "pcie", "nvlink")
 """What is integrated over time, in the order of ``enum total``."""
 
 PROCESS_MPS = 1
@@ -99,7 +99,7 @@ class DeviceStruct(ctypes.Structure):
         ("nvlink_tx_bytes_per_s", c_uint64),
         ("nvlink_rx_bytes_per_s", c_uint64),
         ("memory_util_factor", c_double),
-        ("busy_high_pct_ns", c_uint64),
+        ("high_pct_ns", c_uint64 * len(TOTALS)),
         ("energy_high_mj", c_uint64),
         ("ecc_corrected_before", c_uint64),
         ("ecc_uncorrected_before", c_uint64),
@@ -136,6 +136,8 @@ class ProcessStruct(ctypes.Structure):
         ("start_ticks", c_uint64),
         ("end_ns", c_uint64),
         ("factors", c_double * len(TOTALS)),
+        ("clock", c_double),
+        ("reasons", c_uint64),
         ("points", PointStruct * MAX_POINTS),
     )
 

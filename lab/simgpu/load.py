@@ -35,6 +35,22 @@ class Activity(NamedTuple):
 USUAL = Activity()
 
 
+class Footprint(NamedTuple):
+    """What else a GPU shows of a process."""
+
+    power: float = 1.0
+    """Drawn above idle, by its share of the utilisation: a factor from 0 to 1, as are both links."""
+    pcie: float = 1.0
+    nvlink: float = 1.0
+    clock: float = 1.0
+    """What is left of the greatest SM clock while it is there; of several processes the least counts."""
+    reasons: int = 0
+    """NVML's clocks event reasons that are told while it is there."""
+
+
+FULL = Footprint()
+
+
 class Part:
     """One process's schedule on a target; from ``end_ns`` on (if given) it counts as nothing."""
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from .errors import RequestError
 from .layout import MAX_POINTS
-from .load import USUAL, Activity, Point
+from .load import FULL, USUAL, Activity, Footprint, Point
 
 Ramp = tuple[float, float]
 """Value at the begin and at the end of a phase."""
@@ -24,17 +25,25 @@ class Phase:
     seconds: float
     util_pct: Ramp = (0.0, 0.0)
     memory_mib: Ramp = (0.0, 0.0)
+    activity: Activity = USUAL
+    footprint: Footprint = FULL
 
     def first(self, seconds: float) -> Phase:
         """Return the first ``seconds`` of this phase."""
         x = seconds / self.seconds
-        return Phase(seconds, _cut(self.util_pct, x), _cut(self.memory_mib, x))
+        util, memory = _cut(self.util_pct, x), _cut(self.memory_mib, x)
+        return replace(self, seconds=seconds, util_pct=util, memory_mib=memory)
 
     def last(self, seconds: float) -> Phase:
         """Return the last ``seconds`` of this phase."""
         x = 1 - seconds / self.seconds
         util, memory = _cut(self.util_pct, x)[1], _cut(self.memory_mib, x)[1]
-        return Phase(seconds, (util, self.util_pct[1]), (memory, self.memory_mib[1]))
+        return replace(
+            self,
+            seconds=seconds,
+            util_pct=(util, self.util_pct[1]),
+            memory_mib=(memory, self.memory_mib[1]),
+        )
 
 
 @dataclass(frozen=True)
@@ -117,22 +126,29 @@ def parse_activity(text: str) -> Activity:
         name, _, value = (piece.strip() for piece in item.partition("="))
         if name not in Activity._fields:
             raise RequestError(f"activity {name!r}: must be one of {', '.join(Activity._fields)}")
-        if not re.fullmatch(_NUMBER, value) or float(value) > 1:
-            raise RequestError(f"activity {item.strip()!r}: must be a factor from 0 to 1, as {name}=0.5")
-        factors[name] = float(value)
+        factors[name] = _parse_factor(value, f"activity {item.strip()!r}", name)
     return USUAL._replace(**factors)
 
 
-def parse_phases(text: str) -> list[Phase]:
-    """Parse ``util=80,mem=4000,s=5; util=0,mem=4000,s=3``; util and mem are 0 where not given."""
-    phases = [_parse_phase(part) for part in text.split(";") if part.strip()]
+def _parse_factor(text: str, what: str, name: str) -> float:
+    if not re.fullmatch(_NUMBER, text) or float(text) > 1:
+        raise RequestError(f"{what}: must be a factor from 0 to 1, as {name}=0.5")
+    return float(text)
+
+
+def parse_phases(text: str, activity: Activity = USUAL) -> list[Phase]:
+    """Parse ``util=80,mem=4000,s=5; util=0,mem=4000,s=3``; util and mem are 0 where not given.
+
+    A phase may have an activity and a footprint of its own: ``util=99,power=0.6,clock=0.7,reasons=0x40,s=9``.
+    """
+    phases = [_parse_phase(part, activity) for part in text.split(";") if part.strip()]
     if not phases:
         raise RequestError(f"phases {text!r}: must have at least one, as 'util=80,mem=4000,s=5'")
     return phases
 
 
-def _parse_phase(text: str) -> Phase:
-    phase = Phase(0)
+def _parse_phase(text: str, activity: Activity) -> Phase:
+    phase = Phase(0, activity=activity)
     for item in text.split(","):
         key, _, value = (piece.strip() for piece in item.partition("="))
         if key == "util":
@@ -141,11 +157,25 @@ def _parse_phase(text: str) -> Phase:
             phase = replace(phase, memory_mib=parse_ramp(value, "mem"))
         elif key == "s":
             phase = replace(phase, seconds=parse_seconds(value, "s"))
+        elif key == "reasons":
+            phase = replace(phase, footprint=phase.footprint._replace(reasons=_parse_reasons(value)))
+        elif key in Activity._fields:
+            phase = replace(phase, activity=phase.activity._replace(**{key: _parse_factor(value, key, key)}))
+        elif key in Footprint._fields:
+            factor = _parse_factor(value, key, key)
+            phase = replace(phase, footprint=Footprint(**{**phase.footprint._asdict(), key: factor}))
         else:
-            raise RequestError(f"phase {text.strip()!r}: unknown key {key!r}; known are util, mem and s")
+            known = ", ".join(("util", "mem", "s", *Activity._fields, *Footprint._fields))
+            raise RequestError(f"phase {text.strip()!r}: unknown key {key!r}; known are {known}")
     if phase.seconds == 0:
         raise RequestError(f"phase {text.strip()!r}: s=SECONDS is missing")
     return phase
+
+
+def _parse_reasons(text: str) -> int:
+    if not re.fullmatch(r"0x[0-9a-fA-F]{1,16}", text):
+        raise RequestError(f"reasons {text!r}: must be NVML's bits in hexadecimal, as 0x40")
+    return int(text, 16)
 
 
 def from_profile(name: str, seconds: float) -> list[Phase]:
@@ -163,6 +193,11 @@ def from_profile(name: str, seconds: float) -> list[Phase]:
             phases.append(phase)
             left -= phase.seconds
         upcoming = profile.cycle
+
+
+def stretches(phases: Sequence[Phase]) -> list[list[Phase]]:
+    """Cut where activity or footprint change: a schedule of points has one of each."""
+    return [list(alike) for _, alike in groupby(phases, lambda phase: (phase.activity, phase.footprint))]
 
 
 def to_points(phases: Sequence[Phase], start_ns: int) -> tuple[Point, ...]:

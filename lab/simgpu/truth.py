@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from .load import USUAL, Activity, Part, Point, integrate
+from .load import FULL, USUAL, Activity, Footprint, Part, Point, integrate
 
 _PREFIX = "simgpu-"
 
@@ -41,6 +41,7 @@ class ProcessTruth:
     ended_by: str | None = None
     """``schedule``, or the name of the signal."""
     activity: Activity = USUAL
+    footprint: Footprint = FULL
 
     def killed_at(self, end_s: float) -> ProcessTruth:
         """Return this with an end at ``end_s`` (epoch seconds) if it has none."""
@@ -95,8 +96,10 @@ def load(directory: Path) -> list[ProcessTruth]:
 
 def _read(path: Path) -> ProcessTruth:
     fields = json.loads(path.read_text())
-    points = tuple(Point(*point) for point in fields["points"])
-    return ProcessTruth(**{**fields, "points": points, "activity": Activity(*fields["activity"])})
+    fields["points"] = tuple(Point(*point) for point in fields["points"])
+    fields["activity"] = Activity(*fields["activity"])
+    fields["footprint"] = Footprint(*fields["footprint"])
+    return ProcessTruth(**fields)
 
 
 def usage(
@@ -141,7 +144,7 @@ def usage(
         mem_used_frac=sum(whole.memory[index] for index in own) / memory,
         device_util_pct=whole.busy / width,
         device_mem_used_frac=sum(whole.memory) / memory,
-        processes=len(own),
+        processes=len({present[index].pid for index in own}),
         activity=activity(own),
         device_activity=activity(range(len(present))),
     )

@@ -20,7 +20,7 @@ from typing import TypeVar
 from . import layout
 from .creation import place
 from .errors import RequestError, WorldError
-from .load import USUAL, Activity, Part, Point, integrate
+from .load import FULL, USUAL, Activity, Footprint, Part, Point, integrate
 from .process import is_alive, start_ticks
 from .specs import MigSpec, instances
 
@@ -162,6 +162,7 @@ class World:
         started: int | None = None,
         *,
         activity: Activity = USUAL,
+        footprint: Footprint = FULL,
         mps: bool = False,
     ) -> int:
         """Put a process with its schedule on a target and return its slot.
@@ -170,7 +171,9 @@ class World:
         start time in ticks, looked up if None; with 0 nobody looks whether the process exists, so that tests
         may invent some.
         """
-        (slot,), _ = self.begin([target], lambda: points, pid, started, activity=activity, mps=mps)
+        (slot,), _ = self.begin(
+            [target], lambda: points, pid, started, activity=activity, footprint=footprint, mps=mps
+        )
         return slot
 
     def begin(
@@ -181,6 +184,7 @@ class World:
         started: int | None = None,
         *,
         activity: Activity = USUAL,
+        footprint: Footprint = FULL,
         mps: bool = False,
         application: str = "",
     ) -> tuple[list[int], Points]:
@@ -203,7 +207,8 @@ class World:
                 slot.flags = layout.PROCESS_MPS if mps else 0
                 slot.application = application.encode()
                 slot.start_ticks, slot.end_ns = started, 0
-                slot.factors = (1.0, *activity)
+                slot.factors = (1.0, *activity, footprint.power, footprint.pcie, footprint.nvlink)
+                slot.clock, slot.reasons = footprint.clock, footprint.reasons
             self.content.slots_used = max(self.content.slots_used, *(number + 1 for number in numbers))
             points = schedule()
             if not 2 <= len(points) <= layout.MAX_POINTS:
@@ -282,7 +287,8 @@ class World:
             new.until_ns = self.content.boot_ns = self.now_ns()
             self.content.folds += 1
             for device in self.content.devices[: self.content.n_devices]:
-                device.busy_high_pct_ns = device.energy_high_mj = 0
+                device.high_pct_ns = type(device.high_pct_ns)()
+                device.energy_high_mj = 0
                 device.ecc_corrected_before += device.faults.ecc_corrected
                 device.ecc_uncorrected_before += device.faults.ecc_uncorrected
                 device.faults.ecc_corrected = device.faults.ecc_uncorrected = 0
@@ -300,14 +306,14 @@ class World:
             xid.gpu_instance = layout.NO_INSTANCE if gpu_instance is None else gpu_instance
             self.content.n_xids += 1
 
-    def busy_pct_ns(self, device: int) -> int:
-        """Return the device's utilisation integrated since boot, as the library's counters follow it."""
-        now_ns = self.now_ns()
-        busy = self._totals(device, now_ns)[0]
+    def total_pct_ns(self, device: int, total: str) -> int:
+        """Return one of the device's totals since boot, as the library's counters follow it."""
+        now_ns, number = self.now_ns(), layout.TOTALS.index(total)
+        summed = self._totals(device, now_ns)[number]
         for one in self.instances:
             if one.index == device:
-                busy += self._weight(one) * self._totals(one.target, now_ns)[0]
-        return int(busy)
+                summed += self._weight(one) * self._totals(one.target, now_ns)[number]
+        return int(summed)
 
     def _weight(self, instance: Device) -> float:
         slices: int = self.content.instances[instance.target - layout.MAX_DEVICES].slices

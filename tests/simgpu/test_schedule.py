@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lab.simgpu.errors import RequestError
 from lab.simgpu.layout import MAX_POINTS
-from lab.simgpu.load import Part, Point, integrate
+from lab.simgpu.load import USUAL, Footprint, Part, Point, integrate
 from lab.simgpu.schedule import (
     PROFILES,
     Phase,
@@ -16,6 +16,7 @@ from lab.simgpu.schedule import (
     parse_phases,
     parse_ramp,
     parse_seconds,
+    stretches,
     to_points,
 )
 
@@ -50,6 +51,16 @@ def test_points_keep_the_integral_of_the_phases(phases):
     assert [point.time_ns for point in points] == sorted(point.time_ns for point in points)
 
 
+def test_what_a_gpu_shows_besides_may_change_with_the_phase():
+    usual = USUAL._replace(dram=0.2)
+    phases = parse_phases(
+        "util=90,s=5; util=70,s=1; util=90,tensor=0.1,power=0.5,clock=0.7,reasons=0x40,s=4", usual
+    )
+    assert [phase.activity for phase in phases] == [usual, usual, usual._replace(tensor=0.1)]
+    assert phases[2].footprint == Footprint(power=0.5, clock=0.7, reasons=0x40)
+    assert stretches(phases) == [phases[:2], phases[2:]]
+
+
 def test_phases_that_meet_share_a_vertex_and_steps_have_two():
     points = to_points([Phase(1, (0, 50)), Phase(2, (50, 50)), Phase(1, (10, 10))], 0)
     assert points == (
@@ -79,7 +90,12 @@ def test_a_ramp_is_cut_where_the_time_is_over():
         ("util=-1,s=1", "util '-1'"),
         ("util=1:2:3,s=1", "util '1:2:3'"),
         ("util=1", "phase 'util=1': s=SECONDS is missing"),
-        ("load=1,s=1", "unknown key 'load'; known are util, mem and s"),
+        (
+            "load=1,s=1",
+            "unknown key 'load'; known are util, mem, s, sm_active, sm_occupancy, tensor, dram, power",
+        ),
+        ("clock=1.5,s=1", "clock: must be a factor from 0 to 1, as clock=0.5"),
+        ("reasons=64,s=1", "reasons '64': must be NVML's bits in hexadecimal, as 0x40"),
         ("util=1,s=0", "s '0': must be seconds"),
         ("util=1,s=nan", "s 'nan': must be seconds"),
         (" ; ", "must have at least one"),

@@ -99,7 +99,29 @@ def test_what_gpm_should_tell_is_part_of_the_truth(lab):
     )
     (found,) = load(lab / "truth")
     assert found.activity == Activity(sm_active=0.6, sm_occupancy=0.4, tensor=0.8, dram=0)
-    assert list(slots(lab)[0].factors) == [1, 0.6, 0.4, 0.8, 0]
+    assert list(slots(lab)[0].factors) == [1, 0.6, 0.4, 0.8, 0, 1, 1, 1]
+
+
+def test_what_else_a_gpu_shows_changes_at_once_from_phase_to_phase(lab):
+    phases = "util=90,mem=100,s=0.1; util=90,mem=100,power=0.5,clock=0.7,reasons=0x40,s=0.1"
+    assert run(lab, "--phases", phases, "--gpus", "0") == (0, "")
+    before, after = slots(lab)
+    assert (list(before.factors)[5:], before.clock, before.reasons) == ([1, 1, 1], 1, 0)
+    assert (list(after.factors)[5:], after.clock, after.reasons) == ([0.5, 1, 1], 0.7, 0x40)
+    assert before.end_ns == after.points[0].time_ns
+    found = load(lab / "truth")
+    begin_s = min(item.points[0].time_ns for item in found) / 1e9
+    whole = usage(found, job_id=7, uuid="GPU-a", start_s=begin_s, end_s=begin_s + 0.2)
+    assert (whole.util_pct, whole.processes) == (pytest.approx(90, rel=1e-5), 1)
+
+
+def test_a_signal_ends_what_was_yet_to_come(lab):
+    process = start(lab, "--phases", "util=90,s=600; util=90,power=0.5,s=600", "--gpus", "0")
+    truth_of(lab, 2)
+    process.terminate()
+    process.communicate(timeout=10)
+    assert {item.ended_by for item in load(lab / "truth")} == {"SIGTERM"}
+    assert [slot.end_ns < time.time_ns() for slot in slots(lab)] == [True, True]
 
 
 def test_a_client_of_mps_is_marked(lab):
