@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 from zoneinfo import ZoneInfo
 
 YEARS = 4
@@ -17,7 +18,8 @@ def end_of_day(day: dt.date, zone: ZoneInfo) -> int:
     return int(midnight.timestamp())
 
 
-def utc_offsets(zone: ZoneInfo, first_year: int) -> list[tuple[int, int]]:
+@functools.cache
+def utc_offsets(zone: ZoneInfo, first_year: int) -> tuple[tuple[int, int], ...]:
     """(epoch second, seconds east of UTC from then on), ascending, from the beginning of `first_year` on.
 
     The first holds since ever, the last for ever: one alone where the zone does not change its clocks.
@@ -41,4 +43,4 @@ def utc_offsets(zone: ZoneInfo, first_year: int) -> list[tuple[int, int]]:
                 else:
                     high = middle
             found.append((high, offset(high)))
-    return found
+    return tuple(found)
