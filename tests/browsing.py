@@ -22,8 +22,8 @@ def chromium() -> Iterator[Any]:
     if _CHROMIUM is None:
         pytest.skip("needs Chromium, which packaging/install-packages installs where it can be had")
     with playwright.sync_playwright() as started:
-        # Root has no sandbox; the pages are our own.
-        browser = started.chromium.launch(executable_path=_CHROMIUM, args=["--no-sandbox"])
+        # Root has no sandbox, and the pages are our own; without a GPU another process would pretend one.
+        browser = started.chromium.launch(executable_path=_CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
         yield browser
         browser.close()
 

@@ -41,6 +41,8 @@ def pytest_configure() -> None:
     None asks a Slurm that the machine happens to have: the lab's is named to each command by itself.
     """
     os.environ["SLURM_CONF"] = "/nowhere/slurm.conf"
+    for library in ("OMP", "OPENBLAS"):  # workers share the cores: threads of each would wait for one another
+        os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     if "TMPDIR" not in os.environ and _has_room(_MEMORY):
         tempfile.tempdir = str(_MEMORY)
 

@@ -8,12 +8,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Prints the distributions outside the standard library that importing a module pulled in.
+# Prints the packages outside the standard library that modules pull in, each with the first that does.
 _PULLED_IN = """
 import importlib, sys
-importlib.import_module(sys.argv[1])
-names = {name.partition(".")[0] for name in sys.modules}
-print(*sorted(names - set(sys.stdlib_module_names) - {"__main__", "slurm_gpu"}))
+first = {}
+for module in sys.argv[1:]:
+    importlib.import_module(module)
+    for name in [*sys.modules]:
+        first.setdefault(name.partition(".")[0], module)
+for name in first.keys() - set(sys.stdlib_module_names) - {"__main__", "slurm_gpu"}:
+    print(name, first[name])
 """
 
 
@@ -23,15 +27,17 @@ def test_imports_point_one_way():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def _pulled_in(module: str) -> set[str]:
+def _pulled_in(*modules: str) -> dict[str, str]:
+    """By package which of the modules pulled it in, if no earlier one had."""
     done = subprocess.run(
-        [sys.executable, "-c", _PULLED_IN, module], cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-c", _PULLED_IN, *modules], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    return {name for name in done.stdout.split() if not name.startswith(("_", "cython_runtime"))}
+    found = (line.split() for line in done.stdout.splitlines())
+    return {name: module for name, module in found if not name.startswith(("_", "cython_runtime"))}
 
 
 def test_a_compute_node_needs_only_pynvml_psutil_and_pyyaml():
-    assert _pulled_in("slurm_gpu.node.main") <= {"pynvml", "psutil", "yaml"}
+    assert _pulled_in("slurm_gpu.node.main").keys() <= {"pynvml", "psutil", "yaml"}
 
 
 def test_the_daemon_that_places_jobs_needs_no_numpy():
@@ -44,37 +50,19 @@ def test_what_was_learned_of_jobs_that_share_is_written_without_numpy():
 
 @pytest.mark.parametrize("module", ["dqngpu", "deeprm", "modelfile"])
 def test_what_was_learned_is_used_with_numpy_alone(module: str):
-    assert _pulled_in(f"slurm_gpu.colocation.learned.{module}") <= {"numpy"}
+    assert _pulled_in(f"slurm_gpu.colocation.learned.{module}").keys() <= {"numpy"}
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "main",
-        "job",
-        "jobs",
-        "nodes",
-        "top",
-        "open",
-        "doctor",
-        "explain",
-        "forecast",
-        "diagnose",
-        "quota",
-        "policy",
-        "placement",
-        "colocation",
-        "audit",
-        "notices",
-        "report",
-        "db",
-    ],
-)
-def test_a_login_node_needs_no_database_libraries(command: str):
-    foreign = _pulled_in(f"slurm_gpu.cli.{command}")
+def test_a_login_node_needs_no_database_libraries():
+    """All commands in one process: what none of them pulls in, no other pulls in either."""
+    commands = (
+        "main", "job", "jobs", "nodes", "top", "open", "doctor", "explain", "forecast", "diagnose", "quota",
+        "policy", "placement", "colocation", "audit", "notices", "report", "db",
+    )  # fmt: skip
+    foreign = _pulled_in(*(f"slurm_gpu.cli.{command}" for command in commands))
     of_daemons = {"sqlalchemy", "alembic", "msgspec", "pymysql", "starlette", "uvicorn", "psutil", "pynvml"}
-    assert not foreign & of_daemons
+    assert foreign.keys() & of_daemons == set(), {name: foreign[name] for name in foreign.keys() & of_daemons}
 
 
 def test_help_is_there_at_once_without_the_heavy_libraries():
-    assert not _pulled_in("slurm_gpu.cli.main") & {"httpx", "lupa", "rich", "numpy"}
+    assert not _pulled_in("slurm_gpu.cli.main").keys() & {"httpx", "lupa", "rich", "numpy"}

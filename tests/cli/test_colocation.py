@@ -59,12 +59,20 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(school, "settings_of", short)
 
 
+_TRAINED: list[bytes] = []
+"""The file of `model`, which the first test that needs it makes for all."""
+
+
 @pytest.fixture
 def model(slurm_gpu: CommandLine, table: Path, tmp_path: Path, quickly: None) -> Path:
     out = tmp_path / "model.npz"
+    if _TRAINED:
+        out.write_bytes(_TRAINED[0])
+        return out
     assert slurm_gpu("colocation", "train", str(table), "--out", str(out)) == 0
     assert slurm_gpu.out == f"{out}\n"
     assert "epochs in" in slurm_gpu.err
+    _TRAINED.append(out.read_bytes())
     return out
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import unicodedata
 from collections import Counter
@@ -20,10 +21,15 @@ _PARSER = MarkdownIt("commonmark").enable("table")
 _NOT_IN_ANCHORS = re.compile(r"[^\w\- ]")
 
 
+@functools.cache
+def _blocks(page: Path) -> list[Token]:
+    """Many tests ask for the same few pages."""
+    return _PARSER.parse(page.read_text(encoding="utf-8"))
+
+
 def tokens(page: Path) -> list[Token]:
     """Blocks and what is in them, in their order."""
-    blocks = _PARSER.parse(page.read_text(encoding="utf-8"))
-    return [one for block in blocks for one in (block, *(block.children or ()))]
+    return [one for block in _blocks(page) for one in (block, *(block.children or ()))]
 
 
 def links(page: Path) -> Iterator[str]:
@@ -34,12 +40,12 @@ def links(page: Path) -> Iterator[str]:
             yield target
 
 
+@functools.cache
 def anchors(page: Path) -> set[str]:
     """What can stand behind `#`, as forges and the site make it of headings."""
-    blocks = _PARSER.parse(page.read_text(encoding="utf-8"))
     seen: Counter[str] = Counter()
     found = set()
-    for opening, inline in pairwise(blocks):
+    for opening, inline in pairwise(_blocks(page)):
         if opening.type == "heading_open":
             text = "".join(
                 one.content for one in inline.children or () if one.type in ("text", "code_inline")
@@ -66,9 +72,8 @@ def fences(page: Path, language: str) -> Iterator[tuple[str, str]]:
 
 def rows(page: Path) -> Iterator[list[str]]:
     """Rows of tables below their headings, as the text of their cells."""
-    blocks = _PARSER.parse(page.read_text(encoding="utf-8"))
     row: list[str] = []
-    for opening, inline in pairwise(blocks):
+    for opening, inline in pairwise(_blocks(page)):
         if opening.type == "tr_open":
             row = []
         elif opening.type == "td_open":

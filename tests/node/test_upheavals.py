@@ -1,5 +1,7 @@
 """What is pulled away from under a running job: the merged record is the truth, less a gap that is stated."""
 
+import itertools
+import math
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -137,9 +139,12 @@ class StampedGpu(FakeGpu):
         return steps
 
     def _ticks(self, after_us: int) -> Sequence[tuple[int, float, float]]:
+        steps = self._clock_steps()
+        # By how much at most a stamp is later than it would be by today's clock.
+        least_s = min(itertools.accumulate((by_s for _, by_s in reversed(steps)), initial=0.0))
         ticks = []
-        for stamp, start_s, end_s in super()._ticks(-(1 << 62)):
-            since = sum(by_s for set_s, by_s in self._clock_steps() if end_s <= set_s)
+        for stamp, start_s, end_s in super()._ticks(after_us + math.floor(least_s * 1e6)):
+            since = sum(by_s for set_s, by_s in steps if end_s <= set_s)
             at_us = stamp - round(since * 1e6)
             if at_us > after_us:
                 ticks.append((at_us, start_s, end_s))

@@ -26,7 +26,7 @@ from .scenarios import LEAST_STEPS, Scenario, scenarios
 @pytest.mark.parametrize("lua", LUA_VERSIONS)
 def test_lua_and_model_agree(tmp_path: Path, lua: str) -> None:
     tally = Tally()
-    descriptions = examples(800) / len(LUA_VERSIONS)
+    descriptions = examples(480) / len(LUA_VERSIONS)
 
     # Where there is no job yet, none is updated, and so a few more.
     examples_of_each = math.ceil(1.2 * descriptions / LEAST_STEPS / len(LIMITS_TO_MEET))

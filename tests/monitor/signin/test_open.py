@@ -3,7 +3,6 @@
 import asyncio
 import json
 import pwd
-import shutil
 import socket
 import threading
 from collections.abc import Iterator
@@ -26,10 +25,10 @@ from slurm_gpu.monitor.settings import WebSettings
 from slurm_gpu.monitor.signin.asking import ask_for_link
 from slurm_gpu.monitor.signin.assembly import SignIn
 from slurm_gpu.monitor.viewer import viewer_of
+from tests import browsing
 from tests.monitor.here import Here
 
 ME = pwd.getpwuid(0).pw_name
-_CHROMIUM = next(filter(shutil.which, ("chromium", "chromium-browser", "google-chrome")), None)
 
 
 @pytest.fixture(scope="module")
@@ -118,14 +117,8 @@ def test_what_is_no_slurm_gpuweb_is_found_out(config: SiteConfig, status: int, b
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs the Python package playwright")
-    if _CHROMIUM is None:
-        pytest.skip("needs Chromium, which packaging/install-packages installs where it can be had")
-    with playwright.sync_playwright() as started:
-        # Root has no sandbox; the pages are our own.
-        opened = started.chromium.launch(executable_path=shutil.which(_CHROMIUM), args=["--no-sandbox"])
+    with browsing.chromium() as opened:
         yield opened
-        opened.close()
 
 
 def _opened(browser: Any) -> tuple[Any, list[str]]:

@@ -1,30 +1,20 @@
 """The page on a diagnosis in a real browser: a metric is chosen, a GPU pointed at, nothing asked for."""
 
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from slurm_gpu.reports.diagnosed.document import diagnosis_html
+from tests import browsing
 from tests.reports.diagnosed.looks import a_look, a_slow_gpu
-
-playwright = pytest.importorskip(
-    "playwright.sync_api", reason="needs the Python package playwright (extra dev)"
-)
-_CHROMIUM = next(filter(shutil.which, ("chromium", "chromium-browser", "google-chrome")), None)
-pytestmark = pytest.mark.skipif(
-    _CHROMIUM is None, reason="needs Chromium, which packaging/install-packages installs where it can be had"
-)
 
 
 @pytest.fixture(scope="module")
 def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     file = tmp_path_factory.mktemp("diagnosis") / "page.html"
     file.write_text(diagnosis_html(a_look(a_slow_gpu())), "utf-8")
-    with playwright.sync_playwright() as started:
-        # Root has no sandbox; the page is our own.
-        browser = started.chromium.launch(executable_path=shutil.which(_CHROMIUM), args=["--no-sandbox"])
+    with browsing.chromium() as browser:
         page = browser.new_page(viewport={"width": 1280, "height": 1800})
         page.said, page.asked = [], []
         page.on("console", lambda message: page.said.append(message.text))
@@ -32,7 +22,6 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         page.on("request", lambda request: page.asked.append(request.url))
         page.goto(file.as_uri())
         yield page
-        browser.close()
 
 
 def _shown(tab: Any) -> list[str]:
