@@ -164,6 +164,7 @@ class DqnGpu:
         self._mates = Mates(belief, profiles, capacity_mib, margin=margin, room=room)
         if len(profiles) <= self._mates.nobody:
             self._mates.place(range(len(profiles)))  # asks the belief now, rather than in the first decisions
+            self._mates.ask_threes()
         usual = usual_prices(self._mates)
         self._price = dict(zip(self._mates.applications, usual, strict=False))
         """By application."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import combinations, permutations
+from itertools import combinations, combinations_with_replacement, permutations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,8 @@ MARGIN = 0.03
 """By so much must the sum of speeds be above 1, or sharing is not taken to pay: beliefs err."""
 ROOM = 48
 """Places of applications: a decision looks at fewer, and the arrays stay small."""
+_ASKED_BEFORE = 1000
+"""So many groups of three are asked about before anybody waits for a decision: of sixteen applications."""
 _UNKNOWN = -1
 
 
@@ -92,6 +94,14 @@ class Mates:
         inner = np.ix_(known, known)
         self.pair_speed[inner] = self.speeds(group)[:-1, :-1, 0]
         self.pair_may[inner] = self.may_share(group)[:-1, :-1]
+
+    def ask_threes(self) -> None:
+        """Ask about all groups of three now, rather than in decisions, if these are not too many."""
+        n = len(self.applications)
+        if self.most >= 3 and n * (n + 1) * (n + 2) // 6 <= _ASKED_BEFORE:
+            threes = np.array(list(combinations_with_replacement(range(n), 3)), dtype=np.intp).reshape(-1, 3)
+            self.speeds(threes)
+            self.may_share(threes)
 
     def speeds(self, groups: Places) -> Floats:
         """(..., 3) places to the speed of each beside the others; 0 for nobody."""

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from slurm_gpu.colocation.learned.dqngpu import GroupPlayer, scores
+from slurm_gpu.colocation.belief import Known
+from slurm_gpu.colocation.learned.dqngpu import DqnGpu, GroupPlayer, scores
 from slurm_gpu.colocation.learned.episodes import Episodes
 from slurm_gpu.colocation.learned.mates import MARGIN
 from slurm_gpu.colocation.learned.play import likeliest, play
@@ -14,6 +15,7 @@ from slurm_gpu.colocation.learned.prices import FIRST_PRICE, refine
 from slurm_gpu.colocation.learned.queues import draw_queues
 from slurm_gpu.colocation.outcome import Outcome, What
 from slurm_gpu.colocation.simulator import Job, simulate
+from slurm_gpu.colocation.workloads import THESIS_WORLD, thesis_jobs
 from tests.colocation.building import jobs, pairs, profile, worlds
 from tests.colocation.learned.nets import any_scorer, by_price, light_and_heavy, mates_of, planner
 
@@ -125,3 +127,18 @@ def test_more_applications_than_there_is_room_for():
     some = [Job(number % 60, 30.0 + number) for number in range(80)]
     ran = simulate(world, some, planner(by_price(), world))
     assert ran.makespan_s < 0.9 * sum(one.work_s for one in some)
+
+
+def test_no_decision_waits_to_learn_how_fast_applications_are_together():
+    class Asked(Known):
+        def speeds(self, applications: tuple[int, ...]) -> tuple[float, ...]:
+            asked.append(applications)
+            return super().speeds(applications)
+
+    asked: list[tuple[int, ...]] = []
+    world = THESIS_WORLD
+    ours = DqnGpu(by_price(), Asked(world, most_together=3), world.profiles, world.capacity_mib)
+    before = set(asked)
+    ran = simulate(world, thesis_jobs("random", 1, 20), ours)
+    assert ran.most_together == 3
+    assert {tuple(sorted(some)) for some in asked} == {tuple(sorted(some)) for some in before}
