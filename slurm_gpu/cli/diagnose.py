@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import click
 
 from slurm_gpu.cli.cells import moment, text
-from slurm_gpu.cli.diagnosedpage import SOURCES, Judged, write_page
 from slurm_gpu.cli.output import print_json, remark
 from slurm_gpu.cli.site import Site, with_site
-from slurm_gpu.cli.stepsfile import Timings, timings_of
-from slurm_gpu.database.client import DatabaseClient, Run
-from slurm_gpu.database.verdicts.jobseries import groups_of, series_of_timelines, series_of_windows
+from slurm_gpu.cli.stepsfile import timings_of
+from slurm_gpu.database.client import DatabaseClient, NodeWindow, Run
 from slurm_gpu.diagnose.case import Rules
-from slurm_gpu.diagnose.judge import diagnose as judge
-from slurm_gpu.diagnose.series import Series
 from slurm_gpu.diagnose.verdict import Cause, Verdict
-from slurm_gpu.errors import DatabaseError, UsageError
-
-_NOTHING = (Cause.HEALTHY, Cause.UNKNOWN)
+from slurm_gpu.errors import DatabaseError, OutsideError, UsageError
+from slurm_gpu.reports.diagnosed.judged import NOTHING, SOURCES, judged
+from slurm_gpu.wholefile import whole_file
 
 
 @click.command()
@@ -68,56 +65,41 @@ def diagnose(
             raise UsageError(f"job {job_id} is another user's: its owner and operators may diagnose it")
         if not run.devices:
             raise UsageError(f"nothing was told of GPUs of job {job_id} yet, or it has none")
-        judged = _judged(run, _looks(database, run, job_id), groups, timings, rules)
-    by, verdict = judged.by, judged.verdict
+        try:
+            found = judged(
+                run, _windows(database, job_id), database.timelines(job_id), rules, groups, timings
+            )
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+    by, verdict = found.by, found.verdict
     if page_file is not None:
-        write_page(page_file, run, judged, rules, site.config.timezone, site.wall())
+        # Only who asks for a page waits for what draws it.
+        from slurm_gpu.reports.diagnosed.runpage import run_page
+
+        _write_page(page_file, run_page(run, found, rules, site.config.timezone, site.wall()))
         remark(f"The page: {page_file}")
     if as_json:
         print_json({"id": run.id, "start_s": run.start_s, "by": by, "verdict": verdict.to_json()})
     else:
         _print(run, by, verdict, ZoneInfo(site.config.timezone))
-    if verdict.cause not in _NOTHING:
+    if verdict.cause not in NOTHING:
         raise click.exceptions.Exit(1)
 
 
-def _looks(database: DatabaseClient, run: Run, job_id: str) -> list[tuple[str, Series]]:
-    """What there is to judge by: the window where there is one, and the course."""
-    looks = []
+def _windows(database: DatabaseClient, job_id: str) -> Sequence[NodeWindow]:
     try:
-        windows = database.windows(job_id)
+        return database.windows(job_id)
     except DatabaseError:
-        windows = ()  # none was kept, or its nodes do not tell: the course does
-    if windows:
-        looks.append(("window", series_of_windows(run, windows)))
-    courses = [
-        course.devices
-        for course in database.timelines(job_id)
-        if (course.job_id, course.submit_s) == (run.job_id, run.submit_s) and course.devices is not None
-    ]
-    looks.append(("timeline", series_of_timelines(run, courses[0] if courses else ())))
-    return looks
+        return ()  # none was kept, or its nodes do not tell: the course does
 
 
-def _judged(
-    run: Run, looks: list[tuple[str, Series]], groups: str | None, timings: Timings | None, rules: Rules
-) -> Judged:
-    """What is found now counts; else what is found in the whole course."""
-    verdicts = []
-    for by, series in looks:
-        if timings is not None:
-            series = timings.ranked(series)
-        try:
-            given = None if timings is None or groups is not None else timings.groups(series)
-            given = given or groups_of(run, groups, len(series.workers))
-        except ValueError as error:
-            raise UsageError(str(error)) from None
-        steps = None if timings is None else timings.steps
-        verdict = judge(series, groups=given, steps=steps, rules=rules, running=run.end_s is None)
-        verdicts.append(Judged(by, series, given, verdict))
-    found = [item for item in verdicts if item.verdict.cause not in _NOTHING]
-    told = [item for item in verdicts if item.verdict.cause is not Cause.UNKNOWN]
-    return (found or told or verdicts)[0]
+def _write_page(path: Path, page: str) -> None:
+    """Whole or not at all, readable by its owner alone."""
+    try:
+        with whole_file(path) as unfinished:
+            unfinished.write_text(page, "utf-8")
+    except OSError as error:
+        raise OutsideError(f"--html {path}: cannot be written: {error.strerror or error}") from error
 
 
 def _print(run: Run, by: str, verdict: Verdict, zone: ZoneInfo) -> None:

@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute, Route
 import slurm_gpu
 from slurm_gpu.errors import NotFoundError, OutsideError, UsageError
 from slurm_gpu.monitor.answer import JSON, Answer
+from slurm_gpu.monitor.diagnosis import PATH, DiagnosisPage
 from slurm_gpu.monitor.listing import RETRY_AFTER_S
 from slurm_gpu.monitor.openapi import document
 from slurm_gpu.monitor.page.serve import page_routes
@@ -27,7 +28,11 @@ def make_app(site: Site, more: Sequence[BaseRoute] = ()) -> Starlette:
     api = [Route(route.path, route.make(site), methods=["GET"]) for route in ROUTES]
     described = Answer(dump(document(ROUTES)), JSON)
     openapi = Route("/openapi.json", described, methods=["GET"])
-    routes: list[BaseRoute] = [*api, openapi, *page_routes(), *more]
+    diagnosis = DiagnosisPage(
+        site.connect, site.viewer_of, site.clock.wall, site.turns, site.drawing, site.terms
+    )
+    drawn = Route(PATH, diagnosis.get, methods=["GET"])
+    routes: list[BaseRoute] = [*api, openapi, *page_routes(), drawn, *more]
     handlers: dict[Any, Callable[[Request, Any], Awaitable[Response]]] = {
         NotSignedInError: _not_signed_in,
         UsageError: _wrong,

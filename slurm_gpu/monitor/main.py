@@ -21,6 +21,7 @@ from slurm_gpu.errors import OutsideError, UsageError, exit_code_of
 from slurm_gpu.heap import giving_back
 from slurm_gpu.monitor.app import make_app
 from slurm_gpu.monitor.board import Board
+from slurm_gpu.monitor.diagnosis import Terms
 from slurm_gpu.monitor.poller import Poller
 from slurm_gpu.monitor.racks import racks_by_node
 from slurm_gpu.monitor.routes import Site
@@ -92,7 +93,8 @@ def _run(options: argparse.Namespace) -> None:
 
     notifier.ready()
     beat = _beat(notifier, poller, board, clock) if notifier.listens else None
-    app = sign_in.guarded(make_app(Site(board, viewer_of, connect, clock), sign_in.routes()))
+    terms = Terms(config.sampling.min_coverage, config.timezone)
+    app = sign_in.guarded(make_app(Site(board, viewer_of, connect, clock, terms=terms), sign_in.routes()))
     with giving_back():
         asyncio.run(serve(app, listener, stopping, beat))
     sign_in.close()

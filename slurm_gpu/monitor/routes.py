@@ -13,6 +13,8 @@ from slurm_gpu.clock import Clock
 from slurm_gpu.monitor import jobpages, schemas, told
 from slurm_gpu.monitor.answer import CSV, JSON, OCTETS, SVG
 from slurm_gpu.monitor.board import Board
+from slurm_gpu.monitor.diagnosis import Terms
+from slurm_gpu.monitor.drawing import Drawing
 from slurm_gpu.monitor.events import Events
 from slurm_gpu.monitor.jobpages import JobPage, JobSource
 from slurm_gpu.monitor.listing import Listing, Make, Told
@@ -35,6 +37,8 @@ class Site:
     connect: Callable[[], AbstractContextManager[Details]]
     clock: Clock
     turns: Turns = field(default_factory=Turns)
+    drawing: Drawing = field(default_factory=Drawing)
+    terms: Terms = field(default_factory=Terms)
 
 
 @dataclass(frozen=True, slots=True)

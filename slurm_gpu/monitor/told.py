@@ -144,11 +144,16 @@ def known_version(state: State, since: str) -> str:
 
 def read_version(text: str) -> int | None:
     """The version that a client has; None for none. Raises UsageError."""
+    return read_whole("since", text, "the version of an earlier answer, a whole number")
+
+
+def read_whole(name: str, text: str, meaning: str = "a whole number") -> int | None:
+    """A parameter that is a whole number; None for none. Raises UsageError."""
     if text == "":
         return None
     if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS:
         return int(text)
-    raise UsageError(f"since: {text[:40]!r} must be the version of an earlier answer, a whole number")
+    raise UsageError(f"{name}: {text[:40]!r} must be {meaning}")
 
 
 def dump(value: Any) -> bytes:

@@ -14,6 +14,7 @@ from functools import cache
 from importlib.resources import files
 
 from slurm_gpu.monitor.page.bundle import bundled
+from slurm_gpu.reports.diagnosed.style import page_script, page_style
 
 PAGES: Mapping[str, str] = {"/": "index.html", "/job": "job.html"}
 """By path. All links in them are relative: slurm-gpuweb may be at any path of a reverse proxy."""
@@ -26,6 +27,10 @@ POLICY = (
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
 """No script and no style but those here, none written into a page, and no text that becomes either."""
+DRAWN_POLICY = POLICY.replace("img-src 'self'", "img-src 'self' data:")
+"""The same for a page whose pictures are within it."""
+DRAWN = {"diagnosis.css": page_style, "diagnosis.js": page_script}
+"""What belongs to the pages on diagnoses."""
 
 _MEDIA = {
     "html": "text/html; charset=utf-8",
@@ -56,6 +61,7 @@ def page_files() -> Mapping[str, PageFile]:
     """All of them by path, such as "/" and "/page/0123456789abcdef/start.js"."""
     parts = {name: _read(name) for name in STYLE_AND_ICON}
     parts |= {f"{first}.js": bundled(first, module).encode() for first in FIRST.values()}
+    parts |= {name: text().encode() for name, text in DRAWN.items()}
     digest = hashlib.sha256()
     for name, body in sorted(parts.items()):
         digest.update(f"{name} {len(body)}\n".encode() + body)
@@ -68,6 +74,12 @@ def page_files() -> Mapping[str, PageFile]:
         more = {"Cache-Control": "no-cache", "Content-Security-Policy": POLICY}
         found[path] = _file(name, text.encode(), more)
     return found
+
+
+@cache
+def address_of(name: str) -> str:
+    """Where a page finds a style, a script or the icon, as "page/0123456789abcdef/monitor.css"."""
+    return next(path for path in page_files() if path.endswith(f"/{name}")).removeprefix("/")
 
 
 def script_names() -> list[str]:

@@ -197,7 +197,8 @@ def _names(sight: Sight, each: int, height: int) -> Element:
         append(svg, element("svg", {"class": "mark", "x": "100%", "y": f"{y:.1f}"}, arrow))
         if y - taken >= _LABEL_PX:
             worker = sight.workers[at]
-            text = f"GPU {worker.index}" if worker.index is not None else worker.name
+            text = worker.name if not worker.device else f"GPU {worker.device[-6:]}"
+            text = text if worker.index is None else f"GPU {worker.index}"
             svg_text = element(
                 "text", {"class": "named", "x": "100%", "y": f"{y + 4:.1f}", "dx": "-11"}, text
             )

@@ -7,7 +7,7 @@ from importlib.resources import files
 import pytest
 
 from slurm_gpu.monitor.page.bundle import BundleError, bundled, in_order
-from slurm_gpu.monitor.page.files import FIRST, POLICY, module, page_files, script_names
+from slurm_gpu.monitor.page.files import DRAWN, FIRST, POLICY, module, page_files, script_names
 
 _HTML = ("/", "/job")
 _MAKES_MARKUP_OR_CODE = (
@@ -20,7 +20,7 @@ def test_every_file_is_sent_and_every_module_is_of_a_page():
     here = {item.name for item in files("slurm_gpu.monitor.page").iterdir() if item.is_file()}
     sent = {path.rsplit("/", 1)[1] for path in page_files() if path.startswith("/page/")}
     scripts = {f"{first}.js" for first in FIRST.values()}
-    assert sent == {name for name in here if name.endswith((".css", ".svg"))} | scripts
+    assert sent == {name for name in here if name.endswith((".css", ".svg"))} | scripts | DRAWN.keys()
     assert {name for first in FIRST.values() for name in in_order(first, module)} == set(script_names())
 
 

@@ -113,6 +113,22 @@ def test_what_is_wrong_is_told_with_what_to_do(job_tab: Callable[[World], Tab]):
     assert "Ask for as many as the program uses" in tab.page.inner_text("#advice")
 
 
+def test_it_leads_to_the_diagnosis_of_the_run_that_is_shown(job_tab: Callable[[World], Tab]):
+    devices = [{"node": "n1", "device": "GPU-a"}]
+    earlier = run_of("200", submit_s=NOW_S - 90_000, end_s=NOW_S - 80_000, devices=devices)
+    tab = job_tab(world_of(run_of("200", devices=devices), earlier))
+    link = tab.page.locator("#diagnosis")
+    assert link.get_attribute("href") == f"diagnosis?id=200&run={NOW_S - 7300}"
+    tab.page.locator("#runs").select_option(index=1)
+    assert link.get_attribute("href") == f"diagnosis?id=200&run={NOW_S - 90_000}"
+
+
+@pytest.mark.parametrize("more", [{"full": False}, {"start_s": None}, {"devices": []}])
+def test_what_cannot_be_diagnosed_has_no_link(job_tab: Callable[[World], Tab], more: dict[str, Any]):
+    tab = job_tab(world_of(run_of("200", **({"devices": [{"node": "n1", "device": "GPU-a"}]} | more))))
+    assert not tab.page.locator("#diagnosis").is_visible()
+
+
 def test_an_earlier_run_is_chosen(job_tab: Callable[[World], Tab]):
     earlier = run_of("200", submit_s=NOW_S - 90_000, state="PREEMPTED", end_s=NOW_S - 80_000)
     tab = job_tab(world_of(run_of("200"), earlier))

@@ -20,3 +20,5 @@ export function write(chosen) {
 }
 
 export const jobPage = (id) => `job?id=${encodeURIComponent(id)}`;
+// Why a job is slow: of its run that was submitted then, or the newest.
+export const diagnosisPage = (id, submit_s) => `diagnosis?id=${encodeURIComponent(id)}${submit_s === undefined ? "" : `&run=${submit_s}`}`;

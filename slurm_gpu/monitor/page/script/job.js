@@ -1,5 +1,6 @@
 // The page of one job: what was asked for and got, the course on each GPU, quantiles, and what happened.
 
+import { diagnosisPage } from "./address.js";
 import { chart, seriesOf, seriesTitle } from "./charts.js";
 import { byId, fill, make, say, table } from "./element.js";
 import { inks as readInks } from "./paint.js";
@@ -69,10 +70,18 @@ function show() {
   fill(byId("job"), "Job ", make("bdi", {}, run.id), run.name ? [" · ", make("bdi", {}, run.name)] : null);
   byId("sheets").hidden = false;
   showFacts(run);
+  showDiagnosis(run);
   showAdvice(run);
   showCourse(run);
   showGpus(run);
   showEvents(run);
+}
+
+// The button to why it is slow: of who may see it, and of what ran on GPUs.
+function showDiagnosis(run) {
+  const link = byId("diagnosis");
+  link.hidden = !run.full || run.start_s === null || !run.devices?.length;
+  link.href = diagnosisPage(run.id, run.submit_s);
 }
 
 function showFacts(run) {

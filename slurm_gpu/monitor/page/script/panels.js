@@ -1,7 +1,7 @@
 // What stands beside the squares: what needs attention, free GPUs, the queue, reservations; and of the viewer
 // their jobs and limits. Each takes what was told and fills its place; nothing told is said so.
 
-import { jobPage } from "./address.js";
+import { diagnosisPage, jobPage } from "./address.js";
 import { make, refill as fill, table } from "./element.js";
 import * as words from "./words.js";
 
@@ -12,6 +12,7 @@ const NUMBER = (title) => ({ title, number: true });
 
 const idOf = (job) => make("bdi", {}, job.id);
 const linked = (job) => (job.full ? make("a", { href: jobPage(job.id) }, idOf(job)) : idOf(job));
+const diagnosed = (flag) => (flag.verdict ? make("a", { href: diagnosisPage(flag.id) }, "Diagnosis") : null);
 const nothing = (text) => make("p", { class: "none" }, text);
 const more = (left, noun) => (left > 0 ? make("p", { class: "note" }, `and ${words.counts(left, noun)} more`) : null);
 
@@ -29,7 +30,8 @@ export function attention(place, { flags, suspects, jobs, pressed, light, now_s,
           make("span", {}, words.duration(now_s - flag.since_s)))),
       make("p", { class: "aside" }, "job ", linked({ id: flag.id, full: true }), squares ? ` · ${squares}` : "",
         jobs.get(flag.job_id)?.account ? [" · ", make("bdi", {}, jobs.get(flag.job_id).account)] : null,
-        flag.coverage < 0.95 ? ` · seen ${Math.round(100 * flag.coverage)} % of the time` : null),
+        flag.coverage < 0.95 ? ` · seen ${Math.round(100 * flag.coverage)} % of the time` : null,
+        flag.verdict ? [" · ", diagnosed(flag)] : null),
       pressed === key ? make("p", {}, what, " ", todo) : null);
   });
   return fill(place, make("ul", { class: "items" }, rows), more(flags.length - rows.length, "concern"), accused(suspects, now_s));
@@ -126,7 +128,7 @@ export function mine(place, { running, waiting, flags, waits, why, now_s, under 
   if (!running.length && !waiting.length) return fill(place, nothing("None of your jobs runs or waits."));
   const advice = (job) => flags.filter((flag) => flag.job_id === job.job_id).map((flag) => {
     const { short, what, todo } = words.concern(flag);
-    return make("p", {}, make("span", { class: "tag bad" }, short), ` ${what} ${todo}`);
+    return make("p", {}, make("span", { class: "tag bad" }, short), ` ${what} ${todo} `, diagnosed(flag));
   });
   const named = (job) => make("span", {}, linked(job), job.name ? [" ", make("bdi", {}, job.name)] : null);
   const runs = running.map((job) => {

@@ -63,10 +63,10 @@ const ABOUT = {
 };
 
 // Of a flag: its short name, what it is, and what to do. What a diagnosis found says so itself.
-export function concern({ concern: name, verdict, id }) {
+export function concern({ concern: name, verdict }) {
   if (verdict) {
     const sure = `${Math.round(100 * verdict.confidence)} % sure`;
-    return { short: verdict.cause, what: `${verdict.kind ? `${verdict.kind}: ` : ""}${verdict.text} (${sure}).`, todo: `${verdict.next_step} More: slurm-gpu diagnose ${id}` };
+    return { short: verdict.cause, what: `${verdict.kind ? `${verdict.kind}: ` : ""}${verdict.text} (${sure}).`, todo: verdict.next_step };
   }
   const [short, what, todo] = ABOUT[name] ?? [name, name, ""];
   return { short, what, todo };

@@ -1,0 +1,38 @@
+"""A process that draws the page on one diagnosis: what is known of the run comes in, the page goes out.
+
+slurm-gpuweb starts it for each page that somebody opens, so that neither numpy's memory nor the seconds of a
+large job are its own. It asks nobody for anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from typing import Any
+
+from slurm_gpu.database.results import NodeWindow, Run, RunTimeline
+from slurm_gpu.diagnose.case import Rules
+from slurm_gpu.reports.diagnosed.document import OnSite
+from slurm_gpu.reports.diagnosed.judged import judged
+from slurm_gpu.reports.diagnosed.runpage import run_page
+
+
+def page_of(asked: Any) -> str:
+    """The page of {run, windows, timelines, min_coverage, timezone, now_s, site} as JSON has them."""
+    run = Run.from_json(asked["run"])
+    rules = Rules(min_coverage=asked["min_coverage"])
+    found = judged(
+        run,
+        [NodeWindow.from_json(item) for item in asked["windows"]],
+        [RunTimeline.from_json(item) for item in asked["timelines"]],
+        rules,
+    )
+    return run_page(run, found, rules, asked["timezone"], asked["now_s"], OnSite(**asked["site"]))
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(OSError):  # where the service may not, all its processes are alike
+        os.nice(10)
+    sys.stdout.buffer.write(page_of(json.load(sys.stdin.buffer)).encode())

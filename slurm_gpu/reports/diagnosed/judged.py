@@ -1,0 +1,74 @@
+"""What is to be said of one run, by all that slurm-gpudbd knows of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from slurm_gpu.database.results import NodeWindow, Run, RunTimeline
+from slurm_gpu.database.verdicts.jobseries import groups_of, series_of_timelines, series_of_windows
+from slurm_gpu.diagnose.case import Rules
+from slurm_gpu.diagnose.judge import diagnose
+from slurm_gpu.diagnose.peers import Groups
+from slurm_gpu.diagnose.series import Series
+from slurm_gpu.diagnose.steps import Steps
+from slurm_gpu.diagnose.verdict import Cause, Verdict
+
+SOURCES = {"window": "its last ten minutes", "timeline": "its whole course"}
+NOTHING = (Cause.HEALTHY, Cause.UNKNOWN)
+"""What nobody has to do anything about."""
+
+
+class Timed(Protocol):
+    """Timings of steps that the job wrote itself."""
+
+    @property
+    def steps(self) -> Steps:
+        """What it told of its steps."""
+
+    def ranked(self, series: Series) -> Series:
+        """The series with the launcher's ranks."""
+
+    def groups(self, series: Series) -> Groups | None:
+        """Who does the same, where they tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A verdict and what it stands on: `by` is a key of SOURCES."""
+
+    by: str
+    series: Series
+    groups: Groups | None
+    verdict: Verdict
+
+
+def judged(
+    run: Run,
+    windows: Sequence[NodeWindow],
+    courses: Sequence[RunTimeline],
+    rules: Rules,
+    groups: str | None = None,
+    timings: Timed | None = None,
+) -> Judged:
+    """What is found now, by the windows, counts; else what is found in the whole course.
+
+    `courses` may be of other runs of the job too. ValueError where `groups` are none of this job.
+    """
+    looks = [("window", series_of_windows(run, windows))] if windows else []
+    own = [
+        item.devices or () for item in courses if (item.job_id, item.submit_s) == (run.job_id, run.submit_s)
+    ]
+    looks.append(("timeline", series_of_timelines(run, own[0] if own else ())))
+    verdicts = []
+    for by, series in looks:
+        told = series if timings is None else timings.ranked(series)
+        given = None if timings is None or groups is not None else timings.groups(told)
+        given = given or groups_of(run, groups, len(told.workers))
+        steps = None if timings is None else timings.steps
+        verdict = diagnose(told, groups=given, steps=steps, rules=rules, running=run.end_s is None)
+        verdicts.append(Judged(by, told, given, verdict))
+    found = [item for item in verdicts if item.verdict.cause not in NOTHING]
+    known = [item for item in verdicts if item.verdict.cause is not Cause.UNKNOWN]
+    return (found or known or verdicts)[0]

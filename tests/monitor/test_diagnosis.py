@@ -1,0 +1,138 @@
+"""The page on why a job is slow: whose job it is sees it, and who draws it keeps within bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import pytest
+from starlette.exceptions import HTTPException
+
+from lab.synthetic import uid_of
+from slurm_gpu.errors import DatabaseError
+from slurm_gpu.monitor.drawing import AT_ONCE, MOST_WAITING, OF_A_USER, Drawing
+from slurm_gpu.monitor.page.files import page_files
+from slurm_gpu.monitor.viewer import Viewer
+from tests.monitor.drawn import Drawn
+
+_ECHO = (sys.executable, "-c", "import sys; sys.stdout.write(sys.stdin.read())")
+_NEVER = (sys.executable, "-c", "import time; time.sleep(600)")
+
+
+@pytest.fixture
+def drawn() -> Drawn:
+    return Drawn()
+
+
+def test_who_may_see_the_job_sees_who_is_slow(drawn: Drawn):
+    answer = drawn.get(f"/diagnosis?id={drawn.job}")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert "slow or failing" in answer.text
+    assert f'<a href="job?id={drawn.job}">' in answer.text
+    assert answer.headers["cache-control"] == "private, no-store"
+
+
+def test_all_that_it_asks_for_is_here_and_nothing_stands_within(drawn: Drawn):
+    answer = drawn.get(f"/diagnosis?id={drawn.job}")
+    policy = answer.headers["content-security-policy"]
+    assert "unsafe" not in policy
+    assert "style-src 'self'" in policy
+    assert "<style" not in answer.text
+    assert ' style="' not in answer.text
+    here = [path for path in page_files() if path.split("/")[-1] in ("diagnosis.css", "diagnosis.js")]
+    assert len(here) == 2
+    for path in here:
+        assert f'"{path.removeprefix("/")}"' in answer.text
+        assert drawn.get(path).status_code == 200
+
+
+@pytest.mark.parametrize("query", ["", "&run=older"])
+def test_nobody_else_sees_it_nor_that_anything_was_found(drawn: Drawn, query: str):
+    path = f"/diagnosis?id={drawn.job}" + query.replace("older", str(drawn.older.submit_s))
+    drawn.viewer = Viewer("nobody", 65534, operator=False)
+    answer = drawn.get(path)
+    assert answer.status_code == 403
+    assert "another user" in answer.text
+    assert "slow" not in answer.text
+    drawn.viewer = Viewer(drawn.user, 70_000, operator=False)  # the name was given to somebody else
+    assert drawn.get(path).status_code == 403
+
+
+def test_whose_job_it_is_sees_it(drawn: Drawn):
+    drawn.viewer = Viewer(drawn.user, uid_of(drawn.user), operator=False)
+    assert drawn.get(f"/diagnosis?id={drawn.job}").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "why"),
+    [
+        ("", 400, "is not a job"),
+        ("id=../live", 400, "is not a job"),
+        ("id=<script>alert(1)</script>", 400, "is not a job"),
+        ("id=JOB&run=<b>", 400, "must be a whole number"),
+        ("id=JOB&run=1", 404, "no such run"),
+        ("id=999999", 404, "no such run"),
+        ("id=JOB&run=OLDER", 404, "nothing was told of GPUs"),
+    ],
+)
+def test_what_is_in_its_way_is_told_on_a_page(drawn: Drawn, query: str, status: int, why: str):
+    query = query.replace("JOB", drawn.job).replace("OLDER", str(drawn.older.submit_s))
+    answer = drawn.get(f"/diagnosis?{query}")
+    assert answer.status_code == status
+    assert why in answer.text
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "<script" not in answer.text
+    assert "<b>" not in answer.text
+
+
+def test_while_slurm_gpudbd_is_away_it_says_so(drawn: Drawn):
+    def away(job: str):
+        raise DatabaseError("slurm-gpudbd does not answer")
+
+    drawn.source.run = away  # type: ignore[method-assign]
+    answer = drawn.get(f"/diagnosis?id={drawn.job}")
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+    assert "does not answer" in answer.text
+
+
+def test_a_user_gets_two_at_once_and_all_together_a_few():
+    async def crowd() -> list[int]:
+        drawing = Drawing(_ECHO)
+        users = ["alice"] * (OF_A_USER + 1) + [f"u{n}" for n in range(AT_ONCE + MOST_WAITING)]
+        asked = [drawing.draw(user, b"page") for user in users]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        assert await drawing.draw("alice", b"again") == b"again"
+        assert all(answer == b"page" or isinstance(answer, HTTPException) for answer in answers)
+        return [answer.status_code for answer in answers if isinstance(answer, HTTPException)]
+
+    # One too many of alice's, and as many too many of all as she had.
+    assert asyncio.run(crowd()) == [503] * (1 + OF_A_USER)
+
+
+def test_what_takes_too_long_is_ended():
+    async def wait() -> None:
+        drawing = Drawing(_NEVER, within_s=0.05)
+        with pytest.raises(HTTPException, match="longer than 0") as caught:
+            await drawing.draw("alice", b"")
+        assert caught.value.status_code == 503
+
+    asyncio.run(wait())
+
+
+@pytest.mark.parametrize(
+    ("last", "why"),
+    [
+        ("ModuleNotFoundError: No module named 'numpy'", "numpy is not installed beside slurm-gpuweb"),
+        ("ValueError: secret", "its log says why"),
+    ],
+)
+def test_what_cannot_be_drawn_is_no_page_and_tells_nothing(last: str, why: str):
+    command = (sys.executable, "-c", f"import sys; sys.exit({last!r})")
+
+    async def fail() -> None:
+        with pytest.raises(HTTPException, match=why) as caught:
+            await Drawing(command).draw("alice", b"")
+        assert caught.value.status_code == 500
+        assert "secret" not in caught.value.detail
+
+    asyncio.run(fail())
