@@ -24,18 +24,6 @@ def cluster(tmp_path: Path) -> Cluster:
     return found
 
 
-@pytest.fixture
-def site(cluster: Cluster) -> Site:
-    """a, b and c are known."""
-    found = Site(cluster)
-    found.pass_s(1)
-    for key in cluster.memory:
-        cluster.submit(key, None, 50)
-    found.until_all_end()
-    found.pass_s(15)
-    return found
-
-
 def shards(site: Site) -> dict[str, int]:
     table = site.keeper.table()
     assert table is not None
