@@ -42,16 +42,22 @@ class Kept(Generic[T]):
         self._asking = self._slow = self._takes_long = False
         self._answer: T | None = None
         self._asked_at = -math.inf
-        self._renew_at = -math.inf
+        self._renew_at = self._rest_until = -math.inf
 
-    def get(self, wait_s: float, max_age_s: float = math.inf) -> T | None:
+    def get(self, wait_s: float, max_age_s: float = math.inf, fresh_s: float = math.inf) -> T | None:
         """The answer, at most `for_s` old if it comes within `wait_s`; None where there never was one.
 
-        With `max_age_s`, None rather than an older answer.
+        With `max_age_s`, None rather than an older answer. With `fresh_s` an answer is renewed that is older,
+        but no more often than a slow one may be.
         """
         with self._changed:
             now = self._clock.monotonic()
-            due = now >= self._renew_at or (now - self._asked_at > max_age_s and not self._slow)
+            age_s = now - self._asked_at
+            due = (
+                now >= self._renew_at
+                or (age_s > max_age_s and not self._slow)
+                or (age_s >= fresh_s and now >= self._rest_until)
+            )
             if due and not self._asking:
                 self._asking = True
                 threading.Thread(target=self._renew, name="ask-slurm", daemon=True).start()
@@ -70,11 +76,12 @@ class Kept(Generic[T]):
         except Exception:  # an answer that cannot be read is no answer
             log.exception("Slurm's answer could not be understood")
         took = self._clock.monotonic() - began
-        pause_s = _PAUSE_AFTER_FAILURE_S if answer is None else max(self._for_s, took / _SHARE)
+        rest_s = _PAUSE_AFTER_FAILURE_S if answer is None else took / _SHARE
+        pause_s = rest_s if answer is None else max(self._for_s, rest_s)
         with self._changed:
             if answer is not None:
                 self._answer, self._asked_at = answer, began
-            self._renew_at = began + took + pause_s
+            self._renew_at, self._rest_until = began + took + pause_s, began + took + rest_s
             self._asking, self._slow = False, answer is None
             self._takes_long = self._answer is not None and took > _LONG_S
             self._changed.notify_all()
@@ -115,8 +122,12 @@ class SlurmView:
         return self._settings.get(WAIT_S)
 
     def nodes(self, wait_s: float = WAIT_S) -> Mapping[str, SlurmNode] | None:
-        """All nodes by name."""
+        """All nodes by name, as they were within the last minute: their addresses, types and features."""
         return self._nodes.get(wait_s)
+
+    def nodes_now(self) -> Mapping[str, SlurmNode] | None:
+        """All nodes by name, as new as `queue` where slurmctld is quick: what is free, who is drained."""
+        return self._nodes.get(WAIT_S, fresh_s=JOBS_FOR_S)
 
     def may_speak(self, node: str, address: str) -> tuple[bool, frozenset[str]]:
         """Whether `node` may speak from this IP address, and which it has: its NodeAddr's and its name's.

@@ -1,5 +1,7 @@
 """GET /v1/cluster: slurmctld's nodes and jobs, with what others may see of them."""
 
+from dataclasses import replace
+
 import pytest
 
 from slurm_gpu.database.client import DatabaseClient
@@ -7,7 +9,7 @@ from slurm_gpu.database.clusterstate import ClusterHolder, ClusterState
 from slurm_gpu.database.clusterview import show_cluster
 from slurm_gpu.database.identity import Caller
 from slurm_gpu.database.nodeperiods import Places
-from slurm_gpu.database.slurmview import Queue
+from slurm_gpu.database.slurmview import JOBS_FOR_S, Queue
 from slurm_gpu.errors import DatabaseError
 from slurm_gpu.slurm.client import QueuedJob
 from tests.database.running import NOBODY, ROOT, Running
@@ -57,6 +59,23 @@ def test_it_comes_over_the_wire_as_it_is(server: Running) -> None:
     assert ClusterState.from_json(state.to_json()) == state
     (here,) = (one for one in state.nodes if one.node == "here")
     assert here.holders == (ClusterHolder(job_id=7, gpus=[1], shared_gpus=[]),)
+
+
+def test_what_is_free_is_as_new_as_who_holds_it(server: Running) -> None:
+    with DatabaseClient(server.config) as client:
+        before = {one.node: one for one in client.cluster().nodes}["here"]
+        server.slurm.queue = [queued(job_id=7, nodes=("here",), gpu_index={"here": {"gpu": (1,)}})]
+        server.slurm.node_list = [
+            replace(one, state="mixed+drain", reason="fan", gpus_allocated={"a100": 1})
+            if one.name == "here"
+            else one
+            for one in server.slurm.node_list
+        ]
+        server.clock.now += JOBS_FOR_S + 1
+        after = {one.node: one for one in client.cluster().nodes}["here"]
+    assert (before.state, before.in_service) == ("idle", True)
+    assert (after.state, after.in_service, after.gpus_free) == ("mixed+drain", False, 0)
+    assert after.holders == (ClusterHolder(job_id=7, gpus=[1], shared_gpus=[]),)
 
 
 @pytest.mark.skipif(not ROOT, reason="becoming another user needs root")

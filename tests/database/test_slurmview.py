@@ -33,6 +33,31 @@ def test_a_slow_slurmctld_is_asked_less_often() -> None:
     assert kept.get(10, max_age_s=60) not in (first, None)
 
 
+def test_whoever_wants_it_fresher_has_it_asked_but_no_more_often_than_a_slow_slurmctld_is() -> None:
+    clock, took = FakeClock(), [0.01]
+
+    def ask() -> float:
+        clock.now += took[0]
+        return clock.now
+
+    kept = Kept(ask, clock, for_s=60.0)
+    first = kept.get(10)
+    clock.now += 3
+    assert kept.get(10) == first
+    assert (second := kept.get(10, fresh_s=2.0)) != first
+    took[0] = 1.0
+    clock.now += 3
+    assert (third := kept.get(10, fresh_s=2.0)) not in (first, second)
+    clock.now += 19
+    assert kept.get(10, fresh_s=2.0) == third, "a second of twenty is as much as it may take"
+    clock.now += 2
+    kept.get(10, fresh_s=2.0)
+    for thread in threading.enumerate():
+        if thread.name == "ask-slurm":
+            thread.join()
+    assert kept.get(10) != third
+
+
 def test_nobody_waits_for_the_next_answer_where_the_last_took_long() -> None:
     clock, go_on, answered = FakeClock(), threading.Event(), threading.Event()
     answers = iter(range(9))
