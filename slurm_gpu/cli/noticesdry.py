@@ -16,7 +16,7 @@ from slurm_gpu.cli.output import print_json, print_table, remark
 from slurm_gpu.cli.site import Site
 from slurm_gpu.controller.notices.judging import Judgment, judge, message, outlook
 from slurm_gpu.controller.notices.keeper import ledger_path
-from slurm_gpu.controller.notices.look import look_at, rules_of
+from slurm_gpu.controller.notices.look import diagnosed, look_at, rules_of
 from slurm_gpu.database.clusterstate import ClusterJob
 from slurm_gpu.errors import OutsideError, SlurmError
 from slurm_gpu.monitor.flags import recorded_concerns
@@ -98,7 +98,7 @@ def _judged(site: Site, settings: Settings, rule: CancelIdleInForce | None, ledg
             and rule.binds(job.uid, job.account, job.qos, job.partition, look.at_s)
         )
 
-    return judge(look, flags or [], settings, rule, binds, ledger, look.at_s)
+    return judge(look, [*(flags or ()), *diagnosed(look, rules)], settings, rule, binds, ledger, look.at_s)
 
 
 def _rule(site: Site) -> CancelIdleInForce | None:

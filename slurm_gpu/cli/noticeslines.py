@@ -15,6 +15,7 @@ _ABOUT = {
     WARNING: "warning",
     ENDED: "ended",
     Concern.XID: "GPU error",
+    Concern.UNHEALTHY: "slow or stuck",
     Concern.HELD_IDLE: "never used",
     Concern.USED_THEN_IDLE: "no longer used",
     Concern.MEMORY_IDLE: "memory full, idle",

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from slurm_gpu.attention.concern import Concern, Flag, Rules, Said
+from slurm_gpu.attention.concern import Concern, Flag, Rules
 from slurm_gpu.attention.watch import RunningJob, Watch
-from slurm_gpu.database.verdicts.told import JobVerdict
+from slurm_gpu.database.verdicts.concerns import unhealthy
 from slurm_gpu.monitor.layout import Layout
 from slurm_gpu.monitor.seen import Seen
 
-_NAMED = 3
 _RUNS = frozenset({"RUNNING", "SUSPENDED"})
 
 
@@ -86,57 +85,8 @@ def worst_first(flags: Iterable[Flag]) -> list[Flag]:
 
 def told_concerns(seen: Seen) -> list[Flag]:
     """What slurm-gpudbd's watch says of jobs that still run."""
-    if seen.verdicts is None:
-        return []
     runs = {(job.job_id, job.start_s) for job in seen.cluster.jobs if job.state in _RUNS}
-    index = {
-        item.uuid: item.index for report in seen.reports for item in report.devices if item.index is not None
-    }
-    return [
-        Flag(
-            job_id=item.job_id,
-            concern=Concern.UNHEALTHY,
-            devices=tuple(uuid for _, uuid in item.devices) or _devices_of(seen, item.job_id),
-            since_s=item.start_s if item.since_s is None else item.since_s,
-            coverage=float(item.verdict.get("coverage") or 0.0),
-            said=_said(item, index),
-        )
-        for item in seen.verdicts.verdicts
-        if (item.job_id, item.start_s) in runs
-    ]
-
-
-def _said(item: JobVerdict, index: Mapping[str, int]) -> Said:
-    """Who is named comes first, then the first piece of evidence."""
-    gpus = [f"{node} GPU {index[uuid]}" if uuid in index else f"{node} {uuid}" for node, uuid in item.devices]
-    roles = [str(role) for role in item.verdict.get("roles") or ()][:_NAMED]
-    many = [f"{len(gpus)} GPUs on {', '.join(_few_nodes(item))}"]
-    who = ", ".join((gpus if len(gpus) <= _NAMED else many) or _few_nodes(item) or roles)
-    evidence = [str(one.get("text")) for one in item.verdict.get("evidence") or ()][:1]
-    return Said(
-        cause=item.cause,
-        kind=item.kind,
-        confidence=item.confidence,
-        text="; ".join(part for part in (who, *evidence) if part),
-        next_step=str(item.verdict.get("next_step") or ""),
-    )
-
-
-def _few_nodes(item: JobVerdict) -> list[str]:
-    nodes = list(dict.fromkeys([*item.nodes, *(node for node, _ in item.devices)]))
-    return nodes[:_NAMED] + ([f"{len(nodes) - _NAMED} more"] if len(nodes) > _NAMED else [])
-
-
-def _devices_of(seen: Seen, job_id: int) -> tuple[str, ...]:
-    """All GPUs of a job, where none of them is named."""
-    return tuple(
-        sorted(
-            uuid
-            for node in seen.live.values()
-            for uuid, value in node.devices.items()
-            if job_id in value.jobs
-        )
-    )
+    return unhealthy(seen.verdicts, runs, seen.reports, seen.live)
 
 
 def recorded_concerns(now_s: float, seen: Seen, rules: Rules) -> list[Flag] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from slurm_gpu.attention.concern import Concern
+from slurm_gpu.attention.concern import Concern, Said
 
 WARNING = "warning"
 """The kind of a notice that a job is about to be ended."""
@@ -13,13 +13,16 @@ ENDED = "ended"
 """The kind of one that it was."""
 CONCERNS = (
     Concern.XID,
+    Concern.UNHEALTHY,
     Concern.HELD_IDLE,
     Concern.USED_THEN_IDLE,
     Concern.MEMORY_IDLE,
     Concern.PARTLY_UNUSED,
     Concern.THROTTLED,
 )
-"""Those that users are told of: what slurm-gpudbd's watch finds (UNHEALTHY) is for pages alone."""
+"""Those that users may be told of."""
+USUAL_CONCERNS = frozenset(CONCERNS) - {Concern.UNHEALTHY}
+"""And of which they are where nobody says: a diagnosis may be mistaken, and a site asks for it by name."""
 KINDS = (WARNING, ENDED, *map(str, CONCERNS))
 """Of notices, those that matter most first."""
 
@@ -68,3 +71,5 @@ class Finding:
     """Of a warning: the earliest end."""
     due_s: float = 0.0
     """Not told sooner."""
+    said: Said | None = None
+    """Of UNHEALTHY: what was found."""

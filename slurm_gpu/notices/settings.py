@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from slurm_gpu.attention.concern import Concern
-from slurm_gpu.notices.finding import CONCERNS
+from slurm_gpu.notices.finding import CONCERNS, USUAL_CONCERNS
 from slurm_gpu.units import parse_duration
 from slurm_gpu.yamlcheck import YamlCheck, did_you_mean, shown
 from slurm_gpu.yamlsource import Location, YamlSource, read_yaml
@@ -73,7 +73,7 @@ class Settings:
     """The whole of notices.yaml, checked."""
 
     mode: str = OBSERVE
-    concerns: frozenset[Concern] = frozenset(CONCERNS)
+    concerns: frozenset[Concern] = USUAL_CONCERNS
     after_s: float = 1800.0
     """A concern that has lasted so long is told; an error of a GPU at once."""
     per_user_a_day: int = 5

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import string
+import textwrap
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from slurm_gpu.units import counted, format_gpus
 PLACEHOLDERS = {
     "user": "the user's name",
     "cluster": "the cluster's name",
-    "jobs": "the jobs that it is about, a line each",
+    "jobs": "the jobs that it is about, a line each; below it what a diagnosis found",
     "count": "how many they are, as `2 jobs`",
     "job": "the first one's id",
     "contact": "where to ask, as a sentence; nothing where notices.yaml has no contact",
@@ -33,6 +34,7 @@ PLACEHOLDERS = {
 _SUBJECT = "Subject: "
 _LONGEST_NAME, _LONGEST_SUBJECT = 40, 150
 _MOST_JOBS = 20
+_BELOW = 6 * " "
 _MOST_BYTES = 64 * 1024
 _OURS = Path(__file__).parent / "templates"
 
@@ -166,11 +168,23 @@ def render(
 def _lines(findings: Sequence[Finding], zone: ZoneInfo) -> list[str]:
     lines = [
         f"  {plain(one.job.id)}  {plain(one.job.name, _LONGEST_NAME) or '(no name)'}: "
-        f"{format_gpus(round(1000 * one.job.n_gpus))}, since {moment(one.since_s, zone)}"
+        f"{format_gpus(round(1000 * one.job.n_gpus))}, since {moment(one.since_s, zone)}{_said(one)}"
         for one in findings[:_MOST_JOBS]
     ]
     left = len(findings) - _MOST_JOBS
     return [*lines, f"  and {counted(left, 'other')}"] if left > 0 else lines
+
+
+def _said(finding: Finding) -> str:
+    """What a diagnosis found, and what to do, each in a line of its own below the job."""
+    said = finding.said
+    if said is None:
+        return ""
+    kind = f" ({said.kind})" if said.kind else ""
+    found = f"{said.cause}{kind}, {said.confidence:.0%} sure: {said.text}"
+    told = (plain(line, 300) for line in (found, said.next_step))
+    lines = (textwrap.wrap(line, 104, initial_indent=_BELOW, subsequent_indent=_BELOW) for line in told)
+    return "".join(f"\n{line}" for some in lines for line in some)
 
 
 def moment(at_s: float, zone: ZoneInfo) -> str:

@@ -14,7 +14,7 @@ from slurm_gpu.database.clusterstate import ClusterState
 from slurm_gpu.database.reserve.reservation import Reservation
 from slurm_gpu.database.running import Running
 from slurm_gpu.database.verdicts.told import Verdicts
-from slurm_gpu.errors import DatabaseError, SlurmError
+from slurm_gpu.errors import DatabaseError, NotFoundError, SlurmError
 from slurm_gpu.records import Live, Mean, Record, Total
 from slurm_gpu.slurm.sacctmgr import LimitStore
 from tests.slurm.recorded import NOW_S, recorded_client
@@ -132,7 +132,7 @@ class Database:
 
     def verdicts(self) -> Verdicts:
         if self.verdicts_told is None:
-            raise DatabaseError("slurm-gpudbd answered 404: there is no /v1/verdicts")
+            raise NotFoundError("slurm-gpudbd answered 404: there is no /v1/verdicts")
         return self.verdicts_told
 
     def health(self) -> Health:

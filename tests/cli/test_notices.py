@@ -15,6 +15,7 @@ from slurm_gpu.controller.notices import status
 from slurm_gpu.controller.notices.status import OutlookLine, Status
 from slurm_gpu.database.results import Act
 from slurm_gpu.database.running import RecentXid, Running, RunningUse
+from slurm_gpu.database.verdicts.told import JobVerdict, Verdicts
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.notices import ledger as ledgers
 from slurm_gpu.notices.finding import Run
@@ -179,6 +180,20 @@ class TestDryRun:
             ("bob@b.edu", "xid"), ("alice@b.edu", "held_idle"),
         ]  # fmt: skip
         assert {one["says"] for one in told["now"]} == {"would be told now"}
+
+    def test_of_a_diagnosis_where_the_site_asks_for_it(self, here: Here) -> None:
+        told = JobVerdict(
+            job_id=21, start_s=NOW_S - 7200, user="bob", cause="hang", kind="", confidence=0.9, devices=(),
+            nodes=("n1",), since_s=None, told_s=NOW_S - 3600, last_s=NOW_S,
+            verdict={"coverage": 1.0, "evidence": [], "next_step": "Look into the log."},
+        )  # fmt: skip
+        here.line.database.verdicts_told = Verdicts(as_of_s=NOW_S, watched=1, verdicts=[told], suspects=[])
+        draft = here.directory / "draft.yaml"
+        for concerns, subjects in (("", 0), ("concerns: [unhealthy]\n", 1)):
+            draft.write_text(SETTINGS + concerns)
+            assert here("--dry-run", "--settings", str(draft), "--text") == 0
+            assert here.line.out.count("slower than it could be, or stuck") == subjects
+        assert "hang, 90% sure: n1\n      Look into the log." in here.line.out
 
     def test_below_the_coverage_nobody_would(self, here: Here) -> None:
         running = here.line.database.running_state

@@ -10,7 +10,11 @@ from slurm_gpu.attention.concern import Concern, Flag, Rules
 from slurm_gpu.attention.watch import RunningJob, Watch
 from slurm_gpu.config import SiteConfig
 from slurm_gpu.database.clusterstate import ClusterJob, ClusterState
+from slurm_gpu.database.results import NodeReport
 from slurm_gpu.database.running import Running, RunningUse
+from slurm_gpu.database.verdicts.concerns import unhealthy
+from slurm_gpu.database.verdicts.told import Verdicts
+from slurm_gpu.errors import NotFoundError
 from slurm_gpu.notices.finding import Finding, Job, Run
 from slurm_gpu.notices.idlerule import COVERAGE, IdleJob
 from slurm_gpu.notices.settings import Settings
@@ -19,6 +23,7 @@ from slurm_gpu.records import Live
 _RUNS = frozenset({"RUNNING", "SUSPENDED"})
 _OF_ALL_GPUS = frozenset({Concern.HELD_IDLE, Concern.USED_THEN_IDLE})
 """Concerns that say something of every GPU of a job: all of them must have been seen."""
+_BESIDES = frozenset({Concern.MEMORY_IDLE, Concern.UNHEALTHY})
 _NOW_S = 60.0
 """A value that is older says nothing of what a device does now."""
 _SAME_START_S = 2
@@ -34,6 +39,10 @@ class Look:
     cluster: ClusterState
     live: Mapping[str, Live]
     running: Running
+    verdicts: Verdicts | None = None
+    """Trouble of trainings; None of an older slurm-gpudbd."""
+    reports: Sequence[NodeReport] = ()
+    """How nodes number their GPUs, where verdicts name any."""
 
     @property
     def jobs(self) -> Sequence[ClusterJob]:
@@ -59,11 +68,26 @@ class Source(Protocol):
     def running(self) -> Running:
         """How jobs that run have used their GPUs, by their records."""
 
+    def verdicts(self) -> Verdicts:
+        """What its watch found of jobs that run."""
+
+    def nodes(self) -> Sequence[NodeReport]:
+        """The nodes that run slurm-gpud, and their devices."""
+
 
 def look_at(source: Source, wall: Callable[[], float]) -> Look:
     """Ask once; raises SlurmGpuError."""
     at_s = wall()
-    return Look(at_s=at_s, cluster=source.cluster(), live=source.live(), running=source.running())
+    cluster, live, running = source.cluster(), source.live(), source.running()
+    try:
+        verdicts = source.verdicts()
+    except NotFoundError:  # the rest is told all the same
+        verdicts = None
+    named = verdicts is not None and any(item.devices for item in verdicts.verdicts)
+    reports = source.nodes() if named else ()
+    return Look(
+        at_s=at_s, cluster=cluster, live=live, running=running, verdicts=verdicts, reports=reports
+    )  # fmt: skip
 
 
 def looker(config: SiteConfig, wall: Callable[[], float]) -> Callable[[], Look]:
@@ -105,7 +129,14 @@ def watch(rules: Watch, look: Look) -> list[Flag]:
     rules.look(look.at_s, jobs, devices)
     for xid in look.running.xids:
         rules.xid(xid.job_id, xid.device, xid.at_s)
-    return rules.flags(look.at_s)
+    return [*rules.flags(look.at_s), *diagnosed(look, rules.rules)]
+
+
+def diagnosed(look: Look, rules: Rules) -> list[Flag]:
+    """What slurm-gpudbd's watch found, of which enough was seen."""
+    runs = {(job.job_id, job.start_s) for job in look.jobs}
+    found = unhealthy(look.verdicts, runs, look.reports, look.live)
+    return [flag for flag in found if flag.coverage >= rules.min_coverage]
 
 
 def findings_of(
@@ -114,7 +145,7 @@ def findings_of(
     """What is to be told, and the jobs for which the rule on idle jobs is (`ruled`): never of both.
 
     Nothing is said of GPUs that nobody saw. Of a job that computes nothing at all its full memory is not
-    told besides.
+    told besides, nor a diagnosis.
     """
     jobs = {job.job_id: job for job in look.jobs}
     uses, now_seen = _uses(look), _seen_now(look)
@@ -127,7 +158,7 @@ def findings_of(
             continue
         if flag.concern in _OF_ALL_GPUS and len(flag.devices) != job.n_gpus:
             continue
-        if flag.concern is Concern.MEMORY_IDLE and job.job_id in idle:
+        if flag.concern in _BESIDES and job.job_id in idle:
             continue
         if flag.concern is Concern.HELD_IDLE and ruled(job) and not _told(job).is_component:
             use = _use_of(job, uses)
@@ -143,16 +174,24 @@ def findings_of(
                 )
             continue
         if flag.concern in settings.concerns:
-            findings.append(_finding(job, flag, settings))
+            findings.append(_finding(job, flag, settings, _found_s(look, flag)))
     return findings, candidates
 
 
-def _finding(job: ClusterJob, flag: Flag, settings: Settings) -> Finding:
+def _finding(job: ClusterJob, flag: Flag, settings: Settings, found_s: float) -> Finding:
     at_once = flag.concern is Concern.XID
     return Finding(
         job=_told(job), kind=str(flag.concern), since_s=flag.since_s, coverage=flag.coverage,
-        n_devices=len(flag.devices), due_s=flag.since_s + (0 if at_once else settings.after_s),
+        n_devices=len(flag.devices), due_s=found_s + (0 if at_once else settings.after_s), said=flag.said,
     )  # fmt: skip
+
+
+def _found_s(look: Look, flag: Flag) -> float:
+    """From when it has to last: a diagnosis from when it was made, however long ago the trouble began."""
+    if flag.said is None or look.verdicts is None:
+        return flag.since_s
+    of = (flag.job_id, flag.said.cause)
+    return max(float(one.told_s) for one in look.verdicts.verdicts if (one.job_id, one.cause) == of)
 
 
 def _told(job: ClusterJob) -> Job:

@@ -14,9 +14,10 @@ from slurm_gpu.controller.notices.ends import Ends
 from slurm_gpu.controller.notices.keeper import NoticeKeeper
 from slurm_gpu.controller.notices.look import Look, look_at
 from slurm_gpu.database.clusterstate import ClusterState
-from slurm_gpu.database.results import Act
+from slurm_gpu.database.results import Act, NodeReport
 from slurm_gpu.database.running import RecentXid, Running, RunningUse
-from slurm_gpu.errors import DatabaseError, SlurmError
+from slurm_gpu.database.verdicts.told import JobVerdict, Verdicts
+from slurm_gpu.errors import DatabaseError, NotFoundError, SlurmError
 from slurm_gpu.notices.sending import Message, NotSentError
 from slurm_gpu.notices.settings import Settings
 from slurm_gpu.policy.installed import CancelIdleInForce
@@ -73,6 +74,8 @@ class World:
         self.commands: list[tuple[float, list[str]]] = []
         self.acts: dict[str, Act] = {}
         self.xids: list[RecentXid] = []
+        self.found: list[JobVerdict] | None = []
+        """None: slurm-gpudbd is older than its watch."""
         self.settings = self.directory / "notices.yaml"
         self.settings.write_text(SETTINGS)
         self.start()
@@ -128,6 +131,14 @@ class World:
             for one in self.jobs.values()
         ]  # fmt: skip
         return Running(as_of_s=self.clock.wall(), jobs=uses, xids=self.xids)
+
+    def verdicts(self) -> Verdicts:
+        if self.found is None:
+            raise NotFoundError("there is no such page")
+        return Verdicts(as_of_s=self.clock.wall(), watched=1, verdicts=self.found, suspects=())
+
+    def nodes(self) -> list[NodeReport]:
+        return []
 
     # What is done
 

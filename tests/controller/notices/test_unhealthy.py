@@ -1,0 +1,104 @@
+"""What the watch found wrong with a training is told where the site asks for it, once, with the evidence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_gpu.controller.notices import status
+from slurm_gpu.database.verdicts.told import JobVerdict
+
+from .world import NOON_S, SETTINGS, World
+
+ASKED = f"{SETTINGS}concerns: [unhealthy, used_then_idle]\n"
+
+
+def verdict(job_id: int = 17, **given: Any) -> JobVerdict:
+    values: dict[str, Any] = {
+        "job_id": job_id, "start_s": NOON_S, "user": "alice", "cause": "slow or failing", "kind": "clock",
+        "confidence": 0.91, "devices": (("n2", "GPU-17-1"),), "nodes": (), "since_s": None,
+        "told_s": NOON_S + 600, "last_s": NOON_S + 660,
+        "verdict": {
+            "coverage": 0.97, "evidence": [{"text": "n2 GPU 1: SM clock 76% where peers have 95%"}],
+            "next_step": "Exclude the node (sbatch --exclude).",
+        },
+    }  # fmt: skip
+    return JobVerdict(**{**values, **given})
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path)
+    world.settings.write_text(ASKED)
+    world.rule = None
+    world.hold(17, util_pct=90.0, used=True)
+    world.found = [verdict()]
+    return world
+
+
+def test_it_is_told_once_after_it_held_for_long_enough(world: World) -> None:
+    world.go_on(120)
+    assert world.told() == [(40, "unhealthy")], "half an hour after it was found, not after it began"
+    body = world.sent[0][1].text.body
+    words = " ".join(body.split())
+    assert (
+        "slow or failing (clock), 91% sure: n2 GPU-17-1; n2 GPU 1: SM clock 76% where peers have 95%" in words
+    )
+    assert "\n      Exclude the node (sbatch --exclude).\n" in body
+    assert "slurm-gpu diagnose 17" in body
+    assert world.commands == []
+
+
+def test_nobody_is_told_unless_the_site_asks_for_it(world: World) -> None:
+    world.settings.write_text(SETTINGS)
+    world.go_on(120)
+    assert world.told() == []
+
+
+def test_what_passed_before_its_time_is_not_told(world: World) -> None:
+    world.go_on(30)
+    world.found = []
+    world.go_on(60)
+    assert world.told() == []
+
+
+def test_below_the_coverage_nothing_is_told(world: World) -> None:
+    for coverage in (0.79, None):
+        world.found = [verdict(verdict={"coverage": coverage, "evidence": [], "next_step": ""})]
+        world.go_on(60)
+        assert world.told() == []
+
+
+def test_of_another_run_nothing_is_told(world: World) -> None:
+    world.found = [verdict(start_s=NOON_S - 9000)]
+    world.go_on(60)
+    assert world.told() == []
+
+
+def test_who_is_told_that_nothing_computes_gets_no_diagnosis_besides(world: World) -> None:
+    world.found = [verdict(cause="hang", kind="", told_s=NOON_S + 60)]
+    world.go_on(2)
+    world.hold(17, util_pct=0.0, used=True)
+    world.go_on(60)
+    assert [kind for _, kind in world.told()] == ["used_then_idle"]
+
+
+def test_it_counts_among_the_messages_of_a_day(world: World) -> None:
+    world.settings.write_text(f"{ASKED}per_user_a_day: 1\n")
+    world.hold(18, util_pct=90.0, used=True)
+    world.found = [verdict(), verdict(18, told_s=NOON_S + 1800)]
+    world.go_on(120)
+    assert world.told() == [(40, "unhealthy")]
+    seen = status.read(world.directory / status.FILE_NAME)
+    assert seen is not None
+    (line,) = [line for line in seen.outlook if line.job_id == 18]
+    assert "enough for a day" in line.says
+
+
+def test_an_older_slurm_gpudbd_does_not_keep_the_rest_from_being_told(world: World) -> None:
+    world.found = None
+    world.hold(17, util_pct=0.0, used=True)
+    world.go_on(60)
+    assert [kind for _, kind in world.told()] == ["used_then_idle"]
