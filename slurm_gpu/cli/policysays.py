@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu.cli.limitamount import limit_amount
-from slurm_gpu.cli.policyuse import read_use
+from slurm_gpu.cli.policyuse import PolicyAbsentError, read_use
 from slurm_gpu.cli.site import Site
 from slurm_gpu.controller.quota import QuotaLine, quota_of
 from slurm_gpu.policy.explain import explain, read_installed
@@ -64,10 +64,15 @@ def used_up(
 ) -> Iterator[UsedUp]:
     """The limits on what runs that leave too little for a job: Slurm takes it, and lets it wait.
 
+    There are none where the script here is the stub that a removal or a rollback left: it lets every job pass.
+
     `amounts` are the job's own, by the key of the limit, in its unit: mgpu, MiB, counts; None where that is
     not known.
     """
-    policy, snapshot, _, by_kind = read_use(site)
+    try:
+        policy, snapshot, _, by_kind = read_use(site)
+    except PolicyAbsentError:
+        return
     places = UserPlaces(accounts=frozenset({account.lower()}), qos=frozenset({qos.lower()}))
     for line in quota_of(policy, snapshot, who[1], who[0], places, site.wall(), by_kind):
         wanted = amounts.get(line.kind.key)

@@ -20,16 +20,21 @@ from slurm_gpu.slurm.queue import QueueReader
 from slurm_gpu.slurm.submission import read_partitions
 
 
+class PolicyAbsentError(OutsideError):
+    """No job_submit.lua of slurm-gpu's is beside slurm.conf here, so that no limits are known."""
+
+
 def read_use(site: Site) -> tuple[PolicyInForce, Snapshot, str, Mapping[str, Usage]]:
     """The policy in force and who uses what: as slurm-gpuctld counted it, else as the queue shows it now.
 
     Besides, who uses what in jobs of one kind, where a rule sums these up: that the queue alone tells.
+    Raises PolicyAbsentError where no policy is in force here.
     """
     settings = site.slurm.settings()
     script = Path(settings.conf_path).parent / SCRIPT_NAME
     policy = read_policy_in_force(script)
     if policy is None:
-        raise OutsideError(
+        raise PolicyAbsentError(
             f"{script} is not there or not slurm-gpu's, so that no limits are known; quota runs where "
             "slurmctld does, once a policy is installed: slurm-gpu policy apply"
         )

@@ -303,6 +303,20 @@ def test_where_no_policy_is_at_hand_it_is_said(slurm_gpu: CommandLine, cluster: 
     assert json.loads(slurm_gpu.out)["policy"] is None
 
 
+def test_the_stub_that_a_removal_or_a_rollback_left_has_no_limits(
+    slurm_gpu: CommandLine, policy: None, tmp_path: Path
+):
+    (tmp_path / "job_submit.lua").write_text(
+        "-- slurm-gpu was removed: this lets every job pass.\n"
+        "function slurm_job_submit(job, partitions, uid) return slurm.SUCCESS end\n"
+        "function slurm_job_modify(job, record, partitions, uid) return slurm.SUCCESS end\n"
+        "return slurm.SUCCESS\n"
+    )
+    answering(slurm_gpu, SAID)
+    assert slurm_gpu("forecast", "--", "sbatch", "--gpus=4", "--wrap=true") == 0, slurm_gpu.err
+    assert slurm_gpu.out.startswith("this job, submitted now, will probably start")
+
+
 @pytest.mark.parametrize(
     ("options", "gpus"),
     [
