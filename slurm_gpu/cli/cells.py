@@ -28,6 +28,12 @@ def count(value: float | None) -> str:
     return GAP if value is None else f"{value:.3f}".rstrip("0").rstrip(".")
 
 
+def gpus(number: float) -> str:
+    """With their noun: 1 GPU, 0.25 GPUs, 8 GPUs."""
+    shown = count(number)
+    return f"{shown} GPU" if shown == "1" else f"{shown} GPUs"
+
+
 def memory(mib: float | None) -> str:
     """MiB as 512M, 64G or 1.5T."""
     if mib is None:

@@ -109,7 +109,8 @@ class _Found:
         self, database: DatabaseClient, filters: Mapping[str, Any], most: int | None, page: int
     ) -> None:
         self._database, self._filters, self._most, self._page = database, filters, most, page
-        self._n, self._more = 0, False
+        self._n = self._matching = 0
+        self._more = False
 
     def runs(self) -> Iterator[Run]:
         """Those of the page, of which no more than some are held in memory."""
@@ -119,6 +120,7 @@ class _Found:
             if self._most is not None and n == before + self._most:
                 self._more = True
                 return
+            self._matching = n + 1
             if n >= before:
                 self._n += 1
                 yield run
@@ -126,13 +128,20 @@ class _Found:
     def tell(self, sort: str) -> None:
         """For the person: whether there are more, or none."""
         if not self._n:
-            remark("no runs match" if self._page == 1 else f"there is no page {self._page}")
+            remark(f"there is no page {self._page}: {self._pages()}" if self._matching else "no runs match")
         elif self._more:
             which = "the last" if sort == "submit" and self._page == 1 else "these are"
             pages = "" if self._page == 1 else f", page {self._page}"
             remark(
                 f"{which} {counted(self._n, 'run')}{pages}; there are more (--limit, --page {self._page + 1})"
             )
+
+    def _pages(self) -> str:
+        """How many there are, where a page is too far."""
+        assert self._most is not None
+        last = -(-self._matching // self._most)
+        match = "matches" if self._matching == 1 else "match"
+        return f"{counted(self._matching, 'run')} {match}, the last page is {last}"
 
 
 def _print_table(found: list[Run], min_coverage: float) -> None:

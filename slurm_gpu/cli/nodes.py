@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from slurm_gpu.cli.cells import GAP, count, memory, positions, span, text
+from slurm_gpu.cli.cells import GAP, gpus, memory, positions, span, text
 from slurm_gpu.cli.nodelive import LIVE_COLUMNS, NodeLive, node_lives
 from slurm_gpu.cli.nodesuspects import show_suspects
 from slurm_gpu.cli.output import check_format, print_csv, print_json, print_sentences, print_table, remark
@@ -18,6 +18,7 @@ from slurm_gpu.database.clusterview import cluster_state
 from slurm_gpu.errors import UsageError
 from slurm_gpu.monitor.summary import gpu_types, in_partition, wait_reasons
 from slurm_gpu.slurm.occupancy import Holder, Occupancy, occupancy
+from slurm_gpu.units import counted
 
 _COLUMNS = ("node", "state", "GPUs free", "shards", "CPUs", "memory", "used by")
 _SPARE = ("shards", "memory", "CPUs", "state", "W now", "memory % now", "used by")
@@ -117,9 +118,9 @@ def _totals(state: ClusterState, now_s: float) -> Iterator[str]:
         yield f"{text(kind.name) if kind.name else 'GPUs'}: {', '.join(parts)}"
     if waits := wait_reasons(state):
         n_jobs = sum(wait.n_jobs for wait in waits)
-        n_gpus = count(math.fsum(wait.n_gpus for wait in waits))
+        n_gpus = math.fsum(wait.n_gpus for wait in waits)
         why = ", ".join(f"{wait.n_jobs} {text(wait.reason)}" for wait in waits)
-        yield f"waiting: {n_jobs} jobs for {n_gpus} GPUs ({why})"
+        yield f"waiting: {counted(n_jobs, 'job')} for {gpus(n_gpus)} ({why})"
 
 
 def _live(site: Site) -> Mapping[str, NodeLive]:

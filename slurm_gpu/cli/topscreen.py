@@ -11,13 +11,14 @@ from zoneinfo import ZoneInfo
 from rich.text import Text
 
 from slurm_gpu.attention.wording import in_words
-from slurm_gpu.cli.cells import GAP, count, number, percent, positions, span, text
+from slurm_gpu.cli.cells import GAP, gpus, number, percent, positions, span, text
 from slurm_gpu.cli.sparkline import sparkline
 from slurm_gpu.cli.textgrid import Column, grid
 from slurm_gpu.monitor.overview import Overview, ShownFlag, ShownRow
 from slurm_gpu.monitor.reasons import meaning
 from slurm_gpu.monitor.summary import GpuType, StateOfNodes
 from slurm_gpu.slurm.hostlist import compress
+from slurm_gpu.units import counted
 
 _GOOD, _BUSY, _WARN, _BAD, _FAINT = "green", "blue", "yellow", "red", "dim"
 _STALE_S = 60.0
@@ -197,8 +198,7 @@ def _waiting(overview: Overview, now_s: float, few: int | None) -> Iterator[Text
     if not overview.waits:
         yield Text("Waiting   no jobs")
         return
-    jobs = "1 job" if overview.waiting_jobs == 1 else f"{overview.waiting_jobs} jobs"
-    yield Text(f"Waiting   {jobs} for {count(overview.waiting_gpus)} GPUs")
+    yield Text(f"Waiting   {counted(overview.waiting_jobs, 'job')} for {gpus(overview.waiting_gpus)}")
     digits = max(len(str(wait.n_jobs)) for wait in overview.waits)
     lines = []
     for wait in overview.waits:

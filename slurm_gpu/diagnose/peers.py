@@ -44,11 +44,11 @@ class Layout:
     def groups(self, n_ranks: int, source: str) -> Groups:
         """Ranks 0 to n_ranks − 1 by stage, as Megatron and DeepSpeed number them."""
         if self.pipeline < 1 or n_ranks % self.pipeline:
-            raise ValueError(f"{self.pipeline} pipeline stages do not divide {n_ranks} ranks")
+            raise ValueError(f"{source}: {self.pipeline} pipeline stages do not divide {n_ranks} ranks")
         each = n_ranks // self.pipeline
         if self.tensor < 1 or each % self.tensor:
             raise ValueError(
-                f"tensor parallel size {self.tensor} does not divide the {each} ranks of a stage"
+                f"{source}: tensor parallel size {self.tensor} does not divide the {each} ranks of a stage"
             )
         names = tuple(f"stage {stage}" for stage in range(self.pipeline))
         return Groups(of=np.arange(n_ranks) // each, names=names, source=source)

@@ -175,7 +175,7 @@ def test_timings_of_steps_are_read_of_parquet(slurm_gpu: CommandLine, tmp_path: 
     ("argv", "message"),
     [
         (("18",), "no job 18"),
-        (("17", "--groups", "pp=3"), "3 pipeline stages do not divide 16 ranks"),
+        (("17", "--groups", "pp=3"), "--groups pp=3: 3 pipeline stages do not divide 16 ranks"),
         (("17", "--steps", "/nowhere.parquet"), "does not exist"),
     ],
 )

@@ -213,7 +213,7 @@ def test_a_page_goes_on_where_the_one_before_it_ended(slurm_gpu: CommandLine):
     slurm_gpu("jobs", "--limit", "3", "--page", "2")
     assert slurm_gpu.err == "these are 3 runs, page 2; there are more (--limit, --page 3)\n"
     slurm_gpu("jobs", "--limit", "3", "--page", "4")
-    assert slurm_gpu.err == "there is no page 4\n"
+    assert slurm_gpu.err == "there is no page 4: 8 runs match, the last page is 3\n"
     slurm_gpu("jobs", "--all")
     assert len(slurm_gpu.rows()) == 9
 

@@ -64,6 +64,16 @@ def test_below_it_stand_the_gpus_that_are_free_and_why_jobs_wait(slurm_gpu: Comm
     ]
 
 
+def test_one_job_that_waits_for_one_gpu_is_told_in_the_singular(slurm_gpu: CommandLine):
+    waiting = [job for job in slurm_gpu.site.slurm.jobs() if job.state == "PENDING"]
+    one = dataclasses.replace(
+        waiting[0], reason="Priority", n_tasks=1, tres_requested={"gres/gpu": 1.0}, start_s=None
+    )
+    slurm_gpu.site.slurm.jobs = lambda job_ids=None: [one]  # type: ignore[method-assign]
+    slurm_gpu("nodes")
+    assert slurm_gpu.out.splitlines()[-1] == "waiting: 1 job for 1 GPU (1 Priority)"
+
+
 def test_a_gpu_that_one_job_has_some_shards_of_is_held_in_part(slurm_gpu: CommandLine):
     changed = [
         dataclasses.replace(job, tres_allocated={"gres/shard": 3.0}) if job.job_id == 32 else job
