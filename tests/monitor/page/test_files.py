@@ -100,3 +100,9 @@ def test_what_has_a_version_in_its_path_may_be_kept_for_ever():
         kept = "immutable" in file.headers["Cache-Control"]
         assert kept == bool(re.fullmatch(r"/page/[0-9a-f]{16}/[a-z]+\.(js|css|svg)", path))
         assert file.headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_what_the_page_says_of_zero_holds_on_light_and_on_dark_ground():
+    page = page_files()["/"].body.decode()
+    assert "first colour of the scale" in page
+    assert "palest" not in page, "on dark ground a scale goes from dark to light"
