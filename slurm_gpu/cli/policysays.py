@@ -64,7 +64,7 @@ def used_up(
 ) -> Iterator[UsedUp]:
     """The limits on what runs that leave too little for a job: Slurm takes it, and lets it wait.
 
-    There are none where the script here is the stub that a removal or a rollback left: it lets every job pass.
+    There are none where a removal or a rollback left a stub, which lets every job pass.
 
     `amounts` are the job's own, by the key of the limit, in its unit: mgpu, MiB, counts; None where that is
     not known.
