@@ -33,6 +33,10 @@ BAD_THROTTLES = frozenset(
 """Reasons that are faults; the power cap and clocks that were asked for are none."""
 
 
+CLOCKS_S = 5.0
+"""So much may Slurm's clock and a node's differ."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
     """When something is a concern."""

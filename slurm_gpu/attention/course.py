@@ -6,11 +6,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from slurm_gpu.attention.concern import BAD_THROTTLES, Rules
+from slurm_gpu.attention.concern import BAD_THROTTLES, CLOCKS_S, Rules
 from slurm_gpu.records import LiveDevice
 
-_CLOCKS_S = 5.0
-"""So much may Slurm's clock and a node's differ: work right after a start may be that of the job before."""
 _READ_S = 15.0
 """A value is told for so long after it was read; with `idle_s` it is known when."""
 
@@ -75,7 +73,8 @@ class Course:
             if computed_s is not None and computed_s > stretch.since_s:
                 stretch.since_s = computed_s
                 stretch.known_s = min(for_s, at_s - computed_s) + max(0.0, before_s - computed_s)
-        if computed_s is not None and computed_s > self._began_s + _CLOCKS_S:
+        # Work right after a start may be that of the job before.
+        if computed_s is not None and computed_s > self._began_s + CLOCKS_S:
             self.used = True
         throttled = None if value.throttle is None else not BAD_THROTTLES.isdisjoint(value.throttle)
         full = value.mem_used_frac is not None and value.mem_used_frac >= rules.memory_frac

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from slurm_gpu.attention.concern import Concern, Flag, Rules
+from slurm_gpu.attention.concern import CLOCKS_S, Concern, Flag, Rules
 from slurm_gpu.attention.course import Course, Idle
 from slurm_gpu.records import LiveDevice
 
@@ -81,8 +81,9 @@ class Watch:
                 course.see(at_s, value, self.rules)
 
     def xid(self, job_id: int, device: str, at_s: float) -> None:
-        """A GPU of a running job reported an error."""
-        if (watched := self._jobs.get(job_id)) is not None:
+        """A GPU of a job reported an error; what was before its run began is an earlier run's."""
+        watched = self._jobs.get(job_id)
+        if watched is not None and at_s >= watched.start_s - CLOCKS_S:
             watched.xids[device] = max(at_s, watched.xids.get(device, at_s))
 
     def flags(self, now_s: float) -> list[Flag]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
 from slurm_gpu.errors import DatabaseError
+
+_SAME_START_S = 2
+"""Slurm's clock and slurm-gpudbd's tell of one start so much apart at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +45,14 @@ class Running:
     as_of_s: float
     jobs: Sequence[RunningUse]
     xids: Sequence[RecentXid]
+
+    def uses_of(self, starts: Mapping[int, float | None]) -> dict[int, RunningUse]:
+        """By job, of the runs that began when `starts` says: nothing of a requeued job's earlier run."""
+        return {
+            use.job_id: use
+            for use in self.jobs
+            if (start_s := starts.get(use.job_id)) is not None and abs(use.start_s - start_s) <= _SAME_START_S
+        }
 
     def to_json(self) -> dict[str, Any]:
         """A dict that json.dumps takes."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from slurm_gpu.attention.concern import Concern, Flag, Rules
+from slurm_gpu.attention.concern import CLOCKS_S, Concern, Flag, Rules
 from slurm_gpu.attention.watch import RunningJob, Watch
 from slurm_gpu.database.verdicts.concerns import unhealthy
 from slurm_gpu.monitor.layout import Layout
 from slurm_gpu.monitor.seen import Seen
 
-_RUNS = frozenset({"RUNNING", "SUSPENDED"})
+_SUSPENDED = "SUSPENDED"
+_RUNS = frozenset({"RUNNING", _SUSPENDED})
+_NOW_S = 60.0
+"""A value that is older says nothing of what a device does now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +41,13 @@ class Attention:
 
     def look(self, now_s: float, seen: Seen) -> None:
         """Take in what was seen; jobs whose start Slurm has not told are not judged."""
-        running = () if seen.running is None else seen.running.jobs
-        uses = {(use.job_id, use.start_s): use.used for use in running}  # of this run, and no earlier one
+        uses = seen.uses()
         jobs = [
             RunningJob(
                 job_id=job.job_id,
                 start_s=job.start_s,
                 suspended=job.state == "SUSPENDED",
-                used_before=uses.get((job.job_id, int(job.start_s))),
+                used_before=None if (use := uses.get(job.job_id)) is None else use.used,
             )
             for job in seen.cluster.jobs
             if job.state in _RUNS and job.start_s is not None
@@ -92,33 +94,48 @@ def told_concerns(seen: Seen) -> list[Flag]:
 def recorded_concerns(now_s: float, seen: Seen, rules: Rules) -> list[Flag] | None:
     """What records alone tell, without having watched: errors of GPUs, and jobs that never used theirs.
 
-    None where the records could not be read. They come each five minutes: what began since is not told.
+    None where the records could not be read. They come each five minutes: a job is told of only where all its
+    GPUs are seen to do nothing now as well.
     """
     if seen.running is None:
         return None
-    devices: dict[int, list[str]] = {}
-    for node in seen.live.values():
-        for uuid, value in node.devices.items():
-            for job_id in value.jobs:
-                devices.setdefault(job_id, []).append(uuid)
-    running = {job.job_id for job in seen.cluster.jobs if job.state in _RUNS}
+    started = {job.job_id: job for job in seen.cluster.jobs if job.state in _RUNS and job.start_s is not None}
+    uses, idle_now = seen.uses(), _idle_now(now_s, seen, rules)
     xids = [
         Flag(job_id=xid.job_id, concern=Concern.XID, devices=(xid.device,), since_s=xid.at_s, coverage=1.0)
         for xid in seen.running.xids
-        if xid.job_id in running
+        if (job := started.get(xid.job_id)) is not None and xid.at_s >= (job.start_s or 0) - CLOCKS_S
     ]
     idle = [
         Flag(
-            job_id=use.job_id,
+            job_id=job_id,
             concern=Concern.HELD_IDLE,
-            devices=tuple(sorted(devices.get(use.job_id, ()))),
+            devices=devices,
             since_s=use.start_s,
             coverage=use.coverage,
         )
-        for use in seen.running.jobs
-        if use.job_id in running
+        for job_id, use in uses.items()
+        if (job := started.get(job_id)) is not None
+        and job.state != _SUSPENDED
         and use.used is False
         and use.coverage >= rules.min_coverage
         and now_s - use.start_s >= rules.window_s
+        and (devices := idle_now.get(job_id, ()))
+        and len(devices) >= job.n_gpus
     ]
     return [*xids, *sorted(idle, key=lambda flag: (flag.since_s, flag.job_id))]
+
+
+def _idle_now(now_s: float, seen: Seen, rules: Rules) -> Mapping[int, tuple[str, ...]]:
+    """By job its devices, where each was seen just now, and none of them computes."""
+    found: dict[int, list[str]] = {}
+    busy: set[int] = set()
+    for node in seen.live.values():
+        is_new = now_s - node.at_s <= _NOW_S
+        for uuid, value in node.devices.items():
+            idle = value.util_pct is not None and value.util_pct <= rules.idle_pct
+            for job_id in value.jobs:
+                found.setdefault(job_id, []).append(uuid)
+                if not (is_new and idle):
+                    busy.add(job_id)
+    return {job_id: tuple(sorted(devices)) for job_id, devices in found.items() if job_id not in busy}

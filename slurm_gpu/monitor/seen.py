@@ -9,7 +9,7 @@ from typing import Protocol
 from slurm_gpu.database.clusterstate import ClusterState
 from slurm_gpu.database.reserve.reservation import Reservation
 from slurm_gpu.database.results import NodeReport
-from slurm_gpu.database.running import Running
+from slurm_gpu.database.running import Running, RunningUse
 from slurm_gpu.database.verdicts.told import Verdicts
 from slurm_gpu.records import Live
 
@@ -56,3 +56,9 @@ class Seen:
     def as_of_s(self) -> float:
         """When all that changes by the second was true."""
         return min(self.live_s, self.cluster.as_of_s)
+
+    def uses(self) -> Mapping[int, RunningUse]:
+        """By job, how the run that goes on now has used its GPUs."""
+        if self.running is None:
+            return {}
+        return self.running.uses_of({job.job_id: job.start_s for job in self.cluster.jobs})

@@ -59,7 +59,6 @@ def make_state(
     else:
         layout = make_layout(cluster, nodes, seen.reports, racks)
     holding = find_holding(nodes, seen.live, layout)
-    running = {} if seen.running is None else {use.job_id: use for use in seen.running.jobs}
     table = JobTable.empty(version) if before is None else before.jobs
     if before is not None and before.layout.id != layout.id:
         # Squares have other numbers now: nothing that was told of them holds any more.
@@ -72,7 +71,7 @@ def make_state(
         holding=holding,
         frames={
             **live_frames(layout, seen.live),
-            **job_frames(layout, holding, running),
+            **job_frames(layout, holding, seen.uses()),
             STATE.name: state_frame(layout, nodes, seen.live, holding),
         },
         own=own_squares(holding, {job.job_id: (job.user, job.uid) for job in seen.cluster.jobs}),

@@ -87,6 +87,19 @@ def test_heat_is_a_concern_and_the_power_cap_is_none(reason: str, expected: set[
     assert set(watched(Gpu([95.0] * 900, throttle=(reason,))).first) == expected
 
 
+def test_an_error_of_the_run_before_a_requeue_is_not_told_of_the_new_one() -> None:
+    watch = Watch()
+    watch.look(
+        START + 10,
+        [RunningJob(job_id=1, start_s=START)],
+        {"GPU-0": (START + 10, LiveDevice(util_pct=90.0, jobs=(1,)))},
+    )
+    watch.xid(1, "GPU-0", START - 30)
+    assert watch.flags(START + 10) == []
+    watch.xid(1, "GPU-0", START - 1)  # clocks differ a little
+    assert [flag.concern for flag in watch.flags(START + 10)] == [Concern.XID]
+
+
 def test_an_error_of_a_gpu_is_told_for_an_hour() -> None:
     watch = Watch()
     watch.look(

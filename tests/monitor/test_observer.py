@@ -27,6 +27,10 @@ class _Site:
         self.asked_for_devices = 0
         self.records: Running | None = None
         self.found: Verdicts | None = None
+        self.job: dict[str, Any] = {"start_s": NOW_S - 1}
+        self.util_pct: float | None = 0.0
+        self.told_s = 0.0
+        """So old the node's values are."""
         self.observer = Observer(self.connect, lambda: NOW_S + self.passed_s, lambda: self.passed_s)
 
     @contextmanager
@@ -36,11 +40,11 @@ class _Site:
         yield self
 
     def cluster(self) -> ClusterState:
-        return cluster([node("n1", holds(7, 0))], [job(7, start_s=NOW_S - 1)])
+        return cluster([node("n1", holds(7, 0))], [job(7, **self.job)])
 
     def live(self) -> dict[str, Live]:
-        device = LiveDevice(util_pct=0.0, jobs=(7,))
-        return {"n1": Live(at_s=NOW_S + self.passed_s, devices={"GPU-1": device})}
+        device = LiveDevice(util_pct=self.util_pct, jobs=(7,))
+        return {"n1": Live(at_s=NOW_S + self.passed_s - self.told_s, devices={"GPU-1": device})}
 
     def nodes(self) -> list[NodeReport]:
         self.asked_for_devices += 1
@@ -125,13 +129,54 @@ def _use(job_id: int, **given: Any) -> RunningUse:
 def test_records_tell_at_once_who_never_used_a_gpu_but_nothing_below_coverage(
     site: _Site, use: RunningUse, told: list[Concern]
 ) -> None:
+    site.job = {"start_s": use.start_s}
     site.records = Running(as_of_s=NOW_S, jobs=(use,), xids=())
     site.observer.look()
     assert site.observer.last is not None
     assert [flag.concern for flag in site.observer.last.flags or ()] == told
 
 
+@pytest.mark.parametrize(
+    "but",
+    [
+        {"job": {"start_s": NOW_S - 600}},
+        {"job": {"start_s": NOW_S - 3600, "state": "SUSPENDED"}},
+        {"job": {"start_s": NOW_S - 3600, "n_gpus": 2.0}},
+        {"util_pct": 80.0},
+        {"util_pct": None},
+        {"told_s": 7200.0},
+    ],
+    ids=[
+        "requeued since",
+        "suspended",
+        "half of it unseen",
+        "computes now",
+        "not measured now",
+        "node is away",
+    ],
+)
+def test_records_alone_accuse_nobody_of_whom_it_may_not_be_so_now(site: _Site, but: dict[str, Any]) -> None:
+    site.job = {"start_s": NOW_S - 3600}
+    site.records = Running(as_of_s=NOW_S, jobs=(_use(7),), xids=())
+    for name, value in but.items():
+        setattr(site, name, value)
+    site.observer.look()
+    assert site.observer.last is not None
+    assert list(site.observer.last.flags or ()) == []
+
+
+def test_an_error_before_a_requeue_is_not_one_of_the_new_run(site: _Site) -> None:
+    xid = RecentXid(job_id=7, device="GPU-1", at_s=NOW_S - 60, code=79)
+    site.records = Running(as_of_s=NOW_S, jobs=(), xids=(xid,))
+    site.observer.look()
+    assert site.observer.last is not None
+    assert list(site.observer.last.flags or ()) == []
+    site.look_for(240)
+    assert [flag.concern for flag in site.observer.last.flags or ()] == [Concern.HELD_IDLE]
+
+
 def test_records_tell_at_once_of_errors_of_a_gpu(site: _Site) -> None:
+    site.job = {"start_s": NOW_S - 3600}
     xid = RecentXid(job_id=7, device="GPU-1", at_s=NOW_S - 60, code=79)
     site.records = Running(as_of_s=NOW_S, jobs=(), xids=(xid,))
     site.observer.look()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -138,3 +139,20 @@ def test_versions_grow_also_across_a_restart(watched: Watched):
     assert first is not None
     assert second is not None
     assert second.version > first.version
+
+
+def test_a_requeued_job_has_no_percentiles_of_its_earlier_run(watched: Watched):
+    watched.look()
+    state = watched.board.state
+    assert state is not None
+    job, squares = next((job, squares) for job, squares in state.holding.whole.items() if squares)
+    assert state.frames["p95_util"][squares[0]] != 255
+    told = watched.source.cluster()
+    requeued = [
+        replace(one, start_s=int(watched.clock.now)) if one.job_id == job else one for one in told.jobs
+    ]
+    watched.source.cluster = lambda: replace(told, jobs=requeued)  # type: ignore[method-assign]
+    watched.look()
+    state = watched.board.state
+    assert state is not None
+    assert {state.frames["p95_util"][square] for square in squares} == {255}

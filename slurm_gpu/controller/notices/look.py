@@ -26,8 +26,6 @@ _OF_ALL_GPUS = frozenset({Concern.HELD_IDLE, Concern.USED_THEN_IDLE})
 _BESIDES = frozenset({Concern.MEMORY_IDLE, Concern.UNHEALTHY})
 _NOW_S = 60.0
 """A value that is older says nothing of what a device does now."""
-_SAME_START_S = 2
-"""Slurm's clock and slurm-gpudbd's tell of one start so much apart at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +116,7 @@ def watch(rules: Watch, look: Look) -> list[Flag]:
             job_id=job.job_id,
             start_s=job.start_s,
             suspended=job.state == "SUSPENDED",
-            used_before=None if (use := _use_of(job, uses)) is None else use.used,
+            used_before=None if (use := uses.get(job.job_id)) is None else use.used,
         )
         for job in look.jobs
         if job.start_s is not None
@@ -161,7 +159,7 @@ def findings_of(
         if flag.concern in _BESIDES and job.job_id in idle:
             continue
         if flag.concern is Concern.HELD_IDLE and ruled(job) and not _told(job).is_component:
-            use = _use_of(job, uses)
+            use = uses.get(job.job_id)
             is_whole = now_seen.issuperset(flag.devices) and flag.coverage >= COVERAGE
             if use is not None and use.used is False and use.coverage >= COVERAGE and is_whole:
                 candidates.append(
@@ -214,11 +212,5 @@ def _seen_now(look: Look) -> frozenset[str]:
 
 
 def _uses(look: Look) -> Mapping[int, RunningUse]:
-    return {use.job_id: use for use in look.running.jobs}
-
-
-def _use_of(job: ClusterJob, uses: Mapping[int, RunningUse]) -> RunningUse | None:
-    """How this run has used its GPUs; of one that was requeued, nothing of the last."""
-    use = uses.get(job.job_id)
-    is_this = use is not None and job.start_s is not None and abs(use.start_s - job.start_s) <= _SAME_START_S
-    return use if is_this else None
+    """How the runs that go on have used their GPUs."""
+    return look.running.uses_of({job.job_id: job.start_s for job in look.jobs})
