@@ -245,6 +245,9 @@ def _figures(
             "hang or failing": _delay(
                 [i for i in judged if i.truth is Cause.HANG or i.kind == "failing"], 30
             ),
+            "hang or failing, hosts told": _delay(
+                [i for i in judged if i.hosts and (i.truth is Cause.HANG or i.kind == "failing")], 30
+            ),
             "slow, >= 15 %": _delay(
                 [i for i in judged if i.truth is Cause.SLOW and i.size >= LARGE and i.kind != "failing"],
                 180,

@@ -82,7 +82,10 @@ class Played:
         if devices is None:
             devices = self._parts[key] = [_device(case, row, self.second) for row in rows]
         hosts = {metric: matrix[node] for metric, matrix in recording.hosts.items()}
-        at = min(self.second // TELLS_S, min((len(row) for row in hosts.values()), default=1) - 1)
+        # The last ten seconds that are over: what goes on now nobody has measured yet.
+        at = min(self.second // TELLS_S, min((len(row) for row in hosts.values()), default=0)) - 1
+        if at < 0:
+            hosts = {}
         host = {}
         for metric, name in ((Metric.NETWORK, "net"), (Metric.INFINIBAND, "ib")):
             if metric in hosts:

@@ -30,7 +30,7 @@ class Rules:
     """A worker that told less than this told nothing."""
     z: float = 6.0
     """So many spreads of its peers off: of 128 workers in ten signals none is, by chance."""
-    hang_s: float = 20.0
+    hang_s: float = 15.0
     """For so long a job that spins, or whose host is quiet, may stand still."""
     unsure_hang_s: float = 90.0
     """And so long where nothing tells whether it writes a checkpoint."""

@@ -94,7 +94,9 @@ def phases(series: Series) -> Phases:
 def traffic(series: Series) -> Matrix | None:
     """(n_bins,) what the links of GPUs carry, of the usual: the most of all links; None where not told."""
     found = []
-    for metric in (Metric.NVLINK, Metric.PCIE):
+    told = [metric for metric in (Metric.NVLINK, Metric.PCIE) if series.get(metric) is not None]
+    # Live values have none of GPUs; between nodes gradients go over InfiniBand in each step.
+    for metric in told or [Metric.INFINIBAND]:
         matrix = series.get(metric)
         if matrix is None:
             continue

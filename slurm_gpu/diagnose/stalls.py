@@ -15,6 +15,11 @@ _IDLE = 0.1
 _QUIET = 0.3
 """Of the traffic while it computes: what moves more is not hanging."""
 _TRAFFIC = (Metric.NETWORK, Metric.INFINIBAND, Metric.PCIE)
+SURE = 0.9
+"""Told of a hang that nothing else looks like; who is less sure may wait whether it goes on."""
+_WORKS, _RESTS = 0.4, 0.5
+_WHOLE = 0.9
+"""Of the usual activity: a reading in which it did not stop."""
 _TAIL_S = 12.0
 """Who spins, and what moves, is asked of the end alone: before it the job stopped."""
 _APART_S = 5.0
@@ -28,22 +33,23 @@ def hanging(case: Case) -> Verdict | None:
     if start is None:
         return None
     series, rules = case.series, case.rules
-    stands_s = (series.n_bins - start) * series.width_s
+    stands_s = _stands_s(case, start)
     longest_s = max(((b - a) * series.width_s for a, b in case.phases.pauses()), default=0.0)
     tail = max(start, series.n_bins - max(1, round(_TAIL_S / series.width_s)))
     quiet, loud = _traffic(case, tail)
     util = series.get(Metric.UTIL)
-    now = np.full(case.n, np.nan) if util is None else median(util[:, tail:])
+    now, before = (np.full(case.n, np.nan),) * 2 if util is None else _last_told(util, start, tail)
     with np.errstate(invalid="ignore"):
         spinning, idle = now >= _SPINS, now <= _IDLE
-        goes_on = util is not None and (spinning & (median(util[:, start:tail]) <= _IDLE)).any()
-    if loud or goes_on:
+        goes_on = ((now > _IDLE) & (before <= _IDLE)).any()
+    if loud or goes_on or _somebody_works(case, tail):
         return None  # utilisation is read each second: whoever was waited for is back
     waits = spinning.sum() >= 0.5 * max(case.judged.sum(), 1)
     # Whoever writes for all is the first, and the others wait for it as they would in a hang.
-    writes = waits and idle[0] and idle.sum() == 1
+    writes = waits and not now[0] > _IDLE and idle[1:].sum() == 0
+    sure = (waits and not writes) or (quiet and _hosts_rest(case, tail))
     enough_s = rules.hang_s if quiet or (waits and not writes) else rules.unsure_hang_s
-    enough_s = max(enough_s, _PAUSES * longest_s, 2 * series.width_s if series.width_s > 5 else 0.0)
+    enough_s = max(enough_s, _PAUSES * longest_s, 2 * series.width_s if series.width_s > 10 else 0.0)
     if not case.running:
         enough_s = max(enough_s, rules.over_hang_s)
     if stands_s < enough_s:
@@ -68,12 +74,59 @@ def hanging(case: Case) -> Verdict | None:
         evidence.append(Evidence(text=text, metric="util", value=0.0, expected=1.0, workers=names))
     return case.verdict(
         Cause.HANG,
-        0.9 if quiet or (waits and not writes) else 0.7,
+        SURE if sure else 0.8 if quiet else 0.7,
         kind="waits for others" if waits else "stands still",
         culprits=case.workers(rows) if rows.sum() <= 0.5 * case.judged.sum() else (),
         since_s=series.start_s + start * series.width_s,
         evidence=tuple(evidence),
     )
+
+
+def _last_told(util: Matrix, start: int, tail: int) -> tuple[Matrix, Matrix]:
+    """(what each uses at the end, and before that since the job stopped): NaN where not told.
+
+    Of values each ten seconds, which are of one moment, the second is the least.
+    """
+    coarse = util.shape[1] - tail <= 1
+    return median(_end(util, tail)), quantile(util[:, start:tail], 0.0 if coarse else 0.5)
+
+
+def _end(rows: Matrix, tail: int) -> Matrix:
+    """Columns from `tail` on; of a single one, that not all have told yet, what they told before."""
+    last = rows[:, tail:]
+    if last.shape[1] > 1 or tail == 0:
+        return last
+    return np.where(np.isfinite(last), last, rows[:, tail - 1 : tail])
+
+
+def _somebody_works(case: Case, tail: int) -> bool:
+    """Whether a worker computes while the others wait, as one does that evaluates for all."""
+    if case.phases.metric not in (Metric.TENSOR, Metric.SM_ACTIVE):
+        return False
+    levels = median(case.phases.of[:, tail:])
+    return bool((levels[np.isfinite(levels)] >= _WORKS).any())
+
+
+def _hosts_rest(case: Case, tail: int) -> bool:
+    """Whether CPUs do far less than in training: who compiles, loads or writes uses them."""
+    cpu = case.series.get(Metric.CPU)
+    if cpu is None or not case.phases.active.any():
+        return False
+    usual = middle(median(cpu[:, case.phases.active].T))
+    return usual > 0 and _greatest(_end(cpu, tail)) <= _RESTS * usual
+
+
+def _stands_s(case: Case, start: int) -> float:
+    """For how long nothing has been computed: of the reading in which it stopped, what is lacking in it.
+
+    A mean over ten seconds of 60 % is six seconds of work, and four of the standstill that shows since.
+    """
+    width_s = case.series.width_s
+    first = max(0, start - max(1, round(held_s(case.series) / width_s)))
+    before = case.phases.activity[first:start]
+    whole = np.flatnonzero(~(before < _WHOLE))
+    lacking = 1.0 - np.clip(before[whole[-1] + 1 if whole.size else 0 :], 0.0, 1.0)
+    return float(width_s * (case.series.n_bins - start + lacking.sum()))
 
 
 def _traffic(case: Case, tail: int) -> tuple[bool, bool]:
@@ -84,7 +137,7 @@ def _traffic(case: Case, tail: int) -> tuple[bool, bool]:
         if matrix is None:
             continue
         usual = middle(median(matrix[:, case.phases.active].T)) if case.phases.active.any() else np.nan
-        most = _greatest(matrix[:, tail:])
+        most = _greatest(_end(matrix, tail))
         if not usual > 0 or not np.isfinite(most):
             continue
         loud |= most > _QUIET * usual

@@ -6,6 +6,7 @@ import pytest
 from slurm_gpu.diagnose.judge import diagnose
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.series import HostCourse
+from slurm_gpu.diagnose.stalls import SURE
 from slurm_gpu.diagnose.verdict import Cause
 from tests.diagnose.faults import a_hang, as_read, as_series, culprits
 from tests.diagnose.training import EVERYTHING, START_S, Training
@@ -80,3 +81,57 @@ class TestHang:
         values = {metric: np.hstack([matrix, *[matrix[:, -120:]] * 3]) for metric, matrix in values.items()}
         verdict = diagnose(as_series(training, values))
         assert (verdict.cause, culprits(verdict)) == (Cause.HANG, [3])
+
+    def test_one_who_works_for_all_while_they_wait_is_no_hang(self):
+        training, values = a_hang(n_bins=480 + 60)
+        since = training.at(8)
+        for metric in (Metric.TENSOR, Metric.SM_ACTIVE, Metric.UTIL):
+            values[metric][3, since:] = values[metric][3, since - 60 : since]  # it evaluates, say
+        assert diagnose(as_series(training, values)).cause is not Cause.HANG
+
+    def test_what_is_lacking_in_the_reading_in_which_it_stopped_counts(self):
+        training, values = a_hang(n_bins=480 + 20, told=OLDER)
+        values[Metric.POWER][:, 480:] = 0.13
+        values[Metric.UTIL][3, 480:] = 0.0
+        verdict = diagnose(as_read(training, values, phases=(5, 5)))
+        assert verdict.cause is Cause.HANG
+        assert "for 20 s" in verdict.evidence[0].text
+
+    @pytest.mark.parametrize(("cpu", "sure"), [(0.02, True), (0.2, False)])
+    def test_where_nobody_spins_hosts_that_rest_make_it_sure(self, cpu, sure):
+        """Who compiles or loads uses its CPUs; who waits for a file system that does not answer does not."""
+        training, values = a_hang(n_bins=480 + 40)
+        values[Metric.UTIL][:, training.at(8) :] = 0.0
+        host = {
+            Metric.CPU: np.concatenate([np.full(480, 0.2), np.full(40, cpu)]),
+            Metric.NETWORK: np.concatenate([np.full(480, 1e8), np.zeros(40)]),
+        }
+        hosts = [HostCourse(node=node, start_s=START_S, width_s=1.0, values=host) for node in ("n1", "n2")]
+        verdict = diagnose(as_series(training, values, hosts=hosts))
+        assert verdict.cause is Cause.HANG
+        assert (verdict.confidence >= SURE) is sure
+
+
+class TestValuesEachTenSeconds:
+    """As the watch over running jobs has them: of one moment, and the last not yet told by all."""
+
+    def a_table(self, idle, **last):
+        training, values = a_hang(n_bins=480 + 30)
+        values[Metric.UTIL][:, training.at(8) :] = 1.0
+        values[Metric.UTIL][idle, training.at(8) :] = 0.0
+        values = {metric: matrix[:, 9::10] for metric, matrix in values.items()}
+        for name, (row, value) in last.items():
+            values[Metric(name)][row, -1] = value
+        training.width_s, training.n_bins = 10.0, values[Metric.UTIL].shape[1]
+        return diagnose(as_series(training, values))
+
+    def test_a_hang_is_told_and_sure(self):
+        verdict = self.a_table(3)
+        assert (verdict.cause, culprits(verdict)) == (Cause.HANG, [3])
+        assert verdict.confidence >= SURE
+
+    def test_who_wakes_up_again_has_ended_it(self):
+        assert self.a_table(3, util=(3, 0.4)).cause is Cause.HEALTHY
+
+    def test_the_first_may_write_for_all_though_it_has_not_told_the_last_value(self):
+        assert self.a_table(0, util=(slice(0, 8), np.nan)).cause is Cause.HEALTHY

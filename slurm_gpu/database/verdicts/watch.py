@@ -25,6 +25,7 @@ from slurm_gpu.diagnose.case import Rules
 from slurm_gpu.diagnose.judge import diagnose
 from slurm_gpu.diagnose.live import Holder, LiveTable, fractions, screen
 from slurm_gpu.diagnose.series import Worker
+from slurm_gpu.diagnose.stalls import SURE
 from slurm_gpu.diagnose.verdict import Cause, Verdict
 from slurm_gpu.records import Live
 from slurm_gpu.slurm.client import QueuedJob
@@ -38,7 +39,8 @@ READ_AFTER_S = 8.0
 """Sooner no window comes that was asked for."""
 GIVE_UP_S = 45.0
 _STILL_S = 15.0
-"""So long after it was found a hang has to be one still: another value of each GPU, and then some."""
+"""So long after it was found a hang has to be one still, unless nothing else looks like it: another value
+of each GPU, and then some."""
 _SAME_HANG_S = 45.0
 _STANDING_AT_ONCE = 8
 _STANDS_SCORE = 100.0
@@ -211,7 +213,7 @@ class JobWatch:
             if now_s - item.hung_last_s > _SAME_HANG_S:
                 item.hung_s = now_s
             item.hung_last_s = now_s
-            if now_s - item.hung_s < _STILL_S:
+            if verdict.confidence < SURE and now_s - item.hung_s < _STILL_S:
                 return  # loading and the like may look so for a while
         cause = None if verdict.cause in _NOTHING else verdict.cause.value
         self._tell(item, item.course.hear(Found(cause, verdict.confidence, verdict), now_s))
