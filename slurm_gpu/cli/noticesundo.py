@@ -18,6 +18,8 @@ from slurm_gpu.policy.peers import this_host
 from slurm_gpu.slurm.ending import EndingClient
 
 ACT = "idle job brought back"
+_GOES_ON = frozenset({"PENDING", "RUNNING", "SUSPENDED"})
+"""To requeue a job that is back already would end what it does now."""
 
 
 @click.command(short_help="Bring back a job that was ended for idle GPUs.")
@@ -41,6 +43,10 @@ def undo(site: Site, job: str, dry_run: bool) -> None:
     end = _find(ledgers.read(ledger_path(settings)), job)
     held = end.how == "hold"
     what = "released" if held else "requeued"
+    jobs = site.slurm.jobs([end.run.job_id])
+    state = next((one.state for one in jobs if one.job_id == end.run.job_id), None)
+    if state in (_GOES_ON - {"PENDING"} if held else _GOES_ON):
+        raise UsageError(f"job {end.id} is back already ({state}): there is nothing to undo")
     if dry_run:
         click.echo(f"Job {end.id} of {end.user} would be {what}")
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -21,8 +21,9 @@ from slurm_gpu.notices import ledger as ledgers
 from slurm_gpu.notices.finding import Run
 from slurm_gpu.notices.ledger import Delivery, End, EndState, Ledger, Notice, State
 from slurm_gpu.records import Live, LiveDevice
-from slurm_gpu.slurm.client import SlurmSettings
+from slurm_gpu.slurm.client import QueuedJob, SlurmSettings
 from tests.cli.conftest import CommandLine
+from tests.database.samples import queued
 from tests.monitor.clusters import cluster, job
 from tests.slurm.recorded import NOW_S, recorded_client
 
@@ -54,6 +55,8 @@ class Here:
             raw=MappingProxyType({**known.raw, "StateSaveLocation": str(directory), "MinJobAge": "300 sec"}),
         )
         client.settings = lambda: here  # type: ignore[method-assign]
+        self.state: str | None = "CANCELLED"
+        client.jobs = self._jobs  # type: ignore[method-assign]
         line.site.connect_slurm = lambda: client
         line.site.run = self._run
         line.database.tell_acts = self.acts.extend  # type: ignore[attr-defined]
@@ -65,6 +68,12 @@ class Here:
         if self.refuses:
             raise SlurmError("Invalid job id specified")
         return ""
+
+    def _jobs(self, job_ids: Iterable[int] | None = None) -> Sequence[QueuedJob]:
+        """Slurm's word on the job that was ended; None: it has forgotten it."""
+        assert job_ids is not None
+        assert list(job_ids) == [17]
+        return [] if self.state is None else [queued(job_id=17, state=self.state)]
 
     def keeps(self, ledger: Ledger, *lines: OutlookLine) -> None:
         ledgers.write(self.directory / "slurm-gpu" / "notices.json", ledger, os.geteuid())
@@ -222,8 +231,22 @@ class TestUndo:
 
     def test_a_held_one_is_released(self, here: Here) -> None:
         here.keeps(Ledger([], [replace_end(how="hold")]))
+        here.state = "PENDING"
         assert here("undo", "17") == 0
         assert here.commands == [["scontrol", "release", "17_3"]]
+
+    @pytest.mark.parametrize("state", ["PENDING", "RUNNING", "SUSPENDED"])
+    def test_one_that_is_back_already_is_not_thrown_out_of_its_new_run(self, here: Here, state: str) -> None:
+        here.state = state
+        assert here("undo", "17_3") == 2
+        assert f"job 17_3 is back already ({state})" in here.line.err
+        assert (here.commands, here.acts) == ([], [])
+
+    def test_one_that_was_held_and_runs_again_is_left_alone(self, here: Here) -> None:
+        here.keeps(Ledger([], [replace_end(how="hold")]))
+        here.state = "RUNNING"
+        assert here("undo", "17_3") == 2
+        assert (here.commands, here.acts) == ([], [])
 
     def test_tried_first(self, here: Here) -> None:
         assert here("undo", "17_3", "--dry-run") == 0
@@ -241,7 +264,7 @@ class TestUndo:
         assert "could not end job 17_3" in here.line.err
 
     def test_where_slurm_has_forgotten_it_it_says_what_to_do(self, here: Here) -> None:
-        here.refuses = True
+        here.refuses, here.state = True, None
         assert here("undo", "17_3") == 3
         assert "forgets each 300 sec after its end" in here.line.err
         assert "sacct --batch-script -j 17_3" in here.line.err
