@@ -1,6 +1,7 @@
 """All squares as one SVG, for browsers without scripts and for paper: a path for each colour.
 
-A document of eight paths is a twentieth of one with an element for each square, and is drawn at once.
+A document of some paths is a twentieth of one with an element for each square, and is drawn at once. Colours
+are the canvas' own, on light ground: paper is light.
 """
 
 from __future__ import annotations
@@ -12,23 +13,26 @@ from itertools import groupby
 from xml.sax.saxutils import escape
 
 from slurm_gpu.monitor.layout import Layout, NodeSquares
-from slurm_gpu.monitor.metrics import GAP, STATE, Metric
+from slurm_gpu.monitor.metrics import GAP, OUT_OF_SERVICE, STATE, Metric
+from slurm_gpu.monitor.palette import INKS, STATES, sequential
 
 _SIDE, _STEP = 7, 8
 _NODES_OF_A_COLUMN = 16
-_WIDTH = 1280
+_WIDTH, _LEAST_WIDTH = 1280, 660
+"""A few nodes are drawn large; the legend has room."""
 _MARGIN, _HEAD, _BETWEEN = 16, 18, 12
 _LEGEND = 56
-_BUCKETS = ("#440154", "#443983", "#31688e", "#21918c", "#35b779", "#6ece58", "#b5de2b", "#fde725")
-"""Viridis (CC0): its lightness grows evenly, also for who sees few colours, and in grey."""
-_GAP_COLOUR = "#d0d0d0"
-_STATES = (
-    ("free", "#e8e8e8"),
-    ("held", "#31688e"),
-    ("shared", "#35b779"),
-    ("out of service", "#a33b3b"),
-    ("no slurm-gpud", "#9a9a9a"),
+_SHADES = 16
+_SCALE = tuple(sequential(shade / (_SHADES - 1)) for shade in range(_SHADES))
+_INKS = INKS["light"]
+_STATES = ("free", "held", "shared by several jobs")
+_OUT, _GAP = "out", "gap"
+"""Ways of drawing that are no colour."""
+_PATTERN = (
+    '<defs><pattern id="out" width="4" height="4" patternUnits="userSpaceOnUse" '
+    f'patternTransform="rotate(45)"><rect width="1.4" height="4" fill="{_INKS["hatch"]}"/></pattern></defs>'
 )
+_HOLLOW = f'fill="none" stroke="{_INKS["hollow"]}"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,7 @@ def plan(layout: Layout) -> Plan:
     corners: list[tuple[int, int]] = []
     labels: list[tuple[int, int, str]] = []
     y = _MARGIN + _LEGEND
-    width = _WIDTH
+    width = _LEAST_WIDTH
     for zone, in_zone in groupby(layout.nodes, lambda node: node.zone):
         labels.append((_MARGIN, y + _HEAD - 6, zone or "no zone"))
         y += _HEAD
@@ -70,18 +74,18 @@ def plan(layout: Layout) -> Plan:
     return Plan(corners, labels, width, y + _MARGIN)
 
 
-def draw(layout: Layout, where: Plan, metric: Metric, octets: bytes, title: str) -> str:
-    """The document; `octets` are one for each square, as GET /api/v1/frame has them."""
+def draw(layout: Layout, where: Plan, metric: Metric, octets: bytes, states: bytes, title: str) -> str:
+    """The document; `octets` and `states` are one for each square, as GET /api/v1/frame has them."""
     parts: dict[str, list[str]] = {}
-    for octet, (x, y) in zip(octets, where.corners, strict=True):
-        parts.setdefault(_colour(metric, octet), []).append(f"M{x} {y}h{_SIDE}v{_SIDE}h-{_SIDE}z")
-    paths = "".join(f'<path fill="{colour}" d="{"".join(some)}"/>' for colour, some in sorted(parts.items()))
+    for octet, state, (x, y) in zip(octets, states, where.corners, strict=True):
+        parts.setdefault(_look(metric, octet, state), []).append(f"M{x} {y}h{_SIDE}v{_SIDE}h-{_SIDE}z")
+    paths = "".join(f'<path {_paint(look)} d="{"".join(some)}"/>' for look, some in sorted(parts.items()))
     texts = "".join(f'<text x="{x}" y="{y}">{escape(label)}</text>' for x, y, label in where.labels)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {where.width} {where.height}" '
         f'width="{where.width}" height="{where.height}" role="img" aria-label="{_quoted(title)}" '
-        'font-family="sans-serif" font-size="11" fill="#202020">'
-        f'<rect width="{where.width}" height="{where.height}" fill="#ffffff"/>'
+        f'font-family="sans-serif" font-size="11" fill="{_INKS["ink"]}">{_PATTERN}'
+        f'<rect width="{where.width}" height="{where.height}" fill="{_INKS["surface"]}"/>'
         f'<text x="{_MARGIN}" y="{_MARGIN + 8}" font-size="14">{escape(title)}</text>'
         f"{_legend(metric)}{texts}{paths}</svg>"
     )
@@ -91,30 +95,44 @@ def _columns(nodes: list[NodeSquares]) -> list[list[NodeSquares]]:
     return [nodes[first : first + _NODES_OF_A_COLUMN] for first in range(0, len(nodes), _NODES_OF_A_COLUMN)]
 
 
-def _colour(metric: Metric, octet: int) -> str:
-    if octet == GAP:
-        return _GAP_COLOUR
+def _look(metric: Metric, octet: int, state: int) -> str:
+    """A colour, or one of the other ways: as paint.js draws the square."""
+    if state == OUT_OF_SERVICE:
+        return _OUT
+    if octet == GAP or (metric.name == STATE.name and octet >= len(_STATES)):
+        return _GAP
     if metric.name == STATE.name:
-        return _STATES[min(octet, len(_STATES) - 1)][1]
-    part = min(1.0, octet * metric.step / metric.top)
-    return _BUCKETS[min(len(_BUCKETS) - 1, int(part * len(_BUCKETS)))]
+        return STATES["light"][octet]
+    return _SCALE[round(min(1.0, octet * metric.step / metric.top) * (_SHADES - 1))]
+
+
+def _paint(look: str) -> str:
+    if look == _GAP:
+        return _HOLLOW
+    return 'fill="url(#out)"' if look == _OUT else f'fill="{look}"'
 
 
 def _legend(metric: Metric) -> str:
-    if metric.name == STATE.name:
-        entries = list(_STATES)
-    else:
-        width = metric.top / len(_BUCKETS)
-        entries = [
-            (f"{width * at:.0f}–{width * (at + 1):.0f} {metric.unit}", colour)
-            for at, colour in enumerate(_BUCKETS)
-        ]
-        entries.append(("not measured, or not yours to see", _GAP_COLOUR))
     x, y = _MARGIN, _MARGIN + 20
     drawn = []
-    for name, colour in entries:
+    entries: list[tuple[str, str]] = []
+    if metric.name == STATE.name:
+        entries += zip(_STATES, STATES["light"], strict=True)
+        entries.append(("no slurm-gpud", _GAP))
+    else:
+        drawn.append(f'<text x="{x}" y="{y + 10}">0 {escape(metric.unit)}</text>')
+        x += 18 + 7 * len(metric.unit)
+        for colour in _SCALE:
+            drawn.append(f'<rect x="{x}" y="{y}" width="9" height="11" fill="{colour}"/>')
+            x += 9
+        top = f"{metric.top:g} {metric.unit}"
+        drawn.append(f'<text x="{x + 6}" y="{y + 10}">{escape(top)}</text>')
+        x += 24 + 7 * len(top)
+        entries.append(("not measured, or not yours to see", _GAP))
+    entries.append(("out of service", _OUT))
+    for name, look in entries:
         drawn.append(
-            f'<rect x="{x}" y="{y}" width="11" height="11" fill="{colour}"/>'
+            f'<rect x="{x + 0.5}" y="{y + 0.5}" width="10" height="10" {_paint(look)}/>'
             f'<text x="{x + 16}" y="{y + 10}">{escape(name)}</text>'
         )
         x += 28 + 7 * len(name)

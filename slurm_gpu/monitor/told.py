@@ -11,6 +11,7 @@ from typing import Any
 from slurm_gpu.errors import UsageError
 from slurm_gpu.monitor.frames import is_for_all, only
 from slurm_gpu.monitor.holding import ranges
+from slurm_gpu.monitor.metrics import STATE
 from slurm_gpu.monitor.reasons import meaning
 from slurm_gpu.monitor.squares_svg import draw, plan
 from slurm_gpu.monitor.state import State
@@ -133,7 +134,8 @@ def squares(state: State, flavour: Flavour, metric: str) -> bytes:
     known = state.layout.metrics[metric]
     at = dt.datetime.fromtimestamp(state.as_of_s(metric), dt.UTC)
     title = f"{known.title} of {state.layout.n_squares} GPUs, {at:%Y-%m-%d %H:%M:%S} UTC"
-    return draw(state.layout, plan(state.layout), known, octets, title).encode()
+    states = state.frames[STATE.name]
+    return draw(state.layout, plan(state.layout), known, octets, states, title).encode()
 
 
 def known_version(state: State, since: str) -> str:

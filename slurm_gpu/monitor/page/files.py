@@ -14,13 +14,15 @@ from functools import cache
 from importlib.resources import files
 
 from slurm_gpu.monitor.page.bundle import bundled
+from slurm_gpu.monitor.palette import script_module, style_rules
 from slurm_gpu.reports.diagnosed.style import page_script, page_style
 
 PAGES: Mapping[str, str] = {"/": "index.html", "/job": "job.html"}
 """By path. All links in them are relative: slurm-gpuweb may be at any path of a reverse proxy."""
 FIRST = {"index.html": "start", "job.html": "job"}
 """The module with which each begins; all that it imports are sent with it, as one script."""
-STYLE_AND_ICON = ("monitor.css", "icon.svg")
+_STYLE, _PALETTE = "monitor.css", "palette"
+STYLE_AND_ICON = (_STYLE, "icon.svg")
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -60,6 +62,7 @@ class PageFile:
 def page_files() -> Mapping[str, PageFile]:
     """All of them by path, such as "/" and "/page/0123456789abcdef/start.js"."""
     parts = {name: _read(name) for name in STYLE_AND_ICON}
+    parts[_STYLE] = style_rules().encode() + parts[_STYLE]
     parts |= {f"{first}.js": bundled(first, module).encode() for first in FIRST.values()}
     parts |= {name: text().encode() for name, text in DRAWN.items()}
     digest = hashlib.sha256()
@@ -85,11 +88,14 @@ def address_of(name: str) -> str:
 def script_names() -> list[str]:
     """The modules, by name without ".js"."""
     here = files(__package__).joinpath("script")
-    return sorted(item.name.removesuffix(".js") for item in here.iterdir() if item.name.endswith(".js"))
+    files_here = (item.name.removesuffix(".js") for item in here.iterdir() if item.name.endswith(".js"))
+    return sorted([*files_here, _PALETTE])
 
 
 def module(name: str) -> str:
-    """The text of a module."""
+    """The text of a module: a file, but for the colours, which the picture without scripts has as well."""
+    if name == _PALETTE:
+        return script_module()
     return files(__package__).joinpath("script", f"{name}.js").read_text("utf-8")
 
 

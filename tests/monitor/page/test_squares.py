@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from slurm_gpu.monitor import palette
 from tests.monitor.page.conftest import Tab
 from tests.monitor.page.madeup import GAP, HELD, OUT, UNWATCHED, World, make_world
 from tests.monitor.page.pretend import pretended
@@ -378,3 +379,12 @@ def test_the_squares_fit_the_width_and_are_zoomed_and_moved(tab: Tab):
     assert tab.corner(0) != before
     tab.drawn_after(lambda: tab.page.get_by_role("button", name="Whole cluster").click())
     assert tab.page.get_by_role("button", name="Whole cluster").is_hidden()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_canvas_has_the_colours_of_the_picture_without_scripts(opened: Callable[..., Tab], scheme: str):
+    tab = opened(small(), color_scheme=scheme).ready()
+    for square, octet in ((_HELD_ZERO, 0), (_ABOVE, 80), (12, 50)):
+        wanted = palette.sequential(octet / 100, scheme)
+        there = tab.middle(square)
+        assert max(abs(int(wanted[at : at + 2], 16) - there[at // 2]) for at in (1, 3, 5)) <= 1

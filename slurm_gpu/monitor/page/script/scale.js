@@ -1,20 +1,12 @@
-// Colours of the squares: a sequential scale that is told apart without red and green, light to dark on light ground
-// and dark to light on dark ground, and few colours that stand for kinds.
+// Colours of the squares by what they are about: palette.js has them.
 //
 // Anchors go through OKLab, where equal steps look equal. A colour is a number as a canvas' ImageData holds it
 // on a little-endian machine: 0xAABBGGRR.
 
+import { KINDS, SEQUENTIAL, STATES } from "./palette.js";
+
 // Where colours are those for dark ground: paper is light.
 export const DARK = "screen and (prefers-color-scheme: dark)";
-
-const SEQUENTIAL = {
-  light: ["#ebe0b4", "#a6cbab", "#53a2a9", "#2a6a94", "#1f2c62"],
-  dark: ["#33427f", "#2d7397", "#3aa396", "#98cf86", "#fbf2a8"],
-};
-const KINDS = {
-  light: ["#0077bb", "#ee7733", "#009988", "#aa4499", "#c99a1e", "#33a5d6", "#7a5195", "#7f9c1b"],
-  dark: ["#4aa8e0", "#f59a5f", "#3cc4b0", "#d07fc0", "#e8c15a", "#7fd4f5", "#b18fd0", "#b3cf5a"],
-};
 
 export const pack = ([red, green, blue]) => (0xff000000 | (blue << 16) | (green << 8) | red) >>> 0;
 export const parse = (text) => {
@@ -87,7 +79,7 @@ export function kinds(dark) {
 // Free, held, shared: octets 1 to 3.
 export function states(dark) {
   const found = new Uint32Array(256);
-  (dark ? ["#3a4753", "#4aa8e0", "#f59a5f"] : ["#dde5ec", "#0077bb", "#ee7733"]).forEach((text, place) => {
+  (dark ? STATES.dark : STATES.light).forEach((text, place) => {
     found[place + 1] = pack(parse(text));
   });
   return found;

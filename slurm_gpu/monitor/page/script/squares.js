@@ -2,6 +2,7 @@
 
 import { arrange, neighbour, squareAt } from "./layout.js";
 import { Painter, inks } from "./paint.js";
+import { LETTERS } from "./palette.js";
 import { DARK, css } from "./scale.js";
 
 const MOST_ZOOM = 16, STEP = 1.6, NUMBERS_FROM = 26; // pixels of the page from which a square bears its number
@@ -348,5 +349,5 @@ function fitted(context, text, width) {
 
 const readable = (colour) => {
   const [red, green, blue] = [colour & 255, (colour >> 8) & 255, (colour >> 16) & 255];
-  return 0.299 * red + 0.587 * green + 0.114 * blue > 140 ? "#1b2631" : "#ffffff";
+  return 0.299 * red + 0.587 * green + 0.114 * blue > 140 ? LETTERS.dark : LETTERS.light;
 };

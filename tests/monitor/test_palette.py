@@ -1,0 +1,80 @@
+"""Colours are written once: canvas, style sheet and the picture without scripts have the same."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib.resources import files
+from itertools import pairwise
+
+import pytest
+
+from slurm_gpu.monitor import palette
+from slurm_gpu.monitor.layout import Layout
+from slurm_gpu.monitor.metrics import GAP, OUT_OF_SERVICE, STATE
+from slurm_gpu.monitor.page.files import module, page_files, script_names
+from slurm_gpu.monitor.squares_svg import draw, plan
+from tests.monitor.here import Here
+
+_COLOUR = re.compile(r"#[0-9a-f]{6}\b")
+
+
+@pytest.fixture(scope="module")
+def layout() -> Layout:
+    return Here().look().layout
+
+
+def drawn(layout: Layout, metric: str, octet: int, state: int = 1) -> set[str]:
+    """The ways in which all squares are drawn that have this octet and this state."""
+    n = layout.n_squares
+    svg = draw(layout, plan(layout), layout.metrics[metric], bytes([octet]) * n, bytes([state]) * n, "t")
+    return set(re.findall(r"<path (.*?) d=", svg))
+
+
+def test_no_other_module_and_no_style_sheet_has_a_colour_of_its_own():
+    for name in set(script_names()) - {"palette"}:
+        assert not _COLOUR.findall(module(name)), name
+    assert not _COLOUR.findall(files("slurm_gpu.monitor.page").joinpath("monitor.css").read_text())
+    picture = files("slurm_gpu.monitor").joinpath("squares_svg.py").read_text()
+    assert not _COLOUR.findall(picture)
+
+
+def test_every_colour_that_the_style_sheet_and_the_scripts_name_is_there_on_both_grounds():
+    (style,) = (file.body.decode() for path, file in page_files().items() if path.endswith("monitor.css"))
+    named = set(re.findall(r"var\(--([\w-]+)\)", style))
+    for name in script_names():
+        named |= set(re.findall(r'"--([\w-]+)"', module(name)))
+    assert named - {"tone"} <= palette.INKS["light"].keys() == palette.INKS["dark"].keys()
+
+
+@pytest.mark.parametrize("ground", palette.GROUNDS)
+def test_the_scale_goes_through_its_anchors_and_only_one_way_in_lightness(ground: str):
+    anchors = palette.SEQUENTIAL[ground]
+    for place, anchor in enumerate(anchors):
+        assert palette.sequential(place / (len(anchors) - 1), ground) == anchor
+    shades = [palette.sequential(share / 50, ground) for share in range(51)]
+    lightness = [palette._to_lab(shade)[0] for shade in shades]
+    steps = [later - earlier for earlier, later in pairwise(lightness)]
+    assert all(step < 0 for step in steps) or all(step > 0 for step in steps)
+    assert palette.sequential(-1, ground) == anchors[0]
+    assert palette.sequential(2, ground) == anchors[-1]
+
+
+def test_the_scripts_get_what_the_picture_has():
+    told = dict(re.findall(r"export const (\w+) = (.*);", module("palette")))
+    assert {name: json.loads(value)["light"] for name, value in told.items()} == {
+        "SEQUENTIAL": list(palette.SEQUENTIAL["light"]),
+        "KINDS": list(palette.KINDS["light"]),
+        "STATES": list(palette.STATES["light"]),
+        "LETTERS": palette.LETTERS["light"],
+    }
+
+
+def test_the_picture_draws_as_the_canvas_does(layout: Layout):
+    scale, inks = palette.SEQUENTIAL["light"], palette.INKS["light"]
+    assert drawn(layout, "util", 0) == {f'fill="{scale[0]}"'}
+    assert drawn(layout, "util", 100) == {f'fill="{scale[-1]}"'}
+    assert drawn(layout, "util", GAP) == {f'fill="none" stroke="{inks["hollow"]}"'}
+    assert drawn(layout, "util", GAP, OUT_OF_SERVICE) == {'fill="url(#out)"'}
+    for octet, colour in enumerate(palette.STATES["light"]):
+        assert drawn(layout, STATE.name, octet, octet) == {f'fill="{colour}"'}
