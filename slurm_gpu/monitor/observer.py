@@ -78,8 +78,11 @@ class Observer:
                 cluster, live = source.cluster(), source.live()
                 verdicts = _perhaps(source.verdicts)
                 if self._seldom_s is None or now - self._seldom_s >= SELDOM_S:
-                    self._reports, self._running = source.nodes(), _perhaps(source.running)
-                    self._seldom_s = now
+                    reports, self._running = _perhaps(source.nodes), _perhaps(source.running)
+                    if (
+                        reports is not None
+                    ):  # else they stay what they were, and are asked for at the next look
+                        self._reports, self._seldom_s = reports, now
         except SlurmGpuError as error:
             if self.last is None:
                 raise
@@ -108,7 +111,7 @@ class Observer:
 
 
 def _perhaps(ask: Callable[[], T]) -> T | None:
-    """None of an older slurm-gpudbd."""
+    """None of an older slurm-gpudbd, and where its database does not answer."""
     try:
         return ask()
     except DatabaseError:

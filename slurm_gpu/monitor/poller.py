@@ -24,6 +24,8 @@ T = TypeVar("T")
 log = logging.getLogger("slurm-gpuweb")
 
 NODES_EVERY_S = 60.0
+NODES_AGAIN_S = 5.0
+"""After it failed: without them nothing is known of any GPU but who holds it."""
 RESERVATIONS_EVERY_S = 15.0
 RUNNING_EVERY_S = 60.0
 VERDICTS_EVERY_S = 5.0
@@ -35,16 +37,22 @@ _LOAD = 0.5
 class _Part(Generic[T]):
     """One kind of answer, asked for again when it is due."""
 
-    def __init__(self, every_s: float) -> None:
+    def __init__(self, every_s: float, again_s: float | None = None) -> None:
         self._every_s = every_s
+        self._again_s = every_s if again_s is None else again_s
         self._due = 0.0
         self.last: T | None = None
 
     def look(self, now: float, ask: Callable[[], T]) -> None:
-        """Ask if it is time, and try again then where that fails; raises as `ask` does."""
+        """Ask if it is time; where that fails (it raises as `ask`) the last answer stays."""
         if now >= self._due:
-            self._due = now + self._every_s
+            self._due = now + self._again_s
             self.last = ask()
+            self._due = now + self._every_s
+
+    def hurry(self) -> None:
+        """Ask at the next look."""
+        self._due = 0.0
 
 
 class Poller:
@@ -64,7 +72,7 @@ class Poller:
         self._attention = Attention() if attention is None else attention
         self._connection: AbstractContextManager[Source] | None = None
         self._source: Source | None = None
-        self._nodes: _Part[Sequence[NodeReport]] = _Part(NODES_EVERY_S)
+        self._nodes: _Part[Sequence[NodeReport]] = _Part(NODES_EVERY_S, NODES_AGAIN_S)
         self._reservations: _Part[Sequence[Reservation]] = _Part(RESERVATIONS_EVERY_S)
         self._running: _Part[Running] = _Part(RUNNING_EVERY_S)
         self._verdicts: _Part[Verdicts] = _Part(VERDICTS_EVERY_S)
@@ -129,9 +137,9 @@ class Poller:
         live = source.live()
         names = frozenset(live)
         if not names <= self._names:
-            self._nodes = _Part(NODES_EVERY_S)  # a node is heard of for the first time: ask what it has
+            self._nodes.hurry()  # a node is heard of for the first time: ask what it has
         self._names = names | self._names
-        self._nodes.look(now, source.nodes)
+        self._perhaps(lambda: self._nodes.look(now, source.nodes))
         self._perhaps(lambda: self._reservations.look(now, source.reservations))
         self._perhaps(lambda: self._running.look(now, source.running))
         self._perhaps(lambda: self._verdicts.look(now, source.verdicts))

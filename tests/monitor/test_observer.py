@@ -23,7 +23,7 @@ class _Site:
 
     def __init__(self) -> None:
         self.passed_s = 0.0
-        self.away = False
+        self.away = self.database_away = False
         self.asked_for_devices = 0
         self.records: Running | None = None
         self.found: Verdicts | None = None
@@ -48,6 +48,8 @@ class _Site:
 
     def nodes(self) -> list[NodeReport]:
         self.asked_for_devices += 1
+        if self.database_away:
+            raise DatabaseError("slurm-gpudbd answered 503: the database does not answer")
         return []
 
     def running(self) -> Running:
@@ -104,6 +106,17 @@ def test_a_job_that_leaves_its_gpu_idle_is_flagged_within_five_minutes_and_nothi
 def test_devices_are_asked_for_once_a_minute(site: _Site) -> None:
     site.look_for(100)
     assert site.asked_for_devices == 2
+
+
+def test_while_mariadb_is_away_what_slurm_and_nodes_say_goes_on(site: _Site) -> None:
+    site.database_away = True
+    site.look_for(30)
+    assert site.observer.trouble is None
+    assert site.observer.last is not None
+    assert site.observer.last.at_s == NOW_S + 30
+    site.database_away = False
+    site.look_for(20)
+    assert site.asked_for_devices == 4
 
 
 def _use(job_id: int, **given: Any) -> RunningUse:

@@ -13,7 +13,7 @@ from lab.synthetic import SyntheticCluster
 from slurm_gpu.database.reserve.reservation import Reservation
 from slurm_gpu.errors import DatabaseError
 from slurm_gpu.monitor.board import Board
-from slurm_gpu.monitor.poller import NODES_EVERY_S, Poller
+from slurm_gpu.monitor.poller import NODES_AGAIN_S, NODES_EVERY_S, Poller
 from tests.database.samples import FakeClock
 
 
@@ -156,3 +156,37 @@ def test_a_requeued_job_has_no_percentiles_of_its_earlier_run(watched: Watched):
     state = watched.board.state
     assert state is not None
     assert {state.frames["p95_util"][square] for square in squares} == {255}
+
+
+def test_a_node_that_is_new_while_mariadb_is_away_takes_no_square_its_gpu(watched: Watched):
+    told = watched.source.live()
+    (_, *known) = told
+    watched.source.live = lambda: {name: told[name] for name in known}  # type: ignore[method-assign]
+    watched.look()
+    before = watched.board.state
+    assert before is not None
+    watched.source.live = lambda: told  # type: ignore[method-assign]
+    watched.source.away = {"nodes", "running"}
+    for _ in range(3):
+        watched.look()
+    state = watched.board.state
+    assert state is not None
+    assert (state.layout.id, state.as_of_s()) == (before.layout.id, watched.clock.now)
+    assert set(state.frames["util"]) != {255}
+    watched.source.away = set()
+    asked = watched.source.asked.count("nodes")
+    watched.look(NODES_AGAIN_S)
+    assert watched.source.asked.count("nodes") == asked + 1
+
+
+def test_started_while_mariadb_is_away_it_shows_who_holds_what_and_the_rest_soon_afterwards(watched: Watched):
+    watched.source.away = {"nodes", "running"}
+    watched.look()
+    first = watched.board.state
+    assert first is not None
+    assert (first.layout.n_squares, set(first.frames["util"])) == (64, {255})
+    watched.source.away = set()
+    watched.look(NODES_AGAIN_S)
+    state = watched.board.state
+    assert state is not None
+    assert set(state.frames["util"]) != {255}
