@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -57,6 +58,8 @@ class Course:
         self._watched = _Stretch(since_s)
         """Of that, the part after the last silence that was too long to judge across it."""
         self._recent: deque[_Seen] = deque()
+        self._n_throttled = 0
+        """How many of these: nearly always none, and then nothing has to be summed up."""
 
     def see(self, at_s: float, value: LiveDevice, rules: Rules) -> None:
         """A value arrived; one that is no newer than the last tells nothing."""
@@ -79,8 +82,9 @@ class Course:
         throttled = None if value.throttle is None else not BAD_THROTTLES.isdisjoint(value.throttle)
         full = value.mem_used_frac is not None and value.mem_used_frac >= rules.memory_frac
         self._recent.append(_Seen(at_s, for_s, full, throttled))
+        self._n_throttled += bool(throttled)
         while self._recent[0].at_s <= at_s - rules.window_s:
-            self._recent.popleft()
+            self._n_throttled -= bool(self._recent.popleft().throttled)
 
     def _computed_s(self, at_s: float, before_s: float, value: LiveDevice, rules: Rules) -> float | None:
         """When it computed since the last value, or shortly before: a node may learn of it late."""
@@ -100,11 +104,14 @@ class Course:
 
     def memory_is_full(self, now_s: float, rules: Rules) -> bool:
         """Whether it was, each time that anybody looked within the window."""
-        recent = [seen for seen in self._recent if seen.at_s > now_s - rules.window_s]
-        return bool(recent) and all(seen.memory_full for seen in recent)
+        since_s = now_s - rules.window_s
+        latest = itertools.takewhile(lambda seen: seen.at_s > since_s, reversed(self._recent))
+        return next((seen.memory_full for seen in latest), False) and all(seen.memory_full for seen in latest)
 
     def throttled(self, now_s: float, rules: Rules) -> tuple[float, float] | None:
         """(since when, coverage), where it was for too much of the window; None where not, or not seen."""
+        if not self._n_throttled:
+            return None
         recent = [seen for seen in self._recent if seen.at_s > now_s - rules.window_s]
         told = [seen for seen in recent if seen.throttled is not None]
         known_s = sum(seen.for_s for seen in told)
