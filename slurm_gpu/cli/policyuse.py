@@ -34,10 +34,7 @@ def read_use(site: Site) -> tuple[PolicyInForce, Snapshot, str, Mapping[str, Usa
     script = Path(settings.conf_path).parent / SCRIPT_NAME
     policy = read_policy_in_force(script)
     if policy is None:
-        raise PolicyAbsentError(
-            f"{script} is not there or not slurm-gpu's, so that no limits are known; quota runs where "
-            "slurmctld does, once a policy is installed: slurm-gpu policy apply"
-        )
+        raise PolicyAbsentError(_why_unknown(site, script))
     now_s = site.wall()
     directory = Path(os.environ.get("SLURM_GPU_RUN_DIR") or RUN_DIRECTORY)
     # The script says where it looks itself; one of an earlier version does not.
@@ -56,3 +53,17 @@ def read_use(site: Site) -> tuple[PolicyInForce, Snapshot, str, Mapping[str, Usa
         return policy, found, "snapshot", by_kind
     usage = usage_of(jobs, policy.groups, facts)
     return policy, Snapshot(0, int(now_s), policy.groups_id, usage), "queue", by_kind
+
+
+def _why_unknown(site: Site, script: Path) -> str:
+    """What is missing here, and what to do: for who asks for their limits, and for who sets them."""
+    if script.exists():
+        missing = f"{script} is not slurm-gpu's: no policy of its is in force here"
+    else:
+        missing = f"no limits are known on this host: {script} is not there"
+    web = site.config.web if site.config_path.exists() else None
+    page = "" if web is None else f"; or look at My limits on {web}, where slurm-gpu open signs you in"
+    return (
+        f"{missing}. Ask on the host of slurmctld{page}. Operators: there slurm-gpu policy apply puts "
+        "policy.yaml into force, and where login nodes share its Slurm configuration, quota runs on them too"
+    )

@@ -208,3 +208,21 @@ def test_a_walltime_by_gpus_names_each_step(quota: Command) -> None:
     quota.install(POLICY.replace("{walltime: 2d}", "{walltime: {1: 7d, 8: 2d}}"))
     quota()
     assert "7d from 1 GPU, 2d from 8 GPUs" in quota.out
+
+
+def test_where_no_policy_is_in_force_it_says_what_is_missing_and_what_to_do(quota: Command) -> None:
+    quota.script.unlink()
+    assert quota() != 0
+    assert f"no limits are known on this host: {quota.script} is not there." in quota.err
+    assert "Ask on the host of slurmctld." in quota.err
+    assert "slurm-gpu policy apply" in quota.err
+    quota.script.write_text("function slurm_job_submit() return slurm.SUCCESS end\n")
+    assert quota() != 0
+    assert f"{quota.script} is not slurm-gpu's" in quota.err
+
+
+def test_nor_is_anybody_without_their_limits_where_there_is_a_page(quota: Command) -> None:
+    quota.script.unlink()
+    (quota.directory / "slurm-gpu.yaml").write_text("cluster: lab\nweb: https://gpu.example.edu\n")
+    assert quota() != 0
+    assert "or look at My limits on https://gpu.example.edu, where slurm-gpu open signs you in." in quota.err
