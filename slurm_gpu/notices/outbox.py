@@ -52,13 +52,13 @@ def send_all(
                 delivery.state, delivery.why = State.FAILED, f"notices.yaml has no {name} any more"
             save()
             continue
-        before = delivery.state
+        before = delivery.state, delivery.at_s, delivery.attempts
         delivery.state, delivery.at_s = State.SENDING, wall()
         delivery.attempts += 1
         try:
             save()
         except BaseException:
-            delivery.state = before
+            delivery.state, delivery.at_s, delivery.attempts = before  # none was made
             raise
         delivery.state, delivery.why = _sent(channels[name], message, delivery.attempts)
         delivery.at_s = wall()

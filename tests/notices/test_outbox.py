@@ -110,6 +110,20 @@ def test_where_it_cannot_be_noted_nothing_is_sent() -> None:
     assert ledger.notices[0].deliveries["mail"].state is State.WAITING
 
 
+def test_what_could_not_be_noted_was_no_attempt_and_is_sent_as_soon_as_it_can_be() -> None:
+    def full() -> None:
+        raise OutsideError("the disk is full")
+
+    ledger, channel = Ledger([make_notice()]), Answers()
+    for turn in range(10):
+        chosen = due(ledger, NOW_S + 15 * turn)
+        with pytest.raises(OutsideError):
+            send_all(chosen, {"a" * 32: make_message()}, {"mail": channel}, full, lambda: NOW_S)
+    send(ledger, channel, NOW_S + 150)
+    assert len(channel.sent) == 1
+    assert ledger.notices[0].deliveries["mail"].attempts == 1
+
+
 def test_one_that_cannot_be_sent_holds_up_no_other() -> None:
     names = ["a" * 32, "b" * 32]
     ledger, channel = Ledger([make_notice(name) for name in names]), Answers(NotSentError("x"), None)
