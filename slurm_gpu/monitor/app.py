@@ -40,7 +40,10 @@ def make_app(site: Site, more: Sequence[BaseRoute] = ()) -> Starlette:
         OutsideError: _away,
         HTTPException: _http_error,
     }
-    return Starlette(routes=routes, exception_handlers=handlers)
+    app = Starlette(routes=routes, exception_handlers=handlers)
+    # Else clients are sent on to whatever host their Host header names: behind a proxy the wrong one.
+    app.router.redirect_slashes = False
+    return app
 
 
 async def _not_signed_in(_: Request, error: NotSignedInError) -> Response:

@@ -98,6 +98,11 @@ def test_a_path_that_is_not_there_is_answered_in_json(here: Here):
     assert "/api/v1/nothing" in answer.json()["error"]
 
 
+def test_no_answer_sends_a_client_to_where_its_host_header_says(here: Here):
+    answer = here.get("/api/v1/free/", headers={"Host": "evil.example"})
+    assert (answer.status_code, answer.headers.get("location")) == (404, None)
+
+
 def _metrics(here: Here) -> list[str]:
     return [item["name"] for item in here.get("/api/v1/layout").json()["metrics"]]
 

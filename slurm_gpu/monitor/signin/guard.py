@@ -79,8 +79,12 @@ class Guard:
             right = await self._right(named)
             scope[VIEWER] = Viewer(named, right.uid, right.operator)
         elif session is not None:
-            operator = session.uid == 0 or (await self._right(session.user)).operator
-            scope[VIEWER] = Viewer(session.user, session.uid, operator, by_link=True)
+            right = await self._right(session.user)
+            if right.uid in (None, session.uid):
+                operator = session.uid == 0 or right.operator
+                scope[VIEWER] = Viewer(session.user, session.uid, operator, by_link=True)
+            else:  # the name was given to somebody else, and perhaps the number as well
+                session = None
         if session is not None:
             scope[SESSION] = session
         renewed = None if session is None else self._sessions.seen(session)

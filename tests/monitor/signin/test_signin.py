@@ -311,6 +311,21 @@ def test_who_is_no_operator_any_more_is_none_when_they_come_back(gate: Gate) -> 
     assert not operator()
 
 
+def test_a_name_that_was_given_to_somebody_else_ends_the_session_of_who_had_it(gate: Gate) -> None:
+    gate.use(gate.token())
+    assert gate.who() is not None
+    gate.app._rights._ask = lambda _: Right(4242, True)
+    gate.here.clock.now += 3 * KEPT_S
+    assert gate.who() is None
+
+
+def test_while_the_directory_of_users_is_away_who_is_signed_in_stays(gate: Gate) -> None:
+    gate.use(gate.token())
+    gate.app._rights._ask = lambda _: Right(None, False)
+    gate.here.clock.now += 3 * KEPT_S
+    assert gate.who() is not None
+
+
 def test_root_by_a_credential_is_an_operator(gate: Gate) -> None:
     gate.use(gate.token())
     assert gate.ask("GET", "/api/v1/me").json()["operator"] is True
