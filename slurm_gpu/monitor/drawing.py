@@ -61,9 +61,14 @@ class Drawing:
         threads = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         environ = {**os.environ, **threads, "PYTHONPATH": _path()}
         environ.pop("NOTIFY_SOCKET", None)
-        process = await asyncio.create_subprocess_exec(
-            *self._command, stdin=pipe, stdout=pipe, stderr=pipe, env=environ
-        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self._command, stdin=pipe, stdout=pipe, stderr=pipe, env=environ
+            )
+        except OSError as error:  # as many processes as the service may have, or no memory for one more
+            why = f"no process could be started to draw the diagnosis: {error.strerror}"
+            log.warning("%s", why)
+            raise HTTPException(503, why, _RETRY) from error
         try:
             page, told = await asyncio.wait_for(process.communicate(asked), self._within_s)
         except TimeoutError:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from slurm_gpu.database.clusterstate import ClusterNode
 from slurm_gpu.database.running import RunningUse
 from slurm_gpu.monitor.holding import Holding
-from slurm_gpu.monitor.layout import Layout
+from slurm_gpu.monitor.layout import Layout, NodeSquares
 from slurm_gpu.monitor.metrics import (
     FREE,
     GAP,
@@ -43,16 +43,30 @@ def state_frame(
 ) -> bytes:
     """Who holds a square comes first; then whether anybody could, and whether anybody watches it."""
     octets = bytearray(layout.n_squares)
-    in_service = {node.node: node.in_service for node in nodes}
+    by_name = {node.node: node for node in nodes}
     for place in layout.nodes:
-        values = live.get(place.node)
-        out = not in_service.get(place.node, False)
+        node, values = by_name.get(place.node), live.get(place.node)
+        out = node is None or not node.in_service
         for at, square in enumerate(place.squares):
             unwatched = values is None or square.uuid not in values.devices
             octets[place.first + at] = OUT_OF_SERVICE if out else UNWATCHED if unwatched else FREE
+        for nobodys in _surplus(place, node, holding):
+            octets[nobodys] = OUT_OF_SERVICE
     for held in holding.jobs_at:
         octets[held] = SHARED if holding.is_shared(held) else HELD
     return bytes(octets)
+
+
+def _surplus(place: NodeSquares, node: ClusterNode | None, holding: Holding) -> list[int]:
+    """Squares of GPUs that Slurm does not know of: nobody can have them, whatever slurm-gpud sees there.
+
+    Which ones nobody tells: those that nobody holds, and that Slurm would number last.
+    """
+    n_more = 0 if node is None else len(place.squares) - sum(node.gpus.values())
+    if n_more <= 0:
+        return []
+    left = [place.first + at for at in place.by_position]
+    return [square for square in left if square not in holding.jobs_at][-n_more:]
 
 
 def job_frames(layout: Layout, holding: Holding, running: Mapping[int, RunningUse]) -> dict[str, bytes]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from starlette.exceptions import HTTPException
@@ -107,6 +109,25 @@ def test_a_user_gets_two_at_once_and_all_together_a_few():
 
     # One too many of alice's, and as many too many of all as she had.
     assert asyncio.run(crowd()) == [503] * (1 + OF_A_USER)
+
+
+def test_where_no_process_can_be_started_it_says_so_and_that_one_may_try_again(tmp_path: Path):
+    async def draw() -> None:
+        drawing = Drawing((str(tmp_path / "missing"),))
+        with pytest.raises(HTTPException, match="no process could be started") as caught:
+            await drawing.draw("alice", b"")
+        assert (caught.value.status_code, caught.value.headers) == (503, {"Retry-After": "5"})
+
+    asyncio.run(draw())
+
+
+def test_where_memory_ends_the_drawing_goes_and_not_slurm_gpuweb():
+    code = (
+        "from slurm_gpu.reports.diagnosed.asked import step_back; step_back();"
+        "print(open('/proc/self/oom_score_adj').read())"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "1000"
 
 
 def test_what_takes_too_long_is_ended():

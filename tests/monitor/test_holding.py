@@ -91,6 +91,14 @@ def test_state_tells_out_of_service_unless_somebody_is_still_there():
     assert state_frame(place, [one], live((7,), (), (), ()), found) == bytes([1, 3, 3, 3])
 
 
+def test_a_gpu_that_slurm_does_not_know_is_nobodys_to_have():
+    one = node(n_gpus=2, gpus_free=1, holders=(holder(7, 0),))
+    values = live((), (), (7,), ())  # four that slurm-gpud sees, of which the job has the third
+    place = layout(one, reports=(report(minors=(3, 2, 1, 0)),))
+    found = find_holding([one], values, place)
+    assert state_frame(place, [one], values, found) == bytes([3, 3, 1, 0])
+
+
 @st.composite
 def worlds(draw: st.DrawFn) -> tuple[ClusterNode, dict[str, Live]]:
     """A node whose GPUs jobs share out, of which slurm-gpud knows some, in an order of its own."""

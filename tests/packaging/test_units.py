@@ -181,6 +181,10 @@ def test_whatever_hangs_or_dies_is_started_again_and_what_is_wrong_is_not(unit: 
     assert {"MemoryMax", "TasksMax", "LimitNOFILE"} <= set(found)
 
 
+def test_a_diagnosis_that_takes_all_memory_ends_no_page() -> None:
+    assert settings("slurm-gpuweb.service")["OOMPolicy"] == ["continue"]
+
+
 def test_slurm_gpuctld_is_not_ended_while_slurmctld_is_slow() -> None:
     """It is fed between two looks, after half the time, and a look asks up to four questions."""
     watchdog_s, pause_s = int(settings("slurm-gpuctld.service")["WatchdogSec"][0]), 20

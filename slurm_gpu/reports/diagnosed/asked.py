@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 from slurm_gpu.database.results import NodeWindow, Run, RunTimeline
@@ -32,7 +33,14 @@ def page_of(asked: Any) -> str:
     return run_page(run, found, rules, asked["timezone"], asked["now_s"], OnSite(**asked["site"]))
 
 
-if __name__ == "__main__":
-    with contextlib.suppress(OSError):  # where the service may not, all its processes are alike
+def step_back() -> None:
+    """Let whoever serves pages go first, and stay where memory ends; not every service may have it so."""
+    with contextlib.suppress(OSError):
         os.nice(10)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+if __name__ == "__main__":
+    step_back()
     sys.stdout.buffer.write(page_of(json.load(sys.stdin.buffer)).encode())
