@@ -32,7 +32,7 @@ from slurm_gpu.policy.native.difference import Difference, Owned
 from slurm_gpu.policy.native.plan import NO_SLURMDBD, NativePlan
 from slurm_gpu.policy.native.stranded import stranded
 from slurm_gpu.policy.peers import controllers, is_backup, shared_file_system, tell, this_host, unlike
-from slurm_gpu.slurm.client import SlurmSettings
+from slurm_gpu.slurm.client import SlurmSettings, asks_lua
 
 
 @click.command(short_help="Show what applying FILE would change, limit by limit.")
@@ -86,7 +86,7 @@ def apply(
             "(SlurmUser), or try it with --dry-run"
         )
     loaded, compiled, bundle = _tried(site, file, run_dir)
-    if "lua" not in settings.raw.get("JobSubmitPlugins", "").split(","):
+    if not asks_lua(settings):
         remark("warning: slurm.conf lacks JobSubmitPlugins=lua: Slurm will not ask this policy")
     if dry_run:
         owned = owned_by_policy(Journal(state_dir), settings.cluster)

@@ -29,6 +29,12 @@ def has_slurmdbd(settings: SlurmSettings) -> bool:
     return settings.raw.get("AccountingStorageType", "").endswith("slurmdbd")
 
 
+def asks_lua(settings: SlurmSettings) -> bool:
+    """Whether slurmctld asks job_submit.lua: Slurm takes each plugin with and without `job_submit/`."""
+    plugins = settings.raw.get("JobSubmitPlugins", "").split(",")
+    return "lua" in (plugin.removeprefix("job_submit/") for plugin in plugins)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmNode:
     """A node as slurmctld sees it now."""

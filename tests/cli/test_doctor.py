@@ -182,6 +182,14 @@ def test_a_policy_that_slurm_does_not_ask(installed: Installation):
     assert "then JobSubmitPlugins=throttle,lua in slurm.conf" in str(finding.remedy)
 
 
+@pytest.mark.parametrize("plugins", ["job_submit/lua", "throttle,job_submit/lua"])
+def test_slurms_longer_name_of_the_plugin_is_the_same_plugin(installed: Installation, plugins: str):
+    """Slurm loads `lua` twice where both are written."""
+    (installed.root / "policy.yaml").write_text(_POLICY)
+    installed.conf["JobSubmitPlugins"] = plugins
+    assert levels(job_submit.plugin(installed.at())) == ["ok"]
+
+
 def test_the_script_in_force_is_the_policys(installed: Installation):
     installed.conf["JobSubmitPlugins"] = "lua"
     policy_file, script = installed.root / "policy.yaml", installed.root / "slurm" / "job_submit.lua"

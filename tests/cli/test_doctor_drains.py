@@ -61,6 +61,39 @@ def test_a_node_without_gpus_needs_no_hook_of_ours(bare: Installation):
     assert "cannot be executed: Slurm drains" in worst(hooks.configured(without_gpus(bare))).message
 
 
+@pytest.mark.parametrize(
+    ("content", "said", "remedy"),
+    [
+        (b"exit 0\n", "does not begin with #! and an interpreter", "write #!/bin/sh"),
+        (b"\xef\xbb\xbf#!/bin/sh\nexit 0\n", "does not begin with #! and an interpreter", "write #!/bin/sh"),
+        (b"", "is empty", "write #!/bin/sh"),
+        (b"#!/bin/sh\r\nexit 0\r\n", "its lines end as in Windows", "sed -i 's/\\r$//' "),
+        (b"#! \nexit 0\n", "its #! names no interpreter", "write #!/bin/sh"),
+        (b"#!/usr/bin/env no-such-python\n", "its interpreter, no-such-python, is not here", "install that"),
+        (b"#!/opt/none/bash -e\n", "its interpreter, /opt/none/bash, is not here", "install that, or mend"),
+    ],
+)
+def test_what_slurmd_cannot_start_is_named_before_it_drains(
+    installed: Installation, content: bytes, said: str, remedy: str
+):
+    """Each of them drained a node of Slurm 22.05; a shell would run the first without complaint."""
+    hook = installed.root / "epilog.d" / "50-site"
+    hook.write_bytes(content)
+    hook.chmod(0o755)
+    finding = worst(hooks.configured(installed.at()))
+    assert finding.message == f"{hook} is matched by Epilog, but {said}: Slurm drains nodes"
+    assert str(finding.remedy).startswith(remedy)
+    assert str(hook) in str(finding.remedy)
+
+
+def test_programs_and_scripts_of_any_language_are_no_trap(installed: Installation):
+    for name, content in (("05-elf", Path("/bin/true").read_bytes()), ("06-sh", b"#! /usr/bin/env sh")):
+        hook = installed.root / "epilog.d" / name
+        hook.write_bytes(content)
+        hook.chmod(0o755)
+    assert levels(hooks.configured(installed.at())) == ["ok", "ok"]
+
+
 def test_our_hook_where_nobody_takes_in_what_it_writes(
     installed: Installation, monkeypatch: pytest.MonkeyPatch
 ):

@@ -142,6 +142,18 @@ def test_a_file_that_is_not_executable_drains_nodes(hooks: Hooks, kind: str) -> 
     hooks.works()
 
 
+@pytest.mark.parametrize("content", ["exit 0\n", "#!/bin/sh\r\nexit 0\r\n", "#!/opt/none/sh\n"])
+def test_a_file_that_the_kernel_cannot_start_drains_nodes(hooks: Hooks, content: str) -> None:
+    hooks.place("install")
+    bare = hooks.site("prolog", "50-site")
+    bare.write_text(content)
+    assert any(f"{bare} is matched by Prolog, but" in line for line in hooks.doctor())
+    hooks.drains()
+    bare.unlink()
+    hooks.resume()
+    hooks.works()
+
+
 @pytest.mark.parametrize("kind", NAMES)
 def test_a_directory_among_the_hooks_drains_nodes(hooks: Hooks, kind: str) -> None:
     hooks.place("install")

@@ -145,6 +145,31 @@ def test_what_would_drain_nodes_beside_ours_is_named(tree: Tree):
     assert is_hook(tree, "prolog")
 
 
+@pytest.mark.parametrize("shell", SHELLS)
+def test_what_the_kernel_cannot_start_beside_ours_is_named(tmp_path: Path, shell: str):
+    tree = Tree(tmp_path / "root", shell=shell)
+    directory = tree.hook["prolog"].parent
+    directory.mkdir(parents=True)
+    for name, content in {
+        "20-bare": b"exit 0\n",
+        "30-empty": b"",
+        "40-windows": b"#!/bin/sh\r\nexit 0\r\n",
+        "50-no-name": b"#! \n",
+        "60-script": b"#! /usr/bin/perl -w\n",
+        "70-program": Path("/bin/true").read_bytes(),
+    }.items():
+        (directory / name).write_bytes(content)
+        (directory / name).chmod(0o755)
+    said = tree.refused("install").splitlines()
+    assert [line.split()[1].rpartition("/")[2] for line in said] == [
+        "20-bare",
+        "30-empty",
+        "40-windows",
+        "50-no-name",
+    ]
+    assert all("Slurm drains nodes for it. Mend it, or move it away" in line for line in said)
+
+
 def test_a_second_hook_of_ours_is_named(tree: Tree):
     tree.done("install")
     shutil.copy(tree.hook["epilog"], tree.hook["epilog"].with_name("10-slurm-gpu"))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fnmatch
+import os
 import re
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +20,9 @@ _OUT = ("drain", "inval", "fail", "down")
 _NOTHING = "install -D -m 755 /usr/bin/true {path}"
 """Makes a hook that does nothing: a file that can be executed from its first moment under its name."""
 _NAME = "00-nothing"
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_KERNEL_READS = 256
+"""Of a file, to see how to start it."""
 
 
 def drained(at: Surroundings) -> Iterator[Finding]:
@@ -84,3 +89,33 @@ def _drains(kind: str, path: Path) -> Iterator[Finding]:
             f"{path} is matched by {kind} and cannot be executed: Slurm drains nodes",
             f"chmod +x {path}, or move it away",
         )
+    elif (trouble := _unlike_a_program(path)) is not None:
+        why, remedy = trouble
+        yield fail(f"{path} is matched by {kind}, but {why}: Slurm drains nodes", remedy)
+
+
+def _unlike_a_program(path: Path) -> tuple[str, str] | None:
+    """Why slurmd cannot start it, and what to do; a shell would take some of these files for scripts."""
+    try:
+        with path.open("rb") as file:
+            first = file.read(_KERNEL_READS).split(b"\n", 1)[0]
+    except OSError:
+        return None  # not this user's to read
+    if first.startswith(b"\x7fELF"):
+        return None
+    if not first.startswith(b"#!"):
+        says = "is empty" if not first else "does not begin with #! and an interpreter"
+        return says, f"write #!/bin/sh, or what else it is for, into its first line: {path}"
+    if first.endswith(b"\r"):
+        return "its lines end as in Windows", f"sed -i 's/\\r$//' {path}"
+    words = os.fsdecode(first[2:]).split()
+    if not words:
+        return "its #! names no interpreter", f"write #!/bin/sh, or what else it is for, into {path}"
+    by_name = Path(words[0]).name == "env" and len(words) > 1 and re.fullmatch(r"[\w.+][\w.+-]*", words[1])
+    interpreter = words[1] if by_name else words[0]
+    if shutil.which(interpreter, path=_PATH) is None:
+        return (
+            f"its interpreter, {interpreter}, is not here",
+            f"install that, or mend the first line of {path}",
+        )
+    return None

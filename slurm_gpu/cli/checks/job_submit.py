@@ -19,7 +19,7 @@ from slurm_gpu.policy.model import Policy
 from slurm_gpu.policy.native.preemption import lacks, return_time_s
 from slurm_gpu.policy.native.urgent import lacks as urgent_lacks
 from slurm_gpu.policy.script import LUA_VERSIONS, PolicyScript, ScriptError
-from slurm_gpu.slurm.client import has_slurmdbd
+from slurm_gpu.slurm.client import asks_lua, has_slurmdbd
 from slurm_gpu.units import format_duration
 
 _APPLY = "slurm-gpu policy apply"
@@ -27,7 +27,7 @@ _APPLY = "slurm-gpu policy apply"
 
 def plugin(at: Surroundings) -> Iterator[Finding]:
     """Slurm asks a Lua script about each job."""
-    if _asks_lua(at):
+    if asks_lua(at.settings):
         yield ok("JobSubmitPlugins=lua")
     elif _policy_file(at).exists():
         yield fail(
@@ -41,7 +41,7 @@ def plugin(at: Surroundings) -> Iterator[Finding]:
 
 def script(at: Surroundings) -> Iterator[Finding]:
     """job_submit.lua is what policy.yaml says."""
-    if not _asks_lua(at):
+    if not asks_lua(at.settings):
         yield skipped("slurmctld asks no Lua script")
         return
     if not at.is_controller:
@@ -149,10 +149,6 @@ def _unreadable(*paths: Path) -> Finding | None:
         if os.access(path, os.F_OK) and not os.access(path, os.R_OK):
             return skipped(f"{path} is not for everybody to read; run doctor as root")
     return None
-
-
-def _asks_lua(at: Surroundings) -> bool:
-    return "lua" in _plugins(at).split(",")
 
 
 def _plugins(at: Surroundings) -> str:
