@@ -41,6 +41,20 @@ class MailChannel:
         finally:
             smtp.close()
 
+    def try_out(self) -> None:
+        """Whether the server would take a message from our sender, without one; raises NotSentError."""
+        try:
+            smtp = self._connect()
+        except (OSError, smtplib.SMTPException) as error:
+            raise self._not_sent(error) from error
+        try:
+            self._greet(smtp)
+            self._accepted(*smtp.mail(self._settings.sender))
+        except (OSError, smtplib.SMTPException) as error:
+            raise self._not_sent(error) from error
+        finally:
+            smtp.close()
+
     def _connect(self) -> smtplib.SMTP:
         # Without a name of its own smtplib asks the name service for one, which may take long.
         name = socket.gethostname() or "localhost"
@@ -54,9 +68,12 @@ class MailChannel:
             smtp.ehlo()
 
     def _envelope(self, smtp: smtplib.SMTP, to: str) -> None:
-        for code, answer in (smtp.mail(self._settings.sender), smtp.rcpt(to)):
-            if code not in _DELIVERED:
-                raise smtplib.SMTPResponseException(code, answer)
+        self._accepted(*smtp.mail(self._settings.sender))
+        self._accepted(*smtp.rcpt(to))
+
+    def _accepted(self, code: int, answer: bytes) -> None:
+        if code not in _DELIVERED:
+            raise smtplib.SMTPResponseException(code, answer)
 
     def _hand_over(self, smtp: smtplib.SMTP, octets: bytes) -> None:
         try:

@@ -37,12 +37,8 @@ class WebhookChannel:
             headers["Authorization"] = f"Bearer {read_secret(self._settings.secret_file)}"
         parts = urlsplit(self._settings.url)
         path = parts.path or "/"
-        connection = self._connection(parts.scheme, parts.hostname or "", parts.port)
+        connection = self._connected()
         try:
-            try:
-                connection.connect()
-            except (OSError, http.client.HTTPException, ValueError) as error:
-                raise NotSentError(f"{self._where}: {error}") from error
             try:
                 target = f"{path}?{parts.query}" if parts.query else path
                 connection.request("POST", target, body_of(message), headers)
@@ -54,6 +50,20 @@ class WebhookChannel:
             connection.close()
         if not 200 <= answer.status < 300:
             raise self._refused(answer.status, answer.reason)
+
+    def try_out(self) -> None:
+        """Whether somebody answers there whom we trust, without a notice; raises NotSentError."""
+        self._connected().close()
+
+    def _connected(self) -> http.client.HTTPConnection:
+        parts = urlsplit(self._settings.url)
+        connection = self._connection(parts.scheme, parts.hostname or "", parts.port)
+        try:
+            connection.connect()
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            connection.close()
+            raise NotSentError(f"{self._where}: {error}") from error
+        return connection
 
     def _connection(self, scheme: str, host: str, port: int | None) -> http.client.HTTPConnection:
         if scheme == "https":

@@ -1,0 +1,144 @@
+"""Whether slurm-gpuctld can tell users what notices.yaml says, without telling anybody anything."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
+from slurm_gpu.errors import InputError
+from slurm_gpu.notices.sending import NotSentError
+from slurm_gpu.notices.settings import FILE_NAME, Settings, load_settings
+from slurm_gpu.notices.texts import load_templates
+from slurm_gpu.policy.install import SCRIPT_NAME
+from slurm_gpu.policy.installed import read_policy_in_force
+from slurm_gpu.policy.model import Mode
+
+_MEND = "mend it; slurm-gpuctld reads it again by itself, and until then nobody is told and no job is ended"
+
+
+def notices(at: Surroundings) -> Iterator[Finding]:
+    """notices.yaml is readable and right, and the mail server and the webhook that it names answer."""
+    if not at.is_controller:
+        yield skipped("users are told on the hosts of slurmctld, and this host is none")
+        return
+    path = at.site.config_path.absolute().parent / FILE_NAME
+    try:
+        settings = load_settings(path)
+    except InputError as error:
+        yield fail(str(error), _MEND)
+        return
+    ends = _ends_jobs(at)
+    if settings is None:
+        if ends:
+            yield _ends_nobody(f"{path} is not there")
+        else:
+            yield skipped(f"{path} is not there: users are told nothing")
+        return
+    found = [*_readable(at, path), *_texts(at, settings), *_channels(at, settings)]
+    if ends and not settings.sends:
+        found.append(_ends_nobody(f"{path} has mode: {settings.mode}"))
+    yield from found
+    if not found:
+        ways = " and ".join(settings.channels) or "no way to reach them yet"
+        yield ok(f"{path}: mode {settings.mode}, {ways}")
+
+
+def _ends_jobs(at: Surroundings) -> bool:
+    policy = read_policy_in_force(Path(at.settings.conf_path).parent / SCRIPT_NAME)
+    rule = None if policy is None else policy.cancel_idle
+    return rule is not None and rule.mode == Mode.ENFORCE
+
+
+def _ends_nobody(why: str) -> Finding:
+    return warn(
+        f"{why}: nobody is warned, so that cancel_idle of the policy in force ends no job",
+        f"write mode: send, and mail: or webhook:, into {FILE_NAME}, as in docs/notices.md",
+    )
+
+
+def _texts(at: Surroundings, settings: Settings) -> Iterator[Finding]:
+    try:
+        load_templates(settings.templates)
+    except InputError as error:
+        yield fail(str(error), _MEND)
+        return
+    if settings.templates is not None:
+        for path in (settings.templates, *sorted(settings.templates.glob("*.txt"))):
+            yield from _readable(at, path)
+
+
+def _channels(at: Surroundings, settings: Settings) -> Iterator[Finding]:
+    # Only now: what speaks SMTP and TLS takes time to load that every other check would wait for.
+    from slurm_gpu.notices.mail import MailChannel
+    from slurm_gpu.notices.webhook import WebhookChannel, read_secret
+
+    if settings.mail is not None:
+        where = f"{settings.mail.host} {settings.mail.port}"
+        yield from _tried(
+            MailChannel(settings.mail).try_out,
+            f"start a mail server there, or name another by mail: in {FILE_NAME}; nc -v {where} shows if one "
+            "listens",
+            settings,
+        )
+    if settings.webhook is None:
+        return
+    if (secret := settings.webhook.secret_file) is not None:
+        owner = at.settings.slurm_user
+        how = f"(umask 077; cat > {secret}), then chown {owner} {secret}"
+        try:
+            read_secret(secret)
+        except NotSentError as error:
+            yield fail(f"no notice goes to the webhook: {error}", how)
+        else:
+            yield from _readable(at, secret, f"chown {owner} {secret}")
+    yield from _tried(
+        WebhookChannel(settings.webhook).try_out,
+        f"correct webhook: url: in {FILE_NAME}, or let this host reach it; where its certificate is not "
+        "known, put the site's authority among the system's",
+        settings,
+    )
+
+
+def _tried(try_out: Callable[[], None], remedy: str, settings: Settings) -> Iterator[Finding]:
+    try:
+        try_out()
+    except NotSentError as error:
+        yield (fail if settings.sends else warn)(f"no notice would go out: {error}", remedy)
+
+
+def _readable(at: Surroundings, path: Path, remedy: str | None = None) -> Iterator[Finding]:
+    """Whether SlurmUser, as whom slurm-gpuctld runs, may read it: root, who asks, may read all."""
+    uid = at.settings.slurm_user_uid
+    right = stat.S_IROTH | (stat.S_IXOTH if path.is_dir() else 0)
+    for part in (path, *path.parents):
+        if not _may(part.stat(), uid, right):
+            mode = "o+rx" if path.is_dir() else "o+r"
+            how = f"chmod {mode} {path}" if part == path else f"chmod o+x {part}"
+            yield fail(
+                f"SlurmUser {at.settings.slurm_user}, as whom slurm-gpuctld runs, may not read {path}: "
+                f"{part} keeps it out",
+                remedy if remedy is not None and part == path else how,
+            )
+            return
+        right = stat.S_IXOTH
+
+
+def _may(status: os.stat_result, uid: int, right: int) -> bool:
+    """Whether a user has a right, given as everybody's, to a file by its mode."""
+    if uid in (0, status.st_uid):
+        return uid == 0 or status.st_mode & (right << 6) == right << 6
+    if status.st_gid in _groups(uid):
+        return status.st_mode & (right << 3) == right << 3
+    return status.st_mode & right == right
+
+
+def _groups(uid: int) -> list[int]:
+    try:
+        user = pwd.getpwuid(uid)
+    except KeyError:
+        return []
+    return os.getgrouplist(user.pw_name, user.pw_gid)
