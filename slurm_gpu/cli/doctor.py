@@ -112,4 +112,6 @@ def _print(result: Result) -> None:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+    """In lines of that width; what is several lines stays so, as one mistake in a file may follow another."""
+    wrap = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
+    return [line for whole in text.splitlines() for line in wrap.wrap(whole)]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_gpu.cli.checks.boot import DATABASE_FILE, timers
+from slurm_gpu.cli.checks.boot import DATABASE_FILE, WEB_FILE, timers
 from slurm_gpu.cli.checks.finding import Surroundings, may_read
 from slurm_gpu.cli.checks.hooks import KINDS, PACKAGED, hook_file, matched
 from slurm_gpu.database.reserve.reservation import id_of
@@ -31,21 +31,20 @@ class Step:
 def steps(at: Surroundings) -> list[Step]:
     """All steps for this host, the first to do first; raises OutsideError where slurm.conf is not here."""
     conf = _conf(at)
-    database = (at.site.config_path.parent / DATABASE_FILE).exists()
+    database, web = ((at.site.config_path.parent / name).exists() for name in (DATABASE_FILE, WEB_FILE))
     found: list[Step] = []
     if at.is_controller:
         found += _native_limits(at)
+        found += _placement(at)
     found += _slurm_conf(at, conf)
-    packages, units = [], []
-    if at.is_gpu_node:
-        packages.append("slurm-gpu-node")
-        units.append("slurm-gpud")
-    if at.is_controller:
-        packages.append("slurm-gpu-controller")
-        units.append("slurm-gpuctld")
-    if database:
-        packages.append("slurm-gpu-db")
-        units.append("slurm-gpudbd")
+    parts = [
+        ("slurm-gpu-node", "slurm-gpud", at.is_gpu_node),
+        ("slurm-gpu-controller", "slurm-gpuctld", at.is_controller),
+        ("slurm-gpu-db", "slurm-gpudbd", database),
+        ("slurm-gpu-web", "slurm-gpuweb", web),
+    ]
+    packages = [package for package, _, is_here in parts if is_here]
+    units = [unit for _, unit, is_here in parts if is_here]
     here = timers()  # systemctl disables none of its arguments where one is no unit
     units += here
     if any(timer.startswith("slurm-gpu-report-") for timer in here):
@@ -59,7 +58,7 @@ def steps(at: Surroundings) -> list[Step]:
         what += " Stubs that do nothing stay in place of the hooks and of job_submit.lua."
     found += _shared(at)
     found.append(Step(what, (f"dnf remove {' '.join([*packages, 'slurm-gpu-client', 'slurm-gpu'])}",)))
-    found += _leftovers(at, conf, database=database)
+    found += _leftovers(at, conf, database=database, web=web)
     return found
 
 
@@ -83,6 +82,7 @@ def _native_limits(at: Surroundings) -> Iterator[Step]:
         return
     owned = Journal(at.policy_state).owned(at.settings.cluster)
     if owned:
+        made = sorted({one.limit.item for one in owned if one.limit.name == "QOS"})
         chain = read_chain(_script(at)) or {}
         asked = ", ".join(f"{place}: {path}" for place, path in chain.items())
         lines = ["version: 1", *([f"chain: {{{asked}}}"] if chain else [])]
@@ -92,6 +92,25 @@ def _native_limits(at: Surroundings) -> Iterator[Step]:
             (
                 f"printf '%s\\n' {shlex.join(lines)} >/root/no-rules.yaml",
                 "slurm-gpu policy apply /root/no-rules.yaml",
+            ),
+        )
+        if made:
+            yield Step(
+                f"QOS that the policy gave accounts ({', '.join(made)}) stay, without limits, as jobs may be "
+                "in them. Those that it made may go once squeue shows none there:",
+                tuple(f"sacctmgr delete qos {name}" for name in made),
+            )
+
+
+def _placement(at: Surroundings) -> Iterator[Step]:
+    """What slurm-gpuctld alone takes back of jobs that wait, and not when it ends: it may be restarted."""
+    if at.site.config.placement.mode == "enforce":
+        yield Step(
+            "Nodes get their own Weight back, and jobs that wait for a zone their own constraint; without "
+            "slurm-gpuctld these could wait without end. In slurm-gpu.yaml, then here:",
+            (
+                f"{at.site.config_path}: placement: mode: observe in place of enforce",
+                "systemctl restart slurm-gpuctld",
             ),
         )
 
@@ -173,7 +192,7 @@ def _script(at: Surroundings) -> Path:
     return Path(at.settings.conf_path).parent / SCRIPT_NAME
 
 
-def _leftovers(at: Surroundings, conf: Sequence[ConfLine], *, database: bool) -> Iterator[Step]:
+def _leftovers(at: Surroundings, conf: Sequence[ConfLine], *, database: bool, web: bool) -> Iterator[Step]:
     patterns = [
         part for kind in KINDS for line in settings_named(conf, kind) for part in line.value.split(",")
     ]
@@ -188,5 +207,5 @@ def _leftovers(at: Surroundings, conf: Sequence[ConfLine], *, database: bool) ->
     back = f" {_script(at)} is your own again by then, or lies here still: {own}." if own else ""
     yield Step(
         f"What was configured and recorded stays{where}.{back} To part with it:",
-        ("rm -r /etc/slurm-gpu /var/lib/slurm-gpu", *drop),
+        (f"rm -r /etc/slurm-gpu /var/lib/slurm-gpu{' /var/lib/slurm-gpu-web' if web else ''}", *drop),
     )

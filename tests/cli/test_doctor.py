@@ -325,5 +325,16 @@ def test_on_a_narrow_terminal_words_are_kept_whole_and_lines_in_their_column(
     assert told == f"{message} → PrologFlags=Alloc in slurm.conf"
 
 
+def test_of_several_mistakes_each_has_a_line_of_its_own(
+    slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch
+):
+    checks = (Check("site file", lambda _: [fail("a.yaml:1:1: one\na.yaml:2:1: two", "mend a.yaml")]),)
+    monkeypatch.setattr(run_checks, "__defaults__", (checks,))
+    assert slurm_gpu("doctor") == 1
+    lines = [line.strip() for line in slurm_gpu.out.splitlines()]
+    assert lines[0].endswith("a.yaml:1:1: one")
+    assert lines[1:3] == ["a.yaml:2:1: two", "→ mend a.yaml"]
+
+
 def _gpu_node(at: Surroundings) -> SlurmNode:
     return at.site.slurm.nodes()[0]

@@ -10,7 +10,9 @@ from slurm_gpu.errors import SlurmError
 from tests.cli.installation import Installation
 from tests.cli.test_doctor_controller import install
 
-NODE, DATABASE, CONTROLLER = (f"{name}.service" for name in ("slurm-gpud", "slurm-gpudbd", "slurm-gpuctld"))
+NODE, DATABASE, CONTROLLER, WEB = (
+    f"slurm-{name}.service" for name in ("gpud", "gpudbd", "gpuctld", "gpuweb")
+)
 REVIEW, DAILY = "slurm-gpu-review.timer", "slurm-gpu-report-daily.timer"
 LIMITS = "{gpus_running: 4}"
 ADJUSTED = """\
@@ -35,7 +37,7 @@ def host(installed: Installation, monkeypatch: pytest.MonkeyPatch) -> Installati
 def found(host: Installation, states: Mapping[str, str], *, is_node: bool = False) -> list[Finding]:
     """The findings where systemd says so of units, as "loaded enabled active", and else that they are off."""
     blocks = []
-    for name in (NODE, DATABASE, CONTROLLER, REVIEW, DAILY):
+    for name in (NODE, DATABASE, CONTROLLER, WEB, REVIEW, DAILY):
         load, file, active = states.get(name, "loaded disabled inactive").split()
         properties = {"Id": name, "LoadState": load, "ActiveState": active, "UnitFileState": file.strip("-")}
         blocks.append("".join(f"{key}={value}\n" for key, value in properties.items()))
@@ -79,6 +81,12 @@ def test_where_something_else_starts_the_daemon_systemd_is_not_asked_to(host: In
 def test_the_host_of_slurm_gpudbd_is_where_its_file_lies(host: Installation) -> None:
     (host.root / "slurm-gpudbd.yaml").touch()
     assert told(found(host, {})) == [("warn", f"systemctl enable --now {DATABASE}")]
+
+
+def test_the_host_of_the_page_is_where_its_file_lies(host: Installation) -> None:
+    assert told(found(host, {WEB: "loaded disabled active"})) == [("warn", f"systemctl enable --now {WEB}")]
+    (host.root / "slurm-gpuweb.yaml").touch()
+    assert told(found(host, {})) == [("warn", f"systemctl enable --now {WEB}")]
 
 
 def test_the_controller_needs_its_daemon_once_a_policy_is_in_force(host: Installation) -> None:

@@ -76,6 +76,17 @@ def test_reservations_that_are_still_in_slurm_are_named_once_nobody_makes_them_a
     assert not any("maint" in line for line in typed)
 
 
+def test_jobs_and_nodes_are_their_own_again_before_slurm_gpuctld_goes(installed: Installation, conf: Path):
+    """A job that waits for one zone has it in its constraint, and nobody else ever takes it out."""
+    installed.site_file.write_text("cluster: neuron\nplacement: {mode: enforce}\n")
+    typed = lines(installed)
+    at = typed.index(f"{installed.site_file}: placement: mode: observe in place of enforce")
+    assert typed[at + 1] == "systemctl restart slurm-gpuctld"
+    assert at + 1 < typed.index("systemctl disable --now slurm-gpud slurm-gpuctld")
+    installed.site_file.write_text("cluster: neuron\nplacement: {mode: advise}\n")
+    assert not any("placement" in line for line in lines(installed))
+
+
 def test_a_directory_with_hooks_of_the_sites_stays_in_slurm_conf(installed: Installation, conf: Path):
     own = installed.root / "prolog.d" / "50-site"
     own.write_text("#!/bin/sh\n")
@@ -162,6 +173,24 @@ def test_limits_that_the_policy_set_are_given_back_first(installed: Installation
     ]
 
 
+def test_qos_that_stay_are_named_and_how_they_go(installed: Installation, conf: Path):
+    """Whatever `rollback` and a policy without rules take back, the QOS themselves they leave."""
+    apply(installed)
+    account = Entity(EntityKind.ACCOUNT, "vision")
+    given = [
+        Owned(account, LimitField("QOS", name), 1, None, "owners.vision")
+        for name in ("sg-vision", "sg-loans")
+    ]
+    limit = Owned(Entity(EntityKind.QOS, "normal"), LimitField("GrpTRES", "gres/gpu"), 4, None, "owners")
+    journal = Journal(installed.at().policy_state)
+    with journal.lock():
+        entry = Entry(cluster=installed.at().settings.cluster, policy="/p.yaml", owned=(*given, limit))
+        journal.mark(journal.begin(entry), State.DONE)
+    step = removal.steps(installed.at())[1]
+    assert "(sg-loans, sg-vision) stay" in step.what
+    assert step.lines == ("sacctmgr delete qos sg-loans", "sacctmgr delete qos sg-vision")
+
+
 def test_who_may_not_see_these_limits_is_told_so(
     installed: Installation, conf: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -196,6 +225,18 @@ def test_the_database_host(installed: Installation, conf: Path):
     (installed.root / "slurm-gpudbd.yaml").write_text("")
     assert "systemctl disable --now slurm-gpud slurm-gpuctld slurm-gpudbd" in lines(installed)
     assert lines(installed)[-1] == "(and drop the database that url in slurm-gpudbd.yaml names)"
+
+
+def test_the_host_of_the_page(installed: Installation, conf: Path):
+    (installed.root / "slurm-gpuweb.yaml").write_text("")
+    at = installed.at("login")
+    at.nodes = []
+    conf.write_text("ClusterName=neuron\n")
+    assert [line for step in removal.steps(at) for line in step.lines] == [
+        "systemctl disable --now slurm-gpuweb",
+        "dnf remove slurm-gpu-web slurm-gpu-client slurm-gpu",
+        "rm -r /etc/slurm-gpu /var/lib/slurm-gpu /var/lib/slurm-gpu-web",
+    ]
 
 
 def test_a_node_without_a_slurm_conf_goes_by_what_slurmctld_sent_it(installed: Installation, conf: Path):

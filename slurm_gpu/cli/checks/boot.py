@@ -16,7 +16,8 @@ from slurm_gpu.policy.peers import is_backup
 UNITS = (Path("/etc/systemd/system"), Path("/usr/lib/systemd/system"))
 """Where files of units lie, the site's and those of packages."""
 DATABASE_FILE = "slurm-gpudbd.yaml"
-_DAEMONS = ("slurm-gpud.service", "slurm-gpudbd.service", "slurm-gpuctld.service")
+WEB_FILE = "slurm-gpuweb.yaml"
+_DAEMONS = ("slurm-gpud.service", "slurm-gpudbd.service", "slurm-gpuctld.service", "slurm-gpuweb.service")
 _REVIEW = "slurm-gpu-review.timer"
 _TIMEOUT_S = 10.0
 AT_BOOT = frozenset({"enabled", "alias", "generated", "indirect", "static"})
@@ -70,8 +71,9 @@ def _needed(at: Surroundings) -> set[str]:
     found = set()
     if at.is_gpu_node:
         found.add("slurm-gpud.service")
-    if (at.site.config_path.parent / DATABASE_FILE).exists():
-        found.add("slurm-gpudbd.service")
+    for file, daemon in ((DATABASE_FILE, "slurm-gpudbd.service"), (WEB_FILE, "slurm-gpuweb.service")):
+        if (at.site.config_path.parent / file).exists():
+            found.add(daemon)
     if (
         at.is_controller
         and read_policy_in_force(Path(at.settings.conf_path).parent / SCRIPT_NAME) is not None

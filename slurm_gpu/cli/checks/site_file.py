@@ -17,7 +17,9 @@ def valid(at: Surroundings) -> Iterator[Finding]:
     try:
         config = at.site.config
     except InputError as error:
-        yield fail(str(error), f"mend {path}; docs/contracts.md section 7 shows a whole one")
+        yield fail(
+            str(error), f"mend {path}; man slurm-gpu.yaml (docs/contracts.md, section 7) tells each key"
+        )
         return
     yield ok(f"{path}: cluster {config.cluster}")
 
