@@ -121,7 +121,13 @@ def _slurm_gpu(layout: Layout, options: Options, nodes: Sequence[Node], password
         "web": f"http://127.0.0.1:{layout.web_port}",
         "import_interval": "5s",
         "operators": {"users": ["carol"], "unix_groups": ["gpuops"]},
-        "server_types": {"a100": {"nodes": ",".join(node.name for node in nodes), "rate_per_gpu_hour": 1.2}},
+        "server_types": {
+            model.value: {
+                "nodes": ",".join(node.name for node in nodes if node.model is model),
+                "rate_per_gpu_hour": 1.2,
+            }
+            for model in dict.fromkeys(node.model for node in nodes)
+        },
         "zones": zones,
     }
     layout.site_file.write_text(yaml.safe_dump(site, sort_keys=False))

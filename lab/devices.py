@@ -10,13 +10,15 @@ from pathlib import Path
 
 from lab.errors import LabError
 from lab.layout import Layout
-from lab.options import Gpu, Node
+from lab.options import Gpu, GpuModel, Node
 from lab.simgpu import creation, mig
-from lab.simgpu.specs import GpuSpec, MigSpec
+from lab.simgpu.specs import GpuSpec, MigSpec, hopper
 
 NVIDIA_MAJOR = 195
 CAPABILITY_MAJOR = 120
 """A driver gets any that is free; this one is reserved for local use, so that no driver has it."""
+PCIE_BYTES_PER_S, NVLINK_BYTES_PER_S = 63_015_384_615, 450_000_000_000
+"""In one direction: PCIe 5.0 x16, and 18 links of NVLink 4."""
 
 
 def create(layout: Layout, nodes: Sequence[Node]) -> None:
@@ -47,12 +49,24 @@ def _mknod(file: Path, major: int, minor: int) -> None:
 def create_worlds(layout: Layout, nodes: Sequence[Node]) -> None:
     """Make the file behind each node's simulated NVML, with the GPUs in NVML's order."""
     for node in nodes:
-        creation.create(layout.node(node.name).world, [_spec(gpu) for gpu in node.gpus])
+        creation.create(layout.node(node.name).world, [spec(gpu) for gpu in node.gpus])
 
 
-def _spec(gpu: Gpu) -> GpuSpec:
+def spec(gpu: Gpu) -> GpuSpec:
+    """What a GPU of the lab is."""
     instances = tuple(MigSpec(str(instance.profile), instance.uuid) for instance in gpu.instances)
-    return GpuSpec(uuid=gpu.uuid, minor=gpu.minor, mig=instances)
+    if gpu.model is GpuModel.A100:
+        return GpuSpec(uuid=gpu.uuid, minor=gpu.minor, mig=instances)
+    return hopper(
+        gpu.uuid,
+        minor=gpu.minor,
+        mig=instances,
+        # So that a footprint's factors are shares of what the links carry.
+        pcie_tx_bytes_per_s=PCIE_BYTES_PER_S,
+        pcie_rx_bytes_per_s=PCIE_BYTES_PER_S,
+        nvlink_tx_bytes_per_s=NVLINK_BYTES_PER_S,
+        nvlink_rx_bytes_per_s=NVLINK_BYTES_PER_S,
+    )
 
 
 def remove(layout: Layout) -> None:

@@ -20,6 +20,14 @@ SHARDS_PER_NODE = 16
 _UUID_NAMESPACE = uuid.UUID("5b1c0f1e-6d0a-4a3e-9a51-5f0e6e1c7a10")
 
 
+class GpuModel(StrEnum):
+    """What a node's GPUs are; its name is their type and feature in Slurm, and the server type."""
+
+    A100 = "a100"
+    H100 = "h100"
+    """Tells what its SMs do (GPM), and what is sent over its links is a share of what they carry."""
+
+
 class JobSubmit(StrEnum):
     """Which job_submit.lua slurmctld runs."""
 
@@ -44,6 +52,7 @@ class NodeGpus:
 
     Each instance is a GPU to Slurm, of the type that its profile says. The cluster then has no shards.
     """
+    model: GpuModel = GpuModel.A100
 
     def __post_init__(self) -> None:
         if self.listed is not None and sorted(self.listed) != sorted(self.minors):
@@ -74,11 +83,12 @@ class Gpu:
     capabilities: tuple[Path, ...] = ()
     """Device files that an instance needs besides."""
     instances: tuple[Gpu, ...] = ()
+    model: GpuModel = GpuModel.A100
 
     @property
     def slurm_type(self) -> str:
         """Its type in gres.conf."""
-        return "a100" if self.profile is None else self.profile
+        return self.model.value if self.profile is None else self.profile
 
 
 @dataclass(frozen=True)
@@ -91,6 +101,11 @@ class Node:
     zone: str
     gpus: tuple[Gpu, ...]
     """In NVML order."""
+
+    @property
+    def model(self) -> GpuModel:
+        """What its GPUs are."""
+        return self.gpus[0].model
 
     @property
     def handed_out(self) -> tuple[Gpu, ...]:
@@ -166,6 +181,7 @@ class Options:
                     listed=None if gpus["listed"] is None else tuple(gpus["listed"]),
                     prefix=gpus["prefix"],
                     mig={int(minor): tuple(profiles) for minor, profiles in gpus["mig"].items()},
+                    model=GpuModel(gpus["model"]),
                 )
                 for name, gpus in values["gpus"].items()
             },
@@ -194,6 +210,7 @@ def _gpu(node: str, minor: int, numbering: NodeGpus, directory: Path, positions:
         position=None if profiles else next(positions),
         uuid=f"GPU-{uuid.uuid5(_UUID_NAMESPACE, f'{node}/{minor}')}",
         file=directory / f"{numbering.prefix}{minor}",
+        model=numbering.model,
     )
     instances = [
         replace(

@@ -18,6 +18,8 @@ def slurm_conf(layout: Layout, options: Options, nodes: Sequence[Node], cgroups:
     """Return slurm.conf. Settings that are not obvious are explained in docs, where they were measured."""
     fenced = cgroups is not CgroupVersion.NONE
     gres_types = ["gpu", "shard"] if _has_shards(nodes) else ["gpu"]
+    of_model = [f"gres/gpu:{node.model}" for node in nodes]
+    tres = ["gres/gpu", *dict.fromkeys(of_model), *(f"gres/{name}" for name in gres_types[1:])]
     enforce = ["AccountingStorageEnforce=associations,limits,qos"] if options.native_limits else []
     lines = [
         f"ClusterName={CLUSTER}",
@@ -69,7 +71,7 @@ def slurm_conf(layout: Layout, options: Options, nodes: Sequence[Node], cgroups:
         f"AccountingStoragePort={layout.slurmdbd_port}",
         f"AccountingStoragePass={layout.munge_socket}",
         *enforce,
-        f"AccountingStorageTRES=gres/gpu,gres/gpu:a100{',gres/shard' if 'shard' in gres_types else ''}",
+        f"AccountingStorageTRES={','.join(tres)}",
         "AccountingStoreFlags=job_comment",
     ]
     if options.job_submit is not JobSubmit.NONE:
@@ -93,7 +95,7 @@ def _node_line(layout: Layout, node: Node, *, shards: bool) -> str:
     return (
         f"NodeName={node.name} NodeHostname=localhost NodeAddr={node.address} "
         f"Port={layout.slurmd_port(node.number)} CPUs=32 RealMemory=100000 "
-        f"Gres={','.join(gres)} Feature={node.zone},a100 State=UNKNOWN"
+        f"Gres={','.join(gres)} Feature={node.zone},{node.model} State=UNKNOWN"
     )
 
 

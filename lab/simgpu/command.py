@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import sys
 import time
@@ -40,6 +41,8 @@ DONE, NO_MEMORY, WRONG_USAGE, FAILED = 0, 1, 2, 3
 _DEFAULT_SECONDS = "10"
 # From the making of a schedule to its begin: it has to be there for readers first, on a busy host too.
 _LEAD_NS = 100_000_000
+# A stretch is there for readers so long before it begins; all at once would fill the world.
+_AHEAD_NS = 10_000_000_000
 _ENDING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 
@@ -47,6 +50,8 @@ class _Plan(NamedTuple):
     phases: list[Phase]
     activity: Activity
     mps: bool
+    start_ns: int | None
+    """None: as soon as it is there for readers."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
         activity = parse_activity(options.activity)
-        plan = _Plan(_phases(options, activity), activity, options.mps)
+        plan = _Plan(_phases(options, activity), activity, options.mps, _start_ns(options.at))
         work = _work(options, plan)
         world = World(_world_path())
         devices = selected(_seen(world), options.gpus)
@@ -89,12 +94,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--util", metavar="PCT", help="utilisation, as 40, or as 10:90 for a ramp (default 0)")
-    what.add_argument("--phases", metavar="LIST", help="as 'util=80,mem=4000,s=5; util=10:0,mem=4000,s=3'")
+    what.add_argument(
+        "--phases", metavar="LIST", help="as 'util=80,mem=4000,s=5; util=10:0,mem=4000,s=3', or @FILE"
+    )
     what.add_argument("--profile", metavar="NAME", help="a built-in application, see below")
     parser.add_argument(
         "--mem-mib", metavar="MIB", help="memory on each GPU, as 5000 or 100:5000 (default 0)"
     )
     parser.add_argument("--seconds", metavar="S", help=f"how long (default {_DEFAULT_SECONDS})")
+    parser.add_argument("--at", metavar="EPOCH", help="when it begins, as the ranks of a job do together")
     parser.add_argument(
         "--activity",
         metavar="LIST",
@@ -121,7 +129,7 @@ def _phases(options: argparse.Namespace, activity: Activity) -> list[Phase]:
     if options.phases is not None:
         if options.seconds is not None or options.mem_mib is not None:
             raise RequestError("--phases: says seconds and memory itself, leave out --seconds and --mem-mib")
-        return parse_phases(options.phases, activity)
+        return parse_phases(_text(options.phases), activity)
     seconds = parse_seconds(_DEFAULT_SECONDS if options.seconds is None else options.seconds, "--seconds")
     if options.profile is not None:
         if options.mem_mib is not None:
@@ -132,6 +140,22 @@ def _phases(options: argparse.Namespace, activity: Activity) -> list[Phase]:
     return [Phase(seconds, util, memory, activity)]
 
 
+def _text(phases: str) -> str:
+    return Path(phases[1:]).read_text() if phases.startswith("@") else phases
+
+
+def _start_ns(at: str | None) -> int | None:
+    if at is None:
+        return None
+    if not re.fullmatch(r"\d{9,10}(?:\.\d*)?", at):
+        raise RequestError(f"--at {at!r}: must be seconds since 1970, as 1790000000.5")
+    start_ns = round(float(at) * 1e9)
+    late_s = (time.time_ns() - start_ns) / 1e9
+    if late_s > 0:
+        raise RequestError(f"--at {at}: was {late_s:.1f} s ago; say a moment that is yet to come")
+    return start_ns
+
+
 def _work(options: argparse.Namespace, plan: _Plan) -> Work | None:
     if options.application is None:
         if options.speeds is not None:
@@ -140,6 +164,8 @@ def _work(options: argparse.Namespace, plan: _Plan) -> Work | None:
     path = options.speeds or os.environ.get("SIMGPU_SPEEDS")
     if path is None:
         raise RequestError("--application: name the file of speeds, --speeds or SIMGPU_SPEEDS")
+    if plan.start_ns is not None:
+        raise RequestError("--at: means nothing with --application, whose end depends on others")
     if any((phase.activity, phase.footprint) != (plan.activity, FULL) for phase in plan.phases):
         raise RequestError("--application: its phases have no activity and no footprint of their own")
     return Work(options.application, tuple(plan.phases), SpeedTable.read(Path(path)), plan.activity, plan.mps)
@@ -216,25 +242,44 @@ def _do(world: World, devices: Sequence[Device], work: Work) -> signal.Signals |
 def _run(world: World, devices: Sequence[Device], work: _Plan) -> signal.Signals | None:
     """Be what the schedule says until it is over, and return None; or the signal that came first."""
     begun: dict[int, ProcessTruth] = {}
-    points: tuple[Point, ...] = ()
-    for phases in stretches(work.phases):
-        slots, points = _begin(world, devices, phases, points[-1].time_ns if points else None, mps=work.mps)
-        begun |= {
-            slot: _truth(device, points, phases[0]) for slot, device in zip(slots, devices, strict=True)
-        }
-    _write(list(begun.values()))
-    left_s = max(0.0, (points[-1].time_ns - time.time_ns()) / 1e9)
-    received = signal.sigtimedwait(_ENDING, left_s)
-    stopped_ns = time.time_ns()
-    stopped_by = None if received is None else signal.Signals(received.si_signo)
+    ahead = stretches(work.phases)
+    next_ns = work.start_ns
+    while True:
+        while ahead and (next_ns is None or next_ns - time.time_ns() <= _AHEAD_NS):
+            phases = ahead.pop(0)
+            slots, points = _begin(world, devices, phases, next_ns, mps=work.mps)
+            new = {
+                slot: _truth(device, points, phases[0]) for slot, device in zip(slots, devices, strict=True)
+            }
+            _write(list(new.values()))
+            begun |= new
+            next_ns = points[-1].time_ns
+        # A slot is given to others some time after its end, and must not be touched any more then.
+        moments = [truth.points[-1].time_ns for truth in begun.values()]
+        if ahead and next_ns is not None:
+            moments.append(next_ns - _AHEAD_NS)
+        received = signal.sigtimedwait(_ENDING, max(0.0, (min(moments) - time.time_ns()) / 1e9))
+        stopped_by = None if received is None else signal.Signals(received.si_signo)
+        begun = _end(world, begun, time.time_ns(), stopped_by)
+        if stopped_by is not None or not (begun or ahead):
+            return stopped_by
+
+
+def _end(
+    world: World, begun: dict[int, ProcessTruth], now_ns: int, stopped_by: signal.Signals | None
+) -> dict[int, ProcessTruth]:
+    """End what is over, or all; return what is left."""
+    left: dict[int, ProcessTruth] = {}
     for slot, truth in begun.items():
         last_ns = truth.points[-1].time_ns
-        end_ns = last_ns if stopped_by is None else min(last_ns, stopped_ns)
-        world.end(slot, end_ns)
-        ended_by = "schedule" if stopped_by is None or last_ns <= stopped_ns else stopped_by.name
-        begun[slot] = replace(truth, end_ns=end_ns, ended_by=ended_by)
-    _write(list(begun.values()))
-    return stopped_by
+        if last_ns <= now_ns or stopped_by is not None:
+            end_ns = min(last_ns, now_ns)
+            world.end(slot, end_ns)
+            ended_by = "schedule" if stopped_by is None or last_ns <= now_ns else stopped_by.name
+            _write([replace(truth, end_ns=end_ns, ended_by=ended_by)])
+        else:
+            left[slot] = truth
+    return left
 
 
 def _begin(

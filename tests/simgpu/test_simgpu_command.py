@@ -116,12 +116,33 @@ def test_what_else_a_gpu_shows_changes_at_once_from_phase_to_phase(lab):
 
 
 def test_a_signal_ends_what_was_yet_to_come(lab):
-    process = start(lab, "--phases", "util=90,s=600; util=90,power=0.5,s=600", "--gpus", "0")
+    process = start(lab, "--phases", "util=90,s=5; util=90,power=0.5,s=600", "--gpus", "0")
     truth_of(lab, 2)
     process.terminate()
     process.communicate(timeout=10)
     assert {item.ended_by for item in load(lab / "truth")} == {"SIGTERM"}
     assert [slot.end_ns < time.time_ns() for slot in slots(lab)] == [True, True]
+
+
+def test_a_stretch_is_there_for_readers_before_it_begins_and_not_long_before(lab):
+    process = start(lab, "--phases", "util=90,s=5; util=90,power=0.5,s=600; util=90,s=5", "--gpus", "0")
+    truth_of(lab, 2)
+    process.kill()
+    process.communicate(timeout=10)
+    first, second = slots(lab)
+    assert (first.n_points, second.n_points) == (2, 2)
+    assert first.points[1].time_ns == second.points[0].time_ns
+
+
+def test_ranks_of_a_job_begin_together_by_schedules_from_files(lab):
+    schedule = lab / "rank0"
+    schedule.write_text("util=90,s=0.1")
+    at = time.time() + 5
+    process = start(lab, "--phases", f"@{schedule}", "--at", f"{at:.3f}", "--gpus", "0")
+    (found,) = truth_of(lab, 1)
+    process.kill()
+    process.communicate(timeout=10)
+    assert found.points[0].time_ns / 1e9 == pytest.approx(at, abs=0.001)
 
 
 def test_a_client_of_mps_is_marked(lab):
@@ -183,6 +204,8 @@ def test_two_at_once_get_slots_of_their_own(lab):
         (["--activity", "sm=1"], "activity 'sm': must be one of sm_active, sm_occupancy, tensor, dram"),
         (["--activity", "tensor=2"], "activity 'tensor=2': must be a factor from 0 to 1"),
         (["--util", "5", "--profile", "bert"], "not allowed with argument"),
+        (["--util", "5", "--at", "soon"], "--at 'soon': must be seconds since 1970"),
+        (["--util", "5", "--at", "1790000000"], "s ago; say a moment that is yet to come"),
     ],
 )
 def test_a_wrong_request_is_told(lab, arguments, complaint):
