@@ -19,6 +19,8 @@ from slurm_gpu.errors import DatabaseError, OutsideError, UsageError
 from slurm_gpu.reports.diagnosed.judged import NOTHING, SOURCES, judged
 from slurm_gpu.wholefile import whole_file
 
+_ANSWERED_S, _AGAIN_S = 25.0, 2.0
+
 
 @click.command()
 @click.argument("job_id", metavar="ID")
@@ -66,9 +68,8 @@ def diagnose(
         if not run.devices:
             raise UsageError(f"nothing was told of GPUs of job {job_id} yet, or it has none")
         try:
-            found = judged(
-                run, _windows(database, job_id), database.timelines(job_id), rules, groups, timings
-            )
+            windows = _windows(site, database, run, job_id)
+            found = judged(run, windows, database.timelines(job_id), rules, groups, timings)
         except ValueError as error:
             raise UsageError(str(error)) from None
     by, verdict = found.by, found.verdict
@@ -86,9 +87,19 @@ def diagnose(
         raise click.exceptions.Exit(1)
 
 
-def _windows(database: DatabaseClient, job_id: str) -> Sequence[NodeWindow]:
+def _windows(site: Site, database: DatabaseClient, run: Run, job_id: str) -> Sequence[NodeWindow]:
+    """The windows of its nodes. Those of a job that runs are asked for them, and take a while to answer."""
+    holding = {record.node for record in run.devices or () if not record.final}
+    until, told = site.wall() + _ANSWERED_S, False
     try:
-        return database.windows(job_id)
+        while True:
+            found = database.windows(job_id)
+            if run.end_s is not None or holding <= {item.node for item in found} or site.wall() >= until:
+                return found
+            if not told:
+                remark("Its nodes are asked for the last ten minutes, which takes up to 20 s")
+            told = True
+            site.sleep(_AGAIN_S)
     except DatabaseError:
         return ()  # none was kept, or its nodes do not tell: the course does
 

@@ -46,6 +46,7 @@ class Site:
     connect_limits: Callable[[], LimitStore] = Sacctmgr
     run: Run = run_command
     """Runs what is asked of Slurm besides."""
+    sleep: Callable[[float], None] = time.sleep
 
     @functools.cached_property
     def config(self) -> SiteConfig:

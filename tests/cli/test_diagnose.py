@@ -14,6 +14,7 @@ from slurm_gpu.records.window import pack
 from tests.cli.conftest import START_S, CommandLine, make_record, make_run
 from tests.diagnose.test_steps import a_table, a_training
 from tests.diagnose.training import Training
+from tests.slurm.recorded import NOW_S
 
 _START_S = START_S // 16 * 16
 _DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -102,8 +103,8 @@ def test_json_has_the_documented_keys(slurm_gpu: CommandLine):
     assert all(f"`{key}`" in text for key in keys)
 
 
-def test_the_window_counts_where_something_is_found_in_it(slurm_gpu: CommandLine):
-    a_job(slurm_gpu, Training(n_bins=200, width_s=16.0))
+def windows_of_a_throttled_gpu() -> list[NodeWindow]:
+    """Of the last ten minutes, in which GPU 5 of n1 is held down."""
     training = Training()
     training.clock[5] *= 0.85
     training.throttle[5] = 0.7
@@ -116,7 +117,7 @@ def test_the_window_counts_where_something_is_found_in_it(slurm_gpu: CommandLine
         Metric.SM_CLOCK: ("sm_clock_mhz", 1980.0),
         Metric.THROTTLE: ("throttle.hw_thermal_slowdown", 1.0),
     }
-    slurm_gpu.database.window_list = [
+    return [
         NodeWindow(
             node=w.node,
             at_s=_START_S + 600,
@@ -131,10 +132,51 @@ def test_the_window_counts_where_something_is_found_in_it(slurm_gpu: CommandLine
         )
         for row, w in enumerate(training.workers)
     ]
+
+
+def test_the_window_counts_where_something_is_found_in_it(slurm_gpu: CommandLine):
+    a_job(slurm_gpu, Training(n_bins=200, width_s=16.0))
+    slurm_gpu.database.window_list = windows_of_a_throttled_gpu()
     assert slurm_gpu("diagnose", "17") == 1
     assert "slow or failing (throttled)" in slurm_gpu.out
     assert "by its last ten minutes" in slurm_gpu.out
     assert "who       n1 GPU 5\n" in slurm_gpu.out
+    assert slurm_gpu.database.windows_asked == 1  # of a job that is over what was kept is all
+
+
+def running(slurm_gpu: CommandLine, first_after: float, all_after: float) -> None:
+    """A job that runs, whose nodes answer after so many seconds: the first one, and all of them."""
+    a_job(slurm_gpu, Training(n_bins=200, width_s=16.0), final=False)
+    slurm_gpu.database.runs = [replace(run, end_s=None) for run in slurm_gpu.database.runs]
+    slurm_gpu.database.window_list = windows_of_a_throttled_gpu()
+    passed = [0.0]
+
+    def there(windows: list[NodeWindow]) -> list[NodeWindow]:
+        some = [item for item in windows if item.node == "n1"] if passed[0] >= first_after else []
+        return windows if passed[0] >= all_after else some
+
+    def sleep(seconds: float) -> None:
+        passed[0] += seconds
+
+    slurm_gpu.database.windows_of = there
+    slurm_gpu.site.sleep, slurm_gpu.site.wall = sleep, lambda: NOW_S + passed[0]
+
+
+def test_all_nodes_of_a_job_that_runs_are_waited_for_once_they_are_asked(slurm_gpu: CommandLine):
+    running(slurm_gpu, 4.0, 10.0)
+    assert slurm_gpu("diagnose", "17") == 1
+    assert "by its last ten minutes" in slurm_gpu.out
+    assert "slow or failing (throttled)" in slurm_gpu.out
+    assert slurm_gpu.err == "Its nodes are asked for the last ten minutes, which takes up to 20 s\n"
+    slurm_gpu("diagnose", "17")
+    assert slurm_gpu.err == ""  # it is there
+
+
+def test_nodes_that_do_not_answer_are_not_waited_for_for_ever(slurm_gpu: CommandLine):
+    running(slurm_gpu, 1000.0, 1000.0)
+    assert slurm_gpu("diagnose", "17") == 0
+    assert "by its whole course" in slurm_gpu.out
+    assert 10 < slurm_gpu.database.windows_asked < 16
 
 
 def test_how_long_a_fault_held_clocks_down_is_read_of_the_records(slurm_gpu: CommandLine):
