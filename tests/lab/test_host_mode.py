@@ -142,7 +142,7 @@ def _start(workstation: Workstation) -> None:
 def test_two_users_share_a_gpu_and_each_sees_his_own(workstation: Workstation) -> None:
     alice = workstation.work(ALICE, "--util=30", "--mem-mib=4096", "--seconds=250", "--gpus=0")
     bob = workstation.work(BOB, "--util=60", "--mem-mib=8192", "--seconds=250", "--gpus=0,1")
-    seen = wait_for(workstation.both, 60, "both are seen", workstation.log, 0.5)
+    seen = wait_for(workstation.both, 120, "both are seen", workstation.log, 0.5)
     assert {run["state"] for run in seen} == {"RUNNING"}
     seen_s = time.time()
     wait_for(lambda: time.time() > seen_s + 12, 60, "they have worked for 12 s")
