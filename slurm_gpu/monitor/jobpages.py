@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.types import Receive, Scope, Send
 
+from slurm_gpu.database.clusterstate import ClusterJob
 from slurm_gpu.database.results import NodeWindow, Run, RunTimeline
 from slurm_gpu.errors import NotAllowedError, NotFoundError, UsageError
 from slurm_gpu.monitor.answer import CSV, JSON, Answer, Header
@@ -84,6 +85,11 @@ def read_job(text: str) -> str:
     if _JOB.fullmatch(text) is None:
         raise UsageError(f"{text[:40]!r} is not a job; write JOBID, JOBID_TASK or JOBID+OFFSET")
     return text
+
+
+def id_to_ask_by(job: ClusterJob) -> str:
+    """As users know it; of an array whose tasks are not apart yet (9_2-3%1) the array's."""
+    return job.id if _JOB.fullmatch(job.id) is not None else str(job.job_id)
 
 
 def tell_runs(source: JobSource, job: str, flavour: Flavour, asked: str) -> bytes:

@@ -17,6 +17,7 @@ from slurm_gpu.database.quota import Quota
 from slurm_gpu.errors import OutsideError, UsageError
 from slurm_gpu.monitor.answer import JSON, Answer
 from slurm_gpu.monitor.board import Board
+from slurm_gpu.monitor.jobpages import id_to_ask_by
 from slurm_gpu.monitor.told import dump
 from slurm_gpu.monitor.turns import Turns
 from slurm_gpu.monitor.viewer import ViewerOf
@@ -122,7 +123,7 @@ class Me:
 
     def _ask(self, source: OwnSource, job: ClusterJob) -> _Said:
         try:
-            found = source.forecast(job.id)
+            found = source.forecast(id_to_ask_by(job))
             said: _Said = (None, found) if isinstance(found, str) else (found.to_json(), None)
         except (OutsideError, UsageError) as error:  # it began meanwhile, or is held
             said = None, str(error)

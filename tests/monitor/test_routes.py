@@ -179,6 +179,26 @@ def test_a_user_is_told_of_their_own_waits_alone(here: Here):
     assert all(item["forecast"] is None and "db train" in item["why"] for item in waits)
 
 
+def test_an_array_whose_tasks_are_not_apart_is_forecast_as_a_whole(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+):
+    cluster = here.source.cluster()
+    waits = next(job for job in cluster.jobs if job.state == "PENDING")
+    others = [job for job in cluster.jobs if job.user != waits.user]
+    tasks = [
+        replace(waits, id="9_2-3%1", job_id=9),
+        replace(waits, id="9_7", job_id=11),
+        replace(waits, id="13+0", job_id=13),
+    ]
+    monkeypatch.setattr(here.source, "cluster", lambda: replace(cluster, jobs=[*others, *tasks]))
+    asked: list[str] = []
+    monkeypatch.setattr(here.source, "forecast", lambda job: asked.append(job) or "soon")
+    here.look()
+    here.viewer = Viewer(waits.user, None, operator=False)
+    here.get("/api/v1/me")
+    assert sorted(asked) == ["13+0", "9", "9_7"]
+
+
 def test_a_user_is_told_of_their_limits_or_why_there_are_none(here: Here, monkeypatch: pytest.MonkeyPatch):
     here.viewer = Viewer(here.somebody(), None, operator=False, by_link=True)
     me = here.get("/api/v1/me").json()

@@ -196,6 +196,21 @@ def test_a_user_sees_their_jobs_limits_and_what_to_do(opened: Callable[..., Tab]
     assert tab.page.locator("#views").is_hidden()
 
 
+def test_an_array_that_waits_leads_to_its_page(opened: Callable[..., Tab]):
+    world = small()
+    world.me |= {"operator": False, "user": "zoe"}
+    for job_id, known_as in ((301, "301_2-9%3"), (305, "305_7")):
+        world.jobs[job_id] = job_on(job_id, [], user="zoe", state="PENDING", reason="Priority")
+        world.jobs[job_id]["id"] = known_as
+    tab = opened(world).ready()
+    links = tab.page.locator("#mine a")
+    links.first.wait_for()
+    assert {link.inner_text(): link.get_attribute("href") for link in links.all()} == {
+        "301_2-9%3": "job?id=301",
+        "305_7": "job?id=305_7",
+    }
+
+
 def test_limits_that_nobody_knows_are_said_to_be_so(opened: Callable[..., Tab]):
     world = small()
     world.me |= {"operator": False, "limits": None, "limits_why": "slurm-gpuctld is silent <b>"}

@@ -19,6 +19,7 @@ export function write(chosen) {
   history.replaceState(null, "", query ? `?${query}` : location.pathname);
 }
 
-export const jobPage = (id) => `job?id=${encodeURIComponent(id)}`;
+// Of an array whose tasks are not apart yet, such as 9_2-3%1, the array's.
+export const jobPage = (id) => `job?id=${encodeURIComponent(id.replace(/_.*[^0-9].*$/, ""))}`;
 // Why a job is slow: of its run that was submitted then, or the newest.
 export const diagnosisPage = (id, submit_s) => `diagnosis?id=${encodeURIComponent(id)}${submit_s === undefined ? "" : `&run=${submit_s}`}`;
