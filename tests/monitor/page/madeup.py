@@ -48,6 +48,8 @@ class World:
     runs: dict[str, Any] = field(default_factory=dict)
     timelines: dict[str, Any] = field(default_factory=dict)
     as_of_s: float = NOW_S
+    slurm_s: float | None = None
+    """When slurmctld told last; None: as of `as_of_s`."""
     version: int = 1
     changed: dict[int, int] = field(default_factory=dict)
     gone: dict[int, int] = field(default_factory=dict)

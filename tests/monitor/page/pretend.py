@@ -125,7 +125,10 @@ class _Handler(BaseHTTPRequestHandler):
                 if frame is None:
                     self._json({"error": "no such metric"}, 400)
                 else:
-                    self._send(200, bytes(frame), {"Content-Type": "application/octet-stream"})
+                    headers = {"Content-Type": "application/octet-stream"}
+                    if query.get("metric") == ["state"] and world.slurm_s is not None:
+                        headers["X-As-Of-S"] = f"{world.slurm_s:.3f}"
+                    self._send(200, bytes(frame), headers)
                 return
             since = query.get("since", [None])[0]
             job = path.removeprefix("jobs/").split("/")[0] if path.startswith("jobs/") else None
@@ -158,11 +161,11 @@ class _Handler(BaseHTTPRequestHandler):
             status, body = 304, b""
         elif len(body) > 400 and "Content-Encoding" not in headers and status == 200:
             body, headers = gzip.compress(body, 1), {**headers, "Content-Encoding": "gzip"}
-        told = {"ETag": etag, "Cache-Control": "no-cache", **headers}
+        as_of = {"X-As-Of-S": f"{self.served.world.as_of_s:.3f}"}
+        told = {"ETag": etag, "Cache-Control": "no-cache", **as_of, **headers}
         self.send_response(status)
         for name, value in told.items():
             self.send_header(name, value)
-        self.send_header("X-As-Of-S", f"{self.served.world.as_of_s:.3f}")
         self.send_header("X-Layout", self.served.world.layout["id"])
         if status != 304:
             self.send_header("Content-Length", str(len(body)))

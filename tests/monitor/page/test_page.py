@@ -118,6 +118,25 @@ def test_an_old_state_is_told_to_be_old_and_stays(opened: Callable[..., Tab]):
     assert "64" in tab.page.inner_text("#tally")
 
 
+def test_while_slurmctld_is_away_what_it_said_is_told_to_be_old(opened: Callable[..., Tab]):
+    tab = opened(small()).ready()
+
+    def change(world: World) -> None:
+        world.slurm_s, world.as_of_s = world.as_of_s, world.as_of_s + 240
+
+    tab.served.now_s += 240
+    tab.served.change(change)
+    tab.page.locator("#trouble", has_text="slurmctld has told nothing since").wait_for()
+    assert "4 min ago" in tab.page.inner_text("#age").replace("\u00a0", " ")
+
+
+def test_an_address_with_a_metric_that_is_none_shows_the_first_one(opened: Callable[..., Tab]):
+    tab = opened(small(), "?metric=<b>").ready()
+    assert tab.page.locator("#trouble").is_hidden()
+    assert tab.page.locator("#metric").input_value() == "util"
+    assert "Utilisation 50" in tab.focus(12)
+
+
 @pytest.mark.parametrize(("status", "told"), [(401, "You are not signed in"), (503, "No answer since")])
 def test_what_cannot_be_had_leaves_what_was_known(opened: Callable[..., Tab], status: int, told: str):
     tab = opened(small()).ready()

@@ -17,7 +17,7 @@ export class Live {
     this.busy = null;
     this.again = false;
     this.slow_ms = this.me_ms = -Infinity;
-    this.state = { asOf_s: null, failed: null, failedSince_ms: null, streaming: false };
+    this.state = { asOf_s: null, slurm_s: null, failed: null, failedSince_ms: null, streaming: false };
   }
 
   async start() {
@@ -76,7 +76,7 @@ export class Live {
     const known = cluster.flat.id !== null;
     const wanted = [
       known ? null : json("layout"),
-      name === null ? null : frame(name),
+      name === null ? null : frame(name).catch((error) => this.unknown(error, known)),
       frame("state"),
       json(known && cluster.version !== null ? `jobs?since=${cluster.version}` : "jobs"),
     ];
@@ -84,6 +84,7 @@ export class Live {
     if (layout !== null) {
       cluster.setLayout(layout.value);
       this.changed(["layout"]);
+      if (this.metric() !== name) return this.squares(tries); // an address may name a metric that is none
     }
     if ([shown, state, jobs].some((each) => each !== null && each.layout !== cluster.flat.id)) {
       if (tries === 0) throw new WireError(0, "the cluster changes with every answer");
@@ -98,7 +99,14 @@ export class Live {
     if (shown !== null && name === this.metric()) cluster.octets = shown.octets;
     const other = cluster.takeJobs(jobs.value);
     this.state.asOf_s = (shown ?? state).asOf_s;
+    this.state.slurm_s = state.asOf_s; // who holds what is Slurm's word, and may be older than what GPUs do
     return this.changed(other || layout !== null ? ["jobs", "frame"] : ["frame"]);
+  }
+
+  // Before the first layout nobody knows which metrics there are: one that is refused is shown as none.
+  unknown(error, known) {
+    if (known || error.status !== 400) throw error;
+    return null;
   }
 
   // What is beside the squares: each that cannot be had stays as it was.

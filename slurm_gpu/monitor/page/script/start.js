@@ -25,7 +25,7 @@ const given = address.read();
 const chosen = { metric: given.metric ?? FIRST_METRIC, under: given.under, view: given.view, find: given.find ?? "" };
 let octets = cluster.octets, colours = new Uint32Array(256), ring = new Uint8Array(0), below = 0;
 let lighted = null;                // which flag's squares are lit: {key, flag}, null for what was looked for
-let health = { asOf_s: null, failed: null, failedSince_ms: null };
+let health = { asOf_s: null, slurm_s: null, failed: null, failedSince_ms: null };
 
 const metric = () => cluster.metrics.find((one) => one.name === chosen.metric) ?? cluster.metrics[0] ?? null;
 // What the viewer wrote; where they wrote nothing yet, a tenth of what is counted in percent. "none" is no threshold.
@@ -129,15 +129,19 @@ function showTally() {
 
 function showHealth() {
   const element = byId("age"), now = now_s(), trouble = byId("trouble");
-  const age = health.asOf_s === null ? null : now - health.asOf_s;
+  const isOld = (at_s) => at_s !== null && now - at_s > OLD_S;
+  const silent = isOld(health.slurm_s) && !isOld(health.asOf_s);
+  const at_s = silent ? health.slurm_s : health.asOf_s;
+  const age = at_s === null ? null : now - at_s;
   const old = age === null || age > OLD_S || health.failed !== null;
   element.classList.toggle("old", old);
-  const since = health.asOf_s === null ? "" : words.moment(health.asOf_s, now, true);
+  const since = at_s === null ? "" : words.moment(at_s, now, true);
   say(element, age === null ? "Nothing is known yet" : old ? `As of ${since}, ${words.duration(age)} ago` : `As of ${since}`);
   let text = "";
   if (health.failed?.status === 401) text = "You are not signed in, or no longer. Run slurm-gpu open on a login node, and open the link that it prints.";
   else if (health.failed?.status === 403) text = `Not for you: ${health.failed.message}`;
   else if (health.failed) text = `No answer since ${words.moment(health.failedSince_ms / 1000, Date.now() / 1000, true)}: ${health.failed.message}. What is shown is the last that was known.`;
+  else if (silent) text = `slurmctld has told nothing since ${since}. Who holds what, and what waits, is the last that was known; what GPUs do is new.`;
   else if (age !== null && age > OLD_S) text = `slurm-gpudbd or Slurm has told nothing since ${since}. What is shown is the last that was known.`;
   trouble.hidden = text === "";
   say(trouble, text);
