@@ -185,6 +185,21 @@ def test_a_diagnosis_that_takes_all_memory_ends_no_page() -> None:
     assert settings("slurm-gpuweb.service")["OOMPolicy"] == ["continue"]
 
 
+@pytest.mark.parametrize("unit", [*SERVED[1:], REVIEW[0], FORECAST[0], REPORT[0]])
+def test_there_is_room_for_numpys_threads_however_many_processors_there_are(unit: str) -> None:
+    """It starts 63 where there are 64, which leaves no task for sacctmgr; scipy's as many end the process."""
+    found = settings(unit)
+    words = " ".join(found["Environment"]).split()
+    for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+        (threads,) = [int(word.partition("=")[2]) for word in words if word.startswith(f"{variable}=")]
+        assert threads <= int(found["TasksMax"][0]) / 16
+
+
+def test_a_review_may_write_where_a_slurm_without_a_prefix_is_configured() -> None:
+    """ProtectSystem=yes closes all of /usr, of which the default sysconfdir of Slurm's sources is part."""
+    assert settings("slurm-gpu-review.service")["ReadWritePaths"] == ["-/usr/local/etc"]
+
+
 def test_slurm_gpuctld_is_not_ended_while_slurmctld_is_slow() -> None:
     """It is fed between two looks, after half the time, and a look asks up to four questions."""
     watchdog_s, pause_s = int(settings("slurm-gpuctld.service")["WatchdogSec"][0]), 20
