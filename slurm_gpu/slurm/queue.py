@@ -67,6 +67,8 @@ class CountedJob:
     """As "gres:gpu:6144"; without "gres", what Slurm gives where nothing is said."""
     per_task: str = ""
     """From 24.11 on CPUs too: "cpu=2,gres/gpu=1"."""
+    is_suspended: bool = False
+    """Whether it holds what it has and does nothing."""
 
 
 _COLUMNS = (
@@ -97,6 +99,7 @@ _ENDED = frozenset(
     {"BOOT_FAIL", "CANCELLED", "COMPLETED", "COMPLETING", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL"}
     | {"OUT_OF_MEMORY", "PREEMPTED", "RECONFIG_FAIL", "REVOKED", "STAGE_OUT", "TIMEOUT"}
 )
+_SUSPENDED = frozenset({"SUSPENDED", "STOPPED"})
 _GAP = "\0"
 _ABSENT = frozenset({"N/A", "(null)", "n/a"})
 _UNLIMITED_NODES = 2**31
@@ -186,6 +189,7 @@ def _job(row: str, now_s: float, whole_nodes: str) -> CountedJob:
             cpus_per_gpu=_text(value["cpus-per-tres"]),
             mib_per_gpu=_text(value["mem-per-tres"]),
             per_task=_text(value["tres-per-task"]),
+            is_suspended=value["State"] in _SUSPENDED,
         )
     except ValueError as error:
         raise SlurmError(f"squeue: job {value['JobID']}: {error}") from None

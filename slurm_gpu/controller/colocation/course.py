@@ -18,7 +18,9 @@ class Stretch(NamedTuple):
 
     from_s: float
     others: tuple[str, ...]
-    """Their keys, sorted."""
+    """Their keys, sorted; without those that are suspended."""
+    is_suspended: bool = False
+    """Whether the job itself was, and did nothing."""
 
 
 @dataclass(slots=True)
@@ -30,15 +32,16 @@ class Course:
     stretches: list[Stretch] = field(default_factory=list)
     end_s: float | None = None
     is_whole: bool = True
-    """Whether all of it was seen: not of one that ran when slurm-gpuctld came."""
+    """Whether all of it was seen, and it always ran: not of one that ran when slurm-gpuctld came."""
 
-    def seen(self, at_s: float, others: Iterable[str]) -> None:
-        """Who is beside it now."""
-        now = tuple(sorted(others))
+    def seen(self, at_s: float, others: Iterable[str], *, is_suspended: bool = False) -> None:
+        """Who is beside it now, if it is not suspended itself."""
+        now = () if is_suspended else tuple(sorted(others)), is_suspended
         if not self.stretches:
-            self.stretches.append(Stretch(self.start_s if self.is_whole else at_s, now))
-        elif self.stretches[-1].others != now:
-            self.stretches.append(Stretch(at_s, now))
+            self.stretches.append(Stretch(self.start_s if self.is_whole else at_s, *now))
+        elif self.stretches[-1][1:] != now:
+            self.stretches.append(Stretch(at_s, *now))
+        self.is_whole = self.is_whole and not is_suspended
 
     @property
     def beside(self) -> frozenset[str]:
@@ -50,6 +53,7 @@ class Course:
         return sum(
             max(0.0, end_s - stretch.from_s) * speed(self.key, stretch.others)
             for stretch, end_s in zip(self.stretches, self._ends(now_s), strict=True)
+            if not stretch.is_suspended
         )
 
     def speeds(self, alone_s: float, held_s: float, speed: Speed) -> dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from slurm_gpu.slurm.sharing import SharingClient
 
 log = logging.getLogger("slurm-gpuctld")
 
+_MOST_STAY = 100
 _TOKEN = re.compile(r"slurm-gpu/1 t=(\w+)")
 
 
@@ -27,8 +29,8 @@ class Endings:
     ) -> None:
         self._control, self._acts = control, acts
         self._run_directory, self._wall = run_directory, wall
-        self._stays: int | None = None
-        """Who was to go last, and could not."""
+        self._stay: deque[int] = deque(maxlen=_MOST_STAY)
+        """Who were to go, and could not: each is told of once."""
 
     def send_back(
         self,
@@ -46,9 +48,9 @@ class Endings:
         try:
             self._control.requeue(job_id)
         except SlurmError as error:  # such as one that may not be requeued, or has ended just now
-            if job_id != self._stays:
+            if job_id not in self._stay:
                 log.warning("job %d stays where it is, though %s: %s", job_id, why, error)
-            self._stays = job_id
+                self._stay.append(job_id)
             return False
         try:
             self._control.let_go(job_id, f"{one.gres}{one.of}")

@@ -242,7 +242,11 @@ class ColocationKeeper:
         used: Mapping[RunKey, tuple[float, float]],
         agreed: Mapping[int, Agreed],
     ) -> None:
-        courses = {key.job_id: (key, course) for key, course in learning.running.items()}
+        courses = {
+            key.job_id: (key, course)
+            for key, course in learning.running.items()
+            if not agreed[key.job_id].job.is_suspended
+        }
         for room in found.values():
             for gpu in room.gpus:
                 here = [courses[job] for job in gpu.sharers if job in courses]

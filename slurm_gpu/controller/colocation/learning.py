@@ -43,7 +43,9 @@ class Learning:
             if course is None:
                 course = Course(one.key, one.job.start_s, is_whole=one.job.start_s >= self._began_s)
             if job_id in beside:
-                course.seen(now_s, (agreed[other].key for other in beside[job_id] if other != job_id))
+                others = [agreed[other] for other in beside[job_id] if other != job_id]
+                awake = (other.key for other in others if not other.job.is_suspended)
+                course.seen(now_s, awake, is_suspended=one.job.is_suspended)
             running[key] = course
         for key, course in self.running.items():
             if key not in running:

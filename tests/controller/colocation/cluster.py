@@ -24,6 +24,7 @@ from tests.controller.fakes import Clock, make_job, make_node
 
 Answer = TypeVar("Answer")
 OF = 8
+HOLDING = ("RUNNING", "SUSPENDED")
 POLICY = ColocationInForce("enforce", "throughput", None, 2, 0.75, 300)
 
 
@@ -78,7 +79,7 @@ class Cluster:
     def free(self, name: str) -> list[int]:
         left = [OF] * self.n_gpus
         for job in self.all.values():
-            if job.state == "RUNNING" and job.node == name and job.position is not None:
+            if job.state in HOLDING and job.node == name and job.position is not None:
                 left[job.position] -= OF if job.shards is None else job.shards
         return left
 
@@ -128,7 +129,7 @@ class Cluster:
     def queue(self) -> list[CountedJob]:
         if self.away:
             raise SlurmError("away")
-        phase = {"PENDING": Phase.PENDING, "RUNNING": Phase.RUNNING}
+        phase = {"PENDING": Phase.PENDING} | dict.fromkeys(HOLDING, Phase.RUNNING)
         return [
             make_job(
                 job.job_id,
@@ -141,6 +142,7 @@ class Cluster:
                 start_s=int(job.begin_s) if job.state == "PENDING" else job.start_s,
                 end_s=job.end_s,
                 nodes=job.node or "",
+                is_suspended=job.state == "SUSPENDED",
                 admin_comment=f"slurm-gpu/1 t=x{job.job_id} c="
                 + (f"-:{job.key}" if job.shards is None else f"{job.shards}/{OF}:{job.key}"),
             )
@@ -202,8 +204,10 @@ class Cluster:
 
     def utilisation(self, job_id: int, since_s: float) -> tuple[float, float] | None:
         job = self.all[job_id]
-        if job.key not in self.util or job.state != "RUNNING":
+        if job.key not in self.util or job.state not in HOLDING:
             return None
+        if job.state == "SUSPENDED":
+            return 0.0, self.clock.wall() - since_s
         slow = sum(1 / self.speeds.get((job.key, other.key), 1.0) - 1 for other in self.beside(job))
         now_s, busy_s = self.clock.wall(), (job.start_s or 0) + self.loads_s.get(job.key, 0.0)
         busy = (now_s - max(since_s, min(busy_s, now_s))) / (now_s - since_s) if now_s > since_s else 1.0
@@ -212,7 +216,7 @@ class Cluster:
 
 def _queued(job: Job) -> QueuedJob:
     name = "gpu" if job.shards is None else "shard"
-    running = job.state == "RUNNING"
+    running = job.state in HOLDING
     index = {job.node: {name: [job.position]}} if running and job.node and job.position is not None else {}
     return QueuedJob(
         job_id=job.job_id, array_job_id=None, array_task=None, n_tasks=1, het_job_id=None, name="train",

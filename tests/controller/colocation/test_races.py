@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from concurrent.futures import Future
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -175,6 +176,22 @@ def test_one_that_may_not_be_requeued_is_measured_once_however_often_it_should_g
     assert frozenset(("a", "b")) in site.keeper._book.apart
 
 
+def test_of_each_that_may_not_be_requeued_the_log_tells_once(
+    site: Site, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(job_id: int) -> None:
+        raise SlurmError("Requested operation is presently disabled")
+
+    monkeypatch.setattr(cluster, "requeue", refuse)
+    site.policy = PROMISE
+    cluster.speeds = dict.fromkeys(product("ab", "ab"), 0.5)
+    jobs = [cluster.submit(key, shards, 200) for key, shards in (("a", 2), ("b", 3), ("a", 2), ("b", 3))]
+    until(site, lambda: all(cluster.beside(job) for job in jobs))
+    site.pass_s(100)
+    told = [record.args[0] for record in caplog.records if "stays where it is" in record.msg]
+    assert len(told) == len(set(told)) == 2
+
+
 @pytest.mark.parametrize("slow", [False, True])
 def test_who_loads_its_data_is_not_slowed_down_by_who_is_beside_it(cluster: Cluster, slow: bool) -> None:
     cluster.n_gpus, cluster.memory = 1, {"a": 0.2, "loads": 0.2}
@@ -192,3 +209,37 @@ def test_who_loads_its_data_is_not_slowed_down_by_who_is_beside_it(cluster: Clus
     assert site.told == []
     site.pass_s(120)
     assert [act for act, _, _ in site.told] == (["colocation ended"] if slow else [])
+
+
+@pytest.mark.parametrize("who", [0, 1], ids=["who came first", "the newcomer"])
+def test_one_that_is_suspended_is_not_taken_for_slowed_down_and_teaches_nothing(
+    site: Site, cluster: Cluster, who: int
+) -> None:
+    site.policy, cluster.n_gpus = PROMISE, 1
+    jobs = [cluster.submit("a", 2, 200), cluster.submit("b", 3, 200)]
+    until(site, lambda: all(job.state == "RUNNING" for job in jobs))
+    assert cluster.beside(jobs[0]) == [jobs[1]]
+    jobs[who].state = "SUSPENDED"
+    site.pass_s(120)
+    jobs[who].state = "RUNNING"
+    site.pass_s(60)
+    assert site.told == []
+    site.until_all_end()
+    book = books.read(Path(cluster.directory) / "slurm-gpu" / books.FILE_NAME)
+    assert not book.apart
+    assert all(speed == pytest.approx(1.0, abs=0.05) for speed, _ in book.speeds.values())
+
+
+def test_a_run_alone_that_was_suspended_meanwhile_does_not_tell_how_long_its_like_take(
+    site: Site, cluster: Cluster
+) -> None:
+    before = books.read(Path(cluster.directory) / "slurm-gpu" / books.FILE_NAME).profiles["a"]
+    job = cluster.submit("a", None, 100)
+    until(site, lambda: job.state == "RUNNING")
+    site.pass_s(20)
+    job.state = "SUSPENDED"
+    site.pass_s(300)
+    job.state = "RUNNING"
+    site.until_all_end()
+    site.pass_s(30)
+    assert books.read(Path(cluster.directory) / "slurm-gpu" / books.FILE_NAME).profiles["a"] == before
