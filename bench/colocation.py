@@ -34,7 +34,7 @@ import numpy as np
 from bench import colocation_figures, colocation_thesis
 from bench.arguments import number
 from bench.colocation_beliefs import foretold
-from bench.colocation_learned import can_train, learn, lessons
+from bench.colocation_learned import learn, lessons
 from bench.colocation_runs import (
     BASELINE,
     LEARNED_OURS,
@@ -114,10 +114,9 @@ def main() -> None:
 
 def trainable(asked: tuple[str, ...], table: Path | None) -> tuple[str, ...]:
     """Without those that have nothing to learn from, which is told."""
-    left_out = set(LEARNED) if not can_train() else set() if table is None else set(LEARNED_THEIRS)
+    left_out = set() if table is None else set(LEARNED_THEIRS)
     if left_out & set(asked):
-        why = "tables do not tell use over time" if can_train() else "training needs torch (extra `train`)"
-        print(f"not run: {', '.join(sorted(left_out & set(asked)))}: {why}")
+        print(f"not run: {', '.join(sorted(left_out & set(asked)))}: tables do not tell use over time")
     return tuple(name for name in asked if name not in left_out)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,18 +43,10 @@ def lessons(place: Place, planners: tuple[str, ...], folder: Path, quick: bool) 
     return [*ours, *theirs]
 
 
-def can_train() -> bool:
-    """Whether torch is installed."""
-    return importlib.util.find_spec("torch") is not None
-
-
 def learn(lesson: Lesson) -> float:
     """Train, and write the net to its file; the seconds that it took, by this process alone."""
-    import torch
-
     from slurm_gpu.colocation.learned.school import model_of, settings_of, teach
 
-    torch.set_num_threads(1)
     setting = setting_of(lesson.place, lesson.mode, lesson.information, seed=0)
     settings = settings_of(lesson.planner, again=lesson.quick)
     trained = teach(lesson.planner, setting, settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -69,7 +70,7 @@ def _cap(cap: float | None) -> float:
     metavar="N",
     help="Print a script for sbatch that trains with N seeds, a job array; the best model wins.",
 )
-@click.option("--device", default="cpu", show_default=True, help="Of torch, as in `cuda`.")
+@click.option("--device", default="cpu", show_default=True, help="Another one is torch's, as in `cuda`.")
 @with_site
 def train(
     site: Site, table: Path, gpu_model: str | None, together: int, cap: float | None, planner: str, out: Path,
@@ -79,8 +80,11 @@ def train(
     """Train a planner on a table of speeds, and write what it learned as a small file.
 
     It ends early where nothing becomes better. Killed, it goes on from its --checkpoint to the same result.
-    Needs torch, which no package carries: the extra `train` has it.
+    On the processor it needs numpy alone. Another --device needs torch, which no package carries: the extra
+    `train` has it.
     """
+    # Before numpy comes: its arrays here are so small that threads take longer, and more of the processor.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from slurm_gpu.cli import colocationtrain as run
 
     known = run.Table(table, gpu_model, together, _cap(cap), predict)

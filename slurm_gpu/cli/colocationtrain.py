@@ -93,17 +93,11 @@ def train_planner(
     now_s: float,
 ) -> None:
     """See the command."""
-    try:
-        from slurm_gpu.colocation.learned.gradients import checked_device
-        from slurm_gpu.colocation.learned.school import model_of, settings_of, teach
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise OutsideError(
-            "training needs torch, which no package carries: pip install '/path/to/slurm-gpu[train]'"
-        ) from None
+    from slurm_gpu.colocation.learned.gradients import HERE
+    from slurm_gpu.colocation.learned.school import model_of, settings_of, teach
 
-    checked_device(device)
+    if device != HERE:
+        _check_device(device)
     for path in (out,) if checkpoint is None else (out, checkpoint):
         _check_folder(path)
     setting = known.setting(seed)
@@ -137,6 +131,19 @@ def train_planner(
 def _write(out: Path, model: Model) -> bool:
     write_model(out, model)
     return True
+
+
+def _check_device(device: str) -> None:
+    try:
+        from slurm_gpu.colocation.learned.torchgradients import checked_device
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise OutsideError(
+            f"--device {device}: needs torch, which no package carries: pip install "
+            "'/path/to/slurm-gpu[train]'; without --device none is needed"
+        ) from None
+    checked_device(device)
 
 
 def _check_folder(path: Path) -> None:

@@ -82,7 +82,7 @@ def test_a_model_tells_what_it_was_trained_on(model: Path, table: Path):
     assert told["data"]["gpu_model"] == "card"
     assert told["most_together"] == 2
     assert told["cap"] is None
-    assert {"slurm_gpu", "python", "numpy", "torch"} == set(told["versions"])
+    assert {"slurm_gpu", "python", "numpy"} == set(told["versions"])
     assert told["score"] < 1
 
 
@@ -183,6 +183,18 @@ def test_a_plan_needs_no_more_than_its_planner(
     )  # fmt: skip
     assert message in done.stdout + done.stderr
     assert done.returncode == rc
+
+
+def test_training_needs_no_torch_and_another_device_says_that_it_does(
+    slurm_gpu: CommandLine, table: Path, tmp_path: Path, quickly: None, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delitem(sys.modules, "slurm_gpu.colocation.learned.torchgradients", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    argv = ("colocation", "train", str(table), "--out", str(tmp_path / "some.npz"))
+    assert slurm_gpu(*argv, "--device", "cuda") == 3
+    assert "--device cuda: needs torch, which no package carries" in slurm_gpu.err
+    assert slurm_gpu(*argv) == 0
+    assert (tmp_path / "some.npz").is_file()
 
 
 @pytest.mark.parametrize(

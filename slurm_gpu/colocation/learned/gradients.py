@@ -1,25 +1,23 @@
-"""Gradient descent on a net's weights with torch; the only module that needs it."""
+"""Gradient descent on a net's weights: in numpy, or on another device with torch (torchgradients.py).
+
+These nets are so small that to import torch takes longer than to teach one what is new.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from slurm_gpu.colocation.learned.net import Net
-from slurm_gpu.errors import UsageError
+from slurm_gpu.colocation.learned.net import Floats, Net
 
-
-def checked_device(name: str) -> None:
-    """Raises UsageError where torch knows no such device, or has none here."""
-    try:
-        torch.zeros(1, device=name)
-    except (AssertionError, RuntimeError) as error:
-        why = (str(error).splitlines() or ["no reason given"])[0]
-        raise UsageError(f"--device {name}: torch cannot use it here: {why[:200]}") from None
+HERE = "cpu"
+"""The device that needs no torch."""
+RATES, TINY, LONGEST = (0.9, 0.999), 1e-8, 1.0
+"""Of Adam: how much of its two means stays, what keeps it from dividing by 0; and of a gradient's length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,76 +34,137 @@ class Lesson:
     """(n) 1 to imitate it; its advantage, of either sign, to reinforce it."""
 
 
-class Learner:
+class Learner(Protocol):
     """Adam on a net."""
 
-    def __init__(self, net: Net, rate: float, *, device: str = "cpu", threads: int = 1) -> None:
-        torch.set_num_threads(threads)
-        self._device = torch.device(device)
-        arrays = [array for layer in zip(net.weights, net.biases, strict=True) for array in layer]
-        self._layers = [torch.tensor(array, device=self._device, requires_grad=True) for array in arrays]
-        self._adam = torch.optim.Adam(self._layers, lr=rate)
+    rate: float
+    """The learning rate, of the steps to come."""
 
     @property
     def net(self) -> Net:
         """As it is now."""
-        arrays = [layer.detach().cpu().numpy().copy() for layer in self._layers]
-        return Net(tuple(arrays[::2]), tuple(arrays[1::2]))
-
-    @property
-    def rate(self) -> float:
-        """The learning rate, of the steps to come."""
-        return float(self._adam.param_groups[0]["lr"])
-
-    @rate.setter
-    def rate(self, rate: float) -> None:
-        self._adam.param_groups[0]["lr"] = rate
+        ...
 
     def step(self, lessons: Sequence[Lesson], entropy: float = 0.0) -> float:
         """One step on all of these; the loss before it. `entropy` keeps it from being sure too soon."""
-        n = sum(len(lesson.choice) for lesson in lessons)
-        self._adam.zero_grad()
-        total = 0.0
-        for lesson in lessons:
-            loss = self._loss(lesson, entropy) / n
-            torch.autograd.backward(loss)
-            total += float(loss.detach())
-        torch.nn.utils.clip_grad_norm_(self._layers, 1.0)
-        self._adam.step()
-        return total
+        ...
 
-    def _loss(self, lesson: Lesson, entropy: float) -> torch.Tensor:
-        inputs = torch.from_numpy(lesson.inputs).to(self._device, torch.float32)
-        allowed = torch.from_numpy(lesson.allowed).to(self._device)
-        choice = torch.from_numpy(lesson.choice).to(self._device)
-        weight = torch.from_numpy(lesson.weight).to(self._device)
-        scores = self._scores(inputs).masked_fill(~allowed, -1e9)
-        logs = torch.log_softmax(scores, dim=1)
-        loss = -(weight * logs.gather(1, choice[:, None])[:, 0]).sum()
-        if entropy:
-            loss = loss + entropy * (logs.exp() * logs.masked_fill(~allowed, 0.0)).sum()
+    def state(self) -> dict[str, Floats]:
+        """What the next steps hang on, besides the net: for `restore`."""
+        ...
+
+    def restore(self, state: Mapping[str, Floats]) -> None:
+        """Go on as the learner did that `state` is of. Raises ValueError where it is of another net."""
+        ...
+
+
+def learner_on(device: str, net: Net, rate: float, *, threads: int = 1) -> Learner:
+    """`threads`: of torch, where that is needed."""
+    if device == HERE:
+        return NumpyLearner(net, rate)
+    from slurm_gpu.colocation.learned.torchgradients import TorchLearner
+
+    return TorchLearner(net, rate, device=device, threads=threads)
+
+
+class NumpyLearner:
+    """See Learner."""
+
+    def __init__(self, net: Net, rate: float) -> None:
+        self.rate = rate
+        self._layers = [
+            array.copy() for layer in zip(net.weights, net.biases, strict=True) for array in layer
+        ]
+        """Weights and biases in turn."""
+        self._n_steps = 0
+        self._means = [np.zeros_like(array) for array in self._layers]
+        self._squares = [np.zeros_like(array) for array in self._layers]
+
+    @property
+    def net(self) -> Net:
+        """See Learner."""
+        arrays = [array.copy() for array in self._layers]
+        return Net(tuple(arrays[::2]), tuple(arrays[1::2]))
+
+    def step(self, lessons: Sequence[Lesson], entropy: float = 0.0) -> float:
+        """See Learner."""
+        n = sum(len(lesson.choice) for lesson in lessons)
+        slopes = [np.zeros_like(array) for array in self._layers]
+        loss = sum(self._learn(lesson, entropy, n, slopes) for lesson in lessons)
+        length = sum(float(np.vdot(slope, slope)) for slope in slopes) ** 0.5
+        shorter = np.float32(min(LONGEST / (length + 1e-6), 1.0))
+        self._n_steps += 1
+        stays, stays_squared = RATES
+        along = self.rate / (1 - stays**self._n_steps)
+        spread = (1 - stays_squared**self._n_steps) ** 0.5
+        for array, slope, mean, square in zip(self._layers, slopes, self._means, self._squares, strict=True):
+            slope *= shorter
+            mean += np.float32(1 - stays) * (slope - mean)
+            square *= np.float32(stays_squared)
+            square += np.float32(1 - stays_squared) * slope * slope
+            array -= np.float32(along) * mean / (np.sqrt(square) / np.float32(spread) + np.float32(TINY))
         return loss
 
-    def _scores(self, inputs: torch.Tensor) -> torch.Tensor:
-        out = inputs
-        for number, (weight, bias) in enumerate(zip(self._layers[::2], self._layers[1::2], strict=True)):
-            out = out @ weight + bias
-            if 2 * number + 2 < len(self._layers):
-                out = torch.relu(out)
-        return out[..., 0] if inputs.ndim == 3 else out
+    def _learn(self, lesson: Lesson, entropy: float, n: int, slopes: Sequence[Floats]) -> float:
+        """Its part of the loss; its gradient is added to `slopes`."""
+        each, allowed = np.arange(len(lesson.choice)), lesson.allowed
+        # Where each option has a row of its own, those that are not allowed are passed over.
+        rows = lesson.inputs[allowed] if lesson.inputs.ndim == 3 else lesson.inputs
+        seen = self._forward(rows.astype(np.float32, copy=False))
+        scores = np.full(allowed.shape, -np.inf, dtype=np.float32)
+        scores[allowed] = seen[-1][:, 0] if lesson.inputs.ndim == 3 else seen[-1][allowed]
+        scores -= scores.max(axis=1, keepdims=True)
+        odds = np.exp(scores)
+        total = odds.sum(axis=1, keepdims=True)
+        logs, odds = np.where(allowed, scores - np.log(total), 0), odds / total
+        loss = -float(lesson.weight @ logs[each, lesson.choice])
+        slope = odds * lesson.weight[:, None]
+        slope[each, lesson.choice] -= lesson.weight
+        if entropy:
+            surprise = (odds * logs).sum(axis=1, keepdims=True)
+            loss += entropy * float(surprise.sum())
+            slope += np.float32(entropy) * odds * (logs - surprise)
+        slope *= np.float32(1 / n)
+        self._backward(seen, slope[allowed][:, None] if lesson.inputs.ndim == 3 else slope, slopes)
+        return loss / n
 
-    def state(self) -> dict[str, NDArray[np.float32]]:
-        """What the next steps hang on, besides the net: for `restore`."""
-        out = {}
-        for number, layer in enumerate(self._layers):
-            for name, value in self._adam.state.get(layer, {}).items():
-                out[f"{name}.{number}"] = np.asarray(torch.as_tensor(value).cpu().numpy(), dtype=np.float32)
-        return out
+    def _forward(self, rows: Floats) -> list[Floats]:
+        """What goes into each layer, and what comes out of the last."""
+        seen = [rows]
+        for number in range(0, len(self._layers), 2):
+            out = seen[-1] @ self._layers[number]
+            out += self._layers[number + 1]
+            if number + 2 < len(self._layers):
+                np.maximum(out, 0, out=out)
+            seen.append(out)
+        return seen
 
-    def restore(self, state: Mapping[str, NDArray[np.float32]]) -> None:
-        """Go on as the learner did that `state` is of."""
-        for key, value in state.items():
-            name, _, number = key.rpartition(".")
-            layer = self._layers[int(number)]
-            tensor = torch.tensor(value)
-            self._adam.state[layer][name] = tensor if name == "step" else tensor.to(self._device)
+    def _backward(self, seen: Sequence[Floats], slope: Floats, slopes: Sequence[Floats]) -> None:
+        for number in range(len(self._layers) - 2, -1, -2):
+            before = seen[number // 2]
+            weight_slope, bias_slope = slopes[number], slopes[number + 1]
+            weight_slope += before.T @ slope
+            bias_slope += slope.sum(axis=0)
+            if number:
+                slope = slope @ self._layers[number].T
+                slope *= before > 0
+
+    def state(self) -> dict[str, Floats]:
+        """See Learner; nothing before the first step."""
+        if not self._n_steps:
+            return {}
+        steps = np.array(self._n_steps, dtype=np.float32)
+        named = {"step": [steps] * len(self._layers), "exp_avg": self._means, "exp_avg_sq": self._squares}
+        return {f"{name}.{number}": one for name, some in named.items() for number, one in enumerate(some)}
+
+    def restore(self, state: Mapping[str, Floats]) -> None:
+        """See Learner."""
+        if not state:
+            return
+        for number, array in enumerate(self._layers):
+            for name, some in (("exp_avg", self._means), ("exp_avg_sq", self._squares)):
+                one = state[f"{name}.{number}"]
+                if one.shape != array.shape:
+                    raise ValueError(f"{name}.{number} is of shape {one.shape}, its layer of {array.shape}")
+                some[number] = one.copy()
+        self._n_steps = int(state["step.0"])

@@ -6,15 +6,16 @@ import datetime as dt
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from slurm_gpu import __version__
 from slurm_gpu.colocation.learned.deeprm import ImageMethod
 from slurm_gpu.colocation.learned.dqngpu import GroupMethod
+from slurm_gpu.colocation.learned.gradients import HERE
 from slurm_gpu.colocation.learned.mates import Mates
 from slurm_gpu.colocation.learned.modelfile import Model
 from slurm_gpu.colocation.learned.models import inputs_of
@@ -79,7 +80,7 @@ def model_of(
             "slurm_gpu": __version__,
             "python": platform.python_version(),
             "numpy": np.__version__,
-            "torch": str(torch.__version__),
-        },
+        }
+        | ({} if settings.device == HERE else {"torch": version("torch")}),
     }
     return Model(name, inputs_of(name), trained.net, provenance)

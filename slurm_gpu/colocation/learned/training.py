@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_gpu.colocation.learned.episodes import Episodes
-from slurm_gpu.colocation.learned.gradients import Learner, Lesson
+from slurm_gpu.colocation.learned.gradients import Learner, Lesson, learner_on
 from slurm_gpu.colocation.learned.mates import Mates
 from slurm_gpu.colocation.learned.modelfile import net_arrays, net_of, read_arrays, write_arrays
 from slurm_gpu.colocation.learned.net import Floats, Net
@@ -57,7 +57,7 @@ class Settings:
     """Ends early where so many judgements found nothing better."""
     device: str = "cpu"
     threads: int = 1
-    """Of torch. The arrays are so small that a second one costs more than it does."""
+    """Of torch, on another device. The arrays are so small that a second one costs more than it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +220,8 @@ class _Run:
         return np.random.default_rng([self._settings.seed, what_for, epoch])
 
     def _new_learner(self, net: Net) -> Learner:
-        return Learner(net, self._settings.rate, device=self._settings.device, threads=self._settings.threads)
+        settings = self._settings
+        return learner_on(settings.device, net, settings.rate, threads=settings.threads)
 
     def _consider(self, state: _State) -> None:
         state.last = self._judge(state.net)

@@ -12,8 +12,9 @@ import pytest
 
 from slurm_gpu.colocation.learned.deeprm import ImageMethod
 from slurm_gpu.colocation.learned.dqngpu import GroupMethod
-from slurm_gpu.colocation.learned.gradients import Learner, Lesson
-from slurm_gpu.colocation.learned.modelfile import write_arrays
+from slurm_gpu.colocation.learned.gradients import Lesson, NumpyLearner, learner_on
+from slurm_gpu.colocation.learned.modelfile import read_arrays, write_arrays
+from slurm_gpu.colocation.learned.net import new_net
 from slurm_gpu.colocation.learned.play import Kept, Options
 from slurm_gpu.colocation.learned.training import Progress, Settings, Trained, advantages, train
 from slurm_gpu.colocation.pairtable import PairTable
@@ -120,7 +121,7 @@ def test_reinforcement_makes_what_paid_more_likely_and_what_did_not_less():
     rng = np.random.default_rng(0)
     inputs = rng.normal(size=(2, 3, any_scorer(0).widths[0])).astype(np.float32)
     lesson = Lesson(inputs, np.ones((2, 3), dtype=bool), np.array([1, 2]), np.array([1, -1], np.float32))
-    learner = Learner(any_scorer(0), 1e-2)
+    learner = NumpyLearner(any_scorer(0), 1e-2)
 
     def shares() -> list[float]:
         odds = np.exp(learner.net(inputs)[..., 0])
@@ -132,6 +133,39 @@ def test_reinforcement_makes_what_paid_more_likely_and_what_did_not_less():
     after = shares()
     assert after[0] > before[0]
     assert after[1] < before[1]
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["a row for each option", "one row for all"])
+def test_another_device_takes_the_same_steps_and_goes_on_from_the_same_state(shared: bool):
+    pytest.importorskip("torch")
+    rng = np.random.default_rng(1)
+    n, n_options = 40, 5
+    net = new_net((6, 8, 1), rng) if shared else new_net((60, 8, n_options), rng)
+    inputs = rng.normal(size=(n, n_options, 6)).astype(np.float32) if shared else rng.random((n, 60)) < 0.5
+    allowed = rng.random((n, n_options)) < 0.7
+    allowed[:, 0] = True
+    choice = (rng.random((n, n_options)) * allowed).argmax(axis=1)
+    lesson = Lesson(inputs, allowed, choice, rng.normal(size=n).astype(np.float32))
+    ours, other = NumpyLearner(net, 1e-2), learner_on("cpu:0", net, 1e-2)
+    assert not isinstance(other, NumpyLearner)
+    for entropy in (0.0, 0.1, 0.1):
+        assert ours.step([lesson], entropy) == pytest.approx(other.step([lesson], entropy), rel=1e-4)
+    other.restore(ours.state())
+    ours.restore(other.state())
+    ours.step([lesson])
+    other.step([lesson])
+    for one, two in zip(ours.net.weights, other.net.weights, strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("of_epoch", [1, 3])
+def test_a_checkpoint_whose_momenta_are_of_another_net_is_damaged(tmp_path: Path, of_epoch: int):
+    checkpoint = tmp_path / "training.npz"
+    killed_after(checkpoint, of_epoch)
+    told, arrays = read_arrays(checkpoint)
+    write_arrays(checkpoint, told, arrays | {"adam.exp_avg.0": np.zeros((2, 2), np.float32)})
+    with pytest.raises(InputError, match=r"is a damaged checkpoint: .*exp_avg\.0 is of shape \(2, 2\)"):
+        short(checkpoint)
 
 
 def test_a_decision_is_judged_beside_the_same_step_of_the_same_queue():
