@@ -219,7 +219,8 @@ def _checked_url(url: str) -> URL:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
         parsed = None
-    if parsed is None or "@" in (parsed.host or ""):
+    is_server = parsed is not None and parsed.get_backend_name() in ("mysql", "mariadb")
+    if parsed is None or "@" in f"{parsed.host}{parsed.database if is_server else ''}":
         # A / or @ of the password ends it, and the rest stands in what others would say of the port or host.
         raise UnusableDatabaseError(
             "url: cannot be read; write sqlite:////var/lib/slurm-gpu/slurm-gpu.db or "
@@ -229,6 +230,10 @@ def _checked_url(url: str) -> URL:
     backend = parsed.get_backend_name()
     if backend not in ("sqlite", "mysql", "mariadb"):
         raise UnusableDatabaseError(f"url: {backend!r} is not supported; use sqlite or mysql+pymysql")
+    if is_server and not parsed.database:
+        raise UnusableDatabaseError(
+            "url: names no database; behind the host stands /slurm_gpu, or what else you have made for it"
+        )
     if backend == "sqlite" and not parsed.database:
         raise UnusableDatabaseError(
             "url: a SQLite database needs a file, such as sqlite:////var/lib/slurm-gpu/slurm-gpu.db"
@@ -259,7 +264,9 @@ def _engine(url: URL, answers_within_s: int | None) -> Engine:
             **_POOL,
         )
     except (NoSuchModuleError, ModuleNotFoundError) as error:
-        raise UnusableDatabaseError(f"url: {error}; the extra slurm-gpu[db] brings pymysql") from error
+        raise UnusableDatabaseError(
+            f"url: {error}; mysql+pymysql:// goes by pymysql, which slurm-gpu-db brings"
+        ) from error
     if engine.dialect.driver == "pymysql":
         event.listen(engine, "connect", measure_statements)
     if answers_within_s is not None:  # what may take hours waits for locks as long as the server says

@@ -114,6 +114,27 @@ def test_sqlite_is_made_in_a_private_folder(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o700
 
 
+@pytest.mark.parametrize("password", ["p@ss", "p@ss/w0rd", "p/ss@w0rd", "@/@"])
+def test_a_password_with_signs_of_an_address_is_told_from_one_and_not_repeated(password: str) -> None:
+    """What follows an @ would be looked up as a host, and stand in the log and in doctor's words."""
+    with pytest.raises(UnusableDatabaseError, match="other signs as %XX") as raised:
+        Database(f"mysql+pymysql://slurm_gpu:{password}@localhost/slurm_gpu")
+    assert "w0rd" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("mysql+pymysql://slurm_gpu:pw@localhost", "names no database"),
+        ("mysql+pymysql://slurm_gpu:pw@localhost/?unix_socket=/run/mysqld/mysqld.sock", "names no database"),
+        ("mysql+nodriver://slurm_gpu:pw@localhost/slurm_gpu", r"mysql\+pymysql:// goes by pymysql"),
+    ],
+)
+def test_what_else_an_address_lacks_is_said(url: str, said: str) -> None:
+    with pytest.raises(UnusableDatabaseError, match=said):
+        Database(url)
+
+
 @pytest.mark.parametrize("url", ["", "nonsense", "postgresql://x/y", "sqlite://", "mysql+nodriver://x/y"])
 def test_an_url_that_cannot_be_used_says_what_would_be_right(url: str) -> None:
     with pytest.raises(UnusableDatabaseError, match="url: "):
