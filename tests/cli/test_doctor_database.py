@@ -84,7 +84,7 @@ def test_nodes_that_ship_nothing_are_seen_from_everywhere(installed: Installatio
     installed.database.state = make_health(silent_nodes=("n1", "n3"))
     assert levels(database.nodes_ship(installed.at())) == ["fail"]
     finding = worst(database.nodes_ship(installed.at()))
-    assert finding.message == "jobs hold GPUs on n1, n3, which have sent nothing for 12 minutes"
+    assert finding.message == "jobs hold GPUs on n[1,3], which have sent nothing for 12 minutes"
     installed.database.state = make_health()
     assert levels(database.nodes_ship(installed.at())) == ["ok"]
 
@@ -124,6 +124,28 @@ def test_a_node_that_is_not_heard_any_more_is_named(installed: Installation):
     ]
     assert found[0].remedy is not None
     assert found[0].remedy.startswith("ssh n2 systemctl start slurm-gpud")
+
+
+def test_five_hundred_nodes_with_the_same_trouble_are_one_finding(installed: Installation):
+    """As where a firewall keeps them from slurm-gpudbd; a line for each would hide all else."""
+    at = installed.at()
+    names = [f"n{n}" for n in range(1, 501)]
+    at.nodes = [dataclasses.replace(at.nodes[0], name=name) for name in names]
+    (never,) = database.nodes_heard(at)
+    assert never.message == "slurm-gpud on n[1-500] has not been heard since slurm-gpudbd started"
+    assert "does not reach http://localhost:6829; so on the others" in str(never.remedy)
+    installed.database.reports = [
+        dataclasses.replace(_report(name, 3), heard_s=NOW_S - 100.0 - n) for n, name in enumerate(names)
+    ]
+    (late,) = database.nodes_heard(at)
+    assert late.message == "slurm-gpud on n[1-500] has not been heard for 1m40s to 9m59s"
+    few, *_ = database.devices_agree(at)
+    assert few.message == "Slurm has 4 GPUs on each of n[1-500], their slurm-gpud sees 3"
+    installed.database.lives = {name: Live(at_s=NOW_S + 900.0 + n) for n, name in enumerate(names)}
+    (ahead,) = database.clocks(at)
+    assert ahead.message.startswith(
+        "the clocks of n[1-500] are about 16m40s to 33m18s ahead of slurm-gpudbd's"
+    )
 
 
 def _start(installed: Installation, pid: int, age_s: float, *words: str) -> None:

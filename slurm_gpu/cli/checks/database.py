@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.resources
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from slurm_gpu import __version__
 from slurm_gpu.cli.cells import span
@@ -84,7 +84,7 @@ def nodes_ship(at: Surroundings) -> Iterator[Finding]:
     silent = _health(at).silent_nodes
     if silent:
         yield fail(
-            f"jobs hold GPUs on {', '.join(silent)}, which have sent nothing for 12 minutes",
+            f"jobs hold GPUs on {compress(silent)}, which have sent nothing for 12 minutes",
             f"ssh {silent[0]} slurm-gpu doctor; systemctl start slurm-gpud where none runs",
         )
     else:
@@ -120,18 +120,30 @@ def nodes_heard(at: Surroundings) -> Iterator[Finding]:
     for why in dict.fromkeys(why for why in started.values() if why is not None):
         names = [name for name in late if started[name] == why]
         yield warn(f"slurm-gpud on {compress(names)} has yet to be heard: {why}", _AGAIN)
-    for name, at_s in late.items():
-        if started[name] is not None:
-            continue
-        since = "since slurm-gpudbd started" if at_s is None else f"for {span(now_s - at_s)}"
-        yield fail(
-            f"slurm-gpud on {name} has not been heard {since}",
-            f"ssh {name} systemctl start slurm-gpud; journalctl -u slurm-gpud there says why it stopped",
-        )
+    silent = {name: at_s for name, at_s in late.items() if started[name] is None}
+    ages = {name: now_s - at_s for name, at_s in silent.items() if at_s is not None}
+    if ages:
+        yield _unheard(at, list(ages), f"for {_between(ages.values())}")
+    if never := [name for name in silent if name not in ages]:
+        yield _unheard(at, never, "since slurm-gpudbd started")
     if there and not late:
         yield ok(f"slurm-gpud on {compress(there)} was heard within the last minute")
     if not there:
         yield skipped("Slurm has no node with GPUs that is up")
+
+
+def _unheard(at: Surroundings, names: Sequence[str], since: str) -> Finding:
+    """One finding, however many nodes it is that a firewall, say, keeps away."""
+    remedy = f"ssh {names[0]} systemctl start slurm-gpud; journalctl -u slurm-gpud there says why it stopped"
+    if len(names) > 1:
+        remedy += f", or that it does not reach {at.site.config.database}; so on the others"
+    return fail(f"slurm-gpud on {compress(names)} has not been heard {since}", remedy)
+
+
+def _between(seconds: Collection[float]) -> str:
+    """One length of time, or the least and the most of several."""
+    least, most = span(min(seconds)), span(max(seconds))
+    return least if least == most else f"{least} to {most}"
 
 
 def devices_agree(at: Surroundings) -> Iterator[Finding]:
@@ -151,10 +163,15 @@ def devices_agree(at: Surroundings) -> Iterator[Finding]:
         )
     told = {name: reports[name].slurm_gpus() for name in expected if name not in unheard}
     odd = {name: seen for name, seen in told.items() if expected[name] not in seen}
+    alike: dict[tuple[int, int], list[str]] = {}
     for name, seen in odd.items():
-        message = f"Slurm has {expected[name]} GPUs on {name}, its slurm-gpud sees {max(seen)}"
-        remedy = f"on {name}, compare nvidia-smi -L with slurmd -G; then mend gres.conf, or the GPU"
-        yield fail(message, remedy) if max(seen) < expected[name] else warn(message, remedy)
+        alike.setdefault((expected[name], max(seen)), []).append(name)
+    for (n_slurm, n_seen), names in alike.items():
+        whose = "its" if len(names) == 1 else "their"
+        on = ("" if len(names) == 1 else "each of ") + compress(names)
+        message = f"Slurm has {n_slurm} GPUs on {on}, {whose} slurm-gpud sees {n_seen}"
+        remedy = f"on {names[0]}, compare nvidia-smi -L with slurmd -G; then mend gres.conf, or the GPU"
+        yield fail(message, remedy) if n_seen < n_slurm else warn(message, remedy)
     if told and not odd:
         nodes = "1 node has" if len(told) == 1 else f"{len(told)} nodes have"
         yield ok(f"{nodes} the GPUs that Slurm hands out")
@@ -170,12 +187,15 @@ def clocks(at: Surroundings) -> Iterator[Finding]:
     # may be followed by what is measured after.
     ahead = {node: live.at_s - at_s for node, live in lives.items() if (at_s := heard.get(node)) is not None}
     wrong = {node: ahead_s for node, ahead_s in ahead.items() if abs(ahead_s) > _NODE_SKEW_S}
-    for node, ahead_s in sorted(wrong.items()):
-        side = "ahead of" if ahead_s > 0 else "behind"
-        yield warn(
-            f"the clock of {node} is about {span(abs(ahead_s))} {side} slurm-gpudbd's; MUNGE takes 5 minutes",
-            f"ssh {node} systemctl start chronyd (or systemd-timesyncd)",
-        )
+    for side, sign in (("ahead of", 1), ("behind", -1)):
+        off = {node: sign * ahead_s for node, ahead_s in sorted(wrong.items()) if sign * ahead_s > 0}
+        if off:
+            is_at = "the clock of {} is" if len(off) == 1 else "the clocks of {} are"
+            yield warn(
+                f"{is_at.format(compress(off))} about {_between(off.values())} {side} slurm-gpudbd's; MUNGE "
+                "takes 5 minutes",
+                f"ssh {next(iter(off))} systemctl start chronyd (or systemd-timesyncd)",
+            )
     if not ahead:
         yield skipped("no slurm-gpud has told of its clock within the last minute")
     elif not wrong:
