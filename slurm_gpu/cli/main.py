@@ -13,6 +13,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from slurm_gpu import __version__
+from slurm_gpu.cli.cells import text
 from slurm_gpu.cli.encoding import spell_out
 from slurm_gpu.cli.examples import shown
 from slurm_gpu.cli.site import Site
@@ -138,7 +139,8 @@ def main(argv: Sequence[str] | None = None, site: Site | None = None) -> int:
     except SlurmGpuError as error:
         if os.environ.get(DEBUG_VARIABLE):
             raise
-        click.echo(f"slurm-gpu: {error}", err=True)
+        said = "\n".join(map(text, str(error).split("\n")))  # it may quote what somebody wrote
+        click.echo(f"slurm-gpu: {said}", err=True)
         trouble = _down(error) if isinstance(error, OutsideError) else None
         if trouble is not None and "slurm-gpu doctor" not in str(error):
             click.echo(f"{trouble}: `slurm-gpu doctor` says what to start", err=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+import os
+import stat
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,11 @@ from slurm_gpu.diagnose.steps import COLUMNS, Steps, read_steps
 from slurm_gpu.errors import UsageError
 
 _WHERE = ("node", "local_rank")
-_MOST_BYTES = 1 << 30
+_MOST_BYTES = 1 << 28
+_MOST_ROWS = 20_000_000
+_WORDS = ("optype", "node")
+_LONGEST = 255
+"""Characters of a value: a table of text has room for the longest in each row."""
 _WHOLE = ("dp_rank", "stage", "rank", "step", "mb_id", "local_rank")
 
 
@@ -35,7 +41,7 @@ class Timings:
         ranks = {
             on_node[node][local]: rank
             for rank, (node, local) in self.places.items()
-            if local < len(on_node.get(node, ()))
+            if 0 <= local < len(on_node.get(node, ()))
         }
         workers = tuple(replace(worker, rank=ranks.get(worker)) for worker in series.workers)
         return replace(series, workers=workers)
@@ -61,8 +67,22 @@ def timings_of(path: Path) -> Timings:
         raise UsageError(f"--steps {path}: {error}") from None
     if not all(name in columns for name in _WHERE):
         return Timings(steps)
-    rows = zip(columns["rank"], columns["node"], columns["local_rank"], strict=True)
-    return Timings(steps, {int(rank): (str(node), int(local)) for rank, node, local in set(rows)})
+    return Timings(steps, _places(columns))
+
+
+def _places(columns: Mapping[str, Any]) -> dict[int, tuple[str, int]]:
+    """Where each rank is; not of one that is told to be in two places, nor of two that are in one."""
+    if not np.issubdtype(np.asarray(columns["local_rank"]).dtype, np.integer):
+        return {}  # such as Parquet that has none in some rows
+    rows = zip(*(np.asarray(columns[name]).tolist() for name in ("rank", *_WHERE)), strict=True)
+    places = sorted({(int(rank), str(node), int(local)) for rank, node, local in rows})
+    ranks = [rank for rank, _, _ in places]
+    there = [place for _, *place in places]
+    return {
+        rank: (node, local)
+        for rank, node, local in places
+        if ranks.count(rank) == 1 and there.count([node, local]) == 1
+    }
 
 
 def _directory(path: Path) -> dict[str, Any]:
@@ -79,41 +99,68 @@ def _one_csv(path: Path) -> dict[str, Any]:
 def _csv(paths: list[Path]) -> dict[str, Any]:
     """All rows of these files. A last line without its end is left out: its process was killed."""
     names: list[str] | None = None
-    found: dict[str, list[str]] = {}
+    parts: list[dict[str, Any]] = []
     size = 0
     for path in paths:
-        try:
-            size += path.stat().st_size
-            if size > _MOST_BYTES:
-                raise UsageError(f"--steps {path}: together more than 1 GiB; time fewer steps (every=10)")
-            text = path.read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"--steps {path}: cannot be read: {error}") from error
-        whole = text[: text.rfind("\n") + 1]
-        rows = csv.reader(whole.splitlines())
+        text = _text(path, _MOST_BYTES - size)
+        size += len(text)
+        rows = _rows(path, text[: text.rfind("\n") + 1])
         head = next(rows, None)
         if head is None:
             continue  # killed before it wrote anything
+        if len(set(head)) < len(head):
+            raise UsageError(f"--steps {path}: line 1: a column has the name of another: {','.join(head)}")
         if names is None:
-            names, found = head, {name: [] for name in head}
+            names = head
         elif head != names:
             raise UsageError(
                 f"--steps {path}: line 1: columns {','.join(head)}, others have {','.join(names)}"
             )
-        for number, row in enumerate(rows, 2):
+        found = list(rows)
+        for number, row in enumerate(found, 2):
             if len(row) != len(head):
                 raise UsageError(f"--steps {path}: line {number}: {len(row)} values for {len(head)} columns")
-            for name, value in zip(head, row, strict=True):
-                found[name].append(value)
-    return {name: _column(paths[0].parent, name, values) for name, values in found.items()}
+        columns = zip(*found, strict=True) if found else ((),) * len(head)
+        parts.append({name: _column(path, name, values) for name, values in zip(head, columns, strict=True)})
+    return {name: np.concatenate([part[name] for part in parts]) for name in names or ()}
 
 
-def _column(place: Path, name: str, values: list[str]) -> Any:
+def _text(path: Path, most: int) -> str:
+    """What stands in a file of no more than so many bytes; a pipe or a device is none."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(handle, "rb") as file:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                raise UsageError(f"--steps {path}: is no regular file")
+            read = file.read(most + 1)
+        if len(read) > most:
+            whole = f"{_MOST_BYTES >> 20} MiB"
+            raise UsageError(f"--steps {path}: together more than {whole}; time fewer steps (every=10)")
+        return read.decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        said = getattr(error, "strerror", None) or error
+        raise UsageError(f"--steps {path}: cannot be read: {said}") from error
+
+
+def _rows(path: Path, whole: str) -> Iterator[list[str]]:
+    reader = csv.reader(whole.splitlines())
+    try:
+        for row in reader:
+            if any(len(value) > _LONGEST for value in row):
+                raise UsageError(
+                    f"--steps {path}: line {reader.line_num}: a value of more than {_LONGEST} characters"
+                )
+            yield row
+    except csv.Error as error:
+        raise UsageError(f"--steps {path}: line {reader.line_num}: {error}") from None
+
+
+def _column(path: Path, name: str, values: tuple[str, ...]) -> Any:
     kind = np.int64 if name in _WHOLE else np.float64 if name == "duration" else np.str_
     try:
         return np.array(values, dtype=kind)
     except (ValueError, OverflowError) as error:
-        raise UsageError(f"--steps {place}: column {name}: {error}") from None
+        raise UsageError(f"--steps {path}: column {name}: {error}") from None
 
 
 def _parquet(path: Path) -> dict[str, Any]:
@@ -123,15 +170,41 @@ def _parquet(path: Path) -> dict[str, Any]:
     except ImportError:
         raise UsageError("--steps: Parquet needs pyarrow (slurm-gpu[report]); CSV does not") from None
     try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise UsageError(f"--steps {path}: is no regular file")
+        # Text stays a dictionary: what takes a few bytes there may be far more, written out.
         there = set(pyarrow.parquet.read_schema(path).names)
-        wanted = [name for name in (*COLUMNS, *_WHERE) if name in there]
-        table = pyarrow.parquet.read_table(path, columns=wanted)
-    except (OSError, pyarrow.ArrowException) as error:
+        words = [name for name in _WORDS if name in there]
+        with pyarrow.parquet.ParquetFile(path, read_dictionary=words) as file:
+            rows = file.metadata.num_rows
+            if rows > _MOST_ROWS:
+                raise UsageError(
+                    f"--steps {path}: {rows:,} rows, {_MOST_ROWS:,} at most; time fewer steps (every=10)"
+                )
+            table = file.read([name for name in (*COLUMNS, *_WHERE) if name in there])
+        return {name: _of_arrow(path, name, table.column(name)) for name in table.column_names}
+    except (OSError, pyarrow.ArrowException, ValueError) as error:
         raise UsageError(f"--steps {path}: cannot be read as Parquet: {error}") from error
-    columns = {}
-    for name in table.column_names:
-        column = table.column(name).combine_chunks()
-        if pyarrow.types.is_dictionary(column.type):
-            column = column.dictionary_decode()
-        columns[name] = column.to_numpy(zero_copy_only=False)
-    return columns
+
+
+def _of_arrow(path: Path, name: str, column: Any) -> Any:
+    import pyarrow
+
+    column = column.combine_chunks()
+    kind = column.type.value_type if pyarrow.types.is_dictionary(column.type) else column.type
+    fits = pyarrow.types.is_integer(kind) or pyarrow.types.is_floating(kind)
+    if name in _WORDS:
+        fits = pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)
+    if not fits:
+        raise UsageError(f"--steps {path}: column {name} must not be of {kind}")
+    if not pyarrow.types.is_dictionary(column.type):
+        return column.to_numpy(zero_copy_only=False)
+    words = [_word(path, name, word) for word in column.dictionary.to_pylist()]
+    return np.array([*words, ""])[column.indices.fill_null(len(words)).to_numpy(zero_copy_only=False)]
+
+
+def _word(path: Path, name: str, word: Any) -> str:
+    text = "" if word is None else str(word)
+    if len(text) > _LONGEST:
+        raise UsageError(f"--steps {path}: column {name}: a value of more than {_LONGEST} characters")
+    return text

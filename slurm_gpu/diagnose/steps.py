@@ -26,6 +26,7 @@ dp_rank: the replica; stage: of the pipeline; rank: as the launcher counts; step
 and `backward-compute` count, others do not; duration in s; mb_id: the microbatch.
 """
 _FORWARD, _BACKWARD = "forward-compute", "backward-compute"
+_LONGEST_S = 1e6
 LEAST_STEPS = 4
 LEAST_LOSS = 0.03
 """Of a step's time: what costs less is as it always is."""
@@ -76,12 +77,15 @@ def read_steps(columns: Mapping[str, Any]) -> Steps:
             shape.append(len(found))
             numbers = found if name == "step" else numbers
     seconds = np.asarray(columns["duration"], dtype=np.float64)[computing]
-    if not (np.isfinite(seconds) & (seconds >= 0)).all():
-        raise ValueError("steps: duration must be seconds, 0 or more, in each row that computes")
+    if not ((seconds >= 0) & (seconds <= _LONGEST_S)).all():
+        raise ValueError(
+            f"steps: duration must be seconds, 0 to {_LONGEST_S:,.0f}, in each row that computes"
+        )
     size = int(np.prod(shape))
     if size > 64 * len(seconds) + 4096:
         raise ValueError(f"steps: {len(seconds)} rows do not make {' × '.join(map(str, shape))} operations")
     flat = np.ravel_multi_index(tuple(index), tuple(shape))
+    _told_once(flat, backward, index, tuple(shape), rank)
     ranks = np.full(shape[:2], -1, dtype=np.intp)
     ranks[index[0], index[1]] = rank
     return Steps(
@@ -91,6 +95,29 @@ def read_steps(columns: Mapping[str, Any]) -> Steps:
         ranks=ranks,
         numbers=numbers.astype(np.intp),
     )
+
+
+def _told_once(
+    flat: NDArray[np.intp],
+    backward: NDArray[np.bool_],
+    index: list[NDArray[np.intp]],
+    shape: tuple[int, ...],
+    rank: NDArray[Any],
+) -> None:
+    """ValueError where a worker has more rows for an operation than its stage's others: it looked slow."""
+    each = np.bincount(2 * flat + backward, minlength=2 * int(np.prod(shape)))[2 * flat + backward]
+    place = index[0] * shape[1] + index[1]
+    most = np.zeros(shape[0] * shape[1], dtype=np.intp)
+    np.maximum.at(most, place, each)
+    of_stage = most.reshape(shape[:2])
+    known = np.where(of_stage > 0, of_stage, np.iinfo(np.intp).max).min(axis=0)
+    wrong = np.flatnonzero(each > known[index[1]])
+    if wrong.size:
+        row = int(wrong[0])
+        raise ValueError(
+            f"steps: rank {rank[row]} has {each[row]} rows for one operation of a microbatch, others of its "
+            f"stage {known[index[1][row]]}: what was told twice would count twice"
+        )
 
 
 def _summed(flat: NDArray[np.intp], seconds: Matrix, shape: tuple[int, ...]) -> Matrix:
@@ -120,13 +147,14 @@ def judge_steps(steps: Steps) -> Verdict:
         return Verdict(cause=Cause.UNKNOWN, confidence=0.0, why_not=(why,), coverage=told)
     levels = median(cost.reshape(n_replicas * n_stages, -1)).reshape(n_replicas, n_stages)
     stage = median(levels.T)
-    ratio = levels / stage
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratio = np.where(stage > 0, levels / stage, 1.0)
     usual = step_seconds(cost)
     base = Verdict(cause=Cause.HEALTHY, confidence=0.9, coverage=told, groups_by="stages of the step timings")
     found = [
         (_lost(usual, cost / ratio[:, :, None, None]), _worker(ratio, steps)),
         (_lost(usual, cost / _of_replicas(ratio)[:, None, None, None]), _replica(ratio, steps)),
-        (_lost(usual, cost * (stage.mean() / stage)[None, :, None, None]), _stage(stage)),
+        (_lost(usual, cost * _to_even(stage)[None, :, None, None]), _stage(stage)),
         (_lost(usual, _evened(cost, levels)), _sequence(steps)),
     ]
     known = [(lost, verdict) for lost, verdict in found if verdict is not None and lost >= LEAST_LOSS]
@@ -156,6 +184,12 @@ def _told(verdict: Verdict, evidence: Evidence, coverage: float | None = None) -
 
 def _lost(usual: float, cost: Matrix) -> float:
     return 1.0 - step_seconds(cost) / usual if usual > 0 else 0.0
+
+
+def _to_even(stage: Matrix) -> Matrix:
+    """By how much each stage's times are to be multiplied to be as those of the mean one."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(stage > 0, stage.mean() / stage, 1.0)
 
 
 def _evened(cost: Matrix, levels: Matrix) -> Matrix:
@@ -223,7 +257,10 @@ def _stage(stage: Matrix) -> Verdict | None:
     if len(stage) < 2:
         return None
     busiest = int(np.argmax(stage))
-    times = float(stage[busiest] / np.median(np.delete(stage, busiest)))
+    others = float(np.median(np.delete(stage, busiest)))
+    if not others > 0:
+        return None
+    times = float(stage[busiest] / others)
     where = "last" if busiest == len(stage) - 1 else "first" if busiest == 0 else f"number {busiest}"
     text = f"the {where} stage ({busiest}) computes {times:.2f} times as long as the others"
     return Verdict(

@@ -261,3 +261,12 @@ def test_stages_are_those_that_the_program_was_started_with(slurm_gpu: CommandLi
     slurm_gpu.database.runs = [replace(run, app="Megatron-LM", hosts=(other,))]
     assert slurm_gpu("diagnose", "17", "--json") == 0
     assert json.loads(slurm_gpu.out)["verdict"]["groups_by"] == "all do alike"
+
+
+def test_a_message_that_quotes_a_file_controls_no_terminal(slurm_gpu: CommandLine, tmp_path: Path):
+    a_job(slurm_gpu, a_slow_gpu())
+    for number, head in enumerate(("rank,step", "\x1b[2Jrank,step")):
+        (tmp_path / f"{number}.csv").write_text(f"{head}\n")
+    assert slurm_gpu("diagnose", "17", "--steps", str(tmp_path)) == 2
+    assert "\x1b" not in slurm_gpu.err
+    assert "columns �[2Jrank,step, others have rank,step" in slurm_gpu.err

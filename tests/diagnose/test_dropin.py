@@ -4,8 +4,10 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from slurm_gpu.cli.stepsfile import timings_of
@@ -123,3 +125,112 @@ def test_a_file_that_is_none_says_where(tmp_path: Path, text: str, message: str)
 def test_a_directory_without_any_says_so(tmp_path: Path):
     with pytest.raises(UsageError, match=r"no \*.csv in it"):
         timings_of(tmp_path)
+
+
+HEAD = "dp_rank,stage,rank,step,optype,duration,mb_id,node,local_rank"
+
+
+def a_csv(tmp_path: Path, *, head: str = HEAD, n: int = 4, **changed) -> Path:
+    """Six steps of a few ranks; `changed` are values of rank 1, by column."""
+    lines = [head]
+    for rank in range(n):
+        for step in range(6):
+            told = (rank, 0, rank, step, "forward-compute", 0.5, 0, "n1", rank)
+            row = dict(zip(HEAD.split(","), told, strict=True))
+            row |= changed if rank == 1 else {}
+            lines.append(",".join(map(str, row.values())))
+    path = tmp_path / "steps.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"duration": "nan"}, "duration must be seconds, 0 to 1,000,000"),
+        ({"duration": "inf"}, "duration must be seconds"),
+        ({"duration": "1e300"}, "duration must be seconds"),
+        ({"node": "x" * 300}, "line 8: a value of more than 255 characters"),
+        ({"node": "x" * 200_000}, "line 8: field larger than field limit"),
+        ({"step": 10**30}, "column step"),
+    ],
+)
+def test_values_that_are_none_are_refused_with_their_place(tmp_path: Path, changed, message: str):
+    with pytest.raises(UsageError, match=message):
+        timings_of(a_csv(tmp_path, **changed))
+
+
+def test_a_column_is_told_once(tmp_path: Path):
+    path = a_csv(tmp_path)
+    lines = path.read_text().splitlines()
+    path.write_text("".join(f"{line},{'duration' if line == HEAD else 1}\n" for line in lines))
+    with pytest.raises(UsageError, match="line 1: a column has the name of another"):
+        timings_of(path)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path: Path):
+    path = a_csv(tmp_path)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert timings_of(path).steps.forward.shape == (4, 1, 6, 1)
+
+
+def test_who_told_its_rows_twice_is_not_called_slow_for_it(tmp_path: Path):
+    path = a_csv(tmp_path)
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines + lines[7:13]))
+    with pytest.raises(UsageError, match="rank 1 has 2 rows for one operation"):
+        timings_of(path)
+
+
+def test_several_chunks_of_a_model_on_one_stage_are_no_mistake(tmp_path: Path):
+    path = a_csv(tmp_path)
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines + lines[1:]))
+    assert timings_of(path).steps.forward.max() == 1.0
+
+
+@pytest.mark.parametrize("changed", [{"local_rank": -1}, {"local_rank": 0}, {"local_rank": 9}])
+def test_a_place_that_cannot_be_is_nobodys(tmp_path: Path, changed):
+    workers = [Course(worker=Worker(node="n1", device=f"GPU-{i}", index=i), start_s=0.0, width_s=1.0,
+                      values={Metric.UTIL: np.ones(4)}) for i in range(4)]  # fmt: skip
+    ranked = timings_of(a_csv(tmp_path, **changed)).ranked(align(workers))
+    assert 1 not in [worker.rank for worker in ranked.workers]
+    assert {2, 3} <= {worker.rank for worker in ranked.workers}
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path):
+    a_csv(tmp_path)
+    os.mkfifo(tmp_path / "rank-00009.csv")
+    with pytest.raises(UsageError, match=r"rank-00009.csv: is no regular file"):
+        timings_of(tmp_path)
+    os.mkfifo(tmp_path / "steps.parquet")
+    with pytest.raises(UsageError, match=r"is no regular file|needs pyarrow"):
+        timings_of(tmp_path / "steps.parquet")
+
+
+def test_a_huge_file_is_refused_before_it_is_read(tmp_path: Path):
+    with (tmp_path / "rank-00000.csv").open("wb") as file:
+        file.truncate(10 << 30)
+    with pytest.raises(UsageError, match="together more than 256 MiB"):
+        timings_of(tmp_path)
+
+
+def test_steps_that_take_no_time_are_judged_without_a_warning(tmp_path: Path):
+    path = a_csv(tmp_path, duration=0)
+    path.write_text(path.read_text().replace("0.5", "0"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert judge_steps(timings_of(path).steps).cause is Cause.HEALTHY
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"local_rank": [None] * 8}, {"node": [1] * 8}, {"duration": [[1.0]] * 8}, {"rank": [{"a": 1}] * 8}],
+)
+def test_parquet_of_other_kinds_is_refused_by_its_column(tmp_path: Path, changed):
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    table = {name: [0] * 8 for name in HEAD.split(",")}
+    table |= {"optype": ["forward-compute"] * 8, "duration": [1.0] * 8, "node": ["n1"] * 8, **changed}
+    parquet.write_table(pa.table(table), tmp_path / "steps.parquet")
+    with pytest.raises(UsageError, match=f"column {next(iter(changed))} must not be of"):
+        timings_of(tmp_path / "steps.parquet")
