@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 from rich.text import Text
 
+from slurm_gpu.cli import cells
 from slurm_gpu.cli.checks.every import run_checks
 from slurm_gpu.cli.checks.finding import Level, Result, Surroundings
 from slurm_gpu.cli.output import console, print_json
@@ -112,6 +113,11 @@ def _print(result: Result) -> None:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """In lines of that width; what is several lines stays so, as one mistake in a file may follow another."""
+    """In lines of that width, and without what steers a terminal: who drains a node may write any reason.
+
+    What is several lines stays so, as one mistake in a file may follow another.
+    """
     wrap = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
-    return [line for whole in text.splitlines() for line in wrap.wrap(whole)]
+    return [
+        line for whole in text.splitlines() if whole for line in wrap.wrap(cells.text(whole.expandtabs(1)))
+    ]

@@ -336,5 +336,15 @@ def test_of_several_mistakes_each_has_a_line_of_its_own(
     assert lines[1:3] == ["a.yaml:2:1: two", "→ mend a.yaml"]
 
 
+def test_what_others_wrote_steers_no_terminal(slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch):
+    """Reasons of nodes are operators', and names of files whoever's who may write there."""
+    checks = (Check("drained", lambda _: [fail("drained: n1 (x\x1b]0;title\x07\x1b[2J)", "a\tb")]),)
+    monkeypatch.setattr(run_checks, "__defaults__", (checks,))
+    assert slurm_gpu("doctor") == 1
+    assert "drained: n1 (x�]0;title��[2J)" in slurm_gpu.out
+    assert "→ a b" in slurm_gpu.out
+    assert "\x1b]" not in slurm_gpu.out
+
+
 def _gpu_node(at: Surroundings) -> SlurmNode:
     return at.site.slurm.nodes()[0]

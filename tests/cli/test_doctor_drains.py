@@ -86,6 +86,16 @@ def test_what_slurmd_cannot_start_is_named_before_it_drains(
     assert str(hook) in str(finding.remedy)
 
 
+def test_a_name_with_blanks_is_quoted_in_what_is_to_be_typed(installed: Installation):
+    hook = installed.root / "prolog.d" / "70-a hook; reboot"
+    hook.write_text("#!/bin/sh\n")
+    hook.chmod(0o644)
+    assert worst(hooks.configured(installed.at())).remedy == f"chmod +x '{hook}', or move it away"
+    hook.chmod(0o777)
+    found = [str(finding.remedy) for finding in hooks.configured(installed.at()) if finding.remedy]
+    assert found == [f"chmod go-w '{hook}'; read before what is there"]
+
+
 def test_programs_and_scripts_of_any_language_are_no_trap(installed: Installation):
     for name, content in (("05-elf", Path("/bin/true").read_bytes()), ("06-sh", b"#! /usr/bin/env sh")):
         hook = installed.root / "epilog.d" / name

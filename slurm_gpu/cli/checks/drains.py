@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
+import shlex
 import shutil
 import stat
 from collections.abc import Iterator
@@ -83,15 +84,22 @@ def _drains(kind: str, path: Path) -> Iterator[Finding]:
     except OSError:
         mode = 0  # a symbolic link that leads nowhere
     if not stat.S_ISREG(mode):
-        yield fail(f"{path} is matched by {kind} and is no file: Slurm drains nodes", f"move {path} away")
+        yield fail(
+            f"{path} is matched by {kind} and is no file: Slurm drains nodes", f"move {_typed(path)} away"
+        )
     elif not mode & (stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH):
         yield fail(
             f"{path} is matched by {kind} and cannot be executed: Slurm drains nodes",
-            f"chmod +x {path}, or move it away",
+            f"chmod +x {_typed(path)}, or move it away",
         )
     elif (trouble := _unlike_a_program(path)) is not None:
         why, remedy = trouble
         yield fail(f"{path} is matched by {kind}, but {why}: Slurm drains nodes", remedy)
+
+
+def _typed(path: Path) -> str:
+    """As a shell takes it, blanks and all."""
+    return shlex.quote(str(path))
 
 
 def _unlike_a_program(path: Path) -> tuple[str, str] | None:
@@ -107,7 +115,7 @@ def _unlike_a_program(path: Path) -> tuple[str, str] | None:
         says = "is empty" if not first else "does not begin with #! and an interpreter"
         return says, f"write #!/bin/sh, or what else it is for, into its first line: {path}"
     if first.endswith(b"\r"):
-        return "its lines end as in Windows", f"sed -i 's/\\r$//' {path}"
+        return "its lines end as in Windows", f"sed -i 's/\\r$//' {_typed(path)}"
     words = os.fsdecode(first[2:]).split()
     if not words:
         return "its #! names no interpreter", f"write #!/bin/sh, or what else it is for, into {path}"
