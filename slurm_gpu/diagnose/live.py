@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_gpu.diagnose.metric import Metric
-from slurm_gpu.diagnose.robust import Matrix
+from slurm_gpu.diagnose.robust import MAD_TO_SIGMA, Matrix, median
 from slurm_gpu.diagnose.series import BAD_THROTTLES, Series, Worker
 from slurm_gpu.records import DeviceFacts, LiveDevice
 
@@ -270,13 +270,16 @@ def _strays(
         usual = np.repeat(sums / number, counts, axis=0)
     apart = told - usual
     now, _ = _mean(apart[:, -_RECENT - 1 :])
-    past, n_past = _mean(apart[:, : -_SETTLED - _RECENT])
-    with np.errstate(invalid="ignore", divide="ignore"):
-        noise = np.sqrt(_mean((apart[:, : -_SETTLED - _RECENT] - past[:, None]) ** 2)[0] / _RECENT)
-    has_past = n_past >= _SETTLED
+    settled = apart[:, : -_SETTLED - _RECENT]
+    has_past = np.isfinite(settled).sum(axis=1) >= _SETTLED
+    # By medians: at the beginning of a job one node is heard of before another, which lies far apart.
+    past = median(settled)
     moved = np.where(has_past, np.abs(now - past), np.abs(now) / _UNLIKE)
-    worth = np.where(has_past & np.isfinite(noise), np.maximum(least, _NOISES * noise), least)
-    far = moved / worth
+    far = moved / least
+    noisy = np.flatnonzero(has_past & (far >= 1))
+    if noisy.size:
+        noise = MAD_TO_SIGMA / np.sqrt(_RECENT) * median(np.abs(settled[noisy] - past[noisy, None]))
+        far[noisy] = moved[noisy] / np.maximum(least, _NOISES * noise)
     found: Matrix = np.maximum.reduceat(np.where(np.isfinite(far), far, 0.0), starts)
     return found
 
