@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Self, TypeVar
 
 from slurm_gpu.errors import DatabaseError
+from slurm_gpu.records import Live
 
 T = TypeVar("T")
 
@@ -101,6 +102,24 @@ class ClusterState:
             )
         except (AttributeError, KeyError, TypeError) as error:
             raise DatabaseError(f"slurm-gpudbd answered a cluster that cannot be read: {error!r}") from error
+
+
+def live_of_slurm(cluster: ClusterState, live: Mapping[str, Live]) -> dict[str, Live]:
+    """Live values with those jobs alone that Slurm has on the node that tells of them.
+
+    A machine without Slurm counts jobs by itself, and a number alone does not say whose job it is.
+    """
+    here = {node.node: frozenset(holder.job_id for holder in node.holders) for node in cluster.nodes}
+    return {name: _with_jobs(values, here.get(name, frozenset())) for name, values in live.items()}
+
+
+def _with_jobs(values: Live, here: frozenset[int]) -> Live:
+    strange = {
+        uuid: replace(device, jobs=tuple(job for job in device.jobs if job in here))
+        for uuid, device in values.devices.items()
+        if not here.issuperset(device.jobs)
+    }
+    return replace(values, devices={**values.devices, **strange}) if strange else values
 
 
 def _read(kind: Callable[..., T], names: tuple[str, ...], item: Mapping[str, Any]) -> T:

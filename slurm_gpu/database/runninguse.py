@@ -23,6 +23,7 @@ from slurm_gpu.database.schema import Packed, event, run, run_device
 from slurm_gpu.database.services import Services
 from slurm_gpu.database.store import RECORD_WITHOUT_TIMELINE, read_record, readable
 from slurm_gpu.records import Histogram, histogram_quantile, merge_histograms
+from slurm_gpu.slurm.hostlist import expand
 
 KEPT_S = 20.0
 """Records of a running job come each five minutes: whoever asks meanwhile is answered the same."""
@@ -93,14 +94,14 @@ class RunningPage:
 def find_running(connection: Connection, cluster: str, now_s: float, min_coverage: float) -> Found:
     """Of all runs that go on."""
     goes_on = run.c.cluster == cluster, run.c.end_s.is_(None), run.c.start_s.is_not(None)
-    columns = run.c.run_id, run.c.job_id, run.c.start_s, run.c.coverage, run.c.uid, run.c.user
+    columns = run.c.run_id, run.c.job_id, run.c.start_s, run.c.coverage, run.c.uid, run.c.user, run.c.nodes
     query = select(*columns).where(*goes_on)
     rows = connection.execute(query).mappings().all()
     measured = _measured(connection, [row["run_id"] for row in rows])
     told = Running(
         as_of_s=now_s,
         jobs=[_use(row, measured.get(row["run_id"], (None, None)), min_coverage) for row in rows],
-        xids=_xids(connection, {row["job_id"] for row in rows}, int(now_s) - XIDS_OF_S),
+        xids=_xids(connection, {row["job_id"]: row["nodes"] for row in rows}, int(now_s) - XIDS_OF_S),
     )
     return Found(told, {row["job_id"]: (row["uid"], row["user"]) for row in rows})
 
@@ -169,10 +170,18 @@ def _histogram(told: object) -> Histogram | None:
     return {int(percent): ms for percent, ms in told.items()} if isinstance(told, dict) else None
 
 
-def _xids(connection: Connection, jobs: set[int], since_s: int) -> list[RecentXid]:
+def _xids(connection: Connection, nodes_of: Mapping[int, str], since_s: int) -> list[RecentXid]:
+    """Of these jobs; a machine without Slurm counts its own by itself."""
     query = select(event).where(event.c.kind == "xid", event.c.at_s >= since_s, event.c.job_id.is_not(None))
     return [
         RecentXid(job_id=row["job_id"], device=row["device"], at_s=row["at_s"], code=row["data"].get("code"))
         for row in connection.execute(query.order_by(event.c.at_s)).mappings()
-        if row["job_id"] in jobs and row["device"] is not None
+        if row["device"] is not None and row["node"] in _expanded(nodes_of.get(row["job_id"], ""))
     ]
+
+
+def _expanded(nodes: str) -> Sequence[str]:
+    try:
+        return expand(nodes)
+    except ValueError:  # what Slurm never wrote
+        return ()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from slurm_gpu.attention.concern import Flag
-from slurm_gpu.database.clusterstate import ClusterState
+from slurm_gpu.database.clusterstate import ClusterState, live_of_slurm
 from slurm_gpu.database.results import NodeReport
 from slurm_gpu.database.running import Running
 from slurm_gpu.database.verdicts.told import Verdicts
@@ -75,7 +75,8 @@ class Observer:
         now = self._monotonic()
         try:
             with self._connect() as source:
-                cluster, live = source.cluster(), source.live()
+                cluster = source.cluster()
+                live = live_of_slurm(cluster, source.live())
                 verdicts = _perhaps(source.verdicts)
                 if self._seldom_s is None or now - self._seldom_s >= SELDOM_S:
                     reports, self._running = _perhaps(source.nodes), _perhaps(source.running)

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Generic, TypeVar
 
 from slurm_gpu.clock import Clock
+from slurm_gpu.database.clusterstate import live_of_slurm
 from slurm_gpu.database.reserve.reservation import Reservation
 from slurm_gpu.database.results import NodeReport
 from slurm_gpu.database.running import Running
@@ -134,7 +135,7 @@ class Poller:
         now = self._clock.monotonic()
         cluster = source.cluster()
         live_s = self._clock.wall()
-        live = source.live()
+        live = live_of_slurm(cluster, source.live())
         names = frozenset(live)
         if not names <= self._names:
             self._nodes.hurry()  # a node is heard of for the first time: ask what it has

@@ -24,7 +24,7 @@ from slurm_gpu.records import Live, LiveDevice
 from slurm_gpu.slurm.client import QueuedJob, SlurmSettings
 from tests.cli.conftest import CommandLine
 from tests.database.samples import queued
-from tests.monitor.clusters import cluster, job
+from tests.monitor.clusters import cluster, holds, job, node
 from tests.slurm.recorded import NOW_S, recorded_client
 
 SETTINGS = 'mode: send\ncontact: help@b.edu\nmail: {from: gpu@b.edu, to: "{user}@b.edu"}\n'
@@ -154,7 +154,7 @@ class TestDryRun:
         idle = job(20, "alice", start_s=start_s, n_gpus=2.0, name="x\r\nBcc: eve@evil.example")
         hot = job(21, "bob", start_s=start_s)
         database = here.line.database
-        database.cluster_state = cluster([], [idle, hot])
+        database.cluster_state = cluster([node("n1", holds(20, 0, 1))], [idle, hot])
         devices = {f"GPU-{number}": LiveDevice(util_pct=0.0, jobs=(20,)) for number in range(2)}
         database.lives = {"n1": Live(at_s=NOW_S, devices=devices)}
         uses = [

@@ -57,6 +57,7 @@ class Played:
                 user=self.users.get(job, "alice"),
                 uid=1000 + job,
                 start_s=int(START_S) + self.starts.get(job, 0),
+                nodes=tuple(dict.fromkeys(worker.node for worker in self.trainings[job].workers)),
             )
             for job in self.trainings
             if self._runs(job)

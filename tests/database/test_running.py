@@ -86,6 +86,14 @@ def test_errors_of_the_last_hour_come_with_the_job_that_held_the_gpu(site: Runni
     assert (xid.job_id, xid.device, xid.at_s, xid.code) == (1, "GPU-1", now_s - 3500, 79)
 
 
+def test_an_error_of_a_machine_without_slurm_is_none_of_the_job_with_the_same_number(site: Running) -> None:
+    at_s = int(site.clock.now) - 60
+    ship(site, events=[event(1, at_s=at_s, device="GPU-1", job_id=1, data={"code": 79})])
+    account(site, running(nodes="n[1-4]"))
+    with DatabaseClient(site.config) as client:
+        assert client.running().xids == ()
+
+
 def test_what_was_found_is_told_for_a_while(site: Running) -> None:
     account(site, running())
     assert [use.util_p25 for use in uses(site)] == [None]

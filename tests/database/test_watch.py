@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from slurm_gpu.diagnose.metric import Metric
+from slurm_gpu.records import Live, LiveDevice
 from tests.database.played import Played, Watching
 from tests.diagnose.training import START_S, Training
 
@@ -80,6 +81,14 @@ def test_a_hang_that_workers_wait_in_is_told_within_35_s_with_who_does_not_take_
     watching = Watching(Played({1 + phase: hanging()}))
     told = watching.until(AT_S + 35)[1 + phase]
     assert (told.cause, told.devices) == ("hang", ((f"j{1 + phase}n1", "GPU-003"),))
+
+
+def test_a_machine_without_slurm_whose_job_has_the_same_number_is_no_culprit():
+    played = Played({1: hanging()})
+    of_slurm, idle = played.live, LiveDevice(util_pct=0.0, power_w=60.0, sm_active_frac=0.0, jobs=(1,))
+    played.live = lambda: {**of_slurm(), "ws1": Live(at_s=played.now_s, devices={"GPU-900": idle})}
+    told = Watching(played).until(AT_S + 35)
+    assert (told[1].cause, told[1].devices) == ("hang", (("j1n1", "GPU-003"),))
 
 
 def test_a_job_that_goes_on_has_not_hung_any_more():

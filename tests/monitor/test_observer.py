@@ -103,6 +103,16 @@ def test_a_job_that_leaves_its_gpu_idle_is_flagged_within_five_minutes_and_nothi
     assert [flag.concern for flag in site.observer.last.flags or ()] == [Concern.HELD_IDLE]
 
 
+def test_a_gpu_of_a_machine_without_slurm_is_none_of_the_job_with_the_same_number(site: _Site) -> None:
+    site.util_pct = 90.0
+    idle = LiveDevice(util_pct=0.0, jobs=(7,))  # counted there
+    of_slurm = site.live
+    site.live = lambda: {**of_slurm(), "ws1": Live(at_s=NOW_S + site.passed_s, devices={"GPU-2": idle})}  # type: ignore[method-assign]
+    site.look_for(600)
+    assert site.observer.last is not None
+    assert site.observer.last.flags == []
+
+
 def test_devices_are_asked_for_once_a_minute(site: _Site) -> None:
     site.look_for(100)
     assert site.asked_for_devices == 2

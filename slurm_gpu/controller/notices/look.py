@@ -9,7 +9,7 @@ from typing import Protocol
 from slurm_gpu.attention.concern import Concern, Flag, Rules
 from slurm_gpu.attention.watch import RunningJob, Watch
 from slurm_gpu.config import SiteConfig
-from slurm_gpu.database.clusterstate import ClusterJob, ClusterState
+from slurm_gpu.database.clusterstate import ClusterJob, ClusterState, live_of_slurm
 from slurm_gpu.database.results import NodeReport
 from slurm_gpu.database.running import Running, RunningUse
 from slurm_gpu.database.verdicts.concerns import unhealthy
@@ -76,7 +76,8 @@ class Source(Protocol):
 def look_at(source: Source, wall: Callable[[], float]) -> Look:
     """Ask once; raises SlurmGpuError."""
     at_s = wall()
-    cluster, live, running = source.cluster(), source.live(), source.running()
+    cluster = source.cluster()
+    live, running = live_of_slurm(cluster, source.live()), source.running()
     try:
         verdicts = source.verdicts()
     except NotFoundError:  # the rest is told all the same

@@ -89,7 +89,7 @@ class JobWatch:
         self._table.look(
             now_s,
             {job_id: float(item.start_s) for job_id, item in self._jobs.items()},
-            self._told(self._looks.live()),
+            self._told(self._looks.live(), queue),
         )
         watched, screened = self._table.jobs(), screen(self._table)
         self._stands = {job for job, is_so in zip(screened.jobs, screened.stands, strict=True) if is_so}
@@ -133,8 +133,14 @@ class JobWatch:
                 else:
                     self._jobs[job_id] = _Watched(job, job.start_s, Course())
 
-    def _told(self, live: Mapping[str, Live]) -> Iterator[tuple[Holder, float, tuple[float, ...]]]:
-        """Of GPUs that one job holds for itself; a job that shares some is not watched at all."""
+    def _told(
+        self, live: Mapping[str, Live], queue: Mapping[int, QueuedJob]
+    ) -> Iterator[tuple[Holder, float, tuple[float, ...]]]:
+        """Of GPUs that one job holds for itself; a job that shares some is not watched at all.
+
+        A machine without Slurm counts jobs by itself: of Slurm's is what their own nodes tell.
+        """
+        there = {(node, job_id) for job_id in self._jobs for node in queue[job_id].nodes}
         shares = {
             job_id
             for node in live.values()
@@ -147,7 +153,7 @@ class JobWatch:
             if seen_s.get(name) == node.at_s:
                 continue
             for uuid, device in node.devices.items():
-                if len(device.jobs) != 1 or device.jobs[0] in shares:
+                if len(device.jobs) != 1 or device.jobs[0] in shares or (name, device.jobs[0]) not in there:
                     continue
                 facts = self._looks.facts(name, uuid)
                 worker = Worker(node=name, device=uuid, index=None if facts is None else facts.index)

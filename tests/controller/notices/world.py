@@ -102,7 +102,7 @@ class World:
 
     def cluster(self) -> ClusterState:
         return clusters.cluster(
-            [],
+            [clusters.node("n1", *(clusters.holds(job_id) for job_id in self.jobs))],
             [
                 clusters.job(
                     one.job_id, one.user, id=one.id or str(one.job_id), start_s=one.start_s, name=one.name,
