@@ -11,13 +11,15 @@ from numpy.typing import NDArray
 from slurm_gpu.diagnose.metric import HOST_METRICS, Metric
 from slurm_gpu.diagnose.peers import Groups, infer_groups
 from slurm_gpu.diagnose.phases import Phases, in_passing, phases, surely_active, without_offsets
-from slurm_gpu.diagnose.robust import Matrix, median
+from slurm_gpu.diagnose.robust import Matrix, median, quantile
 from slurm_gpu.diagnose.series import Series, Worker
 from slurm_gpu.diagnose.signals import LEAST_BLOCKS, Deviation, Signal, all_deviations, blocks
 from slurm_gpu.diagnose.verdict import Cause, Evidence, Verdict
 
 _PASSING_S = 45.0
 """What lasts no longer is no slowness."""
+_NOTHING = 0.02
+"""Utilisation of who runs nothing: setting a context up, and what else looks at GPUs, is some."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +61,8 @@ class Case:
     judged: NDArray[np.bool_]
     missing: tuple[Worker, ...]
     shared: tuple[Worker, ...]
+    unused: tuple[Worker, ...]
+    """Never had anything to run, while others had."""
     coverage: float
 
     @property
@@ -76,6 +80,11 @@ class Case:
         """In how many of them the job computed."""
         told = [np.isfinite(rows).any(axis=0) for rows in self.signals.values()]
         return int(np.logical_or.reduce(told).sum()) if told else 0
+
+    def nothing_to_run(self) -> bool:
+        """Whether that was told of all, for all of the time."""
+        util = self.series.get(Metric.UTIL)
+        return util is not None and bool(_idle(util)[self.judged].all())
 
     def time_of(self, block: int) -> float:
         """Wall clock at which a block begins."""
@@ -195,6 +204,8 @@ def build_case(series: Series, groups: Groups | None, rules: Rules, running: boo
     gone = coverage < rules.missing_below
     shared = np.array([worker.shared for worker in series.workers], dtype=bool)
     judged = ~gone & ~shared
+    unused = judged & _unused(series, judged)
+    judged = judged & ~unused
     kept = {
         metric: matrix if metric in HOST_METRICS else np.where(judged[:, None], matrix, np.nan)
         for metric, matrix in series.values.items()
@@ -222,8 +233,22 @@ def build_case(series: Series, groups: Groups | None, rules: Rules, running: boo
         judged=judged,
         missing=tuple(worker for worker, is_gone in zip(series.workers, gone, strict=True) if is_gone),
         shared=tuple(worker for worker in series.workers if worker.shared),
+        unused=tuple(worker for worker, is_so in zip(series.workers, unused, strict=True) if is_so),
         coverage=float(coverage[judged].mean()) if judged.any() else 0.0,
     )
+
+
+def _unused(series: Series, judged: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Who has had nothing to run, where others have: the job does not use all that it holds."""
+    util = series.get(Metric.UTIL)
+    if util is None or _idle(util)[judged].all():
+        return np.zeros(len(series.workers), dtype=bool)
+    return _idle(util)
+
+
+def _idle(util: Matrix) -> NDArray[np.bool_]:
+    with np.errstate(invalid="ignore"):
+        return np.asarray(quantile(util, 0.98) <= _NOTHING)
 
 
 def only_utilisation(case: Case) -> bool:

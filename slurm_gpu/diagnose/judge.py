@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from slurm_gpu.diagnose.case import Case, Rules, build_case, only_utilisation
 from slurm_gpu.diagnose.hardware import contradicts, failing, slow
+from slurm_gpu.diagnose.instep import out_of_step
 from slurm_gpu.diagnose.peers import Groups
 from slurm_gpu.diagnose.series import Series, Worker
 from slurm_gpu.diagnose.signals import LEAST_BLOCKS
@@ -66,6 +67,12 @@ def _by_counters(case: Case) -> Verdict:
         return _limits(case, found)
     if (why := _too_little(case)) is not None:
         return case.verdict(Cause.UNKNOWN, 0.0, why_not=(why,))
+    if (why := out_of_step(case)) is not None:
+        # What the hardware says of itself needs no peers.
+        found = slow(case)
+        if found is not None and found.kind == "throttled":
+            return _limits(case, found.limited(why))
+        return case.verdict(Cause.UNKNOWN, 0.0, why_not=(why,))
     if (found := hanging(case)) is not None:
         return _limits(case, found)
     if case.active_blocks < LEAST_BLOCKS:
@@ -89,6 +96,8 @@ def _by_counters(case: Case) -> Verdict:
 def _too_little(case: Case) -> str | None:
     if not case.judged.any():
         return "its GPUs are shared with other jobs" if case.shared else "nothing was told of its GPUs"
+    if case.nothing_to_run():
+        return "none of its GPUs has had anything to run: it has not begun to compute, or uses none of them"
     if case.phases.metric is None:
         return "neither power nor any activity of its GPUs was told"
     if case.coverage < case.rules.min_coverage:
@@ -105,6 +114,8 @@ def _limits(case: Case, verdict: Verdict) -> Verdict:
         unseen.append(f"{_names(case.shared)}: shared with other jobs, and not judged")
     if case.missing:
         unseen.append(f"{_names(case.missing)}: told nothing")
+    if case.unused:
+        unseen.append(f"{_names(case.unused)}: have had nothing to run all the time, and take no part")
     if unseen and not verdict.culprits and verdict.cause not in (Cause.IMBALANCE, Cause.HANG):
         # Whoever is not seen may be the one.
         seen = f"what was seen alone says: {verdict.cause.value}"

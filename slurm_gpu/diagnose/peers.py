@@ -14,6 +14,8 @@ from slurm_gpu.diagnose.series import Series
 
 MIN_PEERS = 2
 """A group of fewer has nothing to compare."""
+MODELS = "models of the GPUs"
+"""Source of groups that are not alike in what they are: how much each is used says nothing between them."""
 _FACTOR_OF_SIZES = 1.5
 """Stages have equally many workers; strays that a fault moved leave them nearly so."""
 _GAP_IN_SIGMAS = 6.0

@@ -18,6 +18,10 @@ _TRAFFIC = (Metric.NETWORK, Metric.INFINIBAND, Metric.PCIE)
 SURE = 0.9
 """Told of a hang that nothing else looks like; who is less sure may wait whether it goes on."""
 _WORKS, _RESTS = 0.4, 0.5
+_TENSOR_WORKS = 0.15
+"""Who spins uses no tensor core; an evaluation uses them less than the training does."""
+_POWER_WORKS, _POWER_APART = 0.8, 0.15
+"""Who waits takes less than that of what it takes while it computes."""
 _WHOLE = 0.9
 """Of the usual activity: a reading in which it did not stop."""
 _TAIL_S = 12.0
@@ -42,7 +46,8 @@ def hanging(case: Case) -> Verdict | None:
     with np.errstate(invalid="ignore"):
         spinning, idle = now >= _SPINS, now <= _IDLE
         goes_on = ((now > _IDLE) & (before <= _IDLE)).any()
-    if loud or goes_on or _somebody_works(case, tail):
+        at_work = ((now > _IDLE) & (now < _SPINS)).any()
+    if loud or goes_on or at_work or _somebody_works(case, tail):
         return None  # utilisation is read each second: whoever was waited for is back
     waits = spinning.sum() >= 0.5 * max(case.judged.sum(), 1)
     # Whoever writes for all is the first, and the others wait for it as they would in a hang.
@@ -101,10 +106,16 @@ def _end(rows: Matrix, tail: int) -> Matrix:
 
 def _somebody_works(case: Case, tail: int) -> bool:
     """Whether a worker computes while the others wait, as one does that evaluates for all."""
-    if case.phases.metric not in (Metric.TENSOR, Metric.SM_ACTIVE):
-        return False
+    least = {Metric.TENSOR: _TENSOR_WORKS, Metric.SM_ACTIVE: _WORKS}.get(case.phases.metric or Metric.UTIL)
     levels = median(case.phases.of[:, tail:])
-    return bool((levels[np.isfinite(levels)] >= _WORKS).any())
+    if least is not None and (levels[np.isfinite(levels)] >= least).any():
+        return True
+    power = case.series.get(Metric.POWER)
+    if power is None or not case.phases.active.any():
+        return False
+    share = median(_end(power, tail)) / median(power[:, case.phases.active])
+    with np.errstate(invalid="ignore"):
+        return bool((share >= max(_POWER_WORKS, middle(share) + _POWER_APART)).any())
 
 
 def _hosts_rest(case: Case, tail: int) -> bool:

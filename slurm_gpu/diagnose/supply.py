@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from slurm_gpu.diagnose.case import Case
 from slurm_gpu.diagnose.changes import noise, segments
 from slurm_gpu.diagnose.hardware import LEAST_CLOCK
+from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.robust import Matrix, median, middle, quantile, sigma, smooth
 from slurm_gpu.diagnose.signals import BLOCK_S, LEAST_BLOCKS, Signal
 from slurm_gpu.diagnose.verdict import SUSPECT_BELOW, Cause, Evidence, Verdict
@@ -25,6 +26,8 @@ _UNUSED, _USED_INSTEAD = 0.1, 0.5
 _LEAST_UTIL, _UTIL_Z = 0.05, 5.0
 _UTIL_OF_ALL = 0.85
 _UTIL_IRREGULAR, _IRREGULAR = 0.97, 0.015
+_OTHER_WORK, _OTHER_MEMORY = -0.7, 0.1
+"""Work is a logarithm: less than half as much."""
 _LACKS_AT_TIMES = 0.04
 _NEARLY_ALWAYS, _LEAST_TURNS = 0.6, 3
 _MANY = 0.25
@@ -105,7 +108,7 @@ def _by_sockets(case: Case) -> Verdict | None:
 
 def starved_some(case: Case) -> Verdict | None:
     """Some GPUs have nothing to run part of the time, while those that wait for them spin."""
-    rows = case.down(Signal.UTIL, _LEAST_UTIL, _UTIL_Z)
+    rows = case.down(Signal.UTIL, _LEAST_UTIL, _UTIL_Z) & ~_of_another_role(case)
     if not rows.any() or rows.sum() > 0.5 * case.judged.sum():
         return None
     since_s, until_s = case.span(Signal.UTIL, rows)
@@ -140,6 +143,19 @@ def starved_some(case: Case) -> Verdict | None:
         why = "their clocks are lower as well, as those of idle GPUs may be"
         verdict = verdict.limited(why, most=SUSPECT_BELOW)
     return verdict
+
+
+def _of_another_role(case: Case) -> NDArray[np.bool_]:
+    """Who does far less than its peers, and holds less: whoever waits for data does as much in each step."""
+    memory = case.series.get(Metric.MEM_USED)
+    less = np.zeros(case.n, dtype=bool)
+    with np.errstate(invalid="ignore"):
+        if memory is not None:
+            held = median(memory)
+            for members in case.groups.members():
+                usual = middle(held[members])
+                less[members] = (held[members] < usual - _OTHER_MEMORY) & (held[members] < 0.67 * usual)
+        return np.asarray(less | (case.level(Signal.WORK) <= _OTHER_WORK))
 
 
 def _in_turn(case: Case) -> NDArray[np.bool_]:

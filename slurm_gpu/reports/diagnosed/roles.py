@@ -54,13 +54,14 @@ def roles_section(look: Look, sight: Sight) -> Element:
 def _everyone(look: Look, sight: Sight, usual: dict[Metric, Matrix]) -> Element:
     names = look.case.groups.names
     coverage = look.case.series.coverage()[sight.places]
-    judged = look.case.judged[sight.places]
+    judged, unused = look.case.judged[sight.places], frozenset(look.case.unused)
     body = element("tbody", None)
     for row, worker in enumerate(sight.workers):
         line = element("tr", {"class": "accused"} if sight.culprit[row] else {})
         append(line, element("th", {"scope": "row"}, worker.name), element("td", None, names[sight.of[row]]))
         append(line, *(_number(shown(metric, float(usual[metric][row]))) for metric in sight.values))
-        note = "shared" if worker.shared else "" if judged[row] else "told nothing"
+        note = "" if judged[row] else "shared" if worker.shared else "told nothing"
+        note = "runs nothing" if worker in unused else note
         append(line, _number(f"{coverage[row]:.0%}"), element("td", None, note))
         append(body, line)
     heads = ("GPU", "group", *(TITLES[metric] for metric in sight.values), "told", "")

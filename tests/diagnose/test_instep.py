@@ -1,0 +1,165 @@
+"""GPUs that do not train together have no peers: nobody is accused of what the others do differently."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from slurm_gpu.diagnose.judge import diagnose
+from slurm_gpu.diagnose.metric import Metric
+from slurm_gpu.diagnose.series import Series
+from slurm_gpu.diagnose.verdict import Cause
+from tests.diagnose.faults import SEEDS, a_slow_clock, as_series, culprits
+from tests.diagnose.training import Training
+
+OLDER = (Metric.UTIL, Metric.MEM_USED, Metric.POWER, Metric.SM_CLOCK, Metric.THROTTLE, Metric.PCIE)
+HOPPER = (*OLDER, Metric.SM_ACTIVE, Metric.TENSOR, Metric.NVLINK)
+BUSY = (Metric.UTIL, Metric.SM_ACTIVE, Metric.TENSOR)
+
+
+def beside_each_other(told, seed=1, n=8, *, alike=True) -> tuple[Training, dict[Metric, np.ndarray]]:
+    """As many programs as GPUs: each evaluates and saves when it likes, and sends nobody anything."""
+    training = Training(n=n, seed=seed, told=told)
+    values = training.values()
+    random = training.random
+    for row in range(n):
+        level = 1.0 if alike else random.uniform(0.5, 1.0)
+        pauses = np.arange(600) % random.integers(150, 300) < random.integers(45, 60)
+        for metric in (*BUSY, Metric.POWER):
+            if metric in values:
+                values[metric][row] *= level
+                values[metric][row, np.roll(pauses, random.integers(300))] = (
+                    0.13 if metric is Metric.POWER else 0.0
+                )
+    for metric in (Metric.NVLINK, Metric.PCIE):
+        if metric in values:
+            values[metric][:] = 0.0 if metric is Metric.NVLINK else 0.004
+    return training, values
+
+
+def quiet_since(values, rows, first):
+    """These GPUs have nothing to do from then on."""
+    for metric, matrix in values.items():
+        if metric not in (Metric.MEM_USED, Metric.SM_CLOCK):
+            matrix[rows, first:] = 0.13 if metric is Metric.POWER else 0.0
+
+
+def judged(training, values, **more):
+    return diagnose(as_series(training, values), **more)
+
+
+@pytest.mark.parametrize("alike", [True, False])
+@pytest.mark.parametrize("told", [OLDER, HOPPER], ids=["older", "hopper"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_programs_beside_each_other_have_no_peers(seed, told, alike):
+    verdict = judged(*beside_each_other(told, seed, alike=alike))
+    assert verdict.cause is Cause.UNKNOWN
+    assert verdict.why_not[0].startswith("its GPUs ")
+
+
+@pytest.mark.parametrize("told", [OLDER, HOPPER], ids=["older", "hopper"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_those_that_end_one_after_the_other_hang_not(seed, told):
+    training, values = beside_each_other(told, seed)
+    for row in range(8):
+        quiet_since(values, row, 250 + 25 * row)
+    assert judged(training, values).cause is Cause.UNKNOWN
+
+
+def test_gpus_that_send_each_other_nothing_are_compared_with_nobody():
+    training = Training(told=HOPPER)
+    training.fetch[3:6] = 0.3
+    values = training.values()
+    values[Metric.NVLINK][:] = 0.0
+    values[Metric.PCIE][:] = 0.004
+    verdict = judged(training, values)
+    assert verdict.cause is Cause.UNKNOWN
+    assert "send each other nothing" in verdict.why_not[0]
+
+
+def test_heat_is_told_of_them_all_the_same():
+    training, values = beside_each_other(HOPPER)
+    values[Metric.SM_CLOCK][5, 200:] *= 0.7
+    values[Metric.THROTTLE][5, 200:] = 0.9
+    verdict = judged(training, values)
+    assert (verdict.cause, verdict.kind, culprits(verdict)) == (Cause.SLOW, "throttled", [5])
+
+
+@pytest.mark.parametrize("told", [OLDER, HOPPER], ids=["older", "hopper"])
+def test_workers_that_leave_an_elastic_training_are_not_accused(told):
+    training = Training(told=told)
+    values = training.values()
+    quiet_since(values, slice(8, None), 300)
+    verdict = judged(training, values)
+    assert (verdict.cause, verdict.culprits) == (Cause.UNKNOWN, ())
+    assert "n2" in verdict.why_not[0]
+
+
+@pytest.mark.parametrize("told", [OLDER, HOPPER], ids=["older", "hopper"])
+class TestUnused:
+    def test_gpus_that_were_never_used_are_not_accused(self, told):
+        training = Training(told=told)
+        values = training.values()
+        quiet_since(values, [3, 9], 0)
+        verdict = judged(training, values)
+        assert (verdict.cause, verdict.culprits) == (Cause.UNKNOWN, ())
+        assert verdict.why_not[0].startswith("2 GPUs on n1, n2: have had nothing to run")
+
+    def test_nor_do_they_hide_who_is_slow(self, told):
+        training = a_slow_clock(told=told)
+        values = training.values()
+        quiet_since(values, [3, 9], 0)
+        assert culprits(judged(training, values)) == [5]
+
+    def test_a_job_that_has_done_nothing_starves_not(self, told):
+        training = Training(told=told)
+        values = training.values()
+        quiet_since(values, slice(None), 0)
+        verdict = judged(training, values)
+        assert verdict.cause is Cause.UNKNOWN
+        assert "has had anything to run" in verdict.why_not[0]
+
+
+@pytest.mark.parametrize("told", [OLDER, HOPPER], ids=["older", "hopper"])
+def test_whoever_has_another_role_is_not_starved(told):
+    """As one that gathers parameters: it holds and does less than those that train."""
+    training = Training(told=told)
+    training.memory[0], training.work[0] = 0.2, 0.05
+    values = training.values()
+    values[Metric.UTIL][0] *= 0.2
+    assert judged(training, values).culprits == ()
+
+
+class TestEvaluation:
+    """The first worker evaluates for all, and the others wait for it, spinning."""
+
+    def series(self, told, util=0.85) -> Series:
+        training = Training(told=told)
+        values = training.values()
+        part = slice(400, None)
+        for metric, level in ((Metric.NVLINK, 0.0), (Metric.PCIE, 0.0), (Metric.TENSOR, 0.0)):
+            if metric in values:
+                values[metric][:, part] = level
+        values[Metric.UTIL][:, part] = 1.0
+        values[Metric.POWER][:, part] = 0.35
+        values[Metric.UTIL][0, part], values[Metric.POWER][0, part] = util, 0.72
+        if Metric.TENSOR in values:
+            values[Metric.SM_ACTIVE][:, part], values[Metric.SM_ACTIVE][0, part] = 0.12, 0.3
+            values[Metric.TENSOR][0, part] = 0.2
+        return as_series(training, values)
+
+    @pytest.mark.parametrize("util", [0.6, 1.0])
+    @pytest.mark.parametrize("told", [OLDER, HOPPER], ids=["older", "hopper"])
+    def test_it_is_no_hang_and_it_is_not_starved(self, told, util):
+        verdict = diagnose(self.series(told, util))
+        assert (verdict.cause, verdict.culprits) == (Cause.HEALTHY, ())
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_power_that_differs_for_ever_is_no_more_than_a_suspicion(seed):
+    training = Training(n=16, seed=seed, told=OLDER)
+    values = training.values()
+    values[Metric.POWER][6] *= 1.09
+    verdict = judged(training, values)
+    assert verdict.culprits == ()
+    assert verdict.cause is Cause.HEALTHY or verdict.suspect
