@@ -37,7 +37,7 @@ from slurm_gpu.diagnose.live import BYTES_OF_A_GPU
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.peers import Groups
 from slurm_gpu.diagnose.series import Series
-from slurm_gpu.diagnose.verdict import Cause
+from slurm_gpu.diagnose.verdict import Cause, Verdict
 from slurm_gpu.records import DeviceFacts, Live, LiveDevice
 from slurm_gpu.slurm.client import QueuedJob
 
@@ -115,6 +115,10 @@ class Played:
     def index_of(self, node: str, uuid: str) -> int | None:
         """Nobody asks."""
         return None
+
+    def in_its_place(self, job: QueuedJob, verdict: Verdict) -> Verdict:
+        """All of them train."""
+        return verdict
 
     def ask(self, job: QueuedJob) -> None:
         """For its windows."""

@@ -263,6 +263,50 @@ def test_stages_are_those_that_the_program_was_started_with(slurm_gpu: CommandLi
     assert json.loads(slurm_gpu.out)["verdict"]["groups_by"] == "all do alike"
 
 
+def two_models(slurm_gpu: CommandLine):
+    """The second node's GPUs are faster: they wait for the first one's, and their clocks are others."""
+    training = Training(n_bins=200, width_s=16.0)
+    training.clock[8:] = 0.8
+    a_job(slurm_gpu, training)
+    (run,) = slurm_gpu.database.runs
+    names = {w.device: "NVIDIA A100" if w.node == "n1" else "NVIDIA H100" for w in training.workers}
+    facts = {uuid: replace(item, name=names[uuid]) for uuid, item in (run.device_facts or {}).items()}
+    slurm_gpu.database.runs = [replace(run, device_facts=facts)]
+
+
+def test_gpus_of_two_models_are_compared_each_with_their_own(slurm_gpu: CommandLine):
+    two_models(slurm_gpu)
+    assert slurm_gpu("diagnose", "17") == 0
+    assert "who " not in slurm_gpu.out
+    assert "compared  within NVIDIA A100: 8, NVIDIA H100: 8 GPUs; models of the GPUs" in slurm_gpu.out
+
+
+def test_stages_of_gpus_of_two_models_are_parted_by_these(slurm_gpu: CommandLine):
+    two_models(slurm_gpu)
+    (run,) = slurm_gpu.database.runs
+    host = make_host(app="Megatron-LM", app_params={"pipeline_parallel": 4, "tensor_parallel": 1})
+    slurm_gpu.database.runs = [replace(run, hosts=(host,), app="Megatron-LM")]
+    slurm_gpu("diagnose", "17", "--json")
+    groups = json.loads(slurm_gpu.out)["verdict"]["groups"]
+    assert [(name, len(members)) for name, members in groups.items()] == [
+        ("stage 0, NVIDIA A100", 4),
+        ("stage 1, NVIDIA A100", 4),
+        ("stage 2, NVIDIA H100", 4),
+        ("stage 3, NVIDIA H100", 4),
+    ]
+
+
+def test_a_job_that_is_suspended_does_not_hang(slurm_gpu: CommandLine):
+    training = Training(n_bins=200, width_s=16.0)
+    training.runs[150:] = False
+    a_job(slurm_gpu, training)
+    (run,) = slurm_gpu.database.runs
+    for state, code in (("RUNNING", 1), ("SUSPENDED", 0)):
+        slurm_gpu.database.runs = [replace(run, state=state, end_s=None)]
+        assert slurm_gpu("diagnose", "17") == code
+    assert "but       it is suspended" in slurm_gpu.out
+
+
 def test_a_message_that_quotes_a_file_controls_no_terminal(slurm_gpu: CommandLine, tmp_path: Path):
     a_job(slurm_gpu, a_slow_gpu())
     for number, head in enumerate(("rank,step", "\x1b[2Jrank,step")):

@@ -8,6 +8,7 @@ import numpy as np
 
 from slurm_gpu.attention.suspects import Statement
 from slurm_gpu.database.verdicts.accused import Accused
+from slurm_gpu.database.verdicts.purpose import in_its_place
 from slurm_gpu.database.verdicts.store import ACCUSES, HEALTHY, Told
 from slurm_gpu.database.verdicts.watch import LOOK_S, JobWatch
 from slurm_gpu.diagnose.case import Rules
@@ -46,6 +47,7 @@ class Played:
         self.asked: dict[int, float] = {}
         self.n_asked = 0
         self.told: list[Told] = []
+        self.apps: dict[int, str] = {}
 
     def wall(self):
         return self.now_s
@@ -109,6 +111,9 @@ class Played:
 
     def index_of(self, node, uuid):
         return int(uuid[-3:])
+
+    def in_its_place(self, job, verdict):
+        return in_its_place(verdict, self.apps.get(job.job_id), None, job.state)
 
     def ask(self, job):
         self.asked.setdefault(job.job_id, self.now_s)

@@ -9,7 +9,7 @@ import numpy as np
 
 from slurm_gpu.database.results import DeviceTimeline, NodeWindow, Run
 from slurm_gpu.diagnose.metric import Metric
-from slurm_gpu.diagnose.peers import Groups, Layout, groups_given
+from slurm_gpu.diagnose.peers import MODELS, Groups, Layout, groups_given
 from slurm_gpu.diagnose.series import (
     BAD_THROTTLES,
     Course,
@@ -41,14 +41,19 @@ def workers_of(run: Run) -> dict[tuple[str, str], Worker]:
     return workers
 
 
-def groups_of(run: Run, given: str | None, n_workers: int) -> Groups | None:
+def groups_of(run: Run, given: str | None, workers: Sequence[Worker]) -> Groups | None:
     """Who does the same: by `--groups`, else by what the nodes kept of the program's arguments.
 
-    None where neither says; ValueError where `given` is none of this job. Ranks are taken to be counted by
-    node and index, as launchers do.
+    Then GPUs of one model alone are compared with each other: one waits for the other, and shares of what
+    each can do tell of the models. None where nothing tells; ValueError where `given` is none of this job.
+    Ranks are taken to be counted by node and index, as launchers do.
     """
     if given is not None:
-        return groups_given(given, n_workers)
+        return groups_given(given, len(workers))
+    return _of_one_model(run, workers, _of_arguments(run, len(workers)))
+
+
+def _of_arguments(run: Run, n_workers: int) -> Groups | None:
     told = {
         (str(kept.get("pipeline_parallel", "1")), str(kept.get("tensor_parallel", "1")))
         for host in run.hosts or ()
@@ -61,6 +66,22 @@ def groups_of(run: Run, given: str | None, n_workers: int) -> Groups | None:
         return Layout(pipeline=pipeline, tensor=tensor).groups(n_workers, f"arguments of {run.app}")
     except ValueError:
         return None  # of another launch within the job: it does not fit these GPUs
+
+
+def _of_one_model(run: Run, workers: Sequence[Worker], groups: Groups | None) -> Groups | None:
+    facts = run.device_facts or {}
+    models = [None if (known := facts.get(worker.device)) is None else known.name for worker in workers]
+    if len(set(models)) < 2:
+        return groups
+    of = [0] * len(workers) if groups is None else groups.of.tolist()
+    names = ["" if model is None else model for model in models]
+    kinds = sorted(set(zip(of, names, strict=True)))
+    stages = ("",) if groups is None else tuple(f"{name}, " for name in groups.names)
+    return Groups(
+        of=np.array([kinds.index(kind) for kind in zip(of, names, strict=True)], dtype=np.intp),
+        names=tuple(f"{stages[group]}{model or 'GPUs of a model not told'}" for group, model in kinds),
+        source=MODELS if groups is None else f"{MODELS}, {groups.source}",
+    )
 
 
 def series_of_timelines(run: Run, timelines: Sequence[DeviceTimeline]) -> Series:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from sqlalchemy import Connection
+
 from slurm_gpu.attention.suspects import Statement
 from slurm_gpu.clock import Clock
 from slurm_gpu.database.detail import node_reports
@@ -13,16 +15,20 @@ from slurm_gpu.database.engine import Database
 from slurm_gpu.database.identity import Caller
 from slurm_gpu.database.memory import Memory
 from slurm_gpu.database.queries import find_job, find_windows
+from slurm_gpu.database.results import Run
 from slurm_gpu.database.slurmview import SlurmView
 from slurm_gpu.database.verdicts.jobseries import groups_of, series_of_windows
+from slurm_gpu.database.verdicts.purpose import in_its_place
 from slurm_gpu.database.verdicts.store import Told, close_left, statements, store_verdict
 from slurm_gpu.diagnose.peers import Groups
 from slurm_gpu.diagnose.series import Series
+from slurm_gpu.diagnose.verdict import Verdict
 from slurm_gpu.records import DeviceFacts, Live
 from slurm_gpu.slurm.client import QueuedJob
 
 FACTS_EACH_S = 600.0
 _FACTS_AGAIN_S = 60.0
+_APP_AGAIN_S = 60.0
 _OURSELVES = Caller(0, None, sees_all=True, writes=False)
 
 
@@ -42,6 +48,7 @@ class Looks:
         self._memory, self._clock, self._ask = memory, clock, ask
         self._facts: Mapping[tuple[str, str], DeviceFacts] = {}
         self._facts_s = -math.inf
+        self._apps: dict[tuple[int, int | None], tuple[float, Run | None]] = {}
 
     def wall(self) -> float:
         """The time."""
@@ -91,12 +98,26 @@ class Looks:
             missing = [node for node, job_id in found.missing if job_id == job.job_id]
             if not windows or (missing and not take_part):
                 return None
-            runs = find_job(connection, self._cluster, job.label, _OURSELVES, now_s).runs
-        run = next((run for run in runs if run.job_id == job.job_id and run.end_s is None), None)
+            run = self._run(connection, job, now_s)
         if run is None or not run.devices:
             return None
         series = series_of_windows(run, windows)
-        return series, groups_of(run, None, len(series.workers))
+        return series, groups_of(run, None, series.workers)
+
+    def in_its_place(self, job: QueuedJob, verdict: Verdict) -> Verdict:
+        """What that means of a program such as it runs; what it runs is read again after a while."""
+        now_s, key = self._clock.wall(), (job.job_id, job.start_s)
+        read_s, run = self._apps.get(key, (-math.inf, None))
+        if not 0 <= now_s - read_s < _APP_AGAIN_S:
+            with self._database.reading() as connection:
+                run = self._run(connection, job, now_s)
+            self._apps = {one: told for one, told in self._apps.items() if now_s - told[0] < _APP_AGAIN_S}
+            self._apps[key] = now_s, run
+        return verdict if run is None else in_its_place(verdict, run.app, run.app_field, job.state)
+
+    def _run(self, connection: Connection, job: QueuedJob, now_s: float) -> Run | None:
+        runs = find_job(connection, self._cluster, job.label, _OURSELVES, now_s).runs
+        return next((run for run in runs if run.job_id == job.job_id and run.end_s is None), None)
 
     def store(self, told: Told) -> None:
         """Write a verdict down."""

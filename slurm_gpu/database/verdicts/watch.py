@@ -210,6 +210,8 @@ class JobWatch:
         self._turns.judged(job_id, now_s, found=course.told is not None, settled=not course.unsure)
 
     def _hear(self, item: _Watched, verdict: Verdict, now_s: float) -> None:
+        if verdict.cause not in _NOTHING:
+            verdict = self._looks.in_its_place(item.job, verdict)
         if verdict.cause is Cause.UNKNOWN:
             return  # it contradicts nothing
         hangs = self._hangs(item.job.job_id) and item.job.job_id in self._stands

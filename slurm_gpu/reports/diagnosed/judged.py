@@ -8,6 +8,7 @@ from typing import Protocol
 
 from slurm_gpu.database.results import NodeWindow, Run, RunTimeline
 from slurm_gpu.database.verdicts.jobseries import groups_of, series_of_timelines, series_of_windows
+from slurm_gpu.database.verdicts.purpose import in_its_place
 from slurm_gpu.diagnose.case import Rules
 from slurm_gpu.diagnose.judge import diagnose
 from slurm_gpu.diagnose.peers import Groups
@@ -65,9 +66,10 @@ def judged(
     for by, series in looks:
         told = series if timings is None else timings.ranked(series)
         given = None if timings is None or groups is not None else timings.groups(told)
-        given = given or groups_of(run, groups, len(told.workers))
+        given = given or groups_of(run, groups, told.workers)
         steps = None if timings is None else timings.steps
         verdict = diagnose(told, groups=given, steps=steps, rules=rules, running=run.end_s is None)
+        verdict = in_its_place(verdict, run.app, run.app_field, run.state)
         verdicts.append(Judged(by, told, given, verdict))
     found = [item for item in verdicts if item.verdict.cause not in NOTHING]
     known = [item for item in verdicts if item.verdict.cause is not Cause.UNKNOWN]

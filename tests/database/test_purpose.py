@@ -1,0 +1,65 @@
+"""Runs that answer requests, wait for their user or are suspended look as trainings in trouble do."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu.database.verdicts.purpose import SERVERS, in_its_place
+from slurm_gpu.diagnose.series import Worker
+from slurm_gpu.diagnose.verdict import Cause, Verdict
+from tests.database.played import Played, Watching
+from tests.database.test_watch import AT_S, hanging
+
+_RULES = Path(__file__).resolve().parents[2] / "etc/applications.yaml"
+
+
+def a_verdict(cause: Cause, kind: str = "") -> Verdict:
+    culprit = Worker(node="n1", device="GPU-1")
+    return Verdict(cause=cause, kind=kind, culprits=(culprit,), nodes=("n1",), confidence=0.9)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "app", "field", "state", "why"),
+    [
+        (a_verdict(Cause.HANG, "stands still"), "vLLM", "deep learning", "RUNNING", "vLLM answers requests"),
+        (a_verdict(Cause.STARVATION), "Ollama", "deep learning", "RUNNING", "Ollama answers requests"),
+        (a_verdict(Cause.IMBALANCE), "SGLang", "deep learning", "RUNNING", "SGLang answers requests"),
+        (a_verdict(Cause.HANG, "stands still"), "Jupyter", "interactive", "RUNNING", "waits for its user"),
+        (a_verdict(Cause.STARVATION), "Jupyter", "interactive", "RUNNING", "waits for its user"),
+        (a_verdict(Cause.HANG, "waits for others"), "PyTorch", None, "SUSPENDED", "it is suspended"),
+    ],
+)
+def test_what_is_usual_for_them_accuses_nobody(verdict, app, field, state, why):
+    told = in_its_place(verdict, app, field, state)
+    assert (told.cause, told.culprits, told.nodes, told.confidence) == (Cause.UNKNOWN, (), (), 0.0)
+    assert why in told.why_not[0]
+    assert told.why_not[1] == f"what was seen alone says: {verdict.cause.value}"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "app", "field", "state"),
+    [
+        (a_verdict(Cause.HANG, "stands still"), "PyTorch", "deep learning", "RUNNING"),
+        (a_verdict(Cause.HANG, "stands still"), None, None, "RUNNING"),
+        (a_verdict(Cause.HANG, "waits for others"), "vLLM", "deep learning", "RUNNING"),
+        (a_verdict(Cause.SLOW, "throttled"), "vLLM", "deep learning", "RUNNING"),
+        (a_verdict(Cause.SLOW, "xid 79"), "Jupyter", "interactive", "SUSPENDED"),
+    ],
+)
+def test_the_rest_stays(verdict, app, field, state):
+    assert in_its_place(verdict, app, field, state) is verdict
+
+
+def test_servers_are_called_as_the_rules_call_them():
+    names = re.findall(r"^  (\S[^:\n]*):$", _RULES.read_text("utf-8"), re.MULTILINE)
+    assert set(names) >= SERVERS
+
+
+@pytest.mark.parametrize(("app", "told"), [("vLLM", set()), ("PyTorch", {1})])
+def test_the_watch_tells_no_hang_of_a_server_that_nobody_asks(app: str, told: set[int]):
+    played = Played({1: hanging(all_stop=True)})
+    played.apps[1] = app
+    assert set(Watching(played).until(AT_S + 240)) == told
