@@ -45,6 +45,8 @@ def _of_table(command: Command) -> Command:
 
 
 def _cap(cap: float | None) -> float:
+    if cap is not None and math.isnan(cap):
+        raise UsageError(f"--cap {cap}: it must be a number above 1")
     return math.inf if cap is None else cap
 
 
@@ -209,6 +211,13 @@ def profiles(site: Site, out: Path, files: tuple[Path, ...], since: str, *, file
     metavar="NAME=VALUE",
     help="Another one that is known; may be repeated.",
 )
+@click.option(
+    "--shards",
+    type=click.IntRange(1, 1024),
+    metavar="N",
+    help="Parts that a GPU has (gres/shard): how many the job needs. With --gpu-memory.",
+)
+@click.option("--gpu-memory", metavar="SIZE", help="Of the GPU, as in 80G.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
 def nearest(
     profiles: Path,
@@ -217,6 +226,8 @@ def nearest(
     kind: str,
     input_size: float | None,
     parameters: tuple[str, ...],
+    shards: int | None,
+    gpu_memory: str | None,
     *,
     as_json: bool,
 ) -> None:
@@ -228,7 +239,8 @@ def nearest(
         raise UsageError(f"--parameter {', '.join(parameters)}: write NAME=VALUE, each name once")
     if input_size is not None and not math.isfinite(input_size):
         raise UsageError(f"--input-size {input_size}: it must be a number")
-    run.show_nearest(profiles, application, gpu_model, kind, input_size, named, as_data=as_json)
+    parted = run.parted(shards, gpu_memory)
+    run.show_nearest(profiles, application, gpu_model, kind, input_size, named, parted, as_data=as_json)
 
 
 @colocation.command(short_help="What slurm-gpuctld learned of jobs that share, as a table.")

@@ -22,14 +22,16 @@ from slurm_gpu.colocation.profilefile import (
     write_profiles_csv,
     write_profiles_json,
 )
+from slurm_gpu.colocation.shards import Shards, shards_of
 from slurm_gpu.errors import OutsideError, UsageError
-from slurm_gpu.units import counted
+from slurm_gpu.units import counted, parse_memory_mib
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
     from slurm_gpu.colocation.profile import Phase, Profile
 
+_MOST_MIB = 2**30
 _COLUMNS = ("phase", "seconds", "util", "memory", "sm", "pcie")
 
 
@@ -47,6 +49,8 @@ def write_profiles(site: Site, out: Path, files: Sequence[Path], since: str, *, 
         for profile in _recorded(site, since_s):
             library.add(profile)
     if not len(library):
+        if files_only:
+            raise UsageError(f"{', '.join(map(str, files))}: no profile is there")
         raise UsageError(
             f"no run since {since} has a profile: finished, on one whole GPU, of an application that is known"
         )
@@ -78,6 +82,21 @@ def _progress() -> Iterator[Progress]:
         yield bar
 
 
+def parted(shards: int | None, gpu_memory: str | None) -> tuple[int, float] | None:
+    """Shards of a GPU and its MiB; None where neither is given. Raises UsageError."""
+    if shards is None and gpu_memory is None:
+        return None
+    if shards is None or gpu_memory is None:
+        raise UsageError("--shards and --gpu-memory: give both, as in --shards 8 --gpu-memory 80G")
+    try:
+        capacity_mib = parse_memory_mib(gpu_memory)
+    except ValueError as error:
+        raise UsageError(f"--gpu-memory: {error}") from None
+    if not 1 <= capacity_mib <= _MOST_MIB:
+        raise UsageError(f"--gpu-memory {gpu_memory}: no GPU has so much; write it as in 80G")
+    return shards, capacity_mib
+
+
 def show_nearest(
     file: Path,
     application: str,
@@ -85,6 +104,7 @@ def show_nearest(
     kind: str,
     input_size: float | None,
     parameters: Mapping[str, str],
+    parts: tuple[int, float] | None,
     *,
     as_data: bool,
 ) -> None:
@@ -96,8 +116,10 @@ def show_nearest(
     if match is None:
         raise UsageError(f"{file} has no profile; `slurm-gpu colocation profiles` writes some")
     profile, distance = match.profile, match.distance
+    needed = None if parts is None else shards_of(match, input_size, *parts)
     if as_data:
-        print_json({"distance": distance, "profile": as_json(profile)})
+        told = {"distance": distance, "profile": as_json(profile)}
+        print_json(told if needed is None else told | {"shards": needed._asdict()})
         return
     known = [profile.kind, "" if profile.input_size is None else f"input {profile.input_size:g}"]
     known += [f"{name}={value}" for name, value in profile.parameters] + [counted(profile.runs, "run")]
@@ -105,6 +127,16 @@ def show_nearest(
     click.echo(f"Distance {distance:g}: {_in_words(distance)}\n")
     rows = [_row(at, phase) for at, phase in enumerate(profile.phases, 1)]
     print_table(_COLUMNS, rows, right=_COLUMNS)
+    if needed is not None:
+        click.echo(f"\n{_of_shards(needed)}")
+
+
+def _of_shards(told: Shards) -> str:
+    if told.needed is None:
+        return (
+            f"How many of {told.of} shards such a job needs this does not tell: {told.why}; run it once alone"
+        )
+    return f"It needs {told.needed} of {told.of} shards, by {told.why}: sbatch --gres=shard:{told.needed}"
 
 
 def _row(at: int, phase: Phase) -> tuple[str, ...]:

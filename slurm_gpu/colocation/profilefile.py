@@ -21,6 +21,7 @@ _ABOUT = ("application", "gpu_model", "kind", "input_size", "parameters", "runs"
 _COLUMNS = (*_ABOUT, "phase", "seconds", *_USES)
 _PHASE_KEYS = {"seconds", *_USES}
 _DIGITS = 12
+_QUOTED = 60
 _MOST = 1e10
 """Seconds or MiB: more than anything has, and little enough to be added up."""
 
@@ -159,7 +160,7 @@ def _checked(
         raise ValueError("application and gpu_model must be given")
     for text in (application, gpu_model, kind):
         if not text.isprintable():
-            raise ValueError(f"{text!r} must be printable")
+            raise ValueError(f"{_cut(text)} must be printable")
     if runs < 1:
         raise ValueError(f"runs: {runs} must be 1 or more")
     return Profile(
@@ -213,7 +214,9 @@ def _add_line(found: list[_Lines], line: int, row: Sequence[str]) -> None:
     if at == "1":
         found.append(_Lines(about, line))
     elif not found or found[-1].about != about or at != str(len(found[-1].phases) + 1):
-        raise ValueError(f"phase {at!r} must be 1, or one more than in the line before of the same profile")
+        raise ValueError(
+            f"phase {_cut(at)} must be 1, or one more than in the line before of the same profile"
+        )
     values = {use: _cell(use, text) for use, text in zip(_USES, uses, strict=True)}
     found[-1].phases.append(_made(_cell("seconds", seconds), values))
 
@@ -221,16 +224,21 @@ def _add_line(found: list[_Lines], line: int, row: Sequence[str]) -> None:
 def _of_lines(lines: _Lines) -> Profile:
     application, gpu_model, kind, size, parameters, runs = lines.about
     if not runs.isdecimal() or not runs.isascii():
-        raise ValueError(f"runs {runs!r} must be a whole number")
+        raise ValueError(f"runs {_cut(runs)} must be a whole number")
     try:
         decoded = json.loads(parameters) if parameters else {}
     except (ValueError, RecursionError):
         decoded = None
     if not isinstance(decoded, dict) or not all(isinstance(one, str) for one in decoded.values()):
-        raise ValueError(f"parameters {parameters!r} must be empty or texts by name, as JSON has them")
+        raise ValueError(f"parameters {_cut(parameters)} must be empty or texts by name, as JSON has them")
     if len(runs) > _DIGITS:
         raise ValueError(f"runs {runs[:_DIGITS]}… are too many")
     return _checked(application, gpu_model, kind, _cell("input_size", size), decoded, int(runs), lines.phases)
+
+
+def _cut(text: str) -> str:
+    """As an error quotes it."""
+    return repr(text if len(text) <= _QUOTED else f"{text[:_QUOTED]}…")
 
 
 def _cell(name: str, text: str) -> float | None:
@@ -241,7 +249,7 @@ def _cell(name: str, text: str) -> float | None:
     except ValueError:
         found = None
     if found is None:
-        raise ValueError(f"{name} {text!r} must be a number, or empty where it is not known")
+        raise ValueError(f"{name} {_cut(text)} must be a number, or empty where it is not known")
     return found
 
 

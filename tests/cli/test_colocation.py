@@ -279,6 +279,8 @@ def test_what_a_table_lacks_is_predicted_where_that_is_asked_for(
     ("options", "rc", "message"),
     [
         (("--device", "abacus"), 2, "--device abacus: torch cannot use it here: "),
+        (("--device", "meta"), 2, "--device meta: torch cannot use it here: "),
+        (("--cap", "nan"), 2, "--cap nan: it must be a number above 1"),
         (
             ("--out", "nowhere/model.npz"),
             3,

@@ -150,3 +150,49 @@ def test_what_is_no_input_is_told(
 ) -> None:
     assert slurm_gpu("colocation", "nearest", str(files[0]), "resnet", "--gpu-model", CARD, *argv) == 2
     assert message in slurm_gpu.err
+
+
+def test_people_are_told_how_many_shards_such_a_job_needs(
+    slurm_gpu: CommandLine, files: tuple[Path, Path]
+) -> None:
+    out = str(files[0].with_name("whole.json"))
+    whole = Profile("bert", CARD, (Phase(seconds=90, util=0.8, memory_mib=9000),), "training", 64)
+    write_profiles_json(Path(out), [whole, SMALL])
+    argv = ("colocation", "nearest", out, "bert", "--gpu-model", CARD, "--shards", "8", "--gpu-memory", "80G")
+    assert slurm_gpu(*argv) == 0
+    assert slurm_gpu.out.splitlines()[-1] == (
+        "It needs 2 of 8 shards, by 9000 MiB at most and 25% more, of 81920 MiB: sbatch --gres=shard:2"
+    )
+    assert slurm_gpu(*argv, "--input-size", "128", "--json") == 0
+    assert json.loads(slurm_gpu.out)["shards"] == {
+        "needed": None, "of": 8, "why": "it had a smaller input, 64"
+    }  # fmt: skip
+    assert slurm_gpu(*argv, "--input-size", "128") == 0
+    assert slurm_gpu.out.splitlines()[-1].startswith(
+        "How many of 8 shards such a job needs this does not tell"
+    )
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (("--shards", "8"), "--shards and --gpu-memory: give both, as in --shards 8 --gpu-memory 80G"),
+        (("--gpu-memory", "80G"), "--shards and --gpu-memory: give both"),
+        (("--shards", "8", "--gpu-memory", "80"), "--gpu-memory: '80' is not an amount of memory"),
+        (("--shards", "8", "--gpu-memory", "0G"), "--gpu-memory 0G: no GPU has so much"),
+        (("--shards", "0", "--gpu-memory", "80G"), "'--shards': 0 is not in the range 1<=x<=1024"),
+    ],
+)
+def test_what_a_gpu_is_divided_into_and_has_go_together(
+    slurm_gpu: CommandLine, files: tuple[Path, Path], argv: tuple[str, ...], message: str
+) -> None:
+    assert slurm_gpu("colocation", "nearest", str(files[0]), "resnet", "--gpu-model", CARD, *argv) == 2
+    assert message in slurm_gpu.err
+
+
+def test_files_without_a_profile_are_named(slurm_gpu: CommandLine, tmp_path: Path) -> None:
+    empty = tmp_path / "empty.csv"
+    write_profiles_csv(empty, [])
+    out = str(tmp_path / "out.csv")
+    assert slurm_gpu("colocation", "profiles", out, str(empty), "--files-only") == 2
+    assert f"{empty}: no profile is there" in slurm_gpu.err

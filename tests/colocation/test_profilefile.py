@@ -117,6 +117,8 @@ HEADER = "application,gpu_model,kind,input_size,parameters,runs,phase,seconds,ut
         (HEADER + "a,V100,,,,1,1,nan,,,,\n", "seconds 'nan' must be a number"),
         (HEADER + "a,V100,,,,,1,1,,,,\n", ":2:1: runs '' must be a whole number"),
         (HEADER + "a,V100,,,[1],1,1,1,,,,\n", r":2:1: parameters '\[1\]' must be empty or texts by name"),
+        (HEADER + f"a,V100,,,{'[' * 5000},1,1,1,,,,\n", r":2:1: parameters '\[{60}…' must be empty"),
+        (HEADER + f"a,V100,,{'x' * 5000},,1,1,1,,,,\n", ":2:1: input_size 'x{60}…' must be a number"),
         (HEADER + "a,V100,,,,1,1,1,,,,\n" * 2, "is there twice"),
         (HEADER + '"a', "is not CSV"),
     ],

@@ -15,8 +15,8 @@ from slurm_gpu.errors import UsageError
 def checked_device(name: str) -> None:
     """Raises UsageError where torch knows no such device, or has none here."""
     try:
-        torch.zeros(1, device=name)
-    except (AssertionError, RuntimeError) as error:
+        float(torch.zeros(1, device=name))  # one that only tells shapes (meta) has no numbers
+    except (AssertionError, NotImplementedError, RuntimeError) as error:
         why = (str(error).splitlines() or ["no reason given"])[0]
         raise UsageError(f"--device {name}: torch cannot use it here: {why[:200]}") from None
 

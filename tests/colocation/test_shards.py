@@ -1,0 +1,59 @@
+"""How many shards a job needs that nobody saw: enough, or nothing is told."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_gpu.colocation.library import Library
+from slurm_gpu.colocation.profile import Phase, Profile
+from slurm_gpu.colocation.shards import HEADROOM, Shards, shards_of
+
+CARD = "A100"
+
+
+def told(
+    memory_mib: float | None,
+    *,
+    application: str = "resnet",
+    input_size: float | None = 64,
+    there: float | None = 64,
+    of: int = 8,
+    capacity_mib: float = 81920,
+) -> Shards:
+    phases = (Phase(seconds=10, memory_mib=100), Phase(seconds=90, memory_mib=memory_mib))
+    library = Library([Profile("resnet", CARD, phases, "training", there)])
+    match = library.nearest(application, CARD, kind="training", input_size=input_size)
+    assert match is not None
+    return shards_of(match, input_size, of, capacity_mib)
+
+
+@given(st.floats(0, 200_000), st.integers(1, 64), st.floats(1000, 200_000))
+def test_its_memory_fits_with_headroom_and_in_one_shard_less_it_does_not(
+    memory_mib: float, of: int, capacity_mib: float
+):
+    peak_mib = max(memory_mib, 100)
+    needed = told(memory_mib, of=of, capacity_mib=capacity_mib).needed
+    assert needed is not None
+    assert 1 <= needed <= of
+    share_mib = capacity_mib / of
+    if needed < of:
+        assert needed * share_mib >= peak_mib * (1 + HEADROOM) * (1 - 1e-6)
+    if needed > 1:
+        assert (needed - 1) * share_mib <= peak_mib * (1 + HEADROOM) * (1 + 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"memory_mib": None}, "its memory was not measured for 90 s of 100 s"),
+        ({"memory_mib": 9000.0, "application": "vgg"}, "nobody saw this application"),
+        ({"memory_mib": 9000.0, "input_size": 128.0}, "it had a smaller input, 64"),
+        ({"memory_mib": 9000.0, "there": None}, "which input it had is not known"),
+    ],
+)
+def test_where_it_may_need_more_than_the_nearest_had_nothing_is_told(asked: dict[str, object], why: str):
+    assert told(**asked) == Shards(None, 8, why)  # type: ignore[arg-type]
+
+
+def test_a_smaller_input_and_one_that_is_not_told_need_no_more_than_the_nearest():
+    assert told(9000, input_size=16).needed == told(9000, input_size=None).needed == 2
