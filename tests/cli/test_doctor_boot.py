@@ -14,6 +14,7 @@ NODE, DATABASE, CONTROLLER, WEB = (
     f"slurm-{name}.service" for name in ("gpud", "gpudbd", "gpuctld", "gpuweb")
 )
 REVIEW, DAILY = "slurm-gpu-review.timer", "slurm-gpu-report-daily.timer"
+REPORT = "slurm-gpu-report@day.service"
 LIMITS = "{gpus_running: 4}"
 ADJUSTED = """\
 version: 1
@@ -35,11 +36,12 @@ def host(installed: Installation, monkeypatch: pytest.MonkeyPatch) -> Installati
 
 
 def found(host: Installation, states: Mapping[str, str], *, is_node: bool = False) -> list[Finding]:
-    """The findings where systemd says so of units, as "loaded enabled active", and else that they are off."""
+    """The findings where systemd says so of units, as "loaded enabled active USER", else they are off."""
     blocks = []
-    for name in (NODE, DATABASE, CONTROLLER, WEB, REVIEW, DAILY):
-        load, file, active = states.get(name, "loaded disabled inactive").split()
+    for name in (NODE, DATABASE, CONTROLLER, WEB, REVIEW, DAILY, REPORT):
+        load, file, active, *user = states.get(name, "loaded disabled inactive").split()
         properties = {"Id": name, "LoadState": load, "ActiveState": active, "UnitFileState": file.strip("-")}
+        properties["User"] = "".join(user)
         blocks.append("".join(f"{key}={value}\n" for key, value in properties.items()))
     host.said["systemctl show --property=Id"] = "\n".join(blocks)
     at = host.at("head")
@@ -81,6 +83,18 @@ def test_where_something_else_starts_the_daemon_systemd_is_not_asked_to(host: In
 def test_the_host_of_slurm_gpudbd_is_where_its_file_lies(host: Installation) -> None:
     (host.root / "slurm-gpudbd.yaml").touch()
     assert told(found(host, {})) == [("warn", f"systemctl enable --now {DATABASE}")]
+
+
+def test_what_is_not_slurm_users_is_named_with_its_unit(host: Installation) -> None:
+    """A report that runs as slurm takes /var/lib/slurm-gpu from a slurm-gpudbd that does not."""
+    told = found(host, {DAILY: "loaded enabled active", REPORT: "loaded static inactive hpc"})
+    assert [finding.level.value for finding in told] == ["fail", "ok"]
+    assert told[0].message.startswith("slurm-gpu-report@day.service runs as hpc, and SlurmUser is slurm:")
+    assert str(told[0].remedy).startswith("systemctl edit slurm-gpu-report@: [Service], User=slurm and")
+    (slurms,) = found(host, {DAILY: "loaded enabled active", REPORT: "loaded static inactive slurm"})
+    assert slurms.message == f"will be there after the next boot: {DAILY}"
+    running = found(host, {CONTROLLER: "loaded enabled active hpc"})
+    assert str(running[0].remedy).startswith("systemctl edit slurm-gpuctld: ")
 
 
 def test_the_host_of_the_page_is_where_its_file_lies(host: Installation) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from slurm_gpu.cli.checks.finding import Finding, Surroundings, ok, skipped, warn
+from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
 from slurm_gpu.errors import InputError, SlurmError
 from slurm_gpu.policy.check import FILE_NAME, load_policy
 from slurm_gpu.policy.install import SCRIPT_NAME
@@ -19,6 +20,15 @@ DATABASE_FILE = "slurm-gpudbd.yaml"
 WEB_FILE = "slurm-gpuweb.yaml"
 _DAEMONS = ("slurm-gpud.service", "slurm-gpudbd.service", "slurm-gpuctld.service", "slurm-gpuweb.service")
 _REVIEW = "slurm-gpu-review.timer"
+_OF_SLURM_USER = {
+    "slurm-gpudbd.service": "slurm-gpudbd.service",
+    "slurm-gpuctld.service": "slurm-gpuctld.service",
+    "slurm-gpu-forecast.timer": "slurm-gpu-forecast.service",
+    "slurm-gpu-report-daily.timer": "slurm-gpu-report@day.service",
+    "slurm-gpu-report-weekly.timer": "slurm-gpu-report@week.service",
+    "slurm-gpu-report-monthly.timer": "slurm-gpu-report@month.service",
+}
+"""What SlurmUser has to run, by what has it started."""
 _TIMEOUT_S = 10.0
 AT_BOOT = frozenset({"enabled", "alias", "generated", "indirect", "static"})
 """What systemd says of a unit that a boot starts, or that others call for, as a site may have it."""
@@ -37,16 +47,24 @@ def enabled(at: Surroundings) -> Iterator[Finding]:
         yield skipped("systemd does not run here")
         return
     try:
-        units = _shown(at, [*_DAEMONS, *timers()])
+        names = [*_DAEMONS, *timers()]
+        units = _shown(
+            at, [*names, *(own for name in names if (own := _OF_SLURM_USER.get(name)) and own != name)]
+        )
     except SlurmError as error:
         yield skipped(f"systemd does not say: {error}")
         return
     needed, fine, told = _needed(at), [], False
-    for name, unit in units.items():
-        if unit["LoadState"] == "not-found":
+    for name in names:
+        unit = units.get(name)
+        if unit is None or unit["LoadState"] == "not-found":
             continue  # whatever runs here is started by something else
         runs = unit["ActiveState"] in ("active", "activating", "reloading")
         at_boot = unit["UnitFileState"] in AT_BOOT
+        user = units.get(_OF_SLURM_USER.get(name, ""), {}).get("User", "")
+        if (at_boot or runs) and user not in ("", at.settings.slurm_user):
+            told = True
+            yield _of_another(_OF_SLURM_USER[name], user, at.settings.slurm_user)
         masked = f"systemctl unmask {name}; " if unit["LoadState"] == "masked" else ""
         if not at_boot and (runs or name in needed):
             so_far, state = "runs" if runs else "does not run", unit["UnitFileState"] or "not enabled"
@@ -64,6 +82,16 @@ def enabled(at: Surroundings) -> Iterator[Finding]:
         yield ok(f"will be there after the next boot: {', '.join(fine)}")
     elif not told:
         yield skipped("none of slurm-gpu's units is needed here, or something else than systemd starts it")
+
+
+def _of_another(service: str, user: str, slurm_user: str) -> Finding:
+    """Its directories become its user's when it starts, so that those that run as SlurmUser lose them."""
+    unit = re.sub("@.*", "@", service.removesuffix(".service"))
+    return fail(
+        f"{service} runs as {user}, and SlurmUser is {slurm_user}: it may not see all jobs, nor share files",
+        f"systemctl edit {unit}: [Service], User={slurm_user} and Group=; then restart what runs, and "
+        "`If SlurmUser is not slurm` in install.md",
+    )
 
 
 def _needed(at: Surroundings) -> set[str]:
@@ -96,7 +124,7 @@ def _moves_limits(at: Surroundings) -> bool:
 
 def _shown(at: Surroundings, names: list[str]) -> dict[str, Unit]:
     """The properties of each unit; raises SlurmError where systemctl fails."""
-    keys = ("Id", "LoadState", "ActiveState", "UnitFileState")
+    keys = ("Id", "LoadState", "ActiveState", "UnitFileState", "User")
     argv = ["systemctl", "show", *(f"--property={key}" for key in keys), "--", *names]
     text = at.site.run(argv, {**os.environ, "LC_ALL": "C.UTF-8"}, _TIMEOUT_S)
     blocks = (dict(line.partition("=")[::2] for line in block.splitlines()) for block in text.split("\n\n"))
