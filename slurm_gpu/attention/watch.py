@@ -26,19 +26,22 @@ class RunningJob:
 
     Of a job that began before it was watched only False says that it is unused; of any, True that it is not.
     """
+    unused_before: frozenset[str] = frozenset()
+    """Devices of which its records say that they have never computed."""
 
 
 @dataclass(slots=True)
 class _Watched:
     start_s: float
     used_before: bool | None = None
+    unused_before: frozenset[str] = frozenset()
     courses: dict[str, Course] = field(default_factory=dict)
     xids: dict[str, float] = field(default_factory=dict)
 
     def is_unused(self, uuid: str) -> bool:
         """Whether it is known that this device has never computed for the job."""
         used = self.courses[uuid].used
-        return self.used_before is False if used is None else not used
+        return (self.used_before is False or uuid in self.unused_before) if used is None else not used
 
 
 class Watch:
@@ -69,7 +72,7 @@ class Watch:
                 continue
             watched = self._jobs.setdefault(job.job_id, _Watched(job.start_s))
             if job.used_before is not None:
-                watched.used_before = job.used_before
+                watched.used_before, watched.unused_before = job.used_before, job.unused_before
             course = watched.courses.get(uuid)
             if course is None or job.suspended:
                 # Before its first value nobody saw it; what came before the watch is what the records say.

@@ -26,6 +26,8 @@ class RunningUse:
     util_p95: float | None
     mem_p25: float | None
     mem_p95: float | None
+    unused_devices: Sequence[str] = ()
+    """UUIDs of those that never computed, where others of the job did; none of which little was seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,13 +66,19 @@ class Running:
         try:
             return cls(
                 as_of_s=value["as_of_s"],
-                jobs=tuple(RunningUse(**{name: item[name] for name in _OF_A_JOB}) for item in value["jobs"]),
+                jobs=tuple(RunningUse(**_with_devices(item)) for item in value["jobs"]),
                 xids=tuple(RecentXid(**{name: item[name] for name in _OF_AN_XID}) for item in value["xids"]),
             )
         except (AttributeError, KeyError, TypeError) as error:
             raise DatabaseError(
                 f"slurm-gpudbd answered running jobs that cannot be read: {error!r}"
             ) from error
+
+
+def _with_devices(item: Mapping[str, Any]) -> dict[str, Any]:
+    """An older slurm-gpudbd does not tell which devices were never used."""
+    told = {"unused_devices": (), **item}
+    return {name: told[name] for name in _OF_A_JOB} | {"unused_devices": tuple(told["unused_devices"])}
 
 
 _OF_A_JOB, _OF_AN_XID = (tuple(f.name for f in fields(kind)) for kind in (RunningUse, RecentXid))

@@ -97,10 +97,11 @@ def find_running(connection: Connection, cluster: str, now_s: float, min_coverag
     columns = run.c.run_id, run.c.job_id, run.c.start_s, run.c.coverage, run.c.uid, run.c.user, run.c.nodes
     query = select(*columns).where(*goes_on)
     rows = connection.execute(query).mappings().all()
-    measured = _measured(connection, [row["run_id"] for row in rows])
+    starts = {row["run_id"]: row["start_s"] for row in rows}
+    measured = _measured(connection, starts, min_coverage)
     told = Running(
         as_of_s=now_s,
-        jobs=[_use(row, measured.get(row["run_id"], (None, None)), min_coverage) for row in rows],
+        jobs=[_use(row, measured.get(row["run_id"], _NOTHING), min_coverage) for row in rows],
         xids=_xids(connection, {row["job_id"]: row["nodes"] for row in rows}, int(now_s) - XIDS_OF_S),
     )
     return Found(told, {row["job_id"]: (row["uid"], row["user"]) for row in rows})
@@ -110,14 +111,22 @@ def _dump(running: Running) -> bytes:
     return json.dumps(running.to_json(), separators=(",", ":")).encode()
 
 
-_Histograms = tuple[Histogram | None, Histogram | None]
-"""Of utilisation and of memory."""
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """What the devices of a run were measured to do, all added up; which never computed, where others did."""
+
+    util: Histogram | None = None
+    memory: Histogram | None = None
+    unused: Sequence[str] = ()
 
 
-def _use(row: RowMapping, histograms: _Histograms, min_coverage: float) -> RunningUse:
-    util, memory = histograms
+_NOTHING = _Measured()
+
+
+def _use(row: RowMapping, measured: _Measured, min_coverage: float) -> RunningUse:
+    util, memory = measured.util, measured.memory
     coverage = 0.0 if row["coverage"] is None else min(1.0, row["coverage"])
-    ever = None if util is None else any(ms for percent, ms in util.items() if percent > _IDLE_PCT)
+    ever = None if util is None else _has_computed(util)
     return RunningUse(
         job_id=row["job_id"],
         start_s=row["start_s"],
@@ -128,16 +137,22 @@ def _use(row: RowMapping, histograms: _Histograms, min_coverage: float) -> Runni
         util_p95=_quantile(util, 0.95),
         mem_p25=_quantile(memory, 0.25),
         mem_p95=_quantile(memory, 0.95),
+        unused_devices=measured.unused,
     )
+
+
+def _has_computed(util: Histogram) -> bool:
+    return any(ms for percent, ms in util.items() if percent > _IDLE_PCT)
 
 
 def _quantile(histogram: Histogram | None, q: float) -> float | None:
     return None if histogram is None else histogram_quantile(histogram, q)
 
 
-def _measured(connection: Connection, run_ids: Sequence[int]) -> dict[int, _Histograms]:
-    """By run, what its devices were measured to do, all added up."""
-    found: dict[int, _Histograms] = {}
+def _measured(connection: Connection, starts: Mapping[int, int], min_coverage: float) -> dict[int, _Measured]:
+    """By run; `starts` are of all."""
+    found: dict[int, _Measured] = {}
+    run_ids = list(starts)
     for first in range(0, len(run_ids), _AT_ONCE):
         query = select(*_COLUMNS).where(run_device.c.run_id.in_(run_ids[first : first + _AT_ONCE]))
         by_run: dict[int, list[RowMapping]] = defaultdict(list)
@@ -146,15 +161,33 @@ def _measured(connection: Connection, run_ids: Sequence[int]) -> dict[int, _Hist
         for run_id, some in by_run.items():
             kept = list(_each_time_once(some))
             util, memory = (
-                merge_histograms(_histogram(statistics.get(name)) for statistics in kept)
+                merge_histograms(_histogram(row["statistics"].get(name)) for row in kept)
                 for name in HISTOGRAMS
             )
-            found[run_id] = util, memory
+            used = util is not None and _has_computed(util)
+            unused = _unused(kept, starts[run_id], min_coverage) if used else ()
+            found[run_id] = _Measured(util, memory, unused)
     return found
 
 
-def _each_time_once(rows: Sequence[RowMapping]) -> Iterable[Mapping[str, object]]:
-    """The statistics of a run's records, without those of a second watch over the same time."""
+def _unused(rows: Sequence[RowMapping], start_s: int, min_coverage: float) -> Sequence[str]:
+    """Devices that never computed: of each enough was seen from the run's start to its newest record."""
+    by_place: dict[tuple[str, str], list[RowMapping]] = defaultdict(list)
+    for row in rows:
+        by_place[row["node"], row["device"]].append(row)
+    unused = []
+    for (_, device), some in by_place.items():
+        util = merge_histograms(_histogram(row["statistics"].get(HISTOGRAMS[0])) for row in some)
+        if util is None or _has_computed(util):
+            continue
+        held_s = max(row["last_s"] for row in some) - start_s
+        if held_s > 0 and sum(util.values()) / 1000 >= min_coverage * held_s:
+            unused.append(device)
+    return unused
+
+
+def _each_time_once(rows: Sequence[RowMapping]) -> Iterable[RowMapping]:
+    """A run's records, without those of a second watch over the same time."""
     by_place: dict[tuple[str, str], list[RowMapping]] = defaultdict(list)
     for row in rows:
         by_place[row["node"], row["device"]].append(row)
@@ -163,7 +196,7 @@ def _each_time_once(rows: Sequence[RowMapping]) -> Iterable[Mapping[str, object]
             records = [record for row in some if (record := readable(read_record, row)) is not None]
             kept = {record.segment for record in resolve_double_watches(records)[0]}
             some = [row for row in some if row["segment"] in kept]
-        yield from (row["statistics"] for row in some)
+        yield from some
 
 
 def _histogram(told: object) -> Histogram | None:

@@ -48,6 +48,7 @@ class Attention:
                 start_s=job.start_s,
                 suspended=job.state == "SUSPENDED",
                 used_before=None if (use := uses.get(job.job_id)) is None else use.used,
+                unused_before=frozenset(() if use is None else use.unused_devices),
             )
             for job in seen.cluster.jobs
             if job.state in _RUNS and job.start_s is not None

@@ -162,6 +162,21 @@ def test_what_came_before_the_watch_is_what_records_say(used_before: bool | None
     assert [flag.concern for flag in watch.flags(START + 390)] == [expected]
 
 
+def test_which_of_its_gpus_were_never_used_before_the_watch_is_what_records_say() -> None:
+    watch = Watch()
+    job = RunningJob(
+        job_id=1, start_s=START - 86400, used_before=True, unused_before=frozenset({"GPU-1", "GPU-2"})
+    )
+    for second in range(0, 400, EVERY_S):
+        values = {
+            f"GPU-{n}": LiveDevice(util_pct=95.0 if n in (0, 2) and second > 60 else 0.0, jobs=(1,))
+            for n in range(3)
+        }
+        watch.look(START + second, [job], {uuid: (START + second, value) for uuid, value in values.items()})
+    (flag,) = watch.flags(START + 390)
+    assert (flag.concern, flag.devices) == (Concern.PARTLY_UNUSED, ("GPU-1",))
+
+
 def test_values_that_come_late_or_twice_tell_nothing_new() -> None:
     watch = Watch()
     job = RunningJob(job_id=1, start_s=START)

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import delete
 
 from slurm_gpu.database.client import DatabaseClient
+from slurm_gpu.database.running import Running as Answer
 from slurm_gpu.database.runninguse import KEPT_S, RunningUse
 from slurm_gpu.database.schema import metadata
 from tests.database.running import NOBODY, OPERATOR, ROOT, UNTOLD, WEB, Running
@@ -43,6 +44,33 @@ def test_percentiles_are_over_all_devices_together(site: Running) -> None:
     (use,) = uses(site)
     assert (use.job_id, use.util_p25, use.util_p95, use.mem_p25, use.mem_p95) == (1, 0, 100, 10, 50)
     assert (use.used, use.coverage) == (True, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("idle", "unused"),
+    [
+        ({"util_hist_ms": {0: 9_000, 1: 1_000}}, ("GPU-2",)),
+        ({"util_hist_ms": {0: 9_990, 2: 10}}, ()),
+        ({"util_hist_ms": {0: 2_000}, "sampled_s": 2.0}, ()),  # what it did else, nobody saw
+        ({"util_hist_ms": None}, ()),
+    ],
+)
+def test_which_gpus_were_never_used_while_others_were(
+    site: Running, idle: dict[str, Any], unused: tuple[str, ...]
+) -> None:
+    ship(site, records=[here(util_hist_ms={100: 10_000}), here(device="GPU-2", **idle)])
+    account(site, running(tres_allocated={"gres/gpu": 2}))
+    (use,) = uses(site)
+    assert (use.used, use.unused_devices) == (True, unused)
+
+
+def test_an_older_slurm_gpudbd_tells_of_no_such_gpus(site: Running) -> None:
+    ship(site, records=[here()])
+    account(site, running())
+    with DatabaseClient(site.config) as client:
+        told = client.running().to_json()
+    del told["jobs"][0]["unused_devices"]
+    assert Answer.from_json(told).jobs[0].unused_devices == ()
 
 
 def test_a_time_that_two_watches_saw_counts_once(site: Running) -> None:

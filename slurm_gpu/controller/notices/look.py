@@ -118,6 +118,7 @@ def watch(rules: Watch, look: Look) -> list[Flag]:
             start_s=job.start_s,
             suspended=job.state == "SUSPENDED",
             used_before=None if (use := uses.get(job.job_id)) is None else use.used,
+            unused_before=frozenset(() if use is None else use.unused_devices),
         )
         for job in look.jobs
         if job.start_s is not None
