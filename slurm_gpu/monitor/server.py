@@ -21,6 +21,10 @@ _BACKLOG = 1024
 _STOP_WITHIN_S = 2
 _REQUEST_WITHIN_S = 10.0
 """So long a client may take to say what it wants, from when it connected or began to say it."""
+_HEAD_BYTES = 1 << 16
+"""Of a request, before its body."""
+_AHEAD = 16
+"""So many requests may come before the one before them is answered; no browser sends any."""
 _BODY_WITHIN_S = 15.0
 """So long what it sends besides may take; whoever waits for that has answered 408 by then."""
 _UNREAD_MS = 60_000
@@ -34,6 +38,8 @@ class ImpatientProtocol(HttpToolsProtocol):
 
     _timer: asyncio.TimerHandle | None = None
     _sender: str | None = None
+    _head_bytes = 0
+    _in_body = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin a connection."""
@@ -55,8 +61,20 @@ class ImpatientProtocol(HttpToolsProtocol):
         self._got_request()
         super().connection_lost(exc)
 
+    def data_received(self, data: bytes) -> None:
+        """Take in a part of a request."""
+        if self._timer is None and (self.cycle is None or self.cycle.response_complete):
+            self._await_request(_REQUEST_WITHIN_S)  # it need not become one: it may be empty lines
+        self._head_bytes += len(data)
+        super().data_received(data)
+        if self._timer is not None and not self._in_body and self._head_bytes > _HEAD_BYTES:
+            self.transport.abort()
+
     def on_message_begin(self) -> None:
         """A request begins, perhaps the next one on this connection."""
+        if len(self.pipeline) >= _AHEAD:
+            # Ends the parsing: else a quarter of a MiB of them takes 30 MiB, from whoever can connect.
+            raise ValueError(f"more than {_AHEAD} requests wait for the answer to the first")
         super().on_message_begin()
         if self._timer is None:
             self._await_request(_REQUEST_WITHIN_S)
@@ -65,11 +83,13 @@ class ImpatientProtocol(HttpToolsProtocol):
         """It is known what the client wants; a body may follow, whether or not anybody wants that."""
         self._got_request()
         self._await_request(_BODY_WITHIN_S)
+        self._in_body = True
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         """All has come."""
         self._got_request()
+        self._head_bytes, self._in_body = 0, False
         super().on_message_complete()
 
     def _await_request(self, within_s: float) -> None:

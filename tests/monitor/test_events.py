@@ -259,6 +259,46 @@ def test_who_asks_for_nothing_is_let_go(here: Here, monkeypatch: pytest.MonkeyPa
     asyncio.run(story())
 
 
+async def _until_cut_off(port: int, *pieces: bytes) -> bytes:
+    """What comes until the server hangs up: each piece is sent when the one before it was answered."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    told = b""
+    for number, piece in enumerate(pieces):
+        if number:
+            told += await asyncio.wait_for(reader.readuntil(b"}"), 10)
+        writer.write(piece)
+    with contextlib.suppress(ConnectionError):
+        told += await asyncio.wait_for(reader.read(), 5)
+    writer.transport.abort()
+    return told
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET /api HTTP/1.1\r\n\r\n" * 10_000,  # each would wait for its answer, in memory
+        b"GET / HTTP/1.1\r\nX: " + b"a" * 200_000,  # a head that has no end
+    ],
+)
+def test_nobody_fills_memory_by_what_is_no_single_request(here: Here, sent: bytes):
+    async def story() -> None:
+        async with served(here) as port:
+            assert (await _until_cut_off(port, sent)).count(b"HTTP/1.1 ") <= 20
+
+    asyncio.run(story())
+
+
+def test_empty_lines_keep_no_connection(here: Here, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("slurm_gpu.monitor.server._REQUEST_WITHIN_S", 0.5)
+
+    async def story() -> None:
+        async with served(here) as port:
+            told = await _until_cut_off(port, b"GET /api HTTP/1.1\r\n\r\n", b"\r\n")
+            assert told.count(b"HTTP/1.1 404") == 1
+
+    asyncio.run(story())
+
+
 def test_the_end_of_an_answer_waits_for_no_confirmation_of_its_beginning(here: Here):
     async def story() -> None:
         server = make_server(here.app, here.board.stop)
