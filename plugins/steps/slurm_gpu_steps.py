@@ -8,11 +8,13 @@
             loss.backward()
 
 Each rank appends whole lines to a CSV file of its own, so that a process that is killed leaves all it told.
+Where it cannot be written (a full disk, a quota) that is said once, and the training goes on untimed.
 """
 
 import contextlib
 import os
 import socket
+import sys
 import time
 
 COLUMNS = "dp_rank,stage,rank,step,optype,duration,mb_id,node,local_rank"
@@ -26,14 +28,21 @@ class Steps:
     """`stage` of the pipeline, `dp_rank`: the replica (else the rank). Ranks of one stage are compared."""
 
     def __init__(self, directory=None, stage=0, dp_rank=None, every=1, synchronize=lambda: None):
+        if every < 1:
+            raise ValueError(f"every must be 1 or more, not {every}")
         rank = _number("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
         local = _number("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
         node = os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
         directory = directory or f"slurm-gpu-steps-{os.environ.get('SLURM_JOB_ID', 'none')}"
-        os.makedirs(directory, exist_ok=True)  # noqa: PTH103
+        self._path = os.path.join(directory, f"rank-{rank:05}.csv")  # noqa: PTH118
+        self._file = None
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
-        self._file = os.open(os.path.join(directory, f"rank-{rank:05}.csv"), flags, 0o644)  # noqa: PTH118
-        os.write(self._file, f"{COLUMNS}\n".encode())
+        try:
+            os.makedirs(directory, exist_ok=True)  # noqa: PTH103
+            self._file = os.open(self._path, flags, 0o644)
+        except OSError as error:
+            self._give_up(error)
+        self._write(f"{COLUMNS}\n")
         self._who = f"{rank if dp_rank is None else dp_rank},{stage},{rank}"
         self._where = f"{node},{local}"
         self._every, self._synchronize = every, synchronize
@@ -43,11 +52,12 @@ class Steps:
     def step(self):
         """One step; all ranks count them alike. What it told is in the file once it is over."""
         self._number += 1
-        self._timed, self._counts, self._lines = self._number % self._every == 0, {}, []
+        self._timed = self._file is not None and self._number % self._every == 0
+        self._counts, self._lines = {}, []
         with self._time("step"):
             yield
         if self._lines:
-            os.write(self._file, "".join(self._lines).encode())
+            self._write("".join(self._lines))
 
     def forward(self):
         """The forward pass of one microbatch, without waiting for other ranks."""
@@ -56,6 +66,21 @@ class Steps:
     def backward(self):
         """The backward pass of one microbatch: where other ranks are not waited for in it."""
         return self._time("backward-compute")
+
+    def _write(self, text):
+        if self._file is None:
+            return
+        try:
+            cut = os.write(self._file, text.encode()) < len(text.encode())
+        except OSError as error:
+            self._give_up(error)
+        else:
+            if cut:
+                self._give_up("it takes no more")
+
+    def _give_up(self, why):
+        print(f"slurm_gpu_steps: {self._path}: {why}; steps are timed no more", file=sys.stderr)
+        self._file = None
 
     @contextlib.contextmanager
     def _time(self, optype):

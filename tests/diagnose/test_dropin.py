@@ -127,6 +127,49 @@ def test_a_directory_without_any_says_so(tmp_path: Path):
         timings_of(tmp_path)
 
 
+ENDLESS = """
+import os, sys
+sys.path.insert(0, {folder!r})
+from slurm_gpu_steps import Steps
+steps = Steps({directory!r})
+for number in range(4):
+    with steps.step():
+        with steps.forward():
+            pass
+print("trained")
+"""
+
+
+@pytest.mark.parametrize("broken", ["full", "no directory"])
+def test_a_training_goes_on_where_its_timings_cannot_be_written(tmp_path: Path, broken: str):
+    if broken == "full":
+        (tmp_path / "rank-00000.csv").symlink_to("/dev/full")
+    else:
+        (tmp_path / "file").write_text("")
+    directory = tmp_path if broken == "full" else tmp_path / "file"
+    told = subprocess.run(
+        [sys.executable, "-c", ENDLESS.format(folder=str(FILE.parent), directory=str(directory))],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PATH": os.environ["PATH"]},
+    )
+    assert told.stdout == "trained\n"
+    assert told.stderr.count("steps are timed no more") == 1
+    assert "rank-00000.csv" in told.stderr
+
+
+def test_every_step_is_the_least(tmp_path: Path):
+    told = subprocess.run(
+        [sys.executable, "-c", TRAINING.format(folder=str(FILE.parent), directory=str(tmp_path), every=0,
+                                               steps=1, seconds=0)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )  # fmt: skip
+    assert "ValueError: every must be 1 or more, not 0" in told.stderr
+
+
 HEAD = "dp_rank,stage,rank,step,optype,duration,mb_id,node,local_rank"
 
 
