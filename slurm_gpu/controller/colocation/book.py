@@ -219,7 +219,7 @@ def read(path: Path) -> Book:
         return Book()
     except OSError as error:
         raise OutsideError(f"{path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise OutsideError(
             f"{path} cannot be read ({error!r}); move it away, and it is learned anew"
         ) from error

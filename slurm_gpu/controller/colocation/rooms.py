@@ -65,7 +65,9 @@ class Room:
         return size if size <= free else None
 
     def take(self, position: int, job_id: int, shards: int, cpus: int, memory_mib: int) -> None:
-        """Count a job there that is about to start."""
+        """Count a job there that is about to start, if the GPU is still there."""
+        if position >= len(self.gpus):
+            return
         gpu = self.gpus[position]
         gpu.free -= shards
         gpu.sharers.append(job_id)
@@ -95,7 +97,8 @@ def rooms(
     """The nodes that take jobs and have shards, by name.
 
     `known` is what jobs were last seen to have: Slurm no longer tells of one that is completing, though its
-    shards are not free yet. A node where that is not known either is left out.
+    shards are not free yet. A node where that is not known either is left out, as is one of which a job has a
+    GPU that it no longer has.
     """
     found: dict[str, Room] = {}
     for node in nodes:
@@ -115,7 +118,9 @@ def rooms(
             if room is None:
                 continue
             held = [one for one in _held(job, room, known) if one.place.node == name]
-            if not held and _has_gpus(job):
+            # A job may go on on a GPU that was taken out of Slurm's configuration.
+            strange = any(one.place.position >= len(room.gpus) for one in held)
+            if strange or (not held and _has_gpus(job)):
                 del found[name]
                 continue
             for one in held:

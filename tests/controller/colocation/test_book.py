@@ -99,7 +99,7 @@ def test_a_damaged_one_is_told_and_does_not_pass_for_empty(tmp_path: Path, text:
 @pytest.mark.parametrize(
     ("name", "value"),
     [("alone_s", 0), ("alone_s", math.nan), ("memory_frac", math.nan), ("memory_frac", -0.1),
-     ("util_frac", math.inf)],
+     ("util_frac", math.inf), ("runs", math.inf)],
 )  # fmt: skip
 def test_what_no_run_can_have_is_damage(tmp_path: Path, book: Book, name: str, value: float) -> None:
     plain = book.to_json(0)

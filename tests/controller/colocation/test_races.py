@@ -74,6 +74,19 @@ def test_one_that_failed_alone_before_it_was_seen_to_run_is_left_as_it_is(
     assert (job.state, job.restarts) == ("FAILED", 0)
 
 
+def test_a_job_on_a_gpu_that_was_taken_out_of_the_configuration_keeps_others_off_that_node_alone(
+    site: Site, cluster: Cluster
+) -> None:
+    jobs = [cluster.submit("a", None, 100) for _ in range(2)]
+    until(site, lambda: all(job.state == "RUNNING" for job in jobs))
+    waits = cluster.submit("b", 3)
+    cluster.n_gpus = 1
+    cluster.names.append("n2")
+    site.pass_s(10)
+    assert (waits.state, waits.wanted_node) == ("RUNNING", "n2")
+    site.until_all_end()
+
+
 class Slow:
     """Answers at once, until somebody's use was measured for long enough: then when it is told to."""
 
