@@ -103,7 +103,10 @@ class Book:
                 tuple(_updated(before.idlest, idlest, part)),
             )
         while len(self.profiles) > _MOST_KEYS:  # those that were not seen for longest
-            del self.profiles[next(iter(self.profiles))]
+            gone = next(iter(self.profiles))
+            del self.profiles[gone]
+            self.speeds = {pair: one for pair, one in self.speeds.items() if gone not in pair}
+            self.apart = {pair for pair in self.apart if gone not in pair}
 
     def ran_beside(self, key: str, other: str, speed: float) -> None:
         """It was so fast beside the other, relative to alone."""

@@ -33,6 +33,21 @@ def test_a_job_gets_the_shards_that_hold_its_memory_with_headroom(book: Book) ->
     assert book.shards("never seen", 8) is None
 
 
+def test_with_a_job_that_nobody_saw_for_longest_goes_what_is_known_of_it_beside_others(
+    book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(books, "_MOST_KEYS", 3)
+    for pair in (("a", "b"), ("b", "a"), ("b", "c")):
+        book.ran_beside(*pair, 0.8)
+    book.part("a", "c")
+    book.part("b", "b")
+    for key in ("c", "d"):
+        book.ran_alone(key, 100, 0.3, 0.5)
+    assert set(book.profiles) == {"b", "c", "d"}
+    assert set(book.speeds) == {("b", "c")}
+    assert book.apart == {frozenset("b")}
+
+
 @given(memory=FRACTIONS, of=st.integers(1, 32))
 def test_shards_always_hold_the_memory_and_fit_one_gpu(memory: float, of: int) -> None:
     book = Book()
