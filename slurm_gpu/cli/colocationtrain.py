@@ -100,6 +100,8 @@ def train_planner(
         _check_device(device)
     for path in (out,) if checkpoint is None else (out, checkpoint):
         _check_folder(path)
+    if name != "dqngpu":
+        remark(f"{name} looks at the use of GPUs over time, of which a table of speeds tells nothing")
     setting = known.setting(seed)
     net = None if start is None else read_for(start, name).net
     settings = replace(settings_of(name, seed=seed, again=net is not None), device=device)

@@ -185,6 +185,19 @@ def test_a_plan_needs_no_more_than_its_planner(
     assert done.returncode == rc
 
 
+def test_planners_that_look_at_use_are_said_to_see_none_in_a_table(
+    slurm_gpu: CommandLine, table: Path, tmp_path: Path, quickly: None
+):
+    argv = ("colocation", "train", str(table), "--out", str(tmp_path / "some.npz"))
+    assert slurm_gpu(*argv, "--planner", "deeprm_max") == 0
+    assert (
+        "deeprm_max looks at the use of GPUs over time, of which a table of speeds tells nothing"
+        in slurm_gpu.err
+    )
+    assert slurm_gpu(*argv) == 0
+    assert "looks at" not in slurm_gpu.err
+
+
 def test_training_needs_no_torch_and_another_device_says_that_it_does(
     slurm_gpu: CommandLine, table: Path, tmp_path: Path, quickly: None, monkeypatch: pytest.MonkeyPatch
 ):
