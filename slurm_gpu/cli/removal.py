@@ -10,14 +10,20 @@ from pathlib import Path
 from slurm_gpu.cli.checks.boot import DATABASE_FILE, WEB_FILE, timers
 from slurm_gpu.cli.checks.finding import Surroundings, may_read
 from slurm_gpu.cli.checks.hooks import KINDS, PACKAGED, hook_file, matched
+from slurm_gpu.cli.checks.outages import finding_slurm
 from slurm_gpu.database.reserve.reservation import id_of
-from slurm_gpu.errors import OutsideError
+from slurm_gpu.errors import OutsideError, SlurmError
 from slurm_gpu.policy.install import SCRIPT_NAME, put_aside
 from slurm_gpu.policy.installed import read_chain
 from slurm_gpu.policy.journal import Journal
 from slurm_gpu.policy.peers import shared_file_system
 from slurm_gpu.slurm.conffile import ConfLine, read_conf, settings_named
 from slurm_gpu.slurm.reservations import ReservationClient
+
+_WITHOUT_SLURM = (
+    "No command of Slurm's is on the PATH, so this host is taken for one without Slurm. Where it has one: "
+    "PATH=/opt/slurm/bin:/opt/slurm/sbin:$PATH slurm-gpu doctor remove"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +36,23 @@ class Step:
 
 def steps(at: Surroundings) -> list[Step]:
     """All steps for this host, the first to do first; raises OutsideError where slurm.conf is not here."""
-    conf = _conf(at)
     database, web = ((at.site.config_path.parent / name).exists() for name in (DATABASE_FILE, WEB_FILE))
     found: list[Step] = []
-    if at.is_controller:
+    try:
+        node, controller, conf = at.is_gpu_node, at.is_controller, _conf(at)
+    except SlurmError as error:
+        if finding_slurm(str(error)) is None:
+            raise
+        node, controller, conf = False, False, []  # that of slurm-gpuweb needs no Slurm
+        found.append(Step(_WITHOUT_SLURM))
+    if controller:
         found += _native_limits(at)
         found += _placement(at)
-    found += _slurm_conf(at, conf)
+    if conf:
+        found += _slurm_conf(at, conf)
     parts = [
-        ("slurm-gpu-node", "slurm-gpud", at.is_gpu_node),
-        ("slurm-gpu-controller", "slurm-gpuctld", at.is_controller),
+        ("slurm-gpu-node", "slurm-gpud", node),
+        ("slurm-gpu-controller", "slurm-gpuctld", controller),
         ("slurm-gpu-db", "slurm-gpudbd", database),
         ("slurm-gpu-web", "slurm-gpuweb", web),
     ]
@@ -51,14 +64,14 @@ def steps(at: Surroundings) -> list[Step]:
         packages.append("slurm-gpu-report")
     if units:
         found.append(Step("Stop what runs here.", (f"systemctl disable --now {' '.join(units)}",)))
-    if at.is_controller:
+    if controller:
         found += _reservations(at)
     what = "Remove the packages." if packages else "Remove the command, as nothing else of slurm-gpu is here."
-    if at.is_gpu_node or at.is_controller:
+    if node or controller:
         what += " Stubs that do nothing stay in place of the hooks and of job_submit.lua."
-    found += _shared(at)
+        found += _shared(at)
     found.append(Step(what, (f"dnf remove {' '.join([*packages, 'slurm-gpu-client', 'slurm-gpu'])}",)))
-    found += _leftovers(at, conf, database=database, web=web)
+    found += _leftovers(at, conf, controller=controller, database=database, web=web)
     return found
 
 
@@ -192,13 +205,15 @@ def _script(at: Surroundings) -> Path:
     return Path(at.settings.conf_path).parent / SCRIPT_NAME
 
 
-def _leftovers(at: Surroundings, conf: Sequence[ConfLine], *, database: bool, web: bool) -> Iterator[Step]:
+def _leftovers(
+    at: Surroundings, conf: Sequence[ConfLine], *, controller: bool, database: bool, web: bool
+) -> Iterator[Step]:
     patterns = [
         part for kind in KINDS for line in settings_named(conf, kind) for part in line.value.split(",")
     ]
     stubs = [str(path) for pattern in patterns for path in matched(pattern) if hook_file(path).is_ours]
-    own = _own_script(at)
-    if at.is_controller and read_chain(_script(at)) == {} and own is None:
+    own = _own_script(at) if controller else None
+    if controller and read_chain(_script(at)) == {} and own is None:
         stubs.append(str(_script(at)))
     if stubs:
         yield Step("The stubs may go once no slurm.conf names them any more.", (f"rm {shlex.join(stubs)}",))

@@ -6,7 +6,8 @@ import pytest
 
 from slurm_gpu.cli import removal
 from slurm_gpu.cli.checks import boot
-from slurm_gpu.errors import OutsideError
+from slurm_gpu.cli.checks.finding import Surroundings
+from slurm_gpu.errors import OutsideError, SlurmError
 from slurm_gpu.policy.bundle import SiteFacts, build_bundle, compile_policy
 from slurm_gpu.policy.journal import Entry, Journal, State
 from slurm_gpu.policy.model import Chain, Policy
@@ -237,6 +238,29 @@ def test_the_host_of_the_page(installed: Installation, conf: Path):
         "dnf remove slurm-gpu-web slurm-gpu-client slurm-gpu",
         "rm -r /etc/slurm-gpu /var/lib/slurm-gpu /var/lib/slurm-gpu-web",
     ]
+
+
+def test_the_host_of_the_page_needs_no_slurm(
+    installed: Installation, conf: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (installed.root / "slurm-gpuweb.yaml").write_text("")
+    said = "scontrol is not on the PATH; install Slurm's client commands"
+
+    def settings(self: Surroundings) -> None:
+        raise SlurmError(said)
+
+    monkeypatch.setattr(Surroundings, "settings", property(settings))
+    monkeypatch.setattr(Surroundings, "nodes", property(settings))
+    first, *rest = removal.steps(installed.at("web"))
+    assert "taken for one without Slurm" in first.what
+    assert [line for step in rest for line in step.lines] == [
+        "systemctl disable --now slurm-gpuweb",
+        "dnf remove slurm-gpu-web slurm-gpu-client slurm-gpu",
+        "rm -r /etc/slurm-gpu /var/lib/slurm-gpu /var/lib/slurm-gpu-web",
+    ]
+    said = "slurmctld does not answer"
+    with pytest.raises(SlurmError, match=said):
+        removal.steps(installed.at("web"))
 
 
 def test_a_node_without_a_slurm_conf_goes_by_what_slurmctld_sent_it(installed: Installation, conf: Path):
