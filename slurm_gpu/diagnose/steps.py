@@ -33,6 +33,8 @@ LEAST_LOSS = 0.03
 _SLOW_RATIO = 1.04
 _SLOW_Z = 6.0
 _LEAST_SIGMA = 0.006
+_AS_MUCH = 0.9
+"""Of what is lost: one factor for a whole replica that explains so much of it needs none for each worker."""
 _SEQUENCE_CV, _SEQUENCE_CORRELATION = 0.08, 0.5
 _LITTLE_CV, _LITTLE_CORRELATION = 0.045, 0.9
 """Where microbatches differ by little more than they always do: nearly all of it must be what is in them."""
@@ -151,9 +153,17 @@ def judge_steps(steps: Steps) -> Verdict:
         ratio = np.where(stage > 0, levels / stage, 1.0)
     usual = step_seconds(cost)
     base = Verdict(cause=Cause.HEALTHY, confidence=0.9, coverage=told, groups_by="stages of the step timings")
+    by_worker, worker = _lost(usual, cost / ratio[:, :, None, None]), _worker(ratio, steps)
+    by_replica, replica = (
+        _lost(usual, cost / _of_replicas(ratio)[:, None, None, None]),
+        _replica(ratio, steps),
+    )
+    if replica is not None and by_replica >= _AS_MUCH * by_worker:
+        # With a factor for each worker noise is evened as well: it always explains a bit more.
+        worker = None
     found = [
-        (_lost(usual, cost / ratio[:, :, None, None]), _worker(ratio, steps)),
-        (_lost(usual, cost / _of_replicas(ratio)[:, None, None, None]), _replica(ratio, steps)),
+        (by_worker, worker),
+        (by_replica, replica),
         (_lost(usual, cost * _to_even(stage)[None, :, None, None]), _stage(stage)),
         (_lost(usual, _evened(cost, levels)), _sequence(steps)),
     ]

@@ -74,9 +74,19 @@ def test_a_worker_that_is_slow_in_each_step_is_named(slowdown):
     assert verdict.evidence[0].value == pytest.approx(slowdown, abs=0.02)
 
 
-@pytest.mark.parametrize(("replicas", "times"), [(2, 1.07), (2, 1.5), (8, 1.3)])
-def test_a_replica_that_takes_longer_in_all_its_stages_has_more_to_do(replicas, times):
-    forward, backward = a_training(replicas=replicas)
+@pytest.mark.parametrize(
+    ("replicas", "times", "told"),
+    [
+        (2, 1.07, {}),
+        (2, 1.5, {}),
+        (8, 1.3, {}),
+        (8, 1.15, {"steps": 4, "micro": 2, "noise": 0.05}),
+        (8, 1.5, {"steps": 4, "micro": 2, "noise": 0.1}),
+    ],
+)
+def test_a_replica_that_takes_longer_in_all_its_stages_has_more_to_do(replicas, times, told):
+    """Of few steps as well, where a factor for each worker evens the noise too, and so explains more."""
+    forward, backward = a_training(replicas=replicas, **told)
     forward[1] *= times
     backward[1] *= times
     verdict = judged(forward, backward)
