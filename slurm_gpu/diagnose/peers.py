@@ -21,6 +21,11 @@ _FACTOR_OF_SIZES = 1.5
 _GAP_IN_SIGMAS = 6.0
 _LEAST_GAP = {Metric.MEM_USED: 0.02, Metric.TENSOR: 0.15, Metric.SM_ACTIVE: 0.15}
 """Of memory in use: of the memory. Of work: of its level."""
+_LEAST_STEP, _STEP_IN_ERRORS, _MOST_APART = 0.004, 3.0, 0.75
+"""Of the memory in use, from one stage to another: so many pairs of them differ, not one of them alone."""
+_CLEARLY = 20.0
+_LEAST_VARIANCE = 1e-6
+_MOST_STAGES = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,10 +117,47 @@ def infer_groups(series: Series, active: NDArray[np.bool_]) -> Groups:
             of = cut
             by.append("memory" if metric is Metric.MEM_USED else "work")
             break
+    else:
+        memory = series.get(Metric.MEM_USED)
+        in_order = None if memory is None else _stages(median(memory[:, active]))
+        if in_order is not None:
+            of = in_order
+            by.append("memory, in the order of ranks")
     names = tuple(f"role {group}" for group in range(int(of.max()) + 1)) if n else ()
     if len(names) == 1:
         return Groups(of=of, names=("all",), source="all do alike")
     return Groups(of=of, names=names, source=f"inferred from {' and '.join(by)}")
+
+
+def _stages(memory: Matrix) -> NDArray[np.intp] | None:
+    """Equal blocks of neighbouring ranks whose memory differs from block to block; None where there are none.
+
+    Megatron and DeepSpeed give each stage ranks that follow each other, and 1F1B holds the activations of
+    one microbatch less in each stage than in the one before, the last one logits besides: levels that spread
+    into each other, one by one, lie apart by their blocks. How many there are is asked as for any model: a
+    further block has to explain more than it costs (BIC). Without stages neighbours differ as any two do.
+    """
+    n, told = len(memory), memory[np.isfinite(memory)]
+    if told.size < 2 * MIN_PEERS:
+        return None
+    found, least = None, n * float(np.log(max(told.var(), _LEAST_VARIANCE))) - _CLEARLY
+    for number in range(2, min(_MOST_STAGES, n // MIN_PEERS) + 1):
+        if n % number:
+            continue
+        blocks = memory.reshape(number, n // number)
+        known = np.isfinite(blocks).sum(axis=1)
+        if known.min() < MIN_PEERS:
+            continue
+        within = float(np.nansum((blocks - np.nanmean(blocks, axis=1)[:, None]) ** 2))
+        price = (number - 1) * float(np.log(n))
+        cost = n * float(np.log(max(within / known.sum(), _LEAST_VARIANCE))) + price
+        one, other = np.triu_indices(number, 1)
+        error = 1.25 * np.sqrt(within / (known.sum() - number) * (1.0 / known[one] + 1.0 / known[other]))
+        centres = median(blocks)
+        apart = np.abs(centres[one] - centres[other]) >= np.maximum(_LEAST_STEP, _STEP_IN_ERRORS * error)
+        if cost < least and apart.mean() >= _MOST_APART:
+            least, found = cost, np.repeat(np.arange(number, dtype=np.intp), n // number)
+    return found
 
 
 def _levels(series: Series, active: NDArray[np.bool_]) -> list[tuple[Metric, Matrix]]:

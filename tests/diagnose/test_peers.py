@@ -62,6 +62,19 @@ def test_stages_are_told_by_their_memory():
     assert of == [3] * 4 + [2] * 4 + [1] * 4 + [0] * 4
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_stages_whose_memory_spreads_into_each_others_are_told_by_the_order_of_ranks(seed):
+    """Of 80 GB each holds 2 less than the one before, the last one logits besides; each differs by 0.4."""
+    memory = np.repeat([0.78, 0.755, 0.725, 0.74], 8) + 0.005 * np.random.default_rng(seed).normal(size=32)
+    assert inferred(mem_used=memory) == [0] * 8 + [1] * 8 + [2] * 8 + [3] * 8
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_node_that_holds_more_than_the_others_is_no_stage(seed):
+    memory = np.repeat([0.72, 0.74, 0.72, 0.72], 8) + 0.005 * np.random.default_rng(seed).normal(size=32)
+    assert set(inferred(mem_used=memory)) == {0}
+
+
 def test_a_worker_with_trouble_is_no_role_of_its_own():
     memory = np.array([0.9] * 8 + [0.6] * 8)
     memory[2] = 0.75
