@@ -81,9 +81,15 @@ def _by_counters(case: Case) -> Verdict:
         )
         return case.verdict(Cause.UNKNOWN, 0.0, why_not=(why,))
     alone = int(case.judged.sum()) < 2
+    unexplained = None
     for look in _OF_ONE if alone else _OF_PEERS:
-        if (found := look(case)) is not None:
+        found = look(case)
+        if found is not None and found.cause is not Cause.UNKNOWN:
             return _limits(case, found)
+        # What one cannot explain another may.
+        unexplained = unexplained or found
+    if unexplained is not None:
+        return _limits(case, unexplained)
     if alone:
         return case.verdict(Cause.UNKNOWN, 0.0, why_not=("one GPU has no peers to compare it with",))
     if (why := contradicts(case)) is not None:

@@ -8,27 +8,35 @@ from slurm_gpu.diagnose.case import Case
 from slurm_gpu.diagnose.hardware import LEAST_BUSY
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.peers import MODELS
-from slurm_gpu.diagnose.phases import held_s
+from slurm_gpu.diagnose.phases import held_s, surely_active
 from slurm_gpu.diagnose.robust import Matrix, median, middle, sigma, smooth
 from slurm_gpu.diagnose.signals import Signal
 from slurm_gpu.diagnose.verdict import Cause, Evidence, Verdict
 
 _LEAST_POWER, _GUESS = 0.04, 0.55
-_STAGE_TIMES, _STAGE_TIMES_POWER = 1.12, 1.05
+_STAGE_TIMES, _STAGE_BUSY, _STAGE_TIMES_POWER = 1.12, 1.03, 1.04
 """A first or last stage does some 10 % more for its embedding or its loss, and nobody minds.
 
-Whoever waits for it takes half of the power of who computes.
+Of 12 % more work the time in which SMs are active shows a part, since who waits spins, which holds some of
+them, and power 2 to 5 %, since who waits takes half.
 """
+_STAGE_LEAST = {Signal.BUSY: _STAGE_BUSY, Signal.WORK: _STAGE_TIMES, Signal.POWER: _STAGE_TIMES_POWER}
 _STAGE_SPREADS = 4.0
 _SEQUENCE_SPREAD = 0.03
 """Microbatches of one length take 2 to 3 % more or less, of which a mean over seconds shows a part."""
 _SEQUENCE_CORRELATION = 0.8
-_SEQUENCE_SPREAD_OF_POWER = 0.016
+_SEQUENCE_SPREAD_OF_POWER = 0.0125
 """GPUs that do alike keep their places among each other to a per cent, in means over ten seconds."""
 _READING_S = 10.0
 _BUSY_ALL_THE_TIME = 0.95
 _LATER, _LASTING = 4, 0.3
 """Readings: what is still there then does not come from what one step or the next holds."""
+_READINGS = 4
+"""Taken together where nodes are compared."""
+_LEAST_OF_NODES, _LEAST_BLOCKS_OF_NODES, _LASTING_OF_NODES = 16, 8, (-0.4, 0.5)
+_SPREAD_OF_NODES, _SPREAD_OF_NODES_IN_BINS = 0.02, 0.01
+_POWER_OF_NODES, _POWER_OF_NODES_IN_BINS = 0.016, 0.0065
+"""Nodes that do alike lie apart by half of it and less: a node, and many steps, are steadier than a GPU."""
 
 
 def heavier(case: Case) -> Verdict | None:
@@ -82,7 +90,7 @@ def stages(case: Case) -> Verdict | None:
     for signal in asked:
         others = np.delete(levels[signal], busiest)
         own, usual = float(levels[signal][busiest]), float(np.median(others))
-        least = _STAGE_TIMES if signal is not Signal.POWER else _STAGE_TIMES_POWER
+        least = _STAGE_LEAST[signal] if Signal.WORK in asked or signal is Signal.POWER else _STAGE_TIMES
         apart = _apart(case, signal, busiest, others)
         if not usual > 0 or own / usual < least or own - usual < _STAGE_SPREADS * apart:
             return None
@@ -107,7 +115,7 @@ def _apart(case: Case, signal: Signal, busiest: int, others: Matrix) -> float:
 def sequences(case: Case) -> Verdict | None:
     """Who has most to do changes all the time: busy and work vary together, and on each worker by itself.
 
-    Within a node and a group alone, where all clocks are one. Noise of measurements is each one's own, and
+    Within a node and a group first, where all clocks are one. Noise of measurements is each one's own, and
     would not vary together.
     """
     busy, tensor = case.series.get(Metric.SM_ACTIVE), case.series.get(Metric.TENSOR)
@@ -115,16 +123,29 @@ def sequences(case: Case) -> Verdict | None:
         return _sequences_by_power(case)
     one, other = (_own_course(case, matrix) for matrix in (busy, tensor))
     both = np.isfinite(one) & np.isfinite(other)
-    if both.sum() < 100:
+    if both.sum() >= 100:
+        a, b = one[both], other[both]
+        spread, correlation = float(min(a.std(), b.std())), _correlation(a, b)
+        if spread >= _SEQUENCE_SPREAD and correlation >= _SEQUENCE_CORRELATION:
+            return _sequence(case, "workers do", spread, correlation)
+    one, other = (_courses_of_nodes(case, matrix) for matrix in (busy, tensor))
+    both = np.isfinite(one) & np.isfinite(other)
+    spread = min(_spread_of_nodes(one), _spread_of_nodes(other))
+    least = _SPREAD_OF_NODES if case.series.width_s <= _READING_S else _SPREAD_OF_NODES_IN_BINS
+    if both.sum() < _LEAST_OF_NODES or not spread >= least or not _by_itself(one):
         return None
-    a, b = one[both], other[both]
-    spread = float(min(a.std(), b.std()))
-    if spread < _SEQUENCE_SPREAD:
+    correlation = _correlation(one[both], other[both])
+    if correlation < _SEQUENCE_CORRELATION:
         return None
-    correlation = float(np.corrcoef(a, b)[0, 1])
-    if not correlation >= _SEQUENCE_CORRELATION:
-        return None
-    text = f"what workers do varies by {spread:.0%}, each for itself, in SM activity and tensor work alike"
+    return _sequence(case, "nodes do", spread, correlation)
+
+
+def _correlation(a: Matrix, b: Matrix) -> float:
+    return float(np.corrcoef(a, b)[0, 1]) if a.std() > 0 and b.std() > 0 else 0.0
+
+
+def _sequence(case: Case, who: str, spread: float, correlation: float) -> Verdict:
+    text = f"what {who} varies by {spread:.0%}, each for itself, in SM activity and tensor work alike"
     return case.verdict(
         Cause.IMBALANCE,
         0.7,
@@ -152,15 +173,19 @@ def _sequences_by_power(case: Case) -> Verdict | None:
     n = max(1, round(max(_READING_S, held_s(case.series)) / case.series.width_s))
     own = smooth(_own_course(case, power), n)
     own = own - median(own)[:, None]
-    spread = middle(np.array([sigma(row) for row in own]))
-    later = own[:, _LATER:] * own[:, :-_LATER]
-    both = np.isfinite(later)
-    if both.sum() < 100 or not spread >= _SEQUENCE_SPREAD_OF_POWER:
-        return None
-    lasting = float(later[both].mean() / (own[np.isfinite(own)] ** 2).mean())
-    if abs(lasting) > _LASTING:
-        return None
-    text = f"the power of each varies by {spread:.1%}, for itself and in each reading, while all are busy"
+    spread, who = middle(np.array([sigma(row) for row in own])), "the power of each"
+    if not (
+        spread >= _SEQUENCE_SPREAD_OF_POWER
+        and np.isfinite(own).sum() >= 100
+        and abs(_lasting(own, _LATER)) <= _LASTING
+    ):
+        nodes = _courses_of_nodes(case, power)
+        spread, who = _spread_of_nodes(nodes), "the power of each node"
+        in_bins = case.series.width_s > _READING_S
+        least = _POWER_OF_NODES_IN_BINS if in_bins else _POWER_OF_NODES
+        if np.isfinite(nodes).sum() < _LEAST_OF_NODES or not spread >= least or not _by_itself(nodes):
+            return None
+    text = f"{who} varies by {spread:.1%}, for itself and in each reading, while all are busy"
     verdict = case.verdict(
         Cause.IMBALANCE,
         0.55,
@@ -168,6 +193,62 @@ def _sequences_by_power(case: Case) -> Verdict | None:
         evidence=(Evidence(text=text, metric="power", value=spread, expected=0.01),),
     )
     return verdict.limited("without SM activity it is told by power alone", most=0.55)
+
+
+def _lasting(own: Matrix, later: int) -> float:
+    """Of what differs, how much is still there `later` columns on; infinite where too little is known."""
+    products = own[:, later:] * own[:, :-later]
+    both, known = np.isfinite(products), np.isfinite(own)
+    if both.sum() < 2 * _LEAST_BLOCKS_OF_NODES or not (own[known] ** 2).mean() > 0:
+        return float("inf")
+    return float(products[both].mean() / (own[known] ** 2).mean())
+
+
+def _by_itself(nodes: Matrix) -> bool:
+    """Whether each block differs by itself: trouble lasts, and what a step cut in two gives is taken back."""
+    low, high = _LASTING_OF_NODES
+    return low <= _lasting(nodes, 1) <= high
+
+
+def _courses_of_nodes(case: Case, matrix: Matrix) -> Matrix:
+    """Of each node and group against the other nodes of the group, in means over 40 s and more.
+
+    A tensor-parallel group that fills its node has one sequence: within the node all do alike. Between
+    nodes readings begin at moments of their own, and what of a step one reading has too much the next one
+    lacks: that shrinks with the number of readings that are taken together, and what is in sequences with
+    its root alone. A pause shows on one node before the other, so nothing near one counts.
+    """
+    n = max(1, round(_READINGS * max(_READING_S, held_s(case.series)) / case.series.width_s))
+    active = surely_active(case.phases, case.series)
+    found: list[Matrix] = []
+    for members in case.groups.members():
+        units = []
+        for node in case.series.nodes:
+            rows = np.intersect1d(case.series.on(node), members)
+            if rows.size == 0:
+                continue
+            part = np.where(active, matrix[rows], np.nan)
+            usual = median(part)[:, None]
+            with np.errstate(invalid="ignore", divide="ignore"):
+                relative = np.where(usual > 0.02, part / usual, np.nan)
+            units.append(median(smooth(relative, n, 0.5).T))
+        if len(units) >= 2:
+            own = np.array(units)
+            own = own - median(own.T)
+            good = np.isfinite(own)
+            usual = np.where(good, own, 0.0).sum(axis=1) / np.maximum(good.sum(axis=1), 1)
+            found += list(own - usual[:, None])
+    return np.array(found) if found else np.full((1, 1), np.nan)
+
+
+def _spread_of_nodes(nodes: Matrix) -> float:
+    """How far nodes lie apart in the middle block: what happens once, as an evaluation does, is little."""
+    good = np.isfinite(nodes)
+    told = good.sum(axis=0) >= 2
+    if told.sum() < _LEAST_BLOCKS_OF_NODES:
+        return float("nan")
+    squares = np.where(good, nodes, 0.0) ** 2
+    return middle(np.sqrt(squares.sum(axis=0)[told] / good.sum(axis=0)[told]))
 
 
 def _own_course(case: Case, matrix: Matrix) -> Matrix:

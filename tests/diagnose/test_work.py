@@ -7,8 +7,8 @@ from slurm_gpu.diagnose.judge import diagnose
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.peers import groups_given
 from slurm_gpu.diagnose.verdict import Cause
-from tests.diagnose.faults import SEEDS, as_series, culprits
-from tests.diagnose.training import START_S, Training
+from tests.diagnose.faults import SEEDS, as_read, as_series, culprits, in_steps_of
+from tests.diagnose.training import EVERYTHING, START_S, Training
 
 OLDER = (Metric.UTIL, Metric.MEM_USED, Metric.POWER, Metric.SM_CLOCK, Metric.NVLINK, Metric.PCIE)
 """What GPUs before Hopper tell."""
@@ -57,6 +57,42 @@ class TestImbalance:
         training.work *= length
         verdict = diagnose(training.series())
         assert (verdict.cause, verdict.kind, culprits(verdict)) == (Cause.IMBALANCE, "sequence", [])
+
+    @pytest.mark.parametrize("seed", SEEDS)
+    @pytest.mark.parametrize("told", [EVERYTHING, OLDER])
+    def test_sequences_that_a_whole_node_has_in_common(self, seed, told):
+        """As tensor parallelism over eight GPUs has it: within a node all do alike."""
+        training = Training(seed=seed, n=32, told=told)
+        length = 1 + training.random.pareto(4, (4, 120))
+        training.work *= np.repeat(np.repeat(length, 8, axis=0), 5, axis=1)
+        verdict = diagnose(as_read(training, training.values(), phases=(0, 4, 7, 9)))
+        assert (verdict.cause, verdict.kind, culprits(verdict)) == (Cause.IMBALANCE, "sequence", [])
+
+    @pytest.mark.parametrize("seconds", [3, 7, 9, 13, 20])
+    def test_steps_of_which_readings_hold_one_or_two_are_no_sequences(self, seconds):
+        training = Training(n=32)
+        series = in_steps_of(seconds, training, ahead=(0, 0, 0, 0))
+        values = {metric: matrix.copy() for metric, matrix in series.values.items()}
+        verdict = diagnose(as_read(training, values, phases=(0, 4, 7, 9)))
+        assert verdict.cause is Cause.HEALTHY
+
+    def test_a_stage_with_a_layer_more(self):
+        """Who waits for it spins, which holds some SMs as well: what they show of it is less than it is."""
+        training = Training(n=32)
+        training.work[24:] *= 1.13
+        verdict = diagnose(training.series(), groups=groups_given("pp=4", 32))
+        assert (verdict.cause, verdict.kind) == (Cause.IMBALANCE, "pipeline stage")
+        assert (verdict.roles, culprits(verdict)) == (("stage 3",), [])
+
+    def test_a_stage_with_more_layers_is_told_where_all_do_less_than_before_as_well(self):
+        training = Training(n=32)
+        training.work[24:] *= 1.5
+        values = training.values()
+        later = training.at(5)
+        for metric in (Metric.SM_ACTIVE, Metric.TENSOR):
+            values[metric][:, later:] *= 0.85
+        verdict = diagnose(as_series(training, values), groups=groups_given("pp=4", 32))
+        assert (verdict.cause, verdict.kind) == (Cause.IMBALANCE, "pipeline stage")
 
     def test_a_stage_is_told_by_power_where_that_is_all_there_is(self):
         training = Training(n=32, told=OLDER)
