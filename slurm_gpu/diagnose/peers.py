@@ -24,6 +24,8 @@ _LEAST_GAP = {Metric.MEM_USED: 0.02, Metric.TENSOR: 0.15, Metric.SM_ACTIVE: 0.15
 _LEAST_STEP, _STEP_IN_ERRORS, _MOST_APART = 0.004, 3.0, 0.75
 """Of the memory in use, from one stage to another: so many pairs of them differ, not one of them alone."""
 _CLEARLY = 20.0
+_LEAST_OF_STAGE = 4
+"""Of two workers nobody knows how far they are apart by chance: pairs always have some order."""
 _LEAST_VARIANCE = 1e-6
 _MOST_STAGES = 64
 
@@ -138,10 +140,10 @@ def _stages(memory: Matrix) -> NDArray[np.intp] | None:
     further block has to explain more than it costs (BIC). Without stages neighbours differ as any two do.
     """
     n, told = len(memory), memory[np.isfinite(memory)]
-    if told.size < 2 * MIN_PEERS:
+    if told.size < 2 * _LEAST_OF_STAGE:
         return None
     found, least = None, n * float(np.log(max(told.var(), _LEAST_VARIANCE))) - _CLEARLY
-    for number in range(2, min(_MOST_STAGES, n // MIN_PEERS) + 1):
+    for number in range(2, min(_MOST_STAGES, n // _LEAST_OF_STAGE) + 1):
         if n % number:
             continue
         blocks = memory.reshape(number, n // number)
@@ -150,7 +152,7 @@ def _stages(memory: Matrix) -> NDArray[np.intp] | None:
             continue
         within = float(np.nansum((blocks - np.nanmean(blocks, axis=1)[:, None]) ** 2))
         price = (number - 1) * float(np.log(n))
-        cost = n * float(np.log(max(within / known.sum(), _LEAST_VARIANCE))) + price
+        cost = n * float(np.log(max(within / (known.sum() - number), _LEAST_VARIANCE))) + price
         one, other = np.triu_indices(number, 1)
         error = 1.25 * np.sqrt(within / (known.sum() - number) * (1.0 / known[one] + 1.0 / known[other]))
         centres = median(blocks)
