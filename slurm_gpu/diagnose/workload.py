@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from slurm_gpu.diagnose.case import Case
+from slurm_gpu.diagnose.changes import split
 from slurm_gpu.diagnose.hardware import LEAST_BUSY
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.peers import MODELS
@@ -121,7 +122,8 @@ def sequences(case: Case) -> Verdict | None:
     busy, tensor = case.series.get(Metric.SM_ACTIVE), case.series.get(Metric.TENSOR)
     if busy is None or tensor is None:
         return _sequences_by_power(case)
-    one, other = (_own_course(case, matrix) for matrix in (busy, tensor))
+    # What changed once and stayed does not vary: who is behind since then is no matter of sequences.
+    one, other = (_without_change(_own_course(case, matrix)) for matrix in (busy, tensor))
     both = np.isfinite(one) & np.isfinite(other)
     if both.sum() >= 100:
         a, b = one[both], other[both]
@@ -249,6 +251,13 @@ def _spread_of_nodes(nodes: Matrix) -> float:
         return float("nan")
     squares = np.where(good, nodes, 0.0) ** 2
     return middle(np.sqrt(squares.sum(axis=0)[told] / good.sum(axis=0)[told]))
+
+
+def _without_change(own: Matrix) -> Matrix:
+    """Each row without the one change of its level that explains most of it."""
+    found = split(own)
+    since = np.arange(own.shape[1]) >= found.at[:, None]
+    return own - np.where(since, found.after[:, None], found.before[:, None])
 
 
 def _own_course(case: Case, matrix: Matrix) -> Matrix:

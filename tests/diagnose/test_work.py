@@ -94,6 +94,13 @@ class TestImbalance:
         verdict = diagnose(as_series(training, values), groups=groups_given("pp=4", 32))
         assert (verdict.cause, verdict.kind) == (Cause.IMBALANCE, "pipeline stage")
 
+    @pytest.mark.parametrize("seed", SEEDS)
+    @pytest.mark.parametrize("since_s", [20, 40, 50])
+    def test_a_gpu_that_has_just_become_slow_is_no_matter_of_sequences(self, seed, since_s):
+        training = Training(seed=seed, n=8, per_node=4, n_bins=120 + since_s)
+        training.clock[3, 120:] *= 0.75
+        assert diagnose(training.series()).cause in (Cause.HEALTHY, Cause.SLOW)
+
     def test_a_stage_is_told_by_power_where_that_is_all_there_is(self):
         training = Training(n=32, told=OLDER)
         training.work[24:] *= 1.4
