@@ -93,6 +93,17 @@ class LiveTable:
         if rows:
             self._values[:, rows, bins] = np.array(values, dtype=np.float32).T
 
+    def keep(self, job_id: int, nodes: Collection[str]) -> None:
+        """A job was resized: GPUs of other nodes are its own no more, and are missed by nobody."""
+        job = self._jobs.get(job_id)
+        if job is None:
+            return
+        gone = [place for place in job.rows if place[0] not in nodes]
+        rows = [job.rows.pop(place) for place in gone]
+        for place in gone:
+            del job.workers[place]
+        self._forget(rows)
+
     def jobs(self) -> Mapping[int, int]:
         """How many GPUs each job has that is watched: two and more, since one has no peers."""
         return {job_id: len(job.rows) for job_id, job in self._jobs.items() if len(job.rows) >= 2}
@@ -159,7 +170,9 @@ class LiveTable:
         return self._free.pop()
 
     def _drop(self, job_id: int) -> None:
-        rows = list(self._jobs.pop(job_id).rows.values())
+        self._forget(list(self._jobs.pop(job_id).rows.values()))
+
+    def _forget(self, rows: list[int]) -> None:
         self._values[:, rows] = np.nan
         self._most[:, rows] = 0.0
         self._free += rows

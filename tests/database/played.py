@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -48,6 +49,8 @@ class Played:
         self.n_asked = 0
         self.told: list[Told] = []
         self.apps: dict[int, str] = {}
+        self.resized: dict[int, tuple[int, tuple[str, ...]]] = {}
+        """When a job gives nodes back, and which ones it keeps."""
 
     def wall(self):
         return self.now_s
@@ -59,11 +62,16 @@ class Played:
                 user=self.users.get(job, "alice"),
                 uid=1000 + job,
                 start_s=int(START_S) + self.starts.get(job, 0),
-                nodes=tuple(dict.fromkeys(worker.node for worker in self.trainings[job].workers)),
+                nodes=self._nodes(job),
             )
             for job in self.trainings
             if self._runs(job)
         }
+
+    def _nodes(self, job):
+        nodes = tuple(dict.fromkeys(worker.node for worker in self.trainings[job].workers))
+        second, kept = self.resized.get(job, (math.inf, nodes))
+        return nodes if self.now_s < START_S + second else tuple(node for node in nodes if node in kept)
 
     def _runs(self, job):
         second = self.now_s - START_S - self.starts.get(job, 0)
@@ -77,7 +85,7 @@ class Played:
             for number, name in enumerate(dict.fromkeys(worker.node for worker in training.workers)):
                 second = int(self.now_s - START_S)
                 second -= (second - 3 * number - job) % 10
-                if second >= self.starts.get(job, 0):
+                if second >= self.starts.get(job, 0) and name in self._nodes(job):
                     found[name] = self._live(job, name, second)
         return found
 

@@ -55,8 +55,8 @@ class Hanging(Training):
         return found
 
 
-def hanging(**more) -> Hanging:
-    training = Hanging(n=8, n_bins=1200)
+def hanging(per_node: int = 8, **more) -> Hanging:
+    training = Hanging(n=8, per_node=per_node, n_bins=1200)
     for name, value in more.items():
         setattr(training, name, value)
     return training
@@ -187,3 +187,25 @@ def test_one_users_jobs_make_no_suspect():
     watching.until(3 * 430)
     assert {told.verdict.cause for told in watching.played.told} == {"slow or failing"}
     assert watching.watch.shown.suspects == []
+
+
+def test_a_job_that_gave_most_of_its_nodes_back_is_watched_on_the_rest():
+    played = Played({1: hanging(per_node=2)})
+    played.resized[1] = (120, ("j1n2",))
+    watching = Watching(played)
+    assert watching.until(AT_S - 5) == {}
+    told = watching.until(AT_S + 60)[1]
+    assert (told.cause, told.devices) == ("hang", (("j1n2", "GPU-003"),))
+    assert {told.n_gpus for told in played.told} == {2}
+
+
+def test_a_machine_without_slurm_that_shares_gpus_hides_no_job_of_the_same_number():
+    played = Played({1: throttled()})
+    live = played.live
+
+    def beside():
+        stray = LiveDevice(util_pct=0.0, jobs=(1, 2))
+        return live() | {"desk": Live(at_s=played.now_s, devices={"GPU-desk": stray})}
+
+    played.live = beside
+    assert 1 in Watching(played).until(AT_S + 180)

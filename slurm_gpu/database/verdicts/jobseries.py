@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -104,9 +104,11 @@ def series_of_timelines(run: Run, timelines: Sequence[DeviceTimeline]) -> Series
     return _aligned(run, workers, courses)
 
 
-def series_of_windows(run: Run, windows: Sequence[NodeWindow]) -> Series:
-    """The last ten minutes, at full resolution."""
-    workers = workers_of(run)
+def series_of_windows(
+    run: Run, windows: Sequence[NodeWindow], nodes: Collection[str] | None = None
+) -> Series:
+    """The last ten minutes, at full resolution, of its GPUs on `nodes`: of all where nobody says."""
+    workers = {key: worker for key, worker in workers_of(run).items() if nodes is None or key[0] in nodes}
     told = [
         (workers[item.node, item.window.device], item.window)
         for item in windows

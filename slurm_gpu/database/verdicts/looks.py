@@ -101,7 +101,7 @@ class Looks:
             run = self._run(connection, job, now_s)
         if run is None or not run.devices:
             return None
-        series = series_of_windows(run, windows)
+        series = series_of_windows(run, windows, job.nodes or None)  # what it gave back is not missing
         return series, groups_of(run, None, series.workers)
 
     def in_its_place(self, job: QueuedJob, verdict: Verdict) -> Verdict:

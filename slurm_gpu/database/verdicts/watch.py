@@ -129,6 +129,8 @@ class JobWatch:
         for job_id, job in queue.items():
             if job.state == "RUNNING" and job.start_s is not None:
                 if job_id in self._jobs:
+                    if self._jobs[job_id].job.nodes != job.nodes:
+                        self._table.keep(job_id, job.nodes)
                     self._jobs[job_id].job = job
                 else:
                     self._jobs[job_id] = _Watched(job, job.start_s, Course())
@@ -143,10 +145,11 @@ class JobWatch:
         there = {(node, job_id) for job_id in self._jobs for node in queue[job_id].nodes}
         shares = {
             job_id
-            for node in live.values()
+            for name, node in live.items()
             for device in node.devices.values()
             if len(device.jobs) > 1
             for job_id in device.jobs
+            if (name, job_id) in there
         }
         seen_s, self._seen_s = self._seen_s, {name: node.at_s for name, node in live.items()}
         for name, node in live.items():
