@@ -189,7 +189,8 @@ def _queued(job: int, case: Case) -> QueuedJob:
         job_id=job, array_job_id=None, array_task=None, n_tasks=1, het_job_id=None, name="t", user="u",
         uid=1, account="a", qos="q", partition="p", state="RUNNING", reason="", restarts=0, submit_s=0,
         eligible_s=0, start_s=int(START_S), end_s=None, time_limit_s=None, n_nodes=case.job.n_nodes,
-        nodes=(), tres_requested={}, tres_allocated={}, gpu_index={}, gres_per_node="", features="",
+        nodes=tuple(f"j{job}n{node + 1}" for node in range(case.job.n_nodes)),
+        tres_requested={}, tres_allocated={}, gpu_index={}, gres_per_node="", features="",
         admin_comment="", work_dir="",
     )  # fmt: skip
 

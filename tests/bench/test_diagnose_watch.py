@@ -1,0 +1,24 @@
+"""The measurement of the watch: all that runs in it is watched, and a hang is told."""
+
+from bench.diagnose_injector import faulty
+from bench.diagnose_watch import Played, watched
+from slurm_gpu.diagnose.verdict import Cause
+
+
+def a_hang():
+    """The first small one that is in a window."""
+    drawn = (faulty(1, Cause.HANG, n) for n in range(60))
+    return next(
+        case
+        for case in drawn
+        if not case.timeline and case.running and case.steps is None
+        if case.job.n_workers <= 16 and not case.recording.silent and case.recording.hosts
+    )
+
+
+def test_what_runs_is_watched_and_a_hang_is_told():
+    case = a_hang()
+    played = Played({1: case, 2: case})
+    watch, _ = watched(played)
+    assert watch.shown.watched == 2
+    assert {told.verdict.job_id for told in played.told if told.verdict.cause == Cause.HANG} == {1, 2}
