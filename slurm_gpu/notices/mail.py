@@ -27,10 +27,7 @@ class MailChannel:
         """Hand it to the mail server; raises NotSentError or UnknownFateError."""
         to = self._settings.address_of(message.user)
         octets = compose(message, self._settings.sender, to).as_bytes(policy=email.policy.SMTP)
-        try:
-            smtp = self._connect()
-        except (OSError, smtplib.SMTPException) as error:
-            raise self._not_sent(error) from error
+        smtp = self._connected()
         try:
             try:
                 self._greet(smtp)
@@ -43,10 +40,7 @@ class MailChannel:
 
     def try_out(self) -> None:
         """Whether the server would take a message from our sender, without one; raises NotSentError."""
-        try:
-            smtp = self._connect()
-        except (OSError, smtplib.SMTPException) as error:
-            raise self._not_sent(error) from error
+        smtp = self._connected()
         try:
             self._greet(smtp)
             self._accepted(*smtp.mail(self._settings.sender))
@@ -55,11 +49,14 @@ class MailChannel:
         finally:
             smtp.close()
 
-    def _connect(self) -> smtplib.SMTP:
+    def _connected(self) -> smtplib.SMTP:
         # Without a name of its own smtplib asks the name service for one, which may take long.
         name = socket.gethostname() or "localhost"
         host, port = self._settings.host, self._settings.port
-        return smtplib.SMTP(host, port, local_hostname=name, timeout=self._timeout_s)
+        try:
+            return smtplib.SMTP(host, port, local_hostname=name, timeout=self._timeout_s)
+        except (OSError, smtplib.SMTPException, UnicodeError) as error:  # the last of a name that is none
+            raise self._not_sent(error) from error
 
     def _greet(self, smtp: smtplib.SMTP) -> None:
         smtp.ehlo_or_helo_if_needed()

@@ -169,7 +169,7 @@ class _Check(YamlCheck):
             self.fail(
                 ("webhook", "url"),
                 f"url: {shown(url)} must begin with https:// (http:// reaches this host alone), without user "
-                "and password",
+                "and password, and have no letters but ASCII's",
             )
         secret = None
         if "secret_file" in table:
@@ -232,5 +232,7 @@ def is_private(url: str) -> bool:
     except (ValueError, AttributeError, TypeError):
         return False
     if not host or port == 0 or parts.username is not None or _CONTROL.search(url) or " " in url:
+        return False
+    if not url.isascii():  # a path that cannot be asked for
         return False
     return parts.scheme == "https" or (parts.scheme == "http" and host in _LOOPBACK)

@@ -83,6 +83,12 @@ class TestMail:
             by_mail(unused_port()).send(NOTICE)
         assert not raised.value.for_good
 
+    def test_a_host_that_is_no_name_is_told_as_such(self, mail: MailServer) -> None:
+        nowhere = by_mail(mail.port, host=f"{'a' * 64}.edu")
+        for ask in (lambda: nowhere.send(NOTICE), nowhere.try_out):
+            with pytest.raises(NotSentError, match="label"):
+                ask()
+
     def test_where_the_line_dies_behind_the_message_nobody_knows(self, mail: MailServer) -> None:
         mail.on_message = None
         with pytest.raises(UnknownFateError):

@@ -80,6 +80,7 @@ def test_without_the_file_nobody_is_told(tmp_path: Path) -> None:
         ("webhook: {url: 'https://a:b@chat.example.edu/x'}", "without user and password"),
         ("webhook: {url: 'https://chat.example.edu:0/x'}", "must begin with https://"),
         ("webhook: {url: 'ftp://chat.example.edu/x'}", "must begin with https://"),
+        ("webhook: {url: 'https://chat.example.edu/räume'}", "no letters but ASCII's"),
         ("webhook: {secret_file: /x}", "webhook lacks url"),
         ("webhook: {url: 'https://x.edu/', secret_file: x}", "secret_file: 'x' must be a whole path"),
         ("templates: notices", "templates: 'notices' must be a whole path"),
