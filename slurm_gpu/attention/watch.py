@@ -67,6 +67,11 @@ class Watch:
             for job_id, watched in self._jobs.items()
             if job_id in running and running[job_id].start_s == watched.start_s
         }
+        for job_id, watched in self._jobs.items():
+            # Such as those of a node that it has given up: what they do says nothing of it any more.
+            others = [uuid for uuid in watched.courses if not _has(devices.get(uuid), job_id)]
+            for uuid in others:
+                del watched.courses[uuid]
         for uuid, (at_s, value) in devices.items():
             if len(value.jobs) != 1 or (job := running.get(value.jobs[0])) is None:
                 continue
@@ -121,6 +126,11 @@ class Watch:
         if throttled:
             since_s = min(since for since, _ in throttled.values())
             yield _flag(job_id, Concern.THROTTLED, throttled, since_s, min(c for _, c in throttled.values()))
+
+
+def _has(told: tuple[float, LiveDevice] | None, job_id: int) -> bool:
+    """Whether a device is the job's; where nobody tells of it, it is as it was."""
+    return told is None or job_id in told[1].jobs
 
 
 def _idle_flag(job_id: int, concern: Concern, idle: Mapping[str, Idle], some: Iterable[str]) -> Flag:

@@ -138,6 +138,19 @@ def test_suspended_time_counts_for_nothing() -> None:
         assert watch.flags(START + second) == []
 
 
+def test_a_job_that_gave_up_a_node_is_judged_by_what_it_has_left() -> None:
+    watch = Watch()
+    job = RunningJob(job_id=1, start_s=START)
+    for second in range(0, 1200, EVERY_S):
+        shrunk = second >= 600
+        kept = LiveDevice(util_pct=0.0 if shrunk else 80.0, jobs=(1,))
+        left = LiveDevice(util_pct=0.0, jobs=()) if shrunk else LiveDevice(util_pct=80.0, jobs=(1,))
+        now_s = START + second
+        watch.look(now_s, [job], {"GPU-0": (now_s, kept), "GPU-1": (now_s, left)})
+    (flag,) = watch.flags(START + 1190)
+    assert (flag.concern, flag.devices) == (Concern.USED_THEN_IDLE, ("GPU-0",))
+
+
 def test_a_job_that_was_requeued_is_watched_anew() -> None:
     watch = Watch()
     for second in range(0, 600, EVERY_S):
