@@ -11,6 +11,8 @@ Speed = Callable[[str, Sequence[str]], float]
 
 _LEAST_BESIDE_S = 5.0
 """Of less time beside another nothing can be said: Slurm tells starts and ends in whole seconds."""
+_LEAST_PART = 0.2
+"""Nor of a smaller part of a run: by how much runs alone vary, all of that would be laid on it."""
 
 
 class Stretch(NamedTuple):
@@ -70,7 +72,7 @@ class Course:
             for stretch, end_s in zip(self.stretches, self._ends(self.end_s), strict=True)
         ]
         beside_s = sum(seconds for seconds, others in spans if others)
-        if beside_s < _LEAST_BESIDE_S:
+        if beside_s < max(_LEAST_BESIDE_S, _LEAST_PART * sum(seconds for seconds, _ in spans)):
             return {}
         left_s = alone_s - sum(seconds for seconds, others in spans if not others)
         predicted_s = sum(seconds * speed(self.key, others) for seconds, others in spans if others)

@@ -46,6 +46,7 @@ class Learning:
                 others = [agreed[other] for other in beside[job_id] if other != job_id]
                 awake = (other.key for other in others if not other.job.is_suspended)
                 course.seen(now_s, awake, is_suspended=one.job.is_suspended)
+                course.is_whole &= not any(other.job.is_suspended for other in others)
             running[key] = course
         for key, course in self.running.items():
             if key not in running:

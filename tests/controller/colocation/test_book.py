@@ -162,6 +162,7 @@ class TestCourse:
             Course("a", 0, [Stretch(0, ())], 100),
             Course("a", 0, [Stretch(0, ()), Stretch(97, ("b",))], 100),
             Course("a", 5, [Stretch(5, ("b",))], 5),
+            Course("a", 0, [Stretch(0, ()), Stretch(90, ("b",))], 110),  # 10 s late: speed 0.5, or by chance
             Course("a", 0, [], 100),
         ],
     )

@@ -240,7 +240,7 @@ def test_one_that_is_suspended_is_not_taken_for_slowed_down_and_teaches_nothing(
     site.until_all_end()
     book = books.read(Path(cluster.directory) / "slurm-gpu" / books.FILE_NAME)
     assert not book.apart
-    assert all(speed == pytest.approx(1.0, abs=0.05) for speed, _ in book.speeds.values())
+    assert not book.speeds  # who was beside it did not have it beside itself all the time, either
 
 
 def test_a_run_alone_that_was_suspended_meanwhile_does_not_tell_how_long_its_like_take(
