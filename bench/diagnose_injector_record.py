@@ -39,7 +39,7 @@ EDGE_S = 4.0
 """A play reaches so far beyond both ends of its recording, since clocks differ."""
 _HOST_S = 10.0
 _LEVELS = 250
-_NOISE = {
+NOISE = {
     POWER: 0.008,
     SM: 0.003,
     TENSOR: 0.005,
@@ -177,18 +177,18 @@ def record_window(
     known = np.full((job.n_workers, seconds), np.inf)
     util_known = np.broadcast_to(np.arange(1.0, seconds + 1), (job.n_workers, seconds))
     offset = collector.offsets_s
-    wander = _wander(job, rng, np.arange(seconds) + 0.5)
+    wander = temperature(job, rng, np.arange(seconds) + 0.5)
     for number in range(job.n_nodes):
         rows = node == number
         seconds_at = np.arange(seconds + 1) - offset[number]
-        util = np.diff(_at(times, workers[:, rows, UTIL], seconds_at), axis=0).T
+        util = np.diff(values_at(times, workers[:, rows, UTIL], seconds_at), axis=0).T
         values[Metric.UTIL][rows] = _percent(util, rng)
         begin = collector.phases_s[number] - collector.details_s
         looks = np.arange(begin, seconds + collector.details_s, collector.details_s)
         looks = looks[(looks >= -EDGE_S + 1) & (looks <= seconds)]
         here = workers[:, rows]
-        summed = _at(times, here, looks - offset[number])
-        before = _at(times, here[..., [CLOCK, THROTTLE]], looks - offset[number] - 1.0)
+        summed = values_at(times, here, looks - offset[number])
+        before = values_at(times, here[..., [CLOCK, THROTTLE]], looks - offset[number] - 1.0)
         means = np.diff(summed, axis=0) / np.diff(looks)[:, None, None]
         seen = summed[..., [CLOCK, THROTTLE]] - before
         seen[..., 1] = rng.random(seen[..., 1].shape) < seen[..., 1]
@@ -236,17 +236,17 @@ def record_timeline(
         width *= 2
     edges = np.arange(0, seconds + 1e-9, width)
     times, workers, _ = play.integrals()
-    means = np.diff(_at(times, workers, edges), axis=0) / width
+    means = np.diff(values_at(times, workers, edges), axis=0) / width
     throttled = means[..., THROTTLE].mean(axis=0)
     means[..., SM] /= np.maximum(means[..., CLOCK], 1e-9)
     means[..., TENSOR] /= np.maximum(means[..., CLOCK], 1e-9)
     values = {}
     looks = np.sqrt(width / collector.details_s)
-    wander = _wander(job, rng, (edges[:-1] + edges[1:]) / 2)
+    wander = temperature(job, rng, (edges[:-1] + edges[1:]) / 2)
     for channel, metric in _NAMES.items():
         if metric in _told(job) and metric not in (Metric.DRAM, Metric.THROTTLE):
             told = means[..., channel].T
-            told = told * (1 + rng.normal(0, _NOISE.get(channel, 0.002) / looks, told.shape))
+            told = told * (1 + rng.normal(0, NOISE.get(channel, 0.002) / looks, told.shape))
             values[metric] = told * wander if channel in (CLOCK, POWER) else told
     values[Metric.MEM_USED] = _memory(job, len(means), rng)
     values = {
@@ -275,7 +275,7 @@ def _told(job: Job) -> list[Metric]:
     return [metric for metric in _NAMES.values() if metric not in untold]
 
 
-def _at(times: Floats, summed: Floats, moments: Floats) -> Floats:
+def values_at(times: Floats, summed: Floats, moments: Floats) -> Floats:
     """The integrals at any moments (n_moments, …), straight between those that are known."""
     index = np.clip(np.searchsorted(times, moments, side="right") - 1, 0, len(times) - 2)
     part = (moments - times[index]) / np.maximum(times[index + 1] - times[index], 1e-9)
@@ -292,10 +292,10 @@ def _percent(util: Floats, rng: np.random.Generator) -> Floats:
 def _noisy(channel: int, told: Floats, rng: np.random.Generator) -> Floats:
     if channel == THROTTLE:
         return told
-    return np.asarray(told * (1 + rng.normal(0, _NOISE[channel], told.shape)))
+    return np.asarray(told * (1 + rng.normal(0, NOISE[channel], told.shape)))
 
 
-def _wander(job: Job, rng: np.random.Generator, at_s: Floats) -> Floats:
+def temperature(job: Job, rng: np.random.Generator, at_s: Floats) -> Floats:
     """Temperature: each GPU's own slow waves, and the room's day (n_workers, n)."""
     own = rng.uniform(0, 0.004, (job.n_workers, 1)) * np.sin(
         at_s / rng.uniform(60, 300, (job.n_workers, 1)) + rng.uniform(0, 6.3, (job.n_workers, 1))
@@ -317,7 +317,7 @@ def _hosts(
 ) -> dict[Metric, Floats]:
     found = np.stack(
         [
-            np.diff(_at(times, nodes[:, number], edges[:, number]), axis=0) / _HOST_S
+            np.diff(values_at(times, nodes[:, number], edges[:, number]), axis=0) / _HOST_S
             for number in range(job.n_nodes)
         ]
     )

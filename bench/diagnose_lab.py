@@ -1,0 +1,384 @@
+"""Whether `slurm-gpu diagnose` says what is wrong with trainings that run in the lab.
+
+    .venv/bin/python bench/diagnose_lab.py [--faults shard,heat,healthy] [--size 0.3] [--seed 1]
+                                           [--well-s 120] [--ill-s 180] [--json]
+
+Trainings of bench/diagnose_injector*.py run as jobs of two nodes with four simulated H100s each: simgpu goes
+by their schedules below the real pynvml, slurm-gpud reads it and ships, slurm-gpudbd keeps and watches. So
+all of the way is as on a cluster, but for what GPUs and hosts do. Each is well for --well-s, then not for
+--ill-s; those that fit beside each other run so. `slurm-gpu diagnose ID` is asked all the time while it runs
+(by the window), and of its whole course when it is over (by the timeline); the watch of slurm-gpudbd is
+listened to. All nodes are this host: what they tell of CPUs and networks is this machine's. Needs root; six
+faults take some 20 minutes. Exit status 1 where anything was told wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+
+from bench.arguments import number, part
+from bench.diagnose_injector import Case
+from bench.diagnose_lab_schedule import FAULTS, draw_case, schedules, text_of
+from bench.diagnose_score import named_right
+from lab.cluster import Lab
+from lab.devices import spec
+from lab.errors import LabError
+from lab.options import GpuModel, JobSubmit, NodeGpus, Options
+from lab.polling import wait_for
+from slurm_gpu.config import load_config
+from slurm_gpu.database.client import DatabaseClient
+from slurm_gpu.diagnose.case import Rules
+from slurm_gpu.diagnose.judge import diagnose
+from slurm_gpu.diagnose.verdict import Cause, Verdict
+from slurm_gpu.reports.diagnosed.judged import judged
+
+SIX = ("shard", "heat", "congestion", "starved node", "stuck worker", "healthy")
+NODES = 2
+USER = "alice"
+OPTIONS = Options(
+    native_limits=False,
+    job_submit=JobSubmit.NONE,
+    gpus={f"n{number}": NodeGpus(model=GpuModel.H100) for number in range(1, 5)},
+)
+"""The lab that it needs."""
+_ALL_BEGIN_S = 15
+"""From a job's start until all of its ranks are there, on a host that has other things to do."""
+_LOOK_S, _STREAM_EACH_S = 5.0, 5
+_LAST_S = 3.0
+"""It is no longer asked so shortly before the end."""
+_OVER_S = 120.0
+_HANG_OVER_S = 600
+"""A hang at the end of a job that is over is told from then on."""
+_SCRIPT = """\
+#!/bin/sh
+at=$(($(date +%s) + {lead_s}))
+echo $at > {directory}/at
+srun sh -c \\
+    'exec simgpu --gpus $SLURM_LOCALID --phases @{directory}/rank$SLURM_PROCID --at '$at
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """One verdict, and whether it is right."""
+
+    cause: str
+    kind: str
+    who: Sequence[str]
+    confidence: float
+    by: str
+    right: bool
+    named: bool
+    """Whether those are named that there are to name, and nobody who is innocent."""
+
+
+@dataclass(kw_only=True)
+class Found:
+    """What was told of one training."""
+
+    fault: str
+    cause: str
+    culprits: Sequence[str]
+    gpus: int
+    since_s: float | None
+    """When it begins; seconds of the training, as are all below."""
+    synthetic: Said
+    """Of the stream that no lab was between."""
+    stream_s: float | None = None
+    """When it was first told of that, and from then on."""
+    live: Said | None = None
+    """By `slurm-gpu diagnose` just before it was over."""
+    over: Said | None = None
+    """By the timeline alone, when it was over."""
+    asked_s: float | None = None
+    """When `slurm-gpu diagnose` first said what is right, and went on to."""
+    watch_s: float | None = None
+    """When the watch told it."""
+    watch: Said | None = None
+    alarms: list[str] = field(default_factory=list)
+    """Whatever else was said of it, by either."""
+    over_can_tell: bool = True
+    """Not of a hang that lasted less than ten minutes: that is how jobs end."""
+
+    @property
+    def right(self) -> bool:
+        """Whether all was told as it should be."""
+        said = [self.live] + [self.over] * (self.cause != Cause.HANG or self.over_can_tell)
+        return all(one is not None and one.right and one.named for one in said) and not self.alarms
+
+
+@dataclass(kw_only=True)
+class Training:
+    """One that runs."""
+
+    case: Case
+    job_id: int
+    directory: Path
+    at_s: float = 0.0
+    nodes: Sequence[str] = ()
+    found: Found
+
+    def since_start(self) -> float:
+        """Seconds of the training by now."""
+        return time.time() - self.at_s
+
+    def said(self, lab: Lab, told: dict[str, Any], by: str) -> Said:
+        """A verdict as the injector names things, and whether it is right."""
+        ours = {node: f"n{number}" for number, node in enumerate(self.nodes, 1)}
+        workers = {(worker.node, worker.index): worker for worker in self.case.recording.workers}
+        culprits = []
+        for one in told["culprits"]:
+            (gpu,) = [gpu for gpu in lab.nodes[one["node"]].gpus if gpu.uuid == one["device"]]
+            culprits.append(workers[ours[one["node"]], gpu.nvml_index])
+
+        def name(text: str) -> str:
+            node, _, rest = text.partition(" ")
+            return f"{ours[node]} {rest}" if node in ours else text
+
+        verdict = Verdict(
+            cause=Cause(told["cause"]),
+            kind=told["kind"],
+            culprits=tuple(culprits),
+            nodes=tuple(ours[node] for node in told["nodes"]),
+            roles=tuple(map(name, told["roles"])),
+            groups={group: [name(one) for one in names] for group, names in told.get("groups", {}).items()},
+            confidence=told["confidence"],
+        )
+        return _said(self.case, verdict, by)
+
+
+def _told_of_stream(case: Case) -> float | None:
+    """When the stream itself first shows what is right, and goes on to."""
+    first = None
+    for second in range(_STREAM_EACH_S, int(case.length_s) + 1, _STREAM_EACH_S):
+        said = _said(case, diagnose(case.recording.series(float(second))), "stream")
+        first = (second if first is None else first) if said.right and said.named else None
+    return first
+
+
+def _said(case: Case, verdict: Verdict, by: str) -> Said:
+    right = verdict.cause is case.cause
+    names = [worker.name for worker in verdict.culprits] or [*verdict.roles] or [*verdict.nodes]
+    named = right and (named_right(case, verdict) if case.fault is not None else not names)
+    return Said(
+        cause=verdict.cause.value,
+        kind=verdict.kind,
+        who=names,
+        confidence=round(verdict.confidence, 2),
+        by=by,
+        right=right,
+        named=named,
+    )
+
+
+def submit(lab: Lab, name: str, seed: int, size: float, well_s: int, ill_s: int) -> Training:
+    """Draw the training, write its schedules, and start it."""
+    case = draw_case(seed, name, size=size, well_s=well_s, ill_s=ill_s, n_nodes=NODES)
+    directory = lab.layout.home / USER / f"{name.replace(' ', '-')}-{time.time_ns()}"
+    lab.run_as(USER, ["mkdir", str(directory)])
+    gpu = spec(lab.nodes["n1"].gpus[0])
+    ranks = schedules(case, gpu, np.random.default_rng([seed, len(name)]))
+    for rank, phases in enumerate(ranks):
+        (directory / f"rank{rank}").write_text(text_of(phases))
+    options = (
+        f"--nodes={NODES}",
+        f"--gpus-per-node={case.job.per_node}",
+        f"--ntasks-per-node={case.job.per_node}",
+        "--time=60",
+        f"--output={directory}/out",
+    )
+    script = _SCRIPT.format(lead_s=_ALL_BEGIN_S, directory=directory)
+    job_id = lab.submit(USER, *options, script=script)
+    synthetic = _said(case, diagnose(case.recording.series(), running=True), "stream")
+    workers = case.recording.workers
+    found = Found(
+        fault=name,
+        cause=case.cause.value,
+        culprits=[workers[row].name for row in case.fault.culprits] if case.fault else [],
+        gpus=case.job.n_workers,
+        since_s=case.fault.since_s if case.fault else None,
+        synthetic=synthetic,
+        stream_s=_told_of_stream(case),
+        over_can_tell=case.cause is not Cause.HANG or ill_s > _HANG_OVER_S,
+    )
+    return Training(case=case, job_id=job_id, directory=directory, found=found)
+
+
+def watch_over(lab: Lab, trainings: Sequence[Training], say: Callable[[str], None]) -> None:
+    """Follow them to their end."""
+    with DatabaseClient(load_config(lab.layout.site_file)) as database:
+        for one in trainings:
+            at = one.directory / "at"
+            wait_for(lambda at=at: at.exists() and at.read_text().endswith("\n"), 120, f"{at} is written")  # type: ignore[misc]
+            one.at_s = float(at.read_text())
+            one.nodes = sorted({held.node for held in lab.held(one.job_id)})
+        last_s = max(one.at_s + one.case.length_s for one in trainings)
+        with ThreadPoolExecutor() as pool:
+            asking = [pool.submit(_ask, lab, one, say) for one in trainings]
+            while time.time() < last_s and not any(one.done() and one.exception() for one in asking):
+                begin = time.monotonic()
+                _listen(lab, database, trainings, say)
+                time.sleep(max(0.0, _LOOK_S - (time.monotonic() - begin)))
+            for one in asking:
+                one.result()
+        for one in trainings:
+            one.found.over = _when_over(lab, database, one)
+            _line(one, "over", one.found.over, say)
+
+
+def _listen(
+    lab: Lab, database: DatabaseClient, trainings: Sequence[Training], say: Callable[[str], None]
+) -> None:
+    told = {item.job_id: item for item in database.verdicts().verdicts}
+    for one in trainings:
+        item = told.get(one.job_id)
+        if item is None or one.since_start() > one.case.length_s:
+            continue
+        said = one.said(lab, dict(item.verdict), "watch")
+        if said.right and said.named:
+            if one.found.watch is None:
+                one.found.watch, one.found.watch_s = said, round(item.told_s - one.at_s, 1)
+                _line(one, "watch", said, say)
+        else:
+            _alarm(one, said, say)
+
+
+def _ask(lab: Lab, one: Training, say: Callable[[str], None]) -> None:
+    """By hand, again and again, for as long as it runs."""
+    while one.since_start() < one.case.length_s - _LAST_S:
+        state = lab.output(["squeue", "-h", "-o%T", f"--jobs={one.job_id}"]).strip()
+        if state != "RUNNING":
+            output = (one.directory / "out").read_text()
+            raise LabError(f"{one.found.fault}: job {one.job_id} is {state or 'gone'}\n{output}")
+        answer = lab.run_as(USER, ["slurm-gpu", "diagnose", str(one.job_id), "--json"], check=False)
+        if one.since_start() > one.case.length_s:
+            return  # it tells of the end
+        if answer.returncode > 1:
+            say(f"{one.found.fault}: slurm-gpu diagnose: {answer.stderr.strip()}")
+        elif (told := json.loads(answer.stdout))["by"] == "window":
+            _heard(one, one.said(lab, told["verdict"], "window"), say)
+        time.sleep(_LOOK_S)
+
+
+def _heard(one: Training, said: Said, say: Callable[[str], None]) -> None:
+    one.found.live = said
+    _line(one, "asked", said, say)
+    if said.right and said.named:
+        one.found.asked_s = round(one.since_start(), 1) if one.found.asked_s is None else one.found.asked_s
+    else:
+        one.found.asked_s = None
+        if said.cause not in (Cause.HEALTHY, Cause.UNKNOWN):
+            _alarm(one, said, say)
+
+
+def _alarm(one: Training, said: Said, say: Callable[[str], None]) -> None:
+    text = f"{said.by}: {said.cause} ({said.kind}), {', '.join(said.who)}, {said.confidence:.0%}"
+    if text not in one.found.alarms:
+        one.found.alarms.append(text)
+        _line(one, "ALARM", said, say)
+
+
+def _line(one: Training, what: str, said: Said, say: Callable[[str], None]) -> None:
+    fate = "right" if said.right and said.named else "wrong culprit" if said.right else "not right"
+    say(
+        f"{one.since_start():5.0f} s  {one.found.fault:18} {what:6} {said.cause} ({said.kind}), "
+        f"{', '.join(said.who)}, {said.confidence:.0%}, by {said.by}: {fate}"
+    )
+
+
+def _when_over(lab: Lab, database: DatabaseClient, one: Training) -> Said:
+    def is_over() -> bool:
+        runs = database.run(str(one.job_id))
+        return bool(runs) and runs[0].end_s is not None and bool(runs[0].coverage)
+
+    wait_for(is_over, _OVER_S, f"slurm-gpudbd knows that job {one.job_id} is over")
+    run = database.run(str(one.job_id))[0]
+    verdict = judged(run, (), database.timelines(str(one.job_id)), Rules()).verdict
+    return one.said(lab, verdict.to_json(), "timeline")
+
+
+def run(lab: Lab, names: Sequence[str], seed: int, size: float, well_s: int, ill_s: int) -> list[Found]:
+    """All of them, as many beside each other as there are nodes for."""
+    beside = len(lab.nodes) // NODES
+    found = []
+    for first in range(0, len(names), beside):
+        some = [submit(lab, name, seed, size, well_s, ill_s) for name in names[first : first + beside]]
+        watch_over(lab, some, lambda line: print(line, file=sys.stderr, flush=True))
+        found += [one.found for one in some]
+        lab.cancel_all_jobs()
+    return found
+
+
+def table(found: Sequence[Found]) -> str:
+    """For people; the last three columns are seconds from when it began until it was told."""
+    rows = [
+        ("fault", "of the stream", "while it runs", "who", "when over", "stream", "by hand", "by the watch")
+    ]
+    for one in found:
+        begun = one.since_s or 0.0
+        after = (
+            "" if at is None or one.cause == Cause.HEALTHY else f"{at - begun:.0f} s"
+            for at in (one.stream_s, one.asked_s, one.watch_s)
+        )
+        who = ", ".join(one.live.who if one.live else ()) or "nobody"
+        said = (_short(one.synthetic), _short(one.live), who, _short(one.over))
+        rows.append((one.fault, *said, *after))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _short(said: Said | None) -> str:
+    if said is None:
+        return "nothing"
+    wrong = "" if said.right and said.named else " (wrong who)" if said.right else " (wrong)"
+    return f"{said.cause} {said.confidence:.0%}{wrong}"
+
+
+def _faults(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in FAULTS:
+            raise argparse.ArgumentTypeError(f"{name!r} must be one of {', '.join(FAULTS)}")
+    return names
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--faults", type=_faults, default=[*SIX], help=f"any of {', '.join(FAULTS)}")
+    parser.add_argument("--size", type=part, default=0.3, help="by how much longer (default: %(default)s)")
+    parser.add_argument("--seed", type=number(0), default=1, help="(default: %(default)s)")
+    parser.add_argument("--well-s", type=number(75), default=120, help="(default: %(default)s)")
+    parser.add_argument("--ill-s", type=number(60), default=180, help="(default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="end with one line of JSON")
+    arguments = parser.parse_args()
+    lab = Lab(options=OPTIONS)
+    if any(lab.status().values()):
+        raise SystemExit("a lab is up; take it down first: lab/down")
+    try:
+        lab.up()
+        found = run(lab, arguments.faults, arguments.seed, arguments.size, arguments.well_s, arguments.ill_s)
+    finally:
+        lab.down()
+    print(table(found))
+    if arguments.json:
+        print(json.dumps([asdict(one) | {"right": one.right} for one in found]))
+    return 0 if all(one.right for one in found) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
