@@ -22,7 +22,7 @@ def _all_well(lab: Lab) -> bool:
     code, found = _doctor(lab)
     # Its policy lends nothing, nobody is urgent or shares GPUs; there is no second slurmctld, nobody trains
     # forecasts, no daemon is systemd's.
-    for nothing in ("lending", "urgent", "colocation", "backup", "forecasts", "boot"):
+    for nothing in ("lending", "urgent", "colocation", "backup", "forecasts", "boot", "notices"):
         found.pop(nothing, None)
     return code == 0 and set().union(*found.values()) == {"ok"}
 
