@@ -130,14 +130,14 @@ def test_who_is_signed_in_is_not_made_somebody_else_by_a_link(gate: Gate) -> Non
     name, value = _session_of_bob(gate)
     gate.cookies = {name: value}
     answer = gate.use(gate.token())
-    assert (answer.status_code, answer.json()["error"]) == (403, "you are signed in as bob: sign out first")
+    assert (answer.status_code, answer.json()["error"]) == (403, "you are signed in as bobx: sign out first")
     gate.cookies = sessions
     assert gate.use(gate.token()).status_code == 200
 
 
 def _session_of_bob(gate: Gate) -> tuple[str, str]:
     guard = gate.app
-    session = guard._sessions.begin("bob", 1002)
+    session = guard._sessions.begin("bobx", 1002)
     return guard._cookie.name, guard._sessions.seal(session)
 
 
