@@ -184,7 +184,7 @@ class Reads:
         caller = await self._caller(request)
 
         def find() -> bytes | None:
-            nodes, queue = self._services.view.nodes_now(), self._services.view.queue()
+            nodes, queue = self._services.view.nodes_now(), self._services.view.queue_now()
             if nodes is None or queue is None:
                 return None
             shown = show_cluster(nodes, queue, self._services.places, caller)

@@ -22,7 +22,8 @@ NODES_FOR_S = 60.0
 SETTINGS_FOR_S = 3600.0
 # For this long a request waits for an answer that is not there yet.
 WAIT_S = 1.0
-# A question may take at most this share of the time: a slow slurmctld is asked less often.
+# A question may take at most this share of the time: a slow slurmctld is asked less often. One slow answer is
+# chance, as while everything starts: the quicker of the last two counts.
 _SHARE = 0.05
 _LONG_S = 0.1
 _PAUSE_AFTER_FAILURE_S = 10.0
@@ -43,12 +44,13 @@ class Kept(Generic[T]):
         self._answer: T | None = None
         self._asked_at = -math.inf
         self._renew_at = self._rest_until = -math.inf
+        self._took_before = 0.0
 
     def get(self, wait_s: float, max_age_s: float = math.inf, fresh_s: float = math.inf) -> T | None:
         """The answer, at most `for_s` old if it comes within `wait_s`; None where there never was one.
 
         With `max_age_s`, None rather than an older answer. With `fresh_s` an answer is renewed that is older,
-        but no more often than a slow one may be.
+        but no more often than a slow one may be, and waited for, however long the last one took.
         """
         with self._changed:
             now = self._clock.monotonic()
@@ -61,7 +63,8 @@ class Kept(Generic[T]):
             if due and not self._asking:
                 self._asking = True
                 threading.Thread(target=self._renew, name="ask-slurm", daemon=True).start()
-            patient = not self._slow and not (self._takes_long and now - self._asked_at <= max_age_s)
+            good = age_s <= max_age_s and age_s < fresh_s
+            patient = not self._slow and not (self._takes_long and good)
             if patient and not self._changed.wait_for(lambda: not self._asking, wait_s):
                 self._slow = True
             return self._answer if now - self._asked_at <= max_age_s else None
@@ -76,11 +79,13 @@ class Kept(Generic[T]):
         except Exception:  # an answer that cannot be read is no answer
             log.exception("Slurm's answer could not be understood")
         took = self._clock.monotonic() - began
-        rest_s = _PAUSE_AFTER_FAILURE_S if answer is None else took / _SHARE
+        usual = min(took, self._took_before)
+        rest_s = _PAUSE_AFTER_FAILURE_S if answer is None else usual / _SHARE
         pause_s = rest_s if answer is None else max(self._for_s, rest_s)
         with self._changed:
             if answer is not None:
                 self._answer, self._asked_at = answer, began
+                self._took_before = took
             self._renew_at, self._rest_until = began + took + pause_s, began + took + rest_s
             self._asking, self._slow = False, answer is None
             self._takes_long = self._answer is not None and took > _LONG_S
@@ -117,6 +122,10 @@ class SlurmView:
         """Pending, running and just ended jobs."""
         return self._queue.get(WAIT_S)
 
+    def queue_now(self) -> Queue | None:
+        """The same for who reads it: an old one is not told while a new one is a moment away."""
+        return self._queue.get(WAIT_S, fresh_s=JOBS_FOR_S)
+
     def settings(self) -> SlurmSettings | None:
         """The configuration of slurmctld."""
         return self._settings.get(WAIT_S)
@@ -126,7 +135,7 @@ class SlurmView:
         return self._nodes.get(wait_s)
 
     def nodes_now(self) -> Mapping[str, SlurmNode] | None:
-        """All nodes by name, as new as `queue` where slurmctld is quick: what is free, who is drained."""
+        """All nodes by name, as new as `queue_now` where slurmctld is quick: what is free, who is drained."""
         return self._nodes.get(WAIT_S, fresh_s=JOBS_FOR_S)
 
     def may_speak(self, node: str, address: str) -> tuple[bool, frozenset[str]]:

@@ -18,21 +18,6 @@ def test_an_answer_is_kept_for_its_time_and_then_renewed() -> None:
         assert slurm.job_calls == calls
 
 
-def test_a_slow_slurmctld_is_asked_less_often() -> None:
-    clock = FakeClock()
-
-    def ask() -> float:
-        clock.now += 3.0
-        return clock.now
-
-    kept = Kept(ask, clock, for_s=2.0)
-    first = kept.get(10)
-    clock.now += 59
-    assert kept.get(10) == first
-    clock.now += 2
-    assert kept.get(10, max_age_s=60) not in (first, None)
-
-
 def test_whoever_wants_it_fresher_has_it_asked_but_no_more_often_than_a_slow_slurmctld_is() -> None:
     clock, took = FakeClock(), [0.01]
 
@@ -46,16 +31,23 @@ def test_whoever_wants_it_fresher_has_it_asked_but_no_more_often_than_a_slow_slu
     assert kept.get(10) == first
     assert (second := kept.get(10, fresh_s=2.0)) != first
     took[0] = 1.0
-    clock.now += 3
-    assert (third := kept.get(10, fresh_s=2.0)) not in (first, second)
+    for _ in range(2):
+        clock.now += 3
+        kept.get(10, fresh_s=2.0)
+        _answered()
+    assert (third := kept.get(10)) not in (first, second)
     clock.now += 19
     assert kept.get(10, fresh_s=2.0) == third, "a second of twenty is as much as it may take"
     clock.now += 2
     kept.get(10, fresh_s=2.0)
+    _answered()
+    assert kept.get(10) != third
+
+
+def _answered() -> None:
     for thread in threading.enumerate():
         if thread.name == "ask-slurm":
             thread.join()
-    assert kept.get(10) != third
 
 
 def test_nobody_waits_for_the_next_answer_where_the_last_took_long() -> None:
@@ -78,6 +70,46 @@ def test_nobody_waits_for_the_next_answer_where_the_last_took_long() -> None:
     go_on.set()
     assert answered.wait(20)
     assert kept.get(10) == 1
+
+
+def test_whoever_wants_it_fresher_waits_for_it_though_the_last_took_long() -> None:
+    """Else the first who looks after an hour would be told what was an hour ago."""
+    clock, answers = FakeClock(), iter(range(9))
+
+    def ask() -> int:
+        clock.now += 0.5
+        return next(answers)
+
+    kept = Kept(ask, clock, for_s=60.0)
+    assert kept.get(10) == 0
+    clock.now += 3600
+    assert kept.get(10, fresh_s=2.0) == 1
+
+
+def test_a_slow_slurmctld_is_asked_less_often_and_not_for_one_slow_answer() -> None:
+    """As while everything starts: nodes that came up would be told as away for a minute more."""
+    clock, took, asked = FakeClock(), [3.0], []
+
+    def ask() -> float:
+        asked.append(clock.now)
+        clock.now += took[0]
+        return clock.now
+
+    kept = Kept(ask, clock, for_s=2.0)
+
+    def times_in(seconds: int) -> int:
+        before = len(asked)
+        for _ in range(seconds):
+            clock.now += 1
+            kept.get(10, fresh_s=2)
+            _answered()
+        return len(asked) - before
+
+    kept.get(10)
+    took[0] = 0.01
+    assert times_in(10) >= 3, "one answer of three seconds is chance"
+    took[0] = 3.0
+    assert times_in(150) <= 5, "several are a slow slurmctld: a question of 3 s each 60 s at most"
 
 
 def test_a_failure_keeps_the_old_answer_and_pauses() -> None:

@@ -66,7 +66,7 @@ class Forecasts:
         return self._teller().of_job(queue, waiting, job, caller)
 
     def _queue(self) -> Queue:
-        queue = self._services.view.queue()
+        queue = self._services.view.queue_now()
         if queue is None:
             raise SlurmError("slurmctld does not answer, so what waits is not known")
         return queue
