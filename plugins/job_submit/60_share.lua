@@ -21,7 +21,7 @@ local function of_groups(indexes, job)
   return false
 end
 
--- Whether the comment asks to share, and the NAME of `share=NAME`.
+-- Whether the comment asks to share, and the NAME of `share=NAME`; `share=` is `share`.
 local function asked_for(desc)
   local comment = desc.comment
   if type(comment) ~= "string" then
@@ -31,8 +31,8 @@ local function asked_for(desc)
   if word == "share" then
     return true, nil
   end
-  local name = word:match("^share=(.+)$")
-  return name ~= nil, name
+  local name = word:match("^share=(.*)$")
+  return name ~= nil, name ~= "" and name or nil
 end
 
 local function encode(name)

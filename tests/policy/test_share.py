@@ -109,6 +109,11 @@ def test_who_says_what_the_job_runs_is_known_by_that(site: Site) -> None:
     assert site.logged == "enforce:2/4:resnet50"
 
 
+def test_a_name_that_is_empty_is_none(site: Site) -> None:
+    assert site.submit(comment="share=").desc["tres_per_node"] == "gres:shard:1"
+    assert site.logged == "enforce:1/4:alice/train"
+
+
 def test_names_hold_no_surprise(site: Site) -> None:
     verdict = site.submit(name="my job\nend 1 ü")
     assert site.logged == "enforce:-:unknown"
@@ -231,7 +236,10 @@ def shards_of(job: Request, comment: str | None) -> int | None:
 
 
 @settings(deadline=None)
-@given(job=every_request(), comment=st.sampled_from([None, "share", "share=resnet50", "share=huge", "fine"]))
+@given(
+    job=every_request(),
+    comment=st.sampled_from([None, "share", "share=", "share=resnet50", "share=huge", "fine"]),
+)
 def test_the_script_and_the_plain_words_agree(job: Request, comment: str | None) -> None:
     site = _KEPT[0]
     verdict = site.submit(job, comment=comment)
