@@ -12,6 +12,7 @@ from tests.monitor.page.madeup import GAP, HELD, OUT, UNWATCHED, World, make_wor
 from tests.monitor.page.pretend import pretended
 
 _FREE_ZERO, _HELD_ZERO, _HELD_GAP, _OUT, _BELOW, _ABOVE, _AT = range(7)
+_FREE_GAP = 10
 
 
 def small(**options: Any) -> World:
@@ -29,6 +30,7 @@ def small(**options: Any) -> World:
         world.jobs[100 + square] = job_on(100 + square, [[square, square]])
     state[_OUT], util[_OUT] = OUT, GAP
     state[9], util[9] = UNWATCHED, GAP
+    util[_FREE_GAP] = GAP
     for square in (12, 13):
         state[square], util[square] = HELD, 50
     world.jobs[200] = job_on(200, [[12, 13]])
@@ -82,6 +84,15 @@ def test_a_gap_and_a_measured_zero_look_different(tab: Tab):
 def test_a_square_out_of_service_is_hatched(tab: Tab):
     assert len({tuple(pixel) for pixel in tab.pixels(_OUT)}) == 2
     assert "out of service" in tab.focus(_OUT).lower()
+
+
+def test_a_free_square_says_so_where_what_its_gpu_does_is_not_to_be_seen(tab: Tab):
+    """Of GPUs that are not theirs users see no more than that they are free."""
+    muted = tab.ask("return start.squares.inks.muted;")
+    ink = [muted & 255, muted >> 8 & 255, muted >> 16 & 255]
+    pixels = tab.pixels(_FREE_GAP)
+    assert ink in pixels, "written in an ink that the ground of the page lets be read"
+    assert ink not in tab.pixels(_HELD_GAP)
 
 
 def _ringed(tab: Tab) -> set[int]:

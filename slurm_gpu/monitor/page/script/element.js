@@ -13,6 +13,9 @@ export function make(tag, attributes = {}, ...children) {
   return made;
 }
 
+// A text in which commands stand between backticks, as in a terminal: here they are set as code.
+export const coded = (text) => make("bdi", {}, text.split("`").map((part, place) => (place % 2 ? make("code", {}, part) : part)));
+
 const asNode = (child) => (child instanceof Node ? child : document.createTextNode(String(child)));
 
 // Replaces what an element holds.

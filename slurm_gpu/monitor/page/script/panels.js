@@ -2,7 +2,7 @@
 // their jobs and limits. Each takes what was told and fills its place; nothing told is said so.
 
 import { diagnosisPage, jobPage } from "./address.js";
-import { make, refill as fill, table } from "./element.js";
+import { coded, make, refill as fill, table } from "./element.js";
 import * as words from "./words.js";
 
 const MOST = 60;       // rows of a list
@@ -148,7 +148,7 @@ export function mine(place, { running, waiting, flags, waits, why, now_s, under 
 
 function expected(wait, now_s) {
   const forecast = wait?.forecast;
-  if (!forecast) return wait?.why ? make("p", {}, "No forecast: ", make("bdi", {}, wait.why)) : null;
+  if (!forecast) return wait?.why ? make("p", {}, "No forecast: ", coded(wait.why)) : null;
   const at = (seconds) => words.moment(forecast.at_s + seconds, now_s);
   return make("p", {}, `Likeliest start ${at(forecast.middle_s)}; four of five such jobs between ${at(forecast.low_s)} and ${at(forecast.high_s)}.`);
 }
@@ -156,7 +156,7 @@ function expected(wait, now_s) {
 // Limits as `slurm-gpu quota --json` has them: those that sum up with a bar of what is used, those on each job as they are.
 export function limits(place, me, now_s) {
   if (!me) return fill(place, nothing("Not known yet."));
-  if (!me.limits) return fill(place, make("p", { class: "none" }, "Your limits are not known here: ", make("bdi", {}, me.limits_why ?? "nobody says why"), "."));
+  if (!me.limits) return fill(place, make("p", { class: "none" }, "Your limits are not known here: ", coded(me.limits_why ?? "nobody says why"), "."));
   if (!me.limits.length) return fill(place, nothing("No limit is for your jobs."));
   const unit = (line) => (line.unit === "count" || line.unit === "names" ? "" : line.unit);
   const notes = (line) => make("p", { class: "aside" }, make("bdi", {}, line.rule), line.per === "user" || line.per === "job" ? null : [" · all of ", make("bdi", {}, line.group), " together"],

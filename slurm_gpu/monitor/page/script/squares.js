@@ -1,7 +1,7 @@
 // The squares on the page: they are painted, looked at with pointer or keyboard, and zoomed.
 
 import { arrange, neighbour, squareAt } from "./layout.js";
-import { Painter, inks } from "./paint.js";
+import { GAP, Painter, inks } from "./paint.js";
 import { LETTERS } from "./palette.js";
 import { DARK, css } from "./scale.js";
 
@@ -106,7 +106,8 @@ export class Squares {
       if (x + side < 0 || y + side < 0 || x > this.base.width || y > this.base.height) continue;
       const text = this.numbers(square);
       if (!text || (this.lit !== null && !this.lit[square])) continue;
-      context.fillStyle = readable(this.colours[this.octets[square]]);
+      const octet = this.octets[square];
+      context.fillStyle = octet === GAP ? css(this.inks.muted) : readable(this.colours[octet]); // hollow: on the page's ground
       context.fillText(text, x + side / 2, y + side / 2 + 0.5 * unit);
     }
   }
