@@ -195,7 +195,7 @@ def lines(decision: JobDecision, *, is_logged: bool, zone: ZoneInfo = _UTC) -> I
         yield f"    {_went_back(decision.job_id, ending.gone)}"
     if decision.placed is None:
         if is_logged:
-            yield "  Zones: none were looked for, as it fits one node or there are none"
+            yield "  Zones: not chosen, since the job fits one node or the cluster has no zones"
         else:
             yield (
                 "  Zones: Slurm's record of it names none; its owner, operators, and root on the host of "

@@ -56,8 +56,9 @@ def nodes(
     GPUs are numbered as Slurm numbers them on that node; "part of 1" are shards of GPU 1, "all of 1" every
     shard of it. A GPU of which shards are in use is not free as a whole, and nothing is free on a node that
     takes no jobs. In brackets stands the time to the job's limit, or that it is suspended or completing.
-    With --live a dash is a GPU that somebody else holds, or of which nothing was measured. --suspect is for
-    operators: GPUs at fault in three jobs and more of two users and more, and the command that drains each.
+    With --live each GPU's value stands in the driver's order; a dash is one of which nothing was measured, or
+    that you may not see since another user's job holds it. --suspect is for operators: GPUs at fault in three
+    jobs and more of two users and more, and the command that drains each.
     """
     check_format(as_json=as_json, as_csv=as_csv)
     if live and as_csv:

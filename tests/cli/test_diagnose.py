@@ -139,7 +139,7 @@ def test_the_window_counts_where_something_is_found_in_it(slurm_gpu: CommandLine
     slurm_gpu.database.window_list = windows_of_a_throttled_gpu()
     assert slurm_gpu("diagnose", "17") == 1
     assert "slow or failing (throttled)" in slurm_gpu.out
-    assert "by its last ten minutes" in slurm_gpu.out
+    assert "by its last minutes at full resolution" in slurm_gpu.out
     assert "who       n1 GPU 5\n" in slurm_gpu.out
     assert slurm_gpu.database.windows_asked == 1  # of a job that is over what was kept is all
 
@@ -165,7 +165,7 @@ def running(slurm_gpu: CommandLine, first_after: float, all_after: float) -> Non
 def test_all_nodes_of_a_job_that_runs_are_waited_for_once_they_are_asked(slurm_gpu: CommandLine):
     running(slurm_gpu, 4.0, 10.0)
     assert slurm_gpu("diagnose", "17") == 1
-    assert "by its last ten minutes" in slurm_gpu.out
+    assert "by its last minutes at full resolution" in slurm_gpu.out
     assert "slow or failing (throttled)" in slurm_gpu.out
     assert slurm_gpu.err == "Its nodes are asked for the last ten minutes, which takes up to 20 s\n"
     slurm_gpu("diagnose", "17")

@@ -71,7 +71,7 @@ def test_a_job_without_zones_is_said_to_be_known_better_only_where_the_log_canno
     tmp_path: Path, is_logged: bool, more: bool
 ) -> None:
     found = told(tmp_path, "slurm-gpu/1 t=abc1", is_logged=is_logged)
-    assert ("Zones: none were looked for" in found) is not more
+    assert ("Zones: not chosen" in found) is not more
     assert ("Slurm's record of it names none; its owner, operators, and root" in found) is more
 
 

@@ -16,7 +16,7 @@ from slurm_gpu.diagnose.series import Series
 from slurm_gpu.diagnose.steps import Steps
 from slurm_gpu.diagnose.verdict import Cause, Verdict
 
-SOURCES = {"window": "its last ten minutes", "timeline": "its whole course"}
+SOURCES = {"window": "its last minutes at full resolution", "timeline": "its whole course"}
 NOTHING = (Cause.HEALTHY, Cause.UNKNOWN)
 """What nobody has to do anything about."""
 

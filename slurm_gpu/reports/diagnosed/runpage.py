@@ -16,7 +16,7 @@ def run_page(
     run: Run, found: Judged, rules: Rules, timezone: str, now_s: float, site: OnSite | None = None
 ) -> str:
     """The HTML: one file by itself, or a page of a `site`."""
-    name = f": {run.name}" if run.name else ""
+    name = f" · {run.name}" if run.name else ""
     begin = "–" if run.start_s is None else clock_time(run.start_s, timezone)
     until = "now" if run.end_s is None else clock_time(run.end_s, timezone)
     look = Look(

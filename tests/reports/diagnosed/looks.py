@@ -8,7 +8,7 @@ from slurm_gpu.reports.diagnosed.look import Look
 from tests.diagnose.training import Training
 
 
-def a_look(training: Training, title="Job 17: train", about=("alice in vision",), **more) -> Look:
+def a_look(training: Training, title="Job 17 · train", about=("alice in vision",), **more) -> Look:
     """What the page is made of; the training's workers are GPUs of nodes, without ranks."""
     training.workers = tuple(
         replace(worker, rank=None, index=row % training.per_node)
