@@ -12,6 +12,7 @@ Where it cannot be written (a full disk, a quota) that is said once, and the tra
 """
 
 import contextlib
+import fcntl
 import os
 import socket
 import sys
@@ -22,6 +23,16 @@ COLUMNS = "dp_rank,stage,rank,step,optype,duration,mb_id,node,local_rank"
 
 def _number(*names):
     return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdigit()), 0)
+
+
+def _take(file):
+    """Alone: two trainings of a job would write into each other. File systems without locks cannot tell."""
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise OSError("another process writes it; give each training of a job its own directory") from None
+    except OSError:
+        pass
 
 
 class Steps:
@@ -36,10 +47,12 @@ class Steps:
         directory = directory or f"slurm-gpu-steps-{os.environ.get('SLURM_JOB_ID', 'none')}"
         self._path = os.path.join(directory, f"rank-{rank:05}.csv")  # noqa: PTH118
         self._file = None
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         try:
             os.makedirs(directory, exist_ok=True)  # noqa: PTH103
             self._file = os.open(self._path, flags, 0o644)
+            _take(self._file)
+            os.ftruncate(self._file, 0)
         except OSError as error:
             self._give_up(error)
         self._write(f"{COLUMNS}\n")

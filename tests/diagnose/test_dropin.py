@@ -85,6 +85,32 @@ def test_a_run_that_begins_again_begins_its_file_again(tmp_path: Path):
     assert timings_of(tmp_path).steps.forward.max() < 0.1
 
 
+def test_two_trainings_of_one_job_do_not_write_into_each_other(tmp_path: Path):
+    """Both are rank 0, where no launcher counts them."""
+    first = a_rank(tmp_path, 0, steps=10_000)
+    assert first.stdout is not None
+    first.stdout.readline()
+    other = subprocess.run(
+        [sys.executable, "-c", ENDLESS.format(folder=str(FILE.parent), directory=str(tmp_path))],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    first.kill()
+    first.communicate()
+    assert other.stdout == "trained\n"
+    assert "another process writes it; give each training of a job its own directory" in other.stderr
+    numbers = timings_of(tmp_path).steps.numbers
+    assert numbers.tolist() == list(range(len(numbers)))
+
+
+def test_a_process_may_begin_another_training(tmp_path: Path):
+    again = ENDLESS.format(folder=str(FILE.parent), directory=str(tmp_path))
+    again = again.replace("steps = Steps", f"steps = Steps({str(tmp_path)!r}); steps = Steps")
+    told = subprocess.run([sys.executable, "-c", again], capture_output=True, text=True, check=True)
+    assert (told.stdout, told.stderr) == ("trained\n", "")
+
+
 def test_a_slow_rank_is_told_with_its_gpu(tmp_path: Path):
     for rank in range(4):
         lines = ["dp_rank,stage,rank,step,optype,duration,mb_id,node,local_rank"]
