@@ -179,6 +179,33 @@ def test_nodes_that_do_not_answer_are_not_waited_for_for_ever(slurm_gpu: Command
     assert 10 < slurm_gpu.database.windows_asked < 16
 
 
+def gave_back(slurm_gpu: CommandLine, *, end_s: int | None, state: str) -> None:
+    """n2 ended ten minutes after the start, and the rest goes on, or went on for an hour."""
+    a_job(slurm_gpu, Training(n_bins=200, width_s=16.0), final=end_s is not None)
+    (run,), (course,) = slurm_gpu.database.runs, slurm_gpu.database.courses
+    devices = tuple(
+        replace(record, final=True, last_s=START_S + 600) if record.node == "n2" else record
+        for record in run.devices or ()
+    )
+    slurm_gpu.database.runs = [replace(run, devices=devices, end_s=end_s, state=state)]
+    kept = tuple(item for item in course.devices or () if item.node == "n1")
+    slurm_gpu.database.courses = [replace(course, devices=kept)]
+
+
+@pytest.mark.parametrize(("end_s", "state"), [(None, "RUNNING"), (START_S + 3600, "CANCELLED")])
+def test_nodes_that_a_job_gave_back_are_not_missed(slurm_gpu: CommandLine, end_s: int | None, state: str):
+    gave_back(slurm_gpu, end_s=end_s, state=state)
+    assert slurm_gpu("diagnose", "17", "--groups", "pp=2") == 0
+    assert "Job 17: healthy" in slurm_gpu.out
+    assert "told nothing" not in slurm_gpu.out
+
+
+def test_a_node_that_a_job_died_with_is_missed(slurm_gpu: CommandLine):
+    gave_back(slurm_gpu, end_s=START_S + 3600, state="NODE_FAIL")
+    assert slurm_gpu("diagnose", "17") == 0
+    assert "8 GPUs on n2: told nothing" in slurm_gpu.out
+
+
 def test_how_long_a_fault_held_clocks_down_is_read_of_the_records(slurm_gpu: CommandLine):
     a_job(slurm_gpu, a_slow_gpu(), throttle_s={"sw_power_cap": 3000.0, "hw_thermal_slowdown": 0.0})
     run = slurm_gpu.database.runs[0]

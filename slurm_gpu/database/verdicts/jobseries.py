@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
@@ -21,13 +22,34 @@ from slurm_gpu.diagnose.series import (
 )
 
 _WHOLE_MGPU = 1000
+_GAVE_BACK_S = 60.0
+"""All nodes of a run end within less, once it is over."""
+_LOST_NODES = ("NODE_FAIL", "REQUEUED")
 
 
-def workers_of(run: Run) -> dict[tuple[str, str], Worker]:
-    """The GPUs of a run, by node and UUID."""
+def kept_nodes(run: Run) -> frozenset[str]:
+    """The nodes of a run without those that it gave back while it went on, which tell no more of it.
+
+    Of a run that a node took along, that node's silence is news.
+    """
+    records = run.devices or ()
+    told_s: dict[str, int] = {}
+    for record in records:
+        told_s[record.node] = max(record.last_s, told_s.get(record.node, 0))
+    open_ones = {record.node for record in records if not record.final}
+    until_s = math.inf if run.end_s is None else max(told_s.values(), default=0) - _GAVE_BACK_S
+    kept = open_ones | {node for node, last_s in told_s.items() if last_s >= until_s}
+    return frozenset(told_s if run.state in _LOST_NODES or not kept else kept)
+
+
+def workers_of(run: Run, nodes: Collection[str] | None = None) -> dict[tuple[str, str], Worker]:
+    """The GPUs of a run, by node and UUID: on `nodes`, on those that it kept where nobody says."""
     facts = run.device_facts or {}
+    nodes = kept_nodes(run) if nodes is None else nodes
     workers = {}
     for record in run.devices or ():
+        if record.node not in nodes:
+            continue
         known = facts.get(record.device)
         # A MIG instance is one job's alone, whatever its size.
         shared = record.granted_mgpu is not None and record.granted_mgpu < _WHOLE_MGPU
@@ -107,8 +129,8 @@ def series_of_timelines(run: Run, timelines: Sequence[DeviceTimeline]) -> Series
 def series_of_windows(
     run: Run, windows: Sequence[NodeWindow], nodes: Collection[str] | None = None
 ) -> Series:
-    """The last ten minutes, at full resolution, of its GPUs on `nodes`: of all where nobody says."""
-    workers = {key: worker for key, worker in workers_of(run).items() if nodes is None or key[0] in nodes}
+    """The last ten minutes, at full resolution, of its GPUs on `nodes`: of those it kept where nobody says."""
+    workers = workers_of(run, nodes)
     told = [
         (workers[item.node, item.window.device], item.window)
         for item in windows
