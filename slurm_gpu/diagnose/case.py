@@ -58,6 +58,8 @@ class Case:
     bins_of_block: int
     rules: Rules
     running: bool
+    cut_short: bool
+    """It is over, and not because it had done all that it had to."""
     judged: NDArray[np.bool_]
     missing: tuple[Worker, ...]
     shared: tuple[Worker, ...]
@@ -195,7 +197,9 @@ def _shown(value: float) -> str:
     )
 
 
-def build_case(series: Series, groups: Groups | None, rules: Rules, running: bool) -> Case:
+def build_case(
+    series: Series, groups: Groups | None, rules: Rules, running: bool, cut_short: bool = False
+) -> Case:
     """Find peers, phases and deviations; ValueError where the groups are of other workers."""
     n = len(series.workers)
     if groups is not None and len(groups.of) != n:
@@ -230,6 +234,7 @@ def build_case(series: Series, groups: Groups | None, rules: Rules, running: boo
         bins_of_block=n_bins,
         rules=rules,
         running=running,
+        cut_short=cut_short,
         judged=judged,
         missing=tuple(worker for worker, is_gone in zip(series.workers, gone, strict=True) if is_gone),
         shared=tuple(worker for worker in series.workers if worker.shared),

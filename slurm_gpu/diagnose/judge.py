@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ from slurm_gpu.diagnose.instep import out_of_step
 from slurm_gpu.diagnose.peers import Groups
 from slurm_gpu.diagnose.series import Series, Worker
 from slurm_gpu.diagnose.signals import LEAST_BLOCKS
-from slurm_gpu.diagnose.stalls import hanging
+from slurm_gpu.diagnose.stalls import STOOD, hanging, stood
 from slurm_gpu.diagnose.steps import Steps, judge_steps
 from slurm_gpu.diagnose.supply import links, slower_than_before, starved_all, starved_some
 from slurm_gpu.diagnose.verdict import SUSPECT_BELOW, Cause, Evidence, Verdict
@@ -31,6 +32,7 @@ _OF_PEERS: tuple[Callable[[Case], Verdict | None], ...] = (
 _OF_ONE = (starved_all, slower_than_before)
 _SUSPECT = SUSPECT_BELOW - 0.05
 _HEALTHY = 0.8
+_ENDS_S = 5.0
 
 
 def diagnose(
@@ -40,16 +42,29 @@ def diagnose(
     steps: Steps | None = None,
     rules: Rules | None = None,
     running: bool = True,
+    cut_short: bool = False,
 ) -> Verdict:
     """Judge one job by what its workers told, as `series.align` has it.
 
     `groups`: who does the same, in the order of the workers; inferred where nobody says. `steps`: its own
-    timings, which count for more than counters. `running`: whether it goes on; the end of a job is no hang.
+    timings, which count for more than counters. `running`: whether it goes on; the end of a job is no hang,
+    but where it was `cut_short`: cancelled, out of time, or failed.
     Raises ValueError where groups and workers do not fit.
     """
-    case = build_case(series, groups, rules or Rules(), running)
+    if cut_short:
+        series = _without_its_end(series)
+    case = build_case(series, groups, rules or Rules(), running, cut_short)
     verdict = _by_counters(case)
     return verdict if steps is None else _placed(sharpened(verdict, judge_steps(steps)), case)
+
+
+def _without_its_end(series: Series) -> Series:
+    """In which its processes are ended, one after the other."""
+    n_bins = series.n_bins - math.ceil(_ENDS_S / series.width_s)
+    if n_bins < 1:
+        return series
+    values = {metric: matrix[:, :n_bins] for metric, matrix in series.values.items()}
+    return replace(series, n_bins=n_bins, values=values)
 
 
 def _placed(verdict: Verdict, case: Case) -> Verdict:
@@ -90,6 +105,8 @@ def _by_counters(case: Case) -> Verdict:
         unexplained = unexplained or found
     if unexplained is not None:
         return _limits(case, unexplained)
+    if (why := stood(case)) is not None:
+        return case.verdict(Cause.UNKNOWN, 0.0, kind=STOOD, why_not=(why,))
     if alone:
         return case.verdict(Cause.UNKNOWN, 0.0, why_not=("one GPU has no peers to compare it with",))
     if (why := contradicts(case)) is not None:

@@ -8,7 +8,7 @@ from slurm_gpu.diagnose.case import Case
 from slurm_gpu.diagnose.metric import HOST_METRICS, Metric
 from slurm_gpu.diagnose.phases import held_s
 from slurm_gpu.diagnose.robust import Matrix, median, middle, quantile
-from slurm_gpu.diagnose.verdict import Cause, Evidence, Verdict
+from slurm_gpu.diagnose.verdict import SUSPECT_BELOW, Cause, Evidence, Verdict
 
 _SPINS = 0.9
 _IDLE = 0.1
@@ -29,6 +29,11 @@ _TAIL_S = 12.0
 _APART_S = 5.0
 _PAUSES = 2.0
 """Times the longest pause so far that it may stand still."""
+_COMPUTE_INSTEAD = 0.9
+"""Of their use in training: CPUs that do as much may well compute what the GPUs wait for."""
+_LONG_S = 300.0
+"""Longer than that nobody evaluates on CPUs."""
+STOOD = "stood still at its end"
 
 
 def hanging(case: Case) -> Verdict | None:
@@ -38,7 +43,7 @@ def hanging(case: Case) -> Verdict | None:
         return None
     series, rules = case.series, case.rules
     stands_s = _stands_s(case, start)
-    longest_s = max(((b - a) * series.width_s for a, b in case.phases.pauses()), default=0.0)
+    longest_s = _longest_pause_s(case)
     tail = max(start, series.n_bins - max(1, round(_TAIL_S / series.width_s)))
     quiet, loud = _traffic(case, tail)
     util = series.get(Metric.UTIL)
@@ -56,7 +61,8 @@ def hanging(case: Case) -> Verdict | None:
     enough_s = rules.hang_s if quiet or (waits and not writes) else rules.unsure_hang_s
     enough_s = max(enough_s, _PAUSES * longest_s, 2 * series.width_s if series.width_s > 10 else 0.0)
     if not case.running:
-        enough_s = max(enough_s, rules.over_hang_s)
+        waited = case.cut_short and waits and not writes
+        enough_s = max(enough_s, rules.unsure_hang_s if waited else rules.over_hang_s)
     if stands_s < enough_s:
         return None
     # Who does not take part while the others spin is whom they wait for.
@@ -77,7 +83,7 @@ def hanging(case: Case) -> Verdict | None:
         text = "do not take part, or stopped first"
         names = tuple(worker.name for worker in case.workers(rows))
         evidence.append(Evidence(text=text, metric="util", value=0.0, expected=1.0, workers=names))
-    return case.verdict(
+    verdict = case.verdict(
         Cause.HANG,
         SURE if sure else 0.8 if quiet else 0.7,
         kind="waits for others" if waits else "stands still",
@@ -85,6 +91,34 @@ def hanging(case: Case) -> Verdict | None:
         since_s=series.start_s + start * series.width_s,
         evidence=tuple(evidence),
     )
+    if sure or stands_s >= _LONG_S or (why := _maybe_on_cpus(case, tail, writes=bool(writes))) is None:
+        return verdict
+    return verdict.limited(why, most=SUSPECT_BELOW - 0.05)
+
+
+def stood(case: Case) -> str | None:
+    """Of a job that was cut short: for how long nothing was computed at its end, where that is long."""
+    start = case.phases.stands_from() if case.cut_short else None
+    if start is None:
+        return None
+    stands_s, width_s = _stands_s(case, start), case.series.width_s
+    if stands_s < max(case.rules.unsure_hang_s, _PAUSES * _longest_pause_s(case), 2 * width_s):
+        return None
+    return f"nothing computed for the last {stands_s:.0f} s: it hung, or had nothing more to compute"
+
+
+def _longest_pause_s(case: Case) -> float:
+    return max(((b - a) * case.series.width_s for a, b in case.phases.pauses()), default=0.0)
+
+
+def _maybe_on_cpus(case: Case, tail: int, *, writes: bool) -> str | None:
+    """Why it may be that somebody computes on CPUs, as who evaluates for all does while the others wait."""
+    share = _cpus(case, tail)
+    if share is None and writes:
+        return "the first worker alone does not wait: no host told whether it works for all, on CPUs"
+    if share is not None and share >= _COMPUTE_INSTEAD:
+        return "CPUs are as busy as before: it may compute there what the GPUs wait for"
+    return None
 
 
 def _last_told(util: Matrix, start: int, tail: int) -> tuple[Matrix, Matrix]:
@@ -120,11 +154,17 @@ def _somebody_works(case: Case, tail: int) -> bool:
 
 def _hosts_rest(case: Case, tail: int) -> bool:
     """Whether CPUs do far less than in training: who compiles, loads or writes uses them."""
+    share = _cpus(case, tail)
+    return share is not None and share <= _RESTS
+
+
+def _cpus(case: Case, tail: int) -> float | None:
+    """What the busiest host's CPUs do at the end, of what is usual in training; None where not told."""
     cpu = case.series.get(Metric.CPU)
     if cpu is None or not case.phases.active.any():
-        return False
-    usual = middle(median(cpu[:, case.phases.active].T))
-    return usual > 0 and _greatest(_end(cpu, tail)) <= _RESTS * usual
+        return None
+    usual, now = middle(median(cpu[:, case.phases.active].T)), _greatest(_end(cpu, tail))
+    return now / usual if usual > 0 and np.isfinite(now) else None
 
 
 def _stands_s(case: Case, start: int) -> float:

@@ -93,6 +93,27 @@ def test_a_job_that_is_well_exits_with_0(slurm_gpu: CommandLine):
     assert "Job 17: healthy" in slurm_gpu.out
 
 
+@pytest.mark.parametrize(
+    ("state", "app", "told"),
+    [
+        ("CANCELLED", "PyTorch", "cannot tell (stood still at its end)"),
+        ("TIMEOUT", None, "cannot tell (stood still at its end)"),
+        ("COMPLETED", "PyTorch", "healthy"),
+        ("CANCELLED", "vLLM", "healthy"),  # nobody asked for anything
+    ],
+)
+def test_a_job_that_was_cut_short_while_it_stood_still_is_not_called_well(
+    slurm_gpu: CommandLine, state: str, app: str | None, told: str
+):
+    training = Training(n_bins=200, width_s=16.0)
+    training.runs[-20:] = False
+    a_job(slurm_gpu, training)
+    run = slurm_gpu.database.runs[0]
+    slurm_gpu.database.runs = [replace(run, state=state, app=app, end_s=_START_S + 3200)]
+    slurm_gpu("diagnose", "17")
+    assert f"Job 17: {told}" in slurm_gpu.out
+
+
 def test_json_has_the_documented_keys(slurm_gpu: CommandLine):
     a_job(slurm_gpu, a_slow_gpu())
     slurm_gpu("diagnose", "17", "--json")

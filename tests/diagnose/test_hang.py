@@ -46,6 +46,33 @@ class TestHang:
         training, values = a_hang()
         assert diagnose(as_series(training, values), running=False).cause is not Cause.HANG
 
+    @pytest.mark.parametrize("phases", [None, (1, 7)])
+    def test_one_that_is_cancelled_while_workers_wait_is_told_of_the_job_that_is_over(self, phases):
+        training, values = a_hang(n_bins=480 + 120)
+        for matrix in values.values():
+            matrix[:, -3:] = 0.0  # its processes end
+        series = as_series(training, values) if phases is None else as_read(training, values, phases=phases)
+        verdict = diagnose(series, running=False, cut_short=True)
+        assert (verdict.cause, culprits(verdict)) == (Cause.HANG, [3])
+
+    @pytest.mark.parametrize(("seconds", "cut_short", "cause"), [
+        (120, True, Cause.UNKNOWN), (40, True, Cause.HEALTHY), (120, False, Cause.HEALTHY),
+    ])  # fmt: skip
+    def test_an_idle_end_of_a_job_that_is_cut_short_may_have_been_one(self, seconds, cut_short, cause):
+        """It may have uploaded its results as well."""
+        training = Training(n_bins=480 + seconds)
+        training.runs[480:] = False
+        verdict = diagnose(training.series(), running=False, cut_short=cut_short)
+        assert verdict.cause is cause
+        if cause is Cause.UNKNOWN:
+            assert "nothing computed for the last 115 s: it hung, or had nothing more" in verdict.why_not[0]
+
+    def test_what_was_wrong_before_an_idle_end_is_told_first(self):
+        training = Training(n_bins=480 + 120)
+        training.clock[5, 100:] *= 0.8
+        training.runs[480:] = False
+        assert diagnose(training.series(), running=False, cut_short=True).cause is Cause.SLOW
+
     def test_without_activity_links_that_lie_still_tell_who_spins(self):
         training, values = a_hang(told=OLDER)
         values[Metric.POWER][:, training.at(8) :] = 0.5  # a spinning GPU draws half of what it can
@@ -88,6 +115,24 @@ class TestHang:
         for metric in (Metric.TENSOR, Metric.SM_ACTIVE, Metric.UTIL):
             values[metric][3, since:] = values[metric][3, since - 60 : since]  # it evaluates, say
         assert diagnose(as_series(training, values)).cause is not Cause.HANG
+
+    @pytest.mark.parametrize(
+        ("cpu", "seconds", "suspect"),
+        [(None, 120, True), (0.9, 60, True), (0.2, 60, True), (0.05, 60, False), (0.9, 310, False)],
+    )
+    def test_the_first_may_evaluate_on_cpus_while_the_others_wait(self, cpu, seconds, suspect):
+        """Not for long, and not where they rest; where no host tells it is no more than a suspicion."""
+        training, values = a_hang(n_bins=480 + seconds)
+        values[Metric.UTIL][:, training.at(8) :] = 1.0
+        values[Metric.UTIL][0, training.at(8) :] = 0.0
+        host = {
+            Metric.CPU: np.concatenate([np.full(480, 0.2), np.full(seconds, cpu)]),
+            Metric.NETWORK: np.concatenate([np.full(480, 1e8), np.zeros(seconds)]),
+        } if cpu is not None else {}  # fmt: skip
+        hosts = [HostCourse(node=node, start_s=START_S, width_s=1.0, values=host) for node in ("n1", "n2")]
+        verdict = diagnose(as_series(training, values, hosts=hosts if cpu is not None else ()))
+        assert (verdict.cause, culprits(verdict)) == (Cause.HANG, [0])
+        assert verdict.suspect is suspect
 
     def test_what_is_lacking_in_the_reading_in_which_it_stopped_counts(self):
         training, values = a_hang(n_bins=480 + 20, told=OLDER)

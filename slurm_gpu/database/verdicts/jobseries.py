@@ -129,7 +129,7 @@ def series_of_timelines(run: Run, timelines: Sequence[DeviceTimeline]) -> Series
 def series_of_windows(
     run: Run, windows: Sequence[NodeWindow], nodes: Collection[str] | None = None
 ) -> Series:
-    """The last ten minutes, at full resolution, of its GPUs on `nodes`: of those it kept where nobody says."""
+    """The last ten minutes, at full resolution, of its GPUs on `nodes`, as for `workers_of`."""
     workers = workers_of(run, nodes)
     told = [
         (workers[item.node, item.window.device], item.window)

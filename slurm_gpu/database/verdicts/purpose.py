@@ -17,6 +17,11 @@ _INTERACTIVE = "interactive"
 _WAITS = "stands still"
 
 
+def may_rest(app: str | None, field: str | None) -> bool:
+    """Whether GPUs that do nothing for long are nothing to speak of."""
+    return app in SERVERS or field == _INTERACTIVE
+
+
 def in_its_place(verdict: Verdict, app: str | None, field: str | None, state: str) -> Verdict:
     """The verdict; `cannot tell` where such a run, or one that is suspended, looks so when it is well."""
     why = None

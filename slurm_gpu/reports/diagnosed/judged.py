@@ -8,17 +8,20 @@ from typing import Protocol
 
 from slurm_gpu.database.results import NodeWindow, Run, RunTimeline
 from slurm_gpu.database.verdicts.jobseries import groups_of, series_of_timelines, series_of_windows
-from slurm_gpu.database.verdicts.purpose import in_its_place
+from slurm_gpu.database.verdicts.purpose import in_its_place, may_rest
 from slurm_gpu.diagnose.case import Rules
 from slurm_gpu.diagnose.judge import diagnose
 from slurm_gpu.diagnose.peers import Groups
 from slurm_gpu.diagnose.series import Series
+from slurm_gpu.diagnose.stalls import STOOD
 from slurm_gpu.diagnose.steps import Steps
 from slurm_gpu.diagnose.verdict import Cause, Verdict
 
 SOURCES = {"window": "its last minutes at full resolution", "timeline": "its whole course"}
 NOTHING = (Cause.HEALTHY, Cause.UNKNOWN)
 """What nobody has to do anything about."""
+_CUT_SHORT = ("CANCELLED", "DEADLINE", "FAILED", "NODE_FAIL", "TIMEOUT")
+_TO_ITS_END_S = 60.0
 
 
 class Timed(Protocol):
@@ -68,9 +71,24 @@ def judged(
         given = None if timings is None or groups is not None else timings.groups(told)
         given = given or groups_of(run, groups, told.workers)
         steps = None if timings is None else timings.steps
-        verdict = diagnose(told, groups=given, steps=steps, rules=rules, running=run.end_s is None)
+        verdict = diagnose(
+            told,
+            groups=given,
+            steps=steps,
+            rules=rules,
+            running=run.end_s is None,
+            cut_short=_cut_short(run, series),
+        )
         verdict = in_its_place(verdict, run.app, run.app_field, run.state)
         verdicts.append(Judged(by, told, given, verdict))
     found = [item for item in verdicts if item.verdict.cause not in NOTHING]
+    stood = [item for item in verdicts if item.verdict.kind == STOOD]
     known = [item for item in verdicts if item.verdict.cause is not Cause.UNKNOWN]
-    return (found or known or verdicts)[0]
+    return (found or stood or known or verdicts)[0]
+
+
+def _cut_short(run: Run, series: Series) -> bool:
+    """Whether these are of a run up to its end, which came before it was done."""
+    if run.end_s is None or series.end_s < run.end_s - _TO_ITS_END_S or may_rest(run.app, run.app_field):
+        return False
+    return run.state in _CUT_SHORT
