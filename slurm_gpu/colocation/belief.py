@@ -24,6 +24,7 @@ class Known:
         self.world, self.most_together, self.cap, self.headroom = world, most_together, cap, headroom
         self._speeds: dict[tuple[int, ...], tuple[float, ...]] = {}
         self._meetings: dict[tuple[int, ...], tuple[bool, ...]] = {}
+        self._peaks_mib: dict[int, float] = {}
         self._fit: dict[tuple[tuple[int, float, float], ...], bool] = {}
         self._ends_s: dict[tuple[tuple[int, float, float], ...], float] = {}
         self._kept: dict[tuple[tuple[int, float, float, float], ...], bool] = {}
@@ -50,15 +51,22 @@ class Known:
 
     def forget(self) -> None:
         """After the world has changed: what is asked from now on is looked up anew."""
+        self._peaks_mib.clear()
         for known in (self._speeds, self._meetings, self._fit, self._ends_s, self._kept):
             known.clear()
 
     def _peaks_fit(self, members: Sequence[Member]) -> bool:
         """Whether nobody's greatest memory at any time is too much, which is quick to see."""
-        peaks = (self.world.profiles[one.application].peak("memory_mib") for one in members)
-        return sum(peak for peak in peaks if peak is not None) * (1 + self.headroom) <= (
-            self.world.capacity_mib
-        )
+        peaks_mib = sum([self._peak_mib(one.application) for one in members])
+        return peaks_mib * (1 + self.headroom) <= self.world.capacity_mib
+
+    def _peak_mib(self, application: int) -> float:
+        """0 where nobody knows."""
+        known = self._peaks_mib.get(application)
+        if known is None:
+            peak_mib = self.world.profiles[application].peak("memory_mib")
+            known = self._peaks_mib[application] = 0.0 if peak_mib is None else peak_mib
+        return known
 
     def may_share(self, members: Sequence[Member]) -> bool:
         """See planner.Belief. The cap is kept to the end of each, as things are.

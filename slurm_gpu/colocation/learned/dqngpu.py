@@ -28,6 +28,7 @@ from slurm_gpu.colocation.learned.rows import (
     pairs_of,
     rows,
     slots_of,
+    square,
     work_of,
 )
 from slurm_gpu.colocation.planner import Belief, Member, Start, View
@@ -67,9 +68,9 @@ class GroupPlayer:
             waiting_left=np.where(waits, episodes.left_s[at], np.float32(0)),
             price=self._price[at],
         )
-        moment.price[:] = self._price[at] = _repriced(mates, moment)
-        work, _ = work_of(mates, moment)
-        best = best_pair(mates, moment)
+        work, counts = work_of(mates, moment)
+        moment.price[:] = self._price[at] = _repriced(mates, moment, work, counts)
+        best = best_pair(mates, moment, counts)
         seen = rows(mates, moment, slots_of(fitting(mates, moment, best)), best, as_if_new=True)
         n_jobs = waits.shape[1]
         jobs_of = np.where(seen.members == n_jobs, NO_JOB, seen.members)[:, :, : 3 - r]
@@ -86,21 +87,21 @@ def usual_prices(mates: Mates) -> Floats:
     some = np.arange(len(mates.applications))
     if len(some):
         pairs = pairs_of(mates, np.full_like(price, 2), some)
-        speed, work = mates.pair_speed[np.ix_(some, some)], np.ones((1, len(some)), dtype=np.float32)
+        speed, work = square(mates.pair_speed, some), np.ones((1, len(some)), dtype=np.float32)
         price[:, some] = refine(speed, pairs, work, price[:, some], FIRST_STEPS)
     out: Floats = price[0]
     return out
 
 
-def _repriced(mates: Mates, moment: Moment) -> Floats:
-    """(n, places) prices as they are with what waits and runs now."""
-    work, counts = work_of(mates, moment)
+def _repriced(mates: Mates, moment: Moment, work: Floats, waiting: Floats) -> Floats:
+    """(n, places) prices as they are with what waits and runs now; `work_of` gives both."""
+    counts = waiting.copy()
     np.add.at(counts, (np.arange(len(moment))[:, None], moment.running), np.float32(1))
     counts[:, mates.nobody] = 0
     price = moment.price.copy()
     some = np.flatnonzero(work.any(axis=0))
     if len(some):
-        speed, pairs = mates.pair_speed[np.ix_(some, some)], pairs_of(mates, counts, some)
+        speed, pairs = square(mates.pair_speed, some), pairs_of(mates, counts, some)
         price[:, some] = refine(speed, pairs, work[:, some], price[:, some], NEXT_STEPS)
     return price
 
@@ -166,7 +167,7 @@ class DqnGpu:
             self._mates.place(range(len(profiles)))  # asks the belief now, rather than in the first decisions
             self._mates.ask_threes()
         usual = usual_prices(self._mates)
-        self._price = dict(zip(self._mates.applications, usual, strict=False))
+        self._price: dict[int, float] = dict(zip(self._mates.applications, usual.tolist(), strict=False))
         """By application."""
         self._account = Account(belief)
 
@@ -195,8 +196,8 @@ class DqnGpu:
         self, running: tuple[Member, ...], window: Sequence[Member], most: int
     ) -> tuple[float, tuple[Member, ...]]:
         """Who starts on one GPU, and by how much that scores above holding; nobody: hold."""
-        moment = self._moment(running, window)
-        best = best_pair(self._mates, moment)
+        moment, counts = self._moment(running, window)
+        best = best_pair(self._mates, moment, counts)
         fit = fitting(self._mates, moment, best)
         slots = slots_of(fit) if not running else self._joining(running, window, fit)
         seen = rows(self._mates, moment, slots, best, as_if_new=False)
@@ -229,17 +230,18 @@ class DqnGpu:
                 found.append(int(i))
         return np.array([[*found, *[len(window)] * (SLOTS - len(found))]])
 
-    def _moment(self, running: tuple[Member, ...], window: Sequence[Member]) -> Moment:
+    def _moment(self, running: tuple[Member, ...], window: Sequence[Member]) -> tuple[Moment, Floats]:
+        """With prices as they are now; and how many jobs of each application wait, (1, places)."""
         members = (*running, *window)
-        place = self._mates.place([one.application for one in members])
+        applications = [one.application for one in members]
+        place = self._mates.place(applications)
         left = np.array([one.left_s for one in members], dtype=np.float32)
         price = np.full((1, self._mates.nobody + 1), FIRST_PRICE, dtype=np.float32)
         price[0, self._mates.nobody] = 0
-        applications = {one.application: at for one, at in zip(members, place, strict=True)}
-        for application, at in applications.items():
-            price[0, at] = self._price.get(application, np.float32(FIRST_PRICE))
+        price[0, place] = [self._price.get(one, FIRST_PRICE) for one in applications]
         r = len(running)
         moment = Moment(place[None, :r], left[None, :r], place[None, r:], left[None, r:], price)
-        price[:] = _repriced(self._mates, moment)
-        self._price.update({application: price[0, at] for application, at in applications.items()})
-        return moment
+        work, counts = work_of(self._mates, moment)
+        price[:] = _repriced(self._mates, moment, work, counts)
+        self._price.update(zip(applications, price[0, place].tolist(), strict=True))
+        return moment, counts

@@ -17,7 +17,7 @@ FIRST_PRICE = 0.6
 """To begin with: two jobs of it would gain what is usual."""
 FIRST_STEPS = 24
 """For the prices that all queues of some applications begin with."""
-NEXT_STEPS = 5
+NEXT_STEPS = 4
 """At each decision, from those of the one before."""
 
 _SOFTNESS = np.float32(0.03)
