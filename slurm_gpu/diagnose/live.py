@@ -222,7 +222,8 @@ def _sum(a: float | None, b: float | None) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Screened:
-    """Of each job (n_jobs,): how far a GPU strays from its place among its peers; whether the job stands.
+    """Of each job (n_jobs,): how far a GPU strays from its place among its peers, or all of them fell below
+    what they did; whether the job stands.
 
     From 1 on it is worth a closer look. A job that stands does next to nothing of what it did.
     """
@@ -247,6 +248,10 @@ _SETTLED = 6
 _NOISES = 4.0
 _UNLIKE = 2.0
 """Times as much has somebody to differ who has no past yet: roles differ, and so do GPUs, for ever."""
+_FELL = {Metric.TENSOR: 0.05, Metric.POWER: 0.03, Metric.INFINIBAND: 0.08}
+"""So much less than before does a job as a whole that is worth a look."""
+_FALLEN = 6
+"""Bins: what passes within half of them is a checkpoint or the like."""
 _LAST = 2
 _STANDS = 0.3
 _IDLE_POWER = 0.12
@@ -261,6 +266,8 @@ def screen(table: LiveTable) -> Screened:
         counts = np.diff(np.append(starts, len(rows)))
         for metric, least in _LOOKED_AT.items():
             strays = np.maximum(strays, _strays(metric, least, table.matrix(metric, rows), starts, counts))
+        for metric, least in _FELL.items():
+            strays = np.maximum(strays, _fallen(least, table.matrix(metric, rows), starts))
         stands = _standing(table, rows, starts)
     return Screened(jobs, strays, stands)
 
@@ -276,12 +283,7 @@ def _strays(
     if metric in _RATIOS:
         with np.errstate(divide="ignore", invalid="ignore"):
             told = np.log(np.maximum(told, 0.01))
-    known = np.isfinite(told)
-    sums = np.add.reduceat(np.where(known, told, 0), starts, axis=0)
-    number = np.add.reduceat(known.astype(np.float32), starts, axis=0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        usual = np.repeat(sums / number, counts, axis=0)
-    apart = told - usual
+    apart = told - np.repeat(_of_jobs(told, starts), counts, axis=0)
     now, _ = _mean(apart[:, -_RECENT - 1 :])
     settled = apart[:, : -_SETTLED - _RECENT]
     has_past = np.isfinite(settled).sum(axis=1) >= _SETTLED
@@ -295,6 +297,30 @@ def _strays(
         far[noisy] = moved[noisy] / np.maximum(least, _NOISES * noise)
     found: Matrix = np.maximum.reduceat(np.where(np.isfinite(far), far, 0.0), starts)
     return found
+
+
+def _fallen(least: float, told: NDArray[np.float32], starts: NDArray[np.intp]) -> Matrix:
+    """How far each job as a whole fell below what it did, in what is worth a look.
+
+    Links that are slow for all move nobody among its peers.
+    """
+    job = _of_jobs(told, starts).astype(np.float64)
+    now, settled = median(job[:, -_FALLEN - 1 : -1]), job[:, : -_SETTLED - _RECENT]
+    past = median(settled)
+    noise = MAD_TO_SIGMA / np.sqrt(_FALLEN) * median(np.abs(settled - past[:, None]))
+    has_past = np.isfinite(settled).sum(axis=1) >= _SETTLED
+    with np.errstate(invalid="ignore", divide="ignore"):
+        fell = (past - now) / np.maximum(least * past, _NOISES * noise)
+    return np.where(has_past & np.isfinite(fell) & (fell > 0), fell, 0.0)
+
+
+def _of_jobs(told: NDArray[np.float32], starts: NDArray[np.intp]) -> NDArray[Any]:
+    """The mean of each job's GPUs in each bin (n_jobs, N_BINS), without gaps."""
+    known = np.isfinite(told)
+    sums = np.add.reduceat(np.where(known, told, 0), starts, axis=0)
+    number = np.add.reduceat(known.astype(np.float32), starts, axis=0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(sums / number)
 
 
 def _standing(table: LiveTable, rows: NDArray[np.intp], starts: NDArray[np.intp]) -> NDArray[np.bool_]:

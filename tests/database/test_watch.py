@@ -76,6 +76,22 @@ def test_one_whose_clock_says_nothing_is_found_by_being_busy_longer():
     assert (told[1].cause, told[1].devices) == ("slow or failing", (("j1n1", "GPU-002"),))
 
 
+def slow_links(by: float = 0.3, **more) -> Training:
+    """All wait for each other longer: nobody moves away from its peers."""
+    training = well(**more)
+    training.talk[:, AT_S:] += by
+    return training
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_links_that_are_slow_for_all_are_told_though_nobody_strays(seed: int):
+    others = {job: well(seed=10 * job) for job in range(2, 12)}
+    watching = Watching(Played({1: slow_links(seed=seed), **others}))
+    told = watching.until(AT_S + 210)
+    assert {job: item.cause for job, item in told.items()} == {1: "communication delay"}
+    assert told[1].since_s == pytest.approx(START_S + AT_S, abs=30)
+
+
 @pytest.mark.parametrize("phase", [0, 3, 7])
 def test_a_hang_that_workers_wait_in_is_told_within_35_s_with_who_does_not_take_part(phase: int):
     watching = Watching(Played({1 + phase: hanging()}))
