@@ -31,7 +31,7 @@ class ClusterJob:
     """Of an array that is not yet split: so many jobs are this one."""
     n_nodes: int
     n_gpus: float
-    """Asked for in all, by one task."""
+    """Asked for in all, by one task; shards are their part of a GPU."""
     submit_s: int | None
     eligible_s: int | None
     start_s: int | None

@@ -46,12 +46,15 @@ def cluster_state(
     shown = list(shown)
     here = {holder.job.job_id for entry in shown for holder in entry.holders}
     told = (job for job in jobs if job.state == _WAITING or job.job_id in here)
+    per_gpu = {entry.node.name: entry.node.shards_per_gpu for entry in shown}
     return ClusterState(
         as_of_s=as_of_s,
         nodes=[
             _node(entry, zones.get(entry.node.name), server_types.get(entry.node.name)) for entry in shown
         ],
-        jobs=[_job(job, may_see(job)) for job in sorted(told, key=lambda job: job.job_id)],
+        jobs=[
+            _job(job, may_see(job), _n_gpus(job, per_gpu)) for job in sorted(told, key=lambda job: job.job_id)
+        ],
     )
 
 
@@ -80,7 +83,16 @@ def _node(entry: Occupancy, zone: str | None, server_type: str | None) -> Cluste
     )
 
 
-def _job(job: QueuedJob, full: bool) -> ClusterJob:
+def _n_gpus(job: QueuedJob, per_gpu: Mapping[str, int | None]) -> float:
+    """What it asked for; shards are their part of a GPU of its nodes, else of one that has the most."""
+    n_gpus, shards = (job.tres_requested.get(f"gres/{name}", 0.0) for name in ("gpu", "shard"))
+    if shards:
+        of_a_gpu = [shown for name in job.nodes or per_gpu if (shown := per_gpu.get(name))]
+        return n_gpus + (shards / max(of_a_gpu) if of_a_gpu else 0.0)
+    return n_gpus
+
+
+def _job(job: QueuedJob, full: bool, n_gpus: float) -> ClusterJob:
     return ClusterJob(
         id=job.label,
         job_id=job.job_id,
@@ -94,7 +106,7 @@ def _job(job: QueuedJob, full: bool) -> ClusterJob:
         reason=job.reason,
         n_tasks=job.n_tasks,
         n_nodes=job.n_nodes,
-        n_gpus=job.tres_requested.get("gres/gpu", 0.0),
+        n_gpus=n_gpus,
         submit_s=job.submit_s,
         eligible_s=job.eligible_s,
         start_s=job.start_s,

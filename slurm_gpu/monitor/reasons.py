@@ -34,13 +34,13 @@ _NODES_RESERVED = "ReqNodeNotAvail"
 _LIMITS = (
     ("QOSMax", "PerUser", "a limit on each user in its QOS"),
     ("QOSMax", "PerAccount", "a limit on each account in its QOS"),
-    ("QOSMax", "PerJob", "larger than its QOS allows: it never starts"),
+    ("QOSMax", "PerJob", "larger than its QOS allows, as it would be placed now"),
     ("QOSMax", "", "a limit of its QOS"),
     ("QOSGrp", "", "all jobs of its QOS together are at its limit"),
     ("QOSMin", "", "smaller than its QOS allows: it never starts"),
     ("QOS", "", "a limit of its QOS"),
     ("AssocGrp", "", "its account is at its limit"),
-    ("AssocMax", "PerJob", "larger than its account allows: it never starts"),
+    ("AssocMax", "PerJob", "larger than its account allows, as it would be placed now"),
     ("Assoc", "", "a limit of its account"),
     ("MaxGRESPerAccount", "", "its account is at its limit"),
 )

@@ -45,6 +45,31 @@ def test_jobs_that_wait_and_that_hold_nodes_are_told_of_and_no_others() -> None:
     assert [job.job_id for job in state.jobs] == [7, 9]
 
 
+@pytest.mark.parametrize(
+    ("asked", "nodes", "n_gpus"),
+    [
+        ({"gres/gpu": 2}, ("n1",), 2.0),
+        ({"gres/shard": 2}, ("n1",), 0.5),
+        ({"gres/shard": 6}, ("n1", "n2"), 1.5),
+        ({"gres/shard": 1}, (), 0.25),
+        ({"cpu": 4}, (), 0.0),
+    ],
+)
+def test_shards_are_their_part_of_a_gpu_in_what_a_job_asked_for(
+    asked: dict[str, float], nodes: tuple[str, ...], n_gpus: float
+) -> None:
+    state = "RUNNING" if nodes else "PENDING"
+    (job,) = seen_by(OPERATOR, queued(state=state, nodes=nodes, gpu_index={}, tres_requested=asked)).jobs
+    assert job.n_gpus == n_gpus
+
+
+def test_shards_of_nodes_that_have_none_are_no_gpu() -> None:
+    nodes = {"n1": node(1, shards=0)}
+    queue = Queue(1000.0, {1: queued(state="PENDING", nodes=(), tres_requested={"gres/shard": 2})}, {})
+    (job,) = show_cluster(nodes, queue, Places({}, {}), OPERATOR).jobs
+    assert job.n_gpus == 0
+
+
 @pytest.mark.parametrize(("caller", "name"), [(ALICE, None), (OPERATOR, "secret")])
 def test_the_name_of_a_job_is_its_owners_and_operators(caller: Caller, name: str | None) -> None:
     (job,) = seen_by(caller, queued(job_id=7, uid=1002, user="bob", name="secret")).jobs

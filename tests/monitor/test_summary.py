@@ -127,7 +127,7 @@ def test_nodes_that_are_out_of_service_come_first_with_the_reason() -> None:
     [
         ("Resources", "next in line"),
         ("QOSMaxGRESPerUser", "a limit on each user"),
-        ("QOSMaxNodePerJob", "larger than its QOS allows"),
+        ("QOSMaxNodePerJob", "larger than its QOS allows, as it would be placed now"),
         ("AssocGrpGRES", "its account"),
         ("ReqNodeNotAvail, UnavailableNodes:n1", "nodes that it needs"),
         (

@@ -44,8 +44,8 @@ class Look:
 
     @property
     def jobs(self) -> Sequence[ClusterJob]:
-        """Those that hold GPUs."""
-        return [job for job in self.cluster.jobs if job.state in _RUNS and job.n_gpus > 0]
+        """Those that hold GPUs, and not a part of one."""
+        return [job for job in self.cluster.jobs if job.state in _RUNS and job.n_gpus >= 1]
 
     @property
     def suspended(self) -> Collection[Run]:

@@ -334,6 +334,15 @@ def test_an_error_of_a_gpu_is_told_at_once(world: World) -> None:
     assert world.told() == [(2, "xid")]
 
 
+def test_who_has_a_part_of_a_gpu_is_told_nothing_of_it(world: World) -> None:
+    world.hold(17, n_gpus=0.5, seen_gpus=1)
+    world.go_on(2)
+    world.xids.append(RecentXid(job_id=17, device="GPU-17-0", at_s=int(world.clock.wall()), code=79))
+    world.go_on(180)
+    assert world.told() == []
+    assert world.commands == []
+
+
 def test_what_is_read_again_is_what_was_shown(world: World) -> None:
     world.hold(17, name="x\n\x1b[2J")
     world.go_on(31)

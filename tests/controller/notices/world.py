@@ -43,7 +43,7 @@ class Held:
     user: str = "alice"
     id: str = ""
     start_s: int = NOON_S
-    n_gpus: int = 2
+    n_gpus: float = 2
     seen_gpus: int = 2
     """Of which so many are told of."""
     util_pct: float | None = 0.0

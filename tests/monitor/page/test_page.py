@@ -266,6 +266,13 @@ def test_free_gpus_are_counted_by_type_and_the_queue_by_reason(opened: Callable[
     assert "dave · 256 × h100" in tab.page.inner_text("#reservations")
 
 
+def test_on_a_narrow_screen_all_cards_are_as_wide(opened: Callable[..., Tab]):
+    tab = opened(small(), viewport={"width": 390, "height": 900}).ready()
+    cards = [card.bounding_box() for card in tab.page.locator("#map, .panels section:visible").all()]
+    assert len(cards) > 2
+    assert len({(card["x"], card["width"]) for card in cards}) == 1
+
+
 def test_reservations_lie_in_the_calendar_where_their_time_is(opened: Callable[..., Tab]):
     """The calendar begins with today, as the viewer's clock has it."""
     world = small()
