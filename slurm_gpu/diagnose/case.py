@@ -62,6 +62,9 @@ class Case:
     """It is over, and not because it had done all that it had to."""
     judged: NDArray[np.bool_]
     missing: tuple[Worker, ...]
+    """Those that told nothing."""
+    barely: tuple[Worker, ...]
+    """Those that told something, and less than `rules.missing_below`."""
     shared: tuple[Worker, ...]
     unused: tuple[Worker, ...]
     """Never had anything to run, while others had."""
@@ -236,7 +239,12 @@ def build_case(
         running=running,
         cut_short=cut_short,
         judged=judged,
-        missing=tuple(worker for worker, is_gone in zip(series.workers, gone, strict=True) if is_gone),
+        missing=tuple(worker for worker, told in zip(series.workers, coverage, strict=True) if told == 0),
+        barely=tuple(
+            worker
+            for worker, told in zip(series.workers, coverage, strict=True)
+            if 0 < told < rules.missing_below
+        ),
         shared=tuple(worker for worker in series.workers if worker.shared),
         unused=tuple(worker for worker, is_so in zip(series.workers, unused, strict=True) if is_so),
         coverage=float(coverage[judged].mean()) if judged.any() else 0.0,

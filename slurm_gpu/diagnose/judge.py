@@ -137,6 +137,10 @@ def _limits(case: Case, verdict: Verdict) -> Verdict:
         unseen.append(f"{_names(case.shared)}: shared with other jobs, and not judged")
     if case.missing:
         unseen.append(f"{_names(case.missing)}: told nothing")
+    if case.barely:
+        unseen.append(
+            f"{_names(case.barely)}: told less than {case.rules.missing_below:.0%} of that time so far"
+        )
     if case.unused:
         unseen.append(f"{_names(case.unused)}: have had nothing to run all the time, and take no part")
     if unseen and not verdict.culprits and verdict.cause not in (Cause.IMBALANCE, Cause.HANG):

@@ -42,6 +42,15 @@ class TestHonesty:
         assert verdict.cause is Cause.UNKNOWN
         assert "8 GPUs on n3: told nothing" in verdict.why_not
 
+    def test_a_node_of_which_little_has_come_so_far_is_not_said_to_have_told_nothing(self):
+        training = Training(n=24)
+        values = training.values()
+        for matrix in values.values():
+            matrix[16:, 30:] = np.nan
+        verdict = diagnose(as_series(training, values))
+        assert verdict.cause is Cause.UNKNOWN
+        assert "8 GPUs on n3: told less than 20% of that time so far" in verdict.why_not
+
     def test_a_missing_node_does_not_hide_who_is_seen_to_be_slow(self):
         training = a_slow_clock(n=24)
         told = [course for course in training.courses() if course.worker.node != "n3"]

@@ -108,7 +108,7 @@ function showCourse(run) {
   const series = seriesOf(course?.devices ?? []);
   drawing = series.map((one) => chart(one, () => inks));
   fill(byId("charts"), drawing.map(({ figure }) => figure));
-  say(byId("course-note"), series.length ? `The thick line is the mean of ${words.counts(course.devices.length, "GPU")}, thin lines are single ones. A break is a time in which nothing was measured.`
+  say(byId("course-note"), series.length ? `The thick line is the mean of ${words.counts(course.devices.length, "GPU")}, or of those of them that have told of that time; thin lines are single ones. A break is a time in which nothing was measured.`
     : "No course of this run is kept.");
   const file = (part, text) => make("a", { href: `api/v1/${path(part)}?format=csv`, download: "" }, text);
   if (!run.full) return fill(byId("downloads"));
