@@ -28,6 +28,20 @@ def colocation() -> None:
     """
 
 
+class _TableFile(click.Path):
+    """A path of which it is told what it is where it lacks."""
+
+    def get_missing_message(self, *_: Any, **__: Any) -> str:
+        return "It is a file of measured speeds; docs/colocation.md has a small one under Tables."
+
+
+class _JobsFile(click.File):
+    """The same of the list of jobs."""
+
+    def get_missing_message(self, *_: Any, **__: Any) -> str:
+        return "It is a CSV file with the columns application,seconds, or - for standard input."
+
+
 def _of_table(command: Command) -> Command:
     """The options that say what is known."""
     for option in (
@@ -38,7 +52,7 @@ def _of_table(command: Command) -> Command:
         click.option("--predict", is_flag=True,
                      help="Speeds of pairs that the table lacks are predicted from those that it has."),
         click.option("--gpu-model", metavar="NAME", help="Which table of the file, where it has several."),
-        click.argument("table", type=_FILE),
+        click.argument("table", type=_TableFile(path_type=Path, dir_okay=False)),
     ):  # fmt: skip
         command = option(command)
     return command
@@ -143,7 +157,7 @@ def evaluate(
 
 @colocation.command(short_help="Who would share with whom, and what it would save.")
 @_of_table
-@click.argument("jobs", type=click.File(encoding="utf-8-sig"))
+@click.argument("jobs", type=_JobsFile(encoding="utf-8-sig"))
 @click.option("--planner", metavar="NAME", help="[default: annealing, or that of --model]")
 @click.option("--model", type=_FILE, metavar="FILE", help="What the planner learned, by `train`.")
 @click.option("--gpus", type=click.IntRange(1, 64), default=1, show_default=True)

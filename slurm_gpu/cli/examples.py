@@ -12,6 +12,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
     ),
     "nodes": (
         ("slurm-gpu nodes --free", "Where a whole GPU is free now:"),
+        ("slurm-gpu nodes n1 n[5-8]", "Some nodes alone:"),
         ("slurm-gpu nodes --live --partition gpu", "What the GPUs of a partition do now:"),
     ),
     "top": (

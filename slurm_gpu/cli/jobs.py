@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pwd
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -100,6 +101,22 @@ def jobs(
             if runs:
                 _print_table(runs, site.config.sampling.min_coverage)
     found.tell(chosen["sort"])
+    if not found.any and (strange := _strange(chosen["user"])):
+        remark(f"this host knows no user {', '.join(strange)}")
+
+
+def _strange(users: str | None) -> list[str]:
+    """Those of the names that are asked for which are nobody's here: likely a slip, unless somebody left."""
+    names = [name.strip() for name in (users or "").split(",")]
+    return [name for name in names if name and not _is_known(name)]
+
+
+def _is_known(name: str) -> bool:
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        return False
+    return True
 
 
 class _Found:
@@ -124,6 +141,11 @@ class _Found:
             if n >= before:
                 self._n += 1
                 yield run
+
+    @property
+    def any(self) -> bool:
+        """Whether any run is on the page."""
+        return self._n > 0
 
     def tell(self, sort: str) -> None:
         """For the person: whether there are more, or none."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -17,6 +17,7 @@ from slurm_gpu.database.clusterstate import ClusterState
 from slurm_gpu.database.clusterview import cluster_state
 from slurm_gpu.errors import UsageError
 from slurm_gpu.monitor.summary import gpu_types, in_partition, wait_reasons
+from slurm_gpu.slurm.hostlist import compress, expand
 from slurm_gpu.slurm.occupancy import Holder, Occupancy, occupancy
 from slurm_gpu.units import counted
 
@@ -32,6 +33,7 @@ _CSV_COLUMNS = (
 
 
 @click.command()
+@click.argument("names", nargs=-1, metavar="[NODES]...")
 @click.option("--partition", help="Only this partition's nodes.")
 @click.option("--free", is_flag=True, help="Only nodes with a whole GPU free.")
 @click.option("--live", is_flag=True, help="Also what their GPUs do now, as slurm-gpudbd tells it.")
@@ -41,6 +43,7 @@ _CSV_COLUMNS = (
 @with_site
 def nodes(
     site: Site,
+    names: tuple[str, ...],
     *,
     partition: str | None,
     free: bool,
@@ -50,6 +53,8 @@ def nodes(
     as_csv: bool,
 ) -> None:
     """One entry per node: free of all GPUs, shards, CPUs and memory, and who holds which GPU.
+
+    NODES are some of them, such as n1 or n[1-4,7].
 
     Below stand the GPUs that are free, whatever nodes they are on, and why jobs wait.
 
@@ -64,7 +69,7 @@ def nodes(
     if live and as_csv:
         raise UsageError("--live and --csv exclude each other; --json has the live values")
     if suspect:
-        if partition is not None or free or live or as_csv:
+        if names or partition is not None or free or live or as_csv:
             raise UsageError("--suspect goes with --json alone")
         show_suspects(site, as_json=as_json)
         return
@@ -75,8 +80,9 @@ def nodes(
         raise UsageError(
             f"--partition {partition}: no node is in such a partition; there are {', '.join(partitions)}"
         )
+    wanted = _named(names, [node.name for node in everything])
     jobs = site.slurm.jobs()
-    entries = occupancy(everything, jobs)
+    entries = [entry for entry in occupancy(everything, jobs) if entry.node.name in wanted]
     shown = [
         entry
         for entry in entries
@@ -106,6 +112,17 @@ def nodes(
         print_table(columns, rows, right=("GPUs free",), lists=LIVE_COLUMNS, whole=("node",), spare=_SPARE)
     state = cluster_state(entries, jobs, now_s)
     print_sentences(_totals(state if partition is None else in_partition(state, partition), now_s))
+
+
+def _named(names: Iterable[str], known: Sequence[str]) -> Collection[str]:
+    """The nodes that are asked for: all of them where no name is given."""
+    try:
+        wanted = {name for expression in names for name in expand(expression)}
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if strange := sorted(wanted.difference(known)):
+        raise UsageError(f"{compress(strange)}: no such node; there are {compress(known)}")
+    return wanted or known
 
 
 def _totals(state: ClusterState, now_s: float) -> Iterator[str]:

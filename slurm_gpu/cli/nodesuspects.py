@@ -29,7 +29,7 @@ def show_suspects(site: Site, *, as_json: bool) -> None:
     if told.as_of_s is None:
         remark("slurm-gpudbd has not looked at running jobs yet")
     if not told.suspects:
-        remark("no GPU is accused by several jobs of several users, as far as operators alone are told of it")
+        remark("no GPU is accused by several jobs of several users; operators alone are told of any")
         return
     zone = ZoneInfo(site.config.timezone)
     rows = [

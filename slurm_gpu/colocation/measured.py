@@ -11,6 +11,9 @@ from slurm_gpu.colocation.speeds import Beside, views_of
 if TYPE_CHECKING:  # what slurm-gpuctld learned is written as a table where there may be no numpy
     from slurm_gpu.colocation.pairtable import PairTable
 
+LEAST_SPEED = 1e-6
+"""Nobody measures less: what is slower cannot run together, and is 0."""
+
 LONGEST_NAME = 512
 """What slurm-gpuctld knows jobs by may have 481: a user and a job name of 80 bytes each, all encoded."""
 
@@ -52,6 +55,10 @@ class Measured:
             raise ValueError(f"{what}: must be in ascending order")
         if not 0 <= speed <= 1:
             raise ValueError(f"{what}: speed {speed} must be from 0 to 1, of the speed alone")
+        if 0 < speed < LEAST_SPEED:
+            raise ValueError(
+                f"{what}: speed {speed} must be 0, for who cannot run together, or from {LEAST_SPEED:f} to 1"
+            )
         if speed == 0:
             group = (one, *others)
             for member, beside in views_of(group):

@@ -131,6 +131,14 @@ def test_an_empty_answer_says_so(slurm_gpu: CommandLine, form: tuple[str, ...]):
     assert slurm_gpu.err == "no runs match\n"
 
 
+def test_a_user_whom_nobody_knows_is_told_where_nothing_matches(slurm_gpu: CommandLine):
+    assert slurm_gpu("jobs", "--user", "nobody,nobody9") == 0
+    assert slurm_gpu.err == "no runs match\nthis host knows no user nobody9\n"
+    slurm_gpu.database.runs = [make_run(user="nobody9")]
+    slurm_gpu("jobs", "--user", "nobody9")
+    assert slurm_gpu.err == ""
+
+
 @pytest.mark.parametrize("command", ["jobs", "nodes"])
 def test_two_formats_at_once_are_wrong_usage(slurm_gpu: CommandLine, command: str):
     assert slurm_gpu(command, "--json", "--csv") == 2

@@ -304,6 +304,21 @@ def test_suspects_are_listed_with_the_command_that_drains_their_node(slurm_gpu: 
     assert json.loads(slurm_gpu.out)["suspects"][0] == asdict(SUSPECT)
 
 
+def test_nodes_that_are_named_are_shown_alone(slurm_gpu: CommandLine):
+    assert slurm_gpu("nodes", "n1", "n[3]", "--json") == 0
+    assert [node["node"] for node in json.loads(slurm_gpu.out)["nodes"]] == ["n1", "n3"]
+    assert slurm_gpu("nodes", "n1") == 0
+    assert "of 4 GPUs free" in slurm_gpu.out
+
+
+@pytest.mark.parametrize(("name", "told"), [("n9", "n9: no such node; there are n[1-"), ("n[1", "n[1")])
+def test_a_node_that_there_is_not_is_told_beside_those_that_there_are(
+    slurm_gpu: CommandLine, name: str, told: str
+):
+    assert slurm_gpu("nodes", name) == 2
+    assert told in slurm_gpu.err
+
+
 def test_without_suspects_or_a_watch_that_is_said(slurm_gpu: CommandLine):
     slurm_gpu.database.verdicts_told = suspects()
     assert slurm_gpu("nodes", "--suspect") == 0

@@ -235,6 +235,10 @@ HEADER = "gpu_model,application,alone_per_s,speed,beside_1"
         (f"{HEADER}\nV100,a,3,0.5,b\n", r"alone_per_s '3' belongs"),
         (f"{HEADER}\nV100,a,,,b\n", r":2:1: 'a' beside 'b': speed '' must be a number"),
         (f"{HEADER}\nV100,a,,2,b\n", r":2:1: 'a' beside 'b': speed '2' must be from 0 to 1"),
+        (
+            f"{HEADER}\nV100,a,,1e-300,b\n",
+            r"'a' beside 'b': speed 1e-300 must be 0, for who cannot run together, or from 0.000001 to 1",
+        ),
         (f"{HEADER}\nV100,a,,-0.1,b\n", r":2:1: 'a' beside 'b': speed '-0.1' must be from 0 to 1"),
         (f"{HEADER}\nV100,a,0,,\n", r":2:1: 'a' alone: alone_per_s '0' must be more than 0"),
         (f"{HEADER}\nV100,a,1,,\nV100,a\x07,,1,b\n", r":3:1: the name 'a.x07' must be 1 to 512 printable"),
