@@ -307,6 +307,8 @@ def test_what_a_table_lacks_is_predicted_where_that_is_asked_for(
 def test_what_keeps_a_training_from_its_end_is_told_before_it(
     slurm_gpu: CommandLine, table: Path, options: tuple[str, ...], rc: int, message: str
 ):
+    if "--device" in options:
+        pytest.importorskip("torch")
     assert slurm_gpu("colocation", "train", str(table), *options) == rc
     assert message in slurm_gpu.err
     assert slurm_gpu.out == ""
