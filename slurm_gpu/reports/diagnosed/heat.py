@@ -65,7 +65,9 @@ def scale(sight: Sight, metric: Metric) -> tuple[float, float]:
         low, high = min(low, ends[0]), max(high, ends[1])
     lacking = _LEAST_REACH * max(1.0, abs(high)) - (high - low)
     if lacking > 0:
-        low, high = max(0.0, low - lacking / 2), high + lacking / 2
+        # Nothing is more than the whole: what is always all of it is at the end.
+        above = lacking / 2 if metric in BYTES else min(lacking / 2, max(0.0, 1.0 - high))
+        low, high = max(0.0, low - lacking + above), high + above
     return low, high if metric in BYTES else min(high, max(1.0, low + _LEAST_REACH))
 
 

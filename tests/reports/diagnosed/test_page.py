@@ -15,7 +15,7 @@ from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.series import Worker
 from slurm_gpu.diagnose.verdict import Cause
 from slurm_gpu.reports.diagnosed.document import diagnosis_html
-from slurm_gpu.reports.diagnosed.heat import against_peers
+from slurm_gpu.reports.diagnosed.heat import against_peers, scale
 from slurm_gpu.reports.diagnosed.look import MOST_ROWS, sight_of
 from slurm_gpu.reports.diagnosed.raster import N_LEVELS, picture, sequential
 from slurm_gpu.reports.diagnosed.relations import correlations
@@ -193,3 +193,10 @@ def test_moments_are_named_by_the_clock_of_the_zone():
     assert [name for _, name in named][:2] == ["20:07", "20:08"]
     assert named[0][0] % 60 == 0
     assert "09:00" in [name for _, name in ticks(START_S, START_S + 86400, "Asia/Seoul")]
+
+
+def test_no_share_is_told_to_reach_beyond_the_whole():
+    look = a_look(Training(n=8, n_bins=120, width_s=16.0))
+    sight = sight_of(look.case, look.verdict)
+    low, high = scale(sight, Metric.UTIL)
+    assert (round(low, 2) < 1.0, high) == (True, 1.0)
