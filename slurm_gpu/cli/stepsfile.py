@@ -173,7 +173,10 @@ def _parquet(path: Path) -> dict[str, Any]:
         if not stat.S_ISREG(path.stat().st_mode):
             raise UsageError(f"--steps {path}: is no regular file")
         # Text stays a dictionary: what takes a few bytes there may be far more, written out.
-        there = set(pyarrow.parquet.read_schema(path).names)
+        names = pyarrow.parquet.read_schema(path).names
+        there = set(names)
+        if twice := sorted(name for name in (*COLUMNS, *_WHERE) if names.count(name) > 1):
+            raise UsageError(f"--steps {path}: column {twice[0]} is there {names.count(twice[0])} times")
         words = [name for name in _WORDS if name in there]
         with pyarrow.parquet.ParquetFile(path, read_dictionary=words) as file:
             rows = file.metadata.num_rows

@@ -304,3 +304,11 @@ def test_parquet_of_other_kinds_is_refused_by_its_column(tmp_path: Path, changed
     parquet.write_table(pa.table(table), tmp_path / "steps.parquet")
     with pytest.raises(UsageError, match=f"column {next(iter(changed))} must not be of"):
         timings_of(tmp_path / "steps.parquet")
+
+
+def test_a_column_of_parquet_is_told_once(tmp_path: Path):
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    table = pa.Table.from_arrays([pa.array([0]), pa.array([1])], names=["rank", "rank"])
+    parquet.write_table(table, tmp_path / "steps.parquet")
+    with pytest.raises(UsageError, match="column rank is there 2 times"):
+        timings_of(tmp_path / "steps.parquet")
