@@ -13,7 +13,9 @@ from slurm_gpu.cli.output import print_json, remark
 from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.cli.stepsfile import timings_of
 from slurm_gpu.database.client import DatabaseClient, NodeWindow, Run
+from slurm_gpu.database.verdicts.jobseries import workers_of
 from slurm_gpu.diagnose.case import Rules
+from slurm_gpu.diagnose.peers import groups_given
 from slurm_gpu.diagnose.verdict import Cause, Verdict
 from slurm_gpu.errors import DatabaseError, OutsideError, UsageError
 from slurm_gpu.reports.diagnosed.judged import NOTHING, SOURCES, judged
@@ -68,6 +70,8 @@ def diagnose(
         if not run.devices:
             raise UsageError(f"nothing was told of GPUs of job {job_id} yet, or it has none")
         try:
+            if groups is not None:
+                groups_given(groups, len(workers_of(run)))  # before its nodes are waited for
             windows = _windows(site, database, run, job_id)
             found = judged(run, windows, database.timelines(job_id), rules, groups, timings)
         except ValueError as error:

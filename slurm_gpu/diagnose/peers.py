@@ -76,12 +76,15 @@ def groups_given(text: str, n_workers: int) -> Groups:
     """
     source = f"--groups {text}"
     if "=" in text:
-        sizes = {}
+        sizes: dict[str, int] = {}
         for part in text.split(","):
             name, _, value = part.partition("=")
             if name not in ("pp", "tp"):
                 raise ValueError(f"--groups: {part!r} must be pp=N or tp=N, such as pp=4,tp=2")
-            sizes["pipeline" if name == "pp" else "tensor"] = _size(f"--groups: {name}", value)
+            of_what = "pipeline" if name == "pp" else "tensor"
+            if of_what in sizes:
+                raise ValueError(f"--groups: {name} is given twice")
+            sizes[of_what] = _size(f"--groups: {name}", value)
         return Layout(**sizes).groups(n_workers, source)
     of = np.full(n_workers, -1, dtype=np.intp)
     parts = text.split("/")

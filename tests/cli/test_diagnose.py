@@ -265,6 +265,7 @@ def test_timings_of_steps_are_read_of_parquet(slurm_gpu: CommandLine, tmp_path: 
     ("argv", "message"),
     [
         (("18",), "no job 18"),
+        (("17", "--groups", "pp=2,pp=4"), "--groups: pp is given twice"),
         (("17", "--groups", "pp=3"), "--groups pp=3: 3 pipeline stages do not divide 16 ranks"),
         (("17", "--steps", "/nowhere.parquet"), "does not exist"),
     ],
@@ -273,6 +274,13 @@ def test_wrong_usage_says_what_would_be_right(slurm_gpu: CommandLine, argv, mess
     a_job(slurm_gpu, a_slow_gpu())
     assert slurm_gpu("diagnose", *argv) == 2
     assert message in slurm_gpu.err
+
+
+def test_groups_that_are_none_are_refused_before_nodes_are_waited_for(slurm_gpu: CommandLine):
+    running(slurm_gpu, 4.0, 10.0)
+    assert slurm_gpu("diagnose", "17", "--groups", "pp=3") == 2
+    assert slurm_gpu.err.startswith("slurm-gpu: --groups pp=3: 3 pipeline stages do not divide 16")
+    assert slurm_gpu.database.windows_asked == 0
 
 
 def test_another_users_job_is_not_diagnosed(slurm_gpu: CommandLine):
