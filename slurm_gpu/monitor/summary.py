@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from slurm_gpu.database.clusterstate import ClusterJob, ClusterNode, ClusterState
+from slurm_gpu.database.clusterstate import ClusterHolder, ClusterJob, ClusterNode, ClusterState
 from slurm_gpu.monitor.reasons import short
 
 _WAITING = "PENDING"
@@ -66,7 +66,7 @@ class GpuRow:
     job: ClusterJob | None
     """None: nobody."""
     shared: bool = False
-    """The job has shards of them, and others may have too."""
+    """The job has some shards of them, and others may have the rest."""
     n_free: int = 0
     """Of those that no job is told to hold so many are free: none on a node that takes no jobs."""
 
@@ -178,6 +178,12 @@ def folded(rows: Iterable[GpuRow]) -> list[GpuRow]:
     return [replace(row, nodes=tuple(names)) for names in alike.values() for row in by_node[names[0]]]
 
 
+def _has_all_of_them(job: ClusterJob, holder: ClusterHolder) -> bool:
+    """Whether a job has every shard of GPUs that it has shards of; it has as many on each of its nodes."""
+    in_shards = job.n_gpus - job.n_nodes * len(holder.gpus)
+    return in_shards >= job.n_nodes * len(holder.shared_gpus)
+
+
 def _rows(node: ClusterNode, jobs: Mapping[int, ClusterJob]) -> Iterator[GpuRow]:
     types = _types(node)
 
@@ -203,7 +209,7 @@ def _rows(node: ClusterNode, jobs: Mapping[int, ClusterJob]) -> Iterator[GpuRow]
         if holder.gpus:
             yield row(holder.gpus, job)
         if holder.shared_gpus:
-            yield row(holder.shared_gpus, job, shared=True)
+            yield row(holder.shared_gpus, job, shared=not _has_all_of_them(job, holder))
         taken.update(holder.gpus, holder.shared_gpus)
     if left := [position for position in range(len(types)) if position not in taken]:
         yield row(left, None, n_free=min(node.gpus_free, len(left)))

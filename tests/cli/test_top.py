@@ -36,7 +36,7 @@ def _small() -> ClusterState:
         ],
         [
             job(25, "alice", end_s=NOW_S + 7500),
-            job(26, "bob", end_s=None),
+            job(26, "bob", n_gpus=0.5, end_s=None),
             job(27, "carol", state="COMPLETING", n_nodes=2),
             waiting(30, "Resources", n_gpus=8.0, start_s=NOW_S + 600),
             waiting(31, "Priority", n_tasks=10),

@@ -49,6 +49,17 @@ def test_a_shared_gpu_is_free_when_the_last_has_gone() -> None:
     assert gpu_types(state)[0].next_free_s == NOW_S + 500
 
 
+@pytest.mark.parametrize(
+    ("n_gpus", "n_nodes", "shared"), [(0.5, 1, True), (1.0, 1, False), (1.0, 2, True), (2.0, 2, False)]
+)
+def test_who_has_every_shard_of_a_gpu_shares_it_with_nobody(
+    n_gpus: float, n_nodes: int, shared: bool
+) -> None:
+    nodes = [node(f"n{number}", holds(7, shared=[3])) for number in range(n_nodes)]
+    state = cluster(nodes, [job(7, n_gpus=n_gpus, n_nodes=n_nodes)])
+    assert [row.shared for row in gpu_rows(state) if row.job] == [shared] * n_nodes
+
+
 @pytest.mark.parametrize("given", [{"end_s": None}, {"state": "SUSPENDED"}])
 def test_of_what_has_no_end_nobody_knows_when_it_is_free(given: dict[str, Any]) -> None:
     state = cluster([node("n1", holds(7, 0))], [job(7, **given)])
