@@ -97,7 +97,7 @@ def _windows(site: Site, database: DatabaseClient, run: Run, job_id: str) -> Seq
     until, told = site.wall() + _ANSWERED_S, False
     try:
         while True:
-            found = database.windows(job_id)
+            found = [item for item in database.windows(job_id) if item.window.job_id == run.job_id]
             if run.end_s is not None or holding <= {item.node for item in found} or site.wall() >= until:
                 return found
             if not told:

@@ -227,6 +227,16 @@ def test_a_node_that_a_job_died_with_is_missed(slurm_gpu: CommandLine):
     assert "8 GPUs on n2: told nothing" in slurm_gpu.out
 
 
+def test_windows_of_another_task_of_its_array_are_not_the_jobs(slurm_gpu: CommandLine):
+    """It had the same GPUs before."""
+    a_job(slurm_gpu, Training(n_bins=200, width_s=16.0))
+    slurm_gpu.database.runs = [replace(run, job_id=19, id="17_2") for run in slurm_gpu.database.runs]
+    slurm_gpu.database.courses = [replace(course, job_id=19) for course in slurm_gpu.database.courses]
+    slurm_gpu.database.window_list = windows_of_a_throttled_gpu()
+    assert slurm_gpu("diagnose", "17_2") == 0
+    assert "Job 17_2: healthy" in slurm_gpu.out
+
+
 def test_how_long_a_fault_held_clocks_down_is_read_of_the_records(slurm_gpu: CommandLine):
     a_job(slurm_gpu, a_slow_gpu(), throttle_s={"sw_power_cap": 3000.0, "hw_thermal_slowdown": 0.0})
     run = slurm_gpu.database.runs[0]
