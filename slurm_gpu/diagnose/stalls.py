@@ -29,8 +29,8 @@ _TAIL_S = 12.0
 _APART_S = 5.0
 _PAUSES = 2.0
 """Times the longest pause so far that it may stand still."""
-_COMPUTE_INSTEAD = 0.9
-"""Of their use in training: CPUs that do as much may well compute what the GPUs wait for."""
+_COMPUTE_INSTEAD = 0.55
+"""Of their use in training: CPUs that do more may well compute, or load, what the GPUs wait for."""
 _LONG_S = 300.0
 """Longer than that nobody evaluates on CPUs."""
 STOOD = "stood still at its end"
@@ -117,7 +117,7 @@ def _maybe_on_cpus(case: Case, tail: int, *, writes: bool) -> str | None:
     if share is None and writes:
         return "the first worker alone does not wait: no host told whether it works for all, on CPUs"
     if share is not None and share >= _COMPUTE_INSTEAD:
-        return "CPUs are as busy as before: it may compute there what the GPUs wait for"
+        return f"CPUs do {share:.0%} of what they did: they may compute or load what the GPUs wait for"
     return None
 
 

@@ -118,7 +118,14 @@ class TestHang:
 
     @pytest.mark.parametrize(
         ("cpu", "seconds", "suspect"),
-        [(None, 120, True), (0.9, 60, True), (0.2, 60, True), (0.05, 60, False), (0.9, 310, False)],
+        [
+            (None, 120, True),
+            (0.9, 60, True),
+            (0.2, 60, True),
+            (0.12, 60, True),
+            (0.05, 60, False),
+            (0.9, 310, False),
+        ],
     )
     def test_the_first_may_evaluate_on_cpus_while_the_others_wait(self, cpu, seconds, suspect):
         """Not for long, and not where they rest; where no host tells it is no more than a suspicion."""
