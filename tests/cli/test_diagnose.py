@@ -237,6 +237,14 @@ def test_windows_of_another_task_of_its_array_are_not_the_jobs(slurm_gpu: Comman
     assert "Job 17_2: healthy" in slurm_gpu.out
 
 
+def test_a_job_is_not_well_where_a_node_of_it_never_told_anything(slurm_gpu: CommandLine):
+    a_job(slurm_gpu, Training(n_bins=200, width_s=16.0))
+    slurm_gpu.database.runs = [replace(run, n_gpus=24.0) for run in slurm_gpu.database.runs]
+    assert slurm_gpu("diagnose", "17") == 0
+    assert "Job 17: cannot tell" in slurm_gpu.out
+    assert "16 of its 24 GPUs alone told anything" in slurm_gpu.out
+
+
 def test_how_long_a_fault_held_clocks_down_is_read_of_the_records(slurm_gpu: CommandLine):
     a_job(slurm_gpu, a_slow_gpu(), throttle_s={"sw_power_cap": 3000.0, "hw_thermal_slowdown": 0.0})
     run = slurm_gpu.database.runs[0]

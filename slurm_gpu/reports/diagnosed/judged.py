@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from slurm_gpu.database.results import NodeWindow, Run, RunTimeline
@@ -81,12 +81,22 @@ def judged(
             running=run.end_s is None,
             cut_short=_cut_short(run, series),
         )
-        verdict = in_its_place(verdict, run.app, run.app_field, run.state)
+        verdict = _of_all(run, in_its_place(verdict, run.app, run.app_field, run.state))
         verdicts.append(Judged(by, told, given, verdict))
     found = [item for item in verdicts if item.verdict.cause not in NOTHING]
     stood = [item for item in verdicts if item.verdict.kind == STOOD]
     known = [item for item in verdicts if item.verdict.cause is not Cause.UNKNOWN]
     return (found or stood or known or verdicts)[0]
+
+
+def _of_all(run: Run, verdict: Verdict) -> Verdict:
+    """`cannot tell` where a job seems well and some of its GPUs never told anything: it may be those."""
+    told = len({(record.node, record.device) for record in run.devices or ()})
+    if verdict.cause is not Cause.HEALTHY or run.n_gpus is None or run.n_gpus < told + 1:
+        return verdict
+    why = f"{told} of its {run.n_gpus:.0f} GPUs alone told anything: the node of the others tells nothing"
+    seen = f"what was seen alone says: {verdict.cause.value}"
+    return replace(verdict, cause=Cause.UNKNOWN, confidence=0.0, why_not=(*verdict.why_not, why, seen))
 
 
 def _cut_short(run: Run, series: Series) -> bool:
