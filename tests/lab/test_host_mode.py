@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -108,16 +109,16 @@ class Workstation:
 
 
 @pytest.fixture
-def workstation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workstation]:
-    directory = tmp_path_factory.mktemp("ws", numbered=True)
-    for parent in (directory.parent, directory.parent.parent):
-        parent.chmod(0o755)
-    workstation = Workstation(directory)
-    try:
-        _start(workstation)
-        yield workstation
-    finally:
-        workstation.end()
+def workstation() -> Iterator[Workstation]:
+    """In a directory that users reach: pytest's own are in one that only its user does, deeper with xdist."""
+    with tempfile.TemporaryDirectory(prefix="slurm-gpu-ws") as made:
+        directory = Path(made)
+        workstation = Workstation(directory)
+        try:
+            _start(workstation)
+            yield workstation
+        finally:
+            workstation.end()
 
 
 def _start(workstation: Workstation) -> None:
