@@ -16,7 +16,7 @@ from slurm_gpu.diagnose.stalls import STOOD, hanging, stood
 from slurm_gpu.diagnose.steps import Steps, judge_steps
 from slurm_gpu.diagnose.supply import links, slower_than_before, starved_all, starved_some
 from slurm_gpu.diagnose.verdict import SUSPECT_BELOW, Cause, Evidence, Verdict
-from slurm_gpu.diagnose.workload import heavier, sequences, stages
+from slurm_gpu.diagnose.workload import heavier, replicas, sequences, stages
 
 _OF_PEERS: tuple[Callable[[Case], Verdict | None], ...] = (
     # What the hardware says of itself comes before what follows from it.
@@ -28,6 +28,7 @@ _OF_PEERS: tuple[Callable[[Case], Verdict | None], ...] = (
     slower_than_before,
     sequences,
     stages,
+    replicas,
 )
 _OF_ONE = (starved_all, slower_than_before)
 _SUSPECT = SUSPECT_BELOW - 0.05

@@ -33,6 +33,12 @@ _COMPUTE_INSTEAD = 0.55
 """Of their use in training: CPUs that do more may well compute, or load, what the GPUs wait for."""
 _LONG_S = 300.0
 """Longer than that nobody evaluates on CPUs."""
+_SETTLED_S = 60.0
+"""A training that has computed for less still compiles and captures graphs, and stands still for it."""
+_EARLY_S = 25.0
+"""Without a word of any host: from then on it is a suspicion, unless it began with a copy to the hosts."""
+_COPIED = 0.25
+"""Of what PCIe usually carries, beyond what was computed meanwhile: what takes long to write was copied."""
 STOOD = "stood still at its end"
 
 
@@ -43,7 +49,6 @@ def hanging(case: Case) -> Verdict | None:
         return None
     series, rules = case.series, case.rules
     stands_s = _stands_s(case, start)
-    longest_s = _longest_pause_s(case)
     tail = max(start, series.n_bins - max(1, round(_TAIL_S / series.width_s)))
     quiet, loud = _traffic(case, tail)
     util = series.get(Metric.UTIL)
@@ -55,10 +60,14 @@ def hanging(case: Case) -> Verdict | None:
     if loud or goes_on or at_work or _somebody_works(case, tail):
         return None  # utilisation is read each second: whoever was waited for is back
     waits = spinning.sum() >= 0.5 * max(case.judged.sum(), 1)
+    longest_s = _longest_pause_s(case, quiet=quiet, waits=bool(waits))
     # Whoever writes for all is the first, and the others wait for it as they would in a hang.
     writes = waits and not now[0] > _IDLE and idle[1:].sum() == 0
-    sure = (waits and not writes) or (quiet and _hosts_rest(case, tail))
-    enough_s = rules.hang_s if quiet or (waits and not writes) else rules.unsure_hang_s
+    settled = case.phases.active.sum() * series.width_s >= _SETTLED_S
+    sure = settled and ((waits and not writes) or (quiet and _hosts_rest(case, tail)))
+    enough_s = rules.hang_s if settled and (quiet or (waits and not writes)) else rules.unsure_hang_s
+    early = settled and not (quiet or waits) and enough_s > _EARLY_S and not _copied(case, start)
+    enough_s = _EARLY_S if early else enough_s
     enough_s = max(enough_s, _PAUSES * longest_s, 2 * series.width_s if series.width_s > 10 else 0.0)
     if not case.running:
         waited = case.cut_short and waits and not writes
@@ -91,6 +100,9 @@ def hanging(case: Case) -> Verdict | None:
         since_s=series.start_s + start * series.width_s,
         evidence=tuple(evidence),
     )
+    if early and stands_s < rules.unsure_hang_s:
+        unknown = "no host told whether it loads or writes, which looks alike for a while"
+        return verdict.limited(unknown, most=SUSPECT_BELOW - 0.05)
     if sure or stands_s >= _LONG_S or (why := _maybe_on_cpus(case, tail, writes=bool(writes))) is None:
         return verdict
     return verdict.limited(why, most=SUSPECT_BELOW - 0.05)
@@ -107,8 +119,55 @@ def stood(case: Case) -> str | None:
     return f"nothing computed for the last {stands_s:.0f} s: it hung, or had nothing more to compute"
 
 
-def _longest_pause_s(case: Case) -> float:
-    return max(((b - a) * case.series.width_s for a, b in case.phases.pauses()), default=0.0)
+def _longest_pause_s(case: Case, *, quiet: bool = False, waits: bool = False) -> float:
+    """Of the pauses so far that may be of the same kind as what is now.
+
+    `quiet`: hosts told that they move nothing; `waits`: most workers spin.
+    """
+    width_s = case.series.width_s
+    pauses = [
+        (a, b)
+        for a, b in case.phases.pauses()
+        if not (quiet and _moved_meanwhile(case, a, b)) and not (waits and _nobody_spun(case, a, b))
+    ]
+    return max(((b - a) * width_s for a, b in pauses), default=0.0)
+
+
+def _moved_meanwhile(case: Case, first: int, stop: int) -> bool:
+    """Whether a host moved data in a pause: it was one to write or to read."""
+    for metric in _TRAFFIC:
+        matrix = case.series.get(metric)
+        if matrix is None or metric not in HOST_METRICS or not case.phases.active.any():
+            continue
+        usual = middle(median(matrix[:, case.phases.active].T))
+        most = quantile(matrix[:, first:stop], 0.5)
+        if usual > 0 and (most[np.isfinite(most)] > usual).any():
+            return True
+    return False
+
+
+def _nobody_spun(case: Case, first: int, stop: int) -> bool:
+    util = case.series.get(Metric.UTIL)
+    if util is None:
+        return False
+    levels = median(util[:, first:stop])
+    return bool((levels[np.isfinite(levels)] <= _IDLE).all()) and bool(np.isfinite(levels).any())
+
+
+def _copied(case: Case, start: int) -> bool:
+    """Whether a GPU sent more over PCIe than for what it computed, in the reading in which all stopped.
+
+    True as well where it was not told.
+    """
+    pcie = case.series.get(Metric.PCIE)
+    if pcie is None or not case.phases.active.any():
+        return True
+    held = max(1, round(held_s(case.series) / case.series.width_s))
+    usual = median(pcie[:, case.phases.active])[:, None]
+    here = slice(max(0, start - held), start + 2 * held)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        beyond = pcie[:, here] / usual - case.phases.of[:, here]
+    return bool((beyond[np.isfinite(beyond)] >= _COPIED).any())
 
 
 def _maybe_on_cpus(case: Case, tail: int, *, writes: bool) -> str | None:

@@ -30,6 +30,8 @@ _LONGEST_S = 1e6
 LEAST_STEPS = 4
 LEAST_LOSS = 0.03
 """Of a step's time: what costs less is as it always is."""
+_LEAST_LOSS_OF_STAGE, _LEAST_STAGE = 0.015, 1.05
+"""A stage has its time from thousands of microbatches: what 5 % more of it costs is half of that and less."""
 _SLOW_RATIO = 1.04
 _SLOW_Z = 6.0
 _LEAST_SIGMA = 0.006
@@ -167,7 +169,12 @@ def judge_steps(steps: Steps) -> Verdict:
         (_lost(usual, cost * _to_even(stage)[None, :, None, None]), _stage(stage)),
         (_lost(usual, _evened(cost, levels)), _sequence(steps)),
     ]
-    known = [(lost, verdict) for lost, verdict in found if verdict is not None and lost >= LEAST_LOSS]
+    known = [
+        (lost, verdict)
+        for lost, verdict in found
+        if verdict is not None
+        and lost >= (_LEAST_LOSS_OF_STAGE if verdict.kind == "pipeline stage" else LEAST_LOSS)
+    ]
     if not known:
         text = f"no step would be more than {LEAST_LOSS:.0%} shorter if all workers and stages were alike"
         most = max(lost for lost, _ in found)
@@ -271,6 +278,8 @@ def _stage(stage: Matrix) -> Verdict | None:
     if not others > 0:
         return None
     times = float(stage[busiest] / others)
+    if times < _LEAST_STAGE:
+        return None
     where = "last" if busiest == len(stage) - 1 else "first" if busiest == 0 else f"number {busiest}"
     text = f"the {where} stage ({busiest}) computes {times:.2f} times as long as the others"
     return Verdict(

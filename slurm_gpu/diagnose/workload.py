@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from slurm_gpu.diagnose.case import Case
 from slurm_gpu.diagnose.changes import split
@@ -15,18 +16,23 @@ from slurm_gpu.diagnose.signals import Signal
 from slurm_gpu.diagnose.verdict import Cause, Evidence, Verdict
 
 _LEAST_POWER, _GUESS = 0.04, 0.55
-_STAGE_TIMES, _STAGE_BUSY, _STAGE_TIMES_POWER = 1.12, 1.03, 1.04
-"""A first or last stage does some 10 % more for its embedding or its loss, and nobody minds.
+_POWER_SPREADS = 4.0
+_STAGE_TIMES, _STAGE_BUSY, _STAGE_TIMES_POWER, _SURE_STAGE_TIMES = 1.06, 1.03, 1.03, 1.12
+"""Stages of equally many layers differ by 2 to 3 %; a first or last one often does some 10 % more for its
+embedding or its loss, which costs as much as any other, but is told as a suspicion.
 
-Of 12 % more work the time in which SMs are active shows a part, since who waits spins, which holds some of
-them, and power 2 to 5 %, since who waits takes half.
+Of 6 % more work the time in which SMs are active shows a part, since who waits spins, which holds some of
+them, and power half of it, since who waits takes half.
 """
 _STAGE_LEAST = {Signal.BUSY: _STAGE_BUSY, Signal.WORK: _STAGE_TIMES, Signal.POWER: _STAGE_TIMES_POWER}
-_STAGE_SPREADS = 4.0
-_SEQUENCE_SPREAD = 0.03
-"""Microbatches of one length take 2 to 3 % more or less, of which a mean over seconds shows a part."""
+_STAGE_SPREADS = 3.5
+_REPLICA_POWER, _REPLICA_DIFFERS, _REPLICA_SPREADS = 0.03, 0.005, 5.0
+_LEAST_OF_REPLICA, _TENSOR_SIZES = 4, (8, 4, 2, 1)
+"""Of power two GPUs may have a tenth more for ever; that all of a replica have is what it has to do."""
+_SEQUENCE_SPREAD = 0.022
+"""Microbatches of one length take 2 to 3 % more or less, of which a mean over seconds shows half at most."""
 _SEQUENCE_CORRELATION = 0.8
-_SEQUENCE_SPREAD_OF_POWER = 0.0125
+_SEQUENCE_SPREAD_OF_POWER = 0.0115
 """GPUs that do alike keep their places among each other to a per cent, in means over ten seconds."""
 _READING_S = 10.0
 _BUSY_ALL_THE_TIME = 0.95
@@ -35,8 +41,8 @@ _LATER, _LASTING = 4, 0.3
 _READINGS = 4
 """Taken together where nodes are compared."""
 _LEAST_OF_NODES, _LEAST_BLOCKS_OF_NODES, _LASTING_OF_NODES = 16, 8, (-0.4, 0.5)
-_SPREAD_OF_NODES, _SPREAD_OF_NODES_IN_BINS = 0.02, 0.01
-_POWER_OF_NODES, _POWER_OF_NODES_IN_BINS = 0.016, 0.0065
+_SPREAD_OF_NODES, _SPREAD_OF_NODES_IN_BINS = 0.015, 0.01
+_POWER_OF_NODES, _POWER_OF_NODES_IN_BINS = 0.012, 0.0065
 """Nodes that do alike lie apart by half of it and less: a node, and many steps, are steadier than a GPU."""
 
 
@@ -54,6 +60,11 @@ def heavier(case: Case) -> Verdict | None:
         rows = case.up(Signal.POWER, _LEAST_POWER)
         if Signal.BUSY in case.deviations:
             rows &= case.up(Signal.BUSY, LEAST_BUSY, 5.0)
+        else:
+            # Of the few of a group the better half is alike by chance as well: all together tell the spread.
+            with np.errstate(invalid="ignore"):
+                usual = sigma(case.level(signal) - middle(case.level(signal)))
+                rows &= case.began(signal) | (case.level(signal) >= _POWER_SPREADS * usual)
         # GPUs that do alike take up to a tenth more or less power for ever.
         base = 0.65 if Signal.BUSY in case.deviations or (rows & case.began(signal)).any() else _GUESS
     if not rows.any():
@@ -87,19 +98,20 @@ def stages(case: Case) -> Verdict | None:
     if not asked or any(not np.isfinite(levels[signal]).all() for signal in asked):
         return None
     busiest = int(np.argmax(levels[asked[-1]]))
-    evidence = []
+    evidence, times = [], 1.0
     for signal in asked:
         others = np.delete(levels[signal], busiest)
         own, usual = float(levels[signal][busiest]), float(np.median(others))
-        least = _STAGE_LEAST[signal] if Signal.WORK in asked or signal is Signal.POWER else _STAGE_TIMES
+        least = _STAGE_LEAST[signal] if Signal.WORK in asked or signal is Signal.POWER else _SURE_STAGE_TIMES
         apart = _apart(case, signal, busiest, others)
         if not usual > 0 or own / usual < least or own - usual < _STAGE_SPREADS * apart:
             return None
+        times = own / usual
         text = f"{groups.names[busiest]}: {own / usual:.2f} times the {signal.value} of the other groups"
         evidence.append(Evidence(text=text, metric=signal.value, value=own, expected=usual))
     return case.verdict(
         Cause.IMBALANCE,
-        0.75 if Signal.WORK in asked else 0.55,
+        0.75 if Signal.WORK in asked and times >= _SURE_STAGE_TIMES else 0.55,
         kind="pipeline stage",
         roles=(groups.names[busiest],),
         evidence=tuple(evidence),
@@ -107,10 +119,75 @@ def stages(case: Case) -> Verdict | None:
 
 
 def _apart(case: Case, signal: Signal, busiest: int, others: Matrix) -> float:
-    """How far groups that do as much lie apart: as the others do, and as their members would make them."""
-    members = case.groups.members()[busiest]
-    own = median(case.signals[signal][members])
-    return float(np.hypot(others.std(), 1.25 * sigma(own) / np.sqrt(len(members))))
+    """How far groups that do as much lie apart: as the others do, and as their members would make them.
+
+    The spread of members is that of all groups together: of four the own one is often far too small.
+    """
+    members = case.groups.members()
+    levels = [median(case.signals[signal][rows]) for rows in members]
+    within = np.concatenate([row - middle(row) for row in levels])
+    within = within[np.isfinite(within)]
+    spread = float(np.sqrt((within**2).sum() / max(len(within) - len(members), 1)))
+    counts = [len(rows) for group, rows in enumerate(members) if group != busiest]
+    error = 1.25 * spread * np.sqrt(1 / len(members[busiest]) + 1.5 / sum(counts))
+    return float(np.hypot(others.std(ddof=len(others) > 1), error))
+
+
+def replicas(case: Case) -> Verdict | None:
+    """Replicas all of whose workers take more power: they have more to do in each step, in every stage.
+
+    Without SM activity only: GPUs that do alike take up to a tenth more or less power, each by itself, and
+    the more of them a replica has, the less it does. Which ranks a replica has the pipeline's stages tell,
+    and that tensor-parallel ranks follow each other.
+    """
+    power, members = case.signals.get(Signal.POWER), case.groups.members()
+    each = len(members[0])
+    if Signal.BUSY in case.signals or power is None or any(len(rows) != each for rows in members):
+        return None
+    level = np.log(np.maximum(median(power), 1e-6))
+    placed = np.stack([level[rows] - middle(level[rows]) for rows in members])
+    for tensor in _TENSOR_SIZES:
+        if each % tensor or each < 2 * tensor or tensor * len(members) < _LEAST_OF_REPLICA:
+            continue
+        parts = (
+            placed.reshape(len(members), each // tensor, tensor)
+            .transpose(1, 0, 2)
+            .reshape(-1, tensor * len(members))
+        )
+        told = np.isfinite(parts)
+        means = np.where(told, parts, 0.0).sum(axis=1) / np.maximum(told.sum(axis=1), 1)
+        within = (parts - means[:, None])[told]
+        if (told.mean(axis=1) < 0.75).any():
+            continue
+        spread = float(np.sqrt((within**2).sum() / max(within.size - len(means), 1)))
+        error = float(np.hypot(spread / np.sqrt(parts.shape[1]), _REPLICA_DIFFERS))
+        order = np.sort(means)
+        # The better half is what the others could be; half of an even number may have more to do.
+        usual = float(np.median(order[: (len(order) + 1) // 2]))
+        more = (means - usual >= max(_REPLICA_POWER, _REPLICA_SPREADS * error)) & (
+            np.where(told, parts, np.inf).min(axis=1) > usual - _REPLICA_SPREADS * spread
+        )
+        if not more.any() or 2 * more.sum() > len(means):
+            continue
+        rest = means[~more]
+        if means[more].min() - rest.max() < _REPLICA_SPREADS / 2 * error:
+            continue  # no gap between them: power differs, more and less
+        rows = np.concatenate([part.reshape(-1, tensor)[more].ravel() for part in members])
+        return _replica(case, np.isin(np.arange(case.n), rows), float(means[more].mean() - usual), spread)
+    return None
+
+
+def _replica(case: Case, rows: NDArray[np.bool_], level: float, spread: float) -> Verdict:
+    names = tuple(worker.name for worker in case.workers(rows))
+    text = f"{len(names)} workers, whole replicas: {level:.1%} more power than others of their stages"
+    verdict = case.verdict(
+        Cause.IMBALANCE,
+        _GUESS,
+        kind="replica",
+        roles=names,
+        evidence=(Evidence(text=text, metric="power", value=level, expected=spread, workers=names),),
+    )
+    return verdict.limited("without SM activity it is told by power alone", most=_GUESS)
 
 
 def sequences(case: Case) -> Verdict | None:

@@ -93,6 +93,48 @@ class TestHang:
         verdict = diagnose(as_read(training, values, phases=phases))
         assert (verdict.cause, culprits(verdict)) == (Cause.HANG, [])
 
+    @pytest.mark.parametrize("told", [EVERYTHING, OLDER])
+    @pytest.mark.parametrize(("copies", "cause"), [(0.0, Cause.HANG), (0.3, Cause.HEALTHY)])
+    def test_where_no_host_tells_an_idle_job_is_suspected_unless_it_copied_to_its_hosts(
+        self, copies, cause, told
+    ):
+        """What takes half a minute to write came over PCIe first."""
+        training = Training(n_bins=480 + 40, told=told)
+        training.runs[480:] = False
+        values = training.values()
+        values[Metric.PCIE][:, 480:483] = copies
+        verdict = diagnose(as_series(training, values))
+        assert verdict.cause is cause
+        if cause is Cause.HANG:
+            assert verdict.suspect
+            assert "no host told whether it loads or writes" in verdict.why_not[0]
+
+    def test_pauses_in_which_hosts_wrote_say_nothing_of_one_in_which_they_rest(self):
+        training, values = a_hang(n_bins=480 + 40)
+        network = np.full(520, 1e8)
+        for matrix in values.values():
+            matrix[:, 200:260] = 0.0
+        network[200:260], network[480:] = 2e9, 0.0
+        hosts = [
+            HostCourse(node=node, start_s=START_S, width_s=1.0, values={Metric.NETWORK: network})
+            for node in ("n1", "n2")
+        ]
+        assert diagnose(as_series(training, values, hosts=hosts)).cause is Cause.HANG
+
+    def test_a_training_that_has_just_begun_compiles_for_as_long(self):
+        training = Training(n_bins=120 + 40 + 40)
+        training.runs[:120] = training.runs[160:] = False
+        hosts = [
+            HostCourse(
+                node=node,
+                start_s=START_S,
+                width_s=1.0,
+                values={Metric.NETWORK: np.where(training.runs, 1e8, 0.0), Metric.CPU: np.full(200, 0.2)},
+            )
+            for node in ("n1", "n2")
+        ]
+        assert diagnose(training.series(hosts=hosts)).cause is not Cause.HANG
+
     def test_who_is_back_from_writing_has_ended_it(self):
         training, values = a_hang(n_bins=480 + 45)
         values[Metric.UTIL][:, training.at(8) :] = 1.0

@@ -43,7 +43,7 @@ class TestHealthy:
     def test_stages_of_a_pipeline_are_not_compared_with_each_other(self):
         training = Training(n=16)
         training.memory[:8] = 0.85
-        training.work[:8] *= 1.1
+        training.work[:8] *= 1.04
         training.clock[:8] *= 0.97
         verdict = diagnose(training.series())
         assert verdict.cause is Cause.HEALTHY

@@ -51,6 +51,18 @@ def test_a_stage_that_has_more_to_do_is_named_and_no_worker():
     assert verdict.evidence[0].value == pytest.approx(1.6, abs=0.02)
 
 
+@pytest.mark.parametrize(("times", "cause"), [(1.07, Cause.IMBALANCE), (1.03, Cause.HEALTHY)])
+def test_a_stage_that_has_a_little_more_to_do_is_named_though_it_costs_less_than_three_per_cent(times, cause):
+    forward, backward = a_training()
+    forward[:, 3] *= times
+    backward[:, 3] *= times
+    verdict = judged(forward, backward)
+    assert verdict.cause is cause
+    if cause is Cause.IMBALANCE:
+        assert (verdict.kind, verdict.roles) == ("pipeline stage", ("stage 3",))
+        assert 1 - verdict.evidence[-1].expected / verdict.evidence[-1].value < 0.03
+
+
 def test_sequences_of_unequal_length_are_told_and_no_worker():
     forward, backward = a_training(replicas=8, stages=2, micro=8)
     length = 1 + np.random.default_rng(2).pareto(3, (8, 1, 12, 8))

@@ -84,6 +84,43 @@ class TestImbalance:
         assert (verdict.cause, verdict.kind) == (Cause.IMBALANCE, "pipeline stage")
         assert (verdict.roles, culprits(verdict)) == (("stage 3",), [])
 
+    @pytest.mark.parametrize("seed", SEEDS)
+    @pytest.mark.parametrize(("more", "cause"), [(0.08, Cause.IMBALANCE), (0.03, Cause.HEALTHY)])
+    def test_what_an_embedding_or_a_loss_costs_is_a_suspicion(self, seed, more, cause):
+        training = Training(n=32, seed=seed)
+        training.work[24:] *= 1 + more
+        verdict = diagnose(training.series(), groups=groups_given("pp=4", 32))
+        assert verdict.cause is cause
+        if cause is Cause.IMBALANCE:
+            assert (verdict.kind, verdict.roles, verdict.suspect) == ("pipeline stage", ("stage 3",), True)
+
+    def test_two_stages_whose_gpus_differ_in_power_by_as_much_are_none(self):
+        """Of four GPUs the own spread may be none by chance; that of the other four tells what is usual."""
+        training = Training(n=8, per_node=4, told=OLDER)
+        values = training.values()
+        usual = np.array([1.05, 1.05, 1.05, 1.05, 0.94, 0.98, 1.02, 1.06])
+        values[Metric.POWER] = np.full((8, 600), 0.6) * usual[:, None]
+        verdict = diagnose(as_series(training, values), groups=groups_given("pp=2", 8))
+        assert verdict.cause is Cause.HEALTHY
+
+    def test_a_replica_with_more_to_do_is_told_by_the_power_of_all_its_gpus(self):
+        """Each of them alone lies no farther off than GPUs that do alike."""
+        training = Training(n=32, told=OLDER)
+        replica = np.flatnonzero(np.arange(32) // 2 % 4 == 1)  # pp=4, dp=4, tp=2
+        training.work[replica] *= 1.12
+        verdict = diagnose(training.series(), groups=groups_given("pp=4", 32))
+        assert (verdict.cause, verdict.kind, culprits(verdict)) == (Cause.IMBALANCE, "replica", [])
+        assert verdict.roles == tuple(training.workers[row].name for row in replica)
+        assert verdict.suspect
+
+    @pytest.mark.parametrize("seed", range(10))
+    def test_power_that_differs_from_gpu_to_gpu_makes_no_replica(self, seed):
+        training = Training(n=32, told=OLDER, seed=seed)
+        values = training.values()
+        values[Metric.POWER] *= 1 + 0.025 * training.random.standard_normal((32, 1))
+        verdict = diagnose(as_series(training, values), groups=groups_given("pp=4", 32))
+        assert verdict.kind != "replica"
+
     def test_a_stage_with_more_layers_is_told_where_all_do_less_than_before_as_well(self):
         training = Training(n=32)
         training.work[24:] *= 1.5
