@@ -1,25 +1,22 @@
-"""What a diagnosis costs: time and memory of one, in a process of its own."""
+"""What a diagnosis costs: time and memory of one, in a process of its own that does nothing else.
+
+.venv/bin/python -m bench.diagnose_cost FILE    # a pickled Series of ours; bench/diagnose.py calls it so
+"""
 
 from __future__ import annotations
 
-import multiprocessing
-import resource
+import json
+import pickle
+import subprocess
+import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
-import numpy as np
-
-from bench.diagnose_injector import WINDOW_S, generator, perform
-from bench.diagnose_injector_job import draw_job
-from bench.diagnose_injector_play import Play
-from bench.diagnose_injector_record import (
-    EDGE_S,
-    Recording,
-    draw_collector,
-    record_timeline,
-    record_window,
-)
 from slurm_gpu.diagnose.judge import diagnose
+from slurm_gpu.diagnose.series import Series
 
 _GPUS = 128
 _DAY_S = 86400
@@ -36,7 +33,16 @@ class Cost:
 
 def costs(seed: int) -> dict[str, Cost]:
     """Of the last ten minutes of a training on 128 GPUs, and of its course of a day."""
-    recordings = {}
+    return {name: _cost_of(series) for name, series in _drawn(seed)}
+
+
+def _drawn(seed: int) -> Iterator[tuple[str, Series]]:
+    # Not above: the process that is measured imports this file, and needs none of them.
+    from bench.diagnose_injector import WINDOW_S, generator, perform
+    from bench.diagnose_injector_job import draw_job
+    from bench.diagnose_injector_play import Play
+    from bench.diagnose_injector_record import EDGE_S, draw_collector, record_timeline, record_window
+
     for name, length_s in (("window", WINDOW_S), ("course of 24 h", _DAY_S)):
         rng = generator(seed, f"cost, {name}", 0)
         step_s = (2.0, 4.0) if length_s == WINDOW_S else (60.0, 90.0)
@@ -44,19 +50,38 @@ def costs(seed: int) -> dict[str, Cost]:
         play = Play(job=job, rng=rng, start=-EDGE_S)
         perform(play, length_s + EDGE_S, None, [])
         record = record_window if length_s == WINDOW_S else record_timeline
-        recordings[name] = record(play, draw_collector(job, rng, length_s, gaps=False), length_s, rng)
-    found = {}
-    for name, recording in recordings.items():
-        with multiprocessing.get_context("spawn").Pool(1) as pool:
-            found[name] = pool.apply(_cost, (recording,))
-    return found
+        recording = record(play, draw_collector(job, rng, length_s, gaps=False), length_s, rng)
+        yield name, recording.series()
 
 
-def _cost(recording: Recording) -> Cost:
+def _cost_of(series: Series) -> Cost:
+    with tempfile.NamedTemporaryFile(suffix=".pickle") as file:
+        pickle.dump(series, file)
+        file.flush()
+        argv = [sys.executable, "-m", "bench.diagnose_cost", file.name]
+        root = Path(__file__).resolve().parents[1]
+        done = subprocess.run(argv, stdout=subprocess.PIPE, check=True, cwd=root)
+    return Cost(**json.loads(done.stdout))
+
+
+def main() -> None:
+    """Diagnose what lies in a file, and print a Cost as JSON."""
+    series: Series = pickle.loads(Path(sys.argv[1]).read_bytes())
     seconds = []
     for _ in range(_RUNS):
         begin = time.perf_counter()
-        diagnose(recording.series())
+        diagnose(series)
         seconds.append(time.perf_counter() - begin)
-    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return Cost(seconds=float(np.max(seconds)), memory_mb=used)
+    print(json.dumps({"seconds": max(seconds), "memory_mb": _most_mb()}))
+
+
+def _most_mb() -> float:
+    """The most that this process had: getrusage tells what its parent had, too, until it became this one."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    raise RuntimeError("/proc/self/status does not tell VmHWM, the most memory that was used")
+
+
+if __name__ == "__main__":
+    main()
