@@ -233,9 +233,17 @@ def together(lab: Lab, jobs: list[int]) -> list[int]:
     by_gpu: dict[str, list[int]] = {}
     for job in jobs:
         shown = lab.run_as("root", ["scontrol", "-d", "show", "job", str(job)], check=False).stdout
-        if "JobState=RUNNING" in shown and (found := re.search(r"GRES=shard:\S*\(IDX:(\d+)\)", shown)):
-            by_gpu.setdefault(found[1], []).append(job)
+        if "JobState=RUNNING" in shown and (found := re.search(r"GRES=shard:\d+\((\S+)\)", shown)):
+            by_gpu.setdefault(gpu_of(found[1]), []).append(job)
     return max(by_gpu.values(), key=len, default=[])
+
+
+def gpu_of(told: str) -> str:
+    """The GPU of its shards: "IDX:1" on 22.05; from 24.11 on "0/8,2/8", how many it has of each."""
+    if (index := told.removeprefix("IDX:")) != told:
+        return index
+    (gpu,) = (at for at, part in enumerate(told.split(",")) if not part.startswith("0/"))
+    return str(gpu)
 
 
 def shards_of(lab: Lab, job: int) -> str | None:
