@@ -29,8 +29,7 @@ def small(**options: Any) -> World:
         state[square], util[square] = HELD, octet
         world.jobs[100 + square] = job_on(100 + square, [[square, square]])
     state[_OUT], util[_OUT] = OUT, GAP
-    state[9], util[9] = UNWATCHED, GAP
-    util[_FREE_GAP] = GAP
+    state[9], util[9], util[_FREE_GAP] = UNWATCHED, GAP, GAP
     for square in (12, 13):
         state[square], util[square] = HELD, 50
     world.jobs[200] = job_on(200, [[12, 13]])
