@@ -18,6 +18,8 @@ _LOST = ("gpu_lost", "gpu_hung")
 LEAST_CLOCK = 0.025
 _ALWAYS_LOWER = 0.06
 """What a GPU's clock may lie below its peers' for ever: under a power cap they are apart by 2 to 8 %."""
+_CLOCK_Z = 8.0
+"""Where the driver does not say that the clock is held down; under a power cap it wanders by itself."""
 LEAST_BUSY = 0.025
 _THROTTLED = 0.1
 _LEAST_POWER = 0.04
@@ -73,7 +75,7 @@ def slow(case: Case) -> Verdict | None:
         more_work = case.level(Signal.WORK) >= 0.05
         lower = case.began(Signal.CLOCK) | (case.level(Signal.CLOCK) <= -_ALWAYS_LOWER) | throttled
     clocked = (
-        case.down(Signal.CLOCK, LEAST_CLOCK)
+        (case.down(Signal.CLOCK, LEAST_CLOCK, _CLOCK_Z) | (case.down(Signal.CLOCK, LEAST_CLOCK) & throttled))
         & lower
         & ~more_work
         & ~case.down(Signal.UTIL, _STARVED)

@@ -12,9 +12,10 @@ from slurm_gpu.diagnose.instep import out_of_step
 from slurm_gpu.diagnose.peers import Groups
 from slurm_gpu.diagnose.series import Series, Worker
 from slurm_gpu.diagnose.signals import LEAST_BLOCKS
+from slurm_gpu.diagnose.slower import slower_than_before
 from slurm_gpu.diagnose.stalls import STOOD, hanging, stood
 from slurm_gpu.diagnose.steps import Steps, judge_steps
-from slurm_gpu.diagnose.supply import links, slower_than_before, starved_all, starved_some
+from slurm_gpu.diagnose.supply import links, starved_all, starved_some
 from slurm_gpu.diagnose.verdict import SUSPECT_BELOW, Cause, Evidence, Verdict
 from slurm_gpu.diagnose.workload import heavier, replicas, sequences, stages
 

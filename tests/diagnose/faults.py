@@ -9,6 +9,8 @@ from slurm_gpu.diagnose.series import Course, align
 from tests.diagnose.training import START_S, Training
 
 SEEDS = range(3)
+OLDER = (Metric.UTIL, Metric.MEM_USED, Metric.POWER, Metric.SM_CLOCK, Metric.NVLINK, Metric.PCIE)
+"""What GPUs before Hopper tell."""
 
 
 def culprits(verdict):

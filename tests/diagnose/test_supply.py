@@ -8,11 +8,8 @@ from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.peers import groups_given
 from slurm_gpu.diagnose.series import HostCourse
 from slurm_gpu.diagnose.verdict import Cause
-from tests.diagnose.faults import SEEDS, as_series, culprits
+from tests.diagnose.faults import OLDER, SEEDS, as_series, culprits
 from tests.diagnose.training import START_S, Training
-
-OLDER = (Metric.UTIL, Metric.MEM_USED, Metric.POWER, Metric.SM_CLOCK, Metric.NVLINK, Metric.PCIE)
-"""What GPUs before Hopper tell."""
 
 
 class TestSupply:
@@ -147,16 +144,6 @@ class TestSupply:
         ]
         verdict = diagnose(training.series(hosts=hosts), groups=groups_given("pp=4", 32))
         assert (verdict.cause, verdict.nodes) == (Cause.COMMUNICATION, ("n3",))
-
-    @pytest.mark.parametrize(("own", "cause"), [(1.0, Cause.COMMUNICATION), (0.92, Cause.SLOW)])
-    def test_without_activity_the_one_that_changed_with_all_is_whom_they_wait_for(self, own, cause):
-        training = Training(told=OLDER)
-        training.talk[:, training.at(5) :] = 0.6
-        values = training.values()
-        values[Metric.POWER][5, training.at(5) :] *= own
-        verdict = diagnose(as_series(training, values))
-        assert (verdict.cause, culprits(verdict)) == (cause, [5] if cause is Cause.SLOW else [])
-        assert verdict.suspect
 
     def test_one_short_pause_of_some_is_no_starvation(self):
         training = Training(n=16, n_bins=200)

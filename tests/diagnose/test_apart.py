@@ -1,0 +1,81 @@
+"""All became slower: who changed otherwise than the rest is whom they wait for."""
+
+import pytest
+
+from slurm_gpu.diagnose.judge import diagnose
+from slurm_gpu.diagnose.metric import Metric
+from slurm_gpu.diagnose.verdict import Cause
+from tests.diagnose.faults import OLDER, SEEDS, as_series, culprits
+from tests.diagnose.training import START_S, Training
+
+BEGINS_MINUTE = 5
+
+
+def all_slower(rises=0.0, **more):
+    """Steps take longer from the fifth minute on; 2 % of the time no kernel runs, then by `rises` less."""
+    training = Training(told=OLDER, **more)
+    training.talk[:, training.at(BEGINS_MINUTE) :] = 0.6
+    values = training.values()
+    values[Metric.UTIL] = 0.98 + 0.003 * training.random.standard_normal((training.n, training.n_bins))
+    values[Metric.UTIL][:, training.at(BEGINS_MINUTE) :] += rises
+    return training, values
+
+
+class TestWithoutActivity:
+    """As GPUs before Hopper: power, utilisation, clocks and links."""
+
+    @pytest.mark.parametrize(("own", "cause"), [(1.0, Cause.COMMUNICATION), (0.92, Cause.SLOW)])
+    def test_the_one_whose_power_changed(self, own, cause):
+        training, values = all_slower()
+        values[Metric.POWER][5, training.at(BEGINS_MINUTE) :] *= own
+        verdict = diagnose(as_series(training, values))
+        assert (verdict.cause, culprits(verdict)) == (cause, [5] if cause is Cause.SLOW else [])
+        assert verdict.suspect
+
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_the_one_whose_utilisation_did_not_rise(self, seed):
+        training, values = all_slower(rises=0.008, seed=seed)
+        values[Metric.UTIL][5, training.at(BEGINS_MINUTE) :] -= 0.01
+        verdict = diagnose(as_series(training, values))
+        assert (verdict.cause, verdict.kind, culprits(verdict)) == (Cause.SLOW, "never waits", [5])
+        assert verdict.since_s == pytest.approx(START_S + 300, abs=30)
+        assert verdict.suspect
+
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_where_all_rise_alike_it_is_the_links(self, seed):
+        training, values = all_slower(rises=0.008, seed=seed)
+        verdict = diagnose(as_series(training, values))
+        assert (verdict.cause, culprits(verdict)) == (Cause.COMMUNICATION, [])
+
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_where_two_did_not_rise_no_gpu_is_accused(self, seed):
+        training, values = all_slower(rises=0.008, seed=seed)
+        values[Metric.UTIL][[5, 9], training.at(BEGINS_MINUTE) :] -= 0.01
+        assert culprits(diagnose(as_series(training, values))) == []
+
+    def test_two_gpus_have_no_majority(self):
+        training, values = all_slower(rises=0.008, n=2)
+        values[Metric.UTIL][1, training.at(BEGINS_MINUTE) :] -= 0.01
+        assert culprits(diagnose(as_series(training, values))) == []
+
+
+class TestWhoWantsData:
+    """Less to run since all are slower, by a part of what the pace fell."""
+
+    @pytest.mark.parametrize("told", [OLDER, None])
+    def test_a_worker(self, told):
+        training = Training() if told is None else Training(told=told)
+        starts = training.at(BEGINS_MINUTE)
+        training.fetch[5, starts:] = 0.04 + 0.3 * (training.random.random(training.n_bins - starts) < 0.3)
+        verdict = diagnose(training.series())
+        assert (verdict.cause, culprits(verdict)) == (Cause.STARVATION, [5])
+
+    def test_a_little_less_to_run_counts_where_the_pace_fell_by_little(self):
+        training = Training(told=OLDER)
+        training.talk[:, training.at(BEGINS_MINUTE) :] = 0.39
+        values = training.values()
+        values[Metric.UTIL][:] = 0.98 + 0.003 * training.random.standard_normal((training.n, training.n_bins))
+        values[Metric.UTIL][5, training.at(BEGINS_MINUTE) :] -= 0.042
+        verdict = diagnose(as_series(training, values))
+        assert (verdict.cause, culprits(verdict)) == (Cause.STARVATION, [5])
+        assert "while the others wait" in verdict.evidence[-1].text
