@@ -21,7 +21,7 @@ _ALWAYS_LOWER = 0.06
 _CLOCK_Z = 8.0
 """Where the driver does not say that the clock is held down; under a power cap it wanders by itself."""
 LEAST_BUSY = 0.025
-_THROTTLED = 0.1
+_THROTTLED, _HELD_DOWN = 0.1, 0.01
 _LEAST_POWER = 0.04
 _LEAST_OWN_CLOCK = 0.03
 _LEAST_STARVED, _STARVED = 0.05, 0.1
@@ -169,6 +169,8 @@ def _accuse(
         for other in (Signal.THROTTLE, Signal.CLOCK, Signal.BUSY, Signal.WORK, Signal.POWER)
         if other is not signal and other in case.deviations
     ]
+    if Signal.THROTTLE in told[1:] and not (case.level(Signal.THROTTLE)[shown] >= _HELD_DOWN).any():
+        told.remove(Signal.THROTTLE)
     evidence = [case.evidence(one, shown) for one in told if np.isfinite(case.level(one)[shown]).all()]
     return case.verdict(
         Cause.SLOW,

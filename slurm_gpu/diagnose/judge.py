@@ -57,7 +57,14 @@ def diagnose(
         series = _without_its_end(series)
     case = build_case(series, groups, rules or Rules(), running, cut_short)
     verdict = _by_counters(case)
-    return verdict if steps is None else _placed(sharpened(verdict, judge_steps(steps)), case)
+    if steps is None:
+        return verdict
+    verdict = _placed(sharpened(verdict, judge_steps(steps)), case)
+    timed = int((steps.ranks >= 0).sum())
+    if timed > case.n:
+        why = f"the timings are of {timed} ranks, and the job has {case.n} GPUs: they may be another job's"
+        verdict = verdict.limited(why, most=_SUSPECT)
+    return verdict
 
 
 def _without_its_end(series: Series) -> Series:

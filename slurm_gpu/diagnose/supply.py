@@ -9,7 +9,7 @@ from slurm_gpu.diagnose.case import Case
 from slurm_gpu.diagnose.changes import noise
 from slurm_gpu.diagnose.hardware import LEAST_CLOCK
 from slurm_gpu.diagnose.metric import Metric
-from slurm_gpu.diagnose.robust import median, middle, quantile
+from slurm_gpu.diagnose.robust import median, middle, quantile, sigma
 from slurm_gpu.diagnose.signals import LEAST_BLOCKS, Signal
 from slurm_gpu.diagnose.trend import LINKS
 from slurm_gpu.diagnose.verdict import SUSPECT_BELOW, Cause, Evidence, Verdict
@@ -25,6 +25,8 @@ _OTHER_WORK, _OTHER_MEMORY = -0.7, 0.1
 """Work is a logarithm: less than half as much."""
 _LACKS_AT_TIMES = 0.04
 _NEARLY_ALWAYS, _LEAST_TURNS = 0.6, 3
+_BY_CHANCE = 5.5
+"""Spreads from the best of many to the last, and to spare."""
 _MANY = 0.25
 """Of a stage's workers: so many that lack something in turn lack it all."""
 _CPU_FULL = 0.85
@@ -153,7 +155,9 @@ def _one_after_the_other(case: Case) -> Verdict | None:
     if late.shape[0] < _LEAST_TURNS or late.shape[1] < LEAST_BLOCKS * 3:
         return None
     lacking = np.nan_to_num(quantile(late.T, 0.95)[None, :] - late)
-    behind = lacking.max(axis=0) >= _LACKS_AT_TIMES
+    # The last of many lies far behind by chance alone.
+    least = max(_LACKS_AT_TIMES, _BY_CHANCE * float(np.nanmedian([sigma(block) for block in late.T])))
+    behind = lacking.max(axis=0) >= least
     share, turns = float(behind.mean()), len(np.unique(lacking.argmax(axis=0)[behind]))
     if share < _NEARLY_ALWAYS or turns < _LEAST_TURNS:
         return None

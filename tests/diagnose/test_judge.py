@@ -71,6 +71,11 @@ class TestWithSteps:
         verdict = diagnose(a_slow_clock().series(), steps=self.timings(last=1.6))
         assert (verdict.cause, culprits(verdict)) == (Cause.SLOW, [5])
 
+    def test_timings_of_more_ranks_than_there_are_gpus_are_a_suspicion(self):
+        verdict = diagnose(Training(n=8).series(), steps=self.timings(last=1.6))
+        assert (verdict.cause, verdict.suspect) == (Cause.IMBALANCE, True)
+        assert "of 16 ranks, and the job has 8 GPUs" in verdict.why_not[-1]
+
     def test_both_together_are_surer(self):
         training = Training()
         training.speed[5] = 0.85

@@ -28,6 +28,21 @@ class TestSlow:
         assert culprits(verdict) == [5]
         assert verdict.until_s == pytest.approx(START_S + 420, abs=30)
 
+    def test_evidence_of_heat_is_told_only_where_there_is_some(self):
+        training = a_slow_clock()
+        metrics = [item.metric for item in diagnose(training.series()).evidence]
+        training.throttle[:] = 0.0
+        verdict = diagnose(training.series())
+        assert culprits(verdict) == [5]
+        assert "throttle" in metrics
+        assert "throttle" not in [item.metric for item in verdict.evidence]
+
+    def test_a_clock_that_wanders_by_itself_accuses_nobody(self):
+        """By 4 % for some minutes, with no reason told: under a power cap they do."""
+        training = Training()
+        training.clock[5, training.at(4) : training.at(8)] *= 0.96
+        assert diagnose(training.series()).cause is Cause.HEALTHY
+
     def test_it_is_told_within_three_minutes(self):
         training = a_slow_clock(0.15, n_bins=240 + 180)
         assert culprits(diagnose(training.series())) == [5]

@@ -85,6 +85,14 @@ class TestSupply:
         verdict = diagnose(training.series())
         assert (verdict.cause, verdict.kind, culprits(verdict)) == (Cause.STARVATION, "all", [])
 
+    def test_of_many_restless_ones_somebody_is_always_behind_by_chance(self):
+        training = Training(n=128, noise=0.02)
+        training.talk[:, training.at(5) :] *= 2
+        values = training.values()
+        restless = 0.02 * training.random.standard_normal((128, training.n_bins // 15)).repeat(15, axis=1)
+        values[Metric.UTIL] = np.clip(0.93 + restless, 0, 1)
+        assert diagnose(as_series(training, values)).cause is Cause.COMMUNICATION
+
     def test_the_loader_that_is_always_behind_is_one(self):
         training = Training(n=16)
         training.fetch[6, 120:] = 0.4
