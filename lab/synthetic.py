@@ -12,6 +12,7 @@ from typing import Self
 
 from slurm_gpu.database.clusterstate import ClusterHolder, ClusterJob, ClusterNode, ClusterState
 from slurm_gpu.database.forecasts.answer import Forecast
+from slurm_gpu.database.hostminutes import NodeMinutes
 from slurm_gpu.database.quota import Quota
 from slurm_gpu.database.reserve.reservation import Reservation
 from slurm_gpu.database.results import DeviceTimeline, NodeReport, NodeWindow, Run, RunTimeline
@@ -186,6 +187,10 @@ class SyntheticCluster:
 
     def windows(self, job: str) -> Sequence[NodeWindow]:
         """None was asked for yet."""
+        return ()
+
+    def hosts(self, job: str) -> Sequence[NodeMinutes]:
+        """Nobody tells."""
         return ()
 
     def quota(self, user: str) -> Quota:

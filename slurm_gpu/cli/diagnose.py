@@ -73,7 +73,8 @@ def diagnose(
             if groups is not None:
                 groups_given(groups, len(workers_of(run)))  # before its nodes are waited for
             windows = _windows(site, database, run, job_id)
-            found = judged(run, windows, database.timelines(job_id), rules, groups, timings)
+            hosts = database.hosts(job_id) if windows and run.end_s is None else ()
+            found = judged(run, windows, database.timelines(job_id), rules, groups, timings, hosts)
         except ValueError as error:
             raise UsageError(str(error)) from None
     by, verdict = found.by, found.verdict

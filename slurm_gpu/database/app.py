@@ -34,6 +34,7 @@ def make_app(services: Services, posts: Posts) -> Starlette:
         Route("/v1/runs/{job}", reads.get_job, methods=["GET"]),
         Route("/v1/runs/{job}/timeline", reads.get_timeline, methods=["GET"]),
         Route("/v1/runs/{job}/window", reads.get_window, methods=["GET"]),
+        Route("/v1/runs/{job}/hosts", reads.get_hosts, methods=["GET"]),
         Route("/v1/live", reads.get_live, methods=["GET"]),
         Route("/v1/nodes", reads.get_nodes, methods=["GET"]),
         Route("/v1/running", RunningPage(services).get, methods=["GET"]),

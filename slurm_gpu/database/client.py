@@ -18,6 +18,7 @@ from slurm_gpu import munge
 from slurm_gpu.config import SiteConfig
 from slurm_gpu.database.clusterstate import ClusterState
 from slurm_gpu.database.forecasts.answer import Forecast
+from slurm_gpu.database.hostminutes import NodeMinutes
 from slurm_gpu.database.quota import Quota
 from slurm_gpu.database.reserve.reservation import Report, Reservation
 from slurm_gpu.database.results import (
@@ -190,6 +191,14 @@ class DatabaseClient:
         """
         answer = self._get(_job_path(job, "/window"), {})
         return tuple(NodeWindow.from_json(item) for item in _list(answer, "windows"))
+
+    def hosts(self, job: str) -> Sequence[NodeMinutes]:
+        """What the nodes of `job` did as a whole in the last ten minutes, while it alone was on them.
+
+        () of one that does not run, shares a node, or is unknown; and from a slurm-gpudbd that knows no such.
+        """
+        answer = self._get(_job_path(job, "/hosts"), {}, missing={"hosts": []})
+        return tuple(NodeMinutes.from_json(item) for item in _list(answer, "hosts"))
 
     def live(self) -> Mapping[str, Live]:
         """What the devices of each node do now, and who holds them, by node."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from slurm_gpu.clock import Clock
+from slurm_gpu.database.hostminutes import HostMinutes, NodeMinutes
 from slurm_gpu.records import Live
 
 LIVE_FOR_S = 60.0
@@ -22,11 +23,12 @@ ITEMS_PER_S = 20.0
 
 
 class LiveBoard:
-    """The last values of each node, for LIVE_FOR_S from their arrival."""
+    """The last values of each node, for LIVE_FOR_S from their arrival, and minutes of what its host did."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._lock = clock, threading.Lock()
         self._values: dict[str, tuple[float, Live]] = {}
+        self._minutes = HostMinutes()
         self._drop_at = -math.inf
 
     def put(self, node: str, live: Live) -> None:
@@ -40,6 +42,7 @@ class LiveBoard:
             held = self._values.get(node)
             if held is None or now - held[0] >= LIVE_FOR_S or live.at_s >= held[1].at_s:
                 self._values[node] = now, live
+                self._minutes.put(node, live)
 
     def values(self) -> Mapping[str, Live]:
         """By node, in the order of names."""
@@ -47,9 +50,17 @@ class LiveBoard:
             self._drop_old()
             return {node: live for node, (_, live) in sorted(self._values.items())}
 
+    def minutes(self, nodes: Collection[str], since_s: float) -> list[NodeMinutes]:
+        """What these nodes did since then, for ten minutes at most; without those that told nothing."""
+        with self._lock:
+            self._drop_old()
+            found = [self._minutes.of(node, since_s) for node in nodes]
+            return [item for item in found if item is not None]
+
     def _drop_old(self) -> None:
         oldest = self._clock.monotonic() - LIVE_FOR_S
         self._values = {node: held for node, held in self._values.items() if held[0] > oldest}
+        self._minutes.keep(self._values)
 
 
 class Wants:

@@ -21,6 +21,7 @@ from slurm_gpu.database.asking import RETRY_AFTER_S, authenticated, parameters
 from slurm_gpu.database.clusterview import show_cluster
 from slurm_gpu.database.detail import node_reports
 from slurm_gpu.database.forecasts.store import newest_model
+from slurm_gpu.database.hostminutes import alone_since
 from slurm_gpu.database.identity import Caller
 from slurm_gpu.database.importer import read_until_s
 from slurm_gpu.database.loans import with_lenders
@@ -124,6 +125,19 @@ class Reads:
             headers = {"Retry-After": str(WINDOW_WITHIN_S)}
             return JSONResponse({"windows": [], "asked": found.asked()}, 202, headers=headers)
         raise HTTPException(404, f"no window of job {job} was kept, and it does not run")
+
+    async def get_hosts(self, request: Request) -> Response:
+        """GET /v1/runs/{job}/hosts: what the nodes do that a running job has for itself."""
+        caller = await self._caller(request)
+        label = request.path_params["job"]
+        queue = await run_in_threadpool(self._services.view.queue)
+        jobs = {} if queue is None else queue.by_id
+        found = []
+        for job in jobs.values():
+            since_s = alone_since(job, jobs) if label in (job.label, str(job.job_id)) else None
+            if since_s is not None and caller.may_see(job.uid, job.user):
+                found += self._services.memory.board.minutes(job.nodes, since_s)
+        return JSONResponse({"hosts": [item.to_json() for item in found]})
 
     async def get_live(self, request: Request) -> Response:
         """GET /v1/live, once or as a stream of events."""

@@ -16,6 +16,7 @@ from slurm_gpu.diagnose.verdict import SUSPECT_BELOW, Cause, Evidence, Verdict
 
 _LEAST_LINK = 0.12
 _LINK_ENDS = 2
+_KNOWN_NODES = 4
 _UNUSED, _USED_INSTEAD = 0.1, 0.5
 """Of what InfiniBand carries on the other nodes."""
 _LEAST_UTIL, _UTIL_Z = 0.05, 5.0
@@ -36,6 +37,8 @@ def links(case: Case) -> Verdict | None:
     """Links that carry less than those of peers, though in step: what they should carry goes elsewhere."""
     for signal in LINKS:
         rows = case.down(signal, _LEAST_LINK) & ~case.down(Signal.UTIL, 0.1)
+        if _carries_other_things(case, signal):
+            rows &= case.began(signal)
         if not rows.any() or rows.sum() > 0.5 * case.judged.sum():
             continue
         since_s, until_s = case.span(signal, rows)
@@ -57,6 +60,16 @@ def links(case: Case) -> Verdict | None:
             evidence=tuple(evidence),
         )
     return _by_sockets(case)
+
+
+def _carries_other_things(case: Case, signal: Signal) -> bool:
+    """Whether nodes may always differ in it: one of them logs, or reads more files, over the same network.
+
+    Of a few nodes nobody knows what is usual.
+    """
+    if signal is Signal.INFINIBAND:
+        return len(case.series.nodes) < _KNOWN_NODES
+    return signal is Signal.NETWORK
 
 
 def _by_sockets(case: Case) -> Verdict | None:

@@ -92,9 +92,12 @@ class DiagnosisPage:
         if not run.devices:
             raise HTTPException(404, f"nothing was told of GPUs of job {job} yet, or it has none")
         newest = (run.job_id, run.submit_s) == (runs[0].job_id, runs[0].submit_s)
+        windows = _windows(source, job) if newest else ()
+        hosts = source.hosts(job) if windows and run.end_s is None else ()
         asked = {
             "run": run.to_json(),
-            "windows": [item.to_json() for item in (_windows(source, job) if newest else ())],
+            "windows": [item.to_json() for item in windows],
+            "hosts": [item.to_json() for item in hosts],
             "timelines": [
                 item.to_json()
                 for item in source.timelines(job)

@@ -12,6 +12,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import Receive, Scope, Send
 
 from slurm_gpu.database.clusterstate import ClusterJob
+from slurm_gpu.database.hostminutes import NodeMinutes
 from slurm_gpu.database.results import NodeWindow, Run, RunTimeline
 from slurm_gpu.errors import NotAllowedError, NotFoundError, UsageError
 from slurm_gpu.monitor.answer import CSV, JSON, Answer, Header
@@ -37,6 +38,9 @@ class JobSource(Protocol):
 
     def windows(self, job: str) -> Sequence[NodeWindow]:
         """The last ten minutes; () where its nodes have been asked just now."""
+
+    def hosts(self, job: str) -> Sequence[NodeMinutes]:
+        """What its nodes did as a whole meanwhile, where it alone is on them."""
 
 
 Tell = Callable[[JobSource, str, Flavour, str], bytes]

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode
 
-_HOLDING = frozenset({"RUNNING", "SUSPENDED", "COMPLETING", "STOPPED"})
+HOLDING = frozenset({"RUNNING", "SUSPENDED", "COMPLETING", "STOPPED"})
+"""States of a job that has something of its nodes."""
 _OUT_OF_SERVICE = frozenset(
     {
         "blocked",
@@ -64,7 +65,7 @@ def occupancy(nodes: Iterable[SlurmNode], jobs: Iterable[QueuedJob]) -> list[Occ
     per_gpu = {node.name: node.shards_per_gpu for node in nodes}
     holders: dict[str, list[Holder]] = {}
     for job in jobs:
-        if job.state in _HOLDING:
+        if job.state in HOLDING:
             has_all = _has_all_shards(job, per_gpu)
             for name in job.nodes:
                 index = job.gpu_index.get(name, {})

@@ -18,10 +18,10 @@ from typing import Any
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.client import SlurmNode
 from slurm_gpu.slurm.commands import CommandClient
+from slurm_gpu.slurm.occupancy import HOLDING
 
 log = logging.getLogger(__name__)
 
-_HOLDING = frozenset({"RUNNING", "SUSPENDED", "COMPLETING", "STOPPED"})
 _VERSION = re.compile(r"(\d+)\.0?(\d+)")
 
 
@@ -70,7 +70,7 @@ class PyslurmClient(CommandClient):
         nodes = self._pyslurm.Nodes.load()
         used: dict[str, dict[str, int]] = {}
         for job in self._pyslurm.Jobs.load().values():
-            if job.state in _HOLDING:
+            if job.state in HOLDING:
                 for name, layout in job.get_resource_layout_per_node().items():
                     held = used.setdefault(name, {})
                     for gres, amount in layout["gres"].items():

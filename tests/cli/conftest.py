@@ -11,6 +11,7 @@ from slurm_gpu.cli.main import main
 from slurm_gpu.cli.site import Site
 from slurm_gpu.database.client import Act, Decision, Health, NodeReport, NodeWindow, Run, RunTimeline
 from slurm_gpu.database.clusterstate import ClusterState
+from slurm_gpu.database.hostminutes import NodeMinutes
 from slurm_gpu.database.reserve.reservation import Reservation
 from slurm_gpu.database.running import Running
 from slurm_gpu.database.verdicts.told import Verdicts
@@ -65,6 +66,7 @@ class Database:
         self.courses: list[RunTimeline] = []
         self.window_list: list[NodeWindow] | None = None
         """None: the job does not run, and none was kept."""
+        self.host_list: list[NodeMinutes] = []
         self.windows_asked = 0
         self.windows_of: Callable[[list[NodeWindow]], list[NodeWindow]] = lambda windows: windows
         """Which of them are there, when they are asked for."""
@@ -117,6 +119,9 @@ class Database:
             raise DatabaseError(f"slurm-gpudbd answered 404: no window of job {job}")
         self.windows_asked += 1
         return self.windows_of(self.window_list)
+
+    def hosts(self, job: str) -> list[NodeMinutes]:
+        return self.host_list
 
     def live(self) -> dict[str, Live]:
         return self.lives

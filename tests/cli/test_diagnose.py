@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from slurm_gpu.database.client import DeviceTimeline, NodeWindow, RunTimeline
+from slurm_gpu.database.hostminutes import NodeMinutes
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.records import DeviceFacts, Host, Timeline, Window
 from slurm_gpu.records.window import pack
@@ -129,6 +130,10 @@ def windows_of_a_throttled_gpu() -> list[NodeWindow]:
     training = Training()
     training.clock[5] *= 0.85
     training.throttle[5] = 0.7
+    return windows_of(training)
+
+
+def windows_of(training: Training) -> list[NodeWindow]:
     values = training.values()
     names = {
         Metric.UTIL: ("util_pct", 100.0),
@@ -163,6 +168,46 @@ def test_the_window_counts_where_something_is_found_in_it(slurm_gpu: CommandLine
     assert "by its last minutes at full resolution" in slurm_gpu.out
     assert "who       n1 GPU 5\n" in slurm_gpu.out
     assert slurm_gpu.database.windows_asked == 1  # of a job that is over what was kept is all
+
+
+def minutes_of(infiniband: dict[str, float]) -> list[NodeMinutes]:
+    """Each ten seconds as much over InfiniBand, from the middle of the ten minutes on as given."""
+    at_s = tuple(float(_START_S + 10 * n) for n in range(1, 61))
+    return [
+        NodeMinutes(
+            node=node,
+            at_s=at_s,
+            series={"infiniband": tuple(2e9 * (1.0 if at < _START_S + 300 else share) for at in at_s)},
+        )
+        for node, share in infiniband.items()
+    ]
+
+
+class TestHosts:
+    """What its nodes do as a whole, which slurm-gpudbd knows of a job that runs."""
+
+    @pytest.fixture
+    def well(self, slurm_gpu: CommandLine) -> CommandLine:
+        """A job that runs on two nodes, of whose GPUs nothing is to be said."""
+        a_job(slurm_gpu, Training(n_bins=200, width_s=16.0), final=False)
+        slurm_gpu.database.runs = [replace(run, end_s=None) for run in slurm_gpu.database.runs]
+        slurm_gpu.database.window_list = windows_of(Training())
+        assert slurm_gpu("diagnose", "17") == 0
+        return slurm_gpu
+
+    def test_a_node_whose_infiniband_carries_less_since_is_named(self, well: CommandLine):
+        well.database.host_list = minutes_of({"n1": 1.0, "n2": 0.6})
+        assert well("diagnose", "17", "--json") == 1
+        verdict = json.loads(well.out)["verdict"]
+        assert (verdict["cause"], verdict["kind"]) == ("communication delay", "infiniband")
+        assert verdict["nodes"] == ["n2"]
+        assert verdict["since_s"] == pytest.approx(_START_S + 300, abs=30)
+
+    def test_of_some_of_its_nodes_alone_nothing_follows(self, well: CommandLine):
+        well.database.host_list = minutes_of({"n2": 0.1})
+        assert well("diagnose", "17") == 0
+        well.database.host_list = minutes_of({"n1": 1.0, "n2": 0.6, "n3": 1.0})  # it gave n3 back
+        assert well("diagnose", "17") == 1
 
 
 def running(slurm_gpu: CommandLine, first_after: float, all_after: float) -> None:

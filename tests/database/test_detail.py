@@ -308,6 +308,27 @@ def test_of_others_devices_only_the_occupancy_is_live(site: Running) -> None:
 
 
 @needs_root
+def test_what_nodes_do_is_told_of_a_running_job_that_has_them_for_itself(site: Running) -> None:
+    site.slurm.queue.append(queued(job_id=1, uid=NOBODY, nodes=("here",), start_s=T0 - 60))
+    site.clock.now += 10
+    site.raw("GET", "/v1/live", b"", site.signed("GET", "/v1/live"))  # slurmctld is asked anew
+    for n in range(3):
+        ship(site, live={"at_s": T0 + 10 * n, "devices": {}, "host": {"cpu_pct": 10.0 * n}})
+    told = {"node": "here", "at_s": [T0, T0 + 10, T0 + 20], "series": {"cpu": [0.0, 0.1, 0.2]}}
+    assert ask(site, NOBODY, "/v1/runs/1/hosts") == (200, {"hosts": [told]})
+    assert ask(site, OPERATOR, "/v1/runs/1/hosts") == (200, {"hosts": [told]})
+    assert ask(site, 1001, "/v1/runs/1/hosts") == (200, {"hosts": []}), "it is another user's"
+    with DatabaseClient(site.config) as client:
+        (found,) = client.hosts("1")
+        assert (found.at_s, found.series) == ((T0, T0 + 10, T0 + 20), {"cpu": (0.0, 0.1, 0.2)})
+        assert client.hosts("99") == ()
+    site.slurm.queue.append(queued(job_id=2, uid=1001, nodes=("here",)))
+    site.clock.now += 10
+    site.raw("GET", "/v1/live", b"", site.signed("GET", "/v1/live"))
+    assert ask(site, OPERATOR, "/v1/runs/1/hosts") == (200, {"hosts": []}), "of whom of the two is it?"
+
+
+@needs_root
 def test_others_see_no_course_no_window_and_no_host(site: Running) -> None:
     ship(site, records=[here(timeline=timeline(1))], hosts=[host(node="here")], windows=[window()])
     account(site)

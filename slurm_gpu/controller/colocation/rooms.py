@@ -11,9 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode
-from slurm_gpu.slurm.occupancy import out_of_service
-
-_HOLDING = frozenset({"RUNNING", "SUSPENDED", "COMPLETING", "STOPPED"})
+from slurm_gpu.slurm.occupancy import HOLDING, out_of_service
 
 
 class Place(NamedTuple):
@@ -111,7 +109,7 @@ def rooms(
         )
     ours = frozenset(sharers)
     for job in sorted(jobs, key=lambda one: (one.start_s or 0, one.job_id)):
-        if job.state not in _HOLDING:
+        if job.state not in HOLDING:
             continue
         for name in job.nodes:
             room = found.get(name)

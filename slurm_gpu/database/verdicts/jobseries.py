@@ -8,12 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from slurm_gpu.database.hostminutes import NodeMinutes
 from slurm_gpu.database.results import DeviceTimeline, NodeWindow, Run
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.peers import MODELS, Groups, Layout, groups_given
 from slurm_gpu.diagnose.series import (
     BAD_THROTTLES,
     Course,
+    HostCourse,
     Series,
     Worker,
     align,
@@ -22,6 +24,7 @@ from slurm_gpu.diagnose.series import (
 )
 
 _WHOLE_MGPU = 1000
+_TELLS_EACH_S = 10
 _GAVE_BACK_S = 60.0
 """All nodes of a run end within less, once it is over."""
 _LOST_NODES = ("NODE_FAIL", "REQUEUED")
@@ -127,22 +130,52 @@ def series_of_timelines(run: Run, timelines: Sequence[DeviceTimeline]) -> Series
 
 
 def series_of_windows(
-    run: Run, windows: Sequence[NodeWindow], nodes: Collection[str] | None = None
+    run: Run,
+    windows: Sequence[NodeWindow],
+    nodes: Collection[str] | None = None,
+    hosts: Sequence[NodeMinutes] = (),
 ) -> Series:
-    """The last ten minutes, at full resolution, of its GPUs on `nodes`, as for `workers_of`."""
+    """The last ten minutes, at full resolution, of its GPUs on `nodes`, as for `workers_of`.
+
+    `hosts`: what the nodes did as a whole, each ten seconds; of some of them alone it is passed over.
+    """
     workers = workers_of(run, nodes)
     told = [
         (workers[item.node, item.window.device], item.window)
         for item in windows
         if (item.node, item.window.device) in workers
     ]
-    return _aligned(run, workers, courses_of_windows(told, run.device_facts))
+    seen = {node for node, _ in workers}
+    whole = seen <= {item.node for item in hosts}
+    told_of = [host_course(item) for item in hosts if whole and item.node in seen]
+    return _aligned(run, workers, courses_of_windows(told, run.device_facts), told_of)
 
 
-def _aligned(run: Run, workers: dict[tuple[str, str], Worker], courses: Sequence[Course]) -> Series:
+def host_course(told: NodeMinutes) -> HostCourse:
+    """By seconds: each value stands for the time since the one before, after a gap for as long as usual."""
+    at_s = np.round(np.array(told.at_s)).astype(np.int64)
+    usual = _TELLS_EACH_S if len(at_s) < 2 else min(int(np.median(np.diff(at_s))), 2 * _TELLS_EACH_S)
+    usual = max(usual, 1)
+    start = int(at_s[0]) - usual
+    since = np.maximum(np.concatenate([[start], at_s[:-1]]), at_s - 2 * usual)
+    values = {}
+    for name, series in told.series.items():
+        row = np.full(int(at_s[-1]) - start, np.nan)
+        for first, stop, value in zip(since - start, at_s - start, series, strict=True):
+            row[first:stop] = np.nan if value is None else value
+        values[Metric(name)] = row
+    return HostCourse(node=told.node, start_s=float(start), width_s=1.0, values=values)
+
+
+def _aligned(
+    run: Run,
+    workers: dict[tuple[str, str], Worker],
+    courses: Sequence[Course],
+    hosts: Sequence[HostCourse] = (),
+) -> Series:
     there = {course.worker for course in courses}
     missing = [worker for worker in workers.values() if worker not in there]
-    return align(courses, missing=missing, events=run.events or ())
+    return align(courses, hosts=hosts, missing=missing, events=run.events or ())
 
 
 def _throttled(run: Run) -> dict[tuple[str, str], float]:

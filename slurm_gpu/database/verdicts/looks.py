@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from sqlalchemy import Connection
@@ -12,6 +12,7 @@ from slurm_gpu.attention.suspects import Statement
 from slurm_gpu.clock import Clock
 from slurm_gpu.database.detail import node_reports
 from slurm_gpu.database.engine import Database
+from slurm_gpu.database.hostminutes import NodeMinutes, alone_since
 from slurm_gpu.database.identity import Caller
 from slurm_gpu.database.memory import Memory
 from slurm_gpu.database.queries import find_job, find_windows
@@ -101,8 +102,14 @@ class Looks:
             run = self._run(connection, job, now_s)
         if run is None or not run.devices:
             return None
-        series = series_of_windows(run, windows, job.nodes or None)  # what it gave back is not missing
+        nodes = job.nodes or None  # what it gave back is not missing
+        series = series_of_windows(run, windows, nodes, self._hosts(job))
         return series, groups_of(run, None, series.workers)
+
+    def _hosts(self, job: QueuedJob) -> Sequence[NodeMinutes]:
+        queue = self.queue()
+        since_s = None if queue is None else alone_since(job, queue)
+        return () if since_s is None else self._memory.board.minutes(job.nodes, since_s)
 
     def in_its_place(self, job: QueuedJob, verdict: Verdict) -> Verdict:
         """What that means of a program such as it runs; what it runs is read again after a while."""

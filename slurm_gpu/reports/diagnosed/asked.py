@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from slurm_gpu.database.hostminutes import NodeMinutes
 from slurm_gpu.database.results import NodeWindow, Run, RunTimeline
 from slurm_gpu.diagnose.case import Rules
 from slurm_gpu.reports.diagnosed.document import OnSite
@@ -21,7 +22,7 @@ from slurm_gpu.reports.diagnosed.runpage import run_page
 
 
 def page_of(asked: Any) -> str:
-    """The page of {run, windows, timelines, min_coverage, timezone, now_s, site} as JSON has them."""
+    """The page of {run, windows, hosts, timelines, min_coverage, timezone, now_s, site} as JSON has them."""
     run = Run.from_json(asked["run"])
     rules = Rules(min_coverage=asked["min_coverage"])
     found = judged(
@@ -29,6 +30,7 @@ def page_of(asked: Any) -> str:
         [NodeWindow.from_json(item) for item in asked["windows"]],
         [RunTimeline.from_json(item) for item in asked["timelines"]],
         rules,
+        hosts=[NodeMinutes.from_json(item) for item in asked["hosts"]],
     )
     return run_page(run, found, rules, asked["timezone"], asked["now_s"], OnSite(**asked["site"]))
 

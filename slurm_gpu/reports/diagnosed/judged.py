@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from slurm_gpu.database.hostminutes import NodeMinutes
 from slurm_gpu.database.results import NodeWindow, Run, RunTimeline
 from slurm_gpu.database.verdicts.jobseries import groups_of, series_of_timelines, series_of_windows
 from slurm_gpu.database.verdicts.purpose import in_its_place, may_rest
@@ -55,14 +56,15 @@ def judged(
     rules: Rules,
     groups: str | None = None,
     timings: Timed | None = None,
+    hosts: Sequence[NodeMinutes] = (),
 ) -> Judged:
-    """What is found now, by the windows, counts; else what is found in the whole course.
+    """What is found now, by the windows and what `hosts` did, counts; else what is found in the whole course.
 
     `courses` may be of other runs of the job too. ValueError where `groups` are none of this job.
     """
     # Of an array the windows of all of its tasks may be there, which had the same GPUs one after the other.
     windows = [item for item in windows if item.window.job_id == run.job_id]
-    looks = [("window", series_of_windows(run, windows))] if windows else []
+    looks = [("window", series_of_windows(run, windows, hosts=hosts))] if windows else []
     own = [
         item.devices or () for item in courses if (item.job_id, item.submit_s) == (run.job_id, run.submit_s)
     ]
