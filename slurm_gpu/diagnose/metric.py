@@ -34,3 +34,5 @@ class Metric(StrEnum):
 
 
 HOST_METRICS = (Metric.CPU, Metric.NETWORK, Metric.INFINIBAND)
+BACKGROUND = 5e6
+"""Bytes/s that a node sends and receives whatever its jobs do: logs, monitoring, home directories."""

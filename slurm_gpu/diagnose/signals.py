@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_gpu.diagnose.changes import split
-from slurm_gpu.diagnose.metric import Metric
+from slurm_gpu.diagnose.metric import BACKGROUND, Metric
 from slurm_gpu.diagnose.peers import Groups
 from slurm_gpu.diagnose.robust import MAD_TO_SIGMA, Matrix, median, middle, quantile, smooth
 from slurm_gpu.diagnose.series import Series
@@ -134,9 +134,15 @@ def blocks(series: Series, active: NDArray[np.bool_]) -> tuple[dict[Signal, Matr
     }
     if tensor is not None:
         found[Signal.WORK] = tensor if clock is None else tensor * clock
-    return {
+    smoothed = {
         signal: smooth(np.where(active, matrix, np.nan), n, _KNOWN) for signal, matrix in found.items()
-    }, n
+    }
+    return {signal: rows for signal, rows in smoothed.items() if not _background(signal, rows)}, n
+
+
+def _background(signal: Signal, rows: Matrix) -> bool:
+    """Whether no node's network carries more than what is not the job's."""
+    return signal in (Signal.NETWORK, Signal.INFINIBAND) and not (median(rows) >= BACKGROUND).any()
 
 
 def deviation(

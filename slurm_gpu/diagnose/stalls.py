@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from slurm_gpu.diagnose.case import Case
-from slurm_gpu.diagnose.metric import HOST_METRICS, Metric
+from slurm_gpu.diagnose.metric import BACKGROUND, HOST_METRICS, Metric
 from slurm_gpu.diagnose.phases import held_s
 from slurm_gpu.diagnose.robust import Matrix, median, middle, quantile
 from slurm_gpu.diagnose.verdict import SUSPECT_BELOW, Cause, Evidence, Verdict
@@ -141,7 +141,7 @@ def _moved_meanwhile(case: Case, first: int, stop: int) -> bool:
             continue
         usual = middle(median(matrix[:, case.phases.active].T))
         most = quantile(matrix[:, first:stop], 0.5)
-        if usual > 0 and (most[np.isfinite(most)] > usual).any():
+        if (most[np.isfinite(most)] > max(usual, BACKGROUND)).any():
             return True
     return False
 
@@ -248,10 +248,11 @@ def _traffic(case: Case, tail: int) -> tuple[bool, bool]:
             continue
         usual = middle(median(matrix[:, case.phases.active].T)) if case.phases.active.any() else np.nan
         most = _greatest(_end(matrix, tail))
-        if not usual > 0 or not np.isfinite(most):
+        of_host = metric in HOST_METRICS
+        if not np.isfinite(most) or not (usual >= 0 if of_host else usual > 0):
             continue
-        loud |= most > _QUIET * usual
-        quiet |= metric in HOST_METRICS and most <= _QUIET * usual
+        loud |= most > max(_QUIET * usual, BACKGROUND if of_host else 0.0)
+        quiet |= of_host and usual >= BACKGROUND and most <= _QUIET * usual
     return quiet, loud
 
 

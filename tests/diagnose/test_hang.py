@@ -8,11 +8,8 @@ from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.series import HostCourse
 from slurm_gpu.diagnose.stalls import SURE
 from slurm_gpu.diagnose.verdict import Cause
-from tests.diagnose.faults import a_hang, as_read, as_series, culprits
+from tests.diagnose.faults import OLDER, a_hang, as_read, as_series, culprits
 from tests.diagnose.training import EVERYTHING, START_S, Training
-
-OLDER = (Metric.UTIL, Metric.MEM_USED, Metric.POWER, Metric.SM_CLOCK, Metric.NVLINK, Metric.PCIE)
-"""What GPUs before Hopper tell."""
 
 
 class TestHang:
@@ -36,6 +33,28 @@ class TestHang:
     def test_hosts_that_write_a_checkpoint_do_not_hang(self):
         training, values = a_hang()
         traffic = np.concatenate([np.full(480, 1e8), np.full(120, 2e9)])
+        hosts = [
+            HostCourse(node=node, start_s=START_S, width_s=1.0, values={Metric.NETWORK: traffic})
+            for node in ("n1", "n2")
+        ]
+        assert diagnose(as_series(training, values, hosts=hosts)).cause is not Cause.HANG
+
+    @pytest.mark.parametrize("infiniband", [True, False])
+    def test_what_nodes_always_send_is_not_the_job_that_loads(self, infiniband):
+        """Monitoring and logs go on, and now and then they are more."""
+        training, values = a_hang(n_bins=480 + 45)
+        always = 4e5 * (1 + training.random.random(525))
+        always[500:] *= 5
+        host = {Metric.NETWORK: always}
+        if infiniband:
+            host[Metric.INFINIBAND] = np.concatenate([np.full(480, 2e9), np.full(45, 2e4)])
+        hosts = [HostCourse(node=node, start_s=START_S, width_s=1.0, values=host) for node in ("n1", "n2")]
+        verdict = diagnose(as_series(training, values, hosts=hosts))
+        assert (verdict.cause, culprits(verdict)) == (Cause.HANG, [3])
+
+    def test_a_node_that_begins_to_read_loads_though_it_never_did(self):
+        training, values = a_hang()
+        traffic = np.concatenate([np.zeros(480), np.full(120, 3e8)])
         hosts = [
             HostCourse(node=node, start_s=START_S, width_s=1.0, values={Metric.NETWORK: traffic})
             for node in ("n1", "n2")

@@ -53,6 +53,32 @@ class TestSupply:
         verdict = diagnose(training.series(hosts=hosts))
         assert (verdict.cause, verdict.nodes) == (Cause.COMMUNICATION, ("n3",))
 
+    @pytest.mark.parametrize(("slower", "cause"), [(True, Cause.COMMUNICATION), (False, Cause.HEALTHY)])
+    def test_what_nodes_always_send_says_nothing_of_the_job(self, slower, cause):
+        """A megabyte a second of logs does not become less where steps take longer; and one node's may."""
+        training = Training(n=32)
+        training.talk[:, training.at(5) :] *= 1.6 if slower else 1.0
+        hosts = []
+        for number in range(4):
+            logs = 1e6 * (1 + 0.05 * training.random.standard_normal(60))
+            logs[35:] *= 0.5 if number == 1 else 1.0
+            values = {Metric.NETWORK: logs, Metric.INFINIBAND: np.full(60, 1e3)}
+            hosts.append(HostCourse(node=f"n{number + 1}", start_s=START_S, width_s=10.0, values=values))
+        verdict = diagnose(training.series(hosts=hosts))
+        assert (verdict.cause, culprits(verdict)) == (cause, [])
+        assert verdict.kind in ("all", "")
+
+    @pytest.mark.parametrize(("since", "cause"), [(0, Cause.HEALTHY), (30, Cause.COMMUNICATION)])
+    def test_a_network_that_other_things_use_counts_where_its_difference_began(self, since, cause):
+        training = Training(n=32)
+        hosts = []
+        for number in range(4):
+            carried = 4e8 * (1 + 0.02 * training.random.standard_normal(60))
+            carried[since:] *= 0.6 if number == 1 else 1.0
+            values = {Metric.NETWORK: carried}
+            hosts.append(HostCourse(node=f"n{number + 1}", start_s=START_S, width_s=10.0, values=values))
+        assert diagnose(training.series(hosts=hosts)).cause is cause
+
     def test_gpus_that_have_nothing_to_run(self):
         training = Training()
         training.fetch[:] = 0.7
