@@ -10,6 +10,7 @@ import pytest
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.records import Live, LiveDevice
 from tests.database.played import Played, Watching
+from tests.database.samples import queued
 from tests.diagnose.training import START_S, Training
 
 AT_S = 300
@@ -147,6 +148,25 @@ def test_trainings_that_are_well_are_told_nothing_of():
     watching.until(1195)
     assert watching.played.told == []
     assert watching.watch.shown.watched == 8
+
+
+@pytest.mark.parametrize("another", [True, False])
+def test_what_a_node_sends_is_a_jobs_where_it_has_the_node_for_itself(another: bool):
+    """Who still reads does not hang; but that may be the other job."""
+    played = Played({1: hanging()})
+    live, queue = played.live, played.queue
+
+    def sending():
+        nodes = live()
+        for node in nodes.values():
+            object.__setattr__(node, "host", {"net_rx_bytes_per_s": 3e8, "net_tx_bytes_per_s": 1e6})
+        return nodes
+
+    played.live = sending
+    played.series = lambda job, *, take_part: None  # no window comes
+    if another:
+        played.queue = lambda: queue() | {9: queued(job_id=9, nodes=("j1n1",))}
+    assert (1 in Watching(played).until(AT_S + 40)) is another
 
 
 def test_a_job_that_ends_takes_its_verdict_along():

@@ -11,6 +11,7 @@ import logging
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -29,6 +30,7 @@ from slurm_gpu.diagnose.stalls import SURE
 from slurm_gpu.diagnose.verdict import Cause, Verdict
 from slurm_gpu.records import Live
 from slurm_gpu.slurm.client import QueuedJob
+from slurm_gpu.slurm.occupancy import HOLDING
 
 log = logging.getLogger(__name__)
 
@@ -151,6 +153,7 @@ class JobWatch:
             for job_id in device.jobs
             if (name, job_id) in there
         }
+        crowded = _crowded(queue)
         seen_s, self._seen_s = self._seen_s, {name: node.at_s for name, node in live.items()}
         for name, node in live.items():
             if seen_s.get(name) == node.at_s:
@@ -160,7 +163,8 @@ class JobWatch:
                     continue
                 facts = self._looks.facts(name, uuid)
                 worker = Worker(node=name, device=uuid, index=None if facts is None else facts.index)
-                yield Holder(device.jobs[0], worker), node.at_s, fractions(device, facts, node.host)
+                host = {} if device.jobs[0] in crowded else node.host
+                yield Holder(device.jobs[0], worker), node.at_s, fractions(device, facts, host)
 
     def _stand(self, now_s: float) -> None:
         """Judge who stands still; who did, and goes on, has recovered."""
@@ -255,6 +259,13 @@ class JobWatch:
 
     def _n_gpus(self, job_id: int) -> float:
         return float(self._table.jobs().get(job_id, 0))
+
+
+def _crowded(queue: Mapping[int, QueuedJob]) -> set[int]:
+    """Jobs with another one on any of their nodes: what those do as a whole is not theirs alone."""
+    holding = [job for job in queue.values() if job.state in HOLDING]
+    on = Counter(node for job in holding for node in job.nodes)
+    return {job.job_id for job in holding if any(on[node] > 1 for node in job.nodes)}
 
 
 def _to_tell(item: _Watched, episode: Episode[Verdict]) -> JobVerdict:
