@@ -92,7 +92,8 @@ class DiagnosisPage:
         if not run.devices:
             raise HTTPException(404, f"nothing was told of GPUs of job {job} yet, or it has none")
         newest = (run.job_id, run.submit_s) == (runs[0].job_id, runs[0].submit_s)
-        windows = _windows(source, job) if newest else ()
+        told = _windows(source, job) if newest else None
+        windows = told or ()
         hosts = source.hosts(job) if windows and run.end_s is None else ()
         asked = {
             "run": run.to_json(),
@@ -111,16 +112,18 @@ class DiagnosisPage:
                 "script": address_of("diagnosis.js"),
                 "icon": address_of("icon.svg"),
                 "job": f"job?id={quote(job, safe='')}",
+                "again": f"diagnosis?id={quote(job, safe='')}" if told is not None and not told else "",
             },
         }
         return json.dumps(asked).encode()
 
 
-def _windows(source: JobSource, job: str) -> Sequence[NodeWindow]:
+def _windows(source: JobSource, job: str) -> Sequence[NodeWindow] | None:
+    """() where its nodes have been asked just now."""
     try:
         return source.windows(job)
     except DatabaseError:
-        return ()  # none was kept, or its nodes do not tell: the course does
+        return None  # none was kept, or its nodes do not tell: the course does
 
 
 def _told(status: int, why: str, headers: dict[str, str] | None = None) -> Response:

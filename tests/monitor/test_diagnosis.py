@@ -34,6 +34,14 @@ def test_who_may_see_the_job_sees_who_is_slow(drawn: Drawn):
     assert answer.headers["cache-control"] == "private, no-store"
 
 
+def test_while_its_nodes_are_asked_for_more_the_page_says_so_and_leads_to_itself(drawn: Drawn):
+    again = f'<a href="diagnosis?id={drawn.job}">'
+    assert again not in drawn.get(f"/diagnosis?id={drawn.job}").text, "nothing more will come"
+    drawn.source.windows = lambda job: ()  # type: ignore[method-assign]
+    answer = drawn.get(f"/diagnosis?id={drawn.job}").text
+    assert "Its nodes have been asked for the last ten minutes at full resolution: " + again in answer
+
+
 def test_all_that_it_asks_for_is_here_and_nothing_stands_within(drawn: Drawn):
     answer = drawn.get(f"/diagnosis?id={drawn.job}")
     policy = answer.headers["content-security-policy"]

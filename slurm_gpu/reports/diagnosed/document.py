@@ -29,6 +29,8 @@ class OnSite:
     icon: str
     job: str
     """The page of the job, to go back to."""
+    again: str = ""
+    """This page itself, where its nodes have been asked for what it does not show yet."""
 
 
 def diagnosis_html(look: Look, site: OnSite | None = None) -> str:
@@ -78,12 +80,15 @@ def _pictures(look: Look, sight: Sight) -> list[Element | None]:
 
 def _header(look: Look, site: OnSite | None) -> Element:
     about = (element("li", None, item) for item in look.about)
-    back = None
+    back = note = None
     if site is not None:
         back = element("p", {"class": "back"}, element("a", {"href": site.job}, "The job"))
-    return element(
-        "header", None, back, element("h1", None, look.title), element("ul", {"class": "about"}, *about)
-    )
+    if site is not None and site.again:
+        link = element("a", {"href": site.again}, "in 20 s this page says more")
+        text = "Its nodes have been asked for the last ten minutes at full resolution: "
+        note = element("p", {"class": "note"}, text, link, ".")
+    title = element("h1", None, look.title)
+    return element("header", None, back, title, element("ul", {"class": "about"}, *about), note)
 
 
 def _footer(look: Look, *, alone: bool) -> Element:
