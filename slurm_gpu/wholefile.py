@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fnmatch
 import os
 from collections.abc import Iterator
@@ -16,8 +17,11 @@ def whole_file(path: Path, like: str | None = None) -> Iterator[Path]:
     """A file of mode 0600 to write to, which takes the place of `path` once all of it is on disk.
 
     Where that fails it is removed, and `path` stays as it was. What another process that was killed left of
-    its own is removed as well, and of all whose names are `like` a pattern. Raises OSError.
+    its own is removed as well, and of all whose names are `like` a pattern. Raises OSError, also where `path`
+    is a device, a pipe or a socket.
     """
+    if not _may_be_replaced(path):
+        raise OSError(errno.EINVAL, "is a device, a pipe or a socket, not a file", str(path))
     for left in path.parent.glob(f".*.{_UNFINISHED}"):
         name = left.name.removeprefix(".").rsplit(".", 2)[0]
         same = name == path.name or (like is not None and fnmatch.fnmatchcase(name, like))
@@ -33,6 +37,13 @@ def whole_file(path: Path, like: str | None = None) -> Iterator[Path]:
         _sync(path.parent)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def _may_be_replaced(path: Path) -> bool:
+    """Not /dev/null, nor /dev/stdout, which is a link to what a process has open: they would be gone."""
+    if path.is_symlink() and path.readlink().is_relative_to("/proc"):
+        return False
+    return path.is_file() or path.is_dir() or not path.exists()  # of a directory the system says it
 
 
 def _is_at_work(unfinished: Path) -> bool:

@@ -75,3 +75,14 @@ def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
     with whole_file(path) as fresh:
         fresh.write_text("all")
     assert (victim.read_text(), path.read_text(), path.is_symlink()) == ("precious", "all", False)
+
+
+@pytest.mark.parametrize("target", ["/dev/null", "/proc/self/fd/1"])
+def test_a_device_is_not_replaced(tmp_path: Path, target: str) -> None:
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to(target)
+    for path in (pipe, link):
+        with pytest.raises(OSError, match="not a file"), whole_file(path) as fresh:
+            fresh.write_text("all")
+    assert (pipe.is_fifo(), link.is_symlink(), names(tmp_path)) == (True, True, ["link", "pipe"])
