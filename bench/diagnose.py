@@ -71,6 +71,8 @@ def main() -> None:
     parser.add_argument("--wrong", action="store_true", help="list every case that went wrong")
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     arguments = parser.parse_args()
+    if arguments.data is not None and not (arguments.data / "straggler").is_dir():
+        parser.error(f"argument --data: there is no folder {arguments.data}/straggler")
     begin = time.monotonic()
     found = specs(arguments.seed, arguments.cases)
     if arguments.data is not None:

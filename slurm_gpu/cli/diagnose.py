@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from slurm_gpu.cli.cells import moment, text
+from slurm_gpu.cli.cells import moment, span, text
 from slurm_gpu.cli.output import print_json, remark
 from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.cli.stepsfile import timings_of
@@ -16,9 +16,9 @@ from slurm_gpu.database.client import DatabaseClient, NodeWindow, Run
 from slurm_gpu.database.verdicts.jobseries import workers_of
 from slurm_gpu.diagnose.case import Rules
 from slurm_gpu.diagnose.peers import groups_given
-from slurm_gpu.diagnose.verdict import Cause, Verdict
+from slurm_gpu.diagnose.verdict import Cause
 from slurm_gpu.errors import DatabaseError, OutsideError, UsageError
-from slurm_gpu.reports.diagnosed.judged import NOTHING, SOURCES, judged
+from slurm_gpu.reports.diagnosed.judged import NOTHING, Judged, judged
 from slurm_gpu.wholefile import whole_file
 
 _ANSWERED_S, _AGAIN_S = 25.0, 2.0
@@ -58,6 +58,10 @@ def diagnose(
     where nobody says it; --groups counts GPUs from 0 on, by node and index. Exit status 1 where trouble was
     found, 0 where none was, or where it cannot be told.
     """
+    if page_file is not None and page_file.exists() and not page_file.is_file():
+        raise UsageError(f"--html {page_file}: is no file; name one, which is made where there is none")
+    if page_file is not None and not page_file.parent.is_dir():
+        raise UsageError(f"--html {page_file}: there is no directory {page_file.parent}")
     timings = None if steps_file is None else timings_of(steps_file)
     rules = Rules(min_coverage=site.config.sampling.min_coverage)
     with site.database() as database:
@@ -77,7 +81,6 @@ def diagnose(
             found = judged(run, windows, database.timelines(job_id), rules, groups, timings, hosts)
         except ValueError as error:
             raise UsageError(str(error)) from None
-    by, verdict = found.by, found.verdict
     if page_file is not None:
         # Only who asks for a page waits for what draws it.
         from slurm_gpu.reports.diagnosed.runpage import run_page
@@ -85,10 +88,11 @@ def diagnose(
         _write_page(page_file, run_page(run, found, rules, site.config.timezone, site.wall()))
         remark(f"The page: {page_file}")
     if as_json:
-        print_json({"id": run.id, "start_s": run.start_s, "by": by, "verdict": verdict.to_json()})
+        answer = {"id": run.id, "start_s": run.start_s, "by": found.by, "verdict": found.verdict.to_json()}
+        print_json(answer)
     else:
-        _print(run, by, verdict, ZoneInfo(site.config.timezone))
-    if verdict.cause not in NOTHING:
+        _print(run, found, ZoneInfo(site.config.timezone))
+    if found.verdict.cause not in NOTHING:
         raise click.exceptions.Exit(1)
 
 
@@ -118,13 +122,14 @@ def _write_page(path: Path, page: str) -> None:
         raise OutsideError(f"--html {path}: cannot be written: {error.strerror or error}") from error
 
 
-def _print(run: Run, by: str, verdict: Verdict, zone: ZoneInfo) -> None:
+def _print(run: Run, found: Judged, zone: ZoneInfo) -> None:
+    verdict = found.verdict
     kind = f" ({verdict.kind})" if verdict.kind else ""
     sure = f", {'suspected: ' if verdict.suspect else ''}confidence {verdict.confidence:.0%}"
     click.echo(f"Job {run.id}: {verdict.cause}{kind}" + ("" if verdict.cause is Cause.UNKNOWN else sure))
-    source = SOURCES[by]
+    lasting = span(found.series.end_s - found.series.start_s)
     told = "" if verdict.coverage is None else f", {verdict.coverage:.0%} of which were told"
-    click.echo(f"  by {source}{told}")
+    click.echo(f"  by {found.source(run)}: {lasting}{told}")
     if verdict.culprits:
         click.echo(f"  who       {', '.join(text(worker.name) for worker in verdict.culprits)}")
     elif verdict.roles:

@@ -122,7 +122,9 @@ def _csv(paths: list[Path]) -> dict[str, Any]:
                 raise UsageError(f"--steps {path}: line {number}: {len(row)} values for {len(head)} columns")
         columns = zip(*found, strict=True) if found else ((),) * len(head)
         parts.append({name: _column(path, name, values) for name, values in zip(head, columns, strict=True)})
-    return {name: np.concatenate([part[name] for part in parts]) for name in names or ()}
+    if names is None:
+        raise UsageError(f"--steps {paths[0]}: holds no whole line")
+    return {name: np.concatenate([part[name] for part in parts]) for name in names}
 
 
 def _text(path: Path, most: int) -> str:
@@ -159,8 +161,18 @@ def _column(path: Path, name: str, values: tuple[str, ...]) -> Any:
     kind = np.int64 if name in _WHOLE else np.float64 if name == "duration" else np.str_
     try:
         return np.array(values, dtype=kind)
-    except (ValueError, OverflowError) as error:
-        raise UsageError(f"--steps {path}: column {name}: {error}") from None
+    except (ValueError, OverflowError):
+        line, value = next((line, value) for line, value in enumerate(values, 2) if not _is_of(kind, value))
+        what = "whole number" if kind is np.int64 else "number"
+        raise UsageError(f"--steps {path}: line {line}: column {name}: {value!r} is no {what}") from None
+
+
+def _is_of(kind: Any, value: str) -> bool:
+    try:
+        np.array((value,), dtype=kind)
+    except (ValueError, OverflowError):
+        return False
+    return True
 
 
 def _parquet(path: Path) -> dict[str, Any]:
@@ -187,7 +199,7 @@ def _parquet(path: Path) -> dict[str, Any]:
             table = file.read([name for name in (*COLUMNS, *_WHERE) if name in there])
         return {name: _of_arrow(path, name, table.column(name)) for name in table.column_names}
     except (OSError, pyarrow.ArrowException, ValueError) as error:
-        raise UsageError(f"--steps {path}: cannot be read as Parquet: {error}") from error
+        raise UsageError(f"--steps {path}: cannot be read as Parquet (CSV ends in .csv): {error}") from error
 
 
 def _of_arrow(path: Path, name: str, column: Any) -> Any:

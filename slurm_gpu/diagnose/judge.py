@@ -18,6 +18,7 @@ from slurm_gpu.diagnose.steps import Steps, judge_steps
 from slurm_gpu.diagnose.supply import links, starved_all, starved_some
 from slurm_gpu.diagnose.verdict import SUSPECT_BELOW, Cause, Evidence, Verdict
 from slurm_gpu.diagnose.workload import heavier, replicas, sequences, stages
+from slurm_gpu.units import counted
 
 _OF_PEERS: tuple[Callable[[Case], Verdict | None], ...] = (
     # What the hardware says of itself comes before what follows from it.
@@ -34,6 +35,8 @@ _OF_PEERS: tuple[Callable[[Case], Verdict | None], ...] = (
 _OF_ONE = (starved_all, slower_than_before)
 _SUSPECT = SUSPECT_BELOW - 0.05
 _HEALTHY = 0.8
+_LEAST_S = 30.0
+"""Of computing: what begins has less to run at first, and two readings of ten seconds are no course."""
 _ENDS_S = 5.0
 
 
@@ -64,6 +67,8 @@ def diagnose(
     if timed > case.n:
         why = f"the timings are of {timed} ranks, and the job has {case.n} GPUs: they may be another job's"
         verdict = verdict.limited(why, most=_SUSPECT)
+    elif timed < case.n:
+        verdict = verdict.limited(f"the timings are of {counted(timed, 'rank')} of {case.n} GPUs alone")
     return verdict
 
 
@@ -99,10 +104,9 @@ def _by_counters(case: Case) -> Verdict:
         return case.verdict(Cause.UNKNOWN, 0.0, why_not=(why,))
     if (found := hanging(case)) is not None:
         return _limits(case, found)
-    if case.active_blocks < LEAST_BLOCKS:
-        why = (
-            f"it has computed for less than {LEAST_BLOCKS} × {case.bins_of_block * case.series.width_s:.0f} s"
-        )
+    block_s = case.bins_of_block * case.series.width_s
+    if case.active_blocks < LEAST_BLOCKS or case.active_blocks * block_s < _LEAST_S:
+        why = f"it has computed for less than {max(LEAST_BLOCKS * block_s, _LEAST_S):.0f} s"
         return case.verdict(Cause.UNKNOWN, 0.0, why_not=(why,))
     alone = int(case.judged.sum()) < 2
     unexplained = None
@@ -168,19 +172,21 @@ def _limits(case: Case, verdict: Verdict) -> Verdict:
 
 def _names(workers: Sequence[Worker]) -> str:
     nodes = dict.fromkeys(worker.node for worker in workers)
-    return f"{len(workers)} GPUs on {', '.join(nodes)}"
+    return f"{counted(len(workers), 'GPU')} on {', '.join(nodes)}"
 
 
 def sharpened(counters: Verdict, timings: Verdict) -> Verdict:
     """Both together: timings know where time goes, counters know whether hardware is at fault."""
-    if timings.cause is Cause.UNKNOWN or counters.cause is Cause.HANG or counters.kind.startswith("xid"):
+    if counters.cause is Cause.HANG or counters.kind.startswith("xid"):
         return counters
+    if timings.cause is Cause.UNKNOWN:
+        return counters.limited(*(f"of the timings: {why}" for why in timings.why_not))
     both = (*timings.evidence, *counters.evidence)
     if timings.cause is Cause.IMBALANCE:
         # A GPU that the hardware calls slow is so whatever else there is; one that is only busy is not.
         if counters.cause is Cause.SLOW and counters.kind in ("throttled", "clock"):
             return replace(counters, evidence=(*counters.evidence, *timings.evidence))
-        return replace(timings, evidence=both, groups=counters.groups)
+        return _beside(timings, counters)
     if timings.cause is Cause.SLOW:
         ranks = {worker.rank for worker in timings.culprits}
         if counters.cause is Cause.SLOW and ranks & {worker.rank for worker in counters.culprits}:
@@ -188,8 +194,18 @@ def sharpened(counters: Verdict, timings: Verdict) -> Verdict:
             return replace(counters, confidence=sure, evidence=both)
         if counters.cause is Cause.IMBALANCE and counters.kind == "workers":
             return replace(counters, evidence=both)
-        return replace(timings, evidence=both) if counters.cause is not Cause.SLOW else counters
+        return _beside(timings, counters) if counters.cause is not Cause.SLOW else counters
     if counters.cause in (Cause.UNKNOWN, Cause.IMBALANCE):
         # All compute equally long: what is left is told by the timings.
-        return replace(timings, evidence=both, groups=counters.groups)
+        return _beside(timings, counters)
+    if counters.cause is Cause.HEALTHY:
+        return replace(counters, evidence=(*counters.evidence, *timings.evidence))
     return counters
+
+
+def _beside(timings: Verdict, counters: Verdict) -> Verdict:
+    """What the timings say, with what the counters told: that these are well speaks against it."""
+    told = replace(timings, groups=counters.groups, groups_by=counters.groups_by)
+    if counters.cause is Cause.HEALTHY:
+        return told.limited(*(item.text for item in counters.evidence))
+    return replace(told, evidence=(*timings.evidence, *counters.evidence))

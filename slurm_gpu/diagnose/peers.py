@@ -65,7 +65,7 @@ class Layout:
 
 def _size(name: str, value: str) -> int:
     if not re.fullmatch("[1-9][0-9]{0,5}", value):
-        raise ValueError(f"{name}: {value!r} must be a whole number from 1 on")
+        raise ValueError(f"{name}: {value!r} must be a whole number from 1 to 999999")
     return int(value)
 
 
@@ -94,7 +94,9 @@ def groups_given(text: str, n_workers: int) -> Groups:
                 raise ValueError(f"--groups: {span!r} must be a rank or first-last, such as 0-3,8/4-7")
             first, _, last = span.partition("-")
             low, high = int(first), int(last or first)
-            if not low <= high < n_workers:
+            if low > high:
+                raise ValueError(f"--groups: {span} begins with its last rank; write {high}-{low}")
+            if high >= n_workers:
                 raise ValueError(f"--groups: {span} is not among the ranks 0 to {n_workers - 1}")
             if (of[low : high + 1] >= 0).any():
                 raise ValueError(f"--groups: {span} names a rank a second time")

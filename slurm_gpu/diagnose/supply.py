@@ -21,6 +21,7 @@ _UNUSED, _USED_INSTEAD = 0.1, 0.5
 """Of what InfiniBand carries on the other nodes."""
 _LEAST_UTIL, _UTIL_Z = 0.05, 5.0
 _UTIL_OF_ALL = 0.85
+_SAME_LEVEL = 0.02
 _UTIL_IRREGULAR, _IRREGULAR = 0.97, 0.015
 _OTHER_WORK, _OTHER_MEMORY = -0.7, 0.1
 """Work is a logarithm: less than half as much."""
@@ -206,7 +207,8 @@ def starved_all(case: Case) -> Verdict | None:
     known = [level for level in levels if np.isfinite(level)]
     if not known or not ((level := min(known)) < _UTIL_OF_ALL or _irregular(case, level)):
         return _one_after_the_other(case)
-    who = "all GPUs" if len(levels) == 1 else f"all GPUs of {case.groups.names[levels.index(level)]}"
+    alike = len(known) == len(levels) and max(known) - level < _SAME_LEVEL
+    who = "all GPUs" if alike else f"all GPUs of {case.groups.names[levels.index(level)]}"
     text = f"{who} have nothing to run for {1 - level:.0%} of the time"
     evidence = [Evidence(text=text, metric="util", value=level, expected=1.0)]
     full = cpu is not None and middle(cpu) >= _CPU_FULL

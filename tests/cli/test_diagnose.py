@@ -1,6 +1,7 @@
 """`slurm-gpu diagnose ID`: the verdict of a job by what slurm-gpudbd has of it."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -165,7 +166,6 @@ def test_the_window_counts_where_something_is_found_in_it(slurm_gpu: CommandLine
     slurm_gpu.database.window_list = windows_of_a_throttled_gpu()
     assert slurm_gpu("diagnose", "17") == 1
     assert "slow or failing (throttled)" in slurm_gpu.out
-    assert "by its last minutes at full resolution" in slurm_gpu.out
     assert "who       n1 GPU 5\n" in slurm_gpu.out
     assert slurm_gpu.database.windows_asked == 1  # of a job that is over what was kept is all
 
@@ -208,6 +208,19 @@ class TestHosts:
         assert well("diagnose", "17") == 0
         well.database.host_list = minutes_of({"n1": 1.0, "n2": 0.6, "n3": 1.0})  # it gave n3 back
         assert well("diagnose", "17") == 1
+
+
+def test_a_window_that_was_asked_for_long_before_the_end_is_not_called_its_last_minutes(
+    slurm_gpu: CommandLine, tmp_path: Path
+):
+    a_job(slurm_gpu, Training(n_bins=200, width_s=16.0))
+    slurm_gpu.database.window_list = windows_of_a_throttled_gpu()
+    for after, told in ((60, "its last minutes at full resolution"), (3600, "that end 60 min before it did")):
+        runs = [replace(run, end_s=_START_S + 600 + after) for run in slurm_gpu.database.runs]
+        slurm_gpu.database.runs = runs
+        assert slurm_gpu("diagnose", "17", "--html", str(tmp_path / "page.html")) == 1
+        assert f"{told}: 10m00s, 100% of which were told" in slurm_gpu.out
+        assert f"{told}: 10" in (tmp_path / "page.html").read_text("utf-8")
 
 
 def running(slurm_gpu: CommandLine, first_after: float, all_after: float) -> None:
@@ -321,7 +334,7 @@ def test_timings_of_steps_are_read_of_parquet(slurm_gpu: CommandLine, tmp_path: 
     assert "most to do: stage 3; nobody is at fault" in slurm_gpu.out
     (tmp_path / "no.parquet").write_text("no")
     assert slurm_gpu("diagnose", "17", "--steps", str(tmp_path / "no.parquet")) == 2
-    assert "no.parquet: cannot be read as Parquet" in slurm_gpu.err
+    assert "no.parquet: cannot be read as Parquet (CSV ends in .csv): " in slurm_gpu.err
 
 
 @pytest.mark.parametrize(
@@ -329,6 +342,8 @@ def test_timings_of_steps_are_read_of_parquet(slurm_gpu: CommandLine, tmp_path: 
     [
         (("18",), "no job 18"),
         (("17", "--groups", "pp=2,pp=4"), "--groups: pp is given twice"),
+        (("17", "--groups", "3-0"), "--groups: 3-0 begins with its last rank; write 0-3"),
+        (("17", "--groups", "0-16"), "--groups: 0-16 is not among the ranks 0 to 15"),
         (("17", "--groups", "pp=3"), "--groups pp=3: 3 pipeline stages do not divide 16 ranks"),
         (("17", "--steps", "/nowhere.parquet"), "does not exist"),
     ],
@@ -365,8 +380,23 @@ def test_a_page_is_written_whole_and_for_its_owner_alone(slurm_gpu: CommandLine,
 
 def test_where_a_page_cannot_be_written_it_says_so(slurm_gpu: CommandLine, tmp_path: Path):
     a_job(slurm_gpu, a_slow_gpu())
-    assert slurm_gpu("diagnose", "17", "--html", str(tmp_path / "none" / "page.html")) > 1
+    assert slurm_gpu("diagnose", "17", "--html", f"/proc/{os.getpid()}/page.html") == 3
     assert "cannot be written: No such file" in slurm_gpu.err
+
+
+def test_a_page_that_cannot_be_is_refused_before_nodes_are_waited_for(slurm_gpu: CommandLine, tmp_path: Path):
+    running(slurm_gpu, 4.0, 10.0)
+    os.mkfifo(tmp_path / "pipe")
+    for file, message in (
+        (tmp_path / "none" / "page.html", f"there is no directory {tmp_path}/none"),
+        (tmp_path / "pipe", "is no file"),
+        ("/dev/null", "--html /dev/null: is no file"),
+        ("", "is no file"),
+    ):
+        assert slurm_gpu("diagnose", "17", "--html", str(file)) == 2
+        assert message in slurm_gpu.err
+    assert slurm_gpu.database.windows_asked == 0
+    assert Path("/dev/null").is_char_device()
 
 
 def test_stages_are_those_that_the_program_was_started_with(slurm_gpu: CommandLine):

@@ -222,12 +222,19 @@ def a_csv(tmp_path: Path, *, head: str = HEAD, n: int = 4, **changed) -> Path:
         ({"duration": "1e300"}, "duration must be seconds"),
         ({"node": "x" * 300}, "line 8: a value of more than 255 characters"),
         ({"node": "x" * 200_000}, "line 8: field larger than field limit"),
-        ({"step": 10**30}, "column step"),
+        ({"step": 10**30}, "line 8: column step: '1000000000000000000000000000000' is no whole number"),
+        ({"duration": "abc"}, "line 8: column duration: 'abc' is no number"),
     ],
 )
 def test_values_that_are_none_are_refused_with_their_place(tmp_path: Path, changed, message: str):
     with pytest.raises(UsageError, match=message):
         timings_of(a_csv(tmp_path, **changed))
+
+
+def test_a_file_that_holds_nothing_is_said_to(tmp_path: Path):
+    (tmp_path / "steps.csv").write_text("dp_rank,sta")
+    with pytest.raises(UsageError, match=r"steps.csv: holds no whole line"):
+        timings_of(tmp_path / "steps.csv")
 
 
 def test_a_column_is_told_once(tmp_path: Path):

@@ -35,6 +35,14 @@ class TestHonesty:
         assert verdict.cause is Cause.UNKNOWN
         assert "67%" in verdict.why_not[0]
 
+    @pytest.mark.parametrize(("seconds", "cause"), [(12, Cause.UNKNOWN), (40, Cause.STARVATION)])
+    def test_of_its_first_seconds_nothing_is_judged(self, seconds, cause):
+        training = Training(n_bins=seconds)
+        training.fetch[:] = 0.7
+        verdict = diagnose(training.series())
+        assert verdict.cause is cause
+        assert verdict.why_not == (("it has computed for less than 30 s",) if seconds < 30 else ())
+
     def test_a_missing_node_may_be_the_one(self):
         training = Training(n=24)
         told = [course for course in training.courses() if course.worker.node != "n3"]

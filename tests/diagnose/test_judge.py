@@ -4,6 +4,7 @@ import pytest
 
 from slurm_gpu.diagnose.judge import diagnose, sharpened
 from slurm_gpu.diagnose.metric import Metric
+from slurm_gpu.diagnose.peers import groups_given
 from slurm_gpu.diagnose.steps import judge_steps, read_steps
 from slurm_gpu.diagnose.verdict import Cause
 from tests.diagnose.faults import SEEDS, a_slow_clock, as_series, culprits, in_steps_of
@@ -75,6 +76,28 @@ class TestWithSteps:
         verdict = diagnose(Training(n=8).series(), steps=self.timings(last=1.6))
         assert (verdict.cause, verdict.suspect) == (Cause.IMBALANCE, True)
         assert "of 16 ranks, and the job has 8 GPUs" in verdict.why_not[-1]
+
+    def test_what_the_gpus_tell_against_timings_does_not_speak_for_them(self):
+        verdict = diagnose(Training().series(), steps=self.timings(slow=5), groups=groups_given("pp=2", 16))
+        assert (verdict.cause, verdict.groups_by) == (Cause.SLOW, "--groups pp=2")
+        assert list(verdict.groups) == ["stage 0", "stage 1"]
+        assert all("no worker lies apart" not in item.text for item in verdict.evidence)
+        assert "no worker lies apart" in verdict.why_not[-1]
+
+    def test_timings_by_which_nothing_is_wrong_are_told(self):
+        verdict = diagnose(Training().series(), steps=self.timings())
+        assert verdict.cause is Cause.HEALTHY
+        assert "no step would be more than 3% shorter" in verdict.evidence[-1].text
+
+    def test_timings_that_say_nothing_and_of_a_few_ranks_are_told(self):
+        table = a_table(*a_training(steps=3))
+        few = {name: column[table["rank"] == 0] for name, column in table.items()}
+        verdict = diagnose(Training().series(), steps=read_steps(few))
+        assert verdict.cause is Cause.HEALTHY
+        assert verdict.why_not == (
+            "of the timings: 3 steps with 100% of their operations; 4 and 50 % are needed",
+            "the timings are of 1 rank of 16 GPUs alone",
+        )
 
     def test_both_together_are_surer(self):
         training = Training()

@@ -90,6 +90,15 @@ class TestSupply:
         assert (verdict.cause, culprits(verdict)) == (Cause.STARVATION, [])
         assert not verdict.suspect
 
+    @pytest.mark.parametrize(
+        ("second", "told"), [(0.7, "all GPUs have nothing"), (0.95, "all GPUs of stage 1 have")]
+    )
+    def test_a_stage_is_named_where_the_others_have_more_to_run(self, second, told):
+        training = Training()
+        training.fetch[:8], training.fetch[8:] = 0.7, second
+        verdict = diagnose(training.series(), groups=groups_given("pp=2", 16))
+        assert (verdict.cause, verdict.evidence[0].text[: len(told)]) == (Cause.STARVATION, told)
+
     def test_that_it_began_later_is_told(self):
         training = Training()
         training.fetch[:, training.at(5) :] = 0.25

@@ -17,8 +17,8 @@ from slurm_gpu.diagnose.series import Series
 from slurm_gpu.diagnose.stalls import STOOD
 from slurm_gpu.diagnose.steps import Steps
 from slurm_gpu.diagnose.verdict import Cause, Verdict
+from slurm_gpu.reports.diagnosed.words import lasting
 
-SOURCES = {"window": "its last minutes at full resolution", "timeline": "its whole course"}
 NOTHING = (Cause.HEALTHY, Cause.UNKNOWN)
 """What nobody has to do anything about."""
 _CUT_SHORT = ("CANCELLED", "DEADLINE", "FAILED", "NODE_FAIL", "TIMEOUT")
@@ -41,12 +41,21 @@ class Timed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A verdict and what it stands on: `by` is a key of SOURCES."""
+    """A verdict and what it stands on: `by` is `window` or `timeline`."""
 
     by: str
     series: Series
     groups: Groups | None
     verdict: Verdict
+
+    def source(self, run: Run) -> str:
+        """What it stands on, in words. A window may have been asked for long before the run was over."""
+        if self.by == "timeline":
+            return "its whole course"
+        if run.end_s is None or (before := run.end_s - self.series.end_s) <= _TO_ITS_END_S:
+            return "its last minutes at full resolution"
+        apart = lasting(before).replace("\u00a0", " ")
+        return f"minutes at full resolution that end {apart} before it did"
 
 
 def judged(

@@ -64,12 +64,15 @@ def _everyone(look: Look, sight: Sight, usual: dict[Metric, Matrix]) -> Element:
         note = "runs nothing" if worker in unused else note
         append(line, _number(f"{coverage[row]:.0%}"), element("td", None, note))
         append(body, line)
+    whose = "The GPU" if sight.n_rows == 1 else f"All {sight.n_rows} GPUs"
+    if sight.left_out:
+        whose = f"{sight.n_rows} of {sight.n_rows + sight.left_out} GPUs"
     heads = ("GPU", "group", *(TITLES[metric] for metric in sight.values), "told", "")
     table = element("table", {"id": "gpus"}, _head(heads), body)
     return element(
         "details",
         None,
-        element("summary", None, f"All {sight.n_rows} GPUs in numbers"),
+        element("summary", None, f"{whose} in numbers"),
         element("div", {"class": "scroll"}, table),
     )
 

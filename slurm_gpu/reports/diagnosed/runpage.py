@@ -6,7 +6,7 @@ from slurm_gpu import __version__
 from slurm_gpu.database.results import Run
 from slurm_gpu.diagnose.case import Rules, build_case
 from slurm_gpu.reports.diagnosed.document import OnSite, diagnosis_html
-from slurm_gpu.reports.diagnosed.judged import SOURCES, Judged
+from slurm_gpu.reports.diagnosed.judged import Judged
 from slurm_gpu.reports.diagnosed.look import Look
 from slurm_gpu.reports.diagnosed.words import clock_time
 from slurm_gpu.units import counted
@@ -28,7 +28,7 @@ def run_page(
             *([run.app] if run.app else []),
             f"{begin} to {until}",
         ],
-        by=SOURCES[found.by],
+        by=found.source(run),
         case=build_case(found.series, found.groups, rules, run.end_s is None),
         verdict=found.verdict,
         timezone=timezone,

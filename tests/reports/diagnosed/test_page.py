@@ -137,7 +137,9 @@ def test_of_a_thousand_gpus_whoever_is_accused_is_drawn():
     assert [worker.name for worker, named in zip(sight.workers, sight.culprit, strict=True) if named] == [
         "n98 GPU 1"
     ]
-    assert "768 GPUs that nobody accuses are left out" in Seen(diagnosis_html(look)).text
+    text = Seen(diagnosis_html(look)).text
+    assert "768 GPUs that nobody accuses are left out" in text
+    assert "256 of 1024 GPUs in numbers" in text
 
 
 @pytest.mark.parametrize("n_bins", [0, 1, 7, 4000])
