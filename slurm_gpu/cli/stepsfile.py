@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import stat
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,7 +23,7 @@ _MOST_BYTES = 1 << 28
 _MOST_ROWS = 20_000_000
 _WORDS = ("optype", "node")
 _LONGEST = 255
-"""Characters of a value: a table of text has room for the longest in each row."""
+"""Characters of a value."""
 _WHOLE = ("dp_rank", "stage", "rank", "step", "mb_id", "local_rank")
 
 
@@ -49,7 +50,9 @@ class Timings:
     def groups(self, series: Series) -> Groups | None:
         """Who is of the same pipeline stage; None of one stage, or where ranks of GPUs are not known."""
         ranks = self.steps.ranks
-        stages = {int(rank): stage for row in ranks for stage, rank in enumerate(row) if rank >= 0}
+        stages = {
+            int(rank): stage for row in ranks for stage, here in enumerate(row) for rank in here if rank >= 0
+        }
         of = [stages.get(-1 if worker.rank is None else worker.rank) for worker in series.workers]
         if ranks.shape[1] < 2 or any(stage is None for stage in of):
             return None
@@ -75,13 +78,11 @@ def _places(columns: Mapping[str, Any]) -> dict[int, tuple[str, int]]:
     if not np.issubdtype(np.asarray(columns["local_rank"]).dtype, np.integer):
         return {}  # such as Parquet that has none in some rows
     rows = zip(*(np.asarray(columns[name]).tolist() for name in ("rank", *_WHERE)), strict=True)
-    places = sorted({(int(rank), str(node), int(local)) for rank, node, local in rows})
-    ranks = [rank for rank, _, _ in places]
-    there = [place for _, *place in places]
+    places = sorted({(int(rank), str(node), int(local)) for rank, node, local in rows if rank >= 0})
+    ranks = Counter(rank for rank, _, _ in places)
+    there = Counter((node, local) for _, node, local in places)
     return {
-        rank: (node, local)
-        for rank, node, local in places
-        if ranks.count(rank) == 1 and there.count([node, local]) == 1
+        rank: (node, local) for rank, node, local in places if ranks[rank] == 1 and there[node, local] == 1
     }
 
 
@@ -158,7 +159,8 @@ def _rows(path: Path, whole: str) -> Iterator[list[str]]:
 
 
 def _column(path: Path, name: str, values: tuple[str, ...]) -> Any:
-    kind = np.int64 if name in _WHOLE else np.float64 if name == "duration" else np.str_
+    # Of text the words themselves: an array of characters has room for the longest in each row.
+    kind = np.int64 if name in _WHOLE else np.float64 if name == "duration" else np.object_
     try:
         return np.array(values, dtype=kind)
     except (ValueError, OverflowError):
@@ -215,7 +217,9 @@ def _of_arrow(path: Path, name: str, column: Any) -> Any:
     if not pyarrow.types.is_dictionary(column.type):
         return column.to_numpy(zero_copy_only=False)
     words = [_word(path, name, word) for word in column.dictionary.to_pylist()]
-    return np.array([*words, ""])[column.indices.fill_null(len(words)).to_numpy(zero_copy_only=False)]
+    return np.array([*words, ""], dtype=np.object_)[
+        column.indices.fill_null(len(words)).to_numpy(zero_copy_only=False)
+    ]
 
 
 def _word(path: Path, name: str, word: Any) -> str:

@@ -17,16 +17,17 @@ from numpy.typing import NDArray
 
 from slurm_gpu.diagnose.robust import MAD_TO_SIGMA, Matrix, median
 from slurm_gpu.diagnose.series import Worker
-from slurm_gpu.diagnose.verdict import Cause, Evidence, Verdict
+from slurm_gpu.diagnose.verdict import SUSPECT_BELOW, Cause, Evidence, Verdict
 
 COLUMNS = ("dp_rank", "stage", "rank", "step", "optype", "duration", "mb_id")
 """What is read of a table of steps, one row for each operation; others are passed over.
 
-dp_rank: the replica; stage: of the pipeline; rank: as the launcher counts; step; optype: `forward-compute`
-and `backward-compute` count, others do not; duration in s; mb_id: the microbatch.
+dp_rank: the replica; stage: of the pipeline; rank: as the launcher counts, below 0 where nobody knows; step;
+optype: `forward-compute` and `backward-compute` count, others do not; duration in s; mb_id: the microbatch.
 """
 _FORWARD, _BACKWARD = "forward-compute", "backward-compute"
 _LONGEST_S = 1e6
+_GREATEST_RANK = 10_000_000
 LEAST_STEPS = 4
 LEAST_LOSS = 0.03
 """Of a step's time: what costs less is as it always is."""
@@ -46,7 +47,8 @@ _LITTLE_CV, _LITTLE_CORRELATION = 0.045, 0.9
 class Steps:
     """Seconds of computing, (replicas, stages, steps, microbatches), NaN where nothing was told.
 
-    `ranks` (replicas, stages) are the launcher's, −1 where nobody has that place; `numbers` are the steps'.
+    `ranks` (replicas, stages, ranks of a place) are the launcher's, −1 where there is none: several where
+    tensor-parallel ranks share a place, which takes as long as its slowest. `numbers` are the steps'.
     """
 
     forward: Matrix
@@ -60,8 +62,8 @@ def read_steps(columns: Mapping[str, Any]) -> Steps:
     lacking = [name for name in COLUMNS if name not in columns]
     if lacking:
         raise ValueError(f"steps: no column {', '.join(lacking)}; there must be {', '.join(COLUMNS)}")
-    optype = np.asarray(columns["optype"]).astype(str)
-    computing = (optype == _FORWARD) | (optype == _BACKWARD)
+    optype = np.asarray(columns["optype"])
+    computing = np.asarray((optype == _FORWARD) | (optype == _BACKWARD), dtype=bool)
     if not computing.any():
         raise ValueError(f"steps: optype has no {_FORWARD} and no {_BACKWARD}: nothing tells who computes")
     backward = optype[computing] == _BACKWARD
@@ -74,7 +76,9 @@ def read_steps(columns: Mapping[str, Any]) -> Steps:
             raise ValueError(f"steps: {name} must be whole numbers, not {column.dtype}")
         column = column[computing]
         if name == "rank":
-            rank = column
+            if column.max() > _GREATEST_RANK:
+                raise ValueError(f"steps: rank must be {_GREATEST_RANK} at most, not {column.max()}")
+            rank = np.where(column >= 0, column, -1)
         else:
             found, places = np.unique(column, return_inverse=True)
             index.append(places)
@@ -85,41 +89,57 @@ def read_steps(columns: Mapping[str, Any]) -> Steps:
         raise ValueError(
             f"steps: duration must be seconds, 0 to {_LONGEST_S:,.0f}, in each row that computes"
         )
-    size = int(np.prod(shape))
-    if size > 64 * len(seconds) + 4096:
+    slot, ranks = _slots(index, (shape[0], shape[1]), rank.astype(np.intp))
+    size, n_slots = int(np.prod(shape)), ranks.shape[2]
+    if size * n_slots > 64 * len(seconds) + 4096:
         raise ValueError(f"steps: {len(seconds)} rows do not make {' × '.join(map(str, shape))} operations")
-    flat = np.ravel_multi_index(tuple(index), tuple(shape))
-    _told_once(flat, backward, index, tuple(shape), rank)
-    ranks = np.full(shape[:2], -1, dtype=np.intp)
-    ranks[index[0], index[1]] = rank
+    flat = np.ravel_multi_index(tuple(index), tuple(shape)) * n_slots + slot
+    _told_once(flat, backward, index, ranks, slot)
+    whole = (*shape, n_slots)
     return Steps(
         # Several chunks of the model on one stage (interleaving) are computed one after the other.
-        forward=_summed(flat[~backward], seconds[~backward], tuple(shape)),
-        backward=_summed(flat[backward], seconds[backward], tuple(shape)),
+        forward=_slowest(_summed(flat[~backward], seconds[~backward], whole)),
+        backward=_slowest(_summed(flat[backward], seconds[backward], whole)),
         ranks=ranks,
         numbers=numbers.astype(np.intp),
     )
+
+
+def _slots(
+    index: list[NDArray[np.intp]], shape: tuple[int, int], rank: NDArray[np.intp]
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Of each row its rank's number at its place; and the ranks of all places (replicas, stages, slots)."""
+    place = index[0] * shape[1] + index[1]
+    known, code = np.unique(rank, return_inverse=True)
+    pairs, which = np.unique(place * len(known) + code, return_inverse=True)
+    places = pairs // len(known)
+    slot = np.arange(len(pairs)) - np.searchsorted(places, places)
+    most = int(slot.max()) + 1
+    if shape[0] * shape[1] * most > 64 * len(rank) + 4096:
+        raise ValueError(f"steps: one dp_rank and stage has {most} ranks, others far fewer")
+    ranks = np.full((shape[0] * shape[1], most), -1, dtype=np.intp)
+    ranks[places, slot] = known[pairs % len(known)]
+    return slot[which], ranks.reshape(*shape, -1)
 
 
 def _told_once(
     flat: NDArray[np.intp],
     backward: NDArray[np.bool_],
     index: list[NDArray[np.intp]],
-    shape: tuple[int, ...],
-    rank: NDArray[Any],
+    ranks: NDArray[np.intp],
+    slot: NDArray[np.intp],
 ) -> None:
     """ValueError where a worker has more rows for an operation than its stage's others: it looked slow."""
-    each = np.bincount(2 * flat + backward, minlength=2 * int(np.prod(shape)))[2 * flat + backward]
-    place = index[0] * shape[1] + index[1]
-    most = np.zeros(shape[0] * shape[1], dtype=np.intp)
-    np.maximum.at(most, place, each)
-    of_stage = most.reshape(shape[:2])
-    known = np.where(of_stage > 0, of_stage, np.iinfo(np.intp).max).min(axis=0)
+    each = np.bincount(2 * flat + backward)[2 * flat + backward]
+    most = np.zeros(ranks.shape, dtype=np.intp)
+    np.maximum.at(most, (index[0], index[1], slot), each)
+    known = np.where(most > 0, most, np.iinfo(np.intp).max).min(axis=(0, 2))
     wrong = np.flatnonzero(each > known[index[1]])
     if wrong.size:
         row = int(wrong[0])
+        rank = ranks[index[0][row], index[1][row], slot[row]]
         raise ValueError(
-            f"steps: rank {rank[row]} has {each[row]} rows for one operation of a microbatch, others of its "
+            f"steps: rank {rank} has {each[row]} rows for one operation of a microbatch, others of its "
             f"stage {known[index[1][row]]}: what was told twice would count twice"
         )
 
@@ -128,6 +148,11 @@ def _summed(flat: NDArray[np.intp], seconds: Matrix, shape: tuple[int, ...]) -> 
     size = int(np.prod(shape))
     sums = np.bincount(flat, seconds, size)
     return np.where(np.bincount(flat, minlength=size) > 0, sums, np.nan).reshape(shape)
+
+
+def _slowest(told: Matrix) -> Matrix:
+    """Over the ranks of a place, which wait for each other."""
+    return np.asarray(np.fmax.reduce(told, axis=-1))
 
 
 def step_seconds(cost: Matrix) -> float:
@@ -153,6 +178,7 @@ def judge_steps(steps: Steps) -> Verdict:
     stage = median(levels.T)
     with np.errstate(invalid="ignore", divide="ignore"):
         ratio = np.where(stage > 0, levels / stage, 1.0)
+        ratio = np.where(ratio > 0, ratio, np.nan)
     usual = step_seconds(cost)
     base = Verdict(cause=Cause.HEALTHY, confidence=0.9, coverage=told, groups_by="stages of the step timings")
     by_worker, worker = _lost(usual, cost / ratio[:, :, None, None]), _worker(ratio, steps)
@@ -205,8 +231,9 @@ def _lost(usual: float, cost: Matrix) -> float:
 
 def _to_even(stage: Matrix) -> Matrix:
     """By how much each stage's times are to be multiplied to be as those of the mean one."""
+    known = stage[np.isfinite(stage)]
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(stage > 0, stage.mean() / stage, 1.0)
+        return np.where(stage > 0, known.mean() / stage, 1.0) if known.size else np.ones(len(stage))
 
 
 def _evened(cost: Matrix, levels: Matrix) -> Matrix:
@@ -220,31 +247,51 @@ def _worker(ratio: Matrix, steps: Steps) -> Verdict | None:
     if not slow.any() or slow.sum() > 0.25 * ratio.size:
         return None
     places = np.argwhere(slow)
-    ranks = [int(steps.ranks[replica, stage]) for replica, stage in places]
+    ranks = [_ranks(steps, int(replica), int(stage)) for replica, stage in places]
     evidence = tuple(
         Evidence(
-            text=f"rank {rank}, stage {stage}: {ratio[replica, stage]:.2f} times its stage's others",
+            text=f"{_who(here, int(replica))}, stage {stage}: {ratio[replica, stage]:.2f} times its stage's "
+            "others",
             metric="compute_s",
             value=float(ratio[replica, stage]),
             expected=1.0,
-            workers=(f"rank {rank}",),
+            workers=tuple(f"rank {rank}" for rank in here),
         )
-        for rank, (replica, stage) in zip(ranks, places, strict=True)
+        for here, (replica, stage) in zip(ranks, places, strict=True)
     )
-    return Verdict(
+    verdict = Verdict(
         cause=Cause.SLOW,
         kind="slower than its peers in each step",
-        culprits=tuple(Worker(node="", device="", rank=rank) for rank in ranks),
+        culprits=tuple(Worker(node="", device="", rank=rank) for here in ranks for rank in here),
         confidence=0.7,
         evidence=evidence,
         why_not=("timings alone do not exclude that it has more to do in each step",),
     )
+    if any(len(here) > 1 for here in ranks):
+        why = "tensor-parallel ranks wait for each other as they compute: it may be one of them alone"
+        return verdict.limited(why, most=SUSPECT_BELOW - 0.05)
+    return verdict
+
+
+def _ranks(steps: Steps, replica: int, stage: int) -> tuple[int, ...]:
+    """Those of a place; none where nobody knows."""
+    return tuple(int(rank) for rank in steps.ranks[replica, stage] if rank >= 0)
+
+
+def _who(ranks: tuple[int, ...], replica: int) -> str:
+    if not ranks:
+        return f"replica {replica}"
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
 
 
 def _of_replicas(ratio: Matrix) -> Matrix:
     """How many times as long each replica takes as the usual one, or, of two, as the faster one."""
     own = median(ratio)
-    return np.asarray(own / (np.median(own) if len(own) > 2 else own.min()))
+    known = own[np.isfinite(own)]
+    if not known.size:
+        return np.ones(len(own))
+    times = own / (np.median(known) if len(own) > 2 else known.min())
+    return np.where(np.isfinite(times), times, 1.0)
 
 
 def _replica(ratio: Matrix, steps: Steps) -> Verdict | None:
@@ -271,10 +318,11 @@ def _replica(ratio: Matrix, steps: Steps) -> Verdict | None:
 
 def _stage(stage: Matrix) -> Verdict | None:
     """The stage that has most to do, in a pipeline of several."""
-    if len(stage) < 2:
+    known = np.flatnonzero(np.isfinite(stage))
+    if len(known) < 2:
         return None
-    busiest = int(np.argmax(stage))
-    others = float(np.median(np.delete(stage, busiest)))
+    busiest = int(known[np.argmax(stage[known])])
+    others = float(np.median(stage[known[known != busiest]]))
     if not others > 0:
         return None
     times = float(stage[busiest] / others)

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tracemalloc
 import warnings
 from pathlib import Path
 
@@ -319,3 +320,42 @@ def test_a_column_of_parquet_is_told_once(tmp_path: Path):
     parquet.write_table(table, tmp_path / "steps.parquet")
     with pytest.raises(UsageError, match="column rank is there 2 times"):
         timings_of(tmp_path / "steps.parquet")
+
+
+def test_one_long_word_of_parquet_does_not_take_its_room_in_each_row(tmp_path: Path):
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    n = 100_000
+    table = {name: np.arange(n) % 4 if "rank" in name else np.zeros(n, dtype=int) for name in HEAD.split(",")}
+    table |= {"step": np.arange(n) // 4, "optype": ["forward-compute"] * n, "duration": np.ones(n)}
+    table["node"] = ["n1"] * (n - 1) + ["x" * 255]
+    parquet.write_table(pa.table(table), tmp_path / "steps.parquet")
+    del table
+    tracemalloc.start()
+    timings = timings_of(tmp_path / "steps.parquet")
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert timings.steps.forward.shape == (4, 1, n // 4, 1)
+    assert most < 60e6
+
+
+def test_tensor_parallel_ranks_are_of_their_stage(tmp_path: Path):
+    lines = [HEAD]
+    for rank in range(8):
+        place = f"{rank // 2 % 2},{rank // 4},{rank}"
+        lines += [f"{place},{step},forward-compute,0.5,0,n1,{rank}" for step in range(6)]
+    (tmp_path / "steps.csv").write_text("\n".join(lines) + "\n")
+    timings = timings_of(tmp_path / "steps.csv")
+    workers = [Course(worker=Worker(node="n1", device=f"GPU-{i}", index=i), start_s=0.0, width_s=1.0,
+                      values={Metric.UTIL: np.ones(4)}) for i in range(8)]  # fmt: skip
+    groups = timings.groups(timings.ranked(align(workers)))
+    assert groups is not None
+    assert groups.of.tolist() == [0] * 4 + [1] * 4
+    assert timings.steps.forward.max() == 0.5
+
+
+def test_a_rank_that_nobody_knows_is_no_gpus(tmp_path: Path):
+    workers = [Course(worker=Worker(node="n1", device=f"GPU-{i}", index=i), start_s=0.0, width_s=1.0,
+                      values={Metric.UTIL: np.ones(4)}) for i in range(4)]  # fmt: skip
+    ranked = timings_of(a_csv(tmp_path, rank=-1)).ranked(align(workers))
+    assert [worker.rank for worker in ranked.workers].count(None) == 1
+    assert -1 not in [worker.rank for worker in ranked.workers]

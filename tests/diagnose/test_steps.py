@@ -1,5 +1,6 @@
 """Timings of steps: what costs the time, and that no worker is accused of what the work itself does."""
 
+import json
 import os
 from pathlib import Path
 
@@ -136,9 +137,54 @@ def test_replicas_that_told_nothing_are_no_zeros():
     assert judge_steps(steps).cause is Cause.HEALTHY
 
 
+@pytest.mark.parametrize(("column", "place"), [("stage", 2), ("dp_rank", 2)])
+def test_a_place_that_told_the_forward_pass_alone_is_not_judged(column, place):
+    table = a_table(*a_training())
+    there = ~((table["optype"] == "backward-compute") & (table[column] == place))
+    verdict = judge_steps(read_steps({name: values[there] for name, values in table.items()}))
+    assert verdict.cause is Cause.HEALTHY
+    assert verdict.evidence[0].value < 0.03
+    json.dumps(verdict.to_json(), allow_nan=False)
+
+
+def test_tensor_parallel_ranks_take_as_long_as_the_slowest_and_all_of_them_may_be_it():
+    table = a_table(*a_training(replicas=8, stages=2, noise=0.0))
+    both = {name: np.concatenate([values, values]) for name, values in table.items()}
+    both["rank"] = np.concatenate([2 * table["rank"], 2 * table["rank"] + 1])
+    both["duration"] = np.where(both["rank"] == 6, 1.5, 1.0) * both["duration"]
+    steps = read_steps(both)
+    assert (steps.ranks >= 0).sum() == 32
+    verdict = judge_steps(steps)
+    assert verdict.cause is Cause.SLOW
+    assert [worker.rank for worker in verdict.culprits] == [6, 7]
+    assert verdict.suspect
+    assert verdict.evidence[0].value == pytest.approx(1.5)
+    # Four microbatches in the slow place, and one in the other stage.
+    assert verdict.evidence[-1].value == pytest.approx(4 * 0.225 + 0.15)
+
+
+def test_a_rank_that_nobody_knows_is_none_to_accuse():
+    forward, backward = a_training(replicas=8)
+    forward[5, 2] *= 1.5
+    backward[5, 2] *= 1.5
+    table = a_table(forward, backward)
+    table["rank"][:] = -1
+    verdict = judge_steps(read_steps(table))
+    assert (verdict.cause, verdict.culprits) == (Cause.SLOW, ())
+    assert verdict.evidence[0].text.startswith("replica 5, stage 2: 1.5")
+
+
+def test_ranks_that_are_none_do_not_make_a_huge_table():
+    table = a_table(*a_training(steps=400))
+    table["rank"] = np.arange(len(table["rank"]))
+    with pytest.raises(ValueError, match="rows do not make"):
+        read_steps(table)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"rank": np.uint64(2**63)}, "rank must be 10000000 at most"),
         ({"stage": None}, "no column stage"),
         ({"optype": "recv"}, "no forward-compute"),
         ({"duration": -1.0}, "duration must be seconds"),
