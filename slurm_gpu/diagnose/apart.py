@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_gpu.diagnose.case import Case
-from slurm_gpu.diagnose.robust import Matrix, sigma
+from slurm_gpu.diagnose.robust import Matrix, middle, sigma
 from slurm_gpu.diagnose.signals import Signal
 from slurm_gpu.diagnose.trend import Trend
 from slurm_gpu.diagnose.verdict import SUSPECT_BELOW, Cause, Evidence, Verdict
@@ -52,10 +52,14 @@ def power_apart(case: Case, trend: Trend, evidence: Sequence[Evidence]) -> Verdi
     Of links that are slow all have the same. Who has more to do waits less than the others since then, and
     takes more than they do; one that takes less than those who wait for it is held up by something in itself.
     """
-    found = case.deviations.get(Signal.POWER)
-    if found is None:
+    power = case.signals.get(Signal.POWER)
+    if power is None:
         return None
-    moved = _moved(case, trend, found.ratios)
+    moved = _moved(case, trend, np.log(np.maximum(power, 1e-6)))
+    for members in case.groups.members():
+        # Of two nobody knows which one moved.
+        enough = np.isfinite(moved[members]).sum() >= _LEAST_JUDGED
+        moved[members] -= middle(moved[members]) if enough else np.nan
     order = np.argsort(moved)[: int(np.isfinite(moved).sum())]
     if len(order) < _LEAST_JUDGED:
         return None
@@ -72,8 +76,9 @@ def power_apart(case: Case, trend: Trend, evidence: Sequence[Evidence]) -> Verdi
         return None
     rows = np.isin(np.arange(case.n), chosen)
     names, who = _named(case, rows)
-    text = f"{who}: power changed by {apart:.1%} against the other GPUs' at the same time"
-    told = (*evidence, Evidence(text=text, metric="power", value=apart, expected=0.0, workers=names))
+    change = float(np.expm1(apart if chosen is high else -apart))
+    text = f"{who}: power changed by {change:+.1%} against the other GPUs' at the same time"
+    told = (*evidence, Evidence(text=text, metric="power", value=change, expected=0.0, workers=names))
     if len(names) > 1:
         verdict = case.verdict(Cause.IMBALANCE, 0.55, kind="workers", roles=names, evidence=told)
     else:

@@ -138,16 +138,23 @@ class Case:
     def evidence(self, signal: Signal, rows: NDArray[np.bool_]) -> Evidence:
         """What these workers show, in numbers."""
         found = self.deviations[signal]
-        own, level = float(np.median(found.own[rows])), float(np.median(found.level[rows]))
+        own, apart = float(np.median(found.own[rows])), float(np.median(found.apart[rows]))
         is_ratio = signal not in (Signal.UTIL, Signal.THROTTLE, Signal.CPU)
-        expected = own / math.exp(level) if is_ratio else own - level
+        expected = own / math.exp(apart) if is_ratio else own - apart
+        if signal not in _BYTES:
+            expected = min(max(expected, 0.0), max(1.0, own))
         names = tuple(self.series.workers[row].name for row in np.flatnonzero(rows))
         who = names[0] if len(names) == 1 else f"{len(names)} workers"
         z = float(np.median(np.abs(found.z[rows])))
         text = (
-            f"{who}: {_WORDS[signal]} {_shown(own)} where peers have {_shown(expected)} ({z:.0f} spreads off)"
+            f"{who}: {_WORDS[signal]} {_shown(signal, own)} where peers have {_shown(signal, expected)} "
+            f"({z:.0f} spreads off)"
         )
         return Evidence(text=text, metric=signal.value, value=own, expected=expected, workers=names)
+
+    def tells(self, signal: Signal, rows: NDArray[np.bool_]) -> bool:
+        """Whether there is something to show of a signal, for each of these workers."""
+        return signal in self.deviations and bool(np.isfinite(self.level(signal)[rows]).all())
 
     def workers(self, rows: NDArray[np.bool_]) -> tuple[Worker, ...]:
         """Those of these rows."""
@@ -194,10 +201,13 @@ _WORDS = {
 }
 
 
-def _shown(value: float) -> str:
-    return (
-        f"{value / 1e6:.0f} MB/s" if abs(value) > 10 else f"{value:.0%}" if value >= 0.1 else f"{value:.1%}"
-    )
+_BYTES = (Signal.INFINIBAND, Signal.NETWORK)
+
+
+def _shown(signal: Signal, value: float) -> str:
+    if signal in _BYTES:
+        return f"{value / 1e6:.0f} MB/s" if value >= 1e7 else f"{value / 1e6:.1f} MB/s"
+    return f"{value:.0%}" if value >= 0.1 else f"{value:.1%}"
 
 
 def build_case(

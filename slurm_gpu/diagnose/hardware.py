@@ -14,7 +14,7 @@ from slurm_gpu.diagnose.verdict import SUSPECT_BELOW, Cause, Evidence, Verdict
 
 FATAL_XIDS = frozenset({48, 62, 64, 74, 79, 92, 94, 95, 119, 120, 140})
 """Memory, NVLink, bus and firmware, by NVIDIA's catalogue; 13, 31, 43 and such are the application's."""
-_LOST = ("gpu_lost", "gpu_hung")
+LOST = ("gpu_lost", "gpu_hung")
 LEAST_CLOCK = 0.025
 _ALWAYS_LOWER = 0.06
 """What a GPU's clock may lie below its peers' for ever: under a power cap they are apart by 2 to 8 %."""
@@ -37,7 +37,7 @@ def failing(case: Case) -> Verdict | None:
     for event in case.series.events:
         row = None if event.device is None else devices.get(event.device)
         code = event.data.get("code") if event.kind == "xid" else None
-        if row is None or not (event.kind in _LOST or code in FATAL_XIDS):
+        if row is None or not (event.kind in LOST or code in FATAL_XIDS):
             continue
         found.setdefault(row, []).append(event.kind if code is None else f"xid {code}")
         first_s = min(first_s, float(event.at_s))
@@ -167,11 +167,11 @@ def _accuse(
     told = [signal] + [
         other
         for other in (Signal.THROTTLE, Signal.CLOCK, Signal.BUSY, Signal.WORK, Signal.POWER)
-        if other is not signal and other in case.deviations
+        if other is not signal and case.tells(other, shown)
     ]
     if Signal.THROTTLE in told[1:] and not (case.level(Signal.THROTTLE)[shown] >= _HELD_DOWN).any():
         told.remove(Signal.THROTTLE)
-    evidence = [case.evidence(one, shown) for one in told if np.isfinite(case.level(one)[shown]).all()]
+    evidence = [case.evidence(one, shown) for one in told]
     return case.verdict(
         Cause.SLOW,
         case.sure(signal, shown, base),

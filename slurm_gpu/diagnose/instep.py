@@ -83,11 +83,11 @@ def _nothing_sent(case: Case) -> str | None:
     nvlink, pcie = case.series.get(Metric.NVLINK), case.series.get(Metric.PCIE)
     if nvlink is None or pcie is None or case.series.step > 0 or not case.phases.active.any():
         return None  # rounded, a little is nothing
-    told = case.judged & np.isfinite(nvlink).any(axis=1) & np.isfinite(pcie).any(axis=1)
+    here = case.phases.active
+    told = case.judged & np.isfinite(nvlink[:, here]).any(axis=1) & np.isfinite(pcie[:, here]).any(axis=1)
     shared = [node for node in case.series.nodes if told[case.series.on(node)].sum() >= 2]
     if not shared or not told[case.judged].all():
         return None
-    here = case.phases.active
     sent, over = (float(np.nanmax(quantile(rows[told][:, here], 0.98))) for rows in (nvlink, pcie))
     if not (sent <= _NO_NVLINK and over <= _NO_PCIE and middle(case.phases.activity[here]) > 0):
         return None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from slurm_gpu.diagnose.case import Case, Rules, build_case, only_utilisation
-from slurm_gpu.diagnose.hardware import contradicts, failing, slow
+from slurm_gpu.diagnose.hardware import LOST, contradicts, failing, slow
 from slurm_gpu.diagnose.instep import out_of_step
 from slurm_gpu.diagnose.peers import Groups
 from slurm_gpu.diagnose.series import Series, Worker
@@ -67,7 +67,7 @@ def diagnose(
     if timed > case.n:
         why = f"the timings are of {timed} ranks, and the job has {case.n} GPUs: they may be another job's"
         verdict = verdict.limited(why, most=_SUSPECT)
-    elif timed < case.n:
+    elif 0 < timed < case.n:
         verdict = verdict.limited(f"the timings are of {counted(timed, 'rank')} of {case.n} GPUs alone")
     return verdict
 
@@ -177,7 +177,7 @@ def _names(workers: Sequence[Worker]) -> str:
 
 def sharpened(counters: Verdict, timings: Verdict) -> Verdict:
     """Both together: timings know where time goes, counters know whether hardware is at fault."""
-    if counters.cause is Cause.HANG or counters.kind.startswith("xid"):
+    if counters.cause is Cause.HANG or counters.kind in LOST or counters.kind.startswith("xid"):
         return counters
     if timings.cause is Cause.UNKNOWN:
         return counters.limited(*(f"of the timings: {why}" for why in timings.why_not))

@@ -102,6 +102,8 @@ class Deviation:
     signal: Signal
     level: Matrix
     z: Matrix
+    apart: Matrix
+    """As `level`, but always to peers: that of who began to differ is to its own place among them."""
     first: NDArray[np.intp]
     stop: NDArray[np.intp]
     own: Matrix
@@ -160,10 +162,12 @@ def deviation(
     level = middle_of(own_part)
     whole = middle_of(ratios)
     errors = _standard_error(own_part, level, kind)
+    apart = level.copy()
     z = np.full(len(rows), np.nan)
     for members in groups.members():
         centre, spread = _alike(whole[members], kind)
         level[members] -= centre
+        apart[members] = level[members]
         z[members] = level[members] / np.hypot(max(spread, kind.differs_by), errors[members])
         for row in members[(first[members] > 0) | (stop[members] < ratios.shape[1])]:
             change, sure = _changed(ratios, int(row), members, inside[row], kind, float(errors[row]))
@@ -178,6 +182,7 @@ def deviation(
         signal=signal,
         level=level,
         z=z,
+        apart=apart,
         first=first,
         stop=stop,
         own=median(np.where(inside, rows, np.nan)),

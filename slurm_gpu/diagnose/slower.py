@@ -15,6 +15,8 @@ from slurm_gpu.diagnose.verdict import SUSPECT_BELOW, Cause, Evidence, Verdict
 
 _LESS_POWER = 0.05
 """Of what the pace falls: so much at least does power where all wait longer."""
+_LESS_BUSY = 0.5
+"""Of what the work falls: by so much at least SMs are less active where all wait longer."""
 _UTIL_WITH_TREND = 0.015
 _ANOTHER_PHASE, _ANOTHER_PHASE_LINKS = 4.0, -1.5
 
@@ -52,7 +54,7 @@ def slower_than_before(case: Case) -> Verdict | None:
         return None  # an evaluation: what is sent for each step changed far more than what is computed
     slack = max(0.06, 0.6 * abs(pace))
     alike = all(abs(change - pace) <= slack for change in carried.values())
-    if util is None or not carried or not alike:
+    if util is None or not carried or not alike or case.judged.sum() < 2 or _as_busy(case, trend):
         why = f"all do less than before by {1 - np.exp(trend.fell):.0%}, and nothing that was told says why"
         return case.verdict(Cause.UNKNOWN, 0.0, evidence=tuple(evidence), why_not=(why,))
     found = wants_data(case, trend, evidence, lack)
@@ -70,6 +72,14 @@ def slower_than_before(case: Case) -> Verdict | None:
         why = "without SM activity a slow worker that all wait for looks alike"
         verdict = verdict.limited(why, most=SUSPECT_BELOW - 0.05)
     return verdict
+
+
+def _as_busy(case: Case, trend: Trend) -> bool:
+    """Whether SMs are as active as before, or nearly so: who waits holds a few of them."""
+    busy = changed(case, Signal.BUSY, trend)
+    if trend.signal is not Signal.WORK or busy is None:
+        return False
+    return bool(np.expm1(busy) > _LESS_BUSY * np.expm1(trend.fell))
 
 
 def _middle_of(changes: Iterable[float]) -> float:

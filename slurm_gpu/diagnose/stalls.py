@@ -22,6 +22,8 @@ _TENSOR_WORKS = 0.15
 """Who spins uses no tensor core; an evaluation uses them less than the training does."""
 _POWER_WORKS, _POWER_APART = 0.8, 0.15
 """Who waits takes less than that of what it takes while it computes."""
+_AT_WORK = {Metric.SM_ACTIVE: 0.6, Metric.POWER: 0.9}
+"""Of what is usual: who spins holds a quarter of the SMs, and seldom takes four fifths of the power."""
 _WHOLE = 0.9
 """Of the usual activity: a reading in which it did not stop."""
 _TAIL_S = 12.0
@@ -57,7 +59,7 @@ def hanging(case: Case) -> Verdict | None:
         spinning, idle = now >= _SPINS, now <= _IDLE
         goes_on = ((now > _IDLE) & (before <= _IDLE)).any()
         at_work = ((now > _IDLE) & (now < _SPINS)).any()
-    if loud or goes_on or at_work or _somebody_works(case, tail):
+    if loud or goes_on or at_work or _somebody_works(case, tail) or _most_work(case, start, tail):
         return None  # utilisation is read each second: whoever was waited for is back
     waits = spinning.sum() >= 0.5 * max(case.judged.sum(), 1)
     longest_s = _longest_pause_s(case, quiet=quiet, waits=bool(waits))
@@ -206,9 +208,30 @@ def _somebody_works(case: Case, tail: int) -> bool:
     power = case.series.get(Metric.POWER)
     if power is None or not case.phases.active.any():
         return False
-    share = median(_end(power, tail)) / median(power[:, case.phases.active])
+    share = _of_usual(case, power, tail)
     with np.errstate(invalid="ignore"):
         return bool((share >= max(_POWER_WORKS, middle(share) + _POWER_APART)).any())
+
+
+def _most_work(case: Case, start: int, tail: int) -> bool:
+    """Whether most compute, though without tensor cores or without a word to each other: they evaluate."""
+    for metric, least in _AT_WORK.items():
+        matrix = case.series.get(metric)
+        if matrix is None or not case.phases.active.any():
+            continue
+        for since in (tail, start):  # who tells nothing at the end told what it did before
+            share = _of_usual(case, matrix, since)
+            known = share[np.isfinite(share)]
+            if 2 * known.size >= case.judged.sum():
+                return bool(2 * (known >= least).sum() >= known.size)
+    return False
+
+
+def _of_usual(case: Case, matrix: Matrix, tail: int) -> Matrix:
+    """What each does at the end, of what it does while it computes; NaN where that was nothing."""
+    usual = median(matrix[:, case.phases.active])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(usual > 0, median(_end(matrix, tail)) / usual, np.nan)
 
 
 def _hosts_rest(case: Case, tail: int) -> bool:

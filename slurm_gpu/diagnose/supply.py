@@ -45,9 +45,9 @@ def links(case: Case) -> Verdict | None:
         since_s, until_s = case.span(signal, rows)
         evidence = [case.evidence(signal, rows)]
         evidence += [
-            case.evidence(other, rows)
+            case.evidence(other, instead)
             for other in LINKS
-            if other is not signal and (case.up(other, _LEAST_LINK) & rows).any()
+            if other is not signal and (instead := case.up(other, _LEAST_LINK) & rows).any()
         ]
         between = tuple(dict.fromkeys(worker.node for worker in case.workers(rows)))
         return case.verdict(
@@ -108,9 +108,9 @@ def starved_some(case: Case) -> Verdict | None:
         return None
     since_s, until_s = case.span(Signal.UTIL, rows)
     evidence = [case.evidence(Signal.UTIL, rows)]
-    hosts = (case.up(Signal.CPU, 0.1, 4.0) & rows).any()
-    if hosts:
-        evidence.append(case.evidence(Signal.CPU, rows))
+    hosts = case.up(Signal.CPU, 0.1, 4.0) & rows
+    if hosts.any():
+        evidence.append(case.evidence(Signal.CPU, hosts))
     wanting = rows | _in_turn(case)
     there = {worker.node for worker in case.workers(wanting)}
     if len(there) == 1 < len(case.series.nodes) and not _whole_stage(case, wanting):
@@ -126,7 +126,7 @@ def starved_some(case: Case) -> Verdict | None:
     nodes = case.whole_nodes(rows)
     verdict = case.verdict(
         Cause.STARVATION,
-        0.85 if hosts else 0.7,
+        0.85 if hosts.any() else 0.7,
         kind="node" if nodes else "workers",
         culprits=case.workers(rows),
         nodes=nodes,

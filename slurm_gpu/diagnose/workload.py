@@ -70,7 +70,7 @@ def heavier(case: Case) -> Verdict | None:
     if not rows.any():
         return None
     since_s, until_s = case.span(signal, rows)
-    told = [one for one in (Signal.WORK, Signal.BUSY, Signal.POWER, Signal.CLOCK) if one in case.deviations]
+    told = [s for s in (Signal.WORK, Signal.BUSY, Signal.POWER, Signal.CLOCK) if case.tells(s, rows)]
     names = tuple(worker.name for worker in case.workers(rows))
     return case.verdict(
         Cause.IMBALANCE,

@@ -2,6 +2,7 @@
 
 import json
 import math
+import warnings
 
 import numpy as np
 from hypothesis import given, settings
@@ -9,9 +10,12 @@ from hypothesis import strategies as st
 
 from slurm_gpu.diagnose.judge import diagnose
 from slurm_gpu.diagnose.metric import HOST_METRICS, Metric
+from slurm_gpu.diagnose.peers import Groups
 from slurm_gpu.diagnose.series import Course, HostCourse, Worker, align
 from slurm_gpu.diagnose.verdict import Cause
 from slurm_gpu.records import Event
+from tests.diagnose.faults import OLDER, as_series
+from tests.diagnose.training import EVERYTHING, START_S, Training
 from tests.examples import examples
 
 _LEVELS = st.sampled_from([0.0, 0.004, 0.3, 0.95, 1.0, math.nan])
@@ -66,3 +70,38 @@ def test_there_is_always_a_verdict(series, running):
     json.dumps(verdict.to_json(), allow_nan=False)
     for worker in verdict.culprits:
         assert not worker.shared or "gpu_lost" in verdict.kind or "xid" in verdict.kind
+
+
+@settings(max_examples=examples(40))
+@given(st.integers(0, 2**32 - 1))
+def test_of_a_training_with_anything_wrong_each_number_is_one(seed):
+    """Slower in part, with gaps, wild values and any groups: no warning, and nothing shown is NaN."""
+    random = np.random.default_rng(seed)
+    n, told = int(random.choice([1, 2, 3, 4, 8, 16])), EVERYTHING if random.random() < 0.5 else OLDER
+    training = Training(n=n, per_node=int(random.choice([1, 4])), n_bins=256, told=told, seed=seed)
+    at = int(random.integers(1, 200))
+    for what in random.choice([training.work, training.speed, training.talk], 2):
+        what[random.random(n) < random.choice([0.1, 0.5, 1.0]), at:] *= random.choice([0.7, 0.95, 1.2, 2.0])
+    values = training.values()
+    for metric in random.choice(list(values), 3):
+        rows, columns = random.random(n) < random.choice([0.2, 1.0]), slice(*random.choice([0, at, 256], 2))
+        values[metric][rows, columns] *= random.choice([np.nan, 0.0, 0.9, 1.1])
+    hosts = [
+        HostCourse(
+            node=node,
+            start_s=START_S,
+            width_s=10.0,
+            values={metric: random.random(26) for metric in HOST_METRICS},
+        )
+        for node in dict.fromkeys(worker.node for worker in training.workers)
+        if random.random() < 0.3
+    ]
+    of = np.unique(random.integers(0, n, n), return_inverse=True)[1].astype(np.intp)
+    groups = Groups(of=of, names=tuple(f"stage {i}" for i in range(of.max() + 1)), source="given")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        series = as_series(training, values, hosts=hosts)
+        verdict = diagnose(series, groups=groups if random.random() < 0.5 else None)
+    json.dumps(verdict.to_json(), allow_nan=False)
+    assert not any("nan" in item.text for item in verdict.evidence)
+    assert n > 1 or verdict.cause is not Cause.COMMUNICATION

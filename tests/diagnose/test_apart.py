@@ -4,6 +4,7 @@ import pytest
 
 from slurm_gpu.diagnose.judge import diagnose
 from slurm_gpu.diagnose.metric import Metric
+from slurm_gpu.diagnose.peers import groups_given
 from slurm_gpu.diagnose.verdict import Cause
 from tests.diagnose.faults import OLDER, SEEDS, as_series, culprits
 from tests.diagnose.training import START_S, Training
@@ -31,6 +32,31 @@ class TestWithoutActivity:
         verdict = diagnose(as_series(training, values))
         assert (verdict.cause, culprits(verdict)) == (cause, [5] if cause is Cause.SLOW else [])
         assert verdict.suspect
+
+    @pytest.mark.parametrize("own", [0.965, 1.035])
+    def test_that_its_power_fell_or_rose_is_told(self, own):
+        training, values = all_slower()
+        values[Metric.POWER][5, training.at(BEGINS_MINUTE) :] *= own
+        verdict = diagnose(as_series(training, values))
+        assert (verdict.kind, culprits(verdict)) == ("power", [5])
+        assert verdict.evidence[-1].value == pytest.approx(own - 1, abs=0.008)
+        assert f"changed by {'-' if own < 1 else '+'}" in verdict.evidence[-1].text
+
+    @pytest.mark.parametrize("row", [4, 5])
+    @pytest.mark.parametrize("own", [0.965, 1.035])
+    def test_of_two_of_a_stage_nobody_knows_which_one_changed(self, row, own):
+        training, values = all_slower(n=8)
+        values[Metric.POWER][row, training.at(BEGINS_MINUTE) :] *= own
+        verdict = diagnose(as_series(training, values), groups=groups_given("pp=4", 8))
+        assert culprits(verdict) == []
+
+    @pytest.mark.parametrize("row", [3, 4, 5])
+    @pytest.mark.parametrize("own", [0.965, 1.035])
+    def test_of_three_of_a_stage_the_one_that_changed_is(self, row, own):
+        training, values = all_slower(n=12, per_node=4)
+        values[Metric.POWER][row, training.at(BEGINS_MINUTE) :] *= own
+        verdict = diagnose(as_series(training, values), groups=groups_given("pp=4", 12))
+        assert culprits(verdict) == [row]
 
     @pytest.mark.parametrize("seed", SEEDS)
     def test_the_one_whose_utilisation_did_not_rise(self, seed):

@@ -61,6 +61,23 @@ class TestHang:
         ]
         assert diagnose(as_series(training, values, hosts=hosts)).cause is not Cause.HANG
 
+    @pytest.mark.parametrize("told", [EVERYTHING, OLDER])
+    @pytest.mark.parametrize("silent", [False, True])
+    def test_who_computes_without_a_word_to_each_other_does_not_hang(self, told, silent):
+        """An evaluation, generation: without tensor cores, hardly anything sent, and no links."""
+        training = Training(told=told)
+        values = training.values()
+        since = training.at(7)
+        shares = {Metric.NVLINK: 0, Metric.PCIE: 0.02, Metric.POWER: 0.95}
+        shares |= {Metric.TENSOR: 0.08, Metric.SM_ACTIVE: 0.8}
+        for metric, share in shares.items():
+            if metric in values:
+                values[metric][:, since:] *= share
+        if silent:
+            for matrix in values.values():
+                matrix[:, -15:] = np.nan
+        assert diagnose(as_series(training, values)).cause is not Cause.HANG
+
     def test_the_end_of_a_job_is_none(self):
         training, values = a_hang()
         assert diagnose(as_series(training, values), running=False).cause is not Cause.HANG

@@ -7,6 +7,7 @@ from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.peers import groups_given
 from slurm_gpu.diagnose.steps import judge_steps, read_steps
 from slurm_gpu.diagnose.verdict import Cause
+from slurm_gpu.records import Event
 from tests.diagnose.faults import SEEDS, a_slow_clock, as_series, culprits, in_steps_of
 from tests.diagnose.test_steps import a_table, a_training
 from tests.diagnose.training import EVERYTHING, Training
@@ -98,6 +99,24 @@ class TestWithSteps:
             "of the timings: 3 steps with 100% of their operations; 4 and 50 % are needed",
             "the timings are of 1 rank of 16 GPUs alone",
         )
+
+    @pytest.mark.parametrize("kinds", [["xid"], ["xid", "gpu_lost"], ["gpu_hung"]])
+    def test_a_gpu_that_is_lost_is_not_hidden_by_a_slow_stage(self, kinds):
+        training = Training()
+        events = [
+            Event(
+                node="n1", boot_id="b", n=n, at_s=1795000500, kind=kind, device="GPU-003", data={"code": 79}
+            )
+            for n, kind in enumerate(kinds)
+        ]
+        verdict = diagnose(training.series(events=events), steps=self.timings(last=1.6))
+        assert (verdict.cause, culprits(verdict)) == (Cause.SLOW, [3])
+
+    def test_timings_that_name_no_rank_are_not_of_none(self):
+        table = a_table(*a_training(replicas=4, stages=4))
+        table["rank"][:] = -1
+        verdict = diagnose(Training().series(), steps=read_steps(table))
+        assert (verdict.cause, verdict.why_not) == (Cause.HEALTHY, ())
 
     def test_both_together_are_surer(self):
         training = Training()

@@ -1,9 +1,11 @@
 """A GPU or a node that is slow or failing is named, and since when."""
 
+import numpy as np
 import pytest
 
 from slurm_gpu.diagnose.judge import diagnose
 from slurm_gpu.diagnose.metric import Metric
+from slurm_gpu.diagnose.series import HostCourse
 from slurm_gpu.diagnose.verdict import Cause
 from slurm_gpu.records import Event
 from tests.diagnose.faults import SEEDS, a_hang, a_slow_clock, as_series, culprits
@@ -110,3 +112,29 @@ def test_timelines_of_a_day_are_judged_as_windows_are():
     verdict = diagnose(training.series())
     assert culprits(verdict) == [5]
     assert verdict.since_s == pytest.approx(START_S + 80 * 512, abs=1024)
+
+
+class TestEvidence:
+    """The numbers are those of the GPUs."""
+
+    @pytest.mark.parametrize("usual", [1.03, 1.0, 0.97])
+    def test_what_peers_have_is_what_they_have(self, usual):
+        training = Training()
+        training.clock[5] *= usual
+        training.clock[5, training.at(5) :] *= 0.9
+        verdict = diagnose(training.series())
+        assert culprits(verdict) == [5]
+        assert verdict.evidence[0].expected == pytest.approx(0.95, abs=0.005)
+        assert "where peers have 95%" in verdict.evidence[0].text
+
+    def test_a_little_over_infiniband_is_no_share(self):
+        training = Training(n=32)
+        hosts = [
+            HostCourse(node=f"n{i + 1}", start_s=START_S, width_s=10.0, values={
+                Metric.INFINIBAND: (0.0 if i == 2 else 2e9) * np.ones(60)
+            })
+            for i in range(4)
+        ]  # fmt: skip
+        verdict = diagnose(training.series(hosts=hosts))
+        assert verdict.nodes == ("n3",)
+        assert "InfiniBand 0.0 MB/s where peers have" in verdict.evidence[0].text

@@ -1,5 +1,7 @@
 """Links and input: what all wait for, and nobody named who only waits."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from slurm_gpu.diagnose.peers import groups_given
 from slurm_gpu.diagnose.series import HostCourse
 from slurm_gpu.diagnose.verdict import Cause
 from tests.diagnose.faults import OLDER, SEEDS, as_series, culprits
-from tests.diagnose.training import START_S, Training
+from tests.diagnose.training import EVERYTHING, START_S, Training
 
 
 class TestSupply:
@@ -27,6 +29,36 @@ class TestSupply:
         verdict = diagnose(training.series())
         assert verdict.cause is Cause.UNKNOWN
         assert "nothing that was told says why" in verdict.why_not[0]
+
+    @pytest.mark.parametrize("told", [EVERYTHING, OLDER])
+    def test_one_gpu_waits_for_nobodys_links(self, told):
+        training = Training(n=1, told=told)
+        training.talk[:, training.at(5) :] *= 2
+        assert diagnose(training.series()).cause is Cause.UNKNOWN
+
+    @pytest.mark.parametrize("busy", [1.0, 0.9])
+    def test_who_is_as_busy_as_before_does_something_else_and_does_not_wait(self, busy):
+        training = Training()
+        values = training.values()
+        for metric in (Metric.TENSOR, Metric.NVLINK, Metric.PCIE):
+            values[metric][:, training.at(5) :] *= 0.7
+        values[Metric.SM_ACTIVE][:, training.at(5) :] *= busy
+        verdict = diagnose(as_series(training, values))
+        assert verdict.cause is Cause.UNKNOWN
+        assert "nothing that was told says why" in verdict.why_not[0]
+
+    def test_what_is_told_of_some_alone_is_shown_of_these(self):
+        training = Training()
+        values = training.values()
+        values[Metric.NVLINK][[4, 5]] *= 0.4
+        values[Metric.PCIE][4] *= 3
+        values[Metric.PCIE][5] = np.nan
+        verdict = diagnose(as_series(training, values))
+        assert [item.workers for item in verdict.evidence] == [
+            ("rank 4 (n1)", "rank 5 (n1)"),
+            ("rank 4 (n1)",),
+        ]
+        json.dumps(verdict.to_json(), allow_nan=False)
 
     def test_a_link_that_carries_less_names_its_ends(self):
         training = Training()
