@@ -97,14 +97,19 @@ def diagnose(
 
 
 def _windows(site: Site, database: DatabaseClient, run: Run, job_id: str) -> Sequence[NodeWindow]:
-    """The windows of its nodes. Those of a job that runs are asked for them, and take a while to answer."""
+    """The windows of its nodes. Those of a job that runs are asked for them, and take a while to answer.
+
+    slurm-gpudbd forgets them after 20 s: what one node told is kept here until another one has.
+    """
     holding = {record.node for record in run.devices or () if not record.final}
     until, told = site.wall() + _ANSWERED_S, False
+    kept: dict[str, list[NodeWindow]] = {}
     try:
         while True:
             found = [item for item in database.windows(job_id) if item.window.job_id == run.job_id]
-            if run.end_s is not None or holding <= {item.node for item in found} or site.wall() >= until:
-                return found
+            kept |= {node: [item for item in found if item.node == node] for node in {i.node for i in found}}
+            if run.end_s is not None or holding <= kept.keys() or site.wall() >= until:
+                return [item for node in sorted(kept) for item in kept[node]]
             if not told:
                 remark("Its nodes are asked for the last ten minutes, which takes up to 20 s")
             told = True

@@ -251,6 +251,22 @@ def test_all_nodes_of_a_job_that_runs_are_waited_for_once_they_are_asked(slurm_g
     assert slurm_gpu.err == ""  # it is there
 
 
+def test_what_a_node_told_is_kept_until_the_others_have(slurm_gpu: CommandLine):
+    """Windows are forgotten after 20 s: those of two nodes may never be there at once."""
+    running(slurm_gpu, 0.0, 1000.0)
+    begin = slurm_gpu.site.wall()
+
+    def in_turn(windows: list[NodeWindow]) -> list[NodeWindow]:
+        node = "n1" if slurm_gpu.site.wall() < begin + 8 else "n2"
+        return [item for item in windows if item.node == node]
+
+    slurm_gpu.database.windows_of = in_turn
+    assert slurm_gpu("diagnose", "17") == 1
+    assert "slow or failing (throttled)" in slurm_gpu.out
+    assert "told nothing" not in slurm_gpu.out
+    assert slurm_gpu.database.windows_asked == 5
+
+
 def test_nodes_that_do_not_answer_are_not_waited_for_for_ever(slurm_gpu: CommandLine):
     running(slurm_gpu, 1000.0, 1000.0)
     assert slurm_gpu("diagnose", "17") == 0
