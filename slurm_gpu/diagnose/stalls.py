@@ -51,7 +51,7 @@ def hanging(case: Case) -> Verdict | None:
         return None
     series, rules = case.series, case.rules
     stands_s = _stands_s(case, start)
-    tail = max(start, series.n_bins - max(1, round(_TAIL_S / series.width_s)))
+    tail = max(start, _tail(case))
     quiet, loud = _traffic(case, tail)
     util = series.get(Metric.UTIL)
     now, before = (np.full(case.n, np.nan),) * 2 if util is None else _last_told(util, start, tail)
@@ -110,12 +110,18 @@ def hanging(case: Case) -> Verdict | None:
     return verdict.limited(why, most=SUSPECT_BELOW - 0.05)
 
 
+def _tail(case: Case) -> int:
+    return case.series.n_bins - max(1, round(_TAIL_S / case.series.width_s))
+
+
 def stood(case: Case) -> str | None:
     """Of a job that was cut short: for how long nothing was computed at its end, where that is long."""
     start = case.phases.stands_from() if case.cut_short else None
     if start is None:
         return None
     stands_s, width_s = _stands_s(case, start), case.series.width_s
+    if _most_work(case, start, max(start, _tail(case))):
+        return None
     if stands_s < max(case.rules.unsure_hang_s, _PAUSES * _longest_pause_s(case), 2 * width_s):
         return None
     return f"nothing computed for the last {stands_s:.0f} s: it hung, or had nothing more to compute"

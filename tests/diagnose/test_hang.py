@@ -77,6 +77,8 @@ class TestHang:
             for matrix in values.values():
                 matrix[:, -15:] = np.nan
         assert diagnose(as_series(training, values)).cause is not Cause.HANG
+        verdict = diagnose(as_series(training, values), running=False, cut_short=True)
+        assert verdict.cause is Cause.HEALTHY
 
     def test_the_end_of_a_job_is_none(self):
         training, values = a_hang()
