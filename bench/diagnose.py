@@ -10,7 +10,7 @@ those from 1000 on are for examination, and nobody who works on the rules looks 
 
 A case is right where its cause is; `cannot tell` is neither right nor wrong, but lowers recall. Suspicions
 count as much as what is sure. Of a healthy training four moments are judged; an alarm at any is a false one.
-Takes some 2 minutes on 2 cores.
+Takes 3 to 5 minutes on 2 cores.
 """
 
 from __future__ import annotations

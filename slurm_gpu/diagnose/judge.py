@@ -16,7 +16,7 @@ from slurm_gpu.diagnose.slower import slower_than_before
 from slurm_gpu.diagnose.stalls import STOOD, hanging, stood
 from slurm_gpu.diagnose.steps import Steps, judge_steps
 from slurm_gpu.diagnose.supply import links, starved_all, starved_some
-from slurm_gpu.diagnose.verdict import SUSPECT_BELOW, Cause, Evidence, Verdict
+from slurm_gpu.diagnose.verdict import NOTHING_RAN, SUSPECT_BELOW, Cause, Evidence, Verdict
 from slurm_gpu.diagnose.workload import heavier, replicas, sequences, stages
 from slurm_gpu.units import counted
 
@@ -38,6 +38,7 @@ _HEALTHY = 0.8
 _LEAST_S = 30.0
 """Of computing: what begins has less to run at first, and two readings of ten seconds are no course."""
 _ENDS_S = 5.0
+_NOTHING_RAN = "none of its GPUs has had anything to run: it has not begun to compute, or uses none of them"
 
 
 def diagnose(
@@ -95,7 +96,8 @@ def _by_counters(case: Case) -> Verdict:
     if (found := failing(case)) is not None:
         return _limits(case, found)
     if (why := _too_little(case)) is not None:
-        return case.verdict(Cause.UNKNOWN, 0.0, why_not=(why,))
+        kind = NOTHING_RAN if why == _NOTHING_RAN else ""
+        return case.verdict(Cause.UNKNOWN, 0.0, kind=kind, why_not=(why,))
     if (why := out_of_step(case)) is not None:
         # What the hardware says of itself needs no peers.
         found = slow(case)
@@ -133,7 +135,7 @@ def _too_little(case: Case) -> str | None:
     if not case.judged.any():
         return "its GPUs are shared with other jobs" if case.shared else "nothing was told of its GPUs"
     if case.nothing_to_run():
-        return "none of its GPUs has had anything to run: it has not begun to compute, or uses none of them"
+        return _NOTHING_RAN
     if case.phases.metric is None:
         return "neither power nor any activity of its GPUs was told"
     if case.coverage < case.rules.min_coverage:
@@ -207,5 +209,7 @@ def _beside(timings: Verdict, counters: Verdict) -> Verdict:
     """What the timings say, with what the counters told: that these are well speaks against it."""
     told = replace(timings, groups=counters.groups, groups_by=counters.groups_by)
     if counters.cause is Cause.HEALTHY:
-        return told.limited(*(item.text for item in counters.evidence))
+        # A rank is late where its process is; only its counters tell whether its GPU is.
+        most = _SUSPECT if timings.cause is Cause.SLOW else 1.0
+        return told.limited(*(item.text for item in counters.evidence), most=most)
     return replace(told, evidence=(*timings.evidence, *counters.evidence))

@@ -39,6 +39,9 @@ NEXT_STEPS: Mapping[Cause, str] = {
     Cause.HEALTHY: "Nothing.",
     Cause.UNKNOWN: "Look at the timelines; per-step timings (--steps) tell what counters cannot.",
 }
+NOTHING_RAN = "nothing ran"
+"""Kind of what cannot be told of a job whose GPUs have had nothing to run."""
+_UNUSED = "Look whether the program uses GPUs at all (nvidia-smi on its nodes); if not, ask for none."
 SUSPECT_BELOW = 0.6
 """A verdict less sure than this is a suspicion: nobody should be drained for it."""
 
@@ -98,7 +101,7 @@ class Verdict:
     @property
     def next_step(self) -> str:
         """What to do next."""
-        return NEXT_STEPS[self.cause]
+        return _UNUSED if self.kind == NOTHING_RAN else NEXT_STEPS[self.cause]
 
     def limited(self, *why: str, most: float = 1.0) -> Verdict:
         """The same, told with what limits it."""

@@ -183,6 +183,17 @@ def minutes_of(infiniband: dict[str, float]) -> list[NodeMinutes]:
     ]
 
 
+def test_windows_that_were_sent_seconds_apart_are_judged_up_to_the_first(slurm_gpu: CommandLine):
+    """Of a young job the seconds in which one node has told more are much of its time."""
+    a_job(slurm_gpu, Training(n_bins=200, width_s=16.0), final=False)
+    slurm_gpu.database.runs = [replace(run, end_s=None) for run in slurm_gpu.database.runs]
+    longer, shorter = windows_of(Training(n_bins=70)), windows_of(Training(n_bins=40))
+    slurm_gpu.database.window_list = longer[:8] + shorter[8:]
+    assert slurm_gpu("diagnose", "17", "--json") == 0
+    verdict = json.loads(slurm_gpu.out)["verdict"]
+    assert (verdict["cause"], verdict["coverage"]) == ("healthy", 1.0)
+
+
 class TestHosts:
     """What its nodes do as a whole, which slurm-gpudbd knows of a job that runs."""
 

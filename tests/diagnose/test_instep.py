@@ -118,6 +118,7 @@ class TestUnused:
         verdict = judged(training, values)
         assert verdict.cause is Cause.UNKNOWN
         assert "has had anything to run" in verdict.why_not[0]
+        assert "whether the program uses GPUs at all" in verdict.next_step
 
 
 @pytest.mark.parametrize("told", [OLDER, HOPPER], ids=["older", "hopper"])

@@ -118,6 +118,12 @@ class TestWithSteps:
         verdict = diagnose(Training().series(), steps=read_steps(table))
         assert (verdict.cause, verdict.why_not) == (Cause.HEALTHY, ())
 
+    def test_a_rank_that_is_late_where_no_gpu_is_slow_is_a_suspicion(self):
+        """Its process may wait for something else within what it times."""
+        verdict = diagnose(Training().series(), steps=self.timings(slow=5))
+        assert (verdict.cause, culprits(verdict), verdict.suspect) == (Cause.SLOW, [5], True)
+        assert any("no worker lies apart" in why for why in verdict.why_not)
+
     def test_both_together_are_surer(self):
         training = Training()
         training.speed[5] = 0.85

@@ -25,6 +25,8 @@ from slurm_gpu.diagnose.series import (
 
 _WHOLE_MGPU = 1000
 _TELLS_EACH_S = 10
+_ANSWERS_WITHIN_S = 45.0
+"""All nodes of a job that were asked for their windows."""
 _GAVE_BACK_S = 60.0
 """All nodes of a run end within less, once it is over."""
 _LOST_NODES = ("NODE_FAIL", "REQUEUED")
@@ -148,7 +150,26 @@ def series_of_windows(
     seen = {node for node, _ in workers}
     whole = seen <= {item.node for item in hosts}
     told_of = [host_course(item) for item in hosts if whole and item.node in seen]
-    return _aligned(run, workers, courses_of_windows(told, run.device_facts), told_of)
+    return _aligned(run, workers, _to_the_same_end(courses_of_windows(told, run.device_facts)), told_of)
+
+
+def _to_the_same_end(courses: Sequence[Course]) -> Sequence[Course]:
+    """Up to where the first node's window ends: each sent its own when it was asked, and had the time to.
+
+    Of a job of a minute the seconds between them are a third, in which some told nothing.
+    """
+    ends: dict[str, float] = {}
+    for course in courses:
+        ends[course.worker.node] = max(course.end_s, ends.get(course.worker.node, course.end_s))
+    end_s = min(ends.values(), default=0.0)
+    if not ends or max(ends.values()) - end_s > _ANSWERS_WITHIN_S:
+        return courses  # a node that told nothing for so long is news
+    cut = []
+    for course in courses:
+        n_bins = max(0, math.floor((end_s - course.start_s) / course.width_s + 1e-6))
+        values = {metric: row[:n_bins] for metric, row in course.values.items()}
+        cut.append(replace(course, values=values))
+    return cut
 
 
 def host_course(told: NodeMinutes) -> HostCourse:
