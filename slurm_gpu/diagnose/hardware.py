@@ -18,7 +18,7 @@ LOST = ("gpu_lost", "gpu_hung")
 LEAST_CLOCK = 0.025
 _ALWAYS_LOWER = 0.06
 """What a GPU's clock may lie below its peers' for ever: under a power cap they are apart by 2 to 8 %."""
-_CLOCK_Z = 8.0
+_CLOCK_Z = 7.0
 """Where the driver does not say that the clock is held down; under a power cap it wanders by itself."""
 LEAST_BUSY = 0.025
 _THROTTLED, _HELD_DOWN = 0.1, 0.01

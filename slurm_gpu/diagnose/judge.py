@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from slurm_gpu.diagnose.case import Case, Rules, build_case, only_utilisation
+from slurm_gpu.diagnose.gaps import heavier_by_gaps
 from slurm_gpu.diagnose.hardware import LOST, contradicts, failing, slow
 from slurm_gpu.diagnose.instep import out_of_step
 from slurm_gpu.diagnose.peers import Groups
@@ -31,6 +32,7 @@ _OF_PEERS: tuple[Callable[[Case], Verdict | None], ...] = (
     sequences,
     stages,
     replicas,
+    heavier_by_gaps,
 )
 _OF_ONE = (starved_all, slower_than_before)
 _SUSPECT = SUSPECT_BELOW - 0.05

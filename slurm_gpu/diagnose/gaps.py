@@ -1,0 +1,80 @@
+"""Who has more to do, before Hopper: by the gaps between kernels, which who waits does not have.
+
+Between two kernels a GPU has nothing to run for a moment. Who spins in a collective has no such moments, so
+utilisation of workers that wait for others is a little higher, in fractions of a percent: too little to stand
+alone (a GPU's CPU may launch later than others'). But who has more to do takes more power as well, and who is
+only launched late takes less.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_gpu.diagnose.case import Case
+from slurm_gpu.diagnose.robust import Matrix, median, middle, quantile, sigma
+from slurm_gpu.diagnose.signals import Signal
+from slurm_gpu.diagnose.verdict import SUSPECT_BELOW, Cause, Evidence, Verdict
+
+_LEAST_WORKERS = 4
+_LEAST_GAPS, _ALIKE, _Z = 0.0018, 0.00035, 6.0
+"""Of utilisation."""
+_CLEAR = 0.3
+"""Of how far they lie apart: so much is between the two kinds."""
+_MORE_POWER, _MORE_OF_ONE, _NO_LESS = 0.03, 0.06, 0.01
+"""Logarithms: of those that never wait together, of a single one, which may always take more, and of each."""
+_GUESS = SUSPECT_BELOW - 0.05
+
+
+def heavier_by_gaps(case: Case) -> Verdict | None:
+    """Workers that have gaps as others do not, and take more power than these."""
+    util, power = case.signals.get(Signal.UTIL), case.signals.get(Signal.POWER)
+    if util is None or power is None or Signal.BUSY in case.signals:
+        return None
+    used, taken = median(util), np.log(np.maximum(median(power), 1e-6))
+    rows = np.zeros(case.n, dtype=bool)
+    for members in case.groups.members():
+        there = members[case.judged[members] & np.isfinite(used[members]) & np.isfinite(taken[members])]
+        if there.size >= _LEAST_WORKERS:
+            rows[there] = _never_wait(used[there], taken[there], case.series.step)
+    if not rows.any():
+        return None
+    names = tuple(worker.name for worker in case.workers(rows))
+    who = names[0] if len(names) == 1 else f"{len(names)} workers"
+    rest = ~rows & case.judged
+    apart = middle(used[rest]) - middle(used[rows])
+    more = float(np.expm1(middle(taken[rows]) - middle(taken[rest])))
+    told = (
+        Evidence(
+            text=f"{who}: {more:.1%} more power than the others",
+            metric="power",
+            value=more,
+            expected=0.0,
+            workers=names,
+        ),
+        Evidence(
+            text=f"{who}: utilisation {apart:.2%} lower: the others spin, and these never do",
+            metric="util",
+            value=-apart,
+            expected=0.0,
+            workers=names,
+        ),
+    )
+    verdict = case.verdict(Cause.IMBALANCE, _GUESS, kind="workers", roles=names, evidence=told)
+    return verdict.limited("without SM activity it is told by power and gaps between kernels", most=_GUESS)
+
+
+def _never_wait(used: Matrix, taken: Matrix, step: float) -> NDArray[np.bool_]:
+    """(n_workers,) of one group."""
+    usual = float(quantile(used[None, :], 0.75)[0])
+    alike = max(sigma(used[used >= middle(used)]), _ALIKE)
+    rows = usual - used >= max(_LEAST_GAPS, 1.5 * step, _Z * alike)
+    nobody = np.zeros_like(rows)
+    if not rows.any() or 2 * rows.sum() > rows.size:
+        return nobody
+    between = float(used[~rows].min() - used[rows].max())
+    if between < _CLEAR * (usual - float(used[rows].mean())):
+        return nobody
+    more = taken[rows] - middle(taken[~rows])
+    least = _MORE_OF_ONE if more.size == 1 else _MORE_POWER
+    return rows if middle(more) >= least and more.min() >= _NO_LESS else nobody
