@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from slurm_gpu.diagnose.case import Case
 from slurm_gpu.diagnose.robust import Matrix, middle, sigma
 from slurm_gpu.diagnose.signals import Signal
 from slurm_gpu.diagnose.trend import Trend
-from slurm_gpu.diagnose.verdict import SUSPECT_BELOW, Cause, Evidence, Verdict
+from slurm_gpu.diagnose.verdict import SUSPICION, Cause, Evidence, Verdict
 
 _LEAST_JUDGED = 3
 _LEAST_MOVE, _LEAST_GAP = 0.015, 0.01
 """Of power."""
 _LEAST_WAIT, _WAITS_ALIKE, _WAIT_Z = 0.0018, 0.00035, 5.0
 """Of utilisation, which is 1 but for what launches of kernels leave."""
-_JUST_SUSPECT = SUSPECT_BELOW - 0.05
 
 
 def wants_data(case: Case, trend: Trend, evidence: Sequence[Evidence], lack: float) -> Verdict | None:
@@ -32,7 +30,7 @@ def wants_data(case: Case, trend: Trend, evidence: Sequence[Evidence], lack: flo
     if not rows.any() or rows.sum() > 0.5 * case.judged.sum():
         return None
     change = float(np.median(moved[rows]))
-    names, who = _named(case, rows)
+    names, who = case.named(rows)
     text = f"{who}: utilisation fell by {-change:.0%} with it, while the others wait for them"
     told = Evidence(text=text, metric="util", value=change, expected=0.0, workers=names)
     nodes = case.whole_nodes(rows)
@@ -75,7 +73,7 @@ def power_apart(case: Case, trend: Trend, evidence: Sequence[Evidence]) -> Verdi
     if chosen is low and len(low) > 1:
         return None
     rows = np.isin(np.arange(case.n), chosen)
-    names, who = _named(case, rows)
+    names, who = case.named(rows)
     change = float(np.expm1(apart if chosen is high else -apart))
     text = f"{who}: power changed by {change:+.1%} against the other GPUs' at the same time"
     told = (*evidence, Evidence(text=text, metric="power", value=change, expected=0.0, workers=names))
@@ -83,7 +81,7 @@ def power_apart(case: Case, trend: Trend, evidence: Sequence[Evidence]) -> Verdi
         verdict = case.verdict(Cause.IMBALANCE, 0.55, kind="workers", roles=names, evidence=told)
     else:
         verdict = case.verdict(Cause.SLOW, 0.55, kind="power", culprits=case.workers(rows), evidence=told)
-    return verdict.limited("without SM activity it is told by power alone", most=_JUST_SUSPECT)
+    return verdict.limited("without SM activity it is told by power alone", most=SUSPICION)
 
 
 def never_waits(case: Case, trend: Trend, evidence: Sequence[Evidence]) -> Verdict | None:
@@ -107,7 +105,7 @@ def never_waits(case: Case, trend: Trend, evidence: Sequence[Evidence]) -> Verdi
     if rose <= 0 or apart < least or gap < 0.5 * apart:
         return None
     rows = np.arange(case.n) == lowest
-    names, who = _named(case, rows)
+    names, who = case.named(rows)
     text = (
         f"{who}: its utilisation changed by {own:+.1%} with it, that of those who wait for it by {rose:+.1%}"
     )
@@ -115,14 +113,9 @@ def never_waits(case: Case, trend: Trend, evidence: Sequence[Evidence]) -> Verdi
     verdict = case.verdict(
         Cause.SLOW, 0.55, kind="never waits", culprits=case.workers(rows), evidence=(*evidence, told)
     )
-    return verdict.limited("without SM activity it is told by utilisation alone", most=_JUST_SUSPECT)
+    return verdict.limited("without SM activity it is told by utilisation alone", most=SUSPICION)
 
 
 def _moved(case: Case, trend: Trend, rows: Matrix) -> Matrix:
     """By how much each moved, of those that are judged."""
     return np.where(case.judged, trend.moved(rows), np.nan)
-
-
-def _named(case: Case, rows: NDArray[np.bool_]) -> tuple[tuple[str, ...], str]:
-    names = tuple(worker.name for worker in case.workers(rows))
-    return names, names[0] if len(names) == 1 else f"{len(names)} workers"

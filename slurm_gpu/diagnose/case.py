@@ -143,8 +143,7 @@ class Case:
         expected = own / math.exp(apart) if is_ratio else own - apart
         if signal not in _BYTES:
             expected = min(max(expected, 0.0), max(1.0, own))
-        names = tuple(self.series.workers[row].name for row in np.flatnonzero(rows))
-        who = names[0] if len(names) == 1 else f"{len(names)} workers"
+        names, who = self.named(rows)
         z = float(np.median(np.abs(found.z[rows])))
         text = (
             f"{who}: {_WORDS[signal]} {_shown(signal, own)} where peers have {_shown(signal, expected)} "
@@ -159,6 +158,11 @@ class Case:
     def workers(self, rows: NDArray[np.bool_]) -> tuple[Worker, ...]:
         """Those of these rows."""
         return tuple(self.series.workers[row] for row in np.flatnonzero(rows))
+
+    def named(self, rows: NDArray[np.bool_]) -> tuple[tuple[str, ...], str]:
+        """(their names, how a sentence calls them)."""
+        names = tuple(worker.name for worker in self.workers(rows))
+        return names, names[0] if len(names) == 1 else f"{len(names)} workers"
 
     def whole_nodes(self, rows: NDArray[np.bool_]) -> tuple[str, ...]:
         """Nodes of which (nearly) all of two workers or more are among these rows."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from slurm_gpu.diagnose.case import Case
 from slurm_gpu.diagnose.robust import Matrix, median, middle, quantile, sigma
 from slurm_gpu.diagnose.signals import Signal
-from slurm_gpu.diagnose.verdict import SUSPECT_BELOW, Cause, Evidence, Verdict
+from slurm_gpu.diagnose.verdict import SUSPICION, Cause, Evidence, Verdict
 
 _LEAST_WORKERS = 4
 _LEAST_GAPS, _ALIKE, _Z = 0.0018, 0.00035, 6.0
@@ -23,7 +23,6 @@ _CLEAR = 0.3
 """Of how far they lie apart: so much is between the two kinds."""
 _MORE_POWER, _MORE_OF_ONE, _NO_LESS = 0.03, 0.06, 0.01
 """Logarithms: of those that never wait together, of a single one, which may always take more, and of each."""
-_GUESS = SUSPECT_BELOW - 0.05
 
 
 def heavier_by_gaps(case: Case) -> Verdict | None:
@@ -39,8 +38,7 @@ def heavier_by_gaps(case: Case) -> Verdict | None:
             rows[there] = _never_wait(used[there], taken[there], case.series.step)
     if not rows.any():
         return None
-    names = tuple(worker.name for worker in case.workers(rows))
-    who = names[0] if len(names) == 1 else f"{len(names)} workers"
+    names, who = case.named(rows)
     rest = ~rows & case.judged
     apart = middle(used[rest]) - middle(used[rows])
     more = float(np.expm1(middle(taken[rows]) - middle(taken[rest])))
@@ -60,8 +58,8 @@ def heavier_by_gaps(case: Case) -> Verdict | None:
             workers=names,
         ),
     )
-    verdict = case.verdict(Cause.IMBALANCE, _GUESS, kind="workers", roles=names, evidence=told)
-    return verdict.limited("without SM activity it is told by power and gaps between kernels", most=_GUESS)
+    verdict = case.verdict(Cause.IMBALANCE, SUSPICION, kind="workers", roles=names, evidence=told)
+    return verdict.limited("without SM activity it is told by power and gaps between kernels", most=SUSPICION)
 
 
 def _never_wait(used: Matrix, taken: Matrix, step: float) -> NDArray[np.bool_]:

@@ -10,7 +10,7 @@ from slurm_gpu.diagnose.changes import split
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.robust import median
 from slurm_gpu.diagnose.signals import Signal
-from slurm_gpu.diagnose.verdict import SUSPECT_BELOW, Cause, Evidence, Verdict
+from slurm_gpu.diagnose.verdict import SUSPICION, Cause, Evidence, Verdict
 
 FATAL_XIDS = frozenset({48, 62, 64, 74, 79, 92, 94, 95, 119, 120, 140})
 """Memory, NVLink, bus and firmware, by NVIDIA's catalogue; 13, 31, 43 and such are the application's."""
@@ -90,7 +90,7 @@ def slow(case: Case) -> Verdict | None:
         verdict = _accuse(case, rows, signal, shown, base, "throttled" if throttled.any() else "clock")
         if not throttled.any() and (rows & _ahead(case, _AHEAD)).any():
             why = "its clock is lower, and yet it waits longer than its peers"
-            verdict = verdict.limited(why, most=SUSPECT_BELOW - 0.05)
+            verdict = verdict.limited(why, most=SUSPICION)
         return verdict
     if (node := _node_clocks(case)) is not None:
         return node

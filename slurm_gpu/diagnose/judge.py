@@ -17,7 +17,7 @@ from slurm_gpu.diagnose.slower import slower_than_before
 from slurm_gpu.diagnose.stalls import STOOD, hanging, stood
 from slurm_gpu.diagnose.steps import Steps, judge_steps
 from slurm_gpu.diagnose.supply import links, starved_all, starved_some
-from slurm_gpu.diagnose.verdict import NOTHING_RAN, SUSPECT_BELOW, Cause, Evidence, Verdict
+from slurm_gpu.diagnose.verdict import NOTHING_RAN, SUSPICION, Cause, Evidence, Verdict
 from slurm_gpu.diagnose.workload import heavier, replicas, sequences, stages
 from slurm_gpu.units import counted
 
@@ -35,7 +35,6 @@ _OF_PEERS: tuple[Callable[[Case], Verdict | None], ...] = (
     heavier_by_gaps,
 )
 _OF_ONE = (starved_all, slower_than_before)
-_SUSPECT = SUSPECT_BELOW - 0.05
 _HEALTHY = 0.8
 _LEAST_S = 30.0
 """Of computing: what begins has less to run at first, and two readings of ten seconds are no course."""
@@ -69,7 +68,7 @@ def diagnose(
     timed = int((steps.ranks >= 0).sum())
     if timed > case.n:
         why = f"the timings are of {timed} ranks, and the job has {case.n} GPUs: they may be another job's"
-        verdict = verdict.limited(why, most=_SUSPECT)
+        verdict = verdict.limited(why, most=SUSPICION)
     elif 0 < timed < case.n:
         verdict = verdict.limited(f"the timings are of {counted(timed, 'rank')} of {case.n} GPUs alone")
     return verdict
@@ -169,7 +168,7 @@ def _limits(case: Case, verdict: Verdict) -> Verdict:
         verdict = verdict.limited(*unseen, most=0.8)
     if only_utilisation(case) and verdict.cause is not Cause.HANG:
         verdict = verdict.limited(
-            "only utilisation was told, and a GPU that waits has it as well", most=_SUSPECT
+            "only utilisation was told, and a GPU that waits has it as well", most=SUSPICION
         )
     return verdict
 
@@ -212,6 +211,6 @@ def _beside(timings: Verdict, counters: Verdict) -> Verdict:
     told = replace(timings, groups=counters.groups, groups_by=counters.groups_by)
     if counters.cause is Cause.HEALTHY:
         # A rank is late where its process is; only its counters tell whether its GPU is.
-        most = _SUSPECT if timings.cause is Cause.SLOW else 1.0
+        most = SUSPICION if timings.cause is Cause.SLOW else 1.0
         return told.limited(*(item.text for item in counters.evidence), most=most)
     return replace(told, evidence=(*timings.evidence, *counters.evidence))

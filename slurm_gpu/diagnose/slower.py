@@ -11,7 +11,7 @@ from slurm_gpu.diagnose.apart import never_waits, power_apart, wants_data
 from slurm_gpu.diagnose.case import Case
 from slurm_gpu.diagnose.signals import Signal
 from slurm_gpu.diagnose.trend import BY_STEPS, LEAST_TREND, LINKS, Trend, changed, find_trend
-from slurm_gpu.diagnose.verdict import SUSPECT_BELOW, Cause, Evidence, Verdict
+from slurm_gpu.diagnose.verdict import SUSPICION, Cause, Evidence, Verdict
 
 _LESS_POWER = 0.05
 """Of what the pace falls: so much at least does power where all wait longer."""
@@ -70,7 +70,7 @@ def slower_than_before(case: Case) -> Verdict | None:
     )
     if trend.signal in BY_STEPS:
         why = "without SM activity a slow worker that all wait for looks alike"
-        verdict = verdict.limited(why, most=SUSPECT_BELOW - 0.05)
+        verdict = verdict.limited(why, most=SUSPICION)
     return verdict
 
 

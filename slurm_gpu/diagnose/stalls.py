@@ -8,7 +8,7 @@ from slurm_gpu.diagnose.case import Case
 from slurm_gpu.diagnose.metric import BACKGROUND, HOST_METRICS, Metric
 from slurm_gpu.diagnose.phases import held_s
 from slurm_gpu.diagnose.robust import Matrix, median, middle, quantile
-from slurm_gpu.diagnose.verdict import SUSPECT_BELOW, Cause, Evidence, Verdict
+from slurm_gpu.diagnose.verdict import SUSPICION, Cause, Evidence, Verdict
 
 _SPINS = 0.9
 _IDLE = 0.1
@@ -104,10 +104,10 @@ def hanging(case: Case) -> Verdict | None:
     )
     if early and stands_s < rules.unsure_hang_s:
         unknown = "no host told whether it loads or writes, which looks alike for a while"
-        return verdict.limited(unknown, most=SUSPECT_BELOW - 0.05)
+        return verdict.limited(unknown, most=SUSPICION)
     if sure or stands_s >= _LONG_S or (why := _maybe_on_cpus(case, tail, writes=bool(writes))) is None:
         return verdict
-    return verdict.limited(why, most=SUSPECT_BELOW - 0.05)
+    return verdict.limited(why, most=SUSPICION)
 
 
 def _tail(case: Case) -> int:

@@ -44,6 +44,8 @@ NOTHING_RAN = "nothing ran"
 _UNUSED = "Look whether the program uses GPUs at all (nvidia-smi on its nodes); if not, ask for none."
 SUSPECT_BELOW = 0.6
 """A verdict less sure than this is a suspicion: nobody should be drained for it."""
+SUSPICION = SUSPECT_BELOW - 0.05
+"""How sure what may be so is at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
