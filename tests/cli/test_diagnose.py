@@ -5,55 +5,15 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from slurm_gpu.database.client import DeviceTimeline, NodeWindow, RunTimeline
-from slurm_gpu.database.hostminutes import NodeMinutes
-from slurm_gpu.diagnose.metric import Metric
-from slurm_gpu.records import DeviceFacts, Host, Timeline, Window
-from slurm_gpu.records.window import pack
+from slurm_gpu.records import Host
 from tests.cli.conftest import START_S, CommandLine, make_record, make_run
+from tests.cli.diagnosed import BEGINS_S, a_job, running
 from tests.diagnose.test_steps import a_table, a_training
 from tests.diagnose.training import Training
-from tests.slurm.recorded import NOW_S
 
-_START_S = START_S // 16 * 16
 _DOCS = Path(__file__).resolve().parents[2] / "docs"
-
-
-def a_job(slurm_gpu: CommandLine, training: Training, **records):
-    """A run on these GPUs, with timelines of 16 s that tell what they did."""
-    values = training.values()
-    slurm_gpu.database.runs = [
-        make_run(
-            devices=tuple(make_record(w.device, node=w.node, **records) for w in training.workers),
-            device_facts={
-                w.device: DeviceFacts(uuid=w.device, node=w.node, at_s=1, index=i % training.per_node)
-                for i, w in enumerate(training.workers)
-            },
-        )
-    ]
-    devices = tuple(
-        DeviceTimeline(
-            node=w.node,
-            device=w.device,
-            timeline=Timeline(
-                width_s=16,
-                start_s=_START_S,
-                series={
-                    metric.value: bytes(np.round(matrix[row] * 250).astype(np.uint8))
-                    for metric, matrix in values.items()
-                    if metric is not Metric.THROTTLE
-                },
-            ),
-        )
-        for row, w in enumerate(training.workers)
-    )
-    run = slurm_gpu.database.runs[0]
-    slurm_gpu.database.courses = [
-        RunTimeline(id=run.id, job_id=run.job_id, submit_s=run.submit_s, devices=devices)
-    ]
 
 
 def make_host(**more) -> Host:
@@ -111,7 +71,7 @@ def test_a_job_that_was_cut_short_while_it_stood_still_is_not_called_well(
     training.runs[-20:] = False
     a_job(slurm_gpu, training)
     run = slurm_gpu.database.runs[0]
-    slurm_gpu.database.runs = [replace(run, state=state, app=app, end_s=_START_S + 3200)]
+    slurm_gpu.database.runs = [replace(run, state=state, app=app, end_s=BEGINS_S + 3200)]
     slurm_gpu("diagnose", "17")
     assert f"Job 17: {told}" in slurm_gpu.out
 
@@ -124,202 +84,6 @@ def test_json_has_the_documented_keys(slurm_gpu: CommandLine):
     text = (_DOCS / "diagnose.md").read_text()
     keys = {*told, *told["verdict"], *told["verdict"]["evidence"][0], *told["verdict"]["culprits"][0]}
     assert all(f"`{key}`" in text for key in keys)
-
-
-def windows_of_a_throttled_gpu() -> list[NodeWindow]:
-    """Of the last ten minutes, in which GPU 5 of n1 is held down."""
-    training = Training()
-    training.clock[5] *= 0.85
-    training.throttle[5] = 0.7
-    return windows_of(training)
-
-
-def windows_of(training: Training) -> list[NodeWindow]:
-    values = training.values()
-    names = {
-        Metric.UTIL: ("util_pct", 100.0),
-        Metric.SM_ACTIVE: ("sm_active_frac", 1.0),
-        Metric.TENSOR: ("tensor_frac", 1.0),
-        Metric.POWER: ("power_w", 700.0),
-        Metric.SM_CLOCK: ("sm_clock_mhz", 1980.0),
-        Metric.THROTTLE: ("throttle.hw_thermal_slowdown", 1.0),
-    }
-    return [
-        NodeWindow(
-            node=w.node,
-            at_s=_START_S + 600,
-            window=Window(
-                job_id=17,
-                segment="0" * 16,
-                device=w.device,
-                start_s=float(_START_S),
-                width_s=1.0,
-                series={name: pack(values[m][row] * scale) for m, (name, scale) in names.items()},
-            ),
-        )
-        for row, w in enumerate(training.workers)
-    ]
-
-
-def test_the_window_counts_where_something_is_found_in_it(slurm_gpu: CommandLine):
-    a_job(slurm_gpu, Training(n_bins=200, width_s=16.0))
-    slurm_gpu.database.window_list = windows_of_a_throttled_gpu()
-    assert slurm_gpu("diagnose", "17") == 1
-    assert "slow or failing (throttled)" in slurm_gpu.out
-    assert "who       n1 GPU 5\n" in slurm_gpu.out
-    assert slurm_gpu.database.windows_asked == 1  # of a job that is over what was kept is all
-
-
-def minutes_of(infiniband: dict[str, float]) -> list[NodeMinutes]:
-    """Each ten seconds as much over InfiniBand, from the middle of the ten minutes on as given."""
-    at_s = tuple(float(_START_S + 10 * n) for n in range(1, 61))
-    return [
-        NodeMinutes(
-            node=node,
-            at_s=at_s,
-            series={"infiniband": tuple(2e9 * (1.0 if at < _START_S + 300 else share) for at in at_s)},
-        )
-        for node, share in infiniband.items()
-    ]
-
-
-def test_windows_that_were_sent_seconds_apart_are_judged_up_to_the_first(slurm_gpu: CommandLine):
-    """Of a young job the seconds in which one node has told more are much of its time."""
-    a_job(slurm_gpu, Training(n_bins=200, width_s=16.0), final=False)
-    slurm_gpu.database.runs = [replace(run, end_s=None) for run in slurm_gpu.database.runs]
-    longer, shorter = windows_of(Training(n_bins=70)), windows_of(Training(n_bins=40))
-    slurm_gpu.database.window_list = longer[:8] + shorter[8:]
-    assert slurm_gpu("diagnose", "17", "--json") == 0
-    verdict = json.loads(slurm_gpu.out)["verdict"]
-    assert (verdict["cause"], verdict["coverage"]) == ("healthy", 1.0)
-
-
-class TestHosts:
-    """What its nodes do as a whole, which slurm-gpudbd knows of a job that runs."""
-
-    @pytest.fixture
-    def well(self, slurm_gpu: CommandLine) -> CommandLine:
-        """A job that runs on two nodes, of whose GPUs nothing is to be said."""
-        a_job(slurm_gpu, Training(n_bins=200, width_s=16.0), final=False)
-        slurm_gpu.database.runs = [replace(run, end_s=None) for run in slurm_gpu.database.runs]
-        slurm_gpu.database.window_list = windows_of(Training())
-        assert slurm_gpu("diagnose", "17") == 0
-        return slurm_gpu
-
-    def test_a_node_whose_infiniband_carries_less_since_is_named(self, well: CommandLine):
-        well.database.host_list = minutes_of({"n1": 1.0, "n2": 0.6})
-        assert well("diagnose", "17", "--json") == 1
-        verdict = json.loads(well.out)["verdict"]
-        assert (verdict["cause"], verdict["kind"]) == ("communication delay", "infiniband")
-        assert verdict["nodes"] == ["n2"]
-        assert verdict["since_s"] == pytest.approx(_START_S + 300, abs=30)
-
-    def test_of_some_of_its_nodes_alone_nothing_follows(self, well: CommandLine):
-        well.database.host_list = minutes_of({"n2": 0.1})
-        assert well("diagnose", "17") == 0
-        well.database.host_list = minutes_of({"n1": 1.0, "n2": 0.6, "n3": 1.0})  # it gave n3 back
-        assert well("diagnose", "17") == 1
-
-
-def test_a_window_that_was_asked_for_long_before_the_end_is_not_called_its_last_minutes(
-    slurm_gpu: CommandLine, tmp_path: Path
-):
-    a_job(slurm_gpu, Training(n_bins=200, width_s=16.0))
-    slurm_gpu.database.window_list = windows_of_a_throttled_gpu()
-    for after, told in ((60, "its last minutes at full resolution"), (3600, "that end 60 min before it did")):
-        runs = [replace(run, end_s=_START_S + 600 + after) for run in slurm_gpu.database.runs]
-        slurm_gpu.database.runs = runs
-        assert slurm_gpu("diagnose", "17", "--html", str(tmp_path / "page.html")) == 1
-        assert f"{told}: 10m00s, 100% of which were told" in slurm_gpu.out
-        assert f"{told}: 10" in (tmp_path / "page.html").read_text("utf-8")
-
-
-def running(slurm_gpu: CommandLine, first_after: float, all_after: float) -> None:
-    """A job that runs, whose nodes answer after so many seconds: the first one, and all of them."""
-    a_job(slurm_gpu, Training(n_bins=200, width_s=16.0), final=False)
-    slurm_gpu.database.runs = [replace(run, end_s=None) for run in slurm_gpu.database.runs]
-    slurm_gpu.database.window_list = windows_of_a_throttled_gpu()
-    passed = [0.0]
-
-    def there(windows: list[NodeWindow]) -> list[NodeWindow]:
-        some = [item for item in windows if item.node == "n1"] if passed[0] >= first_after else []
-        return windows if passed[0] >= all_after else some
-
-    def sleep(seconds: float) -> None:
-        passed[0] += seconds
-
-    slurm_gpu.database.windows_of = there
-    slurm_gpu.site.sleep, slurm_gpu.site.wall = sleep, lambda: NOW_S + passed[0]
-
-
-def test_all_nodes_of_a_job_that_runs_are_waited_for_once_they_are_asked(slurm_gpu: CommandLine):
-    running(slurm_gpu, 4.0, 10.0)
-    assert slurm_gpu("diagnose", "17") == 1
-    assert "by its last minutes at full resolution" in slurm_gpu.out
-    assert "slow or failing (throttled)" in slurm_gpu.out
-    assert slurm_gpu.err == "Its nodes are asked for the last ten minutes, which takes up to 20 s\n"
-    slurm_gpu("diagnose", "17")
-    assert slurm_gpu.err == ""  # it is there
-
-
-def test_what_a_node_told_is_kept_until_the_others_have(slurm_gpu: CommandLine):
-    """Windows are forgotten after 20 s: those of two nodes may never be there at once."""
-    running(slurm_gpu, 0.0, 1000.0)
-    begin = slurm_gpu.site.wall()
-
-    def in_turn(windows: list[NodeWindow]) -> list[NodeWindow]:
-        node = "n1" if slurm_gpu.site.wall() < begin + 8 else "n2"
-        return [item for item in windows if item.node == node]
-
-    slurm_gpu.database.windows_of = in_turn
-    assert slurm_gpu("diagnose", "17") == 1
-    assert "slow or failing (throttled)" in slurm_gpu.out
-    assert "told nothing" not in slurm_gpu.out
-    assert slurm_gpu.database.windows_asked == 5
-
-
-def test_nodes_that_do_not_answer_are_not_waited_for_for_ever(slurm_gpu: CommandLine):
-    running(slurm_gpu, 1000.0, 1000.0)
-    assert slurm_gpu("diagnose", "17") == 0
-    assert "by its whole course" in slurm_gpu.out
-    assert 10 < slurm_gpu.database.windows_asked < 16
-
-
-def gave_back(slurm_gpu: CommandLine, *, end_s: int | None, state: str) -> None:
-    """n2 ended ten minutes after the start, and the rest goes on, or went on for an hour."""
-    a_job(slurm_gpu, Training(n_bins=200, width_s=16.0), final=end_s is not None)
-    (run,), (course,) = slurm_gpu.database.runs, slurm_gpu.database.courses
-    devices = tuple(
-        replace(record, final=True, last_s=START_S + 600) if record.node == "n2" else record
-        for record in run.devices or ()
-    )
-    slurm_gpu.database.runs = [replace(run, devices=devices, end_s=end_s, state=state)]
-    kept = tuple(item for item in course.devices or () if item.node == "n1")
-    slurm_gpu.database.courses = [replace(course, devices=kept)]
-
-
-@pytest.mark.parametrize(("end_s", "state"), [(None, "RUNNING"), (START_S + 3600, "CANCELLED")])
-def test_nodes_that_a_job_gave_back_are_not_missed(slurm_gpu: CommandLine, end_s: int | None, state: str):
-    gave_back(slurm_gpu, end_s=end_s, state=state)
-    assert slurm_gpu("diagnose", "17", "--groups", "pp=2") == 0
-    assert "Job 17: healthy" in slurm_gpu.out
-    assert "told nothing" not in slurm_gpu.out
-
-
-def test_a_node_that_a_job_died_with_is_missed(slurm_gpu: CommandLine):
-    gave_back(slurm_gpu, end_s=START_S + 3600, state="NODE_FAIL")
-    assert slurm_gpu("diagnose", "17") == 0
-    assert "8 GPUs on n2: told nothing" in slurm_gpu.out
-
-
-def test_windows_of_another_task_of_its_array_are_not_the_jobs(slurm_gpu: CommandLine):
-    """It had the same GPUs before."""
-    a_job(slurm_gpu, Training(n_bins=200, width_s=16.0))
-    slurm_gpu.database.runs = [replace(run, job_id=19, id="17_2") for run in slurm_gpu.database.runs]
-    slurm_gpu.database.courses = [replace(course, job_id=19) for course in slurm_gpu.database.courses]
-    slurm_gpu.database.window_list = windows_of_a_throttled_gpu()
-    assert slurm_gpu("diagnose", "17_2") == 0
-    assert "Job 17_2: healthy" in slurm_gpu.out
 
 
 def test_a_job_is_not_well_where_a_node_of_it_never_told_anything(slurm_gpu: CommandLine):
