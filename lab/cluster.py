@@ -37,6 +37,9 @@ from lab.processes import kill_all, lab_processes
 from lab.truth import GpuShare, of_job
 
 _LOCK_DEADLINE_S = 120.0
+# What a new slurm-gpud reads of the driver's stamps is of use only so long after it began: before, the wall
+# clock may have been set. A job that begins earlier has a gap.
+_PLACED_S = 1.6
 PORT_RANGES, PORT_RANGE_SIZE = 5, 1000
 Report = Callable[[str], None]
 
@@ -150,6 +153,7 @@ class Lab:
 
     def _start_all(self) -> None:
         """Start everything as early as what it needs is there; wait for all of it at the end."""
+        is_new = not self.layout.finished_file.exists()
         with ThreadPoolExecutor() as pool:
             munged = pool.submit(self._start, "munged")
             watchers = pool.submit(self._start_watchers)
@@ -172,7 +176,10 @@ class Lab:
             with self._phase("all answer"):
                 for daemon in self.daemons.values():
                     daemon.wait_ready()
+                watched_s = time.monotonic()
                 self.wait_until_idle_nodes()
+                if is_new and self.options.services:
+                    wait_for(lambda: time.monotonic() > watched_s + _PLACED_S, 60, "stamps have a place")
 
     def _start_watchers(self) -> None:
         """Build the simulated NVML, then start what watches the GPUs through it."""

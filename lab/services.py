@@ -183,8 +183,9 @@ class _Factory:
             "SLURM_GPU_MIG_MINORS": str(paths.mig_minors),
             **self._clock(node.name),
         }
-        spool = paths.state / "spool"  # from then on no event of a hook is missed
-        return self._daemon(f"slurm-gpud-{node.name}", argv, spool.exists, extra=extra)
+        return self._daemon(
+            f"slurm-gpud-{node.name}", argv, lambda: _watches(paths.state / "spool" / "log"), extra=extra
+        )
 
     def slurm_gpuctld(self) -> Daemon:
         argv = [
@@ -200,6 +201,14 @@ class _Factory:
             return snapshot.exists() and snapshot.stat().st_mtime > started.stat().st_mtime
 
         return self._daemon("slurm-gpuctld", argv, writes, user=SLURM_USER)
+
+
+def _watches(spool_log: Path) -> bool:
+    """Whether slurm-gpud has begun to: then it writes down how its clocks stand.
+
+    From then on no event of a hook is missed.
+    """
+    return spool_log.exists() and b"ahead_s" in spool_log.read_bytes()
 
 
 def accepts(address: Path | tuple[str, int]) -> bool:
