@@ -7,6 +7,7 @@ SlurmGpuError           exit code 3 unless a subclass says otherwise
 ├── RecordError         a wire record is malformed; names the field
 └── OutsideError        3: Slurm, the database, MUNGE or NVML failed
     ├── SlurmError
+    │   └── SlurmRefusalError Slurm answered, and did not do it
     ├── DatabaseError
     │   ├── NotAllowedError 2: slurm-gpudbd knows the caller, who may not do or see that
 │   └── NotFoundError   slurm-gpudbd knows nothing of what was asked for
@@ -69,6 +70,10 @@ class OutsideError(SlurmGpuError):
 
 class SlurmError(OutsideError):
     """A Slurm command failed or printed what we cannot read."""
+
+
+class SlurmRefusalError(SlurmError):
+    """Slurm answered, and did not do what it was told: none of its daemons is down."""
 
 
 class DatabaseError(OutsideError):

@@ -17,7 +17,7 @@ from slurm_gpu.cli.cells import text
 from slurm_gpu.cli.encoding import spell_out
 from slurm_gpu.cli.examples import shown
 from slurm_gpu.cli.site import Site
-from slurm_gpu.errors import OutsideError, SlurmGpuError
+from slurm_gpu.errors import OutsideError, SlurmGpuError, SlurmRefusalError
 
 DEBUG_VARIABLE = "SLURM_GPU_DEBUG"
 
@@ -141,7 +141,8 @@ def main(argv: Sequence[str] | None = None, site: Site | None = None) -> int:
             raise
         said = "\n".join(map(text, str(error).split("\n")))  # it may quote what somebody wrote
         click.echo(f"slurm-gpu: {said}", err=True)
-        trouble = _down(error) if isinstance(error, OutsideError) else None
+        refused = isinstance(error, SlurmRefusalError)
+        trouble = _down(error) if isinstance(error, OutsideError) and not refused else None
         if trouble is not None and "slurm-gpu doctor" not in str(error):
             click.echo(f"{trouble}: `slurm-gpu doctor` says what to start", err=True)
         return error.exit_code

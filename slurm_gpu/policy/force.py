@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from slurm_gpu.errors import OutsideError, SlurmError, SlurmGpuError
+from slurm_gpu.errors import OutsideError, SlurmGpuError, SlurmRefusalError
 from slurm_gpu.policy.install import Replacement, install, is_installed, restore
 from slurm_gpu.policy.journal import Entry, Journal, State
 from slurm_gpu.policy.native.difference import Step, commands
@@ -144,7 +144,7 @@ class Force:
         for step in steps:
             value = found.get(step.entity, {}).get(step.limit)
             if value != step.new:
-                raise SlurmError(
+                raise SlurmRefusalError(
                     f"slurmdbd did not take {step.entity}: {step.limit.show(step.new)}; "
                     f"it has {step.limit.show(value)}"
                 )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from slurm_gpu.errors import SlurmError
+from slurm_gpu.errors import SlurmError, SlurmRefusalError
 from slurm_gpu.slurm.commands import QUERY_TIMEOUT_S, Run, run_command
 from slurm_gpu.slurm.tres import parse_tres
 from slurm_gpu.units import format_slurm_time, parse_slurm_time
@@ -36,6 +36,13 @@ _TAKEN_AWAY = -1
 _NAME = re.compile(r"[^\s,'\"|=()\x00-\x1f]+")
 """Names that sacctmgr takes as one name, wherever they stand."""
 _USERS_PER_CALL = 200
+_LOOP = "Preemption loop"
+_PERHAPS_NO_LOOP = (
+    "If `sacctmgr show qos format=name,preempt` shows no loop: once a QOS has lost a name from its Preempt, "
+    "slurmdbd says so of every QOS that is to preempt that one, until it starts anew. Restart slurmdbd "
+    "(systemctl restart slurmdbd) and run the same command again; jobs are not touched."
+)
+"""slurmdbd keeps Preempt as ",2,", of which it reads the end as a QOS 0 when it takes a name away."""
 
 
 class EntityKind(StrEnum):
@@ -206,11 +213,13 @@ class Sacctmgr:
             return
         for start in range(0, len(entities), _USERS_PER_CALL):
             which = _where(cluster, entities[start : start + _USERS_PER_CALL])
-            self._run(
-                ["sacctmgr", "--immediate", "modify", *which, "set", *_settings(values)],
-                self._environ,
-                QUERY_TIMEOUT_S,
-            )
+            argv = ["sacctmgr", "--immediate", "modify", *which, "set", *_settings(values)]
+            try:
+                self._run(argv, self._environ, QUERY_TIMEOUT_S)
+            except SlurmError as error:
+                if _LOOP not in str(error):
+                    raise
+                raise SlurmRefusalError(f"{error}\n{_PERHAPS_NO_LOOP}") from None
 
     def add_qos(self, name: str, description: str, *, requeued: bool) -> None:
         """Make a QOS; raises SlurmError where that fails."""

@@ -10,7 +10,7 @@ from slurm_gpu.policy.native.plan import plan_native
 from slurm_gpu.policy.native.stranded import stranded
 from slurm_gpu.policy.native.wanted import Accounting, lua_only
 from slurm_gpu.slurm.client import QueuedJob, SlurmSettings, has_slurmdbd
-from slurm_gpu.slurm.sacctmgr import Association, LimitField
+from slurm_gpu.slurm.sacctmgr import Association, Entity, EntityKind, LimitField
 
 from .limitstore import MemoryStore, account, fields, limit, of, user
 from .nativepolicies import ASSOCIATIONS, TODAY, load, rules, wish
@@ -94,6 +94,14 @@ def test_users_who_change_alike_go_together() -> None:
         (["bob", "carol"], {limit("GrpTRES_gpu"): 4}),
         (["alice"], {limit("GrpTRES_gpu"): 4, limit("MaxTRES_gpu"): 1}),
     ]
+
+
+def test_a_qos_that_is_preempted_from_now_on_gives_up_its_own_preempt_afterwards() -> None:
+    """slurmdbd 22.05 sees a loop in it, once it has."""
+    normal, urgent = Entity(EntityKind.QOS, "normal"), Entity(EntityKind.QOS, "urgent")
+    lent, wanted = LimitField("Preempt", "sg-loans"), LimitField("Preempt", "normal")
+    steps = [Step(normal, lent, 1, None), Step(urgent, wanted, None, 1)]
+    assert list(commands(steps)) == [([urgent], {wanted: 1}), ([normal], {lent: None})]
 
 
 _AMOUNTS = st.dictionaries(

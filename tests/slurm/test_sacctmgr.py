@@ -121,6 +121,15 @@ def test_a_change_names_what_changes_and_nothing_else() -> None:
     ]
 
 
+def test_a_loop_that_slurmdbd_alone_sees_is_told_with_what_helps() -> None:
+    def refuse(argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
+        raise SlurmError("`sacctmgr …` failed (1): sacctmgr: error: QOS Preemption loop detected")
+
+    urgent = Entity(EntityKind.QOS, "urgent")
+    with pytest.raises(SlurmError, match=r"loop detected\nIf .*systemctl restart slurmdbd"):
+        Sacctmgr(refuse, {}).set_limits("c", [urgent], {LimitField("Preempt", "normal"): 1})
+
+
 def test_many_users_are_changed_in_calls_of_two_hundred() -> None:
     run = Recorded()
     users = [Entity(EntityKind.USER, "vision", f"u{number}") for number in range(450)]
