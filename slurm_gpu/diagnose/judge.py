@@ -36,8 +36,8 @@ _OF_PEERS: tuple[Callable[[Case], Verdict | None], ...] = (
 )
 _OF_ONE = (starved_all, slower_than_before)
 _HEALTHY = 0.8
-_LEAST_S = 30.0
-"""Of computing: what begins has less to run at first, and two readings of ten seconds are no course."""
+_LEAST_S = 60.0
+"""Of computing: what begins has less to run at first, and few readings of ten seconds are no course."""
 _ENDS_S = 5.0
 _NOTHING_RAN = "none of its GPUs has had anything to run: it has not begun to compute, or uses none of them"
 

@@ -38,7 +38,9 @@ _LONG_S = 300.0
 _SETTLED_S = 60.0
 """A training that has computed for less still compiles and captures graphs, and stands still for it."""
 _EARLY_S = 25.0
-"""Without a word of any host: from then on it is a suspicion, unless it began with a copy to the hosts."""
+"""Where no host tells of work: from then on it is a suspicion, unless it began with a copy to the hosts."""
+_BACK = 2
+"""Readings: a process that asks the GPU something is seen in one of them."""
 _COPIED = 0.25
 """Of what PCIe usually carries, beyond what was computed meanwhile: what takes long to write was copied."""
 STOOD = "stood still at its end"
@@ -57,7 +59,7 @@ def hanging(case: Case) -> Verdict | None:
     now, before = (np.full(case.n, np.nan),) * 2 if util is None else _last_told(util, start, tail)
     with np.errstate(invalid="ignore"):
         spinning, idle = now >= _SPINS, now <= _IDLE
-        goes_on = ((now > _IDLE) & (before <= _IDLE)).any()
+        goes_on = ((now > _IDLE) & (before <= _IDLE)).any() or _came_back(util, before)
         at_work = ((now > _IDLE) & (now < _SPINS)).any()
     if loud or goes_on or at_work or _somebody_works(case, tail) or _most_work(case, start, tail):
         return None  # utilisation is read each second: whoever was waited for is back
@@ -69,6 +71,7 @@ def hanging(case: Case) -> Verdict | None:
     sure = settled and ((waits and not writes) or (quiet and _hosts_rest(case, tail)))
     enough_s = rules.hang_s if settled and (quiet or (waits and not writes)) else rules.unsure_hang_s
     early = settled and not (quiet or waits) and enough_s > _EARLY_S and not _copied(case, start)
+    early = early and not _hosts_work(case, tail)
     enough_s = _EARLY_S if early else enough_s
     enough_s = max(enough_s, _PAUSES * longest_s, 2 * series.width_s if series.width_s > 10 else 0.0)
     if not case.running:
@@ -197,6 +200,15 @@ def _last_told(util: Matrix, start: int, tail: int) -> tuple[Matrix, Matrix]:
     return median(_end(util, tail)), quantile(util[:, start:tail], 0.0 if coarse else 0.5)
 
 
+def _came_back(util: Matrix | None, before: Matrix) -> bool:
+    """Whether anybody who had nothing to run has had something in each of the last readings."""
+    if util is None:
+        return False
+    last = util[:, -_BACK:]
+    with np.errstate(invalid="ignore"):
+        return bool(((last > _IDLE).all(axis=1) & (before <= _IDLE)).any())
+
+
 def _end(rows: Matrix, tail: int) -> Matrix:
     """Columns from `tail` on; of a single one, that not all have told yet, what they told before."""
     last = rows[:, tail:]
@@ -244,6 +256,12 @@ def _hosts_rest(case: Case, tail: int) -> bool:
     """Whether CPUs do far less than in training: who compiles, loads or writes uses them."""
     share = _cpus(case, tail)
     return share is not None and share <= _RESTS
+
+
+def _hosts_work(case: Case, tail: int) -> bool:
+    """Whether CPUs are told to do no less than many do in training."""
+    share = _cpus(case, tail)
+    return share is not None and share > _RESTS
 
 
 def _cpus(case: Case, tail: int) -> float | None:

@@ -32,6 +32,9 @@ _BY_CHANCE = 5.5
 _MANY = 0.25
 """Of a stage's workers: so many that lack something in turn lack it all."""
 _CPU_FULL = 0.85
+_LASTS_S = 75.0
+_BEGINS_S = 120.0
+"""Of computing: kernels are compiled and caches filled for so long, while the GPUs have less to run."""
 
 
 def links(case: Case) -> Verdict | None:
@@ -103,7 +106,7 @@ def _by_sockets(case: Case) -> Verdict | None:
 
 def starved_some(case: Case) -> Verdict | None:
     """Some GPUs have nothing to run part of the time, while those that wait for them spin."""
-    rows = case.down(Signal.UTIL, _LEAST_UTIL, _UTIL_Z) & ~_of_another_role(case)
+    rows = case.down(Signal.UTIL, _LEAST_UTIL, _UTIL_Z) & ~_of_another_role(case) & _for_long(case)
     if not rows.any() or rows.sum() > 0.5 * case.judged.sum():
         return None
     since_s, until_s = case.span(Signal.UTIL, rows)
@@ -118,6 +121,8 @@ def starved_some(case: Case) -> Verdict | None:
     elif wanting.sum() > rows.sum() and wanting.sum() >= max(
         3.0, _MANY * case.judged.sum() / _n_groups(case)
     ):
+        if _begins(case):
+            return None
         # Loaders that are all too slow are behind in turn: whoever is just now is not at fault.
         text = f"{wanting.sum()} GPUs have nothing to run, in turn"
         share = float(wanting.sum() / max(1, case.judged.sum()))
@@ -138,6 +143,15 @@ def starved_some(case: Case) -> Verdict | None:
         why = "their clocks are lower as well, as those of idle GPUs may be"
         verdict = verdict.limited(why, most=SUSPECT_BELOW)
     return verdict
+
+
+def _for_long(case: Case) -> NDArray[np.bool_]:
+    """Who lacks it for longer than somebody writes, or evaluates, for all."""
+    found = case.deviations.get(Signal.UTIL)
+    if found is None:
+        return np.zeros(case.n, dtype=bool)
+    told = found.stop - found.first
+    return np.asarray(told * case.bins_of_block * case.series.width_s >= _LASTS_S)
 
 
 def _of_another_role(case: Case) -> NDArray[np.bool_]:
@@ -189,6 +203,10 @@ def _irregular(case: Case, level: float) -> bool:
     return util is not None and level < _UTIL_IRREGULAR and float(noise(util[None, :])[0]) >= _IRREGULAR
 
 
+def _begins(case: Case) -> bool:
+    return case.active_blocks * case.bins_of_block * case.series.width_s < _BEGINS_S
+
+
 def _n_groups(case: Case) -> int:
     return len(case.groups.names)
 
@@ -212,6 +230,9 @@ def starved_all(case: Case) -> Verdict | None:
     text = f"{who} have nothing to run for {1 - level:.0%} of the time"
     evidence = [Evidence(text=text, metric="util", value=level, expected=1.0)]
     full = cpu is not None and middle(cpu) >= _CPU_FULL
+    if not full and _begins(case):
+        why = f"{text}, as all have in the first {_BEGINS_S:.0f} s of computing"
+        return case.verdict(Cause.UNKNOWN, 0.0, evidence=tuple(evidence), why_not=(why,))
     if cpu is not None and full:
         text = f"CPUs are busy for {middle(cpu):.0%}"
         evidence.append(Evidence(text=text, metric="cpu", value=middle(cpu), expected=0.5))

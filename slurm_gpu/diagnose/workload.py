@@ -16,8 +16,9 @@ from slurm_gpu.diagnose.signals import Signal
 from slurm_gpu.diagnose.verdict import Cause, Evidence, Verdict
 
 _LEAST_POWER, _GUESS = 0.04, 0.55
-_POWER_SPREADS = 4.0
-_STAGE_TIMES, _STAGE_BUSY, _STAGE_TIMES_POWER, _SURE_STAGE_TIMES = 1.06, 1.03, 1.03, 1.12
+_POWER_SPREADS, _POWER_FOR_EVER = 5.0, 0.09
+"""GPUs that do alike take up to a tenth more or less power for ever; few of them do."""
+_STAGE_TIMES, _STAGE_BUSY, _STAGE_TIMES_POWER, _SURE_STAGE_TIMES = 1.065, 1.03, 1.03, 1.12
 """Stages of equally many layers differ by 2 to 3 %; a first or last one often does some 10 % more for its
 embedding or its loss, which costs as much as any other, but is told as a suspicion.
 
@@ -32,7 +33,7 @@ _LEAST_OF_REPLICA, _TENSOR_SIZES = 4, (8, 4, 2, 1)
 _SEQUENCE_SPREAD = 0.022
 """Microbatches of one length take 2 to 3 % more or less, of which a mean over seconds shows half at most."""
 _SEQUENCE_CORRELATION = 0.8
-_SEQUENCE_SPREAD_OF_POWER = 0.0115
+_SEQUENCE_SPREAD_OF_POWER = 0.0135
 """GPUs that do alike keep their places among each other to a per cent, in means over ten seconds."""
 _READING_S = 10.0
 _BUSY_ALL_THE_TIME = 0.95
@@ -41,7 +42,7 @@ _LATER, _LASTING = 4, 0.3
 _READINGS = 4
 """Taken together where nodes are compared."""
 _LEAST_OF_NODES, _LEAST_BLOCKS_OF_NODES, _LASTING_OF_NODES = 16, 8, (-0.4, 0.5)
-_SPREAD_OF_NODES, _SPREAD_OF_NODES_IN_BINS = 0.015, 0.01
+_SPREAD_OF_NODES, _SPREAD_OF_NODES_IN_BINS = 0.018, 0.01
 _POWER_OF_NODES, _POWER_OF_NODES_IN_BINS = 0.012, 0.0065
 """Nodes that do alike lie apart by half of it and less: a node, and many steps, are steadier than a GPU."""
 
@@ -64,8 +65,9 @@ def heavier(case: Case) -> Verdict | None:
             # Of the few of a group the better half is alike by chance as well: all together tell the spread.
             with np.errstate(invalid="ignore"):
                 usual = sigma(case.level(signal) - middle(case.level(signal)))
-                rows &= case.began(signal) | (case.level(signal) >= _POWER_SPREADS * usual)
-        # GPUs that do alike take up to a tenth more or less power for ever.
+                rows &= case.began(signal) | (
+                    case.level(signal) >= max(_POWER_FOR_EVER, _POWER_SPREADS * usual)
+                )
         base = 0.65 if Signal.BUSY in case.deviations or (rows & case.began(signal)).any() else _GUESS
     if not rows.any():
         return None

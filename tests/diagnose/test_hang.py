@@ -180,6 +180,25 @@ class TestHang:
         values[Metric.UTIL][4, training.at(8) : -8] = 0.0
         assert diagnose(as_series(training, values)).cause is Cause.HEALTHY
 
+    def test_who_has_begun_again_two_seconds_ago_has_ended_it(self):
+        training = Training(n_bins=480 + 100)
+        training.runs[480:] = False
+        values = training.values()
+        assert diagnose(as_series(training, values)).cause is Cause.HANG
+        values[Metric.UTIL][5:8, -2:] = 1.0
+        assert diagnose(as_series(training, values)).cause is Cause.HEALTHY
+
+    def test_cpus_that_work_put_off_what_is_only_suspected(self):
+        training = Training(n_bins=480 + 40)
+        training.runs[480:] = False
+        for cpu, cause in ((0.05, Cause.HANG), (0.6, Cause.HEALTHY)):
+            use = np.where(training.runs, 0.5, cpu)
+            hosts = [
+                HostCourse(node=node, start_s=START_S, width_s=1.0, values={Metric.CPU: use})
+                for node in ("n1", "n2")
+            ]
+            assert diagnose(training.series(hosts=hosts)).cause is cause
+
     @pytest.mark.parametrize("told", [EVERYTHING, OLDER])
     def test_one_that_fills_most_of_what_is_looked_at_is_told(self, told):
         training, values = a_hang(told=told, n_bins=600)

@@ -57,6 +57,13 @@ class TestSlow:
         assert (verdict.cause, culprits(verdict)) == (Cause.SLOW, [9])
         assert "equal work" in verdict.kind
 
+    @pytest.mark.parametrize(("clock", "cause"), [(1.0, Cause.SLOW), (0.955, Cause.HEALTHY)])
+    def test_a_gpu_that_is_busy_longer_because_its_clock_is_always_lower_is_not_accused(self, clock, cause):
+        training = Training()
+        training.clock[9] *= clock
+        training.speed[9] = 0.955 / clock
+        assert diagnose(training.series()).cause is cause
+
     @pytest.mark.parametrize("n", [16, 32])
     def test_a_node_of_slow_gpus_is_named(self, n):
         training = Training(n=n)

@@ -225,3 +225,10 @@ class TestSupply:
         values = training.values()
         values[Metric.UTIL][[4, 7], 162:168] = 0.0
         assert diagnose(as_series(training, values)).cause is Cause.HEALTHY
+
+    @pytest.mark.parametrize(("seconds", "cause"), [(60, Cause.HEALTHY), (90, Cause.STARVATION)])
+    def test_who_writes_or_evaluates_for_all_has_little_to_run_for_a_while(self, seconds, cause):
+        training = Training(n=16, n_bins=600)
+        values = training.values()
+        values[Metric.UTIL][0, -seconds:] = 0.6
+        assert diagnose(as_series(training, values)).cause is cause
