@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from slurm_gpu.diagnose.metric import HOST_METRICS, of_host
 from slurm_gpu.errors import DatabaseError
 from slurm_gpu.records import Live
 from slurm_gpu.slurm.client import QueuedJob
@@ -19,7 +20,7 @@ from slurm_gpu.slurm.occupancy import HOLDING
 
 KEPT_S = 600.0
 """As long as a window."""
-SERIES = ("cpu", "network", "infiniband")
+SERIES = tuple(metric.value for metric in HOST_METRICS)
 """Fractions of 1, and bytes/s of both directions together."""
 _COLUMNS = 1 + len(SERIES)
 _MOST = 64
@@ -70,7 +71,7 @@ class HostMinutes:
             if live.at_s > told[-_COLUMNS] - KEPT_S:
                 return
             del told[:]  # its clock was set back
-        told.extend((live.at_s, *_values(live.host)))
+        told.extend((live.at_s, *of_host(live.host)))
         old = max(0, len(told) // _COLUMNS - _MOST)
         while told[old * _COLUMNS] <= live.at_s - KEPT_S:
             old += 1
@@ -116,12 +117,3 @@ def alone_since(job: QueuedJob, queue: Mapping[int, QueuedJob]) -> float | None:
             return None
         since_s = max(since_s, float(other.end_s))
     return since_s
-
-
-def _values(host: Mapping[str, float]) -> tuple[float, float, float]:
-    """As SERIES; NaN where it was not told."""
-    return (
-        host.get("cpu_pct", math.nan) / 100,
-        host.get("net_rx_bytes_per_s", math.nan) + host.get("net_tx_bytes_per_s", math.nan),
-        host.get("ib_rx_bytes_per_s", math.nan) + host.get("ib_tx_bytes_per_s", math.nan),
-    )

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.diagnose.metric import Metric
+from slurm_gpu.diagnose.metric import Metric, of_host
 from slurm_gpu.diagnose.robust import MAD_TO_SIGMA, Matrix, median
 from slurm_gpu.diagnose.series import BAD_THROTTLES, Series, Worker
 from slurm_gpu.records import DeviceFacts, LiveDevice
@@ -193,7 +193,6 @@ def fractions(device: LiveDevice, facts: DeviceFacts | None, host: Mapping[str, 
     """One GPU's last values as METRICS; what cannot be told as a fraction is a gap."""
     limit_w = None if facts is None else facts.power_limit_w
     clock_max = None if facts is None else facts.sm_clock_max_mhz
-    cpu_pct = host.get("cpu_pct")
     return (
         math.nan if device.util_pct is None else device.util_pct / 100,
         _or_gap(device.mem_used_frac),
@@ -202,9 +201,7 @@ def fractions(device: LiveDevice, facts: DeviceFacts | None, host: Mapping[str, 
         _or_gap(device.sm_active_frac),
         _or_gap(device.tensor_frac),
         math.nan if device.throttle is None else float(not _BAD.isdisjoint(device.throttle)),
-        math.nan if cpu_pct is None else cpu_pct / 100,
-        _sum(host.get("net_rx_bytes_per_s"), host.get("net_tx_bytes_per_s")),
-        _sum(host.get("ib_rx_bytes_per_s"), host.get("ib_tx_bytes_per_s")),
+        *of_host(host),
     )
 
 
@@ -214,10 +211,6 @@ def _or_gap(value: float | None) -> float:
 
 def _share(value: float | None, whole: float | None) -> float:
     return math.nan if value is None or not whole else value / whole
-
-
-def _sum(a: float | None, b: float | None) -> float:
-    return math.nan if a is None or b is None else a + b
 
 
 @dataclass(frozen=True, slots=True)

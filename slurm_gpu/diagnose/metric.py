@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from enum import StrEnum
 
 
@@ -36,3 +38,12 @@ class Metric(StrEnum):
 HOST_METRICS = (Metric.CPU, Metric.NETWORK, Metric.INFINIBAND)
 BACKGROUND = 5e6
 """Bytes/s that a node sends and receives whatever its jobs do: logs, monitoring, home directories."""
+
+
+def of_host(told: Mapping[str, float]) -> tuple[float, float, float]:
+    """A node's last values (`host` of a live post) as HOST_METRICS; NaN where it did not tell."""
+    return (
+        told.get("cpu_pct", math.nan) / 100,
+        told.get("net_rx_bytes_per_s", math.nan) + told.get("net_tx_bytes_per_s", math.nan),
+        told.get("ib_rx_bytes_per_s", math.nan) + told.get("ib_tx_bytes_per_s", math.nan),
+    )
