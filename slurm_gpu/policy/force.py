@@ -92,7 +92,8 @@ class Force:
             self._take_back(entry)
             self.journal.mark(entry, State.UNDONE)
         except SlurmGpuError as second:
-            raise OutsideError(
+            kind = SlurmRefusalError if isinstance(second, SlurmRefusalError) else OutsideError
+            raise kind(
                 f"{error}\nand it could not be undone: {second}\n"
                 "`slurm-gpu policy rollback` undoes it once that is mended"
             ) from error

@@ -40,7 +40,9 @@ _LOOP = "Preemption loop"
 _PERHAPS_NO_LOOP = (
     "If `sacctmgr show qos format=name,preempt` shows no loop: once a QOS has lost a name from its Preempt, "
     "slurmdbd says so of every QOS that is to preempt that one, until it starts anew. Restart slurmdbd "
-    "(systemctl restart slurmdbd) and run the same command again; jobs are not touched."
+    "(systemctl restart slurmdbd) and run the same command again; jobs are not touched. Where that is "
+    "refused again, a QOS is to be preempted by one that it preempts so far: take that one from its Preempt "
+    "first (sacctmgr modify qos NAME set Preempt-=OTHER), then restart slurmdbd and run the command."
 )
 """slurmdbd keeps Preempt as ",2,", of which it reads the end as a QOS 0 when it takes a name away."""
 

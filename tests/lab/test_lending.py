@@ -184,9 +184,8 @@ def test_a_loop_that_slurmdbd_alone_sees_after_lending_is_told_with_what_helps(l
     assert apply(lab.layout.policy_file) == ""
     if told := apply(policy):  # Slurm 22.05 does
         assert "QOS Preemption loop detected" in told
-        assert told.endswith(
-            "(systemctl restart slurmdbd) and run the same command again; jobs are not touched.\n"
-        )
+        assert "(systemctl restart slurmdbd) and run the same command again" in told
+        assert "does not answer" not in told
         lab.daemons["slurmdbd"].restart()
         assert apply(policy) == ""
     shown = lab.output(["sacctmgr", "-nP", "show", "qos", "format=name,preempt"])

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.errors import OutsideError, SlurmError
+from slurm_gpu.errors import OutsideError, SlurmError, SlurmRefusalError
 from slurm_gpu.policy import force as force_module
 from slurm_gpu.policy.force import Force
 from slurm_gpu.policy.install import prepare_replacement
@@ -188,6 +189,21 @@ def test_slurmdbd_that_stays_away_leaves_a_note_of_what_to_undo(host: Host) -> N
     assert host.journal.newest(State.BEGUN) is not None
     host.force.recover()
     assert host.seen() == before
+
+
+def test_a_slurmdbd_that_refuses_to_undo_it_as_well_is_not_down(host: Host) -> None:
+    set_limits = host.store.set_limits
+
+    def once(*change: Any) -> None:
+        set_limits(*change)
+        host.store.set_limits = refuse  # type: ignore[method-assign]
+
+    def refuse(*_: Any) -> None:
+        raise SlurmRefusalError("sacctmgr: error: QOS Preemption loop detected")
+
+    host.store.set_limits = once  # type: ignore[method-assign]
+    with pytest.raises(SlurmRefusalError, match=r"could not be undone: .*loop detected"):
+        host.apply()
 
 
 def test_what_somebody_changed_since_is_left_alone_and_told(host: Host) -> None:

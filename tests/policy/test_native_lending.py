@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
+from slurm_gpu.errors import SlurmRefusalError
 from slurm_gpu.policy.check import check_policy
 from slurm_gpu.policy.force import Force
 from slurm_gpu.policy.journal import Entry, Journal
 from slurm_gpu.policy.native.plan import NativePlan, plan_native
 from slurm_gpu.policy.native.preemption import broken_promises, return_time_s
 from slurm_gpu.slurm.client import SlurmSettings
-from slurm_gpu.slurm.sacctmgr import Association
+from slurm_gpu.slurm.sacctmgr import Association, Entity, LimitField
 from slurm_gpu.yamlsource import parse_yaml
 
 from .limitstore import MemoryStore, account, qos, user
@@ -112,6 +113,40 @@ def test_what_is_applied_is_taken_back_but_for_the_qos_themselves(store: MemoryS
     assert store.associations("c") == before
     assert [one.name for one in store.qos()] == ["normal", "sg-loans", "sg-vision"]
     assert all(limit.name == "GraceTime" for one in store.qos() for limit in one.limits)
+
+
+class Strict(MemoryStore):
+    """Takes no QOS that preempt each other, as slurmdbd does not."""
+
+    def set_limits(
+        self, cluster: str, entities: Sequence[Entity], values: Mapping[LimitField, int | None]
+    ) -> None:
+        super().set_limits(cluster, entities, values)
+        preempted = {
+            one.name: {limit.item for limit in one.limits if limit.name == "Preempt"} for one in self.qos()
+        }
+        for name in preempted:
+            ahead, seen = set(preempted[name]), set[str]()
+            while ahead:
+                seen |= ahead
+                ahead = set().union(*(preempted[one] for one in ahead)) - seen
+            if name in seen:
+                raise SlurmRefusalError("QOS Preemption loop detected")
+
+
+def test_what_is_lent_in_another_qos_may_be_lent_in_the_first_again(tmp_path) -> None:
+    store = Strict(ASSOCIATIONS, [qos("normal")])
+    force, owned = Force(Journal(tmp_path), store, ""), ()
+    other = POLICY.replace("sg-loans", "sg-spare")
+    for text in (POLICY, other, POLICY, other):
+        native = plan(store, text, owned)
+        owned = native.difference.owned
+        force.apply(
+            Entry(cluster="c", policy="p", steps=native.difference.steps, owned=owned), None, native.new_qos
+        )
+        assert plan(store, text, owned).difference.steps == ()
+    for _ in range(3):
+        assert force.rollback() is not None
 
 
 def test_an_owner_that_is_gone_gives_all_back(store: MemoryStore, tmp_path) -> None:

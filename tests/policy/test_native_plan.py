@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -102,6 +103,20 @@ def test_a_qos_that_is_preempted_from_now_on_gives_up_its_own_preempt_afterwards
     lent, wanted = LimitField("Preempt", "sg-loans"), LimitField("Preempt", "normal")
     steps = [Step(normal, lent, 1, None), Step(urgent, wanted, None, 1)]
     assert list(commands(steps)) == [([urgent], {wanted: 1}), ([normal], {lent: None})]
+
+
+@pytest.mark.parametrize("lost", ["b", "c"])
+def test_a_qos_that_the_other_is_to_preempt_instead_gives_it_up_first(lost: str) -> None:
+    """No slurmdbd takes two that preempt each other, itself or by way of a third, not even for a moment."""
+    one, other, third = (Entity(EntityKind.QOS, name) for name in "abc")
+    steps = [Step(third if lost == "c" else other, LimitField("Preempt", "a"), 1, None)]
+    steps.append(Step(one, LimitField("Preempt", "b"), None, 1))
+    if lost == "c":
+        steps.append(Step(other, LimitField("Preempt", "c"), None, 1))
+    order = [(entities[0].name, set(values.values())) for entities, values in commands(steps)]
+    assert order[0] == (lost, {None})
+    back = [(entities[0].name, set(values.values())) for entities, values in commands(s.back for s in steps)]
+    assert back[-1] == (lost, {1})
 
 
 _AMOUNTS = st.dictionaries(

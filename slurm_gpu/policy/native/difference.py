@@ -119,8 +119,9 @@ def commands(steps: Iterable[Step]) -> Iterator[tuple[list[Entity], dict[LimitFi
     """The steps in few calls of `LimitStore.set_limits`: users of an account who change alike go as one.
 
     QOS that lose a name from their Preempt come last: slurmdbd 22.05 lets none preempt them afterwards, until
-    it starts anew.
+    it starts anew. But for those that would preempt, until then, who is to preempt them: slurmdbd refuses it.
     """
+    steps = tuple(steps)
     changes: dict[Entity, dict[LimitField, int | None]] = {}
     for step in steps:
         changes.setdefault(step.entity, {})[step.limit] = step.new
@@ -129,13 +130,37 @@ def commands(steps: Iterable[Step]) -> Iterator[tuple[list[Entity], dict[LimitFi
         values = tuple(sorted((limit, -1 if new is None else new) for limit, new in changes[entity].items()))
         return (entity.kind, entity.name, values)
 
+    turned = _turned(steps)
+
     def order(entity: Entity) -> tuple[object, ...]:
         gives_up = any(limit.name == "Preempt" and new is None for limit, new in changes[entity].items())
-        return (gives_up, *alike(entity))
+        return (entity not in turned, gives_up, *alike(entity))
 
     for _, group in groupby(sorted(changes, key=order), key=alike):
         entities = sorted(group)
         yield entities, changes[entities[0]]
+
+
+def _turned(steps: Iterable[Step]) -> frozenset[Entity]:
+    """QOS that give up another one which, by these steps, is to preempt them, itself or by way of others."""
+    edges: dict[str, set[str]] = {}
+    taken: list[tuple[Entity, str]] = []
+    for step in steps:
+        if step.limit.name != "Preempt":
+            continue
+        if step.new is None:
+            taken.append((step.entity, step.limit.item))
+        edges.setdefault(step.entity.name, set()).add(step.limit.item)
+
+    def reaches(start: str, end: str) -> bool:
+        found, ahead = {start}, [start]
+        while ahead:
+            new = edges.get(ahead.pop(), set()) - found
+            found |= new
+            ahead += new
+        return end in found
+
+    return frozenset(entity for entity, item in taken if reaches(item, entity.name))
 
 
 def _overridden(wanted: Wanted, found: Mapping[Entity, Limits]) -> Iterator[str]:
