@@ -150,9 +150,10 @@ def _ahead(case: Case, least: float) -> NDArray[np.bool_]:
 
 
 def _silent(case: Case) -> NDArray[np.bool_]:
-    """Who is busy longer with equal work, by more than its clock explains, which may be lower for ever."""
+    """Who is busy longer with equal work, by more than a clock explains that was lower all the time."""
     busy, work = case.level(Signal.BUSY), case.level(Signal.WORK)
     by_clock = np.maximum(0.0, -np.nan_to_num(case.level(Signal.CLOCK)))
+    by_clock = np.where(case.began(Signal.CLOCK), 0.0, by_clock)
     with np.errstate(invalid="ignore"):
         unexplained = (np.abs(work) <= 0.4 * busy) & (busy - by_clock >= LEAST_BUSY)
         return np.asarray(case.up(Signal.BUSY, LEAST_BUSY) & unexplained)

@@ -59,8 +59,10 @@ def hanging(case: Case) -> Verdict | None:
     now, before = (np.full(case.n, np.nan),) * 2 if util is None else _last_told(util, start, tail)
     with np.errstate(invalid="ignore"):
         spinning, idle = now >= _SPINS, now <= _IDLE
-        goes_on = ((now > _IDLE) & (before <= _IDLE)).any() or _came_back(util, before)
+        goes_on = ((now > _IDLE) & (before <= _IDLE)).any()
         at_work = ((now > _IDLE) & (now < _SPINS)).any()
+    # Of one that has stood for long, or was ended, a moment of something to run says little.
+    goes_on |= case.running and stands_s < _LONG_S and _came_back(util, before)
     if loud or goes_on or at_work or _somebody_works(case, tail) or _most_work(case, start, tail):
         return None  # utilisation is read each second: whoever was waited for is back
     waits = spinning.sum() >= 0.5 * max(case.judged.sum(), 1)

@@ -146,11 +146,20 @@ def starved_some(case: Case) -> Verdict | None:
 
 
 def _for_long(case: Case) -> NDArray[np.bool_]:
-    """Who lacks it for longer than somebody writes, or evaluates, for all."""
+    """Who lacks it for longer than somebody writes, or evaluates, for all.
+
+    Where it has become worse, or better, it lacked something before, or after, as well: by its share.
+    """
     found = case.deviations.get(Signal.UTIL)
     if found is None:
         return np.zeros(case.n, dtype=bool)
-    told = found.stop - found.first
+    told = (found.stop - found.first).astype(np.float64)
+    for row in np.flatnonzero(case.down(Signal.UTIL, _LEAST_UTIL, _UTIL_Z)):
+        first, stop = int(found.first[row]), int(found.stop[row])
+        for beside in (found.ratios[row, :first][::-1], found.ratios[row, stop:]):
+            enough = np.flatnonzero(beside > -_LEAST_UTIL)
+            shares = beside[: enough[0] if enough.size else None] / found.level[row]
+            told[row] += np.clip(shares[np.isfinite(shares)], 0.0, 1.0).sum()
     return np.asarray(told * case.bins_of_block * case.series.width_s >= _LASTS_S)
 
 

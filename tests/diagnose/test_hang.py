@@ -188,6 +188,16 @@ class TestHang:
         values[Metric.UTIL][5:8, -2:] = 1.0
         assert diagnose(as_series(training, values)).cause is Cause.HEALTHY
 
+    @pytest.mark.parametrize(("seconds", "cut_short"), [(120, True), (320, False)])
+    def test_a_moment_of_work_ends_no_hang_of_a_job_that_was_ended_or_has_stood_for_long(
+        self, seconds, cut_short
+    ):
+        training, values = a_hang(n_bins=480 + seconds)
+        end = -5 if cut_short else None  # in which its processes are ended
+        values[Metric.UTIL][3, slice(-7 if cut_short else -2, end)] = 0.5
+        verdict = diagnose(as_series(training, values), running=not cut_short, cut_short=cut_short)
+        assert (verdict.cause, culprits(verdict)) == (Cause.HANG, [3])
+
     def test_cpus_that_work_put_off_what_is_only_suspected(self):
         training = Training(n_bins=480 + 40)
         training.runs[480:] = False

@@ -64,6 +64,14 @@ class TestSlow:
         training.speed[9] = 0.955 / clock
         assert diagnose(training.series()).cause is cause
 
+    def test_a_clock_that_fell_in_the_meantime_explains_nothing_away(self):
+        """Links are not at fault where one GPU's clock fell, and it is busier since then."""
+        training = Training()
+        training.clock[9, 240:] *= 0.96
+        training.speed[9, 240:] = 0.985
+        verdict = diagnose(training.series())
+        assert (verdict.cause, culprits(verdict)) == (Cause.SLOW, [9])
+
     @pytest.mark.parametrize("n", [16, 32])
     def test_a_node_of_slow_gpus_is_named(self, n):
         training = Training(n=n)

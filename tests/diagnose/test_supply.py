@@ -232,3 +232,10 @@ class TestSupply:
         values = training.values()
         values[Metric.UTIL][0, -seconds:] = 0.6
         assert diagnose(as_series(training, values)).cause is cause
+
+    def test_who_lacks_more_since_a_moment_has_lacked_it_for_long(self):
+        values = (training := Training(n=16)).values()
+        values[Metric.UTIL][0, 200:] = 0.7
+        values[Metric.UTIL][0, -50:] = 0.4
+        verdict = diagnose(as_series(training, values))
+        assert (verdict.cause, culprits(verdict)) == (Cause.STARVATION, [0])
