@@ -19,6 +19,7 @@ from slurm_gpu.diagnose.peers import groups_given
 from slurm_gpu.diagnose.verdict import Cause
 from slurm_gpu.errors import DatabaseError, OutsideError, UsageError
 from slurm_gpu.reports.diagnosed.judged import NOTHING, Judged, judged
+from slurm_gpu.reports.diagnosed.untold import why_untold
 from slurm_gpu.wholefile import whole_file
 
 _ANSWERED_S, _AGAIN_S = 25.0, 2.0
@@ -26,7 +27,9 @@ _ANSWERED_S, _AGAIN_S = 25.0, 2.0
 
 @click.command()
 @click.argument("job_id", metavar="ID")
-@click.option("--groups", metavar="GROUPS", help="Who does the same: pp=4,tp=2, or GPUs by hand, 0-3,8/4-7.")
+@click.option(
+    "--groups", metavar="GROUPS", help="Who does the same: pp=4 (stages), or GPUs by hand, 0-3,8/4-7."
+)
 @click.option(
     "--steps",
     "steps_file",
@@ -72,7 +75,7 @@ def diagnose(
         if not run.full:
             raise UsageError(f"job {job_id} is another user's: its owner and operators may diagnose it")
         if not run.devices:
-            raise UsageError(f"nothing was told of GPUs of job {job_id} yet, or it has none")
+            raise UsageError(why_untold(run))
         try:
             if groups is not None:
                 groups_given(groups, len(workers_of(run)))  # before its nodes are waited for
@@ -91,7 +94,7 @@ def diagnose(
         answer = {"id": run.id, "start_s": run.start_s, "by": found.by, "verdict": found.verdict.to_json()}
         print_json(answer)
     else:
-        _print(run, found, ZoneInfo(site.config.timezone))
+        _print(run, found, rules, ZoneInfo(site.config.timezone))
     if found.verdict.cause not in NOTHING:
         raise click.exceptions.Exit(1)
 
@@ -127,14 +130,13 @@ def _write_page(path: Path, page: str) -> None:
         raise OutsideError(f"--html {path}: cannot be written: {error.strerror or error}") from error
 
 
-def _print(run: Run, found: Judged, zone: ZoneInfo) -> None:
+def _print(run: Run, found: Judged, rules: Rules, zone: ZoneInfo) -> None:
     verdict = found.verdict
     kind = f" ({verdict.kind})" if verdict.kind else ""
     sure = f", {'suspected: ' if verdict.suspect else ''}confidence {verdict.confidence:.0%}"
     click.echo(f"Job {run.id}: {verdict.cause}{kind}" + ("" if verdict.cause is Cause.UNKNOWN else sure))
     lasting = span(found.series.end_s - found.series.start_s)
-    told = "" if verdict.coverage is None else f", {verdict.coverage:.0%} of which were told"
-    click.echo(f"  by {found.source(run)}: {lasting}{told}")
+    click.echo(f"  by {found.source(run)}: {lasting}{found.told(run, rules)}")
     if verdict.culprits:
         click.echo(f"  who       {', '.join(text(worker.name) for worker in verdict.culprits)}")
     elif verdict.roles:

@@ -33,7 +33,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
     ),
     "diagnose": (
         ("slurm-gpu diagnose 4711", "Why is this training slow?"),
-        ("slurm-gpu diagnose 4711 --groups pp=4,tp=2", "Compare within each of four pipeline stages:"),
+        ("slurm-gpu diagnose 4711 --groups pp=4", "Compare within each of four pipeline stages:"),
         ("slurm-gpu diagnose 4711 --steps steps.parquet", "With the timings that it wrote itself:"),
     ),
     "quota": (("slurm-gpu quota", "How near are my limits?"),),

@@ -70,7 +70,9 @@ def _size(name: str, value: str) -> int:
 
 
 def groups_given(text: str, n_workers: int) -> Groups:
-    """`--groups`: `pp=4` (and `tp=2`), or ranks by hand, `0-3,8/4-7`; ValueError says what is wrong.
+    """`--groups`: `pp=4` (with `tp=2`, which has to fit), or ranks by hand, `0-3,8/4-7`.
+
+    ValueError says what is wrong.
 
     Workers that no group names are one of their own, `others`.
     """
@@ -80,11 +82,15 @@ def groups_given(text: str, n_workers: int) -> Groups:
         for part in text.split(","):
             name, _, value = part.partition("=")
             if name not in ("pp", "tp"):
-                raise ValueError(f"--groups: {part!r} must be pp=N or tp=N, such as pp=4,tp=2")
+                raise ValueError(f"--groups: {part!r} must be pp=N or tp=N, such as pp=4")
             of_what = "pipeline" if name == "pp" else "tensor"
             if of_what in sizes:
                 raise ValueError(f"--groups: {name} is given twice")
             sizes[of_what] = _size(f"--groups: {name}", value)
+        if "pipeline" not in sizes:
+            raise ValueError(
+                f"--groups: {text} alone parts nobody; say how many stages there are: pp=N,{text}"
+            )
         return Layout(**sizes).groups(n_workers, source)
     of = np.full(n_workers, -1, dtype=np.intp)
     parts = text.split("/")

@@ -96,8 +96,8 @@ def hanging(case: Case) -> Verdict | None:
         text = f"{spinning.sum()} workers spin at full utilisation: they wait for others"
         evidence.append(Evidence(text=text, metric="util", value=float(np.nanmax(now)), expected=1.0))
     if rows.any():
-        text = "do not take part, or stopped first"
-        names = tuple(worker.name for worker in case.workers(rows))
+        names, who = case.named(rows)
+        text = f"{who} {'does' if len(names) == 1 else 'do'} not take part, or stopped first"
         evidence.append(Evidence(text=text, metric="util", value=0.0, expected=1.0, workers=names))
     verdict = case.verdict(
         Cause.HANG,

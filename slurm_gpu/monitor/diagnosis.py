@@ -21,6 +21,8 @@ from slurm_gpu.monitor.page.files import DRAWN_POLICY, address_of
 from slurm_gpu.monitor.told import read_whole
 from slurm_gpu.monitor.turns import Turns
 from slurm_gpu.monitor.viewer import Flavour, NotSignedInError, ViewerOf
+from slurm_gpu.reports.diagnosed.untold import silent_nodes, why_untold
+from slurm_gpu.slurm.hostlist import compress
 
 PATH = "/diagnosis"
 _HEADERS = {
@@ -90,10 +92,11 @@ class DiagnosisPage:
         if not run.full or not flavour.may_see(run.user, run.uid):
             raise HTTPException(403, f"job {job} is another user's; its owner and operators may diagnose it")
         if not run.devices:
-            raise HTTPException(404, f"nothing was told of GPUs of job {job} yet, or it has none")
+            raise HTTPException(404, why_untold(run))
         newest = (run.job_id, run.submit_s) == (runs[0].job_id, runs[0].submit_s)
         told = _windows(source, job) if newest else None
         windows = told or ()
+        silent = () if told is None else silent_nodes(run, windows)
         hosts = source.hosts(job) if windows and run.end_s is None else ()
         asked = {
             "run": run.to_json(),
@@ -112,7 +115,8 @@ class DiagnosisPage:
                 "script": address_of("diagnosis.js"),
                 "icon": address_of("icon.svg"),
                 "job": f"job?id={quote(job, safe='')}",
-                "again": f"diagnosis?id={quote(job, safe='')}" if told is not None and not told else "",
+                "again": f"diagnosis?id={quote(job, safe='')}" if silent or told == () else "",
+                "silent": compress(silent) if windows else "",
             },
         }
         return json.dumps(asked).encode()

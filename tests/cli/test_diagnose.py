@@ -92,6 +92,34 @@ def test_a_job_is_not_well_where_a_node_of_it_never_told_anything(slurm_gpu: Com
     assert slurm_gpu("diagnose", "17") == 0
     assert "Job 17: cannot tell" in slurm_gpu.out
     assert "16 of its 24 GPUs alone told anything" in slurm_gpu.out
+    assert "100% of which were told by 16 of its 24 GPUs\n" in slurm_gpu.out
+
+
+def test_what_was_told_is_of_those_that_told_it(slurm_gpu: CommandLine):
+    a_job(slurm_gpu, Training(n_bins=200, width_s=16.0))
+    (course,) = slurm_gpu.database.courses
+    told = [item for item in course.devices or () if item.node == "n1"]
+    slurm_gpu.database.courses = [replace(course, devices=tuple(told))]
+    assert slurm_gpu("diagnose", "17") == 0
+    assert "100% of which were told by 8 of its 16 GPUs\n" in slurm_gpu.out
+    assert "8 GPUs on n2: told nothing" in slurm_gpu.out
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"n_gpus": 0.0}, "job 17 has no GPUs"),
+        ({"start_s": None, "end_s": None, "n_gpus": None}, "job 17 has not started yet"),
+        ({"start_s": None, "n_gpus": None, "n_gpus_requested": 0.0}, "job 17 has no GPUs"),
+        ({"start_s": None, "n_gpus": None}, "job 17 never started"),
+        ({"end_s": None}, "nothing was told of GPUs of job 17 yet: ask again in a minute"),
+        ({}, "nothing was told of GPUs of job 17"),
+    ],
+)
+def test_of_what_nothing_was_told_it_says_why(slurm_gpu: CommandLine, more: dict[str, object], why: str):
+    slurm_gpu.database.runs = [replace(make_run(devices=()), **more)]
+    assert slurm_gpu("diagnose", "17") == 2
+    assert why in slurm_gpu.err
 
 
 def test_how_long_a_fault_held_clocks_down_is_read_of_the_records(slurm_gpu: CommandLine):

@@ -18,6 +18,8 @@ class TestHang:
         verdict = diagnose(as_series(training, values))
         assert (verdict.cause, culprits(verdict)) == (Cause.HANG, [3])
         assert verdict.since_s == pytest.approx(START_S + 480, abs=3)
+        (name,) = [worker.name for worker in verdict.culprits]
+        assert f"{name} does not take part, or stopped first" in [item.text for item in verdict.evidence]
 
     def test_it_is_told_within_thirty_seconds(self):
         training, values = a_hang(n_bins=480 + 30)

@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from starlette.exceptions import HTTPException
 
 from lab.synthetic import uid_of
+from slurm_gpu.database.results import NodeWindow
 from slurm_gpu.errors import DatabaseError
 from slurm_gpu.monitor.drawing import AT_ONCE, MOST_WAITING, OF_A_USER, Drawing
 from slurm_gpu.monitor.page.files import page_files
 from slurm_gpu.monitor.viewer import Viewer
+from slurm_gpu.records import Record, Window
+from slurm_gpu.records.window import pack
 from tests.monitor.drawn import Drawn
 
 _ECHO = (sys.executable, "-c", "import sys; sys.stdout.write(sys.stdin.read())")
@@ -40,6 +45,29 @@ def test_while_its_nodes_are_asked_for_more_the_page_says_so_and_leads_to_itself
     drawn.source.windows = lambda job: ()  # type: ignore[method-assign]
     answer = drawn.get(f"/diagnosis?id={drawn.job}").text
     assert "Its nodes have been asked for the last ten minutes at full resolution: " + again in answer
+
+
+def test_while_one_of_its_nodes_has_not_answered_the_page_names_it_and_leads_to_itself(drawn: Drawn):
+    first, last = (drawn.run.devices or ())[0], (drawn.run.devices or ())[-1]
+    drawn.run = replace(drawn.run, devices=(first, replace(last, node="n999")))
+
+    def window_of(record: Record) -> NodeWindow:
+        window = Window(
+            job_id=drawn.run.job_id,
+            segment="0" * 16,
+            device=record.device,
+            start_s=float(drawn.run.start_s or 0),
+            width_s=1.0,
+            series={"util_pct": pack(np.full(100, 90.0))},
+        )
+        return NodeWindow(node=record.node, at_s=int(window.start_s) + 100, window=window)
+
+    answered = [window_of(first)]
+    drawn.source.windows = lambda job: answered  # type: ignore[method-assign]
+    text = "and n999 has not answered yet: " + f'<a href="diagnosis?id={drawn.job}">'
+    assert text in drawn.get(f"/diagnosis?id={drawn.job}").text
+    answered.append(window_of((drawn.run.devices or ())[-1]))
+    assert "in 20 s this page says more" not in drawn.get(f"/diagnosis?id={drawn.job}").text
 
 
 def test_all_that_it_asks_for_is_here_and_nothing_stands_within(drawn: Drawn):

@@ -51,7 +51,10 @@ def courses_section(look: Look, sight: Sight) -> Element:
 def _legend(look: Look, sight: Sight, named: NDArray[np.intp]) -> Element:
     groups = _groups(look, sight)
     entries = [(f"group-{place}", f"middle of {name}") for place, (name, _) in enumerate(groups)]
-    entries.append(("band", "8 of 10 GPUs lie in it"))
+    if sight.is_of_one:
+        entries = [("group-0", sight.workers[0].name)]
+    else:
+        entries.append(("band", "8 of 10 GPUs lie in it"))
     entries += [(f"line-{place}", sight.workers[row].name) for place, row in enumerate(named)]
     spans = (
         element("span", None, element("i", {"class": f"swatch {name}"}), element("bdi", None, text))

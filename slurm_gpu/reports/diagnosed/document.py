@@ -31,6 +31,8 @@ class OnSite:
     """The page of the job, to go back to."""
     again: str = ""
     """This page itself, where its nodes have been asked for what it does not show yet."""
+    silent: str = ""
+    """Which of its nodes have not answered yet, where others have."""
 
 
 def diagnosis_html(look: Look, site: OnSite | None = None) -> str:
@@ -85,7 +87,8 @@ def _header(look: Look, site: OnSite | None) -> Element:
         back = element("p", {"class": "back"}, element("a", {"href": site.job}, "The job"))
     if site is not None and site.again:
         link = element("a", {"href": site.again}, "in 20 s this page says more")
-        text = "Its nodes have been asked for the last ten minutes at full resolution: "
+        text = "Its nodes have been asked for the last ten minutes at full resolution"
+        text += f", and {site.silent} has not answered yet: " if site.silent else ": "
         note = element("p", {"class": "note"}, text, link, ".")
     title = element("h1", None, look.title)
     return element("header", None, back, title, element("ul", {"class": "about"}, *about), note)

@@ -20,6 +20,7 @@ from slurm_gpu.reports.page.markup import append, element
 _PEERS_REACH = 0.3
 """Relative difference to peers that has the full colour."""
 _LEAST_REACH = 0.1
+_VIEWED = dict(zip(VIEWS, ("As measured", "Against peers"), strict=True))
 _LABEL_PX, _HEIGHTS = 12, ((16, 22), (32, 14), (64, 9), (128, 6), (10**9, 4))
 
 
@@ -28,15 +29,14 @@ def heat_section(look: Look, sight: Sight) -> Element:
     first = _first(look, sight)
     box = element("div", {"class": "heatbox"})
     append(box, *(_radio("metric", f"m-{metric}", metric is first) for metric in sight.values))
-    append(box, *(_radio("view", f"v-{view}", view == VIEWS[0]) for view in VIEWS))
+    append(box, *(_radio("view", f"v-{view}", view == VIEWS[0]) for view in _views(sight)))
     metrics = (_label(f"m-{metric}", TITLES[metric]) for metric in sight.values)
-    views = (
-        _label(f"v-{view}", text) for view, text in zip(VIEWS, ("As measured", "Against peers"), strict=True)
-    )
+    append(box, element("div", {"class": "pills", "role": "group", "aria-label": "Metric"}, *metrics))
+    if not sight.is_of_one:
+        views = (_label(f"v-{view}", _VIEWED[view]) for view in VIEWS)
+        append(box, element("div", {"class": "pills views", "role": "group", "aria-label": "View"}, *views))
     append(
         box,
-        element("div", {"class": "pills", "role": "group", "aria-label": "Metric"}, *metrics),
-        element("div", {"class": "pills views", "role": "group", "aria-label": "View"}, *views),
         _heat(look, sight),
         element("p", {"id": "readout", "class": "readout", "role": "status"}, "\u00a0"),
     )
@@ -51,6 +51,10 @@ def heat_section(look: Look, sight: Sight) -> Element:
         box,
         element("ul", {"class": "notes"}, *(element("li", None, note) for note in notes)),
     )
+
+
+def _views(sight: Sight) -> tuple[str, ...]:
+    return VIEWS[:1] if sight.is_of_one else VIEWS
 
 
 def scale(sight: Sight, metric: Metric) -> tuple[float, float]:
@@ -112,17 +116,12 @@ def _heat(look: Look, sight: Sight) -> Element:
     for metric, rows in sight.values.items():
         low, high = scale(sight, metric)
         measured = (rows - low) / (high - low)
-        apart = 0.5 + against_peers(sight, metric) / (2 * _PEERS_REACH)
-        append(
-            plot,
-            _image(metric, "measured", measured, (low, high), height),
-            _image(metric, "peers", apart, (-_PEERS_REACH, _PEERS_REACH), height),
-        )
-        append(
-            keys,
-            _key(metric, "measured", shown(metric, low), shown(metric, high)),
-            _key(metric, "peers", f"−{_PEERS_REACH:.0%}", f"+{_PEERS_REACH:.0%}"),
-        )
+        append(plot, _image(metric, "measured", measured, (low, high), height))
+        append(keys, _key(metric, "measured", shown(metric, low), shown(metric, high)))
+        if not sight.is_of_one:
+            apart = 0.5 + against_peers(sight, metric) / (2 * _PEERS_REACH)
+            append(plot, _image(metric, "peers", apart, (-_PEERS_REACH, _PEERS_REACH), height))
+            append(keys, _key(metric, "peers", f"−{_PEERS_REACH:.0%}", f"+{_PEERS_REACH:.0%}"))
     append(plot, _overlay(look, sight, each, height))
     facts = {
         "data-start": f"{sight.start_s:.3f}",
@@ -245,4 +244,5 @@ def _reading(sight: Sight) -> str:
     framed = (
         f"{who} {'is' if n == 1 else 'are'} framed for as long as it was so. " if n else "Nobody is framed. "
     )
-    return f"{framed}Dark is little, bright is much. “Against peers” shows who lies apart from its like."
+    reading = f"{framed}Dark is little, bright is much."
+    return reading if sight.is_of_one else f"{reading} “Against peers” shows who lies apart from its like."

@@ -57,6 +57,16 @@ class Judged:
         apart = lasting(before).replace("\u00a0", " ")
         return f"minutes at full resolution that end {apart} before it did"
 
+    def told(self, run: Run, rules: Rules) -> str:
+        """How much of it was told, and by how many GPUs where not by all; to follow how long it lasts."""
+        if self.verdict.coverage is None:
+            return ""
+        telling = int((self.series.coverage() >= rules.missing_below).sum())
+        n_gpus = len(self.series.workers) + _never_told(run)
+        if telling == n_gpus:
+            return f", {self.verdict.coverage:.0%} of which were told"
+        return f", {self.verdict.coverage:.0%} of which were told by {telling} of its {n_gpus} GPUs"
+
 
 def judged(
     run: Run,
@@ -100,11 +110,21 @@ def judged(
     return (found or stood or known or verdicts)[0]
 
 
+def _known(run: Run) -> int:
+    """How many of its GPUs ever told anything."""
+    return len({(record.node, record.device) for record in run.devices or ()})
+
+
+def _never_told(run: Run) -> int:
+    """How many of its GPUs never told anything; of parts of GPUs that are shared nobody knows."""
+    return max(0, int((run.n_gpus or 0.0) - _known(run)))
+
+
 def _of_all(run: Run, verdict: Verdict) -> Verdict:
     """`cannot tell` where a job seems well and some of its GPUs never told anything: it may be those."""
-    told = len({(record.node, record.device) for record in run.devices or ()})
-    if verdict.cause is not Cause.HEALTHY or run.n_gpus is None or run.n_gpus < told + 1:
+    if verdict.cause is not Cause.HEALTHY or run.n_gpus is None or not _never_told(run):
         return verdict
+    told = _known(run)
     why = f"{told} of its {run.n_gpus:.0f} GPUs alone told anything: the node of the others tells nothing"
     seen = f"what was seen alone says: {verdict.cause.value}"
     return replace(verdict, cause=Cause.UNKNOWN, confidence=0.0, why_not=(*verdict.why_not, why, seen))

@@ -23,11 +23,15 @@ _LEAST_COLUMNS = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """`title` and `about` head the page; `by` is what was judged; times are shown in `timezone`."""
+    """`title` and `about` head the page; `by` is what was judged, `told` how much of that was told.
+
+    Times are shown in `timezone`.
+    """
 
     title: str
     about: Sequence[str]
     by: str
+    told: str
     case: Case
     verdict: Verdict
     timezone: str
@@ -57,6 +61,11 @@ class Sight:
     def n_rows(self) -> int:
         """How many workers are drawn."""
         return len(self.workers)
+
+    @property
+    def is_of_one(self) -> bool:
+        """Whether the job has a single GPU, which has no peers."""
+        return self.n_rows + self.left_out == 1
 
     @property
     def end_s(self) -> float:

@@ -31,11 +31,11 @@ def correlations(sight: Sight) -> Matrix:
 
 
 def relations_section(sight: Sight) -> Element | None:
-    """A table whose cells are as dark as two metrics go together; None of fewer than two metrics."""
+    """A table whose cells are as dark as two metrics go together; None where nothing is known."""
     metrics = list(sight.values)
-    if len(metrics) < 2:
-        return None
     found = correlations(sight)
+    if not np.isfinite(found).any():
+        return None
     head = element("tr", None, element("td", None))
     append(
         head, *(element("th", {"scope": "col"}, element("span", None, TITLES[metric])) for metric in metrics)
@@ -49,6 +49,8 @@ def relations_section(sight: Sight) -> Element | None:
         "Below the diagonal: what rises and falls together in the course of the job. Above it: what lies "
         "apart from peers together, on the same GPU at the same time. 1 is always, −1 the opposite."
     )
+    if sight.is_of_one:
+        reading = "What rises and falls together in the course of the job. 1 is always, −1 the opposite."
     table = element("table", {"class": "relations"}, element("thead", None, head), body)
     return element(
         "section",

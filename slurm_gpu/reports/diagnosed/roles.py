@@ -41,6 +41,8 @@ def roles_section(look: Look, sight: Sight) -> Element:
     reading = f"GPUs are compared with those of their group alone: {case.groups.source}."
     if len(case.groups.names) == 1:
         reading = f"All GPUs are compared with each other: {case.groups.source}."
+    if sight.is_of_one:
+        reading = "The job has one GPU, and none to compare it with."
     return element(
         "section",
         {"id": "roles", "aria-labelledby": "roles-title"},

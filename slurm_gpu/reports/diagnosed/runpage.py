@@ -29,6 +29,7 @@ def run_page(
             f"{begin} to {until}",
         ],
         by=found.source(run),
+        told=found.told(run, rules),
         case=build_case(found.series, found.groups, rules, run.end_s is None),
         verdict=found.verdict,
         timezone=timezone,

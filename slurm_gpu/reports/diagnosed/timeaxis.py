@@ -10,7 +10,7 @@ from slurm_gpu.reports.diagnosed.look import Look, Sight
 from slurm_gpu.reports.page.markup import element
 from slurm_gpu.reports.page.scales import time_ticks
 
-_STEPS_S = (15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200)
+_STEPS_S = (1, 2, 5, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200)
 _MOST, _MOST_NARROW = 10, 4
 
 

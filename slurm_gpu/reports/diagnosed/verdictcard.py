@@ -78,8 +78,7 @@ def _facts(look: Look) -> list[tuple[str, str]]:
     if verdict.until_s is not None:
         facts.append(("Until", clock_time(verdict.until_s, look.timezone)))
     span = lasting(series.end_s - series.start_s)
-    told = "" if verdict.coverage is None else f", {verdict.coverage:.0%} of it told"
-    facts.append(("Judged by", f"{look.by}: {span}{told}"))
+    facts.append(("Judged by", f"{look.by}: {span}{look.told}"))
     if series.offsets_s:
         apart = (f"{node} {seconds:+.0f} s" for node, seconds in series.offsets_s.items())
         facts.append(("Clocks set right", _listed(list(apart))))

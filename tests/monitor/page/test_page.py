@@ -158,11 +158,22 @@ def test_a_concern_lights_its_squares(opened: Callable[..., Tab]):
     row = tab.page.locator("#attention .lights")
     assert "held, never used" in row.inner_text()
     assert "10\u00a0min" in row.inner_text()
+    assert "· 2 GPUs ·" in tab.page.inner_text("#attention")
     tab.drawn_after(row.click)
     assert tab.ask("return [...start.squares.lit.keys()].filter((k) => start.squares.lit[k]);") == [12, 13]
     assert tab.page.inner_text("#found") == "2 GPUs of job 200: held, never used"
     tab.drawn_after(tab.page.locator("#attention .lights").click)
     assert tab.ask("return start.squares.lit === null;")
+
+
+def test_of_a_concern_about_some_gpus_of_a_job_it_says_of_how_many(opened: Callable[..., Tab]):
+    world = small()
+    world.flags = [
+        {"job_id": 200, "id": "200", "user": "alice", "concern": "throttled", "squares": [[13, 13]],
+         "since_s": world.as_of_s - 600, "coverage": 1.0},
+    ]  # fmt: skip
+    tab = opened(world, "?view=all").ready()
+    assert "· 1 of 2 GPUs ·" in tab.page.inner_text("#attention")
 
 
 def test_what_is_told_again_leaves_the_keyboard_and_what_was_opened(opened: Callable[..., Tab]):

@@ -19,6 +19,7 @@ def a_look(training: Training, title="Job 17 · train", about=("alice in vision"
         title=title,
         about=about,
         by="its whole course",
+        told=", 100% of which were told",
         case=build_case(series, None, Rules(), running=True),
         verdict=diagnose(series),
         timezone="Asia/Seoul",

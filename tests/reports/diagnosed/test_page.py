@@ -147,6 +147,19 @@ def test_any_length_has_a_page(n_bins):
     assert "verdict" in diagnosis_html(a_look(Training(n=2, n_bins=n_bins)))
 
 
+def test_of_a_single_gpu_no_peers_are_spoken_of():
+    text = Seen(diagnosis_html(a_look(Training(n=1, n_bins=200)))).text
+    assert "The job has one GPU, and none to compare it with." in text
+    assert "What rises and falls together in the course of the job." in text
+    for words in ("peers", "All GPUs", "8 of 10 GPUs"):
+        assert words not in text.split("GPU × time")[1]
+
+
+def test_what_goes_together_is_left_out_where_nothing_is_known_of_it():
+    assert "What goes together" not in Seen(diagnosis_html(a_look(Training(n=2, n_bins=5)))).text
+    assert "What goes together" in Seen(diagnosis_html(a_look(Training(n=2, n_bins=200)))).text
+
+
 def test_of_a_job_that_told_nothing_there_is_the_verdict():
     look = a_look(Training(n=2, told=()))
     text = Seen(diagnosis_html(look)).text
@@ -195,6 +208,7 @@ def test_moments_are_named_by_the_clock_of_the_zone():
     assert [name for _, name in named][:2] == ["20:07", "20:08"]
     assert named[0][0] % 60 == 0
     assert "09:00" in [name for _, name in ticks(START_S, START_S + 86400, "Asia/Seoul")]
+    assert [name for _, name in ticks(START_S, START_S + 3, "UTC")][1:3] == ["11:06:41", "11:06:42"]
 
 
 def test_no_share_is_told_to_reach_beyond_the_whole():

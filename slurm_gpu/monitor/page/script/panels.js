@@ -22,7 +22,8 @@ export function attention(place, { flags, suspects, jobs, pressed, light, now_s,
   if (!flags.length) return fill(place, nothing("No running job needs anybody's eye."), accused(suspects, now_s));
   const rows = flags.slice(0, MOST).map((flag) => {
     const { short, what, todo } = words.concern(flag), { key } = flag;
-    const squares = flag.squares.length ? words.counts(flag.n, "GPU") : "";
+    const held = jobs.get(flag.job_id)?.n_gpus ?? 0, of = held > flag.n ? `${words.count(flag.n)} of ` : "";
+    const squares = flag.squares.length ? of + words.counts(of ? held : flag.n, "GPU") : "";
     return make("li", {},
       make("button", { type: "button", class: "lights", "aria-pressed": String(pressed === key), title: `${what} Show its squares.`, onclick: () => light(key) },
         make("span", { class: "line" },
