@@ -42,6 +42,10 @@ NEXT_STEPS: Mapping[Cause, str] = {
 NOTHING_RAN = "nothing ran"
 """Kind of what cannot be told of a job whose GPUs have had nothing to run."""
 _UNUSED = "Look whether the program uses GPUs at all (nvidia-smi on its nodes); if not, ask for none."
+_LOOK_FIRST = (
+    "Drain nothing for it: run nvidia-smi -q -d PERFORMANCE,ECC,TEMPERATURE or dcgmi diag -r 3 there, and "
+    "see whether it comes again on other nodes (sbatch --exclude)."
+)
 SUSPECT_BELOW = 0.6
 """A verdict less sure than this is a suspicion: nobody should be drained for it."""
 SUSPICION = SUSPECT_BELOW - 0.05
@@ -103,6 +107,8 @@ class Verdict:
     @property
     def next_step(self) -> str:
         """What to do next."""
+        if self.cause is Cause.SLOW and self.suspect:
+            return _LOOK_FIRST
         return _UNUSED if self.kind == NOTHING_RAN else NEXT_STEPS[self.cause]
 
     def limited(self, *why: str, most: float = 1.0) -> Verdict:

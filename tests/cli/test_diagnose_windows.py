@@ -73,6 +73,18 @@ class TestHosts:
         assert well("diagnose", "17") == 1
 
 
+def test_a_job_that_was_well_was_so_for_its_whole_course(slurm_gpu: CommandLine):
+    """Where its last minutes were not asked for, minutes before say less."""
+    a_job(slurm_gpu, Training(n_bins=200, width_s=16.0))
+    slurm_gpu.database.window_list = windows_of(Training())
+    for after, told in ((60, "by its last minutes at full resolution"), (2600, "by its whole course")):
+        slurm_gpu.database.runs = [
+            replace(run, end_s=BEGINS_S + 600 + after) for run in slurm_gpu.database.runs
+        ]
+        assert slurm_gpu("diagnose", "17") == 0
+        assert f"Job 17: healthy, confidence 80%\n  {told}" in slurm_gpu.out
+
+
 def test_a_window_that_was_asked_for_long_before_the_end_is_not_called_its_last_minutes(
     slurm_gpu: CommandLine, tmp_path: Path
 ):

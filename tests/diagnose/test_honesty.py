@@ -10,7 +10,7 @@ from slurm_gpu.diagnose.judge import diagnose
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.peers import groups_given
 from slurm_gpu.diagnose.series import Worker, align, course_of_timeline
-from slurm_gpu.diagnose.verdict import Cause
+from slurm_gpu.diagnose.verdict import Cause, Verdict
 from slurm_gpu.records import Timeline
 from slurm_gpu.records.timeline import level as byte_of
 from tests.diagnose.faults import SEEDS, a_slow_clock, as_read, as_series, culprits
@@ -253,3 +253,9 @@ class TestUgly:
             for course in late
         ]
         assert culprits(diagnose(align(gone))) == [5]
+
+
+def test_the_next_step_of_a_suspicion_is_to_look():
+    sure = Verdict(cause=Cause.SLOW, confidence=0.9)
+    assert sure.next_step.startswith("Exclude the node")
+    assert replace(sure, confidence=0.55).next_step.startswith("Drain nothing for it")

@@ -52,10 +52,14 @@ class Judged:
         """What it stands on, in words. A window may have been asked for long before the run was over."""
         if self.by == "timeline":
             return "its whole course"
-        if run.end_s is None or (before := run.end_s - self.series.end_s) <= _TO_ITS_END_S:
+        if run.end_s is None or self.reaches_its_end(run):
             return "its last minutes at full resolution"
-        apart = lasting(before).replace("\u00a0", " ")
+        apart = lasting(run.end_s - self.series.end_s).replace("\u00a0", " ")
         return f"minutes at full resolution that end {apart} before it did"
+
+    def reaches_its_end(self, run: Run) -> bool:
+        """Whether it stands on what was told until the run ended, or until now."""
+        return run.end_s is None or run.end_s - self.series.end_s <= _TO_ITS_END_S
 
     def told(self, run: Run, rules: Rules) -> str:
         """How much of it was told, and by how many GPUs where not by all; to follow how long it lasts."""
@@ -107,6 +111,9 @@ def judged(
     found = [item for item in verdicts if item.verdict.cause not in NOTHING]
     stood = [item for item in verdicts if item.verdict.kind == STOOD]
     known = [item for item in verdicts if item.verdict.cause is not Cause.UNKNOWN]
+    if not found and not stood and known and not known[0].reaches_its_end(run):
+        # What is well is so for as long as was seen: the whole course says more than minutes of it.
+        return known[-1]
     return (found or stood or known or verdicts)[0]
 
 
