@@ -17,7 +17,7 @@ from slurm_gpu.diagnose.slower import slower_than_before
 from slurm_gpu.diagnose.stalls import STOOD, hanging, stood
 from slurm_gpu.diagnose.steps import Steps, judge_steps
 from slurm_gpu.diagnose.supply import links, starved_all, starved_some
-from slurm_gpu.diagnose.verdict import NOTHING_RAN, SUSPICION, Cause, Evidence, Verdict
+from slurm_gpu.diagnose.verdict import NO_PEERS, NOTHING_RAN, SUSPICION, TOO_EARLY, Cause, Evidence, Verdict
 from slurm_gpu.diagnose.workload import heavier, replicas, sequences, stages
 from slurm_gpu.units import counted
 
@@ -110,7 +110,8 @@ def _by_counters(case: Case) -> Verdict:
     block_s = case.bins_of_block * case.series.width_s
     if case.active_blocks < LEAST_BLOCKS or case.active_blocks * block_s < _LEAST_S:
         why = f"it has computed for less than {max(LEAST_BLOCKS * block_s, _LEAST_S):.0f} s"
-        return case.verdict(Cause.UNKNOWN, 0.0, why_not=(why,))
+        kind = TOO_EARLY if case.running else ""
+        return case.verdict(Cause.UNKNOWN, 0.0, kind=kind, why_not=(why,))
     alone = int(case.judged.sum()) < 2
     unexplained = None
     for look in _OF_ONE if alone else _OF_PEERS:
@@ -124,7 +125,8 @@ def _by_counters(case: Case) -> Verdict:
     if (why := stood(case)) is not None:
         return case.verdict(Cause.UNKNOWN, 0.0, kind=STOOD, why_not=(why,))
     if alone:
-        return case.verdict(Cause.UNKNOWN, 0.0, why_not=("one GPU has no peers to compare it with",))
+        why = "one GPU has no peers to compare it with"
+        return case.verdict(Cause.UNKNOWN, 0.0, kind=NO_PEERS, why_not=(why,))
     if (why := contradicts(case)) is not None:
         return case.verdict(Cause.UNKNOWN, 0.0, why_not=(why,))
     text = f"no worker lies apart from its peers in any of {len(case.deviations)} signals"

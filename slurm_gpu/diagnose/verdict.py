@@ -41,7 +41,15 @@ NEXT_STEPS: Mapping[Cause, str] = {
 }
 NOTHING_RAN = "nothing ran"
 """Kind of what cannot be told of a job whose GPUs have had nothing to run."""
-_UNUSED = "Look whether the program uses GPUs at all (nvidia-smi on its nodes); if not, ask for none."
+TOO_EARLY = "too early"
+"""The same of a running job that has just begun to compute."""
+NO_PEERS = "no peers"
+"""The same of a job of one GPU."""
+_UNKNOWN_NEXT: Mapping[str, str] = {
+    NOTHING_RAN: "Look whether the program uses GPUs at all (nvidia-smi on its nodes); if not, ask for none.",
+    TOO_EARLY: "Ask again in a minute.",
+    NO_PEERS: "Look how much of its GPU it uses (slurm-gpu job JOBID); a profiler tells what it waits for.",
+}
 _LOOK_FIRST = (
     "Drain nothing for it: run nvidia-smi -q -d PERFORMANCE,ECC,TEMPERATURE or dcgmi diag -r 3 there, and "
     "see whether it comes again on other nodes (sbatch --exclude)."
@@ -109,7 +117,9 @@ class Verdict:
         """What to do next."""
         if self.cause is Cause.SLOW and self.suspect:
             return _LOOK_FIRST
-        return _UNUSED if self.kind == NOTHING_RAN else NEXT_STEPS[self.cause]
+        if self.cause is Cause.UNKNOWN and self.kind in _UNKNOWN_NEXT:
+            return _UNKNOWN_NEXT[self.kind]
+        return NEXT_STEPS[self.cause]
 
     def limited(self, *why: str, most: float = 1.0) -> Verdict:
         """The same, told with what limits it."""

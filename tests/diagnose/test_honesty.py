@@ -39,6 +39,8 @@ class TestHonesty:
         verdict = diagnose(Training(n_bins=50).series())
         assert verdict.cause is Cause.UNKNOWN
         assert verdict.why_not == ("it has computed for less than 60 s",)
+        assert verdict.next_step == "Ask again in a minute."
+        assert "Ask again" not in diagnose(Training(n_bins=50).series(), running=False).next_step
 
     @pytest.mark.parametrize(("seconds", "cause"), [(100, Cause.UNKNOWN), (150, Cause.STARVATION)])
     def test_in_its_first_two_minutes_a_job_may_have_little_to_run(self, seconds, cause):
