@@ -78,9 +78,7 @@ def test_down_twice_is_fine(no_lab: Lab) -> None:
     assert traces().since(before) == []
 
 
-@pytest.mark.parametrize(
-    "victim", rarely([*DAEMONS, "slurmstepd", "all"], {"slurmctld", "slurm-gpud-n1", "slurmstepd", "all"})
-)
+@pytest.mark.parametrize("victim", rarely([*DAEMONS, "slurmstepd", "all"], {"slurm-gpud-n1", "all"}))
 def test_down_leaves_nothing_after_a_crash(no_lab: Lab, victim: str) -> None:
     before = traces()
     with_running_jobs(no_lab)
@@ -96,7 +94,7 @@ def test_down_leaves_nothing_after_a_crash(no_lab: Lab, victim: str) -> None:
     assert traces().since(before) == []
 
 
-@pytest.mark.parametrize("seed", rarely(range(5), {0, 3}))
+@pytest.mark.parametrize("seed", rarely(range(5), {3}))
 def test_up_killed_at_any_moment_can_be_undone_and_repeated(no_lab: Lab, seed: int) -> None:
     before = traces()
     moment_s = random.Random(seed).uniform(0.1, 4.0)

@@ -47,6 +47,7 @@ def test_the_probe_leaves_nothing(no_lab: Lab) -> None:
     assert [path for path in groups if "slurm-gpu" in path.name] == []
 
 
+@pytest.mark.long
 def test_where_slurm_cannot_use_cgroup_v2_the_lab_goes_on_without(
     no_lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

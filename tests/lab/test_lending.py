@@ -171,6 +171,7 @@ def test_what_somebody_changes_by_hand_is_seen_and_all_of_it_can_be_taken_back(l
     assert shown() == lent
 
 
+@pytest.mark.long
 def test_a_loop_that_slurmdbd_alone_sees_after_lending_is_told_with_what_helps(lab: Lab) -> None:
     policy = lab.layout.root / "urgent-after-lending.yaml"
     policy.write_text(URGENT)
