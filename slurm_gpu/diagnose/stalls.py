@@ -108,7 +108,9 @@ def hanging(case: Case) -> Verdict | None:
         evidence=tuple(evidence),
     )
     if early and stands_s < rules.unsure_hang_s:
-        unknown = "no host told whether it loads or writes, which looks alike for a while"
+        silent = _cpus(case, tail) is None
+        who = "no host told whether it loads or writes" if silent else "it may load or write while CPUs rest"
+        unknown = f"{who}, which looks alike for a while"
         return verdict.limited(unknown, most=SUSPICION)
     if sure or stands_s >= _LONG_S or (why := _maybe_on_cpus(case, tail, writes=bool(writes))) is None:
         return verdict

@@ -209,7 +209,9 @@ class TestHang:
                 HostCourse(node=node, start_s=START_S, width_s=1.0, values={Metric.CPU: use})
                 for node in ("n1", "n2")
             ]
-            assert diagnose(training.series(hosts=hosts)).cause is cause
+            verdict = diagnose(training.series(hosts=hosts))
+            assert verdict.cause is cause
+            assert not any("no host told" in why for why in verdict.why_not)
 
     @pytest.mark.parametrize("told", [EVERYTHING, OLDER])
     def test_one_that_fills_most_of_what_is_looked_at_is_told(self, told):
