@@ -1,11 +1,21 @@
-# To be sourced: a bare Debian in a directory. MIRROR picks a Debian mirror.
+# To be sourced: a bare Debian in a directory. MIRROR picks a Debian mirror; the default is the one apt uses here.
+
+# debian_mirror: print the mirror. Without output debootstrap falls back to its own default.
+debian_mirror() {
+    if [ -n "${MIRROR:-}" ]; then
+        echo "$MIRROR"
+    else
+        apt-get indextargets --format '$(REPO_URI)' 'Origin: Debian' 'Label: Debian' | sed -n 1p
+    fi
+}
 
 # bare_system SUITE DIRECTORY: debootstrap, and what a site needs to reach its package mirrors (its certificate
 # authorities, pip's configuration), carried in from the host.
 bare_system() {
-    local suite=$1 root=$2 file log
+    local suite=$1 root=$2 file log mirror
     log=$(mktemp)
-    if ! debootstrap --variant=minbase "$suite" "$root" "${MIRROR:-http://deb.debian.org/debian}" >"$log" 2>&1; then
+    mirror=$(debian_mirror)
+    if ! debootstrap --variant=minbase "$suite" "$root" ${mirror:+"$mirror"} >"$log" 2>&1; then
         tail "$log" >&2
         rm -f "$log"
         return 3
