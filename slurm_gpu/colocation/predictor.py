@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from slurm_gpu.colocation.process import USUAL_VARIANCE, Entries, Scales, fitted
+from slurm_gpu.colocation.process import SLOWEST, USUAL_VARIANCE, Entries, Scales, fitted
 from slurm_gpu.colocation.traits import Floats, Traits, likeness
 
-_SLOWEST = 0.02
+log = logging.getLogger(__name__)
+
 _NOTHING_KNOWN = 0.7
-_MOST_ENTRIES = 1000
-"""A fit takes the cube of them; those of most weight are kept."""
+# A fit takes the cube of them: 1,000 of 52 applications take 2 s of processor time.
+MOST_FITTED = 1000
 _MOST_COUNTED = 20.0
 """More measurements of one pair than these make it no surer: what differs is no longer chance."""
 
@@ -28,15 +31,17 @@ class Predicted:
     """One standard deviation of what a new measurement would show."""
     shortfall: Floats = field(repr=False)
     """Ascending: by how many deviations what was measured fell short of what the others had predicted."""
+    n_not_fitted: int = 0
+    """Measured speeds over the bound of a fit: each corrects its own pair, and says nothing about others."""
 
     def lower(self, confidence: float) -> Floats:
         """What measured speeds are above of, in so many of all cases (0 to 1), as far as the errors tell."""
         if len(self.shortfall) == 0:
-            return np.full_like(self.speed, _SLOWEST)
+            return np.full_like(self.speed, SLOWEST)
         # The quantile of conformal prediction: one more, for the one that is to come.
         at = math.ceil(confidence * (len(self.shortfall) + 1)) - 1
         far = self.shortfall[at] if at < len(self.shortfall) else max(self.shortfall[-1], 3.0)
-        return np.asarray(np.clip(self.speed - far * self.deviation, _SLOWEST, 1.0))
+        return np.asarray(np.clip(self.speed - far * self.deviation, SLOWEST, 1.0))
 
 
 def predict(
@@ -45,13 +50,15 @@ def predict(
     counts: Floats | None = None,
     prior: Floats | None = None,
     scales: Scales | None = None,
+    most: int = MOST_FITTED,
 ) -> Predicted:
     """Every pair's speed from the pairs that were measured.
 
     `speeds` (n, n): [i, j] of i beside j, NaN where nobody measured; 0, cannot run together, tells nothing of
     speeds. `counts`: of how many measurements each is the mean. `prior`: what to believe where nothing is
     known, else the mean of all. Two of one application are a pair like any. Takes the cube of the number of
-    speeds: 600 take some seconds. Raises ValueError where shapes or values cannot be.
+    speeds: 600 take half a second. Of more than `most` those are fitted to that say most about all others; a
+    warning names how many are not, once. Raises ValueError where shapes or values cannot be.
     """
     n = len(traits)
     for what, given in (("speeds", speeds), ("counts", counts), ("prior", prior)):
@@ -62,22 +69,32 @@ def predict(
         raise ValueError("speeds beside others are from 0 to 1, of the speed alone")
     level = float(measured[measured > 0].mean()) if (measured > 0).any() else _NOTHING_KNOWN
     believed = np.full((n, n), level) if prior is None else np.where(np.isnan(prior), level, prior)
-    entries = _most_counted(speeds, counts)
+    entries = _entries(speeds, counts)
     if len(entries.speed) == 0:
         parts = (scales or Scales()).of(USUAL_VARIANCE).variances
         deviation = np.full((n, n), math.sqrt(sum(parts)))
-        return Predicted(np.clip(believed, _SLOWEST, 1.0), deviation, np.zeros(0))
-    process = fitted(likeness(traits), entries, believed, scales or Scales())
+        return Predicted(np.clip(believed, SLOWEST, 1.0), deviation, np.zeros(0))
+    process = fitted(likeness(traits), entries, believed, scales or Scales(), most)
+    n_not_fitted = len(process.own_only)
+    if n_not_fitted:
+        _warn_once(most)
     speed, deviation = process.everywhere()
-    left_out, expected = process.left_out()
-    shortfall = (np.clip(left_out, _SLOWEST, 1.0) - entries.speed) / expected
-    return Predicted(np.clip(speed, _SLOWEST, 1.0), deviation, np.sort(shortfall))
+    return Predicted(
+        np.clip(speed, SLOWEST, 1.0), deviation, np.sort(process.shortfall()), n_not_fitted=n_not_fitted
+    )
 
 
-def _most_counted(speeds: Floats, counts: Floats | None) -> Entries:
+@functools.cache
+def _warn_once(most: int) -> None:
+    """Warn of a bound once: a learner fits to the same pairs many times."""
+    log.warning(
+        "more speeds of pairs were measured than a fit takes (%d): it is made to those that say most about "
+        "all pairs, and each of the others corrects its own pair alone",
+        most,
+    )
+
+
+def _entries(speeds: Floats, counts: Floats | None) -> Entries:
     rows, columns = np.nonzero(np.nan_to_num(speeds) > 0)
     count = np.ones(len(rows)) if counts is None else np.nan_to_num(counts[rows, columns])
-    if len(rows) > _MOST_ENTRIES:
-        kept = np.sort(np.argsort(-count, kind="stable")[:_MOST_ENTRIES])
-        rows, columns, count = rows[kept], columns[kept], count[kept]
     return Entries(rows, columns, speeds[rows, columns], np.clip(count, 1.0, _MOST_COUNTED))

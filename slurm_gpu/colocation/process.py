@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ from numpy.typing import NDArray
 
 from slurm_gpu.colocation.traits import Floats, Likeness
 
+SLOWEST = 0.02
+"""No prediction is below this speed."""
 _BOUND = 0.999
 """Speeds from here on are not slowed down; by how much they could be faster is not known."""
 _FARTHEST = 2.0
@@ -89,6 +92,13 @@ class Entries:
     count: Floats
     """Of how many measurements it is the mean."""
 
+    def at(self, which: NDArray[np.intp] | NDArray[np.bool_]) -> Entries:
+        """Return some of them."""
+        return Entries(self.one[which], self.other[which], self.speed[which], self.count[which])
+
+    def __len__(self) -> int:
+        return len(self.speed)
+
 
 @dataclass(frozen=True)
 class Covariance:
@@ -123,6 +133,9 @@ class Process:
     """A fitted process."""
 
     entries: Entries
+    """Those that it is fitted to."""
+    own_only: Entries
+    """Those that it is not fitted to: each corrects the speed of its own pair alone."""
     believed: Floats
     """(n, n) its mean where nothing is known."""
     covariance: Covariance
@@ -137,19 +150,51 @@ class Process:
 
     def everywhere(self) -> tuple[Floats, Floats]:
         """(n, n) each: the speed, not bound by 1, and the standard deviation of one measurement of it."""
+        speed, variance = self._fitted_alone
+        at, own = (self.own_only.one, self.own_only.other), self.own_only
+        if len(own):
+            mean, latent = speed[at], variance[at]
+            # A speed at the bound of 1 agrees with whatever is above it.
+            wanted = np.where(own.speed >= _BOUND, np.maximum(own.speed, mean), own.speed)
+            usual = self.fresh_noise / own.count
+            noise = usual
+            for _ in range(_STEPS):
+                gain = latent / (latent + noise)
+                noise = _weighed(usual, (wanted - mean) ** 2 * (1 - gain) ** 2 + noise * gain)
+            gain = latent / (latent + noise)
+            speed, variance = speed.copy(), variance.copy()
+            speed[at], variance[at] = mean + gain * (wanted - mean), latent * (1 - gain)
+        return speed, np.sqrt(variance + self.fresh_noise)
+
+    @cached_property
+    def _fitted_alone(self) -> tuple[Floats, Floats]:
+        """(n, n) each: the speed, not bound by 1, and its variance, by the fitted entries."""
         n = len(self.believed)
         one, other = np.divmod(np.arange(n * n), n)
         across = self.covariance.across(one, other, self.entries)
         speed = self.believed.ravel() + across @ (self.inverse @ self._residual)
         explained = np.einsum("ij,jk,ik->i", across, self.inverse, across, optimize=True)
-        variance = np.maximum(self.covariance.variance(one, other) - explained, 0.0) + self.fresh_noise
-        return speed.reshape(n, n), np.sqrt(variance).reshape(n, n)
+        variance = np.maximum(self.covariance.variance(one, other) - explained, 0.0)
+        return speed.reshape(n, n), variance.reshape(n, n)
 
-    def left_out(self) -> tuple[Floats, Floats]:
-        """(m) each: as everywhere, of each entry, had its pair, both ways, not been measured.
+    def shortfall(self) -> Floats:
+        """Return by how many deviations entries are below the prediction from all other pairs.
 
-        What was learned of how alike applications are still knows of the pair.
+        Of each entry that is fitted to, and of each that is not where its reverse is not either. Both ways of
+        a pair are left out; the learned likeness of applications still includes them.
         """
+        speed, deviation = self._left_out()
+        found = (np.clip(speed, SLOWEST, 1.0) - self.entries.speed) / deviation
+        fitted_to = np.zeros(self.believed.shape, dtype=bool)
+        fitted_to[self.entries.one, self.entries.other] = True
+        rest = self.own_only.at(~fitted_to[self.own_only.other, self.own_only.one])
+        at = rest.one, rest.other
+        mean, variance = self._fitted_alone
+        others = (np.clip(mean[at], SLOWEST, 1.0) - rest.speed) / np.sqrt(variance[at] + self.fresh_noise)
+        return np.concatenate((found, others))
+
+    def _left_out(self) -> tuple[Floats, Floats]:
+        """(m) each: speed and deviation of each fitted entry, had its pair, both ways, not been measured."""
         speed, deviation = np.empty(len(self.unbound)), np.empty(len(self.unbound))
         weighed = self.inverse @ self._residual
         at = {pair: k for k, pair in enumerate(zip(self.entries.one, self.entries.other, strict=True))}
@@ -165,13 +210,43 @@ class Process:
         return self.unbound - self.believed[self.entries.one, self.entries.other]
 
 
-def fitted(like: Likeness, entries: Entries, believed: Floats, scales: Scales) -> Process:
-    """Of at least one entry: first by what is known of the applications, then by how they fared as well."""
+def fitted(like: Likeness, entries: Entries, believed: Floats, scales: Scales, most: int) -> Process:
+    """Fit to `most` of at least one entry: first by the traits of applications, then also by how they fared.
+
+    Takes the cube of `most`, and its square for each further entry and pair of applications.
+    """
     residual = entries.speed - believed[entries.one, entries.other]
     scales = scales.of((USUAL_VARIANCE * _AS_MANY + (residual**2).sum()) / (_AS_MANY + len(residual)))
-    first = _conditioned(_covariance(like, scales, None), entries, believed, scales)
+    prior = _covariance(like, scales, None)
+    kept = np.ones(len(entries), dtype=bool)
+    if len(entries) > most:
+        kept[:] = False
+        kept[most_informative(prior, entries, scales.noise, most)] = True
+    some, rest = entries.at(kept), entries.at(~kept)
+    first = _conditioned(prior, some, rest, believed, scales)
     fares, _ = first.everywhere()
-    return _conditioned(_covariance(like, scales, np.clip(fares, 0, 1.2)), entries, believed, scales)
+    learned = _covariance(like, scales, np.clip(fares, 0, 1.2))
+    return _conditioned(learned, some, rest, believed, scales)
+
+
+def most_informative(prior: Covariance, entries: Entries, noise: float, most: int) -> NDArray[np.intp]:
+    """Return the places of `most` entries, each the one of which the others before it say least.
+
+    Greedy by variance: a partial Cholesky factorisation with pivots, its rows over all entries. An entry of
+    many measurements has less noise, and is worth more.
+    """
+    noises = noise / entries.count
+    variance = prior.variance(entries.one, entries.other)
+    rows, chosen = np.zeros((most, len(entries))), np.zeros(most, dtype=np.intp)
+    left = np.ones(len(entries), dtype=bool)
+    for k in range(most):
+        best = int(np.argmax(np.where(left, variance**2 / (variance + noises), -1.0)))
+        chosen[k], left[best] = best, False
+        one = entries.at(np.array([best]))
+        row = prior.across(one.one, one.other, entries)[0] - rows[:k, best] @ rows[:k]
+        rows[k] = row / math.sqrt(variance[best] + noises[best])
+        variance = np.maximum(variance - rows[k] ** 2, 0.0)
+    return chosen
 
 
 def _covariance(like: Likeness, scales: Scales, fares: Floats | None) -> Covariance:
@@ -195,7 +270,9 @@ def _alike(rows: Floats, distance: float) -> Floats:
     return np.asarray(np.exp(-0.5 * squares / distance**2), dtype=np.float64)
 
 
-def _conditioned(covariance: Covariance, entries: Entries, believed: Floats, scales: Scales) -> Process:
+def _conditioned(
+    covariance: Covariance, entries: Entries, own_only: Entries, believed: Floats, scales: Scales
+) -> Process:
     """Expectation-maximisation: of the speeds behind the bound, and of the weight of each entry."""
     prior = covariance.across(entries.one, entries.other, entries)
     mean = believed[entries.one, entries.other]
@@ -208,12 +285,12 @@ def _conditioned(covariance: Covariance, entries: Entries, believed: Floats, sca
         # What all others say of each, and the variance of that.
         unbound[bound] = _beyond(unbound[bound] - weighed[bound] / own[bound], own[bound] ** -0.5)
         weighed = inverse @ (unbound - mean)
-        # The square that is expected of what noise did to each, in units of the usual noise.
-        square = (noise**2 * (weighed**2 - own) + noise) / usual
-        noise = usual * (_FREEDOM + square) / (_FREEDOM + 1)
+        # The square that is expected of what noise did to each.
+        noise = _weighed(usual, noise**2 * (weighed**2 - own) + noise)
         inverse = _inverse(prior, noise)
     return Process(
         entries,
+        own_only,
         believed,
         covariance,
         inverse,
@@ -221,6 +298,11 @@ def _conditioned(covariance: Covariance, entries: Entries, believed: Floats, sca
         noise,
         float(np.median(noise * entries.count)),
     )
+
+
+def _weighed(usual: Floats, square: Floats) -> Floats:
+    """Return the variance of Student's t noise by the square that is expected of it."""
+    return np.asarray(usual * (_FREEDOM + square / usual) / (_FREEDOM + 1))
 
 
 def _inverse(prior: Floats, noise: Floats) -> Floats:

@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("sklearn")
 
 from bench.colocation_predictor import (
+    BOUNDED,
     CONFIDENCES,
     FOLDS,
     METHODS,
@@ -82,6 +83,14 @@ def test_every_method_tells_every_pair(name: str) -> None:
     assert np.isfinite(found[asked]).all()
     if name in (NAME, "effects of both", "low rank completion"):
         assert error(found, speeds, asked) < 0.03
+
+
+def test_a_bounded_fit_that_chooses_is_better_than_one_by_order() -> None:
+    rng = np.random.default_rng(5)
+    speeds = rng.uniform(0.4, 1, N)[:, None] * rng.uniform(0.6, 1, N)
+    seen, asked = next(folds("pairs", TRAITS, speeds, seed=3))
+    errors = {name: error(method(40, TRAITS, seen), speeds, asked) for name, method in BOUNDED.items()}
+    assert errors["chosen"] < errors["by order"]
 
 
 def test_how_often_a_lower_bound_holds_is_told_of_each_fold_and_confidence() -> None:

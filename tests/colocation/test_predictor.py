@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu.colocation.measured import Measured
-from slurm_gpu.colocation.predictor import Predicted, predict
+from slurm_gpu.colocation.predictor import MOST_FITTED, Predicted, _warn_once, predict
 from slurm_gpu.colocation.profile import Phase, Profile
 from slurm_gpu.colocation.traits import Floats, Traits, likeness, traits_of_profile, traits_of_table
 
@@ -166,10 +166,89 @@ def test_shapes_that_do_not_match_are_refused() -> None:
         likeness([Traits("a", None, (1.0,)), Traits("b")])
 
 
-def test_more_pairs_than_a_fit_takes_leave_out_those_of_least_weight(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slurm_gpu.colocation.predictor._MOST_ENTRIES", 1)
+def test_of_more_pairs_than_a_fit_takes_those_that_say_least_of_others_are_not_fitted_to() -> None:
     speeds, counts = np.array([[np.nan, 0.2], [0.9, np.nan]]), np.array([[0.0, 1.0], [5.0, 0.0]])
-    assert predict([Traits("a"), Traits("b")], speeds, counts).speed[0, 0] == pytest.approx(0.8, abs=0.15)
+    found = predict([Traits("a"), Traits("b")], speeds, counts, most=1)
+    assert found.speed[0, 0] == pytest.approx(0.8, abs=0.15)
+    assert found.n_not_fitted == 1
+
+
+@pytest.mark.parametrize("n", [31, 33, 40])
+def test_the_last_of_many_applications_is_predicted_from_its_own_pairs(n: int) -> None:
+    """One application is slowed down by all others; of these pairs a fit does not take all."""
+    speeds = np.full((n, n), 0.9)
+    speeds[-1] = 0.5
+    speeds[0, -1] = speeds[-1, 0] = np.nan
+    found = predict([Traits(f"application {number}") for number in range(n)], speeds)
+    assert found.n_not_fitted == max(0, n * n - 2 - MOST_FITTED)
+    assert found.speed[-1, 0] == pytest.approx(0.5, abs=0.02)
+    assert found.speed[0, -1] == pytest.approx(0.9, abs=0.02)
+    assert found.lower(0.95)[-1, 0] <= 0.52
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("most", [20, 40])
+def test_a_bounded_fit_is_better_than_one_to_the_first_or_to_chance(most: int, seed: int) -> None:
+    traits, speeds = zoo(seed, noise=0.02)
+    seen = some_missing(speeds, seed, 0.2)
+    unseen = np.isnan(seen)
+
+    def error_of(kept: Floats) -> float:
+        some = np.full_like(seen, np.nan)
+        some.ravel()[kept] = seen.ravel()[kept]
+        return mae(predict(traits, some).speed, speeds, unseen)
+
+    measured = np.flatnonzero(~unseen.ravel())
+    by_chance = np.mean(
+        [error_of(np.random.default_rng(draw).permutation(measured)[:most]) for draw in range(5)]
+    )
+    found = mae(predict(traits, seen, most=most).speed, speeds, unseen)
+    assert found <= 1.1 * by_chance
+    assert found < 0.7 * error_of(measured[:most])
+
+
+@pytest.mark.parametrize("most", [30, 60])
+def test_the_lower_bound_of_a_bounded_fit_holds_as_often_as_it_says(most: int) -> None:
+    above, own = [], []
+    for seed in range(6):
+        traits, speeds = zoo(seed, noise=0.05)
+        seen = some_missing(speeds, seed, 0.25)
+        unseen = np.isnan(seen)
+        found = predict(traits, seen, most=most)
+        above += (speeds >= found.lower(0.9))[unseen].tolist()
+        own += np.abs(found.speed - seen)[~unseen].tolist()
+        assert found.deviation[unseen].mean() > predict(traits, seen).deviation[unseen].mean()
+    assert 0.85 <= np.mean(above) <= 0.99
+    # What was measured and is not fitted to still counts for its own pair.
+    assert np.mean(own) < 0.05
+
+
+def test_a_measurement_that_is_not_fitted_to_and_far_off_counts_less() -> None:
+    traits, speeds = zoo(8)
+    at = np.unravel_index(np.argmin(np.abs(speeds - 0.8)), speeds.shape)
+    shifts = []
+    for off in (0.02, 0.4):
+        wrong = speeds.copy()
+        wrong[at] -= off
+        usual = wrong.copy()
+        usual[at] = np.nan
+        most = int((~np.isnan(usual)).sum())
+        found = predict(traits, wrong, np.where(wrong == wrong[at], 1.0, 20.0), most=most)
+        assert found.n_not_fitted == 1
+        shifts.append(float((found.speed[at] - speeds[at]) / -off))
+    assert shifts[1] < shifts[0]
+
+
+def test_that_pairs_are_not_fitted_to_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    traits, speeds = zoo(9)
+    _warn_once.cache_clear()
+    with caplog.at_level("WARNING"):
+        predict(traits, speeds)
+        assert not caplog.messages
+        for _ in range(3):
+            predict(traits, speeds, most=50)
+    (message,) = caplog.messages
+    assert "than a fit takes (50)" in message
 
 
 def test_traits_come_from_a_profile_or_from_a_table_of_names() -> None:

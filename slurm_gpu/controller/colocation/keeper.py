@@ -7,6 +7,7 @@ us. What fails is tried again at the next look; jobs then start later, or alone,
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,7 +144,7 @@ class ColocationKeeper:
         learning.look(agreed, {**on_gpu, **alone}, now_s)
         self._look_for_missed(learning, agreed)
         self._settle(learning, agreed, book)
-        self._unseen.turn(book, {one.key for one in agreed.values()})
+        self._unseen.turn(book, Counter(one.key for one in agreed.values()))
         self._inquire(learning, book, found, policy, now_s, agreed)
         self._land(found, agreed, facts, now_s)
         if policy.mode == "enforce":

@@ -10,7 +10,7 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from urllib.parse import unquote
 
@@ -23,8 +23,9 @@ Speeds = Mapping[tuple[str, str], float]
 
 EVERY_S = 60.0
 MOST_KEYS = 32
-"""Those of jobs that are there now, and whom these were seen beside most often."""
+"""Those of jobs that are there now, most jobs first, and those that were seen with others most often."""
 MOST_SPEEDS = 300
+"""Of more, a fit takes those that say most about all pairs (see predictor.predict)."""
 LEAST_SPEEDS = 4
 """Fewer say nothing of others."""
 _NUMBER = re.compile(r"(?P<before>.*?)(?P<size>\d{1,9})(?P<after>\D*)", re.DOTALL)
@@ -38,14 +39,14 @@ class Unseen:
         self._under_way: Future[Speeds] | None = None
         self._made_of: object = None
         self._next_s = 0.0
-        self._failed = False
+        self._failed = self._has_left_out = False
 
     def forget(self) -> None:
         """The next book is another one."""
         self._under_way = self._made_of = None
 
-    def turn(self, book: Book, there: Collection[str]) -> None:
-        """Have the book believe what was fitted, and fit anew if need be. `there`: keys of jobs of now."""
+    def turn(self, book: Book, there: Mapping[str, int]) -> None:
+        """Have the book believe what was fitted, and fit again if need be. `there`: current jobs by key."""
         if self._under_way is not None and self._under_way.done():
             done, self._under_way = self._under_way, None
             try:
@@ -58,6 +59,16 @@ class Unseen:
         if self._under_way is not None or self._clock.monotonic() < self._next_s:
             return
         profiles, speeds = _chosen(book, there)
+        n_left_out = len((there.keys() & book.profiles.keys()) - profiles.keys())
+        if n_left_out and not self._has_left_out:
+            log.warning(
+                "jobs of %d keys are there, and a fit takes %d: pairs of the other %d, those of fewest jobs, "
+                "are judged by their use alone where they were not seen together",
+                n_left_out + len(profiles),
+                MOST_KEYS,
+                n_left_out,
+            )
+        self._has_left_out = n_left_out > 0
         made_of = tuple(profiles), tuple(sorted(speeds.items()))
         if len(speeds) < LEAST_SPEEDS or made_of == self._made_of:
             return
@@ -66,21 +77,18 @@ class Unseen:
 
 
 def _chosen(
-    book: Book, there: Collection[str]
+    book: Book, there: Mapping[str, int]
 ) -> tuple[dict[str, Profile], dict[tuple[str, str], tuple[float, int]]]:
-    """Profiles and speeds that a fit is made of."""
-    keys = sorted(key for key in there if key in book.profiles)[:MOST_KEYS]
+    """Profiles, and speeds of pairs of them, that a fit is made of."""
     met = Counter[str]()
     for (key, other), (_, times) in book.speeds.items():
         met[other] += times
         met[key] += times
-    for key, _ in sorted(met.items(), key=lambda item: (-item[1], item[0])):
-        if len(keys) < MOST_KEYS and key in book.profiles and key not in keys:
-            keys.append(key)
+    candidates = (there.keys() | met.keys()) & book.profiles.keys()
+    keys = sorted(candidates, key=lambda key: (-there.get(key, 0), -met[key], key))[:MOST_KEYS]
     chosen = frozenset(keys)
-    seen = [item for item in book.speeds.items() if chosen.issuperset(item[0])]
-    seen.sort(key=lambda item: (-item[1][1], item[0]))
-    return {key: book.profiles[key] for key in keys}, dict(seen[:MOST_SPEEDS])
+    seen = {pair: one for pair, one in book.speeds.items() if chosen.issuperset(pair)}
+    return {key: book.profiles[key] for key in sorted(keys)}, seen
 
 
 def foretold(profiles: Mapping[str, Profile], speeds: Mapping[tuple[str, str], tuple[float, int]]) -> Speeds:
@@ -100,7 +108,7 @@ def foretold(profiles: Mapping[str, Profile], speeds: Mapping[tuple[str, str], t
         Traits(*family_and_size(key), (one.util_frac, one.memory_frac)) for key, one in profiles.items()
     ]
     prior = np.array([[by_turns(one, other) for other in profiles.values()] for one in profiles.values()])
-    predicted = predict(traits, measured, counts, prior).speed
+    predicted = predict(traits, measured, counts, prior, most=MOST_SPEEDS).speed
     return {
         (key, other): round(float(predicted[at[key], at[other]]), 4)
         for key in keys

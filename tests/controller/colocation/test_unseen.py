@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from statistics import fmean
 
@@ -86,11 +87,11 @@ def test_pairs_that_never_met_are_foretold_closer_than_by_their_use_alone() -> N
 def test_a_planner_believes_what_was_foretold_until_the_pair_is_seen() -> None:
     book, later = filled(24), Later()
     unseen = Unseen(later, Clock())
-    unseen.turn(book, ["md"])
+    unseen.turn(book, {"md": 1})
     before, version = book.speed("md", ["gan"]), book.version
     assert ("md", "gan") not in book.speeds
     later.do()
-    unseen.turn(book, ["md"])
+    unseen.turn(book, {"md": 1})
     assert book.version != version
     assert abs(book.speed("md", ["gan"]) - truth("md", "gan")) < abs(before - truth("md", "gan"))
     book.ran_beside("md", "gan", 0.5)
@@ -100,29 +101,29 @@ def test_a_planner_believes_what_was_foretold_until_the_pair_is_seen() -> None:
 def test_it_is_fitted_once_a_minute_at_most_and_only_where_something_was_learned() -> None:
     book, later, clock = filled(12), Later(), Clock()
     unseen = Unseen(later, clock)
-    unseen.turn(book, [])
-    unseen.turn(book, [])
+    unseen.turn(book, {})
+    unseen.turn(book, {})
     assert len(later.tasks) == 1
     later.do()
-    unseen.turn(book, [])
+    unseen.turn(book, {})
     clock.advance(EVERY_S)
-    unseen.turn(book, [])
+    unseen.turn(book, {})
     assert not later.tasks
     book.ran_beside("md", "rl", 0.7)
-    unseen.turn(book, [])
+    unseen.turn(book, {})
     assert len(later.tasks) == 1
     book.ran_beside("md", "rl", 0.6)
     later.do()
-    unseen.turn(book, [])
+    unseen.turn(book, {})
     assert not later.tasks
     clock.advance(EVERY_S)
-    unseen.turn(book, [])
+    unseen.turn(book, {})
     assert len(later.tasks) == 1
 
 
 def test_of_hardly_anything_nothing_is_foretold() -> None:
     book, later = filled(LEAST_SPEEDS - 1), Later()
-    Unseen(later, Clock()).turn(book, [])
+    Unseen(later, Clock()).turn(book, {})
     assert not later.tasks
 
 
@@ -136,7 +137,7 @@ def test_without_numpy_pairs_are_judged_by_their_use() -> None:
 
     unseen = Unseen(fails, clock)
     for _ in range(3):
-        unseen.turn(book, [])
+        unseen.turn(book, {})
         clock.advance(EVERY_S)
     assert book.foretold == {}
     pair = next(
@@ -158,10 +159,50 @@ def test_however_much_is_known_a_fit_is_of_so_much(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr("slurm_gpu.controller.colocation.unseen.foretold", noted)
     later = Later()
-    Unseen(later, Clock()).turn(book, ["k59"])
+    Unseen(later, Clock()).turn(book, {"k59": 1})
     later.do()
-    assert sizes == [(MOST_KEYS, min(MOST_SPEEDS, sizes[0][1]))]
-    assert sizes[0][1] > LEAST_SPEEDS
+    assert sizes[0][0] == MOST_KEYS
+    assert LEAST_SPEEDS < sizes[0][1] <= MOST_KEYS**2
+
+
+def test_of_more_speeds_than_a_fit_takes_those_of_the_last_key_count_as_well() -> None:
+    """By order of names, the speeds of the last key would be the first to be left out."""
+    names = tuple(f"k{number:02}" for number in range(MOST_KEYS))
+    book = Book()
+    for name in names:
+        book.ran_alone(name, 100, 0.2, 0.5)
+    last = names[-1]
+    for one, other in itertools.product(names, names):
+        if (one, other) != (last, names[0]):
+            book.ran_beside(one, other, 0.5 if one == last else 0.9)
+    assert len(book.speeds) > MOST_SPEEDS
+    assert foretold(book.profiles, book.speeds)[last, names[0]] == pytest.approx(0.5, abs=0.05)
+
+
+def test_of_more_keys_than_a_fit_takes_those_of_most_jobs_are_and_the_others_are_named(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = tuple(f"k{number:02}" for number in range(MOST_KEYS + 8))
+    book, later, clock = filled(1500, names), Later(), Clock()
+    taken: list[frozenset[str]] = []
+
+    def noted(profiles: Mapping[str, object], speeds: object) -> Speeds:
+        taken.append(frozenset(profiles))
+        return {}
+
+    monkeypatch.setattr("slurm_gpu.controller.colocation.unseen.foretold", noted)
+    unseen = Unseen(later, clock)
+    with caplog.at_level("WARNING"):
+        for _ in range(3):
+            unseen.turn(book, {name: 1 + (name >= "k30") for name in names})
+            if later.tasks:
+                later.do()
+            book.ran_beside(names[-1], names[-2], 0.5)
+            clock.advance(EVERY_S)
+    assert all(taken_now.issuperset(names[30:]) for taken_now in taken)
+    (message,) = caplog.messages
+    assert f"jobs of {MOST_KEYS + 8} keys are there, and a fit takes {MOST_KEYS}" in message
+    assert "the other 8" in message
 
 
 @pytest.mark.parametrize(
