@@ -9,7 +9,7 @@ from pathlib import Path
 
 from slurm_gpu.cli.checks.boot import DATABASE_FILE, WEB_FILE, timers
 from slurm_gpu.cli.checks.finding import Surroundings, may_read
-from slurm_gpu.cli.checks.hooks import KINDS, PACKAGED, hook_file, matched
+from slurm_gpu.cli.checks.hooks import KINDS, PACKAGED, HookFile, hook_file, matched
 from slurm_gpu.cli.checks.outages import finding_slurm
 from slurm_gpu.database.reserve.reservation import id_of
 from slurm_gpu.errors import OutsideError, SlurmError
@@ -17,7 +17,7 @@ from slurm_gpu.policy.install import SCRIPT_NAME, put_aside
 from slurm_gpu.policy.installed import read_chain
 from slurm_gpu.policy.journal import Journal
 from slurm_gpu.policy.peers import shared_file_system
-from slurm_gpu.slurm.conffile import ConfLine, read_conf, settings_named
+from slurm_gpu.slurm.conffile import ConfLine, read_conf, settings_named, written
 from slurm_gpu.slurm.reservations import ReservationClient
 
 _WITHOUT_SLURM = (
@@ -80,8 +80,8 @@ def _conf(at: Surroundings) -> list[ConfLine]:
         return read_conf(at.slurm_conf)
     except OSError as error:
         raise OutsideError(
-            f"neither {at.settings.conf_path} nor {at.conf_cache} can be read ({error.strerror}): "
-            "run this where slurm.conf lies"
+            f"neither {at.settings.conf_path} nor {at.conf_cache} can be read "
+            f"({error.filename or at.slurm_conf}: {error.strerror}): run this where slurm.conf lies"
         ) from error
 
 
@@ -142,15 +142,18 @@ def _slurm_conf(at: Surroundings, conf: Sequence[ConfLine]) -> Iterator[Step]:
 
 def _hook_lines(at: Surroundings, kind: str, conf: Sequence[ConfLine]) -> Iterator[str]:
     for line in settings_named(conf, kind):
-        parts = [part for part in line.value.split(",") if part]
-        found = {part: [hook_file(path) for path in matched(part)] for part in parts}
-        if not at.is_gpu_node and not any(found.values()):
+        files = _matched(at, line)
+        if not at.is_gpu_node and not files:
             yield f"{line.place}: {line} (`slurm-gpu doctor remove` on a GPU node says whether it may stay)"
-            continue
         # A glob that finds other hooks too stays as it is.
-        others = [part for part, files in found.items() if not all(file.is_ours for file in files)]
-        if any(file.is_ours for files in found.values() for file in files):
-            yield from _without(line, parts, others)
+        elif files and all(file.is_ours for file in files):
+            yield f"{line.place}: take out {line}"
+
+
+def _matched(at: Surroundings, line: ConfLine) -> list[HookFile]:
+    """Return the files that a line of Prolog or Epilog runs on this host."""
+    pattern = str(at.slurm_conf.parent / line.value)
+    return [hook_file(path) for path in matched(pattern)] if line.value else []
 
 
 def _job_submit(at: Surroundings, conf: Sequence[ConfLine]) -> Iterator[str]:
@@ -159,7 +162,11 @@ def _job_submit(at: Surroundings, conf: Sequence[ConfLine]) -> Iterator[str]:
         return
     for line in settings_named(conf, "JobSubmitPlugins"):
         plugins = [part for part in line.value.split(",") if part]
-        yield from _without(line, plugins, [part for part in plugins if part.rpartition("/")[2] != "lua"])
+        others = [part for part in plugins if part.rpartition("/")[2] != "lua"]
+        if not others:
+            yield f"{line.place}: take out {line}"
+        elif len(others) < len(plugins):
+            yield f"{line.place}: instead of {line} write {written(line.key, ','.join(others))}"
 
 
 def _reservations(at: Surroundings) -> Iterator[Step]:
@@ -194,13 +201,6 @@ def _own_script(at: Surroundings) -> Path | None:
     return put_aside(at.policy_state)
 
 
-def _without(line: ConfLine, parts: Sequence[str], others: Sequence[str]) -> Iterator[str]:
-    if not others:
-        yield f"{line.place}: take out {line}"
-    elif len(others) < len(parts):
-        yield f"{line.place}: instead of {line} write {line.key}={','.join(others)}"
-
-
 def _script(at: Surroundings) -> Path:
     return Path(at.settings.conf_path).parent / SCRIPT_NAME
 
@@ -208,10 +208,8 @@ def _script(at: Surroundings) -> Path:
 def _leftovers(
     at: Surroundings, conf: Sequence[ConfLine], *, controller: bool, database: bool, web: bool
 ) -> Iterator[Step]:
-    patterns = [
-        part for kind in KINDS for line in settings_named(conf, kind) for part in line.value.split(",")
-    ]
-    stubs = [str(path) for pattern in patterns for path in matched(pattern) if hook_file(path).is_ours]
+    files = [file for kind in KINDS for line in settings_named(conf, kind) for file in _matched(at, line)]
+    stubs = list(dict.fromkeys(str(file.path) for file in files if file.is_ours))
     own = _own_script(at) if controller else None
     if controller and read_chain(_script(at)) == {} and own is None:
         stubs.append(str(_script(at)))

@@ -141,6 +141,8 @@ def test_gpus_without_type(installed: Installation):
         ("a100_3g.20gb", "", "gpu,shard", "warn"),
         ("a100_3g.20gb", "", "gpu", "ok"),
         ("small", "Name=gpu Type=small MultipleFiles=/dev/nvidia0,/dev/cap21", "gpu,shard", "warn"),
+        ("small", "NodeName=n1\tName=gpu \\\n multiplefiles = '/dev/nvidia0'", "gpu,shard", "warn"),
+        ("small", "Name=gpu Type=small Links=MultipleFiles=1", "gpu,shard", "ok"),
         ("a100", "Name=gpu Type=a100 File=/dev/nvidia0  # no MultipleFiles=", "gpu,shard", "ok"),
     ],
 )  # fmt: skip

@@ -16,6 +16,7 @@ from slurm_gpu.policy.native.difference import Owned
 from slurm_gpu.slurm.sacctmgr import Entity, EntityKind, LimitField
 from tests.cli.conftest import CommandLine
 from tests.cli.installation import Installation
+from tests.slurm.spellings import SPELLINGS, Spelling
 
 
 @pytest.fixture
@@ -97,14 +98,38 @@ def test_a_directory_with_hooks_of_the_sites_stays_in_slurm_conf(installed: Inst
     ]
 
 
-def test_of_several_values_only_ours_goes(installed: Installation, conf: Path):
-    other = installed.root / "site.sh"
-    other.write_text("#!/bin/sh\n")
-    conf.write_text(f"Prolog={other},{installed.root}/prolog.d/*\nJobSubmitPlugins=throttle,lua\n")
+def test_of_several_plugins_only_ours_goes(installed: Installation, conf: Path):
+    # Slurm takes a Prolog with a comma for one glob pattern, which matches nothing here.
+    conf.write_text(f"Prolog=/site,{installed.root}/prolog.d/*\nJobSubmitPlugins=throttle,lua\n")
     apply(installed)
     assert lines(installed)[:2] == [
-        f"{conf}:1: instead of Prolog={other},{installed.root}/prolog.d/* write Prolog={other}",
         f"{conf}:2: instead of JobSubmitPlugins=throttle,lua write JobSubmitPlugins=throttle",
+        "systemctl restart slurmctld",
+    ]
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS, ids=[spelling.name for spelling in SPELLINGS])
+def test_lines_are_found_in_every_spelling(installed: Installation, conf: Path, spelling: Spelling):
+    settings = {kind: f"{installed.root}/{kind.lower()}.d/*" for kind in ("Prolog", "Epilog")}
+    settings["JobSubmitPlugins"] = "lua"
+    texts = [spelling.line(key, value).rstrip("\r\n") + "\n" for key, value in settings.items()]
+    conf.write_text("".join(texts), newline="")
+    apply(installed)
+    starts = [1 + "".join(texts[:n]).count("\n") for n in range(len(texts))]
+    assert lines(installed)[:3] == [
+        f"{conf}:{start}: take out {spelling.key(key)}={value}"
+        for start, (key, value) in zip(starts, settings.items(), strict=True)
+    ]
+
+
+def test_a_path_with_blanks_and_an_included_file(installed: Installation, conf: Path):
+    (installed.root / "prolog.d").rename(installed.root / "site prologs")
+    conf.write_text("Include hooks.conf\n")
+    hooks = conf.with_name("hooks.conf")
+    hooks.write_text(f'Prolog = "{installed.root}/site prologs/*"\nEpilog=../epilog.d/*\n')
+    assert lines(installed)[:2] == [
+        f'{hooks}:1: take out Prolog="{installed.root}/site prologs/*"',
+        f"{hooks}:2: take out Epilog=../epilog.d/*",
     ]
 
 

@@ -14,7 +14,7 @@ from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, may_read, 
 from slurm_gpu.cli.checks.processes import daemons
 from slurm_gpu.cli.checks.trusted import others_may_write
 from slurm_gpu.policy.peers import shared_file_system
-from slurm_gpu.slurm.conffile import ConfLine, read_conf, settings_named
+from slurm_gpu.slurm.conffile import read_conf, settings_named
 
 KINDS = ("Prolog", "Epilog")
 PACKAGED = Path("/usr/libexec/slurm-gpu/hooks")
@@ -72,10 +72,12 @@ def configured(at: Surroundings) -> Iterator[Finding]:
 
 
 def patterns_of(raw: Mapping[str, str], kind: str) -> list[str]:
-    """What Prolog or Epilog names; later versions print several values as Prolog[0], Prolog[1] …"""
+    """Return the patterns of Prolog or Epilog; later versions print several as Prolog[0], Prolog[1] …
+
+    Slurm takes a value as one glob pattern: a comma is part of it.
+    """
     pattern = re.compile(rf"{kind}(\[\d+\])?")
-    found = [value for name, value in raw.items() if pattern.fullmatch(name) and value != "(null)"]
-    return [part for value in found for part in value.split(",") if part]
+    return [value for name, value in raw.items() if pattern.fullmatch(name) and value not in ("", "(null)")]
 
 
 def matched(pattern: str) -> list[Path]:
@@ -98,17 +100,13 @@ def _passed_over(at: Surroundings, kind: str, heeded: Sequence[str]) -> Iterator
         lines = settings_named(read_conf(at.slurm_conf), kind)
     except OSError:
         return  # slurm.conf is another host's
-    lost = [line for line in lines if _parts(line) and not set(_parts(line)) & set(heeded)]
+    lost = [line for line in lines if line.value and line.value.strip() not in heeded]
     if len(lines) > 1 and heeded and lost:
         yield fail(
             f"slurm.conf has {len(lines)} lines {kind}=, and Slurm {at.settings.version} heeds "
             f"{','.join(heeded)} alone: {lost[0].value} ({lost[0].place}) is not run",
             f"one line {kind}=, and all {kind.lower()}s in one directory; scontrol reconfigure",
         )
-
-
-def _parts(line: ConfLine) -> list[str]:
-    return [part for part in line.value.split(",") if part]
 
 
 def _files(at: Surroundings, kind: str, patterns: Sequence[str]) -> Iterator[Finding]:

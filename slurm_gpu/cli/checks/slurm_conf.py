@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, warn
 from slurm_gpu.slurm.commands import PING_TIMEOUT_S, QUERY_TIMEOUT_S, query_environment
+from slurm_gpu.slurm.conffile import read_conf
 from slurm_gpu.units import counted
 
 _OLDEST = (22, 5)
@@ -160,10 +161,10 @@ def _has_mig(at: Surroundings) -> bool:
     if any(_INSTANCE.search(kind) for node in at.nodes for kind in node.gpus):
         return True
     try:
-        lines = (at.slurm_conf.parent / "gres.conf").read_text(errors="replace").splitlines()
+        lines = read_conf(at.slurm_conf.parent / "gres.conf")
     except OSError:
         return False  # it may lie on the nodes only
-    return any(re.match(r"[^#]*\bMultipleFiles=", line, re.IGNORECASE) for line in lines)
+    return any(line.get("MultipleFiles") is not None for line in lines)
 
 
 def _has(at: Surroundings, tres: str) -> bool:
