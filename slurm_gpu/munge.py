@@ -13,8 +13,6 @@ from typing import Any
 
 from slurm_gpu.errors import MungedAwayError, MungeError
 
-SPEAKS_FOR = "X-Slurm-Gpu-User"
-"""The header in which slurm-gpuweb says in whose name it asks; a credential is bound to it as well."""
 _OPT_SOCKET = 8  # MUNGE_OPT_SOCKET in munge.h
 _AWAY = (6, 7)  # EMUNGE_SOCKET, EMUNGE_TIMEOUT
 
@@ -28,13 +26,9 @@ class Credential:
     payload: bytes
 
 
-def request_digest(method: str, target: str, body: bytes, speaks_for: str | None = None) -> bytes:
-    """The payload that binds a credential to one request: sha256 of METHOD, PATH?QUERY and body as sent.
-
-    `speaks_for` is the user in whose name slurm-gpuweb asks: sha256 of that payload and the name.
-    """
-    digest = _hex_sha256(b"\n".join((method.encode(), target.encode(), body)))
-    return digest if speaks_for is None else _hex_sha256(digest + b"\n" + speaks_for.encode())
+def request_digest(method: str, target: str, body: bytes) -> bytes:
+    """The payload that binds a credential to one request: sha256 of METHOD, PATH?QUERY and body as sent."""
+    return _hex_sha256(b"\n".join((method.encode(), target.encode(), body)))
 
 
 def _hex_sha256(data: bytes) -> bytes:

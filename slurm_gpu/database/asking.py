@@ -11,15 +11,18 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from slurm_gpu.database.identity import Authenticator, Caller, NotAuthenticatedError, NotPermittedError
+from slurm_gpu.database.networks import plain
 from slurm_gpu.database.shipment import MAX_BODY_BYTES
+from slurm_gpu.database.webreader import READS_ALL, READS_HEADER, THIS_HOST, Origin
 from slurm_gpu.errors import UsageError
-from slurm_gpu.munge import SPEAKS_FOR
 
 PEER_UID = "peer_uid"
 """Where the server leaves the uid of a Unix socket's peer, in the request's state."""
 CONNECTION = "connection"
 """Where it leaves the asyncio.Transport of the connection."""
 TELLS_OF_ACTS = "/v1/controller"
+FOR_USER = "X-Slurm-Gpu-User"
+"""Refused: a request that names another user than its sender would be answered with the sender's rights."""
 BODY_WITHIN_S = 30.0
 _MOST_DIGITS = 20
 RETRY_AFTER_S = 10
@@ -37,46 +40,45 @@ async def asked(authenticator: Authenticator, request: Request) -> tuple[Callabl
 
     That is read only once there is a credential to check it with.
     """
+    if FOR_USER in request.headers:
+        raise NotPermittedError(
+            f"{FOR_USER} is not supported: every request is judged as the user of its credential"
+        )
     uid: int | None = getattr(request.state, PEER_UID, None)
-    speaks_for = _speaks_for(request)
     authorization = request.headers.get("authorization")
     if uid is None and authorization is None:
         raise NotAuthenticatedError("send the header Authorization: MUNGE CREDENTIAL")
     body = await _body(request)
-    judged = partial(_judged, authenticator, request.method, request.scope["path"], speaks_for)
+    origin = THIS_HOST if uid is not None else _origin(request)
+    judged = partial(_judged, authenticator, request, origin)
     if uid is not None:
         return partial(judged, partial(authenticator.by_uid, uid)), body
     assert authorization is not None
     target = request.scope["raw_path"].decode("latin-1")
     if request.scope["query_string"]:
         target += "?" + request.scope["query_string"].decode("latin-1")
-    vouched = partial(authenticator.by_credential, authorization, request.method, target, body, speaks_for)
+    vouched = partial(authenticator.by_credential, authorization, request.method, target, body, origin)
     return partial(judged, vouched), body
 
 
+def _origin(request: Request) -> Origin:
+    """The peer; on this host where it reached us by the address that is its own."""
+    if request.client is None:
+        return Origin("an unknown address", is_this_host=False)
+    peer, server = plain(request.client.host), request.scope.get("server")
+    return Origin(peer, is_this_host=server is not None and plain(server[0]) == peer)
+
+
 def _judged(
-    authenticator: Authenticator,
-    method: str,
-    path: str,
-    speaks_for: str | None,
-    vouched: Callable[[], Caller],
+    authenticator: Authenticator, request: Request, origin: Origin, vouched: Callable[[], Caller]
 ) -> Caller:
-    """Who asks, or in whose name; slurm-gpuweb itself reads, and tells of acts."""
+    """Who asks; slurm-gpuweb reads, and changes nothing but the audit."""
     caller = vouched()
-    if speaks_for is not None:
-        return authenticator.named_by(caller, speaks_for)
-    if caller.is_web and method not in ("GET", "HEAD") and path != TELLS_OF_ACTS:
+    if request.headers.get(READS_HEADER) == READS_ALL:
+        authenticator.require_sees_all(caller, origin)
+    if caller.is_web and request.method not in ("GET", "HEAD") and request.scope["path"] != TELLS_OF_ACTS:
         raise NotPermittedError("slurm-gpuweb changes nothing in its own name")
     return caller
-
-
-def _speaks_for(request: Request) -> str | None:
-    names = request.headers.getlist(SPEAKS_FOR)
-    if not names:
-        return None
-    if len(names) > 1 or not names[0]:
-        raise UsageError(f"{SPEAKS_FOR} is given once, with a user's name")
-    return names[0]
 
 
 async def _body(request: Request) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import socket
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -34,6 +33,7 @@ from slurm_gpu.database.results import (
 )
 from slurm_gpu.database.running import Running
 from slurm_gpu.database.verdicts.told import Verdicts
+from slurm_gpu.database.webreader import READS_ALL, READS_HEADER
 from slurm_gpu.errors import DatabaseError, NotAllowedError, NotFoundError, RecordError, UsageError
 from slurm_gpu.records import Live
 
@@ -71,8 +71,8 @@ class MungeAuth(httpx.Auth):
 
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
         """Add the Authorization header."""
-        target, named = request.url.raw_path.decode("ascii"), request.headers.get(munge.SPEAKS_FOR)
-        digest = munge.request_digest(request.method, target, request.content, named)
+        target = request.url.raw_path.decode("ascii")
+        digest = munge.request_digest(request.method, target, request.content)
         request.headers["Authorization"] = f"MUNGE {munge.encode(digest, self._munge_socket)}"
         yield request
 
@@ -84,9 +84,10 @@ class DatabaseClient:
     credential can be had, and UsageError when the question itself is wrong.
     """
 
-    def __init__(self, config: SiteConfig, timeout_s: float = _TIMEOUT_S) -> None:
+    def __init__(self, config: SiteConfig, timeout_s: float = _TIMEOUT_S, *, needs_all: bool = False) -> None:
+        """`needs_all`: have requests refused, with what to do, where the caller may not see every run."""
         path = config.database_socket
-        self._headers: Mapping[str, str] = {}
+        self._headers = {READS_HEADER: READS_ALL} if needs_all else {}
         if _connectable(path):
             self.where = str(path)
             # No TLS, no authorities to trust: to read those takes ten times as long as a question.
@@ -102,17 +103,6 @@ class DatabaseClient:
                 trust_env=False,
                 verify=config.database.startswith("https:"),
             )
-
-    def speaking_for(self, user: str) -> DatabaseClient:
-        """The same connection in this user's name, who sees what they may see; for slurm-gpuweb alone.
-
-        It is closed with this one.
-        """
-        if not (user.isascii() and user.isprintable() and user.strip() == user and user):
-            raise UsageError(f"{user!r} is no user's name")
-        other = copy.copy(self)
-        other._headers = {munge.SPEAKS_FOR: user}
-        return other
 
     def health(self) -> Health:
         """Versions, and how far the import of Slurm's accounting has come."""

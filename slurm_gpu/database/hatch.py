@@ -16,7 +16,7 @@ import httptools
 from starlette.responses import Response
 
 from slurm_gpu.database.answers import answer_to
-from slurm_gpu.database.asking import BODY_WITHIN_S, is_taken
+from slurm_gpu.database.asking import BODY_WITHIN_S, FOR_USER, is_taken
 from slurm_gpu.database.bodies import Bodies, Body
 from slurm_gpu.database.lane import Lane
 
@@ -31,7 +31,7 @@ _LOOK_EACH_S = 0.5
 _UNREAD_S = 60.0
 """Whose answer cannot be sent on for so long has gone, or does not want it."""
 _STOP_WITHIN_S = 2.0
-_UNCOMMON = frozenset({b"transfer-encoding", b"expect", b"upgrade"})
+_UNCOMMON = frozenset({b"transfer-encoding", b"expect", b"upgrade", FOR_USER.lower().encode()})
 _OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
 
 

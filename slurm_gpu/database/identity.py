@@ -7,11 +7,12 @@ import os
 import pwd
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from slurm_gpu import munge
 from slurm_gpu.clock import Clock
 from slurm_gpu.config import Operators
+from slurm_gpu.database.webreader import THIS_HOST, Origin, WebReader, WebRefusals
 from slurm_gpu.errors import MungedAwayError, MungeError
 
 _KEPT_S = 60.0
@@ -47,7 +48,7 @@ class NotPermittedError(Exception):
 class Authenticator:
     """Turns a credential into a Caller; `slurm_uid` asks for SlurmUser's uid, None where unknown.
 
-    `web_user` is the system user of slurm-gpuweb, which speaks for those who signed in there.
+    `web` says by what slurm-gpuweb is recognised, which reads everything and filters its pages itself.
     """
 
     def __init__(
@@ -56,19 +57,22 @@ class Authenticator:
         slurm_uid: Callable[[], int | None],
         clock: Clock,
         munge_socket: str | None = None,
-        web_user: str | None = None,
+        web: WebReader | None = None,
     ) -> None:
-        self._operators, self._slurm_uid, self._web_user = operators, slurm_uid, web_user
+        self._operators, self._slurm_uid = operators, slurm_uid
+        self._web = WebReader() if web is None else web
+        self.web_refusals = WebRefusals(self._web, clock)
         self._clock, self._munge_socket = clock, munge_socket
         self._lock = threading.Lock()
         self._kept: dict[int, tuple[float, tuple[str, bool]]] = {}
 
     def by_credential(
-        self, authorization: str, method: str, target: str, body: bytes, speaks_for: str | None = None
+        self, authorization: str, method: str, target: str, body: bytes, origin: Origin | None = None
     ) -> Caller:
-        """The sender of a request with this Authorization header, and perhaps in this user's name.
+        """Return the sender of a request with this Authorization header.
 
-        Raises NotAuthenticatedError, or MungedAwayError when nobody can tell.
+        Without `origin` it is not recognised as slurm-gpuweb. Raises NotAuthenticatedError, or
+        MungedAwayError where munged does not answer.
         """
         scheme, _, credential = authorization.partition(" ")
         if scheme.upper() != "MUNGE" or not credential.strip():
@@ -79,30 +83,24 @@ class Authenticator:
             raise
         except MungeError as error:
             raise NotAuthenticatedError(str(error)) from None
-        if vouched.payload != munge.request_digest(method, target, body, speaks_for):
+        if vouched.payload != munge.request_digest(method, target, body):
             raise NotAuthenticatedError("the credential was made for another request")
-        return self.by_uid(vouched.uid)
+        return self.by_uid(vouched.uid, origin)
 
-    def by_uid(self, uid: int) -> Caller:
-        """The rights of a local user."""
+    def by_uid(self, uid: int, origin: Origin | None = THIS_HOST) -> Caller:
+        """Return the rights of a user who asks from there."""
         slurm = uid == 0 or uid == self._slurm_uid()
         user, is_operator = self._known(uid)
-        if not slurm and user is not None and user == self._web_user:
+        is_web = origin is not None and self._web.has_user(uid, user) and self._web.has_host(origin)
+        if is_web and not slurm:
             return Caller(uid, user, sees_all=True, writes=False, is_web=True)
         return Caller(uid, user, sees_all=slurm or is_operator, writes=slurm)
 
-    def named_by(self, caller: Caller, name: str) -> Caller:
-        """The user in whose name slurm-gpuweb asks, with their rights but that to ship.
-
-        Raises NotPermittedError where somebody else does so, or there is no such user.
-        """
-        if not caller.is_web:
-            raise NotPermittedError("only slurm-gpuweb's own user (web_user) may speak for others")
-        try:
-            uid = pwd.getpwnam(name).pw_uid
-        except (KeyError, ValueError):
-            raise NotPermittedError(f"there is no user {name!r} on slurm-gpudbd's host") from None
-        return replace(self.by_uid(uid), writes=False)
+    def require_sees_all(self, caller: Caller, origin: Origin) -> None:
+        """Raise NotPermittedError, and log it, where a caller that needs every run in full may not see it."""
+        if not caller.sees_all:
+            raise NotPermittedError(self.web_refusals.refuse(caller.uid, caller.user, origin))
+        self.web_refusals.admit(caller.uid, origin)
 
     def _known(self, uid: int) -> tuple[str | None, bool]:
         """A user's name, and whether it is an operator's, as they were a minute ago at most."""

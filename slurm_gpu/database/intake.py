@@ -20,6 +20,7 @@ from slurm_gpu.database.groupcommit import GroupCommit
 from slurm_gpu.database.jobfacts import jobs_on
 from slurm_gpu.database.lane import Lane
 from slurm_gpu.database.memory import Memory
+from slurm_gpu.database.networks import plain
 from slurm_gpu.database.nodememory import AT_ONCE_ITEMS, ITEMS_PER_S, Allowances
 from slurm_gpu.database.shipment import KINDS, Rejected, Shipment, ShipmentError
 from slurm_gpu.database.slurmview import Queue, SlurmView
@@ -97,7 +98,7 @@ class Intake:
     def _taking(self, shipment: Shipment, address: str | None) -> Generator[Goods, Counts, Answer]:
         """Yields what is to be stored, where there is something, and is told what became of it."""
         # Not by the node's name: whoever sends may write any there, another's too.
-        sender = shipment.node if address is None else _plain(address)
+        sender = shipment.node if address is None else plain(address)
         if (wait_s := self._allowances.wait_s(sender)) > 0:
             who = f"{shipment.node} from {address or 'this host'}"
             why = f"{who} has sent more than {AT_ONCE_ITEMS} items, and {ITEMS_PER_S:g} a second"
@@ -240,7 +241,7 @@ class Intake:
         """Why this sender may not speak for `node`; None where it may, or where Slurm cannot tell."""
         if address is None:
             return None
-        may, addresses = self._view.may_speak(node, _plain(address))
+        may, addresses = self._view.may_speak(node, plain(address))
         if may:
             return None
         if not addresses:
@@ -293,8 +294,3 @@ def _warn(node: str, address: str | None, rejected: Sequence[Rejected]) -> None:
         first.index,
         first.why,
     )
-
-
-def _plain(address: str) -> str:
-    """An IPv4 address as such, also where it arrived on an IPv6 socket."""
-    return address.removeprefix("::ffff:")

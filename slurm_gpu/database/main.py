@@ -33,6 +33,7 @@ from slurm_gpu.database.settings import DaemonSettings, default_address, load_se
 from slurm_gpu.database.slurmview import SlurmView
 from slurm_gpu.database.upgrading import make_ready
 from slurm_gpu.database.verdicts.thread import watching
+from slurm_gpu.database.webreader import warn_of_unknown_user
 from slurm_gpu.database.workers import FarImport, Workers
 from slurm_gpu.errors import DatabaseError, exit_code_of
 from slurm_gpu.heap import giving_back
@@ -79,6 +80,7 @@ def _run(options: argparse.Namespace) -> None:
     # Until the server takes over, an end is an end; nothing is under way yet.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     _make_ready_when_there(database, notifier)
+    warn_of_unknown_user(settings.web)
     sockets = [listen_tcp(listen), listen_unix(options.socket or config.database_socket)]
     memory = Memory.fresh(clock)
     workers: Workers | None = None
@@ -146,9 +148,7 @@ def _services(
     return Services(
         cluster=config.cluster,
         database=database,
-        authenticator=Authenticator(
-            config.operators, slurm_uid, clock, config.munge_socket, settings.web_user
-        ),
+        authenticator=Authenticator(config.operators, slurm_uid, clock, config.munge_socket, settings.web),
         intake=Intake(database, view, config.cluster, clock, memory),
         importing=importing,
         view=view,

@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -240,6 +240,7 @@ class Reads:
             rejected=services.memory.rejections.by_kind(),
             last_rejected_s=services.memory.rejections.last_s,
             learned_s=learned_s,
+            web_refused=[asdict(refusal) for refusal in services.authenticator.web_refusals.recent()],
         ).to_json()
 
     async def _caller(self, request: Request) -> Caller:

@@ -147,7 +147,7 @@ class RunPage:
         return cls(runs=tuple(Run.from_json(run) for run in value["runs"]), cursor=value.get("cursor"))
 
 
-_LATER = frozenset({"silent_nodes", "rejected", "last_rejected_s", "learned_s"})
+_LATER = frozenset({"silent_nodes", "rejected", "last_rejected_s", "learned_s", "web_refused"})
 """Keys of a health that an older slurm-gpudbd does not tell."""
 
 
@@ -241,6 +241,8 @@ class Health:
     last_rejected_s: float | None = None
     learned_s: float | None = None
     """When it was learned what forecasts stand on; None: never, or it does not tell."""
+    web_refused: Sequence[Mapping[str, Any]] = ()
+    """Who asked as slurm-gpuweb in the last minutes and was refused: uid, user, address, at_s."""
     others: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -258,6 +260,7 @@ class Health:
                 known["rejected"] = {str(kind): int(n) for kind, n in rejected.items()}
             known["last_rejected_s"] = value.get("last_rejected_s")
             known["learned_s"] = value.get("learned_s")
+            known["web_refused"] = tuple(map(dict, value.get("web_refused", ())))
             others = {key: item for key, item in value.items() if key not in names}
             known["wire"] = (int(value["wire"][0]), int(value["wire"][1]))
         except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from slurm_gpu.database.networks import EXPECTED, Network, read_network
+from slurm_gpu.database.webreader import WebReader
 from slurm_gpu.errors import InputError, UsageError
 from slurm_gpu.yamlsource import YamlSource, read_yaml
 
@@ -16,8 +18,9 @@ DEFAULT_DATABASE = Path("/var/lib/slurm-gpu/slurm-gpu.db")
 DEFAULT_URL = f"sqlite:///{DEFAULT_DATABASE}"
 _EVERYWHERE = "0.0.0.0"
 _LISTEN_EXAMPLE = "0.0.0.0:6829"
-_KEYS = ("url", "listen", "workers", "web_user")
+_KEYS = ("url", "listen", "workers", "web_user", "web_hosts")
 DEFAULT_WEB_USER = "slurm-gpu-web"
+DEFAULT_WEB = WebReader(DEFAULT_WEB_USER)
 MAX_WORKERS = 8
 
 
@@ -34,13 +37,13 @@ class DaemonSettings:
     """The whole of slurm-gpudbd.yaml; without `listen`, all interfaces at the port that nodes are told.
 
     `workers` are processes that store what nodes ship, of which the first also imports; 0: one does it all.
-    `web_user` is who slurm-gpuweb runs as; None: nobody speaks for others.
+    `web` is by what slurm-gpuweb is recognised.
     """
 
     url: str = DEFAULT_URL
     listen: Address | None = None
     workers: int = 0
-    web_user: str | None = DEFAULT_WEB_USER
+    web: WebReader = DEFAULT_WEB
 
 
 def default_is_meant() -> bool:
@@ -78,7 +81,10 @@ def load_settings(path: Path | None) -> DaemonSettings:
         url=_text(source, "url", values.get("url", DEFAULT_URL), DEFAULT_URL),
         listen=_listen(source, values["listen"]) if "listen" in values else None,
         workers=_workers(source, values.get("workers", 0)),
-        web_user=_web_user(source, values.get("web_user", DEFAULT_WEB_USER)),
+        web=WebReader(
+            _web_user(source, values.get("web_user", DEFAULT_WEB_USER)),
+            _web_hosts(source, values.get("web_hosts", [])),
+        ),
     )
     if _has_password(settings.url) and (mode := stat.S_IMODE(path.stat().st_mode)) & 0o077:
         raise InputError(
@@ -117,15 +123,31 @@ def _workers(source: YamlSource, value: Any) -> int:
     raise source.error(("workers",), f"workers: {value!r} must be a number from 0 to {MAX_WORKERS}")
 
 
-def _web_user(source: YamlSource, value: Any) -> str | None:
+def _web_user(source: YamlSource, value: Any) -> str | int | None:
     if value is None:
         return None
-    name = _text(source, "web_user", value, DEFAULT_WEB_USER)
-    if name == "root":
+    if type(value) is int and 0 < value < 1 << 32:
+        return value
+    if value in (0, "root"):
         raise source.error(
-            ("web_user",), "web_user: root may do everything here: slurm-gpuweb needs a user of its own"
+            ("web_user",), f"web_user: {value} may do everything here: slurm-gpuweb needs a user of its own"
         )
-    return name
+    if isinstance(value, str) and value:
+        return value
+    raise source.error(
+        ("web_user",),
+        f"web_user: {value!r} must be a user's name on this host, such as {DEFAULT_WEB_USER}, or a uid",
+    )
+
+
+def _web_hosts(source: YamlSource, value: Any) -> tuple[Network, ...]:
+    found: list[Network] = []
+    for index, item in enumerate(value if isinstance(value, list) else [value]):
+        if (network := read_network(item)) is None:
+            at = ("web_hosts", index) if isinstance(value, list) else ("web_hosts",)
+            raise source.error(at, f"web_hosts: {item!r} {EXPECTED}")
+        found.append(network)
+    return tuple(found)
 
 
 def _text(source: YamlSource, key: str, value: Any, example: str) -> str:

@@ -63,7 +63,7 @@ def _run(options: argparse.Namespace) -> None:
     sign_in = SignIn(config, settings, clock, None if kept is None else Path(kept))
 
     def connect() -> DatabaseClient:
-        return DatabaseClient(config, timeout_s=_TIMEOUT_S)
+        return DatabaseClient(config, timeout_s=_TIMEOUT_S, needs_all=True)
 
     poller = Poller(
         connect,

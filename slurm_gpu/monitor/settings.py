@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from slurm_gpu.config import page_address
-from slurm_gpu.monitor.signin.proxy import Network
+from slurm_gpu.database.networks import EXPECTED, Network, read_network
 from slurm_gpu.monitor.signin.sessions import DEFAULT_IDLE_S, DEFAULT_LIFETIME_S
 from slurm_gpu.units import parse_duration
 from slurm_gpu.yamlcheck import YamlCheck
@@ -120,16 +119,9 @@ class _Check(YamlCheck):
     def networks(self, value: Any) -> tuple[Network, ...]:
         found: list[Network] = []
         for index, item in enumerate(value if isinstance(value, list) else [value]):
-            try:
-                network = ipaddress.ip_network(item) if isinstance(item, str) else None
-            except ValueError:
-                network = None
-            if network is None or network.prefixlen == 0:
+            if (network := read_network(item)) is None:
                 at = ("trusted_proxies", index) if isinstance(value, list) else ("trusted_proxies",)
-                self.fail(
-                    at,
-                    f"trusted_proxies: {item!r} must be an address or a network, as 10.0.0.7 or 10.1.0.0/24",
-                )
+                self.fail(at, f"trusted_proxies: {item!r} {EXPECTED}")
             else:
                 found.append(network)
         return tuple(found)

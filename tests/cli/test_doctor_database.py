@@ -6,7 +6,7 @@ import os
 import pytest
 
 from slurm_gpu import __version__
-from slurm_gpu.cli.checks import database, forecasts
+from slurm_gpu.cli.checks import database, forecasts, web
 from slurm_gpu.cli.checks.finding import Level
 from slurm_gpu.database.client import NodeReport
 from slurm_gpu.database.engine import head_revision
@@ -234,3 +234,22 @@ def test_what_forecasts_stand_on_is_of_the_last_days(
 ):
     installed.database.state = make_health(learned_s=learned_s)
     assert levels(forecasts.learned(installed.at())) == [level]
+
+
+def test_a_slurm_gpuweb_that_is_refused_and_what_to_write(installed: Installation):
+    assert levels(web.reads_everything(installed.at())) == ["ok"]
+    refused = {
+        "uid": 987,
+        "user": None,
+        "address": "10.0.0.7",
+        "at_s": NOW_S - 3,
+        "why": "web_hosts has no 10.0.0.7",
+        "write": "web_hosts: [10.0.0.7]",
+    }
+    installed.database.state = make_health(web_refused=[refused])
+    finding = worst(web.reads_everything(installed.at()))
+    assert (finding.level, finding.message) == (
+        Level.FAIL,
+        "slurm-gpudbd refuses slurm-gpuweb, uid 987 from 10.0.0.7: web_hosts has no 10.0.0.7; last 3s ago",
+    )
+    assert "write web_hosts: [10.0.0.7] into slurm-gpudbd.yaml" in str(finding.remedy)

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gzip
 import http.client
+import ipaddress
 import json
 import os
 import pwd
@@ -37,6 +38,7 @@ from slurm_gpu.database.services import Services
 from slurm_gpu.database.settings import Address
 from slurm_gpu.database.slurmview import SlurmView
 from slurm_gpu.database.verdicts.board import VerdictBoard
+from slurm_gpu.database.webreader import WebReader
 from slurm_gpu.slurm.submission import UserPlaces
 from tests.database.samples import CLUSTER, FakeClock, MemorySlurm, node, record, row
 
@@ -45,6 +47,8 @@ OPERATOR = 1  # Debian and RHEL know this user
 ROOT = os.getuid() == 0
 WEB = 2
 """And this one, who stands in for slurm-gpuweb's."""
+WEB_HOST = "127.0.0.7"
+"""Another host on which slurm-gpuweb may run."""
 UNTOLD = 3
 """A user of whom slurmdbd, which is away, says nothing."""
 PLACES = {
@@ -128,7 +132,7 @@ def running_server(data: Path, path: Path, munge_socket: str) -> Iterator[Runnin
             os.getuid,
             clock,
             munge_socket,
-            web_user=pwd.getpwuid(WEB).pw_name,
+            web=WebReader(pwd.getpwuid(WEB).pw_name, (ipaddress.ip_network(WEB_HOST),)),
         ),
         intake=Intake(database, view, CLUSTER, clock, memory),
         importing=Importer(database, view, clock, CLUSTER, 60.0),

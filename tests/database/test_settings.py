@@ -12,6 +12,7 @@ from slurm_gpu.database.settings import (
     load_settings,
     parse_address,
 )
+from slurm_gpu.database.webreader import WebReader
 from slurm_gpu.errors import InputError, UsageError
 
 SECRET = "url: mysql+pymysql://slurm_gpu:pw@localhost/slurm_gpu\n"
@@ -107,9 +108,21 @@ def test_who_may_not_look_where_the_database_is_reads_who_may(
     assert not default_is_meant()
 
 
-def test_who_speaks_for_signed_in_users_is_a_user_of_its_own_or_nobody(tmp_path: Path) -> None:
-    assert load_settings(write(tmp_path, "web_user: www-gpu\n")).web_user == "www-gpu"
-    assert load_settings(write(tmp_path, "web_user: null\n")).web_user is None
-    for text in ("web_user: root\n", "web_user: 5\n"):
+def test_slurm_gpuweb_is_a_user_of_its_own_by_name_or_uid_or_nobody(tmp_path: Path) -> None:
+    assert load_settings(write(tmp_path, "workers: 0\n")).web == WebReader("slurm-gpu-web")
+    assert load_settings(write(tmp_path, "web_user: www-gpu\n")).web.user == "www-gpu"
+    assert load_settings(write(tmp_path, "web_user: 987\n")).web.user == 987
+    assert load_settings(write(tmp_path, "web_user: null\n")).web.user is None
+    for value in ("root", "0", "-1", "4294967296", "true", "''", "[987]", "1.5"):
         with pytest.raises(InputError, match=":1:11: web_user: "):
-            load_settings(write(tmp_path, text))
+            load_settings(write(tmp_path, f"web_user: {value}\n"))
+
+
+def test_the_hosts_of_slurm_gpuweb_are_addresses_or_networks(tmp_path: Path) -> None:
+    hosts = load_settings(write(tmp_path, "web_hosts: [10.0.0.7, 'fd00::/64']\n")).web.hosts
+    assert list(map(str, hosts)) == ["10.0.0.7/32", "fd00::/64"]
+    (host,) = load_settings(write(tmp_path, "web_hosts: 10.0.0.7\n")).web.hosts
+    assert str(host) == "10.0.0.7/32"
+    for value in ("web1", "10.0.0.7/24", "0.0.0.0/0", "5", "null"):
+        with pytest.raises(InputError, match=r"web_hosts: .* must be an address or a network"):
+            load_settings(write(tmp_path, f"web_hosts: [10.0.0.7, {value}]\n"))

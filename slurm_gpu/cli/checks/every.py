@@ -26,6 +26,7 @@ from slurm_gpu.cli.checks import (
     runaways,
     site_file,
     slurm_conf,
+    web,
     weights,
     zones,
 )
@@ -65,6 +66,7 @@ CHECKS = (
     Check("runaways", runaways.ended, (_SLURM, _DATABASE)),
     Check("shipments", database.nodes_ship, (_DATABASE,)),
     Check("refused", database.nothing_refused, (_DATABASE,)),
+    Check("slurm-gpuweb", web.reads_everything, (_DATABASE,)),
     Check("forecasts", forecasts.learned, (_DATABASE,)),
     Check("reservations", reservations.reservations, (_SITE, _SLURM, _DATABASE)),
     Check("nodes", database.nodes_heard, (_SLURM, _DATABASE)),

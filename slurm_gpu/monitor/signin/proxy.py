@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Sequence
 
 from starlette.types import Scope
 
 from slurm_gpu.clock import Clock
+from slurm_gpu.database.networks import Network, is_among
 from slurm_gpu.database.trouble import TroubleLog
 
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+$-]{0,255}")
 """Of users, as sites name them."""
 
@@ -32,7 +31,7 @@ class TrustedProxy:
         if not values:
             return None
         host = scope["client"][0] if scope.get("client") else ""
-        if not self._trusts(host):
+        if not is_among(host, self._networks):
             self._forged.failed(f"it was sent by {host or 'nobody knows whom'}")
             return None
         name: str = values[0].decode("latin-1").strip()
@@ -41,11 +40,3 @@ class TrustedProxy:
             self._unread.failed(f"{host} sent {len(values)} of it, the first {name[:80]!r}")
             return None
         return name
-
-    def _trusts(self, host: str) -> bool:
-        try:
-            address = ipaddress.ip_address(host)
-        except ValueError:
-            return False
-        mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-        return any((address if mapped is None else mapped) in network for network in self._networks)
