@@ -44,9 +44,15 @@ def _listed(values: Iterable[str]) -> str:
 
 
 def node_lives(values: Mapping[str, Live], reports: Iterable[NodeReport]) -> dict[str, NodeLive]:
-    """By node; devices of which no facts are known come last, by UUID."""
-    place = driver_order(reports)
+    """By node; without cells for the devices where their order is unknown, as facts of some are missing."""
+    reports = list(reports)
+    place, known = driver_order(reports), {facts.uuid for report in reports for facts in report.devices}
     return {
-        node: NodeLive(live, [live.devices[uuid] for uuid in sorted(live.devices, key=place)])
+        node: NodeLive(
+            live,
+            [live.devices[uuid] for uuid in sorted(live.devices, key=place)]
+            if len(live.devices) == 1 or live.devices.keys() <= known
+            else (),
+        )
         for node, live in values.items()
     }

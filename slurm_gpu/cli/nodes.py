@@ -62,7 +62,8 @@ def nodes(
     shard of it. A GPU of which shards are in use is not free as a whole, and nothing is free on a node that
     takes no jobs. In brackets stands the time to the job's limit, or that it is suspended or completing.
     With --live each GPU's value stands in the driver's order; a dash is one of which nothing was measured, or
-    that you may not see since another user's job holds it. --suspect is for operators: GPUs at fault in three
+    that you may not see since another user's job holds it. One dash for the whole node: nothing was measured,
+    or the order of its GPUs is not known yet. --suspect is for operators: GPUs at fault in three
     jobs and more of two users and more, and the command that drains each.
     """
     check_format(as_json=as_json, as_csv=as_csv)

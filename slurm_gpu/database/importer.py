@@ -92,6 +92,7 @@ class Importer:
         self._upkeep, self._places = upkeep, Places() if places is None else places
         self._mark = _mark(cluster)
         self._wide_at: float | None = None
+        self._found_empty = False
         self._patience: dict[int, tuple[float, float]] = {}
         self.status = ImportStatus()
         self._stop = threading.Event()
@@ -151,7 +152,7 @@ class Importer:
         now_s = int(self._clock.wall())
         made = RunRows(self._view.nodes(_NODES_WITHIN_S) or {})
         with self._database.reading() as connection:
-            watermark_s = read_until_s(connection, self._cluster)
+            watermark_s = self._read_until_s(connection)
             placed = Placed(connection, self._places)
         told = _Told(self._in_question())
         n_changed = 0
@@ -170,6 +171,17 @@ class Importer:
             for some in batched(self._view.client.accounting(0, job_ids=ids), _ROWS_PER_TRANSACTION):
                 n_changed += self._store(made.of(some), placed)
         return n_changed
+
+    def _read_until_s(self, connection: Connection) -> int | None:
+        """Up to when accounting was read; None, once, where what was read is not in `run` any more."""
+        until_s = read_until_s(connection, self._cluster)
+        of_cluster = select(run.c.run_id).where(run.c.cluster == self._cluster).limit(1)
+        was_empty, self._found_empty = self._found_empty, connection.execute(of_cluster).first() is None
+        # A cluster without jobs stays empty: reading all of its accounting once shows that.
+        if until_s is None or was_empty or not self._found_empty:
+            return until_s
+        log.warning("import: the table of runs is empty; all of Slurm's accounting is read again")
+        return None
 
     def _fetch(self, since_s: int, now_s: int, made: RunRows) -> Generator[list[RunRow] | Period, None, None]:
         """Rows for `run`; and each period when all its rows have come, if it had any or is the last."""

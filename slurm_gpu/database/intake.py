@@ -18,6 +18,7 @@ from slurm_gpu.database.engine import REFUSED, Database, LockedError, LockWait, 
 from slurm_gpu.database.goods import Goods
 from slurm_gpu.database.groupcommit import GroupCommit
 from slurm_gpu.database.jobfacts import jobs_on
+from slurm_gpu.database.kept import Kept
 from slurm_gpu.database.lane import Lane
 from slurm_gpu.database.memory import Memory
 from slurm_gpu.database.networks import plain
@@ -61,6 +62,7 @@ class Intake:
         self._allowances = Allowances(clock)
         self._commits = GroupCommit(self._store_together, Goods.segments, attrgetter("node"), clock)
         self._unknown = UnknownLog()
+        self._kept = Kept(database, clock)
         self._asking_ends = threading.BoundedSemaphore(ENDS_AT_ONCE)
         self._away = TroubleLog(
             "what nodes ship cannot be stored, and waits there: %s", clock, "what nodes ship is stored again"
@@ -146,6 +148,7 @@ class Intake:
             "want": self._memory.wants.of(shipment.node),
             "jobs": jobs_on(shipment.node, slurm_nodes.get(shipment.node), queue, now_s),
             "ended": {str(job_id): item.to_json() for job_id, item in over.items()},
+            "lacks": self._kept.lacks(shipment.node, shipment.has) if is_its_own else [],
             "ignored": shipment.unknown,
             "version": __version__,
             "wire": list(WIRE_RANGE),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import threading
 import zlib
 from collections.abc import Callable, Mapping, Sequence, Sized
@@ -54,10 +55,12 @@ _ITEMS = {
     }.items()
 }
 """The keys of each kind's items."""
-_KEYS = frozenset((*_ITEMS, "wire", "node", "boot_id", "version", "live", "open"))
+_KEYS = frozenset((*_ITEMS, "wire", "node", "boot_id", "version", "live", "open", "has"))
 _MAX_VERSION = 64
 # As many as the greatest float has. Reading a number takes the square of its length.
 _MAX_DIGITS = 309
+
+_JOB_ID = re.compile(r"\d{1,18}", re.ASCII)
 
 T = TypeVar("T")
 _ONE_LARGE = threading.Lock()
@@ -100,6 +103,17 @@ class Rejected:
     kind: str = "records"
 
 
+@dataclass(frozen=True, slots=True)
+class Has:
+    """What the database holds according to a node, of what the node does not send again by itself.
+
+    `devices` is their at_s and how many they are, `runs` the seq of each run that has not ended.
+    """
+
+    devices: tuple[int, int] | None = None
+    runs: Mapping[int, int] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shipment:
     """What a node sent: its well-formed items by index, and what is wrong with the others.
@@ -122,6 +136,7 @@ class Shipment:
     rejected: Sequence[Rejected] = ()
     unknown: Mapping[str, Sequence[str]] = field(default_factory=dict)
     n_bytes: int = 0
+    has: Has = field(default_factory=Has)
 
     @property
     def n_to_store(self) -> int:
@@ -187,6 +202,7 @@ def _read(body: bytes | None) -> Shipment:
         rejected=rejected,
         unknown=unknown.names,
         n_bytes=len(body),
+        has=_has(value.get("has")),
     )
 
 
@@ -272,6 +288,19 @@ def _open_jobs(shipment: Mapping[str, Any]) -> list[int]:
     """Job ids; of what is none there is nothing to say."""
     whole = (item for item in _list("open", shipment)[:MAX_ITEMS] if type(item) is int)
     return [job_id for job_id in whole if 0 < job_id <= fields.MAX_JOB_ID]
+
+
+def _has(value: Any) -> Has:
+    """Read `has`; what makes no sense in it is left out, as it only asks for an answer."""
+    told = value if isinstance(value, dict) else {}
+    devices: tuple[int, int] | None = None
+    match told.get("devices"):
+        case {"at_s": int(at_s), "n": int(n)}:
+            devices = at_s, n
+    runs = told.get("runs")
+    known = list(runs.items())[:MAX_ITEMS] if isinstance(runs, dict) else []
+    ids = {int(name): seq for name, seq in known if _JOB_ID.fullmatch(name) and type(seq) is int}
+    return Has(devices, ids)
 
 
 def _sender(shipment: Mapping[str, Any]) -> str:

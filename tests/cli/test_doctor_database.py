@@ -205,14 +205,21 @@ def test_instances_count_as_gpus_or_their_gpu_does(installed: Installation):
     assert levels(database.devices_agree(installed.at())) == ["ok"]
 
 
-def test_nodes_that_have_told_nothing_of_their_gpus(installed: Installation):
+def test_a_daemon_that_runs_is_not_to_be_started_because_the_database_lost_its_gpus(
+    installed: Installation,
+):
     heard = [_report(f"n{n}", 0) for n in (2, 3)]
     installed.database.reports = [_report("n1", 4), *heard]
     finding = worst(database.devices_agree(installed.at()))
-    assert (finding.level, finding.message) == (
-        Level.WARN,
-        "no slurm-gpud has told of the GPUs of n[2-3]",
-    )
+    assert finding.level is Level.WARN
+    assert finding.message.startswith("slurm-gpud runs on n[2-3], and the database does not have the GPUs")
+    assert "start" not in str(finding.remedy)
+
+
+def test_nodes_that_have_told_nothing_of_their_gpus(installed: Installation):
+    installed.database.reports = [_report("n1", 4), _report("n2", 4)]
+    messages = [finding.message for finding in database.devices_agree(installed.at())]
+    assert "n3: see the finding on nodes" in messages
 
 
 def test_nodes_of_another_version_are_named(installed: Installation):

@@ -163,6 +163,18 @@ def test_what_the_gpus_do_now_stands_beside_who_holds_them(slurm_gpu: CommandLin
     assert slurm_gpu("nodes", "--live", "--csv") == 2
 
 
+@pytest.mark.parametrize("n_known", [0, 1])
+def test_values_stand_at_no_gpu_while_it_is_not_known_which_is_which(slurm_gpu: CommandLine, n_known: int):
+    devices = {uuid: LiveDevice(util_pct=97.0) for uuid in ("GPU-a", "GPU-b")}
+    slurm_gpu.database.lives = {"n1": Live(at_s=5.0, devices=devices, host={})}
+    told = (DeviceFacts(uuid="GPU-b", node="n1", at_s=5, index=0),)[:n_known]
+    slurm_gpu.database.reports = [NodeReport(node="n1", heard_s=5.0, version=None, devices=told)]
+    slurm_gpu("nodes", "--live")
+    assert "97" not in slurm_gpu.out
+    slurm_gpu("nodes", "--live", "--json")
+    assert slurm_gpu.out.count("97.0") == 2
+
+
 def test_on_a_narrow_terminal_the_values_of_many_gpus_take_two_lines(
     slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch
 ):
@@ -171,6 +183,8 @@ def test_on_a_narrow_terminal_the_values_of_many_gpus_take_two_lines(
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     devices = {f"GPU-{n}": LiveDevice(util_pct=100.0 - n, mem_used_frac=0.5) for n in range(8)}
     slurm_gpu.database.lives = {"n1": Live(at_s=5.0, devices=devices, host={})}
+    told = tuple(DeviceFacts(uuid=f"GPU-{n}", node="n1", at_s=5, index=n) for n in range(8))
+    slurm_gpu.database.reports = [NodeReport(node="n1", heard_s=5.0, version=None, devices=told)]
     slurm_gpu("nodes", "--live")
     lines = re.sub(r"\x1b\[[0-9;]*m", "", slurm_gpu.out).splitlines()
     at = next(index for index, line in enumerate(lines) if line.startswith("n1"))

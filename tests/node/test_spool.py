@@ -304,7 +304,7 @@ def test_a_day_without_the_database_fits(tmp_path: Path) -> None:
 
 
 def test_only_so_many_rejected_files_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slurm_gpu.node.shipping.spool.MAX_REJECTED", 3)
+    monkeypatch.setattr("slurm_gpu.node.shipping.rejected.MAX_REJECTED", 3)
     spool = Spool(tmp_path)
     for job in range(1, 7):
         spool.save_record(record(job))

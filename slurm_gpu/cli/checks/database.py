@@ -154,6 +154,14 @@ def devices_agree(at: Surroundings) -> Iterator[Finding]:
     expected = {node.name: node.n_gpus for node in at.nodes if node.n_gpus}
     unheard = [name for name in expected if name not in reports or not reports[name].devices]
     late = _late(_expected(at), reports.values(), now_s)
+    missing = [name for name in unheard if name in reports and name not in late]
+    unheard = [name for name in unheard if name not in missing]
+    if missing:
+        yield warn(
+            f"slurm-gpud runs on {compress(missing)}, and the database does not have the GPUs there; after a "
+            "restored backup they come again within 2 minutes",
+            f"slurm-gpu doctor, once more in 2 minutes; then journalctl -u slurm-gpud on {missing[0]}",
+        )
     if unheard and late.keys() >= set(unheard):
         yield skipped(f"{compress(unheard)}: see the finding on nodes")
     elif unheard:
@@ -161,7 +169,7 @@ def devices_agree(at: Surroundings) -> Iterator[Finding]:
             f"no slurm-gpud has told of the GPUs of {compress(unheard)}",
             f"ssh {unheard[0]} slurm-gpu doctor; systemctl start slurm-gpud where none runs",
         )
-    told = {name: reports[name].slurm_gpus() for name in expected if name not in unheard}
+    told = {name: reports[name].slurm_gpus() for name in expected if name not in {*unheard, *missing}}
     odd = {name: seen for name, seen in told.items() if expected[name] not in seen}
     alike: dict[tuple[int, int], list[str]] = {}
     for name, seen in odd.items():

@@ -34,6 +34,9 @@ BACKOFF_MAX_S = 60.0
 RETRY_AFTER_MAX_S = 3600.0
 # Packing as many takes some 10 ms, in which nothing is sampled.
 MAX_ITEMS = 100
+# What slurm-gpudbd lacks is sent again at most this often: it may report what it has stored since.
+AGAIN_S = 60.0
+AGAIN_MAX_S = 3600.0
 # For so long nothing but records is sent to a slurm-gpudbd that could not take the rest.
 PLAIN_S = 300.0
 
@@ -96,6 +99,9 @@ class Courier:
         self._devices: Sequence[DeviceFacts] = ()
         self._devices_due = False
         self._wanted: Sequence[int] = ()
+        self._reports_lacks = False
+        self._again_at_s = 0.0
+        self._again_pause_s = AGAIN_S
 
     def ship_everything(self) -> None:
         """Send the records of running jobs too, as they are now or later, as soon as possible."""
@@ -155,12 +161,38 @@ class Courier:
             windows=() if plain or not self._wanted else self._source.windows(self._wanted),
             live=None if plain else live,
             open_jobs=jobs,
+            has=self._has() if self._reports_lacks and not plain else None,
         )
         if not (items or shipment.extras or jobs):
             return False
         self._under_way, body = shipment.fitting()
         self._sender.send(body)
         return True
+
+    def _has(self) -> Mapping[str, Any]:
+        """What slurm-gpudbd has stored of what is not sent again by itself, as far as is known here."""
+        has: dict[str, Any] = {}
+        if self._devices and not self._devices_due:
+            has["devices"] = {
+                "at_s": self._devices[0].at_s,
+                "n": len({facts.uuid for facts in self._devices}),
+            }
+        if runs := self._spool.shipped_open_runs():
+            has["runs"] = {str(job_id): seq for job_id, seq in runs.items()}
+        return has
+
+    def _send_again(self, lacks: Collection[str], now_s: float) -> None:
+        if not lacks:
+            self._again_pause_s = AGAIN_S
+        elif now_s >= self._again_at_s:
+            log.info("slurm-gpudbd lacks %s, and gets them again", ", ".join(sorted(lacks)))
+            # Where that does not help, as slurm-gpudbd rejects them, it is tried ever more rarely.
+            self._again_at_s = now_s + self._again_pause_s
+            self._again_pause_s = min(AGAIN_MAX_S, 2 * self._again_pause_s)
+            if "devices" in lacks:
+                self._devices = ()  # they are new at the next look
+            if "runs" in lacks:
+                self._spool.ship_open_runs_again()
 
     def _look_around(self) -> Mapping[str, Any] | None:
         """The last values; and what is new about the devices is due."""
@@ -205,6 +237,11 @@ class Courier:
                 self._spool.shipped(item)
         if shipment.devices and shipment.devices is self._devices:
             self._devices_due = False
+        if shipment.devices or any(item.kind == "runs" for item in shipment.items):
+            self._again_at_s = max(self._again_at_s, now_s + AGAIN_S)
+        self._reports_lacks = answer.lacks is not None
+        if shipment.has and answer.lacks is not None:
+            self._send_again(answer.lacks, now_s)
         self._wanted = answer.want
         self._switched = False
         self._wire.hear(answer.wire)

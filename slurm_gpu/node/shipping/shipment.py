@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,6 +38,8 @@ class Shipment:
     windows: Sequence[Mapping[str, Any]] = ()
     live: Mapping[str, Any] | None = None
     open_jobs: Sequence[int] = ()
+    has: Mapping[str, Any] | None = None
+    """What slurm-gpudbd should have, to be told what it lacks; None where it would not know the key."""
 
     @property
     def extras(self) -> bool:
@@ -78,6 +80,8 @@ class Shipment:
         }
         if self.live is not None:
             wire["live"] = self.live
+        if self.has is not None:
+            wire["has"] = self.has
         # The best compression would take five times as long for a tenth less.
         return gzip.compress(json.dumps(wire, separators=(",", ":")).encode(), 1, mtime=0)
 
@@ -88,7 +92,8 @@ class Answer:
 
     `refused` are keys of items that it never will, and why; `jobs` what hooks cannot know of the node's jobs;
     `ended` those of its open jobs that Slurm says are over; `want` the jobs whose windows it asks for;
-    `ignored` what it did not know, by kind; `version` is its own, `wire` what it speaks.
+    `ignored` what it did not know, by kind; `version` is its own, `wire` what it speaks; `lacks` the kinds
+    that it has lost, or never took; None of a slurm-gpudbd that does not report it.
     """
 
     refused: Mapping[str, str]
@@ -98,6 +103,7 @@ class Answer:
     ignored: Mapping[str, Sequence[str]]
     version: str | None
     wire: Range | None
+    lacks: Collection[str] | None = None
 
 
 def read_answer(reply: Reply, items: Sequence[Item]) -> Answer | None:
@@ -120,7 +126,7 @@ def read_answer(reply: Reply, items: Sequence[Item]) -> Answer | None:
             index = entry.get("index") if isinstance(entry, dict) else None
             if isinstance(index, int) and 0 <= index < len(sent):
                 refused[sent[index].key] = str(entry.get("why"))[:500]
-    want, version = answer.get("want"), answer.get("version")
+    want, version, lacks = answer.get("want"), answer.get("version"), answer.get("lacks")
     return Answer(
         refused=refused,
         jobs=_by_job(answer.get("jobs")),
@@ -129,6 +135,7 @@ def read_answer(reply: Reply, items: Sequence[Item]) -> Answer | None:
         ignored=read_ignored(answer.get("ignored")),
         version=version if isinstance(version, str) else None,
         wire=read_range(answer.get("wire")),
+        lacks=list(map(str, lacks)) if isinstance(lacks, list) else None,
     )
 
 

@@ -7,11 +7,9 @@ may wait, on disk and in memory while the disk is full. Beyond them the oldest i
 
 from __future__ import annotations
 
-import errno
 import itertools
 import json
 import logging
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -23,6 +21,7 @@ from slurm_gpu.errors import OutsideError, RecordError
 from slurm_gpu.node.clockstep import Offset
 from slurm_gpu.node.held.allocations import Allocation
 from slurm_gpu.node.shipping.journal import Journal
+from slurm_gpu.node.shipping.rejected import RejectedFiles
 from slurm_gpu.node.shipping.spooled import is_count, is_event, is_of_segment, is_run
 from slurm_gpu.records import Event, Host, HostRun, Record
 
@@ -31,10 +30,8 @@ log = logging.getLogger(__name__)
 # More than 24 hours without slurm-gpudbd, with jobs of 10 s on each of 8 GPUs all the time.
 MAX_BYTES = 256 << 20
 MAX_BYTES_IN_MEMORY = 64 << 20
-MAX_REJECTED = 10_000
 # There is room again when so much of the limit is used at most.
 _ROOM_FRACTION = 0.9
-_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 _JOB_ID = re.compile(r"\d{1,18}", re.ASCII)
 _SHIPPED_AS = {"record": "records", "host": "hosts", "event": "events", "run": "runs"}
 _LAST_JOB_ID = "last_job_id"
@@ -82,10 +79,11 @@ class Spool:
         self._is_whole = self._journal.is_whole and _OPENED in self._journal
         self._sign(directory)
         self._max_bytes, self._max_bytes_in_memory = max_bytes, max_bytes_in_memory
-        self._rejected = directory / "rejected"
-        self._n_rejected: int | None = None
+        self._rejected = RejectedFiles(directory / "rejected")
         # What is to be shipped, and whether it should go at once.
         self._waiting: dict[str, bool] = {}
+        # The seq of each run of a machine without Slurm that has not ended.
+        self._open_runs: dict[str, int] = {}
         # The records of open allocations, by segment.
         self._of_open: dict[str, set[str]] = {
             key.removeprefix("allocation/"): set() for key in self._journal.keys("allocation/")
@@ -93,6 +91,7 @@ class Spool:
         for key, _ in self._sound("event/", is_event):
             self._waiting[key] = True
         for key, wire in self._sound("run/", is_run):
+            self._note_run(key, wire)
             if wire["seq"] > self._shipped_seq(key):
                 self._waiting[key] = True
         segments = self._sound("record/", is_of_segment), self._sound("host/", is_of_segment)
@@ -258,9 +257,15 @@ class Spool:
 
     def save_run(self, run: HostRun) -> None:
         """Replace what is known of a run on a machine without Slurm; kept while it goes on."""
-        key = f"run/{run.job_id}"
-        self._journal.put(key, run.to_wire())
+        key, wire = f"run/{run.job_id}", run.to_wire()
+        self._journal.put(key, wire)
+        self._note_run(key, wire)
         self._waiting[key] = True
+
+    def _note_run(self, key: str, wire: Mapping[str, Any]) -> None:
+        self._open_runs.pop(key, None)
+        if wire.get("end_s") is None:
+            self._open_runs[key] = wire["seq"]
 
     def last_run(self, job_id: int) -> HostRun | None:
         """The newest one that was saved, if it goes on or waits; None also if it cannot be read."""
@@ -303,6 +308,15 @@ class Spool:
         """Keys of what slurm-gpudbd has heard nothing of, oldest first."""
         return [key for key in self._waiting if f"shipped/{key}" not in self._journal]
 
+    def shipped_open_runs(self) -> dict[int, int]:
+        """Return the seq of each run that has not ended and that slurm-gpudbd has, by job id."""
+        found = (item for item in self._open_runs.items() if item[0] not in self._waiting)
+        return {int(key.removeprefix("run/")): seq for key, seq in found}
+
+    def ship_open_runs_again(self) -> None:
+        """Have runs that have not ended sent once more: slurm-gpudbd has lost them."""
+        self._waiting.update(dict.fromkeys(self._open_runs, True))
+
     def waiting(self, limit: int, also: Set[str] = frozenset()) -> Sequence[Item]:
         """At most `limit` things to ship, oldest first: the urgent ones, and those whose keys are given."""
         keys = (key for key, urgent in self._waiting.items() if urgent or key in also)
@@ -329,25 +343,13 @@ class Spool:
 
     def reject(self, item: Item, why: str) -> None:
         """slurm-gpudbd will never take it: keep it as a file for people, and never send it again."""
-        log.warning("%s was rejected: %s; kept in %s", item.key, why, self._rejected)
+        log.warning("%s was rejected: %s; kept in %s", item.key, why, self._rejected.directory)
         text = json.dumps({"why": why, "item": item.wire})
         try:
-            self._keep_rejected(_UNSAFE.sub("_", item.key) + ".json", text)
+            self._rejected.keep(item.key, text)
         except OSError as error:
             log.error("%s cannot be kept: %s; it was %s", item.key, error, text)  # noqa: TRY400
         self.shipped(item)
-
-    def _keep_rejected(self, name: str, text: str) -> None:
-        self._rejected.mkdir(mode=0o700, exist_ok=True)
-        if self._n_rejected is None:
-            self._n_rejected = sum(1 for _ in self._rejected.iterdir())
-        if self._n_rejected >= MAX_REJECTED:
-            raise OSError(errno.EDQUOT, f"there are {MAX_REJECTED} files already", str(self._rejected))
-        self._n_rejected += 1
-        with (self._rejected / name).open("w") as file:
-            file.write(text + "\n")
-            file.flush()
-            os.fsync(file.fileno())
 
     def _save(self, key: str, record: Record | Host) -> bytes:
         text = self._journal.put(key, record.to_wire())

@@ -1,0 +1,32 @@
+"""Items that slurm-gpudbd never takes, as files for people."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from pathlib import Path
+
+MAX_REJECTED = 10_000
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
+
+
+class RejectedFiles:
+    """One file an item in `directory`, which is made with the first."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._n: int | None = None
+
+    def keep(self, key: str, text: str) -> None:
+        """Write the item with this key to disk; raises OSError, also where there are MAX_REJECTED already."""
+        self.directory.mkdir(mode=0o700, exist_ok=True)
+        if self._n is None:
+            self._n = sum(1 for _ in self.directory.iterdir())
+        if self._n >= MAX_REJECTED:
+            raise OSError(errno.EDQUOT, f"there are {MAX_REJECTED} files already", str(self.directory))
+        self._n += 1
+        with (self.directory / f"{_UNSAFE.sub('_', key)}.json").open("w") as file:
+            file.write(text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
