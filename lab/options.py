@@ -144,6 +144,8 @@ class Options:
     """Whether each node, and slurm-gpudbd, has a wall clock that can be set: see lab/clocks.py."""
     extra_slurm_conf: tuple[str, ...] = ()
     """Lines appended to slurm.conf."""
+    dynamic: str | None = None
+    """The node that slurm.conf does not name: its slurmd registers it. One, as all use one SlurmdPort."""
 
     @property
     def with_controller(self) -> bool:
@@ -160,7 +162,8 @@ class Options:
         return Node(
             name=name,
             number=number,
-            address=f"127.0.1.{number}",
+            # slurmctld takes the address from which a dynamic node registers.
+            address="127.0.0.1" if name == self.dynamic else f"127.0.1.{number}",
             zone="zone1" if number <= (self.nodes + 1) // 2 else "zone2",
             gpus=_gpus(name, numbering, layout.node(name).devices),
         )
@@ -192,6 +195,7 @@ class Options:
             database_workers=values["database_workers"],
             own_clocks=values["own_clocks"],
             extra_slurm_conf=tuple(values["extra_slurm_conf"]),
+            dynamic=values["dynamic"],
         )
 
 

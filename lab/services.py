@@ -13,7 +13,7 @@ from lab.daemons import Daemon
 from lab.layout import DIRECTORY_VARIABLE, TAG_VARIABLE, Layout
 from lab.options import Node, Options
 from lab.people import WEB_USER
-from lab.slurm_config import SLURM_USER
+from lab.slurm_config import SLURM_USER, slurmd_options
 
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -44,7 +44,7 @@ def all_daemons(layout: Layout, options: Options, nodes: Sequence[Node]) -> dict
         make.mariadb(),
         make.slurmdbd(),
         make.slurmctld(),
-        *(make.slurmd(node) for node in nodes),
+        *(make.slurmd(node, slurmd_options(options, node, nodes)) for node in nodes),
     ]
     if options.services:
         daemons.append(make.slurm_gpudbd())
@@ -132,11 +132,11 @@ class _Factory:
             log_file=True,
         )
 
-    def slurmd(self, node: Node) -> Daemon:
+    def slurmd(self, node: Node, options: Sequence[str]) -> Daemon:
         address = (node.address, self.layout.slurmd_port(node.number))
         return self._daemon(
             f"slurmd-{node.name}",
-            ["slurmd", "-D", "-N", node.name],
+            ["slurmd", "-D", "-N", node.name, *options],
             lambda: accepts(address),
             log_file=True,
         )

@@ -76,7 +76,16 @@ def slurm_conf(layout: Layout, options: Options, nodes: Sequence[Node], cgroups:
     ]
     if options.job_submit is not JobSubmit.NONE:
         lines.append("JobSubmitPlugins=lua")
-    lines += [_node_line(layout, node, shards=_has_shards(nodes)) for node in nodes]
+    for node in nodes:
+        if node.name == options.dynamic:
+            # TreeWidth: Slurm does not forward messages through dynamic nodes.
+            lines += [f"MaxNodeCount={len(nodes)}", "TreeWidth=65533"]
+            lines.append(f"SlurmdPort={layout.slurmd_port(node.number)}")
+        else:
+            port = layout.slurmd_port(node.number)
+            lines.append(
+                f"NodeName={node.name} Port={port} {_node_settings(node, shards=_has_shards(nodes))}"
+            )
     lines.append("PartitionName=gpu Nodes=ALL Default=YES DefaultTime=1:00:00 MaxTime=INFINITE State=UP")
     lines += options.extra_slurm_conf
     return "\n".join(lines) + "\n"
@@ -87,14 +96,21 @@ def _has_shards(nodes: Sequence[Node]) -> bool:
     return not any(node.cut for node in nodes)
 
 
-def _node_line(layout: Layout, node: Node, *, shards: bool) -> str:
+def slurmd_options(options: Options, node: Node, nodes: Sequence[Node]) -> list[str]:
+    """Return the options with which the slurmd of a dynamic node registers it; [] for one of slurm.conf."""
+    if node.name != options.dynamic:
+        return []
+    return ["-Z", "--conf", _node_settings(node, shards=_has_shards(nodes))]
+
+
+def _node_settings(node: Node, *, shards: bool) -> str:
+    """Return what slurm.conf says of a node, and `slurmd -Z --conf` of a dynamic one."""
     types = Counter(gpu.slurm_type for gpu in node.handed_out)
     gres = [f"gpu:{name}:{count}" for name, count in types.items()]
     if shards:
         gres.append(f"shard:{SHARDS_PER_NODE}")
     return (
-        f"NodeName={node.name} NodeHostname=localhost NodeAddr={node.address} "
-        f"Port={layout.slurmd_port(node.number)} CPUs=32 RealMemory=100000 "
+        f"NodeHostname=localhost NodeAddr={node.address} CPUs=32 RealMemory=100000 "
         f"Gres={','.join(gres)} Feature={node.zone},{node.model} State=UNKNOWN"
     )
 

@@ -48,10 +48,10 @@ def mount(monkeypatch: pytest.MonkeyPatch) -> Mount:
 def test_a_file_that_has_changed_is_seen_at_once(tmp_path: Path) -> None:
     files = [tmp_path / name for name in ("slurm.conf", "gres.conf")]
     stamp = ChangeStamp(files, AtOnce())
-    assert stamp.now() == (None, None)
+    assert stamp.now() == (None, None, 0)
     for at_ns in range(1, 50):
         changed(files[1], at_ns)
-        assert stamp.now() == (None, at_ns)
+        assert stamp.now() == (None, at_ns, 0)
 
 
 def test_while_files_cannot_be_looked_at_gpus_are_counted_as_before(

@@ -11,6 +11,7 @@ from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, skippe
 from slurm_gpu.cli.checks.outages import finding_slurm
 from slurm_gpu.database.client import NodeReport
 from slurm_gpu.errors import SlurmError
+from slurm_gpu.node.held.dynamicnode import DynamicNode
 from slurm_gpu.node.held.gres import minor_of, parse_files
 from slurm_gpu.records import DeviceFacts
 from slurm_gpu.units import counted
@@ -58,7 +59,8 @@ def agrees(at: Surroundings) -> Iterator[Finding]:
             yield skipped(f"slurm-gpud has yet to tell of the GPUs of {node}")
             continue
         try:
-            text = at.slurmd(("slurmd", "-G", *(("-N", node) if len(here) > 1 else ())))
+            named = ("-N", node) if len(here) > 1 else ()
+            text = at.slurmd(("slurmd", "-G", *named, *DynamicNode(node, at.proc).options()))
         except SlurmError as error:
             remedy = finding_slurm(str(error)) or f"slurmd -G, as root on {node}, says how it reads gres.conf"
             # With what is fatal to `slurmd -G`, slurmd does not start any more either.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from slurm_gpu.node.workthread import Worker, WorkThread
@@ -20,11 +20,14 @@ Stamp = tuple[int | None, ...]
 class ChangeStamp:
     """When files were changed last, looked at in a thread of its own: one look at a time."""
 
-    def __init__(self, paths: Sequence[Path], worker: Worker | None = None) -> None:
-        self._paths = paths
+    def __init__(
+        self, paths: Sequence[Path], worker: Worker | None = None, n_changes: Callable[[], int] = lambda: 0
+    ) -> None:
+        """`n_changes` counts changes of something else, in that thread."""
+        self._paths, self._n_changes = paths, n_changes
         self._worker: Worker = WorkThread("slurm.conf") if worker is None else worker
         self._looked = threading.Event()
-        self._stamp: Stamp = (None,) * len(paths)
+        self._stamp: Stamp = (*(None for _ in paths), 0)
         self._hangs = False
 
     def now(self) -> Stamp:
@@ -47,7 +50,7 @@ class ChangeStamp:
     def _look(self) -> None:
         """In a thread of its own."""
         try:
-            self._stamp = tuple(map(_modified, self._paths))
+            self._stamp = (*map(_modified, self._paths), self._n_changes())
         finally:
             self._looked.set()
 

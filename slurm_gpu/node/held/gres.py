@@ -7,6 +7,7 @@ nor NVML's index: gres.conf may list files in any order, and AutoDetect has an o
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import os
@@ -20,8 +21,9 @@ from slurm_gpu.clock import Clock
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.node.gpu.reading import Facts
 from slurm_gpu.node.held.changes import ChangeStamp
+from slurm_gpu.node.held.dynamicnode import PROC, DynamicNode
 from slurm_gpu.node.held.mig import MIG_MINORS, MIG_MINORS_VARIABLE, Capability, read_capabilities
-from slurm_gpu.node.held.slurmd import CACHED_CONF, CONF, RunSlurmd, SlurmdQuestion
+from slurm_gpu.node.held.slurmd import CACHED_CONF, CONF, RunSlurmd, SlurmdQuestion, run_slurmd
 from slurm_gpu.node.workthread import Worker
 
 log = logging.getLogger(__name__)
@@ -143,9 +145,16 @@ class GresOrder:
         file_worker: Worker | None = None,
         wake: Callable[[], None] = lambda: None,
         wait_s: float = WAIT_S,
+        proc: Path = PROC,
     ) -> None:
         command = ("slurmd", "-G", *(("-N", node) if node is not None else ()))
-        self._question = SlurmdQuestion(command, clock, run, worker, wake)
+        dynamic = DynamicNode(node, proc)
+        run = functools.partial(run_slurmd, ends_within_s=None) if run is None else run
+
+        def run_as_the_node(command: Sequence[str]) -> str:
+            return run((*command, *dynamic.options()))
+
+        self._question = SlurmdQuestion(command, clock, run_as_the_node, worker, wake)
         self._told = " ".join(command)
         self._wait_s = wait_s
         self._mig_minors = mig_minors or Path(environ.get(MIG_MINORS_VARIABLE, MIG_MINORS))
@@ -153,7 +162,7 @@ class GresOrder:
         if environ.get("SLURM_CONF"):
             directories = [Path(environ["SLURM_CONF"]).parent]
         watched = [d / name for d in directories for name in ("slurm.conf", "gres.conf")]
-        self._files = ChangeStamp(watched, file_worker)
+        self._files = ChangeStamp(watched, file_worker, dynamic.n_changes)
         self._stamp: object = None
         self._present: frozenset[Place] = frozenset()
         # Changes are counted: an answer is to a question of before or after the last one.

@@ -6,7 +6,6 @@ holds on to cannot even be killed. The wheel of slurm-gpud never waits for it.
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 import shutil
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.errors import SlurmError
+from slurm_gpu.node.held.dynamicnode import running_slurmds
 from slurm_gpu.node.workthread import Worker, WorkThread
 
 log = logging.getLogger(__name__)
@@ -66,7 +66,10 @@ def run_slurmd(command: Sequence[str], ends_within_s: float | None = _ENDS_WITHI
         raise SlurmError(f"{told}: no answer within {DEADLINE_S:g} s") from None
     text = said.decode("utf-8", "replace")
     if process.returncode != 0:
-        reason = text.strip()[-300:] or "it printed nothing; is this the node's name in slurm.conf (--node)?"
+        reason = text.strip()[-300:] or (
+            "it printed nothing; is this the node's name in slurm.conf (--node)? Where it is a dynamic node, "
+            "does its slurmd run?"
+        )
         raise SlurmError(f"{told}: exit status {process.returncode}: {reason}")
     return text
 
@@ -101,16 +104,7 @@ def conf_of_slurmd(
 
 
 def _has_conf_server(proc: Path) -> bool:
-    for process in proc.glob("[0-9]*"):
-        try:
-            words = (process / "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue  # it has ended meanwhile
-        if Path(os.fsdecode(words[0])).name == "slurmd" and any(
-            w.startswith(b"--conf-server") for w in words
-        ):
-            return True
-    return False
+    return any(word.startswith("--conf-server") for _, words in running_slurmds(proc) for word in words)
 
 
 class SlurmdQuestion:
@@ -123,12 +117,12 @@ class SlurmdQuestion:
         self,
         command: Sequence[str],
         clock: Clock,
-        run: RunSlurmd | None = None,
+        run: RunSlurmd,
         worker: Worker | None = None,
         wake: Callable[[], None] = lambda: None,
     ) -> None:
         self._command, self._clock, self._wake = command, clock, wake
-        self._run = functools.partial(run_slurmd, ends_within_s=None) if run is None else run
+        self._run = run
         self._worker: Worker = WorkThread("slurmd -G") if worker is None else worker
         self._came = threading.Event()
         self._said: str | SlurmError | None = None
