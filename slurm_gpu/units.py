@@ -5,14 +5,24 @@ from __future__ import annotations
 import re
 
 # Slurm's own time formats (man sbatch, --time): M, M:S, H:M:S, D-H, D-H:M, D-H:M:S.
+# Of 64 bits. Python refuses to convert thousands of digits.
+_MOST_DIGITS = 19
+# Digits are bounded here and below: Python refuses to convert 4,300 of them, and 309 are no float.
 _SLURM_TIME = re.compile(
-    r"(?:(?P<days>\d+)-(?P<dhours>\d+)(?::(?P<dminutes>\d+)(?::(?P<dseconds>\d+))?)?"
-    r"|(?P<a>\d+)(?::(?P<b>\d+)(?::(?P<c>\d+))?)?)"
+    r"(?:(?P<days>\d{1,9})-(?P<dhours>\d{1,9})(?::(?P<dminutes>\d{1,9})(?::(?P<dseconds>\d{1,9}))?)?"
+    r"|(?P<a>\d{1,9})(?::(?P<b>\d{1,9})(?::(?P<c>\d{1,9}))?)?)"
 )
-_DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[smhdw])")
+_DURATION = re.compile(r"(?P<number>\d{1,9}(?:\.\d{1,20})?)\s*(?P<unit>[smhdw])")
 _DURATION_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-_MEMORY = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT])(?:i?B)?", re.IGNORECASE)
+_MEMORY = re.compile(r"(?P<number>\d{1,15}(?:\.\d{1,20})?)\s*(?P<unit>[KMGT])(?:i?B)?", re.IGNORECASE)
 _MEMORY_MIB = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
+
+
+def parse_whole(text: str, least: int = 0, most: int = 2**63 - 1) -> int:
+    """Return a whole number in ASCII digits; raises ValueError where it is none, or out of range."""
+    if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS and least <= int(text) <= most:
+        return int(text)
+    raise ValueError(f"{text[:40]!r} must be a whole number from {least} to {most}")
 
 
 def parse_duration(text: str) -> float:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from itertools import islice
 from typing import Any
 
 from slurm_gpu.errors import InputError, InvalidFileError
 from slurm_gpu.yamlsource import Location, YamlSource
 
 _SHOWN_CHARACTERS = 80
+# Errors of one file; and names that are compared with a misspelt one, or listed.
+_MOST_ERRORS = 200
+_MOST_COMPARED = 1000
+_MOST_LISTED = 30
 
 
 class YamlCheck:
@@ -19,13 +24,19 @@ class YamlCheck:
         self.errors: list[InputError] = []
 
     def fail(self, location: Location, message: str, *, key: bool = False) -> None:
-        """Note a mistake in the value (or the key) at that place."""
+        """Note a mistake in the value (or the key) at that place; raises InvalidFileError at too many."""
         self.errors.append(self.source.error(location, message, key=key))
+        if len(self.errors) == _MOST_ERRORS:
+            self.finish()
 
     def finish(self) -> None:
         """Raises InvalidFileError with every mistake, in the order of the file, if there is any."""
         if self.errors:
-            raise InvalidFileError(sorted(self.errors, key=lambda error: (error.line, error.column)))
+            errors = sorted(self.errors, key=lambda error: (error.line, error.column))
+            if len(errors) >= _MOST_ERRORS:
+                message = f"has {_MOST_ERRORS} mistakes; the check stopped there, and there may be more"
+                errors.append(InputError(self.source.path, 0, 0, message))
+            raise InvalidFileError(errors)
 
     def mapping(
         self, location: Location, value: Any, known: Collection[str] | None, name: str | None = None
@@ -52,11 +63,12 @@ def did_you_mean(value: Any, allowed: Collection[object]) -> str:
     # Only here: most files have no mistakes, and the memory of who reads them counts.
     import difflib
 
-    names = [str(name) for name in allowed]
-    close = difflib.get_close_matches(str(value), names, 1)
+    names = [str(name) for name in islice(allowed, _MOST_COMPARED)]
+    close = difflib.get_close_matches(str(value)[:_SHOWN_CHARACTERS], names, 1)
     if close:
         return f"did you mean {close[0]}?"
-    return f"allowed: {', '.join(names)}" if names else "none is defined"
+    more = ", …" if len(allowed) > _MOST_LISTED else ""
+    return f"allowed: {', '.join(names[:_MOST_LISTED])}{more}" if names else "none is defined"
 
 
 def shown(value: Any) -> str:

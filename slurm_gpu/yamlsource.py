@@ -2,6 +2,7 @@
 
 PyYAML's safe composer gives nodes with marks; these are turned into plain values once, with the marks
 kept beside them by path. Duplicate keys, which YAML loaders silently let the last of win, are errors.
+Size, number of values, nesting and integers are bounded, each while it is read.
 """
 
 from __future__ import annotations
@@ -13,12 +14,19 @@ from typing import Any
 
 import yaml
 
+from slurm_gpu.boundedread import read_text
 from slurm_gpu.errors import InputError
 
 Location = tuple[str | int, ...]
 
-# A site's file has hundreds; beyond this, aliases of aliases are at work.
-_MOST_NODES = 200_000
+_MOST_BYTES = 4 * 2**20
+# PyYAML takes about 25 µs for each value; the largest policies have a few thousand.
+_MOST_VALUES = 100_000
+# PyYAML composes by recursion: Python's limit is reached at about 200.
+_DEEPEST = 64
+# The longest notation of 64 bits is 0b and 64 digits; the rest is for underscores.
+_LONGEST_INTEGER = 200
+_MERGE = "tag:yaml.org,2002:merge"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,33 +58,83 @@ class YamlSource:
 
 
 class _Loader(yaml.SafeLoader):
-    """Leaves a day that is not in the calendar as text, so that its reader can name the place."""
+    """Refuse what has too many values or levels, contains itself, or is no value of its type."""
+
+    def __init__(self, text: str, path: str) -> None:
+        super().__init__(text)
+        self._path = path
+        self._n_values = self._n_merged = 0
+        self._open_anchors: list[str | None] = []
+
+    def error(self, mark: Any, message: str) -> InputError:
+        """An error at a mark of PyYAML's."""
+        return InputError(self._path, mark.line + 1, mark.column + 1, message)
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        self._n_values += 1
+        if self._n_values > _MOST_VALUES:
+            raise self.error(event.start_mark, f"the file has more than {_MOST_VALUES} values")
+        if len(self._open_anchors) > _DEEPEST:
+            raise self.error(event.start_mark, f"is nested more than {_DEEPEST} levels deep")
+        if isinstance(event, yaml.AliasEvent) and event.anchor in self._open_anchors:
+            raise self.error(event.start_mark, f"the anchor {event.anchor} contains itself")
+        self._open_anchors.append(None if isinstance(event, yaml.AliasEvent) else event.anchor)
+        node: yaml.Node | None = super().compose_node(parent, index)
+        self._open_anchors.pop()
+        return node
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, KeyError, AttributeError, TypeError, OverflowError) as error:
+            kind = node.tag.rpartition(":")[2]
+            kind = "whole number of 64 bits" if kind == "int" else kind
+            value = node.value[:80] if isinstance(node.value, str) else "a list or mapping"
+            raise self.error(node.start_mark, f"{value!r} is no {kind}") from error
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Bound merges before they are carried out: a merge of merges grows with each level."""
+        for key, value in node.value:
+            if key.tag != _MERGE:
+                continue
+            for part in value.value if isinstance(value, yaml.SequenceNode) else (value,):
+                if isinstance(part, yaml.MappingNode):
+                    self.flatten_mapping(part)
+                    self._n_merged += len(part.value)
+            if self._n_merged > _MOST_VALUES:
+                raise self.error(key.start_mark, f"merges (<<) make this more than {_MOST_VALUES} values")
+        super().flatten_mapping(node)
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        if len(self.construct_scalar(node)) > _LONGEST_INTEGER:
+            raise ValueError  # the digits of a sexagesimal number take the square of their count
+        value: int = super().construct_yaml_int(node)
+        if not -(2**63) <= value < 2**63:
+            raise ValueError
+        return value
 
     def construct_yaml_timestamp(self, node: yaml.ScalarNode) -> Any:
+        """Leave a day that is not in the calendar as text, so that its reader can name the place."""
         try:
             return super().construct_yaml_timestamp(node)
-        except ValueError:
+        except (ValueError, OverflowError):
             return node.value
 
 
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 _Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader.construct_yaml_timestamp)
 
 
 def read_yaml(path: Path) -> YamlSource:
     """Read a YAML file; raises InputError naming the place when it is missing, unreadable or not YAML."""
-    try:
-        text = path.read_bytes().decode("utf-8")
-    except OSError as error:
-        raise InputError(str(path), 0, 0, f"cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise InputError(str(path), 0, 0, f"is not UTF-8 text (byte {error.start})") from error
-    return parse_yaml(text, str(path))
+    return parse_yaml(read_text(path, _MOST_BYTES), str(path))
 
 
 def parse_yaml(text: str, path: str) -> YamlSource:
     """Parse one YAML document; `path` is only for messages. Raises InputError naming the place."""
     try:
-        loader = _Loader(text)
+        loader = _Loader(text, path)
     except yaml.reader.ReaderError as error:
         what = f"holds U+{ord(text[error.position]):04X}, a character that YAML does not allow"
         raise InputError(path, *_place_of(text, error.position), what) from error
@@ -87,12 +145,11 @@ def parse_yaml(text: str, path: str) -> YamlSource:
         positions: dict[Location, tuple[int, int]] = {}
         keys: dict[Location, tuple[int, int]] = {}
         texts: dict[Location, str] = {}
-        # Anchors cannot nest a node in itself here: PyYAML composes such a cycle, so it is refused.
-        for location, node in _walk(root, (), path, keys, loader, frozenset()):
-            if len(positions) >= _MOST_NODES:
-                raise InputError(path, *_place(node), f"anchors make this more than {_MOST_NODES} values")
+        for location, node in _walk(root, (), keys, loader):
+            if len(positions) >= _MOST_VALUES:
+                raise loader.error(node.start_mark, f"aliases make this more than {_MOST_VALUES} values")
             if isinstance(node, yaml.ScalarNode):
-                _construct(node, loader, path)
+                loader.construct_object(node)
                 texts[location] = node.value
             positions[location] = _place(node)
         return YamlSource(path, loader.construct_document(root), positions, keys, texts)
@@ -103,19 +160,13 @@ def parse_yaml(text: str, path: str) -> YamlSource:
         if "'\\t'" in problem:
             problem = "a tab cannot stand here; use spaces"
         raise InputError(path, line, column, f"is not valid YAML: {problem}") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InputError(path, 0, 0, f"is not valid YAML: {error}") from error
+    except (
+        ValueError,
+        OverflowError,
+    ) as error:  # an escape or a version that is no number of Unicode or YAML
+        raise loader.error(loader.get_mark(), f"is not valid YAML: {error}") from error
     finally:
         loader.dispose()
-
-
-def _construct(node: yaml.ScalarNode, loader: yaml.SafeLoader, path: str) -> Any:
-    """The value of a scalar; what PyYAML cannot make of it becomes an error at its place."""
-    try:
-        return loader.construct_object(node)
-    except (ValueError, KeyError, AttributeError, TypeError, OverflowError) as error:
-        kind = node.tag.rpartition(":")[2]
-        raise InputError(path, *_place(node), f"{node.value[:80]!r} is no {kind}") from error
 
 
 def _place_of(text: str, position: int) -> tuple[int, int]:
@@ -124,38 +175,27 @@ def _place_of(text: str, position: int) -> tuple[int, int]:
 
 
 def _walk(
-    node: yaml.Node,
-    location: Location,
-    path: str,
-    keys: dict[Location, tuple[int, int]],
-    loader: yaml.SafeLoader,
-    above: frozenset[int],
+    node: yaml.Node, location: Location, keys: dict[Location, tuple[int, int]], loader: _Loader
 ) -> Iterator[tuple[Location, yaml.Node]]:
-    if id(node) in above:
-        raise InputError(path, *_place(node), "an anchor contains itself")
-    above = above | {id(node)}
     yield location, node
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
-            yield from _walk(item, (*location, index), path, keys, loader, above)
+            yield from _walk(item, (*location, index), keys, loader)
     elif isinstance(node, yaml.MappingNode):
         seen: dict[Hashable, tuple[int, int]] = {}
         for key_node, value_node in node.value:
-            if key_node.tag == "tag:yaml.org,2002:merge":
+            if key_node.tag == _MERGE:
                 continue  # "<<: *defaults": its values keep the places where they were written
-            if isinstance(key_node, yaml.ScalarNode):
-                key = _construct(key_node, loader, path)
-            else:
-                key = loader.construct_object(key_node, deep=True)
+            key = loader.construct_object(key_node, deep=True)
             if not isinstance(key, Hashable):
-                raise InputError(path, *_place(key_node), "a key must be a plain word")
+                raise loader.error(key_node.start_mark, "a key must be a plain word")
             if key in seen:
                 line, _ = seen[key]
-                raise InputError(path, *_place(key_node), f"{key!r} stands here twice; first on line {line}")
+                raise loader.error(key_node.start_mark, f"{key!r} stands here twice; first on line {line}")
             seen[key] = _place(key_node)
             inner = (*location, key if isinstance(key, str | int) else str(key))
             keys[inner] = _place(key_node)
-            yield from _walk(value_node, inner, path, keys, loader, above)
+            yield from _walk(value_node, inner, keys, loader)
 
 
 def _place(node: yaml.Node) -> tuple[int, int]:

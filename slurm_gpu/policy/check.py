@@ -212,7 +212,8 @@ class _Check(AdjustCheck, HoursCheck, BundlesCheck, OwnersCheck, UrgentCheck, Co
         if not isinstance(value, list):
             self.fail(("exceptions",), f"exceptions must be a list, not {shown(value)}")
             return ()
-        exceptions = [self.exception(("exceptions", i), item, rules) for i, item in enumerate(value)]
+        by_id = {rule.id: rule for rule in rules}
+        exceptions = [self.exception(("exceptions", i), item, by_id) for i, item in enumerate(value)]
         seen: set[tuple[str, str]] = set()
         for exception in exceptions:
             pair = (exception.rule, exception.user)
@@ -223,10 +224,9 @@ class _Check(AdjustCheck, HoursCheck, BundlesCheck, OwnersCheck, UrgentCheck, Co
             seen.add(pair)
         return tuple(exceptions)
 
-    def exception(self, location: Location, value: Any, rules: tuple[Rule, ...]) -> RuleException:
+    def exception(self, location: Location, value: Any, by_id: Mapping[str, Rule]) -> RuleException:
         table = self.table(location, value, _EXCEPTION)
         self.require(location, value, ("rule", "user", "limits", "until", "why"))
-        by_id = {rule.id: rule for rule in rules}
         name = table.get("rule", "")
         rule = by_id.get(name) if isinstance(name, str) else None
         limits = Limits()

@@ -131,7 +131,10 @@ class ValueCheck(YamlCheck):
         """Memory with its unit, as MiB; amounts that nobody can mean are taken for slips of the unit."""
         name = name_of(location)
         if isinstance(value, int | float) and not isinstance(value, bool):
-            self.fail(location, f"{name}: {value!r}: it has no unit; write {value}G (or {value}M, {value}T)")
+            number = value if 0 < value < MOST_MEMORY_MIB else 64
+            self.fail(
+                location, f"{name}: {value!r}: it has no unit; write {number}G (or {number}M, {number}T)"
+            )
             return None
         try:
             mib = parse_memory_mib(value)
@@ -167,7 +170,10 @@ class ValueCheck(YamlCheck):
                 examples = clock if clock.count(":00") < 2 else f"{hours}h or {clock}"
                 told = f"to YAML that is the number {value}; write {examples}"
             else:
-                examples = f"{value}h or {value}d" if value < 1000 else f"{format_duration(value)}"
+                number = value if 0 < value < 1000 else 4
+                examples = f"{number}h or {number}d"
+                if 1000 <= value <= MOST_WALLTIME_S:
+                    examples = format_duration(value)
                 told = f'it has no unit; write {examples}, or a Slurm time in quotes, such as "7-00:00:00"'
             self.fail(location, f"{name}: {text}: {told}")
             return None

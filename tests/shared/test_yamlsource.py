@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.errors import InputError
+from slurm_gpu.errors import InputError, InvalidFileError
+from slurm_gpu.yamlcheck import YamlCheck
 from slurm_gpu.yamlsource import parse_yaml, read_yaml
 
 _TEXT = """\
@@ -40,7 +41,7 @@ def test_what_is_not_there_is_reported_at_what_encloses_it():
         ("a: {b: 1, b: 2}\n", "f.yaml:1:11: 'b' stands here twice"),
         ("a: [1, 2\n", "f.yaml:2:1: is not valid YAML"),
         ("a:\n\t- b\n", "f.yaml:2:1: is not valid YAML"),
-        ("a: &x [*x]\n", "an anchor contains itself"),
+        ("a: &x [*x]\n", "f.yaml:1:8: the anchor x contains itself"),
         ("? [a, b]\n: 1\n", "f.yaml:1:3: a key must be a plain word"),
     ],
 )
@@ -88,12 +89,49 @@ def test_a_value_that_yaml_cannot_make_is_named_with_its_place(text: str, place:
     assert str(caught.value).startswith(place)
 
 
-def test_aliases_of_aliases_end_in_an_error_not_in_all_memory():
-    bomb = "a0: &a0 [x,x,x,x,x,x,x,x,x]\n" + "".join(
-        f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 10)
-    )
-    with pytest.raises(InputError, match="anchors make this more than"):
-        parse_yaml(bomb, "f.yaml")
+_BOMBS = {
+    "aliases": "a0: &a0 [x,x,x,x,x,x,x,x,x]\n"
+    + "".join(f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 10)),
+    "merges": f"a: &a {{{', '.join(f'k{n}: 1' for n in range(300))}}}\nb: {{<<: [{'*a, ' * 400}]}}\n",
+    "values": "a:\n" + "- 1\n" * 100_001,
+    "levels": "[" * 66 + "]" * 66,
+    "integer": "a: " + "1:" * 100_000 + "1",
+}
+
+
+@pytest.mark.parametrize(
+    ("bomb", "message"),
+    [
+        ("aliases", "f.yaml:1:12: aliases make this more than 100000 values"),
+        ("merges", "f.yaml:2:5: merges (<<) make this more than 100000 values"),
+        ("values", "f.yaml:99999:3: the file has more than 100000 values"),
+        ("levels", "f.yaml:1:66: is nested more than 64 levels deep"),
+        (
+            "integer",
+            "f.yaml:1:4: '1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:",
+        ),
+    ],
+)
+def test_what_would_take_all_memory_or_time_is_refused_where_it_begins(bomb: str, message: str):
+    with pytest.raises(InputError) as caught:
+        parse_yaml(_BOMBS[bomb], "f.yaml")
+    assert str(caught.value).startswith(message)
+
+
+def test_a_file_that_is_too_large_is_not_read_to_its_end(tmp_path: Path):
+    path = tmp_path / "f.yaml"
+    with path.open("wb") as file:
+        file.truncate(2**40)
+    with pytest.raises(InputError, match=r"f\.yaml: is larger than 4 MiB"):
+        read_yaml(path)
+
+
+def test_mistakes_without_end_are_listed_up_to_a_number():
+    source = parse_yaml("".join(f"k{n}: 1\n" for n in range(1000)), "f.yaml")
+    with pytest.raises(InvalidFileError) as caught:
+        YamlCheck(source).mapping((), source.value, ["known"])
+    assert len(caught.value.errors) == 201
+    assert "200 mistakes; the check stopped there" in str(caught.value.errors[-1])
 
 
 def test_a_day_that_is_not_in_the_calendar_is_left_to_the_reader_as_text() -> None:

@@ -1,0 +1,38 @@
+"""Reading whole files of other people's making, up to a size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from slurm_gpu.errors import InputError
+
+_PIECE = 2**20
+
+
+def read_bytes(path: Path, most_bytes: int) -> bytes:
+    """Return the content of a file of at most `most_bytes`; raises InputError, which says why not."""
+    content = bytearray()
+    try:
+        with path.open("rb", buffering=0) as file:
+            # Not by its size in the file system: pipes and /proc have none.
+            while piece := file.read(_PIECE):
+                content += piece
+                if len(content) > most_bytes:
+                    raise InputError(
+                        str(path), 0, 0, f"is larger than {_shown(most_bytes)}, the most allowed"
+                    )
+    except OSError as error:
+        raise InputError(str(path), 0, 0, f"cannot be read: {error.strerror}") from error
+    return bytes(content)
+
+
+def read_text(path: Path, most_bytes: int, encoding: str = "utf-8") -> str:
+    """Return the text of a UTF-8 file; raises InputError."""
+    try:
+        return read_bytes(path, most_bytes).decode(encoding)
+    except UnicodeDecodeError as error:
+        raise InputError(str(path), 0, 0, f"is not UTF-8 text (byte {error.start})") from error
+
+
+def _shown(n_bytes: int) -> str:
+    return f"{n_bytes >> 20} MiB" if n_bytes >= 2**20 else f"{n_bytes} bytes"
