@@ -16,6 +16,7 @@ from slurm_gpu.cli.output import print_table
 from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.cli.slurmsays import read_cluster
 from slurm_gpu.cli.users import uid_and_name
+from slurm_gpu.errors import UsageError
 from slurm_gpu.policy.explain import explain as explain_job
 from slurm_gpu.policy.explain import read_installed
 from slurm_gpu.policy.install import SCRIPT_NAME
@@ -25,6 +26,7 @@ from slurm_gpu.policy.script import Considered
 from slurm_gpu.policy.slurmrefusals import refusals_of_slurm, waits_of_slurm
 from slurm_gpu.slurm.client import has_slurmdbd
 from slurm_gpu.slurm.submission import UserDefaults, read_partitions, read_user_defaults
+from slurm_gpu.units import parse_whole
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -43,7 +45,11 @@ def explain(site: Site, user: str | None, show_rules: bool, as_json: bool, comma
     still have reasons of its own.
     """
     if len(command) == 1 and command[0].isdigit():
-        explain_submitted(site, int(command[0]), as_json=as_json)
+        try:
+            job_id = parse_whole(command[0], 1)
+        except ValueError as error:
+            raise UsageError(f"JOBID: {error}") from None
+        explain_submitted(site, job_id, as_json=as_json)
         return
     words = [word for index, word in enumerate(command) if index or word != "--"]
     stdin = None if sys.stdin is None or sys.stdin.isatty() else sys.stdin

@@ -12,6 +12,7 @@ from slurm_gpu.database.shipment import ShipmentError
 from slurm_gpu.errors import DatabaseError, MungedAwayError, SlurmError, UsageError
 from slurm_gpu.records import WIRE_RANGE
 
+_LONGEST = 4000
 TRY_LATER = DatabaseError, MungedAwayError, SlurmError
 FORESEEN = (
     NotAuthenticatedError,
@@ -29,18 +30,24 @@ def answer_to(error: Exception) -> Response:
     """The answer to a request that ended with this error, one of FORESEEN; raises any other."""
     match error:
         case NotAuthenticatedError():
-            return JSONResponse({"error": str(error)}, 401, headers={"WWW-Authenticate": "MUNGE"})
+            return JSONResponse(_told(error), 401, headers={"WWW-Authenticate": "MUNGE"})
         case NotPermittedError():
-            return JSONResponse({"error": str(error)}, 403)
+            return JSONResponse(_told(error), 403)
         case ShipmentError():
             headers = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
-            return JSONResponse({"error": str(error), "wire": list(WIRE_RANGE)}, error.status, headers)
+            return JSONResponse({**_told(error), "wire": list(WIRE_RANGE)}, error.status, headers)
         case UsageError():
-            return JSONResponse({"error": str(error)}, 400)
+            return JSONResponse(_told(error), 400)
         case HTTPException():
             return JSONResponse({"error": error.detail}, error.status_code, headers=error.headers)
         case ClientDisconnect():
             return Response(status_code=400)  # nobody is there to read it
         case DatabaseError() | MungedAwayError() | SlurmError():
-            return JSONResponse({"error": str(error)}, 503, headers={"Retry-After": str(RETRY_AFTER_S)})
+            return JSONResponse(_told(error), 503, headers={"Retry-After": str(RETRY_AFTER_S)})
     raise error
+
+
+def _told(error: Exception) -> dict[str, str]:
+    """The error's text; one that quotes a whole body is cut."""
+    text = str(error)
+    return {"error": text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"}

@@ -50,7 +50,7 @@ def make_app(services: Services, posts: Posts) -> Starlette:
         Route("/v1/controller", words.post_controller, methods=["POST"]),
         Route("/v1/reservations", reservations.get, methods=["GET"]),
         Route("/v1/reservations", reservations.request, methods=["POST"]),
-        Route("/v1/reservations/{id:int}", reservations.decide, methods=["POST"]),
+        Route("/v1/reservations/{id}", reservations.decide, methods=["POST"]),
         Route("/v1/health", reads.get_health, methods=["GET"]),
     ]
     handlers: dict[Any, Callable[[Request, Any], Awaitable[Response]]] = dict.fromkeys(FORESEEN, _answer)

@@ -15,6 +15,7 @@ from slurm_gpu.database.networks import plain
 from slurm_gpu.database.shipment import MAX_BODY_BYTES
 from slurm_gpu.database.webreader import READS_ALL, READS_HEADER, THIS_HOST, Origin
 from slurm_gpu.errors import UsageError
+from slurm_gpu.units import parse_whole
 
 PEER_UID = "peer_uid"
 """Where the server leaves the uid of a Unix socket's peer, in the request's state."""
@@ -24,7 +25,6 @@ TELLS_OF_ACTS = "/v1/controller"
 FOR_USER = "X-Slurm-Gpu-User"
 """Refused: a request that names another user than its sender would be answered with the sender's rights."""
 BODY_WITHIN_S = 30.0
-_MOST_DIGITS = 20
 RETRY_AFTER_S = 10
 """What whoever has to come again is told to wait."""
 
@@ -98,8 +98,20 @@ async def _body(request: Request) -> bytes:
 
 
 def is_taken(length: str) -> bool:
-    """Whether a body may be so long, as its header says. Python reads no number of thousands of digits."""
-    return length.isdecimal() and len(length) <= _MOST_DIGITS and int(length) <= MAX_BODY_BYTES
+    """Whether a body may be so long, as its header says."""
+    try:
+        parse_whole(length, 0, MAX_BODY_BYTES)
+    except ValueError:
+        return False
+    return True
+
+
+def whole_parameter(name: str, text: str, least: int, most: int) -> int:
+    """Return a parameter that is a whole number; raises UsageError."""
+    try:
+        return parse_whole(text, least, most)
+    except ValueError as error:
+        raise UsageError(f"{name}: {error}") from None
 
 
 def parameters(request: Request) -> dict[str, str]:

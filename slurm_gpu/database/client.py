@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -58,6 +59,7 @@ __all__ = [
 ]
 
 _TIMEOUT_S = 30.0
+_JOB = re.compile(r"[0-9]{1,18}(?:[_+][0-9]{1,18})?")
 _PROBE_S = 1.0
 
 
@@ -262,7 +264,7 @@ class DatabaseClient:
 
     def decisions(self, token: str) -> Sequence[Decision]:
         """What was decided with this token; () where that is not known, or no more."""
-        answer = self._get(_job_path(token, of="decisions"), {}, missing={"decisions": []})
+        answer = self._get(f"/v1/decisions/{quote(token, safe='')}", {}, missing={"decisions": []})
         return tuple(Decision.from_json(item) for item in _list(answer, "decisions"))
 
     def refusals(self, rule: str | None = None, limit: int = 100) -> Sequence[Decision]:
@@ -337,8 +339,8 @@ class DatabaseClient:
 
 
 def _job_path(job: str, part: str = "", of: str = "runs") -> str:
-    if not job or "/" in job:
-        raise UsageError(f"{job!r} is not a job; write JOBID, JOBID_TASK or JOBID+OFFSET")
+    if not _JOB.fullmatch(job):
+        raise UsageError(f"{job[:100]!r} is not a job; write JOBID, JOBID_TASK or JOBID+OFFSET")
     return f"/v1/{of}/{job}{part}"
 
 

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from slurm_gpu.database.acts import MOST_SHOWN, find_acts, store_acts
-from slurm_gpu.database.asking import asked, authenticated, parameters
+from slurm_gpu.database.asking import asked, authenticated, parameters, whole_parameter
 from slurm_gpu.database.controllerbody import read_told
 from slurm_gpu.database.decisions import find_decisions, find_refusals, store_decisions
 from slurm_gpu.database.reserve.store import store_reports
@@ -102,6 +102,4 @@ def _limit(query: dict[str, str], allowed: str = "limit") -> int:
     text = query.pop("limit", "100")
     if query:
         raise UsageError(f"{next(iter(query))!r} is no parameter here; allowed: {allowed}")
-    if not text.isdecimal() or not 1 <= int(text) <= MOST_SHOWN:
-        raise UsageError(f"limit={text!r} must be a whole number from 1 to {MOST_SHOWN}")
-    return int(text)
+    return whole_parameter("limit", text, 1, MOST_SHOWN)

@@ -24,7 +24,10 @@ _ID = re.compile(r"[0-9a-f]{32}")
 _Name = Annotated[str, Meta(min_length=1, max_length=NAME_LENGTH)]
 _Told = Annotated[str, Meta(max_length=10_000)]
 _Amount = int | float
-_Second = Annotated[int, Meta(ge=0, lt=1 << 62)]
+_FIRST_TOO_LARGE = 1 << 62
+_Second = Annotated[int, Meta(ge=0, lt=_FIRST_TOO_LARGE)]
+# Of a report, a dataclass that the commands import without msgspec.
+_WHOLE = ("id", "at_s", "first_job_id", "first_eligible_s", "first_start_s")
 
 
 class ToldAct(msgspec.Struct):
@@ -112,6 +115,10 @@ def read_told(body: bytes) -> Told:
             raise UsageError(
                 f"state {report.state} of reservation {report.id} is not slurm-gpuctld's to tell"
             )
+        for name in _WHOLE:
+            value = getattr(report, name)
+            if value is not None and not 0 <= value < _FIRST_TOO_LARGE:
+                raise UsageError(f"{name}: {value} of a reservation must be 0 or more, and below 2^62")
         try:
             expand(report.nodes or "")
         except ValueError as error:

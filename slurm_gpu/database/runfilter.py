@@ -27,6 +27,7 @@ from sqlalchemy import (
     type_coerce,
 )
 
+from slurm_gpu.database.asking import whole_parameter
 from slurm_gpu.database.identity import Caller
 from slurm_gpu.database.schema import run
 from slurm_gpu.errors import UsageError
@@ -253,12 +254,7 @@ def _one_of(name: str, query: Mapping[str, str], allowed: Sequence[str]) -> str:
 
 
 def _whole(name: str, query: Mapping[str, str], low: int, high: int) -> int | None:
-    text = query.get(name)
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdigit() and len(text) < 20 and low <= int(text) <= high):
-        raise UsageError(f"{name}: {text[:100]!r} must be a whole number from {low} to {high}")
-    return int(text)
+    return whole_parameter(name, query[name], low, high) if name in query else None
 
 
 def _number(name: str, query: Mapping[str, str]) -> float | None:

@@ -17,8 +17,8 @@ from slurm_gpu.monitor.squares_svg import draw, plan
 from slurm_gpu.monitor.state import State
 from slurm_gpu.monitor.summary import gpu_types, wait_reasons
 from slurm_gpu.monitor.viewer import Flavour
+from slurm_gpu.units import parse_whole
 
-_MOST_DIGITS = 18
 _WHYS: dict[str, Any] = dict.fromkeys(("why", "decided_why", "over_why"))
 
 
@@ -153,9 +153,10 @@ def read_whole(name: str, text: str, meaning: str = "a whole number") -> int | N
     """A parameter that is a whole number; None for none. Raises UsageError."""
     if text == "":
         return None
-    if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS:
-        return int(text)
-    raise UsageError(f"{name}: {text[:40]!r} must be {meaning}")
+    try:
+        return parse_whole(text)
+    except ValueError:
+        raise UsageError(f"{name}: {text[:40]!r} must be {meaning}") from None
 
 
 def dump(value: Any) -> bytes:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from slurm_gpu.policy.script import NO_VAL, NO_VAL16
 
-_GPU = re.compile(r"gres/gpu(?::(?P<kind>[A-Za-z_][\w.-]*))?(?:[:=](?P<count>\d+))?")
+_GPU = re.compile(r"gres/gpu(?::(?P<kind>[A-Za-z_][\w.-]*))?(?:[:=](?P<count>\d{1,9}))?")
 _OPTIONS = {
     "tres_per_job": "--gpus",
     "tres_per_node": "--gpus-per-node",

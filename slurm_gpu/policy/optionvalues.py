@@ -9,7 +9,7 @@ from collections.abc import Collection
 from slurm_gpu.errors import SlurmError, UsageError
 from slurm_gpu.policy.script import INFINITE
 from slurm_gpu.slurm.hostlist import expand
-from slurm_gpu.units import parse_slurm_time
+from slurm_gpu.units import parse_slurm_time, parse_whole
 
 _SHARING = {
     "exclusive": {"": 0, "exclusive": 0, "user": 2, "mcs": 3, "topo": 4},
@@ -17,8 +17,8 @@ _SHARING = {
 }
 """What job_desc.shared says to each spelling; 0 gives the job its nodes to itself."""
 _COUNTED = ("gpu", "shard", "mps")
-_SIZE = re.compile(r"(?:(?P<type>[A-Za-z_][\w.-]*)[:=])?(?P<count>\d+[kKmMgG]?)")
-_MEMORY = re.compile(r"(\d+)([KMGTkmgt]?)[Bb]?")
+_SIZE = re.compile(r"(?:(?P<type>[A-Za-z_][\w.-]*)[:=])?(?P<count>\d{1,9}[kKmMgG]?)")
+_MEMORY = re.compile(r"(\d{1,15})([KMGTkmgt]?)[Bb]?")
 _TO_MIB = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
 _TYPE = re.compile(r"[A-Za-z_][\w.-]*")
 _RANGE = r"\d+(?:-\d+(?::\d+)?)?"
@@ -63,9 +63,10 @@ def number(option: str, value: str | None) -> int | None:
     """A whole number from 1 up."""
     if value is None:
         return None
-    if not (value.isascii() and value.isdigit() and int(value)):
-        raise UsageError(f"--{option}: {value!r} must be a whole number from 1 up, such as 4")
-    return int(value)
+    try:
+        return parse_whole(value, 1)
+    except ValueError:
+        raise UsageError(f"--{option}: {value[:40]!r} must be a whole number from 1 up, such as 4") from None
 
 
 def mib(option: str, value: str | None) -> int | None:
@@ -128,4 +129,7 @@ def _size(option: str, text: str, shown: str, types: Collection[str]) -> str:
 def _count(text: str) -> int | None:
     factor = {"k": 1024, "m": 1024**2}.get(text[-1:].lower())
     digits = text[:-1] if factor else text
-    return int(digits) * (factor or 1) if digits.isascii() and digits.isdigit() else None
+    try:
+        return parse_whole(digits) * (factor or 1)
+    except ValueError:
+        return None

@@ -7,6 +7,7 @@ result is the job description that would be sent, in the spellings of Slurm 23.1
 from __future__ import annotations
 
 import difflib
+import os
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -243,9 +244,9 @@ def parse_command(
     name = Path(words[0]).name if words else ""
     if name in COMMANDS:
         words = words[1:]
-    elif words and not words[0].startswith("-") and not Path(words[0]).exists():
+    elif words and not words[0].startswith("-") and not os.path.exists(words[0]):  # noqa: PTH110 - Path raises for names that are too long
         raise UsageError(
-            f"{words[0]!r} is none of {', '.join(COMMANDS)} and no job script that is here: write "
+            f"{words[0][:100]!r} is none of {', '.join(COMMANDS)} and no job script that is here: write "
             "`slurm-gpu explain -- sbatch [options] SCRIPT`"
         )
     command = _BY_NAME[name if name in COMMANDS else "sbatch"]

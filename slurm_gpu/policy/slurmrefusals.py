@@ -23,7 +23,7 @@ from slurm_gpu.units import counted
 
 _MOST_NAMED = 12
 """So many names are told; more help nobody."""
-_GRES = re.compile(r"gres/(?P<name>\w+)(?::(?P<kind>[A-Za-z_][\w.-]*))?(?:[:=](?P<count>\d+))?")
+_GRES = re.compile(r"gres/(?P<name>\w+)(?::(?P<kind>[A-Za-z_][\w.-]*))?(?:[:=](?P<count>\d{1,9}))?")
 _SEVERAL_QOS = (24, 11)
 """From there on --qos takes several, joined by commas: the job runs in the first that lets it."""
 _FORMS = {

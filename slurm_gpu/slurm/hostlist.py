@@ -6,9 +6,12 @@ import re
 from collections.abc import Iterable, Iterator
 
 MAX_HOSTS = 100_000
+# DNS allows 253. An expression of 60 KB could otherwise name hosts of 6 GB.
+_LONGEST_NAME = 255
+_MOST_BRACKETS = 16
 """No cluster is larger; a range such as n[1-999999999] is a slip and would eat the memory."""
 
-_RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
+_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 _LAST_NUMBER = re.compile(r"(.*?)([0-9]+)([^0-9]*)", re.DOTALL)
 
 
@@ -16,10 +19,16 @@ def expand(expression: str) -> list[str]:
     """Host names in the order of the expression; [] for "". Raises ValueError saying what is wrong."""
     names: list[str] = []
     for part in _split(expression):
+        if part.count("[") > _MOST_BRACKETS:
+            raise ValueError(
+                f"hostlist {expression[:100]!r} has more than {_MOST_BRACKETS} brackets in a name"
+            )
         for name in _product(part, expression):
+            if len(name) > _LONGEST_NAME:
+                raise ValueError(f"hostlist {name[:100]!r}…: a name has {_LONGEST_NAME} characters at most")
             names.append(name)
             if len(names) > MAX_HOSTS:
-                raise ValueError(f"hostlist {expression!r} names more than {MAX_HOSTS} hosts")
+                raise ValueError(f"hostlist {expression[:100]!r} names more than {MAX_HOSTS} hosts")
     return names
 
 
@@ -60,9 +69,9 @@ def task_ranges(expression: str) -> list[range]:
     """The task ids of such an expression; raises ValueError."""
     ranges = []
     for part in expression.partition("%")[0].split(","):
-        match = re.fullmatch(r"([0-9]+)(?:-([0-9]+)(?::([0-9]+))?)?", part)
+        match = re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18})(?::([0-9]{1,18}))?)?", part)
         if match is None or match[3] == "0":
-            raise ValueError(f"array expression {expression!r}: {part!r} is not a number or range")
+            raise ValueError(f"array expression {expression[:100]!r}: {part!r} is not a number or range")
         low, high, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
         ranges.append(range(low, high + 1, step))
     return ranges
@@ -77,12 +86,14 @@ def _split(expression: str) -> Iterator[str]:
         elif character == "]":
             depth -= 1
         if depth not in (0, 1):
-            raise ValueError(f"hostlist {expression!r}: brackets do not match at character {position + 1}")
+            raise ValueError(
+                f"hostlist {expression[:100]!r}: brackets do not match at character {position + 1}"
+            )
         if character == "," and depth == 0:
             yield expression[start:position]
             start = position + 1
     if depth:
-        raise ValueError(f"hostlist {expression!r}: a bracket is not closed")
+        raise ValueError(f"hostlist {expression[:100]!r}: a bracket is not closed")
     if expression[start:] or start:
         yield expression[start:]
 
@@ -92,7 +103,7 @@ def _product(part: str, whole: str) -> Iterator[str]:
     head, opened, rest = part.partition("[")
     if not opened:
         if not part:
-            raise ValueError(f"hostlist {whole!r}: a name is missing beside a comma")
+            raise ValueError(f"hostlist {whole[:100]!r}: a name is missing beside a comma")
         yield part
         return
     inside, _, tail = rest.partition("]")
@@ -108,10 +119,12 @@ def _numbers(ranges: str, whole: str) -> Iterator[str]:
     for piece in ranges.split(","):
         match = _RANGE.fullmatch(piece)
         if match is None:
-            raise ValueError(f"hostlist {whole!r}: {piece!r} is not a number or a range such as 1-4")
+            raise ValueError(
+                f"hostlist {whole[:100]!r}: {piece[:40]!r} is not a number or a range such as 1-4"
+            )
         low, high = match[1], match[2] or match[1]
         if int(high) < int(low):
-            raise ValueError(f"hostlist {whole!r}: the range {piece!r} runs backwards")
+            raise ValueError(f"hostlist {whole[:100]!r}: the range {piece[:40]!r} runs backwards")
         for number in range(int(low), int(high) + 1):
             yield str(number).zfill(len(low))
 

@@ -128,7 +128,7 @@ def test_answers_are_kept_while_there_is_room_and_made_each_time_beyond_it(here:
     assert len(state.answers) == 1
 
 
-@pytest.mark.parametrize("since", ["-1", "x", "1" * 19, "1e3", "%00", "1;2"])
+@pytest.mark.parametrize("since", ["-1", "x", "9" * 19, "1e3", "%00", "1;2"])
 def test_a_version_that_is_no_number_is_refused(here: Here, since: str):
     answer = here.get(f"/api/v1/jobs?since={since}")
     assert (answer.status_code, "whole number" in answer.json()["error"]) == (400, True)

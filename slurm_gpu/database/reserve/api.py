@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from slurm_gpu.config import Reservations as Settings
-from slurm_gpu.database.asking import asked, authenticated, parameters
+from slurm_gpu.database.asking import asked, authenticated, parameters, whole_parameter
 from slurm_gpu.database.identity import Caller
 from slurm_gpu.database.reserve import store
 from slurm_gpu.database.reserve.reservation import MOST_IDS, Reservation, State
@@ -22,7 +22,7 @@ from slurm_gpu.database.schema import NAME_LENGTH
 from slurm_gpu.database.services import Services
 from slurm_gpu.errors import UsageError
 from slurm_gpu.slurm.hostlist import compress, expand
-from slurm_gpu.units import format_duration
+from slurm_gpu.units import format_duration, parse_whole
 
 T = TypeVar("T")
 
@@ -33,8 +33,7 @@ _IDS = re.compile(r"\d{1,18}(,\d{1,18})*")
 _NAME = r"^[\w.@][\w.@+-]*\Z"
 """Slurm takes a - or + in front as an order: all but this one, or this one besides."""
 _NODE = re.compile(r"[\w.-]+")
-_HIGHEST = 10**18
-"""No reservation has such a number."""
+_HIGHEST = 10**18 - 1
 
 _Name = Annotated[str, Meta(min_length=1, max_length=NAME_LENGTH, pattern=_NAME)]
 _Time = Annotated[int, Meta(ge=0, lt=1 << 40)]
@@ -92,7 +91,10 @@ class ReservationPages:
     async def decide(self, request: Request) -> Response:
         """POST /v1/reservations/{id}."""
         identify, body = await asked(self._services.authenticator, request)
-        number = request.path_params["id"]
+        try:
+            number = parse_whole(request.path_params["id"], 1, _HIGHEST)
+        except ValueError:
+            raise HTTPException(404, f"there is no reservation {request.path_params['id'][:40]}") from None
         return JSONResponse(
             {"reservation": await run_in_threadpool(lambda: self._decide(identify(), number, body))}
         )
@@ -141,7 +143,7 @@ class ReservationPages:
         cluster, why = self._services.cluster, decision.why or ""
 
         def act(connection: Any) -> None:
-            one = store.find_one(connection, cluster, number) if number < _HIGHEST else None
+            one = store.find_one(connection, cluster, number)
             if one is None:
                 raise HTTPException(404, f"there is no reservation {number}")
             if not (caller.sees_all or (decision.act == "cancel" and one.user == caller.user)):
@@ -210,14 +212,13 @@ def _wanted(query: dict[str, str]) -> tuple[int, list[int]]:
     past, ids = query.pop("past", "0"), query.pop("ids", "")
     if query:
         raise UsageError(f"{next(iter(query))!r} is no parameter here; allowed: past, ids")
-    if not past.isdecimal() or int(past) > MOST_SHOWN:
-        raise UsageError(f"past={past!r} must be a whole number from 0 to {MOST_SHOWN}")
+    n_past = whole_parameter("past", past, 0, MOST_SHOWN)
     if ids and not _IDS.fullmatch(ids):
-        raise UsageError(f"ids={ids!r} must be numbers of reservations, such as 3,7")
+        raise UsageError(f"ids={ids[:100]!r} must be numbers of reservations, such as 3,7")
     numbers = [int(number) for number in ids.split(",") if number]
     if len(numbers) > MOST_IDS:
         raise UsageError(f"ids: {len(numbers)} are more than {MOST_IDS}")
-    return int(past), numbers
+    return n_past, numbers
 
 
 def _read(body: bytes, kind: type[T]) -> T:

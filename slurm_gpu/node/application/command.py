@@ -22,6 +22,7 @@ from slurm_gpu.node.application.recognition import Finding, file_size, fits, rec
 from slurm_gpu.node.application.rules import Rules, load_rules, rules_path
 from slurm_gpu.node.process.jobcgroups import JobCgroups, JobName
 from slurm_gpu.node.process.procfs import Processes
+from slurm_gpu.units import parse_whole
 
 _WIDTH = 100
 _LABEL = 13
@@ -124,9 +125,10 @@ def exit_code(verdicts: Sequence[Verdict]) -> int:
 
 
 def _number(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number such as 4711")
-    return int(text)
+    try:
+        return parse_whole(text, 1)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a number such as 4711") from None
 
 
 def _job_number(text: str) -> int:
