@@ -7,12 +7,14 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 import slurm_gpu
 from slurm_gpu.database.answers import FORESEEN, answer_to
+from slurm_gpu.database.callerbounds import BoundedCallers
 from slurm_gpu.database.controllerapi import ControllerWords
 from slurm_gpu.database.forecasts.api import Forecasts
 from slurm_gpu.database.posts import Posts
@@ -55,7 +57,8 @@ def make_app(services: Services, posts: Posts) -> Starlette:
     ]
     handlers: dict[Any, Callable[[Request, Any], Awaitable[Response]]] = dict.fromkeys(FORESEEN, _answer)
     handlers[HTTPException] = _http_error
-    return Starlette(routes=routes, exception_handlers=handlers)
+    bounds = Middleware(BoundedCallers, bounds=services.bounds)
+    return Starlette(routes=routes, exception_handlers=handlers, middleware=[bounds])
 
 
 async def _answer(_: Request, error: Exception) -> Response:

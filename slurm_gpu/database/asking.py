@@ -10,6 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from slurm_gpu.database.callerbounds import share_of
 from slurm_gpu.database.identity import Authenticator, Caller, NotAuthenticatedError, NotPermittedError
 from slurm_gpu.database.networks import plain
 from slurm_gpu.database.shipment import MAX_BODY_BYTES
@@ -30,9 +31,20 @@ RETRY_AFTER_S = 10
 
 
 async def authenticated(authenticator: Authenticator, request: Request) -> Caller:
-    """Who asks; raises NotAuthenticatedError."""
-    identify, _ = await asked(authenticator, request)
-    return await run_in_threadpool(identify)
+    """Return who asks; raises as `posted` does."""
+    caller, _ = await posted(authenticator, request)
+    return caller
+
+
+async def posted(authenticator: Authenticator, request: Request) -> tuple[Caller, bytes]:
+    """Return who asks, and the body.
+
+    Raises NotAuthenticatedError, and HTTPException (429) over the user's bounds.
+    """
+    identify, body = await asked(authenticator, request)
+    caller = await run_in_threadpool(identify)
+    await share_of(request).begin(caller)
+    return caller, body
 
 
 async def asked(authenticator: Authenticator, request: Request) -> tuple[Callable[[], Caller], bytes]:

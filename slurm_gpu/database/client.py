@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
+import random
 import re
 import socket
-from collections.abc import Generator, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -61,6 +64,8 @@ __all__ = [
 _TIMEOUT_S = 30.0
 _JOB = re.compile(r"[0-9]{1,18}(?:[_+][0-9]{1,18})?")
 _PROBE_S = 1.0
+_SPREAD_S = 0.5
+_SECONDS = re.compile(r"[0-9]{1,9}")
 
 
 class MungeAuth(httpx.Auth):
@@ -86,8 +91,19 @@ class DatabaseClient:
     credential can be had, and UsageError when the question itself is wrong.
     """
 
-    def __init__(self, config: SiteConfig, timeout_s: float = _TIMEOUT_S, *, needs_all: bool = False) -> None:
-        """`needs_all`: have requests refused, with what to do, where the caller may not see every run."""
+    def __init__(
+        self,
+        config: SiteConfig,
+        timeout_s: float = _TIMEOUT_S,
+        *,
+        needs_all: bool = False,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """`needs_all`: have requests refused, with what to do, where the caller may not see every run.
+
+        `timeout_s` bounds an answer, and the sum of waits where this user asks too much (429).
+        """
+        self._timeout_s, self._sleep = timeout_s, sleep
         path = config.database_socket
         self._headers = {READS_HEADER: READS_ALL} if needs_all else {}
         if _connectable(path):
@@ -307,12 +323,13 @@ class DatabaseClient:
         return self._ask("GET", path, missing, params=query)
 
     def _ask(self, method: str, path: str, missing: Any = None, **request: Any) -> Any:
-        try:
-            response = self._http.request(method, path, headers=self._headers, **request)
-        except httpx.TimeoutException as error:
-            raise DatabaseError(f"slurm-gpudbd at {self.where} did not answer in time") from error
-        except httpx.HTTPError as error:
-            raise DatabaseError(f"slurm-gpudbd at {self.where} cannot be reached: {error}") from error
+        response, left_s = self._response(method, path, **request), self._timeout_s
+        while response.status_code == 429 and (after_s := _retry_after_s(response)) <= left_s:
+            # Of several that were refused at once, not all come back at once.
+            wait_s = after_s + random.random() * _SPREAD_S
+            self._sleep(wait_s)
+            left_s -= wait_s
+            response = self._response(method, path, **request)
         try:
             value = response.json()
         except ValueError as error:
@@ -328,6 +345,10 @@ class DatabaseClient:
             raise UsageError(str(why))
         if response.status_code == 403:
             raise NotAllowedError(f"not allowed: {why} (says slurm-gpudbd at {self.where})")
+        if response.status_code == 429:
+            raise DatabaseError(
+                f"slurm-gpudbd at {self.where} serves no more requests of this user now: {why}"
+            )
         if (retry_after_s := response.headers.get("retry-after")) is not None:
             # What is in the way comes last: `slurm-gpu doctor` names the daemon to start by it.
             raise DatabaseError(
@@ -336,6 +357,20 @@ class DatabaseClient:
             )
         kind = NotFoundError if response.status_code == 404 else DatabaseError
         raise kind(f"slurm-gpudbd at {self.where} answered {response.status_code}: {why}")
+
+    def _response(self, method: str, path: str, **request: Any) -> httpx.Response:
+        try:
+            return self._http.request(method, path, headers=self._headers, **request)
+        except httpx.TimeoutException as error:
+            raise DatabaseError(f"slurm-gpudbd at {self.where} did not answer in time") from error
+        except httpx.HTTPError as error:
+            raise DatabaseError(f"slurm-gpudbd at {self.where} cannot be reached: {error}") from error
+
+
+def _retry_after_s(response: httpx.Response) -> float:
+    """Return what Retry-After says; infinite where that is no number of seconds."""
+    text = response.headers.get("retry-after", "")
+    return int(text) if _SECONDS.fullmatch(text) else math.inf
 
 
 def _job_path(job: str, part: str = "", of: str = "runs") -> str:

@@ -11,7 +11,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from slurm_gpu.database.acts import MOST_SHOWN, find_acts, store_acts
-from slurm_gpu.database.asking import asked, authenticated, parameters, whole_parameter
+from slurm_gpu.database.asking import authenticated, parameters, posted, whole_parameter
+from slurm_gpu.database.callerbounds import share_of
 from slurm_gpu.database.controllerbody import read_told
 from slurm_gpu.database.decisions import find_decisions, find_refusals, store_decisions
 from slurm_gpu.database.reserve.store import store_reports
@@ -37,7 +38,9 @@ class ControllerWords:
             with self._services.database.reading() as connection:
                 return [act.to_json() for act in find_acts(connection, limit)]
 
-        return JSONResponse({"audit": await run_in_threadpool(find)})
+        found = await run_in_threadpool(find)
+        share_of(request).spend(len(found))
+        return JSONResponse({"audit": found})
 
     async def get_refusals(self, request: Request) -> Response:
         """GET /v1/decisions."""
@@ -53,7 +56,9 @@ class ControllerWords:
                 refused = find_refusals(connection, self._services.cluster, rule, limit)
                 return [decision.to_json() for decision in refused]
 
-        return JSONResponse({"decisions": await run_in_threadpool(find)})
+        found = await run_in_threadpool(find)
+        share_of(request).spend(len(found))
+        return JSONResponse({"decisions": found})
 
     async def get_decisions(self, request: Request) -> Response:
         """GET /v1/decisions/{token}."""
@@ -74,10 +79,9 @@ class ControllerWords:
 
     async def post_controller(self, request: Request) -> Response:
         """POST /v1/controller."""
-        identify, body = await asked(self._services.authenticator, request)
+        caller, body = await posted(self._services.authenticator, request)
 
         def store() -> int:
-            caller = identify()
             if not (caller.writes or caller.is_web):
                 raise HTTPException(403, "only root and SlurmUser tell what was done")
             told, who = read_told(body), caller.user or str(caller.uid)

@@ -17,6 +17,7 @@ from slurm_gpu.config import SiteConfig, load_config
 from slurm_gpu.daemonlog import log_to_stderr
 from slurm_gpu.database.app import make_app
 from slurm_gpu.database.bodies import Bodies, BoundedBodies
+from slurm_gpu.database.callerbounds import CallerBounds
 from slurm_gpu.database.engine import Database, UnusableDatabaseError
 from slurm_gpu.database.hatch import Hatch
 from slurm_gpu.database.identity import Authenticator
@@ -155,6 +156,7 @@ def _services(
         memory=memory,
         quotas=QuotaBoard(clock),
         clock=clock,
+        bounds=CallerBounds(settings.per_user, clock),
         places=Places.of(config),
         min_coverage=config.sampling.min_coverage,
         workers=workers,

@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 import slurm_gpu
 from slurm_gpu.database.asking import RETRY_AFTER_S, authenticated, parameters
+from slurm_gpu.database.callerbounds import share_of
 from slurm_gpu.database.clusterview import show_cluster
 from slurm_gpu.database.detail import node_reports
 from slurm_gpu.database.forecasts.store import newest_model
@@ -65,7 +66,9 @@ class Reads:
                 cluster, now_s = self._services.cluster, self._services.clock.wall()
                 return find_runs(connection, cluster, wanted, caller, now_s).to_json()
 
-        return JSONResponse(await run_in_threadpool(find))
+        found = await run_in_threadpool(find)
+        share_of(request).spend(len(found["runs"]))
+        return JSONResponse(found)
 
     async def get_job(self, request: Request) -> Response:
         """GET /v1/runs/{job}."""
@@ -80,6 +83,7 @@ class Reads:
             return replace(page, runs=with_lenders(page.runs, self._services.view.queue)).to_json()
 
         found = await run_in_threadpool(find)
+        share_of(request).spend(len(found["runs"]))
         if not found["runs"]:
             raise _unknown(job)
         return JSONResponse(found)
@@ -94,6 +98,7 @@ class Reads:
                 return find_timelines(connection, self._services.cluster, job, caller)
 
         found = await run_in_threadpool(find)
+        share_of(request).spend(len(found))
         if not found:
             raise _unknown(job)
         return JSONResponse({"runs": [item.to_json() for item in found]})
@@ -146,6 +151,7 @@ class Reads:
             if self._streams[caller.uid] >= LIVE_STREAMS_OF_A_USER:
                 why = f"you have {LIVE_STREAMS_OF_A_USER} streams of live values; end one first"
                 raise HTTPException(429, why, {"Retry-After": str(RETRY_AFTER_S)})
+            share_of(request).end()  # streams have a bound of their own
             stream = self._live_events(caller)
             return StreamingResponse(stream, media_type="text/event-stream", headers=_OWN_ANSWER)
         body = await run_in_threadpool(self._live, caller)

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.config import Reservations
+from slurm_gpu.database.callerbounds import CallerBounds
 from slurm_gpu.database.engine import Database
 from slurm_gpu.database.identity import Authenticator
 from slurm_gpu.database.importer import ImportStatus
@@ -55,6 +56,7 @@ class Services:
     memory: Memory
     quotas: QuotaBoard
     clock: Clock
+    bounds: CallerBounds
     places: Places = field(default_factory=Places)
     min_coverage: float = DEFAULT_MIN_COVERAGE
     workers: Workers | None = None
@@ -62,5 +64,6 @@ class Services:
     verdicts: VerdictBoard = field(default_factory=VerdictBoard)
     reservations: Reservations | None = None
     places_of: Callable[[str], UserPlaces] = read_user_places
+    """Runs sacctmgr; see reserve.places.KeptPlaces."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the server stops: answers that go on for long end then."""

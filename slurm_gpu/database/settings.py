@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,10 +18,11 @@ DEFAULT_DATABASE = Path("/var/lib/slurm-gpu/slurm-gpu.db")
 DEFAULT_URL = f"sqlite:///{DEFAULT_DATABASE}"
 _EVERYWHERE = "0.0.0.0"
 _LISTEN_EXAMPLE = "0.0.0.0:6829"
-_KEYS = ("url", "listen", "workers", "web_user", "web_hosts")
+_KEYS = ("url", "listen", "workers", "web_user", "web_hosts", "per_user")
 DEFAULT_WEB_USER = "slurm-gpu-web"
 DEFAULT_WEB = WebReader(DEFAULT_WEB_USER)
 MAX_WORKERS = 8
+MAX_PER_USER = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +34,29 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
+class PerUser:
+    """What one user may read: requests served at once, and rows a second in the long run."""
+
+    requests: int = 2
+    rows_per_s: int = 2000
+
+
+DEFAULT_PER_USER = PerUser()
+
+
+@dataclass(frozen=True, slots=True)
 class DaemonSettings:
     """The whole of slurm-gpudbd.yaml; without `listen`, all interfaces at the port that nodes are told.
 
     `workers` are processes that store what nodes ship, of which the first also imports; 0: one does it all.
-    `web` is by what slurm-gpuweb is recognised.
+    `web` is by what slurm-gpuweb is recognised. `per_user` bounds what one user reads.
     """
 
     url: str = DEFAULT_URL
     listen: Address | None = None
     workers: int = 0
     web: WebReader = DEFAULT_WEB
+    per_user: PerUser = DEFAULT_PER_USER
 
 
 def default_is_meant() -> bool:
@@ -85,6 +98,7 @@ def load_settings(path: Path | None) -> DaemonSettings:
             _web_user(source, values.get("web_user", DEFAULT_WEB_USER)),
             _web_hosts(source, values.get("web_hosts", [])),
         ),
+        per_user=_per_user(source, values.get("per_user", {})),
     )
     if _has_password(settings.url) and (mode := stat.S_IMODE(path.stat().st_mode)) & 0o077:
         raise InputError(
@@ -121,6 +135,23 @@ def _workers(source: YamlSource, value: Any) -> int:
     if type(value) is int and 0 <= value <= MAX_WORKERS:
         return value
     raise source.error(("workers",), f"workers: {value!r} must be a number from 0 to {MAX_WORKERS}")
+
+
+def _per_user(source: YamlSource, value: Any) -> PerUser:
+    allowed = [field.name for field in fields(PerUser)]
+    if not isinstance(value, dict):
+        raise source.error(
+            ("per_user",), f"per_user: {value!r} must be such as {{requests: 2, rows_per_s: 2000}}"
+        )
+    for key, bound in value.items():
+        at = ("per_user", str(key))
+        if key not in allowed:
+            raise source.error(
+                at, f"per_user: {key!r} is not a setting; allowed: {', '.join(allowed)}", key=True
+            )
+        if type(bound) is not int or not 1 <= bound <= MAX_PER_USER:
+            raise source.error(at, f"{key}: {bound!r} must be a whole number from 1 to {MAX_PER_USER}")
+    return PerUser(**value)
 
 
 def _web_user(source: YamlSource, value: Any) -> str | int | None:

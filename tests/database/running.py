@@ -10,7 +10,7 @@ import os
 import pwd
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from slurm_gpu.config import Operators, Reservations, SiteConfig
 from slurm_gpu.database.accounting import run_row
 from slurm_gpu.database.app import make_app
 from slurm_gpu.database.bodies import Bodies, BoundedBodies
+from slurm_gpu.database.callerbounds import WAIT_S, CallerBounds
 from slurm_gpu.database.engine import Database
 from slurm_gpu.database.hatch import Hatch
 from slurm_gpu.database.identity import Authenticator
@@ -35,7 +36,7 @@ from slurm_gpu.database.quotaboard import QuotaBoard
 from slurm_gpu.database.schema import metadata
 from slurm_gpu.database.server import listen_unix, make_server
 from slurm_gpu.database.services import Services
-from slurm_gpu.database.settings import Address
+from slurm_gpu.database.settings import Address, PerUser
 from slurm_gpu.database.slurmview import SlurmView
 from slurm_gpu.database.verdicts.board import VerdictBoard
 from slurm_gpu.database.webreader import WebReader
@@ -45,6 +46,8 @@ from tests.database.samples import CLUSTER, FakeClock, MemorySlurm, node, record
 NOBODY = 65534
 OPERATOR = 1  # Debian and RHEL know this user
 ROOT = os.getuid() == 0
+UNBOUNDED = PerUser(requests=1000, rows_per_s=10**9)
+"""The clock of these tests stands still."""
 WEB = 2
 """And this one, who stands in for slurm-gpuweb's."""
 WEB_HOST = "127.0.0.7"
@@ -69,6 +72,8 @@ class Running:
     slurm: MemorySlurm
     verdicts: VerdictBoard
     bodies: Bodies
+    services: Services
+    posts: Posts
 
     @property
     def port(self) -> int:
@@ -99,9 +104,12 @@ class Running:
 
     def asked_by(self, uid: int, method: str, target: str, body: bytes = b"") -> tuple[int, Any]:
         """Status and answer of a request that another user signs."""
+        return self.raw(method, target, body, self.signed_by(uid, method, target, body))
+
+    def signed_by(self, uid: int, method: str, target: str, body: bytes = b"") -> dict[str, str]:
+        """Headers of a request that another user signs."""
         with acting_as(uid):
-            headers = self.signed(method, target, body)
-        return self.raw(method, target, body, headers)
+            return self.signed(method, target, body)
 
     def signed(self, method: str, target: str, body: bytes = b"", **more: str) -> dict[str, str]:
         digest = munge.request_digest(method, target, body)
@@ -114,7 +122,14 @@ class Running:
 
 
 @contextlib.contextmanager
-def running_server(data: Path, path: Path, munge_socket: str) -> Iterator[Running]:
+def running_server(
+    data: Path,
+    path: Path,
+    munge_socket: str,
+    per_user: PerUser = UNBOUNDED,
+    places_of: Callable[[str], UserPlaces] = lambda user: PLACES.get(user, UserPlaces()),
+    wait_s: float = WAIT_S,
+) -> Iterator[Running]:
     """A server with one run of alice, and the node `here` at 127.0.0.1."""
     database = Database(f"sqlite:///{data / 'x.db'}")
     database.upgrade()
@@ -140,8 +155,9 @@ def running_server(data: Path, path: Path, munge_socket: str) -> Iterator[Runnin
         memory=memory,
         quotas=QuotaBoard(clock),
         clock=clock,
+        bounds=CallerBounds(per_user, clock, wait_s),
         reservations=Reservations(),
-        places_of=lambda user: PLACES.get(user, UserPlaces()),
+        places_of=places_of,
     )
     tcp = socket.create_server(("127.0.0.1", 0))
     unix = listen_unix(path)
@@ -159,7 +175,7 @@ def running_server(data: Path, path: Path, munge_socket: str) -> Iterator[Runnin
         munge_socket=munge_socket,
     )
     database.write(lambda connection: store_changed_runs(connection, [run_row(row(name="secret"), {})]))
-    yield Running(database, config, munge_socket, clock, slurm, services.verdicts, bodies)
+    yield Running(database, config, munge_socket, clock, slurm, services.verdicts, bodies, services, posts)
     uvicorn.should_exit = True
     thread.join()
     database.dispose()

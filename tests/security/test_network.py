@@ -20,7 +20,7 @@ from tests.docs.pages import ROOT
 class _Untouched:
     """Stands for all that answers are made of; these are held, and none of them is used."""
 
-    authenticator = clock = intake = verdicts = workers = None
+    authenticator = bounds = clock = intake = places_of = verdicts = workers = None
 
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(f"{name} was used before anybody said who asks")

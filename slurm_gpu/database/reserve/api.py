@@ -14,9 +14,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from slurm_gpu.config import Reservations as Settings
-from slurm_gpu.database.asking import asked, authenticated, parameters, whole_parameter
+from slurm_gpu.database.asking import authenticated, parameters, posted, whole_parameter
+from slurm_gpu.database.callerbounds import share_of
 from slurm_gpu.database.identity import Caller
 from slurm_gpu.database.reserve import store
+from slurm_gpu.database.reserve.places import KeptPlaces
 from slurm_gpu.database.reserve.reservation import MOST_IDS, Reservation, State
 from slurm_gpu.database.schema import NAME_LENGTH
 from slurm_gpu.database.services import Services
@@ -70,6 +72,7 @@ class ReservationPages:
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        self._places = KeptPlaces(services.places_of, services.clock)
 
     async def get(self, request: Request) -> Response:
         """GET /v1/reservations."""
@@ -81,23 +84,23 @@ class ReservationPages:
                 found = store.find(connection, self._services.cluster, past, ids)
             return [_shown(one, caller) for one in found]
 
-        return JSONResponse({"reservations": await run_in_threadpool(find)})
+        found = await run_in_threadpool(find)
+        share_of(request).spend(len(found))
+        return JSONResponse({"reservations": found})
 
     async def request(self, request: Request) -> Response:
         """POST /v1/reservations."""
-        identify, body = await asked(self._services.authenticator, request)
-        return JSONResponse({"reservation": await run_in_threadpool(lambda: self._request(identify(), body))})
+        caller, body = await posted(self._services.authenticator, request)
+        return JSONResponse({"reservation": await run_in_threadpool(self._request, caller, body)})
 
     async def decide(self, request: Request) -> Response:
         """POST /v1/reservations/{id}."""
-        identify, body = await asked(self._services.authenticator, request)
+        caller, body = await posted(self._services.authenticator, request)
         try:
             number = parse_whole(request.path_params["id"], 1, _HIGHEST)
         except ValueError:
             raise HTTPException(404, f"there is no reservation {request.path_params['id'][:40]}") from None
-        return JSONResponse(
-            {"reservation": await run_in_threadpool(lambda: self._decide(identify(), number, body))}
-        )
+        return JSONResponse({"reservation": await run_in_threadpool(self._decide, caller, number, body)})
 
     def _request(self, caller: Caller, body: bytes) -> dict[str, Any]:
         settings, wanted = self._settings(), _read(body, _Asked)
@@ -106,17 +109,6 @@ class ReservationPages:
             raise HTTPException(403, f"uid {caller.uid} is no user of this host")
         if user != caller.user and not caller.sees_all:
             raise HTTPException(403, "only operators may ask for another user")
-        places = self._services.places_of(user)
-        account = wanted.account.lower()  # as Slurm keeps all of them, and tells those of jobs
-        if not places.told:
-            raise HTTPException(
-                503,
-                f"Slurm does not say now which accounts {user} may use (`sacctmgr show assoc user={user}` "
-                "fails on slurm-gpudbd's host): ask again when slurmdbd answers",
-            )
-        if places.accounts is not None and account not in places.accounts:
-            allowed = ", ".join(sorted(places.accounts))
-            raise UsageError(f"{user} may not use the account {wanted.account}; allowed: {allowed}")
         earliest_s = now_s if wanted.earliest_s is None else max(now_s, wanted.earliest_s)
         horizon = format_duration(settings.horizon_s)
         if earliest_s > now_s + settings.horizon_s or wanted.duration_s > settings.horizon_s:
@@ -126,6 +118,7 @@ class ReservationPages:
             )
         if wanted.latest_s is not None and wanted.latest_s < earliest_s:
             raise UsageError("the latest start lies before the earliest")
+        account = self._account(user, wanted.account)
         values = {
             "cluster": self._services.cluster, "user": user, "account": account,
             "partition": wanted.partition, "gpus": wanted.gpus, "gpu_type": wanted.gpu_type,
@@ -136,6 +129,20 @@ class ReservationPages:
             lambda connection: store.store_request(connection, values, settings.open_per_user)
         )
         return self._one(number, caller)
+
+    def _account(self, user: str, named: str) -> str:
+        """Return the account as Slurm stores it; raises UsageError where the user may not use it."""
+        places, account = self._places.of(user), named.lower()
+        if not places.told:
+            raise HTTPException(
+                503,
+                f"Slurm does not say now which accounts {user} may use (`sacctmgr show assoc user={user}` "
+                "fails on slurm-gpudbd's host): ask again when slurmdbd answers",
+            )
+        if places.accounts is not None and account not in places.accounts:
+            allowed = ", ".join(sorted(places.accounts))
+            raise UsageError(f"{user} may not use the account {named}; allowed: {allowed}")
+        return account
 
     def _decide(self, caller: Caller, number: int, body: bytes) -> dict[str, Any]:
         settings, decision = self._settings(), _read(body, _Decision)

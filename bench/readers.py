@@ -1,0 +1,113 @@
+"""How long others wait for slurm-gpudbd while one user reads as fast as 40 threads can.
+
+A lab of its own (Slurm, MariaDB, slurm-gpudbd) with generated accounting. alice floods, each of her threads
+asking again as soon as it is answered, whatever the answer says; meanwhile bob asks for `/v1/health` and for
+a page of runs, each over a new connection. Without the flood first, for comparison.
+
+    .venv/bin/python bench/readers.py [--runs 40000] [--threads 40] [--seconds 15] [--json]
+
+Run as root, with no lab up. With --json the last line is {FLOOD: {"health_p95_s", "runs_p95_s", "answers"}}.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import arguments
+import yaml
+
+from lab.cluster import Lab
+from lab.slurm_config import CLUSTER
+from slurm_gpu.database.engine import Database
+from tests.lab import readers
+from tests.reports.filling import fill
+from tests.reports.generated import generate
+
+SORTED = [f"/v1/runs?limit=1000&sort={column}" for column in ("uGPUcore", "RUN_h", "energy_j", "nGPU")]
+REQUEST = (
+    '{"account": "nobodys", "partition": "gpu", "gpus": 1, "n_nodes": 1, "duration_s": 3600, "why": "x"}'
+)
+FLOODS: Mapping[str, tuple[str, str, Sequence[str]]] = {
+    "none": ("", "", ()),
+    "sorted pages": ("GET", "", SORTED),
+    "cluster": ("GET", "", ("/v1/cluster",)),
+    "reservations": ("POST", REQUEST, ("/v1/reservations",)),
+}
+
+
+def main() -> None:
+    options = _options()
+    lab = Lab()
+    if any(lab.status().values()):
+        raise SystemExit("a lab is up; take it down first: lab/down")
+    report: dict[str, Any] = {}
+    try:
+        lab.up()
+        url = yaml.safe_load(lab.layout.database_file.read_text())["url"]
+        database, accounting = Database(url), generate(options.runs)
+        accounting.runs["cluster"] = [CLUSTER] * len(accounting)
+        accounting.runs["job_id"] = accounting.runs["job_id"] + 1_000_000
+        fill(database, accounting)
+        for name, flood in FLOODS.items():
+            report[name] = measured(lab, flood, options.threads, options.seconds)
+            print(name, report[name], flush=True)
+    finally:
+        lab.down()
+    if options.json:
+        print(json.dumps(report))
+
+
+def measured(
+    lab: Lab, flood: tuple[str, str, Sequence[str]], n_threads: int, seconds: float
+) -> dict[str, Any]:
+    """The 95th percentiles of what bob waits, and what alice was answered."""
+    method, body, targets = flood
+    program = ["python3", "-c", Path(readers.__file__).read_text(encoding="utf-8")]
+    place = str(lab.layout.database_socket)
+
+    def run(user: str, what: str, lasts_s: float, *more: str) -> Any:
+        argv = [*program, what, place, str(lasts_s), *more]
+        return json.loads(lab.run_as(user, argv, timeout_s=lasts_s + 120).stdout)
+
+    with ThreadPoolExecutor() as pool:
+        answers = (
+            pool.submit(run, "alice", "flood", seconds + 2, str(n_threads), method, body, *targets)
+            if targets
+            else None
+        )
+        probes = {
+            "health": pool.submit(run, "bob", "probe", seconds, "/v1/health"),
+            "runs": pool.submit(run, "bob", "probe", seconds, "/v1/runs?limit=20"),
+        }
+        found: dict[str, Any] = {}
+        for name, probe in probes.items():
+            took = probe.result()["took"]
+            found[f"{name}_p95_s"] = round(statistics.quantiles(took, n=20)[-1], 3)
+            found[f"{name}_p50_s"] = round(statistics.median(took), 3)
+            found[f"{name}_n"], found[f"{name}_failed"] = len(took), probe.result()["failed"]
+        found["answers"] = None if answers is None else answers.result()
+    return found
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--runs", type=arguments.number(1000), default=40_000)
+    parser.add_argument("--threads", type=arguments.number(1), default=40)
+    parser.add_argument("--seconds", type=arguments.seconds(5), default=15.0)
+    parser.add_argument("--json", action="store_true", help="a line of JSON in the end")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

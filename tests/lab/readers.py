@@ -1,0 +1,86 @@
+"""A program that reads from slurm-gpudbd as the user that runs it, in many threads or at an even pace.
+
+`flood` asks again as soon as it has an answer, whatever that says; `probe` measures how long each takes.
+Standard library alone: it runs as users who may not read this project's environment.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import sys
+import threading
+import time
+from collections import Counter
+
+PROBE_EVERY_S = 0.05
+
+
+class _Unix(http.client.HTTPConnection):
+    """HTTP over slurm-gpudbd's socket."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("slurm-gpudbd", timeout=60)
+        self._path = path
+
+    def connect(self) -> None:
+        """Connect to the socket."""
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def ask(connection: _Unix, target: str, method: str = "GET", body: str | None = None) -> tuple[int, bytes]:
+    """Return status and body of an answer."""
+    try:
+        connection.request(method, target, body)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    except (OSError, http.client.HTTPException):
+        connection.close()
+        return 0, b""
+
+
+def flood(
+    path: str, seconds: float, n_threads: int, method: str, targets: list[str], body: str | None
+) -> None:
+    """Print how many answers of each status came."""
+    until, found, lock = time.monotonic() + seconds, Counter[str](), threading.Lock()
+
+    def read() -> None:
+        connection, number = _Unix(path), 0
+        while time.monotonic() < until:
+            status, _ = ask(connection, targets[number % len(targets)], method, body)
+            number += 1
+            with lock:
+                found[str(status)] += 1
+
+    threads = [threading.Thread(target=read) for _ in range(n_threads)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    print(json.dumps(found))
+
+
+def probe(path: str, seconds: float, target: str) -> None:
+    """Print the seconds that each answer took, and how many were none."""
+    until, took, failed = time.monotonic() + seconds, [], 0
+    while time.monotonic() < until:
+        connection, began = _Unix(path), time.monotonic()
+        status, _ = ask(connection, target)
+        took.append(time.monotonic() - began)
+        failed += status != 200
+        connection.close()
+        time.sleep(PROBE_EVERY_S)
+    print(json.dumps({"took": took, "failed": failed}))
+
+
+if __name__ == "__main__":
+    what, place, lasts = sys.argv[1], sys.argv[2], float(sys.argv[3])
+    if what == "flood":
+        threads, method, body, *targets = sys.argv[4:]
+        flood(place, lasts, int(threads), method, targets, body or None)
+    else:
+        probe(place, lasts, sys.argv[4])
