@@ -6,6 +6,7 @@ import logging
 import pwd
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Protocol
 
 from slurm_gpu.clock import Clock
@@ -81,18 +82,16 @@ class QuotaTeller:
             database.tell_quotas([self._quota(user, in_use, by_kind) for user in wanted[at : at + _AT_ONCE]])
 
     def _quota(self, user: str, in_use: InUse, by_kind: Mapping[str, Usage]) -> Quota:
-        def told(limits: Sequence[Mapping[str, object]] | None, why: str | None = None) -> Quota:
-            return Quota(user=user, as_of_s=in_use.snapshot.as_of_s, limits=limits, why=why)
-
+        unknown = Quota(user=user, as_of_s=in_use.snapshot.as_of_s, limits=None, why=None)
         if in_use.policy == PolicyInForce():
-            return told(None, "no policy is in force: an operator runs slurm-gpu policy apply")
+            return replace(unknown, why="no policy is in force: an operator runs slurm-gpu policy apply")
         try:
             uid = self._uid_of(user)
         except (KeyError, ValueError):
-            return told(None, f"there is no user {user} on slurm-gpuctld's host")
+            return replace(unknown, why=f"there is no user {user} on slurm-gpuctld's host")
         places, now_s = self._places_of(user), self._clock.wall()
         lines = quota_of(in_use.policy, in_use.snapshot, user, uid, places, now_s, by_kind)
-        return told([line.to_json() for line in lines])
+        return replace(unknown, limits=[line.to_json() for line in lines], uid=uid)
 
     def _places_of(self, user: str) -> UserPlaces:
         now = self._clock.monotonic()

@@ -83,12 +83,13 @@ class ToldQuota(msgspec.Struct):
     as_of_s: float
     limits: Annotated[list[ToldLimit], Meta(max_length=_MOST_LIMITS)] | None = None
     why: _Told | None = None
+    uid: Annotated[int, Meta(ge=0, lt=1 << 32)] | None = None
 
     @property
     def quota(self) -> Quota:
         """As it is kept."""
         limits = None if self.limits is None else [msgspec.to_builtins(limit) for limit in self.limits]
-        return Quota(user=self.user, as_of_s=self.as_of_s, limits=limits, why=self.why)
+        return Quota(user=self.user, as_of_s=self.as_of_s, limits=limits, why=self.why, uid=self.uid)
 
 
 class Told(msgspec.Struct):

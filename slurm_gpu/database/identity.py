@@ -120,6 +120,14 @@ class Authenticator:
         return known
 
 
+def uid_of(user: str) -> int | None:
+    """Return the uid of a user of this host; None where there is no such user."""
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except (KeyError, ValueError):
+        return None
+
+
 def is_operator(operators: Operators, user: str) -> bool:
     """Whether slurm-gpu.yaml names this user, or a UNIX group of theirs."""
     return user in operators.users or bool(operators.unix_groups and _in_groups(user, operators.unix_groups))

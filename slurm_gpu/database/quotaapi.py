@@ -29,6 +29,8 @@ class QuotaPages:
         if len(user) > NAME_LENGTH or not user.isprintable():
             raise UsageError(f"{user[:40]!r} is no user's name")
         quota = self._services.quotas.ask(user)
+        if not caller.sees_all:
+            quota = quota.seen_by(caller.uid)
         return JSONResponse(quota.to_json(), headers={"Cache-Control": "private, no-cache"})
 
     async def wanted(self, request: Request) -> Response:

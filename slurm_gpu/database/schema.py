@@ -390,6 +390,7 @@ reservation = Table(
     Column("reservation_id", _ROW_ID, primary_key=True, autoincrement=True),
     Column("cluster", String(NAME_LENGTH), nullable=False),
     Column("user", String(NAME_LENGTH), nullable=False),
+    Column("uid", BigInteger),  # null: of a request that an earlier release stored
     Column("account", String(NAME_LENGTH), nullable=False),
     Column("partition", String(NAME_LENGTH), nullable=False),
     Column("gpus", Integer, nullable=False),

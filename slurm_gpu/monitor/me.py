@@ -69,7 +69,7 @@ class Me:
             key=lambda job: (job.submit_s or 0, job.job_id),
         )[:MOST_FORECASTS]
         waits, quota = await self._turns.run(
-            viewer.user, lambda: (self._waits(waiting), self._quota(viewer.user))
+            viewer.user, lambda: (self._waits(waiting), self._quota(viewer.user).seen_by(viewer.uid))
         )
         told = {
             "user": viewer.user,

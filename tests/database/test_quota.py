@@ -103,3 +103,24 @@ def test_only_slurm_gpuctld_is_told_who_looks_and_tells(server: Running) -> None
 @pytest.mark.parametrize("target", ["/v1/quota/%0a", "/v1/quota/" + "u" * 256, "/v1/quota/root?x=1"])
 def test_a_name_that_is_none_is_wanted_by_nobody(server: Running, target: str) -> None:
     assert server.raw("GET", target, b"", server.signed("GET", target))[0] == 400
+
+
+@pytest.mark.skipif(not ROOT, reason="must be run as root")
+@pytest.mark.parametrize(("uid", "own"), [(NOBODY, True), (NOBODY - 1, False), (None, True)])
+def test_a_uid_that_took_over_a_name_sees_no_limits_of_who_had_it(
+    server: Running, uid: int | None, own: bool
+) -> None:
+    name = pwd.getpwuid(NOBODY).pw_name
+    target = f"/v1/quota/{name}"
+    server.asked_by(NOBODY, "GET", target)
+    told = QUOTA.to_json() | {"user": name, "uid": uid}
+    server.asked_by(0, "POST", "/v1/controller", json.dumps({"quotas": [told]}).encode())
+    _, answer = server.asked_by(NOBODY, "GET", target)
+    assert (answer["limits"] is not None) == own
+    assert (answer["why"] is None) == own
+    assert server.asked_by(OPERATOR, "GET", target)[1]["limits"] is not None
+
+
+def test_limits_of_an_older_slurm_gpudbd_are_read() -> None:
+    answer = {name: value for name, value in QUOTA.to_json().items() if name != "uid"}
+    assert Quota.from_json(answer) == QUOTA

@@ -25,6 +25,7 @@ from tests.database.samples import CLUSTER, T0
 NOW_S = int(T0)
 DAY_S = 86400
 NAME_OF_NOBODY = pwd.getpwuid(NOBODY).pw_name
+UIDS = {name: 1001 + n for n, name in enumerate(("alice", "bob", "carol", "dave"))}
 ASKED: dict[str, Any] = {
     "account": "vision", "partition": "gpu", "gpus": 8, "n_nodes": 2, "duration_s": DAY_S,
     "why": "the model of the paper",
@@ -32,7 +33,10 @@ ASKED: dict[str, Any] = {
 
 
 def request(database: Database, user: str = "alice", **changes: Any) -> Reservation:
-    values = {"cluster": CLUSTER, "user": user, "earliest_s": NOW_S, "requested_s": NOW_S, **ASKED, **changes}
+    values = {
+        "cluster": CLUSTER, "user": user, "uid": UIDS.get(user), "earliest_s": NOW_S, "requested_s": NOW_S,
+        **ASKED, **changes,
+    }  # fmt: skip
 
     def store(connection: Any) -> Reservation:
         found = find_one(connection, CLUSTER, store_request(connection, values, 3))
@@ -259,6 +263,63 @@ def test_users_ask_operators_approve_and_everybody_sees_the_calendar(server: Run
     assert server.asked_by(UNTOLD, "GET", "/v1/reservations")[1]["reservations"] == []
     assert len(server.asked_by(UNTOLD, "GET", "/v1/reservations?past=5")[1]["reservations"]) == 1
     assert len(server.asked_by(UNTOLD, "GET", f"/v1/reservations?ids={one['id']}")[1]["reservations"]) == 1
+
+
+@pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
+@pytest.mark.parametrize(
+    ("user", "uid", "own"),
+    [
+        (NAME_OF_NOBODY, NOBODY, True),
+        ("renamed", NOBODY, True),
+        (NAME_OF_NOBODY, NOBODY - 1, False),  # of who had this name before
+        (NAME_OF_NOBODY, None, False),  # of an earlier release: nobody can tell
+    ],
+)
+def test_a_request_is_its_uids_and_not_whose_name_it_is_by_now(
+    server: Running, user: str, uid: int | None, own: bool
+) -> None:
+    one = request(server.database, user, uid=uid)
+    target = f"/v1/reservations?ids={one.id}"
+    shown = {
+        caller: next(
+            item for item in server.asked_by(caller, "GET", target)[1]["reservations"] if item["id"] == one.id
+        )
+        for caller in (NOBODY, OPERATOR)
+    }
+    assert (shown[NOBODY]["full"], shown[NOBODY]["why"] is not None) == (own, own)
+    assert shown[OPERATOR]["full"]
+    cancel = f"/v1/reservations/{one.id}"
+    assert server.asked_by(NOBODY, "POST", cancel, b'{"act": "cancel"}')[0] == (200 if own else 403)
+    assert server.asked_by(OPERATOR, "POST", cancel, b'{"act": "cancel"}')[0] == (400 if own else 200)
+
+
+@pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
+def test_the_uid_is_the_users_for_whom_it_is_asked(server: Running) -> None:
+    def ask(caller: int, **more: Any) -> tuple[int, Any]:
+        return server.asked_by(caller, "POST", "/v1/reservations", json.dumps({**ASKED, **more}).encode())
+
+    for caller in (NOBODY, OPERATOR):
+        status, answer = ask(caller, user=NAME_OF_NOBODY)
+        assert (status, answer["reservation"]["uid"]) == (200, NOBODY)
+        number = answer["reservation"]["id"]
+        server.asked_by(NOBODY, "POST", f"/v1/reservations/{number}", b'{"act": "cancel"}')
+    status, answer = ask(OPERATOR, user="no-such-user")
+    assert (status, answer["error"]) == (400, "there is no user 'no-such-user' on slurm-gpudbd's host")
+
+
+def test_how_many_one_may_have_counts_by_uid(database: Database) -> None:
+    for _ in range(3):
+        request(database, "alice", uid=1001)
+    assert request(database, "alice", uid=2001).uid == 2001  # who has the name now
+    with pytest.raises(UsageError, match="has 3 that are not over"):
+        request(database, "alice2", uid=1001)  # renamed
+
+
+def test_one_whose_uid_is_not_known_counts_for_the_name(database: Database) -> None:
+    for _ in range(3):
+        request(database, "alice", uid=None)
+    with pytest.raises(UsageError, match="has 3 that are not over"):
+        request(database, "alice", uid=1001)
 
 
 @pytest.mark.skipif(not ROOT, reason="becoming another user needs root")

@@ -16,12 +16,13 @@ from slurm_gpu.database import engine as engine_module
 from slurm_gpu.database.accounting import run_row
 from slurm_gpu.database.engine import Database, UnusableDatabaseError, head_revision
 from slurm_gpu.database.reconcile import reconcile
+from slurm_gpu.database.reserve.store import find
 from slurm_gpu.database.schema import device, metadata, run, run_device
 from slurm_gpu.database.store import read_record
 from slurm_gpu.database.upgrading import upgrade_database
 from slurm_gpu.errors import DatabaseError
 from slurm_gpu.records import DeviceFacts, Mean
-from tests.database.samples import gpu, record, row
+from tests.database.samples import CLUSTER, T0, gpu, record, row
 
 
 def test_migrations_make_the_tables_that_queries_expect(fresh_database: Database) -> None:
@@ -93,6 +94,33 @@ def test_an_upgrade_keeps_which_devices_a_node_has(url: str) -> None:
         (stored,) = connection.execute(select(device)).mappings()
         assert DeviceFacts.from_wire(dict(stored)) == gpu()
         assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+    database.dispose()
+
+
+def test_an_upgrade_gives_a_reservation_its_uid_where_the_users_runs_leave_no_doubt(url: str) -> None:
+    database = Database(url)
+    if database.is_sqlite:
+        Path(str(database.url.database)).parent.mkdir()
+    with database.engine.connect() as connection:
+        alembic.command.upgrade(engine_module._alembic(connection), "0012")
+    old = MetaData()
+    old.reflect(database.engine)
+    runs = [("one", 1001), ("one", 1001), ("one", None), ("two", 1002), ("two", 1003), ("unknown", None)]
+    asked = {
+        "cluster": CLUSTER, "account": "a", "partition": "p", "gpus": 8, "n_nodes": 1, "duration_s": 60,
+        "earliest_s": T0, "why": "w", "state": "requested", "requested_s": T0,
+    }  # fmt: skip
+    with database.engine.begin() as connection:
+        for number, (user, uid) in enumerate(runs, 1):
+            imported = run_row(row(job_id=number, user=user, uid=uid), {})._asdict()
+            imported |= {name: json.dumps(imported[name]) for name in ("tres_requested", "tres_allocated")}
+            connection.execute(old.tables["run"].insert(), {**imported, "derive_due": True})
+        for user in ("one", "two", "unknown", "never"):
+            connection.execute(old.tables["reservation"].insert(), {**asked, "user": user})
+    database.upgrade()
+    with database.reading() as connection:
+        found = {one.user: one.uid for one in find(connection, CLUSTER, 0, [])}
+    assert found == {"one": 1001, "two": None, "unknown": None, "never": None}
     database.dispose()
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from lab.synthetic import uid_of
+from slurm_gpu.database.reserve.reservation import Reservation, State
 from slurm_gpu.monitor.viewer import Viewer
 from tests.monitor.here import Here
 
@@ -132,6 +135,31 @@ def test_answers_are_kept_while_there_is_room_and_made_each_time_beyond_it(here:
 def test_a_version_that_is_no_number_is_refused(here: Here, since: str):
     answer = here.get(f"/api/v1/jobs?since={since}")
     assert (answer.status_code, "whole number" in answer.json()["error"]) == (400, True)
+
+
+@pytest.mark.parametrize(
+    ("viewer", "sees"),
+    [
+        (Viewer("carol", 1000, operator=True), True),
+        (Viewer("alice", 1001, operator=False), True),
+        (Viewer("renamed", 1001, operator=False), True),
+        (Viewer("alice", 2001, operator=False), False),
+        (Viewer("bob", 1002, operator=False), False),
+    ],
+)
+def test_why_a_reservation_was_asked_for_is_its_uids_and_the_operators(
+    here: Here, monkeypatch: pytest.MonkeyPatch, viewer: Viewer, sees: bool
+):
+    asked = Reservation(
+        id=3, cluster="lab", user="alice", uid=1001, account="vision", partition="gpu", gpus=8, n_nodes=2,
+        duration_s=60, earliest_s=0, why="paper", state=State.REQUESTED, requested_s=0,
+    )  # fmt: skip
+    monkeypatch.setattr(here.source, "reservations", lambda: (asked, replace(asked, id=4, uid=None)))
+    here.look()
+    here.viewer = viewer
+    own, unknown = here.get("/api/v1/reservations").json()["reservations"]
+    assert (own["why"] == "paper", own["full"]) == (sees, sees)
+    assert unknown["full"] == viewer.operator, "of an earlier release: nobody can tell"
 
 
 @pytest.mark.parametrize("path", ["layout", "free", "queue", "reservations"])

@@ -9,7 +9,7 @@ Of Slurm's reservations only those are touched that bear the name, the user and 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 from zoneinfo import ZoneInfo
@@ -21,6 +21,7 @@ from slurm_gpu.controller.reserve.mending import Mender
 from slurm_gpu.controller.reserve.rows import ReservationTable
 from slurm_gpu.controller.reserve.use import Use, ends_s, use_of, whose
 from slurm_gpu.controller.reserve.windows import is_reserved
+from slurm_gpu.database.identity import uid_of
 from slurm_gpu.database.reserve.reservation import Report, Reservation, State, id_of, in_words
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.hostlist import expand
@@ -102,7 +103,9 @@ class ReservationKeeper:
         acts: Acts,
         timezone: ZoneInfo,
         mender: Mender,
+        uid_of: Callable[[str], int | None] = uid_of,
     ) -> None:
+        self._uid_of = uid_of
         self._settings, self._slurm, self._table, self._mender = settings, slurm, table, mender
         self._clock, self._acts, self._timezone = clock, acts, timezone
         self._next_s = self._latest_s = 0.0
@@ -220,6 +223,9 @@ class ReservationKeeper:
         assert row.end_s is not None
         if row.end_s - now_s < _LEAST_LEFT_S:
             return row.trouble
+        # Slurm takes a name, and would let in whoever has it now.
+        if row.uid is not None and (uid := self._uid_of(row.user)) is not None and uid != row.uid:
+            return f"{row.user} is uid {uid} now, and was uid {row.uid} when this was asked for"
         start_s = max(row.start_s, now_s)
         ignores_jobs = False
         try:

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 from slurm_gpu.config import Reservations as Settings
 from slurm_gpu.database.asking import authenticated, parameters, posted, whole_parameter
 from slurm_gpu.database.callerbounds import share_of
-from slurm_gpu.database.identity import Caller
+from slurm_gpu.database.identity import Caller, uid_of
 from slurm_gpu.database.reserve import store
 from slurm_gpu.database.reserve.places import KeptPlaces
 from slurm_gpu.database.reserve.reservation import MOST_IDS, Reservation, State
@@ -109,6 +109,9 @@ class ReservationPages:
             raise HTTPException(403, f"uid {caller.uid} is no user of this host")
         if user != caller.user and not caller.sees_all:
             raise HTTPException(403, "only operators may ask for another user")
+        uid = caller.uid if user == caller.user else uid_of(user)
+        if uid is None:
+            raise UsageError(f"there is no user {user!r} on slurm-gpudbd's host")
         earliest_s = now_s if wanted.earliest_s is None else max(now_s, wanted.earliest_s)
         horizon = format_duration(settings.horizon_s)
         if earliest_s > now_s + settings.horizon_s or wanted.duration_s > settings.horizon_s:
@@ -120,7 +123,7 @@ class ReservationPages:
             raise UsageError("the latest start lies before the earliest")
         account = self._account(user, wanted.account)
         values = {
-            "cluster": self._services.cluster, "user": user, "account": account,
+            "cluster": self._services.cluster, "user": user, "uid": uid, "account": account,
             "partition": wanted.partition, "gpus": wanted.gpus, "gpu_type": wanted.gpu_type,
             "n_nodes": wanted.n_nodes, "duration_s": wanted.duration_s, "earliest_s": earliest_s,
             "latest_s": wanted.latest_s, "why": wanted.why, "requested_s": now_s,
@@ -153,7 +156,7 @@ class ReservationPages:
             one = store.find_one(connection, cluster, number)
             if one is None:
                 raise HTTPException(404, f"there is no reservation {number}")
-            if not (caller.sees_all or (decision.act == "cancel" and one.user == caller.user)):
+            if not (caller.sees_all or (decision.act == "cancel" and one.uid == caller.uid)):
                 raise HTTPException(403, _may_not(decision.act))
             if decision.act == "approve":
                 start_s, end_s, nodes = _promise(decision, one, now_s, settings)
@@ -208,9 +211,9 @@ def _promise(decision: _Decision, one: Reservation, now_s: int, settings: Settin
 
 
 def _shown(one: Reservation, caller: Caller) -> dict[str, Any]:
-    """Who, where and when is everybody's to see; why is not."""
+    """Who, where and when is everybody's to see; why is its user's, by uid: a name may change hands."""
     shown = one.to_json()
-    if not (caller.sees_all or caller.user == one.user):
+    if not (caller.sees_all or caller.uid == one.uid):
         shown |= {"why": None, "decided_why": None, "over_why": None, "full": False}
     return shown
 

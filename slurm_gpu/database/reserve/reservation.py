@@ -78,6 +78,8 @@ class Reservation:
     over_s: int | None = None
     over_why: str | None = None
     full: bool = True
+    uid: int | None = None
+    """Of the user when it was asked for; None where an earlier release stored it and left it open."""
 
     @property
     def name(self) -> str:

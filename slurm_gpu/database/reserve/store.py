@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, func, select, update
+from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, or_, select, update
 
 from slurm_gpu.database.acts import note_act
 from slurm_gpu.database.reserve.reservation import Report, Reservation, State, in_words
@@ -51,7 +51,7 @@ def store_request(connection: Connection, values: dict[str, Any], open_per_user:
     _refuse_too_many(connection, values)
     table = reservation.c
     mine = select(table.reservation_id).where(
-        table.cluster == values["cluster"], table.user == values["user"], table.state.in_(_OPEN)
+        table.cluster == values["cluster"], _of_user(values), table.state.in_(_OPEN)
     )
     ids = sorted(connection.execute(mine).scalars())
     if len(ids) >= open_per_user:
@@ -66,12 +66,18 @@ def store_request(connection: Connection, values: dict[str, Any], open_per_user:
     return int(inserted[0])
 
 
+def _of_user(values: Mapping[str, Any]) -> ColumnElement[bool]:
+    """The requests of this uid, and those of the name of which no uid is known."""
+    table = reservation.c
+    return or_(table.uid == values["uid"], and_(table.uid.is_(None), table.user == values["user"]))
+
+
 def _refuse_too_many(connection: Connection, values: dict[str, Any]) -> None:
     """Asked and cancelled in turn, requests would fill the table without ever being many at once."""
     table, now_s = reservation.c, values["requested_s"]
     lately = select(func.count(), func.min(table.requested_s)).where(
         table.cluster == values["cluster"],
-        table.user == values["user"],
+        _of_user(values),
         table.requested_s > now_s - _DAY_S,
     )
     n, first_s = connection.execute(lately).one()

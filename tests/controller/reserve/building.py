@@ -115,6 +115,7 @@ class Site:
         self.in_charge = True
         self.nodes = [make_node(f"n{number}") for number in range(1, 7)]
         self.running: list[QueuedJob] = []
+        self.uids: dict[str, int] = {}
         self.restart()
 
     def restart(self) -> None:
@@ -123,7 +124,7 @@ class Site:
         zones = {"z1": Zone("n[1-4]", None), "z2": Zone("n[5-6]", None)}
         mender = Mender(lambda _: self.nodes, lambda: self.running, zones, UTC, self.clock)
         self.keeper = ReservationKeeper(
-            Settings(None, UNUSED_S), self.slurm, table, self.clock, acts, UTC, mender
+            Settings(None, UNUSED_S), self.slurm, table, self.clock, acts, UTC, mender, self.uids.get
         )
         self.acts = acts
 

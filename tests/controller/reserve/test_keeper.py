@@ -31,6 +31,19 @@ def test_what_is_approved_is_made_for_its_user_on_its_nodes() -> None:
     assert site.row.state is State.ACTIVE
 
 
+def test_it_is_not_made_for_another_uid_that_has_the_name_by_now() -> None:
+    site = Site(replace(ROW, uid=1001))
+    site.uids["alice"] = 2001
+    site.turns()
+    assert "sg_3" not in site.slurm.there
+    assert site.rows[3].trouble == "alice is uid 2001 now, and was uid 1001 when this was asked for"
+    site.uids["alice"] = 1001
+    site.turns()
+    site.turns()
+    assert "sg_3" in site.slurm.there
+    assert site.rows[3].trouble is None
+
+
 def test_where_jobs_would_still_run_it_is_made_all_the_same_and_that_is_said() -> None:
     site = Site()
     site.slurm.busy = True
