@@ -212,7 +212,7 @@ class DatabaseClient:
         """What the devices of each node do now, and who holds them, by node."""
         answer = self._get("/v1/live", {})
         try:
-            return {node: Live.from_wire(item) for node, item in answer["nodes"].items()}
+            return {node: Live.from_wire(item, {}) for node, item in answer["nodes"].items()}
         except (AttributeError, KeyError, TypeError, RecordError) as error:
             raise DatabaseError(
                 f"slurm-gpudbd answered live values that cannot be read: {error!r}"

@@ -81,7 +81,7 @@ def _facts(connection: Connection, places: Collection[tuple[str, str]]) -> dict[
     nodes, uuids = {node for node, _ in places}, {uuid for _, uuid in places}
     query = select(device).where(device.c.node.in_(nodes), device.c.uuid.in_(uuids))
     rows = connection.execute(query).mappings()
-    return {(row["node"], row["uuid"]): DeviceFacts.from_wire(dict(row)) for row in rows}
+    return {(row["node"], row["uuid"]): DeviceFacts.from_wire(dict(row), {}) for row in rows}
 
 
 def _events(
@@ -134,7 +134,7 @@ def _events(
 def _read_event(row: RowMapping) -> Event | None:
     """None, and a warning, of one that an older version took and this refuses."""
     try:
-        return Event.from_wire(dict(row))
+        return Event.from_wire(dict(row), {})
     except RecordError as error:
         log.warning("event %d of %s is left out: %s", row["n"], row["node"], error)
         return None
@@ -169,7 +169,7 @@ def windows(connection: Connection, rows: Sequence[Row]) -> list[NodeWindow]:
     query = select(run_window).where(run_window.c.job_id.in_({row["job_id"] for row in rows}))
     order = run_window.c.node, run_window.c.device, run_window.c.start_s
     return [
-        NodeWindow(node=found["node"], at_s=found["at_s"], window=Window.from_wire(dict(found)))
+        NodeWindow(node=found["node"], at_s=found["at_s"], window=Window.from_wire(dict(found), {}))
         for found in connection.execute(query.order_by(*order)).mappings()
         if any(
             row["job_id"] == found["job_id"]
@@ -192,7 +192,7 @@ def node_reports(connection: Connection, heard: Mapping[str, tuple[float, str | 
     query = select(device).join(newest, same).order_by(device.c.node, device.c.index, device.c.uuid)
     devices: dict[str, list[DeviceFacts]] = defaultdict(list)
     for row in connection.execute(query).mappings():
-        devices[row["node"]].append(DeviceFacts.from_wire(dict(row)))
+        devices[row["node"]].append(DeviceFacts.from_wire(dict(row), {}))
     return [
         NodeReport(
             node=node,

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from slurm_gpu import __version__
 from slurm_gpu.clock import Clock
 from slurm_gpu.database.crew import outcome_of
+from slurm_gpu.database.dropped import DroppedLog
 from slurm_gpu.database.ended import RunEnds, ended, run_ends
 from slurm_gpu.database.engine import REFUSED, Database, LockedError, LockWait, why_refused
 from slurm_gpu.database.goods import Goods
@@ -61,7 +62,7 @@ class Intake:
         self._memory = Memory.fresh(clock) if memory is None else memory
         self._allowances = Allowances(clock)
         self._commits = GroupCommit(self._store_together, Goods.segments, attrgetter("node"), clock)
-        self._unknown = UnknownLog()
+        self._unknown, self._dropped = UnknownLog(), DroppedLog(clock)
         self._kept = Kept(database, clock)
         self._asking_ends = threading.BoundedSemaphore(ENDS_AT_ONCE)
         self._away = TroubleLog(
@@ -133,6 +134,8 @@ class Intake:
             self._memory.rejections.add(goods.rejected)
         if shipment.unknown:
             self._unknown.tell(shipment.node, shipment.version, shipment.unknown)
+        if is_its_own:
+            self._dropped.warn(shipment.node, shipment.dropped.found)
         slurm_nodes = self._view.nodes() or {}
         # A machine without Slurm counts jobs by itself.
         open_jobs = shipment.open_jobs if shipment.node in slurm_nodes else ()
@@ -150,6 +153,7 @@ class Intake:
             "ended": {str(job_id): item.to_json() for job_id, item in over.items()},
             "lacks": self._kept.lacks(shipment.node, shipment.has) if is_its_own else [],
             "ignored": shipment.unknown,
+            "dropped": shipment.dropped.to_json(),
             "version": __version__,
             "wire": list(WIRE_RANGE),
         }

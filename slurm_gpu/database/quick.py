@@ -18,6 +18,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from slurm_gpu.database.packed import HISTOGRAMS, pack_statistics, pack_timeline
+from slurm_gpu.plausible import greatest_total, is_plausible, range_of
 from slurm_gpu.records import HISTOGRAM_BINS, Live, LiveDevice, Record, fields
 from slurm_gpu.records.live import MAX_DEVICES, MAX_HOST_VALUES, MAX_JOBS, MAX_REASONS, QUANTITIES
 from slurm_gpu.records.record import WHOLE_GPU_MGPU
@@ -33,7 +34,8 @@ _LEVELS = bytes([*range(FULL + 1), GAP])
 
 
 def _amount(name: str) -> Any:
-    return Annotated[float, Meta(ge=0, le=fields.greatest(name))]
+    low, high = range_of(name)
+    return Annotated[float, Meta(ge=low, le=high)]
 
 
 def _mean(name: str) -> Any:
@@ -41,9 +43,7 @@ def _mean(name: str) -> Any:
     return tuple[Seconds, amount, amount, amount]  # type: ignore[valid-type]
 
 
-def _total(name: str) -> Any:
-    amount = _amount(name)
-    return tuple[Seconds, amount]  # type: ignore[valid-type]
+Total = tuple[Seconds, Annotated[float, Meta(ge=0)]]
 
 
 # What is not known here is not passed over either: `slurm_gpu.records` sees to that.
@@ -113,6 +113,9 @@ class QuickRecord(Struct, kw_only=True, dict=True):
                 slack = 1e-6 * max(1.0, high)
                 if not low - slack <= mean <= high + slack:
                     raise ValueError("mean")
+        for name, told in zip(_TOTALS, _totals_of(self), strict=True):
+            if told is not None and told[1] > greatest_total(name, told[0]):
+                raise ValueError("total")
 
     @functools.cached_property
     def row(self) -> dict[str, Any]:
@@ -135,7 +138,7 @@ _MEANS = [name for name, kind in _OF_FIELDS.items() if kind == "Mean | None"]
 _TOTALS = [name for name, kind in _OF_FIELDS.items() if kind == "Total | None"]
 _IN_STATISTICS = ("uptime_s", *_MEANS, *_TOTALS, "throttle_s", *HISTOGRAMS)
 _COLUMNS = [name for name in _OF_FIELDS if name not in _IN_STATISTICS]
-_means_of, _histograms_of = attrgetter(*_MEANS), attrgetter(*HISTOGRAMS)
+_means_of, _totals_of, _histograms_of = attrgetter(*_MEANS), attrgetter(*_TOTALS), attrgetter(*HISTOGRAMS)
 _columns_of, _statistics_of = attrgetter(*_COLUMNS), attrgetter(*_IN_STATISTICS)
 _HISTOGRAM: Any = dict[Literal[tuple(map(str, range(HISTOGRAM_BINS)))], Whole]  # type: ignore[misc]
 _MAY_BE_MISSING: dict[str, Any] = {
@@ -143,7 +146,7 @@ _MAY_BE_MISSING: dict[str, Any] = {
     "granted_mgpu": Annotated[int, Meta(ge=0, le=WHOLE_GPU_MGPU)],
     **dict.fromkeys(HISTOGRAMS, _HISTOGRAM),
     **{name: _mean(name) for name in _MEANS},
-    **{name: _total(name) for name in _TOTALS},
+    **dict.fromkeys(_TOTALS, Total),
     "throttle_s": Annotated[dict[Word, Seconds], Meta(max_length=64)],
     "timeline": _TIMELINE,
 }
@@ -174,7 +177,7 @@ class _Live(Struct):
 
     def __post_init__(self) -> None:
         for name, value in (self.host or {}).items():
-            if value is not None and not 0 <= value <= _greatest(name):
+            if value is not None and not is_plausible(f"host.{name}", value):
                 raise ValueError(name)
 
     def whole(self) -> Live:
@@ -186,9 +189,6 @@ class _Live(Struct):
             devices={uuid: _device(told) for uuid, told in devices.items()},
             host={name: value for name, value in host.items() if value is not None},
         )
-
-
-_greatest = functools.lru_cache(maxsize=1024)(fields.greatest)
 
 
 def _device(told: Any) -> LiveDevice:

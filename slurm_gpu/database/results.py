@@ -109,10 +109,10 @@ class Run:
             values = {f.name: value.get(_KEYS.get(f.name, f.name)) for f in fields(cls)}
             for name, read in _LISTS.items():
                 if values[name] is not None:
-                    values[name] = tuple(read(item) for item in values[name])
+                    values[name] = tuple(read(item, {}) for item in values[name])
             if values["device_facts"] is not None:
                 facts = values["device_facts"].items()
-                values["device_facts"] = {uuid: DeviceFacts.from_wire(item) for uuid, item in facts}
+                values["device_facts"] = {uuid: DeviceFacts.from_wire(item, {}) for uuid, item in facts}
             missing = [name for name in ("id", "job_id", "state", "submit_s") if values[name] is None]
         except (AttributeError, TypeError, RecordError) as error:
             raise DatabaseError(f"slurm-gpudbd answered a run that cannot be read: {error}") from error
@@ -121,7 +121,7 @@ class Run:
         return cls(**values)
 
 
-_LISTS: Mapping[str, Callable[[Any], Any]] = {
+_LISTS: Mapping[str, Callable[[Any, dict[str, str]], Any]] = {
     "devices": Record.from_wire,
     "hosts": Host.from_wire,
     "events": Event.from_wire,
@@ -337,7 +337,7 @@ class NodeWindow:
     def from_json(cls, value: Any) -> NodeWindow:
         """Read one window of an answer; raises DatabaseError where it is none."""
         try:
-            return cls(node=value["node"], at_s=value["at_s"], window=Window.from_wire(value))
+            return cls(node=value["node"], at_s=value["at_s"], window=Window.from_wire(value, {}))
         except (KeyError, TypeError, RecordError) as error:
             raise DatabaseError(f"slurm-gpudbd answered a window that cannot be read: {error!r}") from error
 
@@ -373,7 +373,7 @@ class NodeReport:
     def from_json(cls, value: Any) -> NodeReport:
         """Read one node of an answer; raises DatabaseError where it is none."""
         try:
-            devices = tuple(DeviceFacts.from_wire(item) for item in value["devices"])
+            devices = tuple(DeviceFacts.from_wire(item, {}) for item in value["devices"])
             return cls(
                 node=value["node"], heard_s=value["heard_s"], version=value["version"], devices=devices
             )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from slurm_gpu import __version__
+from slurm_gpu.database.dropped import DroppedFields
 from slurm_gpu.database.quick import QuickRecord, read_quickly
 from slurm_gpu.database.unknown import Unknown
 from slurm_gpu.errors import RecordError
@@ -119,8 +120,8 @@ class Shipment:
     """What a node sent: its well-formed items by index, and what is wrong with the others.
 
     `open_jobs` are those that hold GPUs, as far as the node knows; `version` is that of its slurm-gpud;
-    `unknown` are names by kind that are not known here, and lost. `n_bytes` is the length of its body,
-    inflated.
+    `unknown` are names by kind that are not known here, and lost; `dropped` are fields that its items lack
+    since their values cannot be true. `n_bytes` is the length of its body, inflated.
     """
 
     node: str
@@ -135,6 +136,7 @@ class Shipment:
     open_jobs: Sequence[int] = ()
     rejected: Sequence[Rejected] = ()
     unknown: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    dropped: DroppedFields = field(default_factory=DroppedFields)
     n_bytes: int = 0
     has: Has = field(default_factory=Has)
 
@@ -183,7 +185,7 @@ def _read(body: bytes | None) -> Shipment:
     if n_items > MAX_ITEMS:
         raise ShipmentError(413, f"{n_items} items are more than {MAX_ITEMS}; send less at once")
     rejected: list[Rejected] = []
-    unknown = Unknown()
+    dropped, unknown = DroppedFields(), Unknown()
     unknown.note("shipment", {name: item for name, item in value.items() if item not in (None, [])}, _KEYS)
     for kind, of_kind in _ITEMS.items():
         for item in _list(kind, value):
@@ -191,16 +193,17 @@ def _read(body: bytes | None) -> Shipment:
     return Shipment(
         node=node,
         version=_version(value.get("version")),
-        records=_each("records", value, _record, rejected),
-        hosts=_each("hosts", value, Host.from_wire, rejected),
-        devices=_each("devices", value, DeviceFacts.from_wire, rejected),
-        events=_each("events", value, Event.from_wire, rejected),
-        runs=_each("runs", value, HostRun.from_wire, rejected),
-        windows=_each("windows", value, Window.from_wire, rejected),
-        live=_live(value, rejected),
+        records=_each("records", value, _record, rejected, dropped),
+        hosts=_each("hosts", value, Host.from_wire, rejected, dropped),
+        devices=_each("devices", value, DeviceFacts.from_wire, rejected, dropped),
+        events=_each("events", value, Event.from_wire, rejected, dropped),
+        runs=_each("runs", value, HostRun.from_wire, rejected, dropped),
+        windows=_each("windows", value, Window.from_wire, rejected, dropped),
+        live=_live(value, rejected, dropped),
         open_jobs=_open_jobs(value),
         rejected=rejected,
         unknown=unknown.names,
+        dropped=dropped,
         n_bytes=len(body),
         has=_has(value.get("has")),
     )
@@ -240,8 +243,8 @@ def _parse(text: bytes) -> Any:
         raise ShipmentError(400, f"the body is not JSON: {error}") from None
 
 
-def _record(item: Any) -> Record | QuickRecord:
-    return item if isinstance(item, QuickRecord) else Record.from_wire(item)
+def _record(item: Any, dropped: fields.Dropped) -> Record | QuickRecord:
+    return item if isinstance(item, QuickRecord) else Record.from_wire(item, dropped)
 
 
 def _no_constant(name: str) -> None:
@@ -264,24 +267,33 @@ def _list(name: str, shipment: Mapping[str, Any]) -> list[Any]:
 
 
 def _each(
-    name: str, shipment: Mapping[str, Any], read: Callable[[Any], T], rejected: list[Rejected]
+    name: str,
+    shipment: Mapping[str, Any],
+    read: Callable[[Any, fields.Dropped], T],
+    rejected: list[Rejected],
+    dropped: DroppedFields,
 ) -> dict[int, T]:
     good: dict[int, T] = {}
     for index, item in enumerate(_list(name, shipment)):
+        of_item: fields.Dropped = {}
         try:
-            good[index] = read(item)
+            good[index] = read(item, of_item)
         except RecordError as error:
             rejected.append(Rejected(index, str(error)[:500], name))
+        else:
+            dropped.add(name, index, of_item)
     return good
 
 
-def _live(shipment: Mapping[str, Any], rejected: list[Rejected]) -> Live | None:
+def _live(shipment: Mapping[str, Any], rejected: list[Rejected], dropped: DroppedFields) -> Live | None:
+    live, of_live = shipment.get("live"), fields.Dropped()
     try:
-        live = shipment.get("live")
-        return live if live is None or isinstance(live, Live) else Live.from_wire(live)
+        found = live if live is None or isinstance(live, Live) else Live.from_wire(live, of_live)
     except RecordError as error:
         rejected.append(Rejected(0, str(error)[:500], "live"))
         return None
+    dropped.add("live", 0, of_live)
+    return found
 
 
 def _open_jobs(shipment: Mapping[str, Any]) -> list[int]:

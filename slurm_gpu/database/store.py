@@ -243,14 +243,17 @@ def device_elsewhere_event(uuid: str, node: str, others: Collection[str], at_s: 
 
 
 def read_record(row: RowMapping) -> Record:
-    """The record that a row of `run_device` holds, as far as it was read."""
+    """Return the record that a row of `run_device` holds, as far as it was read.
+
+    Without values that an older version stored and that are implausible.
+    """
     columns = {name: row[name] for name in _RECORD_COLUMNS}
-    return Record.from_wire({**row["statistics"], **columns, "timeline": row.get("timeline")})
+    return Record.from_wire({**row["statistics"], **columns, "timeline": row.get("timeline")}, {})
 
 
 def read_host(row: RowMapping) -> Host:
-    """The host record that a row of `run_host` holds."""
-    return Host.from_wire({name: row[name] for name in _HOST_COLUMNS})
+    """Return the host record that a row of `run_host` holds, without values that are implausible."""
+    return Host.from_wire({name: row[name] for name in _HOST_COLUMNS}, {})
 
 
 def readable(read: Callable[[RowMapping], T], row: RowMapping) -> T | None:

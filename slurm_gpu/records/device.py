@@ -37,9 +37,12 @@ class DeviceFacts:
         return fields.to_wire(self)
 
     @classmethod
-    def from_wire(cls, wire: Any) -> DeviceFacts:
-        """Check and build from decoded JSON, unknown fields ignored; raises RecordError naming the field."""
-        return cls(**fields.checked("a device", wire, _CHECKS, ("uuid", "node", "at_s")))
+    def from_wire(cls, wire: Any, dropped: fields.Dropped | None = None) -> DeviceFacts:
+        """Check and build from decoded JSON, unknown fields ignored; raises RecordError naming the field.
+
+        Wrong fields but the key and `at_s` are left out and added to `dropped`, where that is given.
+        """
+        return cls(**fields.checked("a device", wire, _CHECKS, ("uuid", "node", "at_s"), dropped))
 
 
 _CHECKS: fields.Checks = {

@@ -32,9 +32,13 @@ class Event:
         return fields.to_wire(self)
 
     @classmethod
-    def from_wire(cls, wire: Any) -> Event:
-        """Check and build an event from decoded JSON; raises RecordError naming the field."""
-        return cls(**fields.checked("an event", wire, _CHECKS, ("node", "boot_id", "n", "at_s", "kind")))
+    def from_wire(cls, wire: Any, dropped: fields.Dropped | None = None) -> Event:
+        """Check and build an event from decoded JSON; raises RecordError naming the field.
+
+        Wrong fields but the key, `at_s` and `kind` are left out and added to `dropped`, where that is given.
+        """
+        required = ("node", "boot_id", "n", "at_s", "kind")
+        return cls(**fields.checked("an event", wire, _CHECKS, required, dropped))
 
 
 def _data(name: str, data: Any) -> Mapping[str, Any]:

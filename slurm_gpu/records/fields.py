@@ -1,7 +1,8 @@
 """Checks of single fields: each takes the field's name and its decoded JSON, and returns the value.
 
-All raise RecordError, which names the field, quotes the value and says what would be right. The limits are
-far above what can happen; they keep sums finite and times printable, whatever a broken node sends.
+All raise RecordError, which names the field, quotes the value and says what would be right. What a measured
+amount may be is in slurm_gpu.plausible; the other limits keep sums finite and times printable, whatever a
+broken node sends.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from slurm_gpu.errors import RecordError
+from slurm_gpu.plausible import MAX_AMOUNT, MAX_SECONDS, range_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -21,32 +23,18 @@ if TYPE_CHECKING:
 Checks = Mapping[str, Callable[[str, Any], Any]]
 """By the field's name: what takes that name and decoded JSON, and returns the value."""
 
+Dropped = dict[str, str]
+"""Fields of an item that are left out, and why."""
+
 SEGMENT_PATTERN = "[0-9a-f]{16}"
 WORD_PATTERN = "[A-Za-z0-9_.:+/-]{1,255}"
 _HEX, _NAME = re.compile(SEGMENT_PATTERN), re.compile(WORD_PATTERN)
 _INT64 = 2**63 - 1
 MAX_TEXT = 255
-MAX_SECONDS = 100 * 366 * 86400.0
-"""A century."""
 MAX_MOMENT_S = 253_370_764_799
 """The last second of the year 9998: it is a date in every time zone."""
-MAX_AMOUNT = 1e24
 MAX_JOB_ID = 2**32 - 1
 """Slurm counts jobs, and how often each was requeued, in 32 bits."""
-_MAX_W = 1e5
-# A mean of values that are all 1 may come out as a little more.
-_ROUNDING = 1e-6
-_MOST_BY_UNIT = {
-    "_frac": 1 + _ROUNDING,
-    "_pct": 100 * (1 + _ROUNDING),
-    "_mib": 2.0**30,
-    "_w": _MAX_W,
-    "_j": _MAX_W * MAX_SECONDS,
-    "_c": 1e3,
-    "_mhz": 1e5,
-    "processes": 2.0**22,
-}
-"""By how a name ends; Linux has so many processes at most."""
 _PLAIN = frozenset({str, int, float, bool})
 
 
@@ -70,17 +58,25 @@ def _inner(value: Any) -> Any:
     return value.to_wire() if hasattr(value, "to_wire") else value
 
 
-def checked(what: str, wire: Any, checks: Checks, required: Collection[str]) -> dict[str, Any]:
-    """The fields of an item, such as "a record", that are there; unknown ones are ignored.
+def checked(
+    what: str, wire: Any, checks: Checks, required: Collection[str], dropped: Dropped | None = None
+) -> dict[str, Any]:
+    """Return the fields of an item, such as "a record", that are present; unknown ones are ignored.
 
-    Raises RecordError where it is no object, or naming the first field that is missing or wrong.
+    A wrong field that is not required is left out and added to `dropped`, where that is given. Raises
+    RecordError where the item is no object, or naming the first field that is missing or wrong.
     """
     an_object(what, wire)
     values: dict[str, Any] = {}
     for name, check in checks.items():
         value = wire.get(name)
         if value is not None:
-            values[name] = check(name, value)
+            try:
+                values[name] = check(name, value)
+            except RecordError as error:
+                if dropped is None or name in required:
+                    raise
+                dropped[name] = str(error)
         elif name in required:
             raise RecordError(f"{name} is missing")
     return values
@@ -105,13 +101,8 @@ def seconds(name: str, value: Any) -> float:
 
 
 def quantity(name: str, value: Any) -> float:
-    """A measured amount, bounded as the unit at the end of the name demands."""
-    return number(name, value, high=greatest(name))
-
-
-def greatest(name: str) -> float:
-    """The most that a measured amount can be, by the unit at the end of its name."""
-    return next((most for unit, most in _MOST_BY_UNIT.items() if name.endswith(unit)), MAX_AMOUNT)
+    """Return a measured amount; its name ends with its unit."""
+    return number(name, value, *range_of(name))
 
 
 def whole(name: str, value: Any, high: int = _INT64) -> int:

@@ -51,12 +51,13 @@ class Host:
         return fields.to_wire(self)
 
     @classmethod
-    def from_wire(cls, wire: Any) -> Host:
+    def from_wire(cls, wire: Any, dropped: fields.Dropped | None = None) -> Host:
         """Check and build a host record from decoded JSON; unknown fields are ignored.
 
-        Raises RecordError naming the first field that is missing or cannot be what it says.
+        Wrong fields are left out and added to `dropped`, where that is given, but for those that say whose
+        the record is and of what time. Else RecordError names the first field that is missing or wrong.
         """
-        host = cls(**fields.checked("a host record", wire, _CHECKS, IDENTITY))
+        host = cls(**fields.checked("a host record", wire, _CHECKS, IDENTITY, dropped))
         check_times(host.first_s, host.last_s)
         return host
 
@@ -69,9 +70,7 @@ def _parameters(name: str, value: Any) -> Mapping[str, str]:
 _CHECKS: fields.Checks = {
     **IDENTITY,
     "uptime_s": fields.seconds,
-    # A node of a thousand cores, used for a century.
-    "cpu_s": lambda name, value: fields.number(name, value, high=1000 * fields.MAX_SECONDS),
-    "rss_max_mib": fields.quantity,
+    **dict.fromkeys(("cpu_s", "rss_max_mib"), fields.quantity),
     **dict.fromkeys(("read_bytes", "write_bytes"), fields.whole),
     **dict.fromkeys(("net_rx_bytes", "net_tx_bytes", "ib_rx_bytes", "ib_tx_bytes"), fields.whole),
     **dict.fromkeys(("app", "app_field"), fields.text),

@@ -41,9 +41,16 @@ class HostRun:
         return fields.to_wire(self)
 
     @classmethod
-    def from_wire(cls, wire: Any) -> HostRun:
-        """Check and build from decoded JSON, unknown fields ignored; raises RecordError naming the field."""
-        run = cls(**fields.checked("a run", wire, _CHECKS, _CHECKS.keys() - {"end_s", "devices"}))
+    def from_wire(cls, wire: Any, dropped: fields.Dropped | None = None) -> HostRun:
+        """Check and build from decoded JSON, unknown fields ignored; raises RecordError naming the field.
+
+        A wrong `devices` is left out and added to `dropped`, where that is given; without its end, or the
+        user, a run would be another one.
+        """
+        required = _CHECKS.keys() - {"devices"}
+        if isinstance(wire, dict) and wire.get("end_s") is None:
+            required -= {"end_s"}
+        run = cls(**fields.checked("a run", wire, _CHECKS, required, dropped))
         if run.cluster != HOST_CLUSTER + run.node:
             raise RecordError(
                 f"cluster: {run.cluster!r} must be {HOST_CLUSTER}{run.node}; Slurm tells its own runs"

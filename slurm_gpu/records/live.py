@@ -58,21 +58,23 @@ class Live:
         return fields.to_wire(self)
 
     @classmethod
-    def from_wire(cls, wire: Any) -> Live:
-        """Check and build from decoded JSON, unknown fields ignored; raises RecordError naming the field."""
+    def from_wire(cls, wire: Any, dropped: fields.Dropped | None = None) -> Live:
+        """Check and build from decoded JSON, unknown fields ignored; raises RecordError naming the field.
+
+        Wrong values of devices and of the host are left out and added to `dropped`, where that is given.
+        """
         fields.an_object("live", wire)
         if wire.get("at_s") is None:
             raise RecordError("at_s is missing")
         devices = fields.mapping("devices", _or_empty(wire, "devices"), "uuid: values", MAX_DEVICES)
         host = fields.mapping("host", _or_empty(wire, "host"), "name: number", MAX_HOST_VALUES)
+        checks = {fields.word("host", name): _host_value for name in host}
         return cls(
             at_s=fields.number("at_s", wire["at_s"], high=fields.MAX_MOMENT_S),
-            devices={fields.word("devices", uuid): _device(uuid, item) for uuid, item in devices.items()},
-            host={
-                fields.word("host", name): fields.quantity(f"host.{name}", value)
-                for name, value in host.items()
-                if value is not None
+            devices={
+                fields.word("devices", uuid): _device(uuid, item, dropped) for uuid, item in devices.items()
             },
+            host=fields.checked("host", host, checks, (), dropped),
         )
 
 
@@ -81,22 +83,30 @@ def _or_empty(wire: Mapping[str, Any], name: str) -> Any:
     return {} if value is None else value
 
 
-def _device(uuid: str, wire: Any) -> LiveDevice:
-    fields.an_object(f"devices.{uuid}", wire)
-    amounts = {name: fields.quantity(name, wire[name]) for name in QUANTITIES if wire.get(name) is not None}
-    reasons, jobs = wire.get("throttle"), wire.get("jobs")
-    return LiveDevice(
-        **amounts,
-        throttle=None
-        if reasons is None
-        else tuple(fields.word("throttle", item) for item in _list("throttle", reasons, MAX_REASONS)),
-        jobs=()
-        if jobs is None
-        else tuple(fields.job_number("jobs", item) for item in _list("jobs", jobs, MAX_JOBS)),
-    )
+def _host_value(name: str, value: Any) -> float:
+    return fields.quantity(f"host.{name}", value)
+
+
+def _device(uuid: str, wire: Any, dropped: fields.Dropped | None) -> LiveDevice:
+    return LiveDevice(**fields.checked(f"devices.{uuid}", wire, _CHECKS, (), dropped))
+
+
+def _reasons(name: str, value: Any) -> Sequence[str]:
+    return tuple(fields.word(name, item) for item in _list(name, value, MAX_REASONS))
+
+
+def _jobs(name: str, value: Any) -> Sequence[int]:
+    return tuple(fields.job_number(name, item) for item in _list(name, value, MAX_JOBS))
 
 
 def _list(name: str, value: Any, most: int) -> list[Any]:
     if not isinstance(value, list) or len(value) > most:
         raise RecordError(f"{name}: must be a list of at most {most}")
     return value
+
+
+_CHECKS: fields.Checks = {
+    **dict.fromkeys(QUANTITIES, fields.quantity),
+    "throttle": _reasons,
+    "jobs": _jobs,
+}

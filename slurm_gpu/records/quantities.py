@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slurm_gpu.errors import RecordError
+from slurm_gpu.plausible import greatest_total
 from slurm_gpu.records import fields
 
 HISTOGRAM_BINS = 101
@@ -60,7 +61,8 @@ def read_mean(name: str, value: Any) -> Mean:
 def read_total(name: str, value: Any) -> Total:
     """A Total from [seconds, total]."""
     seconds, total = fields.numbers(name, value, 2)
-    return Total(fields.seconds(name, seconds), fields.quantity(name, total))
+    seconds = fields.seconds(name, seconds)
+    return Total(seconds, fields.number(name, total, high=greatest_total(name, seconds)))
 
 
 def read_histogram(name: str, value: Any) -> Histogram:

@@ -7,7 +7,7 @@ newest.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -70,24 +70,45 @@ class Record:
         return fields.to_wire(self)
 
     @classmethod
-    def from_wire(cls, wire: Any) -> Record:
+    def from_wire(cls, wire: Any, dropped: fields.Dropped | None = None) -> Record:
         """Check and build a record from decoded JSON; unknown fields are ignored.
 
-        Raises RecordError naming the first field that is missing or cannot be what it says.
+        Wrong fields are left out and added to `dropped`, where that is given, but for those that say whose
+        the record is and of what time. Else RecordError names the first field that is missing or wrong.
         """
-        record = cls(**fields.checked("a record", wire, _CHECKS, _REQUIRED))
-        record._check_whole()
-        return record
+        values = fields.checked("a record", wire, _CHECKS, _IDENTITY, dropped)
+        if dropped is not None and "sampled_s" in dropped:
+            values["sampled_s"] = _sampled_s(values)
+        elif "sampled_s" not in values:
+            raise RecordError("sampled_s is missing")
+        check_times(values["first_s"], values["last_s"])
+        for name, why in _contradictions(values):
+            if dropped is None:
+                raise RecordError(why)
+            dropped[name] = why
+            if name == "sampled_s":
+                values[name] = _sampled_s(values)
+            else:
+                del values[name]
+        return cls(**values)
 
-    def _check_whole(self) -> None:
-        check_times(self.first_s, self.last_s)
-        # Clocks round; a second of slack, but never more sampling than holding.
-        if self.sampled_s > self.held_s + 1.0:
-            raise RecordError(f"sampled_s: {self.sampled_s} exceeds held_s {self.held_s}")
-        for name in ("util_hist_ms", "mem_hist_ms"):
-            histogram = getattr(self, name)
-            if histogram is not None and sum(histogram.values()) > (self.held_s + 1.0) * 1000:
-                raise RecordError(f"{name}: sums to more than held_s {self.held_s}")
+
+def _contradictions(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Fields that measured more than the time in which the device was held, and why that is wrong."""
+    # Clocks round; a second of slack, but never more sampling than holding.
+    most_s = values["held_s"] + 1.0
+    for name in ("util_hist_ms", "mem_hist_ms"):
+        histogram = values.get(name)
+        if histogram is not None and sum(histogram.values()) > most_s * 1000:
+            yield name, f"{name}: sums to more than held_s {values['held_s']}"
+    if values["sampled_s"] > most_s:
+        yield "sampled_s", f"sampled_s: {values['sampled_s']} exceeds held_s {values['held_s']}"
+
+
+def _sampled_s(values: Mapping[str, Any]) -> float:
+    """Return the sampled time that the histograms of a record imply."""
+    histogram = values.get("mem_hist_ms" if values.get("device_util_pct") is None else "util_hist_ms")
+    return 0.0 if histogram is None else sum(histogram.values()) / 1000
 
 
 def _reasons(name: str, value: Any) -> Mapping[str, float]:
@@ -109,3 +130,5 @@ _CHECKS: fields.Checks = {
     "timeline": read_timeline,
 }
 _REQUIRED = frozenset(f.name for f in _FIELDS if "None" not in str(f.type))
+# A wrong sampled_s follows from the histograms.
+_IDENTITY = _REQUIRED - {"sampled_s"}

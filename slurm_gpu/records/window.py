@@ -7,10 +7,11 @@ import binascii
 import math
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from slurm_gpu.errors import RecordError
+from slurm_gpu.plausible import range_of
 from slurm_gpu.records import fields
 
 MAX_VALUES = 4096
@@ -51,9 +52,24 @@ class Window:
         }
 
     @classmethod
-    def from_wire(cls, wire: Any) -> Window:
-        """Check and build from decoded JSON, unknown fields ignored; raises RecordError naming the field."""
-        return cls(**fields.checked("a window", wire, _CHECKS, _CHECKS))
+    def from_wire(cls, wire: Any, dropped: fields.Dropped | None = None) -> Window:
+        """Check and build from decoded JSON, unknown fields ignored; raises RecordError naming the field.
+
+        Implausible values of a series become gaps, and the series is added to `dropped`, where that is given.
+        """
+        window = cls(**fields.checked("a window", wire, _CHECKS, _CHECKS))
+        return window if dropped is None else window._plausible(dropped)
+
+    def _plausible(self, dropped: fields.Dropped) -> Window:
+        series = dict(self.series)
+        for name in series:
+            within, values = range_of(name), self.values(name)
+            wrong = [value for value in values if value is not None and not within.has(value)]
+            if wrong:
+                series[name] = pack(v if v is None or within.has(v) else None for v in values)
+                why = f"{len(wrong)} values as {wrong[0]:g} must lie from {within.low:g} to {within.high:g}"
+                dropped[f"series.{name}"] = f"series.{name}: {why}"
+        return replace(self, series=series)
 
 
 def pack(values: Iterable[float | None]) -> bytes:

@@ -132,7 +132,7 @@ def test_an_event_that_an_older_version_took_keeps_no_job_from_being_shown(site:
     account(site)
     with DatabaseClient(site.config) as client:
         (run,) = client.run("1")
-    assert [item.n for item in run.events or ()] == [2]
+    assert [(item.n, item.data) for item in run.events or ()] == [(1, {}), (2, event(2).data)]
 
 
 def _values(item: Any) -> dict[str, Any]:

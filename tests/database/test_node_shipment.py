@@ -80,7 +80,16 @@ def test_a_malformed_item_is_named_and_the_others_count(database: Database) -> N
         live={"devices": {}},
     )
     assert whys(answer, "hosts") == {0: "a host record must be an object, not int"}
-    assert whys(answer, "devices") == {1: "memory_mib: '80G' must be a number"}
+    assert whys(answer, "devices") == {}
+    assert answer["dropped"] == [
+        {
+            "kind": "devices",
+            "field": "memory_mib",
+            "n": 1,
+            "index": 1,
+            "why": "memory_mib: '80G' must be a number",
+        }
+    ]
     assert whys(answer, "windows") == {0: "series.util_pct: 'x' is not base64 of 4-byte numbers"}
     assert whys(answer, "live") == {0: "at_s is missing"}
     assert answer["stored"] == 1

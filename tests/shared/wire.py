@@ -6,8 +6,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from slurm_gpu.plausible import greatest_total, range_of
 from slurm_gpu.records import DeviceFacts, Host, Live, LiveDevice, Mean, Record, Timeline, Total
-from slurm_gpu.records.fields import MAX_JOB_ID, MAX_MOMENT_S, greatest
+from slurm_gpu.records.fields import MAX_JOB_ID, MAX_MOMENT_S
 from slurm_gpu.records.timeline import GAP, MAX_BINS, SERIES
 
 SECONDS = st.floats(0, 1e8)
@@ -26,7 +27,9 @@ JSON = st.recursive(
 
 def limit(name: str) -> float:
     """The greatest amount of a quantity by its name."""
-    return 1.0 if name.endswith("_frac") else 100.0 if name.endswith("_pct") else min(1e15, greatest(name))
+    if name.endswith(("_frac", "_pct")):
+        return 1.0 if name.endswith("_frac") else 100.0
+    return min(1e15, range_of(name).high, greatest_total(name, 0.0))
 
 
 _amount = functools.cache(st.floats)
@@ -111,7 +114,7 @@ def records(draw: st.DrawFn) -> Record:
 
 
 _OF_A_HOST: dict[str, st.SearchStrategy[Any]] = {
-    "float | None": st.none() | SECONDS,
+    "float | None": st.none() | st.floats(0, 6e7),
     "int | None": st.none() | WHOLE,
     "str | None": st.none() | TEXT,
     "Mapping[str, str] | None": st.none() | st.dictionaries(NAME, TEXT, max_size=5),

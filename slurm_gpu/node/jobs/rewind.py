@@ -51,7 +51,7 @@ class History:
         """The newest one that was taken by then, if any is left."""
         until = [kept for kept in (*self._young, *self._kept) if kept[1] <= moment_s]
         packed = max(until, key=lambda kept: kept[1], default=None)
-        return None if packed is None else Record.from_wire(json.loads(zlib.decompress(packed[2])))
+        return None if packed is None else Record.from_wire(json.loads(zlib.decompress(packed[2])), {})
 
     def __len__(self) -> int:
         return len(self._kept)

@@ -246,6 +246,7 @@ class Courier:
         self._switched = False
         self._wire.hear(answer.wire)
         self._wire.ignored(answer.ignored, answer.version)
+        self._wire.dropped(answer.dropped)
         if answer.jobs:
             self._source.learn(answer.jobs)
         if answer.ended:

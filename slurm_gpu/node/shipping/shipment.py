@@ -13,7 +13,7 @@ from slurm_gpu import __version__
 from slurm_gpu.node.shipping.post import Reply
 from slurm_gpu.node.shipping.spool import Item
 from slurm_gpu.node.shipping.spooled import is_count
-from slurm_gpu.node.shipping.wire import Range, read_ignored, read_range
+from slurm_gpu.node.shipping.wire import Range, read_dropped, read_ignored, read_range
 from slurm_gpu.records import WIRE_VERSION, DeviceFacts
 
 MAX_BODY_BYTES = 1 << 20
@@ -92,8 +92,9 @@ class Answer:
 
     `refused` are keys of items that it never will, and why; `jobs` what hooks cannot know of the node's jobs;
     `ended` those of its open jobs that Slurm says are over; `want` the jobs whose windows it asks for;
-    `ignored` what it did not know, by kind; `version` is its own, `wire` what it speaks; `lacks` the kinds
-    that it has lost, or never took; None of a slurm-gpudbd that does not report it.
+    `ignored` what it did not know, by kind; `dropped` fields that it did not store, by kind and name with the
+    reason; `version` is its own, `wire` what it speaks; `lacks` the kinds that it has lost, or never took;
+    None of a slurm-gpudbd that does not report it.
     """
 
     refused: Mapping[str, str]
@@ -101,6 +102,7 @@ class Answer:
     ended: JobFacts
     want: Sequence[int]
     ignored: Mapping[str, Sequence[str]]
+    dropped: Mapping[tuple[str, str], str]
     version: str | None
     wire: Range | None
     lacks: Collection[str] | None = None
@@ -133,6 +135,7 @@ def read_answer(reply: Reply, items: Sequence[Item]) -> Answer | None:
         ended=_by_job(answer.get("ended")),
         want=[job for job in want if isinstance(job, int)] if isinstance(want, list) else [],
         ignored=read_ignored(answer.get("ignored")),
+        dropped=read_dropped(answer.get("dropped")),
         version=version if isinstance(version, str) else None,
         wire=read_range(answer.get("wire")),
         lacks=list(map(str, lacks)) if isinstance(lacks, list) else None,

@@ -22,7 +22,7 @@ from slurm_gpu.node.clockstep import Offset
 from slurm_gpu.node.held.allocations import Allocation
 from slurm_gpu.node.shipping.journal import Journal
 from slurm_gpu.node.shipping.rejected import RejectedFiles
-from slurm_gpu.node.shipping.spooled import is_count, is_event, is_of_segment, is_run
+from slurm_gpu.node.shipping.spooled import is_count, is_event, is_of_segment, is_run, restored
 from slurm_gpu.records import Event, Host, HostRun, Record
 
 log = logging.getLogger(__name__)
@@ -241,16 +241,16 @@ class Spool:
         self._save(f"host/{host.segment}", host)
 
     def last_record(self, segment: str, device: str) -> Record | None:
-        """The newest one that was saved."""
+        """Return the newest one that was saved, without fields that are implausible."""
         wire = self._journal.get(f"record/{segment}/{device}")
         # Histogram keys are numbers in a record and words in JSON; from_wire knows.
-        return None if wire is None else Record.from_wire(wire)
+        return None if wire is None else restored(Record.from_wire, wire)
 
     def last_host(self, segment: str) -> Host | None:
-        """The newest one that was saved; None also if it cannot be read."""
+        """Return the newest one that was saved, likewise; None also if it cannot be read."""
         wire = self._journal.get(f"host/{segment}")
         try:
-            return None if wire is None else Host.from_wire(wire)
+            return None if wire is None else restored(Host.from_wire, wire)
         except RecordError as error:
             log.error("what was written down of the host in %s cannot be read: %s", segment, error)  # noqa: TRY400
             return None

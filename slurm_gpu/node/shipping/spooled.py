@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeGuard
+import logging
+from collections.abc import Callable
+from typing import Any, TypeGuard, TypeVar
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 def is_count(value: Any) -> TypeGuard[int]:
@@ -23,3 +29,15 @@ def is_run(value: Any) -> bool:
 def is_of_segment(value: Any) -> bool:
     """A record of a device, or of the host."""
     return is_run(value) and isinstance(value.get("segment"), str) and isinstance(value.get("final"), bool)
+
+
+def restored(read: Callable[[Any, dict[str, str]], T], value: dict[str, Any]) -> T:
+    """Return the record that a value is; raises RecordError where it is none.
+
+    Older versions wrote fields that are implausible, which it is without.
+    """
+    dropped: dict[str, str] = {}
+    item = read(value, dropped)
+    for why in dropped.values():
+        log.warning("a record of segment %s in the spool loses a field: %s", value["segment"], why)
+    return item

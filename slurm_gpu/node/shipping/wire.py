@@ -11,6 +11,8 @@ from slurm_gpu.records import WIRE_RANGE
 
 log = logging.getLogger(__name__)
 
+_MAX_LOGGED = 1000
+
 Range = tuple[int, int]
 """The least and the greatest version that one side speaks."""
 
@@ -23,6 +25,7 @@ class Wire:
         self.version = own[1]
         """What the next shipment speaks."""
         self._told: set[tuple[str, str]] = set()
+        self._dropped: set[tuple[str, str]] = set()
 
     def hear(self, theirs: Range | None) -> bool:
         """Take in what they speak, None where they did not say; True where we speak another version now."""
@@ -62,6 +65,13 @@ class Wire:
                 ", ".join(f"{key} of {kind}" for kind, key in sorted(new)),
             )
 
+    def dropped(self, dropped: Mapping[tuple[str, str], str]) -> None:
+        """Log once what slurm-gpudbd left out of what it stored, by kind and field with the reason."""
+        for (kind, name), why in dropped.items():
+            if (kind, name) not in self._dropped and len(self._dropped) < _MAX_LOGGED:
+                self._dropped.add((kind, name))
+                log.warning("slurm-gpudbd drops %s of %s and stores the rest: %s", name, kind, why)
+
 
 def read_range(value: Any) -> Range | None:
     """`wire` of an answer, None where it makes no sense."""
@@ -76,6 +86,16 @@ def read_ignored(value: Any) -> dict[str, list[str]]:
     """`ignored` of an answer: names by kind; what makes no sense in it is left out."""
     kinds = value.items() if isinstance(value, dict) else ()
     return {kind: [str(key)[:100] for key in keys] for kind, keys in kinds if isinstance(keys, list) and keys}
+
+
+def read_dropped(value: Any) -> dict[tuple[str, str], str]:
+    """Read `dropped` of an answer: reasons by kind and field; malformed entries are left out."""
+    found = {}
+    for item in value if isinstance(value, list) else ():
+        match item:
+            case {"kind": str(kind), "field": str(name), "why": str(why)}:
+                found[kind[:100], name[:100]] = why[:500]
+    return found
 
 
 def _span(versions: Range) -> str:

@@ -1,0 +1,77 @@
+"""Fields of stored items that were left out, since their values cannot have been measured."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from slurm_gpu.clock import Clock
+from slurm_gpu.records import fields
+
+log = logging.getLogger(__name__)
+
+_MAX_NAMED = 100
+_MAX_REMEMBERED = 1000
+_AGAIN_S = 3600.0
+_MAX_WHY = 500
+
+
+@dataclass(slots=True)
+class DroppedField:
+    """A field of `n` items of a kind; `why` is of the first of them, which is at `index`."""
+
+    index: int
+    why: str
+    n: int = 0
+
+
+@dataclass(slots=True)
+class DroppedFields:
+    """Those of one shipment, by kind of item and name of the field."""
+
+    found: dict[tuple[str, str], DroppedField] = field(default_factory=dict)
+
+    def add(self, kind: str, index: int, dropped: fields.Dropped) -> None:
+        """Add those of one item."""
+        for name, why in dropped.items():
+            self.found.setdefault((kind, name), DroppedField(index, why[:_MAX_WHY])).n += 1
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """As the answer names them."""
+        return [
+            {"kind": kind, "field": name, "n": item.n, "index": item.index, "why": item.why}
+            for (kind, name), item in list(self.found.items())[:_MAX_NAMED]
+        ]
+
+
+class DroppedLog:
+    """Logs each field of a node once an hour; for several threads."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._lock = clock, threading.Lock()
+        self._logged_s: dict[tuple[str, str, str], float] = {}
+
+    def warn(self, node: str, found: Mapping[tuple[str, str], DroppedField]) -> None:
+        """Log what that node's shipment lost."""
+        for kind, name in self._due(node, found):
+            item = found[kind, name]
+            log.warning(
+                "%s of %s of %s is dropped, the rest is stored: %s",
+                name,
+                kind if item.n > 1 else f"{kind}[{item.index}]",
+                node,
+                item.why,
+            )
+
+    def _due(self, node: str, found: Iterable[tuple[str, str]]) -> Sequence[tuple[str, str]]:
+        now_s = self._clock.monotonic()
+        with self._lock:
+            due = [key for key in found if now_s - self._logged_s.get((node, *key), -math.inf) >= _AGAIN_S]
+            if len(self._logged_s) + len(due) > _MAX_REMEMBERED:
+                self._logged_s.clear()
+            self._logged_s.update(((node, *key), now_s) for key in due)
+        return due[:_MAX_NAMED]

@@ -1,0 +1,94 @@
+"""Plausible ranges of what a node measures, for slurm-gpud and slurm-gpudbd.
+
+A value outside its range is a fault of the driver, not a measurement: slurm-gpud records a gap instead, and
+slurm-gpudbd drops the field. The bounds are a few times what hardware can do, and hold for sums over a node.
+Imported by the process that calls NVML, which has to stay small.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import NamedTuple
+
+MAX_SECONDS = 100 * 366 * 86400.0
+"""A century."""
+MAX_AMOUNT = 1e24
+"""Bound of an amount whose unit is unknown; sums of such amounts stay finite."""
+# A mean of values that are all 1 may come out as a little more.
+_ROUNDING = 1e-6
+_INT64 = 2.0**63
+
+
+class Range(NamedTuple):
+    """Both ends are plausible."""
+
+    low: float
+    high: float
+
+    def has(self, value: float) -> bool:
+        """Return whether the value lies in the range; NaN lies in none."""
+        return self.low <= value <= self.high
+
+
+# Growth per second of running totals. 10 kW are several GPUs of 2026; NVLink 5 carries 1.8 TB/s, PCIe 7 0.5.
+RATES: Mapping[str, float] = {
+    "energy_j": 1e4,
+    "pcie_rx_bytes": 1e12,
+    "pcie_tx_bytes": 1e12,
+    "nvlink_rx_bytes": 1e13,
+    "nvlink_tx_bytes": 1e13,
+    "ecc_corrected": 1e6,
+    "ecc_uncorrected": 1e6,
+}
+# A total may contain what was counted shortly before its time.
+_LATE_S = 10.0
+_SLACK = 2.0
+
+# By the end of a name; the first one that fits counts.
+_BY_END: Mapping[str, Range] = {
+    "_frac": Range(0, 1 + _ROUNDING),
+    "_pct": Range(0, 100 * (1 + _ROUNDING)),
+    # 64 TiB: also the main memory of a node.
+    "_mib": Range(0, 2.0**26),
+    "_bytes_per_s": Range(0, 1e13),
+    "_per_s": Range(0, MAX_AMOUNT),
+    # 8,192 CPUs for a century.
+    "cpu_s": Range(0, 8192 * MAX_SECONDS),
+    "_s": Range(0, MAX_SECONDS),
+    "_w": Range(0, 1e4),
+    "_j": Range(0, 1e4 * MAX_SECONDS),
+    "_c": Range(0, 200),
+    "_mhz": Range(0, 1e4),
+    # As many process ids as Linux has.
+    "processes": Range(0, 2.0**22),
+    "pid": Range(1, 2.0**22),
+    # The clocks' event reasons that nvml.h defines are the lowest nine bits.
+    "throttle_bits": Range(0, 0xFFFF),
+    # The last second of the year 9998.
+    "stamp_us": Range(0, 253_370_764_799e6),
+    # More links, instances and GPUs than any machine has: what is listed by number is asked one by one.
+    "nvlink_count": Range(0, 64),
+    "mig_count": Range(0, 64),
+    "gpu_count": Range(0, 512),
+    # Entries of the driver's lists of samples and processes.
+    "list_length": Range(0, 2.0**16),
+}
+_ANY = Range(0, MAX_AMOUNT)
+
+
+@functools.lru_cache(maxsize=1024)
+def range_of(name: str) -> Range:
+    """Return the plausible range of a quantity; its name ends with its unit."""
+    return next((within for end, within in _BY_END.items() if name.endswith(end)), _ANY)
+
+
+def is_plausible(name: str, value: float) -> bool:
+    """Return whether a value of that quantity may have been measured."""
+    return range_of(name).has(value)
+
+
+def greatest_total(name: str, seconds: float) -> float:
+    """Return the most that a running total can grow in that time."""
+    rate = RATES.get(name)
+    return range_of(name).high if rate is None else _SLACK * rate * (seconds + _LATE_S)
