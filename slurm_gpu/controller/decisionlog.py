@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from slurm_gpu.controller import snapshot as snapshots
@@ -15,11 +15,15 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Up to where the log was read: a file, by its device and inode, and a byte in it."""
+    """Up to where the log was read: a file, by its device and inode, and a byte in it.
+
+    `last` is the id of the decision that was shipped last; None where none was, or it is not known.
+    """
 
     device: int
     inode: int
     offset: int
+    last: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +75,22 @@ class DecisionLog:
                 return Piece(piece.lines, piece.mark, lost)
         return None
 
-    def done(self, piece: Piece) -> None:
+    @property
+    def last(self) -> str | None:
+        """The id of the decision that was shipped last."""
+        return None if self._mark is None else self._mark.last
+
+    def done(self, piece: Piece, last: str | None = None) -> None:
         """What this piece holds is where it belongs; raises OutsideError where that cannot be written."""
-        self._put_mark(piece.mark)
+        self._put_mark(replace(piece.mark, last=self.last if last is None else last))
+
+    def restart(self) -> None:
+        """Read again from the beginning: what was shipped is not where it belongs any more."""
+        self._mark = None
 
     def _put_mark(self, mark: Mark) -> None:
         self._mark = mark
-        held = {"device": mark.device, "inode": mark.inode, "offset": mark.offset}
-        snapshots.write(self._mark_path, json.dumps({"version": _VERSION, **held}))
+        snapshots.write(self._mark_path, json.dumps({"version": _VERSION, **asdict(mark)}))
 
     def _files(self) -> list[tuple[Path, Mark]]:
         """Those that are there, the older first, each with its size as offset."""
@@ -121,9 +133,10 @@ def _read_mark(path: Path) -> Mark | None:
     """None where there is none, or it is damaged: then all is shipped again, which makes nothing twice."""
     try:
         held = json.loads(path.read_text())
-        numbers = [held[name] for name in ("device", "inode", "offset")]
+        device, inode, offset = numbers = [held[name] for name in ("device", "inode", "offset")]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     if not all(isinstance(number, int) and number >= 0 for number in numbers):
         return None
-    return Mark(*numbers)
+    last = held.get("last")
+    return Mark(device, inode, offset, last if isinstance(last, str) else None)

@@ -42,7 +42,8 @@ _MOST_FIELDS = 32
 """Of a decision that slurm-gpudbd takes."""
 _HELD_IN = ("uid", "rules", "zone")
 
-Send = Callable[[Sequence[Decision]], None]
+Send = Callable[[Sequence[Decision], str | None], bool]
+"""Ships decisions, with the id of the one before them; returns whether slurm-gpudbd lacks that one."""
 _UserHour = tuple[int, int]
 
 
@@ -74,9 +75,12 @@ class DecisionShipper:
             while (piece := self._log.next(_AT_ONCE_BYTES, _AT_ONCE)) is not None:
                 refusals = Counter(self._refusals)
                 decisions = list(self._decisions(piece.lines, refusals))
-                if decisions:
-                    self._send(decisions)
-                self._log.done(piece)
+                if decisions and self._send(decisions, self._log.last):
+                    log.warning("slurm-gpudbd has lost decisions: all in %s are shipped again", self._path)
+                    self._refusals.clear()
+                    self._log.restart()
+                    continue
+                self._log.done(piece, decisions[-1].id if decisions else None)
                 self._tell_of(refusals)
                 if piece.lost:
                     self._acts.add(
@@ -152,11 +156,11 @@ def _short(text: str) -> str:
 def sender(config: SiteConfig) -> Send:
     """Ships to the site's slurm-gpudbd."""
 
-    def send(decisions: Sequence[Decision]) -> None:
+    def send(decisions: Sequence[Decision], after: str | None) -> bool:
         # Only now: httpx takes memory that who never ships does not need.
         from slurm_gpu.database.client import DatabaseClient
 
         with DatabaseClient(config) as database:
-            database.tell_decisions(decisions)
+            return database.tell_decisions(decisions, after)
 
     return send

@@ -289,10 +289,16 @@ class DatabaseClient:
         found = _list(self._get("/v1/decisions", query), "decisions")
         return tuple(Decision.from_json(item) for item in found)
 
-    def tell_decisions(self, decisions: Sequence[Decision]) -> None:
-        """Have decisions kept; only root and SlurmUser may, and telling them again is harmless."""
-        told = [decision.to_json() for decision in decisions]
-        self._ask("POST", "/v1/controller", content=json.dumps({"decisions": told}).encode())
+    def tell_decisions(self, decisions: Sequence[Decision], after: str | None = None) -> bool:
+        """Store decisions, as root or SlurmUser; harmless when repeated.
+
+        Returns whether the decision with the id `after`, which was stored before these, is missing.
+        """
+        told: dict[str, Any] = {"decisions": [decision.to_json() for decision in decisions]}
+        if after is not None:
+            told["decisions_after"] = after
+        answer = self._ask("POST", "/v1/controller", content=json.dumps(told).encode())
+        return isinstance(answer, dict) and "decisions" in answer.get("lacks", ())
 
     def quota(self, user: str) -> Quota:
         """A user's limits, and what is used of them: one's own, operators all; after some seconds."""

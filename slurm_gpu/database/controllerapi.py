@@ -14,7 +14,7 @@ from slurm_gpu.database.acts import MOST_SHOWN, find_acts, store_acts
 from slurm_gpu.database.asking import authenticated, parameters, posted, whole_parameter
 from slurm_gpu.database.callerbounds import share_of
 from slurm_gpu.database.controllerbody import read_told
-from slurm_gpu.database.decisions import find_decisions, find_refusals, store_decisions
+from slurm_gpu.database.decisions import find_decisions, find_refusals, has_decision, store_decisions
 from slurm_gpu.database.reserve.store import store_reports
 from slurm_gpu.database.results import Decision
 from slurm_gpu.database.services import Services
@@ -81,7 +81,7 @@ class ControllerWords:
         """POST /v1/controller."""
         caller, body = await posted(self._services.authenticator, request)
 
-        def store() -> int:
+        def store() -> dict[str, Any]:
             if not (caller.writes or caller.is_web):
                 raise HTTPException(403, "only root and SlurmUser tell what was done")
             told, who = read_told(body), caller.user or str(caller.uid)
@@ -89,17 +89,20 @@ class ControllerWords:
                 raise HTTPException(403, "slurm-gpuweb tells of acts alone")
             self._services.quotas.tell(item.quota for item in told.quotas or ())
             if not (told.audit or told.decisions or told.reservations):
-                return 0
+                return {"stored": 0, "lacks": []}
 
-            def work(connection: Connection) -> int:
+            def work(connection: Connection) -> dict[str, Any]:
                 now_s = int(self._services.clock.wall())
                 store_reports(connection, self._services.cluster, told.reservations or (), now_s)
+                after = told.decisions_after
+                lacks = [] if after is None or has_decision(connection, after) else ["decisions"]
                 stored = store_acts(connection, told.audit or (), who)
-                return stored + store_decisions(connection, told.decisions or (), self._services.cluster)
+                stored += store_decisions(connection, told.decisions or (), self._services.cluster)
+                return {"stored": stored, "lacks": lacks}
 
             return self._services.database.write(work)
 
-        return JSONResponse({"stored": await run_in_threadpool(store)})
+        return JSONResponse(await run_in_threadpool(store))
 
 
 def _limit(query: dict[str, str], allowed: str = "limit") -> int:

@@ -97,6 +97,8 @@ class Told(msgspec.Struct):
 
     audit: Annotated[list[ToldAct], Meta(max_length=MOST_ACTS)] | None = None
     decisions: Annotated[list[ToldDecision], Meta(max_length=MOST_DECISIONS)] | None = None
+    decisions_after: Annotated[str, Meta(max_length=NAME_LENGTH)] | None = None
+    """The id of the decision that the sender shipped before these."""
     reservations: Annotated[list[Report], Meta(max_length=MOST_REPORTS)] | None = None
     quotas: Annotated[list[ToldQuota], Meta(max_length=MOST_QUOTAS)] | None = None
 

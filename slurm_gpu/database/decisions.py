@@ -27,6 +27,12 @@ def store_decisions(connection: Connection, decisions: Sequence[ToldDecision], c
     return len(rows)
 
 
+def has_decision(connection: Connection, decision_id: str) -> bool:
+    """Return whether the decision with this id is stored."""
+    found = select(decision.c.decision_id).where(decision.c.decision_id == decision_id)
+    return connection.execute(found).first() is not None
+
+
 def find_decisions(connection: Connection, cluster: str, token: str) -> list[Decision]:
     """What was decided with this token, the first first."""
     ours = select(decision).where(decision.c.cluster == cluster, decision.c.token == token)

@@ -43,13 +43,15 @@ class Site:
         self.acts = Acts(self.clock, self.told.extend)
         self.shipper = DecisionShipper(self.directory, self.clock, self.acts, self.send)
 
-    def send(self, decisions: Sequence[Decision]) -> None:
+    def send(self, decisions: Sequence[Decision], after: str | None) -> bool:
         if self.is_away:
             raise DatabaseError("nobody is there")
+        lacks = after is not None and after not in self.kept
         assert len(decisions) <= MOST_DECISIONS
         self.sent += len(decisions)
         for decision in decisions:
             self.kept.setdefault(decision.id, decision)
+        return lacks
 
     def decide(self, count: int = 1) -> None:
         with self.log.open("a") as file:
@@ -96,6 +98,39 @@ def test_what_was_decided_while_the_database_was_away_is_shipped_later(site: Sit
     assert site.seconds == [1, 2, 3, 4, 5]
     site.shipper.ship()
     assert site.sent == 5, "nothing is shipped again"
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_what_the_database_lost_is_shipped_again_with_the_next_decision(site: Site, restarts: bool):
+    site.decide(3)
+    site.shipper.ship()
+    site.move()
+    site.decide(2)
+    site.shipper.ship()
+    site.kept.clear()
+    if restarts:
+        site.start()
+    site.shipper.ship()
+    assert site.seconds == [], "nothing is new"
+    site.decide()
+    site.shipper.ship()
+    assert site.seconds == [1, 2, 3, 4, 5, 6]
+    sent = site.sent
+    site.decide()
+    site.shipper.ship()
+    assert site.sent == sent + 1
+
+
+def test_a_mark_of_an_earlier_release_is_read_on_from(site: Site):
+    site.decide(3)
+    site.shipper.ship()
+    mark = json.loads((site.directory / MARK_FILE).read_text())
+    del mark["last"]
+    (site.directory / MARK_FILE).write_text(json.dumps(mark))
+    site.start()
+    site.decide()
+    site.shipper.ship()
+    assert site.sent == 4
 
 
 def test_two_lines_that_say_the_same_are_two(site: Site):
@@ -238,7 +273,7 @@ def test_each_decision_is_kept_once_or_its_loss_is_told(
             ):  # once the database had it, before that was written down
                 piece = site.shipper._log.next(4096, 10)
                 if piece is not None:
-                    site.send(list(site.shipper._decisions(piece.lines, Counter())))
+                    site.send(list(site.shipper._decisions(piece.lines, Counter())), None)
             site.acts.close()
             site.start()
     site.is_away = False

@@ -109,7 +109,9 @@ def test_each_sees_their_own_and_operators_all(server: Running) -> None:
     ask = server.asked_by
     assert ask(NOBODY, "POST", "/v1/controller", body())[0] == 403
     with DatabaseClient(server.config) as client:
-        client.tell_decisions([MADE, MADE])
+        assert not client.tell_decisions([MADE, MADE])
+        assert not client.tell_decisions([replace(MADE, id="b" * 32, token="other")], MADE.id)
+        assert client.tell_decisions([MADE], "d" * 32), "the one before it is not there"
         assert client.decisions("k3x1") == (MADE,)
         assert client.decisions("k3x2") == ()
     for uid in (NOBODY, OPERATOR):

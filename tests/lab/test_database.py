@@ -14,11 +14,15 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+import yaml
+from sqlalchemy import delete
 
 from lab.cluster import Lab
 from lab.polling import wait_for
 from slurm_gpu.config import SiteConfig, load_config
 from slurm_gpu.database.client import DatabaseClient, MungeAuth, Run
+from slurm_gpu.database.engine import Database
+from slurm_gpu.database.schema import device, node_period, run
 from slurm_gpu.records import Record
 
 WORK = "#!/bin/sh\nexec simgpu --util 60 --mem-mib 8192 --seconds 3\n"
@@ -142,6 +146,26 @@ def ship(lab: Lab, record: Record, address: str, **headers: str) -> dict[str, An
         assert reply is not None
         told: dict[str, Any] = reply.json()
         return told
+
+
+@pytest.mark.long  # a minute: nodes are asked every 10 s, and the database is looked at every 30 s
+def test_what_the_database_lost_comes_again_from_daemons_that_run(lab: Lab, database: DatabaseClient) -> None:
+    job = lab.submit("alice", "--gpus=1", "--time=5", script=WORK)
+    (before,) = recorded(database, job)
+    devices = {report.node: {one.uuid for one in report.devices} for report in database.nodes()}
+    assert all(devices.values())
+    lost = Database(yaml.safe_load(lab.layout.database_file.read_text())["url"])
+    for table in (device, run, node_period):
+        lost.write(lambda connection, table=table: connection.execute(delete(table)))
+    lost.dispose()
+
+    def again() -> bool:
+        there = {report.node: {one.uuid for one in report.devices} for report in database.nodes()}
+        return there == devices
+
+    wait_for(again, 150, "nodes send their devices again", interval_s=1)
+    (after,) = recorded(database, job)
+    assert (after.ugpucore, after.coverage, after.zone) == (before.ugpucore, before.coverage, before.zone)
 
 
 def test_a_node_speaks_for_itself_and_for_jobs_that_it_had(lab: Lab, database: DatabaseClient) -> None:
