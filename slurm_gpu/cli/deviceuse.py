@@ -61,6 +61,7 @@ class DeviceUse:
     power_s: float | None
     energy_j: float | None
     energy_s: float | None
+    energy_sampled_s: float | None = None
     sm_active_frac: float | None = None
     sm_occupancy_frac: float | None = None
     tensor_frac: float | None = None
@@ -139,6 +140,7 @@ def _merged(node: str, device: str, parts: Sequence[Record]) -> DeviceUse:
     totals = {name: merge_totals(getattr(part, name) for part in parts) for name in ("energy_j", *_COUNTERS)}
     energy = totals["energy_j"]
     grants = [part.granted_mgpu for part in parts if part.granted_mgpu is not None]
+    sampled = [part.energy_sampled_s for part in parts if part.energy_sampled_s is not None]
     bare = [part.no_process_s for part in parts if part.no_process_s is not None]
     quantiles: Mapping[float, int | None] = {
         q: None if histogram is None else histogram_quantile(histogram, q) for q in (0.05, 0.5, 0.95)
@@ -163,6 +165,7 @@ def _merged(node: str, device: str, parts: Sequence[Record]) -> DeviceUse:
         power_s=None if power is None else power.seconds,
         energy_j=None if energy is None else energy.total,
         energy_s=None if energy is None else energy.seconds,
+        energy_sampled_s=math.fsum(sampled) if sampled else None,
         mem_util_pct=_mean(means["mem_util_pct"]),
         temp_max_c=_most(means["temp_c"]),
         sm_clock_mean_mhz=_mean(means["sm_clock_mhz"]),

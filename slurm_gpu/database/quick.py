@@ -136,13 +136,13 @@ class QuickRecord(Struct, kw_only=True, dict=True):
 _OF_FIELDS = {f.name: str(f.type) for f in dataclasses.fields(Record)}
 _MEANS = [name for name, kind in _OF_FIELDS.items() if kind == "Mean | None"]
 _TOTALS = [name for name, kind in _OF_FIELDS.items() if kind == "Total | None"]
-_IN_STATISTICS = ("uptime_s", *_MEANS, *_TOTALS, "throttle_s", *HISTOGRAMS)
+_IN_STATISTICS = ("uptime_s", *_MEANS, *_TOTALS, "energy_sampled_s", "throttle_s", *HISTOGRAMS)
 _COLUMNS = [name for name in _OF_FIELDS if name not in _IN_STATISTICS]
 _means_of, _totals_of, _histograms_of = attrgetter(*_MEANS), attrgetter(*_TOTALS), attrgetter(*HISTOGRAMS)
 _columns_of, _statistics_of = attrgetter(*_COLUMNS), attrgetter(*_IN_STATISTICS)
 _HISTOGRAM: Any = dict[Literal[tuple(map(str, range(HISTOGRAM_BINS)))], Whole]  # type: ignore[misc]
 _MAY_BE_MISSING: dict[str, Any] = {
-    **dict.fromkeys(("uptime_s", "no_process_s", "suspended_s"), Seconds),
+    **dict.fromkeys(("uptime_s", "no_process_s", "suspended_s", "energy_sampled_s"), Seconds),
     "granted_mgpu": Annotated[int, Meta(ge=0, le=WHOLE_GPU_MGPU)],
     **dict.fromkeys(HISTOGRAMS, _HISTOGRAM),
     **{name: _mean(name) for name in _MEANS},

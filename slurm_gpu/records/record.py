@@ -56,6 +56,7 @@ class Record:
     sm_clock_mhz: Mean | None = None
     processes: Mean | None = None
     energy_j: Total | None = None
+    energy_sampled_s: float | None = None
     pcie_rx_bytes: Total | None = None
     pcie_tx_bytes: Total | None = None
     nvlink_rx_bytes: Total | None = None
@@ -121,7 +122,8 @@ _FIELDS = dataclasses.fields(Record)
 _CHECKS: fields.Checks = {
     **IDENTITY,
     "device": fields.word,
-    **dict.fromkeys(("uptime_s", "held_s", "sampled_s", "no_process_s", "suspended_s"), fields.seconds),
+    **dict.fromkeys(("uptime_s", "held_s", "sampled_s"), fields.seconds),
+    **dict.fromkeys(("no_process_s", "suspended_s", "energy_sampled_s"), fields.seconds),
     "granted_mgpu": partial(fields.whole, high=WHOLE_GPU_MGPU),
     **dict.fromkeys(("util_hist_ms", "mem_hist_ms"), read_histogram),
     **{f.name: read_mean for f in _FIELDS if f.type == "Mean | None"},

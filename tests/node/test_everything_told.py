@@ -29,7 +29,7 @@ class Told:
         seconds, self.sampled_s = self.clock.now_s - self.sampled_s, self.clock.now_s
         return {
             "pcie_rx_bytes": Counter(round(4e9 * age_s) % 2**64),
-            "pcie_tx_bytes": Counter(0),
+            "pcie_tx_bytes": Counter(round(1e9 * age_s) % 2**64),
             "nvlink_rx_bytes": Counter(round(50e9 * age_s)),
             "nvlink_tx_bytes": Counter(round(50e9 * age_s)),
             "ecc_corrected": Counter(3),
@@ -67,7 +67,7 @@ def test_who_holds_a_gpu_alone_has_all_that_it_tells(machine: Machine, gpu: Fake
     assert record.pcie_rx_bytes.total == pytest.approx(4e9 * record.pcie_rx_bytes.seconds, rel=0.001)
     assert record.pcie_rx_bytes.seconds == pytest.approx(30, abs=0.1)
     assert record.pcie_tx_bytes is not None
-    assert record.pcie_tx_bytes.total == 0
+    assert record.pcie_tx_bytes.total == pytest.approx(1e9 * record.pcie_tx_bytes.seconds, rel=0.001)
     assert record.nvlink_tx_bytes is not None
     assert record.ecc_corrected is not None
     assert record.ecc_corrected.total == 0  # of before
@@ -82,7 +82,7 @@ def test_who_holds_a_gpu_alone_has_all_that_it_tells(machine: Machine, gpu: Fake
     assert record.power_w.mean == pytest.approx(100, rel=0.001)
 
     assert record.timeline is not None
-    levels = {"util": 0.5, "mem_used": 0.25, "sm_active": 0.5, "tensor": 0.125, "pcie": 0.2, "nvlink": 0.5}
+    levels = {"util": 0.5, "mem_used": 0.25, "sm_active": 0.5, "tensor": 0.125, "pcie": 0.25, "nvlink": 0.5}
     levels |= {"power": 0.5, "sm_clock": 0.7}
     assert set(record.timeline.series) == set(levels)
     for name, fraction in levels.items():

@@ -30,19 +30,23 @@ from tests.node.looks import GAP, KEY, START, TOTAL, WALL, look, mean, tally
 
 
 def _work(source: random.Random, seconds: int) -> list[tuple[list[tuple[float, float]], Look]]:
-    """For each second its utilization samples (length, percent) and the look that ends it."""
+    """For each second its utilization samples (length, percent) and the look that ends it, from START on."""
     amounts = dict.fromkeys(("energy_mj", "pcie_rx_bytes", "pcie_tx_bytes", "nvlink_rx_bytes"), 0)
     work = []
-    for second in range(1, seconds + 1):
-        rates = {"energy_mj": 400_000, "nvlink_rx_bytes": 300 * 10**9}
+    watts = 200.0
+    for second in range(seconds + 1):
+        before, watts = watts, 400 * source.random()
+        # Samples of power see but a part of what the counter does.
+        rates = {"energy_mj": 500 * (before + watts) * (0.5 + source.random())}
+        rates["nvlink_rx_bytes"] = 300e9 * source.random()
         for name in amounts:
-            amounts[name] += int(source.random() * rates.get(name, 32 * 10**9))
-        samples = [(0.25, float(source.randrange(101))) for _ in range(4)]
+            amounts[name] += int(rates[name] if name in rates else source.random() * 32e9)
+        samples = [(0.25, float(source.randrange(101))) for _ in range(4 if second else 0)]
         seen_now = look(
             START + second,
             processes=source.randrange(3),
             memory=Memory(source.randrange(TOTAL), TOTAL),
-            power_w=400 * source.random(),
+            power_w=watts,
             temp_c=100 * source.random(),
             sm_clock_mhz=2000 * source.random(),
             mem_util_pct=100 * source.random(),
@@ -101,11 +105,11 @@ def test_two_segments_together_tell_what_one_would_have(seed: int, seconds: int,
     cut = data.draw(st.integers(1, seconds - 1))
     # Segments that meet within a bin of the timeline count alike in it: here they meet between two bins.
     wall_s = float(int(WALL))
-    whole, first = _tell(tally(wall_s=wall_s), work), _tell(tally(wall_s=wall_s), work[:cut])
-    border = work[cut - 1][1]
+    whole, first = _tell(tally(wall_s=wall_s), work), _tell(tally(wall_s=wall_s), work[: cut + 1])
+    border = work[cut][1]
     # Another watch begins with the look with which the first ended.
     other = tally(start_s=border.reading.at_s, wall_s=wall_s + cut)
-    second = _tell(other, [([], border), *work[cut:]])
+    second = _tell(other, [([], border), *work[cut + 1 :]])
     for parts in ([first, second], [second, first]):
         merged = _merged(parts)
         for name, value in merged.items():

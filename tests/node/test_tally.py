@@ -60,14 +60,15 @@ def test_zero_is_counted() -> None:
             for at_s in (1001.0, 1002.0)
         )
     )
-    assert record.power_w == Mean(2.0, 0.0, 0.0, 0.0)
+    # The first reading covers half a second, and counters nothing before it.
+    assert record.power_w == Mean(1.5, 0.0, 0.0, 0.0)
     assert record.energy_j == Total(1.0, 0.0)
     assert record.pcie_rx_bytes == Total(1.0, 0)
     assert record.ecc_corrected == Total(1.0, 0)
     assert record.throttle_s == {}
     assert record.tensor_frac == Mean(2.0, 0.0, 0.0, 0.0)
-    assert record.processes == Mean(2.0, 0.0, 0.0, 0.0)
-    assert record.no_process_s == 2.0
+    assert record.processes == Mean(1.5, 0.0, 0.0, 0.0)
+    assert record.no_process_s == 1.5
     assert record.sm_active_frac is None
 
 
@@ -78,7 +79,7 @@ def test_a_pause_in_looking_is_a_gap_to_all_but_counters() -> None:
         look(1009.0, temp_c=80.0, energy_mj=Counter(900_000)),
         look(1010.0, temp_c=80.0, energy_mj=Counter(1_000_000)),
     )
-    assert record.temp_c == Mean(2.0, 60.0, 40.0, 80.0)
+    assert record.temp_c == Mean(2.5, 64.0, 40.0, 80.0)
     assert record.energy_j == Total(10.0, 1000.0)
     assert record.power_w == Mean(10.0, 100.0, 100.0, 100.0)
 
@@ -171,7 +172,8 @@ def test_power_is_what_the_energy_counter_says_and_its_extremes_what_was_seen() 
 def test_without_an_energy_counter_power_is_polled() -> None:
     record = seen(look(1000.0, power_w=100.0), look(1001.0, power_w=300.0))
     assert record.power_w == Mean(1.0, 200.0, 100.0, 300.0)
-    assert record.energy_j is None
+    assert record.energy_j == Total(1.0, 200.0)
+    assert record.energy_sampled_s == 1.0
 
 
 def test_a_peak_that_no_look_saw_widens_the_extremes() -> None:
@@ -212,12 +214,12 @@ def test_the_course_of_a_link_is_of_both_directions() -> None:
         look(999.75, pcie_rx_bytes=Counter(0), pcie_tx_bytes=Counter(0), nvlink_tx_bytes=Counter(0)),
         look(
             1000.75,
-            pcie_rx_bytes=Counter(19_200 * 10**6),
-            pcie_tx_bytes=Counter(0),
+            pcie_rx_bytes=Counter(19_100 * 10**6),
+            pcie_tx_bytes=Counter(100 * 10**6),
             nvlink_tx_bytes=Counter(150 * 10**9),
         ),
     )
-    assert record.pcie_rx_bytes == Total(0.75, 14_400 * 10**6)
+    assert record.pcie_rx_bytes == Total(0.75, 14_325 * 10**6)
     assert course(record, "pcie") == [0.3]
     assert course(record, "nvlink") == [0.5]
     assert record.nvlink_rx_bytes is None
@@ -238,14 +240,14 @@ def test_what_a_counter_of_32_bits_cannot_tell_gpm_does() -> None:
             look(
                 at_s,
                 pcie_rx_bytes=Counter(round(16e9 * (at_s - 999)) % 2**bits, bits),
-                activity=Activity(seconds=1.0, pcie_rx_bytes_per_s=16.1e9, pcie_tx_bytes_per_s=0.0),
+                activity=Activity(seconds=1.0, pcie_rx_bytes_per_s=16e9, pcie_tx_bytes_per_s=0.1e9),
             )
             for at_s in (1001.0, 1002.0, 1003.0)
         ]
 
     by_gpm = seen(*looks(32))
-    assert by_gpm.pcie_rx_bytes == Total(3.0, 48_300 * 10**6)
-    assert by_gpm.pcie_tx_bytes == Total(3.0, 0)
+    assert by_gpm.pcie_rx_bytes == Total(3.0, 48 * 10**9)
+    assert by_gpm.pcie_tx_bytes == Total(3.0, 300 * 10**6)
     assert course(by_gpm, "pcie") == [0.252] * 4  # of 64 GB/s in both directions
     assert seen(*looks(64)).pcie_rx_bytes == Total(2.0, 32 * 10**9)
     no_gpm = [dataclasses.replace(each, reading=each.reading._replace(activity=None)) for each in looks(32)]

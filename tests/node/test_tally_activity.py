@@ -60,6 +60,7 @@ def test_activity_may_be_told_less_often_than_all_else() -> None:
 
 def test_a_reason_that_comes_or_goes_between_looks_was_there_half_the_time() -> None:
     record = seen(
+        look(1000.5, throttle=()),
         look(1001.0, throttle=()),
         look(1002.0, throttle=("sw_power_cap",)),
         look(1003.0, throttle=("sw_power_cap", "hw_thermal_slowdown")),
@@ -67,7 +68,7 @@ def test_a_reason_that_comes_or_goes_between_looks_was_there_half_the_time() -> 
         look(1005.0, throttle=None),
         look(1006.0, throttle=("sw_power_cap",)),
     )
-    assert record.throttle_s == {"sw_power_cap": 0.5 + 1 + 0.5 + 1, "hw_thermal_slowdown": 1.0}
+    assert record.throttle_s == {"sw_power_cap": 0.5 + 1 + 0.5 + 0.5, "hw_thermal_slowdown": 1.0}
 
 
 def test_suspended_time_is_a_gap_until_the_node_can_tell() -> None:
@@ -92,6 +93,7 @@ def test_suspended_since_before_the_first_look_is_suspended_from_the_start() -> 
 def test_a_suspended_job_does_not_idle_and_holds_its_memory() -> None:
     one = tally()
     one.suspension(1000.0, suspended=False)
+    one.look(look(1000.0, processes=2), 2.0, 5.0)
     for second in range(1, 11):
         one.look(look(1000.0 + second, processes=0 if second > 6 else 2), 2.0, 5.0)
         one.utilization(999.0 + second, 1000.0 + second, 0.0 if second > 6 else 80.0, 0.0)

@@ -70,6 +70,10 @@ class Attribution:
         self._waiting.clear()
         self._job_samples.begin(self._to_us(now_s))
 
+    def interrupt(self) -> None:
+        """As UtilizationSpans has it."""
+        self._spans.interrupt()
+
     @property
     def has_ring(self) -> bool:
         """As UtilizationSpans has it."""

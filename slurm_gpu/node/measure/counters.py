@@ -71,6 +71,11 @@ class CounterSum:
         """The next reading says nothing about the time before it."""
         self._before = None
 
+    @property
+    def has_grown(self) -> bool:
+        """Has it counted anything?"""
+        return self._grown > 0
+
     def total(self, unit: float = 1.0, digits: int | None = None) -> Total | None:
         """Growth in units of `unit`, rounded; None until something was measured."""
         if self._seconds == 0:

@@ -7,19 +7,21 @@ under which everyone on it works.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Any
 
 from slurm_gpu.node.gpu.reading import Activity, Facts, Reading
 from slurm_gpu.node.measure.counters import CounterSum
-from slurm_gpu.node.measure.intervals import Gauge, Interval
+from slurm_gpu.node.measure.energy import EnergySum
+from slurm_gpu.node.measure.intervals import Covered, Gauge, Interval
+from slurm_gpu.node.measure.links import SLACK, LinkSum
 from slurm_gpu.node.measure.statistics import MeanSum
 from slurm_gpu.node.measure.timeline import TimelineSum
 from slurm_gpu.node.measure.window import Window
 
-# What is told of a link or a board may be exceeded for a moment, or leaves out some of what is counted.
-_SLACK = 1.5
+# By the names of their fields, and of their series in the timeline.
+LINKS = ("pcie", "nvlink")
 
 # Of two readings at one moment, one may come a little later.
 _SAME_S = 0.01
@@ -27,6 +29,9 @@ _SAME_S = 0.01
 # Of a sample of 10 s in which a job held the device for its last few ms, nothing can be told of these: what
 # stray processes did before would pass for a full GPU.
 _LEAST_HELD_PART = 0.05
+
+# A GPU that computed for this long has been given kernels over PCIe.
+_LEAST_WORK_S = 1.0
 
 _ACTIVITIES = {
     "sm_active_frac": "sm_active",
@@ -41,33 +46,22 @@ class Details:
 
     def __init__(self, facts: Facts | None, timeline: TimelineSum, window: Window) -> None:
         self._timeline, self._window = timeline, window
-        power = None if facts is None else facts.power_limit_w
-        pcie = None if facts is None else facts.pcie_bytes_per_s
-        nvlink = None if facts is None else facts.nvlink_bytes_per_s
-        self._limit_w, self._pcie_per_s, self._nvlink_per_s = power, pcie, nvlink
+        self._limit_w = None if facts is None else facts.power_limit_w
         self._clock_max_mhz = None if facts is None else facts.sm_clock_max_mhz
         self._mem_util, self._temp, self._clock = Gauge(), Gauge(), Gauge()
-        self._processes, self._no_process = Gauge(), Gauge()
-        self._watts_before: float | None = None
-        self._power = MeanSum()
-        self._energy_mj = CounterSum(None if power is None else 1000 * _SLACK * power)
-        self._pcie_rx, self._pcie_tx = CounterSum(_most(pcie)), CounterSum(_most(pcie))
-        self._nvlink_rx, self._nvlink_tx = CounterSum(_most(nvlink)), CounterSum(_most(nvlink))
+        self._processes, self._no_process, self._util = Gauge(), Gauge(), Gauge()
+        self._energy = EnergySum(None if self._limit_w is None else SLACK * self._limit_w)
+        pcie = None if facts is None else facts.pcie_bytes_per_s
+        # By the device's counters, and by GPM.
+        self._pcie, self._pcie_by_gpm = LinkSum(pcie), LinkSum(pcie)
+        self._nvlink = LinkSum(None if facts is None else facts.nvlink_bytes_per_s)
         self._ecc_corrected, self._ecc_uncorrected = CounterSum(), CounterSum()
-        self._counters = (
-            self._energy_mj,
-            self._pcie_rx,
-            self._pcie_tx,
-            self._nvlink_rx,
-            self._nvlink_tx,
-            self._ecc_corrected,
-            self._ecc_uncorrected,
-        )
+        self._counters = (self._energy, self._pcie, self._nvlink, self._ecc_corrected, self._ecc_uncorrected)
         self._activities = {name: MeanSum() for name in _ACTIVITIES}
         self._start_s: float | None = None
-        self._free_since_s = math.inf
+        self._free_since_s = inf
         self._active_from_s: float | None = None
-        self._pcie_by_gpm = False
+        self._uses_gpm = False
         self._reasons_before: Sequence[str] | None = None
         self._throttle_s: dict[str, float] | None = None
 
@@ -80,34 +74,39 @@ class Details:
         reading: Reading,
         processes: int | None,
         interval: Interval,
-        gap_s: float,
         *,
         alone: bool,
         free_after: bool = True,
     ) -> None:
-        """Count a reading that closes the interval; longer than `gap_s`, it is a gap to all but counters.
+        """Count a reading that closes the interval.
 
         `free_after` says that nobody held the device between the segment's end and the reading.
         """
-        between_s, held_s = interval.between_s, interval.held_s
-        seconds = held_s if between_s <= gap_s else 0.0
-        own_s = held_s if alone else 0.0
+        between_s, own_s = interval.between_s, interval.held_s if alone else 0.0
         ended = interval.ended
-        clock_mhz = self._clock.see(reading.sm_clock_mhz, seconds, ended=ended)
-        watts = self._see_power(reading, interval.between_s, seconds, held_s, alone=alone)
-        pcie_rx = pcie_tx = None
-        self._pcie_by_gpm = self._pcie_by_gpm or _gpm_tells_pcie(reading)
-        if not self._pcie_by_gpm:
-            pcie_rx = self._pcie_rx.see(reading.pcie_rx_bytes, between_s, own_s)
-            pcie_tx = self._pcie_tx.see(reading.pcie_tx_bytes, between_s, own_s)
-        nvlink_rx = self._nvlink_rx.see(reading.nvlink_rx_bytes, between_s, own_s)
-        nvlink_tx = self._nvlink_tx.see(reading.nvlink_tx_bytes, between_s, own_s)
-        values: dict[str, float | None] = {
-            "mem_util_pct": self._mem_util.see(reading.mem_util_pct if alone else None, seconds, ended=ended),
-            "power_w": watts,
-            "temp_c": self._temp.see(reading.temp_c, seconds, ended=ended),
-            "sm_clock_mhz": clock_mhz,
-            "processes": self._processes.see(processes, seconds, ended=ended),
+        no_process = None if processes is None else float(processes == 0)
+        self._no_process.see(no_process, interval, ended=ended)
+        self._util.see(reading.util_pct if alone else None, interval, ended=ended)
+        gauges = {
+            "mem_util_pct": self._mem_util.see(
+                reading.mem_util_pct if alone else None, interval, ended=ended
+            ),
+            "power_w": self._energy.see(reading.energy_mj, reading.power_w, interval, alone=alone),
+            "temp_c": self._temp.see(reading.temp_c, interval, ended=ended),
+            "sm_clock_mhz": self._clock.see(reading.sm_clock_mhz, interval, ended=ended),
+            "processes": self._processes.see(processes, interval, ended=ended),
+            **self._see_throttle(reading.throttle, interval),
+        }
+        self._add_to_timeline("power", gauges["power_w"], self._limit_w)
+        self._add_to_timeline("sm_clock", gauges["sm_clock_mhz"], self._clock_max_mhz)
+        pcie_rx, pcie_tx = self._pcie.see(reading.pcie_rx_bytes, reading.pcie_tx_bytes, between_s, own_s)
+        self._uses_gpm = self._uses_gpm or _gpm_tells_pcie(reading, frozen=self._pcie.is_frozen)
+        if self._uses_gpm:
+            pcie_rx = pcie_tx = None
+        nvlink_rx, nvlink_tx = self._nvlink.see(
+            reading.nvlink_rx_bytes, reading.nvlink_tx_bytes, between_s, own_s
+        )
+        counted: dict[str, float | None] = {
             "pcie_rx_bytes_per_s": pcie_rx,
             "pcie_tx_bytes_per_s": pcie_tx,
             "nvlink_rx_bytes_per_s": nvlink_rx,
@@ -115,18 +114,11 @@ class Details:
             "ecc_corrected_per_s": self._ecc_corrected.see(reading.ecc_corrected, between_s, own_s),
             "ecc_uncorrected_per_s": self._ecc_uncorrected.see(reading.ecc_uncorrected, between_s, own_s),
         }
-        self._no_process.see(None if processes is None else float(processes == 0), seconds, ended=ended)
-        self._see_throttle(reading.throttle if not ended else self._reasons_before, seconds, values)
-        self._timeline.add(
-            interval.begin_s,
-            interval.end_s,
-            {
-                "pcie": _of_both(pcie_rx, pcie_tx, self._pcie_per_s),
-                "nvlink": _of_both(nvlink_rx, nvlink_tx, self._nvlink_per_s),
-                "power": _part(watts, self._limit_w),
-                "sm_clock": _part(clock_mhz, self._clock_max_mhz),
-            },
-        )
+        loads = {
+            "pcie": self._pcie.load(pcie_rx, pcie_tx),
+            "nvlink": self._nvlink.load(nvlink_rx, nvlink_tx),
+        }
+        self._timeline.add(interval.begin_s, interval.end_s, loads)
         if self._start_s is None or self._active_from_s is None:
             self._start_s = interval.begin_s
             self._active_from_s = min(interval.begin_s, self._free_since_s)
@@ -134,38 +126,38 @@ class Details:
             self._active_from_s = interval.end_s
         if reading.activity is not None:
             if free_after or not interval.ended:
-                self._see_activity(reading.activity, self._start_s, self._active_from_s, interval, values)
+                self._see_activity(reading.activity, self._start_s, self._active_from_s, interval, counted)
             self._active_from_s = interval.end_s
-        self._window.details(interval.begin_s, interval.end_s, values)
+        self._add_to_window(interval, counted, gauges)
 
-    def _see_power(
-        self, reading: Reading, between_s: float, seconds: float, held_s: float, *, alone: bool
-    ) -> float | None:
-        """The mean power in between: as the energy counter tells, else a straight line between readings."""
-        rate = self._energy_mj.see(reading.energy_mj, between_s, held_s if alone else 0.0)
-        before, after = self._watts_before, reading.power_w if alone else None
-        self._watts_before = after
-        before = after if before is None else before
-        if rate is not None:
-            watts = rate / 1000
-            if after is None or before is None:
-                self._power.add(held_s, watts, watts, watts)
-            else:
-                self._power.add(held_s, watts, min(before, after), max(before, after))
-            return watts
-        if after is None or before is None or seconds <= 0:
-            return None
-        watts = (before + after) / 2
-        self._power.add(seconds, watts, min(before, after), max(before, after))
-        return watts
+    def _add_to_timeline(self, name: str, covered: Covered | None, whole: float | None) -> None:
+        if covered is not None and whole is not None and whole > 0:
+            self._timeline.add_one(covered.begin_s, covered.end_s, name, covered.mean / whole)
+
+    def _add_to_window(
+        self, interval: Interval, counted: Mapping[str, float | None], gauges: Mapping[str, Covered | None]
+    ) -> None:
+        """Show each gauge from where it is covered: a part of the interval, or all of it."""
+        begin_s, own_s, end_s = interval.begin_s, interval.own_begin_s, interval.end_s
+        for from_s, until_s in ((begin_s, min(own_s, end_s)), (max(begin_s, own_s), end_s)):
+            values = dict(counted)
+            for name, covered in gauges.items():
+                values[name] = None if covered is None or covered.begin_s > from_s else covered.mean
+            self._window.details(from_s, until_s, values)
 
     def _see_throttle(
-        self, reasons: Sequence[str] | None, seconds: float, values: dict[str, float | None]
-    ) -> None:
-        """A reason that came or went in between was there for half the time."""
+        self, reasons: Sequence[str] | None, interval: Interval
+    ) -> Mapping[str, Covered | None]:
+        """Count a reason that came or went in between for half the time."""
         before, self._reasons_before = self._reasons_before, reasons
+        if not interval.continues:
+            before = None
+        if interval.ended and before is not None:
+            reasons = before
+        begin_s = interval.own_begin_s if before is None else interval.begin_s
+        seconds = interval.end_s - begin_s
         if reasons is None or seconds <= 0:
-            return
+            return {}
         if self._throttle_s is None:
             self._throttle_s = {}
         in_force = dict.fromkeys(self._throttle_s, 0.0)
@@ -174,7 +166,10 @@ class Details:
                 in_force[name] = in_force.get(name, 0.0) + 0.5
         for name, part in in_force.items():
             self._throttle_s[name] = self._throttle_s.get(name, 0.0) + part * seconds
-            values["throttle." + name] = part
+        return {
+            "throttle." + name: Covered(begin_s, interval.end_s, part, part, part)
+            for name, part in in_force.items()
+        }
 
     def _see_activity(
         self,
@@ -206,14 +201,14 @@ class Details:
                 self._activities[name].add(seconds, value, value, value)
                 values[name] = value
         series = {"sm_active": values.get("sm_active_frac"), "tensor": values.get("tensor_frac")}
-        if self._pcie_by_gpm:
-            rx = _spread(activity.pcie_rx_bytes_per_s, held_part)
-            tx = _spread(activity.pcie_tx_bytes_per_s, held_part)
-            for total, rate in ((self._pcie_rx, rx), (self._pcie_tx, tx)):
-                if rate is not None:
-                    total.add(rate, seconds)
+        rx, tx = self._pcie_by_gpm.add(
+            _spread(activity.pcie_rx_bytes_per_s, held_part),
+            _spread(activity.pcie_tx_bytes_per_s, held_part),
+            seconds,
+        )
+        if self._uses_gpm:
             values |= {"pcie_rx_bytes_per_s": rx, "pcie_tx_bytes_per_s": tx}
-            series["pcie"] = _of_both(rx, tx, self._pcie_per_s)
+            series["pcie"] = self._pcie_by_gpm.load(rx, tx)
         self._timeline.add(held_from_s, interval.end_s, series)
 
     def forget(self) -> None:
@@ -221,53 +216,47 @@ class Details:
         for counter in self._counters:
             counter.forget()
 
+    def _has_worked(self) -> bool:
+        """Has the device computed, while the segment alone held it?"""
+        means = (self._util.sum.value(100), self._activities["sm_active_frac"].value())
+        return any(mean is not None and mean.seconds * mean.mean >= _LEAST_WORK_S for mean in means)
+
     def fields(self) -> Mapping[str, Any]:
-        """What a record tells of all this."""
+        """Return the fields of a record."""
         no_process = self._no_process.sum.value()
         throttle_s = self._throttle_s
+        pcie = self._pcie_by_gpm if self._uses_gpm else self._pcie
+        pcie_rx, pcie_tx = pcie.totals(has_to_move=self._has_worked())
+        nvlink_rx, nvlink_tx = self._nvlink.totals()
         return {
             "no_process_s": None if no_process is None else round(no_process.seconds * no_process.mean, 3),
             "mem_util_pct": self._mem_util.sum.value(),
             **{name: activity.value() for name, activity in self._activities.items()},
-            "power_w": self._power.value(),
+            **self._energy.fields(),
             "temp_c": self._temp.sum.value(),
             "sm_clock_mhz": self._clock.sum.value(),
             "processes": self._processes.sum.value(),
-            "energy_j": self._energy_mj.total(1000, 3),
-            "pcie_rx_bytes": self._pcie_rx.total(),
-            "pcie_tx_bytes": self._pcie_tx.total(),
-            "nvlink_rx_bytes": self._nvlink_rx.total(),
-            "nvlink_tx_bytes": self._nvlink_tx.total(),
+            "pcie_rx_bytes": pcie_rx,
+            "pcie_tx_bytes": pcie_tx,
+            "nvlink_rx_bytes": nvlink_rx,
+            "nvlink_tx_bytes": nvlink_tx,
             "ecc_corrected": self._ecc_corrected.total(),
             "ecc_uncorrected": self._ecc_uncorrected.total(),
             "throttle_s": None if throttle_s is None else {r: round(s, 3) for r, s in throttle_s.items()},
         }
 
 
-def _gpm_tells_pcie(reading: Reading) -> bool:
-    """Are GPM's rates better than the counters? At full speed 32 bits wrap many times a second."""
+def _gpm_tells_pcie(reading: Reading, *, frozen: bool) -> bool:
+    """Are GPM's rates better than the counters? At full speed 32 bits wrap many times a second.
+
+    So they are where they say that bytes were moved that counters, which are `frozen`, did not count.
+    """
     activity, counter = reading.activity, reading.pcie_rx_bytes
     if activity is None or activity.pcie_rx_bytes_per_s is None:
         return False
-    return counter is None or counter.bits < 64
+    return counter is None or counter.bits < 64 or (frozen and activity.pcie_rx_bytes_per_s > 0)
 
 
 def _spread(value: float | None, held_part: float) -> float | None:
     """A mean over some time, as one over the part of it in which all was done."""
     return None if value is None else value / held_part
-
-
-def _most(per_s: float | None) -> float | None:
-    return None if per_s is None else _SLACK * per_s
-
-
-def _part(value: float | None, whole: float | None) -> float | None:
-    return None if value is None or whole is None or whole <= 0 else value / whole
-
-
-def _of_both(rx: float | None, tx: float | None, per_s: float | None) -> float | None:
-    """Both directions together, of what the link carries in both; of one, where only that is known."""
-    known = [rate for rate in (rx, tx) if rate is not None]
-    if not known or per_s is None or per_s <= 0:
-        return None
-    return sum(known) / (len(known) * per_s)

@@ -1,40 +1,69 @@
-"""What lies between two looks, and what a quantity was in between.
+"""The time between two readings, and the value of a quantity during it.
 
-Looks are points in time. Between two of them a quantity is taken to run straight from one to the other: where
-it jumped at an unknown moment in between, that is right on average. All times are Clock.monotonic() seconds.
+Readings are points in time. Between two of them a quantity is taken to run straight from one to the other:
+where it jumped at an unknown moment in between, that is right on average. A reading with none before it, or
+with a pause or a failure before it, covers OWN_S at most. All times are Clock.monotonic() seconds.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from slurm_gpu.node.measure.statistics import MeanSum
+
+# A reading that continues no other covers at most this much of the time before it.
+OWN_S = 0.5
+
+
+class Covered(NamedTuple):
+    """The mean of a quantity from `begin_s` to `end_s`, and its extremes there."""
+
+    begin_s: float
+    end_s: float
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def seconds(self) -> float:
+        """Its length."""
+        return self.end_s - self.begin_s
 
 
 class Interval:
-    """The time from the look before to that at `at_s`, and what [start, end] of a segment has of it.
+    """The time from one reading to the next, at `at_s`, and the part of it in [start, end] of a segment.
 
-    `begin_s` to `end_s` was held, `held_s` in all; `between_s` lie between the looks. The first look stands
-    for the time back to the start.
+    The segment held the device from `begin_s` to `end_s`, for `held_s` in all; `between_s` lie between the
+    readings. `continues` says that the time in between was covered, `own_begin_s` where the time begins that
+    the reading covers by itself.
     """
 
-    __slots__ = ("_start_s", "at_s", "begin_s", "between_s", "end_s", "held_s")
+    __slots__ = ("_start_s", "at_s", "begin_s", "between_s", "continues", "end_s", "held_s", "own_begin_s")
 
     def __init__(self, start_s: float) -> None:
-        self._start_s = self.at_s = self.begin_s = self.end_s = start_s
+        self._start_s = self.at_s = self.begin_s = self.end_s = self.own_begin_s = start_s
         self.between_s = self.held_s = 0.0
+        self.continues = False
 
     @property
     def ended(self) -> bool:
-        """Was the look made after the segment's end?"""
+        """Was the reading made after the segment's end?"""
         return self.end_s < self.at_s
 
-    def step(self, at_s: float, end_s: float | None) -> None:
-        """Look at `at_s`, where the segment ended at `end_s` or goes on."""
+    def step(self, at_s: float, end_s: float | None, gap_s: float) -> None:
+        """Take a reading at `at_s`, where the segment ended at `end_s` or continues.
+
+        If it comes later than `gap_s` after the last one, the time in between was not covered.
+        """
         before_s, self.at_s = self.at_s, at_s
         self.begin_s = before_s if before_s > self._start_s else self._start_s
         self.end_s = at_s if end_s is None or at_s < end_s else end_s
         self.between_s = at_s - before_s
         held_s = self.end_s - self.begin_s
         self.held_s = held_s if held_s > 0 else 0.0
+        own_s = at_s - OWN_S
+        self.own_begin_s = own_s if own_s > self.begin_s else self.begin_s
+        self.continues = self.between_s <= gap_s
 
 
 class Gauge:
@@ -46,23 +75,32 @@ class Gauge:
         self._before: float | None = None
         self.sum = MeanSum()
 
-    def see(self, value: float | None, seconds: float, *, ended: bool = False) -> float | None:
-        """Its mean over the `seconds` since the reading before, which are 0 after a gap; None if unknown.
+    def see(self, value: float | None, interval: Interval, *, ended: bool = False) -> Covered | None:
+        """Count a reading that closes the interval; return what is known of that time.
 
-        A reading of None begins a gap. The first reading after one stands for the time before it too. Where
-        the segment has `ended` before the reading, the one before tells more of its time.
+        A reading of None begins a gap. Where the segment has `ended` before the reading, the one before tells
+        more of its time.
         """
+        covered = self.peek(value, interval, ended=ended)
+        if covered is not None:
+            self.sum.add(covered.seconds, covered.mean, covered.low, covered.high)
+        return covered
+
+    def peek(self, value: float | None, interval: Interval, *, ended: bool = False) -> Covered | None:
+        """Take a reading like `see`, without counting it."""
         before, self._before = self._before, value
+        if not interval.continues:
+            before = None
         if ended and before is not None:
             value = before
-        if value is None or seconds <= 0:
+        if value is None:
             return None
-        if before is None or before == value:
-            self.sum.add(seconds, value, value, value)
-            return value
-        mean = (before + value) / 2
-        if before < value:
-            self.sum.add(seconds, mean, before, value)
-        else:
-            self.sum.add(seconds, mean, value, before)
-        return mean
+        begin_s, end_s = interval.begin_s, interval.end_s
+        if before is None:
+            begin_s, before = interval.own_begin_s, value
+        if begin_s >= end_s:
+            return None
+        if before == value:
+            return Covered(begin_s, end_s, value, value, value)
+        low, high = (before, value) if before < value else (value, before)
+        return Covered(begin_s, end_s, (before + value) / 2, low, high)

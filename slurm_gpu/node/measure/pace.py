@@ -15,8 +15,8 @@ EARLY_SHARE = 0.25
 # back for 20 s, and counters for ever. It comes each 10 s at least, or with each look.
 DETAIL_SHARE = 10
 DETAIL_MAX_S = 10.0
-# A pause of so many looks, and at least this long, is a gap.
-GAP_LOOKS = 5
+# A pause of so many looks, or looks at details, and at least this long, is a gap.
+GAP_LOOKS, GAP_DETAILS = 5, 2
 GAP_S = 0.5
 # Where the device could not be asked (its reader restarts), when to try again.
 AGAIN_S = 0.1
@@ -46,7 +46,7 @@ class Pace:
     @property
     def detail_gap_s(self) -> float:
         """The same for looks at details."""
-        return max(self.gap_s, GAP_LOOKS * self._detail_max_s)
+        return max(self.gap_s, GAP_DETAILS * min(self._detail_max_s, DETAIL_SHARE * self._expected_s))
 
     def look_thoroughly(self) -> None:
         """Make the next look due now, and a detailed one."""

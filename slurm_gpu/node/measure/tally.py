@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from slurm_gpu.node.gpu.reading import Facts, Reading
-from slurm_gpu.node.measure.details import Details
+from slurm_gpu.node.measure.details import LINKS, Details
 from slurm_gpu.node.measure.intervals import Gauge, Interval
 from slurm_gpu.node.measure.statistics import HistogramSum, MeanSum
 from slurm_gpu.node.measure.timeline import TimelineSum
@@ -94,6 +94,8 @@ class Tally:
         self._util = HistogramSum()
         self._device_util = MeanSum()
         self._memory_interval, self._detail_interval = Interval(start_s), Interval(start_s)
+        # Does the device tell utilization? None until a reading would have had it.
+        self._tells_utilization: bool | None = None
         self._memory, self._memory_hist, self._memory_total = Gauge(), HistogramSum(), 1
         self._details = Details(facts, self._timeline, self._window)
         self._suspended_s, self._is_suspended = 0.0, False
@@ -207,34 +209,33 @@ class Tally:
         """Count what was seen; looks further apart than the gap measured nothing in between."""
         self._look_at_memory(look, gap_s)
         if look.detailed:
-            interval = self._detail_interval
-            interval.step(look.reading.at_s, self.end_s)
+            interval, reading = self._detail_interval, look.reading
+            interval.step(reading.at_s, self.end_s, detail_gap_s)
+            told = reading.ring is not None or reading.util_pct is not None
+            self._tells_utilization = told or self._tells_utilization is True
             processes = None if self._is_suspended else look.processes
             self._details.see(
-                look.reading,
+                reading,
                 processes,
                 interval,
-                detail_gap_s,
                 alone=look.alone,
                 free_after=look.free_after,
             )
 
     def _look_at_memory(self, look: Look, gap_s: float) -> None:
         interval, memory = self._memory_interval, look.reading.memory
-        interval.step(look.reading.at_s, self.end_s)
-        seconds = interval.held_s if interval.between_s <= gap_s else 0.0
+        interval.step(look.reading.at_s, self.end_s, gap_s)
         total = 0 if memory is None else memory.total
-        mean = self._memory.see(look.memory_used if total else None, seconds)
-        if mean is None:
+        covered = self._memory.see(look.memory_used if total else None, interval)
+        if covered is None:
             return
         self._memory_total = total
-        part = mean / total
-        self._memory_hist.add(seconds, 100 * part)
-        self._timeline.add_one(interval.begin_s, interval.end_s, "mem_used", part)
-        values = {"mem_used_mib": mean / _MIB, "mem_used_frac": part}
-        self._window.memory(interval.begin_s, interval.end_s, values)
-        self._memories.append(_Memory(interval.begin_s, interval.end_s, mean, part))
-        _forget(self._memories, interval.end_s - TAKEN_BACK_S)
+        begin_s, end_s, mean, part = covered.begin_s, covered.end_s, covered.mean, covered.mean / total
+        self._memory_hist.add(covered.seconds, 100 * part)
+        self._timeline.add_one(begin_s, end_s, "mem_used", part)
+        self._window.memory(begin_s, end_s, {"mem_used_mib": mean / _MIB, "mem_used_frac": part})
+        self._memories.append(_Memory(begin_s, end_s, mean, part))
+        _forget(self._memories, end_s - TAKEN_BACK_S)
 
     def _take_back_memory(self, since_s: float) -> None:
         while self._memories and self._memories[-1].end_s > since_s:
@@ -275,7 +276,9 @@ class Tally:
         stop_s = now_s if self.end_s is None else min(now_s, self.end_s)
         held_s = max(0.0, stop_s - self.start_s)
         util, memory_hist = self._util.value, self._memory_hist.value
-        device_util = self._device_util.value()
+        details = self._details.fields()
+        links = {link: [details[f"{link}_rx_bytes"], details[f"{link}_tx_bytes"]] for link in LINKS}
+        unmeasured = [link for link, totals in links.items() if totals == [None, None]]
         # Where memory alone is measured, it is so also while the job is suspended.
         suspended_s = self._suspended_until(stop_s)
         return Record(
@@ -288,18 +291,18 @@ class Tally:
             held_s=round(held_s, 6),
             uptime_s=round(self.start_s, 6),
             sampled_s=min(
-                _seconds(memory_hist if device_util is None else util),
+                _seconds(memory_hist if self._tells_utilization is False else util),
                 round(max(0.0, held_s - suspended_s), 6),
             ),
             suspended_s=None if self._told_s is None else round(suspended_s, 3),
             granted_mgpu=self.granted_mgpu,
             util_hist_ms=util,
             mem_hist_ms=memory_hist,
-            device_util_pct=device_util,
+            device_util_pct=self._device_util.value(),
             mem_used_mib=self._memory.sum.value(_MIB),
             mem_used_frac=self._memory.sum.value(self._memory_total),
-            timeline=self._timeline.timeline(),
-            **self._details.fields(),
+            timeline=self._timeline.timeline(leave_out=unmeasured),
+            **details,
         )
 
 

@@ -148,12 +148,16 @@ class TimelineSum:
         bins = self._series.get(name)
         return [] if bins is None else list(bins.seconds[: self._n])
 
-    def timeline(self) -> Timeline | None:
-        """As it is shipped, after doubling if that would be too long; None until something was added."""
-        if not self._series:
+    def timeline(self, leave_out: Collection[str] = ()) -> Timeline | None:
+        """As it is shipped, after doubling if that would be too long; None until something was added.
+
+        Series to leave out turned out to be no measurements.
+        """
+        series = {name: bins for name, bins in self._series.items() if name not in leave_out}
+        if not series:
             return None
         while True:
-            encoded = {name: bins.encoded(self._n) for name, bins in self._series.items()}
+            encoded = {name: bins.encoded(self._n) for name, bins in series.items()}
             if self._n == 1 or _wire_bytes(encoded.values()) <= MAX_WIRE_BYTES:
                 return Timeline(width_s=self._width_s, start_s=self._start_wall_s, series=encoded)
             self.double()

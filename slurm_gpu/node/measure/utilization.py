@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from slurm_gpu.clock import Clock, wall_ahead_s
 from slurm_gpu.node.gpu.reading import Reading
+from slurm_gpu.node.measure.intervals import OWN_S
 
 # The driver samples each 1/6 to 1 s: a sample further from the one before says nothing about all that time.
 SAMPLE_MAX_S = 1.5
@@ -46,6 +47,9 @@ class UtilizationSpans:
         self.has_ring = True
         self._last_us = self._to_us(self.covered_s)
         self._anchored = False
+        # When the device answered last, and since when it has without a pause.
+        self._answered_s: float | None = None
+        self._answers_since_s = since_s
         # Stamps that lay ahead of the clock at the first reading, or the first since it was set: it was set
         # back since they were made, be it before anybody looked.
         self._from_before: set[int] = set()
@@ -61,10 +65,14 @@ class UtilizationSpans:
     ) -> Sequence[Span]:
         """New spans, oldest first, from a reading with the ring after `after_us`.
 
-        A detailed one has the current value too, which stands for at most `gap_s` where the ring has had
-        nothing for long; `to_the_end` takes it at once.
+        A detailed one has the current value too, which stands for the time in which the ring has had nothing
+        for long; `to_the_end` takes it at once. Readings further apart than `gap_s` say nothing of the time
+        in between, but by the ring.
         """
         now_s = reading.at_s
+        if self._answered_s is None or now_s - self._answered_s > gap_s:
+            self._answers_since_s = now_s - OWN_S
+        self._answered_s = now_s
         self.has_ring = reading.ring is not None
         spans: list[Span] = []
         latest_us = self._to_us(self._clock.monotonic() + _CLOCK_STEP_S)
@@ -90,14 +98,17 @@ class UtilizationSpans:
             self.covered_s = at_s
         quiet_s = now_s - max(self.covered_s, self._since_s)
         if quiet_s > 0 and (not self.has_ring or (detailed and (to_the_end or quiet_s > QUIET_S))):
-            recent = quiet_s <= max(gap_s, 2 * QUIET_S)
-            spans.extend(self._current(now_s, reading.util_pct if recent else None))
+            spans.extend(self._current(now_s, reading.util_pct))
         return spans
 
     def _current(self, now_s: float, percent: float | None) -> Sequence[Span]:
-        start_s, self.covered_s = max(self.covered_s, self._since_s), now_s
+        start_s, self.covered_s = max(self.covered_s, self._since_s, self._answers_since_s), now_s
         self._last_us, self._anchored = max(self._last_us, self._to_us(now_s)), True
         return [] if percent is None else [Span(start_s, now_s, min(100.0, percent))]
+
+    def interrupt(self) -> None:
+        """The device could not be asked: its next current value says nothing about the time before."""
+        self._answered_s = None
 
     def clock_was_set(self, now_s: float) -> bool:
         """Was the wall clock set since the last look? To be asked with each, before what it read is taken.

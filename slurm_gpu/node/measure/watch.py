@@ -73,6 +73,8 @@ class DeviceWatch:
         self._asked: Request | None = None
         self._looked_s: float | None = None
         self._read_s = -math.inf
+        # Could it not be asked since the last look, or the last one at details?
+        self._no_memory_before = self._no_details_before = False
         # Since when nobody held the device, as far as this process knows; and GPM's last word.
         self._free_since_s = -math.inf
         self._activity_s: float | None = None
@@ -202,12 +204,12 @@ class DeviceWatch:
                 asked,
                 asked_s,
                 reading,
-                detail_gap_s,
+                gap_s if reading.ring is None else detail_gap_s,
                 [holder.tally for holder in self._holders],
                 lambda pid: self._whose(pid, jobs),
                 deadline=self._settles_by(asked_s),
             )
-        self._see(asked, asked_s, reading, gap_s, detail_gap_s, jobs)
+        self._see(asked, asked_s, reading, jobs)
         for holder in self._holders:
             holder.count(asked_s - LAG_S)
         if reading.activity is not None:
@@ -240,16 +242,23 @@ class DeviceWatch:
         now_s = self._clock.monotonic()
         if self._attribution.clock_was_set(now_s):
             self.look_thoroughly()
-        self._see(Request(self.uuid), at_s, reading, self._pace.gap_s, self._pace.detail_gap_s, jobs)
+        self._see(Request(self.uuid), at_s, reading, jobs)
         self._looked_s = self._read_s = at_s
 
     def skip(self) -> None:
-        """It could not be asked this time."""
+        """It could not be asked this time: what came before says nothing of the time until it answers."""
         self._pace.skip()
+        self._interrupt()
 
     def fail(self, failure: Failure) -> None:
         """The device said that it will say nothing more."""
         self.failure = failure
+        self._interrupt()
+
+    def _interrupt(self) -> None:
+        self._no_memory_before = self._no_details_before = True
+        self._attribution.interrupt()
+        self.look_thoroughly()
 
     def _settles_by(self, now_s: float) -> bool:
         """Is this the last look for any holder?"""
@@ -262,10 +271,13 @@ class DeviceWatch:
         asked: Request,
         asked_s: float,
         reading: Reading,
-        gap_s: float,
-        detail_gap_s: float,
         jobs: Mapping[int, JobOwner],
     ) -> None:
+        gap_s = 0.0 if self._no_memory_before else self._pace.gap_s
+        detail_gap_s = 0.0 if self._no_details_before else self._pace.detail_gap_s
+        self._no_memory_before = False
+        if asked.detailed:
+            self._no_details_before = False
         several = len(self._holders) > 1 or self._had_strangers()
         by_job = None
         strangers = self._had_strangers() and self._sees_strangers(reading, jobs)

@@ -1,0 +1,162 @@
+"""Energy and mean power of a segment: from the energy counter, else from samples of power.
+
+Some drivers stop counting while the GPU draws power. A counter stalls when it grows by much less than the
+samples of power add up to. If it then grows by all that they add up to, it was only late. If not, the samples
+are integrated over that time, and a part of it without samples is a gap.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from slurm_gpu.node.gpu.reading import Counter
+from slurm_gpu.node.measure.counters import growth
+from slurm_gpu.node.measure.intervals import Covered, Gauge, Interval
+from slurm_gpu.node.measure.statistics import MeanSum
+from slurm_gpu.records import Total
+
+# A counter stalls that grew by less than this part of the energy that samples of power add up to. They see
+# a quarter of the time at worst (A100, H100), so smaller differences prove nothing.
+_STALLED_PART = 0.1
+
+
+@dataclass(slots=True)
+class _Stall:
+    """The readings since the counter stalled: time between them, time held, what was counted and sampled."""
+
+    between_s: float = 0.0
+    held_s: float = 0.0
+    counted_j: float = 0.0
+    sampled: MeanSum = field(default_factory=MeanSum)
+
+    def add(self, interval: Interval, counted_j: float, sampled: Covered | None) -> None:
+        """Add an interval in which the counter stalled."""
+        self.between_s += interval.between_s
+        self.held_s += interval.held_s
+        self.counted_j += counted_j
+        if sampled is not None:
+            self.sampled.add(sampled.seconds, sampled.mean, sampled.low, sampled.high)
+
+
+class EnergySum:
+    """Collects readings of the energy counter and of power; `most_w` is the most it can draw, if known."""
+
+    def __init__(self, most_w: float | None) -> None:
+        self._most_mj_per_s = None if most_w is None else 1000 * most_w
+        self._watts = Gauge()
+        self._before: Counter | None = None
+        self._power = MeanSum()
+        self._seconds = self._joules = self._sampled_s = 0.0
+        self._stall: _Stall | None = None
+
+    def see(
+        self, counter: Counter | None, watts: float | None, interval: Interval, *, alone: bool
+    ) -> Covered | None:
+        """Count the readings that close the interval; return the power in that time, if known.
+
+        While the segment is not `alone` on the device, neither is its own.
+        """
+        sampled = self._watts.peek(watts if alone else None, interval, ended=interval.ended)
+        before, self._before = self._before, counter
+        if counter is None:
+            self._end_stall()
+            if sampled is not None:
+                self._integrate(sampled.seconds, sampled.mean)
+                self._add_power(sampled)
+            return sampled
+        grown_j = None
+        if alone and before is not None and interval.held_s > 0:
+            grown_j = self._grown_j(before, counter, interval)
+        if grown_j is None:
+            self._end_stall()
+            if sampled is not None:
+                self._add_power(sampled)
+            return sampled
+        expected_j = None
+        if sampled is not None and sampled.begin_s == interval.begin_s:
+            expected_j = sampled.mean * interval.between_s
+        if _is_stalled(grown_j, expected_j):
+            self._stall = self._stall or _Stall()
+            self._stall.add(interval, grown_j, sampled)
+            return sampled
+        return self._count(grown_j, expected_j, interval, sampled)
+
+    def _grown_j(self, before: Counter, counter: Counter, interval: Interval) -> float | None:
+        waited_s = interval.between_s + (0.0 if self._stall is None else self._stall.between_s)
+        grown_mj = growth(before, counter, waited_s, self._most_mj_per_s)
+        return None if grown_mj is None else grown_mj / 1000
+
+    def _count(
+        self, grown_j: float, expected_j: float | None, interval: Interval, sampled: Covered | None
+    ) -> Covered:
+        """Count what the counter grew by, with what it had not counted while it stalled if that is in it."""
+        between_s, held_s = interval.between_s, interval.held_s
+        low, high = (math.inf, -math.inf) if sampled is None else (sampled.low, sampled.high)
+        stall = self._stall
+        if stall is not None and _has_caught_up(stall, grown_j, expected_j):
+            self._stall = None
+            grown_j += stall.counted_j
+            between_s += stall.between_s
+            held_s += stall.held_s
+            seen = stall.sampled.value()
+            if seen is not None:
+                low, high = min(low, seen.min), max(high, seen.max)
+        self._end_stall()
+        watts = grown_j / between_s
+        self._power.add(held_s, watts, min(low, watts), max(high, watts))
+        self._seconds += held_s
+        self._joules += watts * held_s
+        return Covered(interval.begin_s, interval.end_s, watts, watts, watts)
+
+    def _add_power(self, sampled: Covered) -> None:
+        self._power.add(sampled.seconds, sampled.mean, sampled.low, sampled.high)
+
+    def _integrate(self, seconds: float, watts: float) -> None:
+        self._seconds += seconds
+        self._joules += watts * seconds
+        self._sampled_s += seconds
+
+    def _end_stall(self) -> None:
+        """The counter stalled and did not catch up: the samples of power are all that is known."""
+        stall, self._stall = self._stall, None
+        sampled = None if stall is None else stall.sampled.value()
+        if sampled is not None:
+            self._integrate(sampled.seconds, sampled.mean)
+            self._power.add(sampled.seconds, sampled.mean, sampled.min, sampled.max)
+
+    def forget(self) -> None:
+        """The counter may have been reset."""
+        self._end_stall()
+        self._before = None
+
+    def fields(self) -> Mapping[str, Any]:
+        """Return the fields of a record; a counter that stalls now is counted as if it did not catch up."""
+        so_far = self if self._stall is None else copy.deepcopy(self)
+        so_far._end_stall()
+        energy = None
+        if so_far._seconds > 0:
+            energy = Total(round(so_far._seconds, 3), round(so_far._joules, 3))
+        return {
+            "power_w": so_far._power.value(),
+            "energy_j": energy,
+            "energy_sampled_s": round(so_far._sampled_s, 3) if so_far._sampled_s > 0 else None,
+        }
+
+
+def _is_stalled(grown_j: float, expected_j: float | None) -> bool:
+    if expected_j is None:
+        return grown_j == 0
+    return expected_j > 0 and grown_j < _STALLED_PART * expected_j
+
+
+def _has_caught_up(stall: _Stall, grown_j: float, expected_j: float | None) -> bool:
+    """Did the counter grow by the energy of the stall too, rather than by that of the last interval alone?"""
+    sampled = stall.sampled.value()
+    if sampled is None or expected_j is None:
+        return True
+    missing_j = sampled.mean * stall.between_s - stall.counted_j
+    return grown_j - expected_j > missing_j / 2

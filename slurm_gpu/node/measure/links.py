@@ -1,0 +1,76 @@
+"""Bytes that a segment moved over a link of its device (PCIe, NVLink) in each direction.
+
+A counter that never grew is a measurement only where nothing contradicts it. It is a gap where the other
+direction moved bytes: a copy takes requests or acknowledgements in return. Over PCIe it is a gap too where
+the device computed: kernels are launched, and report their end, over it. A GPU that works alone moves nothing
+over NVLink, so there 0 is a measurement.
+"""
+
+from __future__ import annotations
+
+from slurm_gpu.node.gpu.reading import Counter
+from slurm_gpu.node.measure.counters import CounterSum
+from slurm_gpu.records import Total
+
+# What is told of a link may be exceeded for a moment, or leaves out some of what is counted.
+SLACK = 1.5
+
+
+class LinkSum:
+    """Collects both directions of one link; `per_s` is what it carries in one, if known."""
+
+    def __init__(self, per_s: float | None) -> None:
+        self._per_s = per_s
+        most_per_s = None if per_s is None else SLACK * per_s
+        self._rx, self._tx = CounterSum(most_per_s), CounterSum(most_per_s)
+
+    def see(
+        self, rx: Counter | None, tx: Counter | None, between_s: float, held_s: float
+    ) -> tuple[float | None, float | None]:
+        """Count readings, as CounterSum does; return the growth of each per second, if known."""
+        return self._moving(self._rx.see(rx, between_s, held_s), self._tx.see(tx, between_s, held_s))
+
+    def add(self, rx: float | None, tx: float | None, seconds: float) -> tuple[float | None, float | None]:
+        """Count `seconds` at rates that were measured otherwise; return them, as far as they count."""
+        for total, rate in ((self._rx, rx), (self._tx, tx)):
+            if rate is not None:
+                total.add(rate, seconds)
+        return self._moving(rx, tx)
+
+    def _moving(self, rx: float | None, tx: float | None) -> tuple[float | None, float | None]:
+        """Leave out a direction that has not moved a byte so far where the other has."""
+        rx_moved, tx_moved = self._rx.has_grown, self._tx.has_grown
+        return rx if rx_moved or not tx_moved else None, tx if tx_moved or not rx_moved else None
+
+    def load(self, rx: float | None, tx: float | None) -> float | None:
+        """Return both directions as a part of what the link carries in both; of one, if one is known."""
+        known = [rate for rate in (rx, tx) if rate is not None]
+        if not known or self._per_s is None or self._per_s <= 0:
+            return None
+        return sum(known) / (len(known) * self._per_s)
+
+    @property
+    def has_moved(self) -> bool:
+        """Has it counted a byte in any direction?"""
+        return self._rx.has_grown or self._tx.has_grown
+
+    @property
+    def is_frozen(self) -> bool:
+        """Was it measured, and did it not move a byte?"""
+        return not self.has_moved and (self._rx.total() is not None or self._tx.total() is not None)
+
+    def forget(self) -> None:
+        """The counters may have been reset."""
+        self._rx.forget()
+        self._tx.forget()
+
+    def totals(self, *, has_to_move: bool = False) -> tuple[Total | None, Total | None]:
+        """Return bytes received and sent; None where nothing was measured.
+
+        With `has_to_move`, 0 in both is none either.
+        """
+        rx_moved, tx_moved = self._rx.has_grown, self._tx.has_grown
+        return (
+            self._rx.total() if rx_moved or not (tx_moved or has_to_move) else None,
+            self._tx.total() if tx_moved or not (rx_moved or has_to_move) else None,
+        )

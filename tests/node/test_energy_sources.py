@@ -1,0 +1,202 @@
+"""Energy of counters that stall, and links whose counters never move: measured, replaced, or a gap."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurm_gpu.node.gpu.reading import Activity, Counter
+from slurm_gpu.node.measure.tally import Look
+from slurm_gpu.records import Mean, Record, Total
+from tests.node.looks import GAP, START, course, look, seen, tally
+
+
+def watched(watts: list[float | None], counted_j: list[float | None], *, seconds: float = 1.0) -> Record:
+    """The record of readings that come each so many seconds."""
+    return seen(
+        *(
+            look(
+                START + seconds * n,
+                power_w=power,
+                energy_mj=None if joules is None else Counter(round(1000 * joules)),
+            )
+            for n, (power, joules) in enumerate(zip(watts, counted_j, strict=True))
+        )
+    )
+
+
+# Energy
+
+
+def test_a_counter_that_stands_still_while_power_is_drawn_is_no_measurement() -> None:
+    record = watched([300.0] * 11, [9000.0] * 11)
+    assert record.power_w == Mean(10.0, 300.0, 300.0, 300.0)
+    assert record.energy_j == Total(10.0, 3000.0)
+    assert record.energy_sampled_s == 10.0
+    assert course(record, "power") == [0.752] * 11
+
+
+def test_a_counter_that_creeps_while_power_is_drawn_is_no_measurement() -> None:
+    record = watched([300.0] * 11, [9000.0 + 3.0 * n for n in range(11)])
+    assert record.energy_j == Total(10.0, 3000.0)
+    assert record.energy_sampled_s == 10.0
+
+
+def test_a_counter_that_stands_still_without_samples_of_power_is_a_gap() -> None:
+    record = watched([None] * 4, [9000.0] * 4)
+    assert record.energy_j is None
+    assert record.power_w is None
+    assert record.energy_sampled_s is None
+
+
+def test_a_counter_that_stands_still_at_0_w_is_a_measurement() -> None:
+    record = watched([0.0] * 4, [9000.0] * 4)
+    assert record.energy_j == Total(3.0, 0.0)
+    assert record.energy_sampled_s is None
+
+
+def test_a_counter_that_was_only_late_is_believed() -> None:
+    """Samples of power that see a part of what is drawn do not replace it."""
+    record = watched([300.0] * 5, [0.0, 0.0, 0.0, 1000.0, 1330.0])
+    assert record.energy_j == Total(4.0, 1330.0)
+    assert record.energy_sampled_s is None
+    assert record.power_w is not None
+    assert record.power_w.seconds == 4.0
+
+
+def test_a_counter_that_moves_again_is_believed_from_then_on() -> None:
+    record = watched([300.0] * 7, [0.0, 320.0, 320.0, 320.0, 320.0, 640.0, 960.0])
+    assert record.energy_j == Total(6.0, 320.0 + 3 * 300.0 + 640.0)
+    assert record.energy_sampled_s == 3.0
+
+
+def test_a_late_counter_without_samples_of_power_is_believed() -> None:
+    record = watched([None] * 5, [0.0, 0.0, 0.0, 900.0, 1200.0])
+    assert record.energy_j == Total(4.0, 1200.0)
+    assert record.energy_sampled_s is None
+
+
+def test_what_a_stall_on_a_shared_gpu_was_is_nobodys() -> None:
+    """What the counter grows by while others hold the GPU makes up for nothing."""
+    one = tally()
+    for n, (joules, alone) in enumerate([(0.0, True), (0.0, True), (900.0, False), (1200.0, True)]):
+        reading = look(START + n, alone=alone, power_w=300.0, energy_mj=Counter(round(1000 * joules)))
+        one.look(reading, GAP, GAP)
+    record = one.record(START + 3)
+    assert record.energy_j == Total(2.0, 600.0)
+    assert record.energy_sampled_s == 1.0
+
+
+@settings(max_examples=200, derandomize=True)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([0.5, 1.0, 10.0]),
+            st.sampled_from([50.0, 300.0, 500.0]),
+            st.sampled_from(["counts", "stands", "lags", "absent", "reset"]),
+            st.booleans(),
+        ),
+        min_size=1,
+        max_size=25,
+    )
+)
+def test_whatever_the_counter_does_energy_is_what_was_drawn(
+    steps: list[tuple[float, float, str, bool]],
+) -> None:
+    at_s, drawn_j, lost_j, unread_j = START, 0.0, 0.0, 0.0
+    watts = 300.0
+    looks = [look(at_s, power_w=watts, energy_mj=Counter(0))]
+    for seconds, watts_after, counter, has_power in steps:
+        at_s += seconds
+        grown_j = seconds * (watts + watts_after) / 2
+        watts = watts_after
+        drawn_j += grown_j
+        if counter == "stands":
+            lost_j += grown_j
+        elif counter == "lags":
+            unread_j += grown_j
+        else:
+            unread_j = 0.0
+        if counter == "reset":
+            lost_j = drawn_j
+        value = None if counter == "absent" else Counter(round(1000 * (drawn_j - lost_j - unread_j)))
+        looks.append(look(at_s, power_w=watts if has_power else None, energy_mj=value))
+    one = tally()
+    for each in looks:
+        one.look(each, 100.0, 100.0)
+    record = one.record(at_s)
+    measured = record.energy_j
+    if measured is None:
+        return
+    assert measured.seconds <= at_s - START + 1e-3
+    assert (record.energy_sampled_s or 0.0) <= measured.seconds + 1e-3
+    # In any time of that length no less was drawn than at 50 W, and no more than at 500 W.
+    assert 50 * measured.seconds * 0.2 <= measured.total <= 500 * measured.seconds * 2 + 1
+    if all(has_power for *_, has_power in steps) and measured.seconds == pytest.approx(at_s - START):
+        assert measured.total == pytest.approx(drawn_j, rel=0.6)
+
+
+# Links
+
+
+def moved(
+    *, seconds: int = 5, util_pct: float | None = None, gpm: float | None = None, **rates: int
+) -> Record:
+    """The record of counters that grow by so many bytes each second."""
+
+    def reading(second: int) -> Look:
+        counters = {f"{name}_bytes": Counter(10**6 + rate * second) for name, rate in rates.items()}
+        activity = None if gpm is None else Activity(1.0, pcie_rx_bytes_per_s=gpm, pcie_tx_bytes_per_s=gpm)
+        return look(START + second, util_pct=util_pct, activity=activity, **counters)
+
+    return seen(*(reading(second) for second in range(seconds + 1)))
+
+
+@pytest.mark.parametrize("link", ["pcie", "nvlink"])
+@pytest.mark.parametrize("frozen", ["rx", "tx"])
+def test_a_direction_that_never_moved_while_the_other_did_is_a_gap(link: str, frozen: str) -> None:
+    other = "tx" if frozen == "rx" else "rx"
+    record = moved(**{f"{link}_{frozen}": 0, f"{link}_{other}": 10**9})
+    assert getattr(record, f"{link}_{frozen}_bytes") is None
+    assert getattr(record, f"{link}_{other}_bytes") == Total(5.0, 5 * 10**9)
+    fractions = [fraction for fraction in course(record, link) if fraction is not None]
+    whole = {"pcie": 32e9, "nvlink": 300e9}[link]
+    assert fractions == pytest.approx([1e9 / whole] * len(fractions), abs=0.002)
+
+
+def test_pcie_counters_that_never_moved_while_the_gpu_computed_are_gaps() -> None:
+    record = moved(util_pct=90.0, pcie_rx=0, pcie_tx=0)
+    assert record.pcie_rx_bytes is None
+    assert record.pcie_tx_bytes is None
+    assert record.timeline is not None
+    assert "pcie" not in record.timeline.series
+
+
+def test_pcie_counters_of_an_idle_gpu_are_0() -> None:
+    record = moved(util_pct=0.0, pcie_rx=0, pcie_tx=0)
+    assert record.pcie_rx_bytes == record.pcie_tx_bytes == Total(5.0, 0)
+
+
+def test_nvlink_counters_of_a_gpu_that_works_alone_are_0() -> None:
+    record = moved(util_pct=90.0, nvlink_rx=0, nvlink_tx=0)
+    assert record.nvlink_rx_bytes == record.nvlink_tx_bytes == Total(5.0, 0)
+
+
+def test_counters_that_moved_once_are_believed() -> None:
+    one = tally()
+    for second in range(6):
+        bytes_moved = Counter(min(second, 1) * 10**6)
+        one.look(
+            look(START + second, util_pct=90.0, pcie_rx_bytes=bytes_moved, pcie_tx_bytes=bytes_moved),
+            GAP,
+            GAP,
+        )
+    record = one.record(START + 5)
+    assert record.pcie_rx_bytes == record.pcie_tx_bytes == Total(5.0, 10**6)
+
+
+def test_gpm_replaces_counters_that_never_moved() -> None:
+    record = moved(util_pct=90.0, gpm=2e9, pcie_rx=0, pcie_tx=0)
+    assert record.pcie_rx_bytes is not None
+    assert record.pcie_rx_bytes.total == pytest.approx(2e9 * record.pcie_rx_bytes.seconds)
+    believed = moved(util_pct=90.0, gpm=2e9, pcie_rx=10**9, pcie_tx=10**9)
+    assert believed.pcie_rx_bytes == Total(5.0, 5 * 10**9)
