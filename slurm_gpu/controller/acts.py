@@ -15,6 +15,7 @@ from slurm_gpu.config import SiteConfig
 from slurm_gpu.controller import snapshot as snapshots
 from slurm_gpu.database.results import Act
 from slurm_gpu.errors import OutsideError, SlurmGpuError, UsageError
+from slurm_gpu.outagelog import OutageLog
 from slurm_gpu.policy.peers import this_host
 
 log = logging.getLogger("slurm-gpuctld")
@@ -43,7 +44,18 @@ class Acts:
         self._waiting: list[Act] = [] if path is None else _read(path)
         self._sender: threading.Thread | None = None
         self._next_s = 0.0
-        self._is_away = False
+        self._outage = OutageLog(
+            log,
+            "slurm-gpudbd could not be told what was done: %s; it is tried again",
+            clock,
+            over="slurm-gpudbd was told all that was done",
+        )
+        self._unwritten = OutageLog(
+            log,
+            "%s; what slurm-gpudbd was not told is lost when slurm-gpuctld is killed",
+            clock,
+            over="what slurm-gpudbd was not told is written again",
+        )
 
     def add(
         self,
@@ -96,11 +108,9 @@ class Acts:
             try:
                 self._send_all(acts)
             except SlurmGpuError as error:
-                if not self._is_away:
-                    log.warning("slurm-gpudbd could not be told what was done: %s; it is tried again", error)
-                self._is_away = True
+                self._outage.failed(error)
                 return
-            self._is_away = False
+            self._outage.worked()
             with self._lock:
                 told = {act.id for act in acts}
                 self._waiting = [act for act in self._waiting if act.id not in told]
@@ -124,8 +134,9 @@ class Acts:
             return
         try:
             snapshots.write(self._path, json.dumps([act.to_json() for act in self._waiting]))
+            self._unwritten.worked()
         except OutsideError as error:
-            log.warning("%s; what slurm-gpudbd was not told is lost when slurm-gpuctld is killed", error)
+            self._unwritten.failed(error)
 
 
 def _read(path: Path) -> list[Act]:

@@ -20,6 +20,7 @@ from slurm_gpu.controller.acts import Acts
 from slurm_gpu.controller.decisionlog import MARK_FILE, DecisionLog, LogLine
 from slurm_gpu.database.results import Decision
 from slurm_gpu.errors import SlurmGpuError
+from slurm_gpu.outagelog import OutageLog
 from slurm_gpu.policy.bundle import DECISIONS_LOG
 from slurm_gpu.policy.decisions import DecisionLine
 from slurm_gpu.policy.peers import this_host
@@ -56,7 +57,12 @@ class DecisionShipper:
         self._clock, self._acts, self._send = clock, acts, send
         self._worker: threading.Thread | None = None
         self._next_s = 0.0
-        self._trouble: str | None = None
+        self._outage = OutageLog(
+            log,
+            f"decisions stay in {self._path} for now: %s; it is tried again",
+            clock,
+            over="slurm-gpudbd has all decisions again",
+        )
         self._refusals: Counter[_UserHour] = Counter()
         """That slurm-gpudbd has, and those that were left out."""
 
@@ -65,7 +71,7 @@ class DecisionShipper:
         now = self._clock.monotonic()
         if now < self._next_s or (self._worker is not None and self._worker.is_alive()):
             return
-        self._next_s = now + (EVERY_S if self._trouble is None else _RETRY_S)
+        self._next_s = now + (_RETRY_S if self._outage.lasts else EVERY_S)
         self._worker = threading.Thread(target=self.ship, name="decisions", daemon=True)
         self._worker.start()
 
@@ -88,13 +94,9 @@ class DecisionShipper:
                         "the log was moved away twice before slurm-gpudbd had all of it", "", "",
                     )  # fmt: skip
         except (SlurmGpuError, OSError) as error:
-            if self._trouble is None:
-                log.warning("decisions stay in %s for now: %s; it is tried again", self._path, error)
-            self._trouble = str(error)
+            self._outage.failed(error if isinstance(error, SlurmGpuError) else str(error))
             return
-        if self._trouble is not None:
-            log.info("slurm-gpudbd has all decisions again")
-        self._trouble = None
+        self._outage.worked()
 
     def _decisions(self, lines: Sequence[LogLine], refusals: Counter[_UserHour]) -> Iterator[Decision]:
         """Those to be shipped; counts refusals."""

@@ -10,10 +10,12 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 
+from slurm_gpu.clock import SystemClock
 from slurm_gpu.controller.amounts import Facts, mgpu_of_total
 from slurm_gpu.controller.gpuhours import GpuRun
 from slurm_gpu.controller.usage import Owner
 from slurm_gpu.errors import SlurmError
+from slurm_gpu.outagelog import OutageLog
 from slurm_gpu.slurm.client import AccountingRun, SlurmClient
 
 log = logging.getLogger("slurm-gpuctld")
@@ -36,6 +38,9 @@ class EndedRuns:
         self._began_s = 0.0
         self._told_until_s: float | None = None
         self._next_s = 0.0
+        self._outage = OutageLog(
+            log, "GPU-hours are not up to date: %s", SystemClock(), over="GPU-hours are up to date again"
+        )
         self.complete = False
         """Whether everything since the beginning of the periods has been told."""
 
@@ -58,8 +63,9 @@ class EndedRuns:
             runs = asked.result()
         except SlurmError as error:
             self._next_s = now_s + _RETRY_S
-            log.warning("GPU-hours are not up to date: %s", error)
+            self._outage.failed(error)
             return []
+        self._outage.worked()
         self._told_until_s, self._next_s, self.complete = self._began_s, now_s + EVERY_S, True
         return runs
 

@@ -19,6 +19,7 @@ from slurm_gpu.clock import Clock
 from slurm_gpu.controller import snapshot as snapshots
 from slurm_gpu.controller.amounts import Facts, amounts_of, asked_gpu_types
 from slurm_gpu.errors import OutsideError
+from slurm_gpu.outagelog import OutageLog
 from slurm_gpu.placement.mix import Mix, coarse
 from slurm_gpu.placement.order import Kind, Order
 from slurm_gpu.simulate.request import GPU_MGPU, Request
@@ -56,7 +57,12 @@ class JobMix:
         """Jobs submitted until then were counted by who ran before; None once that is settled."""
         self._ids: frozenset[int] = frozenset()
         self._next_look_s = self._next_write_s = 0.0
-        self._trouble: str | None = None
+        self._outage = OutageLog(
+            log,
+            "%s; after a restart the mix of jobs begins with those of the queue",
+            clock,
+            over="the mix of jobs is written again",
+        )
         self.counted = 0.0
         """What came in, in all: another number whenever the mix is another one."""
         if path is not None:
@@ -97,11 +103,9 @@ class JobMix:
         try:
             snapshots.write(self._path, json.dumps(self._plain()) + "\n")
         except OutsideError as error:
-            if str(error) != self._trouble:
-                log.warning("%s; after a restart the mix of jobs begins with those of the queue", error)
-            self._trouble = str(error)
+            self._outage.failed(error)
         else:
-            self._trouble = None
+            self._outage.worked()
 
     def _is_managed(self, job: CountedJob) -> bool:
         return self._partitions is None or not self._partitions.isdisjoint(job.partition.split(","))

@@ -17,6 +17,7 @@ from slurm_gpu.config import SiteConfig, load_config
 from slurm_gpu.controller.acts import Acts
 from slurm_gpu.controller.nodelooks import NodeLooks
 from slurm_gpu.errors import SlurmError, SlurmGpuError
+from slurm_gpu.outagelog import OutageLog
 from slurm_gpu.placement.priority import PriorityWeights, is_earned, points
 from slurm_gpu.placement.zones import Scale, ZoneLoad, most_medium_nodes, scale_of
 from slurm_gpu.slurm.client import SlurmClient, SlurmNode, WaitingJob
@@ -68,7 +69,12 @@ class PriorityKeeper:
         self._set: dict[int, int] = {}
         """Points of each waiting job that are surely ours."""
         self._next_s = 0.0
-        self._trouble: str | None = None
+        self._outage = OutageLog(
+            log,
+            "jobs keep the priority that they have: %s",
+            clock,
+            over="priorities of waiting jobs are looked after again",
+        )
 
     def turn(self, *, in_charge: bool) -> None:
         """Look, and act, if it is time; only beside the slurmctld that is in charge."""
@@ -76,13 +82,14 @@ class PriorityKeeper:
         if self._clock.monotonic() < self._next_s:
             return
         began_s = self._cpu()
-        trouble = None
         if self._enforces and in_charge and (self._weights is not None or self._set):
             try:
                 self._look()
+                self._outage.worked()
             except SlurmGpuError as error:
-                trouble = str(error)
-        self._tell(trouble)
+                self._outage.failed(error)
+        else:
+            self._outage.worked()
         spent_s = self._cpu() - began_s
         self._next_s = self._clock.monotonic() + max(CYCLE_S, spent_s / _CPU_SHARE)
 
@@ -147,14 +154,6 @@ class PriorityKeeper:
                 old=_text(self._weights), new=_text(fresh),
             )  # fmt: skip
             self._weights, self._next_s = fresh, 0.0
-
-    def _tell(self, trouble: str | None) -> None:
-        """Say a trouble once, and when it is over."""
-        if trouble is not None and trouble != self._trouble:
-            log.warning("jobs keep the priority that they have: %s", trouble)
-        elif trouble is None and self._trouble is not None:
-            log.info("priorities of waiting jobs are looked after again")
-        self._trouble = trouble
 
 
 def weights_of(config: SiteConfig) -> PriorityWeights | None:

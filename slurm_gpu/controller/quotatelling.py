@@ -15,6 +15,7 @@ from slurm_gpu.controller.quota import InUse, quota_of
 from slurm_gpu.controller.usage import Usage
 from slurm_gpu.database.quota import Quota
 from slurm_gpu.errors import NotFoundError, SlurmGpuError
+from slurm_gpu.outagelog import OutageLog
 from slurm_gpu.policy.installed import PolicyInForce
 from slurm_gpu.slurm.submission import UserPlaces
 
@@ -58,7 +59,12 @@ class QuotaTeller:
         self._places: dict[str, tuple[float, UserPlaces]] = {}
         self._telling: Future[None] | None = None
         self._next_s = 0.0
-        self._trouble: str | None = None
+        self._outage = OutageLog(
+            log,
+            "pages show no limits: %s; it is tried again",
+            clock,
+            over="limits are told to slurm-gpudbd again",
+        )
 
     def turn(self, in_use: InUse | None, *, in_charge: bool) -> None:
         """Begin to tell, where that is due; `in_use` is None while slurmctld does not answer."""
@@ -107,18 +113,11 @@ class QuotaTeller:
         try:
             telling.result()
         except NotFoundError as error:
-            self._say(f"{error}; it is of an earlier version")
+            self._outage.failed(f"{error}; it is of an earlier version")
         except SlurmGpuError as error:
-            self._say(str(error))
+            self._outage.failed(error)
         else:
-            if self._trouble is not None:
-                log.info("limits are told to slurm-gpudbd again")
-            self._trouble = None
-
-    def _say(self, trouble: str) -> None:
-        if self._trouble is None:
-            log.warning("pages show no limits: %s; it is tried again", trouble)
-        self._trouble = trouble
+            self._outage.worked()
 
 
 def exchange_with(config: SiteConfig) -> Exchange:

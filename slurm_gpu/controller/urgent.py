@@ -19,6 +19,7 @@ from slurm_gpu.clock import Clock
 from slurm_gpu.config import SiteConfig
 from slurm_gpu.database.results import Act
 from slurm_gpu.errors import SlurmGpuError
+from slurm_gpu.outagelog import OutageLog
 from slurm_gpu.policy.peers import this_host
 from slurm_gpu.slurm.client import AccountingRun
 from slurm_gpu.slurm.hostlist import expand
@@ -100,7 +101,12 @@ class UrgentAudit:
         """Those for which accounting was asked at once."""
         self._next_s = 0.0
         self._worker: threading.Thread | None = None
-        self._trouble: str | None = None
+        self._outage = OutageLog(
+            log,
+            "the audit lacks urgent jobs for now: %s; it is tried again",
+            clock,
+            over="the audit has all urgent jobs again",
+        )
 
     def turn(self, jobs: Sequence[CountedJob], qos: str | None) -> None:
         """Note who runs and whom they overtook, and begin to tell where that is due."""
@@ -126,7 +132,7 @@ class UrgentAudit:
             if key not in self._told and (key in started or key not in self._hurried)
         }
         settled = {key for key in self._seen if now_s - key[1] >= SETTLES_S}
-        if settled - self._hurried and self._trouble is None:
+        if settled - self._hurried and not self._outage.lasts:
             self._hurried = settled  # once: whose reason is not known yet would have sacct asked each second
             self._next_s = min(self._next_s, self._clock.monotonic())
         if self._clock.monotonic() < self._next_s or (self._worker and self._worker.is_alive()):
@@ -143,13 +149,9 @@ class UrgentAudit:
         try:
             complete = self._tell(qos)
         except SlurmGpuError as error:
-            if self._trouble is None:
-                log.warning("the audit lacks urgent jobs for now: %s; it is tried again", error)
-            self._trouble = str(error)
+            self._outage.failed(error)
             return
-        if self._trouble is not None:
-            log.info("the audit has all urgent jobs again")
-        self._trouble = None
+        self._outage.worked()
         if complete:
             self._next_s = self._clock.monotonic() + _EVERY_S
 

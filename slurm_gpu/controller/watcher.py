@@ -30,6 +30,7 @@ from slurm_gpu.controller.usage import Subject, UsageCounter, owner_of, usage_by
 from slurm_gpu.controller.zones import ZoneMap
 from slurm_gpu.controller.zonetable import ZoneTable, ZoneTables
 from slurm_gpu.errors import OutsideError, SlurmError
+from slurm_gpu.outagelog import OutageLog
 from slurm_gpu.policy.bundle import DECISIONS_LOG
 from slurm_gpu.policy.install import SCRIPT_NAME
 from slurm_gpu.policy.installed import (
@@ -111,7 +112,9 @@ class Watcher:
         self._nodes = NodeLooks(client, clock) if nodes is None else nodes
         self._partitions: tuple[float, Sequence[Partition]] | None = None
         self._generation = snapshots.last_generation(self.path)
-        self._trouble: str | None = None
+        self._outage = OutageLog(
+            log, f"%s; {self.path} is not renewed", clock, over=f"{self.path} is renewed again"
+        )
         self._asked_s = 0.0
         """What the last answer cost slurmctld at most."""
         self._answered = False
@@ -163,16 +166,16 @@ class Watcher:
             text = snapshots.render(self.look())
         except SlurmError as error:
             took_s = self._clock.monotonic() - began
-            self._tell(str(error))
+            self._outage.failed(error)
             return self._pace.after_failure(took_s)
         self._answered = True
         try:
             snapshots.write(self.path, text)
         except OutsideError as error:
-            self._tell(str(error))
+            self._outage.failed(error)
         else:
             self.written += 1
-            self._tell(None)
+            self._outage.worked()
         now = self._clock.monotonic()
         demand = self._decisions.demand(now)
         return self._pace.after_answer(self._asked_s, now - began, self._cpu() - cpu_s, demand)
@@ -255,14 +258,6 @@ class Watcher:
             else:
                 self._hours.note_gone(GpuRun(job.job_id, owner_of(job), mgpu, job.start_s, job.end_s))
         return self._hours.totals(running, policy.groups, now_s) if self._ended.complete else None
-
-    def _tell(self, trouble: str | None) -> None:
-        """Say a trouble once, and when it is over."""
-        if trouble is not None and trouble != self._trouble:
-            log.warning("%s; %s is not renewed", trouble, self.path)
-        elif trouble is None and self._trouble is not None:
-            log.info("%s is renewed again", self.path)
-        self._trouble = trouble
 
 
 def _has_accounting(settings: SlurmSettings) -> bool:

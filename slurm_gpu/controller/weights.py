@@ -24,6 +24,7 @@ from slurm_gpu.controller.placementtable import LastAct, PlacementTable, lines_o
 from slurm_gpu.controller.weightmemory import Known, Memory, as_known
 from slurm_gpu.controller.weightplan import Managed, NodePlan, plan, running_on, zone_names
 from slurm_gpu.errors import OutsideError, SlurmGpuError
+from slurm_gpu.outagelog import OutageLog
 from slurm_gpu.placement.weights import changes
 from slurm_gpu.policy.peers import controllers, this_host
 from slurm_gpu.slurm.client import SlurmClient, SlurmNode, SlurmSettings
@@ -82,7 +83,12 @@ class WeightKeeper:
         self._last_act: LastAct | None = None
         self.in_charge = False
         """Whether the slurmctld of this host was in charge at the last look."""
-        self._trouble: str | None = None
+        self._outage = OutageLog(
+            log,
+            "weights of nodes stay as they are: %s",
+            clock,
+            over="weights of nodes are looked after again",
+        )
         self._advised: tuple[float, str] = (0.0, "")
 
     def turn(self, running: int, jobs: Sequence[CountedJob] | None = None) -> None:
@@ -102,9 +108,9 @@ class WeightKeeper:
         try:
             self._look()
         except SlurmGpuError as error:
-            self._tell(str(error))
+            self._outage.failed(error)
         else:
-            self._tell(None)
+            self._outage.worked()
         now = self._clock.monotonic()
         self._earliest_s = now + min(max(_LEAST_S, (self._cpu() - cpu_s) / _CPU_SHARE), _LATEST_S)
         self._next_s = now + self.cycle_s
@@ -267,14 +273,6 @@ class WeightKeeper:
             mix=mix_lines(self._order.jobs),
         )  # fmt: skip
         placementtable.write(self.path, table)
-
-    def _tell(self, trouble: str | None) -> None:
-        """Say a trouble once, and when it is over."""
-        if trouble is not None and trouble != self._trouble:
-            log.warning("weights of nodes stay as they are: %s", trouble)
-        elif trouble is None and self._trouble is not None:
-            log.info("weights of nodes are looked after again")
-        self._trouble = trouble
 
 
 def written_weights(settings: SlurmSettings) -> Mapping[str, int]:

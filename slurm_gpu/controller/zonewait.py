@@ -22,6 +22,7 @@ from slurm_gpu.controller import snapshot as snapshots
 from slurm_gpu.controller.acts import Acts
 from slurm_gpu.controller.zonetable import ZoneTable
 from slurm_gpu.errors import OutsideError, SlurmError
+from slurm_gpu.outagelog import OutageLog
 from slurm_gpu.placement.zoneconstraint import ZoneConstraint, joined, taken_apart
 from slurm_gpu.placement.zones import reordered, scale_of
 from slurm_gpu.slurm.features import ConstrainedJob
@@ -97,6 +98,19 @@ class ZoneWait:
         self._features, self._wait_s, self._clock, self._acts = features, wait_s, clock, acts
         self._path = run_directory / FILE_NAME
         self._waited_s = _read(self._path)
+        self._outage = OutageLog(
+            log,
+            f"%s; jobs that wait for a zone are looked at again each {EVERY_S:.0f} s",
+            clock,
+            over="jobs that wait for a zone are looked at again",
+        )
+        self._refused = OutageLog(log, "jobs %s; those that still wait are looked at again", clock)
+        self._unwritten = OutageLog(
+            log,
+            "%s; after a restart the time that jobs waited for a zone counts from 0",
+            clock,
+            over=f"{self._path} is written again",
+        )
         self._looked_at: float | None = None
         self._stood: frozenset[int] = frozenset()
         """Jobs that waited for nodes at the last look."""
@@ -119,8 +133,9 @@ class ZoneWait:
         self._looked_at = now
         try:
             self._look(zoned, since_s, table, in_charge=in_charge)
+            self._outage.worked()
         except SlurmError as error:
-            log.warning("%s; jobs that wait for a zone are looked at again in %.0f s", error, EVERY_S)
+            self._outage.failed(error)
 
     def _look(
         self,
@@ -149,7 +164,7 @@ class ZoneWait:
                 changes.setdefault((job.features, change), []).append(job.job_id)
         self._stood = frozenset(stood)
         if self._waited_s != before:
-            _write(self._path, self._waited_s)
+            self._write()
         for (old, change), job_ids in changes.items():
             if in_charge:
                 self._make(old, change, job_ids)
@@ -159,12 +174,20 @@ class ZoneWait:
         try:
             self._features.write(job_ids, change.features)
         except SlurmError as error:
-            log.warning("jobs %s: %s; those that still wait are looked at again", named, error)
+            self._refused.failed(f"{named}: {error}")
             return
         if taken_apart(change.features) is None:
             self._acts.add("own constraint given back", f"jobs {named}", change.why, old, change.features)
         else:
             log.info("jobs %s: constraint is now %s, as %s", named, change.features, change.why)
+
+    def _write(self) -> None:
+        waited_s = {str(job): round(seconds, 1) for job, seconds in self._waited_s.items()}
+        try:
+            snapshots.write(self._path, json.dumps(waited_s))
+            self._unwritten.worked()
+        except OutsideError as error:
+            self._unwritten.failed(error)
 
 
 def _read(path: Path) -> dict[int, float]:
@@ -174,10 +197,3 @@ def _read(path: Path) -> dict[int, float]:
     except (OSError, ValueError, AttributeError, TypeError, RecursionError):
         return {}
     return {job_id: seconds for job_id, seconds in found.items() if 0 <= seconds < math.inf}
-
-
-def _write(path: Path, waited_s: Mapping[int, float]) -> None:
-    try:
-        snapshots.write(path, json.dumps({str(job): round(seconds, 1) for job, seconds in waited_s.items()}))
-    except OutsideError as error:
-        log.warning("%s; after a restart jobs may wait for a zone anew", error)

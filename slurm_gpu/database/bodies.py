@@ -6,6 +6,7 @@ request that finds no room is read to its end, thrown away as it comes, and told
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 
 from starlette.exceptions import HTTPException
@@ -14,7 +15,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from slurm_gpu.clock import Clock
 from slurm_gpu.database.asking import PEER_UID, RETRY_AFTER_S
 from slurm_gpu.database.shipment import MAX_BODY_BYTES
-from slurm_gpu.database.trouble import TroubleLog
+from slurm_gpu.outagelog import OutageLog
+
+log = logging.getLogger(__name__)
 
 MOST_BYTES = 256 << 20
 """Of all, from their first byte to their answers: a shipment of records is some 10 KiB, of 1 MiB at most."""
@@ -60,7 +63,7 @@ class Bodies:
         self._of: Counter[object] = Counter()
         self.n_bytes = 0
         """Of all of them."""
-        self._crowded = TroubleLog("bodies of requests are not kept: %s", clock)
+        self._crowded = OutageLog(log, "bodies of requests are not kept: %s", clock)
 
     def begin(self, peer: object) -> Body:
         """One more, of which nothing has come yet."""

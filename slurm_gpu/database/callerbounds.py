@@ -8,6 +8,7 @@ may end below empty; the next request then waits longer.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from dataclasses import dataclass
 from typing import NoReturn
@@ -19,7 +20,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from slurm_gpu.clock import Clock
 from slurm_gpu.database.identity import Caller
 from slurm_gpu.database.settings import PerUser
-from slurm_gpu.database.trouble import TroubleLog
+from slurm_gpu.outagelog import OutageLog
+
+log = logging.getLogger(__name__)
 
 # slurm-gpuweb reads for everyone who has its page open.
 WEB_FACTOR = 8
@@ -48,7 +51,7 @@ class CallerBounds:
         self._per_user, self._clock, self._wait_s = per_user, clock, wait_s
         # One of each user who ever asked: a caller cannot choose a uid.
         self._uses: dict[int, _Use] = {}
-        self._refused = TroubleLog("requests of a user are refused for now: %s", clock)
+        self._refused = OutageLog(log, "requests of a user are refused for now: %s", clock)
 
     async def begin(self, caller: Caller) -> None:
         """Count one more request, which is to `end`; raises HTTPException (429) over the bounds.

@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, ParamSpec, Protocol, TypeVar
 
+from slurm_gpu.clock import SystemClock
 from slurm_gpu.errors import DatabaseError
+from slurm_gpu.outagelog import OutageLog
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +56,7 @@ class Crew(Generic[T, R]):
         """`work` is given up to `most` items, and gives of each its result, or why there is none."""
         self._work, self._n_threads, self._most = work, n_threads, most
         self._pool = ThreadPoolExecutor(n_threads, name)
+        self._failures = OutageLog(log, f"{name}: work failed: %s", SystemClock())
         self._lock = threading.Lock()
         self._waiting: deque[tuple[T, Receiver[R]]] = deque()
         self._done: list[tuple[Receiver[R], R | Exception]] = []
@@ -83,8 +86,8 @@ class Crew(Generic[T, R]):
         while some := self._next():
             try:
                 outcomes = list(self._work([item for item, _ in some]))
-            except BaseException as error:  # and be it that there is no memory left: nobody waits for ever
-                log.exception("the work came to an end that nobody foresaw")
+            except BaseException as error:  # and be it that there is no memory left: no caller waits for ever
+                self._failures.failed(error)
                 outcomes = [DatabaseError(f"the work came to an end: {error!r}") for _ in some]
             self._tell([(receiver, outcome) for (_, receiver), outcome in zip(some, outcomes, strict=True)])
             del outcomes  # as in `do`

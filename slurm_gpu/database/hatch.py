@@ -15,12 +15,15 @@ from collections.abc import Callable
 import httptools
 from starlette.responses import Response
 
+from slurm_gpu.clock import SystemClock
 from slurm_gpu.database.answers import answer_to
 from slurm_gpu.database.asking import BODY_WITHIN_S, FOR_USER, is_taken
 from slurm_gpu.database.bodies import Bodies, Body
 from slurm_gpu.database.lane import Lane
+from slurm_gpu.outagelog import OutageLog
 
 log = logging.getLogger(__name__)
+_FAILURES = OutageLog(log, "a shipment was not taken in: %s", SystemClock())
 
 TARGET = "/v1/node"
 _HEAD_BYTES = 1 << 13
@@ -170,8 +173,8 @@ class Visit:
         """It is not."""
         try:
             response = answer_to(error)
-        except Exception:
-            log.exception("a shipment from %s was not taken in", self.address)
+        except Exception as unforeseen:
+            _FAILURES.failed(unforeseen)
             response = Response("Internal Server Error", 500, media_type="text/plain")
         lines = [f"HTTP/1.1 {response.status_code} -\r\n".encode()]
         lines += [b"%s: %s\r\n" % header for header in response.raw_headers]

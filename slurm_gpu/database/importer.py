@@ -39,6 +39,7 @@ from slurm_gpu.database.store import (
 )
 from slurm_gpu.database.upkeep import Upkeep
 from slurm_gpu.errors import OutsideError
+from slurm_gpu.outagelog import OutageLog
 from slurm_gpu.records import HOST_CLUSTER
 
 log = logging.getLogger(__name__)
@@ -95,6 +96,9 @@ class Importer:
         self._found_empty = False
         self._patience: dict[int, tuple[float, float]] = {}
         self.status = ImportStatus()
+        self._outage = OutageLog(
+            log, f"import: %s; trying again every {interval_s:g} s", clock, over="import: works again"
+        )
         self._stop = threading.Event()
         self.gives_way: Callable[[], bool] = lambda: False
         """Whether so many wait for an answer that most of the processor should be theirs."""
@@ -109,15 +113,12 @@ class Importer:
             began = self.stepped_s
             try:
                 self.run_once()
-                if self.status.error is not None:
-                    log.info("import: works again")
+                self._outage.worked()
                 self.status = ImportStatus(self._clock.wall())
-            except OutsideError as error:
-                self._tell(str(error))
-            except Exception as error:  # the daemon must outlive what nobody foresaw
-                if self.status.error is None:
-                    log.exception("import: a pass failed unexpectedly, and is tried again")
-                self._tell(f"{type(error).__name__}: {error}")
+            except Exception as error:  # the daemon must outlive what is not foreseen
+                self._outage.failed(error)
+                told = str(error) if isinstance(error, OutsideError) else f"{type(error).__name__}: {error}"
+                self.status = ImportStatus(self.status.last_import_s, told)
             stop.wait(max(0.0, began + self.interval_s - self._clock.monotonic()))
 
     def _step(self) -> None:
@@ -125,11 +126,6 @@ class Importer:
         if self.gives_way():
             self._stop.wait(min((self.stepped_s - before_s) * _REST_PER_WORK, _MOST_REST_S))
             self.stepped_s = self._clock.monotonic()
-
-    def _tell(self, error: str) -> None:
-        if self.status.error is None:
-            log.warning("import: %s; trying again every %g s", error, self.interval_s)
-        self.status = ImportStatus(self.status.last_import_s, error)
 
     def run_once(self) -> int:
         """One pass; returns how many runs were new or changed. Raises OutsideError when something is away.

@@ -28,9 +28,9 @@ from slurm_gpu.database.shipment import KINDS, Rejected, Shipment, ShipmentError
 from slurm_gpu.database.slurmview import Queue, SlurmView
 from slurm_gpu.database.store import prepare
 from slurm_gpu.database.storing import store
-from slurm_gpu.database.trouble import TroubleLog
 from slurm_gpu.database.unknown import UnknownLog
 from slurm_gpu.errors import DatabaseError
+from slurm_gpu.outagelog import OutageLog
 from slurm_gpu.records import WIRE_RANGE, DeviceFacts, Event, HostRun, Live
 
 log = logging.getLogger(__name__)
@@ -65,11 +65,14 @@ class Intake:
         self._unknown, self._dropped = UnknownLog(), DroppedLog(clock)
         self._kept = Kept(database, clock)
         self._asking_ends = threading.BoundedSemaphore(ENDS_AT_ONCE)
-        self._away = TroubleLog(
-            "what nodes ship cannot be stored, and waits there: %s", clock, "what nodes ship is stored again"
+        self._away = OutageLog(
+            log,
+            "what nodes ship cannot be stored, and waits there: %s",
+            clock,
+            "what nodes ship is stored again",
         )
-        self._locked = TroubleLog("a shipment cannot be stored, and waits on its node: %s", clock)
-        self._unread = TroubleLog("nodes cannot be told which of their jobs are over: %s", clock)
+        self._locked = OutageLog(log, "a shipment cannot be stored, and waits on its node: %s", clock)
+        self._unread = OutageLog(log, "nodes cannot be told which of their jobs are over: %s", clock)
         self.storing = Lane("shipments wait for the database, and none was stored or refused", clock)
         """Those that wait for it."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -22,8 +23,10 @@ from slurm_gpu.database.identity import Caller
 from slurm_gpu.database.services import Services
 from slurm_gpu.database.shipment import ShipmentError
 from slurm_gpu.database.storers import Parcel, Storers, encode
-from slurm_gpu.database.trouble import TroubleLog
 from slurm_gpu.errors import MungedAwayError, SlurmError
+from slurm_gpu.outagelog import OutageLog
+
+log = logging.getLogger(__name__)
 
 SHIPMENTS_OF_AN_ADDRESS = 4
 """A node has one under way, and perhaps some on which it gave up: it must not take all threads."""
@@ -77,7 +80,7 @@ class Posts:
         self._of_records = Admission(services.clock, RECORDS_AT_ONCE)
         self._counting = threading.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._again = TroubleLog("nodes are told to come again: %s", services.clock)
+        self._again = OutageLog(log, "nodes are told to come again: %s", services.clock)
 
     async def post_node(self, request: Request) -> Response:
         """Take in a shipment."""

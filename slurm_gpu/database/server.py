@@ -22,8 +22,8 @@ from slurm_gpu.clock import SystemClock
 from slurm_gpu.database.asking import CONNECTION, PEER_UID
 from slurm_gpu.database.hatch import Hatch
 from slurm_gpu.database.settings import Address
-from slurm_gpu.database.trouble import TroubleLog
 from slurm_gpu.errors import OutsideError
+from slurm_gpu.outagelog import OutageLog
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class Peers:
 
     def __init__(self) -> None:
         self._open: Counter[object] = Counter()
-        self._crowded = TroubleLog("%s", SystemClock())
+        self._crowded = OutageLog(log, "%s", SystemClock())
 
     def come(self, peer: object, free: int) -> bool:
         """One more, which is to go in any case; whether it may stay where there is room for so many more."""
@@ -253,6 +253,9 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._hatch, self._on_stop = hatch, on_stop
         hatch.others, hatch.ended = self._begin, PEERS.go
+        self._full = OutageLog(
+            log, "cannot take connections: %s", SystemClock(), over="connections are taken again"
+        )
         self._watching: asyncio.Task[None] | None = None
         self._listeners: list[socket.socket] = []
         self._beginning: set[asyncio.Task[Any]] = set()
@@ -287,9 +290,10 @@ class _Server(uvicorn.Server):
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                log.warning("cannot take a connection: %s", error.strerror)
+                self._full.failed(error.strerror or str(error))
                 self._pause(listener, _PAUSE_S)
                 return
+            self._full.worked()
             if _waited_s(connection) > _WAITED_S:
                 connection.close()
             elif connection.family == socket.AF_UNIX:

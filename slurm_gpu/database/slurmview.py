@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.errors import SlurmError
+from slurm_gpu.outagelog import OutageLog
 from slurm_gpu.slurm.client import QueuedJob, SlurmClient, SlurmNode, SlurmSettings
 
 T = TypeVar("T")
@@ -37,7 +38,7 @@ class Kept(Generic[T]):
     answer where the last one took long, as on a large cluster: until then there is the old one.
     """
 
-    def __init__(self, ask: Callable[[], T], clock: Clock, for_s: float) -> None:
+    def __init__(self, ask: Callable[[], T], clock: Clock, for_s: float, what: str = "anything") -> None:
         self._ask, self._clock, self._for_s = ask, clock, for_s
         self._changed = threading.Condition()
         self._asking = self._slow = self._takes_long = False
@@ -45,6 +46,9 @@ class Kept(Generic[T]):
         self._asked_at = -math.inf
         self._renew_at = self._rest_until = -math.inf
         self._took_before = 0.0
+        self._outage = OutageLog(
+            log, f"slurmctld does not report {what}: %s", clock, over=f"slurmctld reports {what} again"
+        )
 
     def get(self, wait_s: float, max_age_s: float = math.inf, fresh_s: float = math.inf) -> T | None:
         """The answer, at most `for_s` old if it comes within `wait_s`; None where there never was one.
@@ -74,10 +78,9 @@ class Kept(Generic[T]):
         answer: T | None = None
         try:
             answer = self._ask()
-        except SlurmError as error:
-            log.debug("Slurm did not answer: %s", error)
-        except Exception:  # an answer that cannot be read is no answer
-            log.exception("Slurm's answer could not be understood")
+            self._outage.worked()
+        except Exception as error:  # an answer that cannot be read is no answer
+            self._outage.failed(error)
         took = self._clock.monotonic() - began
         usual = min(took, self._took_before)
         rest_s = _PAUSE_AFTER_FAILURE_S if answer is None else usual / _SHARE
@@ -113,9 +116,9 @@ class SlurmView:
         self.client = client
         self._clock = clock
         self._resolve = resolve if resolve is not None else resolve_address
-        self._queue = Kept(self._ask_queue, clock, JOBS_FOR_S)
-        self._nodes = Kept(lambda: {node.name: node for node in client.nodes()}, clock, NODES_FOR_S)
-        self._settings = Kept(client.settings, clock, SETTINGS_FOR_S)
+        self._queue = Kept(self._ask_queue, clock, JOBS_FOR_S, "jobs")
+        self._nodes = Kept(lambda: {node.name: node for node in client.nodes()}, clock, NODES_FOR_S, "nodes")
+        self._settings = Kept(client.settings, clock, SETTINGS_FOR_S, "its configuration")
         self._resolved: dict[str, tuple[float, frozenset[str]]] = {}
 
     def queue(self) -> Queue | None:

@@ -16,7 +16,7 @@ from slurm_gpu.database.asking import RETRY_AFTER_S
 from slurm_gpu.database.crew import Crew, outcome_of
 from slurm_gpu.database.intake import Answer, Intake
 from slurm_gpu.database.shipment import Shipment, ShipmentError, WireError, parse_shipment
-from slurm_gpu.database.trouble import TroubleLog
+from slurm_gpu.outagelog import OutageLog
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class Storers:
         self._waiting_bytes = 0
         self._counting = threading.Lock()
         self._refused: set[str] = set()
-        self._again = TroubleLog("nodes are told to come again: %s", clock)
+        self._again = OutageLog(log, "nodes are told to come again: %s", clock)
 
     async def do(self, parcel: Parcel) -> bytes:
         """Store what is in it; its answer, or an error that is one."""

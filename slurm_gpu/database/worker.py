@@ -51,6 +51,7 @@ from slurm_gpu.database.workerwords import (
 )
 from slurm_gpu.database.workerwords import Rejections as RejectedKinds
 from slurm_gpu.heap import giving_back
+from slurm_gpu.outagelog import OutageLog
 from slurm_gpu.records import Live
 from slurm_gpu.slurm.connect import connect
 
@@ -107,6 +108,7 @@ class Worker(asyncio.Protocol):
 
     def __init__(self, database: Database, view: SlurmView, cluster: str, clock: Clock) -> None:
         self._clock, self._notes = clock, Notes()
+        self._failures = OutageLog(log, "a shipment was not stored: %s", clock)
         self._memory = Memory(
             _ToldBoard(clock, self._notes),
             _ToldWants(clock, self._notes),
@@ -174,7 +176,7 @@ class Worker(asyncio.Protocol):
             except Exception as error:
                 told = failure(order.number, error)
                 if told.kind == "unforeseen":
-                    log.exception("a shipment of %s was not stored", order.address or "this host")
+                    self._failures.failed(error)
                 self.tell(told)
             else:
                 self.tell(Answered(order.number, body))

@@ -45,6 +45,7 @@ from slurm_gpu.database.workerwords import (
     packed,
 )
 from slurm_gpu.database.workerwords import Rejections as RejectedKinds
+from slurm_gpu.outagelog import OutageLog
 
 log = logging.getLogger("slurm-gpudbd")
 
@@ -123,6 +124,7 @@ class _Worker:
         self._name = f"worker {place + 1}"
         self._beginning, self._clock, self._memory = beginning, clock, memory
         self._talk: _Talk | None = None
+        self._ends = OutageLog(log, f"{self._name} %s", clock, over=f"{self._name} runs again")
         self.fares: Fares | None = None
         """While it lives, and has told something."""
         self.told: Fares | None = None
@@ -137,12 +139,12 @@ class _Worker:
                 why = await self._live_once()
             except OSError as error:  # such as no descriptor left: that may pass
                 why = f"cannot be started: {error.strerror or error}"
-            except Exception:
-                log.exception("%s was given up", self._name)
-                why = "was given up"
+            except Exception as error:
+                self._ends.failed(error)
+                why = "failed"
             if self._clock.monotonic() - began_s >= _LONG_S:
                 pause_s = _PAUSE_S
-            log.error("%s %s; it is started again in %g s", self._name, why, pause_s)
+            self._ends.failed(f"{why}; it is started again in {pause_s:g} s")
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _MOST_PAUSE_S)
 
@@ -211,6 +213,7 @@ class _Worker:
             # It was started again: what the one before it imported is there.
             fares = replace(fares, last_import_s=self.told.last_import_s)
         self.fares = self.told = fares
+        self._ends.worked()
 
 
 class _Talk(asyncio.Protocol):

@@ -13,13 +13,13 @@ from slurm_gpu.database.clusterstate import live_of_slurm
 from slurm_gpu.database.reserve.reservation import Reservation
 from slurm_gpu.database.results import NodeReport
 from slurm_gpu.database.running import Running
-from slurm_gpu.database.trouble import TroubleLog
 from slurm_gpu.database.verdicts.told import Verdicts
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.monitor.board import Board
 from slurm_gpu.monitor.flags import Attention
 from slurm_gpu.monitor.seen import Seen, Source
 from slurm_gpu.monitor.state import State, make_state
+from slurm_gpu.outagelog import OutageLog
 
 T = TypeVar("T")
 log = logging.getLogger("slurm-gpuweb")
@@ -78,10 +78,14 @@ class Poller:
         self._running: _Part[Running] = _Part(RUNNING_EVERY_S)
         self._verdicts: _Part[Verdicts] = _Part(VERDICTS_EVERY_S)
         self._names: frozenset[str] = frozenset()
-        self._away = TroubleLog(
+        self._away = OutageLog(
+            log,
             "slurm-gpudbd was not read, so that what it told last is shown: %s",
             clock,
             over="slurm-gpudbd answers again",
+        )
+        self._undrawn = OutageLog(
+            log, "the cluster could not be drawn: %s", clock, over="the cluster is drawn again"
         )
         self.trouble: str | None = None
         """Why the last look failed, or a part of it; None while all is well."""
@@ -95,7 +99,7 @@ class Poller:
             seen = self._seen()
         except OutsideError as error:
             self.trouble = str(error)
-            self._away.failed(self.trouble)
+            self._away.failed(error)
             self.close()
             return None
         finally:
@@ -113,9 +117,10 @@ class Poller:
         while not stop.is_set():
             began = self._clock.monotonic()
             try:
-                self.look()
-            except Exception:  # an answer that cannot be understood; the next one may be
-                log.exception("the cluster could not be drawn")
+                if self.look() is not None:
+                    self._undrawn.worked()
+            except Exception as error:  # an answer that cannot be understood; the next one may be
+                self._undrawn.failed(error)
             took_s = self._clock.monotonic() - began
             stop.wait(max(_LEAST_PAUSE_S, refresh_s - took_s, took_s * (1 / _LOAD - 1)))
         self.close()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 from collections import Counter
 
 from slurm_gpu.clock import SystemClock
-from slurm_gpu.database.trouble import TroubleLog
+from slurm_gpu.outagelog import OutageLog
+
+log = logging.getLogger(__name__)
 
 ALWAYS = 16
 """As many as a browser or two open."""
@@ -19,7 +22,7 @@ class Senders:
 
     def __init__(self) -> None:
         self._open: Counter[str] = Counter()
-        self._crowded = TroubleLog("%s", SystemClock())
+        self._crowded = OutageLog(log, "%s", SystemClock())
 
     def come(self, address: str | None, free: int) -> bool:
         """One more, which is to go in any case; whether it may stay where there is room for so many more."""

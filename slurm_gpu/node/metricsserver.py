@@ -14,7 +14,9 @@ import threading
 import time
 from collections.abc import Callable
 
+from slurm_gpu.clock import SystemClock
 from slurm_gpu.errors import OutsideError
+from slurm_gpu.outagelog import OutageLog
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +48,9 @@ class MetricsServer:
         # Where each of those who asked waits for the text; None says that there is none.
         self._asked: queue.SimpleQueue[queue.SimpleQueue[str | None]] = queue.SimpleQueue()
         self._places = threading.BoundedSemaphore(_CLIENTS)
+        self._outage = OutageLog(
+            log, "/metrics could not be written: %s", SystemClock(), over="/metrics is written again"
+        )
         threading.Thread(target=self._run, name="metrics", daemon=True).start()
 
     @property
@@ -63,8 +68,9 @@ class MetricsServer:
             return
         try:
             written = text()
-        except Exception:  # whoever looks on must not end the accounting
-            log.exception("/metrics could not be written")
+            self._outage.worked()
+        except Exception as error:  # must not end the accounting
+            self._outage.failed(error)
             written = None
         for place in waiting:
             place.put(written)

@@ -8,6 +8,9 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
+from slurm_gpu.clock import SystemClock
+from slurm_gpu.outagelog import OutageLog
+
 log = logging.getLogger(__name__)
 
 Task = Callable[[], None]
@@ -35,6 +38,12 @@ class WorkThread:
 
     def __init__(self, name: str) -> None:
         self._name = name
+        self._outage = OutageLog(
+            log,
+            f"{name}: a task failed: %s",
+            SystemClock(),
+            over=f"{name}: works again",
+        )
         self._tasks: queue.SimpleQueue[Task | None] | None = None
         self._done = threading.Event()
         self._done.set()
@@ -49,7 +58,8 @@ class WorkThread:
         if self._tasks is None:
             tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
             done = threading.Event()
-            threading.Thread(target=_work, args=(tasks, done), name=self._name, daemon=True).start()
+            given = tasks, done, self._outage
+            threading.Thread(target=_work, args=given, name=self._name, daemon=True).start()
             self._tasks, self._done = tasks, done
         self._done.clear()
         self._tasks.put(task)
@@ -63,10 +73,11 @@ class WorkThread:
         self._done.set()
 
 
-def _work(tasks: queue.SimpleQueue[Task | None], done: threading.Event) -> None:
+def _work(tasks: queue.SimpleQueue[Task | None], done: threading.Event, outage: OutageLog) -> None:
     while (task := tasks.get()) is not None:
         try:
             task()
-        except Exception:
-            log.exception("a task in a thread of its own failed")
+            outage.worked()
+        except Exception as error:
+            outage.failed(error)
         done.set()

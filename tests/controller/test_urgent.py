@@ -210,7 +210,7 @@ def test_without_urgent_jobs_in_the_policy_nobody_is_asked(world: World):
     world.teller.turn(world.jobs, None)
     world.clock.advance(3600)
     world.teller.turn(world.jobs, None)
-    assert world.teller._trouble is None
+    assert not world.teller._outage.lasts
 
 
 def test_one_whose_reason_is_not_known_does_not_have_slurmdbd_asked_each_second(world: World):

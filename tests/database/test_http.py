@@ -17,8 +17,8 @@ from slurm_gpu.database.client import DatabaseClient, MungeAuth
 from slurm_gpu.database.identity import Authenticator, Caller
 from slurm_gpu.database.shipment import MAX_BODY_BYTES, parse_shipment
 from slurm_gpu.database.slurmview import SlurmView
-from slurm_gpu.database.trouble import TOLD_EACH_S
 from slurm_gpu.errors import SlurmError
+from slurm_gpu.outagelog import AGAIN_S
 from tests.database.running import NOBODY, OPERATOR, ROOT, Running, acting_as, shipment
 from tests.database.samples import record, segment
 
@@ -269,7 +269,7 @@ def test_no_more_shipments_wait_to_be_stored_than_there_is_room_for(
 ) -> None:
     body = shipment(records=[record(node="here", segment=segment(700)).to_wire()])
     before = server.contents()
-    server.clock.now += TOLD_EACH_S
+    server.clock.now += AGAIN_S
     with monkeypatch.context() as small:
         small.setattr(storers, "WAITING_BYTES", len(gzip.decompress(body)) - 1)
         status, answer = server.post(body)
@@ -308,7 +308,7 @@ def test_nobody_is_told_to_come_again_once_all_is_stored(
 
     body = shipment(records=[record(node="here", segment=segment(702)).to_wire()])
     before = server.contents()
-    server.clock.now += TOLD_EACH_S
+    server.clock.now += AGAIN_S
     monkeypatch.setattr(SlurmView, "may_speak", unknown)
     assert server.post(body)[0] == 503
     assert server.contents() == before

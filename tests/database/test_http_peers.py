@@ -14,7 +14,7 @@ from slurm_gpu.database import posts, storers
 from slurm_gpu.database import server as server_module
 from slurm_gpu.database.client import DatabaseClient
 from slurm_gpu.database.shipment import parse_shipment
-from slurm_gpu.database.trouble import TroubleLog
+from slurm_gpu.outagelog import OutageLog
 from tests.database.running import Running, shipment
 from tests.database.samples import CLUSTER, FakeClock
 
@@ -144,7 +144,7 @@ def test_thousands_that_are_refused_are_a_line_in_the_log(
 ) -> None:
     monkeypatch.setattr(server_module, "_CONNECTIONS_OF_A_PEER", 0)
     clock = FakeClock()
-    monkeypatch.setattr(server_module.PEERS, "_crowded", TroubleLog("%s", clock))
+    monkeypatch.setattr(server_module.PEERS, "_crowded", OutageLog(server_module.log, "%s", clock))
     url = urlsplit(server.config.database)
     for _ in range(50):
         with (

@@ -14,8 +14,8 @@ from slurm_gpu.database import engine, intake, storing
 from slurm_gpu.database.engine import Database, LockedError, LockWait
 from slurm_gpu.database.pulse import ANSWERED_WITHIN_S
 from slurm_gpu.database.schema import device, event, run_device, run_host
-from slurm_gpu.database.trouble import TOLD_EACH_S
 from slurm_gpu.errors import DatabaseError
+from slurm_gpu.outagelog import AGAIN_S
 from slurm_gpu.records import Event
 from tests.database.gate import N2, Gate, whys
 from tests.database.samples import T0, MemorySlurm, gpu, host, record, segment
@@ -266,7 +266,7 @@ def test_storing_that_hangs_is_seen_though_live_values_are_answered(
     assert gate.intake.storing.hangs(gate.clock.monotonic(), ANSWERED_WITHIN_S) is None
 
 
-def test_trouble_is_told_here_when_it_begins_each_minute_and_when_it_ends(
+def test_an_outage_is_logged_when_it_begins_and_when_it_ends(
     database: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -276,15 +276,14 @@ def test_trouble_is_told_here_when_it_begins_each_minute_and_when_it_ends(
         for _ in range(3):
             with pytest.raises(DatabaseError):
                 gate.ship(hosts=[host()], live={"at_s": T0})
-        gate.clock.now += TOLD_EACH_S
+        gate.clock.now += AGAIN_S
         with pytest.raises(DatabaseError):
             gate.ship(hosts=[host()])
     assert gate.ship(hosts=[host()])["stored"] == 1
     assert gate.ship(hosts=[host()])["stale"] == 1
     why = "what nodes ship cannot be stored, and waits there: the database does not answer: gone"
-    assert [item.getMessage() for item in caplog.records if item.name.endswith("trouble")] == [
+    assert [item.getMessage() for item in caplog.records if item.name.endswith("intake")] == [
         why,
-        f"{why} (3 times since it was told last)",
         "what nodes ship is stored again",
     ]
 

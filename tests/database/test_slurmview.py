@@ -159,7 +159,7 @@ def test_an_answer_that_cannot_be_read_is_no_answer(caplog: pytest.LogCaptureFix
         raise KeyError("JobId")
 
     assert Kept(ask, FakeClock(), for_s=2.0).get(10) is None
-    assert "could not be understood" in caplog.text
+    assert "slurmctld does not report anything: KeyError: 'JobId'" in caplog.text
 
 
 def test_a_node_may_speak_from_its_address_and_from_its_name() -> None:

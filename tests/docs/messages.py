@@ -49,6 +49,10 @@ def texts() -> Iterator[str]:
 def logged() -> Iterator[tuple[str, str]]:
     """Where the daemons warn of something (path:line), and what they say."""
     for path, node in _nodes():
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "OutageLog":
+            text = _text(node.args[1])
+            if text is not None:
+                yield f"{path.relative_to(ROOT)}:{node.lineno}", text
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
         owner = node.func.value

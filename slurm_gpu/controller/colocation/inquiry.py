@@ -8,8 +8,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from slurm_gpu.clock import SystemClock
 from slurm_gpu.controller.colocation.evidence import Evidence, Ran
 from slurm_gpu.errors import SlurmGpuError
+from slurm_gpu.outagelog import OutageLog
 
 log = logging.getLogger("slurm-gpuctld")
 
@@ -40,7 +42,12 @@ class Inquiry:
     ) -> None:
         self._evidence, self._background = evidence, background
         self._under_way: Future[Answers] | None = None
-        self._trouble: str | None = None
+        self._outage = OutageLog(
+            log,
+            "nothing is learned of jobs that share for now: %s",
+            SystemClock(),
+            over="slurm-gpudbd tells of jobs that share again",
+        )
 
     @property
     def is_free(self) -> bool:
@@ -74,9 +81,8 @@ class Inquiry:
         if self._under_way is None or not self._under_way.done():
             return None
         answers, self._under_way = self._under_way.result(), None
-        if answers.trouble is not None and self._trouble is None:
-            log.warning("nothing is learned of jobs that share for now: %s", answers.trouble)
-        elif answers.trouble is None and self._trouble is not None:
-            log.info("slurm-gpudbd tells of jobs that share again")
-        self._trouble = answers.trouble
+        if answers.trouble is None:
+            self._outage.worked()
+        else:
+            self._outage.failed(answers.trouble)
         return answers

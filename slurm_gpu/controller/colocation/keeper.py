@@ -29,6 +29,7 @@ from slurm_gpu.controller.colocation.status import Started
 from slurm_gpu.controller.colocation.told import ShareTable
 from slurm_gpu.controller.colocation.unseen import Unseen
 from slurm_gpu.errors import OutsideError, SlurmError, SlurmGpuError
+from slurm_gpu.outagelog import OutageLog
 from slurm_gpu.policy.installed import ColocationInForce
 from slurm_gpu.slurm.client import QueuedJob, SlurmClient
 from slurm_gpu.slurm.queue import CountedJob, Phase
@@ -83,7 +84,16 @@ class ColocationKeeper:
         """What each job was last seen to have."""
         self._last: list[Started] = []
         self._next_s = self._inquire_at_s = 0.0
-        self._trouble: str | None = None
+        self._refused = OutageLog(log, "%s", clock)
+        self._unwritten = OutageLog(
+            log, "%s; slurm-gpu explain does not tell who shares", clock, over="who shares is written again"
+        )
+        self._outage = OutageLog(
+            log,
+            "jobs that share get no places: %s",
+            clock,
+            over="jobs that share get their places again",
+        )
         self._works = self._hurries = False
 
     def table(self) -> ShareTable | None:
@@ -108,17 +118,13 @@ class ColocationKeeper:
         if self._clock.monotonic() < self._next_s:
             return
         began_s = self._cpu()
-        trouble = None
         try:
             self._look(jobs, policy, facts)
             self._works = True
+            self._outage.worked()
         except SlurmGpuError as error:
-            trouble, self._works = str(error), False
-        if trouble is not None and trouble != self._trouble:
-            log.warning("jobs that share get no places: %s", trouble)
-        elif trouble is None and self._trouble is not None:
-            log.info("jobs that share get their places again")
-        self._trouble = trouble
+            self._works = False
+            self._outage.failed(error)
         share = _CPU_SHARE_WHILE_JOBS_WAIT if self._hurries else _CPU_SHARE
         self._next_s = self._clock.monotonic() + (self._cpu() - began_s) / share
 
@@ -351,7 +357,7 @@ class ColocationKeeper:
         try:
             self._control.start(act.job_id, act.place.node, f"{one.gres}{act.shards}")
         except SlurmError as error:  # such as one that was cancelled meanwhile
-            log.warning("job %d does not start: %s", act.job_id, error)
+            self._refused.failed(f"job {act.job_id} does not start: {error}")
             return
         self._landing[act.job_id] = _Landing(act, now_s)
         speed = book.speed(one.key, beside)
@@ -375,7 +381,7 @@ class ColocationKeeper:
                 try:
                     self._control.let_go(job.job_id, f"{one.gres}{one.of}")
                 except SlurmError as error:  # such as one that has started just now
-                    log.warning("job %d does not start: %s", job.job_id, error)
+                    self._refused.failed(f"job {job.job_id} does not start: {error}")
                     continue
                 log.info("job %d waited for a place, and gets a GPU of its own", job.job_id)
 
@@ -392,5 +398,6 @@ class ColocationKeeper:
                 self._path, now_s, policy.mode, self._shards_per_gpu, found, agreed, book, self._last,
                 self._planners.serving,
             )  # fmt: skip
+            self._unwritten.worked()
         except OutsideError as error:
-            log.warning("%s; slurm-gpu explain does not tell who shares", error)
+            self._unwritten.failed(error)

@@ -32,6 +32,7 @@ from slurm_gpu.notices.outbox import due, send_all
 from slurm_gpu.notices.sending import Channel, Message
 from slurm_gpu.notices.settings import Settings, load_settings
 from slurm_gpu.notices.texts import Surroundings, load_templates
+from slurm_gpu.outagelog import OutageLog
 from slurm_gpu.policy.installed import CancelIdleInForce
 from slurm_gpu.slurm.client import SlurmClient, SlurmSettings
 from slurm_gpu.slurm.queue import CountedJob, Phase
@@ -93,14 +94,19 @@ class NoticeKeeper:
         self._looking: Future[Look] | None = None
         self._sending: Future[None] | None = None
         self._next_s = 0.0
-        self._trouble: str | None = None
+        self._outage = OutageLog(
+            log,
+            "nobody is told anything, and no job is ended: %s",
+            clock,
+            over="users are told again",
+        )
 
     def turn(self, jobs: Sequence[CountedJob], rule: CancelIdleInForce | None, *, in_charge: bool) -> None:
         """Take in what came, and do what is due; only beside the slurmctld that is in charge."""
         try:
             self._turn(jobs, rule, in_charge=in_charge)
         except SlurmGpuError as error:
-            self._tell(str(error))
+            self._outage.failed(error)
 
     def _turn(self, jobs: Sequence[CountedJob], rule: CancelIdleInForce | None, *, in_charge: bool) -> None:
         if self._sending is not None:
@@ -115,7 +121,7 @@ class NoticeKeeper:
         if self._looking is not None and self._looking.done():
             looked, self._looking = self._looking, None
             self._act(looked.result(), jobs, settings, rule)
-            self._tell(None)
+            self._outage.worked()
         elif self._looking is None and self._clock.monotonic() >= self._next_s:
             self._next_s = self._clock.monotonic() + LOOK_EVERY_S
             self._looking = self._background(self._look)
@@ -224,11 +230,3 @@ class NoticeKeeper:
             outlook=outlook(judged, settings, self._zone),
         )  # fmt: skip
         status.write(self._path, told, self._slurm.slurm_user_uid)
-
-    def _tell(self, trouble: str | None) -> None:
-        """Say a trouble once, and when it is over."""
-        if trouble is not None and trouble != self._trouble:
-            log.warning("nobody is told anything, and no job is ended: %s", trouble)
-        elif trouble is None and self._trouble is not None:
-            log.info("users are told again")
-        self._trouble = trouble

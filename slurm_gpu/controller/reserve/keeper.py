@@ -24,6 +24,7 @@ from slurm_gpu.controller.reserve.windows import is_reserved
 from slurm_gpu.database.identity import uid_of
 from slurm_gpu.database.reserve.reservation import Report, Reservation, State, id_of, in_words
 from slurm_gpu.errors import SlurmError
+from slurm_gpu.outagelog import OutageLog
 from slurm_gpu.slurm.hostlist import expand
 from slurm_gpu.slurm.reservations import JobAround, NodesBusyError, SlurmReservation
 from slurm_gpu.units import format_duration
@@ -120,7 +121,13 @@ class ReservationKeeper:
         """Those that were told to be given up."""
         self._in_use: set[int] = set()
         """Those that are over, and that Slurm does not delete yet."""
-        self._trouble: str | None = None
+        self._refused = OutageLog(log, "%s", clock)
+        self._outage = OutageLog(
+            log,
+            "reservations are not looked after: %s",
+            clock,
+            over="reservations are looked after again",
+        )
 
     def rows(self) -> Iterable[Reservation] | None:
         """The table as last known; None before its first answer."""
@@ -140,16 +147,12 @@ class ReservationKeeper:
         if not in_charge or self._table.rows is None:
             self._looked_s = None
             return
-        trouble = None
         try:
             self._look(self._table.rows)
+            self._outage.worked()
         except SlurmError as error:
-            self._looked_s, trouble = None, str(error)
-        if trouble is not None and self._trouble is None:
-            log.warning("reservations are not looked after: %s", trouble)
-        elif trouble is None and self._trouble is not None:
-            log.info("reservations are looked after again")
-        self._trouble = trouble
+            self._looked_s = None
+            self._outage.failed(error)
 
     def _look(self, rows: Mapping[int, Reservation]) -> None:
         there = {one.name: one for one in self._slurm.all()}
@@ -278,7 +281,7 @@ class ReservationKeeper:
             try:
                 self._slurm.let_go(job.job_id)
             except SlurmError as error:
-                log.warning("job %d ends with %s: %s", job.job_id, row.name, _words_of(error))
+                self._refused.failed(f"job {job.job_id} ends with {row.name}: {_words_of(error)}")
                 continue
             why = f"{row.name} ends before its time limit, and its nodes are nobody else's then"
             self._acts.add("job goes on beyond its reservation", f"job {job.job_id}", why, row.name, "none")
@@ -298,7 +301,7 @@ class ReservationKeeper:
         try:
             self._slurm.move(row.name, nodes)
         except SlurmError as error:
-            log.warning("reservation %s stays without %s: %s", row.name, lost, _words_of(error))
+            self._refused.failed(f"reservation {row.name} stays without {lost}: {_words_of(error)}")
             return
         self._acts.add("reservation moved", row.name, f"out of service: {lost}", row.nodes or "", nodes)
 

@@ -8,9 +8,11 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Protocol
 
+from slurm_gpu.clock import SystemClock
 from slurm_gpu.config import SiteConfig
 from slurm_gpu.database.reserve.reservation import MOST_IDS, MOST_REPORTS, Report, Reservation
 from slurm_gpu.errors import SlurmGpuError
+from slurm_gpu.outagelog import OutageLog
 
 log = logging.getLogger("slurm-gpuctld")
 
@@ -28,7 +30,12 @@ class ReservationTable:
         self._reports: dict[int, Report] = {}
         self._sent: Mapping[int, Report] = {}
         self._asking: Future[Sequence[Reservation]] | None = None
-        self._trouble: str | None = None
+        self._outage = OutageLog(
+            log,
+            "reservations stay as they are: %s; slurm-gpudbd is asked again",
+            SystemClock(),
+            over="slurm-gpudbd tells of reservations again",
+        )
 
     @property
     def rows(self) -> Mapping[int, Reservation] | None:
@@ -68,13 +75,9 @@ class ReservationTable:
         try:
             rows = asking.result()
         except SlurmGpuError as error:
-            if self._trouble is None:
-                log.warning("reservations stay as they are: %s; slurm-gpudbd is asked again", error)
-            self._trouble = str(error)
+            self._outage.failed(error)
             return
-        if self._trouble is not None:
-            log.info("slurm-gpudbd tells of reservations again")
-            self._trouble = None
+        self._outage.worked()
         self._rows = {row.id: row for row in rows}
         for number, report in self._sent.items():
             if self._reports.get(number) == report:

@@ -45,4 +45,4 @@ def _watch(services: Services, stop: threading.Event) -> None:
     looks = Looks(services.cluster, services.database, services.view, memory, clock, ask)
     accused = Accused(looks.statements, looks.index_of)
     watch = JobWatch(looks, accused, Rules(min_coverage=services.min_coverage))
-    run_watch(watch, show, stop)
+    run_watch(watch, show, stop, clock)

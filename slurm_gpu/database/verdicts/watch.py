@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from slurm_gpu.attention.episodes import Course, Episode, Found
 from slurm_gpu.attention.turns import Turns
+from slurm_gpu.clock import Clock
 from slurm_gpu.database.verdicts.accused import Accused
 from slurm_gpu.database.verdicts.board import Shown
 from slurm_gpu.database.verdicts.looks import Looks
@@ -28,6 +29,7 @@ from slurm_gpu.diagnose.live import Holder, LiveTable, fractions, screen
 from slurm_gpu.diagnose.series import Worker
 from slurm_gpu.diagnose.stalls import SURE
 from slurm_gpu.diagnose.verdict import Cause, Verdict
+from slurm_gpu.outagelog import OutageLog
 from slurm_gpu.records import Live
 from slurm_gpu.slurm.client import QueuedJob
 from slurm_gpu.slurm.occupancy import HOLDING
@@ -288,14 +290,18 @@ def _to_tell(item: _Watched, episode: Episode[Verdict]) -> JobVerdict:
     )
 
 
-def run_watch(watch: JobWatch, show: Callable[[Shown], None], stop: threading.Event) -> None:
-    """Look until `stop` is set, at SHARE of a core at most. A look that fails is told of, and tried again."""
+def run_watch(watch: JobWatch, show: Callable[[Shown], None], stop: threading.Event, clock: Clock) -> None:
+    """Look until `stop` is set, at SHARE of a core at most; a look that fails is tried again."""
+    outage = OutageLog(
+        log, "running jobs could not be looked at: %s", clock, over="running jobs are looked at again"
+    )
     while not stop.wait(LOOK_S):
         began = time.thread_time()
         try:
             watch.look()
             show(watch.shown)
-        except Exception:  # what cannot be read, or a database that is away: the next look may be better
-            log.warning("running jobs could not be looked at", exc_info=True)
+            outage.worked()
+        except Exception as error:  # what cannot be read, or a database that is away
+            outage.failed(error)
         took_s = time.thread_time() - began
         stop.wait(max(0.0, took_s / SHARE - LOOK_S))

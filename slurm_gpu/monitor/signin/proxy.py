@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
 
@@ -9,7 +10,9 @@ from starlette.types import Scope
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.database.networks import Network, is_among
-from slurm_gpu.database.trouble import TroubleLog
+from slurm_gpu.outagelog import OutageLog
+
+log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+$-]{0,255}")
 """Of users, as sites name them."""
@@ -20,10 +23,10 @@ class TrustedProxy:
 
     def __init__(self, header: str, networks: Sequence[Network], clock: Clock) -> None:
         self._header, self._networks = header.lower().encode("ascii"), networks
-        self._forged = TroubleLog(
-            f"{header} is left out, as it did not come from one of trusted_proxies: %s", clock
+        self._forged = OutageLog(
+            log, f"{header} is left out, as it did not come from one of trusted_proxies: %s", clock
         )
-        self._unread = TroubleLog(f"{header} cannot be understood: %s", clock)
+        self._unread = OutageLog(log, f"{header} cannot be understood: %s", clock)
 
     def named(self, scope: Scope) -> str | None:
         """The user whom the proxy names; None where it names nobody, or is none."""

@@ -8,13 +8,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
+from slurm_gpu.clock import SystemClock
 from slurm_gpu.config import Operators
 from slurm_gpu.database.identity import is_operator
-from slurm_gpu.database.trouble import TOLD_EACH_S
+from slurm_gpu.outagelog import OutageLog
 
 log = logging.getLogger("slurm-gpuweb")
 
-KEPT_S = TOLD_EACH_S
+KEPT_S = 60.0
 _MOST = 10_000
 
 
@@ -45,6 +46,7 @@ class Rights:
         self._ask, self._monotonic = ask, monotonic
         self._known: dict[str, tuple[float, Right]] = {}
         self._asking: set[str] = set()
+        self._unknown = OutageLog(log, "rights of a user could not be found out: %s", SystemClock())
         self._thread = ThreadPoolExecutor(1, "rights")
 
     def known(self, user: str) -> Right | None:
@@ -75,7 +77,7 @@ class Rights:
     def _again(self, user: str) -> None:
         try:
             self.look(user)
-        except Exception:
-            log.exception("what %s may do could not be found out", user)
+        except Exception as error:
+            self._unknown.failed(error)
         finally:
             self._asking.discard(user)

@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+from slurm_gpu.clock import SystemClock
 from slurm_gpu.errors import MungeError
 from slurm_gpu.munge import request_digest
+from slurm_gpu.outagelog import OutageLog
 
 log = logging.getLogger(__name__)
 
@@ -168,12 +170,16 @@ class ThreadSender:
             return None
 
     def _run(self) -> None:
+        outage = OutageLog(
+            log, "a shipment could not be sent: %s", SystemClock(), over="shipments are sent again"
+        )
         while True:
             body = self._bodies.get()
             try:
                 reply = self._post(body)
+                outage.worked()
             except Exception as error:  # without a reply nothing would ever be sent again
-                log.exception("a shipment could not be sent, for a reason that nobody foresaw")
+                outage.failed(error)
                 reply = Reply(0, failure=f"{type(error).__name__}: {error}")
             self._replies.put(reply)
             self._wake()

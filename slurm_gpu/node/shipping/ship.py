@@ -18,6 +18,7 @@ from slurm_gpu.node.shipping.post import Reply, Sender
 from slurm_gpu.node.shipping.shipment import Answer, JobFacts, Shipment, read_answer, spoken
 from slurm_gpu.node.shipping.spool import Spool
 from slurm_gpu.node.shipping.wire import Wire
+from slurm_gpu.outagelog import OutageLog
 from slurm_gpu.records import DeviceFacts
 
 log = logging.getLogger(__name__)
@@ -82,6 +83,9 @@ class Courier:
         wire: Wire | None = None,
     ) -> None:
         self._spool, self._sender, self._clock, self._node = spool, sender, clock, node
+        self._no_values = OutageLog(
+            log, "the last values could not be sent: %s", clock, over="the last values are sent again"
+        )
         self._wire = Wire() if wire is None else wire
         self._switched = False
         self._source = Source() if source is None else source
@@ -200,10 +204,12 @@ class Courier:
             devices = self._source.devices()
             if list(map(_timeless, devices)) != list(map(_timeless, self._devices)):
                 self._devices, self._devices_due = devices, True
-            return self._source.live()
-        except Exception:  # it must not cost the records
-            log.exception("the last values could not be told")
+            live = self._source.live()
+        except Exception as error:  # it must not cost the records
+            self._no_values.failed(error)
             return None
+        self._no_values.worked()
+        return live
 
     def _take(self, reply: Reply, shipment: Shipment, now_s: float) -> None:
         answer = read_answer(reply, shipment.items) if reply.status == 200 else None

@@ -1,0 +1,66 @@
+"""Logs an outage once when it begins and once when it ends, however often a loop or a request meets it."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+
+from slurm_gpu.clock import Clock
+from slurm_gpu.errors import SlurmGpuError
+
+AGAIN_S = 60.0
+
+
+class OutageLog:
+    """The log lines of one thing that fails and works again; for several threads.
+
+    While an outage lasts, an error of another type is logged too, once. Outages that follow each other within
+    AGAIN_S are one. Without `over`, where no end is reported, a failure is logged again after AGAIN_S.
+    Errors that are not raised on purpose are logged with their traceback, once for each type.
+    """
+
+    def __init__(self, log: logging.Logger, what: str, clock: Clock, over: str | None = None) -> None:
+        """`what` has one %s, for the reason; `over` is the line for the end."""
+        self._log, self._what, self._over, self._clock = log, what, over, clock
+        self._lock = threading.Lock()
+        self.lasts = False
+        """Whether it failed last, reported or not."""
+        self._n_unreported = 0
+        self._next_s = -math.inf
+        self._types: set[type] = set()
+        self._traced: set[type] = set()
+
+    def failed(self, error: BaseException | str) -> None:
+        """Note a failure."""
+        kind = type(error)
+        unforeseen = isinstance(error, BaseException) and not isinstance(error, SlurmGpuError)
+        with self._lock:
+            self.lasts = True
+            self._n_unreported += 1
+            now_s = self._clock.monotonic()
+            lasts = bool(self._types) and self._over is not None
+            if kind in self._types if lasts else now_s < self._next_s:
+                return
+            n, self._n_unreported, self._next_s = self._n_unreported, 0, now_s + AGAIN_S
+            self._types.add(kind)
+            with_traceback = unforeseen and kind not in self._traced
+            self._traced.add(kind)
+        reason = f"{kind.__name__}: {error}" if unforeseen else str(error)
+        if n > 1:
+            reason += f" ({n} times since the last report)"
+        self._log.warning(self._what, reason, exc_info=error if with_traceback else None)  # type: ignore[arg-type]
+
+    def worked(self) -> None:
+        """Note that it works."""
+        self.lasts = False
+        if not self._types:  # as nearly always
+            return
+        with self._lock:
+            was_reported = bool(self._types)
+            self._types.clear()
+            self._traced.clear()
+            if self._over is not None:
+                self._n_unreported = 0
+        if was_reported and self._over is not None:
+            self._log.info(self._over)

@@ -1,0 +1,333 @@
+"""Every loop of every daemon logs an outage once when it begins, and once when it ends."""
+
+from __future__ import annotations
+
+import ast
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+
+from slurm_gpu.controller.acts import Acts
+from slurm_gpu.controller.ended import EndedRuns
+from slurm_gpu.controller.zonewait import ZoneWait
+from slurm_gpu.database.importer import Importer
+from slurm_gpu.database.slurmview import Kept
+from slurm_gpu.database.verdicts.watch import run_watch
+from slurm_gpu.errors import DatabaseError, SlurmError
+from slurm_gpu.node.shipping.post import Reply, ThreadSender
+from slurm_gpu.node.workthread import WorkThread
+from slurm_gpu.outagelog import AGAIN_S, OutageLog
+from tests.controller.fakes import at_once
+from tests.controller.test_watcher import Site
+from tests.database.samples import FakeClock
+from tests.monitor.test_poller import Watched
+
+ROUNDS = 40
+ROOT = Path(__file__).resolve().parents[2]
+log = logging.getLogger("slurm-gpu-test")
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def outage(clock: FakeClock) -> OutageLog:
+    return OutageLog(log, "no answer: %s", clock, over="answers again")
+
+
+@pytest.fixture(autouse=True)
+def every_level(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+
+def test_an_outage_is_logged_when_it_begins_and_when_it_ends(
+    outage: OutageLog, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(100):
+        outage.failed(DatabaseError(f"gone at {clock.now}"))
+        clock.now += 60
+    assert outage.lasts
+    outage.worked()
+    outage.worked()
+    assert not outage.lasts
+    first, last = caplog.messages
+    assert first.startswith("no answer: gone at ")
+    assert last == "answers again"
+
+
+def test_another_cause_is_logged_too_and_one_of_ours_with_its_traceback_once(
+    outage: OutageLog, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        outage.failed(DatabaseError("gone"))
+        outage.failed(KeyError("x"))
+        clock.now += 600
+    assert caplog.messages == ["no answer: gone", "no answer: KeyError: 'x'"]
+    assert [record.exc_info is not None for record in caplog.records] == [False, True]
+
+
+def test_what_comes_and_goes_is_logged_once_a_minute(
+    outage: OutageLog, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(240):
+        outage.failed("gone")
+        outage.worked()
+        clock.now += 1
+    assert caplog.messages.count("answers again") == 240 / AGAIN_S
+    assert len(caplog.messages) == 2 * 240 / AGAIN_S
+
+
+def test_without_an_end_a_failure_is_logged_once_a_minute_with_its_number(
+    clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    outage = OutageLog(log, "refused: %s", clock)
+    for _ in range(121):
+        outage.failed(ValueError("bad"))
+        clock.now += 1
+    assert caplog.messages == [
+        "refused: ValueError: bad",
+        *["refused: ValueError: bad (60 times since the last report)"] * 2,
+    ]
+    assert [record.exc_info is not None for record in caplog.records] == [True, False, False]
+
+
+class Stop(threading.Event):
+    """Set after so many rounds; `between` is called at each."""
+
+    def __init__(self, n: int, between: Callable[[], None]) -> None:
+        super().__init__()
+        self.left, self.between = n, between
+
+    def is_set(self) -> bool:
+        return self.left <= 0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if timeout:  # the pauses of no length are none
+            self.left -= 1
+            self.between()
+        return self.is_set()
+
+
+class Loop:
+    """One loop of a daemon. Its work raises the `errors` in turn; None is a round that works."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.clock, self.tmp_path = FakeClock(), tmp_path
+        self.errors: Iterator[Exception | None] = iter(())
+
+    def work(self, *_: object, **__: object) -> Any:
+        if (error := next(self.errors, None)) is not None:
+            raise error
+        return []
+
+    def pass_time(self) -> None:
+        self.clock.now += 30
+
+    def run(self, n: int) -> None:
+        for _ in range(n):
+            self.pass_time()
+            self.once()
+
+    def once(self) -> None:
+        raise NotImplementedError
+
+
+class Watch(Loop):
+    def run(self, n: int) -> None:
+        run_watch(MagicMock(look=self.work), lambda _: None, Stop(n + 1, self.pass_time), self.clock)
+
+
+class Import(Loop):
+    def __init__(self, tmp_path: Path) -> None:
+        super().__init__(tmp_path)
+        self.importer = Importer(MagicMock(), MagicMock(), self.clock, "c", 60.0)
+        self.importer.run_once = self.work  # type: ignore[method-assign]
+
+    def run(self, n: int) -> None:
+        self.importer.run_until(Stop(n, self.pass_time))
+
+
+class AskSlurm(Loop):
+    def __init__(self, tmp_path: Path) -> None:
+        super().__init__(tmp_path)
+        self.kept: Kept[Any] = Kept(self.work, self.clock, 2.0, "jobs")
+
+    def once(self) -> None:
+        self.kept._renew()
+
+
+class ReadDatabase(Loop):
+    def __init__(self, tmp_path: Path) -> None:
+        super().__init__(tmp_path)
+        self.watched = Watched()
+        self.clock, self.look = self.watched.clock, self.watched.poller._seen
+        self.watched.poller._seen = self.seen  # type: ignore[method-assign]
+
+    def seen(self) -> Any:
+        self.work()
+        return self.look()
+
+    def run(self, n: int) -> None:
+        self.watched.poller.run(3.0, Stop(n, self.pass_time))
+
+
+class Snapshots(Loop):
+    def __init__(self, tmp_path: Path) -> None:
+        super().__init__(tmp_path)
+        self.site = Site(tmp_path)
+        self.look = self.site.watcher.look
+        self.site.watcher.look = self.looked  # type: ignore[method-assign]
+
+    def looked(self) -> Any:
+        self.work()
+        return self.look()
+
+    def pass_time(self) -> None:
+        self.site.clock.advance(30)
+
+    def once(self) -> None:
+        self.site.watcher.turn()
+
+
+class TellActs(Loop):
+    def __init__(self, tmp_path: Path) -> None:
+        super().__init__(tmp_path)
+        self.acts = Acts(self.clock, self.work)
+
+    def once(self) -> None:
+        self.acts._waiting = [MagicMock()]
+        self.acts._tell()
+
+
+class ReadEnded(Loop):
+    def __init__(self, tmp_path: Path) -> None:
+        super().__init__(tmp_path)
+        self.ended = EndedRuns(MagicMock(accounting=self.work), at_once)
+
+    def once(self) -> None:
+        self.clock.now += 3600
+        self.ended.poll(int(self.clock.now) - 60, self.clock.now, MagicMock())
+
+
+class WaitForZones(Loop):
+    def __init__(self, tmp_path: Path) -> None:
+        super().__init__(tmp_path)
+        self.zones = ZoneWait(MagicMock(), tmp_path, 60.0, self.clock, MagicMock())
+        self.zones._look = self.work  # type: ignore[method-assign]
+
+    def once(self) -> None:
+        self.zones.turn([], None, in_charge=True)
+
+
+class Post(Loop):
+    def once(self) -> None:
+        if not hasattr(self, "sender"):
+            self.wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
+            self.sender = ThreadSender(self.post, lambda: self.wakes.put(None))
+        self.sender.send(b"")
+        self.wakes.get(timeout=20)
+
+    def post(self, _: bytes) -> Reply:
+        self.work()
+        return Reply(200)
+
+
+class Task(Loop):
+    def once(self) -> None:
+        if not hasattr(self, "thread"):
+            self.thread = WorkThread("host")
+        self.thread.start(self.work)
+        assert self.thread._done.wait(20)
+
+
+LOOPS = {
+    Watch: DatabaseError, Import: DatabaseError, AskSlurm: SlurmError, ReadDatabase: DatabaseError,
+    Snapshots: SlurmError, TellActs: DatabaseError, ReadEnded: SlurmError, WaitForZones: SlurmError,
+    Post: OSError, Task: OSError,
+}  # fmt: skip
+
+
+# A mistake of ours ends slurm-gpuctld, and systemd starts it again.
+ENDED_BY_MISTAKES = {Snapshots, TellActs, ReadEnded, WaitForZones}
+CASES = [
+    pytest.param(kind, unforeseen, id=f"{kind.__name__}-{'mistake' if unforeseen else 'outage'}")
+    for kind in LOOPS
+    for unforeseen in (False, True)
+    if not (unforeseen and kind in ENDED_BY_MISTAKES)
+]
+
+
+@pytest.mark.parametrize(("kind", "unforeseen"), CASES)
+def test_each_loop_logs_an_outage_once_and_its_end_once(
+    kind: type[Loop], unforeseen: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    error = KeyError("x") if unforeseen else LOOPS[kind]("gone at 1")
+    errors = [*[None] * 3, *[error] * ROUNDS, *[None] * 3]
+    loop = kind(tmp_path)
+    loop.errors = iter(errors)
+    loop.run(len(errors))
+    warned = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(warned) == 1, caplog.messages
+    since = caplog.records[caplog.records.index(warned[0]) + 1 :]
+    assert len([record for record in since if record.levelno == logging.INFO]) == 1, caplog.messages
+    assert (warned[0].exc_info is not None) == (unforeseen or LOOPS[kind] is OSError)
+
+
+# What is no loop's outage: each such line is of one item, or of a state that is looked at when it changes.
+OF_ONE_ITEM = {
+    "database/detail.py::_read_event", "database/forecasts/foretelling.py::_read",
+    "database/importer.py::_store", "database/main.py::_make_ready_when_there",
+    "database/reconcile.py::_reconcile_one", "database/store.py::readable",
+    "database/webreader.py::warn_of_unknown_user", "controller/acts.py::_send_all",
+    "controller/colocation/endings.py::send_back", "controller/colocation/endings.py::_tell",
+    "controller/colocation/unseen.py::turn", "controller/jobmix.py::_read", "controller/notices/ends.py::end",
+    "controller/priorities.py::_read_weights", "controller/reserve/keeper.py::_make",
+    "controller/reserve/keeper.py::_repel", "controller/watcher.py::_policy", "controller/weights.py::stop",
+    "monitor/drawing.py::_run", "monitor/signin/ended.py::add", "node/gpu/readerprocess.py::_restart",
+    "node/held/hooks.py::_reject", "node/jobs/endedruns.py::_of_this_boot", "node/jobs/inventory.py::find",
+    "node/jobs/segments.py::_last_record", "node/main.py::main", "node/service.py::_make_metrics",
+    "node/service.py::_rules", "node/shipping/journal.py::get", "node/shipping/journal.py::_compact",
+    "node/shipping/rejected.py::keep", "node/shipping/spool.py::allocations",
+    "node/shipping/spool.py::last_host", "node/shipping/spool.py::last_run", "node/shipping/spool.py::reject",
+    "notices/outbox.py::_sent",
+}  # fmt: skip
+
+
+def _logs_in_a_handler(path: Path) -> set[str]:
+    """The functions that log a warning or worse where they catch an error."""
+    found: set[str] = set()
+
+    def search(node: ast.AST, function: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            name = child.name if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) else function
+            if isinstance(child, ast.ExceptHandler) and any(map(_is_warning, ast.walk(child))):
+                found.add(f"{path.relative_to(ROOT / 'slurm_gpu')}::{function}")
+            search(child, name)
+
+    search(ast.parse(path.read_text(encoding="utf-8")), "")
+    return found
+
+
+def _is_warning(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id == "log"
+        and node.func.attr in ("warning", "error", "exception", "critical")
+    )
+
+
+@pytest.mark.parametrize("package", ["database", "controller", "monitor", "node", "notices"])
+def test_what_a_daemon_catches_goes_to_an_outage_log_or_is_of_one_item(package: str) -> None:
+    paths = sorted((ROOT / "slurm_gpu" / package).rglob("*.py"))
+    found = set().union(*map(_logs_in_a_handler, paths))
+    assert found <= OF_ONE_ITEM, "use OutageLog, so that an outage is logged once"
