@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 # Slurm's own time formats (man sbatch, --time): M, M:S, H:M:S, D-H, D-H:M, D-H:M:S.
 # Of 64 bits. Python refuses to convert thousands of digits.
@@ -104,3 +105,10 @@ def format_gpus(mgpu: int) -> str:
 def counted(number: int, noun: str) -> str:
     """A number with its noun: "1 job", "2 jobs"."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def few(names: Iterable[object], most: int) -> str:
+    """The first `most` names, and how many are left out: "n1, n2 and 3 more"."""
+    every = [str(name) for name in names]
+    rest = len(every) - most
+    return ", ".join(every[:most]) + (f" and {rest} more" if rest > 0 else "")

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any
 
 from slurm_gpu.errors import InputError, InvalidFileError
+from slurm_gpu.units import few
 from slurm_gpu.yamlsource import Location, YamlSource
 
 _SHOWN_CHARACTERS = 80
@@ -67,8 +68,7 @@ def did_you_mean(value: Any, allowed: Collection[object]) -> str:
     close = difflib.get_close_matches(str(value)[:_SHOWN_CHARACTERS], names, 1)
     if close:
         return f"did you mean {close[0]}?"
-    more = ", …" if len(allowed) > _MOST_LISTED else ""
-    return f"allowed: {', '.join(names[:_MOST_LISTED])}{more}" if names else "none is defined"
+    return f"allowed: {few(allowed, _MOST_LISTED)}" if names else "none is defined"
 
 
 def shown(value: Any) -> str:

@@ -21,7 +21,7 @@ from slurm_gpu.colocation.price import Comparison, comparisons
 from slurm_gpu.colocation.simulator import Job, simulate
 from slurm_gpu.errors import InputError
 from slurm_gpu.spreadsheet import bare
-from slurm_gpu.units import counted
+from slurm_gpu.units import counted, few
 from slurm_gpu.yamlsource import read_yaml
 
 PRICES = "prices.yaml"
@@ -118,7 +118,7 @@ def _job(row: Sequence[str], header: Sequence[str], at: Mapping[str, int]) -> Jo
     cells = dict(zip(header, row, strict=True))
     name = bare(cells["application"])
     if name not in at:
-        raise ValueError(f"application {name!r} is not in the table; there are {', '.join(at)[:300]}")
+        raise ValueError(f"application {name!r} is not in the table; there are {few(at, 20)}")
     return Job(at[name], _number(cells, "seconds", 0.001), _number(cells, "submit_s", 0))
 
 

@@ -19,11 +19,12 @@ from slurm_gpu.cli.jobtables import (
     print_hosts,
     print_use,
 )
-from slurm_gpu.cli.output import print_json
+from slurm_gpu.cli.output import print_json, remark
 from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.database.client import DeviceTimeline, Run, RunTimeline
 from slurm_gpu.errors import SlurmError, UsageError
 from slurm_gpu.slurm.ownjobs import read_own_jobs
+from slurm_gpu.units import counted
 
 _AGREES_S = 3
 """So far apart may two clocks' words on one suspension be: slurm-gpud looks each 2 s."""
@@ -56,7 +57,8 @@ def job(site: Site, job_id: str, as_json: bool) -> None:
     MiB and GiB; kB, MB and GB are powers of 1000.
     """
     with site.database() as database:
-        runs = database.run(job_id)
+        page = database.run_page(job_id)
+        runs = page.runs
         # The course is told only where there is one to see.
         courses = database.timelines(job_id) if any(run.devices for run in runs) else ()
     if not runs:
@@ -67,13 +69,19 @@ def job(site: Site, job_id: str, as_json: bool) -> None:
         )
     min_coverage = site.config.sampling.min_coverage
     if as_json:
-        print_json({"runs": [_to_json(run, _course_of(run, courses), min_coverage) for run in runs]})
+        shown = [_to_json(run, _course_of(run, courses), min_coverage) for run in runs]
+        print_json({"runs": shown, "left_out": page.left_out, "events_left_out": page.events_left_out})
         return
     zone = ZoneInfo(site.config.timezone)
     for index, run in enumerate(runs):
         if index:
             click.echo()
         _print_run(run, _course_of(run, courses), zone, min_coverage)
+    if page.left_out:
+        remark(f"{page.left_out} more runs of {job_id}, older than these: name a task, such as {job_id}_7")
+    if page.events_left_out:
+        n = counted(page.events_left_out, "event")
+        remark(f"{n} in between the first and last of a kind are left out")
 
 
 def _course_of(run: Run, courses: Sequence[RunTimeline]) -> Sequence[DeviceTimeline]:

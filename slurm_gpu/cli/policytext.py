@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 from slurm_gpu.policy.native.difference import Step
 from slurm_gpu.policy.native.plan import NativePlan
 from slurm_gpu.policy.native.stranded import Stranded
 from slurm_gpu.slurm.sacctmgr import Entity, EntityKind
+from slurm_gpu.units import few
 
 _SHOWN_USERS = 4
 """Of users whose limits change alike."""
@@ -25,7 +25,9 @@ def step_lines(steps: Iterable[Step]) -> list[str]:
     return [
         str(replace(step, entity=replace(step.entity, user=users[0])))
         if len(users) == 1
-        else str(step).replace(str(step.entity), f"users {_some(users)} in account {step.entity.name}", 1)
+        else str(step).replace(
+            str(step.entity), f"users {few(users, _SHOWN_USERS)} in account {step.entity.name}", 1
+        )
         for step, users in alike.items()
     ]
 
@@ -108,11 +110,6 @@ def _entity(entity: Entity) -> dict[str, str | None]:
         "account": None if is_qos else entity.name,
         "user": entity.user or None,
     }
-
-
-def _some(users: list[str]) -> str:
-    shown = ", ".join(islice(users, _SHOWN_USERS))
-    return shown if len(users) <= _SHOWN_USERS else f"{shown} and {len(users) - _SHOWN_USERS} more"
 
 
 def _indented(lines: Iterable[str]) -> Iterator[str]:

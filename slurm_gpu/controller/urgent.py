@@ -24,7 +24,7 @@ from slurm_gpu.policy.peers import this_host
 from slurm_gpu.slurm.client import AccountingRun
 from slurm_gpu.slurm.hostlist import expand
 from slurm_gpu.slurm.queue import CountedJob, Phase
-from slurm_gpu.units import counted
+from slurm_gpu.units import counted, few
 
 if TYPE_CHECKING:
     from slurm_gpu.database.client import DatabaseClient
@@ -274,7 +274,7 @@ def _nodes(run: AccountingRun) -> frozenset[str]:
 
 def _in_words(overtook: Overtaken | None, gave_way: Sequence[AccountingRun]) -> str:
     before = "not known whom it overtook" if overtook is None else f"overtook {counted(overtook.n, 'job')}"
-    names = ", ".join(str(one.job_id) for one in gave_way[:_NAMED])
+    names = few((one.job_id for one in gave_way), _NAMED)
     return f"{before}; requeued for it: {names or 'none'}"
 
 

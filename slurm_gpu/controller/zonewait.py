@@ -27,6 +27,7 @@ from slurm_gpu.placement.zoneconstraint import ZoneConstraint, joined, taken_apa
 from slurm_gpu.placement.zones import reordered, scale_of
 from slurm_gpu.slurm.features import ConstrainedJob
 from slurm_gpu.slurm.queue import CountedJob, Phase
+from slurm_gpu.units import few
 
 log = logging.getLogger("slurm-gpuctld")
 
@@ -170,7 +171,7 @@ class ZoneWait:
                 self._make(old, change, job_ids)
 
     def _make(self, old: str, change: Change, job_ids: Sequence[int]) -> None:
-        named = ", ".join(map(str, job_ids[:10])) + (" …" if len(job_ids) > 10 else "")
+        named = few(job_ids, 10)
         try:
             self._features.write(job_ids, change.features)
         except SlurmError as error:

@@ -182,9 +182,12 @@ class DatabaseClient:
             cursor = page.cursor
 
     def run(self, job: str) -> Sequence[Run]:
-        """All runs of JOBID, JOBID_TASK or JOBID+OFFSET, newest first, with their devices; () if unknown."""
-        answer = self._get(_job_path(job), {}, missing={"runs": []})
-        return RunPage.from_json(answer).runs
+        """The runs of `run_page`."""
+        return self.run_page(job).runs
+
+    def run_page(self, job: str) -> RunPage:
+        """Runs of JOBID, JOBID_TASK or JOBID+OFFSET with their devices, newest first; none if unknown."""
+        return RunPage.from_json(self._get(_job_path(job), {}, missing={"runs": []}))
 
     def timelines(self, job: str) -> Sequence[RunTimeline]:
         """The course of every run of `job`, as `run` names them, on each of its devices; () if unknown."""

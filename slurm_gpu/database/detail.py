@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, RowMapping, and_, func, or_, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, and_, case, func, or_, select
 
 from slurm_gpu.database.derive import resolve_double_watches
 from slurm_gpu.database.match import node_set
@@ -36,8 +36,8 @@ class Detail:
     facts: Mapping[str, DeviceFacts]
 
 
-def details(connection: Connection, rows: Sequence[Row]) -> dict[int, Detail]:
-    """The details of these rows of `run`, by run_id."""
+def details(connection: Connection, rows: Sequence[Row]) -> tuple[dict[int, Detail], int]:
+    """Return the details of these rows of `run`, by run_id, and how many events are not among them."""
     run_ids = [row["run_id"] for row in rows]
     records = _records(connection, run_ids)
     hosts: dict[int, list[Host]] = defaultdict(list)
@@ -47,8 +47,8 @@ def details(connection: Connection, rows: Sequence[Row]) -> dict[int, Detail]:
             hosts[row["run_id"]].append(host)
     places = {(record.node, record.device) for some in records.values() for record in some}
     facts = _facts(connection, places)
-    events = _events(connection, rows, records)
-    return {
+    events, events_left_out = _events(connection, rows, records)
+    found = {
         run_id: Detail(
             records[run_id],
             hosts[run_id],
@@ -61,6 +61,7 @@ def details(connection: Connection, rows: Sequence[Row]) -> dict[int, Detail]:
         )
         for run_id in run_ids
     }
+    return found, events_left_out
 
 
 def _records(
@@ -86,20 +87,21 @@ def _facts(connection: Connection, places: Collection[tuple[str, str]]) -> dict[
 
 def _events(
     connection: Connection, rows: Sequence[Row], records: Mapping[int, Sequence[Record]]
-) -> dict[int, list[Event]]:
-    """Events that name the run's job, and those of its devices while it held them.
+) -> tuple[dict[int, list[Event]], int]:
+    """Return events that name the run's job, and those of its devices while it held them, by run_id.
 
     Of the latter not those of other jobs, but what somebody else did to a GPU concerns all that shared it.
+    Of both kinds at most MAX_EVENTS; then also returns how many there are besides.
     """
     found: dict[int, list[Event]] = defaultdict(list)
     by_job: dict[int, list[Row]] = defaultdict(list)
     for row in rows:
         by_job[row["job_id"]].append(row)
     places = {row["run_id"]: node_set(row["nodes"]) for row in rows}
-    told = select(event).order_by(event.c.at_s, event.c.n).limit(MAX_EVENTS)
     # The limit is for what their own nodes told: what others say of them must not take its place.
     of_jobs = and_(event.c.job_id.in_(by_job), event.c.node.in_(frozenset().union(*places.values())))
-    for item in connection.execute(told.where(of_jobs)).mappings():
+    of_each, left_out = _bounded_events(connection, of_jobs)
+    for item in of_each:
         for row in by_job[item["job_id"]]:
             # A machine without Slurm counts jobs by itself: the number alone does not say whose event it is.
             here = item["node"] in places[row["run_id"]] and _during(row, item["at_s"])
@@ -107,7 +109,7 @@ def _events(
                 found[row["run_id"]].append(told_event)
     watches = [(run_id, record) for run_id, some in records.items() for record in some]
     if not watches:
-        return found
+        return found, left_out
     of_devices = and_(
         or_(event.c.job_id.is_(None), event.c.kind.in_(_CONCERNING_ALL)),
         event.c.device.in_({record.device for _, record in watches}),
@@ -115,7 +117,8 @@ def _events(
         event.c.at_s >= min(record.first_s for _, record in watches),
         event.c.at_s <= max(record.last_s for _, record in watches),
     )
-    for item in connection.execute(told.where(of_devices)).mappings():
+    of_each, more_left_out = _bounded_events(connection, of_devices)
+    for item in of_each:
         runs = {
             run_id
             for run_id, record in watches
@@ -128,13 +131,35 @@ def _events(
                 found[run_id].append(told_event)
     for some in found.values():
         some.sort(key=lambda item: (item.at_s, item.node, item.n))
-    return found
+    return found, left_out + more_left_out
+
+
+def _bounded_events(connection: Connection, where: ColumnElement[bool]) -> tuple[Sequence[RowMapping], int]:
+    """Return at most MAX_EVENTS, the oldest first, and how many are left out.
+
+    Of each job, device and kind the first and the last ones are kept: a thousand events of one kind leave out
+    none of another, and neither how it began nor how it ended.
+    """
+    of_kind = event.c.job_id, event.c.device, event.c.kind
+    keys = event.c.node, event.c.boot_id, event.c.n
+    nth = func.row_number().over(partition_by=of_kind, order_by=(event.c.at_s, *keys))
+    from_last = func.row_number().over(
+        partition_by=of_kind, order_by=(event.c.at_s.desc(), *(key.desc() for key in keys))
+    )
+    ranks = select(*keys, nth.label("nth"), from_last.label("from_last"), func.count().over().label("total"))
+    ranked = ranks.where(where).subquery()
+    of_end = case((ranked.c.nth < ranked.c.from_last, ranked.c.nth), else_=ranked.c.from_last)
+    same = and_(*(ranked.c[key.name] == key for key in keys))
+    query = select(event, ranked.c.total).join(ranked, same).order_by(of_end, event.c.at_s, *keys)
+    found = connection.execute(query.limit(MAX_EVENTS)).mappings().all()
+    kept = sorted(found, key=lambda row: (row["at_s"], row["n"]))
+    return kept, found[0]["total"] - len(found) if found else 0
 
 
 def _read_event(row: RowMapping) -> Event | None:
     """None, and a warning, of one that an older version took and this refuses."""
     try:
-        return Event.from_wire(dict(row), {})
+        return Event.from_wire({column.name: row[column.name] for column in event.columns}, {})
     except RecordError as error:
         log.warning("event %d of %s is left out: %s", row["n"], row["node"], error)
         return None

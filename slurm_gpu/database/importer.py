@@ -95,6 +95,7 @@ class Importer:
         self._wide_at: float | None = None
         self._found_empty = False
         self._patience: dict[int, tuple[float, float]] = {}
+        self._in_question_up_to = 0
         self.status = ImportStatus()
         self._outage = OutageLog(
             log, f"import: %s; trying again every {interval_s:g} s", clock, over="import: works again"
@@ -217,14 +218,22 @@ class Importer:
 
     def _in_question(self) -> set[int]:
         """Jobs of which there are records and no run, or which sacct tells of in no period."""
+        job_id = run_device.c.job_id
         unmatched = (
-            select(run_device.c.job_id)
+            select(job_id)
             .where(run_device.c.run_id.is_(None), run_device.c.cluster == self._cluster)
             .distinct()
-            .limit(_MAX_UNMATCHED)
+            .order_by(job_id)
         )
         with self._database.reading() as connection:
-            return set(connection.execute(unmatched).scalars()) | self._cancelled_while_held()
+            # Of more than one pass takes, the next pass takes those that follow.
+            later = unmatched.where(job_id > self._in_question_up_to).limit(_MAX_UNMATCHED)
+            found = list(connection.execute(later).scalars())
+            if (room := _MAX_UNMATCHED - len(found)) and self._in_question_up_to:
+                earlier = unmatched.where(job_id <= self._in_question_up_to).limit(room)
+                found += connection.execute(earlier).scalars()
+        self._in_question_up_to = found[-1] if len(found) == _MAX_UNMATCHED else 0
+        return set(found) | self._cancelled_while_held()
 
     def _to_ask_again(self, told: _Told) -> list[int]:
         """Jobs that this pass did not tell of: those in question, and those that go on by what is here."""

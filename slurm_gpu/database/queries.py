@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, Select, and_, func, or_, select
@@ -87,19 +88,22 @@ def find_job(
     """All runs of JOBID, JOBID_TASK or JOBID+OFFSET, with their details where the caller may see them.
 
     JOBID of an array or a heterogeneous job means all of its tasks or components, as for sacct.
-    Raises UsageError where `job` is none of these. At most MAX_LIMIT runs are shown.
+    Raises UsageError where `job` is none of these. At most MAX_LIMIT runs are shown, the newest; the page has
+    how many are not.
     """
     rows = rows_of_job(connection, cluster, job)
     parts_of = find_parts(connection, rows)
     wholes = [whole(parts_of[row["run_id"]], now_s) for row in rows]
-    found = details(connection, [row for row in wholes if caller.may_see(row["uid"], row["user"])])
+    visible = [row for row in wholes if caller.may_see(row["uid"], row["user"])]
+    found, events_left_out = details(connection, visible)
     runs = []
     for row in wholes:
         shown = show_run(row, caller, now_s, found.get(row["run_id"]))
         if shown.devices:
             shown = _as_its_records_tell(shown, parts_of[row["run_id"]], min_coverage)
         runs.append(_as_its_loan_ended(connection, shown, row))
-    return RunPage(runs=runs, cursor=None)
+    left_out = count_left_out(connection, cluster, job, len(rows))
+    return RunPage(runs=runs, cursor=None, left_out=left_out, events_left_out=events_left_out)
 
 
 def _as_its_loan_ended(connection: Connection, shown: Run, row: Mapping[str, Any]) -> Run:
@@ -127,8 +131,20 @@ def _as_its_records_tell(shown: Run, parts: Sequence[Row], min_coverage: float) 
 def rows_of_job(connection: Connection, cluster: str, job: str) -> list[RowMapping]:
     """The rows of `run` that find_job means, the newest first; raises UsageError.
 
-    Of a run that was resized, which has several, only the last.
+    At most MAX_LIMIT. Of a run that was resized, which has several, only the last.
     """
+    return sorted(_newest(connection, _of_job(cluster, job), MAX_LIMIT), key=_newest_first)
+
+
+def count_left_out(connection: Connection, cluster: str, job: str, n_rows: int) -> int:
+    """Return how many runs of a job `rows_of_job`, which returned `n_rows`, left out."""
+    if n_rows < MAX_LIMIT:
+        return 0
+    query = select(func.count()).select_from(run).where(*_of_job(cluster, job))
+    return int(connection.execute(query).scalar_one()) - n_rows
+
+
+def _of_job(cluster: str, job: str) -> list[ColumnElement[bool]]:
     match = _JOB.fullmatch(job)
     if match is None:
         raise UsageError(f"{job[:100]!r} is not a job; write JOBID, JOBID_TASK or JOBID+OFFSET")
@@ -139,9 +155,7 @@ def rows_of_job(connection: Connection, cluster: str, job: str) -> list[RowMappi
         which = and_(run.c.het_job_id == job_id, run.c.het_offset == int(match["offset"]))
     else:
         which = or_(run.c.job_id == job_id, run.c.array_job_id == job_id, run.c.het_job_id == job_id)
-    return sorted(
-        _newest(connection, [shown_here(cluster), which, is_last_part()], MAX_LIMIT), key=_newest_first
-    )
+    return [shown_here(cluster), which, is_last_part()]
 
 
 def find_timelines(connection: Connection, cluster: str, job: str, caller: Caller) -> list[RunTimeline]:
@@ -189,9 +203,9 @@ def find_windows(
     there = windows(connection, wholes)
     if running:
         there = [item for item in there if item.at_s > now_s - FRESH_S]
-    missing = {
-        (node, row["job_id"]) for row in running[:_MAX_ASKED] for node in nodes_without_window(row, there)
-    }
+    # Those that were asked before have windows: each request comes to others.
+    without = ((row["job_id"], nodes) for row in running if (nodes := nodes_without_window(row, there)))
+    missing = {(node, job_id) for job_id, nodes in islice(without, _MAX_ASKED) for node in nodes}
     return WindowsFound(
         runs=len(rows),
         visible=len(visible),

@@ -28,6 +28,7 @@ from slurm_gpu.database.importer import read_until_s
 from slurm_gpu.database.loans import with_lenders
 from slurm_gpu.database.queries import (
     WindowsFound,
+    count_left_out,
     count_unmatched,
     find_job,
     find_runs,
@@ -93,15 +94,16 @@ class Reads:
         caller = await self._caller(request)
         job = request.path_params["job"]
 
-        def find() -> list[RunTimeline]:
+        def find() -> tuple[list[RunTimeline], int]:
             with self._services.database.reading() as connection:
-                return find_timelines(connection, self._services.cluster, job, caller)
+                found = find_timelines(connection, self._services.cluster, job, caller)
+                return found, count_left_out(connection, self._services.cluster, job, len(found))
 
-        found = await run_in_threadpool(find)
+        found, left_out = await run_in_threadpool(find)
         share_of(request).spend(len(found))
         if not found:
             raise _unknown(job)
-        return JSONResponse({"runs": [item.to_json() for item in found]})
+        return JSONResponse({"runs": [item.to_json() for item in found], "left_out": left_out})
 
     async def get_window(self, request: Request) -> Response:
         """GET /v1/runs/{job}/window: what is kept; a window that is not there is asked for."""

@@ -134,17 +134,27 @@ class RunPage:
 
     runs: Sequence[Run]
     cursor: str | None
+    left_out: int = 0
+    """Of one job: older runs that are not among `runs`, which are as many as one answer has."""
+    events_left_out: int = 0
+    """Of one job: events that are not among those of `runs`."""
 
     def to_json(self) -> dict[str, Any]:
         """A dict that json.dumps takes."""
-        return {"runs": [run.to_json() for run in self.runs], "cursor": self.cursor}
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {**values, "runs": [run.to_json() for run in self.runs]}
 
     @classmethod
     def from_json(cls, value: Any) -> RunPage:
         """Read an answer of /v1/runs or /v1/runs/ID."""
         if not isinstance(value, dict) or not isinstance(value.get("runs"), list):
             raise DatabaseError("slurm-gpudbd answered something other than runs")
-        return cls(runs=tuple(Run.from_json(run) for run in value["runs"]), cursor=value.get("cursor"))
+        return cls(
+            runs=tuple(Run.from_json(run) for run in value["runs"]),
+            cursor=value.get("cursor"),
+            left_out=value.get("left_out", 0),
+            events_left_out=value.get("events_left_out", 0),
+        )
 
 
 _LATER = frozenset({"silent_nodes", "rejected", "last_rejected_s", "learned_s", "web_refused"})

@@ -11,6 +11,7 @@ from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.robust import median
 from slurm_gpu.diagnose.signals import Signal
 from slurm_gpu.diagnose.verdict import SUSPICION, Cause, Evidence, Verdict
+from slurm_gpu.units import few
 
 FATAL_XIDS = frozenset({48, 62, 64, 74, 79, 92, 94, 95, 119, 120, 140})
 """Memory, NVLink, bus and firmware, by NVIDIA's catalogue; 13, 31, 43 and such are the application's."""
@@ -138,7 +139,7 @@ def contradicts(case: Case) -> str | None:
     rows = case.down(Signal.CLOCK, LEAST_CLOCK) & (_ahead(case, _AHEAD) | case.down(Signal.UTIL, _STARVED))
     if not rows.any():
         return None
-    names = ", ".join(worker.name for worker in case.workers(rows)[:4])
+    names = few((worker.name for worker in case.workers(rows)), 4)
     return (
         f"clocks of {names} are lower than their peers', yet they wait longer: who is behind cannot be told"
     )

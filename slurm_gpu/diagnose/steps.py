@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from slurm_gpu.diagnose.robust import MAD_TO_SIGMA, Matrix, median
 from slurm_gpu.diagnose.series import Worker
 from slurm_gpu.diagnose.verdict import SUSPECT_BELOW, Cause, Evidence, Verdict
+from slurm_gpu.units import few
 
 COLUMNS = ("dp_rank", "stage", "rank", "step", "optype", "duration", "mb_id")
 """What is read of a table of steps, one row for each operation; others are passed over.
@@ -306,7 +307,7 @@ def _replica(ratio: Matrix, steps: Steps) -> Verdict | None:
         return None
     names = tuple(f"replica {replica}" for replica in np.flatnonzero(more))
     most = float(times[more].max())
-    text = f"all {n_stages} stages of {', '.join(names[:4])} take up to {most:.2f} times as long as others'"
+    text = f"all {n_stages} stages of {few(names, 4)} take up to {most:.2f} times as long as others'"
     return Verdict(
         cause=Cause.IMBALANCE,
         kind="replica",

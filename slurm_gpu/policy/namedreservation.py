@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from slurm_gpu.slurm.client import SlurmNode
 from slurm_gpu.slurm.hostlist import expand
 from slurm_gpu.slurm.reservations import SlurmReservation
+from slurm_gpu.units import few
 
 _MOST_NAMED = 12
 _NOT_BOUND = "FLEX"
@@ -48,7 +49,7 @@ def _reason(name: str, user: str, account: str | None, known: Known) -> str | No
     if found is None:
         names = sorted(one.name for one in known.all)
         close = [f"did you mean {one}? " for one in difflib.get_close_matches(name, names, 1)]
-        there = ", ".join(names[:_MOST_NAMED]) or "none"
+        there = few(names, _MOST_NAMED) or "none"
         return f"--reservation: {name!r} is not there; {''.join(close)}there are {there}"
     if found.end_s <= known.now_s:
         return f"--reservation: {name} is over"

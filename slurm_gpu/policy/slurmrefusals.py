@@ -19,7 +19,7 @@ from slurm_gpu.policy.submitter import Submitter
 from slurm_gpu.slurm.client import SlurmNode, SlurmSettings
 from slurm_gpu.slurm.hostlist import expand
 from slurm_gpu.slurm.submission import Partition, UserPlaces
-from slurm_gpu.units import counted
+from slurm_gpu.units import counted, few
 
 _MOST_NAMED = 12
 """So many names are told; more help nobody."""
@@ -255,6 +255,4 @@ def _there_are(name: str, known: Collection[str]) -> str:
 
 
 def _listed(names: Collection[str]) -> str:
-    shown = list(names)[:_MOST_NAMED]
-    more = len(names) - len(shown)
-    return (", ".join(shown) or "none") + (f" and {more} more" if more else "")
+    return few(names, _MOST_NAMED) or "none"

@@ -9,7 +9,7 @@ from slurm_gpu import __version__
 from slurm_gpu.cli.checks.database import schema_here
 from slurm_gpu.cli.main import main
 from slurm_gpu.cli.site import Site
-from slurm_gpu.database.client import Act, Decision, Health, NodeReport, NodeWindow, Run, RunTimeline
+from slurm_gpu.database.client import Act, Decision, Health, NodeReport, NodeWindow, Run, RunPage, RunTimeline
 from slurm_gpu.database.clusterstate import ClusterState
 from slurm_gpu.database.hostminutes import NodeMinutes
 from slurm_gpu.database.reserve.reservation import Reservation
@@ -63,6 +63,8 @@ class Database:
 
     def __init__(self) -> None:
         self.runs: list[Run] = []
+        self.left_out = 0
+        """Runs, and events, over what one answer has."""
         self.courses: list[RunTimeline] = []
         self.window_list: list[NodeWindow] | None = None
         """None: the job does not run, and none was kept."""
@@ -98,6 +100,9 @@ class Database:
 
     def run(self, job: str) -> list[Run]:
         return [run for run in self.runs if run.id == job]
+
+    def run_page(self, job: str) -> RunPage:
+        return RunPage(runs=self.run(job), cursor=None, left_out=self.left_out, events_left_out=self.left_out)
 
     def acts(self, limit: int = 100) -> list[Act]:
         return self.act_list[:limit]

@@ -290,3 +290,16 @@ def test_an_unknown_job_is_wrong_usage(slurm_gpu: CommandLine):
     assert slurm_gpu("job", "99") == 2
     assert slurm_gpu.err.startswith("slurm-gpu: no job 99 in Slurm's accounting, which is read every 1m00s.")
     assert "squeue -j 99 shows what waits" in slurm_gpu.err
+
+
+def test_what_an_answer_has_no_place_for_is_said(slurm_gpu: CommandLine):
+    slurm_gpu.database.runs = [make_run()]
+    slurm_gpu("job", "17")
+    assert "more" not in slurm_gpu.err
+    slurm_gpu.database.left_out = 40
+    slurm_gpu("job", "17")
+    assert "40 more runs of 17, older than these" in slurm_gpu.err
+    assert "40 events in between the first and last of a kind are left out" in slurm_gpu.err
+    slurm_gpu("job", "17", "--json")
+    told = json.loads(slurm_gpu.out)
+    assert (told["left_out"], told["events_left_out"]) == (40, 40)

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from sqlalchemy import delete
 
-from slurm_gpu.database import detail, reads
+from slurm_gpu.database import detail, queries, reads
 from slurm_gpu.database.accounting import run_row
 from slurm_gpu.database.client import DatabaseClient
+from slurm_gpu.database.identity import Caller
 from slurm_gpu.database.importer import store_changed_runs
-from slurm_gpu.database.queries import FRESH_S
+from slurm_gpu.database.queries import FRESH_S, find_windows
 from slurm_gpu.database.reconcile import reconcile
 from slurm_gpu.database.schema import metadata
 from slurm_gpu.database.store import store_events
@@ -22,7 +23,19 @@ from slurm_gpu.errors import DatabaseError
 from slurm_gpu.records import Event, HostRun, Mean
 from slurm_gpu.records.window import pack
 from tests.database.running import NOBODY, OPERATOR, ROOT, Running, acting_as, running_server
-from tests.database.samples import T0, gpu, host, node, queued, record, requeued, row, segment, timeline
+from tests.database.samples import (
+    CLUSTER,
+    T0,
+    gpu,
+    host,
+    node,
+    queued,
+    record,
+    requeued,
+    row,
+    segment,
+    timeline,
+)
 from tests.database.test_node_shipment import window
 
 needs_root = pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
@@ -123,6 +136,68 @@ def test_what_other_nodes_say_of_a_job_does_not_displace_what_its_own_told(
         (run,) = client.run("1")
     assert [(item.node, item.n) for item in run.events or ()] == [("here", 1), ("here", 2)]
     site.slurm.node_list.pop()
+
+
+def test_of_more_events_than_an_answer_has_the_first_and_last_of_each_kind_are_kept(
+    site: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand of one kind must hide neither another kind nor how it ended."""
+    monkeypatch.setattr(detail, "MAX_EVENTS", 8)
+    many = [event(n, job_id=1, at_s=T0 + n, kind="throttle_begin") for n in range(1, 31)]
+    ship(site, events=[*many, event(40, job_id=1, at_s=T0 + 40, kind="gpu_lost")], records=[here()])
+    account(site)
+    with DatabaseClient(site.config) as client:
+        page = client.run_page("1")
+    (run,) = page.runs
+    assert [item.n for item in run.events or ()] == [1, 2, 3, 4, 28, 29, 30, 40]
+    assert page.events_left_out == 23
+
+
+@needs_root
+def test_of_more_runs_than_an_answer_has_it_says_how_many_it_has_not(
+    site: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queries, "MAX_LIMIT", 3)
+    account(site, *(row(job_id=100 + task, array_job_id=100, array_task=task) for task in range(5)))
+    with DatabaseClient(site.config) as client:
+        page = client.run_page("100")
+        assert ([run.id for run in page.runs], page.left_out) == (["100_4", "100_3", "100_2"], 2)
+        assert client.run_page("100_0").left_out == 0
+    status, answer = site.raw(
+        "GET", "/v1/runs/100/timeline", b"", site.signed("GET", "/v1/runs/100/timeline")
+    )
+    assert (status, len(answer["runs"]), answer["left_out"]) == (200, 3, 2)
+
+
+def test_nodes_of_more_runs_than_are_asked_at_once_are_asked_by_and_by(
+    site: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queries, "_MAX_ASKED", 2)
+    tasks = range(5)
+    account(
+        site,
+        *(
+            row(
+                job_id=100 + task,
+                array_job_id=100,
+                array_task=task,
+                nodes="here",
+                end_s=None,
+                state="RUNNING",
+            )
+            for task in tasks
+        ),
+    )
+    asked, root = set[int](), Caller(0, "root", sees_all=True, writes=True)
+    for _ in range(3):
+        with site.database.reading() as connection:
+            found = find_windows(connection, CLUSTER, "100", root, site.clock.wall())
+        asked |= {job_id for _, job_id in found.missing}
+        ship(
+            site,
+            windows=[window(job_id=job_id, segment=segment(job_id)) for _, job_id in found.missing],
+        )
+    assert asked == {100 + task for task in tasks}
 
 
 def test_an_event_that_an_older_version_took_keeps_no_job_from_being_shown(site: Running) -> None:

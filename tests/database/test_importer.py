@@ -154,6 +154,24 @@ def test_an_open_run_that_slurmdbd_closed_late_is_asked_for_by_its_id(database: 
     assert runs(database)[1, T0 - 60]["state"] == "COMPLETED"
 
 
+def test_of_more_records_without_a_run_than_a_pass_asks_after_each_is_asked_after_by_and_by(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of old jobs accounting knows nothing any more: they must not keep the newest from being asked after."""
+    monkeypatch.setattr("slurm_gpu.database.importer._MAX_UNMATCHED", 2)
+    clock, slurm = FakeClock(T0 + 30 * 86400), MemorySlurm()
+    records = [record(job_id=job_id, segment=segment(job_id)) for job_id in range(1, 6)]
+    database.write(lambda connection: store_records(connection, records))
+    importing = importer(database, slurm, clock)
+    asked: list[int] = []
+    for _ in range(3):
+        slurm.questions.clear()
+        importing.run_once()
+        asked += [job_id for _, job_ids in slurm.questions for job_id in job_ids or ()]
+        clock.now += 60
+    assert set(asked) == {1, 2, 3, 4, 5}
+
+
 def test_a_record_without_a_run_is_asked_after_ever_more_rarely(database: Database) -> None:
     clock, slurm = FakeClock(), MemorySlurm()
     importing = importer(database, slurm, clock)

@@ -1,10 +1,13 @@
 """Amounts read as admins write them, and a bare number that could mean two things is refused."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu.units import (
+    few,
     format_duration,
     format_memory_mib,
     format_mgpu,
@@ -13,6 +16,7 @@ from slurm_gpu.units import (
     parse_memory_mib,
     parse_slurm_time,
 )
+from tests.docs.pages import ROOT
 
 
 @pytest.mark.parametrize(
@@ -101,3 +105,28 @@ def test_time_limits_look_as_in_squeue_and_sacctmgr() -> None:
     assert [format_slurm_time(s) for s in (0, 90, 5400, 172800)] == [
         "00:00:00", "00:01:30", "01:30:00", "2-00:00:00",
     ]  # fmt: skip
+
+
+@given(st.lists(st.text("abc", min_size=1, max_size=3), max_size=30), st.integers(1, 12))
+def test_of_few_names_each_is_shown_or_counted(names: list[str], most: int) -> None:
+    shown, _, more = few(names, most).partition(" and ")
+    n_shown = len(shown.split(", ")) if shown else 0
+    assert n_shown == min(len(names), most)
+    assert int(more.partition(" ")[0] or 0) == len(names) - n_shown
+
+
+_CUT = re.compile(r"join\((?:[^()]|\([^()]*\))*\[:\s*[_A-Z0-9]+\]|islice\([^()\n]*(?:NAMED|SHOWN)")
+_WHOLE = {"cli/colocationplan.py": "_FIELDS[:2]", "database/accounting.py": "NAME_LENGTH"}
+"""Cuts that leave out no name: the two columns that a file must have, and what a database column holds."""
+
+
+def test_no_list_of_names_is_cut_without_a_word() -> None:
+    """`few` says how many are left out."""
+    found = [
+        f"{path.relative_to(ROOT)}: {match[0]}"
+        for path in sorted((ROOT / "slurm_gpu").rglob("*.py"))
+        for match in _CUT.finditer(path.read_text(encoding="utf-8"))
+        if path.name != "units.py"
+        and _WHOLE.get(str(path.relative_to(ROOT / "slurm_gpu")), "\0") not in match[0]
+    ]
+    assert found == []

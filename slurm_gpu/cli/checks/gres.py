@@ -14,7 +14,7 @@ from slurm_gpu.errors import SlurmError
 from slurm_gpu.node.held.dynamicnode import DynamicNode
 from slurm_gpu.node.held.gres import minor_of, parse_files
 from slurm_gpu.records import DeviceFacts
-from slurm_gpu.units import counted
+from slurm_gpu.units import counted, few
 
 _TYPE = re.compile(r"\bGres Name=gpu\b.*?\bType=(?P<type>[^\s(,]+)")
 _MODEL = re.compile(r"(?:rtx|gtx|gb|gh|[abhvpktlm])\d{1,4}[a-z]?", re.IGNORECASE)
@@ -131,4 +131,4 @@ def _is_cut(gpu: DeviceFacts, report: NodeReport) -> bool:
 
 
 def _named(gpus: Sequence[DeviceFacts]) -> str:
-    return ", ".join(f"minor {gpu.minor} ({gpu.uuid})" for gpu in gpus[:3])
+    return few((f"minor {gpu.minor} ({gpu.uuid})" for gpu in gpus), 3)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import islice
 
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, ok, warn
 from slurm_gpu.database.client import Run
-from slurm_gpu.units import counted
+from slurm_gpu.units import counted, few
 
 _OPEN = ("PENDING", "RUNNING", "SUSPENDED")
 _NAMED = 5
@@ -51,7 +50,5 @@ def _is_lost(run: Run, known: Mapping[int, int | None]) -> bool:
 
 
 def _shown(runs: list[Run]) -> str:
-    ids = ", ".join(run.id for run in islice(runs, _NAMED))
-    more = f" and {len(runs) - _NAMED} more" if len(runs) > _NAMED else ""
     verb = "goes on" if len(runs) == 1 else "go on"
-    return f"{counted(len(runs), 'job')} ({ids}{more}) {verb}"
+    return f"{counted(len(runs), 'job')} ({few((run.id for run in runs), _NAMED)}) {verb}"

@@ -9,6 +9,7 @@ from slurm_gpu import munge
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, warn
 from slurm_gpu.errors import InputError, MungeError
 from slurm_gpu.slurm.hostlist import expand
+from slurm_gpu.units import few
 
 
 def valid(at: Surroundings) -> Iterator[Finding]:
@@ -59,6 +60,6 @@ def same_cluster(at: Surroundings) -> Iterator[Finding]:
             continue
         if strangers:
             yield warn(
-                f"{section}.{name} has nodes that Slurm does not know: {', '.join(strangers[:5])}",
+                f"{section}.{name} has nodes that Slurm does not know: {few(strangers, 5)}",
                 f"mend nodes of {section}.{name} in {path}",
             )

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, warn
 from slurm_gpu.slurm.commands import PING_TIMEOUT_S, QUERY_TIMEOUT_S, query_environment
 from slurm_gpu.slurm.conffile import read_conf
-from slurm_gpu.units import counted
+from slurm_gpu.units import counted, few
 
 _OLDEST = (22, 5)
 _CROWDED = 0.8
@@ -106,7 +106,7 @@ def gres_types(at: Surroundings) -> Iterator[Finding]:
     untyped = [node.name for node in at.nodes if "" in node.gpus]
     if untyped:
         yield warn(
-            f"GPUs without a type on {', '.join(untyped[:5])}: tables cannot tell them apart",
+            f"GPUs without a type on {few(untyped, 5)}: tables cannot tell them apart",
             "Gres=gpu:TYPE:COUNT in slurm.conf and Type=TYPE in gres.conf",
         )
     else:

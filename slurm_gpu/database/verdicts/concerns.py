@@ -8,6 +8,7 @@ from slurm_gpu.attention.concern import Concern, Flag, Said
 from slurm_gpu.database.results import NodeReport
 from slurm_gpu.database.verdicts.told import JobVerdict, Verdicts
 from slurm_gpu.records import Live
+from slurm_gpu.units import few
 
 _NAMED = 3
 
@@ -42,9 +43,9 @@ def unhealthy(
 def _said(item: JobVerdict, index: Mapping[str, int]) -> Said:
     """Who is named comes first, then the first piece of evidence."""
     gpus = [f"{node} GPU {index[uuid]}" if uuid in index else f"{node} {uuid}" for node, uuid in item.devices]
-    roles = [str(role) for role in item.verdict.get("roles") or ()][:_NAMED]
-    many = [f"{len(gpus)} GPUs on {', '.join(_few_nodes(item))}"]
-    who = ", ".join((gpus if len(gpus) <= _NAMED else many) or _few_nodes(item) or roles)
+    roles = few(item.verdict.get("roles") or (), _NAMED)
+    many = f"{len(gpus)} GPUs on {_few_nodes(item)}"
+    who = (", ".join(gpus) if len(gpus) <= _NAMED else many) or _few_nodes(item) or roles
     evidence = [str(one.get("text")) for one in item.verdict.get("evidence") or ()][:1]
     return Said(
         cause=item.cause,
@@ -55,9 +56,8 @@ def _said(item: JobVerdict, index: Mapping[str, int]) -> Said:
     )
 
 
-def _few_nodes(item: JobVerdict) -> list[str]:
-    nodes = list(dict.fromkeys([*item.nodes, *(node for node, _ in item.devices)]))
-    return nodes[:_NAMED] + ([f"{len(nodes) - _NAMED} more"] if len(nodes) > _NAMED else [])
+def _few_nodes(item: JobVerdict) -> str:
+    return few(dict.fromkeys([*item.nodes, *(node for node, _ in item.devices)]), _NAMED)
 
 
 def _devices_of(live: Mapping[str, Live], job_id: int) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from slurm_gpu.node.application.recognition import Finding, file_size, fits, rec
 from slurm_gpu.node.application.rules import Rules, load_rules, rules_path
 from slurm_gpu.node.process.jobcgroups import JobCgroups, JobName
 from slurm_gpu.node.process.procfs import Processes
-from slurm_gpu.units import parse_whole
+from slurm_gpu.units import few, parse_whole
 
 _WIDTH = 100
 _LABEL = 13
@@ -268,5 +268,4 @@ def _row(label: str, text: str) -> Iterator[str]:
 def _some(names: Sequence[str]) -> str:
     if not names:
         return "none"
-    rest = f" and {len(names) - _SOME_LIBRARIES} more" if len(names) > _SOME_LIBRARIES else ""
-    return ", ".join(names[:_SOME_LIBRARIES]) + rest + "; no rule names any"
+    return f"{few(names, _SOME_LIBRARIES)}; no rule names any"

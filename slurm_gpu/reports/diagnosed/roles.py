@@ -15,6 +15,7 @@ from slurm_gpu.reports.diagnosed.look import Look, Sight
 from slurm_gpu.reports.diagnosed.words import TITLES, group_tone, shown
 from slurm_gpu.reports.page.markup import append, element
 from slurm_gpu.slurm.hostlist import compress
+from slurm_gpu.units import few
 
 _OF_GROUPS = (Metric.MEM_USED, Metric.TENSOR, Metric.SM_ACTIVE, Metric.POWER, Metric.UTIL)
 _MOST_PARTS = 8
@@ -105,8 +106,7 @@ def _places(workers: Sequence[Worker]) -> str:
             node
         )
     parts = [f"{compress(names)} {spans}" for spans, names in nodes.items()]
-    rest = len(parts) - _MOST_PARTS
-    return ", ".join(parts[:_MOST_PARTS]) + (f" and {rest} more" if rest > 0 else "")
+    return few(parts, _MOST_PARTS)
 
 
 def _spans(numbers: Sequence[int]) -> str:

@@ -9,6 +9,7 @@ from slurm_gpu.diagnose.verdict import Cause, Evidence
 from slurm_gpu.reports.diagnosed.look import Look
 from slurm_gpu.reports.diagnosed.words import clock_time, lasting
 from slurm_gpu.reports.page.markup import append, element
+from slurm_gpu.units import few
 
 _MOST_NAMES = 12
 _SIGNS = {
@@ -68,11 +69,11 @@ def _facts(look: Look) -> list[tuple[str, str]]:
     verdict, series = look.verdict, look.case.series
     facts = []
     if verdict.culprits:
-        facts.append(("Who", _listed([worker.name for worker in verdict.culprits])))
+        facts.append(("Who", few([worker.name for worker in verdict.culprits], _MOST_NAMES)))
     elif verdict.roles:
-        facts.append(("Most to do (nobody is at fault)", _listed(verdict.roles)))
+        facts.append(("Most to do (nobody is at fault)", few(verdict.roles, _MOST_NAMES)))
     if verdict.nodes:
-        facts.append(("Nodes", _listed(verdict.nodes)))
+        facts.append(("Nodes", few(verdict.nodes, _MOST_NAMES)))
     if verdict.since_s is not None:
         facts.append(("Since", clock_time(verdict.since_s, look.timezone)))
     if verdict.until_s is not None:
@@ -81,13 +82,8 @@ def _facts(look: Look) -> list[tuple[str, str]]:
     facts.append(("Judged by", f"{look.by}: {span}{look.told}"))
     if series.offsets_s:
         apart = (f"{node} {seconds:+.0f} s" for node, seconds in series.offsets_s.items())
-        facts.append(("Clocks set right", _listed(list(apart))))
+        facts.append(("Clocks set right", few(apart, _MOST_NAMES)))
     return facts
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - _MOST_NAMES
-    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _evidence(items: Sequence[Evidence]) -> Element:
