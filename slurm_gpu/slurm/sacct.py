@@ -9,12 +9,13 @@ import functools
 import itertools
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.records.fields import MAX_MOMENT_S
 from slurm_gpu.slurm.client import AccountingRun
+from slurm_gpu.slurm.hostlist import expand
 from slurm_gpu.slurm.tres import parse_tres
 from slurm_gpu.units import parse_slurm_time
 
@@ -25,8 +26,12 @@ _DIFFERENT = 4096
 """So many of the texts that rows have in common, such as TRES, are read once and remembered."""
 _TOLD_AT_MOST = 20
 """Of what one reading could not read; how much more there was is told in one line."""
+# MAX_SLURM_NODES of slurm.h.
+_MOST_NODES = 65536
 _SHOWN_CHARACTERS = 2000
 """Of a row that cannot be read: all of it, unless it has a long comment."""
+
+_logged_columns: set[str] = set()
 
 
 def _is_whole(text: str) -> bool:
@@ -40,9 +45,10 @@ def _number(text: str) -> int:
 
 
 def _epoch(text: str) -> int | None:
-    if not _is_whole(text) or text == "0":
+    """Read a time; None for no time, which is a word such as Unknown."""
+    if text == "" or text.isalpha():
         return None
-    return _at_most(int(text))
+    return _at_most(_number(text)) or None
 
 
 def _at_most(value: int) -> int:
@@ -53,7 +59,11 @@ def _at_most(value: int) -> int:
 
 
 def _whole(text: str) -> int | None:
-    return int(text) if _is_whole(text) else None
+    """Read a uid or a number of restarts: 32 bits; None for an empty column."""
+    value = _number(text) if text else None
+    if value is not None and value >> 32:
+        raise ValueError(f"{text} has more than 32 bits")
+    return value
 
 
 def _seconds(text: str) -> int:
@@ -65,13 +75,20 @@ def _seconds(text: str) -> int:
 
 
 def _limit(text: str) -> int | None:
-    """TimelimitRaw is whole minutes, or a word such as UNLIMITED."""
-    return int(text) * 60 if _is_whole(text) else None
+    """TimelimitRaw is whole minutes, or a word such as UNLIMITED or Partition_Limit."""
+    return None if text.replace("_", "").isalpha() or not text else _at_most(_number(text) * 60)
 
 
 def _state(text: str) -> str:
     """The word alone, of "CANCELLED by 1001"."""
     return text.partition(" ")[0]
+
+
+def _node_count(text: str) -> int:
+    number = _number(text)
+    if number > _MOST_NODES:
+        raise ValueError(f"{number} is more than the {_MOST_NODES} nodes that Slurm can manage")
+    return number
 
 
 def _nodes(text: str) -> str:
@@ -139,7 +156,7 @@ _COLUMNS: Mapping[str, tuple[str, Callable[[Column], Values]]] = {
     "ElapsedRaw": ("elapsed_s", _numbers),
     "Suspended": ("suspended_s", _known(_seconds)),
     "TimelimitRaw": ("time_limit_s", _known(_limit)),
-    "NNodes": ("n_nodes", _known(_number)),
+    "NNodes": ("n_nodes", _known(_node_count)),
     "NodeList": ("nodes", _known(_nodes)),
     "ReqTRES": ("tres_requested", _known(parse_tres)),
     "AllocTRES": ("tres_allocated", _known(parse_tres)),
@@ -150,6 +167,10 @@ _OPTIONAL: Mapping[str, tuple[str, Callable[[Column], Values]]] = {
     "SLUID": ("sluid", lambda column: [text or None for text in column]),
 }
 _IDS = "array_job_id", "array_task", "het_job_id", "het_offset"
+# Without the others a row is no run; one of these that cannot be read is left out of its row.
+_UNREQUIRED = frozenset({*_COLUMNS, *_OPTIONAL}) - {"Cluster", "JobIDRaw", "Submit"}
+# An unreadable word is replaced by one that reads as unknown; _completed calculates what "0" stands for.
+_UNKNOWN_WORDS = {"ElapsedRaw": "0", "NNodes": "0"}
 
 
 def columns(available: str) -> list[str]:
@@ -161,8 +182,9 @@ def columns(available: str) -> list[str]:
 def parse_rows(pieces: Iterable[str], names: Sequence[str], mark: str) -> Iterator[AccountingRun]:
     """Runs in what `sacct --parsable --delimiter=<mark>` prints: every column ends with the mark.
 
-    The text comes in pieces of any length. What is no row, or cannot be read, is logged with its text and
-    left out; SlurmError where there is no row at all in what was printed.
+    The text comes in pieces of any length. Text that is not a row, and rows without a readable job ID,
+    cluster or submit time, are logged and left out. Any other unreadable column is left out of its row, and
+    logged once per column. Raises SlurmError if nothing printed is a row.
     """
     read = _reader(names)
     n_rows, n_unreadable, complaint = 0, 0, ""
@@ -286,23 +308,64 @@ def _readable(
     rows: Iterable[Sequence[str]],
     unreadable: list[tuple[str, str]],
 ) -> Iterator[AccountingRun]:
-    """Those of the rows that can be read; the others go to `unreadable`, as what is wrong and their text."""
+    """Yield the runs of rows with a readable key; append the others to `unreadable`, with the reason."""
     for words in rows:
         try:
             yield from read([words])
-        except ValueError as error:
-            unreadable.append((f"sacct: job {words[0]}, {_what(names, words, error)}", "|".join(words)))
+        except ValueError:
+            bad = _unreadable_columns(names, words)
+            if bad.keys() <= _UNREQUIRED:
+                for name, why in bad.items():
+                    _log_column_once(name, words[0], why)
+                kept = [
+                    _UNKNOWN_WORDS.get(name, "") if name in bad else word
+                    for name, word in zip(names, words, strict=True)
+                ]
+                for run in read([kept]):
+                    yield _completed(run, bad)
+            else:
+                why = "; ".join(f"{name}: {why}" for name, why in bad.items() if name not in _UNREQUIRED)
+                unreadable.append((f"sacct: job {words[0]}, {why}", "|".join(words)))
 
 
-def _what(names: Sequence[str], words: Sequence[str], error: ValueError) -> str:
-    """Which column it is that cannot be read, and why."""
-    for name, word in zip(names[1:], words[1:], strict=True):
-        _, of = _COLUMNS.get(name) or _OPTIONAL[name]
+def _unreadable_columns(names: Sequence[str], words: Sequence[str]) -> dict[str, str]:
+    """Return why each unreadable column of a row cannot be read, by its name."""
+    bad: dict[str, str] = {}
+    for name, word in zip(names, words, strict=True):
         try:
-            list(of([word]))
-        except ValueError as found:
-            return f"{name}: {found}"
-    return str(error)
+            if name == "JobID":
+                _ids(word)
+            else:
+                _, read = _COLUMNS.get(name) or _OPTIONAL[name]
+                list(read([word]))
+        except ValueError as error:
+            bad[name] = str(error)
+    return bad
+
+
+def _log_column_once(name: str, job: str, why: str) -> None:
+    """Log an unreadable column, once per column: each reading of accounting finds it again."""
+    if name not in _logged_columns:
+        _logged_columns.add(name)
+        message = "sacct: job %s, %s: %s; the row is kept without this value (logged once per column)"
+        log.warning(message, job, name, why)
+
+
+def _completed(run: AccountingRun, bad: Collection[str]) -> AccountingRun:
+    """Calculate from the other columns of a row those that could not be read and follow from them."""
+    changes: dict[str, Any] = {}
+    if "NNodes" in bad:
+        try:
+            changes["n_nodes"] = len(expand(run.nodes)) if run.nodes else 0
+        except ValueError:
+            changes["n_nodes"] = 0
+    # In Slurm's accounting: elapsed = end - start - suspended.
+    span_s = 0 if run.start_s is None or run.end_s is None else max(0, run.end_s - run.start_s)
+    if "ElapsedRaw" in bad:
+        changes["elapsed_s"] = max(0, span_s - run.suspended_s)
+    elif "Suspended" in bad:
+        changes["suspended_s"] = max(0, span_s - run.elapsed_s)
+    return run._replace(**changes)
 
 
 def _ids(shown: str) -> tuple[int | None, int | None, int | None, int | None]:

@@ -16,6 +16,7 @@ from tests.slurm.printed import MARK, NAMES, text_of
 @pytest.fixture(autouse=True)
 def told_anew() -> None:
     sacct._tell_once.cache_clear()
+    sacct._logged_columns.clear()
 
 
 def pieces(text: str, size: int) -> Iterator[str]:
@@ -114,19 +115,48 @@ def test_a_bad_row_is_told_with_its_text_once(caplog: pytest.LogCaptureFixture) 
     assert "\x1b" not in message
 
 
-@pytest.mark.parametrize("column", ["Submit", "Start", "End", "ElapsedRaw"])
-def test_a_time_that_no_calendar_has_costs_its_row_alone(
-    caplog: pytest.LogCaptureFixture, column: str
+_TEXTS = {"JobName", "User", "Account", "QOS", "Partition", "State", "ExitCode", "AdminComment"}
+_TEXTS |= {"NodeList", "SLUID"}
+
+
+@pytest.mark.parametrize("column", sorted(set(NAMES) - {"JobID", "JobIDRaw", "Cluster", "Submit"}))
+@pytest.mark.parametrize("value", ["?", "-1", "-00:00:05", "9" * 400, "1e400", "cpu=x", "\ufffd"])
+def test_a_bad_secondary_column_costs_that_column_alone(
+    caplog: pytest.LogCaptureFixture, column: str, value: str
 ) -> None:
-    """A database takes it, and whatever shows it as a date would fail from then on."""
-    text = text_of([{}, {"JobID": "18", "JobIDRaw": "18", column: "999999999999999"}])
+    good, job = read(text_of([{}, {"JobID": "18", "JobIDRaw": "18"}]))
+    bad = [{"JobID": str(n), "JobIDRaw": str(n), column: value} for n in range(18, 40)]
+    found = read(text_of([{}, *bad]))
+    assert found[0] == good
+    assert [run.job_id for run in found] == list(range(17, 40))
+    field, _ = {**sacct._COLUMNS, **sacct._OPTIONAL}[column]
+    assert found[1]._replace(**{field: None}) == job._replace(**{field: None})
+    assert len(caplog.messages) == (column not in _TEXTS)
+    assert all(f"job 18, {column}: " in message for message in caplog.messages)
+
+
+def test_what_follows_from_other_columns_is_calculated() -> None:
+    row = {"Start": "1700000010", "End": "1700000110", "NodeList": "n[1-3]", "NNodes": "-1"}
+    (run,) = read(text_of([{**row, "Suspended": "-00:00:10", "ElapsedRaw": "60"}]))
+    assert (run.elapsed_s, run.suspended_s, run.n_nodes) == (60, 40, 3)
+    (run,) = read(text_of([{**row, "Suspended": "00:00:40", "ElapsedRaw": "-7"}]))
+    assert (run.elapsed_s, run.suspended_s, run.n_nodes) == (60, 40, 3)
+    (run,) = read(text_of([{**row, "Suspended": "?", "ElapsedRaw": "?"}]))
+    assert (run.elapsed_s, run.suspended_s) == (100, 0)
+
+
+@pytest.mark.parametrize("value", ["999999999999999", "Unknown", "-1"])
+def test_a_submit_time_that_cannot_be_read_costs_its_row_alone(
+    caplog: pytest.LogCaptureFixture, value: str
+) -> None:
+    text = text_of([{}, {"JobID": "18", "JobIDRaw": "18", "Submit": value}])
     assert [run.job_id for run in read(text)] == [17]
     (message,) = caplog.messages
-    assert f"job 18, {column}: 999999999999999 is too large" in message
+    assert f"job 18, Submit: {value}" in message.replace("'", "")
 
 
 def test_many_bad_rows_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    text = text_of([{}, *({"JobID": f"{n}", "NNodes": "?"} for n in range(1000))])
+    text = text_of([{}, *({"JobID": f"{n}", "JobIDRaw": "?", "NNodes": "?"} for n in range(1000))])
     for _ in range(2):
         assert len(read(text)) == 1
     assert len(caplog.messages) == 21
