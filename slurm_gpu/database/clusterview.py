@@ -27,7 +27,7 @@ def show_cluster(
         occupancy(nodes.values(), queue.by_id.values()),
         queue.by_id.values(),
         queue.as_of_s,
-        may_see=lambda job: caller.may_see(job.uid, job.user),
+        may_see=lambda job: caller.may_see(job.uid),
         zones=places.zones,
         server_types=places.server_types,
     )

@@ -38,6 +38,8 @@ class Goods:
     runs: dict[int, HostRun] = field(default_factory=dict)
     windows: dict[int, Window] = field(default_factory=dict)
     live: Live | None = None
+    uids: dict[str, int | None] = field(default_factory=dict)
+    """On this host, of the users of `runs`; None where there is no such user."""
 
     @property
     def n_to_store(self) -> int:
@@ -67,7 +69,7 @@ class Goods:
         return self._part(items[:middle]), self._part(items[middle:])
 
     def _part(self, items: Iterable[tuple[str, int]]) -> Goods:
-        part = Goods(node=self.node, at_s=self.at_s, queue=self.queue, rejected=self.rejected)
+        part = Goods(node=self.node, at_s=self.at_s, queue=self.queue, rejected=self.rejected, uids=self.uids)
         for kind, index in items:
             getattr(part, kind)[index] = getattr(self, kind)[index]
         return part

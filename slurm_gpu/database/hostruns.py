@@ -15,11 +15,11 @@ def shown_here(cluster: str) -> ColumnElement[bool]:
     return or_(run.c.cluster == cluster, run.c.cluster.startswith(HOST_CLUSTER, autoescape=True))
 
 
-def host_run_row(told: HostRun) -> dict[str, Any]:
+def host_run_row(told: HostRun, uid: int | None) -> dict[str, Any]:
     """The columns of `run` that elsewhere are imported, and the seq of this word.
 
-    Nothing was asked for, and nothing waited; a shared GPU counts whole. Whose it is goes by the user's name:
-    uids may be other people's on another machine.
+    Nothing was asked for, and nothing waited; a shared GPU counts whole. `uid` is that of the user's name on
+    slurm-gpudbd's host when it was stored: the machine's own uid may be another person's there.
     """
     over = told.end_s is not None
     tres = {"gres/gpu": float(len(told.devices))}
@@ -35,7 +35,7 @@ def host_run_row(told: HostRun) -> dict[str, Any]:
         "het_offset": None,
         "name": "",
         "user": told.user[:NAME_LENGTH],
-        "uid": None,
+        "uid": uid,
         "account": "",
         "qos": "",
         "partition": "",

@@ -32,9 +32,12 @@ class Caller:
     writes: bool
     is_web: bool = False
 
-    def may_see(self, uid: int | None, user: str) -> bool:
-        """Whether a run of `user` (`uid` where Slurm knows it) is shown in full."""
-        return self.sees_all or (uid == self.uid if uid is not None else user == self.user)
+    def may_see(self, uid: int | None) -> bool:
+        """Return whether a run of this uid is shown in full; of an unknown one to those who see all runs.
+
+        A name says nothing: it may be another person's by now.
+        """
+        return self.sees_all or uid == self.uid
 
 
 class NotAuthenticatedError(Exception):

@@ -18,6 +18,7 @@ from slurm_gpu.database.ended import RunEnds, ended, run_ends
 from slurm_gpu.database.engine import REFUSED, Database, LockedError, LockWait, why_refused
 from slurm_gpu.database.goods import Goods
 from slurm_gpu.database.groupcommit import GroupCommit
+from slurm_gpu.database.identity import uid_of
 from slurm_gpu.database.jobfacts import jobs_on
 from slurm_gpu.database.kept import Kept
 from slurm_gpu.database.lane import Lane
@@ -189,6 +190,7 @@ class Intake:
         slurms = self._view.nodes() or {}
         invented = {index: _not_told(told) for index, told in goods.runs.items() if told.node in slurms}
         goods.reject("runs", invented)
+        goods.uids = {user: uid_of(user) for user in {told.user for told in goods.runs.values()}}
         goods.reject("devices", _from_the_future(goods.devices, goods.at_s))
         goods.reject("events", _from_the_future(goods.events, goods.at_s))
         return goods

@@ -94,7 +94,7 @@ def find_job(
     rows = rows_of_job(connection, cluster, job)
     parts_of = find_parts(connection, rows)
     wholes = [whole(parts_of[row["run_id"]], now_s) for row in rows]
-    visible = [row for row in wholes if caller.may_see(row["uid"], row["user"])]
+    visible = [row for row in wholes if caller.may_see(row["uid"])]
     found, events_left_out = details(connection, visible)
     runs = []
     for row in wholes:
@@ -161,7 +161,7 @@ def _of_job(cluster: str, job: str) -> list[ColumnElement[bool]]:
 def find_timelines(connection: Connection, cluster: str, job: str, caller: Caller) -> list[RunTimeline]:
     """The course of each run of `job`; without devices where it is another user's."""
     rows = rows_of_job(connection, cluster, job)
-    found = timelines(connection, [row["run_id"] for row in rows if caller.may_see(row["uid"], row["user"])])
+    found = timelines(connection, [row["run_id"] for row in rows if caller.may_see(row["uid"])])
     parts_of = find_parts(connection, rows)
     return [
         RunTimeline(
@@ -196,7 +196,7 @@ def find_windows(
 ) -> WindowsFound:
     """The windows that are there, and the nodes whose running jobs have none that is fresh."""
     rows = rows_of_job(connection, cluster, job)
-    visible = [row for row in rows if caller.may_see(row["uid"], row["user"])]
+    visible = [row for row in rows if caller.may_see(row["uid"])]
     running = [row for row in visible if row["start_s"] is not None and row["end_s"] is None]
     parts_of = find_parts(connection, rows)
     wholes = [whole(parts_of[row["run_id"]], now_s) for row in running or visible]
@@ -254,7 +254,7 @@ def show_run(row: Row, caller: Caller, now_s: float, detail: Detail | None = Non
         end_s=end_s,
         elapsed_s=row["elapsed_s"],
     )
-    full = caller.may_see(row["uid"], row["user"])
+    full = caller.may_see(row["uid"])
     private = (
         "name",
         "exit_code",

@@ -142,7 +142,7 @@ class Reads:
         found = []
         for job in jobs.values():
             since_s = alone_since(job, jobs) if label in (job.label, str(job.job_id)) else None
-            if since_s is not None and caller.may_see(job.uid, job.user):
+            if since_s is not None and caller.may_see(job.uid):
                 found += self._services.memory.board.minutes(job.nodes, since_s)
         return JSONResponse({"hosts": [item.to_json() for item in found]})
 

@@ -18,7 +18,6 @@ from sqlalchemy import (
     and_,
     case,
     cast,
-    false,
     func,
     literal,
     null,
@@ -238,8 +237,7 @@ def seen_by(caller: Caller) -> ColumnElement[bool]:
     """A condition: runs that the caller may see in full, as Caller.may_see has it."""
     if caller.sees_all:
         return true()
-    by_name = false() if caller.user is None else and_(run.c.uid.is_(None), run.c.user == caller.user)
-    return or_(run.c.uid == caller.uid, by_name)
+    return run.c.uid == caller.uid
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -40,10 +40,10 @@ _COLUMNS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was found, and by job whose it is: (uid where Slurm knows it, name)."""
+    """What was found, and by job the uid whose it is; None where that is not known."""
 
     running: Running
-    owners: Mapping[int, tuple[int | None, str]]
+    owners: Mapping[int, int | None]
 
     @classmethod
     def nothing(cls) -> Found:
@@ -52,7 +52,7 @@ class Found:
 
     def seen_by(self, caller: Caller) -> Running:
         """The jobs that the caller may see in full."""
-        own = {job_id for job_id, owner in self.owners.items() if caller.may_see(*owner)}
+        own = {job_id for job_id, uid in self.owners.items() if caller.may_see(uid)}
         return replace(
             self.running,
             jobs=[use for use in self.running.jobs if use.job_id in own],
@@ -94,7 +94,7 @@ class RunningPage:
 def find_running(connection: Connection, cluster: str, now_s: float, min_coverage: float) -> Found:
     """Of all runs that go on."""
     goes_on = run.c.cluster == cluster, run.c.end_s.is_(None), run.c.start_s.is_not(None)
-    columns = run.c.run_id, run.c.job_id, run.c.start_s, run.c.coverage, run.c.uid, run.c.user, run.c.nodes
+    columns = run.c.run_id, run.c.job_id, run.c.start_s, run.c.coverage, run.c.uid, run.c.nodes
     query = select(*columns).where(*goes_on)
     rows = connection.execute(query).mappings().all()
     starts = {row["run_id"]: row["start_s"] for row in rows}
@@ -104,7 +104,7 @@ def find_running(connection: Connection, cluster: str, now_s: float, min_coverag
         jobs=[_use(row, measured.get(row["run_id"], _NOTHING), min_coverage) for row in rows],
         xids=_xids(connection, {row["job_id"]: row["nodes"] for row in rows}, int(now_s) - XIDS_OF_S),
     )
-    return Found(told, {row["job_id"]: (row["uid"], row["user"]) for row in rows})
+    return Found(told, {row["job_id"]: row["uid"] for row in rows})
 
 
 def _dump(running: Running) -> bytes:

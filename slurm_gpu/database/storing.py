@@ -51,8 +51,10 @@ def store(connection: Connection, some: Sequence[Goods], cluster: str) -> Sequen
     _tell_of_doubles(connection, some)
     store_windows(connection, [item for key, item in windows.items() if key not in foreign])
     store_events(connection, of_all(some, attrgetter("events")).values())
-    told_runs = of_all(some, attrgetter("runs")).values()
-    store_told_runs(connection, list(map(host_run_row, told_runs)))
+    told_runs = of_all(some, attrgetter("runs")).items()
+    store_told_runs(
+        connection, [host_run_row(told, some[place].uids.get(told.user)) for (place, _), told in told_runs]
+    )
     return [(stored, stale) for stored, stale in counts]
 
 

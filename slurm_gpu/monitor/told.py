@@ -8,7 +8,6 @@ from dataclasses import asdict, replace
 from itertools import chain
 from typing import Any
 
-from slurm_gpu.database.reserve.reservation import Reservation
 from slurm_gpu.errors import UsageError
 from slurm_gpu.monitor.frames import is_for_all, only
 from slurm_gpu.monitor.holding import ranges
@@ -124,14 +123,10 @@ def reservations(state: State, flavour: Flavour, _: str) -> bytes:
     """Those that are not over; why somebody asked, and was answered so, is theirs and the operators'."""
     known = state.seen.reservations
     shown = [
-        item if _may_see_why(item, flavour) else replace(item, full=False, **_WHYS) for item in known or ()
+        item if flavour.may_see(item.user, item.uid) else replace(item, full=False, **_WHYS)
+        for item in known or ()
     ]
     return dump({"reservations": [item.to_json() for item in shown], "known": known is not None})
-
-
-def _may_see_why(item: Reservation, flavour: Flavour) -> bool:
-    """Like slurm-gpudbd: operators alone where the uid of its user is not known."""
-    return flavour.everything or (item.uid is not None and flavour.owns(item.user, item.uid))
 
 
 def squares(state: State, flavour: Flavour, metric: str) -> bytes:

@@ -27,13 +27,14 @@ class Flavour(NamedTuple):
         return self.everything or self.owns(user, uid)
 
     def owns(self, user: str, uid: int | None = None) -> bool:
-        """Whether they are the viewer's own: by uid where both are known, as slurm-gpudbd judges.
+        """Whether they are the viewer's own: by uid, as slurm-gpudbd judges.
 
-        A name that was given to somebody else meanwhile opens nothing of who had it before.
+        A name that was given to another person opens nothing of who had it before. By name only for a viewer
+        whom a reverse proxy names, and whose uid this host does not know.
         """
-        if uid is not None and self.uid is not None:
-            return uid == self.uid
-        return user != "" and user == self.user
+        if uid is None:
+            return False
+        return uid == self.uid if self.uid is not None else user != "" and user == self.user
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,6 +118,9 @@ def timeline(*util_pct: float | None, start_s: int = T0, width_s: int = 1) -> Ti
     return Timeline(width_s=width_s, start_s=start_s // width_s * width_s, series={"util": levels})
 
 
+UIDS = {"alice": 1001, "bob": 1002}
+
+
 def row(**given: Any) -> AccountingRun:
     """A completed job of alice with one GPU of n1, ten seconds from T0."""
     values: dict[str, Any] = {
@@ -130,7 +133,7 @@ def row(**given: Any) -> AccountingRun:
         "sluid": None,
         "name": "train",
         "user": "alice",
-        "uid": None,
+        "uid": UIDS.get(given.get("user", "alice")),
         "account": "vision",
         "qos": "normal",
         "partition": "gpu",

@@ -417,7 +417,7 @@ def test_others_see_no_course_no_window_and_no_host(site: Running) -> None:
         {"error": "job 1 is another user's; its owner and operators may see its window"},
     )
     assert ask(site, OPERATOR, "/v1/runs/1/window")[0] == 200
-    account(site, row(job_id=2, user=pwd.getpwuid(NOBODY).pw_name, nodes="here"))
+    account(site, row(job_id=2, user=pwd.getpwuid(NOBODY).pw_name, uid=NOBODY, nodes="here"))
     assert ask(site, NOBODY, "/v1/runs/2/timeline")[1]["runs"][0]["devices"] == []
 
 

@@ -111,10 +111,19 @@ def test_an_id_that_came_round_again_after_a_node_lost_its_memory_is_the_new_run
     assert {run.user: run.ugpucore for run in found(database)} == {"alice": 5.0, "bob": 95.0}
 
 
-def test_a_run_is_its_users_by_name_whatever_the_uid_on_that_machine(database: Database) -> None:
+def test_a_run_is_of_the_uid_that_the_name_has_here_when_it_is_told(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the uid on that machine, and whoever has the name later."""
+    uids = {"alice": ALICE.uid}
+    monkeypatch.setattr("slurm_gpu.database.intake.uid_of", uids.get)
     ship(database, RUN)
-    assert [run.full for run in found(database, ALICE)] == [True]
-    assert [run.full for run in found(database, BOB)] == [False]
+    uids["alice"] = 2001
+    ship(database, replace(RUN, job_id=2), replace(RUN, job_id=3, user="nobody-here"))
+    shown = {uid: [run.id for run in found(database, Caller(uid, "alice", False, False)) if run.full]
+             for uid in (ALICE.uid, 2001, BOB.uid)}  # fmt: skip
+    assert shown == {ALICE.uid: ["1"], 2001: ["2"], BOB.uid: []}
+    assert len(found(database, ROOT)) == 3
 
 
 def test_the_same_number_in_slurm_is_another_job(database: Database) -> None:

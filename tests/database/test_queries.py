@@ -134,6 +134,12 @@ def test_a_name_that_another_uid_took_over_opens_nothing(database: Database) -> 
     assert runs(database, Caller(999, "alice2", sees_all=False, writes=False)).runs[0].full
 
 
+def test_a_run_of_which_accounting_has_no_uid_is_operators_alone(database: Database) -> None:
+    fill(database, row(uid=None))
+    assert not runs(database, ALICE).runs[0].full
+    assert runs(database, Caller(0, "root", sees_all=True, writes=True)).runs[0].full
+
+
 def test_filters(database: Database) -> None:
     fill(
         database,

@@ -1,5 +1,6 @@
 import gc
 import json
+import pwd
 import ssl
 import stat
 from pathlib import Path
@@ -121,6 +122,28 @@ def test_an_upgrade_gives_a_reservation_its_uid_where_the_users_runs_leave_no_do
     with database.reading() as connection:
         found = {one.user: one.uid for one in find(connection, CLUSTER, 0, [])}
     assert found == {"one": 1001, "two": None, "unknown": None, "never": None}
+    database.dispose()
+
+
+def test_an_upgrade_gives_runs_of_machines_without_slurm_the_uid_of_their_users_name(url: str) -> None:
+    database = Database(url)
+    if database.is_sqlite:
+        Path(str(database.url.database)).parent.mkdir()
+    with database.engine.connect() as connection:
+        alembic.command.upgrade(engine_module._alembic(connection), "0013")
+    old = MetaData()
+    old.reflect(database.engine)
+    with database.engine.begin() as connection:
+        runs = [("host:ws1", "daemon"), ("host:ws1", "no-such-user"), (CLUSTER, "daemon")]
+        for number, (cluster, user) in enumerate(runs, 1):
+            given = row(cluster=cluster, job_id=number, user=user, uid=None)
+            imported = run_row(given, {})._asdict()
+            imported |= {name: json.dumps(imported[name]) for name in ("tres_requested", "tres_allocated")}
+            connection.execute(old.tables["run"].insert(), {**imported, "derive_due": True})
+    database.upgrade()
+    with database.reading() as connection:
+        found = dict(map(tuple, connection.execute(select(run.c.job_id, run.c.uid))))
+    assert found == {1: pwd.getpwnam("daemon").pw_uid, 2: None, 3: None}
     database.dispose()
 
 

@@ -50,5 +50,7 @@ def test_an_operator_sees_all(server: Running) -> None:
     assert visible(everything, Flavour(True, "")) is everything
 
 
-def test_a_run_whose_user_nobody_knows_is_nobodys() -> None:
-    assert not Flavour(False, "").may_see("")
+@pytest.mark.parametrize(("user", "uid"), [("alice", 60901), ("alice", None), ("", None)])
+def test_a_run_without_a_uid_is_operators_alone(user: str, uid: int | None) -> None:
+    assert not Flavour(False, user, uid).may_see(user)
+    assert Flavour(True, "").may_see(user)

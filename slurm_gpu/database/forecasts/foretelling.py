@@ -59,7 +59,7 @@ class Foretelling:
 
     def of_job(self, queue: Queue, job: QueuedJob, name: str, caller: Caller) -> Forecast:
         """Of a job that waits in this queue; it is written down. Raises NoForecastError."""
-        full = caller.may_see(job.uid, job.user)
+        full = caller.may_see(job.uid)
         said = self._forecast(queue, job_run(job), name, full=full)
         row = Foretold.of(
             job.job_id, said.at_s, said.low_s, said.middle_s, said.high_s, said.source, said.made_s

@@ -27,7 +27,7 @@ class Shown:
         return Verdicts(
             as_of_s=self.as_of_s,
             watched=self.watched,
-            verdicts=[item for uid, item in self.verdicts if caller.may_see(uid, item.user)],
+            verdicts=[item for uid, item in self.verdicts if caller.may_see(uid)],
             suspects=self.suspects if caller.sees_all else (),
         )
 
