@@ -93,6 +93,7 @@ def train_planner(
     now_s: float,
 ) -> None:
     """See the command."""
+    from slurm_gpu.colocation.learned import school
     from slurm_gpu.colocation.learned.gradients import HERE
     from slurm_gpu.colocation.learned.school import model_of, settings_of, teach
 
@@ -103,6 +104,8 @@ def train_planner(
     if name != "dqngpu":
         remark(f"{name} looks at the use of GPUs over time, of which a table of speeds tells nothing")
     setting = known.setting(seed)
+    if (n := len(setting.profiles)) > (most := school.MOST_APPLICATIONS):
+        remark(f"the table has {n} applications: the planner is trained on {most}, drawn at random")
     net = None if start is None else read_for(start, name).net
     settings = replace(settings_of(name, seed=seed, again=net is not None), device=device)
     with _progress() as told:

@@ -50,10 +50,14 @@ class UnknownLog:
 
     def __init__(self) -> None:
         self._told: set[tuple[str, str]] = set()
+        self._is_full = False
 
     def tell(self, node: str, version: str | None, names: Mapping[str, Collection[str]]) -> None:
         """What that node's slurm-gpud told beyond what is known here."""
         new = {(kind, name) for kind, of_kind in names.items() for name in of_kind} - self._told
+        if new and len(self._told) >= _MAX_TOLD and not self._is_full:
+            self._is_full = True
+            log.warning("nodes tell more than %d names that are not known here: no more are named", _MAX_TOLD)
         if new and len(self._told) < _MAX_TOLD:
             self._told |= new
             log.warning(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -23,6 +24,8 @@ from slurm_gpu.node.shipping.ship import Source
 from slurm_gpu.node.shipping.shipment import JobFacts
 from slurm_gpu.records import DeviceFacts, Live, LiveDevice
 from slurm_gpu.records.live import IDLE_PCT
+
+log = logging.getLogger(__name__)
 
 # What was read longer ago says nothing about now.
 FRESH_S = 15.0
@@ -74,8 +77,20 @@ class LastSeen:
     def glance(self, requests: Sequence[Request]) -> Mapping[str, Reading]:
         """Read besides what the daemon reads, which still gets the XIDs that come along."""
         results = self._read(requests) if requests else Results(readings={}, failures={})
-        self._xids = [*self._xids, *results.xids][-_MOST_XIDS:]
+        self._xids += results.xids
+        if len(self._xids) > _MOST_XIDS:
+            self._keep_first_xids()
         return results.readings
+
+    def _keep_first_xids(self) -> None:
+        """Keep the first XID of each code and device: what comes first is the cause of what follows."""
+        first: dict[tuple[str, int], Xid] = {}
+        for xid in self._xids:
+            first.setdefault((xid.uuid, xid.code), xid)
+        log.warning(
+            "of %d XIDs between two reads, the first of each code and device are kept", len(self._xids)
+        )
+        self._xids = list(first.values())
 
     @property
     def follows(self) -> bool:

@@ -76,6 +76,16 @@ def model(slurm_gpu: CommandLine, table: Path, tmp_path: Path, quickly: None) ->
     return out
 
 
+def test_applications_that_it_is_not_trained_on_are_counted(
+    slurm_gpu: CommandLine, table: Path, tmp_path: Path, quickly: None, monkeypatch: pytest.MonkeyPatch
+):
+    n = len(json.loads(table.read_text())["applications"])
+    monkeypatch.setattr(school, "MOST_APPLICATIONS", n - 1)
+    assert slurm_gpu("colocation", "train", str(table), "--out", str(tmp_path / "some.npz")) == 0
+    said = f"the table has {n} applications: the planner is trained on {n - 1}, drawn at random"
+    assert said in slurm_gpu.err
+
+
 def test_a_model_tells_what_it_was_trained_on(model: Path, table: Path):
     told = read_any(model).provenance
     assert told["data"]["file"] == table.name

@@ -82,6 +82,16 @@ def test_maps() -> None:
     }
 
 
+def test_data_that_a_job_has_mapped_hides_no_library() -> None:
+    data = [b"7f00-7f01 r--s 0 0:0 1   /data/shard-%05d" % number for number in range(10_000)]
+    library = b"7f00-7f01 r-xp 0 0:0 1   /usr/lib/libtorch_cuda.so"
+    package = b"7f00-7f01 r-xp 0 0:0 1   /x/site-packages/jax/core"
+    assert files_in_maps(b"\n".join([*data, library, package])) == {
+        "/usr/lib/libtorch_cuda.so",
+        "/x/site-packages/jax/core",
+    }
+
+
 @pytest.mark.parametrize(
     "line", [b"7f00 r-xp 0 0:0 1 " + b"/ " * 20_000, b"7f00 rw-p 0 0:0 0 " + b" " * 40_000]
 )

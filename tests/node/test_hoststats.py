@@ -103,6 +103,24 @@ def test_other_users_processes_are_looked_at_rarely(tmp_path: Path, monkeypatch:
     assert any(59 in environments.pids(JOB, 1000.0 + 10 * walk) for walk in range(7))
 
 
+def test_of_more_processes_than_are_looked_at_those_of_jobs_stay_and_new_ones_come_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("slurm_gpu.node.process.environmentjobs._MOST_PROCESSES", 3)
+    proc = FakeProc(tmp_path / "proc")
+    proc.process(10, environ=b"SLURM_JOB_ID=4\0")
+    environments = EnvironmentJobs(Processes(proc.root))
+    assert environments.pids(JOB, 0.0) == [10]
+    for pid in range(11, 19):
+        proc.process(pid)
+    proc.process(99, environ=b"SLURM_JOB_ID=4\0")
+    for walk in range(1, 4):
+        assert set(environments.pids(JOB, 10.0 * walk)) == {10, 99}
+    assert [
+        message for message in caplog.messages if "processes run here, and 3 are looked at" in message
+    ] == [caplog.messages[0]]
+
+
 def test_a_job_of_which_nothing_is_seen_is_a_gap(tmp_path: Path) -> None:
     FakeProc(tmp_path / "proc")
     stats = watch(tmp_path)

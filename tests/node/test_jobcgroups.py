@@ -121,3 +121,16 @@ def test_work_is_bounded(tmp_path: Path) -> None:
     pids = JobCgroups("n1", tmp_path).pids(JOB, 4096)
     assert pids is not None
     assert len(pids) == 4097
+
+
+def test_of_a_job_with_too_many_directories_no_part_is_taken_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slurm_gpu.node.process.jobcgroups._MOST_DIRECTORIES", 5)
+    v1(tmp_path, "slurm")
+    for step in range(9):
+        write(tmp_path / f"freezer/slurm/uid_1001/job_4/step_{step}/cgroup.procs", f"{100 + step}\n")
+    pids = JobCgroups("n1", tmp_path).pids(JOB, 4096)
+    assert pids is not None
+    assert len(pids) == 4097  # too many, as for those who add up what all processes do
+    assert set(pids) < {11, 12, 13, *range(100, 109)}

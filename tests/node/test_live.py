@@ -161,6 +161,20 @@ def test_an_xid_that_somebody_else_came_upon_still_reaches_the_daemon(node: Node
     assert node.seen.glance([]) == {}
 
 
+def test_of_a_storm_of_xids_the_first_of_each_device_is_kept(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The error that began it must not be displaced by those that follow."""
+    cause = Xid("GPU-0", 79, 1.0)
+    storm = [Xid("GPU-1", 31, 2.0 + number) for number in range(600)]
+    for xids in ([cause, *storm], storm):
+        node.gpus.results = Results(readings={}, failures={}, xids=xids)
+        node.seen.glance([Request(uuid="GPU-0", processes=True)])
+    node.gpus.results = Results(readings={}, failures={})
+    assert node.seen.read([Request(uuid="GPU-0")]).xids == [cause, storm[0]]
+    assert caplog.messages == ["of 1201 XIDs between two reads, the first of each code and device are kept"]
+
+
 def test_devices_are_told_with_one_moment_and_in_mib(node: Node) -> None:
     first, second = node.source.devices()
     assert first == DeviceFacts(

@@ -7,6 +7,7 @@ comes next knows it. A job's key tells what it is: jobs of one key are taken to 
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,8 @@ from slurm_gpu.controller.colocation.told import ShareTable
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.slurm.client import SlurmSettings
 from slurm_gpu.wholefile import whole_file
+
+log = logging.getLogger("slurm-gpuctld")
 
 FILE_NAME = "colocation.json"
 HEADROOM = 0.10
@@ -62,6 +65,7 @@ class Book:
         """Who went wrong beside whom; a single key: beside its like."""
         self.foretold: Mapping[tuple[str, str], float] = {}
         """Speeds of pairs that nobody saw, by those that were seen (unseen.py); not kept on disk."""
+        self._forgets = False
         self.is_changed = False
         """Since it was written."""
         self.version = 0
@@ -103,6 +107,11 @@ class Book:
                 tuple(_updated(before.idlest, idlest, part)),
             )
         while len(self.profiles) > _MOST_KEYS:  # those that were not seen for longest
+            if not self._forgets:
+                log.warning(
+                    "more than %d keys share GPUs: those not seen for longest are forgotten", _MOST_KEYS
+                )
+            self._forgets = True
             gone = next(iter(self.profiles))
             del self.profiles[gone]
             self.speeds = {pair: one for pair, one in self.speeds.items() if gone not in pair}

@@ -19,12 +19,13 @@ from slurm_gpu.forecast.queue import Runs
 from slurm_gpu.slurm.client import QueuedJob
 
 MOST_TASKS = 2000
-"""So many tasks of an array that waits are counted: what is behind more makes no difference."""
+"""Rows for the tasks of one array: of a larger one, each stands for an equal part of all."""
 _SHARDS_GPU = 0.5
 """What shards are of a GPU, where no node has told."""
 _MIB_PER_CORE = 4096.0
 _RUNNING = frozenset({"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STOPPED"})
 _COLUMNS = ("eligible_s", "start_s", "end_s", "cores", "memory_mib", "gpus", "nodes", "limit_s")
+_ASKED = frozenset({"cores", "memory_mib", "gpus"})
 
 Row = tuple[float | None, ...]
 
@@ -95,11 +96,14 @@ def past_runs(connection: Connection, cluster: str, since_s: int) -> Runs:
 
 
 def queue_runs(jobs: Iterable[QueuedJob], now_s: float) -> Runs:
-    """What waits and runs now; each task of an array is a job, as the accounting will have it."""
+    """What waits and runs now; each task of an array is a job, as the accounting will have it.
+
+    What the tasks of an array ask for adds up to all that it asks for, however many they are.
+    """
     listed = [job for job in jobs if waits(job, now_s) or job.state in _RUNNING]
-    rows = [_of_queue(job) for job in listed]
-    runs = _runs(rows, [job.account for job in listed], [_first(job.partition) for job in listed])
     tasks = [min(max(job.n_tasks, 1), MOST_TASKS) for job in listed]
+    rows = [_times(_of_queue(job), max(job.n_tasks, 1) / n) for job, n in zip(listed, tasks, strict=True)]
+    runs = _runs(rows, [job.account for job in listed], [_first(job.partition) for job in listed])
     return runs[np.repeat(np.arange(len(listed)), tasks)]
 
 
@@ -136,6 +140,14 @@ def _of_queue(job: QueuedJob) -> Row:
     gpus = _SHARDS_GPU if gpus is None else gpus
     eligible_s = job.submit_s if job.eligible_s is None else job.eligible_s
     return (eligible_s, started, None, cores, memory_mib, gpus, job.n_nodes, job.time_limit_s)
+
+
+def _times(row: Row, factor: float) -> Row:
+    """Return a row that asks for so many times as much."""
+    return tuple(
+        value if value is None or name not in _ASKED else value * factor
+        for name, value in zip(_COLUMNS, row, strict=True)
+    )
 
 
 @functools.lru_cache(maxsize=4096)

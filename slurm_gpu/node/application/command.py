@@ -78,7 +78,9 @@ def main(arguments: Sequence[str]) -> int:
         if not pids:
             print(f"no process of job {options.job} is in a cgroup of node {options.node}", file=sys.stderr)
             return 3
-        pids = without_slurms_own(processes, pids)
+        if len(pids) > _MOST_PROCESSES:
+            print(f"{_MOST_PROCESSES} of the job's processes are judged; there are more", file=sys.stderr)
+        pids = without_slurms_own(processes, list(dict.fromkeys(pids))[:_MOST_PROCESSES])
     verdicts = [judge(processes, pid, rules) for pid in pids]
     if options.json:
         print(json.dumps([verdict.to_json() for verdict in verdicts], indent=2))

@@ -17,7 +17,8 @@ from slurm_gpu.node.application.patterncost import LONGEST_TEXT
 from slurm_gpu.node.process.procfs import Processes, read
 
 _ARGUMENTS_LIMIT = LONGEST_TEXT
-_MAPS_LIMIT = 4 << 20
+# Lines of 250 bytes for as many mappings as a process may have by default (vm.max_map_count, 65,530).
+_MAPS_LIMIT = 16 << 20
 _SCRIPT_LIMIT = 64 << 10
 _MOST_LIBRARIES = 8192
 _DELETED = " (deleted)"
@@ -132,9 +133,11 @@ def imports_in(text: str) -> frozenset[str]:
 
 
 def files_in_maps(maps: bytes) -> frozenset[str]:
-    """Paths of the files that /proc/PID/maps lists."""
+    """Paths of the files that /proc/PID/maps lists; of very many only libraries and files of packages."""
     paths = set(_MAPPED_FILE.findall(maps))
     if len(paths) > _MOST_LIBRARIES:
+        # A job may have mapped as many files of data.
+        paths = {path for path in paths if b".so" in path or b"-packages/" in path}
         paths = set(sorted(paths)[:_MOST_LIBRARIES])
     return frozenset(path.decode("utf-8", "replace").removesuffix(_DELETED) for path in paths)
 

@@ -110,7 +110,7 @@ class Crosscheck:
         if job is None and any(known.owners[h].sluid is None for h in holders if h in known.owners):
             return None  # it may be the holder's: of a job that Slurm alone told of the SLUID is unknown
         name = job if job is not None else origin.cgroup.sluid
-        data = {"pid": pid, "allocated": sorted(holders)[:16], "cgroup": name}
+        data = {"pid": pid, "allocated": sorted(holders), "cgroup": name}
         return Finding("job_mismatch", f"job {name}", data)
 
     def _judge_without_cgroup(

@@ -5,12 +5,15 @@ A process counts for the job that its environment names only if the job's own us
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence, Set
 from typing import NamedTuple
 
 from slurm_gpu.node.process.cgroup import job_in_environment
 from slurm_gpu.node.process.jobcgroups import JobName
 from slurm_gpu.node.process.procfs import Processes, read
+
+log = logging.getLogger(__name__)
 
 # A walk through /proc serves all jobs that are looked at within this time.
 FRESH_S = 5.0
@@ -38,6 +41,7 @@ class EnvironmentJobs:
         self._uids: set[int] = set()
         self._walked_s: float | None = None
         self._strangers: dict[int, int] = {}
+        self._is_too_much = False
 
     def pids(self, job: JobName, now_s: float) -> Sequence[int]:
         """The processes that claim to be that job's; none where its user is unknown."""
@@ -59,7 +63,21 @@ class EnvironmentJobs:
     def _walk(self) -> None:
         claims: dict[int, _Claim] = {}
         strangers: dict[int, int] = {}
-        for pid in self._processes.ids()[:_MOST_PROCESSES]:
+        pids = self._processes.ids()
+        if len(pids) > _MOST_PROCESSES:
+            if not self._is_too_much:
+                log.warning(
+                    "%d processes run here, and %d are looked at: of jobs without a cgroup some are not "
+                    "counted",
+                    len(pids),
+                    _MOST_PROCESSES,
+                )
+            # A process of a job that is known stays; of the others the newest come first.
+            of_jobs = {pid for pid, claim in self._claims.items() if claim.job_id is not None}
+            pids.sort(key=lambda pid: (pid not in of_jobs, -pid))
+            del pids[_MOST_PROCESSES:]
+        self._is_too_much = len(pids) == _MOST_PROCESSES
+        for pid in pids:
             walks = self._strangers.get(pid, 0)
             if walks > 1 and walks % _WALKS_BETWEEN:
                 strangers[pid] = walks + 1

@@ -183,7 +183,11 @@ def _names(directory: str) -> list[str]:
 
 
 def _pids(directory: str, limit: int) -> Sequence[int]:
-    """Processes in it and below, at most `limit` + 1."""
+    """Processes in it and below, at most `limit` + 1.
+
+    Where there are more directories than are read, some processes are not known: then also `limit` + 1, the
+    last one repeated, so that nobody takes a part for all.
+    """
     found: list[int] = []
     waiting = [directory]
     for _ in range(_MOST_DIRECTORIES):
@@ -196,6 +200,8 @@ def _pids(directory: str, limit: int) -> Sequence[int]:
             lines = []  # it went away, or is of a kind that holds threads only
         found.extend(map(int, lines[: limit + 1 - len(found)]))
         waiting.extend(f"{here}/{name}" for name in _names(here))
+    if waiting and found:
+        found += found[-1:] * (limit + 1 - len(found))
     return found
 
 

@@ -34,7 +34,7 @@ def test_a_job_gets_the_shards_that_hold_its_memory_with_headroom(book: Book) ->
 
 
 def test_with_a_job_that_nobody_saw_for_longest_goes_what_is_known_of_it_beside_others(
-    book: Book, monkeypatch: pytest.MonkeyPatch
+    book: Book, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(books, "_MOST_KEYS", 3)
     for pair in (("a", "b"), ("b", "a"), ("b", "c")):
@@ -46,6 +46,8 @@ def test_with_a_job_that_nobody_saw_for_longest_goes_what_is_known_of_it_beside_
     assert set(book.profiles) == {"b", "c", "d"}
     assert set(book.speeds) == {("b", "c")}
     assert book.apart == {frozenset("b")}
+    book.ran_alone("e", 100, 0.3, 0.5)
+    assert caplog.messages == ["more than 3 keys share GPUs: those not seen for longest are forgotten"]
 
 
 @given(memory=FRACTIONS, of=st.integers(1, 32))

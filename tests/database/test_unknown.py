@@ -1,0 +1,18 @@
+"""What newer nodes tell, and this release does not store, is named once; and that there is more."""
+
+import pytest
+
+from slurm_gpu.database import unknown
+from slurm_gpu.database.unknown import UnknownLog
+
+
+def test_over_so_many_names_it_says_that_no_more_are_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(unknown, "_MAX_TOLD", 2)
+    told = UnknownLog()
+    for name in ("a", "a", "b", "c", "d"):
+        told.tell("n1", "9.0", {"records": [name]})
+    named, also_named, full = caplog.messages
+    assert ("'a' of records" in named, "'b' of records" in also_named) == (True, True)
+    assert full == "nodes tell more than 2 names that are not known here: no more are named"
