@@ -84,6 +84,9 @@ class Details:
         """
         between_s, own_s = interval.between_s, interval.held_s if alone else 0.0
         ended = interval.ended
+        if processes == 0 and alone and reading.util_pct is not None and reading.util_pct > 0:
+            # Some drivers list no process, as in virtual machines: it computes all the same.
+            processes = None
         no_process = None if processes is None else float(processes == 0)
         self._no_process.see(no_process, interval, ended=ended)
         self._util.see(reading.util_pct if alone else None, interval, ended=ended)

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from slurm_gpu.node.gpu.reading import Memory, Process, Reading
 from slurm_gpu.node.measure.tally import Look
+from slurm_gpu.node.process.processjobs import NO_JOB
 
 
-def by_job(
-    processes: Sequence[Process] | None, whose: Callable[[int], int | None]
-) -> Mapping[int, Sequence[Process]] | None:
-    """Processes by job (ProcessJobs.whose); None where the device does not show processes."""
-    if processes is None:
-        return None
-    found: dict[int, list[Process]] = {}
-    for process in processes:
-        job = whose(process.pid)
-        if job is not None:
-            found.setdefault(job, []).append(process)
-    return found
+class Owners:
+    """The processes that a shared device lists, by job (ProcessJobs.whose).
+
+    Some drivers list processes that do not exist, in the place of those that do. So that a job has none is
+    known only where each of those listed is known to be another job's.
+    """
+
+    def __init__(self, processes: Sequence[Process], whose: Callable[[int], int | None]) -> None:
+        self._found: dict[int | None, list[Process]] = {}
+        for process in processes:
+            self._found.setdefault(whose(process.pid), []).append(process)
+
+    def of(self, job: int) -> Sequence[Process] | None:
+        """Return the job's own; None if it may have others than those listed."""
+        own = self._found.get(job)
+        if own is None and not self._found.keys() & {None, NO_JOB}:
+            return ()
+        return own
 
 
 def whole(reading: Reading, *, detailed: bool, free_after: bool = True) -> Look:

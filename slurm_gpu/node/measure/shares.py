@@ -9,12 +9,13 @@ from typing import NamedTuple, TypeVar
 
 from slurm_gpu.node.gpu.reading import ProcessSample
 from slurm_gpu.node.measure.utilization import SAMPLE_MAX_S, Span
-from slurm_gpu.node.process.processjobs import NO_JOB
 
 Holder = TypeVar("Holder")
 
 # The processes' samples of a moment arrive at most so much later than the device's.
 PROCESSES_LATE_S = 1.0
+# So much of a device's utilization may be too little of each process to be told of any.
+_UNSEEN_PERCENT = 5.0
 # The stamps of one driver tick may differ a little between its two rings, and between two readings.
 _SAME_S = 1e-3
 
@@ -45,7 +46,7 @@ def held_part(span: Span, start_s: float, end_s: float | None) -> Held | None:
 
 @dataclass(frozen=True, slots=True)
 class JobSample:
-    """Percent that a process took up to `at_s` (monotonic), and whose it is; None where nobody can tell.
+    """Percent that a process took up to `at_s` (monotonic), and whose it is: NO_JOB's, or None if unknown.
 
     `is_mean`: it is that of a longer time, over which what the device did may have changed.
     """
@@ -97,7 +98,7 @@ class JobSamples:
 
         Some drivers are said to tell each process once, with the stamp of its last work and its mean since
         the last question, not tick by tick. Such samples get one stamp: they are means of the same time, and
-        tell only in which proportion the device was used. So those of no job count among them.
+        tell only in which proportion the device was used.
         """
         if ring is None:
             self.known = None
@@ -115,9 +116,9 @@ class JobSamples:
             if sample.at_us > now_us or sample.at_us in self._from_before:
                 continue
             self._last_us = max(self._last_us, sample.at_us)
-            job = whose(sample.pid)
-            if job != NO_JOB or is_mean:
-                self.known.append(JobSample(sample.at_us / 1e6 - offset_s, job, sample.percent, is_mean))
+            self.known.append(
+                JobSample(sample.at_us / 1e6 - offset_s, whose(sample.pid), sample.percent, is_mean)
+            )
         if ring:
             self._is_first = False
 
@@ -153,10 +154,11 @@ def shared(
     """Percent of each job during its part, from per-process samples; None where those do not exist.
 
     Samples inside the span count by their mean, else the first one after it, which stands for the time
-    before it too; a job without samples did nothing. What a process did of which nobody can tell whose it was
-    is that of the only job there, if no `strangers` may be, of whom nothing is known; else nobody's share is
-    known. Together the jobs never exceed the device. Means of a longer time divide what the device did among
-    all: where jobs worked in turns, each has its own in the mean over that time.
+    before it too; a job without samples did nothing, unless no process has any and the device was busy. What
+    a process did of which nobody can tell whose it was is that of the only job there, if no `strangers` may
+    be, of whom nothing is known; else nobody's share is known. Together the jobs never exceed the device.
+    Means of a longer time divide what the device did among all: where jobs worked in turns, each has its own
+    in the mean over that time.
     """
     only = next(iter(parts)) if len(parts) == 1 and not strangers else None
     if samples is None:
@@ -165,6 +167,8 @@ def shared(
     stamps = sorted({s.at_s for s in samples if span.start_s < s.at_s - _SAME_S <= span.end_s})
     if not stamps:
         stamps = sorted({s.at_s for s in samples if s.at_s - _SAME_S > span.end_s})[:1]
+    if not stamps and span.percent > _UNSEEN_PERCENT:
+        return dict.fromkeys(parts, None)
     taken = dict.fromkeys(parts, 0.0)
     others, proportional = 0.0, False
     for sample in samples:

@@ -279,11 +279,13 @@ class DeviceWatch:
         if asked.detailed:
             self._no_details_before = False
         several = len(self._holders) > 1 or self._had_strangers()
-        by_job = None
+        owners: ownlook.Owners | None = None
         strangers = self._had_strangers() and self._sees_strangers(reading, jobs)
-        if several:
-            by_job = ownlook.by_job(reading.processes, lambda pid: self._whose(pid, jobs))
-        elif reading.processes is not None:
+        if reading.processes is None:
+            pass
+        elif several:
+            owners = ownlook.Owners(reading.processes, lambda pid: self._whose(pid, jobs))
+        else:
             # The next job may come within the sample in which this one goes.
             self._processes.meet((process.pid for process in reading.processes), jobs)
         whole: Look | None = None
@@ -292,7 +294,7 @@ class DeviceWatch:
             shares = strangers or self._shares(tally, asked_s)
             holder.shared = holder.shared or shares
             if several and shares:
-                own = None if by_job is None else by_job.get(tally.key.job_id, ())
+                own = None if owners is None else owners.of(tally.key.job_id)
                 look = ownlook.part(reading, own, detailed=asked.detailed)
             else:
                 if whole is None:
