@@ -13,7 +13,7 @@ import click
 from slurm_gpu.cli.cells import GAP, count, moment, text
 from slurm_gpu.cli.output import print_json, print_table, remark
 from slurm_gpu.cli.site import Site, with_site
-from slurm_gpu.database.reserve.reservation import MOST_IDS
+from slurm_gpu.database.reserve.reservation import MOST_IDS, Reservation
 from slurm_gpu.database.results import Act, Decision
 from slurm_gpu.errors import DatabaseError, UsageError
 from slurm_gpu.simulate.request import GPU_MGPU
@@ -77,11 +77,11 @@ def _print_acts(acts: Sequence[Act], owners: Mapping[str, str], zone: ZoneInfo) 
 
 def _owners(database: DatabaseClient, acts: Sequence[Act]) -> dict[str, str]:
     """By the name of a reservation: " of USER"; of none that slurm-gpudbd does not know."""
-    numbers = {int(match[1]) for one in acts if (match := _RESERVATION.fullmatch(one.subject))}
-    if not numbers:
-        return {}
+    numbers = sorted({int(match[1]) for one in acts if (match := _RESERVATION.fullmatch(one.subject))})
+    known: list[Reservation] = []
     try:
-        known = database.reservations(ids=sorted(numbers)[-MOST_IDS:])
+        for at in range(0, len(numbers), MOST_IDS):
+            known += database.reservations(ids=numbers[at : at + MOST_IDS])
     except DatabaseError:
         return {}  # an older one has none
     return {one.name: f" of {one.user}" for one in known}

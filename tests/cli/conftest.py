@@ -12,7 +12,7 @@ from slurm_gpu.cli.site import Site
 from slurm_gpu.database.client import Act, Decision, Health, NodeReport, NodeWindow, Run, RunPage, RunTimeline
 from slurm_gpu.database.clusterstate import ClusterState
 from slurm_gpu.database.hostminutes import NodeMinutes
-from slurm_gpu.database.reserve.reservation import Reservation
+from slurm_gpu.database.reserve.reservation import MOST_IDS, Reservation
 from slurm_gpu.database.running import Running
 from slurm_gpu.database.verdicts.told import Verdicts
 from slurm_gpu.errors import DatabaseError, NotFoundError, SlurmError
@@ -114,6 +114,7 @@ class Database:
     def reservations(self, past: int = 0, ids: Sequence[int] = ()) -> list[Reservation]:
         if self.reserved is None:
             raise DatabaseError("slurm-gpudbd answered 404: there is no /v1/reservations")
+        assert len(ids) <= MOST_IDS
         return [one for one in self.reserved if one.id in ids]
 
     def timelines(self, job: str) -> list[RunTimeline]:

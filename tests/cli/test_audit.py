@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 from slurm_gpu.database.client import Act, Decision
-from slurm_gpu.database.reserve.reservation import Reservation, State
+from slurm_gpu.database.reserve.reservation import MOST_IDS, Reservation, State
 from tests.cli.conftest import CommandLine
 from tests.slurm.recorded import NOW_S
 
@@ -99,3 +99,15 @@ def test_nothing_refused_is_said_to_be_nothing(slurm_gpu: CommandLine):
     assert slurm_gpu("audit", "--refused", "urgent") == 0
     assert "nothing that rule urgent refused is on record" in slurm_gpu.err
     assert slurm_gpu("audit", "--refused", "urgent", "--act", "limit") == 2
+
+
+def test_reservations_of_all_acts_have_their_users_however_many_there_are(slurm_gpu: CommandLine):
+    """slurm-gpudbd takes so many numbers at once."""
+    numbers = range(1, MOST_IDS + 101)
+    slurm_gpu.database.reserved = [replace(ASKED, id=number) for number in numbers]
+    slurm_gpu.database.act_list = [
+        replace(MOVED, id=f"{number:032x}", act="reservation approved", subject=f"sg_{number}")
+        for number in reversed(numbers)
+    ]
+    assert slurm_gpu("audit", "--last", "1000") == 0
+    assert slurm_gpu.out.count(" of alice") == len(numbers)

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from slurm_gpu.reports.category import Floats
 from slurm_gpu.reports.figure import Matrix
 from slurm_gpu.reports.page.amounts import compact, with_unit
 from slurm_gpu.reports.page.drawing import SMALL_SIZE, Box, Drawing, Label, fitted, text_width
@@ -16,8 +17,11 @@ _LABEL_SHARE = 0.3
 
 
 def draw_matrix(chart: Matrix, width: float) -> Drawing:
-    """Rows and columns with their names; at most twenty of each."""
-    rows, columns = chart.rows[:_MOST], chart.columns[:_MOST]
+    """Rows and columns with their names; at most twenty of each, those with the largest values."""
+    values = np.asarray(chart.values, np.float64).reshape(len(chart.rows), len(chart.columns))
+    row_places, column_places = _largest(values), _largest(values.T)
+    rows = [chart.rows[place] for place in row_places]
+    columns = [chart.columns[place] for place in column_places]
     left = min(max((text_width(name) for name in rows), default=0.0), width * _LABEL_SHARE) + 12
     cell = min(_CELL_MOST, (width - left) / max(1, len(columns)))
     drawing = Drawing(width, 0)
@@ -26,8 +30,7 @@ def draw_matrix(chart: Matrix, width: float) -> Drawing:
         Label(0, 34, fitted(chart.row_title, left) if chart.row_title else "", "muted"),
         Label(left + 2, 14, f"{chart.column_title} ({chart.unit})" if chart.unit else chart.column_title),
     )
-    values = np.asarray(chart.values, np.float64)
-    shown = values[: len(rows), : len(columns)]
+    shown = values[np.ix_(row_places, column_places)]
     most = float(np.nanmax(shown)) if np.isfinite(shown).any() else 0.0
     for c, name in enumerate(columns):
         text = fitted(name, cell - 6)
@@ -49,4 +52,16 @@ def draw_matrix(chart: Matrix, width: float) -> Drawing:
                 tone = "surface" if share >= _DARK_FROM else "ink"
                 drawing.add(Label(x + cell / 2, y + 18, compact(value), tone, "middle", SMALL_SIZE))
     drawing.height = top + len(rows) * _CELL_HEIGHT + 8
+    if len(rows) < len(chart.rows) or len(columns) < len(chart.columns):
+        of = f"{len(rows)} of {len(chart.rows)} rows, {len(columns)} of {len(chart.columns)} columns"
+        drawing.add(Label(width, drawing.height + 14, f"the largest {of}", anchor="end"))
+        drawing.height += 22
     return drawing
+
+
+def _largest(values: Floats) -> list[int]:
+    """Return the places of at most twenty rows, in their order: those whose largest value is largest."""
+    if not values.size:
+        return list(range(min(len(values), _MOST)))
+    most = np.nan_to_num(values, nan=-np.inf).max(axis=1)
+    return sorted(np.argsort(-most, kind="stable")[:_MOST].tolist())

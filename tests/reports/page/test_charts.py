@@ -93,6 +93,19 @@ def test_a_cumulative_curve_is_at_half_where_the_median_is():
     assert (line.points[1:, 0] >= line.points[:-1, 0]).all()
 
 
+def test_of_a_large_matrix_the_largest_values_are_drawn_and_it_says_how_many_rows_are_not():
+    """By order of names, whoever lent most could be left out."""
+    values = np.ones((30, 25))
+    values[29, 24] = 777.0
+    chart = Matrix(
+        rows=[f"r{n:02}" for n in range(30)], columns=[f"c{n:02}" for n in range(25)], values=values, unit="h"
+    )
+    drawing = draw(chart)
+    assert "r29 → c24: 777\u00a0h" in {box.about for box in _boxes(drawing)}
+    assert "the largest 20 of 30 rows, 20 of 25 columns" in _labels(drawing)
+    assert len(_boxes(drawing)) == 400
+
+
 def test_a_matrix_has_its_numbers_and_empty_cells():
     chart = Matrix(rows=["a"], columns=["b", "c"], values=np.array([[5.0, np.nan]]), unit="h")
     drawing = draw(chart)
