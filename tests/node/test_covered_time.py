@@ -114,6 +114,43 @@ def test_a_job_of_a_machine_without_slurm_is_not_measured_before_it_is_noticed(
     assert record.sampled_s == pytest.approx(sum(record.mem_hist_ms.values()) / 1000, abs=0.2)
 
 
+@pytest.mark.parametrize("ring", ["ticks", "none"])
+def test_what_is_sampled_is_utilisation_also_before_any_of_it_is_known(tmp_path: Path, ring: str) -> None:
+    """A job of half a second has memory, and its first sample of utilisation is to come."""
+    machine = Machine(tmp_path, everything_gpu(FakeClock(), ring))
+    machine.start()
+    machine.hook("prolog", 7, "0")
+    for _ in range(40):
+        machine.run(0.25)
+        assert machine.node is not None
+        for segment in machine.node._life.segments:
+            record = segment.tallies["GPU-0"].record(machine.clock.now_s)
+            util_s = sum((record.util_hist_ms or {}).values()) / 1000
+            assert record.sampled_s == pytest.approx(util_s, abs=1e-3)
+
+
+class InstanceGpu(EverythingGpu):
+    """A MIG instance reports no utilisation."""
+
+    def utilization_samples(self, after_us: int) -> Sequence[UtilizationSample] | None:
+        return None
+
+    def utilization(self) -> tuple[float | None, float | None]:  # type: ignore[override]
+        return None, None
+
+
+def test_what_is_sampled_of_a_device_without_utilisation_is_memory(tmp_path: Path, clock: FakeClock) -> None:
+    machine = Machine(tmp_path, InstanceGpu(clock))
+    machine.start()
+    machine.hook("prolog", 7, "0")
+    machine.run(30)
+    machine.hook("epilog", 7, "0")
+    machine.run(2)
+    (record,) = machine.records()
+    assert record.util_hist_ms is None
+    assert record.sampled_s == pytest.approx(30, abs=0.1)
+
+
 Outage = tuple[str, float, float]
 """What cannot be read, for how long, and how long all is well after that."""
 _outages = st.lists(

@@ -3,6 +3,7 @@
 import gzip
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,29 @@ def test_whoever_asks_for_a_job_of_a_minute_finds_a_record(post: Post) -> None:
     for seq in range(1, 7):
         post.spool.save_record(record(7, seq, final=False))
         post.run(10)
+    assert post.database.jobs() == [[7]]
+
+
+def test_the_first_record_of_a_running_job_is_none_of_its_first_seconds(post: Post) -> None:
+    """It is all that is known of the job for five minutes: it must not say 0.96, or 0, of a second."""
+    post.run(30)
+    begin(post, 7)
+    start_s = post.clock.now_s
+    for seq, held_s in enumerate((1.0, 2.0, 4.0, 8.0, 16.0), 1):
+        post.run(start_s + held_s - post.clock.now_s)
+        post.spool.save_record(replace(record(7, seq, final=False), held_s=held_s, sampled_s=held_s / 2))
+    post.run(4)
+    (shipped,) = [r for shipment in post.database.shipments for r in shipment["records"]]
+    assert shipped["held_s"] in (8.0, 16.0)
+
+
+def test_a_job_that_ends_in_its_first_seconds_is_shipped_at_once(post: Post) -> None:
+    begin(post, 7)
+    post.spool.save_record(replace(record(7, 1, final=False), held_s=1.0, sampled_s=0.5))
+    post.run(20)
+    assert post.database.jobs() == []
+    post.spool.save_record(replace(record(7, 2), held_s=2.0, sampled_s=1.5))
+    post.run(2)
     assert post.database.jobs() == [[7]]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +26,9 @@ log = logging.getLogger(__name__)
 PERIOD_S = 300.0
 JITTER_S = 60.0
 LIVE_S = 10.0
+# The first record of a running job covers at least this much: one of its first second has next to no
+# utilization, and is all that slurm-gpudbd has until the next period.
+FIRST_HELD_S = 5.0
 # What has become urgent waits so long at most, lest a thousand nodes on which a job ends speak at once.
 SPREAD_S = 1.0
 # And where many jobs have ended on this node alone.
@@ -116,11 +119,11 @@ class Courier:
         """Take in a reply, begin the next shipment; returns when to call again (Clock.monotonic())."""
         now_s = self._clock.monotonic()
         if now_s >= self._everything_at_s:
-            self._running = set(self._spool.waiting_keys())
+            self._running = self._grown_up(self._spool.waiting_keys())
             self._everything_at_s = self._next_period()
         elif now_s >= max(self._live_at_s, self._not_before_s):
             # Whoever asks for a job that began a minute ago is to see more than dashes.
-            self._running.update(self._spool.never_shipped())
+            self._running.update(self._grown_up(self._spool.never_shipped()))
         if self._urgent_at_s is None and (urgent := self._spool.urgent(MANY)):
             self._urgent_at_s = now_s + self._random.uniform(0, SPREAD_S if urgent < MANY else SPREAD_MANY_S)
         while self._under_way is not None or now_s >= self._due_s():
@@ -133,6 +136,10 @@ class Courier:
             assert shipment is not None
             self._take(reply, shipment, now_s)
         return self._due_s()
+
+    def _grown_up(self, keys: Iterable[str]) -> set[str]:
+        """Leave out records of segments that have just begun: they would stand for minutes."""
+        return {key for key in keys if not self._spool.is_young(key, FIRST_HELD_S)}
 
     def _due_s(self) -> float:
         """When the next shipment is due."""

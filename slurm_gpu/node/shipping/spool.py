@@ -308,6 +308,15 @@ class Spool:
         """Keys of what slurm-gpudbd has heard nothing of, oldest first."""
         return [key for key in self._waiting if f"shipped/{key}" not in self._journal]
 
+    def is_young(self, key: str, least_held_s: float) -> bool:
+        """Is it the record of a segment that has not ended and held its device for less than that?"""
+        if not key.startswith("record/") or self._waiting.get(key) is not False:
+            return False
+        match self._journal.get(key):
+            case {"held_s": int() | float() as held_s}:
+                return held_s < least_held_s
+        return False
+
     def shipped_open_runs(self) -> dict[int, int]:
         """Return the seq of each run that has not ended and that slurm-gpudbd has, by job id."""
         found = (item for item in self._open_runs.items() if item[0] not in self._waiting)
