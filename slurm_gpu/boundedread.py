@@ -34,5 +34,15 @@ def read_text(path: Path, most_bytes: int, encoding: str = "utf-8") -> str:
         raise InputError(str(path), 0, 0, f"is not UTF-8 text (byte {error.start})") from error
 
 
+def refuse_many_values(path: Path, text: str, most: int, between: str) -> None:
+    """Raise InputError where a text would be taken apart into more values: each takes up to 200 bytes.
+
+    `between` are the characters of which there is one for each value at most.
+    """
+    n_values = sum(map(text.count, between))
+    if n_values > most:
+        raise InputError(str(path), 0, 0, f"has about {n_values} values; at most {most} are read")
+
+
 def _shown(n_bytes: int) -> str:
     return f"{n_bytes >> 20} MiB" if n_bytes >= 2**20 else f"{n_bytes} bytes"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,8 @@ from slurm_gpu.colocation.outcome import Outcome, What
 from slurm_gpu.colocation.planners import DEFAULT, planner
 from slurm_gpu.colocation.price import Comparison, comparisons
 from slurm_gpu.colocation.simulator import Job, simulate
+from slurm_gpu.colocation.strictcsv import rows_of
+from slurm_gpu.colocation.strictjson import MOST_BYTES
 from slurm_gpu.errors import InputError
 from slurm_gpu.spreadsheet import bare
 from slurm_gpu.units import counted, few
@@ -85,13 +86,13 @@ def _default(nets: Mapping[str, object]) -> str:
 def read_jobs(file: TextIO, names: Sequence[str]) -> list[Job]:
     """Lines of CSV with a header: application, seconds, and perhaps submit_s. Raises InputError."""
     path = str(getattr(file, "name", "JOBS"))
-    reader = csv.reader(file, strict=True)
     try:
-        lines = [(reader.line_num, row) for row in reader if row]
-    except csv.Error as error:
-        raise InputError(path, reader.line_num, 1, f"is not CSV: {error}") from None
+        text = file.read(MOST_BYTES + 1)
     except UnicodeDecodeError as error:
-        raise InputError(path, 0, 0, f"is not UTF-8: {error.reason} at byte {error.start}") from None
+        raise InputError(path, 0, 0, f"is not UTF-8 text (byte {error.start})") from None
+    if len(text) > MOST_BYTES:
+        raise InputError(path, 0, 0, f"has more than {MOST_BYTES} characters")
+    lines = [(line, row) for line, row in rows_of(text, Path(path)) if row]
     header = lines[0][1] if lines else []
     if header not in (list(_FIELDS[:2]), list(_FIELDS)):
         raise InputError(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import os
 import stat
+import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -20,10 +23,19 @@ from slurm_gpu.errors import UsageError
 
 _WHERE = ("node", "local_rank")
 _MOST_BYTES = 1 << 28
+_TOO_LARGE = f"more than {_MOST_BYTES >> 20} MiB; time fewer steps (every=10)"
 _MOST_ROWS = 20_000_000
 _WORDS = ("optype", "node")
+# Of a column of a Parquet file, unpacked. Rows take 100 bytes of memory: so do a million rows of one value,
+# which are some bytes of a file.
+_MOST_COLUMN_BYTES = 1 << 28
+_FEW_ROWS = 1_000_000
+# Characters of a value.
 _LONGEST = 255
-"""Characters of a value."""
+# The longest row of slurm_gpu_steps.py has 200 characters.
+_LONGEST_LINE = 16 * (_LONGEST + 1)
+_ROWS_AT_ONCE = 10_000
+_READ = (*COLUMNS, *_WHERE)
 _WHOLE = ("dp_rank", "stage", "rank", "step", "mb_id", "local_rank")
 
 
@@ -101,52 +113,61 @@ def _csv(paths: list[Path]) -> dict[str, Any]:
     """All rows of these files. A last line without its end is left out: its process was killed."""
     names: list[str] | None = None
     parts: list[dict[str, Any]] = []
-    size = 0
+    left_bytes, left_rows = _MOST_BYTES, _MOST_ROWS
     for path in paths:
-        text = _text(path, _MOST_BYTES - size)
-        size += len(text)
-        rows = _rows(path, text[: text.rfind("\n") + 1])
-        head = next(rows, None)
-        if head is None:
-            continue  # killed before it wrote anything
-        if len(set(head)) < len(head):
-            raise UsageError(f"--steps {path}: line 1: a column has the name of another: {','.join(head)}")
-        if names is None:
-            names = head
-        elif head != names:
-            raise UsageError(
-                f"--steps {path}: line 1: columns {','.join(head)}, others have {','.join(names)}"
-            )
-        found = list(rows)
-        for number, row in enumerate(found, 2):
-            if len(row) != len(head):
-                raise UsageError(f"--steps {path}: line {number}: {len(row)} values for {len(head)} columns")
-        columns = zip(*found, strict=True) if found else ((),) * len(head)
-        parts.append({name: _column(path, name, values) for name, values in zip(head, columns, strict=True)})
+        with _opened(path) as file:
+            left_bytes -= os.fstat(file.fileno()).st_size
+            if left_bytes < 0:
+                raise UsageError(f"--steps {path}: together {_TOO_LARGE}")
+            rows = _rows(path, file)
+            head = next(rows, None)
+            if head is None:
+                continue  # killed before it wrote anything
+            if len(set(head)) < len(head):
+                raise UsageError(
+                    f"--steps {path}: line 1: a column has the name of another: {','.join(head)}"
+                )
+            if names is None:
+                names = head
+            elif head != names:
+                raise UsageError(
+                    f"--steps {path}: line 1: columns {','.join(head)}, others have {','.join(names)}"
+                )
+            for part in _parts(path, head, rows):
+                parts.append(part)
+                left_rows -= len(next(iter(part.values()), ()))
+                if left_rows < 0:
+                    raise UsageError(f"--steps {path}: {_too_many_rows('together')}")
     if names is None:
         raise UsageError(f"--steps {paths[0]}: holds no whole line")
-    return {name: np.concatenate([part[name] for part in parts]) for name in names}
+    return {name: np.concatenate([part[name] for part in parts]) for name in names if name in _READ}
 
 
-def _text(path: Path, most: int) -> str:
-    """What stands in a file of no more than so many bytes; a pipe or a device is none."""
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[TextIO]:
+    """A regular file; a pipe or a device is none."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(handle, "rb") as file:
+        with os.fdopen(handle, encoding="utf-8-sig", newline="") as file:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
                 raise UsageError(f"--steps {path}: is no regular file")
-            read = file.read(most + 1)
-        if len(read) > most:
-            whole = f"{_MOST_BYTES >> 20} MiB"
-            raise UsageError(f"--steps {path}: together more than {whole}; time fewer steps (every=10)")
-        return read.decode("utf-8-sig")
+            yield file
     except (OSError, UnicodeDecodeError) as error:
         said = getattr(error, "strerror", None) or error
         raise UsageError(f"--steps {path}: cannot be read: {said}") from error
 
 
-def _rows(path: Path, whole: str) -> Iterator[list[str]]:
-    reader = csv.reader(whole.splitlines())
+def _lines(path: Path, file: TextIO) -> Iterator[str]:
+    """The whole lines, none of which is longer than any row can be."""
+    for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE + 1), ""), 1):
+        if len(line) > _LONGEST_LINE:
+            raise UsageError(f"--steps {path}: line {number}: more than {_LONGEST_LINE} characters")
+        if line.endswith("\n"):
+            yield line
+
+
+def _rows(path: Path, file: TextIO) -> Iterator[list[str]]:
+    reader = csv.reader(_lines(path, file))
     try:
         for row in reader:
             if any(len(value) > _LONGEST for value in row):
@@ -158,13 +179,38 @@ def _rows(path: Path, whole: str) -> Iterator[list[str]]:
         raise UsageError(f"--steps {path}: line {reader.line_num}: {error}") from None
 
 
-def _column(path: Path, name: str, values: tuple[str, ...]) -> Any:
+def _parts(path: Path, head: list[str], rows: Iterator[list[str]]) -> Iterator[dict[str, Any]]:
+    """The columns that are read, some thousand rows at a time: as texts they take ten times the memory."""
+    first = 2
+    while True:
+        some = list(islice(rows, _ROWS_AT_ONCE))
+        for number, row in enumerate(some, first):
+            if len(row) != len(head):
+                raise UsageError(f"--steps {path}: line {number}: {len(row)} values for {len(head)} columns")
+        columns = zip(*some, strict=True) if some else ((),) * len(head)
+        yield {
+            name: _column(path, name, values, first)
+            for name, values in zip(head, columns, strict=True)
+            if name in _READ
+        }
+        first += len(some)
+        if len(some) < _ROWS_AT_ONCE:
+            return
+
+
+def _too_many_rows(rows: object) -> str:
+    return f"{rows} rows, {_MOST_ROWS:,} at most; time fewer steps (every=10)"
+
+
+def _column(path: Path, name: str, values: tuple[str, ...], first: int) -> Any:
     # Of text the words themselves: an array of characters has room for the longest in each row.
     kind = np.int64 if name in _WHOLE else np.float64 if name == "duration" else np.object_
     try:
-        return np.array(values, dtype=kind)
+        return np.array(tuple(map(sys.intern, values)) if kind is np.object_ else values, dtype=kind)
     except (ValueError, OverflowError):
-        line, value = next((line, value) for line, value in enumerate(values, 2) if not _is_of(kind, value))
+        line, value = next(
+            (line, value) for line, value in enumerate(values, first) if not _is_of(kind, value)
+        )
         what = "whole number" if kind is np.int64 else "number"
         raise UsageError(f"--steps {path}: line {line}: column {name}: {value!r} is no {what}") from None
 
@@ -184,36 +230,65 @@ def _parquet(path: Path) -> dict[str, Any]:
     except ImportError:
         raise UsageError("--steps: Parquet needs pyarrow (slurm-gpu[report]); CSV does not") from None
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
             raise UsageError(f"--steps {path}: is no regular file")
+        if status.st_size > _MOST_BYTES:
+            raise UsageError(f"--steps {path}: {_TOO_LARGE}")
+        with pyarrow.parquet.ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            if twice := sorted(name for name in _READ if names.count(name) > 1):
+                raise UsageError(f"--steps {path}: column {twice[0]} is there {names.count(twice[0])} times")
+            wanted = [name for name in _READ if name in names]
+            _check_size(path, file, wanted)
         # Text stays a dictionary: what takes a few bytes there may be far more, written out.
-        names = pyarrow.parquet.read_schema(path).names
-        there = set(names)
-        if twice := sorted(name for name in (*COLUMNS, *_WHERE) if names.count(name) > 1):
-            raise UsageError(f"--steps {path}: column {twice[0]} is there {names.count(twice[0])} times")
-        words = [name for name in _WORDS if name in there]
+        words = [name for name in _WORDS if name in wanted]
         with pyarrow.parquet.ParquetFile(path, read_dictionary=words) as file:
-            rows = file.metadata.num_rows
-            if rows > _MOST_ROWS:
-                raise UsageError(
-                    f"--steps {path}: {rows:,} rows, {_MOST_ROWS:,} at most; time fewer steps (every=10)"
-                )
-            table = file.read([name for name in (*COLUMNS, *_WHERE) if name in there])
+            table = file.read(wanted)
         return {name: _of_arrow(path, name, table.column(name)) for name in table.column_names}
     except (OSError, pyarrow.ArrowException, ValueError) as error:
         raise UsageError(f"--steps {path}: cannot be read as Parquet (CSV ends in .csv): {error}") from error
+
+
+def _check_size(path: Path, file: Any, wanted: Sequence[str]) -> None:
+    """Refuse what would take too much memory by the file's own account, before any of it is unpacked."""
+    metadata = file.metadata
+    if metadata.num_rows > _MOST_ROWS:
+        raise UsageError(f"--steps {path}: {_too_many_rows(f'{metadata.num_rows:,}')}")
+    n_bytes = path.stat().st_size
+    if metadata.num_rows > max(_FEW_ROWS, 2 * n_bytes):
+        raise UsageError(
+            f"--steps {path}: {metadata.num_rows:,} rows in {n_bytes:,} bytes: these are no timings of a job"
+        )
+    for name in wanted:
+        _check_type(path, name, file.schema_arrow.field(name).type)
+    sizes: Counter[str] = Counter()
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        for chunk in map(group.column, range(group.num_columns)):
+            sizes[chunk.path_in_schema] += chunk.total_uncompressed_size
+    for name in wanted:
+        if sizes[name] > _MOST_COLUMN_BYTES:
+            raise UsageError(
+                f"--steps {path}: column {name} unpacks to {sizes[name] >> 20} MiB, "
+                f"{_MOST_COLUMN_BYTES >> 20} MiB at most; time fewer steps (every=10)"
+            )
+
+
+def _check_type(path: Path, name: str, kind: Any) -> None:
+    import pyarrow
+
+    kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
+    fits = pyarrow.types.is_integer(kind) or pyarrow.types.is_floating(kind)
+    if name in _WORDS:
+        fits = pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)
+    if not fits:
+        raise UsageError(f"--steps {path}: column {name} must not be of {kind}")
 
 
 def _of_arrow(path: Path, name: str, column: Any) -> Any:
     import pyarrow
 
     column = column.combine_chunks()
-    kind = column.type.value_type if pyarrow.types.is_dictionary(column.type) else column.type
-    fits = pyarrow.types.is_integer(kind) or pyarrow.types.is_floating(kind)
-    if name in _WORDS:
-        fits = pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)
-    if not fits:
-        raise UsageError(f"--steps {path}: column {name} must not be of {kind}")
     if not pyarrow.types.is_dictionary(column.type):
         return column.to_numpy(zero_copy_only=False)
     words = [_word(path, name, word) for word in column.dictionary.to_pylist()]

@@ -11,6 +11,7 @@ from typing import Any
 
 from slurm_gpu.colocation.measured import LONGEST_NAME, Measured
 from slurm_gpu.colocation.speeds import Beside, views_of
+from slurm_gpu.colocation.strictcsv import read_rows
 from slurm_gpu.colocation.strictjson import mapping, number, shown
 from slurm_gpu.errors import InputError
 from slurm_gpu.spreadsheet import armoured, bare
@@ -126,20 +127,7 @@ def _add_group(builder: _Builder, applications: Mapping[str, Any], group: Any) -
 
 def tables_of_csv(path: Path) -> tuple[Measured, ...]:
     """One table for each model of GPU. Raises InputError with the line and the value."""
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            return _read_csv(path, csv.reader(file, strict=True))
-    except OSError as error:
-        raise InputError(str(path), 0, 0, f"cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise InputError(str(path), 0, 0, f"is not UTF-8: {error.reason} at byte {error.start}") from None
-
-
-def _read_csv(path: Path, reader: Any) -> tuple[Measured, ...]:
-    try:
-        lines = [(reader.line_num, row) for row in reader]
-    except csv.Error as error:
-        raise InputError(str(path), reader.line_num, 1, f"is not CSV: {error}") from None
+    lines = read_rows(path)
     if not lines:
         raise InputError(str(path), 1, 1, f"is empty; the first line must be {_header(1)}")
     header = lines[0][1]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu.colocation.profile import Phase, Profile
+from slurm_gpu.colocation.strictcsv import read_rows
 from slurm_gpu.colocation.strictjson import mapping, number, read_json, shown
 from slurm_gpu.errors import InputError
 from slurm_gpu.spreadsheet import armoured, bare
@@ -178,17 +179,7 @@ class _Lines:
 
 
 def _read_csv(path: Path) -> tuple[Profile, ...]:
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, strict=True)
-            try:
-                lines = [(reader.line_num, row) for row in reader]
-            except csv.Error as error:
-                raise InputError(str(path), reader.line_num, 1, f"is not CSV: {error}") from None
-    except OSError as error:
-        raise InputError(str(path), 0, 0, f"cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise InputError(str(path), 0, 0, f"is not UTF-8: {error.reason} at byte {error.start}") from None
+    lines = read_rows(path)
     if not lines or tuple(lines[0][1]) != _COLUMNS:
         raise InputError(str(path), 1, 1, f"the first line must be {','.join(_COLUMNS)}")
     found: list[_Lines] = []

@@ -28,6 +28,8 @@ optype: `forward-compute` and `backward-compute` count, others do not; duration 
 """
 _FORWARD, _BACKWARD = "forward-compute", "backward-compute"
 _LONGEST_S = 1e6
+# Operations that a table may have places for, most of them empty.
+_MOST_SLOTS = 1 << 24
 _GREATEST_RANK = 10_000_000
 LEAST_STEPS = 4
 LEAST_LOSS = 0.03
@@ -92,7 +94,7 @@ def read_steps(columns: Mapping[str, Any]) -> Steps:
         )
     slot, ranks = _slots(index, (shape[0], shape[1]), rank.astype(np.intp))
     size, n_slots = int(np.prod(shape)), ranks.shape[2]
-    if size * n_slots > 64 * len(seconds) + 4096:
+    if size * n_slots > min(64 * len(seconds) + 4096, max(_MOST_SLOTS, 4 * len(seconds))):
         raise ValueError(f"steps: {len(seconds)} rows do not make {' × '.join(map(str, shape))} operations")
     flat = np.ravel_multi_index(tuple(index), tuple(shape)) * n_slots + slot
     _told_once(flat, backward, index, ranks, slot)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
+from slurm_gpu.boundedread import read_bytes
 from slurm_gpu.errors import InputError, InvalidFileError
 from slurm_gpu.notices.finding import KINDS, Finding
 from slurm_gpu.units import counted, format_gpus
@@ -102,10 +103,8 @@ def _strays(directory: Path) -> list[InputError]:
 
 def _template(path: Path) -> Template:
     try:
-        raw = path.read_bytes()
+        raw = read_bytes(path, 16 * _MOST_BYTES)
         text = raw.decode("utf-8")
-    except OSError as error:
-        raise _wrong(path, 0, f"cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise _wrong(path, 0, f"is not UTF-8 text (byte {error.start})") from error
     if len(raw) > _MOST_BYTES:

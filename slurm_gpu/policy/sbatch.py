@@ -18,6 +18,8 @@ from slurm_gpu.errors import UsageError
 from slurm_gpu.policy import gpuforms, optionvalues
 from slurm_gpu.policy.script import EMPTY_DESCRIPTION
 
+# Of a job script: more than any max_script_size; Slurm's own is 4 MiB.
+_MOST_CHARACTERS = 64 * 2**20
 COMMANDS = ("sbatch", "srun", "salloc")
 
 _SHORT = {
@@ -282,9 +284,10 @@ def _read_script(rest: Sequence[str], stdin: TextIO | None) -> str:
     script = rest[0] if rest else "standard input"
     try:
         if rest:
-            text = Path(script).read_text(encoding="utf-8", errors="replace")
+            with Path(script).open(encoding="utf-8", errors="replace") as file:
+                text = file.read(_MOST_CHARACTERS)
         else:
-            text = stdin.read() if stdin is not None else ""
+            text = stdin.read(_MOST_CHARACTERS) if stdin is not None else ""
     except UnicodeDecodeError as error:
         raise UsageError(f"{script} is not text (byte {error.start})") from error
     except OSError as error:

@@ -251,7 +251,7 @@ def test_jobs_come_as_spreadsheets_write_them(slurm_gpu: CommandLine, table: Pat
     assert "1 job by annealing: 100 s, one after the other 100 s" in slurm_gpu.out
     jobs.write_bytes(b"application,seconds\nl\xe4ght,100\n")
     assert slurm_gpu("colocation", "plan", str(table), str(jobs)) == 2
-    assert f"{jobs}: is not UTF-8: " in slurm_gpu.err
+    assert f"{jobs}: is not UTF-8 text (byte " in slurm_gpu.err
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ read is a net of this version that evaluates to numbers, or the error says why n
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import zipfile
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from slurm_gpu.boundedread import read_bytes
 from slurm_gpu.colocation.learned.net import Net
 from slurm_gpu.errors import InputError
 from slurm_gpu.wholefile import whole_file
@@ -115,14 +117,15 @@ def write_arrays(
 
 def read_arrays(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[np.float32]]]:
     """What was told, and the arrays, all of finite float32. Raises InputError."""
+    # Packed it is no larger than unpacked, but for what zip says of each part.
+    file = io.BytesIO(read_bytes(path, 2 * _LARGEST))
     try:
-        with zipfile.ZipFile(path) as packed:
+        with zipfile.ZipFile(file) as packed:
             size = sum(part.file_size for part in packed.infolist())
         if size <= _LARGEST:
-            with np.load(path, allow_pickle=False) as loaded:
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as loaded:
                 found = {key: loaded[key] for key in loaded.files}
-    except OSError as error:
-        raise _error(path, f"cannot be read: {error.strerror or error}") from None
     except Exception as error:  # zipfile, zlib, struct, numpy: each has errors of its own for damaged files
         raise _error(path, f"is no model, or damaged: {type(error).__name__}: {error}"[:160]) from None
     if size > _LARGEST:
