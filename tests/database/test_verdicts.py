@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import delete, select
 
 from slurm_gpu.database.client import DatabaseClient
 from slurm_gpu.database.engine import Database
@@ -51,6 +51,14 @@ def test_one_that_is_found_again_stays_one_and_since_when(database: Database) ->
         {"cause": "slow or failing"},
         None,
     )
+
+
+def test_one_that_the_database_lost_is_there_again_once_it_is_found_again(database: Database) -> None:
+    store(database, told())
+    database.write(lambda connection: connection.execute(delete(verdict)))
+    store(database, told(last_s=T0 + 220))
+    (row,) = rows(database)
+    assert (row["told_s"], row["last_s"], row["cause"]) == (T0 + 160, T0 + 220, "slow or failing")
 
 
 def test_one_that_comes_back_holds_again(database: Database) -> None:

@@ -14,7 +14,7 @@ from slurm_gpu.node.shipping import shipment
 from slurm_gpu.node.shipping.post import Reply
 from slurm_gpu.node.shipping.ship import Courier
 from slurm_gpu.node.shipping.spool import Spool
-from slurm_gpu.records import Host, Record
+from slurm_gpu.records import DeviceFacts, Host, Record
 from tests.node.fakes import FakeClock
 from tests.node.posting import EVENT, Post, host, record
 
@@ -252,3 +252,23 @@ def test_the_nodes_of_a_cluster_do_not_speak_in_one_moment(tmp_path: Path) -> No
     assert all(0 <= moment <= 1 for moment in moments)
     in_tenths = [sum(1 for m in moments if tenth / 10 <= m < (tenth + 1) / 10) for tenth in range(10)]
     assert max(in_tenths) < 25
+
+
+def test_what_the_database_should_have_is_said_only_where_it_answers_what_it_lacks(post: Post) -> None:
+    post.node.now = {"at_s": 1.0}
+    post.node.here = [DeviceFacts(node="n1", uuid="GPU-0", at_s=7)]
+    post.run(60)
+    assert not any("has" in shipment for shipment in post.database.shipments), "an older slurm-gpudbd"
+    post.database.answer = {"lacks": []}
+    post.run(60)
+    assert post.database.shipments[-1]["has"] == {"devices": {"at_s": 7, "n": 1}}
+    assert sum(bool(shipment["devices"]) for shipment in post.database.shipments) == 1
+
+
+@pytest.mark.parametrize("lacks", [5, None, {"devices": 1}, [5, None, "steps", "what is to come"]])
+def test_what_makes_no_sense_in_what_it_lacks_sends_nothing_again(post: Post, lacks: object) -> None:
+    post.node.now = {"at_s": 1.0}
+    post.node.here = [DeviceFacts(node="n1", uuid="GPU-0", at_s=7)]
+    post.database.answer = {"lacks": lacks}
+    post.run(600)
+    assert sum(bool(shipment["devices"]) for shipment in post.database.shipments) == 1
