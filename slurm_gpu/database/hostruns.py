@@ -22,7 +22,9 @@ def host_run_row(told: HostRun, uid: int | None) -> dict[str, Any]:
     slurm-gpudbd's host when it was stored: the machine's own uid may be another person's there.
     """
     over = told.end_s is not None
-    tres = {"gres/gpu": float(len(told.devices))}
+    # A stay has a device at least: none is what is left of a list that could not be read.
+    n_gpus = len(told.devices) or None
+    tres = {} if n_gpus is None else {"gres/gpu": float(n_gpus)}
     return {
         "cluster": told.cluster,
         "job_id": told.job_id,
@@ -52,7 +54,7 @@ def host_run_row(told: HostRun, uid: int | None) -> dict[str, Any]:
         "tres_requested": tres,
         "tres_allocated": tres,
         "admin_comment": "",
-        "allocated_mgpu": 1000 * len(told.devices),
+        "allocated_mgpu": None if n_gpus is None else 1000 * n_gpus,
         "gpu_type": None,
         "told_seq": told.seq,
     }

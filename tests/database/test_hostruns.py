@@ -126,6 +126,13 @@ def test_a_run_is_of_the_uid_that_the_name_has_here_when_it_is_told(
     assert len(found(database, ROOT)) == 3
 
 
+def test_devices_that_cannot_be_read_cost_the_number_of_gpus_and_not_the_run(database: Database) -> None:
+    answer = ship(database, {**RUN.to_wire(), "devices": "GPU-0"})
+    assert answer["rejected_runs"] == []
+    (run,) = found(database)
+    assert (run.user, run.n_gpus) == ("alice", None)
+
+
 def test_the_same_number_in_slurm_is_another_job(database: Database) -> None:
     database.write(lambda connection: store_changed_runs(connection, [run_row(row(job_id=1), {})]))
     ship(database, RUN, records=[of_host(segment=segment(7))])
@@ -145,7 +152,6 @@ def test_the_same_number_in_slurm_is_another_job(database: Database) -> None:
         ({"cluster": "host:other"}, "must be host:ws1"),
         ({"user": None}, "user is missing"),
         ({"end_s": T0 - 1}, "lies before start_s"),
-        ({"devices": "GPU-0"}, "devices: must be a list"),
     ],
 )
 def test_what_is_no_such_run_is_rejected_with_a_reason(
