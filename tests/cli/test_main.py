@@ -125,7 +125,8 @@ def test_the_daemon_that_is_down_is_named(slurm_gpu: CommandLine):
         ("alembic", "slurm-gpu-db has it (by hand, the extra db)"),
         ("numpy.linalg", "slurm-gpu-db has it (by hand, the extra db)"),
         ("pyarrow", "slurm-gpu-report has it (by hand, the extra report)"),
-        ("rich", "install the package again"),
+        ("rich", "slurm-gpu-client has it (by hand, the extra client)"),
+        ("yaml", "install the package again"),
     ],
 )
 def test_a_part_that_is_not_installed_here_is_named_and_who_has_it(

@@ -176,7 +176,10 @@ def _path() -> str:
     """Where Python finds what the process imports; raises NvmlError."""
     binding = find_spec("pynvml")
     if binding is None or binding.origin is None:
-        raise NvmlError("NVML: the Python package nvidia-ml-py is not installed")
+        raise NvmlError(
+            "NVML: the Python package nvidia-ml-py is not installed: the package slurm-gpu-node brings it "
+            "(by hand: pip install 'slurm-gpu[node]')"
+        )
     return os.pathsep.join([str(Path(__file__).parents[3]), str(Path(binding.origin).parent)])
 
 

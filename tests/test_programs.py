@@ -1,0 +1,92 @@
+"""A program of which a library is not installed says in a line which package brings it."""
+
+from __future__ import annotations
+
+import configparser
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu.programs import PROGRAMS
+
+ROOT = Path(__file__).resolve().parents[1]
+NOT_OURS = {
+    "alembic", "click", "httptools", "httpx", "lupa", "matplotlib", "msgspec", "networkx", "numpy", "psutil",
+    "pyarrow", "pymysql", "pynvml", "rich", "scipy", "sklearn", "sqlalchemy", "starlette", "torch", "uvicorn",
+}  # fmt: skip
+_WITHOUT = """
+import sys
+class Without:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {names}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Without())
+from slurm_gpu.programs import start
+sys.argv[1:] = {argv}
+sys.exit(start({part!r}))
+"""
+
+
+def run(part: str, names: set[str], *argv: str) -> subprocess.CompletedProcess[str]:
+    script = _WITHOUT.format(names=names, argv=list(argv), part=part)
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("part", "library"), [(part, name) for part, program in PROGRAMS.items() for name in program.needs]
+)
+def test_what_a_program_needs_is_named_with_its_package(part: str, library: str) -> None:
+    ended, program = run(part, {library}, "--version"), PROGRAMS[part]
+    assert (ended.returncode, ended.stdout) == (3, "")
+    assert ended.stderr == (
+        f"{program.command}: needs the Python module {library}, which is not installed here: the package "
+        f"{program.package} brings it (by hand: pip install 'slurm-gpu[{program.extra}]')\n"
+    )
+
+
+@pytest.mark.parametrize("part", PROGRAMS)
+def test_no_program_ends_in_a_traceback_without_any_extra(part: str) -> None:
+    ended = run(part, NOT_OURS, "--version")
+    assert ended.returncode in (0, 3)
+    assert "Traceback" not in ended.stderr
+    assert len(ended.stderr.splitlines()) == (1 if ended.returncode else 0)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("report", "build", "--out", "/nowhere"), ("db", "upgrade"), ("db", "export", "--out", "/nowhere"),
+        ("db", "train"), ("colocation", "train", "/dev/null"), ("policy", "check"), ("explain", "1"),
+        ("jobs",), ("forecast", "1"), ("doctor",), ("top",),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_no_command_ends_in_a_traceback_without_its_libraries(argv: tuple[str, ...], tmp_path: Path) -> None:
+    site = tmp_path / "slurm-gpu.yaml"
+    site.write_text("cluster: c\n")
+    ended = run("cli", NOT_OURS - {"click"}, "--config", str(site), *argv)
+    assert "Traceback" not in ended.stderr
+    assert "Error" not in ended.stderr.replace("Error: Invalid value", "").replace("Error: Missing", ""), argv
+
+
+def test_what_a_program_needs_is_in_its_extra() -> None:
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    extras = setup["options.extras_require"]
+    for program in PROGRAMS.values():
+        brought = extras[program.extra].replace("slurm-gpu[client]", extras["client"])
+        assert all(f"\n{library} " in brought for library in program.needs)
+        assert (
+            f"%package {program.package.removeprefix('slurm-gpu-')}"
+            in (ROOT / "packaging/rpm/slurm-gpu.spec").read_text()
+        )
+
+
+def test_the_scripts_of_an_installation_by_hand_start_here() -> None:
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    scripts = setup["options.entry_points"]["console_scripts"]
+    for program in PROGRAMS.values():
+        assert f"{program.command} = slurm_gpu.programs:{program.command.replace('-', '_')}" in scripts
