@@ -57,6 +57,7 @@ def main() -> None:
         accounting.runs["cluster"] = [CLUSTER] * len(accounting)
         accounting.runs["job_id"] = accounting.runs["job_id"] + 1_000_000
         fill(database, accounting)
+        _with_reservations(lab)
         for name, flood in FLOODS.items():
             report[name] = measured(lab, flood, options.threads, options.seconds)
             print(name, report[name], flush=True)
@@ -64,6 +65,14 @@ def main() -> None:
         lab.down()
     if options.json:
         print(json.dumps(report))
+
+
+def _with_reservations(lab: Lab) -> None:
+    """Let users request reservations, which has slurm-gpudbd ask sacctmgr for their accounts."""
+    site = yaml.safe_load(lab.layout.site_file.read_text())
+    site["placement"] = {"reservations": {}}
+    lab.layout.site_file.write_text(yaml.safe_dump(site, sort_keys=False))
+    lab.daemons["slurm-gpudbd"].restart()
 
 
 def measured(

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 # slurm-gpuweb reads for everyone who has its page open.
 WEB_FACTOR = 8
 # A user who was idle may read this many seconds' rows at once.
-BURST_S = 10.0
+BURST_S = 5.0
 # A request waits this long for those before it.
 WAIT_S = 1.0
 _SOON_S = 1

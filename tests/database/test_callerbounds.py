@@ -57,11 +57,11 @@ def test_a_user_has_so_many_requests_at_once_and_others_as_many() -> None:
     assert refused(bounds, ALICE) is None
 
 
-def test_a_user_reads_so_many_rows_a_second_and_ten_seconds_worth_at_once() -> None:
+def test_a_user_reads_so_many_rows_a_second_and_five_seconds_worth_at_once() -> None:
     clock = FakeClock()
     bounds = CallerBounds(PerUser(rows_per_s=100), clock, NEVER_WAIT_S)
     assert refused(bounds, BOB) is None
-    bounds.spend(BOB, 1300)
+    bounds.spend(BOB, 800)
     bounds.end(BOB)
     error = refused(bounds, BOB)
     assert error is not None
@@ -149,7 +149,7 @@ def places() -> dict[str, Callable[[str], UserPlaces]]:
 def strict(
     tmp_path: Path, short_path: Path, munge_socket: str, places: dict[str, Callable[[str], UserPlaces]]
 ) -> Iterator[Running]:
-    """A server where a user has one request at once, and ten rows as long as its clock stands still."""
+    """A server where a user has one request at once, and five rows as long as its clock stands still."""
     with running_server(
         tmp_path,
         short_path / "strict.sock",
@@ -175,7 +175,7 @@ def routes(strict: Running) -> list[tuple[str, str]]:
 
 @pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
 def test_over_its_rows_a_user_is_refused_by_every_endpoint_and_no_other_user_by_any(strict: Running) -> None:
-    for _ in range(11):
+    for _ in range(6):
         assert strict.asked_by(NOBODY, "GET", "/v1/runs")[0] == 200
     for method, target in routes(strict):
         body = b"{}" if method == "POST" else b""
