@@ -28,6 +28,7 @@ _KINDS = {
     "gpu_hung": "the GPU did not answer in time; it was left out until it did",
     "driver_reloaded": "the driver was reloaded",
     "epilog_missing": "the job ended without an epilog on this node",
+    "prolog_missing": "Slurm ran no prolog for this run on this node; its GPU use was not measured",
     "gres_order_assumed": "Slurm did not name the GPUs' files; their order was assumed",
     "gres_order_unknown": "slurmd did not say which GPUs the job holds; until it did they were not measured",
     "double_watch": "two slurm-gpud watched it; the longer watch counts",
