@@ -156,12 +156,7 @@ def _print_run(run: Run, course: Sequence[DeviceTimeline], zone: ZoneInfo, min_c
         print_hardware(uses, names, min_coverage)
         print_course(course, names, zone)
     else:
-        came = (
-            "the first record of a running job comes within a minute"
-            if run.end_s is None
-            else "the record of an ended job comes at once; on its nodes, slurm-gpu doctor says what keeps it"
-        )
-        click.echo(f"  No node has told anything about its GPUs yet: {came}.")
+        click.echo(f"  {_without_records(run)}")
     # How the CPUs of several nodes were shared out, accounting does not tell.
     n_cpus = (run.tres_allocated or {}).get("cpu") if run.n_nodes == 1 else None
     print_hosts(_host_uses(run), n_cpus)
@@ -171,6 +166,18 @@ def _print_run(run: Run, course: Sequence[DeviceTimeline], zone: ZoneInfo, min_c
     advice = idle_advice(run, uses, min_coverage) if uses else None
     if advice is not None:
         click.echo(f"\n  {advice}")
+
+
+def _without_records(run: Run) -> str:
+    """Return why a run has no record yet, or never will."""
+    if run.end_s is None:
+        return "No node has reported its GPUs yet: the first record of a running job comes within a minute."
+    if any(event.kind == "prolog_missing" for event in run.events or ()):
+        return "Its GPU use was not measured: Slurm ran no prolog for this run, which followed a requeue."
+    return (
+        "No node has reported its GPUs. The record of an ended job comes within seconds; slurm-gpu doctor "
+        "on its nodes checks what can delay or prevent it."
+    )
 
 
 def _loan(run: Run) -> str:

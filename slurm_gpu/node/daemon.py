@@ -77,6 +77,7 @@ class Node:
             events=self._events,
             inventory=self._inventory,
             suspensions=self._suspensions,
+            cgroups=cgroups,
             new_watch=lambda uuid: DeviceWatch(uuid, clock, processes, interval_s, self._placed_since_s),
         )
         self._unheld_failures: dict[str, Failure] = {}
@@ -110,6 +111,7 @@ class Node:
             if self._hosts is not None and event.kind is Kind.PROLOG:
                 self._hosts.meet(event.job_id)
         now_s = self._clock.monotonic()
+        self._life.returning.look()
         if now_s >= self._find_at_s and self._needs_devices():
             self._find_devices()
         if self._inventory.news():
@@ -185,6 +187,8 @@ class Node:
             due.extend(watch.next_look_s(now_s) for watch in self._looking())
         if self._needs_devices():
             due.append(self._find_at_s)
+        if (look_s := self._life.returning.next_look_s) is not None:
+            due.append(look_s)
         if self._life.taken:
             due.append(self._spool_at_s)
         if self._hosts is not None and (look_s := self._hosts.next_step_s()) is not None:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from slurm_gpu.records import Mean, Total
+from slurm_gpu.records import Event, Mean, Total
 from tests.cli.conftest import START_S, CommandLine, make_record, make_run
 
 _A, _B = "GPU-aaaaaaaa-1111", "GPU-bbbbbbbb-2222"
@@ -277,10 +277,15 @@ def test_a_job_without_records_yet_says_when_they_come(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run(coverage=0.0, **gaps)]
     slurm_gpu("job", "17")
     assert "uGPUcore –  uGPUmem –  coverage 0 " in slurm_gpu.out
-    assert (
-        "No node has told anything about its GPUs yet: the record of an ended job comes at once"
-        in slurm_gpu.out
+    assert "No node has reported its GPUs. The record of an ended job comes within seconds;" in slurm_gpu.out
+    missing = Event(
+        node="n1", boot_id="b", n=1, at_s=1, kind="prolog_missing", device=None, job_id=17, data={}
     )
+    slurm_gpu.database.runs = [make_run(coverage=0.0, events=(missing,), **gaps)]
+    slurm_gpu("job", "17")
+    assert "Its GPU use was not measured: Slurm ran no prolog for this run" in slurm_gpu.out
+    assert "Slurm ran no prolog for this run on this node; its GPU use was not measured" in slurm_gpu.out
+    assert "doctor" not in slurm_gpu.out
     slurm_gpu.database.runs = [make_run(coverage=None, state="RUNNING", end_s=None, **gaps)]
     slurm_gpu("job", "17")
     assert "the first record of a running job comes within a minute." in slurm_gpu.out

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from slurm_gpu.node.clockstep import STEP_S
-from slurm_gpu.node.held.hooks import HookEvent
+from slurm_gpu.node.held.hooks import HookEvent, Kind
 from slurm_gpu.node.measure.tally import SegmentKey
 from slurm_gpu.node.process.cgroup import JobOwner
 
@@ -75,6 +75,14 @@ class Allocation:
             positions=event.positions,
             uid=event.uid,
             sluid=event.sluid,
+        )
+
+    def of_run(self, restart: int, since_s: float) -> Allocation:
+        """The same of a run that began at `since_s` without a prolog, made from its epilog."""
+        wall_s = self.start_wall_s - (self.start_s - since_s)
+        key = replace(self.key, restart=restart, prolog_s=int(wall_s))
+        return replace(
+            self, key=key, prolog_at_s=wall_s, begun_s=since_s, start_s=since_s, start_wall_s=wall_s
         )
 
     def confirmed(self, event: HookEvent) -> Allocation:
@@ -176,3 +184,27 @@ class Allocations:
     def owners(self) -> Mapping[int, JobOwner]:
         """The open jobs, for telling whose a process is."""
         return {job: JobOwner(a.uid, a.sluid) for job, a in self._open.items()}
+
+
+def is_of_run(event: HookEvent, allocation: Allocation) -> bool:
+    """Return whether that prolog is of the allocation's run."""
+    run = allocation.key.restart, allocation.key.boot_id, set(allocation.positions)
+    return run == (event.restart, event.boot_id, set(event.positions))
+
+
+def epilog_between(before: Allocation, after: Allocation, events: Iterable[HookEvent]) -> HookEvent | None:
+    """Return the epilog of a run of which the next has begun, if it is still there."""
+    ends = [
+        event
+        for event in events
+        if event.kind is Kind.EPILOG
+        and (event.job_id, event.boot_id) == (before.key.job_id, before.key.boot_id)
+        and before.begun_s <= event.uptime_s <= after.begun_s
+    ]
+    return min(ends, default=None, key=lambda event: event.uptime_s)
+
+
+def is_before(event: HookEvent, allocation: Allocation) -> bool:
+    """Return whether that epilog ran before the allocation's prolog."""
+    same_boot = event.boot_id == allocation.key.boot_id
+    return same_boot and event.uptime_s < allocation.begun_s and not allocation.is_told

@@ -12,16 +12,19 @@ from collections.abc import Callable, Iterable
 
 from slurm_gpu.clock import Clock, wall_ahead_s
 from slurm_gpu.node.clockstep import STEP_S
-from slurm_gpu.node.held.allocations import Allocation, Allocations
+from slurm_gpu.node.held.allocations import Allocation, Allocations, epilog_between, is_before, is_of_run
 from slurm_gpu.node.held.hooks import HookEvent, Kind
 from slurm_gpu.node.jobs.crosscheck import Known
 from slurm_gpu.node.jobs.endedruns import EndedRuns
+from slurm_gpu.node.jobs.grants import Grants
 from slurm_gpu.node.jobs.inventory import Inventory
-from slurm_gpu.node.jobs.reconcile import Reconciliation, Strangers, ToldJob, told_grant
+from slurm_gpu.node.jobs.reconcile import Reconciliation, Strangers, ToldJob
+from slurm_gpu.node.jobs.returning import Returning, ReturningJobs
 from slurm_gpu.node.jobs.segments import SegmentBook
 from slurm_gpu.node.jobs.suspension import Suspensions
 from slurm_gpu.node.jobs.untold import UntoldDevices
 from slurm_gpu.node.measure.watch import DeviceWatch
+from slurm_gpu.node.process.jobcgroups import JobCgroups
 from slurm_gpu.node.shipping.events import EventBook
 from slurm_gpu.node.shipping.shipment import JobFacts
 from slurm_gpu.node.shipping.spool import Spool
@@ -46,6 +49,7 @@ class LifeCycle:
         events: EventBook,
         inventory: Inventory,
         suspensions: Suspensions,
+        cgroups: JobCgroups,
         new_watch: Callable[[str], DeviceWatch],
     ) -> None:
         self._name, self._cluster, self._clock = name, cluster, clock
@@ -55,15 +59,14 @@ class LifeCycle:
         self.segments = SegmentBook(spool)
         self.watches: dict[str, DeviceWatch] = {}
         self.taken: list[HookEvent] = []
-        # By (job, restart).
-        self._granted: dict[tuple[int, int], int] = {}
-        self._impossible_grants: set[tuple[int, int]] = set()
+        self._grants = Grants()
         # By device, until when a job held it, or may have, that was not watched; None is any device.
         self._unwatched_until_s: dict[str | None, float] = {}
-        self._strangers = Strangers()
+        self.returning = ReturningJobs(cgroups, clock)
+        self._strangers = Strangers(self.returning)
         self._without_gpus: set[int] = set()
         self._ended = EndedRuns(spool, clock)
-        self._reconciliation = Reconciliation(self._ended, clock.monotonic())
+        self._reconciliation = Reconciliation(self._ended, clock.monotonic(), self.returning.is_seen)
         self._untold = UntoldDevices(inventory, clock.monotonic())
         self._started = False
 
@@ -78,7 +81,7 @@ class LifeCycle:
         for allocation in restored:
             before = self.allocations.of_job(allocation.key.job_id)
             if before is not None:  # it was about to be closed when its job began anew
-                epilog = _epilog_between(before, allocation, events)
+                epilog = epilog_between(before, allocation, events)
                 end_s = max(before.start_s, allocation.begun_s if epilog is None else epilog.uptime_s)
                 self._held_unwatched(before, end_s)
                 self._forget(before)
@@ -115,7 +118,7 @@ class LifeCycle:
         if is_open or self._ended.began_at(event.job_id, event.at_s):
             self.taken.append(event)  # known from before a crash
             return
-        if before is not None and before.is_told and _is_of_run(event, before):
+        if before is not None and before.is_told and is_of_run(event, before):
             self._put(before.confirmed(event))
             self.taken.append(event)
             return
@@ -139,11 +142,21 @@ class LifeCycle:
     def _end(self, event: HookEvent) -> None:
         self._without_gpus.discard(event.job_id)
         allocation = self.allocations.of_job(event.job_id)
+        returned = self.returning.pop(event.job_id)
+        last = (
+            returned.restart if returned is not None else 0 if allocation is None else allocation.key.restart
+        )
+        is_returned = allocation is None and returned is not None and bool(event.positions)
+        if is_returned and returned is not None:
+            allocation = self._begin_returned(returned, event)
         # A requeued job's epilog carries the restart count of its next run.
-        if event.positions and event.restart > (0 if allocation is None else allocation.key.restart):
-            self._strangers.may_return(event.job_id, self._clock.monotonic())
+        if event.positions and event.restart > last:
+            self.returning.expect(event)
+        if returned is not None or self.returning.is_expected(event.job_id):
             self._look_for_strangers()
-        if allocation is not None and not self._started and _is_before(event, allocation):
+        if is_returned and allocation is not None:
+            self._tell_strangers_of(allocation, event.uptime_s)
+        if allocation is not None and not self._started and is_before(event, allocation):
             self.taken.append(event)  # of a run before, which has been closed already
             return
         if allocation is not None:
@@ -155,6 +168,30 @@ class LifeCycle:
             log.info("job %d ended, of which no prolog was seen", event.job_id)
         self._ended.add(event.job_id, event.restart, certain=False, had_gpus=bool(event.positions))
         self.taken.append(event)
+
+    def _begin_returned(self, returned: Returning, epilog: HookEvent) -> Allocation | None:
+        """Open the run that ends with this epilog and had no prolog, if it was seen to begin."""
+        if returned.began_s is None:
+            self._events.tell("prolog_missing", job_id=epilog.job_id)
+            return None
+        log.info("job %d ran again without a prolog; recorded from the start of its cgroup", epilog.job_id)
+        began = Allocation.from_prolog(epilog, self._cluster, self._name, self._wall_s_of(epilog))
+        self._open(began.of_run(returned.restart, min(returned.began_s, epilog.uptime_s)))
+        self.watch_new()
+        return self.allocations.of_job(epilog.job_id)
+
+    def _tell_strangers_of(self, returned: Allocation, end_s: float) -> None:
+        """Let its devices know whether any job but this one, which is over, may have used them.
+
+        If so, its use is a gap: processes that have ended cannot be told apart any more.
+        """
+        may_have_others = self._strangers.may_run_with(returned.key.job_id)
+        devices = returned.devices.values() if self._inventory.can_be_shared else ()
+        for watch in (self.watches[uuid] for uuid in devices if uuid in self.watches):
+            if may_have_others:
+                watch.held_unwatched(end_s)
+            else:
+                watch.strangers_until(returned.start_s)
 
     def _look_for_strangers(self) -> None:
         until_s = math.inf if self._strangers.are_possible else self._clock.monotonic()
@@ -175,29 +212,7 @@ class LifeCycle:
         if self._strangers.are_possible:
             self._strangers.learn(told, self.allocations, now_s)
             self._look_for_strangers()
-        self._learn_grants(jobs)
-
-    def _learn_grants(self, jobs: JobFacts) -> None:
-        for allocation in self.allocations:
-            run = allocation.key.job_id, allocation.key.restart
-            facts = jobs.get(allocation.key.job_id, {})
-            # Of another run of the job it says nothing: its owner may have changed what it asks for.
-            told = facts.get("granted_mgpu") if facts.get("restart", run[1]) == run[1] else None
-            granted = told_grant(told)
-            if granted is not None:
-                self._granted[run] = granted
-            elif told is not None and run not in self._impossible_grants:
-                self._impossible_grants.add(run)
-                log.warning(
-                    "slurm-gpudbd says that job %d was granted %.80r of each GPU, which has 1000; "
-                    "that is not recorded",
-                    allocation.key.job_id,
-                    told,
-                )
-        open_runs = {(allocation.key.job_id, allocation.key.restart) for allocation in self.allocations}
-        self._granted = {run: granted for run, granted in self._granted.items() if run in open_runs}
-        self._impossible_grants &= open_runs
-        self.segments.grant(self._granted)
+        self.segments.grant(self._grants.learn(jobs, self.allocations))
 
     def ended(self, jobs: JobFacts) -> None:
         """What slurm-gpudbd says of open jobs that are over (docs/api.md, `ended`)."""
@@ -206,14 +221,17 @@ class LifeCycle:
             self._close_late(over.allocation, over.end_s)
 
     def _begin_untold(self, job: ToldJob) -> None:
-        log.warning("job %d runs here, of which no prolog was seen; recorded from now on", job.job_id)
+        since_s = self.returning.began_s(job.job_id)
+        if since_s is None:
+            log.warning("job %d runs here, of which no prolog was seen; recorded from now on", job.job_id)
+        else:
+            log.info("job %d runs again without a prolog; recorded from the start of its cgroup", job.job_id)
         now_s, wall_s = self._clock.monotonic(), self._clock.wall()
         before = self.allocations.of_job(job.job_id)
         if before is not None:
             self._close_late(before, min(now_s, max(before.start_s, now_s - (wall_s - job.start_s))))
-        self._open(
-            job.allocation(self._cluster, self._name, self._clock.boot_id(), now_s, wall_s), began_before=True
-        )
+        told = job.allocation(self._cluster, self._name, self._clock.boot_id(), now_s, wall_s, since_s)
+        self._open(told, began_before=True)
 
     def _close_late(self, allocation: Allocation, end_s: float) -> None:
         """It ended a while ago, and its epilog is not to be expected any more."""
@@ -248,7 +266,7 @@ class LifeCycle:
             )
         self._put(allocation)
         if self._strangers.are_possible:
-            self._strangers.returned(allocation.key.job_id)
+            self.returning.pop(allocation.key.job_id)
             self._look_for_strangers()
 
     def _put(self, allocation: Allocation) -> None:
@@ -351,7 +369,7 @@ class LifeCycle:
     def finish(self) -> None:
         """Make final what has ended and of which nothing more will be learnt."""
         now_s = self._clock.monotonic()
-        if self._strangers.expire(now_s):
+        if self.returning.expire():
             self._look_for_strangers()
         for untold in self._untold.over(now_s):
             self._conclude(untold.allocation, untold.end_s, untold.epilog)
@@ -359,9 +377,10 @@ class LifeCycle:
         for watch in self.watches.values():
             for tally in watch.settled(now_s):
                 self.segments.settle(tally, now_s)
-        for segment in self.segments.finish():
-            if segment.epilog is not None:
-                self.taken.append(segment.epilog)
+        finished = self.segments.finish()
+        self.taken += [segment.epilog for segment in finished if segment.epilog is not None]
+        if finished and self._strangers.are_possible:
+            self._look_for_strangers()
 
     def known(self) -> Known:
         """What is known of the jobs here, for telling where their processes should be."""
@@ -374,26 +393,3 @@ class LifeCycle:
     def jobs_on(self, uuid: str) -> list[int]:
         """Raw ids of the jobs that hold that device."""
         return [a.key.job_id for a in self.allocations if uuid in a.devices.values()]
-
-
-def _is_of_run(event: HookEvent, allocation: Allocation) -> bool:
-    run = allocation.key.restart, allocation.key.boot_id, set(allocation.positions)
-    return run == (event.restart, event.boot_id, set(event.positions))
-
-
-def _epilog_between(before: Allocation, after: Allocation, events: Iterable[HookEvent]) -> HookEvent | None:
-    """That of a run of which the next has begun, if it is still there."""
-    ends = [
-        event
-        for event in events
-        if event.kind is Kind.EPILOG
-        and (event.job_id, event.boot_id) == (before.key.job_id, before.key.boot_id)
-        and before.begun_s <= event.uptime_s <= after.begun_s
-    ]
-    return min(ends, default=None, key=lambda event: event.uptime_s)
-
-
-def _is_before(event: HookEvent, allocation: Allocation) -> bool:
-    """Did that epilog run before the allocation's prolog?"""
-    same_boot = event.boot_id == allocation.key.boot_id
-    return same_boot and event.uptime_s < allocation.begun_s and not allocation.is_told

@@ -8,12 +8,13 @@ no job that was not told of twice.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from slurm_gpu.node.held.allocations import Allocation, Allocations, new_segment
 from slurm_gpu.node.jobs.endedruns import EndedRuns
+from slurm_gpu.node.jobs.returning import ReturningJobs
 from slurm_gpu.node.measure.tally import SegmentKey
 from slurm_gpu.node.shipping.shipment import JobFacts
 
@@ -25,14 +26,11 @@ _ON_ITS_WAY_S = 1.0
 EPILOG_LATE_S = 30.0
 # That Slurm tells of a job which nobody knows here, and never will, is believed for so long.
 _STRANGERS_S = 30.0
-# Slurm starts a requeued job again at once, or after two minutes; where it waits longer, others come and go.
-_RETURNS_WITHIN_S = 600.0
 # Clocks of nodes and controller differ by less.
 _CLOCKS_DIFFER_S = 60.0
 _HOLDING = frozenset({"RUNNING", "SUSPENDED"})
 _OF_GPUS = ("gpu", "shard", "mps")
 _MOST_POSITIONS = 1024
-_WHOLE_GPU_MGPU = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +69,11 @@ class ToldJob:
             age_s=age_s,
         )
 
-    def allocation(self, cluster: str, node: str, boot_id: str, now_s: float, wall_s: float) -> Allocation:
-        """The hold that is recorded from now on."""
+    def allocation(
+        self, cluster: str, node: str, boot_id: str, now_s: float, wall_s: float, since_s: float | None = None
+    ) -> Allocation:
+        """The hold that is recorded from now on, or from when it was seen to begin (`since_s`)."""
+        start_s = now_s if since_s is None else since_s
         return Allocation(
             key=SegmentKey(
                 cluster=cluster,
@@ -84,9 +85,9 @@ class ToldJob:
                 segment=new_segment(),
             ),
             prolog_at_s=self.start_s,
-            begun_s=now_s - max(0.0, wall_s - self.start_s),
-            start_s=now_s,
-            start_wall_s=wall_s,
+            begun_s=now_s - max(0.0, wall_s - self.start_s) if since_s is None else since_s,
+            start_s=start_s,
+            start_wall_s=wall_s - (now_s - start_s),
             positions=self.positions,
             uid=self.uid,
             is_told=True,
@@ -105,41 +106,30 @@ class Strangers:
     """Whether jobs may hold GPUs here of which nothing is known yet.
 
     So it is with a lost spool, until Slurm has told; and after the epilog of a requeued job, which may come
-    back without a prolog (docs/design.md), until it is known to be here, or does not come for long.
+    back without a prolog, until it is known to be here, or does not come for long.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, returning: ReturningJobs) -> None:
+        self._returning = returning
         self._anyone = False
         self._first_told_s: float | None = None
-        self._returning: dict[int, float] = {}
 
     @property
     def are_possible(self) -> bool:
         """May there be any just now?"""
         return self._anyone or bool(self._returning)
 
+    def may_run_with(self, job_id: int) -> bool:
+        """Return whether any but that job may run here now."""
+        return self._anyone or self._returning.may_run_with(job_id)
+
     def lost_spool(self) -> None:
         """Anyone may hold anything."""
         self._anyone = True
 
-    def may_return(self, job_id: int, now_s: float) -> None:
-        """That job was requeued."""
-        self._returning[job_id] = now_s + _RETURNS_WITHIN_S
-
-    def returned(self, job_id: int) -> None:
-        """It is known to be here."""
-        self._returning.pop(job_id, None)
-
-    def expire(self, now_s: float) -> bool:
-        """Wait no longer for jobs that do not come for long; True if there were any."""
-        over = [job_id for job_id, until_s in self._returning.items() if now_s >= until_s]
-        for job_id in over:
-            del self._returning[job_id]
-        return bool(over)
-
     def learn(self, told: Iterable[ToldJob], allocations: Allocations, now_s: float) -> None:
         """Take in an answer; it takes two, since what is told is believed of two moments only."""
-        self.expire(now_s)
+        self._returning.expire()
         if self._first_told_s is None:
             self._first_told_s = now_s
         ago_s = now_s - self._first_told_s
@@ -149,10 +139,15 @@ class Strangers:
 
 
 class Reconciliation:
-    """Remembers what was told, until it is told again. `since_s`: when this slurm-gpud began to see hooks."""
+    """Remembers what was told, until it is told again. `since_s`: when this slurm-gpud began to see hooks.
 
-    def __init__(self, ended: EndedRuns, since_s: float) -> None:
-        self._ended, self._since_s = ended, since_s
+    A job that `is_seen` here needs not be told of twice.
+    """
+
+    def __init__(
+        self, ended: EndedRuns, since_s: float, is_seen: Callable[[int], bool] = lambda job_id: False
+    ) -> None:
+        self._ended, self._since_s, self._is_seen = ended, since_s, is_seen
         self._begun_told_s: dict[tuple[int, int], float] = {}
 
     def begun(
@@ -173,7 +168,7 @@ class Reconciliation:
             if known or before_boot or as_of_s < self._since_s or self._ended.covers(*run, as_of_s):
                 continue
             told_s[run] = self._begun_told_s.get(run, as_of_s)
-            if as_of_s - told_s[run] >= TWICE_AFTER_S:
+            if self._is_seen(job.job_id) or as_of_s - told_s[run] >= TWICE_AFTER_S:
                 found.append(job)
         self._begun_told_s = told_s
         return found
@@ -193,12 +188,6 @@ class Reconciliation:
             if not younger and not earlier and ago_s >= EPILOG_LATE_S:
                 found.append(Over(allocation, min(now_s, max(allocation.begun_s, now_s - ago_s))))
         return found
-
-
-def told_grant(value: Any) -> int | None:
-    """The part of each of its GPUs that a job was granted, in 1/1000; None where that cannot be it."""
-    granted = _whole(value)
-    return granted if granted is not None and granted <= _WHOLE_GPU_MGPU else None
 
 
 def _whole(value: Any) -> int | None:

@@ -70,6 +70,14 @@ class JobCgroups:
         directory = self._of_processes(job)
         return None if directory is None else _pids(directory, limit)
 
+    def age_s(self, job: JobName, wall_s: float) -> float | None:
+        """Return for how long the job has had its cgroup, by the wall clock; None if it has none here."""
+        directory = self._of_processes(job)
+        try:
+            return None if directory is None else wall_s - os.stat(directory).st_ctime  # noqa: PTH116
+        except OSError:
+            return None
+
     def cpu_s(self, job: JobName) -> Counted | None:
         """CPU seconds of the job's processes, those that have ended included."""
         if self._is_v2():

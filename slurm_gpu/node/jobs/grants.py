@@ -1,0 +1,53 @@
+"""The part of each of its GPUs that a job was granted, as slurm-gpudbd reports it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from slurm_gpu.node.held.allocations import Allocation
+from slurm_gpu.node.shipping.shipment import JobFacts
+
+log = logging.getLogger(__name__)
+
+_WHOLE_GPU_MGPU = 1000
+
+Run = tuple[int, int]
+"""Job and restart."""
+
+
+class Grants:
+    """Remembers the grants of open runs, in 1/1000 of a GPU."""
+
+    def __init__(self) -> None:
+        self._granted: dict[Run, int] = {}
+        self._impossible: set[Run] = set()
+
+    def learn(self, jobs: JobFacts, allocations: Iterable[Allocation]) -> Mapping[Run, int]:
+        """Take in what was reported of these open allocations; return what is known of them."""
+        open_runs = {(allocation.key.job_id, allocation.key.restart) for allocation in allocations}
+        for run in open_runs:
+            job_id, restart = run
+            facts = jobs.get(job_id, {})
+            # Of another run of the job it says nothing: its owner may have changed what it asks for.
+            reported = facts.get("granted_mgpu") if facts.get("restart", restart) == restart else None
+            granted = _possible(reported)
+            if granted is not None:
+                self._granted[run] = granted
+            elif reported is not None and run not in self._impossible:
+                self._impossible.add(run)
+                log.warning(
+                    "slurm-gpudbd says that job %d was granted %.80r of each GPU, which has 1000; "
+                    "that is not recorded",
+                    job_id,
+                    reported,
+                )
+        self._granted = {run: granted for run, granted in self._granted.items() if run in open_runs}
+        self._impossible &= open_runs
+        return self._granted
+
+
+def _possible(value: Any) -> int | None:
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    return value if is_whole and 0 <= value <= _WHOLE_GPU_MGPU else None
