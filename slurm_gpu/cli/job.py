@@ -137,7 +137,7 @@ def _print_run(run: Run, course: Sequence[DeviceTimeline], zone: ZoneInfo, min_c
     if not run.full:
         click.echo("  GPU use is shown to the job's owner and to operators.")
         return
-    if run.n_gpus == 0:
+    if run.n_gpus == 0 and not run.devices:
         click.echo("  It had no GPU.")
         return
     click.echo(
@@ -227,8 +227,8 @@ def _gpus(n_gpus: float | None, kind: str | None = None) -> str:
 
 
 def _gpus_requested(run: Run) -> str:
-    """What shards make of a GPU is known only once they have a node."""
-    return _gpus(run.n_gpus_requested) if run.n_gpus_requested is not None else "shards of GPUs"
+    """What part of a GPU shards and MPS are is known only once they have a node."""
+    return _gpus(run.n_gpus_requested) if run.n_gpus_requested is not None else "a share of a GPU"
 
 
 def _percent(value: float | None) -> str:

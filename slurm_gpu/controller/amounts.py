@@ -10,13 +10,11 @@ from dataclasses import dataclass, field
 
 from slurm_gpu.slurm.hostlist import expand
 from slurm_gpu.slurm.queue import CountedJob, Phase
-from slurm_gpu.slurm.tres import Gres, parse_gres, parse_tres
+from slurm_gpu.slurm.tres import GPU_GRES, Gres, PerGpu, amount, count_mgpu, parse_gres, parse_tres
 
 _GRES = "gres/"
-_MGPU_OF_MPS = 10
-"""MPS is asked for in percent of a GPU."""
-_COUNTED = ("gpu", "shard", "mps")
-"""What counts as GPUs, of all that may be asked for by the task."""
+# As job_submit.lua counts MPS: in percent of a GPU.
+_MPS_PER_GPU = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ def amounts_of(job: CountedJob, facts: Facts) -> Amounts:
     tres = _totals(job.tres)
     if job.phase is Phase.PENDING:
         return _requested(job, tres, facts)
-    gpus = _gpus(tres)
+    gpus = int(amount(tres, "gpu"))
     mgpu, typed = mgpu_of_total(tres, facts), {kind: n * 1000 for kind, n in _typed(tres).items()}
     if mgpu == 0:
         # slurmctld 22.05 that was just restarted starts jobs without their GPUs: these count all the same.
@@ -77,7 +75,7 @@ def _requested(job: CountedJob, tres: Mapping[str, float], facts: Facts) -> Amou
     mgpu, typed = _asked(job, nodes, facts)
     # By task or by socket, of which Slurm's total knows the number. Those by task may be of another type than
     # those in another form, and then come on top.
-    if mgpu == 0 or any(word in job.per_task for word in _COUNTED):
+    if mgpu == 0 or any(word in job.per_task for word in GPU_GRES):
         gpu_times = times if job.per_socket else 1
         for name, count in _types_of_total(job, tres, facts).items():
             typed[name] = max(typed.get(name, 0), _round(count * 1000 * gpu_times))
@@ -116,7 +114,7 @@ def _types_of_total(job: CountedJob, tres: Mapping[str, float], facts: Facts) ->
         (kind,) = untracked
         _, asked = _asked(job, max(_whole(tres, "node"), 1), facts)
         others = {other: mgpu // 1000 for other, mgpu in asked.items() if other != kind} | types
-        if (left := _gpus(tres) - sum(others.values())) > 0:
+        if (left := int(amount(tres, "gpu")) - sum(others.values())) > 0:
             types[kind] = left
     return types
 
@@ -180,16 +178,14 @@ def _typed(tres: Mapping[str, float]) -> dict[str, int]:
     return {name[len(prefix) :].lower(): int(n) for name, n in tres.items() if name.startswith(prefix)}
 
 
-def _gpus(tres: Mapping[str, float]) -> int:
-    """Slurm names typed GPUs in the untyped total too, but only where it tracks that."""
-    return max(_whole(tres, f"{_GRES}gpu"), sum(_typed(tres).values()))
-
-
 def mgpu_of_total(tres: Mapping[str, float], facts: Facts) -> int:
-    """GPUs in a total such as {"gres/gpu": 2, "gres/shard": 3}."""
-    shards = tres.get(f"{_GRES}shard", 0)
-    part = 0.0 if facts.shards_per_gpu is None else shards * 1000 / facts.shards_per_gpu
-    return _gpus(tres) * 1000 + _round(part) + _round(tres.get(f"{_GRES}mps", 0) * _MGPU_OF_MPS)
+    """Return the GPUs in a total such as {"gres/gpu": 2, "gres/shard": 3}.
+
+    Shards count for nothing where no node has any.
+    """
+    if facts.shards_per_gpu is None:
+        tres = {name: n for name, n in tres.items() if not name.startswith(f"{_GRES}shard")}
+    return count_mgpu(tres, PerGpu(facts.shards_per_gpu, _MPS_PER_GPU)) or 0
 
 
 @functools.lru_cache(maxsize=4096)

@@ -22,6 +22,7 @@ from slurm_gpu.placement.priority import PriorityWeights, is_earned, points
 from slurm_gpu.placement.zones import Scale, ZoneLoad, most_medium_nodes, scale_of
 from slurm_gpu.slurm.client import SlurmClient, SlurmNode, WaitingJob
 from slurm_gpu.slurm.hostlist import expand
+from slurm_gpu.slurm.tres import amount
 
 log = logging.getLogger("slurm-gpuctld")
 
@@ -43,7 +44,7 @@ def fewest_nodes(job: WaitingJob, nodes: Sequence[SlurmNode]) -> int:
         ("mem", max((node.memory_mib for node in nodes), default=0)),
         ("gres/gpu", max((node.n_gpus for node in nodes), default=0)),
     ):
-        if asked := job.tres.get(name):
+        if asked := amount(job.tres, "gpu") if name == "gres/gpu" else job.tres.get(name):
             needs.append(math.ceil(asked / most) if most else job.n_nodes)
     return min(job.n_nodes, max(needs))
 

@@ -64,11 +64,10 @@ class Managed:
 
 def kind_and_room(node: SlurmNode) -> tuple[Kind, Room]:
     """What a node has, and what is free of it; what exceeds that, as jobs may for a moment, is left out."""
-    shared_mgpu = node.shards_allocated * GPU_MGPU // node.shards_per_gpu if node.shards_per_gpu else 0
     types, free_mgpu = gpus_by_type(
         {kind.lower(): n for kind, n in node.gpus.items()},
         {kind.lower(): n for kind, n in node.gpus_allocated.items()},
-        shared_mgpu,
+        node.shared_mgpu,
     )
     cpus, memory_mib = node.cpus - node.cpus_allocated, node.memory_mib - node.memory_allocated_mib
     return Kind(types, node.cpus, node.memory_mib), Room(free_mgpu, max(0, cpus), max(0, memory_mib))
@@ -115,9 +114,7 @@ def room_of(
     now_s: float = 0.0,
 ) -> NodeRoom:
     """What a node has left; `running` is None where its jobs are not known."""
-    used = float(sum(node.gpus_allocated.values()))
-    if node.shards_per_gpu:
-        used += node.shards_allocated / node.shards_per_gpu
+    used = sum(node.gpus_allocated.values()) + node.shared_mgpu / GPU_MGPU
     return NodeRoom(
         name=node.name,
         gpus=node.n_gpus,

@@ -48,7 +48,5 @@ class ZoneMap:
 
 
 def _free_mgpu(node: SlurmNode) -> int:
-    held = sum(node.gpus_allocated.values()) * 1000
-    if node.shards_per_gpu:
-        held += -(-node.shards_allocated * 1000 // node.shards_per_gpu)
+    held = sum(node.gpus_allocated.values()) * 1000 + node.shared_mgpu
     return max(0, node.n_gpus * 1000 - held)

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from slurm_gpu.database.match import node_set
 from slurm_gpu.database.schema import NAME_LENGTH
 from slurm_gpu.slurm.client import AccountingRun, SlurmNode
+from slurm_gpu.slurm.gpucount import per_gpu_of
+from slurm_gpu.slurm.tres import count_mgpu, uses_gpus
 
-_GPU = "gres/gpu"
-_SHARD = "gres/shard"
 _MOST_KNOWN = 20_000
 
 
@@ -117,36 +117,28 @@ def _start_s(start_s: int | None, end_s: int | None, elapsed_s: int, nodes: str)
 
 
 def allocated_mgpu(tres: Mapping[str, float], hostlist: str, nodes: Mapping[str, SlurmNode]) -> int | None:
-    """Thousandths of GPUs in an allocation; 0 where it holds none.
+    """Return the thousandths of GPUs in an allocation; 0 where it has none.
 
-    None where it holds shards and its nodes do not agree on how many make a GPU, or are gone.
+    None where it has shards or MPS and its nodes differ in how many make a GPU, or are gone; and where it has
+    no GPU, but its nodes have some that Slurm does not account for, or its TRES is empty, as it never is.
     """
-    gpus, shards = _count(tres, _GPU), _count(tres, _SHARD)
-    mgpu = round(gpus * 1000)
-    if shards:
-        per_gpu = {nodes[name].shards_per_gpu if name in nodes else None for name in node_set(hostlist)}
-        whole = per_gpu.pop() if len(per_gpu) == 1 else None
-        if whole is None:
-            return None
-        mgpu += round(shards * 1000 / whole)
-    return mgpu
+    if not hostlist:
+        return count_mgpu(tres)
+    here = [nodes.get(name) for name in node_set(hostlist)]
+    # A node that is gone was configured like the others.
+    asked = nodes.values() if None in here else here
+    is_accounted = bool(tres) and not any(node.unaccounted for node in asked if node is not None)
+    return count_mgpu(tres, per_gpu_of(here), is_accounted=is_accounted)
 
 
 def gpu_type(tres: Mapping[str, float], hostlist: str, nodes: Mapping[str, SlurmNode]) -> str | None:
     """The types of GPU held, joined by commas; from the nodes where the allocation does not tell."""
-    if not _count(tres, _GPU) and not _count(tres, _SHARD):
+    if not uses_gpus(tres):
         return None
-    types = {name.partition(":")[2] for name, count in tres.items() if name.startswith(f"{_GPU}:") and count}
+    types = {name.partition(":")[2] for name, count in tres.items() if name.startswith("gres/gpu:") and count}
     if not types:
         types = {kind for name in node_set(hostlist) if name in nodes for kind in nodes[name].gpus}
     return ",".join(sorted(types - {""}))[:NAME_LENGTH] or None
-
-
-def _count(tres: Mapping[str, float], name: str) -> float:
-    """A TRES total; where only types are accounted for, their sum."""
-    if name in tres:
-        return tres[name]
-    return sum(count for key, count in tres.items() if key.startswith(f"{name}:"))
 
 
 def _text(text: str) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from slurm_gpu.database.clusterstate import ClusterHolder, ClusterJob, ClusterNode, ClusterState
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode
+from slurm_gpu.slurm.gpucount import job_mgpu, most_per_gpu
 from slurm_gpu.slurm.occupancy import Occupancy, occupancy
 
 if TYPE_CHECKING:
@@ -46,14 +47,14 @@ def cluster_state(
     shown = list(shown)
     here = {holder.job.job_id for entry in shown for holder in entry.holders}
     told = (job for job in jobs if job.state == _WAITING or job.job_id in here)
-    per_gpu = {entry.node.name: entry.node.shards_per_gpu for entry in shown}
+    by_name = {entry.node.name: entry.node for entry in shown}
     return ClusterState(
         as_of_s=as_of_s,
         nodes=[
             _node(entry, zones.get(entry.node.name), server_types.get(entry.node.name)) for entry in shown
         ],
         jobs=[
-            _job(job, may_see(job), _n_gpus(job, per_gpu)) for job in sorted(told, key=lambda job: job.job_id)
+            _job(job, may_see(job), _n_gpus(job, by_name)) for job in sorted(told, key=lambda job: job.job_id)
         ],
     )
 
@@ -83,13 +84,11 @@ def _node(entry: Occupancy, zone: str | None, server_type: str | None) -> Cluste
     )
 
 
-def _n_gpus(job: QueuedJob, per_gpu: Mapping[str, int | None]) -> float:
-    """What it asked for; shards are their part of a GPU of its nodes, else of one that has the most."""
-    n_gpus, shards = (job.tres_requested.get(f"gres/{name}", 0.0) for name in ("gpu", "shard"))
-    if shards:
-        of_a_gpu = [shown for name in job.nodes or per_gpu if (shown := per_gpu.get(name))]
-        return n_gpus + (shards / max(of_a_gpu) if of_a_gpu else 0.0)
-    return n_gpus
+def _n_gpus(job: QueuedJob, nodes: Mapping[str, SlurmNode]) -> float:
+    """Return its GPUs; shards and MPS are their part of a GPU of its nodes, else of one that has the most."""
+    here = [nodes[name] for name in job.nodes if name in nodes]
+    mgpu = job_mgpu(job, most_per_gpu(here or nodes.values()))
+    return 0.0 if mgpu is None else mgpu / 1000
 
 
 def _job(job: QueuedJob, full: bool, n_gpus: float) -> ClusterJob:

@@ -74,7 +74,8 @@ def resolve_double_watches(records: Iterable[Record]) -> tuple[list[Record], lis
 def derive(records: Sequence[Record], *, parts: Sequence[Part], min_coverage: float) -> Derived:
     """The derived columns from one run's records, double watches resolved, and its rows of accounting.
 
-    The GPUs granted are those of the last part; 0 in all of them means that there is nothing to derive.
+    The GPUs granted are those of the last part. Where Slurm does not account for GPUs, or for none in any
+    part although nodes recorded some, they are what the nodes were granted. 0 means nothing to derive.
     Without records coverage is None: whether any can still come is a matter of the time at which somebody
     asks (coverage_at).
     Energy is a sum: that of less than `min_coverage` of the time, as of a GPU shared meanwhile, would
@@ -82,9 +83,9 @@ def derive(records: Sequence[Record], *, parts: Sequence[Part], min_coverage: fl
     """
     last = parts[-1]
     granted_mgpu = last.allocated_mgpu
-    if granted_mgpu is None:
+    if granted_mgpu is None or (records and all(part.allocated_mgpu == 0 for part in parts)):
         granted_mgpu = _granted_by_nodes([record for record in records if record.node in last.nodes])
-    if not records or (granted_mgpu == 0 and all(part.allocated_mgpu == 0 for part in parts)):
+    if not records:
         return Derived(
             granted_mgpu=granted_mgpu,
             ugpucore=None,

@@ -6,6 +6,7 @@ from typing import Any
 
 from slurm_gpu.database.slurmview import Queue
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode
+from slurm_gpu.slurm.tres import SHARED_GRES, PerGpu, amount
 
 
 def jobs_on(node: str, slurm_node: SlurmNode | None, queue: Queue | None, now_s: float) -> dict[str, Any]:
@@ -23,9 +24,10 @@ def jobs_on(node: str, slurm_node: SlurmNode | None, queue: Queue | None, now_s:
 def job_facts(job: QueuedJob, node: str, slurm_node: SlurmNode | None) -> dict[str, Any]:
     """What hooks cannot know of a job on `node`; docs/api.md lists the keys.
 
-    `granted_mgpu` is per device: 1000 for a whole GPU, the job's part of one for shards, None for unknown.
+    `granted_mgpu` is per device: 1000 for a whole GPU, the job's part of one for shards and MPS; None where
+    it is not known.
     """
-    shards = job.tres_allocated.get("gres/shard")
+    shards = amount(job.tres_allocated, "shard")
     return {
         "array_job_id": job.array_job_id,
         "array_task": job.array_task,
@@ -35,24 +37,29 @@ def job_facts(job: QueuedJob, node: str, slurm_node: SlurmNode | None) -> dict[s
         "in_prolog": job.reason == "Prolog",
         "uid": job.uid,
         "start_s": job.start_s,
-        "shards": None if shards is None else round(shards / _n_nodes(job)),
-        "granted_mgpu": _granted_mgpu(job, node, None if slurm_node is None else slurm_node.shards_per_gpu),
+        "shards": round(shards / _n_nodes(job)) if shards else None,
+        "granted_mgpu": _granted_mgpu(job, node, PerGpu() if slurm_node is None else slurm_node.per_gpu),
         "gpu_index": {name: list(index) for name, index in job.gpu_index.get(node, {}).items()},
     }
 
 
-def _granted_mgpu(job: QueuedJob, node: str, shards_per_gpu: int | None) -> int | None:
-    """Of each device that it holds there; None where Slurm does not tell how its shards are shared out."""
-    shards = round(job.tres_allocated.get("gres/shard", 0))
-    if not shards:
+def _granted_mgpu(job: QueuedJob, node: str, per_gpu: PerGpu) -> int | None:
+    """Return the part of each device that it has there; None where Slurm does not report how shares lie."""
+    index, tres = job.gpu_index.get(node, {}), job.tres_allocated
+    kinds = [kind for kind in SHARED_GRES if index.get(kind) or amount(tres, kind)]
+    if not kinds:
         return 1000
-    n_nodes, n_gpus = _n_nodes(job), len(job.gpu_index.get(node, {}).get("shard", ()))
-    if not shards_per_gpu or shards % n_nodes or job.tres_allocated.get("gres/gpu"):
+    if len(kinds) > 1 or index.get("gpu") or amount(tres, "gpu"):
         return None
-    on_node = shards // n_nodes
-    if on_node == shards_per_gpu * max(1, n_gpus):
+    (kind,) = kinds
+    shares, n_nodes, n_gpus = round(amount(tres, kind)), _n_nodes(job), len(index.get(kind, ()))
+    of_one: int | None = getattr(per_gpu, kind)
+    if not of_one or not shares or shares % n_nodes:
+        return None
+    on_node = shares // n_nodes
+    if on_node == of_one * max(1, n_gpus):
         return 1000
-    return None if n_gpus > 1 or on_node > shards_per_gpu else round(on_node * 1000 / shards_per_gpu)
+    return None if n_gpus > 1 or on_node > of_one else round(on_node * 1000 / of_one)
 
 
 def _n_nodes(job: QueuedJob) -> int:

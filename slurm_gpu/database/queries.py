@@ -30,6 +30,7 @@ from slurm_gpu.database.schema import run, run_device
 from slurm_gpu.database.slurmview import Queue
 from slurm_gpu.errors import UsageError
 from slurm_gpu.records import Live, LiveDevice
+from slurm_gpu.slurm.tres import count_mgpu
 
 _JOB = re.compile(r"(?P<job>\d{1,10})(?:_(?P<task>\d{1,10})|\+(?P<offset>\d{1,10}))?")
 FRESH_S = 20.0
@@ -341,8 +342,8 @@ def _newest_first(row: RowMapping) -> tuple[int, ...]:
 
 
 def _requested(tres: Mapping[str, float]) -> float | None:
-    """GPUs asked for; None for shards, which become a part of a GPU only on a node."""
-    return None if tres.get("gres/shard") else tres.get("gres/gpu", 0.0)
+    """Return the GPUs asked for; None for shards and MPS, which become a part of a GPU only on a node."""
+    return _gpus(count_mgpu(tres))
 
 
 def _gpus(granted_mgpu: int | None) -> float | None:

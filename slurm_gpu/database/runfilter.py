@@ -30,6 +30,7 @@ from slurm_gpu.database.asking import whole_parameter
 from slurm_gpu.database.identity import Caller
 from slurm_gpu.database.schema import run
 from slurm_gpu.errors import UsageError
+from slurm_gpu.slurm.tres import SHARED_GRES
 
 MAX_LIMIT = 1000
 DEFAULT_LIMIT = 100
@@ -50,8 +51,10 @@ def _asked_for(tres: str) -> ColumnElement[Any]:
     return func.coalesce(cast(told, Numeric(20, 3)), 0)
 
 
-# As Run.n_gpus: how much of a GPU shards are is not known before they have a node.
-_mgpu_asked = case((_asked_for("gres/shard") > 0, null()), else_=_asked_for("gres/gpu") * 1000)
+# As Run.n_gpus, by slurm.tres.count_mgpu: what part of a GPU shards and MPS are is not known before they
+# have a node. The import stores the total of a request for typed GPUs as gres/gpu too.
+_shares_asked = [_asked_for(f"gres/{name}") > 0 for name in SHARED_GRES]
+_mgpu_asked = case((or_(*_shares_asked), null()), else_=_asked_for("gres/gpu") * 1000)
 _mgpu = case((run.c.start_s.is_(None), _mgpu_asked), else_=run.c.granted_mgpu)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Collection
 from slurm_gpu.errors import SlurmError, UsageError
 from slurm_gpu.policy.script import INFINITE
 from slurm_gpu.slurm.hostlist import expand
+from slurm_gpu.slurm.tres import GPU_GRES
 from slurm_gpu.units import parse_slurm_time, parse_whole
 
 _SHARING = {
@@ -16,7 +17,6 @@ _SHARING = {
     "oversubscribe": {"": 1},
 }
 """What job_desc.shared says to each spelling; 0 gives the job its nodes to itself."""
-_COUNTED = ("gpu", "shard", "mps")
 _SIZE = re.compile(r"(?:(?P<type>[A-Za-z_][\w.-]*)[:=])?(?P<count>\d{1,9}[kKmMgG]?)")
 _MEMORY = re.compile(r"(\d{1,15})([KMGTkmgt]?)[Bb]?")
 _TO_MIB = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
@@ -53,7 +53,7 @@ def gres(option: str, value: str | None, types: Collection[str]) -> str | None:
         name, *rest = re.split("[:=]", plain, maxsplit=1)
         if not name or rest == [""]:
             raise UsageError(f"--{option}: {item!r} must be NAME:NUMBER or NAME:TYPE:NUMBER, such as gpu:2")
-        if name in _COUNTED and rest:
+        if name in GPU_GRES and rest:
             _size(option, rest[0], item, types if name == "gpu" else ())
         items.append(f"gres/{plain}")
     return ",".join(items)

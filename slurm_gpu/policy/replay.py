@@ -16,6 +16,7 @@ from typing import Any
 from slurm_gpu.policy.bundle import build_bundle
 from slurm_gpu.policy.luadata import Plain
 from slurm_gpu.policy.script import EMPTY_DESCRIPTION, INFINITE, NO_VAL, PolicyScript, ScalarFields
+from slurm_gpu.slurm.tres import SHARED_GRES, amount, uses_gpus
 from slurm_gpu.units import counted
 
 _OPENING = re.compile(r"(?:Refused by|Against) (?:rule )?(.+?): ")
@@ -56,13 +57,13 @@ class PastJob:
 
     @property
     def gpus(self) -> float:
-        """Whole GPUs; shards are not GPUs."""
-        return self.tres.get(_GPU, 0.0)
+        """Whole GPUs; shards and MPS are not GPUs."""
+        return amount(self.tres, "gpu")
 
     @property
     def has_gpus(self) -> bool:
-        """Whether it asks for any, or for shards."""
-        return any(self.tres.get(name) for name in (_GPU, "gres/shard"))
+        """Whether it asks for any, or for a part of one."""
+        return uses_gpus(self.tres)
 
     @property
     def gpu_hours(self) -> float:
@@ -261,7 +262,7 @@ def _description(submission: Sequence[PastJob]) -> ScalarFields:
         "comment": "on record",
         "time_limit": INFINITE if job.time_limit_s is None else math.ceil(job.time_limit_s / 60),
         "min_nodes": nodes,
-        "tres_per_job": _gres(job.tres) or None,
+        "tres_per_job": as_request(job.tres) or None,
     }
     if (cpus := job.tres.get("cpu")) is not None:
         desc["min_cpus"] = int(cpus)
@@ -272,15 +273,14 @@ def _description(submission: Sequence[PastJob]) -> ScalarFields:
     return desc
 
 
-def _gres(tres: Mapping[str, float]) -> str:
-    """TRES totals as a request: typed GPUs by type, the rest untyped, shards."""
+def as_request(tres: Mapping[str, float]) -> str:
+    """TRES totals as a request: typed GPUs by type, the rest untyped, shards and MPS."""
     typed = {name: int(n) for name, n in tres.items() if name.startswith(f"{_GPU}:")}
-    untyped = int(tres.get(_GPU, 0)) - sum(typed.values())
+    untyped = int(amount(tres, "gpu")) - sum(typed.values())
     items = [f"{name}:{n}" for name, n in typed.items() if n]
     if untyped > 0:
         items.append(f"{_GPU}:{untyped}")
-    if shards := int(tres.get("gres/shard", 0)):
-        items.append(f"gres/shard:{shards}")
+    items += [f"gres/{name}:{n}" for name in SHARED_GRES if (n := int(amount(tres, name)))]
     return ",".join(items)
 
 
@@ -295,7 +295,7 @@ def _record(job: PastJob, state: int, admin_comment: str) -> dict[str, Any]:
         "partition": job.partition,
         "job_state": state,
         "min_nodes": max(job.n_nodes, 1),
-        "tres_per_job": _gres(job.tres) or None,
+        "tres_per_job": as_request(job.tres) or None,
         "tres_fmt_req_str": total or None,
         "tres_fmt_alloc_str": total if state == 1 and total else None,
         "admin_comment": admin_comment,

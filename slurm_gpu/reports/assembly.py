@@ -18,6 +18,7 @@ from slurm_gpu.reports.period import Period
 from slurm_gpu.reports.placing import Group
 from slurm_gpu.reports.rows import Rows
 from slurm_gpu.reports.shares import as_shares, main_place
+from slurm_gpu.slurm.tres import count_mgpu
 
 _J_PER_KWH = 3_600_000
 _ID_NUMBERS = ("job_id", "array_job_id", "array_task", "het_job_id", "het_offset")
@@ -58,7 +59,7 @@ def assemble(
     part = np.divide(held_mgpu_s, whole_mgpu_s, out=np.full(len(runs), np.nan), where=whole_mgpu_s > 0).clip(
         max=1
     )
-    n_gpus = np.where(begun, numbers["mgpu"] / 1000, _requested_gpus(rows)[runs])
+    n_gpus = np.where(begun, numbers["mgpu"] / 1000, requested_gpus(rows)[runs])
     account = texts["account"]
     return JobTable(
         period=period,
@@ -130,12 +131,9 @@ def _number(value: float | None) -> float:
     return np.nan if value is None else value
 
 
-def _requested_gpus(rows: Rows) -> Floats:
-    """GPUs asked for; a gap for shards, which become a part of a GPU only on a node."""
-    gpus = rows.amounts("tres_requested", "gres/gpu")
-    shards = rows.amounts("tres_requested", "gres/shard")
-    said = rows.texts["tres_requested"].codes != UNKNOWN
-    return np.where(said & ~(shards > 0), np.nan_to_num(gpus), np.nan)
+def requested_gpus(rows: Rows) -> Floats:
+    """Return the GPUs asked for; NaN for shards and MPS, which become a part of a GPU only on a node."""
+    return rows.of_tres("tres_requested", lambda tres: _number(count_mgpu(tres))) / 1000
 
 
 def scale_of(n_gpus: Floats, n_nodes: Floats) -> Category:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -90,9 +90,13 @@ class Rows:
         )
 
     def amounts(self, tres: str, kind: str) -> Floats:
-        """Of each row the amount of one kind (cpu, mem in MiB, gres/gpu); NaN where nothing is said of it."""
+        """Return of each row the amount of one kind (cpu, mem in MiB); NaN where it has none."""
+        return self.of_tres(tres, lambda amounts: amounts.get(kind, np.nan))
+
+    def of_tres(self, tres: str, value: Callable[[Mapping[str, float]], float]) -> Floats:
+        """Return of each row a value of the amounts in one column; NaN for a row without any."""
         column = self.texts[tres]
-        known = [_amount(text, kind) for text in column.names]
+        known = [value(json.loads(text)) for text in column.names]
         return np.array([*known, np.nan], np.float64)[column.codes]
 
 
@@ -176,8 +180,3 @@ def _joined(lots: list[NDArray[T]], dtype: type[T]) -> NDArray[T]:
     joined = np.concatenate(lots) if lots else np.zeros(0, dtype)
     lots.clear()
     return joined
-
-
-def _amount(text: str, kind: str) -> float:
-    amount = json.loads(text).get(kind)
-    return np.nan if amount is None else float(amount)

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
+from slurm_gpu.slurm.tres import PerGpu
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmSettings:
@@ -59,6 +61,10 @@ class SlurmNode:
     """NodeHostName: what that host calls itself; "" where it is not known."""
     weight: int = 1
     """Of the nodes that a job fits Slurm takes those with the least."""
+    mps: int = 0
+    mps_allocated: int = 0
+    unaccounted: Sequence[str] = ()
+    """Those of gpu, shard and mps that the node has and AccountingStorageTRES lacks: no TRES has them."""
 
     @property
     def n_gpus(self) -> int:
@@ -68,7 +74,20 @@ class SlurmNode:
     @property
     def shards_per_gpu(self) -> int | None:
         """Shards of one GPU; None where the node has none."""
-        return self.shards // self.n_gpus if self.shards and self.n_gpus else None
+        return self.per_gpu.shard
+
+    @property
+    def per_gpu(self) -> PerGpu:
+        """What makes one of its GPUs."""
+        n = self.n_gpus
+        shard, mps = (count // n if count and n else None for count in (self.shards, self.mps))
+        return PerGpu(shard, mps)
+
+    @property
+    def shared_mgpu(self) -> int:
+        """What jobs hold of its GPUs by shards and MPS, in thousandths, rounded up."""
+        held = ((self.shards_allocated, self.per_gpu.shard), (self.mps_allocated, self.per_gpu.mps))
+        return sum(-(-count * 1000 // one_gpu) for count, one_gpu in held if one_gpu)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode
+from slurm_gpu.slurm.tres import SHARED_GRES, PerGpu, amount
 
 HOLDING = frozenset({"RUNNING", "SUSPENDED", "COMPLETING", "STOPPED"})
 """States of a job that has something of its nodes."""
@@ -38,13 +39,13 @@ _OUT_OF_SERVICE = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """A job's part of one node: positions of whole GPUs, and of GPUs that it has shards of."""
+    """A job's part of one node: positions of whole GPUs, and of GPUs that it has shards or MPS of."""
 
     job: QueuedJob
     gpus: Sequence[int]
     shared_gpus: Sequence[int]
     all_shards: bool = False
-    """Whether it has all shards of these GPUs, on each of its nodes, so that it shares them with nobody."""
+    """Whether it has these GPUs whole, on each of its nodes, so that no other job shares them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,21 +56,22 @@ class Occupancy:
     holders: Sequence[Holder]
     in_service: bool
     gpus_free: int
-    """Whole GPUs that no job holds and no job has a shard of."""
+    """Whole GPUs that no job holds, and of which no job has a share."""
     shards_free: int
 
 
 def occupancy(nodes: Iterable[SlurmNode], jobs: Iterable[QueuedJob]) -> list[Occupancy]:
     """One entry per node, in their order; holders by when they are expected to leave."""
     nodes = list(nodes)
-    per_gpu = {node.name: node.shards_per_gpu for node in nodes}
+    per_gpu = {node.name: node.per_gpu for node in nodes}
     holders: dict[str, list[Holder]] = {}
     for job in jobs:
         if job.state in HOLDING:
-            has_all = _has_all_shards(job, per_gpu)
+            has_all = _shares_none(job, per_gpu)
             for name in job.nodes:
                 index = job.gpu_index.get(name, {})
-                whole, shared = index.get("gpu", ()), index.get("shard", ())
+                whole = index.get("gpu", ())
+                shared = [position for kind in SHARED_GRES for position in index.get(kind, ())]
                 holder = Holder(job=job, gpus=whole, shared_gpus=shared, all_shards=has_all and bool(shared))
                 holders.setdefault(name, []).append(holder)
     return [_occupancy(node, holders.get(node.name, [])) for node in nodes]
@@ -95,15 +97,19 @@ def _occupancy(node: SlurmNode, holders: list[Holder]) -> Occupancy:
     )
 
 
-def _has_all_shards(job: QueuedJob, per_gpu: Mapping[str, int | None]) -> bool:
-    """Slurm tells a job's shards in all, and no job has more of a GPU than there are."""
-    most = 0
+def _shares_none(job: QueuedJob, per_gpu: Mapping[str, PerGpu]) -> bool:
+    """Return whether a job's shards, or MPS, are those of whole GPUs.
+
+    Slurm reports their total alone, and no job has more of a GPU than there are.
+    """
+    whole = dict.fromkeys(SHARED_GRES, 0)
     for name, index in job.gpu_index.items():
-        shards = per_gpu.get(name)
-        if index.get("shard") and shards is None:
-            return False
-        most += len(index.get("shard", ())) * (0 if shards is None else shards)
-    return most > 0 and job.tres_allocated.get("gres/shard") == most
+        for kind in SHARED_GRES:
+            n_gpus, of_one = len(index.get(kind, ())), getattr(per_gpu.get(name), kind, None)
+            if n_gpus and of_one is None:
+                return False
+            whole[kind] += n_gpus * (of_one or 0)
+    return any(whole.values()) and all(amount(job.tres_allocated, kind) == n for kind, n in whole.items())
 
 
 def _leaves(holder: Holder) -> tuple[bool, int, int]:

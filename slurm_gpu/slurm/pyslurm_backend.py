@@ -100,6 +100,8 @@ def _node(node: Any, used: dict[str, int]) -> SlurmNode:
         partitions=list(node.partitions),
         host=getattr(node, "hostname", None) or "",
         weight=node.weight,
+        mps=sum(_by_type(node.configured_gres, "mps").values()),
+        mps_allocated=sum(_by_type(used, "mps").values()),
     )
 
 

@@ -16,7 +16,7 @@ from slurm_gpu.errors import SlurmError
 from slurm_gpu.records.fields import MAX_MOMENT_S
 from slurm_gpu.slurm.client import AccountingRun
 from slurm_gpu.slurm.hostlist import expand
-from slurm_gpu.slurm.tres import parse_tres
+from slurm_gpu.slurm.tres import parse_job_tres
 from slurm_gpu.units import parse_slurm_time
 
 log = logging.getLogger(__name__)
@@ -158,8 +158,8 @@ _COLUMNS: Mapping[str, tuple[str, Callable[[Column], Values]]] = {
     "TimelimitRaw": ("time_limit_s", _known(_limit)),
     "NNodes": ("n_nodes", _known(_node_count)),
     "NodeList": ("nodes", _known(_nodes)),
-    "ReqTRES": ("tres_requested", _known(parse_tres)),
-    "AllocTRES": ("tres_allocated", _known(parse_tres)),
+    "ReqTRES": ("tres_requested", _known(parse_job_tres)),
+    "AllocTRES": ("tres_allocated", _known(parse_job_tres)),
     "AdminComment": ("admin_comment", _texts),
 }
 _OPTIONAL: Mapping[str, tuple[str, Callable[[Column], Values]]] = {

@@ -11,13 +11,23 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.client import QueuedJob, SlurmctldHost, SlurmNode, SlurmSettings
 from slurm_gpu.slurm.hostlist import count_tasks, expand
-from slurm_gpu.slurm.tres import gpus_by_type, index_by_name, parse_gres, parse_tres, total_shards
+from slurm_gpu.slurm.tres import (
+    GPU_GRES,
+    Gres,
+    amount,
+    gpus_by_type,
+    index_by_name,
+    parse_gres,
+    parse_job_tres,
+    parse_tres,
+    total,
+)
 from slurm_gpu.units import parse_slurm_time
 
 _CONFIG_LINE = re.compile(r"(?P<key>[A-Za-z][\w\[\]/]*)\s*= ?(?P<value>.*)")
@@ -205,8 +215,6 @@ def _node(fields: _Fields) -> SlurmNode:
         tracked, allocated = parse_tres(fields.word("CfgTRES")), parse_tres(fields.word("AllocTRES"))
     except ValueError as error:
         raise SlurmError(f"node {name}: {error}") from None
-    # GresUsed of 22.05 counts the GPUs in use by shards, not shards; AllocTRES is right where it has them.
-    shards = int(allocated.get("gres/shard", 0)) if "gres/shard" in tracked else total_shards(used)
     kinds = gpus_by_type(gpus)
     return SlurmNode(
         name=name,
@@ -219,13 +227,26 @@ def _node(fields: _Fields) -> SlurmNode:
         memory_allocated_mib=fields.required("AllocMem"),
         gpus=kinds,
         gpus_allocated=_gpus_allocated(kinds, gpus_by_type(used), allocated),
-        shards=total_shards(gpus),
-        shards_allocated=shards,
+        shards=total(gpus, "shard"),
+        shards_allocated=_shares_allocated("shard", used, tracked, allocated),
         features=_list(fields.word("ActiveFeatures")),
         partitions=_list(fields.word("Partitions")),
         host=fields.word("NodeHostName"),
         weight=fields.required("Weight"),
+        mps=total(gpus, "mps"),
+        mps_allocated=_shares_allocated("mps", used, tracked, allocated),
+        unaccounted=[name for name in GPU_GRES if total(gpus, name) and not amount(tracked, name)],
     )
+
+
+def _shares_allocated(
+    name: str, used: Sequence[Gres], tracked: Mapping[str, float], allocated: Mapping[str, float]
+) -> int:
+    """Return the shards, or the MPS, in use on a node.
+
+    GresUsed of 22.05 counts the GPUs in use by shards, not shards; AllocTRES is right where it has them.
+    """
+    return int(amount(allocated, name)) if amount(tracked, name) else total(used, name)
 
 
 def _gpus_allocated(
@@ -233,11 +254,11 @@ def _gpus_allocated(
 ) -> Mapping[str, int]:
     """GPUs in use by type. GresUsed of a node that is not up yet, as a cloud's, is 0 whatever jobs hold."""
     held = {kind: used.get(kind, 0) for kind in kinds}
-    total = int(allocated.get("gres/gpu", 0))
-    if sum(held.values()) >= total:
+    n_allocated = int(amount(allocated, "gpu"))
+    if sum(held.values()) >= n_allocated:
         return held
     if len(held) == 1:
-        return dict.fromkeys(held, total)
+        return dict.fromkeys(held, n_allocated)
     return {kind: max(n, int(allocated.get(f"gres/gpu:{kind}", 0))) for kind, n in held.items()}
 
 
@@ -254,11 +275,11 @@ def _job(job_id: int, label: Label, text: str) -> QueuedJob:
     before_texts = _before_texts(fields.text)
     try:
         # Up to 24.05 there is one TRES=: what is allocated once there is an allocation, else the request.
-        single = parse_tres(fields.word("TRES"))
+        single = parse_job_tres(fields.word("TRES"))
         asked, given = fields.word("ReqTRES"), fields.word("AllocTRES")
-        requested = parse_tres(asked) if asked else single
+        requested = parse_job_tres(asked) if asked else single
         nodes = expand(fields.word("NodeList"))
-        allocated = parse_tres(given) if asked or given else single if nodes else {}
+        allocated = parse_job_tres(given) if asked or given else single if nodes else {}
         return QueuedJob(
             job_id=job_id,
             array_job_id=array_job_id,

@@ -17,6 +17,19 @@ _ENTRY = re.compile(r"([^,()]+)(?:\(([^)]*)\))?(?:,|$)")
 _COUNT = re.compile(r"([0-9]+)([KMGTP]?)")
 
 
+SHARED_GRES = ("shard", "mps")
+"""GRES that are parts of a GPU."""
+GPU_GRES = ("gpu", *SHARED_GRES)
+
+
+@dataclass(frozen=True, slots=True)
+class PerGpu:
+    """How many shards, and how many MPS, make one GPU; None where that is not known, or nodes differ."""
+
+    shard: int | None = None
+    mps: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Gres:
     """One entry of a GRES list; `index` holds the positions that Slurm gave, where it says so."""
@@ -44,6 +57,12 @@ def parse_tres(text: str) -> dict[str, float]:
             power = power - 2 if match[2] else 0
         amounts[name] = number * 1024.0**power
     return amounts
+
+
+def parse_job_tres(text: str) -> dict[str, float]:
+    """Return parse_tres(text) with the total of each GPU GRES of which it names types alone."""
+    tres = parse_tres(text)
+    return tres | {f"gres/{name}": count for name in GPU_GRES if (count := amount(tres, name))}
 
 
 def parse_gres(text: str) -> list[Gres]:
@@ -84,18 +103,42 @@ def index_by_name(entries: Iterable[Gres]) -> dict[str, list[int]]:
     return index
 
 
-def total_shards(entries: Iterable[Gres]) -> int:
-    """All shards, of any type."""
-    return sum(entry.count for entry in entries if entry.name == "shard")
+def total(entries: Iterable[Gres], name: str) -> int:
+    """Return the sum of one GRES over all its types."""
+    return sum(entry.count for entry in entries if entry.name == name)
 
 
-def granted_mgpu(tres: Mapping[str, float], shards_per_gpu: int | None) -> int | None:
-    """GPUs in thousandths in a TRES map, shards as their fraction; None where shards cannot be converted."""
-    whole = round(tres.get("gres/gpu", 0) * 1000)
-    shards = tres.get("gres/shard", 0)
-    if not shards:
-        return whole
-    return None if not shards_per_gpu else whole + round(shards * 1000 / shards_per_gpu)
+def amount(tres: Mapping[str, float], name: str) -> float:
+    """Return the amount of a GRES such as gpu in a TRES map; 0 where it does not occur.
+
+    Slurm counts typed GPUs in the untyped total as well, but only where AccountingStorageTRES has both.
+    """
+    prefix = f"gres/{name}:"
+    typed = sum(count for key, count in tres.items() if key.startswith(prefix))
+    return max(tres.get(f"gres/{name}", 0.0), typed)
+
+
+def uses_gpus(tres: Mapping[str, float]) -> bool:
+    """Return whether a TRES map has GPUs or shares of them."""
+    return any(amount(tres, name) > 0 for name in GPU_GRES)
+
+
+def count_mgpu(
+    tres: Mapping[str, float], per_gpu: PerGpu | None = None, *, is_accounted: bool = True
+) -> int | None:
+    """Return the GPUs of a TRES map, allocated or requested, in thousandths: the one way to count them.
+
+    Shards and MPS count as the fraction of a GPU that `per_gpu` makes of them; None where it does not say.
+    Without any of them the result is 0, or None unless Slurm accounts for all of them (`is_accounted`).
+    """
+    mgpu = amount(tres, "gpu") * 1000
+    for name in SHARED_GRES:
+        if count := amount(tres, name):
+            one_gpu = None if per_gpu is None else getattr(per_gpu, name)
+            if not one_gpu:
+                return None
+            mgpu += count * 1000 / one_gpu
+    return round(mgpu) if mgpu or is_accounted else None
 
 
 def _positions(detail: str) -> tuple[int, ...]:

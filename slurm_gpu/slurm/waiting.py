@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.client import WaitingJob
-from slurm_gpu.slurm.tres import parse_tres
+from slurm_gpu.slurm.tres import parse_job_tres
 
 SQUEUE = (
     "squeue", "--all", "--noheader", "--states=PENDING",
@@ -42,7 +42,7 @@ def has_no_factors(error: SlurmError) -> bool:
 
 def _tres(text: str) -> dict[str, float]:
     try:
-        return parse_tres(text)
+        return parse_job_tres(text)
     except ValueError as error:
         raise SlurmError(f"squeue printed, for a waiting job, {error}") from None
 

@@ -87,10 +87,13 @@ def test_prolog_flags(installed: Installation):
 
 def test_gpus_are_accounted(installed: Installation):
     assert levels(slurm_conf.gpus_accounted(installed.at())) == ["ok"]
-    installed.conf["AccountingStorageTRES"] = "cpu,mem,gres/gpu:a100"
-    finding = worst(slurm_conf.gpus_accounted(installed.at()))
-    assert "lacks gres/gpu and gres/shard" in finding.message
-    assert str(finding.remedy).startswith("add gres/gpu,gres/shard to what AccountingStorageTRES= names")
+    for tracked in ("cpu,mem", "cpu,mem,gres/gpu:v100"):
+        installed.conf["AccountingStorageTRES"] = tracked
+        finding = worst(slurm_conf.gpus_accounted(installed.at()))
+        assert "lacks gres/gpu and gres/shard" in finding.message
+        assert str(finding.remedy).startswith("add gres/gpu,gres/shard to what AccountingStorageTRES= names")
+    installed.conf["AccountingStorageTRES"] = "cpu,gres/gpu:a100,gres/gpu:v100,gres/shard"
+    assert levels(slurm_conf.gpus_accounted(installed.at())) == ["ok"]
     installed.conf["AccountingStorageType"] = "accounting_storage/none"
     assert "no accounting storage" in worst(slurm_conf.gpus_accounted(installed.at())).message
 

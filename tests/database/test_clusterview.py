@@ -59,7 +59,9 @@ def test_shards_are_their_part_of_a_gpu_in_what_a_job_asked_for(
     asked: dict[str, float], nodes: tuple[str, ...], n_gpus: float
 ) -> None:
     state = "RUNNING" if nodes else "PENDING"
-    (job,) = seen_by(OPERATOR, queued(state=state, nodes=nodes, gpu_index={}, tres_requested=asked)).jobs
+    (job,) = seen_by(
+        OPERATOR, queued(state=state, nodes=nodes, gpu_index={}, gres_per_node="", tres_requested=asked)
+    ).jobs
     assert job.n_gpus == n_gpus
 
 

@@ -196,8 +196,19 @@ def test_doubt_counts_for_the_record(database: Database) -> None:
 def test_the_node_is_told_of_its_jobs(database: Database) -> None:
     jobs = [
         queued(job_id=1, gpu_index={"n1": {"gpu": (0, 2)}}, tres_allocated={"gres/gpu": 2}, reason="Prolog"),
-        queued(job_id=2, array_job_id=90, array_task="7", tres_allocated={"gres/shard": 1}),
-        queued(job_id=3, nodes=("n1", "n2"), tres_allocated={"gres/shard": 4}),
+        queued(
+            job_id=2,
+            array_job_id=90,
+            array_task="7",
+            tres_allocated={"gres/shard": 1},
+            gpu_index={"n1": {"shard": (1,)}},
+        ),
+        queued(
+            job_id=3,
+            nodes=("n1", "n2"),
+            tres_allocated={"gres/shard": 4},
+            gpu_index={"n1": {"shard": (1,)}, "n2": {"shard": (1,)}},
+        ),
         queued(job_id=4, nodes=("n2",)),
     ]
     told = take(database, MemorySlurm(jobs=jobs))["jobs"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from slurm_gpu.slurm.tres import Gres, gpus_by_type, granted_mgpu, parse_gres, parse_tres, total_shards
+from slurm_gpu.slurm.tres import Gres, PerGpu, count_mgpu, gpus_by_type, parse_gres, parse_tres, total
 
 
 def test_memory_is_mib_whatever_the_unit():
@@ -69,11 +69,11 @@ def test_gres_that_cannot_be_read_is_quoted():
 def test_totals():
     entries = parse_gres("gpu:a100:4,gpu:v100:0,shard:16")
     assert gpus_by_type(entries) == {"a100": 4, "v100": 0}
-    assert total_shards(entries) == 16
+    assert total(entries, "shard") == 16
 
 
 def test_gpus_and_shards_add_up_in_thousandths():
-    assert granted_mgpu({"gres/gpu": 2}, None) == 2000
-    assert granted_mgpu({"gres/shard": 6}, 4) == 1500
-    assert granted_mgpu({"cpu": 4}, None) == 0
-    assert granted_mgpu({"gres/shard": 6}, None) is None
+    assert count_mgpu({"gres/gpu": 2}) == 2000
+    assert count_mgpu({"gres/shard": 6}, PerGpu(shard=4)) == 1500
+    assert count_mgpu({"cpu": 4}) == 0
+    assert count_mgpu({"gres/shard": 6}) is None

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, warn
 from slurm_gpu.slurm.commands import PING_TIMEOUT_S, QUERY_TIMEOUT_S, query_environment
 from slurm_gpu.slurm.conffile import read_conf
+from slurm_gpu.slurm.tres import GPU_GRES
 from slurm_gpu.units import counted, few
 
 _OLDEST = (22, 5)
+_GPU_TRES = tuple(f"gres/{name}" for name in GPU_GRES)
 _CROWDED = 0.8
 """Of MaxJobCount: beyond it the next large array may be too much."""
 _MANY_JOBS = 200_000
@@ -64,7 +66,7 @@ def gpus_accounted(at: Surroundings) -> Iterator[Finding]:
         )
         return
     tracked = raw.get("AccountingStorageTRES", "").split(",")
-    lacking = [name for name in ("gres/gpu", "gres/shard") if name not in tracked and _has(at, name)]
+    lacking = [name for name in _GPU_TRES if name not in tracked and _untracked_types(at, name, tracked)]
     if lacking:
         yield fail(
             f"AccountingStorageTRES lacks {' and '.join(lacking)}: runs have no GPU count",
@@ -167,5 +169,9 @@ def _has_mig(at: Surroundings) -> bool:
     return any(line.get("MultipleFiles") is not None for line in lines)
 
 
-def _has(at: Surroundings, tres: str) -> bool:
-    return any(node.shards if tres == "gres/shard" else node.n_gpus for node in at.nodes)
+def _untracked_types(at: Surroundings, tres: str, tracked: Collection[str]) -> bool:
+    """Return whether any node has some of this GRES that is not tracked by its type either."""
+    if tres == "gres/gpu":
+        types = {f"{tres}:{kind}" for node in at.nodes for kind, count in node.gpus.items() if count}
+        return not types.issubset(tracked)
+    return any(node.shards if tres == "gres/shard" else node.mps for node in at.nodes)

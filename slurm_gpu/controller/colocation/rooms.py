@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode
 from slurm_gpu.slurm.occupancy import HOLDING, out_of_service
+from slurm_gpu.slurm.tres import amount, uses_gpus
 
 
 class Place(NamedTuple):
@@ -78,10 +79,9 @@ def held_by(job: QueuedJob, of: int) -> list[Held]:
     found = []
     for node, index in job.gpu_index.items():
         found += [Held(Place(node, position), of) for position in index.get("gpu", ())]
+        found += [Held(Place(node, position), of) for position in index.get("mps", ())]
         shared = index.get("shard", ())
-        each = (
-            int(job.tres_allocated.get("gres/shard", 0)) if len(shared) == 1 and len(job.nodes) == 1 else of
-        )
+        each = int(amount(job.tres_allocated, "shard")) if len(shared) == 1 and len(job.nodes) == 1 else of
         found += [Held(Place(node, position), each) for position in shared]
     return found
 
@@ -118,7 +118,7 @@ def rooms(
             held = [one for one in _held(job, room, known) if one.place.node == name]
             # A job may go on on a GPU that was taken out of Slurm's configuration.
             strange = any(one.place.position >= len(room.gpus) for one in held)
-            if strange or (not held and _has_gpus(job)):
+            if strange or (not held and has_gpus(job)):
                 del found[name]
                 continue
             for one in held:
@@ -131,8 +131,9 @@ def _held(job: QueuedJob, room: Room, known: Mapping[int, Sequence[Held]]) -> Se
     return held_by(job, of or 0) or known.get(job.job_id, ())
 
 
-def _has_gpus(job: QueuedJob) -> bool:
-    return any(job.tres_allocated.get(name) for name in ("gres/gpu", "gres/shard"))
+def has_gpus(job: QueuedJob) -> bool:
+    """Return whether a job has GPUs or parts of them."""
+    return uses_gpus(job.tres_allocated) or any(job.gpu_index.values())
 
 
 def _count(gpu: Gpu, job_id: int, shards: int, *, is_ours: bool) -> None:

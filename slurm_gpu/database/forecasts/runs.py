@@ -17,6 +17,7 @@ from slurm_gpu.errors import UsageError
 from slurm_gpu.forecast.looks import Floats
 from slurm_gpu.forecast.queue import Runs
 from slurm_gpu.slurm.client import QueuedJob
+from slurm_gpu.slurm.tres import count_mgpu
 
 MOST_TASKS = 2000
 """Rows for the tasks of one array: of a larger one, each stands for an equal part of all."""
@@ -156,9 +157,9 @@ def _amounts(tres: str) -> tuple[float, float, float | None]:
 
 
 def _asked_for(tres: Mapping[str, float]) -> tuple[float, float, float | None]:
-    """Cores, MiB and GPUs; None for shards, which are a part of a GPU."""
-    gpus = None if tres.get("gres/shard") else tres.get("gres/gpu", 0.0)
-    return tres.get("cpu", 0.0), tres.get("mem", 0.0), gpus
+    """Return cores, MiB and GPUs; None for shards and MPS, which are a part of a GPU."""
+    mgpu = count_mgpu(tres)
+    return tres.get("cpu", 0.0), tres.get("mem", 0.0), None if mgpu is None else mgpu / 1000
 
 
 def _runs(rows: Sequence[Row], accounts: Sequence[str], partitions: Sequence[str]) -> Runs:

@@ -14,9 +14,9 @@ from slurm_gpu.simulate.cluster import GPU_MGPU, Cluster, Node, Partition
 from slurm_gpu.simulate.jobs import Job, Request
 from slurm_gpu.simulate.scheduler import Scheduling
 from slurm_gpu.slurm.client import SlurmNode
+from slurm_gpu.slurm.tres import PerGpu, amount, count_mgpu
 from slurm_gpu.units import counted
 
-_GPU, _SHARD = "gres/gpu", "gres/shard"
 _BACKFILL_EVERY_S, _BACKFILL_DEPTH = 30, 500
 """Slurm's defaults."""
 
@@ -69,7 +69,7 @@ class Past:
     def asked_mgpu(self) -> NDArray[np.int64]:
         """By job, GPUs in all: 8 on 3 nodes are 8, though the model gives 3 on each."""
         pairs = (
-            (run.tres.get(_GPU), job.request.mgpu) for run, job in zip(self.runs, self.jobs, strict=True)
+            (amount(run.tres, "gpu"), job.request.mgpu) for run, job in zip(self.runs, self.jobs, strict=True)
         )
         return np.array([round(gpus * GPU_MGPU) if gpus else mgpu for gpus, mgpu in pairs], dtype=np.int64)
 
@@ -86,7 +86,7 @@ def rebuild(runs: Iterable[PastRun], nodes: Sequence[SlurmNode], since_s: int, u
     """
     cluster = _cluster(nodes)
     indices = {partition.name: index for index, partition in enumerate(cluster.partitions)}
-    shards_per_gpu = min((n for node in nodes if (n := node.shards_per_gpu) is not None), default=None)
+    per_gpu = _least_per_gpu(nodes)
     typed = all(len(node.gpus) <= 1 for node in nodes)
     left_out: Tally[str] = Tally()
     pairs: list[tuple[Job, PastRun]] = []
@@ -100,7 +100,7 @@ def rebuild(runs: Iterable[PastRun], nodes: Sequence[SlurmNode], since_s: int, u
         elif (partition := indices.get(run.partition.split(",")[0])) is None:
             left_out[f"of partition {run.partition}, which has no nodes now"] += 1
         else:
-            request = _request(run, shards_per_gpu, typed=typed)
+            request = _request(run, per_gpu, typed=typed)
             pairs.append((_job(run, request, partition, since_s, until_s), run))
     pairs.sort(key=lambda pair: pair[0].submit_s)
     remarks = [f"left out: {counted(n, 'run')} {why}" for why, n in sorted(left_out.items())]
@@ -153,15 +153,22 @@ def _cluster(nodes: Sequence[SlurmNode]) -> Cluster:
     )
 
 
-def _request(run: PastRun, shards_per_gpu: int | None, *, typed: bool) -> Request:
+def _least_per_gpu(nodes: Sequence[SlurmNode]) -> PerGpu:
+    """Return what makes one GPU of the node where that is the least, so that no share is too small."""
+    some = [node.per_gpu for node in nodes]
+    shard = min((one.shard for one in some if one.shard), default=None)
+    return PerGpu(shard, min((one.mps for one in some if one.mps), default=None))
+
+
+def _request(run: PastRun, per_gpu: PerGpu, *, typed: bool) -> Request:
     tres, n = run.tres, max(run.n_nodes, 1)
-    gpus = math.ceil(tres.get(_GPU, 0) / n)
+    gpus = math.ceil(amount(tres, "gpu") / n)
     share_mgpu = 0
-    if not gpus and shards_per_gpu and tres.get(_SHARD):
-        share_mgpu = math.ceil(tres[_SHARD] / n * GPU_MGPU / shards_per_gpu)
+    if not gpus and (mgpu := count_mgpu(tres, per_gpu)):
+        share_mgpu = math.ceil(mgpu / n)
         if share_mgpu >= GPU_MGPU:
             gpus, share_mgpu = math.ceil(share_mgpu / GPU_MGPU), 0
-    types = [name.removeprefix(f"{_GPU}:") for name in run.tres_requested if name.startswith(f"{_GPU}:")]
+    types = [name.removeprefix("gres/gpu:") for name in run.tres_requested if name.startswith("gres/gpu:")]
     return Request(
         nodes=n,
         gpus=gpus,

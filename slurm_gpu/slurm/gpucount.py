@@ -1,0 +1,46 @@
+"""The GPUs of a job in the queue, also where Slurm's accounting does not track them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from slurm_gpu.slurm.client import QueuedJob, SlurmNode
+from slurm_gpu.slurm.tres import SHARED_GRES, PerGpu, count_mgpu, parse_gres, uses_gpus
+
+
+def per_gpu_of(nodes: Iterable[SlurmNode | None]) -> PerGpu:
+    """Return what makes one GPU on all of these nodes; unknown where they differ or one is not known."""
+    known = {PerGpu() if node is None else node.per_gpu for node in nodes}
+    return known.pop() if len(known) == 1 else PerGpu()
+
+
+def most_per_gpu(nodes: Iterable[SlurmNode]) -> PerGpu:
+    """Return what makes one GPU of the node where that is the most: of a job that may run on any of them."""
+    some = [node.per_gpu for node in nodes]
+    shard = max((one.shard for one in some if one.shard), default=None)
+    return PerGpu(shard, max((one.mps for one in some if one.mps), default=None))
+
+
+def job_mgpu(job: QueuedJob, per_gpu: PerGpu) -> int | None:
+    """Return the GPUs that a job has, or asks for while it waits, in thousandths.
+
+    Where AccountingStorageTRES lacks GPUs the TRES of jobs do too. Then the positions that a job has are
+    counted, or its request (which has no types and no ranges of nodes to tell apart).
+    """
+    tres = job.tres_requested if not job.nodes or uses_gpus(job.tres_requested) else job.tres_allocated
+    if uses_gpus(tres):
+        return count_mgpu(tres, per_gpu)
+    if job.nodes:
+        positions = list(job.gpu_index.values())
+        if any(kinds.get(name) for kinds in positions for name in SHARED_GRES):
+            return None
+        return 1000 * sum(len(kinds.get("gpu", ())) for kinds in positions)
+    times = max(job.n_nodes, 1) if job.tres_per_node else 1
+    try:
+        asked = parse_gres(job.gres_per_node)
+    except ValueError:
+        return None
+    totals: dict[str, float] = {}
+    for entry in asked:
+        totals[f"gres/{entry.name}"] = totals.get(f"gres/{entry.name}", 0.0) + entry.count * times
+    return count_mgpu(totals, per_gpu)

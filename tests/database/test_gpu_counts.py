@@ -1,0 +1,330 @@
+"""All that counts the GPUs of a job agrees, whatever Slurm accounts for and however it is spelled."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slurm_gpu.controller.amounts import Facts, mgpu_of_total
+from slurm_gpu.controller.colocation.rooms import has_gpus
+from slurm_gpu.database.accounting import run_row
+from slurm_gpu.database.clusterview import cluster_state
+from slurm_gpu.database.engine import Database
+from slurm_gpu.database.forecasts.runs import job_run
+from slurm_gpu.database.identity import Caller
+from slurm_gpu.database.importer import store_changed_runs
+from slurm_gpu.database.jobfacts import job_facts
+from slurm_gpu.database.queries import find_runs
+from slurm_gpu.database.reconcile import reconcile
+from slurm_gpu.database.runfilter import RunFilter
+from slurm_gpu.database.store import store_records
+from slurm_gpu.policy.replay import as_request
+from slurm_gpu.reports.assembly import requested_gpus
+from slurm_gpu.reports.category import Category
+from slurm_gpu.reports.recommend.past import PastRun, rebuild
+from slurm_gpu.reports.rows import Rows
+from slurm_gpu.slurm import sacct
+from slurm_gpu.slurm.client import QueuedJob, SlurmNode
+from slurm_gpu.slurm.occupancy import occupancy
+from slurm_gpu.slurm.scontrol import parse_nodes
+from slurm_gpu.slurm.tres import PerGpu, count_mgpu, parse_gres, parse_job_tres, parse_tres, uses_gpus
+from tests.database.samples import CLUSTER, T0, node, queued, record, row, segment
+from tests.slurm.printed import MARK, NAMES, text_of
+
+_HOST = "cpu=8,mem=64G,node=1,billing=8"
+_PER_GPU = PerGpu(shard=4, mps=100)
+# What Slurm prints, and the GPUs that it stands for, with 4 shards and 100 MPS to a GPU.
+_TRES: dict[str, int] = {
+    _HOST: 0,
+    "cpu=1": 0,
+    f"{_HOST},gres/gpu=0": 0,
+    f"{_HOST},gres/gpu=1": 1000,
+    f"{_HOST},gres/gpu=8": 8000,
+    "gres/gpu=2,cpu=4": 2000,
+    f"{_HOST},gres/gpu=1024": 1_024_000,
+    f"{_HOST},gres/gpu:a100=1": 1000,
+    f"{_HOST},gres/gpu:a100=8": 8000,
+    f"{_HOST},gres/gpu:a100=0": 0,
+    f"{_HOST},gres/gpu:3090=2": 2000,
+    f"{_HOST},gres/gpu:A100-SXM4-80GB=2": 2000,
+    f"{_HOST},gres/gpu:a100_3g.20gb=3": 3000,
+    f"{_HOST},gres/gpu:a100=4,gres/gpu:v100=4": 8000,
+    f"{_HOST},gres/gpu:a100=4,gres/gpu:v100=0": 4000,
+    f"{_HOST},gres/gpu=2,gres/gpu:a100=2": 2000,
+    f"{_HOST},gres/gpu:a100=2,gres/gpu=2": 2000,
+    f"{_HOST},gres/gpu=8,gres/gpu:a100=4,gres/gpu:v100=4": 8000,
+    f"{_HOST},gres/gpu=8,gres/gpu:a100=4": 8000,
+    f"{_HOST},gres/gpu=0,gres/gpu:a100=4": 4000,
+    f"{_HOST},gres/shard=1": 250,
+    f"{_HOST},gres/shard=4": 1000,
+    f"{_HOST},gres/shard=6": 1500,
+    f"{_HOST},gres/shard=0": 0,
+    f"{_HOST},gres/shard:a100=2": 500,
+    f"{_HOST},gres/shard=2,gres/shard:a100=2": 500,
+    f"{_HOST},gres/mps=10": 100,
+    f"{_HOST},gres/mps=50": 500,
+    f"{_HOST},gres/mps=100": 1000,
+    f"{_HOST},gres/mps=150": 1500,
+    f"{_HOST},gres/mps=0": 0,
+    f"{_HOST},gres/mps:a100=50": 500,
+    f"{_HOST},gres/mps=50,gres/mps:a100=50": 500,
+    f"{_HOST},gres/gpu=1,gres/shard=2": 1500,
+    f"{_HOST},gres/gpu=1,gres/mps=25": 1250,
+    f"{_HOST},gres/gpu:a100=1,gres/shard=2": 1500,
+    f"{_HOST},gres/gpu=2,gres/gpu:a100=2,gres/shard=1": 2250,
+    f"{_HOST},gres/craynetwork=2": 0,
+    f"{_HOST},gres/gpumem=80": 0,
+    f"{_HOST},license/gpu=3,gres/nvme=1": 0,
+    f"{_HOST},energy=18446744073709551614,gres/gpu=3": 3000,
+}  # fmt: skip
+every = pytest.mark.parametrize(("text", "mgpu"), list(_TRES.items()))
+
+
+def mps_node(number: int, **given: Any) -> SlurmNode:
+    """Return a node of four GPUs with shards and MPS, which no Slurm has together."""
+    return node(number, mps=400, **given)
+
+
+def is_shared(text: str) -> bool:
+    return any(item.startswith(("gres/shard", "gres/mps")) and item[-2:] != "=0" for item in text.split(","))
+
+
+def asked(text: str, mgpu: int) -> int | None:
+    """Of a job that has no node yet: what part of a GPU its shares are is not known."""
+    return None if is_shared(text) else mgpu
+
+
+def waiting(text: str) -> QueuedJob:
+    return queued(
+        state="PENDING", nodes=(), gpu_index={}, gres_per_node="", tres_allocated={},
+        tres_requested=parse_job_tres(text),
+    )  # fmt: skip
+
+
+def running(text: str) -> QueuedJob:
+    tres = parse_job_tres(text)
+    return queued(tres_requested=tres, tres_allocated=tres, gpu_index={}, gres_per_node="")
+
+
+def test_there_are_forty() -> None:
+    assert len(_TRES) >= 40
+
+
+@every
+def test_the_one_function(text: str, mgpu: int) -> None:
+    tres = parse_tres(text)
+    assert count_mgpu(tres, _PER_GPU) == mgpu
+    assert count_mgpu(parse_job_tres(text), _PER_GPU) == mgpu
+    assert count_mgpu(tres) == asked(text, mgpu)
+    assert count_mgpu(tres, _PER_GPU, is_accounted=False) == (mgpu or None)
+    assert uses_gpus(tres) == (mgpu > 0)
+
+
+@every
+def test_imported_runs(text: str, mgpu: int) -> None:
+    (run,) = sacct.parse_rows([text_of([{"AllocTRES": text, "ReqTRES": text}])], NAMES, MARK)
+    assert run_row(run, {"n1": mps_node(1)}).allocated_mgpu == mgpu
+
+
+def test_runs_that_never_began_in_answers_and_filters(database: Database) -> None:
+    never = {"state": "CANCELLED", "start_s": None, "end_s": None, "elapsed_s": 0, "nodes": "", "n_nodes": 0}
+    rows = [
+        row(job_id=n, submit_s=T0 + n, tres_requested=parse_job_tres(text), tres_allocated={}, **never)
+        for n, text in enumerate(_TRES, 1)
+    ]
+    database.write(lambda connection: store_changed_runs(connection, [run_row(one, {}) for one in rows]))
+    reconcile(database)
+    root = Caller(0, "root", sees_all=True, writes=True)
+    for least in (None, 0.001, 2, 8):
+        query = {"limit": "500"} if least is None else {"limit": "500", "min_gpus": str(least)}
+        with database.reading() as connection:
+            found = find_runs(connection, CLUSTER, RunFilter.from_query(query), root, T0 + 5000.0).runs
+        wanted = {
+            n: None if (n_mgpu := asked(text, mgpu)) is None else n_mgpu / 1000
+            for n, (text, mgpu) in enumerate(_TRES.items(), 1)
+        }
+        expected = {n: gpus for n, gpus in wanted.items() if least is None or (gpus or 0) >= least}
+        assert {run.job_id: run.n_gpus for run in found} == expected
+
+
+@every
+def test_the_page_and_notices(text: str, mgpu: int) -> None:
+    for job in (waiting(text), running(text)):
+        (shown,) = cluster_state(occupancy([mps_node(1)], [job]), [job], T0).jobs
+        assert shown.n_gpus == mgpu / 1000
+
+
+@every
+def test_forecasts(text: str, mgpu: int) -> None:
+    gpus = job_run(waiting(text)).gpus[0]
+    assert gpus == mgpu / 1000 if not is_shared(text) else 0 < gpus <= 1
+
+
+@every
+def test_sums_of_limits_and_their_lua(text: str, mgpu: int) -> None:
+    assert mgpu_of_total(parse_tres(text), Facts(shards_per_gpu=4)) == mgpu
+    source = Path("plugins/job_submit/00_amounts.lua").read_text()
+    lua = importlib.import_module("lupa.lua51").LuaRuntime()
+    amounts = lua.execute(f"return (function(...) {source} end)({{shards_per_gpu = 4}})")
+    assert (amounts.total_mgpu(text) or 0) == mgpu
+
+
+@every
+def test_replay_of_a_policy(text: str, mgpu: int) -> None:
+    sums: dict[str, float] = {}
+    for entry in parse_gres(as_request(parse_job_tres(text))):
+        sums[f"gres/{entry.name}"] = sums.get(f"gres/{entry.name}", 0) + entry.count
+    assert count_mgpu(sums, _PER_GPU) == mgpu
+
+
+@every
+def test_recommended_limits(text: str, mgpu: int) -> None:
+    tres = parse_job_tres(text)
+    run = PastRun(
+        user="alice", uid=1001, account="vision", qos="normal", partition="gpu", eligible_s=T0,
+        start_s=T0 + 1, end_s=T0 + 100, time_limit_s=3600, n_nodes=1, tres_requested=tres,
+        tres_allocated=tres,
+    )  # fmt: skip
+    (counted,) = rebuild([run], [mps_node(1)], T0, T0 + 1000).asked_mgpu()
+    # The model has whole GPUs next to shares, and rounds more than one GPU of shares up.
+    assert counted == mgpu or (is_shared(text) and mgpu > 1000)
+
+
+@every
+def test_reports(text: str, mgpu: int) -> None:
+    tres = Category.of([json.dumps(parse_job_tres(text))])
+    (gpus,) = requested_gpus(Rows({"run_id": np.zeros(1)}, {"tres_requested": tres}))
+    wanted = asked(text, mgpu)
+    assert np.isnan(gpus) if wanted is None else gpus == wanted / 1000
+
+
+@every
+def test_places_of_jobs_that_share(text: str, mgpu: int) -> None:
+    assert has_gpus(running(text)) == (mgpu > 0)
+
+
+@pytest.mark.parametrize(
+    ("index", "granted"),
+    [({"mps": (0,)}, 500), ({"shard": (0,)}, None), ({"mps": ()}, 500), ({"gpu": (0,)}, None)],
+)
+def test_each_of_two_mps_jobs_is_granted_its_half(
+    index: dict[str, tuple[int, ...]], granted: int | None
+) -> None:
+    job = queued(tres_allocated={"cpu": 1, "gres/mps": 50}, gpu_index={"n1": index})
+    assert job_facts(job, "n1", mps_node(1))["granted_mgpu"] == granted
+
+
+# What slurmctld 22.05 prints of a node with MPS, and of two jobs that share one of its GPUs.
+_MPS_NODE = """\
+NodeName=n1 Arch=x86_64 CoresPerSocket=1
+   CPUAlloc=3 CPUEfctv=32 CPUTot=32 CPULoad=0.03
+   ActiveFeatures=zone1,a100
+   Gres=gpu:a100:4,mps:a100:400
+   GresUsed=gpu:a100:2(IDX:1-2),mps:a100:1(IDX:0)
+   NodeAddr=127.0.0.1 NodeHostName=localhost Port=17001 Version=22.05.8
+   RealMemory=100000 AllocMem=34816 FreeMem=23323 Sockets=32 Boards=1
+   State=MIXED ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A
+   Partitions=gpu
+   CfgTRES=cpu=32,mem=100000M,billing=32{configured}
+   AllocTRES=cpu=3,mem=34G{allocated}
+"""
+_TRACKED = {
+    "configured": ",gres/gpu=4,gres/gpu:a100=4,gres/mps=400",
+    "allocated": ",gres/gpu=2,gres/gpu:a100=2,gres/mps=100",
+}
+
+
+def printed_node(configured: str = "", allocated: str = "") -> SlurmNode:
+    (found,) = parse_nodes(_MPS_NODE.format(configured=configured, allocated=allocated))
+    return found
+
+
+def test_a_gpu_that_jobs_share_by_mps_is_not_free() -> None:
+    found = printed_node(**_TRACKED)
+    assert (found.per_gpu.mps, found.mps_allocated, found.shared_mgpu, found.unaccounted) == (
+        100,
+        100,
+        1000,
+        [],
+    )
+    halves = [
+        queued(
+            job_id=n,
+            tres_requested={"gres/mps": 50},
+            tres_allocated={"gres/mps": 50},
+            gpu_index={"n1": {"mps": (0,)}},
+        )
+        for n in (1, 2)
+    ]
+    two = {"gres/gpu": 2}
+    whole = queued(job_id=3, tres_requested=two, tres_allocated=two, gpu_index={"n1": {"gpu": (1, 2)}})
+    (node_now,) = occupancy([found], [*halves, whole])
+    assert node_now.gpus_free == 1
+    assert [holder.shared_gpus for holder in node_now.holders] == [[0], [0], []]
+    state = cluster_state([node_now], [*halves, whole], T0)
+    assert [job.n_gpus for job in state.jobs] == [0.5, 0.5, 2.0]
+
+
+def test_where_slurm_does_not_account_for_gpus_their_number_is_unknown_never_0() -> None:
+    untracked = printed_node()
+    assert untracked.unaccounted == ["gpu", "mps"]
+    assert printed_node(",gres/gpu:a100=4,gres/mps=400").unaccounted == []
+    cpu_only = node(2, gpus={}, shards=0)
+    tres = {"cpu": 1.0, "mem": 1024.0, "node": 1.0}
+
+    def counted(nodes: str, tres: dict[str, float] = tres, *known: SlurmNode) -> int | None:
+        run = row(nodes=nodes, tres_allocated=tres)
+        return run_row(run, {one.name: one for one in known}).allocated_mgpu
+
+    assert counted("n1", tres, untracked, cpu_only) is None
+    assert counted("n2", tres, untracked, cpu_only) == 0
+    assert counted("n[1-2]", tres, untracked, cpu_only) is None
+    assert counted("gone", tres, untracked, cpu_only) is None
+    assert counted("gone", tres, cpu_only) == counted("n1", tres, node(1)) == 0
+    assert counted("n1", {}, node(1)) is None  # an allocation always has CPUs: this one was not readable
+    assert counted("n1", tres | {"gres/gpu": 2.0}, untracked) == 2000
+
+
+def test_what_nodes_recorded_counts_where_slurm_does_not_account_for_gpus(database: Database) -> None:
+    untracked = node(1, unaccounted=("gpu", "shard"))
+    runs = [row(job_id=n, submit_s=T0 + n, tres_allocated={"cpu": 1.0}) for n in (1, 2)]
+    rows = [run_row(one, {"n1": untracked}) for one in runs]
+    database.write(lambda connection: store_changed_runs(connection, rows))
+    told = [
+        record(job_id=1, segment=segment(n), device=f"GPU-{n}", granted_mgpu=1000, util_hist_ms={40: 10_000})
+        for n in (1, 2)
+    ]
+    database.write(lambda connection: store_records(connection, told))
+    reconcile(database)
+    root = Caller(0, "root", sees_all=True, writes=True)
+    with database.reading() as connection:
+        found = find_runs(connection, CLUSTER, RunFilter.from_query({}), root, T0 + 5000.0).runs
+    assert {run.job_id: (run.n_gpus, run.ugpucore) for run in found} == {1: (2.0, 40.0), 2: (None, None)}
+
+
+@pytest.mark.parametrize(
+    ("given", "gpus"),
+    [
+        ({"gpu_index": {"n1": {"gpu": (0, 3)}}}, 2.0),
+        ({"gpu_index": {}}, 0.0),
+        ({"state": "PENDING", "nodes": (), "gres_per_node": "gres:gpu:a100:3"}, 3.0),
+        (
+            {
+                "state": "PENDING", "nodes": (), "n_nodes": 2, "gres_per_node": "gres:gpu:3",
+                "tres_per_node": "gres:gpu:3",
+            },
+            6.0,
+        ),
+        ({"state": "PENDING", "nodes": (), "gres_per_node": "gres:mps:50"}, 0.5),
+        ({"state": "PENDING", "nodes": (), "gres_per_node": ""}, 0.0),
+    ],
+)  # fmt: skip
+def test_jobs_in_the_queue_are_counted_without_accounting_too(given: dict[str, Any], gpus: float) -> None:
+    job = queued(**({"tres_requested": {"cpu": 1}, "tres_allocated": {"cpu": 1}, "gpu_index": {}} | given))
+    (shown,) = cluster_state(occupancy([mps_node(1)], [job]), [job], T0).jobs
+    assert shown.n_gpus == gpus

@@ -1,0 +1,51 @@
+"""AccountingStorageTRES without GPUs: Slurm's accounting has none of any job, and nodes prove them."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import Any
+
+from lab.cluster import Lab
+from lab.options import JobSubmit
+from lab.polling import wait_for
+from tests.lab.conftest import LabWith
+
+
+def test_gpus_that_slurm_does_not_account_for_are_counted_by_their_node(lab_with: LabWith) -> None:
+    lab = lab_with(nodes=1, job_submit=JobSubmit.NOOP, extra_slurm_conf=("AccountingStorageTRES=cpu",))
+    job = lab.submit("alice", "--gpus=2", "--mem=1G", script="#!/bin/sh\nsimgpu --util 50 --seconds 14\n")
+    cpu_only = lab.submit("alice", "--mem=1G", script="#!/bin/sh\ntrue\n")
+    running = wait_for(partial(_free_while, lab, job), 60, "the job runs", interval_s=0.3)
+    assert running == {"a100": 2}
+    run = wait_for(partial(_measured, lab, job), 120, f"the records of job {job} arrive", interval_s=0.5)
+    assert (run["nGPU"], len(run["devices"])) == (2, 2)
+    other = wait_for(partial(_run, lab, cpu_only), 60, "the other job is imported", interval_s=0.5)
+    assert other["nGPU"] is None
+    assert "had no GPU" not in lab.run_as("alice", ["slurm-gpu", "job", str(cpu_only)]).stdout
+    doctor = lab.run_as("root", ["slurm-gpu", "doctor"], check=False).stdout
+    assert "AccountingStorageTRES lacks gres/gpu and gres/shard" in doctor
+
+
+def _run(lab: Lab, job: int) -> dict[str, Any]:
+    """The finished run of a job; {} until it is imported."""
+    shown = lab.run_as("carol", ["slurm-gpu", "job", str(job), "--json"], check=False)
+    if shown.returncode != 0:
+        return {}
+    (run,) = json.loads(shown.stdout)["runs"]
+    found: dict[str, Any] = run
+    return found if found["state"] == "COMPLETED" else {}
+
+
+def _measured(lab: Lab, job: int) -> dict[str, Any]:
+    run = _run(lab, job)
+    return run if run.get("uGPUcore") is not None else {}
+
+
+def _free_while(lab: Lab, job: int) -> dict[str, int]:
+    """The free GPUs of the node by type while the job runs; {} before."""
+    if lab.run_as("root", ["squeue", "-h", "-t", "R", "-j", str(job)]).stdout.strip() == "":
+        return {}
+    shown = json.loads(lab.run_as("root", ["slurm-gpu", "nodes", "--json"]).stdout)
+    (node,) = shown["nodes"]
+    return dict.fromkeys(node["gpus"], node["gpus_free"])
