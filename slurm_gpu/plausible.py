@@ -8,6 +8,7 @@ Imported by the process that calls NVML, which has to stay small.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -17,7 +18,9 @@ MAX_AMOUNT = 1e24
 """Bound of an amount whose unit is unknown; sums of such amounts stay finite."""
 # A mean of values that are all 1 may come out as a little more.
 _ROUNDING = 1e-6
-_INT64 = 2.0**63
+WORD_PATTERN = "[A-Za-z0-9_.:+/-]{1,255}"
+MAX_TEXT = 255
+_WORD = re.compile(WORD_PATTERN)
 
 
 class Range(NamedTuple):
@@ -34,6 +37,7 @@ class Range(NamedTuple):
 # Growth per second of running totals. 10 kW are several GPUs of 2026; NVLink 5 carries 1.8 TB/s, PCIe 7 0.5.
 RATES: Mapping[str, float] = {
     "energy_j": 1e4,
+    "energy_mj": 1e7,
     "pcie_rx_bytes": 1e12,
     "pcie_tx_bytes": 1e12,
     "nvlink_rx_bytes": 1e13,
@@ -41,7 +45,7 @@ RATES: Mapping[str, float] = {
     "ecc_corrected": 1e6,
     "ecc_uncorrected": 1e6,
 }
-# A total may contain what was counted shortly before its time.
+# A total may contain what was counted shortly before its time, and a driver updates counters with a delay.
 _LATE_S = 10.0
 _SLACK = 2.0
 
@@ -51,6 +55,9 @@ _BY_END: Mapping[str, Range] = {
     "_pct": Range(0, 100 * (1 + _ROUNDING)),
     # 64 TiB: also the main memory of a node.
     "_mib": Range(0, 2.0**26),
+    "memory_bytes": Range(0, 2.0**46),
+    # An exabyte.
+    "_bytes": Range(0, 1e18),
     "_bytes_per_s": Range(0, 1e13),
     "_per_s": Range(0, MAX_AMOUNT),
     # 8,192 CPUs for a century.
@@ -92,3 +99,13 @@ def greatest_total(name: str, seconds: float) -> float:
     """Return the most that a running total can grow in that time."""
     rate = RATES.get(name)
     return range_of(name).high if rate is None else _SLACK * rate * (seconds + _LATE_S)
+
+
+def is_word(value: str) -> bool:
+    """Return whether it is a name as Slurm, Linux and NVIDIA make them: letters, digits and _.:+/-."""
+    return _WORD.fullmatch(value) is not None
+
+
+def is_text(value: str) -> bool:
+    """Return whether it is a line that a person may read: no control characters, no half characters."""
+    return 0 < len(value) <= MAX_TEXT and value.isprintable()

@@ -31,6 +31,7 @@ _KINDS = {
     "prolog_missing": "Slurm ran no prolog for this run on this node; its GPU use was not measured",
     "gres_order_assumed": "Slurm did not name the GPUs' files; their order was assumed",
     "gres_order_unknown": "slurmd did not say which GPUs the job holds; until it did they were not measured",
+    "reader_failing": "slurm-gpud's reader of NVML ended again and again; meanwhile no GPU was measured",
     "double_watch": "two slurm-gpud watched it; the longer watch counts",
     "device_elsewhere": "another node says that it has this GPU too",
 }
@@ -54,6 +55,9 @@ def event_text(event: Event) -> str:
                 f"process {data.get('pid')} used a GPU of job {_joined(data.get('allocated'))}, "
                 f"and belongs to job {data.get('cgroup')}"
             )
+        case "implausible":
+            field, value = data.get("field"), data.get("value")
+            return f"the driver's {field} was {value}, which cannot be; such values are gaps"
         case "clock_step":
             return f"the node's clock was set by {_seconds(data.get('seconds'))}"
         case "spool_full":

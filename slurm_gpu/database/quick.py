@@ -18,13 +18,13 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from slurm_gpu.database.packed import HISTOGRAMS, pack_statistics, pack_timeline
-from slurm_gpu.plausible import greatest_total, is_plausible, range_of
+from slurm_gpu.plausible import WORD_PATTERN, greatest_total, is_plausible, range_of
 from slurm_gpu.records import HISTOGRAM_BINS, Live, LiveDevice, Record, fields
 from slurm_gpu.records.live import MAX_DEVICES, MAX_HOST_VALUES, MAX_JOBS, MAX_REASONS, QUANTITIES
 from slurm_gpu.records.record import WHOLE_GPU_MGPU
 from slurm_gpu.records.timeline import FULL, GAP, MAX_BINS, MAX_WIDTH_S, SERIES
 
-Word = Annotated[str, Meta(pattern=rf"\A{fields.WORD_PATTERN}\Z")]
+Word = Annotated[str, Meta(pattern=rf"\A{WORD_PATTERN}\Z")]
 Segment = Annotated[str, Meta(pattern=rf"\A{fields.SEGMENT_PATTERN}\Z")]
 Seconds = Annotated[float, Meta(ge=0, le=fields.MAX_SECONDS)]
 Moment = Annotated[int, Meta(ge=0, le=fields.MAX_MOMENT_S)]

@@ -10,6 +10,7 @@ from typing import Any
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.node.clockstep import ClockSteps
+from slurm_gpu.node.gpu.deaths import Dying
 from slurm_gpu.node.gpu.reading import Failure, Follower, Reader, Reading, Request, Trouble, Xid
 from slurm_gpu.node.held.hooks import HookEvents, Kind
 from slurm_gpu.node.host.hostbook import HostBook
@@ -22,6 +23,7 @@ from slurm_gpu.node.measure.watch import DeviceWatch
 from slurm_gpu.node.process.jobcgroups import JobCgroups
 from slurm_gpu.node.process.processjobs import ProcessJobs
 from slurm_gpu.node.shipping.events import EventBook
+from slurm_gpu.node.shipping.implausible import ImplausibleValues
 from slurm_gpu.node.shipping.shipment import JobFacts
 from slurm_gpu.node.shipping.spool import Spool
 
@@ -33,6 +35,7 @@ RETRY_S = 10.0
 # The same while the driver is starting.
 STARTING_RETRY_S = 0.5
 SPOOL_RETRY_S = 1.0
+_MAX_WHY = 500
 _EVENT_OF = {Trouble.LOST: "gpu_lost", Trouble.HUNG: "gpu_hung"}
 
 
@@ -69,6 +72,7 @@ class Node:
         self._placed_since_s = -math.inf
         self._suspensions = Suspensions(cgroups)
         self._crosscheck = Crosscheck(processes, self._events)
+        self.implausible = ImplausibleValues(clock, self._tell_implausible)
         self._life = LifeCycle(
             name=name,
             cluster=cluster,
@@ -223,6 +227,7 @@ class Node:
                 watch.fail(failure)
                 self._tell_failure(request.uuid, failure)
             elif (reading := results.readings.get(request.uuid)) is not None:
+                self.implausible.note(request.uuid, reading.implausible)
                 watch.take(reading, owners)
                 if reading.processes is not None:
                     self._on_gpu[request.uuid] = [process.pid for process in reading.processes]
@@ -233,8 +238,10 @@ class Node:
             if (failure := results.failures.get(request.uuid)) is not None:
                 self._unheld_failures[request.uuid] = failure
                 self._tell_failure(request.uuid, failure)
-            elif (reading := results.readings.get(request.uuid)) is not None and self._knows_all():
-                self._check_processes(request.uuid, reading, now_s)
+            elif (reading := results.readings.get(request.uuid)) is not None:
+                self.implausible.note(request.uuid, reading.implausible)
+                if self._knows_all():
+                    self._check_processes(request.uuid, reading, now_s)
         for xid in results.xids:
             self._tell_xid(xid)
 
@@ -265,6 +272,7 @@ class Node:
             return
         owners = self._life.allocations.owners()
         for uuid, reading in self._follower.followed():
+            self.implausible.note(uuid, reading.implausible)
             if (watch := self._life.watches.get(uuid)) is not None:
                 watch.take_followed(reading, owners)
 
@@ -278,7 +286,7 @@ class Node:
             return
         self._hosts.sync(self._life.allocations, now_s)
         for host in self._hosts.step(now_s, self._pids_on_gpus):
-            self._spool.save_host(host)
+            self._spool.save_host(self.implausible.host(host))
 
     def _pids_on_gpus(self) -> Mapping[int, Sequence[int]]:
         """Processes on GPUs, by the job that they belong to."""
@@ -339,7 +347,7 @@ class Node:
         self._life.segments.checkpoint(now_s)
         self._clock_steps.write()
         for host in () if self._hosts is None else self._hosts.hosts(now_s):
-            self._spool.save_host(host)
+            self._spool.save_host(self.implausible.host(host))
 
     def _commit(self, now_s: float) -> None:
         if now_s < self._spool_at_s:
@@ -362,6 +370,16 @@ class Node:
         log.error("GPU %s: %s: %s", failure.trouble, uuid, failure.why)
         if failure.trouble in _EVENT_OF:
             self._tell_of(uuid, _EVENT_OF[failure.trouble])
+
+    def tell_reader_failing(self, dying: Dying) -> None:
+        """The process that calls NVML ends again and again."""
+        self._events.tell("reader_failing", data={"deaths": dying.deaths, "why": dying.why[:_MAX_WHY]})
+
+    def _tell_implausible(self, device: str | None, data: Mapping[str, Any]) -> None:
+        if device is None:
+            self._events.tell("implausible", data=data)
+        else:
+            self._tell_of(device, "implausible", data=data)
 
     def _tell_xid(self, xid: Xid) -> None:
         log.warning("GPU %s: XID %d", xid.uuid, xid.code)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -20,6 +20,7 @@ from slurm_gpu.node.gpu.reading import (
     Xid,
 )
 from slurm_gpu.node.process.nodecounters import NodeCounters
+from slurm_gpu.node.shipping.implausible import ImplausibleValues
 from slurm_gpu.node.shipping.ship import Source
 from slurm_gpu.node.shipping.shipment import JobFacts
 from slurm_gpu.records import DeviceFacts, Live, LiveDevice
@@ -154,6 +155,8 @@ class LastSeen:
 class Holders(Protocol):
     """Who holds GPUs here, as the daemon (slurm_gpu.node.daemon) knows it."""
 
+    implausible: ImplausibleValues
+
     def open_jobs(self) -> Sequence[int]:
         """Raw ids of the jobs that hold GPUs."""
 
@@ -174,10 +177,17 @@ class NodeSource(Source):
     """What a node tells of itself besides records."""
 
     def __init__(
-        self, name: str, clock: Clock, holders: Holders, seen: LastSeen, counters: NodeCounters
+        self,
+        name: str,
+        clock: Clock,
+        holders: Holders,
+        seen: LastSeen,
+        counters: NodeCounters,
+        own: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
+        """`own` returns further values of the host by name."""
         self._name, self._clock = name, clock
-        self._holders, self._seen, self._counters = holders, seen, counters
+        self._holders, self._seen, self._counters, self._own = holders, seen, counters, own
 
     def open_jobs(self) -> Sequence[int]:
         """See Source."""
@@ -199,7 +209,10 @@ class NodeSource(Source):
             devices={
                 uuid: live_device(self._seen.of(uuid, now_s), holders.get(uuid, ()), now_s) for uuid in uuids
             },
-            host={name: round(value, 3) for name, value in host.items() if value is not None},
+            host={
+                name: round(value, 3)
+                for name, value in self._holders.implausible.of_node({**host, **self._own()}).items()
+            },
         )
         return live.to_wire()
 
@@ -227,7 +240,7 @@ def _computed_s(reading: Reading) -> float | None:
             (
                 reading.at_s - (newest_us - sample.at_us) / 1e6
                 for sample in reversed(reading.ring)
-                if sample.percent > IDLE_PCT
+                if sample.percent is not None and sample.percent > IDLE_PCT
             ),
             None,
         )

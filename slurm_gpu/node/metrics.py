@@ -62,6 +62,8 @@ class Health:
     spool_items: int
     spool_failing: bool
     shipment_failures: int
+    reader_deaths: int
+    implausible: Mapping[str, int]
     pids: Mapping[str, int]
 
 
@@ -204,8 +206,20 @@ def _expose_health(out: Exposition, node: str, health: Health) -> None:
             "Shipments that failed since the last good one.",
             health.shipment_failures,
         ),
+        (
+            "reader_deaths_total",
+            "counter",
+            "Ends of the process that calls NVML.",
+            health.reader_deaths,
+        ),
     ):
         out.family(f"slurm_gpud_{name}", kind, help_text, [(own, value)])
+    out.family(
+        "slurm_gpud_implausible_values_total",
+        "counter",
+        "Values that cannot be, and are gaps.",
+        [({**own, "field": field}, n) for field, n in sorted(health.implausible.items())],
+    )
     usage = {name: _usage(pid) for name, pid in health.pids.items()}
     out.family(
         "slurm_gpud_cpu_seconds_total",

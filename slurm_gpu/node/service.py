@@ -8,7 +8,7 @@ import json
 import logging
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +40,7 @@ from slurm_gpu.node.shipping.ship import Courier
 from slurm_gpu.node.shipping.spool import Spool
 from slurm_gpu.notify import Notifier
 from slurm_gpu.records import HOST_CLUSTER
+from slurm_gpu.records.live import READER_DEATHS
 from slurm_gpu.units import counted
 
 log = logging.getLogger(__name__)
@@ -121,7 +122,7 @@ class Service:
     def _make_courier(self, config: SiteConfig) -> Courier:
         options = self._options
         kind = HostSource if options.no_slurm else NodeSource
-        source = kind(self._name, self._clock, self._node, self._seen, NodeCounters())
+        source = kind(self._name, self._clock, self._node, self._seen, NodeCounters(), self._own_values)
         post: Callable[[bytes], Reply] = functools.partial(_print, live=options.once)
         if not options.printing:
             credential = functools.partial(munge.encode, socket=config.munge_socket)
@@ -132,6 +133,10 @@ class Service:
         sender = DirectSender(post) if direct else ThreadSender(post, self._waiter.wake)
         return Courier(self._spool, sender, self._clock, self._name, source)
 
+    def _own_values(self) -> Mapping[str, float]:
+        deaths = self._reader.deaths.recent
+        return {READER_DEATHS: deaths} if deaths else {}
+
     def start(self) -> None:
         """Begin to watch."""
         log.info("slurm-gpud %s watches node %s of cluster %s", __version__, self._name, self._cluster)
@@ -141,6 +146,8 @@ class Service:
     def turn(self) -> None:
         """One turn of the loop: do what is due, then wait for what comes next."""
         self._node.step()
+        if (dying := self._reader.deaths.take()) is not None:
+            self._node.tell_reader_failing(dying)
         self._heap.tend()
         # What slurm-gpudbd answers may give the node something to do at once.
         due_s = min(self._courier.step(), self._tell(), self._node.due_s())
@@ -202,6 +209,8 @@ class Service:
             spool_items=len(self._spool),
             spool_failing=self._spool.failing,
             shipment_failures=self._courier.failures,
+            reader_deaths=self._reader.deaths.total,
+            implausible=self._node.implausible.counts,
             pids={"main": os.getpid()} | ({} if reader_pid is None else {"reader": reader_pid}),
         )
         now_s = self._clock.monotonic()

@@ -15,7 +15,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from slurm_gpu.errors import RecordError
-from slurm_gpu.plausible import MAX_AMOUNT, MAX_SECONDS, range_of
+from slurm_gpu.plausible import MAX_AMOUNT, MAX_SECONDS, MAX_TEXT, is_text, is_word, range_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -27,10 +27,8 @@ Dropped = dict[str, str]
 """Fields of an item that are left out, and why."""
 
 SEGMENT_PATTERN = "[0-9a-f]{16}"
-WORD_PATTERN = "[A-Za-z0-9_.:+/-]{1,255}"
-_HEX, _NAME = re.compile(SEGMENT_PATTERN), re.compile(WORD_PATTERN)
+_HEX = re.compile(SEGMENT_PATTERN)
 _INT64 = 2**63 - 1
-MAX_TEXT = 255
 MAX_MOMENT_S = 253_370_764_799
 """The last second of the year 9998: it is a date in every time zone."""
 MAX_JOB_ID = 2**32 - 1
@@ -113,6 +111,11 @@ def whole(name: str, value: Any, high: int = _INT64) -> int:
     return value
 
 
+def whole_quantity(name: str, value: Any) -> int:
+    """Return a counted amount; its name ends with its unit."""
+    return whole(name, value, int(range_of(name).high))
+
+
 def moment(name: str, value: Any) -> int:
     """UTC epoch seconds."""
     return whole(name, value, MAX_MOMENT_S)
@@ -132,14 +135,14 @@ def flag(name: str, value: Any) -> bool:
 
 def word(name: str, value: Any) -> str:
     """A name as Slurm, Linux and NVIDIA make them."""
-    if not isinstance(value, str) or not _NAME.fullmatch(value):
+    if not isinstance(value, str) or not is_word(value):
         raise RecordError(f"{name}: {shown(value)} must be a name of 1 to 255 letters, digits and _.:+/-")
     return value
 
 
 def text(name: str, value: Any) -> str:
     """A line that a person may read: no control characters, no half characters."""
-    if not isinstance(value, str) or not 0 < len(value) <= MAX_TEXT or not value.isprintable():
+    if not isinstance(value, str) or not is_text(value):
         raise RecordError(f"{name}: {shown(value)} must be a text of 1 to {MAX_TEXT} printable characters")
     return value
 

@@ -13,6 +13,8 @@ MAX_DEVICES = 512
 MAX_JOBS = 1000
 MAX_REASONS = 64
 MAX_HOST_VALUES = 64
+# Of the host: how often the process that calls NVML ended in the last ten minutes.
+READER_DEATHS = "reader_deaths"
 IDLE_PCT = 1.0
 """Utilisation up to this is idle."""
 QUANTITIES = (

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from slurm_gpu import __version__
-from slurm_gpu.cli.checks import database, forecasts, web
+from slurm_gpu.cli.checks import database, forecasts, readers, web
 from slurm_gpu.cli.checks.finding import Level
 from slurm_gpu.database.client import NodeReport
 from slurm_gpu.database.engine import head_revision
@@ -51,6 +51,17 @@ def test_the_clocks_of_nodes(installed: Installation):
         "the clock of n2 is about 1m35s ahead of",
         "the clock of n3 is about 40s behind",
     ]
+
+
+def test_readers_of_nvml_that_end_again_and_again(installed: Installation):
+    installed.database.lives = {"n1": Live(at_s=NOW_S), "n2": Live(at_s=NOW_S, host={"reader_deaths": 2})}
+    assert levels(readers.alive(installed.at())) == ["ok"]
+    installed.database.lives["n3"] = Live(at_s=NOW_S, host={"reader_deaths": 11})
+    installed.database.lives["n4"] = Live(at_s=NOW_S, host={"reader_deaths": 3})
+    finding = worst(readers.alive(installed.at()))
+    assert finding.level is Level.FAIL
+    assert "ended up to 11 times within ten minutes on n[3-4]" in finding.message
+    assert str(finding.remedy).startswith("ssh n3 ")
 
 
 def test_another_version_or_clock(installed: Installation):

@@ -92,7 +92,7 @@ def test_every_series_of_prometheus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Exposition, "family", lambda _self, name, *_rest: told.append(name))
     health = Health(
         looks=0, failed_looks=0, open_jobs=0, spool_bytes=0, spool_items=0, spool_failing=False,
-        shipment_failures=0, pids={},
+        shipment_failures=0, reader_deaths=0, implausible={}, pids={},
     )  # fmt: skip
     expose("n1", LastSeen(_Silent()), {}, health, 0.0)  # type: ignore[arg-type]
     assert _first_cells("Prometheus") == set(told)

@@ -15,6 +15,7 @@ from lab.simgpu.world import World
 from slurm_gpu.node.gpu.gpm import Gpm
 from slurm_gpu.node.gpu.nvmlcalls import Calls
 from slurm_gpu.node.gpu.reading import Activity
+from slurm_gpu.node.gpu.screen import Screen
 from tests.node.simulated import load_library
 
 START_NS = 1_800_000_000 * 10**9
@@ -42,16 +43,17 @@ def at(world: World, seconds: float) -> float:
 
 def gpm(index: int) -> Gpm:
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    return Gpm(Calls(handle, f"GPU {index}", lambda *_: None), None)
+    uuid = f"GPU {index}"
+    return Gpm(Calls(handle, uuid, lambda *_: None), None, Screen(uuid, lambda *_: None))
 
 
 def test_a_gpu_without_gpm_is_told_of_in_words(world: World) -> None:
     told: list[str] = []
     calls = Calls(pynvml.nvmlDeviceGetHandleByIndex(1), "GPU-a", lambda _, text: told.append(text))
-    assert Gpm(calls, None).read(0.0) is None
+    assert Gpm(calls, None, Screen("GPU-a", lambda *_: None)).read(0.0) is None
     assert told == [
         "GPU GPU-a does not measure what its SMs do (GPM needs Hopper or newer): sm_active_frac, "
-        "sm_occupancy_frac, tensor_frac and dram_frac are gaps; nvmlGpmQueryDeviceSupport: Not Supported"
+        "sm_occupancy_frac, tensor_frac and dram_frac are gaps; GPM: Not Supported"
     ]
 
 

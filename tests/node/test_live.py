@@ -21,6 +21,7 @@ from slurm_gpu.node.gpu.reading import (
 )
 from slurm_gpu.node.live import LastSeen, NodeSource
 from slurm_gpu.node.process.nodecounters import NodeReading
+from slurm_gpu.node.shipping.implausible import ImplausibleValues
 from slurm_gpu.records import DeviceFacts, Live
 from tests.node.fakes import GIB, FakeClock
 
@@ -42,6 +43,7 @@ class Gpus:
 class Held:
     def __init__(self) -> None:
         self.by_device: dict[str, list[int]] = {}
+        self.implausible = ImplausibleValues(FakeClock(), lambda *_: None)
 
     def open_jobs(self) -> Sequence[int]:
         return sorted({job for jobs in self.by_device.values() for job in jobs})

@@ -57,6 +57,8 @@ HEALTH = Health(
     spool_items=3,
     spool_failing=False,
     shipment_failures=0,
+    reader_deaths=2,
+    implausible={"power_w": 3},
     pids={"main": os.getpid(), "reader": 1 << 30},
 )
 
@@ -126,7 +128,18 @@ def test_jobs_have_a_series_only_while_they_hold_a_device(seen: LastSeen) -> Non
     assert held == [("GPU-0", "7"), ("GPU-0", "8")]
     assert "slurm_gpu_held" not in samples(expose("n1", seen, {}, HEALTH, 101.0))
     labels = {label for some in found.values() for sample in some for label in sample.labels}
-    assert labels == {"node", "index", "uuid", "name", "driver", "job", "reason", "version", "process"}
+    assert labels == {
+        "node",
+        "index",
+        "uuid",
+        "name",
+        "driver",
+        "job",
+        "reason",
+        "version",
+        "process",
+        "field",
+    }
 
 
 def test_the_daemon_tells_how_it_is_itself(seen: LastSeen) -> None:

@@ -94,9 +94,9 @@ class Hold:
 class Play:
     """The whole load, run on the node by a Slurm that only writes hook files."""
 
-    def __init__(self, machine: SimulatedMachine, load: Load) -> None:
+    def __init__(self, machine: SimulatedMachine, load: Load, collector: Collector | None = None) -> None:
         self.machine, self.holds = machine, list[Hold]()
-        self._collector = Collector(machine)
+        self._collector = Collector(machine) if collector is None else collector
         self._begun: dict[tuple[int, int], tuple[float, dict[int, set[int]]]] = {}
         self._collected_s = machine.clock.now_s
         began_s = machine.clock.now_s + 5.0

@@ -194,12 +194,24 @@ def test_an_unsupported_call_costs_its_field_and_is_told_once(world: World) -> N
         gpus.reader.devices()
     for function in functions:
         assert len([text for text in gpus.told if f"{function}:" in text]) == 1
-        assert world.calls()[function] == before[function] + 3  # asked again once devices are looked for
-    gpus.reading("GPU-a", detailed=True)
-    gpus.reading("GPU-a", detailed=True)
-    assert world.calls()["nvmlDeviceGetPowerUsage"] == before["nvmlDeviceGetPowerUsage"] + 4
+        # Twice each time, and again once devices are looked for.
+        assert world.calls()[function] == before[function] + 6
     assert reading.memory is not None
     assert gpus.reading("GPU-b", detailed=True).power_w == 55
+
+
+def test_what_a_device_cannot_do_is_asked_ever_less_often(world: World) -> None:
+    faults.unsupported(world, 0, ["nvmlDeviceGetPowerUsage"])
+    gpus = Gpus()
+    asked = []
+    for look in range(100):
+        before = world.calls()["nvmlDeviceGetPowerUsage"]
+        gpus.reading("GPU-a", detailed=True)
+        if world.calls()["nvmlDeviceGetPowerUsage"] > before:
+            asked.append(look)
+    assert asked == [0, 2, 5, 10, 19, 36, 69]
+    faults.unsupported(world, 0, [])
+    assert [gpus.reading("GPU-a", detailed=True).power_w for _ in range(40)][-1] == 55
 
 
 def test_without_a_ring_the_current_value_comes_at_each_look(world: World) -> None:
@@ -311,7 +323,8 @@ def test_nvlink_counts_all_links_whatever_its_generation(
         faults.unsupported_fields(world, 0, [138, 139])
     work(world, 50)
     gpus = Gpus()
-    gpus.reading("GPU-h", detailed=True)  # finds out what it has
+    for _ in range(3):
+        gpus.reading("GPU-h", detailed=True)  # finds out what it has
     before = gpus.reading("GPU-h", detailed=True)
     at(world, 10)
     after = gpus.reading("GPU-h", detailed=True)

@@ -115,7 +115,7 @@ def records(draw: st.DrawFn) -> Record:
 
 _OF_A_HOST: dict[str, st.SearchStrategy[Any]] = {
     "float | None": st.none() | st.floats(0, 6e7),
-    "int | None": st.none() | WHOLE,
+    "int | None": st.none() | st.integers(0, 10**18),
     "str | None": st.none() | TEXT,
     "Mapping[str, str] | None": st.none() | st.dictionaries(NAME, TEXT, max_size=5),
     "bool | None": st.none() | st.booleans(),

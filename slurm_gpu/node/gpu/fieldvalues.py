@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import pynvml
 
-from slurm_gpu.node.gpu.nvmlcalls import SUCCESS, Calls, check_gone
+from slurm_gpu.node.gpu.nvmlcalls import NEVER, SUCCESS, Calls, check_gone
 from slurm_gpu.node.gpu.reading import Counter
+from slurm_gpu.plausible import is_plausible
 
 
 class _Field(NamedTuple):
@@ -49,18 +50,24 @@ _TYPES = {
 }
 
 
+# A field that the device lacks so many times in a row is asked for no more: one answer may be an error.
+_MISSES = 3
+
+
 class FieldValues:
-    """The counters of one device; a field that it has not is asked for once."""
+    """The counters of one device."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
         self._links: int | None = None
         self._fields: dict[str, tuple[_Field, ...]] = dict(_FIELDS)
+        self._misses = dict.fromkeys(_FIELDS, 0)
         self._prepare()
 
     def has(self, name: str) -> bool:
         """May it still come this way?"""
-        return name in self._fields and not self._calls.is_out("nvmlDeviceGetFieldValues")
+        out = self._calls.is_out("nvmlDeviceGetFieldValues")
+        return name in self._fields and not self._misses[name] and not out
 
     def read(self) -> Mapping[str, Counter]:
         """What there is, by the name in Reading; raises GoneError."""
@@ -78,6 +85,8 @@ class FieldValues:
             shift, before = self._fields[name][0].shift, found.get(name)
             count = getattr(value.value, member) << shift
             found[name] = Counter(count if before is None else before.value + count, bits + shift)
+        for name in found.keys() - failed:
+            self._misses[name] = 0
         for name, code in failed.items():
             found.pop(name, None)
             self._failed(name, code)
@@ -87,7 +96,11 @@ class FieldValues:
         """It did not come: ask differently from now on, or not at all, if it never will."""
         what = f"{name} (field {self._fields[name][0].number})"
         self._calls.failed(what, code)
-        if self._calls.is_out(what):
+        if code not in NEVER:
+            return
+        self._misses[name] += 1
+        if self._misses[name] >= _MISSES:
+            self._misses[name] = 0
             others = self._fields.pop(name)[1:]
             if others:
                 self._fields[name] = others
@@ -104,7 +117,8 @@ class FieldValues:
         if self._links is None:
             count = _values([_NVLINK_COUNT])
             told = self._get(count) and count[0].nvmlReturn == SUCCESS
-            self._links = count[0].value.uiVal if told else 0
+            links = count[0].value.uiVal if told else 0
+            self._links = links if is_plausible("nvlink_count", links) else 0
         return [field._replace(scope=link) for link in range(self._links)]
 
     def _get(self, values: Any) -> bool:

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import math
 from typing import Any
 
 import pynvml
 
 from slurm_gpu.node.gpu.nvmlcalls import SUCCESS, Calls, function
 from slurm_gpu.node.gpu.reading import Activity
+from slurm_gpu.node.gpu.screen import Screen
 
+# What Calls remembers of a device without GPM.
+_SUPPORT = "GPM"
 # The driver refuses samples that are not more than 0.1 s apart.
 _MIN_S = 0.11
 # By the name in Activity: nvml.h's NVML_GPM_METRIC_…, in percent.
@@ -22,17 +24,26 @@ _PARTS = {"sm_active": 2, "sm_occupancy": 3, "tensor": 5, "dram": 10}
 # The same, in MiB/s.
 _RATES = {"pcie_tx_bytes_per_s": 20, "pcie_rx_bytes_per_s": 21}
 _METRICS = {**_PARTS, **_RATES}
+# By the name in Activity: the quantity, whose end is its unit.
+_QUANTITIES = {name: f"{name}_frac" for name in _PARTS} | {name: name for name in _RATES}
+# What is computed of two counters may be a little off where it is 0, or 1.
+_ROUNDING = 1e-3
 
 
 @functools.cache
 def _metrics() -> Any:
     """The argument of nvmlGpmMetricsGet (19 kB), one for all devices."""
-    metrics = pynvml.c_nvmlGpmMetricsGet_t()
+    return pynvml.c_nvmlGpmMetricsGet_t()
+
+
+def _asking(metrics: Any, before: Any, after: Any) -> Any:
+    """All that the driver reads of the argument, which it may have written over."""
     metrics.version = pynvml.NVML_GPM_METRICS_GET_VERSION
     metrics.numMetrics = len(_METRICS)
+    metrics.sample1, metrics.sample2 = before, after
     for metric, number in zip(metrics.metrics, _METRICS.values(), strict=False):
         metric.metricId = number
-    return metrics
+    return ctypes.byref(metrics)
 
 
 class Gpm:
@@ -41,8 +52,8 @@ class Gpm:
     `calls` are those of the GPU, `gpu_instance` is the MIG instance's id if it is one.
     """
 
-    def __init__(self, calls: Calls, gpu_instance: int | None) -> None:
-        self.calls, self._instance = calls, gpu_instance
+    def __init__(self, calls: Calls, gpu_instance: int | None, screen: Screen) -> None:
+        self.calls, self._instance, self._screen = calls, gpu_instance, screen
         self._samples: list[Any] = []
         self._at_s: float | None = None
 
@@ -57,7 +68,9 @@ class Gpm:
             return None
         self._samples = [after, before]
         before_s, self._at_s = self._at_s, now_s
-        return None if before_s is None else self._between(before, after, now_s - before_s)
+        if before_s is None:
+            return None
+        return self._screen.ask(self._between, before, after, now_s - before_s)
 
     def close(self) -> None:
         """Give the driver's buffers back."""
@@ -68,12 +81,14 @@ class Gpm:
         self._samples, self._at_s = [], None
 
     def _start(self) -> bool:
+        if self.calls.skips(_SUPPORT):
+            return False
         support = pynvml.c_nvmlGpmSupport_t()
         support.version = pynvml.NVML_GPM_SUPPORT_VERSION
         if not self.calls.gives("nvmlGpmQueryDeviceSupport", ctypes.byref(support)):
             return False
         if not support.isSupportedDevice:
-            self.calls.failed("nvmlGpmQueryDeviceSupport", pynvml.NVML_ERROR_NOT_SUPPORTED)
+            self.calls.failed(_SUPPORT, pynvml.NVML_ERROR_NOT_SUPPORTED)
             return False
         allocate = function("nvmlGpmSampleAlloc")
         while allocate is not None and len(self._samples) < 2:
@@ -92,15 +107,17 @@ class Gpm:
 
     def _between(self, before: Any, after: Any, seconds: float) -> Activity | None:
         metrics, get = _metrics(), function("nvmlGpmMetricsGet")
-        metrics.sample1, metrics.sample2 = before, after
-        if get is None or get(ctypes.byref(metrics)) != SUCCESS:
+        if get is None or SUCCESS not in (get(_asking(metrics, before, after)) for _ in range(2)):
             return None
         found: dict[str, float] = {}
         for name, metric in zip(_METRICS, metrics.metrics, strict=False):
-            if metric.nvmlReturn != SUCCESS or not math.isfinite(metric.value):
+            if metric.nvmlReturn != SUCCESS:
                 continue
-            if name in _PARTS:
-                found[name] = min(1.0, max(0.0, metric.value / 100))
-            else:
-                found[name] = max(0.0, metric.value * 2**20)
+            value = metric.value / 100 if name in _PARTS else metric.value * 2**20
+            if name in _PARTS and 1 < value <= 1 + _ROUNDING:
+                value = 1.0
+            elif -_ROUNDING <= value < 0:
+                value = 0.0
+            if self._screen.number(name, value, _QUANTITIES[name]) is not None:
+                found[name] = value
         return Activity(seconds, **found) if found else None

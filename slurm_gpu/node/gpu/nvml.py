@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import pynvml
 
 from slurm_gpu.errors import NvmlError
-from slurm_gpu.node.gpu.nvmlcalls import WARNING, GoneError, Tell, once
+from slurm_gpu.node.gpu.nvmlcalls import WARNING, GoneError, Tell, explained, once, twice
 from slurm_gpu.node.gpu.nvmldevice import Arrays, NvmlDevice, since_boot_s
 from slurm_gpu.node.gpu.nvmlfacts import gpu_facts, instance_facts, instances
 from slurm_gpu.node.gpu.reading import Facts, Failure, Reading, Request, Results, Trouble, Xid
 from slurm_gpu.node.gpu.xids import XidEvents
+from slurm_gpu.plausible import is_plausible
 
 # A lost GPU may need the library to be initialised anew, which costs the others their GPM: not more often.
 _RENEW_S = 60.0
@@ -53,8 +54,7 @@ class NvmlReader:
         before, self._devices = self._devices, {}
         for index in range(count):
             yield index, () if index in leave_out else self._find(index, before)
-        for device in before.values():
-            device.close()
+        self._close(before.values())
         self._xids.listen({uuid: (d.handle, d.facts) for uuid, d in self._devices.items()})
 
     def read(self, requests: Sequence[Request]) -> Results:
@@ -89,19 +89,28 @@ class NvmlReader:
         except GoneError as error:
             self._renew(at_once=error.trouble is Trouble.DRIVER)
             return Failure(error.trouble, error.why)
+        except Exception as error:  # whatever the binding raises costs one reading
+            self._once(WARNING, f"GPU {request.uuid} cannot be read: {type(error).__name__}")
+            return Reading(self._now_s())
 
     def close(self) -> None:
         """Let go of the driver."""
-        self._xids.close()
-        for device in self._devices.values():
-            device.close()
+        self._close([self._xids, *self._devices.values()])
         self._devices = {}
         if self._started:
             self._started = False
             try:
                 pynvml.nvmlShutdown()
-            except pynvml.NVMLError as error:
-                self._tell(WARNING, f"NVML does not shut down: {error}")
+            except Exception as error:  # whatever the binding raises: the library is initialised again
+                self._tell(WARNING, f"NVML does not shut down: {explained(error)}")
+
+    def _close(self, opened: Iterable[XidEvents | NvmlDevice]) -> None:
+        """Give back what the driver holds for them."""
+        for item in opened:
+            try:
+                item.close()
+            except Exception as error:  # whatever the binding raises
+                self._once(WARNING, f"NVML does not take back what it lent: {type(error).__name__}")
 
     def start(self) -> int:
         """The number of GPUs; initialises the library, anew after anything was lost. Raises NvmlError."""
@@ -112,10 +121,14 @@ class NvmlReader:
             if not self._started:
                 pynvml.nvmlInit()
                 self._started = True
-            return int(pynvml.nvmlDeviceGetCount())
-        except pynvml.NVMLError as error:
+            for _ in range(2):
+                count = int(pynvml.nvmlDeviceGetCount())
+                if is_plausible("gpu_count", count):
+                    return count
+        except Exception as error:  # whatever the binding raises
             self._stale = True
-            raise NvmlError(f"NVML: {error}") from error
+            raise NvmlError(f"NVML: {explained(error)}") from error
+        raise NvmlError(f"NVML: {count} GPUs are more than any machine has")
 
     def _renew(self, *, at_once: bool) -> None:
         """Initialise the library anew before devices are looked for next."""
@@ -125,21 +138,30 @@ class NvmlReader:
 
     def _find(self, index: int, before: dict[str, NvmlDevice]) -> Sequence[Facts]:
         try:
-            gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
+            gpu = twice(pynvml.nvmlDeviceGetHandleByIndex, index)
             facts = gpu_facts(gpu, index)
-            found = [(gpu, facts, None)]
-            for instance in instances(gpu):
-                found.append((instance, instance_facts(instance, facts), gpu))
-        except (pynvml.NVMLError, GoneError) as error:
+            found = [(gpu, facts, None), *((*pair, gpu) for pair in self._instances(gpu, facts))]
+            devices = {
+                its.uuid: self._device(handle, its, parent, before.pop(its.uuid, None))
+                for handle, its, parent in found
+            }
+        except Exception as error:  # whatever the binding raises: this GPU does not answer, the others do
             self._renew(at_once=False)
             if index not in self._silent:
                 self._silent.add(index)
-                self._tell(WARNING, f"GPU with NVML index {index} does not answer: {error}")
+                self._tell(WARNING, f"GPU with NVML index {index} does not answer: {explained(error)}")
             return ()
         self._silent.discard(index)
-        for handle, its, parent in found:
-            self._devices[its.uuid] = self._device(handle, its, parent, before.pop(its.uuid, None))
+        self._devices |= devices
         return [its for _, its, _ in found]
+
+    def _instances(self, gpu: Any, facts: Facts) -> Iterator[tuple[Any, Facts]]:
+        """Its MIG instances; raises GoneError."""
+        for instance in instances(gpu):
+            try:
+                yield instance, instance_facts(instance, facts)
+            except NvmlError as error:
+                self._once(WARNING, f"a MIG instance of GPU {facts.uuid} is left out: {error}")
 
     def _device(self, handle: Any, facts: Facts, parent: Any, known: NvmlDevice | None) -> NvmlDevice:
         if known is not None and known.is_same(handle, facts):

@@ -8,11 +8,13 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import pynvml
 
 from slurm_gpu.node.gpu.reading import Trouble
+
+T = TypeVar("T")
 
 SUCCESS = pynvml.NVML_SUCCESS
 NOT_FOUND = pynvml.NVML_ERROR_NOT_FOUND
@@ -27,8 +29,16 @@ _TROUBLE = {
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: Trouble.DRIVER,
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: Trouble.DRIVER,
 }
-# After these there is no use in asking the same again.
-_NEVER = frozenset(
+_LISTS = frozenset(
+    (
+        "nvmlDeviceGetSamples",
+        "nvmlDeviceGetProcessUtilization",
+        "nvmlDeviceGetComputeRunningProcesses_v3",
+    )
+)
+# After these the same is asked again ever less often: the longest pause is so many calls.
+_MAX_PAUSE = 1024
+NEVER = frozenset(
     (
         pynvml.NVML_ERROR_NOT_SUPPORTED,
         pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
@@ -40,17 +50,21 @@ _NEVER = frozenset(
 )
 
 # What a device lacks that cannot do this, for those whom the name of a function tells nothing.
+_NO_GPM = (
+    "does not measure what its SMs do (GPM needs Hopper or newer): sm_active_frac, sm_occupancy_frac, "
+    "tensor_frac and dram_frac are gaps;"
+)
 _WITHOUT = {
-    "nvmlGpmQueryDeviceSupport": (
-        "does not measure what its SMs do (GPM needs Hopper or newer): sm_active_frac, sm_occupancy_frac, "
-        "tensor_frac and dram_frac are gaps;"
-    ),
+    "GPM": _NO_GPM,
+    "nvmlGpmQueryDeviceSupport": _NO_GPM,
     "nvmlDeviceGetSamples": "keeps no samples of its utilization, and is asked for its current value;",
     "nvmlDeviceGetProcessUtilization": (
         "does not tell what each process does: jobs that share it have no utilization of their own;"
     ),
     "nvmlDeviceGetComputeRunningProcesses_v3": "does not show its processes;",
 }
+
+_MAX_SAID = 1000
 
 # Says something to the admin; the priority is syslog's.
 Tell = Callable[[int, str], None]
@@ -62,7 +76,8 @@ def once(tell: Tell) -> Tell:
     said: set[str] = set()
 
     def tell_once(priority: int, text: str) -> None:
-        if text not in said:
+        # A driver that returns nonsense is able to fail in ever new words.
+        if text not in said and len(said) < _MAX_SAID:
             said.add(text)
             tell(priority, text)
 
@@ -78,8 +93,24 @@ class GoneError(Exception):
 
 
 def meaning(code: int) -> str:
-    """NVML's own words for a return code."""
-    return str(pynvml.NVMLError(code))
+    """Return NVML's own words for a return code."""
+    return explained(pynvml.NVMLError(code))
+
+
+def explained(error: Exception) -> str:
+    """Return what an exception of the binding says, which asks NVML and may fail itself."""
+    try:
+        return str(error) or type(error).__name__
+    except Exception:
+        return f"{type(error).__name__} {getattr(error, 'value', '')}".strip()
+
+
+def twice(ask: Callable[..., T], *arguments: Any) -> T:
+    """Ask the binding, once more where it raises: drivers err now and then."""
+    try:
+        return ask(*arguments)
+    except Exception:
+        return ask(*arguments)
 
 
 def check_gone(code: int) -> None:
@@ -102,26 +133,34 @@ def function(name: str) -> Callable[..., int] | None:
 
 
 class Calls:
-    """The functions that work on one device; what it cannot do is asked once. `tell` is one of `once`."""
+    """The functions that work on one device. `tell` is one of `once`.
+
+    What the device answers that it cannot do is asked ever less often: a driver may err, or learn.
+    """
 
     def __init__(self, handle: Any, uuid: str, tell: Tell) -> None:
         self.handle = handle
         self._uuid, self._tell = uuid, tell
         self._never: frozenset[str] = frozenset()
-        self._off: set[str] = set()
+        # By function, or what else is asked: how many calls to leave out from now on, of how many.
+        self._pauses: dict[str, tuple[int, int]] = {}
 
     def call(self, name: str, *arguments: Any) -> int:
         """The return code; raises GoneError.
 
-        NOT_FOUND and INSUFFICIENT_SIZE belong to an answer; all other failures are told.
+        NOT_FOUND and INSUFFICIENT_SIZE are answers of what returns a list. Any other failure is believed, and
+        reported, if it happens twice: drivers err now and then.
         """
-        if name in self._off:
+        if self.skips(name):
             return int(pynvml.NVML_ERROR_NOT_SUPPORTED)
         found = function(name)
-        code = pynvml.NVML_ERROR_FUNCTION_NOT_FOUND if found is None else found(self.handle, *arguments)
-        if code not in (SUCCESS, NOT_FOUND, INSUFFICIENT_SIZE):
-            check_gone(code)
-            self.failed(name, code)
+        for _ in range(2):
+            code = pynvml.NVML_ERROR_FUNCTION_NOT_FOUND if found is None else found(self.handle, *arguments)
+            if code == SUCCESS or (code in (NOT_FOUND, INSUFFICIENT_SIZE) and name in _LISTS):
+                self._pauses.pop(name, None)
+                return int(code)
+        check_gone(code)
+        self.failed(name, code)
         return int(code)
 
     def gives(self, name: str, *arguments: Any) -> bool:
@@ -131,20 +170,30 @@ class Calls:
     def failed(self, what: str, code: int) -> None:
         """Note that asking for it gave that code."""
         lacks = "has no"
-        if code in _NEVER:
-            self._off.add(what)
+        if code in NEVER:
+            _, pause = self._pauses.get(what, (0, 0))
+            pause = min(_MAX_PAUSE, max(1, 2 * pause))
+            self._pauses[what] = pause, pause
             lacks = _WITHOUT.get(what, lacks)
         self._tell(INFO, f"GPU {self._uuid} {lacks} {what}: {meaning(code)}")
 
     def leave_out(self, *names: str) -> None:
         """Never ask for these."""
         self._never = frozenset(names)
-        self._off.update(names)
+
+    def skips(self, what: str) -> bool:
+        """Return whether to leave this call out, which counts as one."""
+        if what in self._never:
+            return True
+        left, pause = self._pauses.get(what, (0, 0))
+        if left > 0:
+            self._pauses[what] = left - 1, pause
+        return left > 0
 
     def is_out(self, what: str) -> bool:
-        """Is there no use in asking for it?"""
-        return what in self._off
+        """Did the device answer that it cannot do this?"""
+        return what in self._never or what in self._pauses
 
     def try_again(self) -> None:
         """Ask for everything else anew."""
-        self._off = set(self._never)
+        self._pauses.clear()

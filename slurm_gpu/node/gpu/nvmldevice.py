@@ -17,6 +17,7 @@ from slurm_gpu.node.gpu.nvmlcalls import (
     NOT_FOUND,
     SUCCESS,
     UNKNOWN,
+    WARNING,
     Calls,
     GoneError,
     Tell,
@@ -24,6 +25,7 @@ from slurm_gpu.node.gpu.nvmlcalls import (
     meaning,
 )
 from slurm_gpu.node.gpu.reading import (
+    Activity,
     Counter,
     Facts,
     Memory,
@@ -34,8 +36,9 @@ from slurm_gpu.node.gpu.reading import (
     Trouble,
     UtilizationSample,
 )
+from slurm_gpu.node.gpu.screen import Screen
+from slurm_gpu.plausible import greatest_total, is_plausible
 
-_PERCENT_MAX = 100
 _NO_MEMORY_TOLD = 2**64 - 1
 _MEMORY_V1, _MEMORY_V2 = "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2"
 # nvmlSample_t by the type of its value, for `struct`: reading 60 of them by ctypes takes ten times as long.
@@ -103,32 +106,38 @@ class NvmlDevice:
         self.facts, self.handle = facts, handle
         self._now_s = now_s
         self._arrays, self._parent = arrays, parent
+        self._tell, self._screen = tell, Screen(facts.uuid, tell)
         self._calls = Calls(handle, facts.uuid, tell)
         gpm_calls = self._calls if parent is None else Calls(parent, facts.uuid, tell)
-        self._gpm = Gpm(gpm_calls, facts.gpu_instance)
+        self._gpm = Gpm(gpm_calls, facts.gpu_instance, self._screen)
         self._fields = FieldValues(self._calls)
         if parent is not None:
             self._calls.leave_out(*_NOT_OF_INSTANCES)
         self._memory_v1, self._memory_v2 = pynvml.c_nvmlMemory_t(), pynvml.c_nvmlMemory_v2_t()
-        self._memory_v2.version = pynvml.nvmlMemory_v2
         self._rates = pynvml.c_nvmlUtilization_t()
         self._uuid = create_string_buffer(pynvml.NVML_DEVICE_UUID_V2_BUFFER_SIZE)
         self._number, self._long, self._type = c_uint(), c_ulonglong(), c_uint()
+        # The counters of the last detailed reading, plausible or not.
+        self._counted: dict[str, Counter] = {}
+        self._raw: dict[str, Counter] = {}
+        self._counted_s = 0.0
 
     def read(self, request: Request) -> Reading:
         """What is asked for; raises GoneError."""
-        at_s = self._now_s()
+        at_s, ask = self._now_s(), self._screen.ask
         if request.detailed:
             self._check_identity()
-        memory = self._memory()
+        memory = ask(self._memory)
         ring_us, process_us = request.ring_after_us, request.process_ring_after_us
-        ring = None if ring_us is None else self._ring(ring_us)
-        process_ring = None if process_us is None else self._process_ring(process_us)
-        processes = self._processes() if request.processes else None
+        ring = None if ring_us is None else ask(self._ring, ring_us)
+        process_ring = None if process_us is None else ask(self._process_ring, process_us)
+        processes = ask(self._processes) if request.processes else None
         if not request.detailed:
-            util_pct = self._utilization()[0] if ring_us is not None and ring is None else None
-            return Reading(at_s, memory, processes, ring, process_ring, util_pct)
-        util_pct, mem_util_pct = self._utilization()
+            wants_util = ring_us is not None and ring is None
+            util_pct, _ = (ask(self._utilization) if wants_util else None) or (None, None)
+            implausible = self._screen.take()
+            return Reading(at_s, memory, processes, ring, process_ring, util_pct, implausible=implausible)
+        util_pct, mem_util_pct = ask(self._utilization) or (None, None)
         return Reading(
             at_s,
             memory,
@@ -137,12 +146,13 @@ class NvmlDevice:
             process_ring,
             util_pct,
             mem_util_pct,
-            power_w=self._power_w(),
-            temp_c=self._temp_c(),
-            sm_clock_mhz=self._sm_clock_mhz(),
-            throttle=self._throttle(),
-            activity=self._gpm.read(self._now_s()),
-            **self._counters(),
+            power_w=ask(self._power_w),
+            temp_c=ask(self._temp_c),
+            sm_clock_mhz=ask(self._sm_clock_mhz),
+            throttle=ask(self._throttle),
+            activity=self._activity(),
+            **self._plausible_counters(at_s),
+            implausible=self._screen.take(),
         )
 
     def is_same(self, handle: Any, facts: Facts) -> bool:
@@ -164,13 +174,16 @@ class NvmlDevice:
         """The handle of a MIG instance that is gone may be that of another one now."""
         if self._parent is None:
             return
-        code = self._calls.call("nvmlDeviceGetUUID", self._uuid, len(self._uuid))
-        if code != SUCCESS or self._uuid.value.decode("utf-8", "replace") != self.facts.uuid:
-            raise GoneError(Trouble.LOST, "the MIG instance is gone")
+        for _ in range(2):
+            code = self._calls.call("nvmlDeviceGetUUID", self._uuid, len(self._uuid))
+            if code == SUCCESS and self._uuid.value == self.facts.uuid.encode():
+                return
+        raise GoneError(Trouble.LOST, "the MIG instance is gone")
 
     def _memory(self) -> Memory | None:
         """By the second version, which counts the driver's reserve apart, else by the first."""
         info = self._memory_v2
+        info.version = pynvml.nvmlMemory_v2
         code = self._calls.call(_MEMORY_V2, byref(info))
         if code != SUCCESS and self._calls.is_out(_MEMORY_V2):
             info = self._memory_v1
@@ -178,101 +191,142 @@ class NvmlDevice:
         if code == UNKNOWN:
             # What every device can tell has failed: after a reload of the driver that is all it says.
             raise GoneError(Trouble.DRIVER, meaning(code))
-        if code == NOT_FOUND or (code == pynvml.NVML_ERROR_INVALID_ARGUMENT and self._parent is not None):
+        if self._parent is not None and code in (NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT):
             raise GoneError(Trouble.LOST, f"the MIG instance is gone: {meaning(code)}")
-        return Memory(info.used, info.total) if code == SUCCESS else None
+        if code != SUCCESS:
+            return None
+        if not 0 <= info.used <= info.total or info.total == 0:
+            self._screen.reject("memory", info.used)
+            return None
+        if self._screen.number("memory", info.total, "memory_bytes") is None:
+            return None
+        return Memory(info.used, info.total)
 
     def _ring(self, after_us: int) -> Sequence[UtilizationSample] | None:
-        """By nvmlDeviceGetSamples, oldest first; NOT_FOUND means that the ring holds nothing newer."""
-        kind, after = pynvml.NVML_GPU_UTILIZATION_SAMPLES, c_ulonglong(after_us)
+        """By nvmlDeviceGetSamples, oldest first; NOT_FOUND means that the ring holds nothing newer.
+
+        So does an answer that makes no sense: the ring is read again with the next look.
+        """
+        name, kind = "nvmlDeviceGetSamples", pynvml.NVML_GPU_UTILIZATION_SAMPLES
+        after, count = c_ulonglong(after_us), self._number
         while True:
-            array, count = self._arrays.samples, self._number
+            array = self._arrays.samples
             count.value = len(array)
-            code = self._calls.call(
-                "nvmlDeviceGetSamples", kind, after, byref(self._type), byref(count), array
-            )
-            if code == INSUFFICIENT_SIZE or (code == SUCCESS and count.value >= len(array)):
-                self._arrays.samples = (pynvml.c_nvmlSample_t * (2 * len(array)))()
-                continue
-            break
-        if code == NOT_FOUND:
-            return []
+            code = self._calls.call(name, kind, after, byref(self._type), byref(count), array)
+            if not (code == INSUFFICIENT_SIZE or (code == SUCCESS and count.value >= len(array))):
+                break
+            if self._screen.number("ring", max(count.value, 2 * len(array)), "list_length") is None:
+                return []
+            self._arrays.samples = (pynvml.c_nvmlSample_t * (2 * len(array)))()
+        if code != SUCCESS:
+            return None if self._calls.is_out(name) else []
         sample = _SAMPLES.get(self._type.value)
-        if code != SUCCESS or sample is None:
-            return None
-        return [
-            UtilizationSample(at_us, float(percent))
-            for at_us, percent in sorted(sample.iter_unpack(string_at(array, count.value * sample.size)))
-            if at_us > after_us and percent <= _PERCENT_MAX
-        ]
+        if sample is None:
+            self._screen.reject("ring", self._type.value)
+            return []
+        found = []
+        for at_us, value in sorted(sample.iter_unpack(string_at(array, count.value * sample.size))):
+            if self._screen.number("ring", at_us, "stamp_us") is None:
+                return []
+            if at_us > after_us:
+                found.append(UtilizationSample(at_us, self._screen.number("util_pct", float(value))))
+        return found
 
     def _process_ring(self, after_us: int) -> Sequence[ProcessSample] | None:
-        """By nvmlDeviceGetProcessUtilization; the driver fills unused entries with zeros or rubbish."""
-        after = c_ulonglong(after_us)
+        """By nvmlDeviceGetProcessUtilization; the driver fills unused entries with zeros or rubbish.
+
+        None also where an entry is used and makes no sense: whose time that was is unknown.
+        """
+        after, count = c_ulonglong(after_us), self._number
         while True:
-            array, count = self._arrays.process_samples, self._number
+            array = self._arrays.process_samples
             count.value = len(array)
             code = self._calls.call("nvmlDeviceGetProcessUtilization", array, byref(count), after)
             if code != INSUFFICIENT_SIZE:
                 break
             length = max(2 * len(array), count.value)
+            if self._screen.number("process_ring", length, "list_length") is None:
+                return None
             self._arrays.process_samples = (pynvml.c_nvmlProcessUtilizationSample_t * length)()
         if code == NOT_FOUND:
             return []
-        if code != SUCCESS:
+        if code != SUCCESS or self._is_overfull("process_ring", count.value, array):
             return None
         found = []
         for sample in array[: count.value]:
-            pid, at_us, percent = sample.pid, sample.timeStamp, sample.smUtil
-            if pid > 0 and at_us > after_us and percent <= _PERCENT_MAX:
-                found.append(ProcessSample(pid, at_us, float(percent)))
+            pid, at_us, percent = sample.pid, sample.timeStamp, float(sample.smUtil)
+            if not pid or at_us <= after_us or not is_plausible("stamp_us", at_us):
+                continue
+            if not is_plausible("pid", pid) or not is_plausible("util_pct", percent):
+                self._screen.reject("process_ring", percent)
+                return None
+            found.append(ProcessSample(pid, at_us, percent))
         return found
 
     def _processes(self) -> Sequence[Process] | None:
         """By nvmlDeviceGetComputeRunningProcesses."""
+        count = self._number
         while True:
-            array, count = self._arrays.processes, self._number
+            array = self._arrays.processes
             count.value = len(array)
             code = self._calls.call("nvmlDeviceGetComputeRunningProcesses_v3", byref(count), array)
             if code != INSUFFICIENT_SIZE:
                 break
             length = max(2 * len(array), count.value)
+            if self._screen.number("processes", length, "list_length") is None:
+                return None
             self._arrays.processes = (pynvml.c_nvmlProcessInfo_t * length)()
-        if code != SUCCESS:
+        if code != SUCCESS or self._is_overfull("processes", count.value, array):
             return None
-        return [
-            Process(p.pid, None if p.usedGpuMemory in (None, _NO_MEMORY_TOLD) else p.usedGpuMemory)
-            for p in array[: count.value]
-        ]
+        found = []
+        for process in array[: count.value]:
+            if self._screen.number("processes", process.pid, "pid") is None:
+                return None
+            used = process.usedGpuMemory
+            if used is not None and used != _NO_MEMORY_TOLD:
+                used = self._screen.number("process_memory", used, "memory_bytes")
+            else:
+                used = None
+            found.append(Process(process.pid, used))
+        return found
+
+    def _is_overfull(self, field: str, count: int, array: Any) -> bool:
+        """Return whether the driver reports more entries than it had room for."""
+        if count > len(array):
+            self._screen.reject(field, count)
+        return count > len(array)
 
     def _utilization(self) -> tuple[float | None, float | None]:
         """Of the SMs and of the memory controller."""
         if not self._calls.gives("nvmlDeviceGetUtilizationRates", byref(self._rates)):
             return None, None
-        return float(self._rates.gpu), float(self._rates.memory)
+        return (
+            self._screen.number("util_pct", float(self._rates.gpu)),
+            self._screen.number("mem_util_pct", float(self._rates.memory)),
+        )
 
     def _power_w(self) -> float | None:
         milliwatts = self._number
         if not self._calls.gives("nvmlDeviceGetPowerUsage", byref(milliwatts)):
             return None
-        return milliwatts.value / 1000
+        return self._screen.number("power_w", milliwatts.value / 1000)
 
     def _temp_c(self) -> float | None:
         newer = getattr(pynvml, "c_nvmlTemperature_v1_t", None)
         if newer is not None:
             reading = newer(version=pynvml.nvmlTemperature_v1, sensorType=pynvml.NVML_TEMPERATURE_GPU)
             if self._calls.gives("nvmlDeviceGetTemperatureV", byref(reading)):
-                return float(reading.temperature)
+                return self._screen.number("temp_c", float(reading.temperature))
         celsius = self._number
         if not self._calls.gives("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU, byref(celsius)):
             return None
-        return float(celsius.value)
+        return self._screen.number("temp_c", float(celsius.value))
 
     def _sm_clock_mhz(self) -> float | None:
         megahertz = self._number
         if not self._calls.gives("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM, byref(megahertz)):
             return None
-        return float(megahertz.value)
+        return self._screen.number("sm_clock_mhz", float(megahertz.value))
 
     def _throttle(self) -> Sequence[str] | None:
         bits = self._long
@@ -280,7 +334,39 @@ class NvmlDevice:
             "nvmlDeviceGetCurrentClocksEventReasons", byref(bits)
         ) and not self._calls.gives("nvmlDeviceGetCurrentClocksThrottleReasons", byref(bits)):
             return None
+        if self._screen.number("throttle", bits.value, "throttle_bits") is None:
+            return None
         return [name for bit, name in _REASONS.items() if bits.value & bit]
+
+    def _activity(self) -> Activity | None:
+        """By GPM, which cannot be asked again at once."""
+        try:
+            return self._gpm.read(self._now_s())
+        except GoneError:
+            raise
+        except Exception as error:
+            self._tell(WARNING, f"GPU {self.facts.uuid}: activity cannot be read: {type(error).__name__}")
+            return None
+
+    def _plausible_counters(self, at_s: float) -> dict[str, Counter]:
+        """Counters without those that grew faster than they can since the reading before."""
+        self._raw = {}
+        found = self._screen.ask(self._growing_counters, at_s) or {}
+        if self._raw:
+            self._counted, self._counted_s = self._raw, at_s
+        return found
+
+    def _growing_counters(self, at_s: float) -> dict[str, Counter]:
+        self._raw = self._counters()
+        found = {}
+        for name, counter in self._raw.items():
+            before = self._counted.get(name)
+            grown = 0 if before is None or before.bits != counter.bits else counter.value - before.value
+            if grown > greatest_total(name, at_s - self._counted_s):
+                self._screen.reject(name, grown)
+            else:
+                found[name] = counter
+        return found
 
     def _counters(self) -> dict[str, Counter]:
         """All fields of Reading that are counters, as far as the device has them."""

@@ -7,10 +7,13 @@ from typing import Any, TypeVar
 
 import pynvml
 
-from slurm_gpu.node.gpu.nvmlcalls import check_gone
+from slurm_gpu.errors import NvmlError
+from slurm_gpu.node.gpu.nvmlcalls import GoneError, check_gone, twice
 from slurm_gpu.node.gpu.reading import Facts
+from slurm_gpu.plausible import is_plausible, is_text, is_word
 
 T = TypeVar("T")
+N = TypeVar("N", int, float)
 
 # Bytes per second of a lane in one direction, by PCIe generation: the standard's gigatransfers and encoding.
 _LANE_BYTES_PER_S = {
@@ -26,20 +29,21 @@ _NVLINK_SPEED, _NVLINK_COUNT, _NVLINK_SPEED_OF = 90, 91, 164
 
 
 def gpu_facts(handle: Any, index: int) -> Facts:
-    """Of the GPU with that NVML index; raises GoneError, or NVMLError if it has no UUID."""
+    """Of the GPU with that NVML index; raises GoneError, or NvmlError if it has no UUID."""
     milliwatts = _of(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle)
-    bus = _of(pynvml.nvmlDeviceGetPciInfo, handle)
     return Facts(
-        uuid=_word(pynvml.nvmlDeviceGetUUID(handle)),
+        uuid=_uuid(handle),
         index=index,
-        minor=_of(pynvml.nvmlDeviceGetMinorNumber, handle),
+        minor=_number("minor", _of(pynvml.nvmlDeviceGetMinorNumber, handle)),
         name=_name(handle),
-        memory_bytes=_memory(handle),
-        power_limit_w=None if milliwatts is None else milliwatts / 1000,
-        sm_clock_max_mhz=_of(pynvml.nvmlDeviceGetMaxClockInfo, handle, pynvml.NVML_CLOCK_SM),
-        pcie_bytes_per_s=_pcie(handle),
-        nvlink_bytes_per_s=_nvlink(handle),
-        pci_bus_id=None if bus is None else _word(bus.busId),
+        memory_bytes=_number("memory_bytes", _of(_memory, handle)),
+        power_limit_w=None if milliwatts is None else _number("power_limit_w", milliwatts / 1000),
+        sm_clock_max_mhz=_number(
+            "sm_clock_max_mhz", _of(pynvml.nvmlDeviceGetMaxClockInfo, handle, pynvml.NVML_CLOCK_SM)
+        ),
+        pcie_bytes_per_s=_number("pcie_bytes_per_s", _pcie(handle)),
+        nvlink_bytes_per_s=_number("nvlink_bytes_per_s", _nvlink(handle)),
+        pci_bus_id=_word(_of(_bus_id, handle)),
         driver=_driver(),
     )
 
@@ -47,14 +51,14 @@ def gpu_facts(handle: Any, index: int) -> Facts:
 def instance_facts(handle: Any, gpu: Facts) -> Facts:
     """Of a MIG instance of that GPU; raises as `gpu_facts` does."""
     return Facts(
-        uuid=_word(pynvml.nvmlDeviceGetUUID(handle)),
+        uuid=_uuid(handle),
         index=gpu.index,
         minor=gpu.minor,
         name=_name(handle),
-        memory_bytes=_memory(handle),
+        memory_bytes=_number("memory_bytes", _of(_memory, handle)),
         parent=gpu.uuid,
-        gpu_instance=_of(pynvml.nvmlDeviceGetGpuInstanceId, handle),
-        compute_instance=_of(pynvml.nvmlDeviceGetComputeInstanceId, handle),
+        gpu_instance=_number("gpu_instance", _of(pynvml.nvmlDeviceGetGpuInstanceId, handle)),
+        compute_instance=_number("compute_instance", _of(pynvml.nvmlDeviceGetComputeInstanceId, handle)),
         pci_bus_id=gpu.pci_bus_id,
         driver=gpu.driver,
     )
@@ -65,7 +69,7 @@ def instances(gpu: Any) -> list[Any]:
     mode = _of(pynvml.nvmlDeviceGetMigMode, gpu)
     if mode is None or mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
         return []
-    slots = _of(pynvml.nvmlDeviceGetMaxMigDeviceCount, gpu)
+    slots = _number("mig_count", _of(pynvml.nvmlDeviceGetMaxMigDeviceCount, gpu))
     if slots is None:
         return []
     found = [_of(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, gpu, slot) for slot in range(slots)]
@@ -73,31 +77,52 @@ def instances(gpu: Any) -> list[Any]:
 
 
 def _of(ask: Callable[..., T], *arguments: Any) -> T | None:
-    """None where the device cannot say."""
+    """None where the device cannot say; raises GoneError."""
     try:
-        return ask(*arguments)
+        return twice(ask, *arguments)
     except pynvml.NVMLError as error:
         check_gone(error.value)
-        return None
+    except Exception:  # such as a text that is not UTF-8: a gap of that field
+        pass
+    return None
 
 
-def _word(text: str | bytes) -> str:
-    return text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+def _number(name: str, value: N | None) -> N | None:
+    """None where it is implausible."""
+    return value if value is not None and is_plausible(name, value) else None
+
+
+def _uuid(handle: Any) -> str:
+    uuid = _word(_of(pynvml.nvmlDeviceGetUUID, handle))
+    if uuid is None:
+        raise NvmlError("it has no UUID")
+    return uuid
+
+
+def _word(text: str | bytes | None) -> str | None:
+    """None where it is no name, which slurm-gpudbd would not take."""
+    return text if isinstance(text, str) and is_word(text) else None
 
 
 def _name(handle: Any) -> str | None:
     name = _of(pynvml.nvmlDeviceGetName, handle)
-    return None if name is None else _word(name)
+    return name if isinstance(name, str) and is_text(name) else None
 
 
 def _driver() -> str | None:
-    version = _of(pynvml.nvmlSystemGetDriverVersion)
-    return None if version is None else _word(version)
+    try:
+        return _word(_of(pynvml.nvmlSystemGetDriverVersion))
+    except GoneError:  # which is for calls on the GPU to say
+        return None
 
 
-def _memory(handle: Any) -> int | None:
-    memory = _of(pynvml.nvmlDeviceGetMemoryInfo, handle)
-    return None if memory is None else int(memory.total)
+def _bus_id(handle: Any) -> str:
+    bus_id: str = pynvml.nvmlDeviceGetPciInfo(handle).busId
+    return bus_id
+
+
+def _memory(handle: Any) -> int:
+    return int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
 
 
 def _pcie(handle: Any) -> float | None:
@@ -111,7 +136,7 @@ def _pcie(handle: Any) -> float | None:
 def _nvlink(handle: Any) -> float | None:
     """All active links together; None without NVLink."""
     count, common = _fields(handle, [_NVLINK_COUNT, _NVLINK_SPEED])
-    if not count:
+    if not count or not is_plausible("nvlink_count", count):
         return None
     states = [_of(pynvml.nvmlDeviceGetNvLinkState, handle, link) for link in range(count)]
     links = [link for link, state in enumerate(states) if state != pynvml.NVML_FEATURE_DISABLED]

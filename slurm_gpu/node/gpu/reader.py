@@ -13,6 +13,7 @@ matters, imports little, and never outlives slurm-gpud. Lines of JSON go both wa
 Each line that it says is a list of these:
 
     ["log", priority, text]          at any time
+    ["cause", text]                  before it ends: the exception that ends it
     ["count", n]                     then for each index in turn: ["gpu", index, [facts, …]], and ["end"]
     ["error", text]                  instead, where there is no driver
     ["reading", uuid, reading]       for each request in turn, or ["failure", uuid, trouble, why]; then
@@ -47,6 +48,7 @@ from slurm_gpu.node.gpu.reading import ASKS_NONE, PROGRESS_BYTES, Failure, Readi
 # So long answers may wait for others.
 PATIENCE_S = 0.1
 _PR_SET_PDEATHSIG = 1
+_MAX_CAUSE = 500
 
 
 class Answers:
@@ -123,6 +125,14 @@ def main() -> None:
     answers = Answers(os.dup(1))
     os.dup2(2, 1)  # whatever a library prints must not come between the answers
     progress = mmap.mmap(progress_file, PROGRESS_BYTES)
+    try:
+        _serve(leave_out, only, answers, progress)
+    except Exception as error:
+        answers.say("cause", f"{type(error).__name__}: {error}"[:_MAX_CAUSE])
+        raise
+
+
+def _serve(leave_out: Collection[int], only: int | None, answers: Answers, progress: mmap.mmap) -> None:
     reader = NvmlReader(lambda priority, text: answers.say("log", priority, text))
     _find(reader, leave_out, only, answers)
     commands = Commands(0)

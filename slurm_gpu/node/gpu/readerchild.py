@@ -7,6 +7,7 @@ import logging
 import mmap
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -23,6 +24,8 @@ log = logging.getLogger(__name__)
 
 # Without `site`, which costs a MB, so that the path has to name what is imported.
 COMMAND = (sys.executable, "-S", "-P", "-m", "slurm_gpu.node.gpu.reader")
+# After it has closed its pipe.
+_ENDS_WITHIN_S = 0.1
 _LEVELS = {3: logging.ERROR, 4: logging.WARNING, 6: logging.INFO, 7: logging.DEBUG}
 
 
@@ -63,6 +66,7 @@ class Child:
         self.followed: list[tuple[str, list[Any]]] = []
         self.unfollowed = False
         self._pending = b""
+        self._exception: str | None = None
         self._only = only
         self._leave_out: Collection[int] = leave_out
         self._heard_s = time.monotonic()
@@ -130,7 +134,7 @@ class Child:
         try:
             self._stdin.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
         except OSError as error:
-            raise DeadError(f"the reader of NVML has ended: {error.strerror}") from error
+            raise DeadError(f"the reader of NVML has ended{self._cause()}: {error.strerror}") from error
 
     def hear(self, timeout_s: float) -> list[Any] | None:
         """The next thing it says, None if that takes longer; raises DeadError."""
@@ -139,6 +143,8 @@ class Child:
             while self._heard:
                 message = self._heard.popleft()
                 match message:
+                    case ["cause", str(text)]:
+                        self._exception = text
                     case ["log", priority, text]:
                         log.log(_LEVELS.get(priority, logging.WARNING), "%s", text)
                     case ["followed", str(uuid), list(row)]:
@@ -151,11 +157,23 @@ class Child:
                 return None
             data = os.read(self._stdout.fileno(), 1 << 16)
             if not data:
-                raise DeadError("the reader of NVML has ended")
+                raise DeadError(f"the reader of NVML has ended{self._cause()}")
             self._heard_s = time.monotonic()
             *lines, self._pending = (self._pending + data).split(b"\n")
             for line in lines:
                 self._heard.extend(_decode(line))
+
+    def _cause(self) -> str:
+        """Why it ended: its exception, the signal or its exit status, as far as that is known."""
+        try:
+            status = self._process.wait(_ENDS_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            status = None
+        if self._exception is not None:
+            return f" ({self._exception})"
+        if status is None:
+            return ""
+        return f" ({signal.Signals(-status).name})" if status < 0 else f" (exit status {status})"
 
     def kill(self) -> None:
         """End it. It is gone once `is_gone` says so: never, as long as the driver holds on to it."""

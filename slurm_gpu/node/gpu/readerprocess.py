@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.errors import NvmlError
+from slurm_gpu.node.gpu.deaths import Deaths
 from slurm_gpu.node.gpu.readerchild import Child, DeadError
 from slurm_gpu.node.gpu.reading import (
     Facts,
@@ -76,6 +77,7 @@ class ReaderProcess:
         self._index_of: dict[str, int] = {}
         self._hung: dict[int, _Hung] = {}
         self._crashed_at: list[int] = []
+        self.deaths = Deaths(clock)
         self._start_at_s = self._start_delay_s = 0.0
         self._following: Sequence[Request] = ()
         self._every_s = self._until_s = self._followed_s = 0.0
@@ -307,6 +309,7 @@ class ReaderProcess:
     def _crash(self, why: str, index: int | None = None) -> None:
         """The process ended by itself, at that device if one is given: start another, later each time."""
         log.warning("%s; another one is started", why)
+        self.deaths.add(why)
         self._crashed_at = [at for at in self._crashed_at if at == index]
         if index is not None:
             self._crashed_at.append(index)

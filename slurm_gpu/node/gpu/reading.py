@@ -55,10 +55,13 @@ class Process(NamedTuple):
 
 
 class UtilizationSample(NamedTuple):
-    """Percent of the time since the sample before in which a kernel ran; `at_us` is wall clock, µs."""
+    """Percent of the time since the sample before in which a kernel ran; `at_us` is wall clock, µs.
+
+    None where the driver's value is implausible.
+    """
 
     at_us: int
-    percent: float
+    percent: float | None
 
 
 class ProcessSample(NamedTuple):
@@ -107,6 +110,7 @@ class Reading(NamedTuple):
 
     `ring` and `process_ring` are empty where there is nothing newer, None where the device has none.
     `throttle` are the reasons in force for which the clocks are held down, by NVML's names in lower case.
+    `implausible` are the values by field that are gaps here since they cannot be; None where there were none.
     """
 
     at_s: float
@@ -128,6 +132,7 @@ class Reading(NamedTuple):
     ecc_uncorrected: Counter | None = None
     throttle: Sequence[str] | None = None
     activity: Activity | None = None
+    implausible: Mapping[str, str] | None = None
 
 
 class Xid(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pynvml
 
-from slurm_gpu.node.gpu.nvmlcalls import SUCCESS, WARNING, Tell, address, function, meaning
+from slurm_gpu.node.gpu.nvmlcalls import SUCCESS, WARNING, Tell, address, explained, function, meaning
 from slurm_gpu.node.gpu.reading import Facts, Xid
 
 _NO_INSTANCE = 0xFFFFFFFF
@@ -34,8 +34,8 @@ class XidEvents:
         self.close()
         try:
             self._set = pynvml.nvmlEventSetCreate()
-        except pynvml.NVMLError as error:
-            self._tell(WARNING, f"XIDs are not seen: {error}")
+        except Exception as error:  # whatever the binding raises costs the XIDs
+            self._tell(WARNING, f"XIDs are not seen: {explained(error)}")
             return
         whole = [(handle, facts) for handle, facts in gpus.values() if facts.parent is None]
         self._gpus = {address(handle): facts for handle, facts in whole}
@@ -49,8 +49,8 @@ class XidEvents:
         for handle, facts in whole:
             try:
                 pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, self._set)
-            except pynvml.NVMLError as error:
-                self._tell(WARNING, f"{facts.uuid}: XIDs are not seen: {error}")
+            except Exception as error:
+                self._tell(WARNING, f"{facts.uuid}: XIDs are not seen: {explained(error)}")
 
     def take(self) -> list[Xid]:
         """Those told since the last time, without waiting."""
@@ -61,8 +61,14 @@ class XidEvents:
     def _waiting(self) -> list[Xid]:
         wait = function("nvmlEventSetWait_v2")
         found: list[Xid] = []
-        while self._set is not None and wait is not None and len(found) < _MOST:
-            code = wait(self._set, ctypes.byref(self._data), 0)
+        if self._set is None or wait is None:
+            return found
+        for _ in range(_MOST):
+            try:
+                code = wait(self._set, ctypes.byref(self._data), 0)
+            except Exception as error:
+                self._tell(WARNING, f"XIDs are not seen: {explained(error)}")
+                break
             if code != SUCCESS:
                 if code != pynvml.NVML_ERROR_TIMEOUT:
                     self._tell(WARNING, f"XIDs are not seen: {meaning(code)}")
@@ -74,11 +80,13 @@ class XidEvents:
 
     def close(self) -> None:
         """Listen no more."""
-        if self._set is not None:
-            free = function("nvmlEventSetFree")
-            if free is not None:
-                free(self._set)
-        self._set = None
+        events, self._set = self._set, None
+        free = function("nvmlEventSetFree")
+        if events is not None and free is not None:
+            try:
+                free(events)
+            except Exception as error:
+                self._tell(WARNING, f"NVML does not take back an event set: {explained(error)}")
 
     def _of(self, gpu: str) -> str:
         instance = self._data.gpuInstanceId, self._data.computeInstanceId

@@ -66,7 +66,10 @@ class Attribution:
 
     def resume(self, now_s: float) -> None:
         """The device answers again; what happened in between is a gap."""
-        self._spans = UtilizationSpans(self._clock, now_s, was_set=self._spans.was_set_back())
+        # The driver's ring reaches back to what was counted before, where the device was away for a moment.
+        counted_s, was_set = self._spans.covered_s, self._spans.was_set_back()
+        self._spans = UtilizationSpans(self._clock, now_s, was_set=was_set)
+        self._spans.covered_s = max(counted_s, self._spans.covered_s)
         self._waiting.clear()
         self._job_samples.begin(self._to_us(now_s))
 

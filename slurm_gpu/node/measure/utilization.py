@@ -91,10 +91,11 @@ class UtilizationSpans:
             self._last_us = sample.at_us
             anchored, self._anchored = self._anchored, True
             start_s = max(before_s, self.covered_s)
-            if not anchored or at_s - before_s > SAMPLE_MAX_S or at_s <= start_s:
+            percent = sample.percent
+            if percent is None or not anchored or at_s - before_s > SAMPLE_MAX_S or at_s <= start_s:
                 self.covered_s = max(self.covered_s, min(at_s, now_s))
                 continue
-            spans.append(Span(start_s, at_s, min(100.0, sample.percent)))
+            spans.append(Span(start_s, at_s, percent))
             self.covered_s = at_s
         quiet_s = now_s - max(self.covered_s, self._since_s)
         if quiet_s > 0 and (not self.has_ring or (detailed and (to_the_end or quiet_s > QUIET_S))):
@@ -104,7 +105,7 @@ class UtilizationSpans:
     def _current(self, now_s: float, percent: float | None) -> Sequence[Span]:
         start_s, self.covered_s = max(self.covered_s, self._since_s, self._answers_since_s), now_s
         self._last_us, self._anchored = max(self._last_us, self._to_us(now_s)), True
-        return [] if percent is None else [Span(start_s, now_s, min(100.0, percent))]
+        return [] if percent is None else [Span(start_s, now_s, percent)]
 
     def interrupt(self) -> None:
         """The device could not be asked: its next current value says nothing about the time before."""

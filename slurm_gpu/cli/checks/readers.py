@@ -1,0 +1,29 @@
+"""Whether the processes that call NVML on the nodes stay alive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok
+from slurm_gpu.records.live import READER_DEATHS
+from slurm_gpu.slurm.hostlist import compress
+
+# slurm-gpud starts one that ends at once ever more rarely; the value is of ten minutes.
+_MANY = 3
+
+
+def alive(at: Surroundings) -> Iterator[Finding]:
+    """No reader of NVML ends again and again, since then no GPU of its node is measured."""
+    with at.site.database() as database:
+        lives = database.live()
+    deaths = {node: live.host.get(READER_DEATHS, 0) for node, live in lives.items()}
+    dying = sorted(node for node, n in deaths.items() if n >= _MANY)
+    if not dying:
+        yield ok("the readers of NVML stay alive on all nodes")
+        return
+    most = max(deaths[node] for node in dying)
+    yield fail(
+        f"slurm-gpud's reader of NVML ended up to {most:.0f} times within ten minutes on {compress(dying)}: "
+        "its GPUs are not measured",
+        f"ssh {dying[0]} 'journalctl -u slurm-gpud | grep reader' says why; then nvidia-smi and dmesg there",
+    )

@@ -1,0 +1,184 @@
+"""A driver that answers nonsense at 1 % of calls: no record is refused, and each mean is the truth's."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from lab.simgpu.specs import hopper
+from lab.simgpu.truth import usage
+from slurm_gpu.database.shipment import parse_shipment
+from slurm_gpu.node.measure.tally import Tally
+from slurm_gpu.node.measure.utilization import Span
+from slurm_gpu.records import histogram_mean
+from tests.node.mixedload import Load
+from tests.node.nonsense import Nonsense, put_in_place
+from tests.node.simulated import SimulatedMachine, load_library
+from tests.node.test_mixed_load import CUT, GPUS, INSTANCES, SHARED, WHOLE, Collector, Hold, Play
+
+SEED = int(os.environ.get("SLURM_GPU_TEST_SEED", "20261128"))
+RUNS = 200
+RATE = 0.01
+COVERAGE = 0.95
+POINTS = 1.0
+
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs cc")
+
+Spans = dict[tuple[int, int, str], list[tuple[float, float]]]
+
+
+class NoCollector(Collector):
+    """The truth is that of the schedules: rings that err tell none."""
+
+    def collect(self) -> None:
+        pass
+
+
+class Watched:
+    """A play, when utilisation was measured in it, and the library that erred."""
+
+    def __init__(self, play: Play, spans: Spans, library: Nonsense) -> None:
+        self.play, self.spans, self.library = play, spans, library
+
+    def true_util_pct(self, hold: Hold) -> tuple[float, float]:
+        """The true mean over the time that was measured, and how much that was."""
+        machine = self.play.machine
+        uuid, offset_s = machine.gpus[hold.gpu].uuid, machine.clock.offset_s
+        seconds = weighted = 0.0
+        for start_s, end_s in self.spans[hold.run.job_id, hold.run.restart, uuid]:
+            end_s = min(end_s, hold.end_s)
+            if end_s <= start_s:
+                continue
+            of_span = usage(
+                machine.truths,
+                job_id=hold.run.job_id,
+                restart=hold.run.restart,
+                uuid=uuid,
+                start_s=start_s + offset_s,
+                end_s=end_s + offset_s,
+            )
+            seconds += end_s - start_s
+            weighted += of_span.util_pct * (end_s - start_s)
+        return weighted / seconds, seconds
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory, nvml_library: Path) -> Iterator[Watched]:
+    load_library(nvml_library)
+    specs = [*GPUS, hopper("GPU-cut", minor=6, mig=tuple(CUT))]
+    machine = SimulatedMachine(tmp_path_factory.mktemp("node"), specs, nvml_library)
+    pynvml.nvmlInit()
+    pynvml.nvmlShutdown()
+    library = Nonsense(pynvml.nvmlLib, SEED, RATE)
+    spans: Spans = defaultdict(list)
+    with pytest.MonkeyPatch.context() as patch, put_in_place(patch, library):
+        _watch(patch, spans)
+        machine.start()
+        play = Play(machine, Load(SEED, RUNS, WHOLE, SHARED, INSTANCES), NoCollector(machine))
+    yield Watched(play, spans, library)
+    machine.close()
+
+
+def _watch(patch: pytest.MonkeyPatch, spans: Spans) -> None:
+    """Write down for which time utilisation is counted."""
+    one, several = Tally._count_utilization, Tally.utilization_alone
+
+    def note(tally: Tally, start_s: float, end_s: float) -> None:
+        known = spans[tally.key.job_id, tally.key.restart, tally.device]
+        if known and start_s - known[-1][1] < 1e-6:
+            known[-1] = known[-1][0], max(end_s, known[-1][1])
+        else:
+            known.append((start_s, end_s))
+
+    def count(tally: Tally, start_s: float, end_s: float, own: float | None, device: float) -> None:
+        if own is not None:
+            note(tally, start_s, end_s)
+        one(tally, start_s, end_s, own, device)
+
+    def alone(tally: Tally, some: Sequence[Span]) -> None:
+        for span in some:
+            note(tally, span.start_s, span.end_s)
+        several(tally, some)
+
+    patch.setattr(Tally, "_count_utilization", count)
+    patch.setattr(Tally, "utilization_alone", alone)
+
+
+def test_the_driver_erred_in_each_of_its_functions(watched: Watched) -> None:
+    library = watched.library
+    assert sum(library.done.values()) == pytest.approx(RATE * library.calls, rel=0.1)
+    print(f"{sum(library.done.values())} of {library.calls} calls:", dict(library.done))
+    assert set(library.done) >= {"nvmlDeviceGetSamples", "nvmlDeviceGetMemoryInfo_v2", "nvmlGpmMetricsGet"}
+
+
+def test_no_job_is_missing_and_no_record_refused(watched: Watched) -> None:
+    play = watched.play
+    ran = [(hold.run.job_id, hold.run.restart, play.machine.gpus[hold.gpu].uuid) for hold in play.holds]
+    assert len(ran) >= RUNS
+    assert sorted((r.job_id, r.restart, r.device) for r in play.records) == sorted(ran)
+    for start in range(0, len(play.records), 100):
+        wires = [record.to_wire() for record in play.records[start : start + 100]]
+        body = gzip.compress(json.dumps({"wire": 2, "node": "n1", "records": wires}).encode())
+        shipment = parse_shipment(body, "gzip")
+        assert (shipment.rejected, shipment.dropped.found) == ([], {})
+        assert len(shipment.records) == len(wires)
+
+
+def test_almost_all_time_was_sampled(watched: Watched) -> None:
+    play = watched.play
+    records = [play.record(hold) for hold in play.holds]
+    total = sum(record.sampled_s for record in records) / sum(record.held_s for record in records)
+    parts = sorted(record.sampled_s / record.held_s for record in records)
+    print(f"coverage {total:.4f}, the least of a job {parts[0]:.3f}, of 1 % {parts[len(parts) // 100]:.3f}")
+    assert total >= COVERAGE
+    assert sum(part < COVERAGE for part in parts) <= len(parts) // 50
+
+
+def test_every_mean_is_within_a_point_of_the_truth(watched: Watched) -> None:
+    play, worst, missed = watched.play, {"utilisation": 0.0, "memory": 0.0, "SMs active": 0.0}, []
+    for hold in play.holds:
+        record = play.record(hold)
+        true = play.usage(hold)
+        found: dict[str, tuple[float | None, float]] = {}
+        if record.util_hist_ms is not None:
+            true_pct, seconds = watched.true_util_pct(hold)
+            assert seconds == pytest.approx(record.sampled_s, abs=0.5), hold
+            found["utilisation"] = histogram_mean(record.util_hist_ms), true_pct
+        if record.mem_used_frac is not None and record.mem_used_frac.seconds >= 0.99 * record.held_s:
+            found["memory"] = 100 * record.mem_used_frac.mean, 100 * true.mem_used_frac
+        if record.sm_active_frac is not None and record.sm_active_frac.seconds >= 0.99 * record.held_s:
+            found["SMs active"] = 100 * record.sm_active_frac.mean, 100 * true.activity.sm_active
+        for name, (told, was) in found.items():
+            assert told is not None
+            worst[name] = max(worst[name], abs(told - was))
+            if abs(told - was) > POINTS:
+                missed.append(f"{hold}: {name} {told:.3f}, truly {was:.3f}")
+    print("largest differences in points:", worst)
+    assert missed == []
+
+
+def test_power_temperature_and_clock_are_what_the_gpu_can_do(watched: Watched) -> None:
+    for record in watched.play.records:
+        if record.power_w is not None:
+            assert record.power_w.max <= 710, record
+        if record.temp_c is not None:
+            assert record.temp_c.max <= 100, record
+        if record.sm_clock_mhz is not None:
+            assert record.sm_clock_mhz.max <= 2000, record
+
+
+def test_what_could_not_be_was_counted_and_reported_once_an_hour(watched: Watched) -> None:
+    machine = watched.play.machine
+    assert machine.node is not None
+    counts = machine.node.implausible.counts
+    print("twice in a row:", dict(counts), "events:", machine.events())
+    reported = [data for data in machine.event_data() if "field" in data]
+    assert {data["field"] for data in reported} == set(counts)
