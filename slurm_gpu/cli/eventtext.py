@@ -60,6 +60,8 @@ def event_text(event: Event) -> str:
             return f"the driver's {field} was {value}, which cannot be; such values are gaps"
         case "clock_step":
             return f"the node's clock was set by {_seconds(data.get('seconds'))}"
+        case "gpu_lost" | "gpu_hung" if "index" in data:
+            return f"the GPU with NVML index {data['index']} has not answered since slurm-gpud started"
         case "spool_full":
             return f"the node's spool was full; records given up: {data.get('dropped')}"
     known = _KINDS.get(event.kind)

@@ -15,7 +15,7 @@ from slurm_gpu.node.gpu.reading import Failure, Follower, Reader, Reading, Reque
 from slurm_gpu.node.held.hooks import HookEvents, Kind
 from slurm_gpu.node.host.hostbook import HostBook
 from slurm_gpu.node.jobs.crosscheck import Crosscheck
-from slurm_gpu.node.jobs.inventory import Inventory, Order
+from slurm_gpu.node.jobs.inventory import EVENT_OF, Inventory, Order
 from slurm_gpu.node.jobs.lifecycle import LifeCycle
 from slurm_gpu.node.jobs.suspension import Suspensions
 from slurm_gpu.node.measure.pace import DETAIL_SHARE
@@ -36,7 +36,6 @@ RETRY_S = 10.0
 STARTING_RETRY_S = 0.5
 SPOOL_RETRY_S = 1.0
 _MAX_WHY = 500
-_EVENT_OF = {Trouble.LOST: "gpu_lost", Trouble.HUNG: "gpu_hung"}
 
 
 class Node:
@@ -303,10 +302,11 @@ class Node:
         return all(self._inventory.knows(allocation) for allocation in self._life.allocations)
 
     def _needs_devices(self) -> bool:
-        if not self._knows_all() or self._unheld_failures or self._life.waits_for_devices:
+        if not self._knows_all() or self._unheld_failures or self._inventory.has_unnamed:
             return True
         # Also of what nobody holds any more: the next job should not have to wait for it.
-        return any(watch.failure is not None for watch in self._life.watches.values())
+        failed = any(watch.failure is not None for watch in self._life.watches.values())
+        return failed or self._life.waits_for_devices
 
     def _find_devices(self) -> None:
         found = self._inventory.find()
@@ -327,8 +327,9 @@ class Node:
                 log.warning("GPU %s answers again", uuid)
                 if watch is not None and watch.failure is not None:
                     watch.recover(now_s)
-                if failure.trouble in _EVENT_OF:
+                if failure.trouble in EVENT_OF:
                     self._tell_of(uuid, "gpu_back")
+                self._inventory.reported_back(uuid)
                 continue
             if failure.trouble is Trouble.DRIVER:
                 failure = Failure(Trouble.LOST, "the driver came back without it")
@@ -368,8 +369,8 @@ class Node:
 
     def _tell_failure(self, uuid: str, failure: Failure) -> None:
         log.error("GPU %s: %s: %s", failure.trouble, uuid, failure.why)
-        if failure.trouble in _EVENT_OF:
-            self._tell_of(uuid, _EVENT_OF[failure.trouble])
+        if failure.trouble in EVENT_OF:
+            self._tell_of(uuid, EVENT_OF[failure.trouble])
 
     def tell_reader_failing(self, dying: Dying) -> None:
         """The process that calls NVML ends again and again."""

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from slurm_gpu.clock import Clock
 from slurm_gpu.node.gpu.reading import (
     Facts,
+    Failure,
     Follower,
     Memory,
     Reader,
@@ -66,6 +67,11 @@ class LastSeen:
         """See Reader."""
         self.facts = self._reader.devices()
         return self.facts
+
+    @property
+    def silent(self) -> Mapping[int, Failure]:
+        """See Reader."""
+        return self._reader.silent
 
     def read(self, requests: Sequence[Request]) -> Results:
         """See Reader."""

@@ -119,7 +119,8 @@ class FakeGpu:
     @property
     def facts(self) -> Facts:
         """What devices() tells, with `more_facts`."""
-        return Facts(**{"uuid": self.uuid, "index": 0, "minor": self.minor, **self.more_facts})
+        index = 0 if self.minor is None else self.minor
+        return Facts(**{"uuid": self.uuid, "index": index, "minor": self.minor, **self.more_facts})
 
     def read(self, request: Request) -> Reading:
         """As a Reader does; `more_detail` makes further fields of a detailed reading."""
@@ -294,6 +295,13 @@ class FakeReader:
         if away or not self.loaded:
             raise NvmlError("NVML: Driver Not Loaded")
         return [gpu.facts for gpu in self.gpus if not gpu.lost and gpu.failure is None]
+
+    @property
+    def silent(self) -> Mapping[int, Failure]:
+        lost = Failure(Trouble.LOST, "GPU is lost")
+        return {
+            gpu.facts.index: gpu.failure or lost for gpu in self.gpus if gpu.lost or gpu.failure is not None
+        }
 
     def read(self, requests: Sequence[Request]) -> Results:
         self._stop_following()

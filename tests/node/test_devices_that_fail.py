@@ -1,5 +1,6 @@
 """GPUs, drivers and readers that fail under jobs, or that nobody holds: what is told, and what it costs."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -199,3 +200,119 @@ def test_a_driver_that_comes_late_is_used_from_then_on(machine: Machine) -> None
     assert record.sampled_s == pytest.approx(60, abs=2)  # the ring tells 20 s of before
     assert record.mem_used_frac is not None
     assert record.mem_used_frac.seconds == pytest.approx(40, abs=2)
+
+
+# GPUs that have never answered
+
+
+def told(machine: Machine) -> list[tuple[str, str | None, int | None, int | None]]:
+    """Kind, device, job and NVML's index of each event."""
+    assert machine.spool is not None
+    events = [item.wire for item in machine.spool.waiting(100) if "kind" in item.wire]
+    return [
+        (event["kind"], event.get("device"), event.get("job_id"), event.get("data", {}).get("index"))
+        for event in events
+    ]
+
+
+@pytest.mark.parametrize("trouble", [Trouble.LOST, Trouble.HUNG])
+def test_a_gpu_that_has_never_answered_is_an_event(
+    tmp_path: Path, clock: FakeClock, trouble: Trouble
+) -> None:
+    good, bad = FakeGpu(clock, "GPU-good", 0), FakeGpu(clock, "GPU-bad", 1)
+    bad.failure = Failure(trouble, "no answer")
+    machine = Machine(tmp_path, good, bad)
+    machine.start()
+    machine.run(60)
+    kind = {Trouble.LOST: "gpu_lost", Trouble.HUNG: "gpu_hung"}[trouble]
+    assert told(machine) == [(kind, None, None, 1)]
+    bad.failure = None
+    machine.run(20)
+    assert told(machine)[1:] == [("gpu_back", "GPU-bad", None, 1)]
+    bad.failure = Failure(trouble, "no answer")
+    machine.run(20)
+    assert told(machine)[2:] == [(kind, "GPU-bad", None, None)]
+
+
+def test_a_job_on_a_gpu_that_has_never_answered_is_told_of(tmp_path: Path, clock: FakeClock) -> None:
+    good, bad = FakeGpu(clock, "GPU-good", 0), FakeGpu(clock, "GPU-bad", 1)
+    bad.lost = True
+    machine = Machine(tmp_path, good, bad)
+    machine.start()
+    machine.hook("prolog", 7, "0,1")
+    machine.run(30)
+    assert told(machine) == [("gpu_lost", None, None, 1), ("gpu_lost", "position:1", 7, None)]
+    bad.lost = False
+    machine.run(20)
+    assert told(machine)[2:] == [("gpu_back", "GPU-bad", None, 1), ("gpu_back", "GPU-bad", 7, None)]
+    machine.hook("epilog", 7, "0,1")
+    machine.run(2)
+    bad_record, good_record = machine.records()
+    assert (bad_record.device, good_record.device) == ("GPU-bad", "GPU-good")
+    assert bad_record.held_s == pytest.approx(50, abs=0.1)
+    assert 20 < good_record.sampled_s - bad_record.sampled_s < 41
+
+
+def test_a_gpu_that_is_missing_altogether_is_lost_to_the_job_that_was_given_it(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    """NVML lists one GPU fewer than Slurm."""
+    good, missing = FakeGpu(clock, "GPU-good", 0), FakeGpu(clock, "GPU-missing", 1)
+    machine = Machine(tmp_path, good, missing)
+    machine.reader.gpus.remove(missing)
+    machine.start()
+    for job, position in ((7, "0"), (8, "1")):
+        machine.hook("prolog", job, position)
+    machine.run(30)
+    for job, position in ((7, "0"), (8, "1")):
+        machine.hook("epilog", job, position)
+    machine.run(2)
+    assert told(machine) == [("gpu_lost", "position:1", 8, None)]
+
+
+def test_a_job_that_begins_on_a_lost_gpu_is_told_of(tmp_path: Path, clock: FakeClock) -> None:
+    good, bad = FakeGpu(clock, "GPU-good", 0), FakeGpu(clock, "GPU-bad", 1)
+    machine = Machine(tmp_path, good, bad)
+    machine.start()
+    machine.run(20)
+    bad.lost = True
+    machine.run(20)
+    machine.hook("prolog", 7, "1")
+    machine.run(20)
+    assert told(machine) == [("gpu_lost", "GPU-bad", None, None), ("gpu_lost", "GPU-bad", 7, None)]
+    bad.lost = False
+    machine.run(20)
+    assert told(machine)[2:] == [("gpu_back", "GPU-bad", 7, None)]
+
+
+def test_without_a_driver_each_gpu_of_a_job_is_lost(machine: Machine) -> None:
+    machine.reader.loaded = False
+    machine.kill()
+    machine.start()
+    machine.hook("prolog", 7, "0")
+    machine.run(30)
+    assert told(machine) == [("gpu_lost", "position:0", 7, None)]
+    machine.reader.loaded = True
+    machine.run(15)
+    assert told(machine)[1:] == [("gpu_back", "GPU-0", 7, None)]
+
+
+def test_no_position_is_assumed_while_a_gpu_has_never_answered(tmp_path: Path, clock: FakeClock) -> None:
+    """slurmd names no files, and one minor number is missing: those after it would be taken for others."""
+    gpus = [FakeGpu(clock, f"GPU-{n}", n) for n in range(3)]
+    gpus[1].lost = True
+    machine = AssumedOrder(tmp_path, *gpus)
+    machine.start()
+    machine.hook("prolog", 7, "1")
+    machine.run(20)
+    machine.hook("epilog", 7, "1")
+    machine.run(25)
+    (record,) = machine.records()
+    assert (record.device, record.sampled_s) == ("position:1", 0)
+
+
+class AssumedOrder(Machine):
+    """gres.conf names no device files."""
+
+    def slurmd(self, command: Sequence[str]) -> str:
+        return f"slurmd: Gres Name=gpu Type=a100 Count={len(self.gpus)} (null)"

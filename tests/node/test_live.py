@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -28,6 +28,8 @@ from tests.node.fakes import GIB, FakeClock
 
 class Gpus:
     """Answers with what the test puts there."""
+
+    silent: ClassVar[Mapping[int, Failure]] = {}
 
     def __init__(self) -> None:
         self.facts = [Facts(uuid="GPU-0", index=0, memory_bytes=40 * GIB), Facts(uuid="GPU-1", index=1)]

@@ -6,7 +6,8 @@ import shutil
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
 from urllib.error import HTTPError
 from urllib.request import Request as UrlRequest
 from urllib.request import urlopen
@@ -21,6 +22,7 @@ from slurm_gpu.node.gpu.reading import (
     Activity,
     Counter,
     Facts,
+    Failure,
     Memory,
     Process,
     Reading,
@@ -64,6 +66,8 @@ HEALTH = Health(
 
 
 class OneGpu:
+    silent: ClassVar[Mapping[int, Failure]] = {}
+
     def devices(self) -> Sequence[Facts]:
         return [GPU, IDLE]
 

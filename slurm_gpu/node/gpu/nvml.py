@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pynvml
@@ -37,13 +37,18 @@ class NvmlReader:
         self._arrays = Arrays()
         self._xids = XidEvents(self._once)
         self._devices: dict[str, NvmlDevice] = {}
-        self._silent: set[int] = set()
+        self._silent: dict[int, Failure] = {}
         self._started = self._stale = False
         self._renew_at_s = 0.0
 
     def devices(self) -> Sequence[Facts]:
         """See Reader."""
         return [facts for _, found in self.find() for facts in found]
+
+    @property
+    def silent(self) -> Mapping[int, Failure]:
+        """See Reader."""
+        return self._silent
 
     def find(self, leave_out: Collection[int] = ()) -> Iterator[tuple[int, Sequence[Facts]]]:
         """By NVML's index: the GPU with its MIG instances, nothing where it does not answer.
@@ -148,10 +153,10 @@ class NvmlReader:
         except Exception as error:  # whatever the binding raises: this GPU does not answer, the others do
             self._renew(at_once=False)
             if index not in self._silent:
-                self._silent.add(index)
+                self._silent[index] = Failure(Trouble.LOST, explained(error))
                 self._tell(WARNING, f"GPU with NVML index {index} does not answer: {explained(error)}")
             return ()
-        self._silent.discard(index)
+        self._silent.pop(index, None)
         self._devices |= devices
         return [its for _, its, _ in found]
 

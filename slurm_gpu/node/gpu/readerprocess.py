@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from slurm_gpu.clock import Clock
@@ -102,6 +102,14 @@ class ReaderProcess:
             child = self._ready(self._deadline_s + _MOMENT_S)
         self._fresh = False
         return [facts for index in sorted(child.found) for facts in child.found[index]]
+
+    @property
+    def silent(self) -> Mapping[int, Failure]:
+        """See Reader; its log says why a GPU does not answer."""
+        found = {} if self._child is None else self._child.found
+        lost = Failure(Trouble.LOST, "it does not answer")
+        hung = {index: Failure(Trouble.HUNG, hung.why) for index, hung in self._hung.items()}
+        return {index: lost for index, devices in found.items() if not devices} | hung
 
     def read(self, requests: Sequence[Request]) -> Results:
         """See Reader; while the process starts, nothing comes but that some devices hang."""

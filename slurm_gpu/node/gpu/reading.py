@@ -182,6 +182,10 @@ class Reader(Protocol):
         Raises NvmlError without a driver, ReaderStartingError while it is not known yet.
         """
 
+    @property
+    def silent(self) -> Mapping[int, Failure]:
+        """GPUs that the driver lists, and that did not answer to the last devices(), by NVML's index."""
+
     def read(self, requests: Sequence[Request]) -> Results:
         """One look at these devices."""
 

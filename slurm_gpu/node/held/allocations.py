@@ -45,7 +45,11 @@ class Allocation:
     @property
     def device_names(self) -> Sequence[str]:
         """What its records are filed under: UUIDs, or `position:N` where none is known."""
-        return [self.devices.get(position, f"position:{position}") for position in self.positions]
+        return [self.device_name(position) for position in self.positions]
+
+    def device_name(self, position: int) -> str:
+        """Return the name of the device at that position."""
+        return self.devices.get(position, f"position:{position}")
 
     @property
     def is_from_prolog(self) -> bool:

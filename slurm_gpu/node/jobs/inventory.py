@@ -8,11 +8,15 @@ from dataclasses import replace
 from typing import Protocol
 
 from slurm_gpu.errors import NvmlError
-from slurm_gpu.node.gpu.reading import Facts, Reader, ReaderStartingError
+from slurm_gpu.node.gpu.reading import Facts, Reader, ReaderStartingError, Trouble
 from slurm_gpu.node.held.allocations import Allocation
 from slurm_gpu.node.shipping.events import EventBook
 
 log = logging.getLogger(__name__)
+
+# As many reports of lost GPUs are remembered, so that each is made once.
+_REMEMBERED = 1000
+EVENT_OF = {Trouble.LOST: "gpu_lost", Trouble.HUNG: "gpu_hung"}
 
 
 class Order(Protocol):
@@ -53,6 +57,12 @@ class Inventory:
         self._no_driver = False
         self._assumed_told = False
         self._silence_told: set[int] = set()
+        # NVML's indices of GPUs that have answered, and of those that have never and were reported.
+        self._named: set[int] = set()
+        self._unnamed: set[int] = set()
+        # What was reported as lost: job, restart, and name of the device.
+        self._lost: dict[tuple[int, int, str], None] = {}
+        self._has_found = False
 
     def find(self) -> bool:
         """Look for devices anew; False (and nothing changed) while there is no driver.
@@ -79,7 +89,27 @@ class Inventory:
         # A GPU that is lost or hangs still is what it was, unless another sits in its place.
         silent = {uuid: facts for uuid, facts in self._seen.items() if facts.minor not in minors}
         self._seen = {**silent, **self.answering}
+        self._has_found = True
+        self._report_unnamed()
         return True
+
+    @property
+    def has_unnamed(self) -> bool:
+        """Does NVML list a GPU that has never answered?"""
+        return bool(self._unnamed)
+
+    def _report_unnamed(self) -> None:
+        """Report GPUs that have never answered: no device is named for which a failure could be reported."""
+        for uuid, facts in self.answering.items():
+            if facts.index in self._unnamed and facts.parent is None:
+                self._unnamed.discard(facts.index)
+                self._events.tell("gpu_back", device=uuid, data={"index": facts.index})
+            self._named.add(facts.index)
+        for index, failure in self._reader.silent.items():
+            if index not in self._named and index not in self._unnamed:
+                self._unnamed.add(index)
+                log.error("GPU with NVML index %d %s: %s", index, failure.trouble, failure.why)
+                self._events.tell(EVENT_OF[failure.trouble], data={"index": index})
 
     def ask_slurm(self) -> None:
         """Learn the order of positions now, so that the first job need not wait for the answer."""
@@ -109,16 +139,55 @@ class Inventory:
     def resolve(self, allocation: Allocation) -> Allocation:
         """The allocation with the devices that can be told by now; the same object if nothing is new."""
         unknown = [p for p in allocation.positions if p not in allocation.devices]
-        if not unknown or not self._seen:
+        if not unknown:
+            return allocation
+        if not self._seen:
+            # Where no GPU has ever answered, each position is one that does not.
+            for position in unknown if self._unnamed or self._no_driver else ():
+                self.report_lost(allocation, allocation.device_name(position))
             return allocation
         found = self._order.uuids(unknown, list(self._seen.values()))
         if self._order.assumed and not self._assumed_told:
             self._assumed_told = True
             log.warning("slurmd -G names no GPU files: positions are taken to be in order of minor numbers")
             self._events.tell("gres_order_assumed")
+        if self._order.assumed and self._unnamed:
+            return allocation  # the minor numbers of some GPUs are not known
         if not self._order.is_silent:
             self._silence_told.clear()
         elif len(found) < len(unknown) and allocation.key.job_id not in self._silence_told:
             self._silence_told.add(allocation.key.job_id)
             self._events.tell("gres_order_unknown", job_id=allocation.key.job_id)
+        for position in unknown:
+            name = allocation.device_name(position)
+            if position in found:
+                self.report_back(allocation, name, found[position])
+            elif not self._order.is_silent and not self._order.is_asking:
+                self.report_lost(allocation, name)
         return replace(allocation, devices={**allocation.devices, **found}) if found else allocation
+
+    def report_lost(self, allocation: Allocation, name: str) -> None:
+        """Report once that a job was allocated a GPU that does not answer; `name` is its UUID or position."""
+        key = allocation.key
+        lost = key.job_id, key.restart, name
+        if not (self._has_found or self._no_driver) or lost in self._lost:
+            return
+        if len(self._lost) >= _REMEMBERED:
+            del self._lost[next(iter(self._lost))]
+        self._lost[lost] = None
+        facts = self._seen.get(name)
+        failure = None if facts is None else self._reader.silent.get(facts.index)
+        kind = EVENT_OF[Trouble.LOST if failure is None else failure.trouble]
+        log.error("job %d was allocated GPU %s, which does not answer", key.job_id, name)
+        self._events.tell(kind, device=name, job_id=key.job_id)
+
+    def report_back(self, allocation: Allocation, name: str, uuid: str) -> None:
+        """Report that a GPU which was reported as lost under that name answers now."""
+        lost = allocation.key.job_id, allocation.key.restart, name
+        if lost in self._lost:
+            del self._lost[lost]
+            self._events.tell("gpu_back", device=uuid, job_id=lost[0])
+
+    def reported_back(self, uuid: str) -> None:
+        """That it answers again has been reported to all of its jobs."""
+        self._lost = {lost: None for lost in self._lost if lost[2] != uuid}

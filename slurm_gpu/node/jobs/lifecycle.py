@@ -355,8 +355,12 @@ class LifeCycle:
             segment = self.segments.of(allocation)
             for uuid in allocation.devices.values():
                 facts = self._inventory.answering.get(uuid)
-                if uuid in segment.tallies or facts is None:
+                if uuid in segment.tallies:
                     continue
+                if facts is None:
+                    self._inventory.report_lost(allocation, uuid)
+                    continue
+                self._inventory.report_back(allocation, uuid, uuid)
                 if uuid not in self.watches:
                     self.watches[uuid] = watch = self._new_watch(uuid)
                     for device in (uuid, None):

@@ -101,6 +101,31 @@ def test_a_gpu_that_hangs_at_the_start_is_left_out(world: World, start: Callable
     assert uuids(reader) == ["GPU-b", "GPU-c"]
 
 
+def test_a_gpu_that_is_lost_or_hangs_at_the_start_is_known_by_its_index(
+    world: World, start: Callable[..., ReaderProcess]
+) -> None:
+    faults.lose(world, 1)
+    faults.hang(world, 2)
+    reader = start(start_deadline_s=1.5)
+    wait_for(lambda: [*_found(reader)] == ["GPU-a"])
+    assert {index: failure.trouble for index, failure in reader.silent.items()} == {
+        1: Trouble.LOST,
+        2: Trouble.HUNG,
+    }
+    faults.restore(world, 1)
+    wait_for(lambda: [*_found(reader)] == ["GPU-a", "GPU-b"])
+    assert [*reader.silent] == [2]
+    faults.hang(world, 2, [])
+
+
+def _found(reader: ReaderProcess) -> list[str]:
+    """The devices that it finds by now."""
+    try:
+        return uuids(reader)
+    except ReaderStartingError:
+        return []
+
+
 def test_a_driver_that_takes_long_to_start_stops_nobody(
     world: World, start: Callable[..., ReaderProcess]
 ) -> None:
