@@ -128,7 +128,8 @@ class _Check(YamlCheck):
         top = self.mapping((), self.source.value, sorted(known))
         values: dict[str, Any] = {}
         if "cluster" in top:
-            values["cluster"] = self.text(("cluster",), top["cluster"], "neuron")
+            # Slurm has every ClusterName in lower case, whatever slurm.conf says: scontrol, sacct, slurmdbd.
+            values["cluster"] = self.text(("cluster",), top["cluster"], "neuron").lower()
         else:
             self.fail((), "cluster is missing; write the ClusterName of slurm.conf, such as cluster: neuron")
             values["cluster"] = ""

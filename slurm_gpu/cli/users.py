@@ -11,10 +11,19 @@ _FIRST_UNKNOWN_UID = 2**31
 
 
 def uid_and_name(user: str | None, option: str = "--user") -> tuple[int, str]:
-    """Of the user whom `option` names, or of who asks; raises UsageError if this host does not know them."""
+    """Return those of the user whom `option` names, or of the caller; raises UsageError for one without."""
+    if user is None:
+        uid = os.getuid()
+        try:
+            entry = pwd.getpwuid(uid)
+        except KeyError:
+            raise UsageError(
+                f"uid {uid} has no name on this host (getent passwd {uid}): ask as a user that has one"
+            ) from None
+        return entry.pw_uid, entry.pw_name
     try:
-        entry = pwd.getpwuid(os.getuid()) if user is None else pwd.getpwnam(user)
-    except KeyError:
+        entry = pwd.getpwnam(user)
+    except (KeyError, ValueError):
         raise UsageError(f"{option}: {user!r} is not a user of this host") from None
     return entry.pw_uid, entry.pw_name
 

@@ -18,6 +18,7 @@ from slurm_gpu.clock import Clock
 from slurm_gpu.database.accounting import RunRow, RunRows
 from slurm_gpu.database.ahead import read_ahead
 from slurm_gpu.database.batches import batched
+from slurm_gpu.database.clustercheck import ClusterCheck
 from slurm_gpu.database.derive import first_submits
 from slurm_gpu.database.engine import REFUSED, Database, why_refused
 from slurm_gpu.database.nodeperiods import Places
@@ -87,9 +88,11 @@ class Importer:
         min_coverage: float = DEFAULT_MIN_COVERAGE,
         upkeep: Upkeep | None = None,
         places: Places | None = None,
+        cluster_check: ClusterCheck | None = None,
     ) -> None:
         self._database, self._view, self._clock = database, view, clock
         self._cluster, self.interval_s, self.min_coverage = cluster, interval_s, min_coverage
+        self._cluster_check = cluster_check
         self._upkeep, self._places = upkeep, Places() if places is None else places
         self._mark = _mark(cluster)
         self._wide_at: float | None = None
@@ -167,6 +170,8 @@ class Importer:
             self._step()  # sacct may know none of them
             for some in batched(self._view.client.accounting(0, job_ids=ids), _ROWS_PER_TRANSACTION):
                 n_changed += self._store(made.of(some), placed)
+        if self._cluster_check is not None:
+            self._cluster_check.check(has_runs=n_changed > 0 or not self._found_empty)
         return n_changed
 
     def _read_until_s(self, connection: Connection) -> int | None:

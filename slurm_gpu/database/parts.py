@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterator
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.config import SiteConfig
+from slurm_gpu.database.clustercheck import ClusterCheck
 from slurm_gpu.database.engine import Database
 from slurm_gpu.database.importer import Importer, ImportStatus
 from slurm_gpu.database.nodeperiods import Places
 from slurm_gpu.database.slurmview import SlurmView
 from slurm_gpu.database.upkeep import Upkeep
+from slurm_gpu.slurm.sacctmgr import Sacctmgr
 
 _SWITCH_S = 0.0005
 """For so long each step of an answer waits for Python's lock while another thread computes. One does so for a
@@ -83,4 +85,5 @@ def make_importer(config: SiteConfig, database: Database, view: SlurmView, clock
         config.sampling.min_coverage,
         Upkeep(database, view, clock, places, config.retention),
         places,
+        ClusterCheck(config.cluster, view, clock, Sacctmgr().clusters),
     )

@@ -185,6 +185,10 @@ class Sacctmgr:
         rows = self._rows(["tres"], ("Type", "Name"))
         return frozenset(f"{kind}/{name}" if name else kind for kind, name in rows)
 
+    def clusters(self) -> frozenset[str]:
+        """Return the clusters that slurmdbd knows, in lower case as it keeps them."""
+        return frozenset(name for (name,) in self._rows(["cluster"], ("Cluster",)))
+
     def associations(self, cluster: str) -> Sequence[Association]:
         """All associations of a cluster, each with the limits of its own."""
         columns = ("Account", "User", "Partition", "ParentName", *ASSOCIATION_FIELDS)

@@ -62,7 +62,7 @@ def parse_config(text: str) -> SlurmSettings:
     try:
         user = _USER.fullmatch(raw["SlurmUser"])
         return SlurmSettings(
-            cluster=raw["ClusterName"],
+            cluster=raw["ClusterName"].lower(),
             version=raw["SLURM_VERSION"],
             slurm_user=user["name"] if user else raw["SlurmUser"],
             slurm_user_uid=int(user["uid"]) if user else 0,

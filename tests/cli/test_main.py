@@ -184,3 +184,23 @@ def test_a_user_whom_this_host_does_not_know_is_told_by_either_name_of_the_optio
         assert "--as (--user): 'nobody-here' is not a user of this host" in slurm_gpu.err
     assert slurm_gpu("quota", "--user", "nobody-here") == 2
     assert "--user: 'nobody-here' is not a user of this host" in slurm_gpu.err
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("quota",),
+        ("forecast", "--", "sbatch", "--wrap=true"),
+        ("explain", "--", "sbatch", "--wrap=true"),
+    ],
+)
+def test_a_caller_without_a_name_is_told_the_uid(
+    slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch, argv: tuple[str, ...]
+):
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000_001)
+    assert slurm_gpu(*argv) == 2
+    assert (
+        "uid 4000000001 has no name on this host (getent passwd 4000000001): ask as a user that has one"
+        in slurm_gpu.err
+    )
+    assert "None" not in slurm_gpu.err

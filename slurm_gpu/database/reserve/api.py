@@ -106,7 +106,10 @@ class ReservationPages:
         settings, wanted = self._settings(), _read(body, _Asked)
         user, now_s = wanted.user or caller.user, int(self._services.clock.wall())
         if user is None:
-            raise HTTPException(403, f"uid {caller.uid} is no user of this host")
+            raise HTTPException(
+                403,
+                f"uid {caller.uid} has no name on slurm-gpudbd's host: see getent passwd {caller.uid} there",
+            )
         if user != caller.user and not caller.sees_all:
             raise HTTPException(403, "only operators may ask for another user")
         uid = caller.uid if user == caller.user else uid_of(user)

@@ -94,7 +94,10 @@ class SignInPages:
                 f"this is {self._url}, and the credential was for {web}: correct web: in slurm-gpu.yaml",
             )
         if caller.user is None:
-            raise HTTPException(403, f"uid {caller.uid} is no user of slurm-gpuweb's host")
+            raise HTTPException(
+                403,
+                f"uid {caller.uid} has no name on slurm-gpuweb's host: see getent passwd {caller.uid} there",
+            )
         try:
             token = self._tokens.issue(Owner(caller.user, caller.uid))
         except FullError:
