@@ -76,6 +76,25 @@ def test_a_slurm_that_is_too_old(installed: Installation):
     assert "made for 22.05 and later" in worst(slurm_conf.answers(at)).message
 
 
+def test_each_line_that_slurm_cannot_read_is_named(installed: Installation):
+    conf = Path(installed.conf["SLURM_CONF"])
+    assert levels(slurm_conf.grammar(installed.at())) == ["skipped"]
+    conf.write_text("ClusterName=neuron\nNodeName=n1 Reason=no GPU Weight=5 # of ours\n Include more.conf\n")
+    conf.with_name("gres.conf").write_text("NodeName=n1 Name=gpu File=\n")
+    assert [finding.message for finding in slurm_conf.grammar(installed.at())] == [
+        f"{conf}:2: Slurm cannot read 'GPU Weight=5', and does not start with it",
+        f"{conf}:3: Slurm cannot read 'Include more.conf', and does not start with it",
+        f"{conf.with_name('gres.conf')}:1: Slurm cannot read 'File=', and does not start with it",
+    ]
+    conf.with_name("gres.conf").unlink()
+    conf.write_text("Include more.conf\n")
+    (finding,) = slurm_conf.grammar(installed.at())
+    message = f"{conf} includes {conf.with_name('more.conf')} (No such file or directory)"
+    assert finding.message == f"{message}: Slurm does not start with it"
+    conf.with_name("more.conf").write_text("ClusterName=neuron\n")
+    assert levels(slurm_conf.grammar(installed.at())) == ["ok"]
+
+
 def test_prolog_flags(installed: Installation):
     assert levels(slurm_conf.prolog_flags(installed.at())) == ["ok"]
     installed.conf["PrologFlags"] = "Serial"

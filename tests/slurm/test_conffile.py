@@ -70,6 +70,15 @@ def test_every_key_of_a_node_is_read_in_every_spelling(tmp_path: Path, key: str,
     assert (line.value, line.get(key), line.get("cpus"), line.leftover) == ("n[1-2]", KEYS[key], "4", "")
 
 
+@pytest.mark.parametrize("spelling", SPELLINGS, ids=[spelling.name for spelling in SPELLINGS])
+def test_a_weight_is_that_of_the_node_in_every_spelling(tmp_path: Path, spelling: Spelling):
+    default = spelling.line("NodeName", "DEFAULT", ("Weight", "70")).rstrip("\r\n") + "\n"
+    lines = _read(tmp_path, default + spelling.line("NodeName", "n[1-2]", ("Weight", "50")))
+    assert node_weights(lines) == {"n1": 50, "n2": 50}
+    lines = _read(tmp_path, default + spelling.line("NodeName", "n[1-2]"))
+    assert node_weights(lines) == {"n1": 70, "n2": 70}
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [

@@ -45,6 +45,7 @@ CHECKS = (
     Check("cluster", site_file.same_cluster, (_SITE, _SLURM)),
     Check("hooks", hooks.configured, (_SLURM,)),
     Check("drained", drains.drained, (_SLURM,)),
+    Check("slurm.conf", slurm_conf.grammar, (_SLURM,)),
     Check("PrologFlags", slurm_conf.prolog_flags, (_SLURM,)),
     Check("accounting", slurm_conf.gpus_accounted, (_SLURM,)),
     Check("GRES", slurm_conf.gres_types, (_SLURM,)),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
 
-from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, warn
+from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
 from slurm_gpu.slurm.commands import PING_TIMEOUT_S, QUERY_TIMEOUT_S, query_environment
 from slurm_gpu.slurm.conffile import read_conf
 from slurm_gpu.slurm.tres import GPU_GRES
@@ -41,6 +42,39 @@ def answers(at: Surroundings) -> Iterator[Finding]:
             f"Slurm's commands on this host are {words[-1]}, slurmctld is {settings.version}",
             "upgrade Slurm on this host to slurmctld's version",
         )
+
+
+def grammar(at: Surroundings) -> Iterator[Finding]:
+    """Slurm can read each line of slurm.conf and gres.conf, so that its daemons start again."""
+    found = []
+    n_lines = 0
+    for path in (at.slurm_conf, at.slurm_conf.with_name("gres.conf")):
+        try:
+            lines = read_conf(path)
+        except OSError as error:
+            file = Path(error.filename or path)
+            if file != path and not isinstance(error, PermissionError):
+                found.append(
+                    fail(
+                        f"{path} includes {file} ({error.strerror}): Slurm does not start with it",
+                        f"put {file.name} there, or take its Include out; then scontrol reconfigure",
+                    )
+                )
+            continue  # the file is another host's, or root's
+        n_lines += len(lines)
+        found += [
+            fail(
+                f"{line.place}: Slurm cannot read {line.leftover!r}, and does not start with it",
+                "a line is key=value; a value with blanks stands in double quotes. Then scontrol reconfigure",
+            )
+            for line in lines
+            if line.leftover
+        ]
+    yield from found
+    if not found and n_lines:
+        yield ok(f"Slurm can read the {counted(n_lines, 'line')} of {at.slurm_conf} and gres.conf")
+    elif not found:
+        yield skipped(f"{at.slurm_conf} is another host's, or root's")
 
 
 def prolog_flags(at: Surroundings) -> Iterator[Finding]:
