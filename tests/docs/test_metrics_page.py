@@ -12,7 +12,9 @@ import pytest
 from slurm_gpu.node.live import LastSeen
 from slurm_gpu.node.metrics import Exposition, Health, expose
 from slurm_gpu.node.process.nodecounters import NodeReading
+from slurm_gpu.plausible import RATES, range_of
 from slurm_gpu.records import DeviceFacts, Host, LiveDevice, Record
+from slurm_gpu.records.live import READER_DEATHS
 from slurm_gpu.records.timeline import SERIES
 
 from .pages import DOCS, ROOT
@@ -53,10 +55,21 @@ def test_every_field_of_a_device() -> None:
     assert _first_cells("What a device is") == _names(DeviceFacts) - {"node"}
 
 
+def test_every_plausible_range() -> None:
+    section = _SECTIONS["Plausible ranges"]
+    ranges = re.findall(r"^\| `(\w+)`[^|]* \| (\S+) \| (\S+) \|", section, re.MULTILINE)
+    assert len(ranges) > 10
+    for name, low, high in ranges:
+        assert range_of(name) == pytest.approx((float(low), float(high)), rel=2e-6), name
+    rates = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| (\S+) \|$", section, re.MULTILINE)
+    told = {name: float(rate) for names, rate in rates for name in re.findall(r"\w+", names)}
+    assert told == {name: rate for name, rate in RATES.items() if name != "energy_mj"}
+
+
 def test_every_live_value() -> None:
     told = _spans("Now", "| of |")
     host = {name for name in _names(NodeReading) - {"at_s"} if not name.endswith("_per_s")}
-    assert told == _names(LiveDevice) | host | {"_per_s"}
+    assert told == _names(LiveDevice) | host | {"_per_s", READER_DEATHS}
 
 
 def _told_kinds() -> Iterable[str]:

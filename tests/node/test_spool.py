@@ -138,6 +138,26 @@ def test_a_log_that_was_lost_is_told_from_one_of_which_all_is_done(tmp_path: Pat
     assert reopened(spool, tmp_path).is_whole
 
 
+def test_a_value_that_an_older_slurm_gpud_spooled_and_that_cannot_be_costs_its_field(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    spoilt = {**asdict(record(1)), "power_w": Mean(60.0, 5e4, 80.0, 4_294_967.295)}
+    bad_host = Host(**{**asdict(host(1)), "net_rx_bytes": -5})
+    spool = Spool(tmp_path)
+    spool.save_record(Record(**spoilt))
+    spool.save_host(bad_host)
+    assert spool.commit()
+    spool.close()
+    spool = Spool(tmp_path)
+    last, last_host = spool.last_record(f"{1:016x}", "GPU-0"), spool.last_host(f"{1:016x}")
+    assert last == Record(**{**spoilt, "power_w": None})
+    assert last_host == Host(**{**asdict(bad_host), "net_rx_bytes": None})
+    assert [item.getMessage().partition(": ")[2] for item in caplog.records] == [
+        "power_w: 50000.0 must lie from 0 to 10000",
+        "net_rx_bytes: -5 must be a whole number ≥ 0 and ≤ 1000000000000000000",
+    ]
+
+
 def test_what_a_killed_slurm_gpud_left_of_a_job_goes_at_once(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     spool.save_allocation(allocation(7))

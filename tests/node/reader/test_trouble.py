@@ -289,3 +289,18 @@ def test_the_reader_never_outlives_the_daemon(world: World) -> None:
 def test_slurm_gpud_itself_never_loads_nvml() -> None:
     script = "import slurm_gpu.node.main, sys; sys.exit('pynvml' in sys.modules)"
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
+
+
+def test_a_gpu_name_that_is_not_utf_8_costs_the_name(
+    world: World, start: Callable[..., ReaderProcess]
+) -> None:
+    world.content.devices[1].name = b"NVIDIA \xb5GPU"
+    reader = start()
+    assert [(facts.uuid, facts.name is None) for facts in reader.devices()] == [
+        ("GPU-a", False),
+        ("GPU-b", True),
+        ("GPU-c", False),
+    ]
+    before = reader.pid
+    assert set(read(reader).readings) == set(GPUS)
+    assert (reader.pid, reader.deaths.total) == (before, 0)
