@@ -77,9 +77,9 @@ function amounts.parse_tres(text)
   return items
 end
 
--- Thousandths of a GPU in counts of GPUs, shards and MPS percentages.
+-- Thousandths of a GPU in counts of GPUs, shards and MPS, of which 100 are a GPU where no node says otherwise.
 local function mgpu(gpus, shards, mps)
-  local sum = gpus * 1000 + mps * 10
+  local sum = gpus * 1000 + math.floor(mps * 1000 / (policy.mps_per_gpu or 100) + 0.5)
   if policy.shards_per_gpu then
     sum = sum + math.floor(shards * 1000 / policy.shards_per_gpu + 0.5)
   end

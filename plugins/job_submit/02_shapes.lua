@@ -7,7 +7,7 @@ local function unit_mgpu(name)
   if name == "shard" then
     return policy.shards_per_gpu and 1000 / policy.shards_per_gpu or 0
   end
-  return name == "mps" and 10 or 1000
+  return name == "mps" and 1000 / (policy.mps_per_gpu or 100) or 1000
 end
 
 local function typed(item, count)

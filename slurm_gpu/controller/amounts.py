@@ -13,7 +13,7 @@ from slurm_gpu.slurm.queue import CountedJob, Phase
 from slurm_gpu.slurm.tres import GPU_GRES, Gres, PerGpu, amount, count_mgpu, parse_gres, parse_tres
 
 _GRES = "gres/"
-# As job_submit.lua counts MPS: in percent of a GPU.
+# What Slurm's documentation advises; job_submit.lua assumes it too.
 _MPS_PER_GPU = 100
 
 
@@ -34,6 +34,8 @@ class Facts:
 
     shards_per_gpu: int | None = None
     """None where no node has shards: then they count for nothing."""
+    mps_per_gpu: int | None = None
+    """None where no node has MPS: then 100 count as a GPU."""
     partition_gpus: Mapping[str, int] = field(default_factory=dict)
     """The fewest GPUs of a node of each partition, for jobs that have their nodes to themselves."""
     whole_partitions: frozenset[str] = frozenset()
@@ -185,7 +187,8 @@ def mgpu_of_total(tres: Mapping[str, float], facts: Facts) -> int:
     """
     if facts.shards_per_gpu is None:
         tres = {name: n for name, n in tres.items() if not name.startswith(f"{_GRES}shard")}
-    return count_mgpu(tres, PerGpu(facts.shards_per_gpu, _MPS_PER_GPU)) or 0
+    mps_per_gpu = _MPS_PER_GPU if facts.mps_per_gpu is None else facts.mps_per_gpu
+    return count_mgpu(tres, PerGpu(facts.shards_per_gpu, mps_per_gpu)) or 0
 
 
 @functools.lru_cache(maxsize=4096)

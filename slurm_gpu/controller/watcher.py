@@ -274,6 +274,7 @@ def facts_of(policy: PolicyInForce, nodes: Sequence[SlurmNode], partitions: Sequ
             types[node.name] = kinds[0].lower()
     return Facts(
         shards_per_gpu=policy.shards_per_gpu,
+        mps_per_gpu=policy.mps_per_gpu,
         partition_gpus=policy.partition_gpus,
         partition_cpus=policy.partition_cpus,
         partition_types=policy.partition_gpu_types,

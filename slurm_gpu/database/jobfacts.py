@@ -6,7 +6,7 @@ from typing import Any
 
 from slurm_gpu.database.slurmview import Queue
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode
-from slurm_gpu.slurm.tres import SHARED_GRES, PerGpu, amount
+from slurm_gpu.slurm.tres import SHARED_GRES, PerGpu, amount, count_mgpu
 
 
 def jobs_on(node: str, slurm_node: SlurmNode | None, queue: Queue | None, now_s: float) -> dict[str, Any]:
@@ -59,7 +59,8 @@ def _granted_mgpu(job: QueuedJob, node: str, per_gpu: PerGpu) -> int | None:
     on_node = shares // n_nodes
     if on_node == of_one * max(1, n_gpus):
         return 1000
-    return None if n_gpus > 1 or on_node > of_one else round(on_node * 1000 / of_one)
+    part = {f"gres/{kind}": float(on_node)}
+    return None if n_gpus > 1 or on_node > of_one else count_mgpu(part, per_gpu)
 
 
 def _n_nodes(job: QueuedJob) -> int:

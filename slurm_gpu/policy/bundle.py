@@ -23,6 +23,7 @@ from slurm_gpu.policy.model import Bundle, Hours, Policy
 from slurm_gpu.policy.names import ResolvedNames
 from slurm_gpu.policy.urgent import compile_urgent
 from slurm_gpu.slurm.client import SlurmNode, SlurmSettings, has_slurmdbd
+from slurm_gpu.slurm.gpucount import most_per_gpu
 from slurm_gpu.units import counted, format_gpus, format_memory_mib
 
 RUN_DIRECTORY = Path("/run/slurm-gpu")
@@ -56,6 +57,8 @@ class SiteFacts:
     """Whether jobs that do not say are requeued when they are preempted (JobRequeue)."""
     shards_per_gpu: int | None = None
     """None where no node has shards. Where nodes differ, the most: sizes count at their lower bound."""
+    mps_per_gpu: int | None = None
+    """The same of MPS."""
     partition_gpus: Mapping[str, int] = field(default_factory=dict)
     """The fewest GPUs that a node of each partition has."""
     partition_cpus: Mapping[str, int] = field(default_factory=dict)
@@ -87,14 +90,15 @@ class SiteFacts:
         for node in nodes:
             named = frozenset(kind.lower() for kind in node.gpus if kind)
             types |= {name: types.get(name, frozenset()) | named for name in node.partitions}
-        shards = [node.shards_per_gpu for node in nodes if node.shards_per_gpu is not None]
+        per_gpu = most_per_gpu(nodes)
         saved = settings.raw.get("StateSaveLocation")
         return cls(
             slurm_user_uid=settings.slurm_user_uid,
             n_gpus=sum(node.n_gpus for node in nodes),
             has_qos=has_slurmdbd(settings),
             requeues=settings.raw.get("JobRequeue", "1") != "0",
-            shards_per_gpu=max(shards) if shards else None,
+            shards_per_gpu=per_gpu.shard,
+            mps_per_gpu=per_gpu.mps,
             partition_gpus=_least(nodes, lambda node: node.n_gpus),
             partition_cpus=_least(nodes, lambda node: node.cpus),
             partition_mib=_least(nodes, lambda node: node.memory_mib),
@@ -162,7 +166,9 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
     return {
         "contact": policy.contact,
         "groups": groups,
-        "groups_id": _digest([groups, facts.shards_per_gpu, dict(facts.default_mib), *partitions.values()]),
+        "groups_id": _digest(
+            [groups, facts.shards_per_gpu, facts.mps_per_gpu, dict(facts.default_mib), *partitions.values()]
+        ),
         "rules": rules,
         "bundles": [_bundle(bundle) for bundle in policy.bundles.values()],
         "lending": lending,
@@ -179,6 +185,7 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
         "snapshot": str(facts.run_directory / SNAPSHOT),
         "slurm_user_uid": facts.slurm_user_uid,
         "shards_per_gpu": facts.shards_per_gpu,
+        "mps_per_gpu": facts.mps_per_gpu,
         **partitions,
         "default_mib": dict(facts.default_mib),
         "shards_span_gpus": facts.shards_span_gpus,

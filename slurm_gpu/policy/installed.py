@@ -150,6 +150,7 @@ class PolicyInForce:
     groups_id: str | None = None
     """Digest of the groups, and of what else decides how jobs are counted; None of an older bundle."""
     shards_per_gpu: int | None = None
+    mps_per_gpu: int | None = None
     partition_gpus: Mapping[str, int] = field(default_factory=dict)
     """The fewest GPUs of a node of each partition."""
     partition_cpus: Mapping[str, int] = field(default_factory=dict)
@@ -253,6 +254,7 @@ def _policy(table: Mapping[Any, Any]) -> PolicyInForce:
         rules=tuple(_rule(item, groups) for item in _list(table["rules"])),
         groups_id=table.get("groups_id"),
         shards_per_gpu=table.get("shards_per_gpu"),
+        mps_per_gpu=table.get("mps_per_gpu"),
         partition_gpus=table.get("partition_gpus", {}),
         partition_cpus=table.get("partition_cpus", {}),
         default_mib=table.get("default_mib", {}),

@@ -235,7 +235,8 @@ def _node(fields: _Fields) -> SlurmNode:
         weight=fields.required("Weight"),
         mps=total(gpus, "mps"),
         mps_allocated=_shares_allocated("mps", used, tracked, allocated),
-        unaccounted=[name for name in GPU_GRES if total(gpus, name) and not amount(tracked, name)],
+        # Where types alone are tracked, CfgTRES has less than there is if one of the types is not.
+        unaccounted=[name for name in GPU_GRES if amount(tracked, name) < total(gpus, name)],
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -128,17 +129,18 @@ def count_mgpu(
 ) -> int | None:
     """Return the GPUs of a TRES map, allocated or requested, in thousandths: the one way to count them.
 
-    Shards and MPS count as the fraction of a GPU that `per_gpu` makes of them; None where it does not say.
+    Shards and MPS count as the fraction of a GPU that `per_gpu` makes of them, each rounded half up, as
+    job_submit.lua rounds; None where it does not say.
     Without any of them the result is 0, or None unless Slurm accounts for all of them (`is_accounted`).
     """
-    mgpu = amount(tres, "gpu") * 1000
+    mgpu = math.floor(amount(tres, "gpu") * 1000 + 0.5)
     for name in SHARED_GRES:
         if count := amount(tres, name):
             one_gpu = None if per_gpu is None else getattr(per_gpu, name)
             if not one_gpu:
                 return None
-            mgpu += count * 1000 / one_gpu
-    return round(mgpu) if mgpu or is_accounted else None
+            mgpu += math.floor(count * 1000 / one_gpu + 0.5)
+    return mgpu if mgpu or is_accounted else None
 
 
 def _positions(detail: str) -> tuple[int, ...]:

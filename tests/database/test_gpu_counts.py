@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import importlib
 import json
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from slurm_gpu.controller.amounts import Facts, mgpu_of_total
 from slurm_gpu.controller.colocation.rooms import has_gpus
@@ -23,13 +27,14 @@ from slurm_gpu.database.queries import find_runs
 from slurm_gpu.database.reconcile import reconcile
 from slurm_gpu.database.runfilter import RunFilter
 from slurm_gpu.database.store import store_records
+from slurm_gpu.policy.bundle import SiteFacts
 from slurm_gpu.policy.replay import as_request
 from slurm_gpu.reports.assembly import requested_gpus
 from slurm_gpu.reports.category import Category
 from slurm_gpu.reports.recommend.past import PastRun, rebuild
 from slurm_gpu.reports.rows import Rows
 from slurm_gpu.slurm import sacct
-from slurm_gpu.slurm.client import QueuedJob, SlurmNode
+from slurm_gpu.slurm.client import QueuedJob, SlurmNode, SlurmSettings
 from slurm_gpu.slurm.occupancy import occupancy
 from slurm_gpu.slurm.scontrol import parse_nodes
 from slurm_gpu.slurm.tres import PerGpu, count_mgpu, parse_gres, parse_job_tres, parse_tres, uses_gpus
@@ -111,6 +116,15 @@ def running(text: str) -> QueuedJob:
     return queued(tres_requested=tres, tres_allocated=tres, gpu_index={}, gres_per_node="")
 
 
+@pytest.fixture(scope="module")
+def lua_amounts() -> Callable[[Facts], Any]:
+    """Return 00_amounts.lua as it is with a policy of these facts."""
+    source = Path("plugins/job_submit/00_amounts.lua").read_text()
+    lua = importlib.import_module("lupa.lua51").LuaRuntime()
+    load = lua.execute(f"return function(...) {source} end")
+    return lambda facts: load(lua.table_from(asdict(facts)))
+
+
 def test_there_are_forty() -> None:
     assert len(_TRES) >= 40
 
@@ -166,12 +180,60 @@ def test_forecasts(text: str, mgpu: int) -> None:
 
 
 @every
-def test_sums_of_limits_and_their_lua(text: str, mgpu: int) -> None:
+def test_sums_of_limits_and_their_lua(lua_amounts: Callable[[Facts], Any], text: str, mgpu: int) -> None:
     assert mgpu_of_total(parse_tres(text), Facts(shards_per_gpu=4)) == mgpu
-    source = Path("plugins/job_submit/00_amounts.lua").read_text()
-    lua = importlib.import_module("lupa.lua51").LuaRuntime()
-    amounts = lua.execute(f"return (function(...) {source} end)({{shards_per_gpu = 4}})")
-    assert (amounts.total_mgpu(text) or 0) == mgpu
+    assert (lua_amounts(Facts(shards_per_gpu=4)).total_mgpu(text) or 0) == mgpu
+
+
+_TOTAL = "cpu=8,gres/gpu={},gres/shard={},gres/mps={}"
+_N = st.integers(0, 10_000)
+_SIZE = st.none() | st.integers(1, 1000)
+
+
+@given(gpus=_N, shards=_N, mps=_N, shards_per_gpu=_SIZE, mps_per_gpu=_SIZE)
+def test_python_and_lua_agree_on_any_size_of_a_share(
+    lua_amounts: Callable[[Facts], Any], gpus: int, shards: int, mps: int, **sizes: int | None
+) -> None:
+    text, facts = _TOTAL.format(gpus, shards, mps), Facts(**sizes)
+    assert mgpu_of_total(parse_tres(text), facts) == lua_amounts(facts).total_mgpu(text)
+
+
+@pytest.mark.parametrize(("count", "of_one", "mgpu"), [(1, 16, 63), (3, 16, 188), (1, 3, 333), (2, 3, 667)])
+def test_halves_are_rounded_up_everywhere(count: int, of_one: int, mgpu: int) -> None:
+    tres = {"cpu": 1.0, "node": 1.0, "gres/shard": float(count)}
+    parted = node(1, shards=4 * of_one)
+    assert count_mgpu(tres, PerGpu(shard=of_one)) == mgpu
+    assert run_row(row(tres_allocated=tres), {"n1": parted}).allocated_mgpu == mgpu
+    job = queued(tres_requested=tres, tres_allocated=tres, gpu_index={"n1": {"shard": (0,)}})
+    assert job_facts(job, "n1", parted)["granted_mgpu"] == mgpu
+    (shown,) = cluster_state(occupancy([parted], [job]), [job], T0).jobs
+    assert shown.n_gpus == mgpu / 1000
+
+
+def test_limits_take_the_size_of_mps_from_the_nodes(lua_amounts: Callable[[Facts], Any]) -> None:
+    settings = SlurmSettings(
+        cluster="lab", version="24.11.5", slurm_user="slurm", slurm_user_uid=1, conf_path="", raw={}
+    )
+    facts = SiteFacts.of(settings, [node(1, shards=0, mps=800)], Path("/run"), "UTC")
+    assert (facts.shards_per_gpu, facts.mps_per_gpu) == (None, 200)
+    counted = Facts(mps_per_gpu=facts.mps_per_gpu)
+    text = "cpu=1,gres/mps=100"
+    assert mgpu_of_total(parse_tres(text), counted) == lua_amounts(counted).total_mgpu(text) == 500
+
+
+@pytest.mark.parametrize(
+    ("configured", "unaccounted"),
+    [
+        (",gres/gpu=4,gres/mps=400", []),
+        (",gres/gpu:a100=2,gres/gpu:v100=2,gres/mps=400", []),
+        (",gres/gpu:a100=2,gres/mps=400", ["gpu"]),
+        (",gres/mps=400", ["gpu"]),
+    ],
+)
+def test_a_type_that_is_not_tracked_is_not_accounted_for(configured: str, unaccounted: list[str]) -> None:
+    printed = _MPS_NODE.replace("gpu:a100:4,", "gpu:a100:2,gpu:v100:2,")
+    (found,) = parse_nodes(printed.format(configured=configured, allocated=""))
+    assert found.unaccounted == unaccounted
 
 
 @every
