@@ -62,6 +62,8 @@ def event_text(event: Event) -> str:
             return f"the node's clock was set by {_seconds(data.get('seconds'))}"
         case "gpu_lost" | "gpu_hung" if "index" in data:
             return f"the GPU with NVML index {data['index']} has not answered since slurm-gpud started"
+        case "spool_lost":
+            return "the node's spool was lost, with the records that slurm-gpudbd did not have yet"
         case "spool_full":
             return f"the node's spool was full; records given up: {data.get('dropped')}"
     known = _KINDS.get(event.kind)

@@ -104,6 +104,8 @@ class Node:
             if host is not None and not host.final:
                 self._spool.save_host(replace(host, seq=host.seq + 1, final=True))
         self._clock_steps.write()
+        if self._spool.was_lost:
+            self._events.tell("spool_lost")
         self._commit(self._clock.monotonic())
 
     def step(self) -> None:

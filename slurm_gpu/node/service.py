@@ -220,7 +220,11 @@ class Service:
 def _open_spool(options: Options, config: SiteConfig, hooks: HookDirectory) -> Spool:
     try:
         hooks.create()
-        spool = Spool(options.state_dir / "spool", int(config.spool.max_size_mib * 2**20))
+        spool = Spool(
+            options.state_dir / "spool",
+            int(config.spool.max_size_mib * 2**20),
+            mark=options.state_dir / "node" / "spool",
+        )
         if not options.no_slurm:
             hooks.claim()
     except BlockingIOError as error:

@@ -220,6 +220,7 @@ def test_events_are_told_in_words_and_the_first_twenty_only(slurm_gpu: CommandLi
         ("clock_step", {"seconds": -3600}, "the node's clock was set by -3600.0 s"),
         ("clock_step", {}, "the node's clock was set by some seconds"),
         ("spool_full", {"dropped": 3}, "the node's spool was full; records given up: 3"),
+        ("spool_lost", {}, "the node's spool was lost, with the records that slurm-gpudbd did not have yet"),
         ("something_new", {"x": 3}, "something new x=3"),
     ],
 )

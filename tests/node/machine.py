@@ -83,7 +83,7 @@ class Machine:
 
     def start(self) -> None:
         """Start slurm-gpud."""
-        self.spool = Spool(self.directory / "spool")
+        self.spool = Spool(self.directory / "spool", mark=self.directory / "node" / "spool")
         self.node = Node(
             name="n1",
             cluster="lab",

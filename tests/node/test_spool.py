@@ -1,6 +1,7 @@
 """What waits is kept as long as there is room, on disks that are really full; losses are counted and told."""
 
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -302,6 +303,55 @@ def test_the_loss_is_an_event_once_there_is_room(machine: Machine) -> None:
     machine.run(20)
     (event,) = (item.wire for item in spool.waiting(10))
     assert (event["kind"], event["data"]) == ("spool_full", {"dropped": lost})
+
+
+@pytest.mark.parametrize("how", ["removed", "emptied", "without its log"])
+def test_a_spool_that_was_here_before_and_is_gone_is_an_error_and_an_event(
+    machine: Machine, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    machine.run(20)
+    machine.kill()
+    assert "are lost" not in caplog.text
+    place = machine.directory / "spool"
+    if how == "without its log":
+        (place / "log").unlink()
+    else:
+        shutil.rmtree(place)
+        if how == "emptied":
+            place.mkdir()
+    machine.start()
+    machine.run(20)
+    assert (
+        f"{place}: is missing or empty, and was not before: records that were not sent are lost"
+        in caplog.text
+    )
+    assert machine.spool is not None
+    assert [item.wire["kind"] for item in machine.spool.waiting(10) if item.kind == "events"] == [
+        "spool_lost"
+    ]
+    machine.kill()
+    caplog.clear()
+    machine.start()
+    assert "are lost" not in caplog.text
+
+
+def test_a_new_node_and_one_that_was_upgraded_have_lost_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    mark = tmp_path / "node" / "spool"
+    assert not Spool(tmp_path / "new", mark=mark).was_lost
+    upgraded = tmp_path / "upgraded"
+    Spool(upgraded).close()
+    assert not Spool(upgraded, mark=tmp_path / "other" / "spool").was_lost
+    assert not caplog.records
+
+
+def test_where_the_mark_cannot_be_made_a_line_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "node").write_text("")
+    assert not Spool(tmp_path / "spool", mark=tmp_path / "node" / "spool").was_lost
+    assert "a spool that is lost later will not be noticed" in caplog.text
 
 
 def test_a_day_without_the_database_fits(tmp_path: Path) -> None:

@@ -211,7 +211,7 @@ def test_root_keeps_its_own_directories_inside_those_of_slurm_user() -> None:
     node = settings("slurm-gpud.service")
     assert Path("/run/slurm-gpu") == RUN_DIRECTORY
     assert node["RuntimeDirectory"] == ["slurm-gpu/jobs slurm-gpu/rejected"]
-    assert node["StateDirectory"] == ["slurm-gpu/spool"]
+    assert node["StateDirectory"] == ["slurm-gpu/spool slurm-gpu/node"]
     for unit in OF_SLURM_USER:
         assert settings(unit)["RuntimeDirectory"] == ["slurm-gpu"]
     # Hooks and slurmctld write there while our daemons are down.

@@ -23,6 +23,7 @@ from slurm_gpu.node.held.allocations import Allocation
 from slurm_gpu.node.shipping.journal import Journal
 from slurm_gpu.node.shipping.rejected import RejectedFiles
 from slurm_gpu.node.shipping.spooled import is_count, is_event, is_of_segment, is_run, restored
+from slurm_gpu.node.shipping.spoolmark import is_lost
 from slurm_gpu.records import Event, Host, HostRun, Record
 
 log = logging.getLogger(__name__)
@@ -74,9 +75,12 @@ class Spool:
         directory: Path,
         max_bytes: int = MAX_BYTES,
         max_bytes_in_memory: int = MAX_BYTES_IN_MEMORY,
+        mark: Path | None = None,
     ) -> None:
+        """`mark` is a file elsewhere that is made with the first spool, so that its loss is noticed."""
         self._journal = Journal(directory)
         self._is_whole = self._journal.is_whole and _OPENED in self._journal
+        self.was_lost = mark is not None and is_lost(directory, mark, is_new=_OPENED not in self._journal)
         self._sign(directory)
         self._max_bytes, self._max_bytes_in_memory = max_bytes, max_bytes_in_memory
         self._rejected = RejectedFiles(directory / "rejected")
