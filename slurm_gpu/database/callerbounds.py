@@ -49,8 +49,9 @@ class CallerBounds:
 
     def __init__(self, per_user: PerUser, clock: Clock, wait_s: float = WAIT_S) -> None:
         self._per_user, self._clock, self._wait_s = per_user, clock, wait_s
-        # One of each user who ever asked: a caller cannot choose a uid.
-        self._uses: dict[int, _Use] = {}
+        # One of each user who ever asked: a caller cannot choose a uid. slurm-gpuweb's uid on a host that is
+        # not slurm-gpuweb's is an ordinary user, who must not use up the bounds of the other.
+        self._uses: dict[tuple[int, bool], _Use] = {}
         self._refused = OutageLog(log, "requests of a user are refused for now: %s", clock)
 
     async def begin(self, caller: Caller) -> None:
@@ -77,7 +78,7 @@ class CallerBounds:
 
     def end(self, caller: Caller) -> None:
         """Count one request less."""
-        self._uses[caller.uid].served.release()
+        self._uses[caller.uid, caller.is_web].served.release()
 
     def spend(self, caller: Caller, n_rows: int) -> None:
         """Take rows that were read from the caller's bucket."""
@@ -91,10 +92,10 @@ class CallerBounds:
         """Return the caller's use, its bucket refilled up to now."""
         now_s, factor = self._clock.monotonic(), _factor(caller)
         per_s = self._per_user.rows_per_s * factor
-        use = self._uses.get(caller.uid)
+        use = self._uses.get((caller.uid, caller.is_web))
         if use is None:
             served = asyncio.Semaphore(self._per_user.requests * factor)
-            use = self._uses[caller.uid] = _Use(served, BURST_S * per_s, now_s)
+            use = self._uses[caller.uid, caller.is_web] = _Use(served, BURST_S * per_s, now_s)
         use.rows = min(BURST_S * per_s, use.rows + (now_s - use.at_s) * per_s)
         use.at_s = now_s
         return use

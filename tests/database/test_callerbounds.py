@@ -6,6 +6,7 @@ import json
 import pwd
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,15 @@ def test_slurm_has_no_bound_and_slurm_gpuweb_a_larger_one() -> None:
             share.spend(10**9)
 
     asyncio.run(all_begin())
+
+
+def test_slurm_gpuwebs_uid_on_another_host_does_not_use_up_its_bounds() -> None:
+    bounds = CallerBounds(PerUser(requests=1, rows_per_s=1), FakeClock(), NEVER_WAIT_S)
+    elsewhere = replace(PAGE, sees_all=False, is_web=False)
+    assert refused(bounds, elsewhere) is None
+    bounds.spend(elsewhere, 1000)
+    assert refused(bounds, elsewhere) is not None
+    assert [refused(bounds, PAGE) for _ in range(WEB_FACTOR)] == [None] * WEB_FACTOR
 
 
 def test_a_request_waits_for_a_moment_before_it_is_refused() -> None:
