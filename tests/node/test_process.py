@@ -44,6 +44,8 @@ class Database(ThreadingHTTPServer):
     def __init__(self, munge_socket: Path) -> None:
         self.munge_socket = str(munge_socket)
         self.records: dict[tuple[str, str], Record] = {}
+        self.events: dict[int, dict[str, Any]] = {}
+        self.live: dict[str, Any] = {}
         self.senders: set[str] = set()
         super().__init__(("127.0.0.1", 0), Handler)
 
@@ -60,7 +62,10 @@ class Handler(BaseHTTPRequestHandler):
             os.geteuid(),
             request_digest("POST", self.path, body),
         )
-        for wire in json.loads(gzip.decompress(body))["records"] if right else ():
+        shipment = json.loads(gzip.decompress(body)) if right else {"records": [], "events": []}
+        self.server.events |= {event["n"]: event for event in shipment["events"]}
+        self.server.live = shipment.get("live") or self.server.live
+        for wire in shipment["records"]:
             record = Record.from_wire(wire)
             key = (record.segment, record.device)
             if key not in self.server.records or self.server.records[key].seq < record.seq:
@@ -169,6 +174,40 @@ def test_killed_at_any_moment_it_loses_no_job(daemon: Daemon, database: Database
     }
     assert database.senders == {"127.0.9.1"}
     until(lambda: list((daemon.directory / "run" / "jobs").iterdir()) == [])
+
+
+def test_a_reader_that_dies_again_and_again_is_an_event_and_a_live_value(
+    daemon: Daemon, database: Database
+) -> None:
+    daemon.start()
+    daemon.hook("prolog", 1, "0")
+
+    def reader() -> int | None:
+        assert daemon.process is not None
+        pid = daemon.process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        running = [int(child) for child in children if _is_reader(int(child))]
+        return running[0] if running else None
+
+    for _ in range(3):
+        until(lambda: reader() is not None)
+        dying = reader()
+        assert dying is not None
+        os.kill(dying, signal.SIGSEGV)
+        until(lambda dying=dying: reader() not in (None, dying))
+    until(lambda: [e for e in database.events.values() if e["kind"] == "reader_failing"], 30)
+    (event,) = (e for e in database.events.values() if e["kind"] == "reader_failing")
+    assert event["data"]["deaths"] == 3
+    assert "SIGSEGV" in event["data"]["why"]
+    until(lambda: database.live.get("host", {}).get("reader_deaths") == 3, 30)
+    assert "3 readers ended within 60 s" in (daemon.directory / "log").read_text()
+
+
+def _is_reader(pid: int) -> bool:
+    try:
+        return b"slurm_gpu.node.gpu.reader" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def test_sigterm_writes_down_all_and_exits_with_0(daemon: Daemon, database: Database) -> None:
