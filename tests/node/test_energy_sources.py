@@ -69,9 +69,21 @@ def test_a_counter_that_moves_again_is_believed_from_then_on() -> None:
     assert record.energy_sampled_s == 3.0
 
 
-def test_a_late_counter_without_samples_of_power_is_believed() -> None:
+def test_a_counter_that_is_late_by_less_than_a_second_is_believed_without_samples_of_power() -> None:
+    record = watched([None] * 5, [0.0, 0.0, 0.0, 90.0, 120.0], seconds=0.1)
+    assert record.energy_j == Total(0.4, 120.0)
+    assert record.energy_sampled_s is None
+
+
+def test_a_late_counter_without_samples_of_power_is_believed_from_then_on() -> None:
     record = watched([None] * 5, [0.0, 0.0, 0.0, 900.0, 1200.0])
-    assert record.energy_j == Total(4.0, 1200.0)
+    assert record.energy_j == Total(1.0, 300.0)
+    assert record.energy_sampled_s is None
+
+
+def test_a_stall_without_samples_of_power_that_is_not_made_up_for_is_a_gap() -> None:
+    record = watched([300.0, None, 300.0, 300.0], [0.0, 0.0, 300.0, 600.0])
+    assert record.energy_j == Total(2.0, 600.0)
     assert record.energy_sampled_s is None
 
 

@@ -22,6 +22,8 @@ from slurm_gpu.records import Total
 # A counter stalls that grew by less than this part of the energy that samples of power add up to. They see
 # a quarter of the time at worst (A100, H100), so smaller differences prove nothing.
 _STALLED_PART = 0.1
+# Drivers bring their counters up to date within this time.
+_LATEST_S = 1.0
 
 
 @dataclass(slots=True)
@@ -64,10 +66,7 @@ class EnergySum:
         before, self._before = self._before, counter
         if counter is None:
             self._end_stall()
-            if sampled is not None:
-                self._integrate(sampled.seconds, sampled.mean)
-                self._add_power(sampled)
-            return sampled
+            return self._count_sampled(sampled)
         grown_j = None
         if alone and before is not None and interval.held_s > 0:
             grown_j = self._grown_j(before, counter, interval)
@@ -83,34 +82,43 @@ class EnergySum:
             self._stall = self._stall or _Stall()
             self._stall.add(interval, grown_j, sampled)
             return sampled
-        return self._count(grown_j, expected_j, interval, sampled)
+        return self._count(grown_j, interval, sampled)
 
     def _grown_j(self, before: Counter, counter: Counter, interval: Interval) -> float | None:
         waited_s = interval.between_s + (0.0 if self._stall is None else self._stall.between_s)
         grown_mj = growth(before, counter, waited_s, self._most_mj_per_s)
         return None if grown_mj is None else grown_mj / 1000
 
-    def _count(
-        self, grown_j: float, expected_j: float | None, interval: Interval, sampled: Covered | None
-    ) -> Covered:
+    def _count(self, grown_j: float, interval: Interval, sampled: Covered | None) -> Covered | None:
         """Count what the counter grew by, with what it had not counted while it stalled if that is in it."""
         between_s, held_s = interval.between_s, interval.held_s
         low, high = (math.inf, -math.inf) if sampled is None else (sampled.low, sampled.high)
         stall = self._stall
-        if stall is not None and _has_caught_up(stall, grown_j, expected_j):
-            self._stall = None
-            grown_j += stall.counted_j
-            between_s += stall.between_s
-            held_s += stall.held_s
-            seen = stall.sampled.value()
-            if seen is not None:
-                low, high = min(low, seen.min), max(high, seen.max)
-        self._end_stall()
+        if stall is not None:
+            caught_up = _has_caught_up(stall, grown_j, sampled, between_s)
+            if caught_up:
+                self._stall = None
+                grown_j += stall.counted_j
+                between_s += stall.between_s
+                held_s += stall.held_s
+                seen = stall.sampled.value()
+                if seen is not None:
+                    low, high = min(low, seen.min), max(high, seen.max)
+            else:
+                self._end_stall()
+            if caught_up is None:
+                return self._count_sampled(sampled)
         watts = grown_j / between_s
         self._power.add(held_s, watts, min(low, watts), max(high, watts))
         self._seconds += held_s
         self._joules += watts * held_s
         return Covered(interval.begin_s, interval.end_s, watts, watts, watts)
+
+    def _count_sampled(self, sampled: Covered | None) -> Covered | None:
+        if sampled is not None:
+            self._integrate(sampled.seconds, sampled.mean)
+            self._add_power(sampled)
+        return sampled
 
     def _add_power(self, sampled: Covered) -> None:
         self._power.add(sampled.seconds, sampled.mean, sampled.low, sampled.high)
@@ -153,10 +161,16 @@ def _is_stalled(grown_j: float, expected_j: float | None) -> bool:
     return expected_j > 0 and grown_j < _STALLED_PART * expected_j
 
 
-def _has_caught_up(stall: _Stall, grown_j: float, expected_j: float | None) -> bool:
-    """Did the counter grow by the energy of the stall too, rather than by that of the last interval alone?"""
+def _has_caught_up(stall: _Stall, grown_j: float, now: Covered | None, between_s: float) -> bool | None:
+    """Is what the counter grew by in `between_s` that of the stall too? None if nothing says.
+
+    The GPU draws `now`. It is taken to have drawn that in the stall too, if the stall was not sampled.
+    """
+    if now is None:
+        return True if stall.between_s <= _LATEST_S else None
     sampled = stall.sampled.value()
-    if sampled is None or expected_j is None:
+    missing_j = (now.mean if sampled is None else sampled.mean) * stall.between_s - stall.counted_j
+    own_j = now.mean * between_s
+    if grown_j > own_j + missing_j / 2:
         return True
-    missing_j = sampled.mean * stall.between_s - stall.counted_j
-    return grown_j - expected_j > missing_j / 2
+    return False if grown_j <= 2 * own_j else None
