@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_gpu.cli.checks.boot import DATABASE_FILE, WEB_FILE, timers
-from slurm_gpu.cli.checks.finding import Surroundings, may_read
-from slurm_gpu.cli.checks.hooks import KINDS, PACKAGED, HookFile, hook_file, matched
+from slurm_gpu.cli.checks.boot import timers
+from slurm_gpu.cli.checks.finding import DATABASE_FILE, WEB_FILE, Surroundings, may_read
+from slurm_gpu.cli.checks.hookfile import PACKAGED, HookFile, hook_file
+from slurm_gpu.cli.checks.hooks import KINDS, matched
 from slurm_gpu.cli.checks.outages import finding_slurm
 from slurm_gpu.database.reserve.reservation import id_of
 from slurm_gpu.errors import OutsideError, SlurmError

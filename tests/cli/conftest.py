@@ -1,4 +1,5 @@
 import dataclasses
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -189,8 +190,10 @@ def slurm_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> CommandLine
 
 
 @pytest.fixture
-def installed(tmp_path: Path) -> Any:
-    """A host with everything in place, for doctor."""
+def installed() -> Iterator[Any]:
+    """A host with everything in place, for doctor; users may enter its directory, unlike tmp_path."""
     from tests.cli.installation import Installation  # it uses the Database above
 
-    return Installation(tmp_path)
+    with tempfile.TemporaryDirectory(prefix="slurm-gpu-doctor-") as directory:
+        Path(directory).chmod(0o755)
+        yield Installation(Path(directory))

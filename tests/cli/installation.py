@@ -38,6 +38,9 @@ class Installation:
         """What other commands print, by how they begin."""
         for directory in ("slurm", "prolog.d", "epilog.d", "run/jobs", "state/spool", "proc"):
             (root / directory).mkdir(parents=True, mode=0o700)
+        self.has_units = True
+        """Whether systemd runs, with units of all daemons, as packages install them."""
+        (root / "slurm").chmod(0o755)
         self.site_file = root / "slurm-gpu.yaml"
         self.site_file.write_text("cluster: neuron\n")
         for kind in ("Prolog", "Epilog"):
@@ -64,6 +67,8 @@ class Installation:
             systemd=self.root / "systemd",
             slurmd=self._say,
             conf_cache=self.root / "cached" / "slurm.conf",
+            devices=self.root / "dev",
+            has_unit=lambda _: self.has_units,
         )
 
     def _say(self, argv: Sequence[str]) -> str:

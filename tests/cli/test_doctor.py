@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.cli.checks import job_submit, site_file, slurm_conf
+from slurm_gpu.cli.checks import job_submit, munged, site_file, slurm_conf
 from slurm_gpu.cli.checks.every import CHECKS, run_checks
 from slurm_gpu.cli.checks.finding import Check, Finding, Level, Surroundings, fail, ok, skipped
 from slurm_gpu.errors import SlurmError
@@ -42,10 +42,14 @@ def test_a_broken_site_file_is_named_with_line_and_column(installed: Installatio
 def test_munge(installed: Installation):
     # Not below tmp_path: the path of a Unix socket is short.
     with tempfile.TemporaryDirectory(prefix="sgdoc-") as directory, running_munged(Path(directory)) as socket:
+        Path(directory).chmod(0o755)
         installed.site_file.write_text(f"cluster: neuron\nmunge_socket: {socket}\n")
-        assert levels(site_file.munge_round_trip(installed.at())) == ["ok"]
-    finding = worst(site_file.munge_round_trip(installed.at()))
-    assert (finding.level, finding.remedy) == (Level.FAIL, "systemctl start munge")
+        assert levels(munged.round_trip(installed.at())) == ["ok"]
+    finding = worst(munged.round_trip(installed.at()))
+    assert (finding.level, finding.remedy) == (
+        Level.FAIL,
+        "systemctl start munge; journalctl -u munge says why it stopped",
+    )
 
 
 def test_the_cluster_and_its_nodes_are_slurms(installed: Installation):

@@ -78,7 +78,7 @@ def test_a_command_that_this_shell_does_not_find(installed: Installation):
     (result,) = run_checks(at, [check])
     assert result.finding.level is Level.FAIL
     assert "PATH=/opt/slurm/bin:/opt/slurm/sbin:$PATH slurm-gpu doctor" in str(result.finding.remedy)
-    assert FILE in str(result.finding.remedy)
+    assert "/etc/sysconfig/slurm-gpu" in str(result.finding.remedy)
 
 
 def test_a_slurmd_that_this_shell_does_not_find(installed: Installation, monkeypatch: pytest.MonkeyPatch):

@@ -70,7 +70,7 @@ def test_a_node_without_gpus_needs_no_hook_of_ours(bare: Installation):
         (b"#!/bin/sh\r\nexit 0\r\n", "its lines end as in Windows", "sed -i 's/\\r$//' "),
         (b"#! \nexit 0\n", "its #! names no interpreter", "write #!/bin/sh"),
         (b"#!/usr/bin/env no-such-python\n", "its interpreter, no-such-python, is not here", "install that"),
-        (b"#!/opt/none/bash -e\n", "its interpreter, /opt/none/bash, is not here", "install that, or mend"),
+        (b"#!/opt/none/bash -e\n", "its interpreter, /opt/none/bash, is not here", "install that, or fix"),
     ],
 )
 def test_what_slurmd_cannot_start_is_named_before_it_drains(
@@ -112,7 +112,7 @@ def test_our_hook_where_nobody_takes_in_what_it_writes(
     finding = worst(hooks.configured(at))
     hook = f"{installed.root}/prolog.d/10-slurm-gpu"
     assert (finding.level, finding.remedy) == (Level.WARN, f"install -m 755 /usr/bin/true {hook}")
-    monkeypatch.setattr(hooks, "PACKAGED", installed.root)
+    monkeypatch.setattr(hooks, "has_package", lambda: True)
     assert str(worst(hooks.configured(at)).remedy).startswith("dnf remove slurm-gpu-node")
     monkeypatch.setattr(hooks, "shared_file_system", lambda path: "nfs4")  # nodes with GPUs need it
     assert levels(hooks.configured(at)) == ["ok", "ok"]

@@ -7,13 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.cli.checks import hooks
+from slurm_gpu.cli.checks import hookfile, hooks
 from slurm_gpu.cli.checks.finding import Level
 from tests.cli.installation import Installation, levels, worst
 
 ROOT = Path(__file__).resolve().parents[2]
 PLACE = "/usr/libexec/slurm-gpu/hooks/place install"
 STUB = "#!/bin/sh\n# Slurm prolog: slurm-gpu was removed from this host\nexit 0\n"
+
+
+@pytest.fixture
+def packaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package put the hooks on this host."""
+    monkeypatch.setattr(hookfile, "has_package", lambda: True)
+    monkeypatch.setattr(hooks, "has_package", lambda: True)
 
 
 def hook(installed: Installation, kind: str, name: str, text: str = "#!/bin/sh\n") -> Path:
@@ -33,6 +40,7 @@ def test_later_versions_print_hooks_as_a_list(installed: Installation):
     assert levels(hooks.configured(installed.at())) == ["ok", "ok"]
 
 
+@pytest.mark.usefixtures("packaged")
 def test_no_hook_configured(installed: Installation):
     installed.conf["Epilog"] = "(null)"
     finding = worst(hooks.configured(installed.at()))
@@ -111,6 +119,7 @@ def test_a_hook_of_the_sites_is_its_own_whatever_its_name(installed: Installatio
     assert not any("both our" in finding.message for finding in hooks.configured(installed.at()))
 
 
+@pytest.mark.usefixtures("packaged")
 def test_a_stub_tells_nothing(installed: Installation):
     path = hook(installed, "prolog", "10-slurm-gpu", STUB)
     finding = worst(hooks.configured(installed.at()))
@@ -118,6 +127,7 @@ def test_a_stub_tells_nothing(installed: Installation):
     assert finding.message.startswith(f"{path} is the stub that a removal of slurm-gpu left")
 
 
+@pytest.mark.usefixtures("packaged")
 @pytest.mark.parametrize(
     ("kind", "pattern", "remedy"),
     [
@@ -219,3 +229,52 @@ def test_on_other_hosts_only_the_lines_are_looked_at(installed: Installation):
     at = installed.at(host="login")
     at.nodes = []
     assert levels(hooks.configured(at)) == ["skipped", "skipped"]
+
+
+OURS = {kind: (ROOT / kind / "10-slurm-gpu").read_text() for kind in ("prolog", "epilog")}
+WRAPPED = f"#!/bin/bash\n# runs slurm-gpu's\nexport X=1\n. {ROOT}/{{}}/10-slurm-gpu\nexit 0\n"
+DOES_NOTHING = {
+    "empty script": "#!/bin/sh\n",
+    "true": "#!/bin/sh\nexit 0\n",
+    "only the head": "\n".join(OURS["prolog"].splitlines()[:6]) + "\n",
+    "cut short": OURS["prolog"][: OURS["prolog"].index("file=$wall")],
+    "ends at once": OURS["prolog"].replace("event=prolog", "exit 0\nevent=prolog"),
+    "commented out": "#!/bin/sh\n" + "".join(f"# {line}\n" for line in OURS["prolog"].splitlines()[1:]),
+    "runs ours in a remark": "#!/bin/sh\n# . " + f"{ROOT}/prolog/10-slurm-gpu\n",
+    "runs what is not there": "#!/bin/sh\n. /opt/none/prolog/10-slurm-gpu\n",
+    "an editor's own": "#!/usr/bin/python3\nprint('event=prolog')\n",
+}
+
+
+@pytest.mark.parametrize("name", DOES_NOTHING)
+def test_a_file_of_our_name_that_does_nothing_is_not_ours(installed: Installation, name: str):
+    path = hook(installed, "prolog", "10-slurm-gpu", DOES_NOTHING[name])
+    finding = worst(hooks.configured(installed.at()))
+    assert finding.level is Level.FAIL
+    assert finding.message.startswith(f"{path} has the name of slurm-gpu's prolog, but does not do its work")
+    assert str(finding.remedy).endswith(f"install -m 755 {ROOT}/prolog/10-slurm-gpu {path}")
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("kind", ["prolog", "epilog"])
+def test_a_hook_is_known_by_what_it_does(installed: Installation, kind: str, wrapped: bool):
+    """Ours, or a site's that runs it, under any name; the other one of ours is in the wrong place."""
+    other = {"prolog": "epilog", "epilog": "prolog"}[kind]
+    (installed.root / f"{kind}.d" / "10-slurm-gpu").unlink()
+    for event, level in ((kind, Level.OK), (other, Level.FAIL)):
+        path = hook(installed, kind, "50-gpus", WRAPPED.format(event) if wrapped else OURS[event])
+        finding = worst(hooks.configured(installed.at()))
+        assert finding.level is level
+        if level is Level.FAIL:
+            assert finding.message.startswith(
+                f"{path} runs as {kind.capitalize()}, but is slurm-gpu's {other}"
+            )
+            assert finding.remedy == f"install -m 755 {ROOT}/{kind}/10-slurm-gpu {path}"
+
+
+def test_the_slurm_conf_of_the_node_runs_the_hook_too(installed: Installation):
+    conf = Path(installed.conf["SLURM_CONF"])
+    conf.write_text("".join(f"{kind}={installed.conf[kind]}\n" for kind in ("Prolog", "Epilog")))
+    assert levels(hooks.configured(installed.at())) == ["ok", "ok"]
+    conf.write_text(f"Epilog={installed.conf['Epilog']}\n")
+    assert f"{conf} on this node has no Prolog" in worst(hooks.configured(installed.at())).message

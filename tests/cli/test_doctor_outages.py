@@ -75,7 +75,7 @@ PERSISTENT = (
         (
             "the database does not answer: database disk image is malformed",
             "slurm-gpudbd runs, but its database is damaged: database disk image is malformed",
-            "systemctl stop slurm-gpudbd",
+            "stop slurm-gpudbd",
         ),
         (
             "MUNGE: Socket communication error; is munged running?",
@@ -91,8 +91,8 @@ PERSISTENT = (
         ("something else", "something else", "look"),
     ],
 )
-def test_the_daemon_to_start_is_named(error: str, message: str, remedy: str):
-    finding = trouble(error, "look")
+def test_the_daemon_to_start_is_named(installed: Installation, error: str, message: str, remedy: str):
+    finding = trouble(installed.at(), error, "look")
     assert (finding.level, finding.message) == (Level.FAIL, message)
     assert finding.remedy is not None
     assert finding.remedy.startswith(remedy)

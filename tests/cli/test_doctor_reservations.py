@@ -18,13 +18,15 @@ OVER = replace(OLD, state=State.CANCELLED, over_s=NOW_S - 600)
 IN_SLURM = "ReservationName=sg_5 StartTime=1 EndTime=2 Nodes=n3 Users=bob Accounts=nlp Flags=MAGNETIC\n"
 
 
+def _at(command: CommandLine) -> Surroundings:
+    return Surroundings(command.site, has_unit=lambda _: True)
+
+
 def looked(command: CommandLine, in_slurm: str, *rows: Reservation) -> list[tuple[str, str]]:
     commands = Commands()
     commands.reservations, command.site.run = in_slurm, commands
     with_rows(command, *rows)
-    return [
-        (one.level.value, f"{one.message} → {one.remedy}") for one in reservations(Surroundings(command.site))
-    ]
+    return [(one.level.value, f"{one.message} → {one.remedy}") for one in reservations(_at(command))]
 
 
 @pytest.fixture

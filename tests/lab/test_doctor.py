@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import re
+import shutil
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import yaml
 
 from lab.cluster import Lab
 from lab.polling import wait_for
@@ -77,3 +86,218 @@ def test_a_dead_slurm_gpudbd_is_found(lab: Lab) -> None:
     assert code == 1
     assert (found["slurm-gpudbd"], found["import"]) == ({"fail"}, {"skipped"})
     assert found["Slurm"] == {"ok"}
+
+
+Finding = Mapping[str, str]
+Broken = contextlib.AbstractContextManager[None]
+Break = Callable[[Lab], Broken]
+
+
+def _findings(lab: Lab) -> list[Finding]:
+    shown = lab.run_as("root", ["slurm-gpu", "doctor", "--json"], check=False)
+    found: list[Finding] = json.loads(shown.stdout)["checks"]
+    return found
+
+
+@contextlib.contextmanager
+def _written(path: Path, text: str) -> Iterator[None]:
+    """Write a file in place, so that its owner and mode stay."""
+    before = path.read_text()
+    path.write_text(text)
+    try:
+        yield
+    finally:
+        path.write_text(before)
+
+
+@contextlib.contextmanager
+def _mode(path: Path, mode: int, owner: str | None = None) -> Iterator[None]:
+    status = path.stat()
+    path.chmod(mode)
+    if owner is not None:
+        shutil.chown(path, owner)
+    try:
+        yield
+    finally:
+        os.chown(path, status.st_uid, status.st_gid)
+        path.chmod(status.st_mode & 0o7777)
+
+
+@contextlib.contextmanager
+def _signalled(lab: Lab, daemon: str) -> Iterator[None]:
+    pid = lab.daemons[daemon].pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def _killed(lab: Lab, daemon: str) -> Iterator[None]:
+    lab.daemons[daemon].kill9()
+    try:
+        yield
+    finally:
+        lab.daemons[daemon].start()
+
+
+def _site(**keys: object) -> Break:
+    """Change keys of slurm-gpu.yaml."""
+
+    def change(lab: Lab) -> Broken:
+        path = lab.layout.site_file
+        return _written(path, yaml.safe_dump(yaml.safe_load(path.read_text()) | keys, sort_keys=False))
+
+    return change
+
+
+def _hook(kind: str, text: str | None = None) -> Break:
+    """Replace one hook; without a text, by the other one."""
+
+    def change(lab: Lab) -> Broken:
+        other = {"prolog": "epilog", "epilog": "prolog"}[kind]
+        path, its = (lab.layout.etc / f"{one}.d" / "10-slurm-gpu" for one in (kind, other))
+        return _written(path, its.read_text() if text is None else text)
+
+    return change
+
+
+@contextlib.contextmanager
+def _swapped(lab: Lab) -> Iterator[None]:
+    with contextlib.ExitStack() as both:
+        changes = [_hook("prolog")(lab), _hook("epilog")(lab)]  # both are read before one is written
+        for change in changes:
+            both.enter_context(change)
+        yield
+
+
+def _changed_line(pattern: str, instead: str = "") -> Break:
+    def change(lab: Lab) -> Broken:
+        path = lab.layout.slurm_conf
+        text, n_changes = re.subn(pattern, instead, path.read_text(), flags=re.MULTILINE)
+        assert n_changes
+        return _written(path, text)
+
+    return change
+
+
+def _web_port(lab: Lab) -> Broken:
+    path = lab.layout.web_file
+    return _written(path, yaml.safe_dump(yaml.safe_load(path.read_text()) | {"listen": "127.0.0.1:1"}))
+
+
+# What is broken, the check that has to find it, a part of its message, and of what is to be typed. Those of
+# one group do not hide each other, and are broken at the same time.
+_BREAKS: tuple[Mapping[str, tuple[Break, str, str, str]], ...] = (
+    {
+        "the prolog in epilog.d": (
+            _hook("epilog"), "hooks", "runs as Epilog, but is slurm-gpu's prolog", "install -m 755 /",
+        ),
+        "a hook of our name that does nothing": (
+            _hook("prolog", "#!/bin/sh\nexit 0\n"), "hooks", "but does not do its work", "install -m 755 /",
+        ),
+        "the port of slurm-gpudbd": (
+            _site(database="http://127.0.0.1:9"), "address", "answers at its socket, but not at",
+            "listens at port",
+        ),
+        "an operator that is no user, a group that does not exist": (
+            _site(operators={"users": ["nosuch"], "unix_groups": ["none"]}), "users",
+            "names nosuch, who is not a user", "getent passwd",
+        ),
+        "a password that users may read": (
+            lambda lab: _mode(lab.layout.database_file, 0o644), "database file", "others may read it",
+            "chmod 0600 /",
+        ),
+        "slurm-gpuweb is dead": (
+            lambda lab: _killed(lab, "slurm-gpuweb"), "slurm-gpuweb", "no slurm-gpuweb runs",
+            "start slurm-gpuweb",
+        ),
+        "a slurm-gpud that is stopped": (
+            lambda lab: _signalled(lab, "slurm-gpud-n1"), "slurm-gpud", "is stopped, and measures nothing",
+            "kill -CONT ",
+        ),
+        "a job_submit.lua that slurmctld may not read": (
+            lambda lab: _mode(lab.layout.etc / "job_submit.lua", 0o600, "root"), "policy", "may not read",
+            "chmod o+r /",
+        ),
+    },
+    {
+        "prolog and epilog swapped": (
+            _swapped, "hooks", "runs as Prolog, but is slurm-gpu's epilog", "install -m 755 /",
+        ),
+        "a site file that users may not read": (
+            lambda lab: _mode(lab.layout.site_file, 0o600), "users", "users may not read", "chmod o+r /",
+        ),
+        "a password that SlurmUser may not read": (
+            lambda lab: _mode(lab.layout.database_file, 0o600, "root"), "database file", "may not read",
+            "chown slurm /",
+        ),
+        "slurm-gpuweb listens elsewhere": (
+            _web_port, "slurm-gpuweb", "does not answer at http://127.0.0.1:1", "start it again: ",
+        ),
+    },
+    {
+        "a slurm.conf on the node without the hook": (
+            _changed_line(r"^Prolog=.*$"), "hooks", "on this node has no Prolog", "scontrol reconfigure",
+        ),
+        "the address of the page": (
+            _site(web="http://127.0.0.1:1"), "slurm-gpuweb", "does not answer at http://127.0.0.1:1",
+            "compare web: in",
+        ),
+        "the socket of munged mistyped": (
+            _site(munge_socket="/run/nosuch"), "MUNGE", "no munged listens at /run/nosuch",
+            "write munge_socket: /",
+        ),
+    },
+    {
+        "the port of slurmctld": (
+            _changed_line(r"^SlurmctldPort=.*$", "SlurmctldPort=9"), "Slurm", "slurmctld does not answer",
+            "compare SlurmctldHost and SlurmctldPort in slurm.conf",
+        ),
+    },
+)  # fmt: skip
+
+
+def _says(findings: list[Finding], check: str, message: str, remedy: str) -> bool:
+    return any(
+        found["level"] == "fail"
+        and found["check"] == check
+        and message in found["message"]
+        and remedy in found["remedy"]
+        for found in findings
+    )
+
+
+def test_each_thing_that_a_user_needs_is_found_when_it_is_broken(lab: Lab) -> None:
+    wait_for(lambda: _all_well(lab), 90, "doctor finds nothing", lambda: str(_doctor(lab)), 1)
+    missed, typed = {}, []
+    for group in _BREAKS:
+        with contextlib.ExitStack() as broken:
+            for change, *_ in group.values():
+                broken.enter_context(change(lab))
+            findings = _findings(lab)
+        found = [one for one in findings if one["level"] not in ("ok", "skipped")]
+        missed |= {name: found for name, (_, *expected) in group.items() if not _says(findings, *expected)}
+        typed += [one["remedy"] for one in found]
+    assert missed == {}
+    unusable = [text for text in typed if re.search(r"systemctl|journalctl|dnf|/usr/libexec", text)]
+    assert unusable == [], "the lab has no systemd, and no package"
+    wait_for(lambda: _all_well(lab), 90, "it is fine again", lambda: str(_doctor(lab)), 1)
+
+
+def test_a_munged_that_hangs_is_not_to_be_started(lab: Lab) -> None:
+    with _signalled(lab, "munged"):
+        findings = _findings(lab)
+    assert _says(findings, "MUNGE", "munged runs here (process ", "start it again: munged"), findings
+
+
+def test_a_cluster_without_any_gres_is_not_fine(lab: Lab) -> None:
+    slurmctld = lab.daemons["slurmctld"]
+    with _changed_line(r"\bGres=\S+")(lab):
+        slurmctld.restart()
+        findings = _findings(lab)
+    slurmctld.restart()
+    assert _says(findings, "GRES", "no node has Gres=gpu", "Gres=gpu:TYPE:COUNT"), findings
+    wait_for(lambda: _all_well(lab), 90, "it is fine again", lambda: str(_doctor(lab)), 1)

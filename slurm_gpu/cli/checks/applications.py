@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, skipped
+from slurm_gpu.cli.checks.services import restart
 from slurm_gpu.errors import InputError
 from slurm_gpu.node.application.rules import load_rules, rules_path
 from slurm_gpu.units import counted
@@ -19,6 +20,6 @@ def rules(at: Surroundings) -> Iterator[Finding]:
     try:
         known = load_rules(path)
     except InputError as error:
-        yield fail(str(error), f"mend {path}, then systemctl restart slurm-gpud")
+        yield fail(str(error), f"fix {path}, then {restart(at, 'slurm-gpud')}")
         return
     yield ok(f"{path}: {counted(len(known.rules), 'application')}")

@@ -7,7 +7,16 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
+from slurm_gpu.cli.checks.finding import (
+    DATABASE_FILE,
+    WEB_FILE,
+    Finding,
+    Surroundings,
+    fail,
+    ok,
+    skipped,
+    warn,
+)
 from slurm_gpu.errors import InputError, SlurmError
 from slurm_gpu.policy.check import FILE_NAME, load_policy
 from slurm_gpu.policy.install import SCRIPT_NAME
@@ -16,8 +25,6 @@ from slurm_gpu.policy.peers import is_backup
 
 UNITS = (Path("/etc/systemd/system"), Path("/usr/lib/systemd/system"))
 """Where files of units lie, the site's and those of packages."""
-DATABASE_FILE = "slurm-gpudbd.yaml"
-WEB_FILE = "slurm-gpuweb.yaml"
 _DAEMONS = ("slurm-gpud.service", "slurm-gpudbd.service", "slurm-gpuctld.service", "slurm-gpuweb.service")
 _REVIEW = "slurm-gpu-review.timer"
 _OF_SLURM_USER = {

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
+from slurm_gpu.cli.checks.services import start_and_log
 from slurm_gpu.controller.colocation import status
 from slurm_gpu.policy.install import SCRIPT_NAME
 from slurm_gpu.policy.installed import ColocationInForce, read_policy_in_force
@@ -79,7 +80,7 @@ def _places(at: Surroundings, said: ColocationInForce) -> Iterator[Finding]:
     if seen is None or at.site.wall() - seen > status.FRESH_S:
         yield fail(
             f"mode is {said.mode}, but no slurm-gpuctld here gives places: every job keeps its GPU",
-            "systemctl start slurm-gpuctld; journalctl -u slurm-gpuctld says what keeps it",
+            start_and_log(at, "slurm-gpuctld"),
         )
         return
     serving = status.serving_of(at.controller_run / status.FILE_NAME)

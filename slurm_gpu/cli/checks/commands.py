@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, skipped
 from slurm_gpu.cli.checks.processes import Process, running, variable
+from slurm_gpu.cli.checks.services import environment_of, restart
 from slurm_gpu.node.held.slurmd import SBIN
 
 _ASKS = ("scontrol", "squeue", "sacct")
@@ -18,7 +19,7 @@ def found(at: Surroundings) -> Iterator[Finding]:
     fine, told = [], False
     for daemon in _NEEDS:
         for process in running(at.proc, daemon):
-            finding = _lacks(daemon, process)
+            finding = _lacks(at, daemon, process)
             if finding is not None:
                 told = True
                 yield finding
@@ -30,7 +31,7 @@ def found(at: Surroundings) -> Iterator[Finding]:
         yield skipped("none of slurm-gpu's daemons runs here")
 
 
-def _lacks(daemon: str, process: Process) -> Finding | None:
+def _lacks(at: Surroundings, daemon: str, process: Process) -> Finding | None:
     if "--no-slurm" in process.words:
         return None
     path = variable(process, "PATH")
@@ -43,5 +44,5 @@ def _lacks(daemon: str, process: Process) -> Finding | None:
     return fail(
         f"{daemon} does not find {' and '.join(lacking)} on its PATH, {path}",
         "PATH=/opt/slurm/bin:/opt/slurm/sbin:/usr/sbin:/usr/bin (or where they are) in "
-        f"/etc/sysconfig/slurm-gpu; systemctl restart {daemon}",
+        f"{environment_of(at, daemon)}; {restart(at, daemon)}",
     )

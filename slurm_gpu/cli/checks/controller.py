@@ -7,14 +7,13 @@ from pathlib import Path
 
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
 from slurm_gpu.cli.checks.processes import daemons
+from slurm_gpu.cli.checks.services import log, start_and_log
 from slurm_gpu.controller.snapshot import FILE_NAME, FRESH_S, Snapshot, read_fresh
 from slurm_gpu.policy.bundle import RUN_DIRECTORY
 from slurm_gpu.policy.install import SCRIPT_NAME
 from slurm_gpu.policy.installed import read_policy_in_force
 
 _DAEMON = "slurm-gpuctld"
-_START = "systemctl start slurm-gpuctld"
-_LOG = "journalctl -u slurm-gpuctld"
 
 
 def snapshot(at: Surroundings) -> Iterator[Finding]:
@@ -31,19 +30,21 @@ def snapshot(at: Surroundings) -> Iterator[Finding]:
     if found is None:
         message = f"{path} is missing, not whole, or older than {FRESH_S} s"
         if policy.counts_gpu_hours:
-            yield fail(f"{message}: limits on GPU-hours cannot be checked", _START)
+            yield fail(f"{message}: limits on GPU-hours cannot be checked", start_and_log(at, _DAEMON))
         else:
-            yield warn(f"{message}: slurmctld has to read the whole queue for the policy", _START)
+            yield warn(
+                f"{message}: slurmctld has to read the whole queue for the policy", start_and_log(at, _DAEMON)
+            )
     elif found.groups_id != policy.groups_id:
-        yield warn(f"{path} is by the groups of another policy, and not used", _LOG)
+        yield warn(f"{path} is by the groups of another policy, and not used", log(at, _DAEMON))
     elif policy.counts_gpu_hours and found.hours is None:
-        yield fail(f"{path} tells no GPU-hours: slurmdbd has not told what ended before", _LOG)
+        yield fail(f"{path} tells no GPU-hours: slurmdbd has not told what ended before", log(at, _DAEMON))
     elif not daemons(at.proc, _DAEMON):
         # It may run on another host of slurmctld that shares the directory, or out of sight.
         message = (
             f"no {_DAEMON} runs here, and {path} is {_age(at, found)} s old: it counts up to {FRESH_S} s"
         )
-        yield warn(message, f"{_START}; {_LOG} says why it stopped")
+        yield warn(message, start_and_log(at, _DAEMON))
     else:
         yield ok(f"{path} is {_age(at, found)} s old")
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import importlib.resources
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from slurm_gpu import __version__
 from slurm_gpu.cli.cells import span
+from slurm_gpu.cli.checks.databaseaddress import unanswered
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
 from slurm_gpu.cli.checks.outages import trouble
 from slurm_gpu.cli.checks.processes import Process, running
+from slurm_gpu.cli.checks.services import has_systemd, log_there, start_and_log
 from slurm_gpu.database.client import Health, NodeReport
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.slurm.hostlist import compress
@@ -28,7 +30,7 @@ _UNHEARD = frozenset(
     {"down", "future", "not_responding", "power_down", "powered_down", "powering_down", "unknown"}
 )
 """Words of the state of a node from which nothing is to be expected."""
-_LOOK = "journalctl -u slurm-gpudbd"
+_DAEMON = "slurm-gpudbd"
 
 
 def answers(at: Surroundings) -> Iterator[Finding]:
@@ -36,7 +38,7 @@ def answers(at: Surroundings) -> Iterator[Finding]:
     try:
         health = _health(at)
     except OutsideError as error:
-        yield trouble(str(error), f"systemctl start slurm-gpudbd on its host; {_LOOK} says why it stopped")
+        yield trouble(at, str(error), unanswered(at))
         return
     yield ok(f"slurm-gpudbd {health.version} on {health.database}, schema {health.schema}")
     if health.version != __version__:
@@ -47,7 +49,7 @@ def answers(at: Surroundings) -> Iterator[Finding]:
     if health.schema != head and health.version == __version__:
         yield fail(
             f"the database has the schema {health.schema}, and slurm-gpudbd {__version__} works with {head}",
-            "slurm-gpu db upgrade on slurm-gpudbd's host; then systemctl restart slurm-gpudbd",
+            "slurm-gpu db upgrade on slurm-gpudbd's host; then restart slurm-gpudbd",
         )
     skew_s = at.site.wall() - health.now_s
     if abs(skew_s) > _SKEW_S:
@@ -69,14 +71,14 @@ def import_fresh(at: Surroundings) -> Iterator[Finding]:
     """Slurm's accounting is read as often as it should be."""
     health = _health(at)
     if health.import_error is not None:
-        yield trouble(health.import_error, _LOOK, "the last import failed: ")
+        yield trouble(at, health.import_error, _log(at), "the last import failed: ")
     elif health.last_import_s is None:
-        yield warn("Slurm's accounting has not been read yet", _LOOK)
+        yield warn("Slurm's accounting has not been read yet", _log(at))
     else:
         age_s = health.now_s - health.last_import_s
         message = f"Slurm's accounting was read {span(age_s)} ago (every {span(health.import_interval_s)})"
         late = age_s > _MISSED_IMPORTS * health.import_interval_s
-        yield fail(message, _LOOK) if late else ok(message)
+        yield fail(message, _log(at)) if late else ok(message)
 
 
 def nodes_ship(at: Surroundings) -> Iterator[Finding]:
@@ -85,7 +87,7 @@ def nodes_ship(at: Surroundings) -> Iterator[Finding]:
     if silent:
         yield fail(
             f"jobs hold GPUs on {compress(silent)}, which have sent nothing for 12 minutes",
-            f"ssh {silent[0]} slurm-gpu doctor; systemctl start slurm-gpud where none runs",
+            _diagnose(at, silent[0]),
         )
     else:
         yield ok("every node whose GPUs are held for long sends records")
@@ -105,7 +107,7 @@ def nothing_refused(at: Surroundings) -> Iterator[Finding]:
     ago = span(health.now_s - last_s)
     yield warn(
         f"slurm-gpudbd has refused what nodes sent, the last {ago} ago; since it started: {told}",
-        f"{_LOOK} | grep 'rejected for good' says whose, and why; it lies in spool/rejected there",
+        f"{_log(at)}: lines with 'rejected for good' say whose, and why; it is kept in spool/rejected there",
     )
 
 
@@ -134,9 +136,17 @@ def nodes_heard(at: Surroundings) -> Iterator[Finding]:
 
 def _unheard(at: Surroundings, names: Sequence[str], since: str) -> Finding:
     """One finding, however many nodes it is that a firewall, say, keeps away."""
-    remedy = f"ssh {names[0]} systemctl start slurm-gpud; journalctl -u slurm-gpud there says why it stopped"
+    if names[0] in at.gpu_nodes_here:
+        remedy = start_and_log(at, "slurm-gpud")
+    elif has_systemd(at):
+        remedy = (
+            f"ssh {names[0]} systemctl start slurm-gpud; journalctl -u slurm-gpud there says why it stopped"
+        )
+    else:
+        remedy = f"start slurm-gpud on {names[0]}; its log there says why it stopped"
+    remedy += f", or that it does not reach {at.site.config.database}"
     if len(names) > 1:
-        remedy += f", or that it does not reach {at.site.config.database}; so on the others"
+        remedy += "; so on the others"
     return fail(f"slurm-gpud on {compress(names)} has not been heard {since}", remedy)
 
 
@@ -152,6 +162,7 @@ def devices_agree(at: Surroundings) -> Iterator[Finding]:
     with at.site.database() as database:
         reports = {report.node: report for report in database.nodes()}
     expected = {node.name: node.n_gpus for node in at.nodes if node.n_gpus}
+    yield from _unknown_to_slurm(at, reports)
     unheard = [name for name in expected if name not in reports or not reports[name].devices]
     late = _late(_expected(at), reports.values(), now_s)
     missing = [name for name in unheard if name in reports and name not in late]
@@ -160,14 +171,14 @@ def devices_agree(at: Surroundings) -> Iterator[Finding]:
         yield warn(
             f"slurm-gpud runs on {compress(missing)}, and the database does not have the GPUs there; after a "
             "restored backup they come again within 2 minutes",
-            f"slurm-gpu doctor, once more in 2 minutes; then journalctl -u slurm-gpud on {missing[0]}",
+            f"slurm-gpu doctor, once more in 2 minutes; then {log_there(at, 'slurm-gpud')} on {missing[0]}",
         )
     if unheard and late.keys() >= set(unheard):
         yield skipped(f"{compress(unheard)}: see the finding on nodes")
     elif unheard:
         yield warn(
             f"no slurm-gpud has told of the GPUs of {compress(unheard)}",
-            f"ssh {unheard[0]} slurm-gpu doctor; systemctl start slurm-gpud where none runs",
+            _diagnose(at, unheard[0]),
         )
     told = {name: reports[name].slurm_gpus() for name in expected if name not in {*unheard, *missing}}
     odd = {name: seen for name, seen in told.items() if expected[name] not in seen}
@@ -178,12 +189,26 @@ def devices_agree(at: Surroundings) -> Iterator[Finding]:
         whose = "its" if len(names) == 1 else "their"
         on = ("" if len(names) == 1 else "each of ") + compress(names)
         message = f"Slurm has {n_slurm} GPUs on {on}, {whose} slurm-gpud sees {n_seen}"
-        remedy = f"on {names[0]}, compare nvidia-smi -L with slurmd -G; then mend gres.conf, or the GPU"
+        remedy = f"on {names[0]}, compare nvidia-smi -L with slurmd -G; then fix gres.conf, or the GPU"
         yield fail(message, remedy) if n_seen < n_slurm else warn(message, remedy)
     if told and not odd:
         nodes = "1 node has" if len(told) == 1 else f"{len(told)} nodes have"
         yield ok(f"{nodes} the GPUs that Slurm hands out")
     yield from _other_versions(reports.values())
+
+
+def _unknown_to_slurm(at: Surroundings, reports: Mapping[str, NodeReport]) -> Iterator[Finding]:
+    """Nodes whose slurm-gpud sees GPUs of which Slurm has none: no job can ask for them."""
+    without = [
+        node.name for node in at.nodes if not node.n_gpus and node.name in reports and reports[node.name].gpus
+    ]
+    if without:
+        n_seen = len(reports[without[0]].gpus)
+        yield fail(
+            f"Slurm has no GPUs on {compress(without)}, where slurm-gpud sees {n_seen}: no job can have them",
+            f"Gres=gpu:{n_seen} on the line NodeName={compress(without)} in slurm.conf, AutoDetect=nvml or "
+            "File= in gres.conf; restart slurmctld and slurmd",
+        )
 
 
 def clocks(at: Surroundings) -> Iterator[Finding]:
@@ -202,7 +227,7 @@ def clocks(at: Surroundings) -> Iterator[Finding]:
             yield warn(
                 f"{is_at.format(compress(off))} about {_between(off.values())} {side} slurm-gpudbd's; MUNGE "
                 "takes 5 minutes",
-                f"ssh {next(iter(off))} systemctl start chronyd (or systemd-timesyncd)",
+                f"start chronyd or systemd-timesyncd on {next(iter(off))}",
             )
     if not ahead:
         yield skipped("no slurm-gpud has told of its clock within the last minute")
@@ -247,6 +272,16 @@ def _just_started(at: Surroundings, node: str) -> str | None:
 def _is_of(process: Process, node: str, here: Sequence[str]) -> bool:
     """Where a host simulates several nodes, each daemon is told its name."""
     return node in here and (len(here) == 1 or node in process.words or f"--node={node}" in process.words)
+
+
+def _log(at: Surroundings) -> str:
+    return f"{log_there(at, _DAEMON)} on its host"
+
+
+def _diagnose(at: Surroundings, node: str) -> str:
+    if node in at.gpu_nodes_here:
+        return start_and_log(at, "slurm-gpud")
+    return f"ssh {node} slurm-gpu doctor; start slurm-gpud there where none runs"
 
 
 def _health(at: Surroundings) -> Health:

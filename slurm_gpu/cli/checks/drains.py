@@ -47,7 +47,7 @@ def drained(at: Surroundings) -> Iterator[Finding]:
             found = True
             yield fail(
                 told,
-                f"on {names[0]}, compare nvidia-smi -L with slurmd -G, mend gres.conf or the GPU; {resume}",
+                f"on {names[0]}, compare nvidia-smi -L with slurmd -G, fix gres.conf or the GPU; {resume}",
             )
     if not found:
         yield ok("no node is drained for its prolog, its epilog or its GPUs")
@@ -124,6 +124,6 @@ def _unlike_a_program(path: Path) -> tuple[str, str] | None:
     if shutil.which(interpreter, path=_PATH) is None:
         return (
             f"its interpreter, {interpreter}, is not here",
-            f"install that, or mend the first line of {path}",
+            f"install that, or fix the first line of {path}",
         )
     return None

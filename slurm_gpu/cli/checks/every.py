@@ -12,6 +12,7 @@ from slurm_gpu.cli.checks import (
     commands,
     controller,
     database,
+    databaseaddress,
     drains,
     forecasts,
     gres,
@@ -19,12 +20,14 @@ from slurm_gpu.cli.checks import (
     job_submit,
     journal,
     memory,
+    munged,
     node,
     notices,
     peers,
     readers,
     reservations,
     runaways,
+    secretfiles,
     site_file,
     slurm_conf,
     web,
@@ -40,7 +43,8 @@ _SITE, _MUNGE, _SLURM, _DATABASE = "site file", "MUNGE", "Slurm", "slurm-gpudbd"
 # A later part of slurm-gpu adds its checks here.
 CHECKS = (
     Check(_SITE, site_file.valid),
-    Check(_MUNGE, site_file.munge_round_trip, (_SITE,)),
+    Check(_MUNGE, munged.round_trip, (_SITE,)),
+    Check("users", site_file.for_users, (_SITE,)),
     Check(_SLURM, slurm_conf.answers),
     Check("cluster", site_file.same_cluster, (_SITE, _SLURM)),
     Check("hooks", hooks.configured, (_SLURM,)),
@@ -64,11 +68,14 @@ CHECKS = (
     Check("weights", weights.weights, (_SITE, _SLURM)),
     Check("zones", zones.zones, (_SITE, _SLURM)),
     Check(_DATABASE, database.answers, (_SITE,)),
+    Check("address", databaseaddress.address, (_MUNGE, _DATABASE)),
+    Check("database file", secretfiles.database_file, (_SITE, _SLURM)),
     Check("import", database.import_fresh, (_MUNGE, _DATABASE)),
     Check("runaways", runaways.ended, (_SLURM, _DATABASE)),
     Check("shipments", database.nodes_ship, (_DATABASE,)),
     Check("refused", database.nothing_refused, (_DATABASE,)),
-    Check("slurm-gpuweb", web.reads_everything, (_DATABASE,)),
+    Check("slurm-gpuweb", web.answers, (_SITE,)),
+    Check("web access", web.reads_everything, (_DATABASE,)),
     Check("forecasts", forecasts.learned, (_DATABASE,)),
     Check("reservations", reservations.reservations, (_SITE, _SLURM, _DATABASE)),
     Check("nodes", database.nodes_heard, (_SLURM, _DATABASE)),
@@ -104,11 +111,11 @@ def run_checks(at: Surroundings, checks: Sequence[Check] = CHECKS) -> Iterator[R
             yield Result(check.name, _not_allowed(error))
         except (SlurmGpuError, OSError) as error:
             failed.add(check.name)
-            yield Result(check.name, trouble(str(error), "mend this, then run slurm-gpu doctor again"))
+            yield Result(check.name, trouble(at, str(error), "fix this, then run slurm-gpu doctor again"))
 
 
 def _not_allowed(error: PermissionError) -> Finding:
     """What root alone may see is no failure where somebody else looks."""
     if os.geteuid() == 0:
-        return fail(str(error), "mend this, then run slurm-gpu doctor again")
+        return fail(str(error), "fix this, then run slurm-gpu doctor again")
     return skipped(f"{error.filename} is not for everybody to read; run doctor as root")

@@ -19,6 +19,12 @@ from slurm_gpu.policy.peers import controllers
 from slurm_gpu.slurm.client import SlurmNode, SlurmSettings
 
 _LOOPBACK = re.compile(r"127\.|::1$")
+DATABASE_FILE = "slurm-gpudbd.yaml"
+WEB_FILE = "slurm-gpuweb.yaml"
+_SYSTEMD = Path("/run/systemd/system")
+_UNITS = tuple(
+    Path(directory, "systemd/system") for directory in ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib")
+)
 
 
 class Level(enum.Enum):
@@ -59,6 +65,16 @@ def skipped(message: str) -> Finding:
     return Finding(Level.SKIPPED, message)
 
 
+def unit_is_here(daemon: str) -> bool:
+    """Return whether systemd runs on this host and has a unit of this name."""
+    return _SYSTEMD.is_dir() and any((directory / f"{daemon}.service").exists() for directory in _UNITS)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a name or an address is each host itself."""
+    return host == "localhost" or _LOOPBACK.match(host) is not None
+
+
 def may_read(directory: Path) -> bool:
     """Whether it is there, and the caller may look into it."""
     return os.access(directory, os.R_OK | os.X_OK)
@@ -77,8 +93,11 @@ class Surroundings:
     """Where slurm-gpuctld writes."""
     host: str = os.uname().nodename.partition(".")[0]
     proc: Path = Path("/proc")
-    systemd: Path = Path("/run/systemd/system")
+    devices: Path = Path("/dev")
+    systemd: Path = _SYSTEMD
     """A directory that is there where systemd runs."""
+    has_unit: Callable[[str], bool] = unit_is_here
+    """Whether systemd can start and stop a daemon of this host."""
     slurmd: RunSlurmd = run_slurmd
     """Runs `slurmd -G`, which tells what slurmd reads in gres.conf."""
     conf_cache: Path = CACHED_CONF
@@ -107,8 +126,8 @@ class Surroundings:
             node
             for node in self.nodes
             if self.host in (name.partition(".")[0] for name in (node.name, node.host, node.address))
-            or "localhost" in (node.name, node.address)
-            or _LOOPBACK.match(node.address)
+            or node.name == "localhost"
+            or is_loopback(node.address)
         ]
 
     @property

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from slurm_gpu.cli.cells import span
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, ok, skipped, warn
+from slurm_gpu.cli.checks.services import has_systemd
 
 OLD_S = 3 * 86400
 """Learned each day, as slurm-gpu-forecast.timer does it, nothing is older but after two failures."""
@@ -27,7 +28,9 @@ def learned(at: Surroundings) -> Iterator[Finding]:
         yield warn(
             message,
             "on slurm-gpudbd's host: systemctl enable --now slurm-gpu-forecast.timer; "
-            "journalctl -u slurm-gpu-forecast says why it failed",
+            "journalctl -u slurm-gpu-forecast says why it failed"
+            if has_systemd(at)
+            else "on slurm-gpudbd's host: slurm-gpu db train, each day",
         )
     else:
         yield ok(message)

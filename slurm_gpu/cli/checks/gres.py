@@ -19,7 +19,7 @@ from slurm_gpu.units import counted, few
 _TYPE = re.compile(r"\bGres Name=gpu\b.*?\bType=(?P<type>[^\s(,]+)")
 _MODEL = re.compile(r"(?:rtx|gtx|gb|gh|[abhvpktlm])\d{1,4}[a-z]?", re.IGNORECASE)
 """What NVIDIA calls a GPU, such as A100, L40S or RTX6000, without its spaces."""
-_LOOK = "on {node}, compare nvidia-smi -L with slurmd -G; then mend gres.conf, and restart slurmd"
+_LOOK = "on {node}, compare nvidia-smi -L with slurmd -G; then fix gres.conf, and restart slurmd"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,7 @@ def positions(text: str) -> list[Position]:
 def agrees(at: Surroundings) -> Iterator[Finding]:
     """Count, type and File= of gres.conf are those of the driver, as slurm-gpud has told them."""
     here = at.gpu_nodes_here
+    yield from _without_gres(at)
     if not here:
         yield skipped("gres.conf is read by slurmd on GPU nodes, and this host is none")
         return
@@ -89,6 +90,19 @@ def compare(node: str, slurms: Sequence[Position], report: NodeReport) -> Iterat
     yield from found
     if not found:
         yield ok(f"{counted(len(slurms), 'GPU')} of {node}: each File= is a GPU of the driver's")
+
+
+def _without_gres(at: Surroundings) -> Iterator[Finding]:
+    """GPUs of this host that Slurm does not have at all."""
+    without = [node.name for node in at.nodes_here if not node.n_gpus]
+    devices = sorted(str(path) for path in at.devices.glob("nvidia[0-9]*") if path.name[6:].isdigit())
+    if devices and without and len(at.nodes_here) == 1:
+        yield fail(
+            f"this host has {counted(len(devices), 'GPU')} ({few(devices, 2)}), and Slurm none on "
+            f"{without[0]}: no job can have them",
+            f"Gres=gpu:TYPE:{len(devices)} on the line NodeName={without[0]} in slurm.conf, AutoDetect=nvml "
+            "or File= in gres.conf; restart slurmctld and slurmd",
+        )
 
 
 def _absent(

@@ -5,51 +5,31 @@ from __future__ import annotations
 import fnmatch
 import glob
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_gpu.cli.checks.drains import nothing, traps
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, may_read, ok, skipped, warn
+from slurm_gpu.cli.checks.hookfile import (
+    NAME_OF,
+    PACKAGED,
+    HookFile,
+    has_package,
+    hook_file,
+    is_readable,
+    source_of,
+)
 from slurm_gpu.cli.checks.processes import daemons
 from slurm_gpu.cli.checks.trusted import others_may_write
 from slurm_gpu.policy.peers import shared_file_system
 from slurm_gpu.slurm.conffile import read_conf, settings_named
 
 KINDS = ("Prolog", "Epilog")
-PACKAGED = Path("/usr/libexec/slurm-gpu/hooks")
-"""Where the package keeps their texts, and the command that puts them where Slurm runs them."""
 
 _CONF = Path("/etc/slurm")
-_NAME_OF = {"Prolog": "10-slurm-gpu", "Epilog": "90-slurm-gpu"}
-"""What `place` calls them: of the prologs ours is the last to run, of the epilogs the first."""
-_HEAD = re.compile(r"#!.*\n# Slurm (?:prolog|epilog): (?:tell slurm-gpud |(?P<stub>slurm-gpu was removed ))")
 _SIGNATURE = "# Placed by slurm-gpu"
 """How the line begins that `place` adds, the last of the file."""
-_READ_BYTES = 64 * 2**10
-
-
-@dataclass(frozen=True, slots=True)
-class HookFile:
-    """A file that Prolog or Epilog of slurm.conf matches."""
-
-    path: Path
-    text: str
-    """How it begins; "" where it cannot be read."""
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether it is slurm-gpu's, by its very name or by its text; also where only a stub of it is left.
-
-        A site's own hook may be called 50-slurm-gpu-health, and one called 10-slurm-gpu may run ours.
-        """
-        return self.path.name in _NAME_OF.values() or _HEAD.match(self.text) is not None
-
-    @property
-    def is_stub(self) -> bool:
-        """Whether it is what a removal left."""
-        match = _HEAD.match(self.text)
-        return match is not None and match["stub"] is not None
 
 
 def configured(at: Surroundings) -> Iterator[Finding]:
@@ -67,6 +47,8 @@ def configured(at: Surroundings) -> Iterator[Finding]:
             )
         elif not at.nodes_here:
             yield skipped(f"{kind}={','.join(patterns)} lies on nodes, and this host is none")
+        elif (differs := _not_here(at, kind, patterns)) is not None:
+            yield differs
         else:
             yield from _files(at, kind, [str(conf / pattern) for pattern in patterns])
 
@@ -85,15 +67,6 @@ def matched(pattern: str) -> list[Path]:
     return sorted(Path(name) for name in glob.glob(pattern))  # noqa: PTH207 - an absolute pattern
 
 
-def hook_file(path: Path) -> HookFile:
-    """A file with how it begins."""
-    try:
-        with path.open("rb") as file:
-            return HookFile(path, file.read(_READ_BYTES).decode("utf-8", "replace"))
-    except OSError:
-        return HookFile(path, "")
-
-
 def _passed_over(at: Surroundings, kind: str, heeded: Sequence[str]) -> Iterator[Finding]:
     """Slurm 22.05 takes the last of several lines, and says nothing."""
     try:
@@ -107,6 +80,23 @@ def _passed_over(at: Surroundings, kind: str, heeded: Sequence[str]) -> Iterator
             f"{','.join(heeded)} alone: {lost[0].value} ({lost[0].place}) is not run",
             f"one line {kind}=, and all {kind.lower()}s in one directory; scontrol reconfigure",
         )
+
+
+def _not_here(at: Surroundings, kind: str, patterns: Sequence[str]) -> Finding | None:
+    """Return a finding where slurmd, which goes by the slurm.conf of its own host, has another value."""
+    try:
+        settings = settings_named(read_conf(at.slurm_conf), kind)
+    except OSError:
+        return None
+    here = [line.value.strip() for line in settings if line.value]
+    if set(here) & set(patterns):
+        return None
+    own = f"{kind}={','.join(here)}" if here else f"no {kind}"
+    return fail(
+        f"slurmctld has {kind}={','.join(patterns)}, and {at.slurm_conf} on this node has {own}, by which "
+        "slurmd goes",
+        f"scontrol reconfigure where {at.slurm_conf} is right; else copy slurmctld's slurm.conf here first",
+    )
 
 
 def _files(at: Surroundings, kind: str, patterns: Sequence[str]) -> Iterator[Finding]:
@@ -126,18 +116,35 @@ def _files(at: Surroundings, kind: str, patterns: Sequence[str]) -> Iterator[Fin
         for path in paths:
             found += others_may_write(at, path, "it runs as root for every job")
         n_files += len(paths)
-        mine = [file for file in map(hook_file, paths) if file.is_ours]
+        unread += [path for path in paths if path.is_file() and not is_readable(path)]
+        mine = [file for file in map(hook_file, paths) if file.is_ours or file.event is not None]
         for file in mine:
             found += _order(kind, file, paths)
         ours += mine
     yield from found
-    working = [file for file in ours if not file.is_stub]
+    working = [file for file in ours if file.event == kind.lower()]
+    swapped = [file for file in ours if file.event not in (None, kind.lower())]
+    for file in swapped:
+        yield fail(
+            f"{file.path} runs as {kind}, but is slurm-gpu's {file.event}: it reports the wrong event of "
+            "each job",
+            _replacing(kind, file.path),
+        )
+    idle = [file for file in ours if file.event is None and not file.is_stub and is_readable(file.path)]
+    for file in idle if at.is_gpu_node and not working else ():
+        yield fail(
+            f"{file.path} has the name of slurm-gpu's {kind.lower()}, but does not do its work: "
+            "jobs leave no GPU records",
+            f"cp -p {shlex.quote(str(file.path))} {file.path.parent.parent}; {_replacing(kind, file.path)}",
+        )
     if unread:
         yield skipped(f"{unread[0]} is root's; run doctor as root")
     elif not at.is_gpu_node:
         yield from _without_gpus(at, kind, patterns, working, found)
     elif working:
         yield from _ours(kind, working)
+    elif swapped or idle:
+        return
     elif ours:
         yield fail(
             f"{ours[0].path} is the stub that a removal of slurm-gpu left: jobs leave no GPU records",
@@ -158,26 +165,37 @@ def _without_gpus(
         yield warn(
             f"{ours[0].path} runs on this node without GPUs, and no slurm-gpud takes in what it writes",
             "dnf remove slurm-gpu-node, which leaves a hook that does nothing"
-            if PACKAGED.is_dir()
+            if has_package()
             else f"install -m 755 /usr/bin/true {ours[0].path}",
         )
     elif not found:
         yield ok(f"{kind}={','.join(patterns)} matches what can be run; this node has no GPUs")
 
 
+def _text(kind: str) -> str:
+    source = source_of(kind)
+    return f"{kind.lower()}/10-slurm-gpu of slurm-gpu's source" if source is None else str(source)
+
+
+def _replacing(kind: str, path: Path) -> str:
+    return f"install -m 755 {_text(kind)} {shlex.quote(str(path))}"
+
+
 def placing(kind: str, patterns: Sequence[str]) -> str:
     """How to put our hook where one of these patterns of Prolog or Epilog finds it."""
-    name = _NAME_OF[kind]
+    name = NAME_OF[kind]
     fitting = [path for path in map(Path, patterns) if fnmatch.fnmatchcase(name, path.name)]
     for path in fitting:
-        if path.parent.name == f"{kind.lower()}.d":
+        if path.parent.name == f"{kind.lower()}.d" and has_package():
             conf = path.parent.parent
             return f"{PACKAGED}/place install" + ("" if conf == _CONF else f" --conf {conf}")
     if fitting:
-        hook = fitting[0].with_name(name)
-        return f"install -D -m 755 {PACKAGED}/{kind.lower()} {hook}, now and after each upgrade"
+        return f"install -D -m 755 {_text(kind)} {fitting[0].with_name(name)}, now and after each upgrade"
+    placed = f"{_CONF}/{kind.lower()}.d"
+    by_hand = f"install -D -m 755 {_text(kind)} {placed}/{name}"
+    how = f"{PACKAGED}/place install" if has_package() else by_hand
     return (
-        f"{PACKAGED}/place install; then {kind}={_CONF}/{kind.lower()}.d/* in slurm.conf, "
+        f"{how}; then {kind}={placed}/* in slurm.conf, "
         f"with a copy of {patterns[0]} in that directory; scontrol reconfigure"
     )
 
@@ -190,7 +208,7 @@ def _order(kind: str, ours: HookFile, paths: Sequence[Path]) -> Iterator[Finding
     else:
         after = [path for path in paths if path.name > ours.path.name]
         says = "before our epilog, and the job is charged with its minutes"
-    others = [path for path in after if path.is_file() and not hook_file(path).is_ours]
+    others = [path for path in after if path.is_file() and _is_others(hook_file(path))]
     if others:
         side = "behind" if kind == "Prolog" else "before"
         yield warn(
@@ -199,10 +217,17 @@ def _order(kind: str, ours: HookFile, paths: Sequence[Path]) -> Iterator[Finding
         )
 
 
+def _is_others(file: HookFile) -> bool:
+    return not file.is_ours and file.event is None
+
+
 def _ours(kind: str, files: Sequence[HookFile]) -> Iterator[Finding]:
     if len(files) > 1:
         names = " and ".join(str(file.path) for file in files)
-        yield warn(f"{names} are both our {kind.lower()}: each job is told twice", f"rm {files[-1].path}")
+        yield warn(
+            f"{names} are both our {kind.lower()}: each job is reported twice",
+            f"rm {shlex.quote(str(files[-1].path))}",
+        )
     packaged = hook_file(PACKAGED / kind.lower()).text
     body, signature, _ = files[0].text.partition(_SIGNATURE)
     if packaged and signature and body != packaged:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from slurm_gpu.cli.checks.access import denies
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, may_read, ok, skipped, warn
 from slurm_gpu.cli.checks.slurm_conf import with_names
 from slurm_gpu.cli.checks.trusted import others_may_write
@@ -56,6 +57,13 @@ def script(at: Surroundings) -> Iterator[Finding]:
         yield fail(f"{installed} is missing: slurmctld will not start again", _APPLY)
         return
     yield from others_may_write(at, installed, "it decides about every job, within slurmctld")
+    denied = denies(installed, at.settings.slurm_user_uid)
+    if denied is not None:
+        yield fail(
+            f"SlurmUser {at.settings.slurm_user}, as whom slurmctld runs, may not read {installed}: "
+            f"{denied.part} keeps it out",
+            denied.remedy,
+        )
     if not policy_file.exists():
         yield skipped(f"there is no {policy_file}")
         return
@@ -77,7 +85,7 @@ def script(at: Surroundings) -> Iterator[Finding]:
     try:
         policy, source = load_policy(policy_file)
     except InputError as error:
-        yield fail(str(error), f"mend {policy_file}; the policy in force stays")
+        yield fail(str(error), f"fix {policy_file}; the policy in force stays")
         return
     facts = SiteFacts.of(at.settings, at.nodes, RUN_DIRECTORY, at.site.config.timezone)
     if compare_installed(installed, policy, source, facts) is InForce.SAME:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import stat
@@ -10,8 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from slurm_gpu.cli.cells import span
-from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
-from slurm_gpu.cli.checks.processes import daemons
+from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, may_read, ok, skipped, warn
+from slurm_gpu.cli.checks.processes import running
+from slurm_gpu.cli.checks.services import start, start_and_log
 from slurm_gpu.slurm.hostlist import compress
 from slurm_gpu.units import counted
 
@@ -20,7 +20,6 @@ _TAKEN_IN_S = 30.0
 _SHIPPED_IN_S = 60.0
 """slurm-gpud takes an event in within its second; so much later it is not going to."""
 _ROOM_MIB = 16
-_START = "systemctl start slurm-gpud; journalctl -u slurm-gpud says why it stopped"
 
 
 def alive(at: Surroundings) -> Iterator[Finding]:
@@ -29,16 +28,27 @@ def alive(at: Surroundings) -> Iterator[Finding]:
     if not here:
         yield skipped("this host is no GPU node")
         return
-    named = [_value(words, "--node") for words in daemons(at.proc, _DAEMON)]
+    processes = running(at.proc, _DAEMON)
+    named = [process.option("--node") for process in processes]
+    stopped = [process.directory.name for process in processes if process.is_stopped]
     lacking = [name for name in here if name not in named]
     if not named:
-        yield fail(f"no {_DAEMON} runs on this GPU node", _START)
+        yield fail(f"no {_DAEMON} runs on this GPU node", start_and_log(at, _DAEMON))
     elif len(here) > 1 and lacking:
-        yield fail(f"no {_DAEMON} runs for {compress(lacking)}, which this host is too", _START)
+        yield fail(
+            f"no {_DAEMON} runs for {compress(lacking)}, which this host is too", _start_one(at, lacking[0])
+        )
     elif len(here) == 1 and (name := named[0] or at.host) != here[0]:
         yield fail(
             f"{_DAEMON} speaks for {name}, and Slurm calls this host {here[0]}: what it sends is refused",
-            f"systemctl edit {_DAEMON}: ExecStart= and ExecStart=/usr/sbin/{_DAEMON} --node {here[0]}",
+            f"systemctl edit {_DAEMON}: ExecStart= and ExecStart=/usr/sbin/{_DAEMON} --node {here[0]}"
+            if at.has_unit(_DAEMON)
+            else f"start it with --node {here[0]}",
+        )
+    elif stopped:
+        yield fail(
+            f"{_DAEMON} (process {', '.join(stopped)}) is stopped, and measures nothing",
+            f"kill -CONT {' '.join(stopped)}",
         )
     else:
         yield ok(f"{_DAEMON} runs" + (f" for {compress(here)}" if len(here) > 1 else ""))
@@ -49,16 +59,29 @@ def hook_directory(at: Surroundings) -> Iterator[Finding]:
     if not at.is_gpu_node:
         yield skipped("this host is no GPU node")
         return
-    for run_dir in _directories(at.proc, "--run-dir", at.run_dir):
-        yield from _hook_directory(run_dir / "jobs", at.site.wall())
+    taken = _directories(at.proc, "--run-dir", at.run_dir)
+    for run_dir in taken:
+        yield from _hook_directory(at, run_dir / "jobs")
+    # Hooks that nobody configured otherwise write here, wherever slurm-gpud reads.
+    if at.run_dir not in taken and may_read(written := at.run_dir / "jobs") and any(written.iterdir()):
+        yield fail(
+            f"hooks write to {written}, and {_DAEMON} reads {taken[0] / 'jobs'}",
+            f"start {_DAEMON} without --run-dir; or export SLURM_GPU_RUN_DIR={taken[0]} in the hooks",
+        )
 
 
-def _hook_directory(directory: Path, now_s: float) -> Iterator[Finding]:
+def _start_one(at: Surroundings, node: str) -> str:
+    """Return how to start the slurm-gpud of one of several nodes that are this host."""
+    return start(at, _DAEMON) + ("" if at.has_unit(_DAEMON) else f" --node={node}")
+
+
+def _hook_directory(at: Surroundings, directory: Path) -> Iterator[Finding]:
+    now_s = at.site.wall()
     try:
         status = directory.stat()
         ages = [now_s - file.stat().st_mtime for file in directory.iterdir() if file.is_file()]
     except FileNotFoundError:
-        yield warn(f"there is no {directory}: no job has started here yet", _START)
+        yield warn(f"there is no {directory}: no job has started here yet", start_and_log(at, _DAEMON))
         return
     except PermissionError:
         yield skipped(f"{directory} is root's; run doctor as root")
@@ -69,7 +92,7 @@ def _hook_directory(directory: Path, now_s: float) -> Iterator[Finding]:
         )
     if ages and max(ages) > _TAKEN_IN_S:
         told = f"{counted(len(ages), 'event')} waiting in {directory}, the oldest for {span(max(ages))}"
-        yield fail(told, _START)
+        yield fail(told, start_and_log(at, _DAEMON))
     else:
         yield ok(f"{directory}: {counted(len(ages), 'event')} waiting")
     yield from _room(directory)
@@ -112,7 +135,7 @@ def _room(directory: Path) -> Iterator[Finding]:
     disk = os.statvfs(directory)
     free_mib = disk.f_bavail * disk.f_frsize >> 20
     if disk.f_flag & os.ST_RDONLY:
-        yield fail(f"{directory} is mounted read-only", "dmesg says why; mend it, then remount it")
+        yield fail(f"{directory} is mounted read-only", "dmesg says why; fix it, then remount it")
     elif free_mib < _ROOM_MIB or (disk.f_files and not disk.f_favail):  # some count no files
         yield fail(
             f"{directory} has no room: {free_mib} MiB and {disk.f_favail} files are left",
@@ -146,14 +169,5 @@ def _finished_records(log: Path, until_s: float) -> int:
 
 def _directories(proc: Path, option: str, default: Path) -> list[Path]:
     """The directories that the running daemons were given; simulated nodes have one of their own each."""
-    given = {Path(value) for words in daemons(proc, _DAEMON) if (value := _value(words, option)) is not None}
+    given = {Path(value) for one in running(proc, _DAEMON) if (value := one.option(option)) is not None}
     return sorted(given) if given else [default]
-
-
-def _value(words: list[str], option: str) -> str | None:
-    for word, following in itertools.pairwise([*words, ""]):
-        if word == option:
-            return following
-        if word.startswith(f"{option}="):
-            return word.partition("=")[2]
-    return None

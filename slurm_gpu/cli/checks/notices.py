@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import pwd
-import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from slurm_gpu.cli.checks.access import denies
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
 from slurm_gpu.errors import InputError
 from slurm_gpu.notices.sending import NotSentError
@@ -17,7 +15,7 @@ from slurm_gpu.policy.install import SCRIPT_NAME
 from slurm_gpu.policy.installed import read_policy_in_force
 from slurm_gpu.policy.model import Mode
 
-_MEND = "mend it; slurm-gpuctld reads it again by itself, and until then nobody is told and no job is ended"
+_MEND = "fix it; slurm-gpuctld reads it again by itself, and until then nobody is told and no job is ended"
 
 
 def notices(at: Surroundings) -> Iterator[Finding]:
@@ -112,33 +110,10 @@ def _tried(try_out: Callable[[], None], remedy: str, settings: Settings) -> Iter
 
 def _readable(at: Surroundings, path: Path, remedy: str | None = None) -> Iterator[Finding]:
     """Whether SlurmUser, as whom slurm-gpuctld runs, may read it: root, who asks, may read all."""
-    uid = at.settings.slurm_user_uid
-    right = stat.S_IROTH | (stat.S_IXOTH if path.is_dir() else 0)
-    for part in (path, *path.parents):
-        if not _may(part.stat(), uid, right):
-            mode = "o+rx" if path.is_dir() else "o+r"
-            how = f"chmod {mode} {path}" if part == path else f"chmod o+x {part}"
-            yield fail(
-                f"SlurmUser {at.settings.slurm_user}, as whom slurm-gpuctld runs, may not read {path}: "
-                f"{part} keeps it out",
-                remedy if remedy is not None and part == path else how,
-            )
-            return
-        right = stat.S_IXOTH
-
-
-def _may(status: os.stat_result, uid: int, right: int) -> bool:
-    """Whether a user has a right, given as everybody's, to a file by its mode."""
-    if uid in (0, status.st_uid):
-        return uid == 0 or status.st_mode & (right << 6) == right << 6
-    if status.st_gid in _groups(uid):
-        return status.st_mode & (right << 3) == right << 3
-    return status.st_mode & right == right
-
-
-def _groups(uid: int) -> list[int]:
-    try:
-        user = pwd.getpwuid(uid)
-    except KeyError:
-        return []
-    return os.getgrouplist(user.pw_name, user.pw_gid)
+    denied = denies(path, at.settings.slurm_user_uid)
+    if denied is not None:
+        yield fail(
+            f"SlurmUser {at.settings.slurm_user}, as whom slurm-gpuctld runs, may not read {path}: "
+            f"{denied.part} keeps it out",
+            remedy if remedy is not None and denied.part == path else denied.remedy,
+        )

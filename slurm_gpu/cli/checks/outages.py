@@ -3,57 +3,99 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from slurm_gpu.cli.checks.finding import Finding, fail
+from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail
+from slurm_gpu.cli.checks.processes import ports, running
+from slurm_gpu.cli.checks.services import restart, start_and_log, start_there
 
 
 @dataclass(frozen=True, slots=True)
 class _Outage:
-    """A daemon that is down, by what is then said of it."""
+    """A daemon that is down, by the words of the errors that it causes."""
 
     said: re.Pattern[str]
     message: str
-    remedy: str
+    remedy: Callable[[Surroundings], str]
 
 
-def _database(said: str, message: str, remedy: str) -> _Outage:
-    """Of the database of slurm-gpudbd, which tells why in its own words."""
+def _database(said: str, message: str, remedy: Callable[[Surroundings], str]) -> _Outage:
+    """Of the database of slurm-gpudbd, which reports the cause in its own words."""
     words = re.compile(rf"the database does not answer: (?P<detail>.*(?:{said}).*)", re.DOTALL)
     return _Outage(words, f"slurm-gpudbd runs, but {message}", remedy)
+
+
+def _slurmctld(at: Surroundings) -> str:
+    """Start it; where it runs on this host, another port than slurm.conf's is its likely cause."""
+    here = running(at.proc, "slurmctld")
+    if not here:
+        return start_there(at, "slurmctld", "on the controller")
+    listens = ports(here)
+    where = f" (it listens at port {', '.join(map(str, listens))})" if listens else ""
+    return (
+        f"slurmctld runs on this host{where}: compare SlurmctldHost and SlurmctldPort in slurm.conf, then "
+        f"{restart(at, 'slurmctld')}"
+    )
+
+
+def _slurmdbd(at: Surroundings) -> str:
+    here = running(at.proc, "slurmdbd")
+    if not here:
+        return start_there(at, "slurmdbd", "on its host (AccountingStorageHost)")
+    listens = ports(here)
+    where = f" (it listens at port {', '.join(map(str, listens))})" if listens else ""
+    return (
+        f"slurmdbd runs on this host{where}: compare AccountingStorageHost and AccountingStoragePort in "
+        f"slurm.conf with DbdPort in slurmdbd.conf; {restart(at, 'slurmdbd')}"
+    )
+
+
+def _mariadb(at: Surroundings, names: str) -> str:
+    here = running(at.proc, "mariadbd") or running(at.proc, "mysqld")
+    if not here:
+        return start_there(at, "mariadb", f"on the host that {names} names")
+    listens = ports(here)
+    where = f" (it listens at port {', '.join(map(str, listens))})" if listens else ""
+    return f"MariaDB runs on this host{where}: compare that with host and port in {names}"
 
 
 _OUTAGES = (
     _Outage(
         re.compile(r"is munged running\?|Munge encode failed"),
         "munged does not answer on this host",
-        "systemctl start munge; journalctl -u munge says why it stopped",
+        lambda at: start_and_log(at, "munge"),
     ),
     _database(
         r"disk (?:is )?full|is full|[Nn]o space left",
         "its database has no room left",
-        "df -h on its host: /var/lib/slurm-gpu, or MariaDB's directories; nodes keep their records meanwhile",
+        lambda _: (
+            "df -h on its host: /var/lib/slurm-gpu, or MariaDB's directories; nodes keep their records "
+            "meanwhile"
+        ),
     ),
     _database(
         r"readonly database|unable to open database file|denied|Unknown database",
         "may not use its database",
-        "SQLite: chown slurm /var/lib/slurm-gpu /var/lib/slurm-gpu/slurm-gpu.db*; MariaDB: user, password, "
-        "database in slurm-gpudbd.yaml, and GRANT ALL ON that one",
+        lambda _: (
+            "SQLite: chown slurm /var/lib/slurm-gpu /var/lib/slurm-gpu/slurm-gpu.db*; MariaDB: user, "
+            "password, database in slurm-gpudbd.yaml, and GRANT ALL ON that one"
+        ),
     ),
     _database(
         r"malformed|not a database|crashed|corrupt",
         "its database is damaged",
-        "systemctl stop slurm-gpudbd, and put the last backup in its place (`Restore` in operations.md)",
+        lambda _: "stop slurm-gpudbd, and restore the last backup (`Restore` in docs/operations.md)",
     ),
     _database(
         "",
         "its database does not answer",
-        "systemctl start mariadb on the host that `url` in slurm-gpudbd.yaml names; journalctl -u mariadb",
+        lambda at: _mariadb(at, "url in slurm-gpudbd.yaml"),
     ),
     _Outage(
         re.compile(r"(sacct|sacctmgr)\b.*Unable to connect to database", re.DOTALL),
         "slurmdbd runs, but its database does not answer",
-        "systemctl start mariadb on the host that StorageHost in slurmdbd.conf names; journalctl -u mariadb",
+        lambda at: _mariadb(at, "StorageHost in slurmdbd.conf"),
     ),
     _Outage(
         re.compile(
@@ -62,7 +104,7 @@ _OUTAGES = (
             re.DOTALL,
         ),
         "slurmdbd does not answer",
-        "systemctl start slurmdbd on its host (AccountingStorageHost); journalctl -u slurmdbd says why",
+        _slurmdbd,
     ),
     _Outage(
         re.compile(
@@ -71,7 +113,7 @@ _OUTAGES = (
             re.DOTALL,
         ),
         "slurmctld does not answer",
-        "systemctl start slurmctld on the controller; journalctl -u slurmctld says why it stopped",
+        _slurmctld,
     ),
 )
 
@@ -79,7 +121,8 @@ _OUTAGES = (
 _NOT_FOUND = "is not on the PATH"
 _PATH = (
     "if Slurm is in /opt/slurm: PATH=/opt/slurm/bin:/opt/slurm/sbin:$PATH slurm-gpu doctor; for the daemons "
-    "PATH=/opt/slurm/bin:/opt/slurm/sbin:/usr/sbin:/usr/bin in /etc/sysconfig/slurm-gpu, then restart them"
+    "PATH=/opt/slurm/bin:/opt/slurm/sbin:/usr/sbin:/usr/bin in their environment (/etc/sysconfig/slurm-gpu "
+    "where packages installed them), then restart them"
 )
 
 
@@ -93,10 +136,10 @@ def daemon_that_is_down(error: str) -> str | None:
     return next((outage.message for outage in _OUTAGES if outage.said.search(error)), None)
 
 
-def trouble(error: str, otherwise: str, prefix: str = "") -> Finding:
-    """A failure that names the daemon to start where the error tells; else the error, and `otherwise`."""
+def trouble(at: Surroundings, error: str, otherwise: str, prefix: str = "") -> Finding:
+    """Return a failure that names the daemon to start where the error tells; else the error, `otherwise`."""
     for outage in _OUTAGES:
         if match := outage.said.search(error):
             detail = match.groupdict().get("detail")
-            return fail(prefix + outage.message + (f": {detail}" if detail else ""), outage.remedy)
+            return fail(prefix + outage.message + (f": {detail}" if detail else ""), outage.remedy(at))
     return fail(prefix + error, finding_slurm(error) or otherwise)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 _WORDS = 4
 """An interpreter and its options may come before the name."""
+_LISTENING = "0A"
+_LINK = re.compile(r"socket:\[(\d+)\]")
 _START_TIME = 19
 """The field of /proc/PID/stat, from the first behind the name on: when it was started, in ticks of uptime."""
 
@@ -22,6 +27,32 @@ class Process:
     """Its command line."""
     age_s: float | None
     """For how long; None where /proc does not tell."""
+
+    @property
+    def uid(self) -> int | None:
+        """As whom it runs; None where it has ended."""
+        try:
+            return self.directory.stat().st_uid
+        except OSError:
+            return None
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a signal stopped it (SIGSTOP), so that it exists and does nothing."""
+        try:
+            fields = (self.directory / "stat").read_text(errors="replace").rpartition(")")[2].split()
+        except OSError:
+            return False
+        return fields[:1] in (["T"], ["t"])
+
+    def option(self, name: str) -> str | None:
+        """Return the value of an option on its command line, `name VALUE` or `name=VALUE`."""
+        for word, following in itertools.pairwise([*self.words, ""]):
+            if word == name:
+                return following
+            if word.startswith(f"{name}="):
+                return word.partition("=")[2]
+        return None
 
 
 def daemons(proc: Path, name: str) -> list[list[str]]:
@@ -40,6 +71,37 @@ def running(proc: Path, name: str) -> list[Process]:
         if any(Path(word).stem == name for word in words[:_WORDS]) and not _is_contained(process):
             found.append(Process(process, words, _age_s(proc, process)))
     return found
+
+
+def ports(processes: Iterable[Process]) -> list[int]:
+    """Return the TCP ports at which they listen; none where the caller may not see that."""
+    found: set[int] = set()
+    for process in processes:
+        inodes = set(_sockets(process.directory))
+        for name in ("tcp", "tcp6"):
+            try:
+                lines = (process.directory / "net" / name).read_text().splitlines()[1:]
+            except OSError:
+                continue
+            for fields in map(str.split, lines):
+                if fields[3] == _LISTENING and fields[9] in inodes:
+                    found.add(int(fields[1].rpartition(":")[2], 16))
+    return sorted(found)
+
+
+def _sockets(process: Path) -> Iterator[str]:
+    """The inodes of its sockets."""
+    try:
+        links = list((process / "fd").iterdir())
+    except OSError:
+        return  # another user's, or it has ended
+    for link in links:
+        try:
+            match = _LINK.fullmatch(str(link.readlink()))
+        except OSError:
+            continue
+        if match is not None:
+            yield match[1]
 
 
 def variable(process: Process, name: str) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, warn
+from slurm_gpu.cli.checks.services import start_there
 from slurm_gpu.controller.reserve.keeper import is_ours
 from slurm_gpu.database.reserve.reservation import CLOCK_AHEAD, Reservation, id_of
 from slurm_gpu.slurm.hostlist import expand
@@ -14,9 +15,6 @@ from slurm_gpu.units import counted
 
 _WITHIN_S = 60
 """So long it may take slurm-gpuctld to do what was decided."""
-_START = (
-    "systemctl start slurm-gpuctld, on the host of slurmctld; journalctl -u slurm-gpuctld says what it did"
-)
 
 
 def reservations(at: Surroundings) -> Iterator[Finding]:
@@ -27,11 +25,12 @@ def reservations(at: Surroundings) -> Iterator[Finding]:
     out = {node.name for node in at.nodes if out_of_service(node)}
     there = {one.name: one for one in ReservationClient(at.site.run).all()}
     ids = [number for name in there if (number := id_of(name)) is not None]
+    start = start_there(at, "slurm-gpuctld", "on the host of slurmctld")
     with at.site.database() as database:
         rows = {row.id: row for row in database.reservations(ids=ids)}
     now_s = at.site.wall()
     found = [
-        *(finding for row in rows.values() if (finding := _of_row(row, there.get(row.name), now_s))),
+        *(finding for row in rows.values() if (finding := _of_row(row, there.get(row.name), now_s, start))),
         *(finding for row in rows.values() if (finding := _out_of_service(row, out))),
         *_of_nobody(there, rows),
     ]
@@ -43,7 +42,7 @@ def reservations(at: Surroundings) -> Iterator[Finding]:
         yield ok(f"Slurm has what is promised: {counted(promised, 'reservation')}{more}")
 
 
-def _of_row(row: Reservation, found: SlurmReservation | None, now_s: float) -> Finding | None:
+def _of_row(row: Reservation, found: SlurmReservation | None, now_s: float, start: str) -> Finding | None:
     """What is wrong with one of the table."""
     mine = found is not None and is_ours(found, row)
     if row.state.is_promised:
@@ -67,11 +66,11 @@ def _of_row(row: Reservation, found: SlurmReservation | None, now_s: float) -> F
                 f"slurm-gpu reserve cancel {row.id}",
             )
         if is_due and not mine:
-            return fail(f"{row.name} is promised to {row.user}, and Slurm does not have it", _START)
+            return fail(f"{row.name} is promised to {row.user}, and Slurm does not have it", start)
     elif mine and row.over_s is not None and row.over_s + _WITHIN_S < now_s:
         return warn(
             f"{row.name} is {row.state}, and still in Slurm, which does not delete it while a job is in it",
-            f"squeue --reservation={row.name}; without a job: {_START}",
+            f"squeue --reservation={row.name}; without a job: {start}",
         )
     return None
 

@@ -1,15 +1,24 @@
-"""The site file and MUNGE: what every part of slurm-gpu stands on."""
+"""The site file, which every part of slurm-gpu reads."""
 
 from __future__ import annotations
 
-import os
+import grp
+import pwd
+import shlex
+import stat
 from collections.abc import Iterator
 
-from slurm_gpu import munge
+from slurm_gpu.cli.checks.access import ANY_USER, denies
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, warn
-from slurm_gpu.errors import InputError, MungeError
+from slurm_gpu.cli.checks.munged import socket_of
+from slurm_gpu.cli.checks.processes import running
+from slurm_gpu.cli.checks.services import restart
+from slurm_gpu.configparts import Operators
+from slurm_gpu.errors import InputError
 from slurm_gpu.slurm.hostlist import expand
 from slurm_gpu.units import few
+
+_RESTART_THERE = "restart slurm-gpudbd on its host"
 
 
 def valid(at: Surroundings) -> Iterator[Finding]:
@@ -18,25 +27,56 @@ def valid(at: Surroundings) -> Iterator[Finding]:
     try:
         config = at.site.config
     except InputError as error:
-        yield fail(
-            str(error), f"mend {path}; man slurm-gpu.yaml (docs/contracts.md, section 7) tells each key"
-        )
+        yield fail(str(error), f"fix {path}; man slurm-gpu.yaml (docs/contracts.md, section 7) has each key")
         return
     yield ok(f"{path}: cluster {config.cluster}")
 
 
-def munge_round_trip(at: Surroundings) -> Iterator[Finding]:
-    """A credential made here is understood here."""
-    socket = at.site.config.munge_socket
-    try:
-        uid = munge.decode(munge.encode(b"slurm-gpu doctor", socket), socket).uid
-    except MungeError as error:
-        yield fail(str(error), "systemctl start munge")
-        return
-    if uid == os.geteuid():
-        yield ok("a credential makes the round trip")
-    else:
-        yield fail(f"a credential of uid {os.geteuid()} came back as uid {uid}", "systemctl restart munge")
+def for_users(at: Surroundings) -> Iterator[Finding]:
+    """Users may read slurm-gpu.yaml and reach munged, and operators exist."""
+    path, found = at.site.config_path.absolute(), []
+    if (denied := denies(path, ANY_USER)) is not None:
+        found.append(
+            fail(
+                f"users may not read {path}, which each command reads: {denied.part} keeps them out",
+                denied.remedy,
+            )
+        )
+    socket = socket_of(at.site.config)
+    read_write = stat.S_IROTH | stat.S_IWOTH
+    if socket.exists() and (denied := denies(socket, ANY_USER, read_write)) is not None:
+        found.append(
+            fail(f"users cannot reach munged at {socket}: {denied.part} keeps them out", denied.remedy)
+        )
+    found += _operators(at, at.site.config.operators)
+    yield from found or [ok("users may read slurm-gpu.yaml and reach munged; each operator exists")]
+
+
+def _operators(at: Surroundings, operators: Operators) -> Iterator[Finding]:
+    """Each operator is a user or a group of this host."""
+    where = f"operators in {at.site.config_path}"
+    for user in operators.users:
+        try:
+            pwd.getpwnam(user)
+        except KeyError:
+            yield fail(
+                f"operators.users names {user}, who is not a user of this host",
+                f"getent passwd {shlex.quote(user)} shows whether the name is right; fix {where}, then "
+                f"{restart(at, 'slurm-gpudbd') if _is_here(at) else _RESTART_THERE}",
+            )
+    for group in operators.unix_groups:
+        try:
+            grp.getgrnam(group)
+        except KeyError:
+            yield fail(
+                f"operators.unix_groups names {group}, which is not a group of this host",
+                f"getent group {shlex.quote(group)} shows whether the name is right; fix {where}, then "
+                f"{restart(at, 'slurm-gpudbd') if _is_here(at) else _RESTART_THERE}",
+            )
+
+
+def _is_here(at: Surroundings) -> bool:
+    return bool(running(at.proc, "slurm-gpudbd"))
 
 
 def same_cluster(at: Surroundings) -> Iterator[Finding]:
@@ -56,10 +96,10 @@ def same_cluster(at: Surroundings) -> Iterator[Finding]:
         try:
             strangers = [node for node in expand(nodes) if node not in known]
         except ValueError as error:
-            yield fail(f"{section}.{name}: {error}", f"mend nodes of {section}.{name} in {path}")
+            yield fail(f"{section}.{name}: {error}", f"fix nodes of {section}.{name} in {path}")
             continue
         if strangers:
             yield warn(
                 f"{section}.{name} has nodes that Slurm does not know: {few(strangers, 5)}",
-                f"mend nodes of {section}.{name} in {path}",
+                f"fix nodes of {section}.{name} in {path}",
             )

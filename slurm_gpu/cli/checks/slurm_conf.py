@@ -139,6 +139,13 @@ def gres_types(at: Surroundings) -> Iterator[Finding]:
         remedy = f"GresTypes={with_names(raw, ['gpu'])} in slurm.conf; restart slurmctld"
         yield fail("GresTypes lacks gpu", remedy)
         return
+    if not any(node.n_gpus for node in at.nodes):
+        yield fail(
+            "no node has Gres=gpu: Slurm has no GPU to allocate, and nothing is recorded",
+            "Gres=gpu:TYPE:COUNT on lines NodeName= of slurm.conf, AutoDetect=nvml or File= in gres.conf, "
+            "and restart slurmctld and each slurmd",
+        )
+        return
     untyped = [node.name for node in at.nodes if "" in node.gpus]
     if untyped:
         yield warn(

@@ -1,11 +1,110 @@
-"""Whether slurm-gpuweb, on whatever host, may read what its pages show."""
+"""Whether slurm-gpuweb answers users, and may read what its pages show."""
 
 from __future__ import annotations
 
+import pwd
+import shlex
+import stat
 from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
 
 from slurm_gpu.cli.cells import span
-from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok
+from slurm_gpu.cli.checks.finding import WEB_FILE, Finding, Surroundings, fail, ok, skipped, warn
+from slurm_gpu.cli.checks.processes import ports, running
+from slurm_gpu.cli.checks.secretfiles import kept_out
+from slurm_gpu.cli.checks.services import restart, start_and_log
+from slurm_gpu.database.settings import DEFAULT_WEB_USER
+from slurm_gpu.errors import InputError
+from slurm_gpu.monitor.settings import WebSettings, load_settings
+
+_DAEMON = "slurm-gpuweb"
+_TIMEOUT_S = 10.0
+_PAGE = "/signin"
+_SAYS = "slurm-gpu"
+
+
+def answers(at: Surroundings) -> Iterator[Finding]:
+    """slurm-gpuweb runs where its file is, and answers at the address that users are given."""
+    processes = running(at.proc, _DAEMON)
+    given = [process.option("--web-config") for process in processes]
+    default = at.site.config_path.absolute().parent / WEB_FILE
+    path = next((Path(one) for one in given if one is not None), default)
+    is_here = bool(processes) or path.exists()
+    found: list[Finding] = []
+    if is_here:
+        found += _here(at, path)
+    web = at.site.config.web
+    if web is not None and not found and (error := _refused(web)) is not None:
+        listens = ports(processes)
+        where = f" (slurm-gpuweb here listens at port {listens[0]})" if listens else ""
+        found.append(
+            (fail if is_here else warn)(
+                f"slurm-gpuweb does not answer at {web}, to which slurm-gpu open leads users: {error}",
+                f"compare web: in {at.site.config_path} with listen: and url: in {WEB_FILE} on its host"
+                f"{where}, and with the reverse proxy; curl -v {web}{_PAGE}",
+            )
+        )
+    if found:
+        yield from found
+    elif web is not None:
+        yield ok(f"slurm-gpuweb answers at {web}")
+    elif is_here:
+        yield ok("slurm-gpuweb answers here; slurm-gpu open needs web: in slurm-gpu.yaml")
+    else:
+        yield skipped(f"there is no {path}, and slurm-gpu.yaml has no web:")
+
+
+def _here(at: Surroundings, path: Path) -> Iterator[Finding]:
+    processes = running(at.proc, _DAEMON)
+    uid = next((process.uid for process in processes), None)
+    try:
+        uid = pwd.getpwnam(DEFAULT_WEB_USER).pw_uid if uid is None else uid
+    except KeyError:
+        uid = None
+    try:
+        settings = load_settings(path) if path.exists() else WebSettings()
+    except InputError as error:
+        yield fail(str(error), f"fix {path}; {restart(at, _DAEMON)}")
+        return
+    if uid is not None and path.exists():
+        yield from kept_out(path, uid, "the user", _DAEMON)
+    key = settings.session_key_file
+    if key is not None and key.exists() and stat.S_IMODE(key.stat().st_mode) & 0o077:
+        yield fail(
+            f"others than its owner may read {key}, with which sessions are signed",
+            f"chmod 0600 {shlex.quote(str(key))}; {restart(at, _DAEMON)}",
+        )
+    if not processes:
+        yield fail(f"{path} is here, and no slurm-gpuweb runs", start_and_log(at, _DAEMON))
+        return
+    host = "127.0.0.1" if settings.listen.host == "0.0.0.0" else settings.listen.host
+    address = (
+        f"http://[{host}]:{settings.listen.port}" if ":" in host else f"http://{host}:{settings.listen.port}"
+    )
+    if (why := _refused(address)) is not None:
+        listens = ports(processes)
+        where = f", but at port {listens[0]}" if listens and settings.listen.port not in listens else ""
+        yield fail(
+            f"slurm-gpuweb runs here, and does not answer at {address}, where {path} has it listen{where}: "
+            f"{why}",
+            restart(at, _DAEMON),
+        )
+
+
+def _refused(address: str) -> str | None:
+    """Return why there is no page of slurm-gpuweb; None where there is one, or the site asks to sign in."""
+    try:
+        with httpx.Client(timeout=_TIMEOUT_S, trust_env=False) as client:
+            answer = client.get(address + _PAGE)
+    except httpx.HTTPError as error:
+        return str(error) or type(error).__name__
+    if answer.status_code >= 500 or answer.status_code == 404:
+        return f"it answers {answer.status_code}"
+    if answer.is_success and _SAYS not in answer.text:
+        return "another page than slurm-gpuweb's answers there"
+    return None
 
 
 def reads_everything(at: Surroundings) -> Iterator[Finding]:
@@ -19,7 +118,7 @@ def reads_everything(at: Surroundings) -> Iterator[Finding]:
             f"slurm-gpudbd refuses slurm-gpuweb, uid {refused['uid']}{user} from {host}: {refused['why']}; "
             f"last {span(health.now_s - refused['at_s'])} ago",
             f"if slurm-gpuweb runs there as that user, write {refused['write']} into slurm-gpudbd.yaml on "
-            "slurm-gpudbd's host, then systemctl restart slurm-gpudbd",
+            "slurm-gpudbd's host, then restart slurm-gpudbd",
         )
     if not health.web_refused:
         yield ok("slurm-gpudbd has refused no slurm-gpuweb within the last 10 minutes")

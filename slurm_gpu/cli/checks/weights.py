@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
 from slurm_gpu.cli.checks.processes import daemons
+from slurm_gpu.cli.checks.services import log, restart, revive, start
 from slurm_gpu.controller import placementtable, weightmemory
 from slurm_gpu.controller.placementtable import PlacementTable
 from slurm_gpu.controller.weightmemory import Known, Memory, as_known, set_by_hand
@@ -16,9 +17,7 @@ from slurm_gpu.slurm.hostlist import compress
 from slurm_gpu.units import counted
 
 _RELEASE = "slurm-gpu placement release"
-_START = "systemctl start slurm-gpuctld"
-_RESTART = "systemctl restart slurm-gpuctld"
-_LOG = "journalctl -u slurm-gpuctld"
+_DAEMON = "slurm-gpuctld"
 
 
 def weights(at: Surroundings) -> Iterator[Finding]:
@@ -34,7 +33,7 @@ def weights(at: Surroundings) -> Iterator[Finding]:
     if table is not None and table.mode != mode:
         yield fail(
             f"placement's mode is {mode}, but slurm-gpuctld goes by {table.mode}, as when it was started",
-            _RESTART,
+            restart(at, _DAEMON),
         )
         return
     memory = weightmemory.read(path)
@@ -80,7 +79,7 @@ def _unattended(
     if mode != "enforce":
         yield fail(
             f"placement's mode is {mode}, but a Weight of slurm-gpuctld's is in force on {n_ours}",
-            f"{_RELEASE}, or {_START}, which does it too",
+            f"{_RELEASE}, or {start(at, _DAEMON)}, which does it too",
         )
         return
     table = placementtable.read(at.controller_run / placementtable.FILE_NAME)
@@ -90,9 +89,9 @@ def _unattended(
         if memory.nodes:
             yield fail(
                 f"{message}: a Weight of before is in force on {n_ours}",
-                f"{_START} ({_LOG} says why it stopped), or {_RELEASE}",
+                f"{revive(at, _DAEMON)} ({log(at, _DAEMON)} says why it stopped), or {_RELEASE}",
             )
         else:
-            yield fail(f"{message}: no Weight is set", f"{_START}; {_LOG}")
+            yield fail(f"{message}: no Weight is set", f"{revive(at, _DAEMON)}; {log(at, _DAEMON)}")
     elif not table.in_charge:
         yield skipped("slurmctld is in charge on another host, whose slurm-gpuctld acts: run doctor there")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, ok, skipped, warn
 from slurm_gpu.cli.checks.processes import daemons
+from slurm_gpu.cli.checks.services import start
 from slurm_gpu.controller.zonetable import zone_nodes
 from slurm_gpu.controller.zonewait import written_zones
 from slurm_gpu.errors import UsageError
@@ -46,7 +47,7 @@ def _unattended(at: Surroundings) -> Iterator[Finding]:
         ids = ",".join(map(str, jobs))
         yield warn(
             f"{counted(len(jobs), 'job')} may wait for one zone without end, as no {_DAEMON} runs here",
-            f"systemctl start {_DAEMON}; or scontrol update JobId={ids} Features='{written.own}'",
+            f"{start(at, _DAEMON)}; or scontrol update JobId={ids} Features='{written.own}'",
         )
 
 

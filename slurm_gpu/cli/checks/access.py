@@ -1,0 +1,56 @@
+"""Whether the user who needs a file may read it: root, who runs doctor, may read all."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shlex
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+ANY_USER = 65534
+"""The uid of a user without rights of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """The file or directory that keeps a user out, and what to type."""
+
+    part: Path
+    remedy: str
+
+
+def denies(path: Path, uid: int, right: int = stat.S_IROTH) -> Denied | None:
+    """Return what keeps a user from a file or directory; None where nothing does.
+
+    `right` is what the user needs of it, as the bits of everybody. Raises FileNotFoundError.
+    """
+    is_directory = path.is_dir()
+    needed = right | (stat.S_IXOTH if is_directory else 0)
+    for part in (path, *path.parents):
+        if not _may(part.stat(), uid, needed):
+            mode = {stat.S_IROTH: "o+r", stat.S_IROTH | stat.S_IWOTH: "o+rw"}[right]
+            mode += "x" if is_directory else ""
+            return Denied(part, f"chmod {mode if part == path else 'o+x'} {shlex.quote(str(part))}")
+        needed = stat.S_IXOTH
+    return None
+
+
+def _may(status: os.stat_result, uid: int, right: int) -> bool:
+    """Whether a user has a right, given as everybody's, to a file by its mode."""
+    if uid in (0, status.st_uid):
+        return uid == 0 or status.st_mode & (right << 6) == right << 6
+    if status.st_gid in _groups(uid):
+        return status.st_mode & (right << 3) == right << 3
+    return status.st_mode & right == right
+
+
+def _groups(uid: int) -> list[int]:
+    if uid == ANY_USER:
+        return []
+    try:
+        user = pwd.getpwuid(uid)
+    except KeyError:
+        return []
+    return os.getgrouplist(user.pw_name, user.pw_gid)

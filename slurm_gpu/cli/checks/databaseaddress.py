@@ -1,0 +1,99 @@
+"""Whether slurm-gpudbd answers where other hosts look for it, and what to type where it does not."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from slurm_gpu.cli.checks.finding import DATABASE_FILE, Finding, Surroundings, fail, is_loopback, ok, skipped
+from slurm_gpu.cli.checks.processes import ports, running
+from slurm_gpu.cli.checks.services import restart, start_and_log, start_there
+from slurm_gpu.errors import MungeError, OutsideError, SlurmError
+from slurm_gpu.slurm.hostlist import compress
+
+_DAEMON = "slurm-gpudbd"
+
+
+def unanswered(at: Surroundings) -> str:
+    """What to type where slurm-gpudbd does not answer."""
+    processes = running(at.proc, _DAEMON)
+    port, listens = urlsplit(at.site.config.database).port or 80, ports(processes)
+    if listens and port not in listens:
+        return _other_port(at, listens)
+    file = at.site.config_path.parent / DATABASE_FILE
+    if processes or file.exists():
+        return start_and_log(at, _DAEMON)
+    return (
+        f"{start_there(at, _DAEMON, 'on its host')}; if it runs there, compare database: in "
+        f"{at.site.config_path} with where it listens: ss -ltnp"
+    )
+
+
+def _other_port(at: Surroundings, listens: Sequence[int]) -> str:
+    url = at.site.config.database
+    return (
+        f"slurm-gpudbd listens at port {listens[0]}, and {at.site.config_path} has database: {url}: change "
+        f"that on every host, or listen: in {DATABASE_FILE}; {restart(at, _DAEMON)}"
+    )
+
+
+def address(at: Surroundings) -> Iterator[Finding]:
+    """On its own host, slurm-gpudbd answers also at the address that all other hosts use."""
+    config = at.site.config
+    if not config.database_socket.exists():
+        yield skipped("slurm-gpudbd is on another host, and is asked as nodes ask it")
+        return
+    url, found = config.database, []
+    with at.site.database() as database:
+        mine = database.health()
+    by_network = dataclasses.replace(config, database_socket=Path(os.devnull))
+    try:
+        with at.site.connect_database(by_network) as database:
+            health = database.health()
+    except MungeError as error:
+        yield skipped(f"slurm-gpudbd cannot be asked at {url}: {error}")
+        return
+    except OutsideError as error:
+        listens = ports(running(at.proc, _DAEMON))
+        port = urlsplit(url).port or 80
+        found.append(
+            fail(
+                f"slurm-gpudbd answers at its socket, but not at {url}, which nodes and other hosts use: "
+                f"{error}",
+                _other_port(at, listens)
+                if listens and port not in listens
+                else f"curl -v {url}/v1/health; compare the name, a firewall, and listen: in {DATABASE_FILE}",
+            )
+        )
+    else:
+        if (health.cluster, health.database, health.schema) != (mine.cluster, mine.database, mine.schema):
+            found.append(
+                fail(
+                    f"at {url}, which nodes and other hosts use, another slurm-gpudbd answers, of cluster "
+                    f"{health.cluster}",
+                    f"write the address of cluster {config.cluster}'s slurm-gpudbd into database: in "
+                    f"{at.site.config_path} on every host",
+                )
+            )
+    host = urlsplit(url).hostname or ""
+    if is_loopback(host) and (others := _elsewhere(at)):
+        found.append(
+            fail(
+                f"database: {url} is each host itself, and {compress(others)} are other hosts",
+                f"write database: http://{at.host}:{urlsplit(url).port or 80} (or another name of this host) "
+                f"into {at.site.config_path} on every host",
+            )
+        )
+    yield from found or [ok(f"slurm-gpudbd answers at {url}, as nodes ask it")]
+
+
+def _elsewhere(at: Surroundings) -> list[str]:
+    """Nodes with GPUs that are other hosts; none where slurmctld does not answer."""
+    try:
+        here = at.gpu_nodes_here
+        return [node.name for node in at.nodes if node.n_gpus and node.name not in here]
+    except SlurmError:
+        return []

@@ -1,0 +1,92 @@
+"""Which files that Prolog and Epilog match are slurm-gpu's, by what they do."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGED = Path("/usr/libexec/slurm-gpu/hooks")
+"""Where the package keeps their texts, and the command that puts them where Slurm runs them."""
+CHECKOUT = Path(__file__).resolve().parents[3]
+"""The root of the checkout, where this runs from one."""
+NAME_OF = {"Prolog": "10-slurm-gpu", "Epilog": "90-slurm-gpu"}
+"""What `place` calls them: of the prologs ours is the last to run, of the epilogs the first."""
+
+_HEAD = re.compile(r"#!.*\n# Slurm (?:prolog|epilog): (?:tell slurm-gpud |(?P<stub>slurm-gpu was removed ))")
+_EVENT = re.compile(r"^event=(prolog|epilog)\s*(?:#.*)?$", re.MULTILINE)
+_WRITES = 'mv -f -- "$jobs/.$file" "$jobs/$file"'
+_ENDS = re.compile(r"^(?:exit|return|exec)\b", re.MULTILINE)
+_COMMENT = re.compile(r"^\s*#.*\n?", re.MULTILINE)
+_PATH = re.compile(r"(?<![\w$}./-])/[^\s;|&()<>\"'$`]+")
+_READ_BYTES = 64 * 2**10
+
+
+@dataclass(frozen=True, slots=True)
+class HookFile:
+    """A file that Prolog or Epilog of slurm.conf matches."""
+
+    path: Path
+    text: str
+    """How it begins; "" where it cannot be read."""
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is slurm-gpu's, by its very name or by its text; also where only a stub of it is left.
+
+        A site's own hook may be called 50-slurm-gpu-health, and one called 10-slurm-gpu may run ours.
+        """
+        return self.path.name in NAME_OF.values() or _HEAD.match(self.text) is not None
+
+    @property
+    def is_stub(self) -> bool:
+        """Whether it is what a removal left."""
+        match = _HEAD.match(self.text)
+        return match is not None and match["stub"] is not None
+
+    @property
+    def event(self) -> str | None:
+        """The event that it writes, itself or by a file that it runs: "prolog" or "epilog"; else None."""
+        if (own := _written(self.text)) is not None:
+            return own
+        named = (Path(name) for name in _PATH.findall(_COMMENT.sub("", self.text)))
+        written = (_written(hook_file(path).text) for path in named if path.is_file())
+        return next((event for event in written if event is not None), None)
+
+
+def hook_file(path: Path) -> HookFile:
+    """Return a file with how it begins."""
+    try:
+        with path.open("rb") as file:
+            return HookFile(path, file.read(_READ_BYTES).decode("utf-8", "replace"))
+    except OSError:
+        return HookFile(path, "")
+
+
+def is_readable(path: Path) -> bool:
+    """Return whether the caller may read what it does."""
+    return os.access(path, os.R_OK)
+
+
+def has_package() -> bool:
+    """Return whether a package put our hooks on this host."""
+    return PACKAGED.is_dir()
+
+
+def source_of(kind: str) -> Path | None:
+    """Return the text of our prolog or epilog of this version on this host; None where there is none."""
+    if has_package():
+        return PACKAGED / kind.lower()
+    path = CHECKOUT / kind.lower() / "10-slurm-gpu"
+    return path if path.is_file() else None
+
+
+def _written(text: str) -> str | None:
+    """The event that a script writes itself; None where it ends before it does."""
+    code = _COMMENT.sub("", text)
+    found, at = _EVENT.search(code), code.find(_WRITES)
+    if found is None or at < found.end():
+        return None
+    ends = _ENDS.search(code)
+    return None if ends is not None and ends.start() < at else found[1]

@@ -1,0 +1,95 @@
+"""What to type on this host to start, restart or read the log of a daemon.
+
+Only packages bring systemd units: an installation from the checkout, or a container, may have none.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+from slurm_gpu.cli.checks.finding import Surroundings
+from slurm_gpu.cli.checks.processes import running
+
+# Present wherever systemd runs.
+_ALWAYS = "systemd-journald"
+_PROGRAM = {"munge": "munged", "mariadb": "mariadbd"}
+_OURS = ("slurm-gpud", "slurm-gpudbd", "slurm-gpuctld", "slurm-gpuweb")
+
+
+def program(daemon: str) -> str:
+    """Return the name of the process of a unit."""
+    return _PROGRAM.get(daemon, daemon)
+
+
+def start(at: Surroundings, daemon: str) -> str:
+    """Return how to start a daemon on this host."""
+    if at.has_unit(daemon):
+        return f"systemctl start {daemon}"
+    command = _command(at, daemon)
+    return f"start {program(daemon)} (no systemd unit here)" + ("" if command is None else f": {command}")
+
+
+def restart(at: Surroundings, daemon: str) -> str:
+    """Return how to restart a daemon that runs on this host."""
+    if at.has_unit(daemon):
+        return f"systemctl restart {daemon}"
+    processes = running(at.proc, program(daemon))
+    if not processes:
+        return f"restart {program(daemon)}"
+    ids = " ".join(sorted(process.directory.name for process in processes))
+    again = shlex.join(word for word in processes[0].words if word)
+    return f"kill {ids}, then start it again: {again}" + (" …" if len(processes) > 1 else "")
+
+
+def revive(at: Surroundings, daemon: str) -> str:
+    """Return how to have a daemon answer again: a restart where its process is here, and does not answer."""
+    return (restart if running(at.proc, program(daemon)) else start)(at, daemon)
+
+
+def log(at: Surroundings, daemon: str) -> str:
+    """Return where to read what a daemon of this host logged."""
+    return f"journalctl -u {daemon}" if at.has_unit(daemon) else f"the log of {program(daemon)}"
+
+
+def start_and_log(at: Surroundings, daemon: str) -> str:
+    """Return how to start or restart a daemon on this host, and where the cause is logged."""
+    return f"{revive(at, daemon)}; {log(at, daemon)} says why it stopped"
+
+
+def start_there(at: Surroundings, daemon: str, where: str) -> str:
+    """Return how to start a daemon on another host, or perhaps this one; `where` says which."""
+    if at.has_unit(daemon) or at.has_unit(_ALWAYS):
+        return f"systemctl start {daemon} {where}; {log_there(at, daemon)} says why it stopped"
+    return f"start {program(daemon)} {where}; its log says why it stopped"
+
+
+def log_there(at: Surroundings, daemon: str) -> str:
+    """Return where to read what a daemon of another host, or perhaps of this one, logged."""
+    return f"journalctl -u {daemon}" if at.has_unit(_ALWAYS) else f"the log of {program(daemon)}"
+
+
+def environment_of(at: Surroundings, daemon: str) -> str:
+    """Return where the environment of a daemon of ours is set."""
+    return (
+        "/etc/sysconfig/slurm-gpu" if at.has_unit(daemon) else f"the environment in which {daemon} is started"
+    )
+
+
+def has_systemd(at: Surroundings) -> bool:
+    """Return whether systemd runs on this host."""
+    return at.has_unit(_ALWAYS)
+
+
+def _command(at: Surroundings, daemon: str) -> str | None:
+    """The command line of a daemon of ours that is installed beside this command, or on the PATH."""
+    if daemon not in _OURS:
+        return None
+    beside = Path(sys.executable).with_name(daemon)
+    found = str(beside) if beside.exists() else shutil.which(daemon)
+    if found is None:
+        return None
+    user = {"slurm-gpudbd": "as SlurmUser: ", "slurm-gpuctld": "as SlurmUser: "}.get(daemon, "")
+    return f"{user}{shlex.quote(found)} --config={shlex.quote(str(at.site.config_path.absolute()))}"

@@ -1,0 +1,129 @@
+"""What `slurm-gpu doctor` says to type can be typed on the host where it runs."""
+
+import ast
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu.cli.checks import hooks, munged, node, services
+from slurm_gpu.cli.checks.finding import Surroundings, unit_is_here
+from tests.cli.installation import ROOT, Installation, worst
+
+_CHECKS = sorted((ROOT / "slurm_gpu" / "cli" / "checks").glob("*.py"))
+# These ask whether systemd has the unit; of another host they say "on its host".
+_MAY_NAME_SYSTEMD = {"services.py", "boot.py"}
+_NEEDS_A_UNIT = re.compile(r"\b(?:systemctl|journalctl)\b")
+
+
+def _daemon(at: Surroundings, number: int, *words: str, state: str = "S") -> None:
+    process = at.proc / str(number)
+    process.mkdir()
+    (process / "cmdline").write_text("\0".join(words) + "\0")
+    (process / "stat").write_text(f"{number} (x) {state} " + "0 " * 30)
+
+
+@pytest.mark.parametrize("path", _CHECKS, ids=lambda path: path.stem)
+def test_no_check_names_systemd_without_asking_whether_it_is_here(path: Path):
+    if path.name in _MAY_NAME_SYSTEMD:
+        return
+    text = path.read_text()
+    asks = {"has_systemd(at)", "has_unit(_DAEMON)"}
+    literals = [
+        node_.value
+        for node_ in ast.walk(ast.parse(text))
+        if isinstance(node_, ast.Constant) and isinstance(node_.value, str)
+    ]
+    named = [literal for literal in literals if _NEEDS_A_UNIT.search(literal)]
+    assert not named or any(ask in text for ask in asks), named
+
+
+def test_where_there_is_no_unit_the_program_is_named(
+    installed: Installation, monkeypatch: pytest.MonkeyPatch
+):
+    at = installed.at()
+    assert services.start(at, "slurm-gpud") == "systemctl start slurm-gpud"
+    installed.has_units = False
+    program = installed.root / "bin" / "slurm-gpud"
+    program.parent.mkdir()
+    program.touch()
+    monkeypatch.setattr("sys.executable", str(program.with_name("python")))
+    assert services.start(at, "slurm-gpud") == (
+        f"start slurm-gpud (no systemd unit here): {program} --config={installed.site_file}"
+    )
+    assert services.log(at, "slurm-gpud") == "the log of slurm-gpud"
+    assert services.start(at, "munge") == "start munged (no systemd unit here)"
+
+
+def test_what_runs_and_does_not_answer_is_restarted_not_started(installed: Installation):
+    at = installed.at()
+    assert services.revive(at, "munge") == "systemctl start munge"
+    _daemon(at, 7, "munged", "--socket=/x y")
+    assert services.revive(at, "munge") == "systemctl restart munge"
+    installed.has_units = False
+    assert services.revive(at, "munge") == "kill 7, then start it again: munged '--socket=/x y'"
+
+
+def test_a_unit_is_here_only_where_systemd_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setattr("slurm_gpu.cli.checks.finding._UNITS", (tmp_path,))
+    monkeypatch.setattr("slurm_gpu.cli.checks.finding._SYSTEMD", tmp_path / "none")
+    (tmp_path / "munge.service").touch()
+    assert not unit_is_here("munge")
+    monkeypatch.setattr("slurm_gpu.cli.checks.finding._SYSTEMD", tmp_path)
+    assert unit_is_here("munge")
+    assert not unit_is_here("slurm-gpud")
+
+
+def test_without_a_package_hooks_come_from_the_checkout(installed: Installation):
+    remedy = hooks.placing("Epilog", ["/etc/slurm/epilog.d/*"])
+    assert remedy.startswith(f"install -D -m 755 {ROOT}/epilog/10-slurm-gpu /etc/slurm/epilog.d/90-slurm-gpu")
+    assert Path(remedy.split()[4]).is_file()
+
+
+# munged
+
+
+def test_a_mistyped_socket_is_not_a_munged_to_start(installed: Installation):
+    at = installed.at()
+    installed.site_file.write_text("cluster: neuron\nmunge_socket: /run/munge/nosuch\n")
+    _daemon(at, 7, "munged", "--socket", "/run/other")
+    finding = worst(munged.round_trip(at))
+    assert finding.message == (
+        f"no munged listens at /run/munge/nosuch, which is munge_socket in {installed.site_file}: the one "
+        "that runs here listens at /run/other"
+    )
+    assert finding.remedy == f"write munge_socket: /run/other into {installed.site_file}"
+
+
+def test_a_munged_that_hangs_is_to_be_restarted(installed: Installation):
+    at = installed.at()
+    installed.site_file.write_text("cluster: neuron\nmunge_socket: /run/munge/nosuch\n")
+    _daemon(at, 7, "munged", "--socket=/run/munge/nosuch")
+    finding = worst(munged.round_trip(at))
+    assert finding.message.startswith(
+        "munged runs here (process 7), but does not answer at /run/munge/nosuch"
+    )
+    assert finding.remedy == "systemctl restart munge"
+
+
+# slurm-gpud
+
+
+def test_a_slurm_gpud_that_is_stopped_is_to_be_continued(installed: Installation):
+    at = installed.at("n1")
+    at.nodes = [dataclasses.replace(one, host=one.name, address=one.name) for one in at.nodes]
+    _daemon(at, 7, "slurm-gpud", "--node=n1", state="T")
+    assert worst(node.alive(at)).remedy == "kill -CONT 7"
+
+
+def test_hooks_that_write_where_slurm_gpud_does_not_read(installed: Installation):
+    at = installed.at("n1")
+    at.nodes = [dataclasses.replace(one, host=one.name, address=one.name) for one in at.nodes]
+    elsewhere = installed.root / "elsewhere"
+    (elsewhere / "jobs").mkdir(parents=True, mode=0o700)
+    _daemon(at, 7, "slurm-gpud", f"--run-dir={elsewhere}")
+    assert [found.level.value for found in node.hook_directory(at)] == ["ok"]
+    (at.run_dir / "jobs" / "1-2-prolog").touch()
+    finding = worst(node.hook_directory(at))
+    assert finding.message == f"hooks write to {at.run_dir}/jobs, and slurm-gpud reads {elsewhere}/jobs"

@@ -1,0 +1,278 @@
+"""`slurm-gpu doctor` asks for each thing as the user who needs it does."""
+
+import dataclasses
+import http.server
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu.cli.checks import (
+    access,
+    database,
+    databaseaddress,
+    gres,
+    secretfiles,
+    site_file,
+    slurm_conf,
+    web,
+)
+from slurm_gpu.cli.checks.finding import Finding, Level, Surroundings
+from slurm_gpu.cli.checks.processes import Process, ports
+from slurm_gpu.config import SiteConfig
+from slurm_gpu.database.client import NodeReport
+from slurm_gpu.errors import DatabaseError
+from slurm_gpu.records import DeviceFacts
+from tests.cli.conftest import Database, make_health
+from tests.cli.installation import Installation, levels, worst
+from tests.slurm.recorded import NOW_S
+
+USER, SLURM = 65534, 64030
+
+
+def _site(installed: Installation, **keys: object) -> None:
+    installed.site_file.write_text(json.dumps({"cluster": "neuron"} | keys))
+
+
+# Files
+
+
+@pytest.mark.parametrize("part", ["slurm-gpu.yaml", ""])
+def test_users_read_the_site_file(installed: Installation, part: str):
+    path = installed.root / part
+    path.chmod(0o700)
+    finding = worst(site_file.for_users(installed.at()))
+    assert finding.level is Level.FAIL
+    assert finding.message.startswith(f"users may not read {installed.site_file}")
+    assert (
+        finding.remedy
+        == f"chmod {'o+r' if part else 'o+x'} {installed.site_file if part else installed.root}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("mode", "owner", "uid", "denied"),
+    [
+        (0o644, 0, USER, False), (0o640, 0, USER, True), (0o600, 0, USER, True), (0o604, 0, USER, False),
+        (0o600, SLURM, SLURM, False), (0o400, SLURM, SLURM, False), (0o044, SLURM, SLURM, True),
+        (0o600, 0, SLURM, True), (0o000, 0, 0, False),
+    ],
+)  # fmt: skip
+def test_who_may_read_is_as_the_kernel_says(
+    installed: Installation, mode: int, owner: int, uid: int, denied: bool
+):
+    if os.geteuid() != 0:
+        pytest.skip("root alone may give files away")
+    path = installed.root / "file"
+    path.write_text("x")
+    path.chmod(mode)
+    os.chown(path, owner, 0)
+    assert (access.denies(path, uid) is not None) == denied
+    if uid not in (0, owner):
+        pid = os.fork()
+        if pid == 0:
+            os.setgroups([])
+            os.setgid(uid)
+            os.setuid(uid)
+            os._exit(0 if os.access(path, os.R_OK) else 1)
+        assert (os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0) == denied
+
+
+@pytest.mark.parametrize(("mode", "level"), [(0o777, "ok"), (0o700, "fail")])
+def test_users_reach_munged(installed: Installation, mode: int, level: str):
+    path = installed.root / "munge"
+    path.touch()
+    path.chmod(mode)
+    _site(installed, munge_socket=str(path))
+    finding = worst(site_file.for_users(installed.at()))
+    assert finding.level.value == level
+    assert finding.remedy == (None if level == "ok" else f"chmod o+rw {path}")
+
+
+@pytest.mark.parametrize(("key", "command"), [("users", "passwd"), ("unix_groups", "group")])
+def test_operators_exist(installed: Installation, key: str, command: str):
+    _site(installed, operators={"users": ["root"], "unix_groups": ["root"]})
+    assert levels(site_file.for_users(installed.at())) == ["ok"]
+    _site(installed, operators={key: ["root", "no such"]})
+    finding = worst(site_file.for_users(installed.at()))
+    assert f"operators.{key} names no such, " in finding.message
+    assert str(finding.remedy).startswith(f"getent {command} 'no such' shows whether the name is right; fix ")
+
+
+def test_the_file_of_the_database(installed: Installation):
+    at = installed.at()
+    at.settings = dataclasses.replace(at.settings, slurm_user_uid=SLURM, slurm_user="slurm")
+    assert levels(secretfiles.database_file(at)) == ["skipped"]
+    path = installed.root / "slurm-gpudbd.yaml"
+    path.write_text("url: mysql+pymysql://gpu:secret@localhost/gpu\n")
+    path.chmod(0o644)
+    finding = worst(secretfiles.database_file(at))
+    assert "others may read it" in finding.message
+    assert str(finding.remedy).startswith(f"chmod 0600 {path}; chown slurm {path}; change the password")
+    path.chmod(0o600)
+    if os.geteuid() == 0:
+        assert (
+            "SlurmUser slurm, as whom slurm-gpudbd runs, may not"
+            in worst(secretfiles.database_file(at)).message
+        )
+        os.chown(path, SLURM, -1)
+        assert levels(secretfiles.database_file(at)) == ["ok"]
+
+
+# slurm-gpudbd
+
+
+@pytest.fixture
+def host(installed: Installation) -> Installation:
+    """The host of slurm-gpudbd."""
+    (installed.root / "socket").touch()
+    _site(installed, database_socket=str(installed.root / "socket"), database="http://head:6829")
+    return installed
+
+
+def _address(host: Installation, by_network: Database | Exception) -> list[Finding]:
+    at = host.at()
+    at.nodes = [dataclasses.replace(node, host=node.name, address=node.name) for node in at.nodes]
+
+    def connect(config: SiteConfig) -> Database:
+        if config.database_socket.name == "socket":
+            return host.database
+        if isinstance(by_network, Exception):
+            raise by_network
+        return by_network
+
+    at.site.connect_database = connect  # type: ignore[assignment]
+    return list(databaseaddress.address(at))
+
+
+def test_slurm_gpudbd_answers_as_nodes_ask_it(host: Installation):
+    (finding,) = _address(host, host.database)
+    assert finding.message == "slurm-gpudbd answers at http://head:6829, as nodes ask it"
+
+
+def test_a_wrong_port_on_its_own_host(host: Installation):
+    (finding,) = _address(host, DatabaseError("Connection refused"))
+    assert finding.level is Level.FAIL
+    assert finding.message == (
+        "slurm-gpudbd answers at its socket, but not at http://head:6829, which nodes and other hosts use: "
+        "Connection refused"
+    )
+
+
+def test_another_slurm_gpudbd_at_that_port(host: Installation):
+    other = Database()
+    other.state = make_health(cluster="tiger")
+    (finding,) = _address(host, other)
+    assert "another slurm-gpudbd answers, of cluster tiger" in finding.message
+
+
+@pytest.mark.parametrize("name", ["localhost", "127.0.0.1"])
+def test_an_address_that_is_each_host_itself(host: Installation, name: str):
+    _site(host, database_socket=str(host.root / "socket"), database=f"http://{name}:6829")
+    (finding,) = _address(host, host.database)
+    assert finding.level is Level.FAIL
+    assert finding.message.startswith(f"database: http://{name}:6829 is each host itself, and n[")
+    assert "write database: http://head:6829" in str(finding.remedy)
+
+
+def test_the_ports_of_a_process_are_those_at_which_it_listens():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        here = [Process(Path("/proc/self"), [], None)]
+        assert server.getsockname()[1] in ports(here)
+
+
+# GPUs
+
+
+def test_no_gres_at_all(installed: Installation):
+    at = installed.at()
+    at.nodes = [dataclasses.replace(node, gpus={}) for node in at.nodes]
+    finding = worst(slurm_conf.gres_types(at))
+    assert finding.level is Level.FAIL
+    assert finding.message.startswith("no node has Gres=gpu")
+
+
+def test_gpus_of_this_host_that_slurm_does_not_have(installed: Installation):
+    at = installed.at("n1")
+    at.nodes = [dataclasses.replace(node, host=node.name, address=node.name) for node in at.nodes]
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
+        path = installed.root / "dev" / name
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    assert levels(gres.agrees(at)) == ["skipped"]  # slurm-gpud has yet to report
+    at.nodes = [dataclasses.replace(node, gpus={}) for node in at.nodes]
+    finding = worst(gres.agrees(at))
+    assert finding.message.startswith("this host has 2 GPUs (")
+    assert str(finding.remedy).startswith("Gres=gpu:TYPE:2 on the line NodeName=n1 in slurm.conf")
+
+
+def test_gpus_of_a_node_that_slurm_does_not_have(installed: Installation):
+    at = installed.at()
+    at.nodes = [dataclasses.replace(node, gpus={} if node.name == "n1" else node.gpus) for node in at.nodes]
+    facts = tuple(DeviceFacts(uuid=f"GPU-{i}", node="n1", at_s=5, minor=i) for i in range(2))
+    installed.database.reports = [NodeReport(node="n1", heard_s=NOW_S, version=None, devices=facts)]
+    assert any(
+        found.message.startswith("Slurm has no GPUs on n1, where slurm-gpud sees 2")
+        for found in database.devices_agree(at)
+    )
+
+
+# slurm-gpuweb
+
+
+class _Page(http.server.BaseHTTPRequestHandler):
+    status, text = 200, "<h1>slurm-gpu</h1>"
+
+    def do_GET(self) -> None:
+        self.send_response(self.status)
+        self.end_headers()
+        self.wfile.write(self.text.encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def page() -> Iterator[type[_Page]]:
+    """A server whose answer a test may change; its address is its `url`."""
+    handler = type("Page", (_Page,), {})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    handler.url = f"http://127.0.0.1:{server.server_port}"  # type: ignore[attr-defined]
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield handler
+    server.shutdown()
+    server.server_close()
+
+
+def _web(installed: Installation, page: type[_Page]) -> Surroundings:
+    _site(installed, web=page.url)  # type: ignore[attr-defined]
+    return installed.at("login")
+
+
+def test_there_need_be_no_page(installed: Installation):
+    assert levels(web.answers(installed.at())) == ["skipped"]
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "level"),
+    [
+        (200, "<h1>slurm-gpu</h1>", "ok"), (200, "<h1>It works!</h1>", "warn"), (302, "", "ok"),
+        (401, "", "ok"), (404, "", "warn"), (502, "", "warn"), (503, "", "warn"),
+    ],
+)  # fmt: skip
+def test_the_page_answers_where_users_are_led(
+    installed: Installation, page: type[_Page], status: int, text: str, level: str
+):
+    page.status, page.text = status, text
+    assert levels(web.answers(_web(installed, page))) == [level]
+
+
+def test_a_page_that_is_dead_on_its_own_host(installed: Installation, page: type[_Page]):
+    (installed.root / "slurm-gpuweb.yaml").write_text("{}\n")
+    finding = worst(web.answers(_web(installed, page)))
+    assert (finding.level, "and no slurm-gpuweb runs" in finding.message) == (Level.FAIL, True)
+    assert str(finding.remedy).startswith("systemctl start slurm-gpuweb; journalctl -u slurm-gpuweb")
