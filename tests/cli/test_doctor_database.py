@@ -61,7 +61,7 @@ def test_readers_of_nvml_that_end_again_and_again(installed: Installation):
     finding = worst(readers.alive(installed.at()))
     assert finding.level is Level.FAIL
     assert "ended up to 11 times within ten minutes on n[3-4]" in finding.message
-    assert str(finding.remedy).startswith("ssh n3 ")
+    assert str(finding.remedy).startswith("ssh n3: ")
 
 
 def test_another_version_or_clock(installed: Installation):

@@ -11,6 +11,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import pytest
 import yaml
 
 from lab.cluster import Lab
@@ -287,17 +288,8 @@ def test_each_thing_that_a_user_needs_is_found_when_it_is_broken(lab: Lab) -> No
     wait_for(lambda: _all_well(lab), 90, "it is fine again", lambda: str(_doctor(lab)), 1)
 
 
+@pytest.mark.long
 def test_a_munged_that_hangs_is_not_to_be_started(lab: Lab) -> None:
     with _signalled(lab, "munged"):
         findings = _findings(lab)
     assert _says(findings, "MUNGE", "munged runs here (process ", "start it again: munged"), findings
-
-
-def test_a_cluster_without_any_gres_is_not_fine(lab: Lab) -> None:
-    slurmctld = lab.daemons["slurmctld"]
-    with _changed_line(r"\bGres=\S+")(lab):
-        slurmctld.restart()
-        findings = _findings(lab)
-    slurmctld.restart()
-    assert _says(findings, "GRES", "no node has Gres=gpu", "Gres=gpu:TYPE:COUNT"), findings
-    wait_for(lambda: _all_well(lab), 90, "it is fine again", lambda: str(_doctor(lab)), 1)

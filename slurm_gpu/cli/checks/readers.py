@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok
+from slurm_gpu.cli.checks.services import log_there
 from slurm_gpu.records.live import READER_DEATHS
 from slurm_gpu.slurm.hostlist import compress
 
@@ -25,5 +26,6 @@ def alive(at: Surroundings) -> Iterator[Finding]:
     yield fail(
         f"slurm-gpud's reader of NVML ended up to {most:.0f} times within ten minutes on {compress(dying)}: "
         "its GPUs are not measured",
-        f"ssh {dying[0]} 'journalctl -u slurm-gpud | grep reader' says why; then nvidia-smi and dmesg there",
+        f"ssh {dying[0]}: {log_there(at, 'slurm-gpud')} has the cause, in lines with `reader`; then "
+        "nvidia-smi and dmesg there",
     )
