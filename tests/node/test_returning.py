@@ -5,8 +5,10 @@ from typing import Protocol
 
 import pytest
 
+from slurm_gpu.node.held.hooks import HookEvent, Kind
+from slurm_gpu.node.jobs.returning import ReturningJobs
 from slurm_gpu.node.process.jobcgroups import JobCgroups, JobName
-from tests.node.fakes import GIB, FakeGpu, Work
+from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
 from tests.node.machine import Machine, core, slurmd_says
 from tests.node.test_lifecycle import running
 
@@ -100,6 +102,46 @@ def test_next_to_another_that_may_run_its_use_is_a_gap(
     machine.run(3)
     record = next(record for record in machine.records() if record.restart == 1)
     assert (record.job_id, round(record.held_s), core(record)) == (7, 4, None)
+
+
+def test_another_that_has_no_cgroup_does_not_run(machine: Machine, gpu: FakeGpu, cgroup: Change) -> None:
+    share(machine, gpu)
+    machine.hook("prolog", 8, "0")
+    cgroup(True, 8)
+    machine.run(2)
+    machine.hook("epilog", 8, "0", restart=1)
+    cgroup(False, 8)  # it may have gone to another node
+    requeued(machine, cgroup)
+    cgroup(True)
+    gpu.work.append(Work(7, machine.clock.now_s, machine.clock.now_s + 4, 60, 10 * GIB))
+    machine.run(4)
+    cgroup(False)
+    machine.hook("epilog", 7, "0", restart=1)
+    machine.run(3)
+    record = next(record for record in machine.records() if record.restart == 1)
+    assert core(record) == pytest.approx(60, abs=5)
+
+
+def test_time_goes_by_while_cgroups_are_looked_for(tmp_path: Path) -> None:
+    class Ticking(FakeClock):
+        def monotonic(self) -> float:
+            self.now_s += 1e-4
+            return super().monotonic()
+
+    jobs = ReturningJobs(JobCgroups("n1", tmp_path), Ticking())
+    for job_id in (7, 8):
+        jobs.expect(epilog(job_id))
+    assert not jobs.may_run_with(7)
+    (tmp_path / "freezer" / "slurm_n1" / "uid_1001" / "job_8").mkdir(parents=True)
+    assert jobs.may_run_with(7)
+    assert not jobs.may_run_with(8)
+
+
+def epilog(job_id: int) -> HookEvent:
+    return HookEvent(
+        path=Path("epilog"), kind=Kind.EPILOG, at_s=1.0, uptime_s=1.0, boot_id="b", job_id=job_id, restart=1,
+        positions=(0,), uid=1001, cluster=None, node=None, sluid=None,
+    )  # fmt: skip
 
 
 def test_it_may_be_requeued_again(machine: Machine, cgroup: Change) -> None:

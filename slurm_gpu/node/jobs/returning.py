@@ -77,11 +77,11 @@ class ReturningJobs:
 
     def may_run_with(self, job_id: int) -> bool:
         """Return whether any other expected job may run here now: without a cgroup it does not."""
+        before_s = self._clock.monotonic()
         self._look_at_s = 0.0
         self.look()
-        now_s = self._clock.monotonic()
         return any(
-            other != job_id and (job.began_s is not None or job.absent_s != now_s)
+            other != job_id and (job.began_s is not None or job.absent_s is None or job.absent_s < before_s)
             for other, job in self._expected.items()
         )
 
