@@ -195,7 +195,8 @@ class SyntheticCluster:
 
     def quota(self, user: str) -> Quota:
         """One limit on what a user's jobs hold, and one on each job."""
-        used = sum(item.job.n_gpus for item in self._jobs.values() if item.job.user == user)
+        jobs = (item.job for item in self._jobs.values())
+        used = sum(job.n_gpus for job in jobs if job.user == user and job.n_gpus is not None)
         told = {"rule": "share", "group": "everybody", "per": "user", "mode": "enforce", "until_s": None}
         told["why"] = "Others wait."
         total = {"on": "GPUs running", "key": "gpus_running", "unit": "GPUs", "limit": 64.0, "used": used}

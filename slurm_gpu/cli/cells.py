@@ -28,7 +28,7 @@ def count(value: float | None) -> str:
     return GAP if value is None else f"{value:.3f}".rstrip("0").rstrip(".")
 
 
-def gpus(number: float) -> str:
+def gpus(number: float | None) -> str:
     """With their noun: 1 GPU, 0.25 GPUs, 8 GPUs."""
     shown = count(number)
     return f"{shown} GPU" if shown == "1" else f"{shown} GPUs"

@@ -24,6 +24,7 @@ from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.database.client import DeviceTimeline, Run, RunTimeline
 from slurm_gpu.errors import SlurmError, UsageError
 from slurm_gpu.slurm.ownjobs import read_own_jobs
+from slurm_gpu.slurm.tres import uses_gpus
 from slurm_gpu.units import counted
 
 _AGREES_S = 3
@@ -200,7 +201,7 @@ def _let_go_s(run: Run) -> int | None:
     Of a job that ends while it is suspended Slurm writes that it ended when it was suspended, and does not
     count that suspension. (An epilog may come late, too; but then both agree on how long it was suspended.)
     """
-    if run.end_s is None or not run.devices:
+    if run.end_s is None or run.suspended_s is None or not run.devices:
         return None
     last = max(run.devices, key=lambda record: record.last_s)
     uncounted_s = max(use.suspended_s for use in device_uses(run.devices)) - run.suspended_s
@@ -227,8 +228,11 @@ def _gpus(n_gpus: float | None, kind: str | None = None) -> str:
 
 
 def _gpus_requested(run: Run) -> str:
-    """What part of a GPU shards and MPS are is known only once they have a node."""
-    return _gpus(run.n_gpus_requested) if run.n_gpus_requested is not None else "a share of a GPU"
+    """Return the GPUs that a run asks for; shards and MPS may be another part of a GPU on each node."""
+    if run.n_gpus_requested is not None:
+        return _gpus(run.n_gpus_requested)
+    asked = {} if run.tres_requested is None else run.tres_requested
+    return "a share of a GPU" if uses_gpus(asked) else "an unknown number of GPUs"
 
 
 def _percent(value: float | None) -> str:

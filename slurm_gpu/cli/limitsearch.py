@@ -89,5 +89,6 @@ def past_run(run: Run, users: PastUsers) -> PastRun:
         n_nodes=run.n_nodes,
         tres_requested=run.tres_requested or {},
         tres_allocated=run.tres_allocated or {},
+        n_gpus=run.n_gpus if run.has_started else run.n_gpus_requested,
         gpu_type=run.gpu_type,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.database.clusterstate import ClusterState
 from slurm_gpu.database.clusterview import cluster_state
 from slurm_gpu.errors import UsageError
-from slurm_gpu.monitor.summary import gpu_types, in_partition, wait_reasons
+from slurm_gpu.monitor.summary import gpu_types, gpus_in_all, in_partition, wait_reasons
 from slurm_gpu.slurm.hostlist import compress, expand
 from slurm_gpu.slurm.occupancy import Holder, Occupancy, occupancy
 from slurm_gpu.units import counted
@@ -137,7 +136,7 @@ def _totals(state: ClusterState, now_s: float) -> Iterator[str]:
         yield f"{text(kind.name) if kind.name else 'GPUs'}: {', '.join(parts)}"
     if waits := wait_reasons(state):
         n_jobs = sum(wait.n_jobs for wait in waits)
-        n_gpus = math.fsum(wait.n_gpus for wait in waits)
+        n_gpus = gpus_in_all([wait.n_gpus for wait in waits])
         why = ", ".join(f"{wait.n_jobs} {text(wait.reason)}" for wait in waits)
         yield f"waiting: {counted(n_jobs, 'job')} for {gpus(n_gpus)} ({why})"
 

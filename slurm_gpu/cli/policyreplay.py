@@ -134,6 +134,7 @@ def _past_job(run: Run, users: PastUsers) -> PastJob:
         time_limit_s=run.time_limit_s,
         n_nodes=run.n_nodes,
         tres=tres,
+        n_gpus=run.n_gpus if run.has_started else run.n_gpus_requested,
     )
 
 
@@ -179,7 +180,7 @@ def _row(judgement: Judgement, zone: ZoneInfo) -> tuple[str, ...]:
         job.account,
         dt.datetime.fromtimestamp(job.submit_s, zone).strftime("%Y-%m-%d %H:%M"),
         str(len(judgement.jobs)),
-        count(job.gpus),
+        count(job.n_gpus),
         hours(sum(task.gpu_hours for task in judgement.jobs)),
         ", ".join(judgement.rules),
         _numbers(judgement),
@@ -201,7 +202,7 @@ def _to_json(result: Replay, remarks: list[str]) -> dict[str, Any]:
                 "account": judgement.first.account,
                 "submit_s": judgement.first.submit_s,
                 "tasks": len(judgement.jobs),
-                "nGPU": judgement.first.gpus,
+                "nGPU": judgement.first.n_gpus,
                 "gpu_hours": _gpu_hours([judgement]),
                 "rules": list(judgement.rules),
                 "messages": list(judgement.messages),
@@ -214,7 +215,7 @@ def _to_json(result: Replay, remarks: list[str]) -> dict[str, Any]:
                 "user": judgement.first.user,
                 "account": judgement.first.account,
                 "tasks": len(judgement.jobs),
-                "nGPU": judgement.first.gpus,
+                "nGPU": judgement.first.n_gpus,
                 "gpu_hours": _gpu_hours([judgement]),
                 "qos": judgement.qos,
             }

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from slurm_gpu.database.match import node_set
 from slurm_gpu.database.schema import NAME_LENGTH
 from slurm_gpu.slurm.client import AccountingRun, SlurmNode
-from slurm_gpu.slurm.gpucount import per_gpu_of
+from slurm_gpu.slurm.gpucount import agreed_per_gpu, per_gpu_of
 from slurm_gpu.slurm.tres import count_mgpu, uses_gpus
 
 _MOST_KNOWN = 20_000
@@ -41,8 +41,8 @@ class RunRow(NamedTuple):
     eligible_s: int | None
     start_s: int | None
     end_s: int | None
-    elapsed_s: int
-    suspended_s: int
+    elapsed_s: int | None
+    suspended_s: int | None
     time_limit_s: int | None
     n_nodes: int
     nodes: str
@@ -52,6 +52,8 @@ class RunRow(NamedTuple):
     allocated_mgpu: int | None
     """Thousandths of GPUs that it holds."""
     gpu_type: str | None
+    requested_mgpu: int | None
+    """Thousandths of GPUs that it asks for."""
 
     @property
     def key(self) -> tuple[str, int, int]:
@@ -68,7 +70,8 @@ class RunRows:
     """Makes rows of `run`; `nodes` are those that slurmctld has now, to know shards and types of GPUs."""
 
     def __init__(self, nodes: Mapping[str, SlurmNode]) -> None:
-        self._nodes = nodes
+        self._nodes, self._per_gpu = nodes, agreed_per_gpu(nodes.values())
+        self._is_accounted = not any(node.unaccounted for node in nodes.values())
         self._known: dict[tuple[int, str], tuple[Mapping[str, float], int | None, str | None]] = {}
 
     def of(self, runs: Sequence[AccountingRun]) -> list[RunRow]:
@@ -89,8 +92,13 @@ class RunRows:
             "admin_comment": _texts(told["admin_comment"]),
             "allocated_mgpu": [mgpu for mgpu, _ in held],
             "gpu_type": [kind for _, kind in held],
+            "requested_mgpu": list(map(self._requested, told["tres_requested"])),
         }
         return list(map(RunRow._make, zip(*(columns[name] for name in RunRow._fields), strict=True)))
+
+    def _requested(self, tres: Mapping[str, float]) -> int | None:
+        """requested_mgpu, of a job for any node; None where accounting does not show the request."""
+        return count_mgpu(tres, self._per_gpu, is_accounted=bool(tres) and self._is_accounted)
 
     def _held(self, tres: Mapping[str, float], hostlist: str) -> tuple[int | None, str | None]:
         """allocated_mgpu and gpu_type; sacct's rows have the same mapping where they have the same text."""
@@ -111,7 +119,7 @@ def run_row(run: AccountingRun, nodes: Mapping[str, SlurmNode]) -> RunRow:
     return row
 
 
-def _start_s(start_s: int | None, end_s: int | None, elapsed_s: int, nodes: str) -> int | None:
+def _start_s(start_s: int | None, end_s: int | None, elapsed_s: int | None, nodes: str) -> int | None:
     """Of a job that ended in the queue, Slurm gives the moment of its end as its start, and no node."""
     return start_s if nodes or elapsed_s or end_s is None else None
 

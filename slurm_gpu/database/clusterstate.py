@@ -30,8 +30,8 @@ class ClusterJob:
     n_tasks: int
     """Of an array that is not yet split: so many jobs are this one."""
     n_nodes: int
-    n_gpus: float
-    """Asked for in all, by one task; shards are their part of a GPU."""
+    n_gpus: float | None
+    """None where it is not known. Asked for in all, by one task; shards are their part of a GPU."""
     submit_s: int | None
     eligible_s: int | None
     start_s: int | None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from slurm_gpu.database.clusterstate import ClusterHolder, ClusterJob, ClusterNode, ClusterState
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode
-from slurm_gpu.slurm.gpucount import job_mgpu, most_per_gpu
+from slurm_gpu.slurm.gpucount import agreed_per_gpu, job_mgpu, per_gpu_of
 from slurm_gpu.slurm.occupancy import Occupancy, occupancy
 
 if TYPE_CHECKING:
@@ -84,14 +84,14 @@ def _node(entry: Occupancy, zone: str | None, server_type: str | None) -> Cluste
     )
 
 
-def _n_gpus(job: QueuedJob, nodes: Mapping[str, SlurmNode]) -> float:
-    """Return its GPUs; shards and MPS are their part of a GPU of its nodes, else of one that has the most."""
-    here = [nodes[name] for name in job.nodes if name in nodes]
-    mgpu = job_mgpu(job, most_per_gpu(here or nodes.values()))
-    return 0.0 if mgpu is None else mgpu / 1000
+def _n_gpus(job: QueuedJob, nodes: Mapping[str, SlurmNode]) -> float | None:
+    """Return its GPUs; shares are their part of a GPU where its nodes, or else all, have one size of them."""
+    here = [nodes.get(name) for name in job.nodes]
+    mgpu = job_mgpu(job, per_gpu_of(here) if here else agreed_per_gpu(nodes.values()))
+    return None if mgpu is None else mgpu / 1000
 
 
-def _job(job: QueuedJob, full: bool, n_gpus: float) -> ClusterJob:
+def _job(job: QueuedJob, full: bool, n_gpus: float | None) -> ClusterJob:
     return ClusterJob(
         id=job.label,
         job_id=job.job_id,

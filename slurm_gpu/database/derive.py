@@ -110,13 +110,18 @@ def derive(records: Sequence[Record], *, parts: Sequence[Part], min_coverage: fl
 
 
 def coverage_at(
-    now_s: float, *, coverage: float | None, granted_mgpu: int | None, end_s: int | None, elapsed_s: int
+    now_s: float,
+    *,
+    coverage: float | None,
+    granted_mgpu: int | None,
+    end_s: int | None,
+    elapsed_s: int | None,
 ) -> float | None:
     """The derived `coverage` as it is to be read at `now_s`: 0 where nothing came, and nothing will any more.
 
     A gap for SHIPPED_WITHIN_S from the end of a run, while its records may be under way.
     """
-    if coverage is not None or granted_mgpu in (None, 0) or end_s is None or elapsed_s <= 0:
+    if coverage is not None or granted_mgpu in (None, 0) or end_s is None or elapsed_s in (None, 0):
         return coverage
     return 0.0 if now_s - end_s > SHIPPED_WITHIN_S else None
 

@@ -56,5 +56,6 @@ def host_run_row(told: HostRun, uid: int | None) -> dict[str, Any]:
         "admin_comment": "",
         "allocated_mgpu": None if n_gpus is None else 1000 * n_gpus,
         "gpu_type": None,
+        "requested_mgpu": 1000 * len(told.devices),
         "told_seq": told.seq,
     }

@@ -61,7 +61,7 @@ _REST_PER_WORK, _MOST_REST_S = 4.0, 2.0
 _NODES_WITHIN_S = 15.0
 # What slurmctld's nodes tell. What they told before stays while it is away, and of runs that ended: these
 # held what the nodes had then, and nobody tells how they were configured.
-_FROM_NODES = ("allocated_mgpu", "gpu_type")
+_FROM_NODES = ("allocated_mgpu", "gpu_type", "requested_mgpu")
 _ALLOCATION = ("nodes", "tres_allocated")
 
 _job_of = itemgetter("cluster", "job_id")
@@ -328,7 +328,8 @@ def _changed(fresh: RunRow, old: Row | None) -> RunRow | None:
     kept = {
         name: old[name]
         for name in _FROM_NODES
-        if getattr(fresh, name) is None or (over and old[name] is not None)
+        # A 0 that was stored is no report of nodes: it is gone where Slurm does not count all their GPUs.
+        if old[name] and (over or getattr(fresh, name) is None)
     }
     row = fresh._replace(**kept)
     told = (name for name in IMPORTED if name != "elapsed_s" or row.end_s is not None)

@@ -30,7 +30,6 @@ from slurm_gpu.database.schema import run, run_device
 from slurm_gpu.database.slurmview import Queue
 from slurm_gpu.errors import UsageError
 from slurm_gpu.records import Live, LiveDevice
-from slurm_gpu.slurm.tres import count_mgpu
 
 _JOB = re.compile(r"(?P<job>\d{1,10})(?:_(?P<task>\d{1,10})|\+(?P<offset>\d{1,10}))?")
 FRESH_S = 20.0
@@ -247,7 +246,7 @@ def show_run(row: Row, caller: Caller, now_s: float, detail: Detail | None = Non
     """A row of `run` as `caller` may see it at `now_s`."""
     start_s, end_s, eligible_s = row["start_s"], row["end_s"], row["eligible_s"]
     run_s = None if start_s is None else elapsed_s(row, now_s)
-    requested = _requested(row["tres_requested"])
+    requested = _gpus(row["requested_mgpu"])
     coverage = coverage_at(
         now_s,
         coverage=row["coverage"],
@@ -339,11 +338,6 @@ def _newest_first(row: RowMapping) -> tuple[int, ...]:
         row["run_id"],
     )
     return (-row["submit_s"], *(-number for number in numbers))
-
-
-def _requested(tres: Mapping[str, float]) -> float | None:
-    """Return the GPUs asked for; None for shards and MPS, which become a part of a GPU only on a node."""
-    return _gpus(count_mgpu(tres))
 
 
 def _gpus(granted_mgpu: int | None) -> float | None:

@@ -98,25 +98,34 @@ def whole(parts: Sequence[Row], now_s: float) -> Row:
     return {
         **last,
         **{name: first[name] for name in ("submit_s", "eligible_s", "start_s")},
-        "elapsed_s": sum(seconds),
-        "suspended_s": sum(part["suspended_s"] for part in parts),
+        "elapsed_s": _sum(seconds),
+        "suspended_s": _sum([part["suspended_s"] for part in parts]),
         "nodes": compress(nodes),
         "n_nodes": len(nodes),
         "granted_mgpu": _mean_mgpu([part["granted_mgpu"] for part in parts], seconds),
     }
 
 
-def part_s(row: Row, seconds: int) -> int:
+def _sum(amounts: Sequence[int | None]) -> int | None:
+    known = [amount for amount in amounts if amount is not None]
+    return sum(known) if len(known) == len(amounts) else None
+
+
+def part_s(row: Row, seconds: int | None) -> int | None:
     """What of a row's elapsed seconds is the part's own, and not that of parts before it."""
+    if seconds is None:
+        return None
     before_s = 0 if row["start_s"] is None else began_s(row) - int(row["start_s"])
     return max(0, seconds - before_s)
 
 
-def elapsed_s(row: Row, now_s: float) -> int:
-    """Slurm's elapsed time, up to `now_s` while the run goes on; 0 before it starts."""
-    if row["start_s"] is not None and row["end_s"] is None and row["state"] == "RUNNING":
-        return max(0, int(now_s - row["start_s"] - row["suspended_s"]))
-    return int(row["elapsed_s"])
+def elapsed_s(row: Row, now_s: float) -> int | None:
+    """Slurm's elapsed time, up to `now_s` while the run goes on; 0 before it starts, None for unknown."""
+    if row["start_s"] is None or row["end_s"] is not None or row["state"] != "RUNNING":
+        return None if row["elapsed_s"] is None else int(row["elapsed_s"])
+    if row["suspended_s"] is None:
+        return None
+    return max(0, int(now_s - row["start_s"] - row["suspended_s"]))
 
 
 def began_s(row: Row) -> int:
@@ -125,9 +134,9 @@ def began_s(row: Row) -> int:
     return max(start_s, int(row["submit_s"]))
 
 
-def _mean_mgpu(grants: Sequence[int | None], seconds: Sequence[int]) -> int | None:
-    known = [mgpu for mgpu in grants if mgpu is not None]
+def _mean_mgpu(grants: Sequence[int | None], seconds: Sequence[int | None]) -> int | None:
+    known = [(m, s) for m, s in zip(grants, seconds, strict=True) if m is not None and s is not None]
     if len(known) < len(grants):
         return None
-    total_s = sum(seconds)
-    return round(sum(m * s for m, s in zip(known, seconds, strict=True)) / total_s) if total_s else known[-1]
+    total_s = sum(s for _, s in known)
+    return round(sum(m * s for m, s in known) / total_s) if total_s else known[-1][0]

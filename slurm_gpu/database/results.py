@@ -47,7 +47,7 @@ class Run:
     start_s: int | None
     end_s: int | None
     elapsed_s: int | None
-    suspended_s: int
+    suspended_s: int | None
     time_limit_s: int | None
     nodes: str
     gpu_type: str | None

@@ -12,25 +12,20 @@ from typing import Any, NamedTuple
 from sqlalchemy import (
     Column,
     ColumnElement,
-    Numeric,
     RowMapping,
-    Text,
     and_,
     case,
-    cast,
     func,
     literal,
     null,
     or_,
     true,
-    type_coerce,
 )
 
 from slurm_gpu.database.asking import whole_parameter
 from slurm_gpu.database.identity import Caller
 from slurm_gpu.database.schema import run
 from slurm_gpu.errors import UsageError
-from slurm_gpu.slurm.tres import SHARED_GRES
 
 MAX_LIMIT = 1000
 DEFAULT_LIMIT = 100
@@ -45,17 +40,8 @@ _COMMA_JOINED = {"partition": run.c.partition, "gpu_type": run.c.gpu_type}
 _COMMA_JOINED |= {"server_type": run.c.server_type, "zone": run.c.zone}
 
 
-def _asked_for(tres: str) -> ColumnElement[Any]:
-    """An amount that was asked for; MariaDB and SQLite read JSON out of a text."""
-    told = func.json_extract(type_coerce(run.c.tres_requested, Text), f'$."{tres}"')
-    return func.coalesce(cast(told, Numeric(20, 3)), 0)
-
-
-# As Run.n_gpus, by slurm.tres.count_mgpu: what part of a GPU shards and MPS are is not known before they
-# have a node. The import stores the total of a request for typed GPUs as gres/gpu too.
-_shares_asked = [_asked_for(f"gres/{name}") > 0 for name in SHARED_GRES]
-_mgpu_asked = case((or_(*_shares_asked), null()), else_=_asked_for("gres/gpu") * 1000)
-_mgpu = case((run.c.start_s.is_(None), _mgpu_asked), else_=run.c.granted_mgpu)
+# As Run.n_gpus.
+_mgpu = case((run.c.start_s.is_(None), run.c.requested_mgpu), else_=run.c.granted_mgpu)
 
 
 def _micro(column: Column[float]) -> Callable[[float], ColumnElement[Any]]:

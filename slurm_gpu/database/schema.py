@@ -123,8 +123,8 @@ run = Table(
     Column("eligible_s", BigInteger),
     Column("start_s", BigInteger),
     Column("end_s", BigInteger),
-    Column("elapsed_s", BigInteger, nullable=False),
-    Column("suspended_s", BigInteger, nullable=False),
+    Column("elapsed_s", BigInteger),
+    Column("suspended_s", BigInteger),
     Column("time_limit_s", BigInteger),
     Column("n_nodes", Integer, nullable=False),
     Column("nodes", Text, nullable=False),
@@ -133,6 +133,7 @@ run = Table(
     Column("admin_comment", Text, nullable=False),
     Column("allocated_mgpu", BigInteger),  # as Slurm tells; null where it cannot
     Column("gpu_type", String(NAME_LENGTH)),
+    Column("requested_mgpu", BigInteger),  # null where Slurm does not count GPUs, or a share has no one size
     # Of its nodes when it started (placed.py), joined by commas.
     Column("server_type", String(NAME_LENGTH)),
     Column("zone", String(NAME_LENGTH)),

@@ -122,6 +122,7 @@ def recorded_concerns(now_s: float, seen: Seen, rules: Rules) -> list[Flag] | No
         and use.coverage >= rules.min_coverage
         and now_s - use.start_s >= rules.window_s
         and (devices := idle_now.get(job_id, ()))
+        and job.n_gpus is not None
         and len(devices) >= job.n_gpus
     ]
     return [*xids, *sorted(idle, key=lambda flag: (flag.since_s, flag.job_id))]

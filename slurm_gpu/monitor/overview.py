@@ -20,6 +20,7 @@ from slurm_gpu.monitor.summary import (
     folded,
     gpu_rows,
     gpu_types,
+    gpus_in_all,
     in_partition,
     node_states,
     wait_reasons,
@@ -66,9 +67,9 @@ class Overview:
         return sum(wait.n_jobs for wait in self.waits)
 
     @property
-    def waiting_gpus(self) -> float:
-        """What they ask for."""
-        return math.fsum(wait.n_gpus for wait in self.waits)
+    def waiting_gpus(self) -> float | None:
+        """Return the GPUs that they ask for; None where that of one of them is not known."""
+        return gpus_in_all([wait.n_gpus for wait in self.waits])
 
     def to_json(self) -> dict[str, Any]:
         """A dict that json.dumps takes: docs/commands.md explains each key."""

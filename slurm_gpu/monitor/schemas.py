@@ -80,7 +80,7 @@ JOB = an_object(
     partition=TEXT,
     state=TEXT,
     reason=TEXT,
-    n_gpus=NUMBER,
+    n_gpus=null_or(NUMBER, "Slurm does not count them"),
     n_nodes=WHOLE,
     n_tasks=WHOLE,
     submit_s=MOMENT,
@@ -145,7 +145,7 @@ QUEUE = an_object(
             reason=TEXT,
             meaning=null_or(TEXT),
             n_jobs=WHOLE,
-            n_gpus=NUMBER,
+            n_gpus=null_or(NUMBER, "not known of one of them"),
             next_start_s=null_or(NUMBER, "Slurm has not said"),
         )
     ),

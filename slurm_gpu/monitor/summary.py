@@ -47,7 +47,8 @@ class WaitReason:
 
     reason: str
     n_jobs: int
-    n_gpus: float
+    n_gpus: float | None
+    """None where that of one of them is not known."""
     next_start_s: int | None
     """When Slurm expects the first of them to start; None where it has not said."""
 
@@ -131,12 +132,18 @@ def wait_reasons(state: ClusterState) -> list[WaitReason]:
         WaitReason(
             reason=reason,
             n_jobs=sum(job.n_tasks for job in jobs),
-            n_gpus=math.fsum(job.n_tasks * job.n_gpus for job in jobs),
+            n_gpus=gpus_in_all([None if job.n_gpus is None else job.n_tasks * job.n_gpus for job in jobs]),
             next_start_s=min((job.start_s for job in jobs if job.start_s is not None), default=None),
         )
         for reason, jobs in found.items()
     ]
     return sorted(told, key=lambda item: (-item.n_jobs, item.reason))
+
+
+def gpus_in_all(amounts: Sequence[float | None]) -> float | None:
+    """Return the sum, None where one of the amounts is not known."""
+    known = [amount for amount in amounts if amount is not None]
+    return math.fsum(known) if len(known) == len(amounts) else None
 
 
 def in_partition(state: ClusterState, partition: str) -> ClusterState:
@@ -180,6 +187,8 @@ def folded(rows: Iterable[GpuRow]) -> list[GpuRow]:
 
 def _has_all_of_them(job: ClusterJob, holder: ClusterHolder) -> bool:
     """Whether a job has every shard of GPUs that it has shards of; it has as many on each of its nodes."""
+    if job.n_gpus is None:
+        return False
     in_shards = job.n_gpus - job.n_nodes * len(holder.gpus)
     return in_shards >= job.n_nodes * len(holder.shared_gpus)
 

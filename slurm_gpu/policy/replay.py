@@ -54,23 +54,20 @@ class PastJob:
     n_nodes: int
     tres: Mapping[str, float]
     """Requested in all, memory in MiB."""
-
-    @property
-    def gpus(self) -> float:
-        """Whole GPUs; shards and MPS are not GPUs."""
-        return amount(self.tres, "gpu")
+    n_gpus: float | None
+    """As the accounting has them: allocated, or requested by what never started; None where not known."""
 
     @property
     def has_gpus(self) -> bool:
         """Whether it asks for any, or for a part of one."""
-        return uses_gpus(self.tres)
+        return bool(self.n_gpus) or uses_gpus(self.tres)
 
     @property
     def gpu_hours(self) -> float:
         """What it used."""
-        if self.start_s is None or self.end_s is None:
+        if self.start_s is None or self.end_s is None or self.n_gpus is None:
             return 0.0
-        return self.gpus * max(0, self.end_s - self.start_s) / 3600
+        return self.n_gpus * max(0, self.end_s - self.start_s) / 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +139,17 @@ def without_size(jobs: Iterable[PastJob]) -> tuple[list[PastJob], list[str]]:
     It may tell of that only once a job starts.
     """
     jobs = list(jobs)
-    known = [job for job in jobs if job.tres or job.start_s is not None]
-    if len(known) == len(jobs):
-        return known, []
-    missing = counted(len(jobs) - len(known), "job")
-    return known, [f"{missing} left out: Slurm's accounting does not tell yet what is asked for"]
+    shown = [job for job in jobs if job.tres or job.start_s is not None]
+    # The script counts shares, of whatever size, by what the policy has for a GPU.
+    known = [job for job in shown if job.n_gpus is not None or uses_gpus(job.tres)]
+    remarks = []
+    if missing := len(jobs) - len(shown):
+        remarks.append(
+            f"{counted(missing, 'job')} left out: Slurm's accounting does not tell yet what is asked for"
+        )
+    if missing := len(shown) - len(known):
+        remarks.append(f"{counted(missing, 'job')} left out: Slurm does not account for their GPUs")
+    return known, remarks
 
 
 def judge_past(compiled: Mapping[str, Plain], jobs: Iterable[PastJob], since_s: int) -> Replay:
@@ -262,7 +265,7 @@ def _description(submission: Sequence[PastJob]) -> ScalarFields:
         "comment": "on record",
         "time_limit": INFINITE if job.time_limit_s is None else math.ceil(job.time_limit_s / 60),
         "min_nodes": nodes,
-        "tres_per_job": as_request(job.tres) or None,
+        "tres_per_job": _request(job) or None,
     }
     if (cpus := job.tres.get("cpu")) is not None:
         desc["min_cpus"] = int(cpus)
@@ -284,6 +287,12 @@ def as_request(tres: Mapping[str, float]) -> str:
     return ",".join(items)
 
 
+def _request(job: PastJob) -> str:
+    """Return the GPUs of a job as a request; nodes recorded them where Slurm does not account for any."""
+    asked = as_request(job.tres)
+    return f"{_GPU}:{math.ceil(job.n_gpus)}" if not asked and job.n_gpus else asked
+
+
 def _record(job: PastJob, state: int, admin_comment: str) -> dict[str, Any]:
     total = ",".join(_total(name, amount) for name, amount in job.tres.items())
     return {
@@ -295,7 +304,7 @@ def _record(job: PastJob, state: int, admin_comment: str) -> dict[str, Any]:
         "partition": job.partition,
         "job_state": state,
         "min_nodes": max(job.n_nodes, 1),
-        "tres_per_job": as_request(job.tres) or None,
+        "tres_per_job": _request(job) or None,
         "tres_fmt_req_str": total or None,
         "tres_fmt_alloc_str": total if state == 1 and total else None,
         "admin_comment": admin_comment,

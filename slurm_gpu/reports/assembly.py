@@ -18,7 +18,6 @@ from slurm_gpu.reports.period import Period
 from slurm_gpu.reports.placing import Group
 from slurm_gpu.reports.rows import Rows
 from slurm_gpu.reports.shares import as_shares, main_place
-from slurm_gpu.slurm.tres import count_mgpu
 
 _J_PER_KWH = 3_600_000
 _ID_NUMBERS = ("job_id", "array_job_id", "array_task", "het_job_id", "het_offset")
@@ -59,7 +58,7 @@ def assemble(
     part = np.divide(held_mgpu_s, whole_mgpu_s, out=np.full(len(runs), np.nan), where=whole_mgpu_s > 0).clip(
         max=1
     )
-    n_gpus = np.where(begun, numbers["mgpu"] / 1000, requested_gpus(rows)[runs])
+    n_gpus = np.where(begun, numbers["mgpu"], numbers["requested_mgpu"]) / 1000
     account = texts["account"]
     return JobTable(
         period=period,
@@ -122,18 +121,13 @@ def _whole_mgpu_s(held: HeldRows, runs: Integers, now_s: float) -> Floats:
     amounts = held.whole_s * held.mgpu
     for row, parts in held.parts.items():
         amounts[row] = sum(
-            part_s(part, elapsed_s(part, now_s)) * _number(part["granted_mgpu"]) for part in parts
+            _number(part_s(part, elapsed_s(part, now_s))) * _number(part["granted_mgpu"]) for part in parts
         )
     return amounts[runs]
 
 
 def _number(value: float | None) -> float:
     return np.nan if value is None else value
-
-
-def requested_gpus(rows: Rows) -> Floats:
-    """Return the GPUs asked for; NaN for shards and MPS, which become a part of a GPU only on a node."""
-    return rows.of_tres("tres_requested", lambda tres: _number(count_mgpu(tres))) / 1000
 
 
 def scale_of(n_gpus: Floats, n_nodes: Floats) -> Category:

@@ -30,6 +30,7 @@ _NUMBERS = (
     "elapsed_s",
     "suspended_s",
     "n_nodes",
+    "requested_mgpu",
     "no_process_mgpu_s",
     "ugpucore",
     "ugpumem",
@@ -51,7 +52,7 @@ _TEXTS = (
 )
 _MGPU = "mgpu"
 _OF_SOME = ("array_job_id", "array_task", "het_job_id", "het_offset")
-_ALLOCATED, _REQUESTED, _LENT = "tres_allocated", "tres_requested", "admin_comment"
+_ALLOCATED, _LENT = "tres_allocated", "admin_comment"
 _OF_TOTALS = (
     "submit_s",
     "eligible_s",
@@ -67,7 +68,7 @@ class Rows:
     """Columns by name: numbers, of which NaN is a null, and texts.
 
     `mgpu` is what was granted, by derivation or, until it is derived, what Slurm says was allocated.
-    Of `tres_requested` only that of rows that never began, of `admin_comment` only those that name a lender.
+    Of `admin_comment` there are only those that name a lender.
     """
 
     numbers: Mapping[str, Floats]
@@ -105,10 +106,9 @@ def read_rows(connection: Connection, cluster: str, period: Period) -> Rows:
     texts = [
         *(run.c[name] for name in _TEXTS),
         type_coerce(run.c[_ALLOCATED], Text),
-        case((run.c.start_s.is_(None), type_coerce(run.c[_REQUESTED], Text))).label(_REQUESTED),
         case((run.c[_LENT].contains(" l="), run.c[_LENT])).label(_LENT),
     ]
-    names = (*_TEXTS, _ALLOCATED, _REQUESTED, _LENT)
+    names = (*_TEXTS, _ALLOCATED, _LENT)
     these = shown_here(cluster), _in(period)
     numeric = {**{name: run.c[name] for name in _NUMBERS}, _MGPU: _mgpu()}
     encoders = [Encoder() for _ in names]

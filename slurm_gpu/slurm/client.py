@@ -141,6 +141,8 @@ class QueuedJob:
     """Upper end of the range of nodes (--nodes=1-3) that a pending job asks for; None without a range."""
     tres_per_node: str = ""
     """TresPerNode as printed, such as gres:gpu:2."""
+    gres_per_task: str = ""
+    """TresPerTask or TresPerSocket as printed, of which Slurm alone knows how many there are."""
     het_offset: int | None = None
     """Which component of the heterogeneous job `het_job_id` this is."""
     resized_s: int | None = None
@@ -183,8 +185,9 @@ class AccountingRun(NamedTuple):
     eligible_s: int | None
     start_s: int | None
     end_s: int | None
-    elapsed_s: int
-    suspended_s: int
+    elapsed_s: int | None
+    """None, as `suspended_s`, where sacct printed what cannot be read and nothing else says it."""
+    suspended_s: int | None
     time_limit_s: int | None
     n_nodes: int
     nodes: str

@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode
-from slurm_gpu.slurm.tres import SHARED_GRES, PerGpu, count_mgpu, parse_gres, uses_gpus
+from slurm_gpu.slurm.tres import GPU_GRES, SHARED_GRES, PerGpu, count_mgpu, parse_gres, uses_gpus
 
 
 def per_gpu_of(nodes: Iterable[SlurmNode | None]) -> PerGpu:
     """Return what makes one GPU on all of these nodes; unknown where they differ or one is not known."""
     known = {PerGpu() if node is None else node.per_gpu for node in nodes}
     return known.pop() if len(known) == 1 else PerGpu()
+
+
+def agreed_per_gpu(nodes: Iterable[SlurmNode]) -> PerGpu:
+    """Return what makes one GPU of a job for any of them: that on which all nodes that have it agree."""
+    some = [node.per_gpu for node in nodes]
+    shards, mps = {one.shard for one in some if one.shard}, {one.mps for one in some if one.mps}
+    return PerGpu(*(next(iter(sizes)) if len(sizes) == 1 else None for sizes in (shards, mps)))
 
 
 def most_per_gpu(nodes: Iterable[SlurmNode]) -> PerGpu:
@@ -35,6 +42,8 @@ def job_mgpu(job: QueuedJob, per_gpu: PerGpu) -> int | None:
         if any(kinds.get(name) for kinds in positions for name in SHARED_GRES):
             return None
         return 1000 * sum(len(kinds.get("gpu", ())) for kinds in positions)
+    if any(name in job.gres_per_task for name in GPU_GRES):
+        return None
     times = max(job.n_nodes, 1) if job.tres_per_node else 1
     try:
         asked = parse_gres(job.gres_per_node)

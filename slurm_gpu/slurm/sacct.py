@@ -360,12 +360,19 @@ def _completed(run: AccountingRun, bad: Collection[str]) -> AccountingRun:
         except ValueError:
             changes["n_nodes"] = 0
     # In Slurm's accounting: elapsed = end - start - suspended.
-    span_s = 0 if run.start_s is None or run.end_s is None else max(0, run.end_s - run.start_s)
+    ends = run.start_s, run.end_s
     if "ElapsedRaw" in bad:
-        changes["elapsed_s"] = max(0, span_s - run.suspended_s)
-    elif "Suspended" in bad:
-        changes["suspended_s"] = max(0, span_s - run.elapsed_s)
+        changes["elapsed_s"] = None if "Suspended" in bad else _rest_s(*ends, run.suspended_s)
+    if "Suspended" in bad:
+        changes["suspended_s"] = None if "ElapsedRaw" in bad else _rest_s(*ends, run.elapsed_s)
     return run._replace(**changes)
+
+
+def _rest_s(start_s: int | None, end_s: int | None, seconds: int | None) -> int | None:
+    """Return what is left of the time from start to end without so many seconds; None while it goes on."""
+    if start_s is None or end_s is None or seconds is None:
+        return None
+    return max(0, end_s - start_s - seconds)
 
 
 def _ids(shown: str) -> tuple[int | None, int | None, int | None, int | None]:

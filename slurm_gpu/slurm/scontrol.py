@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -303,8 +304,9 @@ def _job(job_id: int, label: Label, text: str) -> QueuedJob:
             time_limit_s=parse_time_limit(fields.word("TimeLimit")),
             n_nodes=fields.required("NumNodes"),
             nodes=nodes,
-            tres_requested=requested,
-            tres_allocated=allocated,
+            # Once a job has an allocation, Slurm up to 24.05 shows that as what was requested.
+            tres_requested=requested if asked else _with_layout(requested, before_texts),
+            tres_allocated=_with_layout(allocated, before_texts),
             gpu_index=dict(_gpu_index(before_texts)),
             gres_per_node=fields.word("TresPerNode") or fields.word("TresPerJob"),
             features=fields.word("Features"),
@@ -312,6 +314,7 @@ def _job(job_id: int, label: Label, text: str) -> QueuedJob:
             work_dir=fields.line("WorkDir"),
             most_nodes=fields.upper_end("NumNodes"),
             tres_per_node=fields.word("TresPerNode"),
+            gres_per_task=fields.word("TresPerTask") or fields.word("TresPerSocket"),
             het_offset=fields.number("HetJobOffset"),
             # Few jobs were, and all are asked about every other second.
             resized_s=_Fields(before_texts).epoch("ResizeTime") if "ResizeTime=" in before_texts else None,
@@ -335,6 +338,18 @@ def _gpu_index(text: str) -> Iterator[tuple[str, dict[str, list[int]]]]:
         if index := index_by_name(parse_gres(match["gres"])):
             for node in expand(match["nodes"]):
                 yield node, {name: list(positions) for name, positions in index.items()}
+
+
+def _with_layout(tres: Mapping[str, float], text: str) -> Mapping[str, float]:
+    """Add to a total what AccountingStorageTRES lacks and each node of the job gives."""
+    given = Counter[str]()
+    for match in _JOB_GRES.finditer(text):
+        n_nodes = len(expand(match["nodes"]))
+        for entry in parse_gres(match["gres"]):
+            given[entry.name] += entry.count * n_nodes
+    names = [name for name in GPU_GRES if given[name] and not amount(tres, name)]
+    lacking = {f"gres/{name}": float(given[name]) for name in names}
+    return {**tres, **lacking} if lacking else tres
 
 
 def _list(text: str) -> list[str]:

@@ -264,9 +264,20 @@ def test_a_job_that_was_cancelled_in_the_queue_says_what_it_asked_for(slurm_gpu:
     assert "  never started\n" in slurm_gpu.out
 
 
-@pytest.mark.parametrize(("asked", "said"), [(2.0, "2 GPUs"), (0.0, "0 GPUs"), (None, "a share of a GPU")])
-def test_a_job_in_the_queue_says_what_it_asks_for(slurm_gpu: CommandLine, asked: float | None, said: str):
-    waiting = {**_NEVER, "n_gpus_requested": asked, "end_s": None, "state": "PENDING"}
+@pytest.mark.parametrize(
+    ("asked", "tres", "said"),
+    [
+        (2.0, {}, "2 GPUs"),
+        (0.0, {}, "0 GPUs"),
+        (None, {"gres/shard": 2.0}, "a share of a GPU"),
+        (None, {"cpu": 2.0}, "an unknown number of GPUs"),
+        (None, None, "an unknown number of GPUs"),
+    ],
+)
+def test_a_job_in_the_queue_says_what_it_asks_for(
+    slurm_gpu: CommandLine, asked: float | None, tres: dict[str, float] | None, said: str
+):
+    waiting = {**_NEVER, "n_gpus_requested": asked, "tres_requested": tres, "end_s": None, "state": "PENDING"}
     slurm_gpu.database.runs = [make_run(**waiting)]
     slurm_gpu("job", "17")
     assert f"not started yet; asks for {said} on 1 node" in slurm_gpu.out

@@ -21,6 +21,7 @@ def placed(job_id: int, at_s: int, gpus: int, hours: float, n_nodes: int = 1) ->
         id=str(job_id), job_id=job_id, submit_s=at_s, eligible_s=at_s, start_s=at_s,
         end_s=at_s + int(hours * 3600), time_limit_s=int(hours * 3600), n_nodes=n_nodes,
         tres_requested=tres(gpus, n_nodes), tres_allocated=tres(gpus, n_nodes),
+        n_gpus=float(gpus * n_nodes),
     )  # fmt: skip
 
 

@@ -39,7 +39,8 @@ def _run(job_id: int, at_s: int, place: int) -> object:
     start_s = at_s + place * HOUR
     return make_run(
         id=str(job_id), job_id=job_id, submit_s=at_s, eligible_s=at_s, start_s=start_s, end_s=start_s + HOUR,
-        elapsed_s=HOUR, time_limit_s=2 * HOUR, tres_requested=tres, tres_allocated=tres, gpu_type=None,
+        elapsed_s=HOUR, time_limit_s=2 * HOUR, tres_requested=tres, tres_allocated=tres, n_gpus=1.0,
+        gpu_type=None,
     )  # fmt: skip
 
 

@@ -23,7 +23,15 @@ def replay(slurm_gpu: CommandLine, tmp_path: Path) -> CommandLine:
     tres = {"cpu": 4.0, "node": 1.0, "gres/gpu": 2.0}
     slurm_gpu.database.runs = [
         make_run(tres_requested=tres),
-        make_run(tres_requested=tres, id="18", job_id=18, submit_s=START_S + 60, start_s=None, end_s=None),
+        make_run(
+            tres_requested=tres,
+            id="18",
+            job_id=18,
+            submit_s=START_S + 60,
+            start_s=None,
+            end_s=None,
+            n_gpus_requested=2.0,
+        ),
         make_run(tres_requested=tres, id="19", job_id=19, user="somebody", submit_s=START_S + 60),
     ]
     return slurm_gpu

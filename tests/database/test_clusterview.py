@@ -65,11 +65,11 @@ def test_shards_are_their_part_of_a_gpu_in_what_a_job_asked_for(
     assert job.n_gpus == n_gpus
 
 
-def test_shards_of_nodes_that_have_none_are_no_gpu() -> None:
+def test_shards_of_nodes_that_have_none_are_a_gap() -> None:
     nodes = {"n1": node(1, shards=0)}
     queue = Queue(1000.0, {1: queued(state="PENDING", nodes=(), tres_requested={"gres/shard": 2})}, {})
     (job,) = show_cluster(nodes, queue, Places({}, {}), OPERATOR).jobs
-    assert job.n_gpus == 0
+    assert job.n_gpus is None
 
 
 @pytest.mark.parametrize(("caller", "name"), [(ALICE, None), (OPERATOR, "secret")])

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +25,14 @@ from slurm_gpu.database.importer import store_changed_runs
 from slurm_gpu.database.jobfacts import job_facts
 from slurm_gpu.database.queries import find_runs
 from slurm_gpu.database.reconcile import reconcile
-from slurm_gpu.database.runfilter import RunFilter
+from slurm_gpu.database.runfilter import SORTS, RunFilter
 from slurm_gpu.database.store import store_records
+from slurm_gpu.monitor.summary import wait_reasons
 from slurm_gpu.policy.bundle import SiteFacts
 from slurm_gpu.policy.replay import as_request
-from slurm_gpu.reports.assembly import requested_gpus
-from slurm_gpu.reports.category import Category
+from slurm_gpu.reports.period import Period
 from slurm_gpu.reports.recommend.past import PastRun, rebuild
-from slurm_gpu.reports.rows import Rows
+from slurm_gpu.reports.rows import read_rows
 from slurm_gpu.slurm import sacct
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode, SlurmSettings
 from slurm_gpu.slurm.occupancy import occupancy
@@ -142,11 +142,13 @@ def test_the_one_function(text: str, mgpu: int) -> None:
 @every
 def test_imported_runs(text: str, mgpu: int) -> None:
     (run,) = sacct.parse_rows([text_of([{"AllocTRES": text, "ReqTRES": text}])], NAMES, MARK)
-    assert run_row(run, {"n1": mps_node(1)}).allocated_mgpu == mgpu
+    imported = run_row(run, {"n1": mps_node(1)})
+    assert (imported.allocated_mgpu, imported.requested_mgpu) == (mgpu, mgpu)
+    assert run_row(run, {}).requested_mgpu == asked(text, mgpu)
 
 
-def test_runs_that_never_began_in_answers_and_filters(database: Database) -> None:
-    never = {"state": "CANCELLED", "start_s": None, "end_s": None, "elapsed_s": 0, "nodes": "", "n_nodes": 0}
+def test_runs_that_never_began_in_answers_filters_and_reports(database: Database) -> None:
+    never = {"state": "CANCELLED", "start_s": None, "end_s": T0 + 99, "elapsed_s": 0, "nodes": ""}
     rows = [
         row(job_id=n, submit_s=T0 + n, tres_requested=parse_job_tres(text), tres_allocated={}, **never)
         for n, text in enumerate(_TRES, 1)
@@ -164,6 +166,11 @@ def test_runs_that_never_began_in_answers_and_filters(database: Database) -> Non
         }
         expected = {n: gpus for n, gpus in wanted.items() if least is None or (gpus or 0) >= least}
         assert {run.job_id: run.n_gpus for run in found} == expected
+    with database.reading() as connection:
+        shown = read_rows(connection, CLUSTER, Period(since=date(2020, 1, 1), until=date(2040, 1, 1)))
+    numbers = shown.numbers
+    reported = dict(zip(numbers["job_id"].tolist(), numbers["requested_mgpu"].tolist(), strict=True))
+    assert {n: None if np.isnan(n_mgpu) else n_mgpu / 1000 for n, n_mgpu in reported.items()} == wanted
 
 
 @every
@@ -250,19 +257,10 @@ def test_recommended_limits(text: str, mgpu: int) -> None:
     run = PastRun(
         user="alice", uid=1001, account="vision", qos="normal", partition="gpu", eligible_s=T0,
         start_s=T0 + 1, end_s=T0 + 100, time_limit_s=3600, n_nodes=1, tres_requested=tres,
-        tres_allocated=tres,
+        tres_allocated=tres, n_gpus=mgpu / 1000,
     )  # fmt: skip
     (counted,) = rebuild([run], [mps_node(1)], T0, T0 + 1000).asked_mgpu()
-    # The model has whole GPUs next to shares, and rounds more than one GPU of shares up.
-    assert counted == mgpu or (is_shared(text) and mgpu > 1000)
-
-
-@every
-def test_reports(text: str, mgpu: int) -> None:
-    tres = Category.of([json.dumps(parse_job_tres(text))])
-    (gpus,) = requested_gpus(Rows({"run_id": np.zeros(1)}, {"tres_requested": tres}))
-    wanted = asked(text, mgpu)
-    assert np.isnan(gpus) if wanted is None else gpus == wanted / 1000
+    assert counted == mgpu
 
 
 @every
@@ -367,6 +365,90 @@ def test_what_nodes_recorded_counts_where_slurm_does_not_account_for_gpus(databa
     with database.reading() as connection:
         found = find_runs(connection, CLUSTER, RunFilter.from_query({}), root, T0 + 5000.0).runs
     assert {run.job_id: (run.n_gpus, run.ugpucore) for run in found} == {1: (2.0, 40.0), 2: (None, None)}
+
+
+def test_requests_are_unknown_too_where_slurm_does_not_account_for_gpus(database: Database) -> None:
+    never = {
+        "state": "PENDING",
+        "start_s": None,
+        "end_s": None,
+        "elapsed_s": 0,
+        "nodes": "",
+        "tres_allocated": {},
+    }
+    told = {
+        1: {"cpu": 8.0},
+        2: {"cpu": 8.0, "gres/gpu": 8.0},
+        3: {},  # as Slurm's accounting has it of some jobs until they start
+    }
+    for unaccounted, wanted in (((), {1: 0, 2: 8, 3: None}), (("gpu",), {1: None, 2: 8, 3: None})):
+        nodes = {"n1": node(1, unaccounted=unaccounted), "n2": node(2, gpus={}, shards=0)}
+        runs = [row(job_id=n, submit_s=T0, tres_requested=tres, **never) for n, tres in told.items()]
+        rows = [run_row(one, nodes) for one in runs]
+        database.write(lambda connection, rows=rows: store_changed_runs(connection, rows))
+        reconcile(database)
+        root = Caller(0, "root", sees_all=True, writes=True)
+        with database.reading() as connection:
+            found = find_runs(connection, CLUSTER, RunFilter.from_query({}), root, T0 + 5000.0).runs
+        assert {run.job_id: run.n_gpus for run in found} == wanted
+        assert {run.job_id: run.n_gpus_requested for run in found} == wanted
+
+
+def test_a_0_that_an_earlier_version_stored_becomes_a_gap(database: Database) -> None:
+    run = row(tres_requested={"cpu": 1.0}, tres_allocated={"cpu": 1.0})
+    for unaccounted, wanted in (((), 0.0), (("gpu",), None), (("gpu",), None)):
+        rows = [run_row(run, {"n1": node(1, unaccounted=unaccounted)})]
+        database.write(lambda connection, rows=rows: store_changed_runs(connection, rows))
+        reconcile(database)
+        root = Caller(0, "root", sees_all=True, writes=True)
+        with database.reading() as connection:
+            (found,) = find_runs(connection, CLUSTER, RunFilter.from_query({}), root, T0 + 5000.0).runs
+        assert (found.n_gpus, found.n_gpus_requested) == (wanted, wanted)
+
+
+def test_times_that_cannot_be_read_are_stored_as_gaps(database: Database) -> None:
+    ended = row(job_id=1, elapsed_s=None, suspended_s=None)
+    goes_on = row(job_id=2, state="RUNNING", end_s=None, suspended_s=None)
+    rows = [run_row(one, {"n1": node(1)}) for one in (ended, goes_on)]
+    database.write(lambda connection: store_changed_runs(connection, rows))
+    database.write(lambda connection: store_records(connection, [record(job_id=1)]))
+    reconcile(database)
+    root = Caller(0, "root", sees_all=True, writes=True)
+    for sort in SORTS:
+        query = RunFilter.from_query({"sort": sort})
+        with database.reading() as connection:
+            found = find_runs(connection, CLUSTER, query, root, T0 + 5000.0).runs
+        assert {run.job_id: (run.elapsed_s, run.suspended_s, run.n_gpus) for run in found} == {
+            1: (None, None, 1.0),
+            2: (None, None, 1.0),
+        }
+
+
+def test_recommended_limits_leave_out_runs_whose_gpus_are_not_known() -> None:
+    tres = {"cpu": 1.0, "node": 1.0}
+    run = PastRun(
+        user="alice", uid=1001, account="vision", qos="normal", partition="gpu", eligible_s=T0,
+        start_s=T0 + 1, end_s=T0 + 100, time_limit_s=3600, n_nodes=1, tres_requested=tres,
+        tres_allocated=tres, n_gpus=None,
+    )  # fmt: skip
+    recorded = replace(run, n_gpus=2.0)  # by its nodes
+    past = rebuild([run, recorded], [node(1)], T0, T0 + 1000)
+    assert past.asked_mgpu().tolist() == [2000]
+    assert past.remarks == ("left out: 1 run of which it is not known how many GPUs they ask for",)
+
+
+def test_queue_and_forecasts_count_what_is_not_accounted_for() -> None:
+    job = queued(
+        state="PENDING", nodes=(), tres_requested={"cpu": 1}, tres_allocated={}, gpu_index={},
+        gres_per_node="gres:gpu:3",
+    )  # fmt: skip
+    assert job_run(job).gpus[0] == 3
+    by_task = replace(job, gres_per_node="", gres_per_task="gres:gpu:1")
+    (shown,) = cluster_state(occupancy([node(1)], [by_task]), [by_task], T0).jobs
+    assert shown.n_gpus is None
+    (reason,) = wait_reasons(cluster_state(occupancy([node(1)], [job, by_task]), [job, by_task], T0))
+    assert (reason.n_jobs, reason.n_gpus) == (2, None)
+    assert 0 < job_run(by_task).gpus[0] <= 1
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,7 @@ def test_an_upgrade_keeps_what_an_older_version_stored(url: str) -> None:
     columns = {name: wire.pop(name) for name in set(wire) & set(old.tables["run_device"].columns.keys())}
     texts = {"statistics": json.dumps(wire), "util_hist_ms": json.dumps(columns.pop("util_hist_ms"))}
     imported = run_row(row(), {})._asdict()
+    del imported["requested_mgpu"]
     imported |= {name: json.dumps(imported[name]) for name in ("tres_requested", "tres_allocated")}
     with database.engine.begin() as connection:
         connection.execute(old.tables["run"].insert(), {**imported, "derive_due": True})
@@ -94,6 +95,31 @@ def test_an_upgrade_keeps_which_devices_a_node_has(url: str) -> None:
     with database.reading() as connection:
         (stored,) = connection.execute(select(device)).mappings()
         assert DeviceFacts.from_wire(dict(stored)) == gpu()
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+    database.dispose()
+
+
+def test_an_upgrade_counts_the_gpus_that_runs_asked_for(url: str) -> None:
+    database = Database(url)
+    if database.is_sqlite:
+        Path(str(database.url.database)).parent.mkdir()
+    with database.engine.connect() as connection:
+        alembic.command.upgrade(engine_module._alembic(connection), "0014")
+    old = MetaData()
+    old.reflect(database.engine)
+    asked: dict[str, int | None] = {
+        "{}": None, '{"cpu": 1}': 0, '{"cpu": 1, "gres/gpu": 2, "gres/gpu:a100": 2}': 2000,
+        '{"gres/gpu:a100": 4, "gres/gpu:v100": 4}': 8000, '{"gres/shard": 2}': None, '{"gres/mps": 50}': None,
+    }  # fmt: skip
+    imported = run_row(row(), {})._asdict() | {"tres_allocated": "{}", "derive_due": True}
+    del imported["requested_mgpu"]
+    with database.engine.begin() as connection:
+        for n, tres in enumerate(asked):
+            connection.execute(old.tables["run"].insert(), imported | {"job_id": n, "tres_requested": tres})
+    database.upgrade()
+    with database.reading() as connection:
+        found = connection.execute(select(run.c.requested_mgpu).order_by(run.c.job_id)).scalars().all()
+        assert found == list(asked.values())
         assert compare_metadata(MigrationContext.configure(connection), metadata) == []
     database.dispose()
 

@@ -11,6 +11,7 @@ from slurm_gpu.policy.check import check_policy
 from slurm_gpu.policy.luadata import Plain
 from slurm_gpu.policy.names import resolve_names
 from slurm_gpu.policy.replay import PastJob, Replay, judge_past, merge_requeued, without_size, without_unknown
+from slurm_gpu.slurm.tres import PerGpu, count_mgpu
 from slurm_gpu.yamlsource import parse_yaml
 
 from .users import Directory
@@ -41,7 +42,9 @@ def job(job_id: int, submit_s: int = 0, gpus: int = 2, **changes: Any) -> PastJo
         "start_s": T0 + submit_s + 60, "end_s": T0 + submit_s + HOUR + 60, "time_limit_s": 2 * HOUR,
         "n_nodes": 1, "tres": {"cpu": 4.0, "mem": 8192.0, "node": 1.0, "gres/gpu": float(gpus)},
     }  # fmt: skip
-    return PastJob(**(values | changes))
+    values |= changes
+    mgpu = count_mgpu(values["tres"], PerGpu(shard=4))
+    return PastJob(**({"n_gpus": None if mgpu is None else mgpu / 1000} | values))
 
 
 def judged(*jobs: PastJob, since_s: int = 0, text: str = POLICY) -> Replay:
@@ -126,6 +129,15 @@ def test_jobs_of_which_nobody_tells_what_they_ask_for_are_left_out_and_counted()
     assert [one.job_id for one in known] == [2, 3]
     assert remarks == ["1 job left out: Slurm's accounting does not tell yet what is asked for"]
     assert without_size([job(2)]) == ([job(2)], [])
+
+
+def test_jobs_whose_gpus_slurm_does_not_account_for_are_judged_by_what_nodes_recorded() -> None:
+    tres = {"cpu": 4.0, "node": 1.0}
+    unknown, recorded = job(1, tres=tres, n_gpus=None), job(2, 10, tres=tres, n_gpus=5.0)
+    known, remarks = without_size([unknown, recorded])
+    assert known == [recorded]
+    assert remarks == ["1 job left out: Slurm does not account for their GPUs"]
+    assert refused(judged(*known)) == [2]
 
 
 def test_what_records_do_not_tell_is_left_out_and_said() -> None:

@@ -88,7 +88,7 @@ class ReviewedCluster(Cluster):
         tres = {"cpu": 1.0, "mem": 100.0, "gres/gpu": 1.0}
         return make_run(
             id=str(job_id), job_id=job_id, submit_s=at_s, eligible_s=at_s, start_s=start_s,
-            end_s=start_s + HOUR, gpu_type=None,
+            end_s=start_s + HOUR, n_gpus=1.0, gpu_type=None,
             time_limit_s=2 * HOUR, tres_requested=tres, tres_allocated=tres,
         )  # fmt: skip
 

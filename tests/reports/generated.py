@@ -177,6 +177,7 @@ def generate(n_jobs: int = N_JOBS, seed: int = 20230101) -> Accounting:
         "nodes": [",".join(some) for some in lanes],
         "tres_requested": _tres(requested, cpus),
         "tres_allocated": _tres(mgpu_all, cpus),
+        "requested_mgpu": np.where(requested % 1000, np.nan, requested).astype(float),
         "allocated_mgpu": np.where(mgpu_all % 1000, np.nan, mgpu_all).astype(float),
         "granted_mgpu": mgpu_all.astype(float),
         "ugpucore": np.concatenate([core[order], nothing]),

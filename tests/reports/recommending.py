@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from slurm_gpu.policy.bundle import SiteFacts, build_bundle, compile_policy
 from slurm_gpu.policy.check import check_policy
@@ -16,6 +16,7 @@ from slurm_gpu.reports.recommend.search import Search
 from slurm_gpu.simulate.model import simulate
 from slurm_gpu.simulate.scheduler import Scheduling
 from slurm_gpu.slurm.client import SlurmNode
+from slurm_gpu.slurm.tres import PerGpu, count_mgpu
 from slurm_gpu.yamlsource import parse_yaml
 from tests.policy.users import Directory
 
@@ -52,9 +53,15 @@ def past_run(
     run = PastRun(
         user=user, uid=UIDS[user], account="vision", qos="normal", partition="gpu", eligible_s=at_s,
         start_s=at_s, end_s=at_s + round(run_h * HOUR), time_limit_s=round(2 * run_h * HOUR), n_nodes=1,
-        tres_requested=tres, tres_allocated=tres, gpu_type="a100",
+        tres_requested=tres, tres_allocated=tres, n_gpus=None, gpu_type="a100",
     )  # fmt: skip
-    return dataclasses.replace(run, **changes)  # type: ignore[arg-type]
+    run = dataclasses.replace(run, **changes)  # type: ignore[arg-type]
+    return run if "n_gpus" in changes else dataclasses.replace(run, n_gpus=_gpus(run.tres))
+
+
+def _gpus(tres: Mapping[str, float]) -> float | None:
+    mgpu = count_mgpu(tres, PerGpu(shard=4))
+    return None if mgpu is None else mgpu / 1000
 
 
 def recorded(runs: Sequence[PastRun], under: PolicyInForce) -> list[PastRun]:

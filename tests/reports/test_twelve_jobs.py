@@ -82,7 +82,7 @@ JOBS = [
     job(6, "cat/vis", "v1", 0.5, 23, 27),
     job(7, "dan/sys", "o1", 1, 12, 13),
     job(8, "dan/sys", "c1", 0, 0, 24),
-    job(9, "ann/vis", "", 0, None, 5, state="CANCELLED", tres_requested='{"gres/gpu":1}'),
+    job(9, "ann/vis", "", 0, None, 5, state="CANCELLED", requested_mgpu=1000),
     job(10, "bob/nlp", "a2", 1, 12, 13, state="REQUEUED"),
     job(10, "bob/nlp", "a2", 1, 14, 16),
     job(11, "ann/vis", "a1", 1, 20, None),

@@ -35,6 +35,7 @@ def run_row(run_id: int, one: Mapping[str, Any]) -> dict[str, Any]:
         "tres_requested": "{}",
         "tres_allocated": "{}",
         "admin_comment": "",
+        "requested_mgpu": None,
         "allocated_mgpu": one["mgpu"],
         "granted_mgpu": one["mgpu"],
         "ugpucore": None,

@@ -141,8 +141,22 @@ def test_what_follows_from_other_columns_is_calculated() -> None:
     assert (run.elapsed_s, run.suspended_s, run.n_nodes) == (60, 40, 3)
     (run,) = read(text_of([{**row, "Suspended": "00:00:40", "ElapsedRaw": "-7"}]))
     assert (run.elapsed_s, run.suspended_s, run.n_nodes) == (60, 40, 3)
-    (run,) = read(text_of([{**row, "Suspended": "?", "ElapsedRaw": "?"}]))
-    assert (run.elapsed_s, run.suspended_s) == (100, 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "elapsed_s", "suspended_s"),
+    [
+        ({"Suspended": "?", "ElapsedRaw": "?"}, None, None),
+        ({"Suspended": "?", "End": "Unknown", "State": "RUNNING"}, 100, None),
+        ({"ElapsedRaw": "-7", "End": "Unknown", "State": "RUNNING"}, None, 0),
+        ({"ElapsedRaw": "?", "Start": "999999999999999"}, None, 0),
+    ],
+)
+def test_what_follows_from_nothing_is_a_gap_and_no_0(
+    words: dict[str, str], elapsed_s: int | None, suspended_s: int | None
+) -> None:
+    (run,) = read(text_of([words]))
+    assert (run.elapsed_s, run.suspended_s, run.job_id) == (elapsed_s, suspended_s, 17)
 
 
 @pytest.mark.parametrize("value", ["999999999999999", "Unknown", "-1"])

@@ -45,7 +45,7 @@ class Look:
     @property
     def jobs(self) -> Sequence[ClusterJob]:
         """Those that hold GPUs, and not a part of one."""
-        return [job for job in self.cluster.jobs if job.state in _RUNS and job.n_gpus >= 1]
+        return [job for job in self.cluster.jobs if job.state in _RUNS and _has_whole_gpus(job)]
 
     @property
     def suspended(self) -> Collection[Run]:
@@ -194,8 +194,14 @@ def _found_s(look: Look, flag: Flag) -> float:
     return max(float(one.told_s) for one in look.verdicts.verdicts if (one.job_id, one.cause) == of)
 
 
+def _has_whole_gpus(job: ClusterJob) -> bool:
+    """Return whether it has one at least; where Slurm does not say how many, it is not judged."""
+    return job.n_gpus is not None and job.n_gpus >= 1
+
+
 def _told(job: ClusterJob) -> Job:
     assert job.start_s is not None
+    assert job.n_gpus is not None
     return Job(
         run=Run(job.job_id, job.start_s), id=job.id, user=job.user, name=job.name or "",
         account=job.account, qos=job.qos, partition=job.partition, n_gpus=job.n_gpus,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, Text, or_, select, type_coerce
+from sqlalchemy import Connection, Text, func, or_, select, type_coerce
 
 from slurm_gpu.database.derive import RESIZING
 from slurm_gpu.database.schema import run
@@ -17,12 +17,13 @@ from slurm_gpu.errors import UsageError
 from slurm_gpu.forecast.looks import Floats
 from slurm_gpu.forecast.queue import Runs
 from slurm_gpu.slurm.client import QueuedJob
-from slurm_gpu.slurm.tres import count_mgpu
+from slurm_gpu.slurm.gpucount import job_mgpu
+from slurm_gpu.slurm.tres import PerGpu
 
 MOST_TASKS = 2000
 """Rows for the tasks of one array: of a larger one, each stands for an equal part of all."""
-_SHARDS_GPU = 0.5
-"""What shards are of a GPU, where no node has told."""
+# GPUs of a job where Slurm does not count them, or whose shares have no known size.
+_UNKNOWN_GPUS = 0.5
 _MIB_PER_CORE = 4096.0
 _RUNNING = frozenset({"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STOPPED"})
 _COLUMNS = ("eligible_s", "start_s", "end_s", "cores", "memory_mib", "gpus", "nodes", "limit_s")
@@ -61,8 +62,9 @@ class Asked:
 
 def past_runs(connection: Connection, cluster: str, since_s: int) -> Runs:
     """All that waited or ran since then, as Slurm's accounting has it."""
-    names = ("submit_s", "eligible_s", "start_s", "end_s", "time_limit_s", "n_nodes", "granted_mgpu")
-    columns = [run.c[name] for name in names]
+    names = ("submit_s", "eligible_s", "start_s", "end_s", "time_limit_s", "n_nodes")
+    mgpu_asked = func.coalesce(run.c.requested_mgpu, run.c.granted_mgpu)
+    columns = [*(run.c[name] for name in names), mgpu_asked]
     tres = type_coerce(run.c.tres_requested, Text)
     query = select(*columns, tres, run.c.account, run.c.partition).where(
         run.c.cluster == cluster,
@@ -87,9 +89,8 @@ def past_runs(connection: Connection, cluster: str, since_s: int) -> Runs:
             if start_s is None:
                 continue  # held, or gone before it was free to start: it never waited for anything
             eligible_s = submit_s
-        cores, memory_mib, gpus = _amounts(asked)
-        if gpus is None:
-            gpus = _SHARDS_GPU if mgpu is None else mgpu / 1000
+        cores, memory_mib = _amounts(asked)
+        gpus = _UNKNOWN_GPUS if mgpu is None else mgpu / 1000
         rows.append((eligible_s, start_s, end_s, cores, memory_mib, gpus, nodes, limit_s))
         accounts.append(account)
         partitions.append(_first(partition))
@@ -137,10 +138,10 @@ def _of_queue(job: QueuedJob) -> Row:
     # Once it runs, what it has been given; Slurm ≤ 24.05 shows nothing else then.
     tres = job.tres_requested or job.tres_allocated
     started = job.start_s if job.state in _RUNNING else None
-    cores, memory_mib, gpus = _asked_for(tres)
-    gpus = _SHARDS_GPU if gpus is None else gpus
+    mgpu = job_mgpu(job, PerGpu())
+    gpus = _UNKNOWN_GPUS if mgpu is None else mgpu / 1000
     eligible_s = job.submit_s if job.eligible_s is None else job.eligible_s
-    return (eligible_s, started, None, cores, memory_mib, gpus, job.n_nodes, job.time_limit_s)
+    return (eligible_s, started, None, *_host_amounts(tres), gpus, job.n_nodes, job.time_limit_s)
 
 
 def _times(row: Row, factor: float) -> Row:
@@ -152,14 +153,13 @@ def _times(row: Row, factor: float) -> Row:
 
 
 @functools.lru_cache(maxsize=4096)
-def _amounts(tres: str) -> tuple[float, float, float | None]:
-    return _asked_for(json.loads(tres))
+def _amounts(tres: str) -> tuple[float, float]:
+    return _host_amounts(json.loads(tres))
 
 
-def _asked_for(tres: Mapping[str, float]) -> tuple[float, float, float | None]:
-    """Return cores, MiB and GPUs; None for shards and MPS, which are a part of a GPU."""
-    mgpu = count_mgpu(tres)
-    return tres.get("cpu", 0.0), tres.get("mem", 0.0), None if mgpu is None else mgpu / 1000
+def _host_amounts(tres: Mapping[str, float]) -> tuple[float, float]:
+    """Return cores and MiB."""
+    return tres.get("cpu", 0.0), tres.get("mem", 0.0)
 
 
 def _runs(rows: Sequence[Row], accounts: Sequence[str], partitions: Sequence[str]) -> Runs:

@@ -14,7 +14,7 @@ from slurm_gpu.simulate.cluster import GPU_MGPU, Cluster, Node, Partition
 from slurm_gpu.simulate.jobs import Job, Request
 from slurm_gpu.simulate.scheduler import Scheduling
 from slurm_gpu.slurm.client import SlurmNode
-from slurm_gpu.slurm.tres import PerGpu, amount, count_mgpu
+from slurm_gpu.slurm.tres import amount
 from slurm_gpu.units import counted
 
 _BACKFILL_EVERY_S, _BACKFILL_DEPTH = 30, 500
@@ -39,6 +39,8 @@ class PastRun:
     n_nodes: int
     tres_requested: Mapping[str, float]
     tres_allocated: Mapping[str, float]
+    n_gpus: float | None
+    """What it held, or where it never began asked for; None where that is not known."""
     gpu_type: str | None = None
 
     @property
@@ -68,10 +70,8 @@ class Past:
 
     def asked_mgpu(self) -> NDArray[np.int64]:
         """By job, GPUs in all: 8 on 3 nodes are 8, though the model gives 3 on each."""
-        pairs = (
-            (amount(run.tres, "gpu"), job.request.mgpu) for run, job in zip(self.runs, self.jobs, strict=True)
-        )
-        return np.array([round(gpus * GPU_MGPU) if gpus else mgpu for gpus, mgpu in pairs], dtype=np.int64)
+        # rebuild() leaves out runs whose GPUs are not known.
+        return np.array([_mgpu(run) for run in self.runs], dtype=np.int64)
 
     def wait_s(self, start_s: NDArray[np.float64]) -> NDArray[np.float64]:
         """By job, by the model's starts."""
@@ -86,7 +86,6 @@ def rebuild(runs: Iterable[PastRun], nodes: Sequence[SlurmNode], since_s: int, u
     """
     cluster = _cluster(nodes)
     indices = {partition.name: index for index, partition in enumerate(cluster.partitions)}
-    per_gpu = _least_per_gpu(nodes)
     typed = all(len(node.gpus) <= 1 for node in nodes)
     left_out: Tally[str] = Tally()
     pairs: list[tuple[Job, PastRun]] = []
@@ -97,10 +96,12 @@ def rebuild(runs: Iterable[PastRun], nodes: Sequence[SlurmNode], since_s: int, u
             left_out["that ended before it began"] += 1
         elif not run.tres:
             left_out["of which Slurm's accounting does not tell what it asks for"] += 1
+        elif run.n_gpus is None:
+            left_out["of which it is not known how many GPUs they ask for"] += 1
         elif (partition := indices.get(run.partition.split(",")[0])) is None:
             left_out[f"of partition {run.partition}, which has no nodes now"] += 1
         else:
-            request = _request(run, per_gpu, typed=typed)
+            request = _request(run, typed=typed)
             pairs.append((_job(run, request, partition, since_s, until_s), run))
     pairs.sort(key=lambda pair: pair[0].submit_s)
     remarks = [f"left out: {counted(n, 'run')} {why}" for why, n in sorted(left_out.items())]
@@ -153,21 +154,16 @@ def _cluster(nodes: Sequence[SlurmNode]) -> Cluster:
     )
 
 
-def _least_per_gpu(nodes: Sequence[SlurmNode]) -> PerGpu:
-    """Return what makes one GPU of the node where that is the least, so that no share is too small."""
-    some = [node.per_gpu for node in nodes]
-    shard = min((one.shard for one in some if one.shard), default=None)
-    return PerGpu(shard, min((one.mps for one in some if one.mps), default=None))
+def _mgpu(run: PastRun) -> int:
+    return 0 if run.n_gpus is None else round(run.n_gpus * GPU_MGPU)
 
 
-def _request(run: PastRun, per_gpu: PerGpu, *, typed: bool) -> Request:
-    tres, n = run.tres, max(run.n_nodes, 1)
-    gpus = math.ceil(amount(tres, "gpu") / n)
-    share_mgpu = 0
-    if not gpus and (mgpu := count_mgpu(tres, per_gpu)):
-        share_mgpu = math.ceil(mgpu / n)
-        if share_mgpu >= GPU_MGPU:
-            gpus, share_mgpu = math.ceil(share_mgpu / GPU_MGPU), 0
+def _request(run: PastRun, *, typed: bool) -> Request:
+    tres, n, mgpu = run.tres, max(run.n_nodes, 1), _mgpu(run)
+    each_mgpu = math.ceil(mgpu / n)
+    # Whole GPUs may be fewer than the nodes. More than one GPU of shares is rounded up.
+    is_whole = bool(amount(tres, "gpu")) or mgpu % GPU_MGPU == 0 or each_mgpu >= GPU_MGPU
+    gpus, share_mgpu = (math.ceil(each_mgpu / GPU_MGPU), 0) if is_whole else (0, each_mgpu)
     types = [name.removeprefix("gres/gpu:") for name in run.tres_requested if name.startswith("gres/gpu:")]
     return Request(
         nodes=n,

@@ -11,7 +11,6 @@ from slurm_gpu.reports.recommend.past import Past, PastRun
 from slurm_gpu.simulate.jobs import Jobs
 from slurm_gpu.simulate.limits import Counter, Resource
 from slurm_gpu.simulate.preemption import Preemption
-from slurm_gpu.slurm.tres import uses_gpus
 
 RESOURCES: Mapping[str, Resource] = {
     "gpus_running": Resource.MGPU,
@@ -85,8 +84,7 @@ def count_by(policy: PolicyInForce, runs: Sequence[PastRun]) -> Counted:
     of_job = []
     for run in runs:
         mine: list[int] = []
-        has_gpus = uses_gpus(run.tres)
-        if lending and has_gpus and run.qos.lower() not in loans:
+        if lending and run.n_gpus and run.qos.lower() not in loans:
             mine.append(own.get(run.qos.lower(), 0))
         for rule in policy.rules:
             if rule.group.matches(run.uid, run.account, run.qos, run.partition):

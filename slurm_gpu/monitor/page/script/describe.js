@@ -41,7 +41,7 @@ export function describe(cluster, square, metric, octets, now_s) {
 
 function holding(job, now_s) {
   const whose = job.user ? ` of ${job.user}` : "";
-  return `job ${job.id}${whose}, ${words.counts(job.n_gpus ?? 0, "GPU")}, ${words.frees(job, now_s)}`;
+  return `job ${job.id}${whose}, ${words.counts(job.n_gpus, "GPU")}, ${words.frees(job, now_s)}`;
 }
 
 // One line of it.

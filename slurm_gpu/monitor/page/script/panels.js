@@ -76,7 +76,7 @@ export function free(place, told, now_s) {
 export function queue(place, told, jobs, now_s) {
   if (told === null) return fill(place, nothing("Not known yet."));
   if (!told.reasons.length) return fill(place, nothing("No job waits."));
-  const sum = (name) => told.reasons.reduce((all, reason) => all + reason[name], 0), n = sum("n_jobs");
+  const sum = (name) => told.reasons.reduce((all, reason) => all === null || reason[name] === null ? null : all + reason[name], 0), n = sum("n_jobs");
   const next = told.jobs.map((job) => ({ ...jobs.get(job.job_id), start_s: job.start_s })).filter((job) => job.id !== undefined);
   return fill(place,
     make("p", {}, make("strong", {}, words.counts(n, "job")), n === 1 ? " waits for " : " wait for ", make("strong", {}, words.counts(sum("n_gpus"), "GPU")), "."),
@@ -135,12 +135,12 @@ export function mine(place, { running, waiting, flags, waits, why, now_s, under 
   const runs = running.map((job) => {
     const [below, of] = under(job);
     return make("li", {},
-      make("div", { class: "line" }, named(job), make("span", {}, words.counts(job.n_gpus ?? 0, "GPU"))),
+      make("div", { class: "line" }, named(job), make("span", {}, words.counts(job.n_gpus, "GPU"))),
       make("p", { class: "aside" }, `runs since ${words.moment(job.start_s, now_s)}, ${words.frees(job, now_s)}`, below ? ` · ${below} of ${of} under your threshold` : ""),
       advice(job));
   });
   const queued = waiting.map((job) => make("li", {},
-    make("div", { class: "line" }, named(job), make("span", {}, words.counts(job.n_gpus ?? 0, "GPU"))),
+    make("div", { class: "line" }, named(job), make("span", {}, words.counts(job.n_gpus, "GPU"))),
     make("p", { class: "aside" }, `waits for ${words.duration(now_s - job.submit_s)}: ${why(job.reason)}`),
     expected(waits.get(job.job_id), now_s)));
   return fill(place, runs.length ? make("ul", { class: "items" }, runs) : null,

@@ -3,7 +3,7 @@
 export const GAP = "–";
 
 // How many; parts of one with three digits. To make an Intl.NumberFormat takes as long as to draw ten thousand squares.
-export const count = (value) => String(Math.round(1000 * value) / 1000).replace(/\B(?=(\d{3})+(?!\d))/g, ",");
+export const count = (value) => value === null || value === undefined ? GAP : String(Math.round(1000 * value) / 1000).replace(/\B(?=(\d{3})+(?!\d))/g, ",");
 export const counts = (value, noun) => `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
 
 // A value of a metric with its unit; at most three digits that tell something.
