@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ from slurm_gpu.cli.checks.finding import DATABASE_FILE, WEB_FILE, Surroundings, 
 from slurm_gpu.cli.checks.hookfile import PACKAGED, HookFile, hook_file
 from slurm_gpu.cli.checks.hooks import KINDS, matched
 from slurm_gpu.cli.checks.outages import finding_slurm
+from slurm_gpu.cli.checks.processes import running
+from slurm_gpu.cli.checks.services import restart
 from slurm_gpu.database.reserve.reservation import id_of
 from slurm_gpu.errors import OutsideError, SlurmError
 from slurm_gpu.policy.install import SCRIPT_NAME, put_aside
@@ -24,6 +27,10 @@ from slurm_gpu.slurm.reservations import ReservationClient
 _WITHOUT_SLURM = (
     "No command of Slurm's is on the PATH, so this host is taken for one without Slurm. Where it has one: "
     "PATH=/opt/slurm/bin:/opt/slurm/sbin:$PATH slurm-gpu doctor remove"
+)
+_BY_HAND = (
+    "Put files that do nothing in the place of the hooks, as Slurm drains nodes where a glob matches none, "
+    "and remove slurm-gpu, which no package installed here."
 )
 
 
@@ -63,10 +70,14 @@ def steps(at: Surroundings) -> list[Step]:
     units += here
     if any(timer.startswith("slurm-gpu-report-") for timer in here):
         packages.append("slurm-gpu-report")
-    if units:
-        found.append(Step("Stop what runs here.", (f"systemctl disable --now {' '.join(units)}",)))
+    if stops := _stops(at, units):
+        found.append(Step("Stop what runs here.", stops))
     if controller:
         found += _reservations(at)
+    if not at.has_packages():
+        found.append(Step(_BY_HAND, tuple(_by_hand(at, conf, controller=controller))))
+        found += _leftovers(at, conf, controller=controller, database=database, web=web)
+        return found
     what = "Remove the packages." if packages else "Remove the command, as nothing else of slurm-gpu is here."
     if node or controller:
         what += " Stubs that do nothing stay in place of the hooks and of job_submit.lua."
@@ -74,6 +85,25 @@ def steps(at: Surroundings) -> list[Step]:
     found.append(Step(what, (f"dnf remove {' '.join([*packages, 'slurm-gpu-client', 'slurm-gpu'])}",)))
     found += _leftovers(at, conf, controller=controller, database=database, web=web)
     return found
+
+
+def _stops(at: Surroundings, names: Sequence[str]) -> tuple[str, ...]:
+    """Return what stops these: their units, or the processes of those that have none."""
+    units = [name for name in names if name.endswith(".timer") or at.has_unit(name)]
+    processes = [one for name in names if name not in units for one in running(at.proc, name)]
+    ids = sorted({int(one.directory.name) for one in processes})
+    lines = [f"systemctl disable --now {' '.join(units)}"] if units else []
+    return (*lines, f"kill {' '.join(map(str, ids))}") if ids else tuple(lines)
+
+
+def _by_hand(at: Surroundings, conf: Sequence[ConfLine], *, controller: bool) -> Iterator[str]:
+    """What takes the place of removing packages where slurm-gpu was installed from the checkout."""
+    files = [file for kind in KINDS for line in settings_named(conf, kind) for file in _matched(at, line)]
+    for path in dict.fromkeys(str(file.path) for file in files if file.is_ours):
+        yield f"install -m 755 /usr/bin/true {shlex.quote(path)}"
+    if controller and (own := _own_script(at)) is not None:
+        yield shlex.join(("cp", "-p", str(own), str(_script(at))))
+    yield f"{shlex.quote(sys.executable)} -m pip uninstall slurm-gpu"
 
 
 def _conf(at: Surroundings) -> list[ConfLine]:
@@ -124,7 +154,7 @@ def _placement(at: Surroundings) -> Iterator[Step]:
             "slurm-gpuctld these could wait without end. In slurm-gpu.yaml, then here:",
             (
                 f"{at.site.config_path}: placement: mode: observe in place of enforce",
-                "systemctl restart slurm-gpuctld",
+                restart(at, "slurm-gpuctld"),
             ),
         )
 
@@ -137,8 +167,8 @@ def _slurm_conf(at: Surroundings, conf: Sequence[ConfLine]) -> Iterator[Step]:
         if at.slurm_conf == at.conf_cache:
             where = "on the controller, which sent this node the copy named here"
         yield Step(f"In slurm.conf, {where}:", (*edits, *plugins))
-        restart = ("systemctl restart slurmctld", "(on each host of slurmctld)") if plugins else ()
-        yield Step("Let Slurm read it before anything is removed.", (*restart, "scontrol reconfigure"))
+        again = (restart(at, "slurmctld"), "(on each host of slurmctld)") if plugins else ()
+        yield Step("Let Slurm read it before anything is removed.", (*again, "scontrol reconfigure"))
 
 
 def _hook_lines(at: Surroundings, kind: str, conf: Sequence[ConfLine]) -> Iterator[str]:

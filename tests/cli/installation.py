@@ -69,6 +69,7 @@ class Installation:
             conf_cache=self.root / "cached" / "slurm.conf",
             devices=self.root / "dev",
             has_unit=lambda _: self.has_units,
+            has_packages=lambda: self.has_units,
         )
 
     def _say(self, argv: Sequence[str]) -> str:

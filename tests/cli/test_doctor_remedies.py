@@ -61,6 +61,9 @@ def test_what_runs_and_does_not_answer_is_restarted_not_started(installed: Insta
     assert services.revive(at, "munge") == "systemctl start munge"
     _daemon(at, 7, "munged", "--socket=/x y")
     assert services.revive(at, "munge") == "systemctl restart munge"
+    (at.proc / "7" / "stat").write_text("7 (munged) T " + "0 " * 30)
+    assert services.revive(at, "munge") == "kill -CONT 7, as a signal stopped it"
+    (at.proc / "7" / "stat").write_text("7 (munged) S " + "0 " * 30)
     installed.has_units = False
     assert services.revive(at, "munge") == "kill 7, then start it again: munged '--socket=/x y'"
 

@@ -1,5 +1,6 @@
 """`slurm-gpu doctor remove` says what to take out of slurm.conf first, judging from what is there."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -307,3 +308,21 @@ def test_the_command_numbers_the_steps(slurm_gpu: CommandLine, monkeypatch: pyte
     monkeypatch.setattr("slurm_gpu.cli.doctor.steps", lambda at: steps)
     assert slurm_gpu("doctor", "remove") == 0
     assert slurm_gpu.out.splitlines() == [" 1  First.", "      type this", " 2  Then that."]
+
+
+def test_from_a_checkout_nothing_is_said_that_only_packages_have(installed: Installation, conf: Path):
+    apply(installed)
+    installed.has_units = False
+    process = installed.root / "proc" / "7"
+    process.mkdir()
+    (process / "cmdline").write_text("slurm-gpud\0--node=n1\0")
+    root, typed = installed.root, lines(installed)
+    assert not [line for line in typed if "systemctl" in line or "dnf" in line or "libexec" in line]
+    at = typed.index("kill 7")
+    assert typed[at + 1 :] == [
+        f"install -m 755 /usr/bin/true {root}/prolog.d/10-slurm-gpu",
+        f"install -m 755 /usr/bin/true {root}/epilog.d/10-slurm-gpu",
+        f"{sys.executable} -m pip uninstall slurm-gpu",
+        f"rm {root}/prolog.d/10-slurm-gpu {root}/epilog.d/10-slurm-gpu {root}/slurm/job_submit.lua",
+        "rm -r /etc/slurm-gpu /var/lib/slurm-gpu",
+    ]

@@ -292,4 +292,16 @@ def test_each_thing_that_a_user_needs_is_found_when_it_is_broken(lab: Lab) -> No
 def test_a_munged_that_hangs_is_not_to_be_started(lab: Lab) -> None:
     with _signalled(lab, "munged"):
         findings = _findings(lab)
-    assert _says(findings, "MUNGE", "munged runs here (process ", "start it again: munged"), findings
+    assert _says(findings, "MUNGE", "munged runs here (process ", "kill -CONT "), findings
+
+
+def test_a_cluster_without_any_gres_is_not_fine(lab: Lab) -> None:
+    slurmctld = lab.daemons["slurmctld"]
+    expected = ("GRES", "no node has Gres=gpu", "Gres=gpu:TYPE:COUNT")
+    with _changed_line(r"\bGres=\S+")(lab):
+        slurmctld.restart()
+        wait_for(
+            lambda: _says(_findings(lab), *expected), 60, "doctor misses GPUs", lambda: str(_doctor(lab)), 1
+        )
+    slurmctld.restart()
+    wait_for(lambda: _all_well(lab), 90, "it is fine again", lambda: str(_doctor(lab)), 1)

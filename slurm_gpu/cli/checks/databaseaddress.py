@@ -21,7 +21,7 @@ def unanswered(at: Surroundings) -> str:
     """What to type where slurm-gpudbd does not answer."""
     processes = running(at.proc, _DAEMON)
     port, listens = urlsplit(at.site.config.database).port or 80, ports(processes)
-    if listens and port not in listens:
+    if listens and port not in listens and not any(process.is_stopped for process in processes):
         return _other_port(at, listens)
     file = at.site.config_path.parent / DATABASE_FILE
     if processes or file.exists():

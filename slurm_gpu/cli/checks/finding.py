@@ -22,6 +22,7 @@ _LOOPBACK = re.compile(r"127\.|::1$")
 DATABASE_FILE = "slurm-gpudbd.yaml"
 WEB_FILE = "slurm-gpuweb.yaml"
 _SYSTEMD = Path("/run/systemd/system")
+_PACKAGED = Path("/usr/lib64/slurm-gpu")
 _UNITS = tuple(
     Path(directory, "systemd/system") for directory in ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib")
 )
@@ -70,6 +71,11 @@ def unit_is_here(daemon: str) -> bool:
     return _SYSTEMD.is_dir() and any((directory / f"{daemon}.service").exists() for directory in _UNITS)
 
 
+def packages_are_here() -> bool:
+    """Return whether packages installed slurm-gpu on this host."""
+    return _PACKAGED.is_dir()
+
+
 def is_loopback(host: str) -> bool:
     """Return whether a name or an address is each host itself."""
     return host == "localhost" or _LOOPBACK.match(host) is not None
@@ -98,6 +104,8 @@ class Surroundings:
     """A directory that is there where systemd runs."""
     has_unit: Callable[[str], bool] = unit_is_here
     """Whether systemd can start and stop a daemon of this host."""
+    has_packages: Callable[[], bool] = packages_are_here
+    """Whether slurm-gpu's packages are installed on this host, rather than its checkout."""
     slurmd: RunSlurmd = run_slurmd
     """Runs `slurmd -G`, which tells what slurmd reads in gres.conf."""
     conf_cache: Path = CACHED_CONF

@@ -10,7 +10,7 @@ from pathlib import Path
 from slurm_gpu import munge
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok
 from slurm_gpu.cli.checks.processes import Process, running
-from slurm_gpu.cli.checks.services import log, restart, start
+from slurm_gpu.cli.checks.services import log, restart, revive, start
 from slurm_gpu.config import SiteConfig
 from slurm_gpu.errors import MungedAwayError, MungeError
 
@@ -57,7 +57,7 @@ def _away(at: Surroundings, path: Path, error: str) -> Finding:
         )
     ids = ", ".join(process.directory.name for process in processes)
     return fail(
-        f"munged runs here (process {ids}), but does not answer at {path}: {error}", restart(at, "munge")
+        f"munged runs here (process {ids}), but does not answer at {path}: {error}", revive(at, "munge")
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail
 from slurm_gpu.cli.checks.processes import ports, running
-from slurm_gpu.cli.checks.services import restart, start_and_log, start_there
+from slurm_gpu.cli.checks.services import restart, revive, start_and_log, start_there
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,8 @@ def _database(said: str, message: str, remedy: Callable[[Surroundings], str]) ->
 def _slurmctld(at: Surroundings) -> str:
     """Start it; where it runs on this host, another port than slurm.conf's is its likely cause."""
     here = running(at.proc, "slurmctld")
+    if any(process.is_stopped for process in here):
+        return revive(at, "slurmctld")
     if not here:
         return start_there(at, "slurmctld", "on the controller")
     listens = ports(here)
@@ -41,6 +43,8 @@ def _slurmctld(at: Surroundings) -> str:
 
 def _slurmdbd(at: Surroundings) -> str:
     here = running(at.proc, "slurmdbd")
+    if any(process.is_stopped for process in here):
+        return revive(at, "slurmdbd")
     if not here:
         return start_there(at, "slurmdbd", "on its host (AccountingStorageHost)")
     listens = ports(here)

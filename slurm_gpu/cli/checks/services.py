@@ -10,12 +10,17 @@ import shutil
 import sys
 from pathlib import Path
 
-from slurm_gpu.cli.checks.finding import Surroundings
+from slurm_gpu.cli.checks.finding import DATABASE_FILE, WEB_FILE, Surroundings
 from slurm_gpu.cli.checks.processes import running
 
 # Present wherever systemd runs.
 _ALWAYS = "systemd-journald"
 _PROGRAM = {"munge": "munged", "mariadb": "mariadbd"}
+_AS = dict.fromkeys(("slurm-gpudbd", "slurm-gpuctld"), "as SlurmUser: ")
+_OWN_FILE = {
+    "slurm-gpudbd": ("--database-config", DATABASE_FILE),
+    "slurm-gpuweb": ("--web-config", WEB_FILE),
+}
 _OURS = ("slurm-gpud", "slurm-gpudbd", "slurm-gpuctld", "slurm-gpuweb")
 
 
@@ -46,7 +51,10 @@ def restart(at: Surroundings, daemon: str) -> str:
 
 def revive(at: Surroundings, daemon: str) -> str:
     """Return how to have a daemon answer again: a restart where its process is here, and does not answer."""
-    return (restart if running(at.proc, program(daemon)) else start)(at, daemon)
+    processes = running(at.proc, program(daemon))
+    if stopped := [process.directory.name for process in processes if process.is_stopped]:
+        return f"kill -CONT {' '.join(stopped)}, as a signal stopped it"
+    return (restart if processes else start)(at, daemon)
 
 
 def log(at: Surroundings, daemon: str) -> str:
@@ -56,7 +64,8 @@ def log(at: Surroundings, daemon: str) -> str:
 
 def start_and_log(at: Surroundings, daemon: str) -> str:
     """Return how to start or restart a daemon on this host, and where the cause is logged."""
-    return f"{revive(at, daemon)}; {log(at, daemon)} says why it stopped"
+    says = "has the cause" if running(at.proc, program(daemon)) else "says why it stopped"
+    return f"{revive(at, daemon)}; {log(at, daemon)} {says}"
 
 
 def start_there(at: Surroundings, daemon: str, where: str) -> str:
@@ -91,5 +100,10 @@ def _command(at: Surroundings, daemon: str) -> str | None:
     found = str(beside) if beside.exists() else shutil.which(daemon)
     if found is None:
         return None
-    user = {"slurm-gpudbd": "as SlurmUser: ", "slurm-gpuctld": "as SlurmUser: "}.get(daemon, "")
-    return f"{user}{shlex.quote(found)} --config={shlex.quote(str(at.site.config_path.absolute()))}"
+    config = at.site.config_path.absolute()
+    words = [found, f"--config={config}"]
+    if daemon in _OWN_FILE:
+        option, name = _OWN_FILE[daemon]
+        own = config.with_name(name)
+        words += [f"{option}={own}"] if own.exists() else []
+    return _AS.get(daemon, "") + shlex.join(words)
