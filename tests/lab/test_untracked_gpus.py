@@ -16,25 +16,30 @@ def test_gpus_that_slurm_does_not_account_for_are_counted_by_their_node(lab_with
     lab = lab_with(nodes=1, job_submit=JobSubmit.NOOP, extra_slurm_conf=("AccountingStorageTRES=cpu",))
     job = lab.submit("alice", "--gpus=2", "--mem=1G", script="#!/bin/sh\nsimgpu --util 50 --seconds 14\n")
     cpu_only = lab.submit("alice", "--mem=1G", script="#!/bin/sh\ntrue\n")
+    waiting = lab.submit("alice", "--begin=now+1hour", "--gpus=4", "--mem=1G", script="#!/bin/sh\ntrue\n")
     running = wait_for(partial(_free_while, lab, job), 60, "the job runs", interval_s=0.3)
     assert running == {"a100": 2}
     run = wait_for(partial(_measured, lab, job), 120, f"the records of job {job} arrive", interval_s=0.5)
     assert (run["nGPU"], len(run["devices"])) == (2, 2)
     other = wait_for(partial(_run, lab, cpu_only), 60, "the other job is imported", interval_s=0.5)
     assert other["nGPU"] is None
+    asked = wait_for(
+        partial(_run, lab, waiting, "PENDING"), 60, "the waiting job is imported", interval_s=0.5
+    )
+    assert (asked["nGPU"], asked["nGPU_requested"]) == (None, None)
     assert "had no GPU" not in lab.run_as("alice", ["slurm-gpu", "job", str(cpu_only)]).stdout
     doctor = lab.run_as("root", ["slurm-gpu", "doctor"], check=False).stdout
     assert "AccountingStorageTRES lacks gres/gpu and gres/shard" in doctor
 
 
-def _run(lab: Lab, job: int) -> dict[str, Any]:
-    """The finished run of a job; {} until it is imported."""
+def _run(lab: Lab, job: int, state: str = "COMPLETED") -> dict[str, Any]:
+    """The run of a job in this state; {} until it is imported."""
     shown = lab.run_as("carol", ["slurm-gpu", "job", str(job), "--json"], check=False)
     if shown.returncode != 0:
         return {}
     (run,) = json.loads(shown.stdout)["runs"]
     found: dict[str, Any] = run
-    return found if found["state"] == "COMPLETED" else {}
+    return found if found["state"] == state else {}
 
 
 def _measured(lab: Lab, job: int) -> dict[str, Any]:
