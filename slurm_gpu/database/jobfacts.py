@@ -38,20 +38,23 @@ def job_facts(job: QueuedJob, node: str, slurm_node: SlurmNode | None) -> dict[s
         "uid": job.uid,
         "start_s": job.start_s,
         "shards": round(shards / _n_nodes(job)) if shards else None,
-        "granted_mgpu": _granted_mgpu(job, node, PerGpu() if slurm_node is None else slurm_node.per_gpu),
+        "granted_mgpu": _granted_mgpu(job, node, slurm_node),
         "gpu_index": {name: list(index) for name, index in job.gpu_index.get(node, {}).items()},
     }
 
 
-def _granted_mgpu(job: QueuedJob, node: str, per_gpu: PerGpu) -> int | None:
+def _granted_mgpu(job: QueuedJob, node: str, slurm_node: SlurmNode | None) -> int | None:
     """Return the part of each device that it has there; None where Slurm does not report how shares lie."""
     index, tres = job.gpu_index.get(node, {}), job.tres_allocated
     kinds = [kind for kind in SHARED_GRES if index.get(kind) or amount(tres, kind)]
     if not kinds:
-        return 1000
+        # A job that is completing has no positions: its shares may be what Slurm does not account for.
+        hidden = () if slurm_node is None else set(slurm_node.unaccounted) & set(SHARED_GRES)
+        return None if hidden and not index.get("gpu") and not amount(tres, "gpu") else 1000
     if len(kinds) > 1 or index.get("gpu") or amount(tres, "gpu"):
         return None
     (kind,) = kinds
+    per_gpu = PerGpu() if slurm_node is None else slurm_node.per_gpu
     shares, n_nodes, n_gpus = round(amount(tres, kind)), _n_nodes(job), len(index.get(kind, ()))
     of_one: int | None = getattr(per_gpu, kind)
     if not of_one or not shares or shares % n_nodes:

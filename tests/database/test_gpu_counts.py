@@ -36,7 +36,7 @@ from slurm_gpu.reports.rows import read_rows
 from slurm_gpu.slurm import sacct
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode, SlurmSettings
 from slurm_gpu.slurm.occupancy import occupancy
-from slurm_gpu.slurm.scontrol import parse_nodes
+from slurm_gpu.slurm.scontrol import Label, parse_jobs, parse_nodes
 from slurm_gpu.slurm.tres import PerGpu, count_mgpu, parse_gres, parse_job_tres, parse_tres, uses_gpus
 from tests.database.samples import CLUSTER, T0, node, queued, record, row, segment
 from tests.slurm.printed import MARK, NAMES, text_of
@@ -277,6 +277,37 @@ def test_each_of_two_mps_jobs_is_granted_its_half(
 ) -> None:
     job = queued(tres_allocated={"cpu": 1, "gres/mps": 50}, gpu_index={"n1": index})
     assert job_facts(job, "n1", mps_node(1))["granted_mgpu"] == granted
+
+
+@pytest.mark.parametrize(
+    ("index", "unaccounted", "granted"),
+    [
+        ({}, ("gpu", "mps"), None),
+        ({"gpu": (2,)}, ("gpu", "mps"), 1000),
+        ({}, ("gpu",), 1000),
+        ({}, (), 1000),
+    ],
+)
+def test_no_job_is_granted_a_whole_gpu_of_which_it_may_have_a_share(
+    index: dict[str, tuple[int, ...]], unaccounted: tuple[str, ...], granted: int | None
+) -> None:
+    job = queued(state="COMPLETING", tres_allocated={"cpu": 1}, gpu_index={"n1": index})
+    assert job_facts(job, "n1", mps_node(1, unaccounted=unaccounted))["granted_mgpu"] == granted
+
+
+def test_what_slurm_does_not_account_for_is_read_from_the_layout_of_a_job() -> None:
+    printed = (
+        "JobId=12 JobName=wrap\n   UserId=alice(1001) GroupId=alice(1001)\n   JobState=RUNNING Reason=None\n"
+        "   NumNodes=2 NumCPUs=2\n   NodeList=n[1-2]\n   TRES=cpu=2,mem=2G,node=2,billing=2\n"
+        "   JOB_GRES=mps:40\n     Nodes=n[1-2] CPU_IDs=1 Mem=1024 GRES=mps:20(IDX:1)\n"
+        "   Command=/tmp/GRES=gpu:8\n"
+    )
+    ([job], _) = parse_jobs(printed, {12: Label("wrap", "")})
+    assert job.tres_allocated["gres/mps"] == job.tres_requested["gres/mps"] == 40
+    nodes = [mps_node(1, unaccounted=("gpu", "mps")), mps_node(2, unaccounted=("gpu", "mps"))]
+    (shown,) = cluster_state(occupancy(nodes, [job]), [job], T0).jobs
+    assert shown.n_gpus == 0.4
+    assert [job_facts(job, one.name, one)["granted_mgpu"] for one in nodes] == [200, 200]
 
 
 # What slurmctld 22.05 prints of a node with MPS, and of two jobs that share one of its GPUs.

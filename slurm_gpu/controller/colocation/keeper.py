@@ -181,7 +181,15 @@ class ColocationKeeper:
         """The jobs that hold GPUs of nodes, with positions; none where nobody shares."""
         if not shared:
             return ()
-        holding = [job.job_id for job in jobs if job.phase is not Phase.PENDING and "gres/" in job.tres]
+        # Where Slurm does not account for GPUs, the request names what the total does not.
+        holding = [
+            job.job_id
+            for job in jobs
+            if job.phase is not Phase.PENDING
+            and any(
+                "gres" in text for text in (job.tres, job.per_job, job.per_node, job.per_socket, job.per_task)
+            )
+        ]
         return self._client.jobs(holding) if holding else ()
 
     def _look_for_missed(self, learning: Learning, agreed: Mapping[int, Agreed]) -> None:

@@ -64,6 +64,8 @@ class Cluster:
         self.loads_s: dict[str, float] = {}
         """So long from its start on a job uses no GPU, and then as much as `util` says."""
         self.away = False
+        self.is_accounted = True
+        """Whether AccountingStorageTRES names GPUs and shards."""
         self.most_held: dict[tuple[str, int], int] = {}
 
     # What the tests do.
@@ -135,7 +137,7 @@ class Cluster:
                 job.job_id,
                 phase.get(job.state, Phase.ENDED),
                 per_node="gres:gpu:1" if job.shards is None else f"gres:shard:{job.shards}",
-                tres="cpu=1,mem=1G,node=1,gres/" + ("gpu=1" if job.shards is None else f"shard={job.shards}"),
+                tres="cpu=1,mem=1G,node=1" + (self._gres(job) if self.is_accounted else ""),
                 n_cpus=1,
                 partition=job.partition,
                 submit_s=job.job_id,
@@ -148,6 +150,10 @@ class Cluster:
             )
             for job in self.all.values()
         ]
+
+    @staticmethod
+    def _gres(job: Job) -> str:
+        return ",gres/gpu=1" if job.shards is None else f",gres/shard={job.shards}"
 
     # SlurmClient, as far as it is asked.
 

@@ -218,7 +218,9 @@ def test_on_trial_it_learns_and_places_nobody(site: Site, cluster: Cluster) -> N
     assert site.keeper._book.profiles["b"].runs == 2
 
 
-def test_the_status_tells_who_is_beside_whom(site: Site, cluster: Cluster) -> None:
+@pytest.mark.parametrize("is_accounted", [True, False])
+def test_the_status_tells_who_is_beside_whom(site: Site, cluster: Cluster, is_accounted: bool) -> None:
+    cluster.is_accounted = is_accounted
     jobs = [cluster.submit("a", 2) for _ in range(4)]
     late = cluster.submit("c", 6)
     site.pass_s(10)
