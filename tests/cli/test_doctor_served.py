@@ -82,6 +82,16 @@ def test_who_may_read_is_as_the_kernel_says(
         assert (os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0) == denied
 
 
+@pytest.mark.parametrize(("mode", "level"), [(0o644, "ok"), (0o600, "fail")])
+def test_users_read_slurm_conf(installed: Installation, mode: int, level: str):
+    path = Path(installed.conf["SLURM_CONF"])
+    path.write_text("ClusterName=neuron\n")
+    path.chmod(mode)
+    finding = worst(slurm_conf.grammar(installed.at()))
+    assert finding.level.value == level
+    assert finding.remedy == (None if level == "ok" else f"chmod o+r {path}")
+
+
 @pytest.mark.parametrize(("mode", "level"), [(0o777, "ok"), (0o700, "fail")])
 def test_users_reach_munged(installed: Installation, mode: int, level: str):
     path = installed.root / "munge"
@@ -276,3 +286,12 @@ def test_a_page_that_is_dead_on_its_own_host(installed: Installation, page: type
     finding = worst(web.answers(_web(installed, page)))
     assert (finding.level, "and no slurm-gpuweb runs" in finding.message) == (Level.FAIL, True)
     assert str(finding.remedy).startswith("systemctl start slurm-gpuweb; journalctl -u slurm-gpuweb")
+
+
+def test_a_key_of_sessions_that_others_may_read(installed: Installation):
+    key = installed.root / "session.key"
+    key.write_text("x" * 32)
+    key.chmod(0o644)
+    (installed.root / "slurm-gpuweb.yaml").write_text(f"session: {{key_file: {key}}}\n")
+    found = [one for one in web.answers(installed.at()) if "sessions are signed" in one.message]
+    assert str(found[0].remedy).startswith(f"chmod 0600 {key}; ")

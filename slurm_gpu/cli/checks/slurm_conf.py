@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
+from slurm_gpu.cli.checks.access import ANY_USER, denies
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
 from slurm_gpu.slurm.commands import PING_TIMEOUT_S, QUERY_TIMEOUT_S, query_environment
 from slurm_gpu.slurm.conffile import read_conf
@@ -46,7 +47,7 @@ def answers(at: Surroundings) -> Iterator[Finding]:
 
 def grammar(at: Surroundings) -> Iterator[Finding]:
     """Slurm can read each line of slurm.conf and gres.conf, so that its daemons start again."""
-    found = []
+    found = list(_for_users(at))
     n_lines = 0
     for path in (at.slurm_conf, at.slurm_conf.with_name("gres.conf")):
         try:
@@ -75,6 +76,18 @@ def grammar(at: Surroundings) -> Iterator[Finding]:
         yield ok(f"Slurm can read the {counted(n_lines, 'line')} of {at.slurm_conf} and gres.conf")
     elif not found:
         yield skipped(f"{at.slurm_conf} is another host's, or root's")
+
+
+def _for_users(at: Surroundings) -> Iterator[Finding]:
+    """Every command of Slurm reads slurm.conf as the user who types it."""
+    path = at.slurm_conf
+    if path == at.conf_cache or not path.exists():
+        return  # commands get it from slurmctld
+    if (denied := denies(path, ANY_USER)) is not None:
+        yield fail(
+            f"users may not read {path}, which each command of Slurm reads: {denied.part} keeps them out",
+            denied.remedy,
+        )
 
 
 def prolog_flags(at: Surroundings) -> Iterator[Finding]:

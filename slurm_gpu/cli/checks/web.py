@@ -14,7 +14,7 @@ from slurm_gpu.cli.cells import span
 from slurm_gpu.cli.checks.finding import WEB_FILE, Finding, Surroundings, fail, ok, skipped, warn
 from slurm_gpu.cli.checks.processes import ports, running
 from slurm_gpu.cli.checks.secretfiles import kept_out
-from slurm_gpu.cli.checks.services import restart, start_and_log
+from slurm_gpu.cli.checks.services import restart, revive, start_and_log
 from slurm_gpu.database.settings import DEFAULT_WEB_USER
 from slurm_gpu.errors import InputError
 from slurm_gpu.monitor.settings import WebSettings, load_settings
@@ -89,7 +89,7 @@ def _here(at: Surroundings, path: Path) -> Iterator[Finding]:
         yield fail(
             f"slurm-gpuweb runs here, and does not answer at {address}, where {path} has it listen{where}: "
             f"{why}",
-            restart(at, _DAEMON),
+            revive(at, _DAEMON),
         )
 
 
