@@ -1,6 +1,7 @@
 """`slurm-gpu doctor` names the daemon that is down, and does not wait for it."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -109,3 +110,25 @@ def test_a_slurmctld_that_is_away_is_asked_once_and_not_waited_for(installed: In
     results = list(run_checks(at, [check for check in CHECKS if check.name != "MUNGE"]))
     assert asked == ["scontrol ping"]
     assert [result.check for result in results if result.finding.level is Level.FAIL] == ["Slurm"]
+
+
+@pytest.mark.parametrize(
+    ("line", "remedy"),
+    [
+        ("SlurmctldPort=6900", "compare SlurmctldHost and SlurmctldPort in slurm.conf"),
+        ("SlurmctldPort=7000-7009", "as slurm.conf says: systemctl restart slurmctld"),
+    ],
+)
+def test_a_slurmctld_that_runs_here_hangs_or_listens_elsewhere(
+    installed: Installation, monkeypatch: pytest.MonkeyPatch, line: str, remedy: str
+):
+    at, conf = installed.at(), Path(installed.conf["SLURM_CONF"])
+    conf.write_text(f"{line}\n")
+    monkeypatch.setenv("SLURM_CONF", str(conf))
+    process = at.proc / "7"
+    process.mkdir()
+    (process / "cmdline").write_text("slurmctld\0-D\0")
+    monkeypatch.setattr("slurm_gpu.cli.checks.outages.ports", lambda _: [7001])
+    finding = trouble(at, "`scontrol ping` failed (1): Slurmctld(primary) at head is DOWN", "look")
+    assert "slurmctld runs on this host (it listens at port 7001)" in str(finding.remedy)
+    assert remedy in str(finding.remedy)

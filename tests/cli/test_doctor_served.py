@@ -173,6 +173,11 @@ def test_a_wrong_port_on_its_own_host(host: Installation):
     )
 
 
+def test_one_that_reports_an_outage_is_reached(host: Installation):
+    (finding,) = _address(host, DatabaseError("slurm-gpudbd at x cannot answer just now: MUNGE: away"))
+    assert finding.level is Level.SKIPPED
+
+
 def test_another_slurm_gpudbd_at_that_port(host: Installation):
     other = Database()
     other.state = make_health(cluster="tiger")

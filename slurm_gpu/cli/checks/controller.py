@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
-from slurm_gpu.cli.checks.processes import daemons
-from slurm_gpu.cli.checks.services import log, start_and_log
+from slurm_gpu.cli.checks.processes import daemons, running
+from slurm_gpu.cli.checks.services import log, revive, start_and_log
 from slurm_gpu.controller.snapshot import FILE_NAME, FRESH_S, Snapshot, read_fresh
 from slurm_gpu.policy.bundle import RUN_DIRECTORY
 from slurm_gpu.policy.install import SCRIPT_NAME
@@ -24,6 +24,12 @@ def snapshot(at: Surroundings) -> Iterator[Finding]:
     policy = read_policy_in_force(Path(at.settings.conf_path).parent / SCRIPT_NAME)
     if policy is None:
         yield skipped("no policy of slurm-gpu's is in force")
+        return
+    if stopped := [one.directory.name for one in running(at.proc, _DAEMON) if one.is_stopped]:
+        yield fail(
+            f"{_DAEMON} (process {', '.join(stopped)}) is stopped, and renews no snapshot",
+            revive(at, _DAEMON),
+        )
         return
     path = RUN_DIRECTORY / FILE_NAME if policy.snapshot is None else policy.snapshot
     found = read_fresh(path, at.site.wall())

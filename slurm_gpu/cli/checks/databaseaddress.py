@@ -15,6 +15,8 @@ from slurm_gpu.errors import MungeError, OutsideError, SlurmError
 from slurm_gpu.slurm.hostlist import compress
 
 _DAEMON = "slurm-gpudbd"
+# In its answer where munged, slurmctld or its database is down: it is reached all the same.
+_UNABLE = "cannot answer just now"
 
 
 def unanswered(at: Surroundings) -> str:
@@ -57,6 +59,9 @@ def address(at: Surroundings) -> Iterator[Finding]:
         yield skipped(f"slurm-gpudbd cannot be asked at {url}: {error}")
         return
     except OutsideError as error:
+        if _UNABLE in str(error):
+            yield skipped(f"slurm-gpudbd is reached at {url}, as by nodes, and reports: {error}")
+            return
         listens = ports(running(at.proc, _DAEMON))
         port = urlsplit(url).port or 80
         found.append(

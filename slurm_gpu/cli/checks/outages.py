@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail
 from slurm_gpu.cli.checks.processes import ports, running
 from slurm_gpu.cli.checks.services import restart, revive, start_and_log, start_there
+from slurm_gpu.slurm.conffile import read_conf, settings_named
+
+# Slurm's default.
+_SLURMCTLD_PORT = 6817
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +41,25 @@ def _slurmctld(at: Surroundings) -> str:
         return start_there(at, "slurmctld", "on the controller")
     listens = ports(here)
     where = f" (it listens at port {', '.join(map(str, listens))})" if listens else ""
+    if listens and not set(listens).isdisjoint(_slurmctld_ports()):
+        return f"slurmctld runs on this host{where}, as slurm.conf says: {start_and_log(at, 'slurmctld')}"
     return (
         f"slurmctld runs on this host{where}: compare SlurmctldHost and SlurmctldPort in slurm.conf, then "
         f"{restart(at, 'slurmctld')}"
     )
+
+
+def _slurmctld_ports() -> set[int]:
+    """The ports that the slurm.conf of this host has; slurmctld, which knows its path, does not answer."""
+    path = Path(os.environ.get("SLURM_CONF") or "/etc/slurm/slurm.conf")
+    try:
+        found = [line.value for line in settings_named(read_conf(path), "SlurmctldPort")]
+    except OSError:
+        return set()
+    first, _, last = (found[-1] if found else str(_SLURMCTLD_PORT)).partition("-")
+    if not first.isdigit() or not (last or first).isdigit():
+        return set()
+    return set(range(int(first), int(last or first) + 1))
 
 
 def _slurmdbd(at: Surroundings) -> str:

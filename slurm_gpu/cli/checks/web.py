@@ -69,7 +69,7 @@ def _here(at: Surroundings, path: Path) -> Iterator[Finding]:
         yield fail(str(error), f"fix {path}; {restart(at, _DAEMON)}")
         return
     if uid is not None and path.exists():
-        yield from kept_out(path, uid, "the user", _DAEMON)
+        yield from kept_out(path, uid, _name(uid), _DAEMON)
     key = settings.session_key_file
     if key is not None and key.exists() and stat.S_IMODE(key.stat().st_mode) & 0o077:
         yield fail(
@@ -91,6 +91,13 @@ def _here(at: Surroundings, path: Path) -> Iterator[Finding]:
             f"{why}",
             revive(at, _DAEMON),
         )
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
 
 
 def _refused(address: str) -> str | None:
