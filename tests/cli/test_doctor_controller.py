@@ -90,3 +90,17 @@ def test_a_snapshot_by_other_groups_or_without_the_hours_is_told(installed: Inst
     assert "tells no GPU-hours" in worst(controller.snapshot(installed.at())).message
     write(installed, groups_id, hours=True)
     assert levels(controller.snapshot(installed.at())) == ["ok"]
+
+
+def test_a_slurm_gpuctld_that_is_stopped_is_found_while_its_snapshot_is_fresh(
+    installed: Installation,
+) -> None:
+    write(installed, install(installed, "{gpus_running: 4}"))
+    process = installed.root / "proc" / "7"
+    process.mkdir()
+    (process / "cmdline").write_text("slurm-gpuctld\0")
+    (process / "stat").write_text("7 (slurm-gpuctld) S " + "0 " * 30)
+    assert levels(controller.snapshot(installed.at())) == ["ok"]
+    (process / "stat").write_text("7 (slurm-gpuctld) T " + "0 " * 30)
+    finding = worst(controller.snapshot(installed.at()))
+    assert (finding.level.value, finding.remedy) == ("fail", "kill -CONT 7, as a signal stopped it")

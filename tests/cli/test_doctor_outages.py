@@ -47,6 +47,11 @@ PERSISTENT = (
         ),
         (PERSISTENT, "slurmdbd does not answer", "systemctl start slurmdbd"),
         (
+            "`sacctmgr show qos` gave no answer within 60 s",
+            "slurmdbd does not answer",
+            "systemctl start slurmdbd",
+        ),
+        (
             'slurm-gpudbd at http://db answered 503: the database does not answer: (2003, "Can\'t connect")',
             'slurm-gpudbd runs, but its database does not answer: (2003, "Can\'t connect")',
             "systemctl start mariadb",

@@ -125,7 +125,7 @@ _OUTAGES = (
     _Outage(
         re.compile(
             r"persistent connection|PersistInit|Problem talking to the database|slurmdbd"
-            r"|`sacct\b.*gave no answer",
+            r"|`sacct(?:mgr)?\b.*gave no answer",
             re.DOTALL,
         ),
         "slurmdbd does not answer",
