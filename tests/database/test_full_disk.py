@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event, text
 
-from slurm_gpu.cli.checks.outages import trouble
+from slurm_gpu.cli.checks.outages import daemon_that_is_down
 from slurm_gpu.database.engine import Database
 from slurm_gpu.database.schema import run_device, run_host
 from slurm_gpu.errors import DatabaseError
@@ -69,7 +69,7 @@ def test_what_comes_meanwhile_waits_on_its_node_and_is_stored_later(small: tuple
             gate.ship(**goods)
     assert gate.count(run_device) == gate.count(run_host) == 0, "what cannot be stored whole is not there"
     assert gate.memory.rejections.by_kind() == {}
-    assert "no room left" in trouble(str(failed.value), "").message
+    assert "no room left" in str(daemon_that_is_down(str(failed.value)))
     fill(False)
     answer = gate.ship(**goods)
     assert (answer["stored"], answer["rejected"], answer["rejected_hosts"]) == (100, [], [])

@@ -15,8 +15,8 @@ import pytest
 
 MOST_MIB = 600
 """Of a process with numpy and pyarrow, which take 150."""
-CHILD = """
-import resource, sys
+CHILD = r"""
+import re, resource, sys
 from pathlib import Path
 resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
 from slurm_gpu.errors import SlurmGpuError
@@ -26,7 +26,8 @@ try:
     {read}
 except (SlurmGpuError, ValueError) as error:
     said = f"{{type(error).__name__}}: {{error}}"
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)
+# Not ru_maxrss, which takes in the parent's from before exec.
+print(int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) >> 10)
 print(said)
 """
 TABLES = "from slurm_gpu.colocation.tables import read_tables; read_tables(path)"
