@@ -87,7 +87,7 @@ class _Loader(yaml.SafeLoader):
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
             return super().construct_object(node, deep)
-        except (ValueError, KeyError, AttributeError, TypeError, OverflowError) as error:
+        except (ValueError, LookupError, AttributeError, TypeError, OverflowError) as error:
             kind = node.tag.rpartition(":")[2]
             kind = "whole number of 64 bits" if kind == "int" else kind
             value = node.value[:80] if isinstance(node.value, str) else "a list or mapping"

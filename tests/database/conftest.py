@@ -4,12 +4,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import delete
+from sqlalchemy import Engine, delete, event
 
 from slurm_gpu.database.engine import Database
 from slurm_gpu.database.schema import metadata
+from tests.database.oldsqlite import require_old
 from tests.database.running import Running, running_server
 from tests.database.servers import MariaDB, running_mariadb, running_munged
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _old_sqlite() -> Iterator[None]:
+    """Let no statement pass that the oldest supported SQLite does not read."""
+    event.listen(Engine, "before_cursor_execute", require_old)
+    yield
+    event.remove(Engine, "before_cursor_execute", require_old)
 
 
 @pytest.fixture(scope="session")

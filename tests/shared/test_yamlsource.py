@@ -76,6 +76,8 @@ def test_any_text_is_yaml_or_an_input_error(text: str):
 @pytest.mark.parametrize(
     ("text", "place"),
     [
+        ("a: !!int ''", "f.yaml:1:4: '' is no whole number of 64 bits"),
+        ("a: !!float ''", "f.yaml:1:4: '' is no float"),
         ("version: !!bool abc", "f.yaml:1:10: 'abc' is no bool"),
         ("a: 1\nb: !!timestamp abc", "f.yaml:2:4: 'abc' is no timestamp"),
         ("a: 1\nb: x\0y", "f.yaml:2:5: holds U+0000"),

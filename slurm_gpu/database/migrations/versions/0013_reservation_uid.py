@@ -18,7 +18,14 @@ def upgrade() -> None:
     if "uid" not in known:
         op.add_column("reservation", sa.Column("uid", sa.BigInteger()))
     reservation, run = (sa.table(name, *map(sa.column, _COLUMNS)) for name in ("reservation", "run"))
-    of_user = run.c.cluster == reservation.c.cluster, run.c.user == reservation.c.user, run.c.uid.is_not(None)
-    uids = sa.select(sa.func.min(run.c.uid)).where(*of_user)
-    only = uids.having(sa.func.min(run.c.uid) == sa.func.max(run.c.uid)).scalar_subquery()
-    connection.execute(reservation.update().where(reservation.c.uid.is_(None)).values(uid=only))
+    open_ones = reservation.c.uid.is_(None)
+    names = sa.select(reservation.c.cluster, reservation.c.user).where(open_ones).distinct()
+    # Once for each user, who may have a million runs. Without HAVING, which SQLite takes without GROUP BY from
+    # 3.39 on; RHEL 9 has 3.34.
+    for cluster, user in connection.execute(names).all():
+        of_user = run.c.cluster == cluster, run.c.user == user
+        bounds = sa.select(sa.func.min(run.c.uid), sa.func.max(run.c.uid)).where(*of_user)
+        first, last = connection.execute(bounds).one()
+        if first is not None and first == last:
+            its = open_ones, reservation.c.cluster == cluster, reservation.c.user == user
+            connection.execute(reservation.update().where(*its).values(uid=first))
