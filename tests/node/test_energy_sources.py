@@ -54,6 +54,14 @@ def test_a_counter_that_stands_still_at_0_w_is_a_measurement() -> None:
     assert record.energy_sampled_s is None
 
 
+def test_a_power_limit_that_is_raised_during_a_job_costs_no_energy() -> None:
+    """Sites set limits in prologs, or as their supply allows; it was 400 W when the job began."""
+    joules = [*(350.0 * n for n in range(5)), *(1400.0 + 1200.0 * n for n in range(1, 6))]
+    record = watched([350.0] * 5 + [1200.0] * 5, joules)
+    assert record.energy_j == Total(9.0, joules[-1])
+    assert record.energy_sampled_s is None
+
+
 def test_a_counter_that_was_only_late_is_believed() -> None:
     """Samples of power that see a part of what is drawn do not replace it."""
     record = watched([300.0] * 5, [0.0, 0.0, 0.0, 1000.0, 1330.0])

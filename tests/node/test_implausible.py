@@ -237,6 +237,17 @@ def test_one_implausible_answer_is_asked_again_and_costs_nothing(
     assert (gaps(reading), reading.implausible) == (set(), None)
 
 
+def test_another_total_of_memory_is_asked_again_and_believed_once_it_stays(gpu: Gpu) -> None:
+    total = gpu.facts.memory_bytes
+    gpu.library.change[MEMORY], gpu.library.times = memory(5 << 30, 640 << 30), 1
+    reading = gpu.read()
+    assert reading.memory is not None
+    assert (reading.memory.total, reading.implausible) == (total, None)
+    gpu.library.times = 1000
+    reading = gpu.read()
+    assert reading.memory == (5 << 30, 640 << 30)
+
+
 def test_a_sample_over_100_percent_is_a_gap_of_its_own_time(gpu: Gpu) -> None:
     gpu.library.change[SAMPLES] = sample(percent=101)
     reading = gpu.read()

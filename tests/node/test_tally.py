@@ -17,7 +17,7 @@ from slurm_gpu.records import (
     Record,
     Total,
 )
-from tests.node.looks import GAP, START, TOTAL, course, look, seen, tally
+from tests.node.looks import GAP, START, TOTAL, course, look, mean, seen, tally
 
 # Quantities between looks
 
@@ -265,3 +265,10 @@ def test_taking_back_leaves_no_mean_below_zero() -> None:
     value = total.value()
     assert value is not None
     assert value.mean == value.min == 0.0
+
+
+def test_a_wrong_total_of_memory_costs_the_time_of_its_reading_alone() -> None:
+    """The last reading of a job must not scale what was measured before it."""
+    wrong = look(START + 100, memory=Memory(TOTAL // 4, 16 * TOTAL))
+    used = mean(seen(*(look(START + n) for n in range(100)), wrong).mem_used_frac)
+    assert used == pytest.approx(0.25, abs=0.003)

@@ -114,6 +114,7 @@ class NvmlDevice:
         if parent is not None:
             self._calls.leave_out(*_NOT_OF_INSTANCES)
         self._memory_v1, self._memory_v2 = pynvml.c_nvmlMemory_t(), pynvml.c_nvmlMemory_v2_t()
+        self._total = facts.memory_bytes
         self._rates = pynvml.c_nvmlUtilization_t()
         self._uuid = create_string_buffer(pynvml.NVML_DEVICE_UUID_V2_BUFFER_SIZE)
         self._number, self._long, self._type = c_uint(), c_ulonglong(), c_uint()
@@ -199,6 +200,11 @@ class NvmlDevice:
             self._screen.reject("memory", info.used)
             return None
         if self._screen.number("memory", info.total, "memory_bytes") is None:
+            return None
+        # A device keeps its total, so another one is accepted once it is read twice in a row.
+        total_before, self._total = self._total, info.total
+        if info.total not in (self.facts.memory_bytes, total_before) and total_before is not None:
+            self._screen.reject("memory", info.total)
             return None
         return Memory(info.used, info.total)
 

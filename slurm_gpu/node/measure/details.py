@@ -15,7 +15,7 @@ from slurm_gpu.node.gpu.reading import Activity, Facts, Reading
 from slurm_gpu.node.measure.counters import CounterSum
 from slurm_gpu.node.measure.energy import EnergySum
 from slurm_gpu.node.measure.intervals import Covered, Gauge, Interval
-from slurm_gpu.node.measure.links import SLACK, LinkSum
+from slurm_gpu.node.measure.links import LinkSum
 from slurm_gpu.node.measure.statistics import MeanSum
 from slurm_gpu.node.measure.timeline import TimelineSum
 from slurm_gpu.node.measure.window import Window
@@ -50,7 +50,7 @@ class Details:
         self._clock_max_mhz = None if facts is None else facts.sm_clock_max_mhz
         self._mem_util, self._temp, self._clock = Gauge(), Gauge(), Gauge()
         self._processes, self._no_process, self._util = Gauge(), Gauge(), Gauge()
-        self._energy = EnergySum(None if self._limit_w is None else SLACK * self._limit_w)
+        self._energy = EnergySum(self._limit_w)
         pcie = None if facts is None else facts.pcie_bytes_per_s
         # By the device's counters, and by GPM.
         self._pcie, self._pcie_by_gpm = LinkSum(pcie), LinkSum(pcie)

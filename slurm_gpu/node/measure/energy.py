@@ -16,6 +16,7 @@ from typing import Any
 from slurm_gpu.node.gpu.reading import Counter
 from slurm_gpu.node.measure.counters import growth
 from slurm_gpu.node.measure.intervals import Covered, Gauge, Interval
+from slurm_gpu.node.measure.links import SLACK
 from slurm_gpu.node.measure.statistics import MeanSum
 from slurm_gpu.records import Total
 
@@ -45,10 +46,11 @@ class _Stall:
 
 
 class EnergySum:
-    """Collects readings of the energy counter and of power; `most_w` is the most it can draw, if known."""
+    """Collects readings of the energy counter and of power; `limit_w` is the power limit, if known."""
 
-    def __init__(self, most_w: float | None) -> None:
-        self._most_mj_per_s = None if most_w is None else 1000 * most_w
+    def __init__(self, limit_w: float | None) -> None:
+        # Also above a limit that was raised since: the most that was sampled.
+        self._most_w = limit_w
         self._watts = Gauge()
         self._before: Counter | None = None
         self._power = MeanSum()
@@ -63,6 +65,8 @@ class EnergySum:
         While the segment is not `alone` on the device, neither is its own.
         """
         sampled = self._watts.peek(watts if alone else None, interval, ended=interval.ended)
+        if self._most_w is not None and watts is not None:
+            self._most_w = max(self._most_w, watts)
         before, self._before = self._before, counter
         if counter is None:
             self._end_stall()
@@ -86,7 +90,8 @@ class EnergySum:
 
     def _grown_j(self, before: Counter, counter: Counter, interval: Interval) -> float | None:
         waited_s = interval.between_s + (0.0 if self._stall is None else self._stall.between_s)
-        grown_mj = growth(before, counter, waited_s, self._most_mj_per_s)
+        most_mj_per_s = None if self._most_w is None else 1000 * SLACK * self._most_w
+        grown_mj = growth(before, counter, waited_s, most_mj_per_s)
         return None if grown_mj is None else grown_mj / 1000
 
     def _count(self, grown_j: float, interval: Interval, sampled: Covered | None) -> Covered | None:

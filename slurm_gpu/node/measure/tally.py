@@ -96,7 +96,7 @@ class Tally:
         self._memory_interval, self._detail_interval = Interval(start_s), Interval(start_s)
         # Does the device tell utilization? None until a reading would have had it.
         self._tells_utilization: bool | None = None
-        self._memory, self._memory_hist, self._memory_total = Gauge(), HistogramSum(), 1
+        self._memory, self._memory_part, self._memory_hist = Gauge(), MeanSum(), HistogramSum()
         self._details = Details(facts, self._timeline, self._window)
         self._suspended_s, self._is_suspended = 0.0, False
         # When that was told last, if ever.
@@ -229,8 +229,9 @@ class Tally:
         covered = self._memory.see(look.memory_used if total else None, interval)
         if covered is None:
             return
-        self._memory_total = total
-        begin_s, end_s, mean, part = covered.begin_s, covered.end_s, covered.mean, covered.mean / total
+        begin_s, end_s, mean = covered.begin_s, covered.end_s, covered.mean
+        part, low, high = (min(1.0, used / total) for used in (mean, covered.low, covered.high))
+        self._memory_part.add(covered.seconds, part, low, high)
         self._memory_hist.add(covered.seconds, 100 * part)
         self._timeline.add_one(begin_s, end_s, "mem_used", part)
         self._window.memory(begin_s, end_s, {"mem_used_mib": mean / _MIB, "mem_used_frac": part})
@@ -242,6 +243,7 @@ class Tally:
             start_s, end_s, used, part = self._memories.pop()
             start_s = max(start_s, since_s)
             self._memory.sum.take_back(end_s - start_s, used)
+            self._memory_part.take_back(end_s - start_s, part)
             self._memory_hist.take_back(end_s - start_s, 100 * part)
             self._timeline.take_back(start_s, end_s, "mem_used", part)
 
@@ -300,7 +302,7 @@ class Tally:
             mem_hist_ms=memory_hist,
             device_util_pct=self._device_util.value(),
             mem_used_mib=self._memory.sum.value(_MIB),
-            mem_used_frac=self._memory.sum.value(self._memory_total),
+            mem_used_frac=self._memory_part.value(),
             timeline=self._timeline.timeline(leave_out=unmeasured),
             **details,
         )
