@@ -55,6 +55,7 @@ def processes(tmp_path: Path) -> Processes:
         (["slurmd", "-D", "-L", "-Z", "-N", "n2"], []),  # a log file of that name
         (["slurmd", "-n", "-5", "-Z", "--conf-server", "h:1", "--conf", CONF], ["-Z", "--conf", CONF]),
         (["slurmd", "-Z", "--systemd", "--extra=a", "--parameters", "p", "-f/x"], ["-Z"]),
+        (["slurmd", "-Z", "-N", "n2", "--inst", "x", "--con", "y"], ["-Z", "-N", "n2"]),
         (["slurmd", "-F", "-Nn2"], []),
         (["slurmd", "-N"], []),
         (["vi", "-Z", "--conf", CONF], []),

@@ -12,6 +12,7 @@ import pytest
 from slurm_gpu.node.held.allocations import Allocation
 from slurm_gpu.node.measure.tally import SegmentKey
 from slurm_gpu.node.shipping import journal as journal_module
+from slurm_gpu.node.shipping.journal import Journal
 from slurm_gpu.node.shipping.spool import MAX_BYTES, Spool
 from slurm_gpu.records import Event, Host, Mean, Record, Total
 from tests.node.machine import Machine
@@ -344,6 +345,30 @@ def test_a_new_node_and_one_that_was_upgraded_have_lost_nothing(
     Spool(upgraded).close()
     assert not Spool(upgraded, mark=tmp_path / "other" / "spool").was_lost
     assert not caplog.records
+
+
+def test_a_first_start_that_is_killed_or_cannot_write_leaves_no_mark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = tmp_path / "node" / "spool"
+
+    class KilledError(BaseException):
+        pass
+
+    def killed(*_: object) -> bool:
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "commit", killed)
+        with pytest.raises(KilledError):
+            Spool(tmp_path / "spool", mark=mark)
+        patch.setattr(Journal, "commit", lambda *_: False)
+        Spool(tmp_path / "full", mark=mark)
+    assert not mark.exists()
+    # The lock of the one that was killed is still held here.
+    shutil.copytree(tmp_path / "spool", tmp_path / "again")
+    assert not Spool(tmp_path / "again", mark=mark).was_lost
+    assert mark.exists()
 
 
 def test_where_the_mark_cannot_be_made_a_line_says_so(

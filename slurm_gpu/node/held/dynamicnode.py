@@ -95,7 +95,8 @@ class DynamicNode:
 
 def _options(words: list[str]) -> argparse.Namespace | None:
     """Return the options of a command line with -Z; None without it."""
-    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
+    # An abbreviation that fits two options would end this process.
+    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
     for option in _WITH_VALUE:
         parser.add_argument(option)
     for flag in _FLAGS:

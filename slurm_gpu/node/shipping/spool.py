@@ -23,7 +23,7 @@ from slurm_gpu.node.held.allocations import Allocation
 from slurm_gpu.node.shipping.journal import Journal
 from slurm_gpu.node.shipping.rejected import RejectedFiles
 from slurm_gpu.node.shipping.spooled import is_count, is_event, is_of_segment, is_run, restored
-from slurm_gpu.node.shipping.spoolmark import is_lost
+from slurm_gpu.node.shipping.spoolmark import is_lost, leave_mark
 from slurm_gpu.records import Event, Host, HostRun, Record
 
 log = logging.getLogger(__name__)
@@ -81,7 +81,8 @@ class Spool:
         self._journal = Journal(directory)
         self._is_whole = self._journal.is_whole and _OPENED in self._journal
         self.was_lost = mark is not None and is_lost(directory, mark, is_new=_OPENED not in self._journal)
-        self._sign(directory)
+        if self._sign(directory) and mark is not None:
+            leave_mark(mark)
         self._max_bytes, self._max_bytes_in_memory = max_bytes, max_bytes_in_memory
         self._rejected = RejectedFiles(directory / "rejected")
         # What is to be shipped, and whether it should go at once.
@@ -120,8 +121,11 @@ class Spool:
         value = self._journal.get(key)
         return value if is_count(value) else None
 
-    def _sign(self, directory: Path) -> None:
-        """Say in which format this release writes, unless a newer one has been here that wrote in another."""
+    def _sign(self, directory: Path) -> bool:
+        """Say in which format this release writes, unless a newer one has been here that wrote in another.
+
+        False where that could not be written now.
+        """
         written = self._journal.get(_FORMAT)  # None: by 0.1, whose format was 1
         match written:
             case {"format": int(number), "version": str(version)} if number > FORMAT:
@@ -136,7 +140,7 @@ class Spool:
             self._journal.put(_FORMAT, ours)
         if _OPENED not in self._journal:
             self._journal.put(_OPENED, True)
-        self._journal.commit()
+        return self._journal.commit()
 
     def commit(self) -> bool:
         """Flush to disk; False while it is full. Records of running jobs give way to all others.
