@@ -1,4 +1,4 @@
-"""Reading whole files of other people's making, up to a size."""
+"""Read whole files from outside the project, up to a maximum size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PIECE = 2**20
 
 
 def read_bytes(path: Path, most_bytes: int) -> bytes:
-    """Return the content of a file of at most `most_bytes`; raises InputError, which says why not."""
+    """Return the content of a file of at most `most_bytes`; raises InputError."""
     content = bytearray()
     try:
         with path.open("rb", buffering=0) as file:
@@ -35,7 +35,7 @@ def read_text(path: Path, most_bytes: int, encoding: str = "utf-8") -> str:
 
 
 def refuse_many_values(path: Path, text: str, most: int, between: str) -> None:
-    """Raise InputError where a text would be taken apart into more values: each takes up to 200 bytes.
+    """Raise InputError if a text would be split into more values: each takes up to 200 bytes.
 
     `between` are the characters of which there is one for each value at most.
     """

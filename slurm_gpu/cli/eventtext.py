@@ -57,7 +57,7 @@ def event_text(event: Event) -> str:
             )
         case "implausible":
             field, value = data.get("field"), data.get("value")
-            return f"the driver's {field} was {value}, which cannot be; such values are gaps"
+            return f"the driver's {field} was {value}, which is impossible; such values are gaps"
         case "clock_step":
             return f"the node's clock was set by {_seconds(data.get('seconds'))}"
         case "gpu_lost" | "gpu_hung" if "index" in data:

@@ -170,7 +170,7 @@ def _print_run(run: Run, course: Sequence[DeviceTimeline], zone: ZoneInfo, min_c
 
 
 def _without_records(run: Run) -> str:
-    """Return why a run has no record yet, or never will."""
+    """Return why a run has no record yet, or will have none."""
     if run.end_s is None:
         return "No node has reported its GPUs yet: the first record of a running job comes within a minute."
     if any(event.kind == "prolog_missing" for event in run.events or ()):

@@ -44,7 +44,7 @@ def _listed(values: Iterable[str]) -> str:
 
 
 def node_lives(values: Mapping[str, Live], reports: Iterable[NodeReport]) -> dict[str, NodeLive]:
-    """By node; without cells for the devices where their order is unknown, as facts of some are missing."""
+    """Values by node; a node without a known device order has no cells."""
     reports = list(reports)
     place, known = driver_order(reports), {facts.uuid for report in reports for facts in report.devices}
     return {

@@ -81,7 +81,7 @@ def notices(
             print_json(
                 {"mode": None, "as_of_s": None, "cancels": None, "now": [], "notices": [], "ended": []}
             )
-        remark(f"{path} is not there: nobody is told anything, and no job is ended")
+        remark(f"{path} is not there: no user is notified, and no job is ended")
         return
     if dry_run:
         show_dry_run(site, settings, as_json=as_json, whole=whole)

@@ -97,7 +97,7 @@ def _stops(at: Surroundings, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _by_hand(at: Surroundings, conf: Sequence[ConfLine], *, controller: bool) -> Iterator[str]:
-    """What takes the place of removing packages where slurm-gpu was installed from the checkout."""
+    """Yield the steps that replace the removal of packages for an installation from a checkout."""
     files = [file for kind in KINDS for line in settings_named(conf, kind) for file in _matched(at, line)]
     for path in dict.fromkeys(str(file.path) for file in files if file.is_ours):
         yield f"install -m 755 /usr/bin/true {shlex.quote(path)}"

@@ -145,7 +145,7 @@ def _csv(paths: list[Path]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[TextIO]:
-    """A regular file; a pipe or a device is none."""
+    """Open a regular file; refuse a pipe or a device."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(handle, encoding="utf-8-sig", newline="") as file:
@@ -158,7 +158,7 @@ def _opened(path: Path) -> Iterator[TextIO]:
 
 
 def _lines(path: Path, file: TextIO) -> Iterator[str]:
-    """The whole lines, none of which is longer than any row can be."""
+    """Yield complete lines; refuse a line that is longer than any valid row."""
     for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE + 1), ""), 1):
         if len(line) > _LONGEST_LINE:
             raise UsageError(f"--steps {path}: line {number}: more than {_LONGEST_LINE} characters")
@@ -180,7 +180,7 @@ def _rows(path: Path, file: TextIO) -> Iterator[list[str]]:
 
 
 def _parts(path: Path, head: list[str], rows: Iterator[list[str]]) -> Iterator[dict[str, Any]]:
-    """The columns that are read, some thousand rows at a time: as texts they take ten times the memory."""
+    """Yield the required columns in blocks of rows, since strings take ten times the memory."""
     first = 2
     while True:
         some = list(islice(rows, _ROWS_AT_ONCE))
@@ -251,7 +251,7 @@ def _parquet(path: Path) -> dict[str, Any]:
 
 
 def _check_size(path: Path, file: Any, wanted: Sequence[str]) -> None:
-    """Refuse what would take too much memory by the file's own account, before any of it is unpacked."""
+    """Refuse a file whose metadata announce too much data, before it is unpacked."""
     metadata = file.metadata
     if metadata.num_rows > _MOST_ROWS:
         raise UsageError(f"--steps {path}: {_too_many_rows(f'{metadata.num_rows:,}')}")

@@ -32,7 +32,7 @@ class Predicted:
     shortfall: Floats = field(repr=False)
     """Ascending: by how many deviations what was measured fell short of what the others had predicted."""
     n_not_fitted: int = 0
-    """Measured speeds over the bound of a fit: each corrects its own pair, and says nothing about others."""
+    """Measured speeds above the limit of a fit: each corrects only its own pair."""
 
     def lower(self, confidence: float) -> Floats:
         """What measured speeds are above of, in so many of all cases (0 to 1), as far as the errors tell."""
@@ -52,7 +52,7 @@ def predict(
     scales: Scales | None = None,
     most: int = MOST_FITTED,
 ) -> Predicted:
-    """Every pair's speed from the pairs that were measured.
+    """Predict every pair's speed from the pairs that were measured.
 
     `speeds` (n, n): [i, j] of i beside j, NaN where nobody measured; 0, cannot run together, tells nothing of
     speeds. `counts`: of how many measurements each is the mean. `prior`: what to believe where nothing is
@@ -86,10 +86,10 @@ def predict(
 
 @functools.cache
 def _warn_once(most: int) -> None:
-    """Warn of a bound once: a learner fits to the same pairs many times."""
+    """Warn once about a limit: a learner fits the same pairs many times."""
     log.warning(
-        "more speeds of pairs were measured than a fit takes (%d): it is made to those that say most about "
-        "all pairs, and each of the others corrects its own pair alone",
+        "more speeds of pairs were measured than a fit takes (%d): it uses the most informative ones, "
+        "and each of the others corrects only its own pair",
         most,
     )
 

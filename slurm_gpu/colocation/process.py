@@ -133,9 +133,9 @@ class Process:
     """A fitted process."""
 
     entries: Entries
-    """Those that it is fitted to."""
+    """The entries of the fit."""
     own_only: Entries
-    """Those that it is not fitted to: each corrects the speed of its own pair alone."""
+    """Entries outside the fit: each corrects only the speed of its own pair."""
     believed: Floats
     """(n, n) its mean where nothing is known."""
     covariance: Covariance
@@ -154,7 +154,7 @@ class Process:
         at, own = (self.own_only.one, self.own_only.other), self.own_only
         if len(own):
             mean, latent = speed[at], variance[at]
-            # A speed at the bound of 1 agrees with whatever is above it.
+            # A measured speed of 1, the maximum, is consistent with every higher prediction.
             wanted = np.where(own.speed >= _BOUND, np.maximum(own.speed, mean), own.speed)
             usual = self.fresh_noise / own.count
             noise = usual
@@ -178,7 +178,7 @@ class Process:
         return speed.reshape(n, n), variance.reshape(n, n)
 
     def shortfall(self) -> Floats:
-        """Return by how many deviations entries are below the prediction from all other pairs.
+        """Return by how many standard deviations each entry is below the prediction from all other pairs.
 
         Of each entry that is fitted to, and of each that is not where its reverse is not either. Both ways of
         a pair are left out; the learned likeness of applications still includes them.
@@ -230,7 +230,7 @@ def fitted(like: Likeness, entries: Entries, believed: Floats, scales: Scales, m
 
 
 def most_informative(prior: Covariance, entries: Entries, noise: float, most: int) -> NDArray[np.intp]:
-    """Return the places of `most` entries, each the one of which the others before it say least.
+    """Return the indices of `most` entries, each with the largest variance given those before it.
 
     Greedy by variance: a partial Cholesky factorisation with pivots, its rows over all entries. An entry of
     many measurements has less noise, and is worth more.
@@ -301,7 +301,7 @@ def _conditioned(
 
 
 def _weighed(usual: Floats, square: Floats) -> Floats:
-    """Return the variance of Student's t noise by the square that is expected of it."""
+    """Return the variance of Student's t noise from its expected square."""
     return np.asarray(usual * (_FREEDOM + square / usual) / (_FREEDOM + 1))
 
 

@@ -1,4 +1,4 @@
-"""CSV files from people: bounded before they are taken apart."""
+"""Read CSV files with bounds that are checked before they are parsed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def read_rows(path: Path) -> list[tuple[int, list[str]]]:
 
 
 def rows_of(text: str, path: Path) -> list[tuple[int, list[str]]]:
-    """The same of a text; `path` is only for messages."""
+    """Return the rows of a text; `path` is only for messages."""
     refuse_many_values(path, text, MOST_VALUES, ",\n")
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from slurm_gpu.boundedread import read_text, refuse_many_values
 from slurm_gpu.errors import InputError
 
-# Of a file of profiles or speeds; that of Gavel's simulator has 6 MB.
+# Maximum size of a file of profiles or speeds; that of Gavel's simulator has 6 MB.
 MOST_BYTES = 32 * 2**20
 MOST_VALUES = 2_000_000
 

@@ -46,15 +46,15 @@ class Acts:
         self._next_s = 0.0
         self._outage = OutageLog(
             log,
-            "slurm-gpudbd could not be told what was done: %s; it is tried again",
+            "audit events could not be sent to slurm-gpudbd: %s; retrying",
             clock,
-            over="slurm-gpudbd was told all that was done",
+            over="slurm-gpudbd has all audit events",
         )
         self._unwritten = OutageLog(
             log,
-            "%s; what slurm-gpudbd was not told is lost when slurm-gpuctld is killed",
+            "%s; audit events that were not sent are lost if slurm-gpuctld is killed",
             clock,
-            over="what slurm-gpudbd was not told is written again",
+            over="audit events that were not sent are written again",
         )
 
     def add(

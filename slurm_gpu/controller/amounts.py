@@ -13,7 +13,7 @@ from slurm_gpu.slurm.queue import CountedJob, Phase
 from slurm_gpu.slurm.tres import GPU_GRES, Gres, PerGpu, amount, count_mgpu, parse_gres, parse_tres
 
 _GRES = "gres/"
-# What Slurm's documentation advises; job_submit.lua assumes it too.
+# Slurm's documentation recommends this number; job_submit.lua assumes it too.
 _MPS_PER_GPU = 100
 
 
@@ -35,7 +35,7 @@ class Facts:
     shards_per_gpu: int | None = None
     """None where no node has shards: then they count for nothing."""
     mps_per_gpu: int | None = None
-    """None where no node has MPS: then 100 count as a GPU."""
+    """None if no node has MPS; then 100 count as a GPU."""
     partition_gpus: Mapping[str, int] = field(default_factory=dict)
     """The fewest GPUs of a node of each partition, for jobs that have their nodes to themselves."""
     whole_partitions: frozenset[str] = frozenset()

@@ -15,7 +15,7 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Up to where the log was read: a file, by its device and inode, and a byte in it.
+    """The position up to which the log was read: a file, by device and inode, and a byte offset.
 
     `last` is the id of the decision that was shipped last; None where none was, or it is not known.
     """
@@ -77,7 +77,7 @@ class DecisionLog:
 
     @property
     def last(self) -> str | None:
-        """The id of the decision that was shipped last."""
+        """Return the id of the decision that was shipped last."""
         return None if self._mark is None else self._mark.last
 
     def done(self, piece: Piece, last: str | None = None) -> None:
@@ -85,7 +85,7 @@ class DecisionLog:
         self._put_mark(replace(piece.mark, last=self.last if last is None else last))
 
     def restart(self) -> None:
-        """Read again from the beginning: what was shipped is not where it belongs any more."""
+        """Read again from the beginning, as slurm-gpudbd has lost shipped decisions."""
         self._mark = None
 
     def _put_mark(self, mark: Mark) -> None:

@@ -59,7 +59,7 @@ class DecisionShipper:
         self._next_s = 0.0
         self._outage = OutageLog(
             log,
-            f"decisions stay in {self._path} for now: %s; it is tried again",
+            f"decisions stay in {self._path} for now: %s; retrying",
             clock,
             over="slurm-gpudbd has all decisions again",
         )

@@ -74,7 +74,7 @@ class PriorityKeeper:
             log,
             "jobs keep the priority that they have: %s",
             clock,
-            over="priorities of waiting jobs are looked after again",
+            over="priorities of waiting jobs are updated again",
         )
 
     def turn(self, *, in_charge: bool) -> None:

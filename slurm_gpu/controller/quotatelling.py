@@ -61,9 +61,9 @@ class QuotaTeller:
         self._next_s = 0.0
         self._outage = OutageLog(
             log,
-            "pages show no limits: %s; it is tried again",
+            "pages show no limits: %s; retrying",
             clock,
-            over="limits are told to slurm-gpudbd again",
+            over="limits are sent to slurm-gpudbd again",
         )
 
     def turn(self, in_use: InUse | None, *, in_charge: bool) -> None:

@@ -103,7 +103,7 @@ class UrgentAudit:
         self._worker: threading.Thread | None = None
         self._outage = OutageLog(
             log,
-            "the audit lacks urgent jobs for now: %s; it is tried again",
+            "the audit lacks urgent jobs for now: %s; retrying",
             clock,
             over="the audit has all urgent jobs again",
         )

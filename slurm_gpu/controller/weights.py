@@ -87,7 +87,7 @@ class WeightKeeper:
             log,
             "weights of nodes stay as they are: %s",
             clock,
-            over="weights of nodes are looked after again",
+            over="weights of nodes are updated again",
         )
         self._advised: tuple[float, str] = (0.0, "")
 

@@ -101,11 +101,11 @@ class ZoneWait:
         self._waited_s = _read(self._path)
         self._outage = OutageLog(
             log,
-            f"%s; jobs that wait for a zone are looked at again each {EVERY_S:.0f} s",
+            f"%s; jobs that wait for a zone are checked again every {EVERY_S:.0f} s",
             clock,
-            over="jobs that wait for a zone are looked at again",
+            over="jobs that wait for a zone are checked again",
         )
-        self._refused = OutageLog(log, "jobs %s; those that still wait are looked at again", clock)
+        self._refused = OutageLog(log, "jobs %s; those that still wait are checked again", clock)
         self._unwritten = OutageLog(
             log,
             "%s; after a restart the time that jobs waited for a zone counts from 0",

@@ -53,7 +53,7 @@ class RunRow(NamedTuple):
     """Thousandths of GPUs that it holds."""
     gpu_type: str | None
     requested_mgpu: int | None
-    """Thousandths of GPUs that it asks for."""
+    """Requested GPUs, in thousandths."""
 
     @property
     def key(self) -> tuple[str, int, int]:
@@ -97,7 +97,7 @@ class RunRows:
         return list(map(RunRow._make, zip(*(columns[name] for name in RunRow._fields), strict=True)))
 
     def _requested(self, tres: Mapping[str, float]) -> int | None:
-        """requested_mgpu, of a job for any node; None where accounting does not show the request."""
+        """Return requested_mgpu of a job for any node; None if accounting does not show the request."""
         return count_mgpu(tres, self._per_gpu, is_accounted=bool(tres) and self._is_accounted)
 
     def _held(self, tres: Mapping[str, float], hostlist: str) -> tuple[int | None, str | None]:

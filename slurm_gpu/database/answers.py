@@ -48,6 +48,6 @@ def answer_to(error: Exception) -> Response:
 
 
 def _told(error: Exception) -> dict[str, str]:
-    """The error's text; one that quotes a whole body is cut."""
+    """Return the error's text, truncated if it quotes a whole body."""
     text = str(error)
     return {"error": text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"}

@@ -24,20 +24,20 @@ CONNECTION = "connection"
 """Where it leaves the asyncio.Transport of the connection."""
 TELLS_OF_ACTS = "/v1/controller"
 FOR_USER = "X-Slurm-Gpu-User"
-"""Refused: a request that names another user than its sender would be answered with the sender's rights."""
+"""Refused header: such a request would be answered with the rights of its sender."""
 BODY_WITHIN_S = 30.0
 RETRY_AFTER_S = 10
 """What whoever has to come again is told to wait."""
 
 
 async def authenticated(authenticator: Authenticator, request: Request) -> Caller:
-    """Return who asks; raises as `posted` does."""
+    """Return the caller; raises the errors of `posted`."""
     caller, _ = await posted(authenticator, request)
     return caller
 
 
 async def posted(authenticator: Authenticator, request: Request) -> tuple[Caller, bytes]:
-    """Return who asks, and the body.
+    """Return the caller and the body.
 
     Raises NotAuthenticatedError, and HTTPException (429) over the user's bounds.
     """
@@ -74,7 +74,7 @@ async def asked(authenticator: Authenticator, request: Request) -> tuple[Callabl
 
 
 def _origin(request: Request) -> Origin:
-    """The peer; on this host where it reached us by the address that is its own."""
+    """Return the peer; it is on this host if its address equals the server's."""
     if request.client is None:
         return Origin("an unknown address", is_this_host=False)
     peer, server = plain(request.client.host), request.scope.get("server")
@@ -84,7 +84,7 @@ def _origin(request: Request) -> Origin:
 def _judged(
     authenticator: Authenticator, request: Request, origin: Origin, vouched: Callable[[], Caller]
 ) -> Caller:
-    """Who asks; slurm-gpuweb reads, and changes nothing but the audit."""
+    """Return the caller; slurm-gpuweb may read everything and write only to the audit."""
     caller = vouched()
     if request.headers.get(READS_HEADER) == READS_ALL:
         authenticator.require_sees_all(caller, origin)
@@ -110,7 +110,7 @@ async def _body(request: Request) -> bytes:
 
 
 def is_taken(length: str) -> bool:
-    """Whether a body may be so long, as its header says."""
+    """Return whether the declared length of a body is accepted."""
     try:
         parse_whole(length, 0, MAX_BODY_BYTES)
     except ValueError:

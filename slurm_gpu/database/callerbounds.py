@@ -1,4 +1,4 @@
-"""Bounds on the requests of one user, so that a user who reads much does not slow down the others.
+"""Rate limits for each user, so that one user's requests do not slow down the others.
 
 Everything here runs in the event loop. A user's bounds are those of the uid: requests served at once, and a
 bucket of rows that refills at a fixed rate. What a request costs is known once it is served, so that a bucket
@@ -36,16 +36,16 @@ _SHARE = "share"
 
 @dataclass(slots=True)
 class _Use:
-    """What one uid uses now."""
+    """Current use of one uid."""
 
     served: asyncio.Semaphore
     rows: float
-    """Rows that it may still read, as of `at_s`."""
+    """Rows that it may still read at `at_s`."""
     at_s: float
 
 
 class CallerBounds:
-    """What each uid uses of its bounds. root and SlurmUser have none."""
+    """Enforce the rate limits of each uid. root and SlurmUser have none."""
 
     def __init__(self, per_user: PerUser, clock: Clock, wait_s: float = WAIT_S) -> None:
         self._per_user, self._clock, self._wait_s = per_user, clock, wait_s
@@ -85,7 +85,7 @@ class CallerBounds:
         self._use_of(caller).rows -= n_rows
 
     def _due_s(self, caller: Caller, per_s: int) -> float:
-        """Return in how many seconds the caller may read rows; 0 or less: now."""
+        """Return after how many seconds the caller may read rows; 0 or less means now."""
         return -self._use_of(caller).rows / per_s
 
     def _use_of(self, caller: Caller) -> _Use:
@@ -108,7 +108,7 @@ class CallerBounds:
 
 
 class BoundedCallers:
-    """An ASGI application around another, whose requests have a share each."""
+    """ASGI middleware that gives each request a share of its caller's limits."""
 
     def __init__(self, app: ASGIApp, bounds: CallerBounds) -> None:
         self._app, self._bounds = app, bounds
@@ -124,7 +124,7 @@ class BoundedCallers:
 
 
 class Share:
-    """What one request takes of its caller's bounds."""
+    """The part of its caller's limits that one request uses."""
 
     def __init__(self, bounds: CallerBounds) -> None:
         self._bounds = bounds
@@ -137,7 +137,7 @@ class Share:
             self._caller = caller
 
     def end(self) -> None:
-        """Count the request as served; harmless where it is."""
+        """Count the request as served; harmless when repeated."""
         if self._caller is not None:
             self._bounds.end(self._caller)
             self._caller = None
@@ -149,7 +149,7 @@ class Share:
 
 
 def share_of(request: HTTPConnection) -> Share:
-    """Return what a request takes."""
+    """Return the share of a request."""
     share: Share = request.scope["state"][_SHARE]
     return share
 

@@ -99,7 +99,7 @@ class DatabaseClient:
         needs_all: bool = False,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`needs_all`: have requests refused, with what to do, where the caller may not see every run.
+        """`needs_all`: requests fail, with a remedy, unless the caller may see every run.
 
         `timeout_s` bounds an answer, and the sum of waits where this user asks too much (429).
         """
@@ -182,7 +182,7 @@ class DatabaseClient:
             cursor = page.cursor
 
     def run(self, job: str) -> Sequence[Run]:
-        """The runs of `run_page`."""
+        """Return the runs of `run_page`."""
         return self.run_page(job).runs
 
     def run_page(self, job: str) -> RunPage:

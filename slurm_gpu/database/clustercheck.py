@@ -1,4 +1,4 @@
-"""Says where no accounting of the configured cluster can come: it has another name, or slurmdbd lacks it."""
+"""Check that slurmctld and slurmdbd have the configured cluster; without it there are no runs."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class ClusterCheck:
     def __init__(
         self, cluster: str, view: SlurmView, clock: Clock, known: Callable[[], Collection[str]]
     ) -> None:
-        """`known` asks slurmdbd for its clusters."""
+        """`known` returns the clusters of slurmdbd."""
         self._cluster, self._view, self._clock, self._known = cluster, view, clock, known
         self._next_s = -math.inf
         self._clusters: Collection[str] | None = None
         self._wrong = OutageLog(
-            log, "import: %s", clock, over=f"import: slurmctld and slurmdbd know the cluster {cluster}"
+            log, "import: %s", clock, over=f"import: slurmctld and slurmdbd have the cluster {cluster}"
         )
 
     def check(self, *, has_runs: bool) -> None:
-        """Log what is wrong with the cluster's name, once. Without runs slurmdbd is asked each hour."""
+        """Log a wrong cluster name once. Without runs, query slurmdbd every hour."""
         reason = self._of_slurmctld() or (None if has_runs else self._of_slurmdbd())
         if reason is None:
             self._wrong.worked()

@@ -31,7 +31,7 @@ class ClusterJob:
     """Of an array that is not yet split: so many jobs are this one."""
     n_nodes: int
     n_gpus: float | None
-    """None where it is not known. Asked for in all, by one task; shards are their part of a GPU."""
+    """GPUs that one task requests in total; shards count as fractions. None if unknown."""
     submit_s: int | None
     eligible_s: int | None
     start_s: int | None

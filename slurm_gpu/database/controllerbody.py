@@ -26,7 +26,7 @@ _Told = Annotated[str, Meta(max_length=10_000)]
 _Amount = int | float
 _FIRST_TOO_LARGE = 1 << 62
 _Second = Annotated[int, Meta(ge=0, lt=_FIRST_TOO_LARGE)]
-# Of a report, a dataclass that the commands import without msgspec.
+# Fields of a report: a dataclass, which the commands import without msgspec.
 _WHOLE = ("id", "at_s", "first_job_id", "first_eligible_s", "first_start_s")
 
 
@@ -98,7 +98,7 @@ class Told(msgspec.Struct):
     audit: Annotated[list[ToldAct], Meta(max_length=MOST_ACTS)] | None = None
     decisions: Annotated[list[ToldDecision], Meta(max_length=MOST_DECISIONS)] | None = None
     decisions_after: Annotated[str, Meta(max_length=NAME_LENGTH)] | None = None
-    """The id of the decision that the sender shipped before these."""
+    """Id of the decision that the sender shipped before these."""
     reservations: Annotated[list[Report], Meta(max_length=MOST_REPORTS)] | None = None
     quotas: Annotated[list[ToldQuota], Meta(max_length=MOST_QUOTAS)] | None = None
 

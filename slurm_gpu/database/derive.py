@@ -72,7 +72,7 @@ def resolve_double_watches(records: Iterable[Record]) -> tuple[list[Record], lis
 
 
 def derive(records: Sequence[Record], *, parts: Sequence[Part], min_coverage: float) -> Derived:
-    """The derived columns from one run's records, double watches resolved, and its rows of accounting.
+    """Return the columns derived from one run's records and accounting rows, double watches resolved.
 
     The GPUs granted are those of the last part. Where Slurm does not account for GPUs, or for none in any
     part although nodes recorded some, they are what the nodes were granted. 0 means nothing to derive.

@@ -1,4 +1,4 @@
-"""Fields of stored items that were left out, since their values cannot have been measured."""
+"""Fields that were dropped from stored items, because their values are impossible."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MAX_WHY = 500
 
 @dataclass(slots=True)
 class DroppedField:
-    """A field of `n` items of a kind; `why` is of the first of them, which is at `index`."""
+    """A field dropped from `n` items of a kind; `why` is the reason for the first one, at `index`."""
 
     index: int
     why: str
@@ -31,17 +31,17 @@ class DroppedField:
 
 @dataclass(slots=True)
 class DroppedFields:
-    """Those of one shipment, by kind of item and name of the field."""
+    """The dropped fields of one shipment, by kind of item and field name."""
 
     found: dict[tuple[str, str], DroppedField] = field(default_factory=dict)
 
     def add(self, kind: str, index: int, dropped: fields.Dropped) -> None:
-        """Add those of one item."""
+        """Add the dropped fields of one item."""
         for name, why in dropped.items():
             self.found.setdefault((kind, name), DroppedField(index, why[:_MAX_WHY])).n += 1
 
     def to_json(self) -> list[dict[str, Any]]:
-        """As the answer names them."""
+        """Return the entries of `dropped` in the answer."""
         return [
             {"kind": kind, "field": name, "n": item.n, "index": item.index, "why": item.why}
             for (kind, name), item in list(self.found.items())[:_MAX_NAMED]
@@ -49,14 +49,14 @@ class DroppedFields:
 
 
 class DroppedLog:
-    """Logs each field of a node once an hour; for several threads."""
+    """Log each dropped field of a node once an hour. Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._lock = clock, threading.Lock()
         self._logged_s: dict[tuple[str, str, str], float] = {}
 
     def warn(self, node: str, found: Mapping[tuple[str, str], DroppedField]) -> None:
-        """Log what that node's shipment lost."""
+        """Log the fields dropped from a node's shipment."""
         for kind, name in self._due(node, found):
             item = found[kind, name]
             log.warning(

@@ -39,7 +39,7 @@ class Goods:
     windows: dict[int, Window] = field(default_factory=dict)
     live: Live | None = None
     uids: dict[str, int | None] = field(default_factory=dict)
-    """On this host, of the users of `runs`; None where there is no such user."""
+    """Uids on this host of the users of `runs`; None if there is no such user."""
 
     @property
     def n_to_store(self) -> int:

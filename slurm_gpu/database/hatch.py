@@ -23,7 +23,7 @@ from slurm_gpu.database.lane import Lane
 from slurm_gpu.outagelog import OutageLog
 
 log = logging.getLogger(__name__)
-_FAILURES = OutageLog(log, "a shipment was not taken in: %s", SystemClock())
+_FAILURES = OutageLog(log, "a shipment was not accepted: %s", SystemClock())
 
 TARGET = "/v1/node"
 _HEAD_BYTES = 1 << 13

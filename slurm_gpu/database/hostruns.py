@@ -16,7 +16,7 @@ def shown_here(cluster: str) -> ColumnElement[bool]:
 
 
 def host_run_row(told: HostRun, uid: int | None) -> dict[str, Any]:
-    """The columns of `run` that elsewhere are imported, and the seq of this word.
+    """Return the columns of `run` that are imported for Slurm clusters, and the seq of this message.
 
     Nothing was asked for, and nothing waited; a shared GPU counts whole. `uid` is that of the user's name on
     slurm-gpudbd's host when it was stored: the machine's own uid may be another person's there.

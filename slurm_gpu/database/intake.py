@@ -68,12 +68,12 @@ class Intake:
         self._asking_ends = threading.BoundedSemaphore(ENDS_AT_ONCE)
         self._away = OutageLog(
             log,
-            "what nodes ship cannot be stored, and waits there: %s",
+            "shipments cannot be stored, and wait on their nodes: %s",
             clock,
-            "what nodes ship is stored again",
+            "shipments are stored again",
         )
         self._locked = OutageLog(log, "a shipment cannot be stored, and waits on its node: %s", clock)
-        self._unread = OutageLog(log, "nodes cannot be told which of their jobs are over: %s", clock)
+        self._unread = OutageLog(log, "nodes cannot be notified which of their jobs have ended: %s", clock)
         self.storing = Lane("shipments wait for the database, and none was stored or refused", clock)
         """Those that wait for it."""
 

@@ -80,7 +80,7 @@ class Posts:
         self._of_records = Admission(services.clock, RECORDS_AT_ONCE)
         self._counting = threading.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._again = OutageLog(log, "nodes are told to come again: %s", services.clock)
+        self._again = OutageLog(log, "nodes are asked to send again: %s", services.clock)
 
     async def post_node(self, request: Request) -> Response:
         """Take in a shipment."""

@@ -60,7 +60,7 @@ class Storers:
         self._waiting_bytes = 0
         self._counting = threading.Lock()
         self._refused: set[str] = set()
-        self._again = OutageLog(log, "nodes are told to come again: %s", clock)
+        self._again = OutageLog(log, "nodes are asked to send again: %s", clock)
 
     async def do(self, parcel: Parcel) -> bytes:
         """Store what is in it; its answer, or an error that is one."""

@@ -57,7 +57,7 @@ class UnknownLog:
         new = {(kind, name) for kind, of_kind in names.items() for name in of_kind} - self._told
         if new and len(self._told) >= _MAX_TOLD and not self._is_full:
             self._is_full = True
-            log.warning("nodes tell more than %d names that are not known here: no more are named", _MAX_TOLD)
+            log.warning("nodes send more than %d unknown names: no more are listed", _MAX_TOLD)
         if new and len(self._told) < _MAX_TOLD:
             self._told |= new
             log.warning(

@@ -144,7 +144,7 @@ class _Worker:
                 why = "failed"
             if self._clock.monotonic() - began_s >= _LONG_S:
                 pause_s = _PAUSE_S
-            self._ends.failed(f"{why}; it is started again in {pause_s:g} s")
+            self._ends.failed(f"{why}; it is restarted in {pause_s:g} s")
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _MOST_PAUSE_S)
 

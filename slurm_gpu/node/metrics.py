@@ -209,7 +209,7 @@ def _expose_health(out: Exposition, node: str, health: Health) -> None:
         (
             "reader_deaths_total",
             "counter",
-            "Ends of the process that calls NVML.",
+            "Terminations of the process that calls NVML.",
             health.reader_deaths,
         ),
     ):
@@ -217,7 +217,7 @@ def _expose_health(out: Exposition, node: str, health: Health) -> None:
     out.family(
         "slurm_gpud_implausible_values_total",
         "counter",
-        "Values that cannot be, and are gaps.",
+        "Impossible values, recorded as gaps.",
         [({**own, "field": field}, n) for field, n in sorted(health.implausible.items())],
     )
     usage = {name: _usage(pid) for name, pid in health.pids.items()}

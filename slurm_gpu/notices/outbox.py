@@ -86,7 +86,7 @@ def _tell(notice: Notice, channel: str, delivery: Delivery) -> None:
     if delivery.state is State.SENT:
         log.info("told: %s", what)
     elif delivery.state is State.WAITING:
-        log.info("not sent yet: %s: %s; it is tried again", what, delivery.why)
+        log.info("not sent yet: %s: %s; retrying", what, delivery.why)
     elif delivery.state is State.UNKNOWN:
         log.warning("perhaps not sent: %s: %s; it is not sent again", what, delivery.why)
     else:

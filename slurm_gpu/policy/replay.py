@@ -145,7 +145,7 @@ def without_size(jobs: Iterable[PastJob]) -> tuple[list[PastJob], list[str]]:
     remarks = []
     if missing := len(jobs) - len(shown):
         remarks.append(
-            f"{counted(missing, 'job')} left out: Slurm's accounting does not tell yet what is asked for"
+            f"{counted(missing, 'job')} left out: Slurm's accounting does not show yet what they request"
         )
     if missing := len(shown) - len(known):
         remarks.append(f"{counted(missing, 'job')} left out: Slurm does not account for their GPUs")

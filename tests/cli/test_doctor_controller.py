@@ -87,7 +87,7 @@ def test_a_snapshot_by_other_groups_or_without_the_hours_is_told(installed: Inst
     write(installed, "f" * 16)
     assert "another policy" in worst(controller.snapshot(installed.at())).message
     write(installed, groups_id)
-    assert "tells no GPU-hours" in worst(controller.snapshot(installed.at())).message
+    assert "has no GPU-hours" in worst(controller.snapshot(installed.at())).message
     write(installed, groups_id, hours=True)
     assert levels(controller.snapshot(installed.at())) == ["ok"]
 

@@ -129,4 +129,4 @@ def test_hooks_that_write_where_slurm_gpud_does_not_read(installed: Installation
     assert [found.level.value for found in node.hook_directory(at)] == ["ok"]
     (at.run_dir / "jobs" / "1-2-prolog").touch()
     finding = worst(node.hook_directory(at))
-    assert finding.message == f"hooks write to {at.run_dir}/jobs, and slurm-gpud reads {elsewhere}/jobs"
+    assert finding.message == f"hooks write to {at.run_dir}/jobs, but slurm-gpud reads {elsewhere}/jobs"

@@ -190,7 +190,7 @@ def test_an_address_that_is_each_host_itself(host: Installation, name: str):
     _site(host, database_socket=str(host.root / "socket"), database=f"http://{name}:6829")
     (finding,) = _address(host, host.database)
     assert finding.level is Level.FAIL
-    assert finding.message.startswith(f"database: http://{name}:6829 is each host itself, and n[")
+    assert finding.message.startswith(f"database: http://{name}:6829 is a loopback address, but n[")
     assert "write database: http://head:6829" in str(finding.remedy)
 
 
@@ -289,7 +289,7 @@ def test_the_page_answers_where_users_are_led(
 def test_a_page_that_is_dead_on_its_own_host(installed: Installation, page: type[_Page]):
     (installed.root / "slurm-gpuweb.yaml").write_text("{}\n")
     finding = worst(web.answers(_web(installed, page)))
-    assert (finding.level, "and no slurm-gpuweb runs" in finding.message) == (Level.FAIL, True)
+    assert (finding.level, "but slurm-gpuweb does not run" in finding.message) == (Level.FAIL, True)
     assert str(finding.remedy).startswith("systemctl start slurm-gpuweb; journalctl -u slurm-gpuweb")
 
 
@@ -298,5 +298,5 @@ def test_a_key_of_sessions_that_others_may_read(installed: Installation):
     key.write_text("x" * 32)
     key.chmod(0o644)
     (installed.root / "slurm-gpuweb.yaml").write_text(f"session: {{key_file: {key}}}\n")
-    found = [one for one in web.answers(installed.at()) if "sessions are signed" in one.message]
+    found = [one for one in web.answers(installed.at()) if "which signs sessions" in one.message]
     assert str(found[0].remedy).startswith(f"chmod 0600 {key}; ")

@@ -133,7 +133,7 @@ def test_for_programs(here: Here) -> None:
 def test_without_notices_yaml_it_says_that_nobody_is_told(here: Here) -> None:
     (here.directory / "notices.yaml").unlink()
     assert here() == 0
-    assert "nobody is told anything, and no job is ended" in here.line.err
+    assert "no user is notified, and no job is ended" in here.line.err
     assert here("--dry-run") == 2
 
 

@@ -96,7 +96,7 @@ def test_a_directory_that_cannot_be_written_costs_no_act(
     add(acts, "a")
     acts.close()
     assert listener.subjects == ["a"]
-    assert "is lost when slurm-gpuctld is killed" in caplog.text
+    assert "are lost if slurm-gpuctld is killed" in caplog.text
 
 
 def test_an_act_that_slurm_gpudbd_does_not_take_is_told_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -112,7 +112,7 @@ def test_an_act_that_slurm_gpudbd_does_not_take_is_told_again(caplog: pytest.Log
     acts.add("done", "n1", "because", "1", "2")
     acts.close()
     acts.close()
-    assert caplog.text.count("slurm-gpudbd could not be told what was done: it is away") == 1
+    assert caplog.text.count("audit events could not be sent to slurm-gpudbd: it is away") == 1
     assert "slurm-gpudbd was not told of 1 acts" in caplog.text
     away = False
     acts.close()

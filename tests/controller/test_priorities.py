@@ -186,7 +186,7 @@ def test_trouble_is_told_once_and_so_is_its_end(site: Site, caplog: pytest.LogCa
     site.slurm.set_site_factor = allowed  # type: ignore[method-assign]
     caplog.set_level("INFO")
     assert site.turn() == {1: 200}
-    assert "looked after again" in caplog.text
+    assert "updated again" in caplog.text
 
 
 @pytest.mark.parametrize("which", ["plugin", "type"])

@@ -135,5 +135,5 @@ def test_trouble_is_told_once_and_that_it_is_over(trouble: Any, caplog: pytest.L
     site.trouble = None
     site.turn()
     site.turn()
-    assert "told to slurm-gpudbd again" in caplog.records[-1].message
+    assert "sent to slurm-gpudbd again" in caplog.records[-1].message
     assert "alice" in site.told

@@ -276,7 +276,7 @@ def test_no_more_shipments_wait_to_be_stored_than_there_is_room_for(
         assert (status, answer["error"]) == (503, "shipments of 0 MiB wait to be stored already")
         assert server.post(shipment(records=[]))[0] == 200, "live values wait for nobody"
     assert server.contents() == before
-    assert "nodes are told to come again: shipments of 0 MiB wait to be stored already" in caplog.text
+    assert "nodes are asked to send again: shipments of 0 MiB wait to be stored already" in caplog.text
     for _ in range(3):
         assert server.post(body)[0] == 200
 
@@ -312,4 +312,4 @@ def test_nobody_is_told_to_come_again_once_all_is_stored(
     monkeypatch.setattr(SlurmView, "may_speak", unknown)
     assert server.post(body)[0] == 503
     assert server.contents() == before
-    assert "nodes are told to come again: slurmctld does not answer" in caplog.text
+    assert "nodes are asked to send again: slurmctld does not answer" in caplog.text

@@ -212,7 +212,7 @@ def test_what_is_stored_is_told_though_nothing_more_can_be_read(
         answer = gate.ship(hosts=[host()], open=[2])
     assert (answer["stored"], answer["ended"]) == (1, {})
     assert [item.getMessage() for item in caplog.records] == [
-        "nodes cannot be told which of their jobs are over: the database does not answer: gone"
+        "nodes cannot be notified which of their jobs have ended: the database does not answer: gone"
     ]
 
 
@@ -281,10 +281,10 @@ def test_an_outage_is_logged_when_it_begins_and_when_it_ends(
             gate.ship(hosts=[host()])
     assert gate.ship(hosts=[host()])["stored"] == 1
     assert gate.ship(hosts=[host()])["stale"] == 1
-    why = "what nodes ship cannot be stored, and waits there: the database does not answer: gone"
+    why = "shipments cannot be stored, and wait on their nodes: the database does not answer: gone"
     assert [item.getMessage() for item in caplog.records if item.name.endswith("intake")] == [
         why,
-        "what nodes ship is stored again",
+        "shipments are stored again",
     ]
 
 

@@ -15,4 +15,4 @@ def test_over_so_many_names_it_says_that_no_more_are_named(
         told.tell("n1", "9.0", {"records": [name]})
     named, also_named, full = caplog.messages
     assert ("'a' of records" in named, "'b' of records" in also_named) == (True, True)
-    assert full == "nodes tell more than 2 names that are not known here: no more are named"
+    assert full == "nodes send more than 2 unknown names: no more are listed"

@@ -119,7 +119,7 @@ def test_kill_9_of_workers_loses_nothing_acknowledged(tmp_path: Path, url: str) 
     stored = sequence_numbers(url)
     assert len(acknowledged) == 7
     assert all(stored[name] >= seq for name, seq in acknowledged.items())
-    assert "is started again in 1 s" in daemon.log()
+    assert "is restarted in 1 s" in daemon.log()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

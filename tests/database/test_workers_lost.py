@@ -93,7 +93,7 @@ def test_one_that_stands_still_is_killed_and_replaced(
         assert (told.value.status, told.value.retry_after_s) == (503, 10)
         await until(lambda: workers.importing.status == ImportStatus(5.0, None))
         assert pid not in workers_of(os.getpid())
-        assert "worker 1 has said nothing for 1 s, and was killed; it is started again" in caplog.text
+        assert "worker 1 has said nothing for 1 s, and was killed; it is restarted" in caplog.text
 
     with_workers(f"sqlite:///{tmp_path / 'x.db'}", story)
 

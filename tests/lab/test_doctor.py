@@ -212,11 +212,11 @@ _BREAKS: tuple[Mapping[str, tuple[Break, str, str, str]], ...] = (
             "chmod 0600 /",
         ),
         "slurm-gpuweb is dead": (
-            lambda lab: _killed(lab, "slurm-gpuweb"), "slurm-gpuweb", "no slurm-gpuweb runs",
+            lambda lab: _killed(lab, "slurm-gpuweb"), "slurm-gpuweb", "slurm-gpuweb does not run",
             "start slurm-gpuweb",
         ),
         "a slurm-gpud that is stopped": (
-            lambda lab: _signalled(lab, "slurm-gpud-n1"), "slurm-gpud", "is stopped, and measures nothing",
+            lambda lab: _signalled(lab, "slurm-gpud-n1"), "slurm-gpud", "is stopped and measures nothing",
             "kill -CONT ",
         ),
         "a job_submit.lua that slurmctld may not read": (

@@ -116,9 +116,9 @@ def test_of_more_processes_than_are_looked_at_those_of_jobs_stay_and_new_ones_co
     proc.process(99, environ=b"SLURM_JOB_ID=4\0")
     for walk in range(1, 4):
         assert set(environments.pids(JOB, 10.0 * walk)) == {10, 99}
-    assert [
-        message for message in caplog.messages if "processes run here, and 3 are looked at" in message
-    ] == [caplog.messages[0]]
+    assert [message for message in caplog.messages if "processes run here, and 3 are scanned" in message] == [
+        caplog.messages[0]
+    ]
 
 
 def test_a_job_of_which_nothing_is_seen_is_a_gap(tmp_path: Path) -> None:

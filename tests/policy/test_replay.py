@@ -127,7 +127,7 @@ def test_jobs_of_which_nobody_tells_what_they_ask_for_are_left_out_and_counted()
     waits = job(1, start_s=None, end_s=None, tres={})
     known, remarks = without_size([waits, job(2), job(3, start_s=None, end_s=None)])
     assert [one.job_id for one in known] == [2, 3]
-    assert remarks == ["1 job left out: Slurm's accounting does not tell yet what is asked for"]
+    assert remarks == ["1 job left out: Slurm's accounting does not show yet what they request"]
     assert without_size([job(2)]) == ([job(2)], [])
 
 

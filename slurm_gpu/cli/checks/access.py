@@ -1,4 +1,4 @@
-"""Whether the user who needs a file may read it: root, who runs doctor, may read all."""
+"""Check access to files as the user concerned; doctor runs as root, which may read all of them."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ANY_USER = 65534
-"""The uid of a user without rights of its own."""
+"""The uid of an ordinary user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """The file or directory that keeps a user out, and what to type."""
+    """The file or directory that denies a user access, and the command that grants it."""
 
     part: Path
     remedy: str
 
 
 def denies(path: Path, uid: int, right: int = stat.S_IROTH) -> Denied | None:
-    """Return what keeps a user from a file or directory; None where nothing does.
+    """Return what denies a user access to a file or directory; None if nothing does.
 
-    `right` is what the user needs of it, as the bits of everybody. Raises FileNotFoundError.
+    `right` is the required permission, as the bits for others. Raises FileNotFoundError.
     """
     is_directory = path.is_dir()
     needed = right | (stat.S_IXOTH if is_directory else 0)
@@ -38,7 +38,7 @@ def denies(path: Path, uid: int, right: int = stat.S_IROTH) -> Denied | None:
 
 
 def _may(status: os.stat_result, uid: int, right: int) -> bool:
-    """Whether a user has a right, given as everybody's, to a file by its mode."""
+    """Return whether the mode of a file gives a user a permission, passed as the bits for others."""
     if uid in (0, status.st_uid):
         return uid == 0 or status.st_mode & (right << 6) == right << 6
     if status.st_gid in _groups(uid):

@@ -27,7 +27,7 @@ def snapshot(at: Surroundings) -> Iterator[Finding]:
         return
     if stopped := [one.directory.name for one in running(at.proc, _DAEMON) if one.is_stopped]:
         yield fail(
-            f"{_DAEMON} (process {', '.join(stopped)}) is stopped, and renews no snapshot",
+            f"{_DAEMON} (process {', '.join(stopped)}) is stopped and does not update the snapshot",
             revive(at, _DAEMON),
         )
         return
@@ -42,9 +42,11 @@ def snapshot(at: Surroundings) -> Iterator[Finding]:
                 f"{message}: slurmctld has to read the whole queue for the policy", start_and_log(at, _DAEMON)
             )
     elif found.groups_id != policy.groups_id:
-        yield warn(f"{path} is by the groups of another policy, and not used", log(at, _DAEMON))
+        yield warn(f"{path} is for the groups of another policy, and is not used", log(at, _DAEMON))
     elif policy.counts_gpu_hours and found.hours is None:
-        yield fail(f"{path} tells no GPU-hours: slurmdbd has not told what ended before", log(at, _DAEMON))
+        yield fail(
+            f"{path} has no GPU-hours: slurmdbd has not reported the jobs that ended before", log(at, _DAEMON)
+        )
     elif not daemons(at.proc, _DAEMON):
         # It may run on another host of slurmctld that shares the directory, or out of sight.
         message = (

@@ -198,14 +198,14 @@ def devices_agree(at: Surroundings) -> Iterator[Finding]:
 
 
 def _unknown_to_slurm(at: Surroundings, reports: Mapping[str, NodeReport]) -> Iterator[Finding]:
-    """Nodes whose slurm-gpud sees GPUs of which Slurm has none: no job can ask for them."""
+    """Yield nodes whose slurm-gpud sees GPUs while Slurm has none: no job can request them."""
     without = [
         node.name for node in at.nodes if not node.n_gpus and node.name in reports and reports[node.name].gpus
     ]
     if without:
         n_seen = len(reports[without[0]].gpus)
         yield fail(
-            f"Slurm has no GPUs on {compress(without)}, where slurm-gpud sees {n_seen}: no job can have them",
+            f"Slurm has no GPUs on {compress(without)}, where slurm-gpud sees {n_seen}: no job can use them",
             f"Gres=gpu:{n_seen} on the line NodeName={compress(without)} in slurm.conf, AutoDetect=nvml or "
             "File= in gres.conf; restart slurmctld and slurmd",
         )

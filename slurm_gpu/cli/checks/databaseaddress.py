@@ -1,4 +1,4 @@
-"""Whether slurm-gpudbd answers where other hosts look for it, and what to type where it does not."""
+"""Check that slurm-gpudbd answers at the address that other hosts use, and suggest a remedy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UNABLE = "cannot answer just now"
 
 
 def unanswered(at: Surroundings) -> str:
-    """What to type where slurm-gpudbd does not answer."""
+    """Return what to type when slurm-gpudbd does not answer."""
     processes = running(at.proc, _DAEMON)
     port, listens = urlsplit(at.site.config.database).port or 80, ports(processes)
     if listens and port not in listens and not any(process.is_stopped for process in processes):
@@ -43,7 +43,7 @@ def _other_port(at: Surroundings, listens: Sequence[int]) -> str:
 
 
 def address(at: Surroundings) -> Iterator[Finding]:
-    """On its own host, slurm-gpudbd answers also at the address that all other hosts use."""
+    """Check on slurm-gpudbd's host that it also answers at the address that other hosts use."""
     config = at.site.config
     if not config.database_socket.exists():
         yield skipped("slurm-gpudbd is on another host, and is asked as nodes ask it")
@@ -56,7 +56,7 @@ def address(at: Surroundings) -> Iterator[Finding]:
         with at.site.connect_database(by_network) as database:
             health = database.health()
     except MungeError as error:
-        yield skipped(f"slurm-gpudbd cannot be asked at {url}: {error}")
+        yield skipped(f"slurm-gpudbd cannot be queried at {url}: {error}")
         return
     except OutsideError as error:
         if _UNABLE in str(error):
@@ -87,7 +87,7 @@ def address(at: Surroundings) -> Iterator[Finding]:
     if is_loopback(host) and (others := _elsewhere(at)):
         found.append(
             fail(
-                f"database: {url} is each host itself, and {compress(others)} are other hosts",
+                f"database: {url} is a loopback address, but {compress(others)} are other hosts",
                 f"write database: http://{at.host}:{urlsplit(url).port or 80} (or another name of this host) "
                 f"into {at.site.config_path} on every host",
             )
@@ -96,7 +96,7 @@ def address(at: Surroundings) -> Iterator[Finding]:
 
 
 def _elsewhere(at: Surroundings) -> list[str]:
-    """Nodes with GPUs that are other hosts; none where slurmctld does not answer."""
+    """Return the GPU nodes that are other hosts; none if slurmctld does not answer."""
     try:
         here = at.gpu_nodes_here
         return [node.name for node in at.nodes if node.n_gpus and node.name not in here]

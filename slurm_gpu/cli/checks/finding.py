@@ -103,9 +103,9 @@ class Surroundings:
     systemd: Path = _SYSTEMD
     """A directory that is there where systemd runs."""
     has_unit: Callable[[str], bool] = unit_is_here
-    """Whether systemd can start and stop a daemon of this host."""
+    """Returns whether systemd can start and stop a daemon of this host."""
     has_packages: Callable[[], bool] = packages_are_here
-    """Whether slurm-gpu's packages are installed on this host, rather than its checkout."""
+    """True if slurm-gpu is installed on this host from packages, not from a checkout."""
     slurmd: RunSlurmd = run_slurmd
     """Runs `slurmd -G`, which tells what slurmd reads in gres.conf."""
     conf_cache: Path = CACHED_CONF

@@ -93,13 +93,13 @@ def compare(node: str, slurms: Sequence[Position], report: NodeReport) -> Iterat
 
 
 def _without_gres(at: Surroundings) -> Iterator[Finding]:
-    """GPUs of this host that Slurm does not have at all."""
+    """Yield a finding if Slurm has none of the GPUs of this host."""
     without = [node.name for node in at.nodes_here if not node.n_gpus]
     devices = sorted(str(path) for path in at.devices.glob("nvidia[0-9]*") if path.name[6:].isdigit())
     if devices and without and len(at.nodes_here) == 1:
         yield fail(
-            f"this host has {counted(len(devices), 'GPU')} ({few(devices, 2)}), and Slurm none on "
-            f"{without[0]}: no job can have them",
+            f"this host has {counted(len(devices), 'GPU')} ({few(devices, 2)}), but Slurm has none on "
+            f"{without[0]}: no job can use them",
             f"Gres=gpu:TYPE:{len(devices)} on the line NodeName={without[0]} in slurm.conf, AutoDetect=nvml "
             "or File= in gres.conf; restart slurmctld and slurmd",
         )

@@ -1,4 +1,4 @@
-"""Which files that Prolog and Epilog match are slurm-gpu's, by what they do."""
+"""Recognise slurm-gpu's hooks among the files that Prolog and Epilog match, by their content."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PACKAGED = Path("/usr/libexec/slurm-gpu/hooks")
-"""Where the package keeps their texts, and the command that puts them where Slurm runs them."""
+"""Directory of the packaged hooks, with the command that installs them where Slurm runs them."""
 CHECKOUT = Path(__file__).resolve().parents[3]
-"""The root of the checkout, where this runs from one."""
+"""The root of the checkout, if this runs from one."""
 NAME_OF = {"Prolog": "10-slurm-gpu", "Epilog": "90-slurm-gpu"}
-"""What `place` calls them: of the prologs ours is the last to run, of the epilogs the first."""
+"""File names that `place` gives them: our prolog runs last, our epilog first."""
 
 _HEAD = re.compile(r"#!.*\n# Slurm (?:prolog|epilog): (?:tell slurm-gpud |(?P<stub>slurm-gpu was removed ))")
 _EVENT = re.compile(r"^event=(prolog|epilog)\s*(?:#.*)?$", re.MULTILINE)
@@ -29,11 +29,11 @@ class HookFile:
 
     path: Path
     text: str
-    """How it begins; "" where it cannot be read."""
+    """Its first bytes as text; "" if it cannot be read."""
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is slurm-gpu's, by its very name or by its text; also where only a stub of it is left.
+        """Return whether it is slurm-gpu's by name or content, or the stub that a removal left.
 
         A site's own hook may be called 50-slurm-gpu-health, and one called 10-slurm-gpu may run ours.
         """
@@ -41,13 +41,13 @@ class HookFile:
 
     @property
     def is_stub(self) -> bool:
-        """Whether it is what a removal left."""
+        """Return whether it is the stub that a removal left."""
         match = _HEAD.match(self.text)
         return match is not None and match["stub"] is not None
 
     @property
     def event(self) -> str | None:
-        """The event that it writes, itself or by a file that it runs: "prolog" or "epilog"; else None."""
+        """Return the event that it, or a file that it runs, writes: "prolog" or "epilog"; else None."""
         if (own := _written(self.text)) is not None:
             return own
         named = (Path(name) for name in _PATH.findall(_COMMENT.sub("", self.text)))
@@ -56,7 +56,7 @@ class HookFile:
 
 
 def hook_file(path: Path) -> HookFile:
-    """Return a file with how it begins."""
+    """Return a file with its first bytes."""
     try:
         with path.open("rb") as file:
             return HookFile(path, file.read(_READ_BYTES).decode("utf-8", "replace"))
@@ -65,7 +65,7 @@ def hook_file(path: Path) -> HookFile:
 
 
 def is_readable(path: Path) -> bool:
-    """Return whether the caller may read what it does."""
+    """Return whether the caller may read the file."""
     return os.access(path, os.R_OK)
 
 
@@ -75,7 +75,7 @@ def has_package() -> bool:
 
 
 def source_of(kind: str) -> Path | None:
-    """Return the text of our prolog or epilog of this version on this host; None where there is none."""
+    """Return the path of this version's prolog or epilog on this host; None if there is none."""
     if has_package():
         return PACKAGED / kind.lower()
     path = CHECKOUT / kind.lower() / "10-slurm-gpu"
@@ -83,7 +83,7 @@ def source_of(kind: str) -> Path | None:
 
 
 def _written(text: str) -> str | None:
-    """The event that a script writes itself; None where it ends before it does."""
+    """Return the event that a script writes itself; None if it exits before."""
     code = _COMMENT.sub("", text)
     found, at = _EVENT.search(code), code.find(_WRITES)
     if found is None or at < found.end():

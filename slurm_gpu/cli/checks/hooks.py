@@ -83,7 +83,7 @@ def _passed_over(at: Surroundings, kind: str, heeded: Sequence[str]) -> Iterator
 
 
 def _not_here(at: Surroundings, kind: str, patterns: Sequence[str]) -> Finding | None:
-    """Return a finding where slurmd, which goes by the slurm.conf of its own host, has another value."""
+    """Return a finding if slurmd, which reads the slurm.conf of its own host, has another value."""
     try:
         settings = settings_named(read_conf(at.slurm_conf), kind)
     except OSError:
@@ -93,8 +93,8 @@ def _not_here(at: Surroundings, kind: str, patterns: Sequence[str]) -> Finding |
         return None
     own = f"{kind}={','.join(here)}" if here else f"no {kind}"
     return fail(
-        f"slurmctld has {kind}={','.join(patterns)}, and {at.slurm_conf} on this node has {own}, by which "
-        "slurmd goes",
+        f"slurmctld has {kind}={','.join(patterns)}, and {at.slurm_conf} on this node has {own}, which "
+        "slurmd uses",
         f"scontrol reconfigure where {at.slurm_conf} is right; else copy slurmctld's slurm.conf here first",
     )
 

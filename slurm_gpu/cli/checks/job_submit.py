@@ -61,7 +61,7 @@ def script(at: Surroundings) -> Iterator[Finding]:
     if denied is not None:
         yield fail(
             f"SlurmUser {at.settings.slurm_user}, as whom slurmctld runs, may not read {installed}: "
-            f"{denied.part} keeps it out",
+            f"{denied.part} denies access",
             denied.remedy,
         )
     if not policy_file.exists():

@@ -1,4 +1,4 @@
-"""Whether munged vouches for users of this host."""
+"""Check that munged authenticates users of this host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULT_SOCKET = Path("/run/munge/munge.socket.2")
 
 
 def round_trip(at: Surroundings) -> Iterator[Finding]:
-    """A credential made here is decoded here, or munged is down, hangs, or listens elsewhere."""
+    """Encode and decode a credential; report a munged that is down, hangs or listens elsewhere."""
     socket_path, path = at.site.config.munge_socket, socket_of(at.site.config)
     try:
         uid = munge.decode(munge.encode(b"slurm-gpu doctor", socket_path), socket_path).uid
@@ -35,12 +35,12 @@ def round_trip(at: Surroundings) -> Iterator[Finding]:
 
 
 def socket_of(config: SiteConfig) -> Path:
-    """Return the socket at which munged is asked."""
+    """Return the path of the munged socket that slurm-gpu uses."""
     return DEFAULT_SOCKET if config.munge_socket is None else Path(config.munge_socket).absolute()
 
 
 def _away(at: Surroundings, path: Path, error: str) -> Finding:
-    """Tell a munged that does not run from one that hangs, and from one that listens elsewhere."""
+    """Return a finding that distinguishes a munged that is down, hangs or listens elsewhere."""
     processes = running(at.proc, "munged")
     named = at.site.config.munge_socket is not None
     here = f"munge_socket in {at.site.config_path}" if named else "the default without munge_socket"

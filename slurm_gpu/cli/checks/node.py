@@ -47,7 +47,7 @@ def alive(at: Surroundings) -> Iterator[Finding]:
         )
     elif stopped:
         yield fail(
-            f"{_DAEMON} (process {', '.join(stopped)}) is stopped, and measures nothing",
+            f"{_DAEMON} (process {', '.join(stopped)}) is stopped and measures nothing",
             f"kill -CONT {' '.join(stopped)}",
         )
     else:
@@ -65,13 +65,13 @@ def hook_directory(at: Surroundings) -> Iterator[Finding]:
     # Hooks that nobody configured otherwise write here, wherever slurm-gpud reads.
     if at.run_dir not in taken and may_read(written := at.run_dir / "jobs") and any(written.iterdir()):
         yield fail(
-            f"hooks write to {written}, and {_DAEMON} reads {taken[0] / 'jobs'}",
+            f"hooks write to {written}, but {_DAEMON} reads {taken[0] / 'jobs'}",
             f"start {_DAEMON} without --run-dir; or export SLURM_GPU_RUN_DIR={taken[0]} in the hooks",
         )
 
 
 def _start_one(at: Surroundings, node: str) -> str:
-    """Return how to start the slurm-gpud of one of several nodes that are this host."""
+    """Return how to start slurm-gpud for one of several nodes on this host."""
     return start(at, _DAEMON) + ("" if at.has_unit(_DAEMON) else f" --node={node}")
 
 

@@ -15,7 +15,7 @@ from slurm_gpu.policy.install import SCRIPT_NAME
 from slurm_gpu.policy.installed import read_policy_in_force
 from slurm_gpu.policy.model import Mode
 
-_MEND = "fix it; slurm-gpuctld reads it again by itself, and until then nobody is told and no job is ended"
+_MEND = "fix it; slurm-gpuctld reads it again by itself; until then no user is notified and no job is ended"
 
 
 def notices(at: Surroundings) -> Iterator[Finding]:
@@ -114,6 +114,6 @@ def _readable(at: Surroundings, path: Path, remedy: str | None = None) -> Iterat
     if denied is not None:
         yield fail(
             f"SlurmUser {at.settings.slurm_user}, as whom slurm-gpuctld runs, may not read {path}: "
-            f"{denied.part} keeps it out",
+            f"{denied.part} denies access",
             remedy if remedy is not None and denied.part == path else denied.remedy,
         )

@@ -19,7 +19,7 @@ _SLURMCTLD_PORT = 6817
 
 @dataclass(frozen=True, slots=True)
 class _Outage:
-    """A daemon that is down, by the words of the errors that it causes."""
+    """A daemon that is down, recognised by the errors that it causes."""
 
     said: re.Pattern[str]
     message: str
@@ -27,13 +27,13 @@ class _Outage:
 
 
 def _database(said: str, message: str, remedy: Callable[[Surroundings], str]) -> _Outage:
-    """Of the database of slurm-gpudbd, which reports the cause in its own words."""
+    """Return the outage of slurm-gpudbd's database, recognised by its error message."""
     words = re.compile(rf"the database does not answer: (?P<detail>.*(?:{said}).*)", re.DOTALL)
     return _Outage(words, f"slurm-gpudbd runs, but {message}", remedy)
 
 
 def _slurmctld(at: Surroundings) -> str:
-    """Start it; where it runs on this host, another port than slurm.conf's is its likely cause."""
+    """Return how to start slurmctld; if it runs on this host, its port probably differs from slurm.conf's."""
     here = running(at.proc, "slurmctld")
     if any(process.is_stopped for process in here):
         return revive(at, "slurmctld")
@@ -50,7 +50,7 @@ def _slurmctld(at: Surroundings) -> str:
 
 
 def _slurmctld_ports() -> set[int]:
-    """The ports that the slurm.conf of this host has; slurmctld, which knows its path, does not answer."""
+    """Return the slurmctld ports in the slurm.conf of this host; slurmctld itself does not answer."""
     path = Path(os.environ.get("SLURM_CONF") or "/etc/slurm/slurm.conf")
     try:
         found = [line.value for line in settings_named(read_conf(path), "SlurmctldPort")]
@@ -162,7 +162,7 @@ def daemon_that_is_down(error: str) -> str | None:
 
 
 def trouble(at: Surroundings, error: str, otherwise: str, prefix: str = "") -> Finding:
-    """Return a failure that names the daemon to start where the error tells; else the error, `otherwise`."""
+    """Return a failure that names the daemon to start if the error identifies it; else `otherwise`."""
     for outage in _OUTAGES:
         if match := outage.said.search(error):
             detail = match.groupdict().get("detail")

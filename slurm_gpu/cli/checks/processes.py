@@ -30,7 +30,7 @@ class Process:
 
     @property
     def uid(self) -> int | None:
-        """As whom it runs; None where it has ended."""
+        """Return the uid that it runs as; None if it has ended."""
         try:
             return self.directory.stat().st_uid
         except OSError:
@@ -38,7 +38,7 @@ class Process:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether a signal stopped it (SIGSTOP), so that it exists and does nothing."""
+        """Return whether a signal (SIGSTOP) stopped it."""
         try:
             fields = (self.directory / "stat").read_text(errors="replace").rpartition(")")[2].split()
         except OSError:
@@ -74,7 +74,7 @@ def running(proc: Path, name: str) -> list[Process]:
 
 
 def ports(processes: Iterable[Process]) -> list[int]:
-    """Return the TCP ports at which they listen; none where the caller may not see that."""
+    """Return the TCP ports at which they listen; none if the caller may not see them."""
     found: set[int] = set()
     for process in processes:
         inodes = set(_sockets(process.directory))
@@ -90,7 +90,7 @@ def ports(processes: Iterable[Process]) -> list[int]:
 
 
 def _sockets(process: Path) -> Iterator[str]:
-    """The inodes of its sockets."""
+    """Yield the inodes of its sockets."""
     try:
         links = list((process / "fd").iterdir())
     except OSError:

@@ -1,4 +1,4 @@
-"""Whether the processes that call NVML on the nodes stay alive."""
+"""Check that the processes that call NVML on the nodes stay alive."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from slurm_gpu.cli.checks.services import log_there
 from slurm_gpu.records.live import READER_DEATHS
 from slurm_gpu.slurm.hostlist import compress
 
-# slurm-gpud starts one that ends at once ever more rarely; the value is of ten minutes.
+# slurm-gpud restarts a failing reader with growing pauses; the value covers ten minutes.
 _MANY = 3
 
 
 def alive(at: Surroundings) -> Iterator[Finding]:
-    """No reader of NVML ends again and again, since then no GPU of its node is measured."""
+    """Check that no NVML reader keeps ending: meanwhile no GPU of its node is measured."""
     with at.site.database() as database:
         lives = database.live()
     deaths = {node: live.host.get(READER_DEATHS, 0) for node, live in lives.items()}

@@ -1,4 +1,4 @@
-"""Whether files that hold passwords are read by the daemon that needs them, and by no other user."""
+"""Check that files with passwords can be read by their daemon, and by no other user."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from slurm_gpu.errors import InputError
 
 
 def database_file(at: Surroundings) -> Iterator[Finding]:
-    """slurm-gpudbd.yaml is without mistakes, SlurmUser may read it, and others may not read its password."""
+    """Check that slurm-gpudbd.yaml is valid, and that only SlurmUser can read it."""
     path = at.site.config_path.absolute().parent / DATABASE_FILE
     given = [process.option("--database-config") for process in running(at.proc, "slurm-gpudbd")]
     path = next((Path(one) for one in given if one is not None), path)
@@ -44,7 +44,7 @@ def _database_file(at: Surroundings, path: Path) -> Iterator[Finding]:
 
 
 def kept_out(path: Path, uid: int, user: str, daemon: str) -> Iterator[Finding]:
-    """Yield a finding where the user as whom a daemon runs may not read its file."""
+    """Yield a finding if the user that a daemon runs as may not read its file."""
     denied = denies(path, uid)
     if denied is None:
         return
@@ -53,6 +53,6 @@ def kept_out(path: Path, uid: int, user: str, daemon: str) -> Iterator[Finding]:
     except KeyError:
         name = str(uid)
     yield fail(
-        f"{user}, as whom {daemon} runs, may not read {path}: {denied.part} keeps it out",
+        f"{user}, as whom {daemon} runs, may not read {path}: {denied.part} denies access",
         f"chown {name} {shlex.quote(str(path))}" if denied.part == path else denied.remedy,
     )

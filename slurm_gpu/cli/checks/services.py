@@ -1,4 +1,4 @@
-"""What to type on this host to start, restart or read the log of a daemon.
+"""Commands for this host that start or restart a daemon, or show its log.
 
 Only packages bring systemd units: an installation from the checkout, or a container, may have none.
 """
@@ -50,7 +50,7 @@ def restart(at: Surroundings, daemon: str) -> str:
 
 
 def revive(at: Surroundings, daemon: str) -> str:
-    """Return how to have a daemon answer again: a restart where its process is here, and does not answer."""
+    """Return how to start a daemon, or to restart one whose process exists but does not answer."""
     processes = running(at.proc, program(daemon))
     if stopped := [process.directory.name for process in processes if process.is_stopped]:
         return f"kill -CONT {' '.join(stopped)}, as a signal stopped it"
@@ -58,25 +58,25 @@ def revive(at: Surroundings, daemon: str) -> str:
 
 
 def log(at: Surroundings, daemon: str) -> str:
-    """Return where to read what a daemon of this host logged."""
+    """Return where the log of a daemon of this host is."""
     return f"journalctl -u {daemon}" if at.has_unit(daemon) else f"the log of {program(daemon)}"
 
 
 def start_and_log(at: Surroundings, daemon: str) -> str:
-    """Return how to start or restart a daemon on this host, and where the cause is logged."""
+    """Return how to start or restart a daemon on this host, and where its log is."""
     says = "has the cause" if running(at.proc, program(daemon)) else "says why it stopped"
     return f"{revive(at, daemon)}; {log(at, daemon)} {says}"
 
 
 def start_there(at: Surroundings, daemon: str, where: str) -> str:
-    """Return how to start a daemon on another host, or perhaps this one; `where` says which."""
+    """Return how to start a daemon that may run on another host; `where` names that host."""
     if at.has_unit(daemon) or at.has_unit(_ALWAYS):
         return f"systemctl start {daemon} {where}; {log_there(at, daemon)} says why it stopped"
     return f"start {program(daemon)} {where}; its log says why it stopped"
 
 
 def log_there(at: Surroundings, daemon: str) -> str:
-    """Return where to read what a daemon of another host, or perhaps of this one, logged."""
+    """Return where the log of a daemon is that may run on another host."""
     return f"journalctl -u {daemon}" if at.has_unit(_ALWAYS) else f"the log of {program(daemon)}"
 
 
@@ -93,7 +93,7 @@ def has_systemd(at: Surroundings) -> bool:
 
 
 def _command(at: Surroundings, daemon: str) -> str | None:
-    """The command line of a daemon of ours that is installed beside this command, or on the PATH."""
+    """Return the command line of a slurm-gpu daemon installed next to this command, or on the PATH."""
     if daemon not in _OURS:
         return None
     beside = Path(sys.executable).with_name(daemon)

@@ -1,4 +1,4 @@
-"""The site file, which every part of slurm-gpu reads."""
+"""Check slurm-gpu.yaml, which every part of slurm-gpu reads."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def valid(at: Surroundings) -> Iterator[Finding]:
 
 
 def for_users(at: Surroundings) -> Iterator[Finding]:
-    """Users may read slurm-gpu.yaml and reach munged, and operators exist."""
+    """Check that users can read slurm-gpu.yaml and reach munged, and that operators exist."""
     path, found = at.site.config_path.absolute(), []
     if (denied := denies(path, ANY_USER)) is not None:
         found.append(
             fail(
-                f"users may not read {path}, which each command reads: {denied.part} keeps them out",
+                f"users may not read {path}, which each command reads: {denied.part} denies access",
                 denied.remedy,
             )
         )
@@ -46,14 +46,14 @@ def for_users(at: Surroundings) -> Iterator[Finding]:
     read_write = stat.S_IROTH | stat.S_IWOTH
     if socket.exists() and (denied := denies(socket, ANY_USER, read_write)) is not None:
         found.append(
-            fail(f"users cannot reach munged at {socket}: {denied.part} keeps them out", denied.remedy)
+            fail(f"users cannot reach munged at {socket}: {denied.part} denies access", denied.remedy)
         )
     found += _operators(at, at.site.config.operators)
     yield from found or [ok("users may read slurm-gpu.yaml and reach munged; each operator exists")]
 
 
 def _operators(at: Surroundings, operators: Operators) -> Iterator[Finding]:
-    """Each operator is a user or a group of this host."""
+    """Yield operators that are not users or groups of this host."""
     where = f"operators in {at.site.config_path}"
     for user in operators.users:
         try:

@@ -46,7 +46,7 @@ def answers(at: Surroundings) -> Iterator[Finding]:
 
 
 def grammar(at: Surroundings) -> Iterator[Finding]:
-    """Slurm can read each line of slurm.conf and gres.conf, so that its daemons start again."""
+    """Check that Slurm can read each line of slurm.conf and gres.conf, so that its daemons can restart."""
     found = list(_for_users(at))
     n_lines = 0
     for path in (at.slurm_conf, at.slurm_conf.with_name("gres.conf")):
@@ -79,13 +79,13 @@ def grammar(at: Surroundings) -> Iterator[Finding]:
 
 
 def _for_users(at: Surroundings) -> Iterator[Finding]:
-    """Every command of Slurm reads slurm.conf as the user who types it."""
+    """Check that users can read slurm.conf: each Slurm command reads it as its caller."""
     path = at.slurm_conf
     if path == at.conf_cache or not path.exists():
         return  # commands get it from slurmctld
     if (denied := denies(path, ANY_USER)) is not None:
         yield fail(
-            f"users may not read {path}, which each command of Slurm reads: {denied.part} keeps them out",
+            f"users may not read {path}, which each command of Slurm reads: {denied.part} denies access",
             denied.remedy,
         )
 

@@ -1,4 +1,4 @@
-"""Whether slurm-gpuweb answers users, and may read what its pages show."""
+"""Check that slurm-gpuweb answers users and may read everything that its pages show."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SAYS = "slurm-gpu"
 
 
 def answers(at: Surroundings) -> Iterator[Finding]:
-    """slurm-gpuweb runs where its file is, and answers at the address that users are given."""
+    """Check that slurm-gpuweb runs on its host, and answers at the address that users receive."""
     processes = running(at.proc, _DAEMON)
     given = [process.option("--web-config") for process in processes]
     default = at.site.config_path.absolute().parent / WEB_FILE
@@ -41,7 +41,7 @@ def answers(at: Surroundings) -> Iterator[Finding]:
         where = f" (slurm-gpuweb here listens at port {listens[0]})" if listens else ""
         found.append(
             (fail if is_here else warn)(
-                f"slurm-gpuweb does not answer at {web}, to which slurm-gpu open leads users: {error}",
+                f"slurm-gpuweb does not answer at {web}, the address that slurm-gpu open prints: {error}",
                 f"compare web: in {at.site.config_path} with listen: and url: in {WEB_FILE} on its host"
                 f"{where}, and with the reverse proxy; curl -v {web}{_PAGE}",
             )
@@ -73,11 +73,11 @@ def _here(at: Surroundings, path: Path) -> Iterator[Finding]:
     key = settings.session_key_file
     if key is not None and key.exists() and stat.S_IMODE(key.stat().st_mode) & 0o077:
         yield fail(
-            f"others than its owner may read {key}, with which sessions are signed",
+            f"users other than its owner may read {key}, which signs sessions",
             f"chmod 0600 {shlex.quote(str(key))}; {restart(at, _DAEMON)}",
         )
     if not processes:
-        yield fail(f"{path} is here, and no slurm-gpuweb runs", start_and_log(at, _DAEMON))
+        yield fail(f"{path} exists, but slurm-gpuweb does not run", start_and_log(at, _DAEMON))
         return
     host = "127.0.0.1" if settings.listen.host == "0.0.0.0" else settings.listen.host
     address = (
@@ -87,7 +87,7 @@ def _here(at: Surroundings, path: Path) -> Iterator[Finding]:
         listens = ports(processes)
         where = f", but at port {listens[0]}" if listens and settings.listen.port not in listens else ""
         yield fail(
-            f"slurm-gpuweb runs here, and does not answer at {address}, where {path} has it listen{where}: "
+            f"slurm-gpuweb runs here, but does not answer at {address}, where {path} has it listen{where}: "
             f"{why}",
             revive(at, _DAEMON),
         )
@@ -101,7 +101,7 @@ def _name(uid: int) -> str:
 
 
 def _refused(address: str) -> str | None:
-    """Return why there is no page of slurm-gpuweb; None where there is one, or the site asks to sign in."""
+    """Return why slurm-gpuweb's page is missing; None if it is there, or requires to sign in."""
     try:
         with httpx.Client(timeout=_TIMEOUT_S, trust_env=False) as client:
             answer = client.get(address + _PAGE)
@@ -115,7 +115,7 @@ def _refused(address: str) -> str | None:
 
 
 def reads_everything(at: Surroundings) -> Iterator[Finding]:
-    """slurm-gpudbd has refused no slurm-gpuweb lately."""
+    """Check that slurm-gpudbd has refused no slurm-gpuweb recently."""
     with at.site.database() as database:
         health = database.health()
     for refused in health.web_refused:

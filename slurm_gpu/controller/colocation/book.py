@@ -108,9 +108,7 @@ class Book:
             )
         while len(self.profiles) > _MOST_KEYS:  # those that were not seen for longest
             if not self._forgets:
-                log.warning(
-                    "more than %d keys share GPUs: those not seen for longest are forgotten", _MOST_KEYS
-                )
+                log.warning("more than %d keys share GPUs: the least recently seen are dropped", _MOST_KEYS)
             self._forgets = True
             gone = next(iter(self.profiles))
             del self.profiles[gone]

@@ -46,7 +46,7 @@ class Inquiry:
             log,
             "nothing is learned of jobs that share for now: %s",
             SystemClock(),
-            over="slurm-gpudbd tells of jobs that share again",
+            over="slurm-gpudbd reports jobs that share again",
         )
 
     @property

@@ -86,7 +86,10 @@ class ColocationKeeper:
         self._next_s = self._inquire_at_s = 0.0
         self._refused = OutageLog(log, "%s", clock)
         self._unwritten = OutageLog(
-            log, "%s; slurm-gpu explain does not tell who shares", clock, over="who shares is written again"
+            log,
+            "%s; slurm-gpu explain does not show which jobs share",
+            clock,
+            over="the jobs that share are written again",
         )
         self._outage = OutageLog(
             log,

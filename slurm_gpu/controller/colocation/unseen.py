@@ -23,9 +23,9 @@ Speeds = Mapping[tuple[str, str], float]
 
 EVERY_S = 60.0
 MOST_KEYS = 32
-"""Those of jobs that are there now, most jobs first, and those that were seen with others most often."""
+"""Keys of current jobs, most jobs first, then keys that were most often seen with others."""
 MOST_SPEEDS = 300
-"""Of more, a fit takes those that say most about all pairs (see predictor.predict)."""
+"""A fit uses at most this many speeds, the most informative ones (see predictor.predict)."""
 LEAST_SPEEDS = 4
 """Fewer say nothing of others."""
 _NUMBER = re.compile(r"(?P<before>.*?)(?P<size>\d{1,9})(?P<after>\D*)", re.DOTALL)
@@ -46,7 +46,7 @@ class Unseen:
         self._under_way = self._made_of = None
 
     def turn(self, book: Book, there: Mapping[str, int]) -> None:
-        """Have the book believe what was fitted, and fit again if need be. `there`: current jobs by key."""
+        """Give the book the finished fit, and start another if needed. `there`: current jobs by key."""
         if self._under_way is not None and self._under_way.done():
             done, self._under_way = self._under_way, None
             try:
@@ -62,8 +62,8 @@ class Unseen:
         n_left_out = len((there.keys() & book.profiles.keys()) - profiles.keys())
         if n_left_out and not self._has_left_out:
             log.warning(
-                "jobs of %d keys are there, and a fit takes %d: pairs of the other %d, those of fewest jobs, "
-                "are judged by their use alone where they were not seen together",
+                "%d keys have jobs, and a fit takes %d: pairs of the other %d, with the fewest jobs, "
+                "are judged by utilisation alone if they never ran together",
                 n_left_out + len(profiles),
                 MOST_KEYS,
                 n_left_out,
@@ -79,7 +79,7 @@ class Unseen:
 def _chosen(
     book: Book, there: Mapping[str, int]
 ) -> tuple[dict[str, Profile], dict[tuple[str, str], tuple[float, int]]]:
-    """Profiles, and speeds of pairs of them, that a fit is made of."""
+    """The profiles, and the speeds of their pairs, that a fit uses."""
     met = Counter[str]()
     for (key, other), (_, times) in book.speeds.items():
         met[other] += times

@@ -96,9 +96,9 @@ class NoticeKeeper:
         self._next_s = 0.0
         self._outage = OutageLog(
             log,
-            "nobody is told anything, and no job is ended: %s",
+            "no user is notified, and no job is ended: %s",
             clock,
-            over="users are told again",
+            over="users are notified again",
         )
 
     def turn(self, jobs: Sequence[CountedJob], rule: CancelIdleInForce | None, *, in_charge: bool) -> None:

@@ -195,7 +195,7 @@ def _found_s(look: Look, flag: Flag) -> float:
 
 
 def _has_whole_gpus(job: ClusterJob) -> bool:
-    """Return whether it has one at least; where Slurm does not say how many, it is not judged."""
+    """Return whether it has at least one; False if Slurm does not report how many."""
     return job.n_gpus is not None and job.n_gpus >= 1
 
 

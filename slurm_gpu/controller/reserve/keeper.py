@@ -124,9 +124,9 @@ class ReservationKeeper:
         self._refused = OutageLog(log, "%s", clock)
         self._outage = OutageLog(
             log,
-            "reservations are not looked after: %s",
+            "reservations are not updated: %s",
             clock,
-            over="reservations are looked after again",
+            over="reservations are updated again",
         )
 
     def rows(self) -> Iterable[Reservation] | None:
@@ -240,7 +240,7 @@ class ReservationKeeper:
         except SlurmError as error:
             why = _words_of(error)
             if why != row.trouble:
-                log.warning("reservation %s cannot be made: %s; it is tried again", row.name, why)
+                log.warning("reservation %s cannot be made: %s; retrying", row.name, why)
             return why
         why = "it was approved"
         if row.id in self._made or row.state is State.ACTIVE:

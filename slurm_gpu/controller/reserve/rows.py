@@ -34,7 +34,7 @@ class ReservationTable:
             log,
             "reservations stay as they are: %s; slurm-gpudbd is asked again",
             SystemClock(),
-            over="slurm-gpudbd tells of reservations again",
+            over="slurm-gpudbd reports reservations again",
         )
 
     @property

@@ -21,7 +21,7 @@ from slurm_gpu.slurm.gpucount import job_mgpu
 from slurm_gpu.slurm.tres import PerGpu
 
 MOST_TASKS = 2000
-"""Rows for the tasks of one array: of a larger one, each stands for an equal part of all."""
+"""Maximum rows for the tasks of one array; in a larger array each row represents several tasks."""
 # GPUs of a job where Slurm does not count them, or whose shares have no known size.
 _UNKNOWN_GPUS = 0.5
 _MIB_PER_CORE = 4096.0
@@ -98,7 +98,7 @@ def past_runs(connection: Connection, cluster: str, since_s: int) -> Runs:
 
 
 def queue_runs(jobs: Iterable[QueuedJob], now_s: float) -> Runs:
-    """What waits and runs now; each task of an array is a job, as the accounting will have it.
+    """Return the pending and running jobs; each array task is one job, as in accounting.
 
     What the tasks of an array ask for adds up to all that it asks for, however many they are.
     """
@@ -145,7 +145,7 @@ def _of_queue(job: QueuedJob) -> Row:
 
 
 def _times(row: Row, factor: float) -> Row:
-    """Return a row that asks for so many times as much."""
+    """Return a row with its amounts multiplied by `factor`."""
     return tuple(
         value if value is None or name not in _ASKED else value * factor
         for name, value in zip(_COLUMNS, row, strict=True)

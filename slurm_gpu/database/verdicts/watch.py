@@ -293,7 +293,7 @@ def _to_tell(item: _Watched, episode: Episode[Verdict]) -> JobVerdict:
 def run_watch(watch: JobWatch, show: Callable[[Shown], None], stop: threading.Event, clock: Clock) -> None:
     """Look until `stop` is set, at SHARE of a core at most; a look that fails is tried again."""
     outage = OutageLog(
-        log, "running jobs could not be looked at: %s", clock, over="running jobs are looked at again"
+        log, "running jobs could not be checked: %s", clock, over="running jobs are checked again"
     )
     while not stop.wait(LOOK_S):
         began = time.thread_time()

@@ -46,7 +46,7 @@ class Rights:
         self._ask, self._monotonic = ask, monotonic
         self._known: dict[str, tuple[float, Right]] = {}
         self._asking: set[str] = set()
-        self._unknown = OutageLog(log, "rights of a user could not be found out: %s", SystemClock())
+        self._unknown = OutageLog(log, "rights of a user could not be determined: %s", SystemClock())
         self._thread = ThreadPoolExecutor(1, "rights")
 
     def known(self, user: str) -> Right | None:

@@ -115,7 +115,7 @@ class NvmlReader:
             try:
                 item.close()
             except Exception as error:  # whatever the binding raises
-                self._once(WARNING, f"NVML does not take back what it lent: {type(error).__name__}")
+                self._once(WARNING, f"NVML does not release its resources: {type(error).__name__}")
 
     def start(self) -> int:
         """The number of GPUs; initialises the library, anew after anything was lost. Raises NvmlError."""
@@ -133,7 +133,7 @@ class NvmlReader:
         except Exception as error:  # whatever the binding raises
             self._stale = True
             raise NvmlError(f"NVML: {explained(error)}") from error
-        raise NvmlError(f"NVML: {count} GPUs are more than any machine has")
+        raise NvmlError(f"NVML: {count} GPUs are more than a machine can have")
 
     def _renew(self, *, at_once: bool) -> None:
         """Initialise the library anew before devices are looked for next."""

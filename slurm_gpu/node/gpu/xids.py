@@ -86,7 +86,7 @@ class XidEvents:
             try:
                 free(events)
             except Exception as error:
-                self._tell(WARNING, f"NVML does not take back an event set: {explained(error)}")
+                self._tell(WARNING, f"NVML does not free an event set: {explained(error)}")
 
     def _of(self, gpu: str) -> str:
         instance = self._data.gpuInstanceId, self._data.computeInstanceId

@@ -38,7 +38,7 @@ class Grants:
             elif reported is not None and run not in self._impossible:
                 self._impossible.add(run)
                 log.warning(
-                    "slurm-gpudbd says that job %d was granted %.80r of each GPU, which has 1000; "
+                    "slurm-gpudbd reports that job %d was granted %.80r of each GPU, which has 1000; "
                     "that is not recorded",
                     job_id,
                     reported,

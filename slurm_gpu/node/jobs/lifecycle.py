@@ -223,7 +223,7 @@ class LifeCycle:
     def _begin_untold(self, job: ToldJob) -> None:
         since_s = self.returning.began_s(job.job_id)
         if since_s is None:
-            log.warning("job %d runs here, of which no prolog was seen; recorded from now on", job.job_id)
+            log.warning("job %d runs here without a known prolog; recorded from now on", job.job_id)
         else:
             log.info("job %d runs again without a prolog; recorded from the start of its cgroup", job.job_id)
         now_s, wall_s = self._clock.monotonic(), self._clock.wall()

@@ -67,7 +67,7 @@ class EnvironmentJobs:
         if len(pids) > _MOST_PROCESSES:
             if not self._is_too_much:
                 log.warning(
-                    "%d processes run here, and %d are looked at: of jobs without a cgroup some are not "
+                    "%d processes run here, and %d are scanned: of jobs without a cgroup some are not "
                     "counted",
                     len(pids),
                     _MOST_PROCESSES,

@@ -39,7 +39,7 @@ class ImplausibleValues:
             if reported_s is None or now_s - reported_s >= AGAIN_S:
                 self._reported_s[device, field] = now_s
                 log.warning(
-                    "%s: %s was %s, which cannot be; such values are gaps",
+                    "%s: %s was %s, which is impossible; such values are gaps",
                     "the host" if device is None else f"GPU {device}",
                     field,
                     value,

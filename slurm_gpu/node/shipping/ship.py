@@ -196,7 +196,7 @@ class Courier:
         if not lacks:
             self._again_pause_s = AGAIN_S
         elif now_s >= self._again_at_s:
-            log.info("slurm-gpudbd lacks %s, and gets them again", ", ".join(sorted(lacks)))
+            log.info("slurm-gpudbd lacks %s; sending them again", ", ".join(sorted(lacks)))
             # Where that does not help, as slurm-gpudbd rejects them, it is tried ever more rarely.
             self._again_at_s = now_s + self._again_pause_s
             self._again_pause_s = min(AGAIN_MAX_S, 2 * self._again_pause_s)

@@ -47,7 +47,7 @@ def test_with_a_job_that_nobody_saw_for_longest_goes_what_is_known_of_it_beside_
     assert set(book.speeds) == {("b", "c")}
     assert book.apart == {frozenset("b")}
     book.ran_alone("e", 100, 0.3, 0.5)
-    assert caplog.messages == ["more than 3 keys share GPUs: those not seen for longest are forgotten"]
+    assert caplog.messages == ["more than 3 keys share GPUs: the least recently seen are dropped"]
 
 
 @given(memory=FRACTIONS, of=st.integers(1, 32))

@@ -201,7 +201,7 @@ def test_of_more_keys_than_a_fit_takes_those_of_most_jobs_are_and_the_others_are
             clock.advance(EVERY_S)
     assert all(taken_now.issuperset(names[30:]) for taken_now in taken)
     (message,) = caplog.messages
-    assert f"jobs of {MOST_KEYS + 8} keys are there, and a fit takes {MOST_KEYS}" in message
+    assert f"{MOST_KEYS + 8} keys have jobs, and a fit takes {MOST_KEYS}" in message
     assert "the other 8" in message
 
 

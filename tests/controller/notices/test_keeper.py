@@ -289,7 +289,7 @@ def test_while_slurm_gpudbd_is_away_nothing_is_judged_and_it_is_told_once(
     world.go_on(160)
     assert world.told() == [(30, "warning")]
     assert world.commands == []
-    assert caplog.text.count("nobody is told anything, and no job is ended: nobody is there") == 1
+    assert caplog.text.count("no user is notified, and no job is ended: nobody is there") == 1
 
 
 def test_a_damaged_ledger_is_no_empty_one(world: World, caplog: pytest.LogCaptureFixture) -> None:
