@@ -85,10 +85,11 @@ class WebRefusals:
         named = f"uid {uid}" if user is None else f"uid {uid} ({user})"
         said = f"{named} from {origin} may not read everything, as slurm-gpuweb has to: {refusal.why}"
         remedy = (
-            f"if it is slurm-gpuweb, write {refusal.write} into slurm-gpudbd.yaml and restart slurm-gpudbd"
+            f"only if it is slurm-gpuweb, as any user can ask so, write {refusal.write} into "
+            "slurm-gpudbd.yaml and restart slurm-gpudbd"
         )
         if is_new:
-            log.warning("slurm-gpuweb was refused: %s; %s", said, remedy)
+            log.warning("a sender that asks as slurm-gpuweb does was refused: %s; %s", said, remedy)
         return f"{said}; {remedy}"
 
     def admit(self, uid: int, origin: Origin) -> None:

@@ -122,10 +122,10 @@ def reads_everything(at: Surroundings) -> Iterator[Finding]:
         user = "" if refused.get("user") is None else f" ({refused['user']})"
         host = refused.get("address") or "slurm-gpudbd's host"
         yield fail(
-            f"slurm-gpudbd refuses slurm-gpuweb, uid {refused['uid']}{user} from {host}: {refused['why']}; "
-            f"last {span(health.now_s - refused['at_s'])} ago",
-            f"if slurm-gpuweb runs there as that user, write {refused['write']} into slurm-gpudbd.yaml on "
-            "slurm-gpudbd's host, then restart slurm-gpudbd",
+            f"uid {refused['uid']}{user} from {host} asks slurm-gpudbd for every run, as slurm-gpuweb does, "
+            f"and is refused: {refused['why']}; last {span(health.now_s - refused['at_s'])} ago",
+            f"only if slurm-gpuweb runs there as that user, as any user can ask so, write {refused['write']} "
+            "into slurm-gpudbd.yaml on slurm-gpudbd's host, then restart slurm-gpudbd",
         )
     if not health.web_refused:
         yield ok("slurm-gpudbd has refused no slurm-gpuweb within the last 10 minutes")
