@@ -295,7 +295,7 @@ OF_ONE_ITEM = {
     "node/held/hooks.py::_reject", "node/jobs/endedruns.py::_of_this_boot", "node/jobs/inventory.py::find",
     "node/jobs/segments.py::_last_record", "node/main.py::main", "node/service.py::_make_metrics",
     "node/service.py::_rules", "node/shipping/journal.py::get", "node/shipping/journal.py::_compact",
-    "node/shipping/rejected.py::keep", "node/shipping/spoolmark.py::is_lost",
+    "node/shipping/rejected.py::keep", "node/shipping/spoolmark.py::leave_mark",
     "node/shipping/spool.py::allocations",
     "node/shipping/spool.py::last_host", "node/shipping/spool.py::last_run", "node/shipping/spool.py::reject",
     "notices/outbox.py::_sent",
