@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm_gpu.cli.checks.databaseaddress import unanswered
 from slurm_gpu.cli.checks.every import CHECKS, run_checks
 from slurm_gpu.cli.checks.finding import Level
 from slurm_gpu.cli.checks.outages import trouble
@@ -115,6 +116,52 @@ def test_a_slurmctld_that_is_away_is_asked_once_and_not_waited_for(installed: In
     results = list(run_checks(at, [check for check in CHECKS if check.name != "MUNGE"]))
     assert asked == ["scontrol ping"]
     assert [result.check for result in results if result.finding.level is Level.FAIL] == ["Slurm"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("Include more.conf\n", "{conf} includes {directory}/more.conf (No such file or directory): "),
+        ("ClusterName=neuron\nNodeName=n1 Reason=no GPU\n", "{conf}:2: Slurm cannot read 'GPU', "),
+    ],
+)
+@pytest.mark.parametrize("said", ["gave no answer within 5 s", "failed (1): scontrol: fatal: x"])
+def test_a_slurm_conf_that_no_command_can_read_is_no_slurmctld_to_restart(
+    installed: Installation, monkeypatch: pytest.MonkeyPatch, text: str, message: str, said: str
+):
+    at, conf = installed.at(), Path(installed.conf["SLURM_CONF"])
+    conf.write_text(text)
+    monkeypatch.setenv("SLURM_CONF", str(conf))
+
+    def run(argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
+        raise SlurmError(f"`scontrol ping` {said}")
+
+    at.site.slurm.run = run  # type: ignore[attr-defined]
+    results = list(run_checks(at, [check for check in CHECKS if check.name == "Slurm"]))
+    (finding,) = [result.finding for result in results]
+    assert finding.level is Level.FAIL
+    assert finding.message.startswith(message.format(conf=conf, directory=conf.parent))
+    assert "kill" not in str(finding.remedy)
+
+
+@pytest.mark.parametrize("program", ["mariadbd", "mysqld"])
+def test_what_waits_for_a_stopped_mariadb_is_not_to_be_restarted(
+    installed: Installation, monkeypatch: pytest.MonkeyPatch, program: str
+):
+    at = installed.at()
+    for number, name, state in ((5, "slurmdbd", "S"), (6, "slurm-gpudbd", "S"), (7, program, "T")):
+        process = at.proc / str(number)
+        process.mkdir()
+        (process / "cmdline").write_text(f"{name}\0")
+        (process / "stat").write_text(f"{number} (x) {state} " + "0 " * 30)
+    remedies = [
+        trouble(at, "`sacctmgr …` failed (1): Unable to connect to database", "look").remedy,
+        trouble(at, "`sacct …` gave no answer within 60 s", "look").remedy,
+        unanswered(at),
+    ]
+    for remedy in map(str, remedies):
+        assert "kill -CONT 7" in remedy
+        assert "restart" not in remedy
 
 
 @pytest.mark.parametrize(

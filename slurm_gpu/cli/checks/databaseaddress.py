@@ -9,8 +9,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from slurm_gpu.cli.checks.finding import DATABASE_FILE, Finding, Surroundings, fail, is_loopback, ok, skipped
+from slurm_gpu.cli.checks.outages import stopped_mariadb
 from slurm_gpu.cli.checks.processes import ports, running
-from slurm_gpu.cli.checks.services import restart, start_and_log, start_there
+from slurm_gpu.cli.checks.services import continue_stopped, restart, start_and_log, start_there
 from slurm_gpu.errors import MungeError, OutsideError, SlurmError
 from slurm_gpu.slurm.hostlist import compress
 
@@ -22,6 +23,9 @@ _UNABLE = "cannot answer just now"
 def unanswered(at: Surroundings) -> str:
     """Return what to type when slurm-gpudbd does not answer."""
     processes = running(at.proc, _DAEMON)
+    # slurm-gpudbd waits for its database.
+    if processes and (stopped := stopped_mariadb(at)) and continue_stopped(processes) is None:
+        return f"MariaDB is stopped here: {stopped}"
     port, listens = urlsplit(at.site.config.database).port or 80, ports(processes)
     if listens and port not in listens and not any(process.is_stopped for process in processes):
         return _other_port(at, listens)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail
 from slurm_gpu.cli.checks.processes import ports, running
-from slurm_gpu.cli.checks.services import restart, revive, start_and_log, start_there
+from slurm_gpu.cli.checks.services import continue_stopped, restart, revive, start_and_log, start_there
 from slurm_gpu.slurm.conffile import read_conf, settings_named
 
 # Slurm's default.
@@ -41,7 +41,7 @@ def _slurmctld(at: Surroundings) -> str:
         return start_there(at, "slurmctld", "on the controller")
     listens = ports(here)
     where = f" (it listens at port {', '.join(map(str, listens))})" if listens else ""
-    if listens and not set(listens).isdisjoint(_slurmctld_ports()):
+    if listens and not set(listens).isdisjoint(_slurmctld_ports(at)):
         return f"slurmctld runs on this host{where}, as slurm.conf says: {start_and_log(at, 'slurmctld')}"
     return (
         f"slurmctld runs on this host{where}: compare SlurmctldHost and SlurmctldPort in slurm.conf, then "
@@ -49,11 +49,16 @@ def _slurmctld(at: Surroundings) -> str:
     )
 
 
-def _slurmctld_ports() -> set[int]:
-    """Return the slurmctld ports in the slurm.conf of this host; slurmctld itself does not answer."""
+def conf_of_commands(at: Surroundings) -> Path:
+    """Return the slurm.conf that Slurm's commands on this host read."""
     path = Path(os.environ.get("SLURM_CONF") or "/etc/slurm/slurm.conf")
+    return path if path.exists() else at.conf_cache
+
+
+def _slurmctld_ports(at: Surroundings) -> set[int]:
+    """Return the slurmctld ports in the slurm.conf of this host; slurmctld itself does not answer."""
     try:
-        found = [line.value for line in settings_named(read_conf(path), "SlurmctldPort")]
+        found = [line.value for line in settings_named(read_conf(conf_of_commands(at)), "SlurmctldPort")]
     except OSError:
         return set()
     first, _, last = (found[-1] if found else str(_SLURMCTLD_PORT)).partition("-")
@@ -68,6 +73,8 @@ def _slurmdbd(at: Surroundings) -> str:
         return revive(at, "slurmdbd")
     if not here:
         return start_there(at, "slurmdbd", "on its host (AccountingStorageHost)")
+    if stopped := stopped_mariadb(at):
+        return f"slurmdbd waits for MariaDB: {stopped}"
     listens = ports(here)
     where = f" (it listens at port {', '.join(map(str, listens))})" if listens else ""
     return (
@@ -80,9 +87,16 @@ def _mariadb(at: Surroundings, names: str) -> str:
     here = running(at.proc, "mariadbd") or running(at.proc, "mysqld")
     if not here:
         return start_there(at, "mariadb", f"on the host that {names} names")
+    if stopped := continue_stopped(here):
+        return stopped
     listens = ports(here)
     where = f" (it listens at port {', '.join(map(str, listens))})" if listens else ""
     return f"MariaDB runs on this host{where}: compare that with host and port in {names}"
+
+
+def stopped_mariadb(at: Surroundings) -> str | None:
+    """Return how to continue a MariaDB of this host that a signal stopped, else None."""
+    return continue_stopped([*running(at.proc, "mariadbd"), *running(at.proc, "mysqld")])
 
 
 _OUTAGES = (

@@ -8,10 +8,11 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from slurm_gpu.cli.checks.finding import DATABASE_FILE, WEB_FILE, Surroundings
-from slurm_gpu.cli.checks.processes import running
+from slurm_gpu.cli.checks.processes import Process, running
 
 # Present wherever systemd runs.
 _ALWAYS = "systemd-journald"
@@ -52,9 +53,15 @@ def restart(at: Surroundings, daemon: str) -> str:
 def revive(at: Surroundings, daemon: str) -> str:
     """Return how to start a daemon, or to restart one whose process exists but does not answer."""
     processes = running(at.proc, program(daemon))
-    if stopped := [process.directory.name for process in processes if process.is_stopped]:
-        return f"kill -CONT {' '.join(stopped)}, as a signal stopped it"
+    if stopped := continue_stopped(processes):
+        return stopped
     return (restart if processes else start)(at, daemon)
+
+
+def continue_stopped(processes: Sequence[Process]) -> str | None:
+    """Return how to continue those of the processes that a signal stopped; None where there are none."""
+    stopped = [process.directory.name for process in processes if process.is_stopped]
+    return f"kill -CONT {' '.join(stopped)}, as a signal stopped it" if stopped else None
 
 
 def log(at: Surroundings, daemon: str) -> str:

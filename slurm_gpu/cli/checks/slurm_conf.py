@@ -9,6 +9,8 @@ from pathlib import Path
 
 from slurm_gpu.cli.checks.access import ANY_USER, denies
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
+from slurm_gpu.cli.checks.outages import conf_of_commands
+from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.commands import PING_TIMEOUT_S, QUERY_TIMEOUT_S, query_environment
 from slurm_gpu.slurm.conffile import read_conf
 from slurm_gpu.slurm.tres import GPU_GRES
@@ -27,7 +29,15 @@ _SPLITS_INSTANCES = "22.05."
 
 def answers(at: Surroundings) -> Iterator[Finding]:
     """The controller answers."""
-    at.site.slurm.ping()
+    try:
+        at.site.slurm.ping()
+    except SlurmError:
+        # Slurm's commands read slurm.conf too: they fail, or wait a minute for a file that is not there.
+        found, _ = _unreadable(conf_of_commands(at))
+        if not found:
+            raise
+        yield from found
+        return
     settings = at.settings
     n_gpus = sum(node.n_gpus for node in at.nodes)
     yield ok(f"Slurm {settings.version}, {counted(len(at.nodes), 'node')}, {counted(n_gpus, 'GPU')}")
@@ -50,32 +60,37 @@ def grammar(at: Surroundings) -> Iterator[Finding]:
     found = list(_for_users(at))
     n_lines = 0
     for path in (at.slurm_conf, at.slurm_conf.with_name("gres.conf")):
-        try:
-            lines = read_conf(path)
-        except OSError as error:
-            file = Path(error.filename or path)
-            if file != path and not isinstance(error, PermissionError):
-                found.append(
-                    fail(
-                        f"{path} includes {file} ({error.strerror}): Slurm does not start with it",
-                        f"put {file.name} there, or take its Include out; then scontrol reconfigure",
-                    )
-                )
-            continue  # the file is another host's, or root's
-        n_lines += len(lines)
-        found += [
-            fail(
-                f"{line.place}: Slurm cannot read {line.leftover!r}, and does not start with it",
-                "a line is key=value; a value with blanks stands in double quotes. Then scontrol reconfigure",
-            )
-            for line in lines
-            if line.leftover
-        ]
+        unreadable, n_read = _unreadable(path)
+        found += unreadable
+        n_lines += n_read
     yield from found
     if not found and n_lines:
         yield ok(f"Slurm can read the {counted(n_lines, 'line')} of {at.slurm_conf} and gres.conf")
     elif not found:
         yield skipped(f"{at.slurm_conf} is another host's, or root's")
+
+
+def _unreadable(path: Path) -> tuple[list[Finding], int]:
+    """Return what Slurm cannot read in a file and its includes, and the number of lines that were read."""
+    try:
+        lines = read_conf(path)
+    except OSError as error:
+        file = Path(error.filename or path)
+        if file == path or isinstance(error, PermissionError):
+            return [], 0  # the file is another host's, or root's
+        missing = fail(
+            f"{path} includes {file} ({error.strerror}): Slurm does not start with it",
+            f"put {file.name} there, or take its Include out; then scontrol reconfigure",
+        )
+        return [missing], 0
+    return [
+        fail(
+            f"{line.place}: Slurm cannot read {line.leftover!r}, and does not start with it",
+            "a line is key=value; a value with blanks stands in double quotes. Then scontrol reconfigure",
+        )
+        for line in lines
+        if line.leftover
+    ], len(lines)
 
 
 def _for_users(at: Surroundings) -> Iterator[Finding]:
