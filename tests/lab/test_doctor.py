@@ -193,6 +193,11 @@ def _web_port(lab: Lab) -> Broken:
 # one group do not hide each other, and are broken at the same time.
 _BREAKS: tuple[Mapping[str, tuple[Break, str, str, str]], ...] = (
     {
+        # First, so that it starts again last, and reads a slurm-gpu.yaml that is whole.
+        "slurm-gpuweb is dead": (
+            lambda lab: _killed(lab, "slurm-gpuweb"), "slurm-gpuweb", "slurm-gpuweb does not run",
+            "start slurm-gpuweb",
+        ),
         "the prolog in epilog.d": (
             _hook("epilog"), "hooks", "runs as Epilog, but is slurm-gpu's prolog", "install -m 755 /",
         ),
@@ -210,10 +215,6 @@ _BREAKS: tuple[Mapping[str, tuple[Break, str, str, str]], ...] = (
         "a password that users may read": (
             lambda lab: _mode(lab.layout.database_file, 0o644), "database file", "others may read it",
             "chmod 0600 /",
-        ),
-        "slurm-gpuweb is dead": (
-            lambda lab: _killed(lab, "slurm-gpuweb"), "slurm-gpuweb", "slurm-gpuweb does not run",
-            "start slurm-gpuweb",
         ),
         "a slurm-gpud that is stopped": (
             lambda lab: _signalled(lab, "slurm-gpud-n1"), "slurm-gpud", "is stopped and measures nothing",
