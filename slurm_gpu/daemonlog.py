@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
+from dataclasses import dataclass
 
+# Lines a minute of one logging call.
+MOST_WARNINGS = 20
+MOST_OTHERS = 200
+_PERIOD_S = 60.0
 # syslog(3): 3 error, 4 warning, 6 informational, 7 debug.
 _PRIORITIES = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 3}
 
@@ -17,10 +23,54 @@ class JournalFormatter(logging.Formatter):
         return "\n".join(f"<{priority}>{line}" for line in super().format(record).splitlines())
 
 
+class LineLimit(logging.Filter):
+    """Let each logging call of the code write a limited number of lines a minute, and count the others.
+
+    Callers elsewhere remember what they have logged. Such memories are bounded, and what fills them, such as
+    uids, addresses and names, is chosen by senders.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._uses: dict[tuple[str, int], _Use] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to write the line; the last one of a minute, and the next one, say what is left out.
+
+        Handlers call it under their lock.
+        """
+        use = self._uses.setdefault((record.name, record.lineno), _Use())
+        note = ""
+        if not 0 <= record.created - use.since_s < _PERIOD_S:
+            if use.n_left_out:
+                note = f" ({use.n_left_out} more like it were left out)"
+            use.since_s, use.n, use.n_left_out = record.created, 0, 0
+        most = MOST_WARNINGS if record.levelno >= logging.WARNING else MOST_OTHERS
+        if use.n >= most:
+            use.n_left_out += 1
+            return False
+        use.n += 1
+        if use.n == most:
+            note += " (more like it are left out for a minute)"
+        if note:
+            record.msg, record.args = record.getMessage() + note, None
+        return True
+
+
+@dataclass(slots=True)
+class _Use:
+    """The lines of one logging call since `since_s`, by the wall clock."""
+
+    since_s: float = -math.inf
+    n: int = 0
+    n_left_out: int = 0
+
+
 def log_to_stderr(*, for_people: bool, line: str = "%(name)s: %(message)s") -> None:
     """From INFO on; `line` is in logging's own notation, and people see the time and the level before it."""
     handler = logging.StreamHandler()
     plain = logging.Formatter(f"%(asctime)s %(levelname)s {line}")
+    handler.addFilter(LineLimit())
     handler.setFormatter(plain if for_people else JournalFormatter(line))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     # It tells each request, which whoever asked tells in words of its own where it matters.
