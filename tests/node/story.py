@@ -55,7 +55,6 @@ class Story:
     open: dict[int, Hold] = field(default_factory=dict)
     next_job: int = 1
     driver_at_s: float = -math.inf
-    left_at_s: float = math.inf
     answer_s: float = 0.0
 
     @property
@@ -191,16 +190,12 @@ class Story:
                 hold.kills += 1
             if hold.epilog_lost and hold.job_id in self.machine.node.open_jobs():
                 hold.unknown_s = self.clock.now_s - hold.end_s
-        self.left_at_s = self.clock.now_s
         self.machine.kill()
 
     def come(self, driver_starts: bool) -> None:
         if self.machine.node is None:
             self.machine.reader.starting = driver_starts
             self.driver_at_s = self.clock.now_s + DRIVER_STARTS_S
-            for hold in self.holds:  # an unread prolog may count as held until then, unmeasured
-                if hold.epilog_lost and hold.end_s >= self.left_at_s:
-                    hold.unknown_s = self.clock.now_s - hold.end_s
             self.machine.start()
 
     def set_clock(self, by_s: float) -> None:

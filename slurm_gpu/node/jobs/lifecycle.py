@@ -351,6 +351,7 @@ class LifeCycle:
 
     def watch_new(self) -> None:
         """Begin to watch what is open and not watched yet."""
+        now_s = self._clock.monotonic()
         for allocation in self.allocations:
             segment = self.segments.of(allocation)
             for uuid in allocation.devices.values():
@@ -368,7 +369,7 @@ class LifeCycle:
                             watch.held_unwatched(self._unwatched_until_s[device])
                     if self._strangers.are_possible and self._inventory.can_be_shared:
                         watch.strangers_until(math.inf)
-                self.watches[uuid].hold(self.segments.begin(segment, facts))
+                self.watches[uuid].hold(self.segments.begin(segment, facts, now_s))
 
     def finish(self) -> None:
         """Make final what has ended and of which nothing more will be learnt."""

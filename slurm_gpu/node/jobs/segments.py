@@ -61,11 +61,16 @@ class SegmentBook:
         segment.allocation = allocation
         return segment
 
-    def begin(self, segment: Segment, facts: Facts) -> Tally:
-        """Its tally of a device that is watched from now on."""
+    def begin(self, segment: Segment, facts: Facts, now_s: float) -> Tally:
+        """Start sampling a device of the segment and return its tally.
+
+        Its first record is saved at once: after a kill it is all that says when the segment began, and the
+        time until which it is known to have lasted.
+        """
         segment.tallies[facts.uuid] = tally = self._tally(segment.allocation, facts.uuid, facts)
         segment.histories[facts.uuid] = History()
         segment.unsettled.add(facts.uuid)
+        self._spool.save_record(tally.record(now_s))
         return tally
 
     def grant(self, granted_mgpu: Mapping[tuple[int, int], int]) -> None:
@@ -110,31 +115,23 @@ class SegmentBook:
         return done
 
     def close_unwatched(self, allocation: Allocation, end_s: float) -> None:
-        """Close what this process has not watched: the last spooled record, or none at all, stands."""
+        """Close what this process has not watched: the last record in the spool stands."""
         for device in allocation.device_names:
             last = self._last_record(allocation.key.segment, device)
             if last is None:
                 self._save_unsampled(allocation, device, end_s)
-            else:
-                self._spool.save_record(_closed(last, allocation, end_s, last.seq + 1))
+                continue
+            # Where the epilog's file came late, the segment began, and sampled, after the job's end.
+            began_later = last.uptime_s is not None and last.uptime_s > round(end_s, 6)
+            before = self._unsampled(allocation, device) if began_later else last
+            self._spool.save_record(_closed(before, allocation, end_s, last.seq + 1))
         self._drop(allocation)
 
     def go_on(self, allocation: Allocation, now_s: float, wall_s: float) -> Allocation:
         """That of an earlier process, in a new segment from now on."""
-        self._save_unwritten(allocation, now_s)
         told_until_s = self._told_until_s(allocation)
         self._spool.drop_allocation(allocation)
         return allocation.continued(now_s, wall_s, told_until_s)
-
-    def _save_unwritten(self, allocation: Allocation, until_s: float) -> None:
-        """Write down that it was held until then, where a process was killed before it wrote a record.
-
-        The next segment tells of that time in whole seconds only.
-        """
-        for device in allocation.devices.values():
-            if self._last_record(allocation.key.segment, device) is None:
-                tally = self._tally(allocation, device)
-                self._spool.save_record(tally.record(max(until_s, tally.start_s)))
 
     def _told_until_s(self, allocation: Allocation) -> float:
         """Until when (Clock.monotonic()) its records in the spool tell of it."""
@@ -162,7 +159,7 @@ class SegmentBook:
             newest = segment.tallies[device].record(now_s)
             before = segment.histories[device].at(end_s)
             if before is None:
-                before = self._tally(allocation, device).record(allocation.start_s)
+                before = self._unsampled(allocation, device)
             before = replace(before, granted_mgpu=newest.granted_mgpu)
             self._spool.save_record(_closed(before, allocation, end_s, newest.seq))
         self._drop(allocation)
@@ -172,9 +169,10 @@ class SegmentBook:
         self._spool.drop_allocation(allocation)
 
     def _save_unsampled(self, allocation: Allocation, device: str, end_s: float) -> None:
-        tally = self._tally(allocation, device)
-        tally.end_s = max(end_s, tally.start_s)
-        self._spool.save_record(tally.record(tally.end_s, final=True))
+        self._spool.save_record(_closed(self._unsampled(allocation, device), allocation, end_s, seq=1))
+
+    def _unsampled(self, allocation: Allocation, device: str) -> Record:
+        return self._tally(allocation, device).record(allocation.start_s)
 
     def _tally(self, allocation: Allocation, device: str, facts: Facts | None = None) -> Tally:
         tally = Tally(allocation.key, device, allocation.start_s, allocation.start_wall_s, facts)
