@@ -26,7 +26,7 @@ from slurm_gpu.configparts import (
     Spool,
     Zone,
 )
-from slurm_gpu.units import parse_duration, parse_memory_mib
+from slurm_gpu.units import parse_memory_mib
 from slurm_gpu.yamlcheck import YamlCheck
 from slurm_gpu.yamlsource import Location, YamlSource, read_yaml
 
@@ -209,12 +209,9 @@ class _Check(YamlCheck):
         return str(value)
 
     def duration(self, location: Location, value: Any) -> float:
-        try:
-            seconds = parse_duration(value)
-            if 0 < seconds <= _LONGEST_S:
-                return seconds
-        except (ValueError, AttributeError, TypeError):
-            pass
+        seconds = self.seconds(location, value)
+        if seconds is not None and 0 < seconds <= _LONGEST_S:
+            return seconds
         self.fail(location, f"{location[-1]}: {value!r} must be a duration such as 1s, 10m or 90d")
         return 1.0
 

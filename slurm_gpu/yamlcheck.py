@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from itertools import islice
 from typing import Any
 
 from slurm_gpu.errors import InputError, InvalidFileError
-from slurm_gpu.units import few
+from slurm_gpu.units import few, parse_duration
 from slurm_gpu.yamlsource import Location, YamlSource
 
 _SHOWN_CHARACTERS = 80
+# Slurm reads minutes and seconds, a person perhaps hours and minutes.
+_AMBIGUOUS = re.compile(r"\d+:\d\d")
 # Errors of one file; and names that are compared with a misspelt one, or listed.
 _MOST_ERRORS = 200
 _MOST_COMPARED = 1000
@@ -57,6 +60,20 @@ class YamlCheck:
                 hint = did_you_mean(key, known)
                 self.fail((*location, key), f"{key!r} is not a setting of {name}; {hint}", key=True)
         return {key: item for key, item in value.items() if key in known}
+
+    def seconds(self, location: Location, value: Any) -> float | None:
+        """Return a duration in seconds; None for what is none, or might be hours or minutes."""
+        if self.is_ambiguous(location, value):
+            return None
+        try:
+            return parse_duration(value)
+        except (ValueError, AttributeError, TypeError):
+            return None
+
+    def is_ambiguous(self, location: Location, value: Any) -> bool:
+        """Return whether a time is written as 12:00; in quotes it is Slurm's, of 12 minutes."""
+        is_clock = isinstance(value, str) and _AMBIGUOUS.fullmatch(value) is not None
+        return is_clock and self.source.texts.get(location) == value
 
 
 def did_you_mean(value: Any, allowed: Collection[object]) -> str:

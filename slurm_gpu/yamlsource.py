@@ -2,11 +2,13 @@
 
 PyYAML's safe composer gives nodes with marks; these are turned into plain values once, with the marks
 kept beside them by path. Duplicate keys, which YAML loaders silently let the last of win, are errors.
-Size, number of values, nesting and integers are bounded, each while it is read.
+Size, number of values, nesting and integers are bounded, each while it is read. Numbers that YAML 1.1 alone
+reads in base 60 or 8 (1:30 is 90, 010 is 8) stay text, so that no check takes them for a number.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,9 +26,10 @@ _MOST_BYTES = 4 * 2**20
 _MOST_VALUES = 100_000
 # PyYAML composes by recursion: Python's limit is reached at about 200.
 _DEEPEST = 64
-# The longest notation of 64 bits is 0b and 64 digits; the rest is for underscores.
-_LONGEST_INTEGER = 200
-_MERGE = "tag:yaml.org,2002:merge"
+_MERGE, _TEXT = "tag:yaml.org,2002:merge", "tag:yaml.org,2002:str"
+_NUMBERS = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
+_BASE_60_OR_8 = re.compile(r"[^:]*:.*|[-+]?0[0-7_]+")
+_SHOWN_CHARACTERS = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +46,15 @@ class YamlSource:
     positions: Mapping[Location, tuple[int, int]] = field(repr=False)
     key_positions: Mapping[Location, tuple[int, int]] = field(repr=False)
     texts: Mapping[Location, str] = field(default_factory=dict, repr=False)
-    """What stands in the file for each single value: "12:00" where YAML 1.1 makes it the number 720."""
+    """What is written in the file for each single value, with its quotes."""
+    converted: Mapping[tuple[Location, bool], str] = field(default_factory=dict, repr=False)
+    """What is written for values (False) and keys (True) that Python shows otherwise: yes for True."""
 
     def error(self, location: Sequence[str | int], message: str, *, key: bool = False) -> InputError:
         """An error at the value (or key) of `location`, or at the nearest enclosing thing that exists."""
         place = tuple(location)
+        if (written := self.converted.get((place, key))) is not None:
+            message += f" (written as {written[:_SHOWN_CHARACTERS]})" if written else " (no value is written)"
         tables = (self.key_positions, self.positions) if key else (self.positions, self.key_positions)
         while place:
             for table in tables:
@@ -69,6 +76,10 @@ class _Loader(yaml.SafeLoader):
     def error(self, mark: Any, message: str) -> InputError:
         """An error at a mark of PyYAML's."""
         return InputError(self._path, mark.line + 1, mark.column + 1, message)
+
+    def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> Any:
+        tag = super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
+        return _TEXT if tag in _NUMBERS and _BASE_60_OR_8.fullmatch(value) else tag
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
@@ -106,9 +117,13 @@ class _Loader(yaml.SafeLoader):
                 raise self.error(key.start_mark, f"merges (<<) make this more than {_MOST_VALUES} values")
         super().flatten_mapping(node)
 
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
+        value = super().construct_scalar(node)
+        if node.tag in _NUMBERS and _BASE_60_OR_8.fullmatch(value):
+            raise ValueError  # !!int 1:30
+        return value
+
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        if len(self.construct_scalar(node)) > _LONGEST_INTEGER:
-            raise ValueError  # the digits of a sexagesimal number take the square of their count
         value: int = super().construct_yaml_int(node)
         if not -(2**63) <= value < 2**63:
             raise ValueError
@@ -145,14 +160,17 @@ def parse_yaml(text: str, path: str) -> YamlSource:
         positions: dict[Location, tuple[int, int]] = {}
         keys: dict[Location, tuple[int, int]] = {}
         texts: dict[Location, str] = {}
-        for location, node in _walk(root, (), keys, loader):
+        converted: dict[tuple[Location, bool], str] = {}
+        for location, node in _walk(root, (), keys, converted, loader):
             if len(positions) >= _MOST_VALUES:
                 raise loader.error(node.start_mark, f"aliases make this more than {_MOST_VALUES} values")
             if isinstance(node, yaml.ScalarNode):
-                loader.construct_object(node)
-                texts[location] = node.value
+                if _is_converted(node, loader.construct_object(node)):
+                    converted[location, False] = node.value
+                quote = node.style if node.style in {"'", '"'} else ""
+                texts[location] = f"{quote}{node.value}{quote}"
             positions[location] = _place(node)
-        return YamlSource(path, loader.construct_document(root), positions, keys, texts)
+        return YamlSource(path, loader.construct_document(root), positions, keys, texts, converted)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
@@ -174,13 +192,21 @@ def _place_of(text: str, position: int) -> tuple[int, int]:
     return before.count("\n") + 1, position - (before.rfind("\n") + 1) + 1
 
 
+def _is_converted(node: yaml.ScalarNode, value: Any) -> bool:
+    return not isinstance(value, str) and repr(value) != node.value and node.value.isprintable()
+
+
 def _walk(
-    node: yaml.Node, location: Location, keys: dict[Location, tuple[int, int]], loader: _Loader
+    node: yaml.Node,
+    location: Location,
+    keys: dict[Location, tuple[int, int]],
+    converted: dict[tuple[Location, bool], str],
+    loader: _Loader,
 ) -> Iterator[tuple[Location, yaml.Node]]:
     yield location, node
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
-            yield from _walk(item, (*location, index), keys, loader)
+            yield from _walk(item, (*location, index), keys, converted, loader)
     elif isinstance(node, yaml.MappingNode):
         seen: dict[Hashable, tuple[int, int]] = {}
         for key_node, value_node in node.value:
@@ -195,7 +221,9 @@ def _walk(
             seen[key] = _place(key_node)
             inner = (*location, key if isinstance(key, str | int) else str(key))
             keys[inner] = _place(key_node)
-            yield from _walk(value_node, inner, keys, loader)
+            if isinstance(key_node, yaml.ScalarNode) and _is_converted(key_node, key):
+                converted[inner, True] = key_node.value
+            yield from _walk(value_node, inner, keys, converted, loader)
 
 
 def _place(node: yaml.Node) -> tuple[int, int]:

@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 from slurm_gpu.config import page_address
 from slurm_gpu.database.networks import EXPECTED, Network, read_network
 from slurm_gpu.monitor.signin.sessions import DEFAULT_IDLE_S, DEFAULT_LIFETIME_S
-from slurm_gpu.units import parse_duration
 from slurm_gpu.yamlcheck import YamlCheck
 from slurm_gpu.yamlsource import Location, read_yaml
 
@@ -158,11 +157,8 @@ class _Check(YamlCheck):
         return self.duration(("refresh",), value, _LEAST_S, _MOST_S, "from 1s to 60s, such as 3s")
 
     def duration(self, at: Location, value: Any, least_s: float, most_s: float, example: str) -> float:
-        try:
-            seconds = parse_duration(value)
-            if least_s <= seconds <= most_s:
-                return seconds
-        except (ValueError, AttributeError, TypeError):
-            pass
+        seconds = self.seconds(at, value)
+        if seconds is not None and least_s <= seconds <= most_s:
+            return seconds
         self.fail(at, f"{at[-1]}: {value!r} must be a duration {example}")
         return least_s

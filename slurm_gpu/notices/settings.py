@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 
 from slurm_gpu.attention.concern import Concern
 from slurm_gpu.notices.finding import CONCERNS, USUAL_CONCERNS
-from slurm_gpu.units import parse_duration
 from slurm_gpu.yamlcheck import YamlCheck, did_you_mean, shown
 from slurm_gpu.yamlsource import Location, YamlSource, read_yaml
 
@@ -215,13 +214,11 @@ class _Check(YamlCheck):
         return 1
 
     def _after(self, value: Any) -> float:
-        try:
-            seconds = parse_duration(value)
-        except (ValueError, AttributeError, TypeError):
-            seconds = -1.0
-        if not LEAST_AFTER_S <= seconds <= MOST_AFTER_S:
-            self.fail(("after",), f"after: {shown(value)} must be a time with its unit, from 5m to 7d")
-        return seconds
+        seconds = self.seconds(("after",), value)
+        if seconds is not None and LEAST_AFTER_S <= seconds <= MOST_AFTER_S:
+            return seconds
+        self.fail(("after",), f"after: {shown(value)} must be a time with its unit, from 5m to 7d")
+        return LEAST_AFTER_S
 
 
 def is_private(url: str) -> bool:

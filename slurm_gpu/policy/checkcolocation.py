@@ -8,7 +8,6 @@ from typing import Any
 
 from slurm_gpu.policy.checkvalues import ValueCheck, name_of
 from slurm_gpu.policy.model import Colocation, Goal, Group, Mode
-from slurm_gpu.units import parse_duration
 from slurm_gpu.yamlcheck import did_you_mean, shown
 from slurm_gpu.yamlsource import Location
 
@@ -113,14 +112,9 @@ class ColocationCheck(ValueCheck):
 
     def _hold(self, value: Any) -> int:
         location = (*_PLACE, "hold")
-        try:
-            seconds = parse_duration(value)
-        except (AttributeError, TypeError, ValueError):
-            seconds = -1
-        if not LEAST_HOLD_S <= seconds <= MOST_HOLD_S:
-            bounds = f"a time with its unit, from {LEAST_HOLD_S}s to {MOST_HOLD_S // 60}m"
-            self.fail(
-                location,
-                f"{name_of(location)}: {shown(value)} must be {bounds}, such as 5m",
-            )
-        return int(seconds)
+        seconds = self.seconds(location, value)
+        if seconds is not None and LEAST_HOLD_S <= seconds <= MOST_HOLD_S:
+            return int(seconds)
+        bounds = f"a time with its unit, from {LEAST_HOLD_S}s to {MOST_HOLD_S // 60}m"
+        self.fail(location, f"{name_of(location)}: {shown(value)} must be {bounds}, such as 5m")
+        return LEAST_HOLD_S

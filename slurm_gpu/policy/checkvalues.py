@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from slurm_gpu.units import format_duration, format_memory_mib, parse_duration, parse_memory_mib
+from slurm_gpu.units import format_duration, format_memory_mib, parse_memory_mib
 from slurm_gpu.yamlcheck import YamlCheck, did_you_mean, shown
 from slurm_gpu.yamlsource import Location
 
@@ -163,29 +163,30 @@ class ValueCheck(YamlCheck):
     def duration(self, location: Location, value: Any, name: str) -> int | None:
         """A time limit in whole minutes, as seconds; `name` is what messages call it."""
         if isinstance(value, int | float) and not isinstance(value, bool):
-            text = self.source.texts.get(location, str(value))
-            if re.fullmatch(r"\d+(:\d\d){1,2}", text):
-                hours, minutes, *rest = text.split(":")
-                clock = f'"{hours}:{minutes}:{rest[0] if rest else "00"}"'
-                examples = clock if clock.count(":00") < 2 else f"{hours}h or {clock}"
-                told = f"to YAML that is the number {value}; write {examples}"
-            else:
-                number = value if 0 < value < 1000 else 4
-                examples = f"{number}h or {number}d"
-                if 1000 <= value <= MOST_WALLTIME_S:
-                    examples = format_duration(value)
-                told = f'it has no unit; write {examples}, or a Slurm time in quotes, such as "7-00:00:00"'
-            self.fail(location, f"{name}: {text}: {told}")
-            return None
-        try:
-            seconds = parse_duration(value)
-        except (ValueError, AttributeError, TypeError):
+            number = value if 0 < value < 1000 else 4
+            examples = f"{number}h or {number}d"
+            if 1000 <= value <= MOST_WALLTIME_S:
+                examples = format_duration(value)
             self.fail(
                 location,
-                f'{name}: {shown(value)} is not a duration; write one such as 4h, 7d or "7-00:00:00"',
+                f"{name}: {value}: it has no unit; write {examples}, or a Slurm time such as 7-00:00:00",
             )
             return None
-        if seconds < 60 or seconds % 60:
+        if self.is_ambiguous(location, value):
+            hours, minutes = value.split(":")
+            clock = f"{hours}:{minutes}:00"
+            self.fail(
+                location,
+                f"{name}: {value} may be hours or minutes; "
+                f"write {clock if int(minutes) else f'{hours}h or {clock}'}",
+            )
+            return None
+        seconds = self.seconds(location, value)
+        if seconds is None:
+            self.fail(
+                location, f"{name}: {shown(value)} is not a duration; write one such as 4h, 7d or 7-00:00:00"
+            )
+        elif seconds < 60 or seconds % 60:
             self.fail(location, f"{name}: {value!r} must be whole minutes, as Slurm counts, such as 4h")
         elif seconds > MOST_WALLTIME_S:
             days = seconds / 86400

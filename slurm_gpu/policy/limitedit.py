@@ -28,10 +28,8 @@ def edit_limit(text: str, path: str, rule_id: str, key: str, value: int) -> str:
     old = source.texts[location]
     lines = text.splitlines(keepends=True)
     before, after = lines[line - 1][: column - 1], lines[line - 1][column - 1 :]
-    quote = after[:1] if after[:1] in {"'", '"'} else ""
-    if after.startswith(f"{quote}{old}{quote}"):
-        rest = after[len(old) + 2 * len(quote) :]
-        lines[line - 1] = f"{before}{value_text(key, value)}{rest}"
+    if after.startswith(old):
+        lines[line - 1] = f"{before}{value_text(key, value)}{after[len(old) :]}"
         edited = "".join(lines)
         if check_policy(parse_yaml(edited, path)) == with_value(policy, rule_id, key, value):
             return edited

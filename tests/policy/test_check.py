@@ -78,9 +78,14 @@ def test_a_policy_without_rules_is_a_policy() -> None:
         ("gpus_total: 2.5", "gpus_total: yes", "gpus_total: True must be a number of GPUs"),
         ("gpus_total: 2.5", "gpus_total:", "gpus_total: None must be a number of GPUs"),
         ('walltime: "1-12:00:00"', "walltime: 7", "p.yaml:21:24: walltime: 7: it has no unit; write 7h or"),
-        ('walltime: "1-12:00:00"', "walltime: 12:00:00", "the number 43200; write 12h or"),
-        ('walltime: "1-12:00:00"', "walltime: 12:00", 'the number 720; write 12h or "12:00:00"'),
-        ('walltime: "1-12:00:00"', "walltime: 1:30", 'the number 90; write "1:30:00"'),
+        ('walltime: "1-12:00:00"', "walltime: 12:00", "12:00 may be hours or minutes; write 12h or 12:00:00"),
+        ('walltime: "1-12:00:00"', "walltime: 09:00", "09:00 may be hours or minutes; write 09h or 09:00:00"),
+        ('walltime: "1-12:00:00"', "walltime: 1:30", "1:30 may be hours or minutes; write 1:30:00"),
+        ("gpus_total: 2.5", "gpus_total: 1:30", "p.yaml:16:26: gpus_total: '1:30' must be a number of GPUs"),
+        ("gpus_total: 2.5", "gpus_total: 1:30.5", "gpus_total: '1:30.5' must be a number of GPUs"),
+        ("gpus_total: 2.5", "gpus_total: 010", "gpus_total: '010' must be a number of GPUs"),
+        ("gpus_total: 2.5", "gpus_total: -0x1F", "such as 8 or 0.5 (written as -0x1F)"),
+        ("on_error: deny", "on_error: no", "allowed: allow, deny (written as no)"),
         ('walltime: "1-12:00:00"', "walltime: 7 days", "walltime: '7 days' is not a duration; write"),
         ('walltime: "1-12:00:00"', "walltime: 30s", "walltime: '30s' must be whole minutes"),
         ("{walltime:", "{jobs_total: 8, walltime:", "with per: job; write it in a rule with per: user"),
@@ -106,6 +111,11 @@ def test_each_mistake_is_named(old: str, new: str, message: str) -> None:
     assert old in GOOD
     told = mistakes(GOOD.replace(old, new, 1))
     assert any(message in line for line in told), told
+
+
+@pytest.mark.parametrize("text", ["36:00:00", '"36:00:00"', "'36:00:00'", "36h", "1-12:00:00", '"2160:00"'])
+def test_a_clear_duration_needs_no_quotes(text: str) -> None:
+    assert check(GOOD.replace('"1-12:00:00"', text)) == check(GOOD)
 
 
 def test_an_empty_file_is_said_to_be_empty() -> None:

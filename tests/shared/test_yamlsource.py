@@ -97,7 +97,7 @@ _BOMBS = {
     "merges": f"a: &a {{{', '.join(f'k{n}: 1' for n in range(300))}}}\nb: {{<<: [{'*a, ' * 400}]}}\n",
     "values": "a:\n" + "- 1\n" * 100_001,
     "levels": "[" * 66 + "]" * 66,
-    "integer": "a: " + "1:" * 100_000 + "1",
+    "integer": "a: !!int " + "1:" * 100_000 + "1",
 }
 
 
@@ -137,6 +137,52 @@ def test_mistakes_without_end_are_listed_up_to_a_number():
 
 
 def test_a_day_that_is_not_in_the_calendar_is_left_to_the_reader_as_text() -> None:
-    source = parse_yaml("d: 2026-13-45\nt: 12:00\n", "f.yaml")
-    assert source.value == {"d": "2026-13-45", "t": 720}
-    assert source.texts[("t",)] == "12:00"
+    assert parse_yaml("d: 2026-13-45\n", "f.yaml").value == {"d": "2026-13-45"}
+
+
+@pytest.mark.parametrize("text", ["1:30", "-1:30", "1:30:00", "1:30.5", "010", "00", "-010", "0_7"])
+def test_numbers_in_base_60_and_8_stay_text(text: str) -> None:
+    assert parse_yaml(f"a: {text}\n{text}: 0", "f.yaml").value == {"a": text, text: 0}
+    with pytest.raises(InputError, match=rf"^f\.yaml:1:4: '{text}' is no "):
+        parse_yaml(f"a: !!{'float' if '.' in text else 'int'} {text}", "f.yaml")
+
+
+def test_other_notations_of_numbers_remain() -> None:
+    source = parse_yaml("[0, -1, 8, 0x1f, 0b11, 1_000, 0.5, 05.5, .inf]", "f.yaml")
+    assert source.value == [0, -1, 8, 31, 3, 1000, 0.5, 5.5, float("inf")]
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("a: yes", " (written as yes)"),
+        ("a: 0x1F", " (written as 0x1F)"),
+        ("a: 1_000", " (written as 1_000)"),
+        ("a: 2026-12-31", " (written as 2026-12-31)"),
+        ("a: ~", " (written as ~)"),
+        ("a:", " (no value is written)"),
+        ("a: 1000", ""),
+        ("a: 'yes'", ""),
+        ("a: [yes]", ""),
+    ],
+)
+def test_an_error_quotes_the_text_of_a_converted_value(text: str, written: str) -> None:
+    assert parse_yaml(text, "f.yaml").error(("a",), "is odd").message == f"is odd{written}"
+
+
+def test_an_error_quotes_the_text_of_a_converted_key() -> None:
+    source = parse_yaml("on: 1\n", "f.yaml")
+    assert str(source.error((True,), "is odd", key=True)) == "f.yaml:1:1: is odd (written as on)"
+    assert str(source.error((True,), "is odd")) == "f.yaml:1:5: is odd"
+
+
+def test_texts_have_the_quotes_of_the_file() -> None:
+    source = parse_yaml("""{a: 12:00, b: "12:00", c: '12:00'}""", "f.yaml")
+    assert list(source.texts.values()) == ["12:00", '"12:00"', "'12:00'"]
+
+
+def test_a_time_without_quotes_is_no_duration_where_it_may_be_hours_or_minutes() -> None:
+    source = parse_yaml('[12:00, 09:00, "12:00", 1:30:00, 90s, 5]', "f.yaml")
+    check = YamlCheck(source)
+    seconds = [check.seconds((index,), value) for index, value in enumerate(source.value)]
+    assert seconds == [None, None, 720, 5400, 90, None]
