@@ -42,7 +42,7 @@ def shipped_bytes(seed: int = 1) -> int:
         machine.hook("prolog", JOB_ID, "0")
         machine.run(seconds)
         assert machine.spool is not None
-        waiting = machine.spool.waiting(100, set(machine.spool.waiting_keys()))
+        waiting = machine.spool.queue.waiting(100, set(machine.spool.queue.waiting_keys()))
         records = [item for item in waiting if item.kind == "records"]
         body = Shipment(node="gpu-node-17", boot_id=machine.clock.boot_id(), items=records).body()
         machine.close()

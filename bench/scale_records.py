@@ -125,7 +125,7 @@ def _pattern(machine: SimulatedMachine, job_id: int, seconds: int, dice: random.
 def _told(machine: SimulatedMachine, job_id: int) -> tuple[Mapping[str, Any], ...]:
     """A job's records as they are in the spool, in the order of its GPUs."""
     assert machine.spool is not None
-    waiting = machine.spool.waiting(1000, set(machine.spool.waiting_keys()))
+    waiting = machine.spool.queue.waiting(1000, set(machine.spool.queue.waiting_keys()))
     records = [item.wire for item in waiting if item.kind == "records" and item.wire["job_id"] == job_id]
     assert len(records) == GPUS, "each GPU has one"
     return tuple(sorted(records, key=lambda record: str(record["device"])))

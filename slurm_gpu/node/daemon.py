@@ -361,7 +361,7 @@ class Node:
         for event in self._life.taken:
             self._hooks.remove(event)
         self._life.taken.clear()
-        if dropped := self._spool.take_dropped():
+        if dropped := self._spool.queue.take_dropped():
             self._events.tell("spool_full", data={"dropped": dropped})
 
     def _tell_clock_step(self) -> None:

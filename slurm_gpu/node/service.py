@@ -131,7 +131,7 @@ class Service:
             post = HttpPost(config.database, options.source_address, credential, local)
         direct = options.once or options.printing
         sender = DirectSender(post) if direct else ThreadSender(post, self._waiter.wake)
-        return Courier(self._spool, sender, self._clock, self._name, source)
+        return Courier(self._spool.queue, sender, self._clock, self._name, source)
 
     def _own_values(self) -> Mapping[str, float]:
         deaths = self._reader.deaths.recent
@@ -194,7 +194,7 @@ class Service:
         gpus, jobs = len(self._seen.facts), len(self._node.open_jobs())
         state = f"{counted(gpus, 'GPU')}, {counted(jobs, 'job')}"
         if self._courier.failures:
-            state += f"; slurm-gpudbd is away, {len(self._spool)} records wait"
+            state += f"; slurm-gpudbd is away, {len(self._spool.queue)} records wait"
         if self._spool.failing:
             state += "; the spool cannot be written"
         return self._notifier.turned(self._clock.monotonic(), state)
@@ -206,7 +206,7 @@ class Service:
             failed_looks=self._seen.failed_looks,
             open_jobs=len(self._node.open_jobs()),
             spool_bytes=self._spool.size_bytes,
-            spool_items=len(self._spool),
+            spool_items=len(self._spool.queue),
             spool_failing=self._spool.failing,
             shipment_failures=self._courier.failures,
             reader_deaths=self._reader.deaths.total,

@@ -91,7 +91,12 @@ class World:
         self.spool = Spool(directory)
         self.here = Here(name, self.clock)
         self.courier = Courier(
-            self.spool, DirectSender(self._post), self.clock, name, self.here, random_source=random.Random(1)
+            self.spool.queue,
+            DirectSender(self._post),
+            self.clock,
+            name,
+            self.here,
+            random_source=random.Random(1),
         )
         self.seq = 0
 
@@ -320,15 +325,15 @@ def test_a_run_of_a_machine_without_slurm_comes_again_until_it_has_ended(
 def test_a_restarted_node_still_says_which_runs_it_has_sent(tmp_path: Path) -> None:
     spool = Spool(tmp_path / "spool")
     spool.save_run(open_run())
-    assert spool.shipped_open_runs() == {}
-    (item,) = spool.waiting(9)
-    spool.shipped(item)
+    assert spool.queue.shipped_open_runs() == {}
+    (item,) = spool.queue.waiting(9)
+    spool.queue.shipped(item)
     spool.commit()
     spool.close()
     again = Spool(tmp_path / "spool")
-    assert again.shipped_open_runs() == {9: 1}
-    again.ship_open_runs_again()
-    assert [item.key for item in again.waiting(9)] == ["run/9"]
+    assert again.queue.shipped_open_runs() == {9: 1}
+    again.queue.ship_open_runs_again()
+    assert [item.key for item in again.queue.waiting(9)] == ["run/9"]
 
 
 @pytest.mark.parametrize(

@@ -179,19 +179,19 @@ class Machine:
     def records(self, *, final: bool | None = True) -> list[Record]:
         """What waits in the spool, by job and device."""
         assert self.spool is not None
-        items = self.spool.waiting(10_000, set(self.spool.waiting_keys()))
+        items = self.spool.queue.waiting(10_000, set(self.spool.queue.waiting_keys()))
         records = [Record.from_wire(item.wire) for item in items if item.kind == "records"]
         chosen = [record for record in records if final is None or record.final is final]
         return sorted(chosen, key=lambda record: (record.job_id, record.first_s, record.device))
 
     def events(self) -> list[str]:
         assert self.spool is not None
-        return [item.wire["kind"] for item in self.spool.waiting(10_000) if item.kind == "events"]
+        return [item.wire["kind"] for item in self.spool.queue.waiting(10_000) if item.kind == "events"]
 
     def event_data(self) -> list[dict[str, Any]]:
         """What they say, in the same order."""
         assert self.spool is not None
-        return [dict(item.wire["data"]) for item in self.spool.waiting(10_000) if item.kind == "events"]
+        return [dict(item.wire["data"]) for item in self.spool.queue.waiting(10_000) if item.kind == "events"]
 
     def hook_files(self) -> list[str]:
         return sorted(path.name for path in (self.directory / "jobs").iterdir())

@@ -113,7 +113,7 @@ class Post:
         self.clock, self.database, self.node = FakeClock(), Database(), Telling()
         self.spool = Spool(directory)
         self.courier = Courier(
-            self.spool,
+            self.spool.queue,
             DirectSender(self.database),
             self.clock,
             "n1",

@@ -59,7 +59,7 @@ class Gpu:
 
     def told(self) -> list[tuple[str, int | None, Mapping[str, object]]]:
         self.spool.commit()
-        items = self.spool.waiting(10_000)
+        items = self.spool.queue.waiting(10_000)
         return [(item.wire["kind"], item.wire.get("job_id"), item.wire["data"]) for item in items]
 
 

@@ -130,7 +130,7 @@ def test_an_xid_is_an_event_of_the_job(machine: Machine) -> None:
     machine.reader.xids.append(Xid("GPU-0", 79, machine.clock.wall()))
     machine.run(2)
     assert machine.spool is not None
-    (event,) = (item.wire for item in machine.spool.waiting(9) if item.wire.get("kind") == "xid")
+    (event,) = (item.wire for item in machine.spool.queue.waiting(9) if item.wire.get("kind") == "xid")
     assert (event["device"], event["job_id"], event["data"]) == ("GPU-0", 7, {"code": 79})
 
 
@@ -149,7 +149,7 @@ def test_a_gpu_that_nobody_holds_is_looked_at_too(tmp_path: Path, clock: FakeClo
     assert machine.events() == ["xid", "gpu_lost", "gpu_back"]
     assert 3 <= idle.reads <= 5  # each 10 s
     assert machine.spool is not None
-    told = {item.wire.get("job_id") for item in machine.spool.waiting(9) if "kind" in item.wire}
+    told = {item.wire.get("job_id") for item in machine.spool.queue.waiting(9) if "kind" in item.wire}
     assert told == {None}
     machine.hook("epilog", 7, "0")
     machine.run(2)
@@ -208,7 +208,7 @@ def test_a_driver_that_comes_late_is_used_from_then_on(machine: Machine) -> None
 def told(machine: Machine) -> list[tuple[str, str | None, int | None, int | None]]:
     """Kind, device, job and NVML's index of each event."""
     assert machine.spool is not None
-    events = [item.wire for item in machine.spool.waiting(100) if "kind" in item.wire]
+    events = [item.wire for item in machine.spool.queue.waiting(100) if "kind" in item.wire]
     return [
         (event["kind"], event.get("device"), event.get("job_id"), event.get("data", {}).get("index"))
         for event in events

@@ -93,7 +93,7 @@ def test_a_gpu_that_is_lost_between_two_looks_is_told_within_seconds(machine: Ma
     machine.gpus[0].lost = True
     machine.run(4)
     assert machine.spool is not None
-    (event,) = [i.wire for i in machine.spool.waiting(100) if i.wire.get("kind") == "gpu_lost"]
+    (event,) = [i.wire for i in machine.spool.queue.waiting(100) if i.wire.get("kind") == "gpu_lost"]
     assert event["at_s"] - lost_s < 3
 
 

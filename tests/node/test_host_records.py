@@ -38,7 +38,7 @@ class WholeMachine(Machine):
 
     def host_records(self) -> list[Host]:
         assert self.spool is not None
-        items = self.spool.waiting(10_000, set(self.spool.waiting_keys()))
+        items = self.spool.queue.waiting(10_000, set(self.spool.queue.waiting_keys()))
         return [Host.from_wire(item.wire) for item in items if item.key.startswith("host/")]
 
 

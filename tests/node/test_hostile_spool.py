@@ -64,7 +64,7 @@ def test_whatever_stands_there_a_job_is_recorded(
     machine.hook("epilog", 8, "0")
     machine.run(3)
     assert machine.spool is not None
-    machine.spool.take_dropped()
+    machine.spool.queue.take_dropped()
     assert machine.spool.next_job_id(5) > 0 or ("last_job_id" in dict(left))
     machine.spool.last_run(7)
     (record,) = [r for r in _readable(machine) if r["job_id"] == 8 and r["final"]]
@@ -74,7 +74,7 @@ def test_whatever_stands_there_a_job_is_recorded(
 
 def _readable(machine: Machine) -> list[dict[str, Any]]:
     assert machine.spool is not None
-    items = machine.spool.waiting(1000, set(machine.spool.waiting_keys()))
+    items = machine.spool.queue.waiting(1000, set(machine.spool.queue.waiting_keys()))
     return [dict(item.wire) for item in items if item.kind == "records" and "job_id" in item.wire]
 
 
@@ -135,7 +135,7 @@ def test_what_is_left_out_is_told_and_gone(tmp_path: Path, caplog: pytest.LogCap
     journal.commit()
     journal.close()
     spool = Spool(tmp_path)
-    assert len(spool) == 0
+    assert len(spool.queue) == 0
     assert "record/s/GPU-0 cannot be read and is left out: {'segment': 5}" in caplog.text
     spool.commit()
     spool.close()

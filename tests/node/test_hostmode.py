@@ -75,7 +75,7 @@ class HostMachine(Machine):
 
     def runs(self) -> list[HostRun]:
         assert self.spool is not None
-        items = self.spool.waiting(10_000)
+        items = self.spool.queue.waiting(10_000)
         return [HostRun.from_wire(item.wire) for item in items if item.kind == "runs"]
 
     def n(self, job_id: int) -> int:

@@ -57,7 +57,7 @@ def machine(
 def told_at_s(machine: SimulatedMachine, kind: str) -> float:
     """When the event happened (wall clock)."""
     assert machine.spool is not None
-    (event,) = [item.wire for item in machine.spool.waiting(100) if item.wire.get("kind") == kind]
+    (event,) = [item.wire for item in machine.spool.queue.waiting(100) if item.wire.get("kind") == kind]
     return float(event["at_s"])
 
 

@@ -51,7 +51,7 @@ def test_hours_without_the_database_cost_nothing(in_memory: Path, gpu: FakeGpu) 
         assert of_job.util_pct == pytest.approx(percent, abs=0.5)
         assert of_job.energy_j == pytest.approx(100 * seconds, rel=0.01)
     assert machine.spool is not None
-    assert machine.spool.waiting_keys() == []
+    assert machine.spool.queue.waiting_keys() == []
     machine.kill()
 
 

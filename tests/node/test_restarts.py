@@ -16,8 +16,8 @@ def ship(machine: Machine) -> list[Record]:
     """slurm-gpudbd takes all that waits, and the node forgets what it need not keep."""
     records = machine.records(final=None)
     assert machine.spool is not None
-    for item in machine.spool.waiting(10_000, set(machine.spool.waiting_keys())):
-        machine.spool.shipped(item)
+    for item in machine.spool.queue.waiting(10_000, set(machine.spool.queue.waiting_keys())):
+        machine.spool.queue.shipped(item)
     machine.spool.commit()
     return records
 

@@ -184,7 +184,7 @@ def test_a_record_saved_while_another_version_is_under_way_is_sent_too(tmp_path:
             return answer
 
     spool, slow, clock = Spool(tmp_path), Slow(), FakeClock()
-    courier = Courier(spool, slow, clock, "n1")
+    courier = Courier(spool.queue, slow, clock, "n1")
     spool.save_record(record(7, 1))
     courier.step()
     clock.advance(1)
@@ -207,7 +207,7 @@ def test_what_was_shipped_is_forgotten_and_what_was_not_survives(post: Post, tmp
     assert post.spool.commit()
     post.spool.close()
     again = Spool(tmp_path)
-    assert [item.wire["job_id"] for item in again.waiting(10)] == [8]
+    assert [item.wire["job_id"] for item in again.queue.waiting(10)] == [8]
 
 
 def test_what_the_answer_tells_of_jobs_is_passed_on(post: Post) -> None:
@@ -239,7 +239,7 @@ def test_a_thousand_jobs_that_end_at_once_are_a_few_quiet_shipments(post: Post) 
     sizes = [len(s["records"]) + len(s["hosts"]) for s in post.database.shipments]
     assert sum(sizes) == 2000
     assert max(sizes) <= 100
-    assert post.spool.urgent(1) == 0
+    assert post.spool.queue.urgent(1) == 0
 
 
 def test_the_nodes_of_a_cluster_do_not_speak_in_one_moment(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from slurm_gpu.node.held.allocations import Allocation
 from slurm_gpu.node.measure.tally import SegmentKey
 from slurm_gpu.node.shipping import journal as journal_module
 from slurm_gpu.node.shipping.journal import Journal
-from slurm_gpu.node.shipping.spool import MAX_BYTES, Spool
+from slurm_gpu.node.shipping.shipmentqueue import MAX_BYTES
+from slurm_gpu.node.shipping.spool import Spool
 from slurm_gpu.records import Event, Host, Mean, Record, Total
 from tests.node.machine import Machine
 
@@ -57,7 +58,7 @@ def host(job_id: int, seq: int = 1, *, final: bool = True) -> Host:
 
 
 def jobs(spool: Spool) -> list[int]:
-    everything = spool.waiting(1_000_000, set(spool.waiting_keys()))
+    everything = spool.queue.waiting(1_000_000, set(spool.queue.waiting_keys()))
     return [item.wire["job_id"] for item in everything if item.kind == "records"]
 
 
@@ -113,13 +114,13 @@ def test_what_was_open_and_what_waits_survive(tmp_path: Path) -> None:
     spool = reopened(spool, tmp_path)
     assert spool.allocations() == [allocation(7)]
     assert spool.last_host(key(7).segment) == host(7, final=False)
-    assert [item.key for item in spool.waiting(10)] == [f"record/{key(8).segment}/GPU-0"]
+    assert [item.key for item in spool.queue.waiting(10)] == [f"record/{key(8).segment}/GPU-0"]
     spool.drop_allocation(allocation(7))
-    for item in spool.waiting(10, set(spool.waiting_keys())):
-        spool.shipped(item)
+    for item in spool.queue.waiting(10, set(spool.queue.waiting_keys())):
+        spool.queue.shipped(item)
     assert spool.commit()
     spool = reopened(spool, tmp_path)
-    assert (len(spool), spool.size_bytes, spool.allocations()) == (0, empty_bytes, [])
+    assert (len(spool.queue), spool.size_bytes, spool.allocations()) == (0, empty_bytes, [])
     assert empty_bytes < 200
 
 
@@ -166,12 +167,12 @@ def test_what_a_killed_slurm_gpud_left_of_a_job_goes_at_once(tmp_path: Path) -> 
     spool.save_record(record(7, final=False))
     assert spool.commit()
     spool = reopened(spool, tmp_path)
-    assert spool.urgent(10) == 0
+    assert spool.queue.urgent(10) == 0
     spool.drop_allocation(allocation(7))  # the job goes on as another segment
-    assert spool.urgent(10) == 1
+    assert spool.queue.urgent(10) == 1
     assert spool.commit()
     spool = reopened(spool, tmp_path)
-    assert spool.urgent(10) == 1
+    assert spool.queue.urgent(10) == 1
     assert jobs(spool) == [7]
 
 
@@ -190,7 +191,7 @@ def test_on_a_full_disk_what_is_out_of_date_makes_room_for_final_records(fill: F
     assert spool.commit()
     spool = reopened(spool, disk / "spool")
     assert jobs(spool) == list(range(1, 51))
-    assert [item.seq for item in spool.waiting(1000)] == [11] * 50
+    assert [item.seq for item in spool.queue.waiting(1000)] == [11] * 50
     assert spool.allocations() == []
 
 
@@ -210,7 +211,7 @@ def test_final_records_go_before_those_of_running_jobs(fill: Filler, disk: Path)
     assert not spool.commit()
     assert len(jobs(spool)) == 400  # what is not on disk is in memory
     spool = reopened(spool, disk / "spool")
-    final = {item.wire["job_id"] for item in spool.waiting(1000) if item.wire["final"]}
+    final = {item.wire["job_id"] for item in spool.queue.waiting(1000) if item.wire["final"]}
     assert final == set(range(5, 401, 5))
 
 
@@ -226,11 +227,11 @@ def test_nothing_is_lost_while_memory_can_hold_it(fill: Filler, disk: Path) -> N
     assert not spool.commit()
     assert spool.failing
     assert jobs(spool) == list(range(1, 1001))
-    assert spool.take_dropped() == 0
+    assert spool.queue.take_dropped() == 0
     fill.give_back()
     assert spool.commit()
     assert not spool.failing
-    assert spool.take_dropped() == 0
+    assert spool.queue.take_dropped() == 0
     assert jobs(reopened(spool, disk / "spool")) == list(range(1, 1001))
 
 
@@ -241,10 +242,10 @@ def test_shipping_from_memory_goes_on_and_frees_it(fill: Filler, disk: Path) -> 
     for job in range(1, 1001):
         spool.save_record(record(job))
     spool.commit()
-    for item in spool.waiting(1000):
-        spool.shipped(item)
+    for item in spool.queue.waiting(1000):
+        spool.queue.shipped(item)
     assert spool.commit()
-    assert (len(spool), spool.size_bytes) == (0, empty_bytes)
+    assert (len(spool.queue), spool.size_bytes) == (0, empty_bytes)
 
 
 def test_beyond_memory_the_oldest_go_and_are_counted_and_told_once_there_is_room(
@@ -260,11 +261,11 @@ def test_beyond_memory_the_oldest_go_and_are_counted_and_told_once_there_is_room
     kept = jobs(spool)
     assert kept[0] == 1  # it is still running
     assert kept[-1] == 1000
-    assert spool.take_dropped() == 0
+    assert spool.queue.take_dropped() == 0
     fill.give_back()
     assert spool.commit()
-    assert spool.take_dropped() == 1000 - len(kept)
-    assert spool.take_dropped() == 0
+    assert spool.queue.take_dropped() == 1000 - len(kept)
+    assert spool.queue.take_dropped() == 0
     # What came first found the reserve, what came last is in memory; what lay in between is lost.
     newest = [job for job in kept if job > 900]
     assert newest == list(range(901, 1001))
@@ -282,27 +283,27 @@ def test_beyond_the_limit_the_newest_is_kept_and_the_loss_survives_a_restart(tmp
     spool = Spool(tmp_path, max_bytes=100_000)
     kept = jobs(spool)
     assert kept == list(range(301 - len(kept), 301))
-    assert spool.take_dropped() == 0  # there is no room yet
-    for item in spool.waiting(1000):
-        spool.shipped(item)
-    assert spool.take_dropped() == 310 - len(kept)
+    assert spool.queue.take_dropped() == 0  # there is no room yet
+    for item in spool.queue.waiting(1000):
+        spool.queue.shipped(item)
+    assert spool.queue.take_dropped() == 310 - len(kept)
     assert spool.commit()
 
 
 def test_the_loss_is_an_event_once_there_is_room(machine: Machine) -> None:
     spool = machine.spool
     assert spool is not None
-    spool._max_bytes = 50_000
+    spool.queue._max_bytes = 50_000
     for job in range(1, 101):
         spool.save_record(record(job))
     machine.run(20)
     lost = 100 - len(jobs(spool))
     assert lost > 0
     assert machine.events() == []
-    for item in spool.waiting(1000):
-        spool.shipped(item)
+    for item in spool.queue.waiting(1000):
+        spool.queue.shipped(item)
     machine.run(20)
-    (event,) = (item.wire for item in spool.waiting(10))
+    (event,) = (item.wire for item in spool.queue.waiting(10))
     assert (event["kind"], event["data"]) == ("spool_full", {"dropped": lost})
 
 
@@ -327,7 +328,7 @@ def test_a_spool_that_was_here_before_and_is_gone_is_an_error_and_an_event(
         in caplog.text
     )
     assert machine.spool is not None
-    assert [item.wire["kind"] for item in machine.spool.waiting(10) if item.kind == "events"] == [
+    assert [item.wire["kind"] for item in machine.spool.queue.waiting(10) if item.kind == "events"] == [
         "spool_lost"
     ]
     machine.kill()
@@ -403,10 +404,10 @@ def test_only_so_many_rejected_files_are_kept(tmp_path: Path, monkeypatch: pytes
     spool = Spool(tmp_path)
     for job in range(1, 7):
         spool.save_record(record(job))
-    for item in spool.waiting(10):
-        spool.reject(item, "no")
+    for item in spool.queue.waiting(10):
+        spool.queue.reject(item, "no")
     assert len(list((tmp_path / "rejected").iterdir())) == 3
-    assert len(spool) == 0
+    assert len(spool.queue) == 0
 
 
 def test_memory_holds_only_the_places_of_what_is_on_disk(tmp_path: Path) -> None:

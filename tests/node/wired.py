@@ -96,7 +96,7 @@ class Wired(Machine):
         assert self.spool is not None
         dice = random.Random(1)
         sender = DirectSender(self.database)
-        self.courier = Courier(self.spool, sender, self.clock, "n1", _Told(self), random_source=dice)
+        self.courier = Courier(self.spool.queue, sender, self.clock, "n1", _Told(self), random_source=dice)
 
     def kill(self) -> None:
         super().kill()

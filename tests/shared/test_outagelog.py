@@ -296,8 +296,8 @@ OF_ONE_ITEM = {
     "node/jobs/segments.py::_last_record", "node/main.py::main", "node/service.py::_make_metrics",
     "node/service.py::_rules", "node/shipping/journal.py::get", "node/shipping/journal.py::_compact",
     "node/shipping/rejected.py::keep", "node/shipping/spoolmark.py::leave_mark",
-    "node/shipping/spool.py::allocations",
-    "node/shipping/spool.py::last_host", "node/shipping/spool.py::last_run", "node/shipping/spool.py::reject",
+    "node/shipping/shipmentqueue.py::reject", "node/shipping/spool.py::allocations",
+    "node/shipping/spool.py::last_host", "node/shipping/spool.py::last_run",
     "notices/outbox.py::_sent",
 }  # fmt: skip
 

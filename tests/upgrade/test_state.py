@@ -25,7 +25,8 @@ from pathlib import Path
 from slurm_gpu import __version__
 from slurm_gpu.node.shipping.spool import Spool
 spool = Spool(Path(sys.argv[1]))
-items = spool.waiting(100, set(spool.waiting_keys()))
+queue = getattr(spool, "queue", spool)  # the spool itself in 0.1
+items = queue.waiting(100, set(queue.waiting_keys()))
 print(json.dumps({
     "version": __version__,
     "is_whole": spool.is_whole,
@@ -47,13 +48,13 @@ def test_the_spool_of_an_older_release_is_taken_over_whole(tmp_path: Path, relea
     spool = Spool(directory)
     assert spool.is_whole
     assert spool.allocations() == [write_state.held(2), write_state.held(3)]
-    items = {item.key: item for item in spool.waiting(100, set(spool.waiting_keys()))}
+    items = {item.key: item for item in spool.queue.waiting(100, set(spool.queue.waiting_keys()))}
     assert sorted(items) == [
         *(f"event/{write_state.T0 * 10**6}", f"host/{1:016x}", f"host/{2:016x}", f"record/{1:016x}/GPU-0"),
         *(f"record/{2:016x}/GPU-0", f"record/{2:016x}/GPU-1", f"run/{write_state.T0}"),
     ]
     assert items[f"record/{1:016x}/GPU-0"].wire == write_state.record(1, 9, final=True).to_wire()
-    assert spool.urgent(10) == 4  # what is not of running jobs
+    assert spool.queue.urgent(10) == 4  # what is not of running jobs
     assert spool.last_record(f"{3:016x}", "GPU-1") == write_state.record(3, 4, final=False, device="GPU-1")
     assert spool.last_host(f"{2:016x}") == write_state.host(2, 4, final=False)
     assert spool.last_run(write_state.T0) == write_state.RUN
@@ -71,7 +72,7 @@ def test_the_release_before_goes_on_with_our_spool_and_we_with_its(tmp_path: Pat
     assert read["last"] == write_state.record(2, 4, final=False).to_wire()
     spool = Spool(directory)
     assert spool.is_whole
-    assert len(spool) == 8  # and what it wrote meanwhile
+    assert len(spool.queue) == 8  # and what it wrote meanwhile
     assert len(spool.allocations()) == 2
     spool.close()
 

@@ -57,7 +57,9 @@ class Speaking:
 def ship_to(post: Post, database: Callable[[bytes], Reply]) -> None:
     sender, dice = DirectSender(database), random.Random(1)
     wire = Wire((OWN - 1, OWN))
-    post.courier = Courier(post.spool, sender, post.clock, "n1", post.node, random_source=dice, wire=wire)
+    post.courier = Courier(
+        post.spool.queue, sender, post.clock, "n1", post.node, random_source=dice, wire=wire
+    )
 
 
 def ship(post: Post, database: Speaking) -> None:
@@ -103,7 +105,7 @@ def test_too_far_apart_records_wait_and_the_log_says_which_side_to_upgrade(
     post.run(600)
     assert database.jobs == []
     assert 5 <= len(database.heard) <= 40  # it pauses in between
-    assert len(post.spool) == 1
+    assert len(post.spool.queue) == 1
     (line,) = [entry.getMessage() for entry in caplog.records if entry.levelno == logging.WARNING]
     assert line.endswith(f"slurm-gpud {__version__} speaks {OWN - 1} to {OWN}: {upgrade}")
     database.range = OWN, OWN + 1
@@ -123,7 +125,7 @@ def test_a_database_that_contradicts_itself_is_not_asked_without_end(post: Post)
     post.spool.save_record(record(7))
     post.run(60)
     assert len(asked) < 20
-    assert len(post.spool) == 1
+    assert len(post.spool.queue) == 1
 
 
 @pytest.mark.parametrize("theirs", [None, [], [2], ["1", "2"], [2, 1], [0, 0], {"min": 1}, "1 2"])

@@ -122,10 +122,10 @@ def write_spool(directory: Path) -> bytes:
     spool.save_run(RUN)
     spool.next_job_id(T0)
     spool.commit()
-    everything = spool.waiting(100, set(spool.waiting_keys()))
+    everything = spool.queue.waiting(100, set(spool.queue.waiting_keys()))
     for item in everything:
         if item.wire.get("job_id") == 3:
-            spool.shipped(item)
+            spool.queue.shipped(item)
     spool.commit()
     spool.close()
     return Shipment(node="n1", boot_id="boot-1", items=everything, devices=[GPU], open_jobs=[2, 3]).body()

@@ -16,7 +16,7 @@ from typing import Any
 from slurm_gpu.clock import Clock
 from slurm_gpu.node.shipping.post import Reply, Sender
 from slurm_gpu.node.shipping.shipment import Answer, JobFacts, Shipment, read_answer, spoken
-from slurm_gpu.node.shipping.spool import Spool
+from slurm_gpu.node.shipping.shipmentqueue import ShipmentQueue
 from slurm_gpu.node.shipping.wire import Wire
 from slurm_gpu.outagelog import OutageLog
 from slurm_gpu.records import DeviceFacts
@@ -72,11 +72,11 @@ class Source:
 
 
 class Courier:
-    """One shipment under way at a time, between the spool and a Sender."""
+    """One shipment under way at a time, between the queue of a spool and a Sender."""
 
     def __init__(
         self,
-        spool: Spool,
+        queue: ShipmentQueue,
         sender: Sender,
         clock: Clock,
         node: str,
@@ -85,7 +85,7 @@ class Courier:
         random_source: random.Random | None = None,
         wire: Wire | None = None,
     ) -> None:
-        self._spool, self._sender, self._clock, self._node = spool, sender, clock, node
+        self._queue, self._sender, self._clock, self._node = queue, sender, clock, node
         self._no_values = OutageLog(
             log, "the last values could not be sent: %s", clock, over="the last values are sent again"
         )
@@ -112,19 +112,19 @@ class Courier:
 
     def ship_everything(self) -> None:
         """Send the records of running jobs too, as they are now or later, as soon as possible."""
-        self._running = set(self._spool.waiting_keys())
+        self._running = set(self._queue.waiting_keys())
         self._urgent_at_s = self._live_at_s = self._clock.monotonic()
 
     def step(self) -> float:
         """Take in a reply, begin the next shipment; returns when to call again (Clock.monotonic())."""
         now_s = self._clock.monotonic()
         if now_s >= self._everything_at_s:
-            self._running = self._grown_up(self._spool.waiting_keys())
+            self._running = self._grown_up(self._queue.waiting_keys())
             self._everything_at_s = self._next_period()
         elif now_s >= max(self._live_at_s, self._not_before_s):
             # Whoever asks for a job that began a minute ago is to see more than dashes.
-            self._running.update(self._grown_up(self._spool.never_shipped()))
-        if self._urgent_at_s is None and (urgent := self._spool.urgent(MANY)):
+            self._running.update(self._grown_up(self._queue.never_shipped()))
+        if self._urgent_at_s is None and (urgent := self._queue.urgent(MANY)):
             self._urgent_at_s = now_s + self._random.uniform(0, SPREAD_S if urgent < MANY else SPREAD_MANY_S)
         while self._under_way is not None or now_s >= self._due_s():
             if self._under_way is None and not self._begin(now_s):
@@ -139,7 +139,7 @@ class Courier:
 
     def _grown_up(self, keys: Iterable[str]) -> set[str]:
         """Leave out records of segments that have just begun: they would stand for minutes."""
-        return {key for key in keys if not self._spool.is_young(key, FIRST_HELD_S)}
+        return {key for key in keys if not self._queue.is_young(key, FIRST_HELD_S)}
 
     def _due_s(self) -> float:
         """When the next shipment is due."""
@@ -151,7 +151,7 @@ class Courier:
         return max(min(due_s), self._not_before_s)
 
     def _begin(self, now_s: float) -> bool:
-        items = self._spool.waiting(self._max_items, self._running)
+        items = self._queue.waiting(self._max_items, self._running)
         if not items:
             self._running.clear()
             self._urgent_at_s = None
@@ -188,7 +188,7 @@ class Courier:
                 "at_s": self._devices[0].at_s,
                 "n": len({facts.uuid for facts in self._devices}),
             }
-        if runs := self._spool.shipped_open_runs():
+        if runs := self._queue.shipped_open_runs():
             has["runs"] = {str(job_id): seq for job_id, seq in runs.items()}
         return has
 
@@ -203,7 +203,7 @@ class Courier:
             if "devices" in lacks:
                 self._devices = ()  # they are new at the next look
             if "runs" in lacks:
-                self._spool.ship_open_runs_again()
+                self._queue.ship_open_runs_again()
 
     def _look_around(self) -> Mapping[str, Any] | None:
         """The last values; and what is new about the devices is due."""
@@ -231,7 +231,7 @@ class Courier:
             # Somewhere in there is what it cannot take: halve until that stands alone.
             if len(shipment.items) == 1:
                 self._running.discard(shipment.items[0].key)
-                self._spool.reject(shipment.items[0], f"status {reply.status}: {_text(reply)}")
+                self._queue.reject(shipment.items[0], f"status {reply.status}: {_text(reply)}")
             self._max_items = max(1, len(shipment.items) // 2)
         elif reply.status == 200:
             self._failed(f"this is no answer of slurm-gpudbd's: {_text(reply)!r}", reply, now_s)
@@ -245,9 +245,9 @@ class Courier:
             # A newer version that was saved meanwhile waits for its own time.
             self._running.discard(item.key)
             if item.key in answer.refused:
-                self._spool.reject(item, answer.refused[item.key])
+                self._queue.reject(item, answer.refused[item.key])
             else:
-                self._spool.shipped(item)
+                self._queue.shipped(item)
         if shipment.devices and shipment.devices is self._devices:
             self._devices_due = False
         if shipment.devices or any(item.kind == "runs" for item in shipment.items):
@@ -267,7 +267,7 @@ class Courier:
         if self.failures:
             log.warning("slurm-gpudbd takes records again")
         self.failures, self._not_before_s = 0, 0.0
-        self._urgent_at_s = now_s if self._spool.urgent(1) else None
+        self._urgent_at_s = now_s if self._queue.urgent(1) else None
         self._max_items = min(MAX_ITEMS, 2 * self._max_items)
 
     def _negotiate(self, reply: Reply, now_s: float) -> None:

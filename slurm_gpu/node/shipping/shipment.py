@@ -11,7 +11,7 @@ from typing import Any
 
 from slurm_gpu import __version__
 from slurm_gpu.node.shipping.post import Reply
-from slurm_gpu.node.shipping.spool import Item
+from slurm_gpu.node.shipping.shipmentqueue import Item
 from slurm_gpu.node.shipping.spooled import is_count
 from slurm_gpu.node.shipping.wire import Range, read_dropped, read_ignored, read_range
 from slurm_gpu.records import WIRE_VERSION, DeviceFacts
