@@ -8,7 +8,7 @@ import os
 import stat
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from slurm_gpu.cli.stepsparquet import read_parquet
 from slurm_gpu.diagnose.peers import Groups
 from slurm_gpu.diagnose.series import Series, Worker
 from slurm_gpu.diagnose.steps import COLUMNS, Steps, read_steps
@@ -26,10 +27,6 @@ _MOST_BYTES = 1 << 28
 _TOO_LARGE = f"more than {_MOST_BYTES >> 20} MiB; time fewer steps (every=10)"
 _MOST_ROWS = 20_000_000
 _WORDS = ("optype", "node")
-# Of a column of a Parquet file, unpacked. Rows take 100 bytes of memory: so do a million rows of one value,
-# which are some bytes of a file.
-_MOST_COLUMN_BYTES = 1 << 28
-_FEW_ROWS = 1_000_000
 # Characters of a value.
 _LONGEST = 255
 # The longest row of slurm_gpu_steps.py has 200 characters.
@@ -225,64 +222,13 @@ def _is_of(kind: Any, value: str) -> bool:
 
 def _parquet(path: Path) -> dict[str, Any]:
     try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise UsageError("--steps: Parquet needs pyarrow (slurm-gpu[report]); CSV does not") from None
-    try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise UsageError(f"--steps {path}: is no regular file")
-        if status.st_size > _MOST_BYTES:
-            raise UsageError(f"--steps {path}: {_TOO_LARGE}")
-        with pyarrow.parquet.ParquetFile(path) as file:
-            names = file.schema_arrow.names
-            if twice := sorted(name for name in _READ if names.count(name) > 1):
-                raise UsageError(f"--steps {path}: column {twice[0]} is there {names.count(twice[0])} times")
-            wanted = [name for name in _READ if name in names]
-            _check_size(path, file, wanted)
-        # Text stays a dictionary: what takes a few bytes there may be far more, written out.
-        words = [name for name in _WORDS if name in wanted]
-        with pyarrow.parquet.ParquetFile(path, read_dictionary=words) as file:
-            table = file.read(wanted)
-        return {name: _of_arrow(path, name, table.column(name)) for name in table.column_names}
-    except (OSError, pyarrow.ArrowException, ValueError) as error:
-        raise UsageError(f"--steps {path}: cannot be read as Parquet (CSV ends in .csv): {error}") from error
-
-
-def _check_size(path: Path, file: Any, wanted: Sequence[str]) -> None:
-    """Refuse a file whose metadata announce too much data, before it is unpacked."""
-    metadata = file.metadata
-    if metadata.num_rows > _MOST_ROWS:
-        raise UsageError(f"--steps {path}: {_too_many_rows(f'{metadata.num_rows:,}')}")
-    n_bytes = path.stat().st_size
-    if metadata.num_rows > max(_FEW_ROWS, 2 * n_bytes):
-        raise UsageError(
-            f"--steps {path}: {metadata.num_rows:,} rows in {n_bytes:,} bytes: these are no timings of a job"
-        )
-    for name in wanted:
-        _check_type(path, name, file.schema_arrow.field(name).type)
-    sizes: Counter[str] = Counter()
-    for group in map(metadata.row_group, range(metadata.num_row_groups)):
-        for chunk in map(group.column, range(group.num_columns)):
-            sizes[chunk.path_in_schema] += chunk.total_uncompressed_size
-    for name in wanted:
-        if sizes[name] > _MOST_COLUMN_BYTES:
-            raise UsageError(
-                f"--steps {path}: column {name} unpacks to {sizes[name] >> 20} MiB, "
-                f"{_MOST_COLUMN_BYTES >> 20} MiB at most; time fewer steps (every=10)"
-            )
-
-
-def _check_type(path: Path, name: str, kind: Any) -> None:
-    import pyarrow
-
-    kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
-    fits = pyarrow.types.is_integer(kind) or pyarrow.types.is_floating(kind)
-    if name in _WORDS:
-        fits = pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)
-    if not fits:
-        raise UsageError(f"--steps {path}: column {name} must not be of {kind}")
+        n_bytes = path.stat().st_size
+    except OSError as error:
+        raise UsageError(f"--steps {path}: cannot be read: {error.strerror}") from error
+    if n_bytes > _MOST_BYTES:
+        raise UsageError(f"--steps {path}: {_TOO_LARGE}")
+    table = read_parquet(path, _READ, _WORDS, _MOST_ROWS)
+    return {name: _of_arrow(path, name, table.column(name)) for name in table.column_names}
 
 
 def _of_arrow(path: Path, name: str, column: Any) -> Any:

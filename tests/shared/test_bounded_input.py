@@ -27,7 +27,8 @@ try:
 except (SlurmGpuError, ValueError) as error:
     said = f"{{type(error).__name__}}: {{error}}"
 # Not ru_maxrss, which takes in the parent's from before exec.
-print(int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) >> 10)
+peak_kib = int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1])
+print(max(peak_kib, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) >> 10)
 print(said)
 """
 TABLES = "from slurm_gpu.colocation.tables import read_tables; read_tables(path)"
@@ -72,6 +73,45 @@ def repeated_rows(path: Path) -> Path:
     return found
 
 
+def varint(value: int, width: int = 0) -> bytes:
+    """A number as Thrift's compact protocol has it, in `width` bytes at least."""
+    value, content = value << 1, bytearray()
+    while value > 0x7F or len(content) + 1 < width:
+        content.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*content, value])
+
+
+def understated(path: Path, values: dict[int, int]) -> Path:
+    """Let the footer say 1000 where it says one of these values, that many times."""
+    content = path.read_bytes()
+    at = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    footer = content[at:]
+    for value, n in values.items():
+        assert footer.count(varint(value)) >= n
+        footer = footer.replace(varint(value), varint(1000, len(varint(value))), n)
+    return written(path, content[:at] + footer)
+
+
+def understated_strings(path: Path) -> Path:
+    import pyarrow.parquet
+
+    group = pyarrow.parquet.ParquetFile(large_strings(path)).metadata.row_group(0)
+    return understated(
+        path / "s.parquet", {group.column(6).total_uncompressed_size: 1, group.total_byte_size: 1}
+    )
+
+
+def understated_rows(path: Path) -> Path:
+    """The whole file's are told first; row groups and their columns tell theirs."""
+    numbers = "dict.fromkeys(['dp_rank', 'stage', 'rank', 'step', 'mb_id', 'duration'], np.zeros(n, int))"
+    text = "pa.DictionaryArray.from_arrays(np.zeros(n, 'i4'), ['forward-compute'])"
+    return understated(
+        parquet(path / "u.parquet", f"(n := 30_000_000, {numbers} | {{'optype': {text}}})[1]"),
+        {30_000_000: 1},
+    )
+
+
 def npz(path: Path, header: bytes) -> Path:
     with zipfile.ZipFile(path / "m.npz", "w", zipfile.ZIP_DEFLATED) as packed:
         packed.writestr("told.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
@@ -84,6 +124,15 @@ def zeros_npz(path: Path) -> Path:
     with zipfile.ZipFile(path / "z.npz", "w", zipfile.ZIP_DEFLATED) as packed:
         packed.writestr("weight0.npy", file.getvalue())
     return path / "z.npz"
+
+
+def many_parts(path: Path) -> Path:
+    """A zip file whose directory names one part again and again."""
+    n = 640_000
+    entry = b"PK\x01\x02" + bytes(24) + (6).to_bytes(2, "little") + bytes(16)
+    directory = b"".join(entry + b"%06x" % number for number in range(n))
+    end = b"PK\x05\x06" + bytes(4) + b"\xff\xff\xff\xff" + len(directory).to_bytes(4, "little")
+    return written(path / "p.npz", directory + end + bytes(6))
 
 
 def zeros_zip(path: Path) -> Path:
@@ -99,6 +148,12 @@ def zeros_zip(path: Path) -> Path:
 CASES: dict[str, tuple[Callable[[Path], Path], str, str]] = {
     "Parquet of large strings": (large_strings, STEPS, "column optype unpacks to"),
     "Parquet of one row again and again": (repeated_rows, STEPS, "these are no timings of a job"),
+    "Parquet of large strings whose footer tells of small ones": (
+        understated_strings, STEPS, "takes more memory to read than its metadata announce",
+    ),
+    "Parquet of many rows whose footer tells of few": (
+        understated_rows, STEPS, "takes more memory to read than its metadata announce",
+    ),
     "CSV of steps with thousands of short cells": (
         lambda path: written(
             path / "s.csv", f"{HEAD},{','.join(f'c{n}' for n in range(600))}\n".encode()
@@ -150,6 +205,9 @@ CASES: dict[str, tuple[Callable[[Path], Path], str, str]] = {
     "model of zeros": (
         zeros_npz, MODEL,
         "a model has at most",
+    ),
+    "model of many parts": (
+        many_parts, MODEL, "has more than 1000 parts",
     ),
     "model without end": (
         lambda _: Path("/dev/zero"),

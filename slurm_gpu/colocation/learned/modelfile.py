@@ -27,6 +27,8 @@ FORMAT = "slurm-gpu colocation model 1"
 _LARGEST = 16 * 2**20
 """Bytes of all arrays; the largest of our nets has one."""
 _MOST_LAYERS = 8
+# zipfile takes 700 bytes for each part, which may have 50 in the file.
+_MOST_PARTS = 1000
 _TOLD = "told"
 
 
@@ -118,7 +120,10 @@ def write_arrays(
 def read_arrays(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[np.float32]]]:
     """What was told, and the arrays, all of finite float32. Raises InputError."""
     # Packed it is no larger than unpacked, but for what zip says of each part.
-    file = io.BytesIO(read_bytes(path, 2 * _LARGEST))
+    content = read_bytes(path, 2 * _LARGEST)
+    if content.count(b"PK\x01\x02") > _MOST_PARTS:
+        raise _error(path, f"has more than {_MOST_PARTS} parts")
+    file = io.BytesIO(content)
     try:
         with zipfile.ZipFile(file) as packed:
             size = sum(part.file_size for part in packed.infolist())
