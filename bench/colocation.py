@@ -53,17 +53,22 @@ from bench.colocation_runs import (
 from bench.colocation_thesis import BUCKETS, buckets, mean_and_interval
 from slurm_gpu.colocation.learned.models import read_any
 from slurm_gpu.colocation.planners import DEFAULT, LEARNED, PLANNERS
-from slurm_gpu.colocation.price import comparisons
-from slurm_gpu.colocation.tables import read_table
-from slurm_gpu.colocation.workloads import TITAN_XP
-from slurm_gpu.yamlsource import read_yaml
+from slurm_gpu.colocation.research.price import comparisons
+from slurm_gpu.colocation.research.workloads import TITAN_XP
+from slurm_gpu.colocation.tables.read import read_table
+from slurm_gpu.config.yaml_source import read_yaml
 
 PRICES = Path(__file__).resolve().parents[1] / "etc/prices.yaml"
 PLACEMENTS = 100_000
 ALL = (*PLANNERS, *LEARNED)
 CONSIDERATE = (
-    "ratio_to_sjf_max", "gap_to_lp", "gap_to_lp_sparing", "not_slowed_of_30", "worst_slowdown", "oom"
-)  # fmt: skip
+    "ratio_to_sjf_max",
+    "gap_to_lp",
+    "gap_to_lp_sparing",
+    "not_slowed_of_30",
+    "worst_slowdown",
+    "oom",
+)
 BELOW = 1e-6
 """Relative. A makespan so much below its bound says that one of both is wrong."""
 
@@ -232,14 +237,19 @@ def show_mode(
             row(
                 name + (" *" if name == DEFAULT else ""),
                 [
-                    *cells, f"{s['ratio_to_sjf_max']:.3f}", f"{100 * s['gap_to_lp']:.1f} %",
-                    f"{s['jobs_per_gpu']:.2f}", f"{s['not_slowed_of_30']:.1f}", f"{s['worst_slowdown']:.2f}",
-                    str(s["oom"]), f"{s['decision_ms_p99']:.2f}",
+                    *cells,
+                    f"{s['ratio_to_sjf_max']:.3f}",
+                    f"{100 * s['gap_to_lp']:.1f} %",
+                    f"{s['jobs_per_gpu']:.2f}",
+                    f"{s['not_slowed_of_30']:.1f}",
+                    f"{s['worst_slowdown']:.2f}",
+                    str(s["oom"]),
+                    f"{s['decision_ms_p99']:.2f}",
                     "–" if s["decision_ms_p99_full"] is None else f"{s['decision_ms_p99_full']:.2f}",
                     *([f"{100 * s['gap_to_lp_sparing']:.1f} %"] if math.isfinite(cap) else []),
                 ],
             )
-        )  # fmt: skip
+        )
     bound = select(done, mode, "known", BASELINE)
     bounds = {"LP bound": [run.bound_s / run.alone_s for run in bound]}
     if math.isfinite(cap):
@@ -354,27 +364,30 @@ def answer(
             "gap_to_lp_predicted_by_division": by_division(done, place),
             "oom": of_default("throughput", "oom"),
         },
-        "considerate": {
-            key: of_default("considerate", key)
-            for key in CONSIDERATE
-        },
+        "considerate": {key: of_default("considerate", key) for key in CONSIDERATE},
         "considerate_predicted": {key: of_default("considerate", key, "predicted") for key in CONSIDERATE},
         "train_s": train_s.get(LEARNED_OURS),
         "placements": {
             "n": sum(one.n for one in placed),
             "oom": sum(one.out_of_memory for one in placed),
-        } if placed else None,
+        }
+        if placed
+        else None,
         "planners": all_of,
-    }  # fmt: skip
+    }
 
 
 def by_division(done: Sequence[Run], place: Place) -> list[float] | None:
     """The default planner's gap with predicted speeds, by which division into folds they come from."""
     some = select(done, "throughput", "predicted", DEFAULT)
-    return [
-        float(np.mean([run.gap for run in some if division(place, run.seed) == one]))
-        for one in range(len(place.predicted))
-    ] if some else None  # fmt: skip
+    return (
+        [
+            float(np.mean([run.gap for run in some if division(place, run.seed) == one]))
+            for one in range(len(place.predicted))
+        ]
+        if some
+        else None
+    )
 
 
 def row(name: str, cells: Sequence[str], width: int = 15, cell: int = 14) -> str:

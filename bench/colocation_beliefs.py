@@ -8,15 +8,15 @@ from pathlib import Path
 
 import numpy as np
 
-from slurm_gpu.colocation.belief import Known
-from slurm_gpu.colocation.measured import Measured
-from slurm_gpu.colocation.pairtable import PairTable
+from slurm_gpu.colocation.belief.known import Known
 from slurm_gpu.colocation.planner import Member
-from slurm_gpu.colocation.predictor import predict
-from slurm_gpu.colocation.sharing import Stretch
-from slurm_gpu.colocation.together import ends_s
-from slurm_gpu.colocation.traits import Floats, traits_of_table
-from slurm_gpu.colocation.world import TableWorld, World
+from slurm_gpu.colocation.profiles.traits import Floats, traits_of_table
+from slurm_gpu.colocation.simulation.sharing import Stretch
+from slurm_gpu.colocation.simulation.world import TableWorld, World
+from slurm_gpu.colocation.speeds.groups import ends_s
+from slurm_gpu.colocation.speeds.predictor import predict
+from slurm_gpu.colocation.tables.measured import Measured
+from slurm_gpu.colocation.tables.pair_table import PairTable
 
 FOLDS = 5
 DIVISIONS = 5

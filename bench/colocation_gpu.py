@@ -50,9 +50,9 @@ from gpu_applications import CPU, CPU_SCALE, TORCH
 from gpu_groups import GroupError, Memory, Mps, NotSharedError, Ran, Window, nvml_memory, run_together
 
 from bench.arguments import number, seconds
-from slurm_gpu.colocation.measured import Measured
-from slurm_gpu.colocation.pairfile import write_json
-from slurm_gpu.colocation.speeds import Beside, views_of
+from slurm_gpu.colocation.speeds.speeds import Beside, views_of
+from slurm_gpu.colocation.tables.measured import Measured
+from slurm_gpu.colocation.tables.pair_file import write_json
 
 WAYS = ("timeslicing", "mps")
 Group = tuple[str, ...]
@@ -274,10 +274,15 @@ def _told(way: str, gpu: str, found: Mapping[Group, Rounds], options: argparse.N
         elif len(group) > 1:
             speeds = [0.0] * len(group) if rounds.refused else _medians(rounds.speeds)
             spreads = _spreads(rounds.speeds)
-            together.append({
-                "applications": list(group), "speeds": speeds, "spreads": spreads,
-                "memory_mib": rounds.memory_mib, "sum": sum(speeds),
-            })  # fmt: skip
+            together.append(
+                {
+                    "applications": list(group),
+                    "speeds": speeds,
+                    "spreads": spreads,
+                    "memory_mib": rounds.memory_mib,
+                    "sum": sum(speeds),
+                }
+            )
             said = " ".join(f"{speed:.2f}" for speed in speeds) or (rounds.trouble or "not measured")[:24]
             apart = f"±{max(spreads):.1%}" if spreads else ""
             print(f"{' + '.join(group):<36}{said:<26}{apart:<12}{sum(speeds):>6.2f}{memory:>12}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.colocation_runs import LEARNED_OURS, LEARNED_THEIRS, MODES, Place, net_path, setting_of
-from slurm_gpu.colocation.learned.modelfile import write_model
+from slurm_gpu.colocation.learned.model_file import write_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def lessons(place: Place, planners: tuple[str, ...], folder: Path, quick: bool) 
 
 def learn(lesson: Lesson) -> float:
     """Train, and write the net to its file; the seconds that it took, by this process alone."""
-    from slurm_gpu.colocation.learned.school import model_of, settings_of, teach
+    from slurm_gpu.colocation.learned.trainer import model_of, settings_of, teach
 
     setting = setting_of(lesson.place, lesson.mode, lesson.information, seed=0)
     settings = settings_of(lesson.planner, again=lesson.quick)

@@ -87,7 +87,7 @@ def _mib() -> float:
 
 
 def _book(n_keys: int, rng: random.Random) -> Any:
-    from slurm_gpu.controller.colocation.book import Book
+    from slurm_gpu.controller.colocation.store import Book
 
     book = Book()
     keys = [f"app{number}" for number in range(n_keys)]
@@ -102,7 +102,7 @@ def _book(n_keys: int, rng: random.Random) -> Any:
 
 def _fit() -> dict[str, float]:
     import slurm_gpu.controller.main  # noqa: F401
-    from slurm_gpu.controller.colocation.unseen import MOST_KEYS, _chosen, foretold
+    from slurm_gpu.controller.colocation.pair_fit import MOST_KEYS, _chosen, foretold
 
     book = _book(MOST_KEYS, random.Random(1))
     profiles, speeds = _chosen(book, book.profiles)
@@ -117,7 +117,7 @@ def _planned(options: argparse.Namespace) -> dict[str, float]:
     import slurm_gpu.controller.main  # noqa: F401
     from slurm_gpu.controller.colocation.plan import choose
     from slurm_gpu.controller.colocation.serving import Planners
-    from slurm_gpu.policy.installed import ColocationInForce
+    from slurm_gpu.policy.lua.installed import ColocationInForce
 
     site = _Site(options)
     policy = ColocationInForce(
@@ -151,7 +151,7 @@ class _Site:
     """What slurm-gpuctld would see."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        from slurm_gpu.controller.colocation.rooms import Gpu, Place, Room
+        from slurm_gpu.controller.colocation.free_shards import Gpu, Place, Room
 
         self._rng = random.Random(1)
         self.book = _book(options.keys, self._rng)
@@ -211,20 +211,48 @@ def _node(name: str, n_gpus: int) -> Any:
     from slurm_gpu.slurm.client import SlurmNode
 
     return SlurmNode(
-        name=name, address=name, state="mixed", reason=None, cpus=10**6, cpus_allocated=0,
-        memory_mib=10**9, memory_allocated_mib=0, gpus={"any": n_gpus}, gpus_allocated={},
-        shards=SHARDS * n_gpus, shards_allocated=0, features=(), partitions=("gpu",),
-    )  # fmt: skip
+        name=name,
+        address=name,
+        state="mixed",
+        reason=None,
+        cpus=10**6,
+        cpus_allocated=0,
+        memory_mib=10**9,
+        memory_allocated_mib=0,
+        gpus={"any": n_gpus},
+        gpus_allocated={},
+        shards=SHARDS * n_gpus,
+        shards_allocated=0,
+        features=(),
+        partitions=("gpu",),
+    )
 
 
 def _counted(number: int) -> Any:
     from slurm_gpu.slurm.queue import CountedJob, Phase
 
     return CountedJob(
-        job_id=number, user="any", uid=1, account="any", qos="normal", partition="gpu", phase=Phase.PENDING,
-        n_tasks=1, n_nodes=1, n_cpus=1, per_job="", per_node="gres:shard:1", per_socket="", tres="",
-        exclusive=False, submit_s=number, start_s=None, end_s=None, nodes="", admin_comment="",
-    )  # fmt: skip
+        job_id=number,
+        user="any",
+        uid=1,
+        account="any",
+        qos="normal",
+        partition="gpu",
+        phase=Phase.PENDING,
+        n_tasks=1,
+        n_nodes=1,
+        n_cpus=1,
+        per_job="",
+        per_node="gres:shard:1",
+        per_socket="",
+        tres="",
+        exclusive=False,
+        submit_s=number,
+        start_s=None,
+        end_s=None,
+        nodes="",
+        admin_comment="",
+    )
 
 
 if __name__ == "__main__":

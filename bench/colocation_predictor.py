@@ -28,9 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.ensemble import ExtraTreesRegressor, HistGradientBoostingRegressor
 
-from slurm_gpu.colocation.predictor import predict
-from slurm_gpu.colocation.tables import read_table
-from slurm_gpu.colocation.traits import Traits, likeness, traits_of_table
+from slurm_gpu.colocation.profiles.traits import Traits, likeness, traits_of_table
+from slurm_gpu.colocation.speeds.predictor import predict
+from slurm_gpu.colocation.tables.read import read_table
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -226,14 +226,32 @@ def features(traits: Sequence[Traits], seen: Floats) -> Floats:
             rest[one, other] = rest[other, one] = np.nan
             kin, their = family == family[one], family == family[other]
             rows.append(
-                [family[one], family[other], size[one], size[other], alone[one], alone[other],
-                 alone[one] - alone[other], one == other,
-                 mean(rest[one]), mean(rest[:, other]), mean(rest[other]), mean(rest[:, one]),
-                 mean(rest[one, their]), mean(rest[kin, other]), mean(rest[np.ix_(kin, their)]),
-                 mean(rest[other, kin]), mean(rest[their, one]), rest[one, one], rest[other, other],
-                 *rest[one, near[other]], *rest[near[one], other],
-                 *rest[other, near[one]], *rest[near[other], one]]
-            )  # fmt: skip
+                [
+                    family[one],
+                    family[other],
+                    size[one],
+                    size[other],
+                    alone[one],
+                    alone[other],
+                    alone[one] - alone[other],
+                    one == other,
+                    mean(rest[one]),
+                    mean(rest[:, other]),
+                    mean(rest[other]),
+                    mean(rest[:, one]),
+                    mean(rest[one, their]),
+                    mean(rest[kin, other]),
+                    mean(rest[np.ix_(kin, their)]),
+                    mean(rest[other, kin]),
+                    mean(rest[their, one]),
+                    rest[one, one],
+                    rest[other, other],
+                    *rest[one, near[other]],
+                    *rest[near[one], other],
+                    *rest[other, near[one]],
+                    *rest[near[other], one],
+                ]
+            )
     return np.array(rows, dtype=float)
 
 

@@ -11,17 +11,15 @@ from pathlib import Path
 import numpy as np
 
 from bench.colocation_beliefs import Unseen
-from slurm_gpu.colocation.belief import Known
-from slurm_gpu.colocation.bound import least_makespan
-from slurm_gpu.colocation.contest import BASELINE, Timed
+from slurm_gpu.colocation.belief.known import Known
+from slurm_gpu.colocation.belief.learned import Learned
 from slurm_gpu.colocation.learned.models import read_any
 from slurm_gpu.colocation.learned.net import Net
-from slurm_gpu.colocation.learnedbelief import Learned
 from slurm_gpu.colocation.planner import Belief, Member, Start, View
 from slurm_gpu.colocation.planners import Setting, planner
-from slurm_gpu.colocation.simulator import Job, simulate
-from slurm_gpu.colocation.tables import read_table
-from slurm_gpu.colocation.workloads import (
+from slurm_gpu.colocation.planners.bound import least_makespan
+from slurm_gpu.colocation.research.contest import BASELINE, Timed
+from slurm_gpu.colocation.research.workloads import (
     TABLE,
     THESIS,
     THESIS_WORLD,
@@ -29,7 +27,9 @@ from slurm_gpu.colocation.workloads import (
     table_world,
     thesis_jobs,
 )
-from slurm_gpu.colocation.world import World
+from slurm_gpu.colocation.simulation.simulator import Job, simulate
+from slurm_gpu.colocation.simulation.world import World
+from slurm_gpu.colocation.tables.read import read_table
 
 MODES = {"throughput": math.inf, "considerate": 1.10}
 """Nobody is slowed down by more."""
@@ -194,11 +194,15 @@ def _runs(task: Task) -> Iterator[Run]:
     for mode, cap in MODES.items():
         bound_s, spared_s = (
             least_makespan(
-                world, jobs, n_gpus=place.n_gpus, most_together=place.most_together, cap=cap,
+                world,
+                jobs,
+                n_gpus=place.n_gpus,
+                most_together=place.most_together,
+                cap=cap,
                 most_slowed=most_slowed,
             ).makespan_s
             for most_slowed in (math.inf, SLOWED * len(jobs))
-        )  # fmt: skip
+        )
         bounds_s = bound_s, spared_s
         yield _with(first, mode, bounds_s)
         for information in place.information:
@@ -226,10 +230,23 @@ def _run(
     watcher = setting.belief if isinstance(setting.belief, Unseen) else None
     ran = simulate(world, jobs, timed, n_gpus=task.place.n_gpus, watcher=watcher)
     return Run(
-        task.workload, task.seed, mode, information, name, ran.makespan_s, alone_s, *bounds_s,
-        ran.utilisation, ran.memory, ran.memory_peak_mib, ran.together, ran.out_of_memory,
-        tuple(ran.slowdown.tolist()), tuple(timed.took_ms), tuple(timed.full_ms),
-    )  # fmt: skip
+        task.workload,
+        task.seed,
+        mode,
+        information,
+        name,
+        ran.makespan_s,
+        alone_s,
+        *bounds_s,
+        ran.utilisation,
+        ran.memory,
+        ran.memory_peak_mib,
+        ran.together,
+        ran.out_of_memory,
+        tuple(ran.slowdown.tolist()),
+        tuple(timed.took_ms),
+        tuple(timed.full_ms),
+    )
 
 
 def decisions_alone(place: Place, seeds: Sequence[int], name: str) -> dict[str, float | None]:

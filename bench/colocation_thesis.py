@@ -10,10 +10,15 @@ import numpy as np
 from scipy.special import stdtrit
 
 from bench.colocation_runs import BASELINE, Run
-from slurm_gpu.colocation.price import Comparison
+from slurm_gpu.colocation.research.price import Comparison
 
-OURS = {"SJF": BASELINE, "Tetris": "tetris", "DqnGPU": "dqngpu_thesis", "DeepRM Max": "deeprm_max",
-        "DeepRM Mean": "deeprm_mean"}  # fmt: skip
+OURS = {
+    "SJF": BASELINE,
+    "Tetris": "tetris",
+    "DqnGPU": "dqngpu_thesis",
+    "DeepRM Max": "deeprm_max",
+    "DeepRM Mean": "deeprm_mean",
+}
 """The thesis's names of planners, and ours of the same."""
 
 TRAINED = "of SJF, training included"
@@ -40,36 +45,80 @@ class Figure:
 
 
 FIGURES = (
-    Figure(10, "gpu_heavy", (
-        Told("SJF", "makespan s", 4807), Told("SJF", "utilisation %", 70.50), Told("SJF", "memory %", 36.44),
-        Told("DqnGPU", "makespan s", 4891), Told("DqnGPU", "utilisation %", 82.09),
-        Told("DqnGPU", "memory %", 59.13), Told("DqnGPU", "of SJF", 4891 / 4807),
-        Told("DeepRM Mean", "makespan s", 5530), Told("DeepRM Mean", "of SJF", 5530 / 4807),
-    ), "DeepRM Mean runs out of memory there, and runs jobs again."),
-    Figure(11, "gpu_light", (
-        Told("SJF", "makespan s", 2295), Told("DqnGPU", "makespan s", 1214),
-        Told("DqnGPU", "utilisation %", 89.31), Told("DqnGPU", "memory %", 88.42),
-        Told("DqnGPU", "memory peak MB", 11755), Told("DqnGPU", "of SJF", 1214 / 2295),
-    ), "Up to three together."),
-    Figure(12, "mem_heavy", (
-        Told("DqnGPU", "makespan s", 1214, False), Told("DqnGPU", "utilisation %", 89.31, False),
-        Told("DqnGPU", "memory %", 88.42, False),
-    ), "All three repeat figure 11, a copy error. The text has SJF shortest, DqnGPU second."),
+    Figure(
+        10,
+        "gpu_heavy",
+        (
+            Told("SJF", "makespan s", 4807),
+            Told("SJF", "utilisation %", 70.50),
+            Told("SJF", "memory %", 36.44),
+            Told("DqnGPU", "makespan s", 4891),
+            Told("DqnGPU", "utilisation %", 82.09),
+            Told("DqnGPU", "memory %", 59.13),
+            Told("DqnGPU", "of SJF", 4891 / 4807),
+            Told("DeepRM Mean", "makespan s", 5530),
+            Told("DeepRM Mean", "of SJF", 5530 / 4807),
+        ),
+        "DeepRM Mean runs out of memory there, and runs jobs again.",
+    ),
+    Figure(
+        11,
+        "gpu_light",
+        (
+            Told("SJF", "makespan s", 2295),
+            Told("DqnGPU", "makespan s", 1214),
+            Told("DqnGPU", "utilisation %", 89.31),
+            Told("DqnGPU", "memory %", 88.42),
+            Told("DqnGPU", "memory peak MB", 11755),
+            Told("DqnGPU", "of SJF", 1214 / 2295),
+        ),
+        "Up to three together.",
+    ),
+    Figure(
+        12,
+        "mem_heavy",
+        (
+            Told("DqnGPU", "makespan s", 1214, False),
+            Told("DqnGPU", "utilisation %", 89.31, False),
+            Told("DqnGPU", "memory %", 88.42, False),
+        ),
+        "All three repeat figure 11, a copy error. The text has SJF shortest, DqnGPU second.",
+    ),
     Figure(13, "mem_light", (Told("DqnGPU", "makespan s", 3928),), "The text has DqnGPU shortest."),
-    Figure(14, "random", (
-        Told("DqnGPU", "makespan s", 2481), Told("DqnGPU", "utilisation %", 62.16),
-        Told("DqnGPU", "memory %", 20.45), Told("DqnGPU", "of SJF", 1.027),
-        Told("SJF", "makespan s", 2481 / 1.081, False),
-    ), "2481 s by its 1.081 of SJF is figure 11's SJF. Tetris and DeepRM Max use more of the GPU."),
-    Figure(15, "random", (
-        Told("DqnGPU", "not slowed of 30", 20), Told("Tetris", "not slowed of 30", 14),
-        Told("DeepRM Max", "not slowed of 30", 14), Told("DeepRM Mean", "10 % and more of 30", 12),
-    )),
-    Figure(16, "random", (
-        Told("Tetris", TRAINED, 1.294), Told("DqnGPU", TRAINED, 1.081), Told("DqnGPU", "training s", 123),
-        Told("DeepRM Max", TRAINED, 1.303), Told("DeepRM Mean", TRAINED, 1.346),
-    )),
-)  # fmt: skip
+    Figure(
+        14,
+        "random",
+        (
+            Told("DqnGPU", "makespan s", 2481),
+            Told("DqnGPU", "utilisation %", 62.16),
+            Told("DqnGPU", "memory %", 20.45),
+            Told("DqnGPU", "of SJF", 1.027),
+            Told("SJF", "makespan s", 2481 / 1.081, False),
+        ),
+        "2481 s by its 1.081 of SJF is figure 11's SJF. Tetris and DeepRM Max use more of the GPU.",
+    ),
+    Figure(
+        15,
+        "random",
+        (
+            Told("DqnGPU", "not slowed of 30", 20),
+            Told("Tetris", "not slowed of 30", 14),
+            Told("DeepRM Max", "not slowed of 30", 14),
+            Told("DeepRM Mean", "10 % and more of 30", 12),
+        ),
+    ),
+    Figure(
+        16,
+        "random",
+        (
+            Told("Tetris", TRAINED, 1.294),
+            Told("DqnGPU", TRAINED, 1.081),
+            Told("DqnGPU", "training s", 123),
+            Told("DeepRM Max", TRAINED, 1.303),
+            Told("DeepRM Mean", TRAINED, 1.346),
+        ),
+    ),
+)
 FIGURE_17 = {"cost 1": 29.86, "cost 2": 49.98}
 """Per cent saved. Unusable: both are of a makespan 12.6 % shorter than SJF's, and figure 16 has it longer."""
 

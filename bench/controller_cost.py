@@ -91,10 +91,17 @@ class Cluster:
         while jobs:
             n = min(jobs, 5000)
             self.lab.submit(
-                "alice", f"--array=0-{n - 1}", "--partition=big", "--nodes=1", f"--gpus={gpus}",
-                f"--cpus-per-task={6 * gpus}", "--time=7-0", "--output=/dev/null", *options,
+                "alice",
+                f"--array=0-{n - 1}",
+                "--partition=big",
+                "--nodes=1",
+                f"--gpus={gpus}",
+                f"--cpus-per-task={6 * gpus}",
+                "--time=7-0",
+                "--output=/dev/null",
+                *options,
                 script="#!/bin/sh\nexec sleep 604800\n",
-            )  # fmt: skip
+            )
             jobs -= n
 
     def running(self) -> list[str]:

@@ -14,7 +14,7 @@ from bench.diagnose_injector_job import Floats, Job
 from bench.diagnose_injector_play import Pause
 from bench.diagnose_injector_steps import Condition
 from slurm_gpu.diagnose.verdict import Cause
-from slurm_gpu.records import Event
+from slurm_gpu.wire import Event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from bench.diagnose_injector_play import Pause
 from bench.diagnose_injector_record import START_S, workers_of
 from bench.diagnose_injector_steps import Condition
 from slurm_gpu.diagnose.verdict import Cause
-from slurm_gpu.records import Event
+from slurm_gpu.wire import Event
 
 _FAILING_XIDS = (48, 64, 79, 95, 119)
 """Memory that cannot be corrected or remapped, off the bus, uncontained, the GPU's own processor silent."""

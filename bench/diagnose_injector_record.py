@@ -31,7 +31,7 @@ from bench.diagnose_injector_play import (
 )
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.series import Course, HostCourse, Series, Worker, align
-from slurm_gpu.records import Event
+from slurm_gpu.wire import Event
 
 START_S = 1_790_000_000.0
 """Wall clock of second 0 of a recording."""

@@ -37,8 +37,8 @@ from lab.devices import spec
 from lab.errors import LabError
 from lab.options import GpuModel, JobSubmit, NodeGpus, Options
 from lab.polling import wait_for
-from slurm_gpu.config import load_config
-from slurm_gpu.database.client import DatabaseClient
+from slurm_gpu.client.database_client import DatabaseClient
+from slurm_gpu.config.site import load_config
 from slurm_gpu.diagnose.case import Rules
 from slurm_gpu.diagnose.judge import diagnose
 from slurm_gpu.diagnose.verdict import Cause, Verdict

@@ -28,7 +28,7 @@ import numpy as np
 from bench.arguments import number
 from bench.diagnose_injector import WINDOW_S, Case, faulty, healthy
 from bench.diagnose_injector_record import START_S
-from slurm_gpu.attention.suspects import Statement
+from slurm_gpu.alerts.suspects import Statement
 from slurm_gpu.database.verdicts.accused import Accused
 from slurm_gpu.database.verdicts.store import Told
 from slurm_gpu.database.verdicts.watch import LOOK_S, JobWatch
@@ -38,8 +38,8 @@ from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.peers import Groups
 from slurm_gpu.diagnose.series import Series
 from slurm_gpu.diagnose.verdict import Cause, Verdict
-from slurm_gpu.records import DeviceFacts, Live, LiveDevice
 from slurm_gpu.slurm.client import QueuedJob
+from slurm_gpu.wire import DeviceFacts, Live, LiveDevice
 
 WHOLE = 1000.0
 GPUS = 8
@@ -186,13 +186,35 @@ def _device(case: Case, row: int, second: int) -> LiveDevice:
 
 def _queued(job: int, case: Case) -> QueuedJob:
     return QueuedJob(
-        job_id=job, array_job_id=None, array_task=None, n_tasks=1, het_job_id=None, name="t", user="u",
-        uid=1, account="a", qos="q", partition="p", state="RUNNING", reason="", restarts=0, submit_s=0,
-        eligible_s=0, start_s=int(START_S), end_s=None, time_limit_s=None, n_nodes=case.job.n_nodes,
+        job_id=job,
+        array_job_id=None,
+        array_task=None,
+        n_tasks=1,
+        het_job_id=None,
+        name="t",
+        user="u",
+        uid=1,
+        account="a",
+        qos="q",
+        partition="p",
+        state="RUNNING",
+        reason="",
+        restarts=0,
+        submit_s=0,
+        eligible_s=0,
+        start_s=int(START_S),
+        end_s=None,
+        time_limit_s=None,
+        n_nodes=case.job.n_nodes,
         nodes=tuple(f"j{job}n{node + 1}" for node in range(case.job.n_nodes)),
-        tres_requested={}, tres_allocated={}, gpu_index={}, gres_per_node="", features="",
-        admin_comment="", work_dir="",
-    )  # fmt: skip
+        tres_requested={},
+        tres_allocated={},
+        gpu_index={},
+        gres_per_node="",
+        features="",
+        admin_comment="",
+        work_dir="",
+    )
 
 
 def watched(played: Played) -> tuple[JobWatch, list[float]]:

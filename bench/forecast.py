@@ -22,10 +22,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.forecast_data import TABLE_ORDER, read_folder, waited_before_s
 from slurm_gpu.forecast.forecaster import KIND, KINDS, LEARNED, Learner, train
 from slurm_gpu.forecast.learn import learn
-from slurm_gpu.forecast.looks import Floats, Known, Looks
 from slurm_gpu.forecast.regression import Regression
+from slurm_gpu.forecast.samples import Floats, Known, Looks
 from slurm_gpu.forecast.tables import wait_tables
-from slurm_gpu.forecast.waitgrid import quantile
+from slurm_gpu.forecast.wait_grid import quantile
 
 MOST_ROWS = 20_000
 Baseline = Callable[[Known, Looks], Floats]

@@ -39,17 +39,23 @@ def _conv(device: torch.device, scale: float) -> Step:
         def __init__(self) -> None:
             super().__init__()
             self.inner = nn.Sequential(
-                nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU(),
-                nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width),
-            )  # fmt: skip
+                nn.Conv2d(width, width, 3, padding=1),
+                nn.BatchNorm2d(width),
+                nn.ReLU(),
+                nn.Conv2d(width, width, 3, padding=1),
+                nn.BatchNorm2d(width),
+            )
 
         def forward(self, images: torch.Tensor) -> torch.Tensor:
             return torch.relu(images + self.inner(images))
 
     net = nn.Sequential(
-        nn.Conv2d(3, width, 3, padding=1), *(Block() for _ in range(8)),
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 100),
-    ).to(device)  # fmt: skip
+        nn.Conv2d(3, width, 3, padding=1),
+        *(Block() for _ in range(8)),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(width, 100),
+    ).to(device)
     images = torch.randn(batch, 3, side, side, device=device)
     labels = torch.randint(0, 100, (batch,), device=device)
     return _training(net, lambda: nn.functional.cross_entropy(net(images), labels))

@@ -70,9 +70,13 @@ class _Worker:
         command = [sys.executable, str(Path(__file__).with_name("gpu_worker.py")), name, device, str(scale)]
         with errors.open("w") as file:
             process = subprocess.Popen(
-                command, env=dict(environment), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file,
+                command,
+                env=dict(environment),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=file,
                 text=True,
-            )  # fmt: skip
+            )
         worker = cls(name, process, queue.SimpleQueue(), errors)
         threading.Thread(target=worker._read, daemon=True).start()
         return worker
@@ -146,9 +150,13 @@ class _Peak(AbstractContextManager["_Peak"]):
 
 
 def run_together(
-    group: Sequence[str], device: str, scale: float, window: Window, environment: Mapping[str, str],
+    group: Sequence[str],
+    device: str,
+    scale: float,
+    window: Window,
+    environment: Mapping[str, str],
     memory: Memory,
-) -> Ran:  # fmt: skip
+) -> Ran:
     """Start them together, and count the steps of each in the same window. Raises GroupError."""
     workers: list[_Worker] = []
     with tempfile.TemporaryDirectory() as directory, _Peak(memory) as peak:
@@ -230,9 +238,14 @@ class Mps(AbstractContextManager[dict[str, str]]):
     def _control(self, arguments: Sequence[str], text: str | None) -> subprocess.CompletedProcess[str]:
         try:
             return subprocess.run(
-                [self._program, *arguments], env=self._environment, input=text, capture_output=True,
-                text=True, check=False, timeout=60,
-            )  # fmt: skip
+                [self._program, *arguments],
+                env=self._environment,
+                input=text,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=60,
+            )
         except subprocess.TimeoutExpired:
             return subprocess.CompletedProcess([], 1, "", "does not answer")
 

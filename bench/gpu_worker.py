@@ -126,9 +126,10 @@ def on_gpu(name: str, scale: float) -> None:
 def on_cpu(name: str, scale: float) -> None:
     """With numpy."""
     run(
-        CPU[name](scale), lambda: lambda: None,
+        CPU[name](scale),
+        lambda: lambda: None,
         lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

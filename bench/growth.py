@@ -35,13 +35,13 @@ import arguments
 from scale_records import LENGTHS, Pattern, patterns
 from sqlalchemy import Connection, text
 
-from slurm_gpu.database import store
-from slurm_gpu.database.accounting import RunRow, run_row
-from slurm_gpu.database.engine import Database
-from slurm_gpu.database.importer import batched, store_changed_runs
-from slurm_gpu.database.reconcile import reconcile
-from slurm_gpu.database.shipment import Shipment, parse_shipment
-from slurm_gpu.records import WIRE_VERSION
+from slurm_gpu.database.accounting import writer as store
+from slurm_gpu.database.accounting.importer import batched, store_changed_runs
+from slurm_gpu.database.accounting.reconcile import reconcile
+from slurm_gpu.database.accounting.run_row import RunRow, run_row
+from slurm_gpu.database.ingest.shipment import Shipment, parse_shipment
+from slurm_gpu.database.storage.engine import Database
+from slurm_gpu.wire import WIRE_VERSION
 from tests.database.samples import row
 from tests.database.servers import running_mariadb
 

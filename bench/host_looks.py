@@ -21,11 +21,11 @@ from pathlib import Path
 
 import arguments
 
+from slurm_gpu.node.allocation.tracker import Allocation
 from slurm_gpu.node.application.recognition import PROCESSES_PER_LOOK, Recognition
 from slurm_gpu.node.application.rules import SHIPPED, load_rules
-from slurm_gpu.node.held.allocations import Allocation
-from slurm_gpu.node.host.hostbook import HostBook, Mounts
-from slurm_gpu.node.host.hostwatch import PAUSE_S
+from slurm_gpu.node.host.host_records import HostBook, Mounts
+from slurm_gpu.node.host.host_watch import PAUSE_S
 from slurm_gpu.node.measure.tally import SegmentKey
 from slurm_gpu.node.process.procfs import Processes
 

@@ -32,11 +32,11 @@ import psutil
 from sqlalchemy import func, select
 
 from slurm_gpu.clock import SystemClock
-from slurm_gpu.database.engine import Database
-from slurm_gpu.database.importer import Importer
+from slurm_gpu.database.accounting.importer import Importer
+from slurm_gpu.database.accounting.slurm_view import SlurmView
 from slurm_gpu.database.main import tune_python
-from slurm_gpu.database.schema import run
-from slurm_gpu.database.slurmview import SlurmView
+from slurm_gpu.database.storage.engine import Database
+from slurm_gpu.database.storage.schema import run
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode
 from slurm_gpu.slurm.commands import CommandClient
 from tests.database.samples import node

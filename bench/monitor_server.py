@@ -22,17 +22,17 @@ from bench.arguments import number, seconds
 from lab.synthetic import SyntheticCluster, uid_of
 from slurm_gpu.clock import SystemClock
 from slurm_gpu.monitor.app import make_app
-from slurm_gpu.monitor.board import Board
-from slurm_gpu.monitor.flags import Attention
+from slurm_gpu.monitor.cluster.board import Board
+from slurm_gpu.monitor.cluster.database_state import Seen
+from slurm_gpu.monitor.cluster.flags import Attention
+from slurm_gpu.monitor.cluster.state import State, make_state
+from slurm_gpu.monitor.cluster.viewer import Viewer, ViewerOf, viewer_of
+from slurm_gpu.monitor.http.server import listen, serve
 from slurm_gpu.monitor.routes import Site
-from slurm_gpu.monitor.seen import Seen
-from slurm_gpu.monitor.server import listen, serve
 from slurm_gpu.monitor.settings import Address
 from slurm_gpu.monitor.signin.guard import Cookie, Guard
 from slurm_gpu.monitor.signin.rights import Right, Rights
 from slurm_gpu.monitor.signin.sessions import Sessions, session_key
-from slurm_gpu.monitor.state import State, make_state
-from slurm_gpu.monitor.viewer import Viewer, ViewerOf, viewer_of
 
 
 class Synthetic:

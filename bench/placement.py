@@ -26,8 +26,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.arguments import number, numbers
-from slurm_gpu.controller.weightmemory import Memory
-from slurm_gpu.controller.weightplan import kind_and_room, plan
+from slurm_gpu.controller.placement.original_weights import Memory
+from slurm_gpu.controller.placement.weight_plan import kind_and_room, plan
 from slurm_gpu.placement.choice import (
     BestFit,
     FewestCPUs,
@@ -78,9 +78,14 @@ def read_nodes(folder: Path) -> Nodes:
 def _node(row: dict[str, str]) -> NodeState:
     n_gpus, cpus, memory_mib = int(row["gpu"]), int(row["cpu_milli"]), int(row["memory_mib"])
     return NodeState(
-        name=row["sn"], gpu_types=(row["model"],) * n_gpus, free_mgpu=(GPU_MGPU,) * n_gpus,
-        cpus=cpus, free_cpus=cpus, memory_mib=memory_mib, free_memory_mib=memory_mib,
-    )  # fmt: skip
+        name=row["sn"],
+        gpu_types=(row["model"],) * n_gpus,
+        free_mgpu=(GPU_MGPU,) * n_gpus,
+        cpus=cpus,
+        free_cpus=cpus,
+        memory_mib=memory_mib,
+        free_memory_mib=memory_mib,
+    )
 
 
 def read_pods(folder: Path) -> list[Request]:
@@ -95,9 +100,11 @@ def _request(row: dict[str, str]) -> Request:
         raise SystemExit(f"{row['name']} asks for GPUs {row['gpu_spec']}; here pods may have any")
     whole = mgpu == GPU_MGPU or n_gpus == 0
     return Request(
-        gpus=n_gpus if whole else 0, share_mgpu=0 if whole else mgpu,
-        cpus=int(row["cpu_milli"]), memory_mib=int(row["memory_mib"]),
-    )  # fmt: skip
+        gpus=n_gpus if whole else 0,
+        share_mgpu=0 if whole else mgpu,
+        cpus=int(row["cpu_milli"]),
+        memory_mib=int(row["memory_mib"]),
+    )
 
 
 def arrivals(pods: Sequence[Request], capacity_mgpu: int, seed: int) -> Iterator[Request]:
@@ -130,12 +137,13 @@ def half_full(nodes: Nodes, n_nodes: int, pods: Sequence[Request]) -> Nodes:
             name=f"n{index}",
             gpu_types=tuple(nodes.types[code] for code in nodes.gpu_type[index % len(nodes)] if code >= 0),
             free_mgpu=(GPU_MGPU,) * int(nodes.n_gpus[index % len(nodes)]),
-            cpus=int(nodes.cpus[index % len(nodes)]), free_cpus=int(nodes.cpus[index % len(nodes)]),
+            cpus=int(nodes.cpus[index % len(nodes)]),
+            free_cpus=int(nodes.cpus[index % len(nodes)]),
             memory_mib=int(nodes.memory_mib[index % len(nodes)]),
             free_memory_mib=int(nodes.memory_mib[index % len(nodes)]),
         )
         for index in range(n_nodes)
-    ]  # fmt: skip
+    ]
     state, rule, random = Nodes.of(kinds), Random(0), np.random.default_rng(0)
     capacity = int(state.n_gpus.sum()) * GPU_MGPU
     while int(state.free_mgpu.sum()) > capacity / 2:
@@ -212,13 +220,21 @@ def _slurm_node(state: Nodes, index: int) -> SlurmNode:
     n_gpus = int(state.n_gpus[index])
     kind = state.types[state.gpu_type[index, 0]] if n_gpus else ""
     return SlurmNode(
-        name=state.names[index], address="", state="mixed", reason=None,
-        cpus=int(state.cpus[index]), cpus_allocated=int(state.cpus[index] - state.free_cpus[index]),
+        name=state.names[index],
+        address="",
+        state="mixed",
+        reason=None,
+        cpus=int(state.cpus[index]),
+        cpus_allocated=int(state.cpus[index] - state.free_cpus[index]),
         memory_mib=int(state.memory_mib[index]),
         memory_allocated_mib=int(state.memory_mib[index] - state.free_memory_mib[index]),
-        gpus={kind: n_gpus}, gpus_allocated={kind: n_gpus - int(state.free_gpus[index])},
-        shards=0, shards_allocated=0, features=(), partitions=("gpu",),
-    )  # fmt: skip
+        gpus={kind: n_gpus},
+        gpus_allocated={kind: n_gpus - int(state.free_gpus[index])},
+        shards=0,
+        shards_allocated=0,
+        features=(),
+        partitions=("gpu",),
+    )
 
 
 def main() -> None:

@@ -42,14 +42,28 @@ WARM_UP = 0.1
 LOADS: Mapping[str, Mapping[tuple[int, int], int]] = {
     "CPUs in proportion": {(1, 8): 60, (2, 16): 20, (4, 32): 12, (8, 64): 4},
     "CPUs as they come": {
-        (1, 1): 20, (1, 4): 20, (1, 16): 20, (2, 8): 10, (2, 24): 10, (4, 16): 6, (4, 32): 6, (8, 48): 4,
-        (0, 8): 10, (0, 16): 5,
+        (1, 1): 20,
+        (1, 4): 20,
+        (1, 16): 20,
+        (2, 8): 10,
+        (2, 24): 10,
+        (4, 16): 6,
+        (4, 32): 6,
+        (8, 48): 4,
+        (0, 8): 10,
+        (0, 16): 5,
     },
     "half of them pairs": {(1, 4): 30, (1, 12): 10, (2, 16): 50, (4, 24): 10, (8, 32): 3},
     "short of CPUs": {
-        (1, 4): 20, (1, 12): 30, (1, 24): 10, (2, 12): 10, (4, 32): 10, (8, 32): 5, (0, 16): 10,
+        (1, 4): 20,
+        (1, 12): 30,
+        (1, 24): 10,
+        (2, 12): 10,
+        (4, 32): 10,
+        (8, 32): 5,
+        (0, 16): 10,
     },
-}  # fmt: skip
+}
 """GPUs and CPUs of a job, and how often it comes."""
 
 
@@ -82,11 +96,16 @@ def rules(mix: Mix, every: int) -> dict[str, Callable[[], Rule]]:
 def empty_nodes(n: int) -> Nodes:
     return Nodes.of(
         NodeState(
-            name=f"n{index}", gpu_types=("",) * GPUS, free_mgpu=(1000,) * GPUS,
-            cpus=CPUS, free_cpus=CPUS, memory_mib=1, free_memory_mib=1,
+            name=f"n{index}",
+            gpu_types=("",) * GPUS,
+            free_mgpu=(1000,) * GPUS,
+            cpus=CPUS,
+            free_cpus=CPUS,
+            memory_mib=1,
+            free_memory_mib=1,
         )
         for index in range(n)
-    )  # fmt: skip
+    )
 
 
 def with_running(nodes: Nodes, ends: Sequence[Mapping[int, float]], now_s: float) -> Nodes:
@@ -136,8 +155,9 @@ def run(
     return Found(
         sum(gpus * n for gpus, n in away.items()) / max(sum(gpus * n for gpus, n in came.items()), 1),
         {gpus: away[gpus] / n for gpus, n in sorted(came.items())},
-        float(np.mean(used)), float(np.mean(whole)),
-    )  # fmt: skip
+        float(np.mean(used)),
+        float(np.mean(whole)),
+    )
 
 
 def main() -> None:

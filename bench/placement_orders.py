@@ -111,10 +111,18 @@ def _levels(asked: Asked, n_gpus: int, n_nodes: int, *, timed: bool) -> Key:
         free_mgpu = (0,) * (n_gpus - node.gpus) + (GPU_MGPU,) * node.gpus
         stake = order.stake(kind, Room(free_mgpu, node.cpus, 1))
         room = NodeRoom(
-            name="", gpus=n_gpus, gpus_used=n_gpus - node.gpus, cpus=kind.cpus, cpus_free=node.cpus,
-            memory_mib=1, memory_free_mib=1, worth=order.gpus_left(stake), whole_rank=order.whole_rank(kind),
-            whole_in_s=max(node.until_s.values(), default=now_s) - now_s, one_job=len(node.until_s) == 1,
-        )  # fmt: skip
+            name="",
+            gpus=n_gpus,
+            gpus_used=n_gpus - node.gpus,
+            cpus=kind.cpus,
+            cpus_free=node.cpus,
+            memory_mib=1,
+            memory_free_mib=1,
+            worth=order.gpus_left(stake),
+            whole_rank=order.whole_rank(kind),
+            whole_in_s=max(node.until_s.values(), default=now_s) - now_s,
+            one_job=len(node.until_s) == 1,
+        )
         levels[node.index] = level_of(room, scale, levels.get(node.index))
         return levels[node.index]
 
@@ -188,11 +196,17 @@ def main() -> None:
         for name, make in orders(asked, options.gpus, options.nodes).items():
             found = [
                 run(
-                    make(), asked, options.gpus, options.nodes, options.load, seed, options.events,
+                    make(),
+                    asked,
+                    options.gpus,
+                    options.nodes,
+                    options.load,
+                    seed,
+                    options.events,
                     options.every,
                 )
                 for seed in range(options.seeds)
-            ]  # fmt: skip
+            ]
             stock = stock or found
             away = [one.turned_away - other.turned_away for one, other in zip(found, stock, strict=True)]
             whole = [one.whole - other.whole for one, other in zip(found, stock, strict=True)]

@@ -82,9 +82,13 @@ def main() -> None:
     for name, (placement, asked) in rules.items():
         began = time.perf_counter()
         outcome = simulate(
-            cluster, asked, placement=placement, zone_wait_s=options.zone_wait * 3600, log=True,
+            cluster,
+            asked,
+            placement=placement,
+            zone_wait_s=options.zone_wait * 3600,
+            log=True,
             scheduling=Scheduling(backfill_every_s=30, depth=500),
-        )  # fmt: skip
+        )
         took_s = time.perf_counter() - began
         one = found[name] = figures(cluster, asked, outcome)
         print(

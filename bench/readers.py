@@ -27,7 +27,7 @@ import yaml
 
 from lab.cluster import Lab
 from lab.slurm_config import CLUSTER
-from slurm_gpu.database.engine import Database
+from slurm_gpu.database.storage.engine import Database
 from tests.lab import readers
 from tests.reports.filling import fill
 from tests.reports.generated import generate

@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import arguments
 from browser import Worked, chromium
 
-from slurm_gpu.database.engine import Database
+from slurm_gpu.database.storage.engine import Database
 from tests.reports.filling import fill
 from tests.reports.generated import RATES, SINCE, TIMEZONE, UNTIL, Accounting, generate
 
@@ -91,10 +91,23 @@ def build(directory: Path, out: Path, *options: str) -> Built:
     """Run the command; raises where it fails."""
     since, until = (date(*day).isoformat() for day in (SINCE, UNTIL))
     command = [
-        sys.executable, "-m", "slurm_gpu.cli.main", "--config", str(directory / "slurm-gpu.yaml"),
-        "report", "build", "--since", since, "--until", until, "--out", str(out),
-        "--database-config", str(directory / "slurm-gpudbd.yaml"), *options,
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "slurm_gpu.cli.main",
+        "--config",
+        str(directory / "slurm-gpu.yaml"),
+        "report",
+        "build",
+        "--since",
+        since,
+        "--until",
+        until,
+        "--out",
+        str(out),
+        "--database-config",
+        str(directory / "slurm-gpudbd.yaml"),
+        *options,
+    ]
     started = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None

@@ -129,7 +129,7 @@ def running(directory: Path, jobs: Sequence[SimulatedJob], n_workers: int) -> It
 
 def _workers(daemon: int) -> dict[str, int]:
     children = psutil.Process(daemon).children()
-    found = [child.pid for child in children if "slurm_gpu.database.worker" in child.cmdline()]
+    found = [child.pid for child in children if "slurm_gpu.database.ingest.worker" in child.cmdline()]
     return {f"worker {n}": pid for n, pid in enumerate(found, 1)}
 
 

@@ -17,7 +17,7 @@ from scale_slurm import CLUSTER, GPUS, SimulatedJob
 
 from slurm_gpu import __version__
 from slurm_gpu.munge import request_digest
-from slurm_gpu.records import WIRE_VERSION
+from slurm_gpu.wire import WIRE_VERSION
 
 PERIOD_S, JITTER_S, SPREAD_S = 300.0, 60.0, 1.0
 FINAL_SEQ = 1000

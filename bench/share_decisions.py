@@ -31,8 +31,8 @@ import arguments
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from slurm_gpu.policy.bundle import build_bundle, lua_directory
-from slurm_gpu.policy.script import LUA_VERSIONS, PolicyScript
+from slurm_gpu.policy.lua.bundle import build_bundle, lua_directory
+from slurm_gpu.policy.lua.script import LUA_VERSIONS, PolicyScript
 from tests.policy.compile import compiled
 from tests.policy.model import Request, RuleModel
 from tests.policy.render import PARTITIONS, description, snapshot
@@ -102,9 +102,15 @@ def bundle_of(directory: Path, way: str) -> str:
     table = compiled(RULES, str(directory / "decisions.log"), snapshot=str(directory / "snapshot.txt"))
     if mode is not None:
         table["colocation"] = {
-            "must": [], "mode": mode, "goal": "throughput", "together": 2, "largest": 0.75, "hold_s": 300,
-            "why": "Two small ones fit one GPU.", "planner": "annealing",
-        }  # fmt: skip
+            "must": [],
+            "mode": mode,
+            "goal": "throughput",
+            "together": 2,
+            "largest": 0.75,
+            "hold_s": 300,
+            "why": "Two small ones fit one GPU.",
+            "planner": "annealing",
+        }
     return build_bundle(table, directory / "without" if way == "without" else None)
 
 
@@ -130,10 +136,16 @@ def main() -> None:
                 for way, (_, comment) in WAYS.items():
                     job = description(JOB) | {"script": "#!/bin/sh\n", "name": "train"}
                     job |= {} if comment is None else {"comment": comment}
-                    rounds[way].append(measure(
-                        bundle_of(directory, way), TIMING if number else COUNTING, job, options.lua,
-                        options.jobs, varied=manner == "varied",
-                    ))  # fmt: skip
+                    rounds[way].append(
+                        measure(
+                            bundle_of(directory, way),
+                            TIMING if number else COUNTING,
+                            job,
+                            options.lua,
+                            options.jobs,
+                            varied=manner == "varied",
+                        )
+                    )
             counted[manner] = {way: round(some[0]) for way, some in rounds.items()}
             timed[manner] = {way: round(statistics.median(some[1:]), 1) for way, some in rounds.items()}
     for title, found in ((f"instructions of Lua {options.lua}", counted), ("µs of the processor", timed)):

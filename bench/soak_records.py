@@ -16,12 +16,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from lab.cluster import Lab
 from lab.hooks import Held
 from lab.truth import GpuShare
-from slurm_gpu.config import load_config
-from slurm_gpu.database.client import DatabaseClient, Run
-from slurm_gpu.database.derive import resolve_double_watches
-from slurm_gpu.database.match import node_set
-from slurm_gpu.database.steady import held_s
-from slurm_gpu.records import Record, histogram_mean
+from slurm_gpu.client.database_client import DatabaseClient, Run
+from slurm_gpu.config.site import load_config
+from slurm_gpu.database.accounting.derived_columns import resolve_double_watches
+from slurm_gpu.database.accounting.matching import node_set
+from slurm_gpu.database.accounting.steady_clock import held_s
+from slurm_gpu.wire import Record, histogram_mean
 
 WITHIN_S = 300.0
 COVERED = 0.999

@@ -206,10 +206,16 @@ class Bench:
         """Submissions per second of `submitters` processes, over the time in which any was at work."""
         begin = str(int(time.time()) + TOMORROW_S)
         command = [
-            "setpriv", f"--reuid={USER}", f"--regid={USER}", "--init-groups",
-            str(self.loop), str(each), begin, "noop" if alternative in DOES_NOTHING else "bench",
+            "setpriv",
+            f"--reuid={USER}",
+            f"--regid={USER}",
+            "--init-groups",
+            str(self.loop),
+            str(each),
+            begin,
+            "noop" if alternative in DOES_NOTHING else "bench",
             *(["varied"] if varied else []),
-        ]  # fmt: skip
+        ]
         processes = [
             subprocess.Popen(command, env=self.lab.environment_of(USER), stdout=subprocess.PIPE, text=True)
             for _ in range(submitters)

@@ -25,8 +25,8 @@ import arguments
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from slurm_gpu.policy.bundle import build_bundle, lua_directory
-from slurm_gpu.policy.script import LUA_VERSIONS, PolicyScript
+from slurm_gpu.policy.lua.bundle import build_bundle, lua_directory
+from slurm_gpu.policy.lua.script import LUA_VERSIONS, PolicyScript
 from tests.policy.compile import compiled
 from tests.policy.model import Request, RuleModel
 from tests.policy.render import PARTITIONS, description, snapshot

@@ -10,16 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
-from slurm_gpu.database.clusterstate import ClusterHolder, ClusterJob, ClusterNode, ClusterState
-from slurm_gpu.database.forecasts.answer import Forecast
-from slurm_gpu.database.hostminutes import NodeMinutes
-from slurm_gpu.database.quota import Quota
-from slurm_gpu.database.reserve.reservation import Reservation
-from slurm_gpu.database.results import DeviceTimeline, NodeReport, NodeWindow, Run, RunTimeline
-from slurm_gpu.database.running import Running, RunningUse
-from slurm_gpu.database.verdicts.told import Verdicts
-from slurm_gpu.records import DeviceFacts, Live, LiveDevice, Mean, Record, Timeline
-from slurm_gpu.slurm.hostlist import compress
+from slurm_gpu.database.live.host_minutes import NodeMinutes
+from slurm_gpu.text.hostlist import compress
+from slurm_gpu.wire import DeviceFacts, Live, LiveDevice, Mean, Record, Timeline
+from slurm_gpu.wire.answers.cluster import ClusterHolder, ClusterJob, ClusterNode, ClusterState
+from slurm_gpu.wire.answers.forecast import Forecast
+from slurm_gpu.wire.answers.quota import Quota
+from slurm_gpu.wire.answers.reservation import Reservation
+from slurm_gpu.wire.answers.running import Running, RunningUse
+from slurm_gpu.wire.answers.runs import DeviceTimeline, NodeReport, NodeWindow, Run, RunTimeline
+from slurm_gpu.wire.answers.verdicts import Verdicts
 
 GPUS_PER_NODE = 8
 NODES_PER_RACK = 16
@@ -51,7 +51,7 @@ class _Job:
 class SyntheticCluster:
     """A cluster of so many GPUs; `step` lets some seconds pass.
 
-    It answers as slurm_gpu.database.client.DatabaseClient does.
+    It answers as slurm_gpu.client.database_client.DatabaseClient does.
     """
 
     def __init__(
@@ -222,13 +222,24 @@ class SyntheticCluster:
         held_ms = (last_s - first_s) * 1000
         busy_ms = held_ms * 3 // 4
         return Record(
-            cluster="synthetic", job_id=job.job_id, restart=0, prolog_s=first_s, node=self._name(node),
-            boot_id="boot", segment=f"{job.job_id:016x}", device=_uuid(node, gpu), seq=1, final=False,
-            first_s=first_s, last_s=last_s, held_s=held_ms / 1000, sampled_s=held_ms / 1000,
+            cluster="synthetic",
+            job_id=job.job_id,
+            restart=0,
+            prolog_s=first_s,
+            node=self._name(node),
+            boot_id="boot",
+            segment=f"{job.job_id:016x}",
+            device=_uuid(node, gpu),
+            seq=1,
+            final=False,
+            first_s=first_s,
+            last_s=last_s,
+            held_s=held_ms / 1000,
+            sampled_s=held_ms / 1000,
             util_hist_ms={0: held_ms - busy_ms, round(item.level): busy_ms} if item.level else {0: held_ms},
             mem_hist_ms={55: held_ms},
             power_w=Mean(held_ms / 1000, 300.0, 80.0, 400.0),
-        )  # fmt: skip
+        )
 
     def _course(self, job: ClusterJob) -> Timeline:
         width_s = 512
@@ -333,9 +344,16 @@ class SyntheticCluster:
         _, memory_mib, power_w, clock_mhz = _CARDS[self._type(node)]
         if item is None:
             return LiveDevice(
-                util_pct=0.0, mem_used_mib=4.0, mem_used_frac=0.0, power_w=0.1 * power_w, temp_c=31.0,
-                sm_clock_mhz=345.0, processes=0.0, throttle=(), jobs=(),
-            )  # fmt: skip
+                util_pct=0.0,
+                mem_used_mib=4.0,
+                mem_used_frac=0.0,
+                power_w=0.1 * power_w,
+                temp_c=31.0,
+                sm_clock_mhz=345.0,
+                processes=0.0,
+                throttle=(),
+                jobs=(),
+            )
         util = min(100.0, max(0.0, item.level + self._random.uniform(-item.spread, item.spread)))
         used = 0.02 if item.level == 0 else 0.55 + 0.004 * item.spread
         return LiveDevice(
@@ -353,9 +371,16 @@ class SyntheticCluster:
     def _facts(self, node: int, gpu: int) -> DeviceFacts:
         name, memory_mib, power_w, clock_mhz = _CARDS[self._type(node)]
         return DeviceFacts(
-            uuid=_uuid(node, gpu), node=self._name(node), at_s=1_799_000_000, name=name, minor=gpu, index=gpu,
-            memory_mib=memory_mib, power_limit_w=power_w, sm_clock_max_mhz=clock_mhz,
-        )  # fmt: skip
+            uuid=_uuid(node, gpu),
+            node=self._name(node),
+            at_s=1_799_000_000,
+            name=name,
+            minor=gpu,
+            index=gpu,
+            memory_mib=memory_mib,
+            power_limit_w=power_w,
+            sm_clock_max_mhz=clock_mhz,
+        )
 
     def _name(self, node: int) -> str:
         return f"n{node + 1}"
@@ -374,15 +399,43 @@ def run_of(job: ClusterJob, now_s: float, devices: Sequence[Record]) -> Run:
     start_s = job.start_s if job.state == "RUNNING" else None
     elapsed_s = None if start_s is None else int(now_s) - start_s
     return Run(
-        id=job.id, full=True, cluster="synthetic", job_id=job.job_id, array_job_id=None, array_task=None,
-        het_job_id=None, het_offset=None, user=job.user, uid=job.uid, account=job.account, qos=job.qos,
-        partition=job.partition, state=job.state, submit_s=job.submit_s or 0, eligible_s=job.eligible_s,
-        start_s=start_s, end_s=None, elapsed_s=elapsed_s, suspended_s=0, time_limit_s=job.time_limit_s,
-        nodes=compress({record.node for record in devices}), gpu_type=None, n_nodes=job.n_nodes,
-        n_gpus=job.n_gpus, n_gpus_requested=job.n_gpus, wait_h=None, submit_wait_h=None,
-        run_h=None if elapsed_s is None else elapsed_s / 3600, name=job.name, restart=0,
-        coverage=1.0 if devices else None, devices=tuple(devices), hosts=(), events=(), device_facts={},
-    )  # fmt: skip
+        id=job.id,
+        full=True,
+        cluster="synthetic",
+        job_id=job.job_id,
+        array_job_id=None,
+        array_task=None,
+        het_job_id=None,
+        het_offset=None,
+        user=job.user,
+        uid=job.uid,
+        account=job.account,
+        qos=job.qos,
+        partition=job.partition,
+        state=job.state,
+        submit_s=job.submit_s or 0,
+        eligible_s=job.eligible_s,
+        start_s=start_s,
+        end_s=None,
+        elapsed_s=elapsed_s,
+        suspended_s=0,
+        time_limit_s=job.time_limit_s,
+        nodes=compress({record.node for record in devices}),
+        gpu_type=None,
+        n_nodes=job.n_nodes,
+        n_gpus=job.n_gpus,
+        n_gpus_requested=job.n_gpus,
+        wait_h=None,
+        submit_wait_h=None,
+        run_h=None if elapsed_s is None else elapsed_s / 3600,
+        name=job.name,
+        restart=0,
+        coverage=1.0 if devices else None,
+        devices=tuple(devices),
+        hosts=(),
+        events=(),
+        device_facts={},
+    )
 
 
 def _uuid(node: int, gpu: int) -> str:

@@ -23,14 +23,16 @@ PROGRAMS = {
     "cli": Program("slurm-gpu", "slurm-gpu-client", "client"),
     "controller": Program("slurm-gpuctld", "slurm-gpu-controller", "controller", ("httpx",)),
     "database": Program(
-        "slurm-gpudbd", "slurm-gpu-db", "db",
+        "slurm-gpudbd",
+        "slurm-gpu-db",
+        "db",
         ("alembic", "httptools", "httpx", "msgspec", "numpy", "sqlalchemy", "starlette", "uvicorn"),
     ),
     "monitor": Program(
         "slurm-gpuweb", "slurm-gpu-web", "web", ("httptools", "httpx", "starlette", "uvicorn")
     ),
     "node": Program("slurm-gpud", "slurm-gpu-node", "node"),
-}  # fmt: skip
+}
 
 
 def start(part: str) -> int:

@@ -7,12 +7,12 @@ import threading
 
 import pytest
 
-from slurm_gpu.heap import EVERY_S, Heap, giving_back
+from slurm_gpu.daemon.heap import EVERY_S, Heap, giving_back
 from tests.node.fakes import FakeClock
 
 # Pieces of which some stay, each in a page of its own.
 _HOLES = """
-from slurm_gpu.heap import give_back
+from slurm_gpu.daemon.heap import give_back
 def own_kib():
     lines = open("/proc/self/status").read().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))

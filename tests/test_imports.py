@@ -45,7 +45,7 @@ def test_the_daemon_that_places_jobs_needs_no_numpy():
 
 
 def test_what_was_learned_of_jobs_that_share_is_written_without_numpy():
-    assert "numpy" not in _pulled_in("slurm_gpu.cli.colocationlearned")
+    assert "numpy" not in _pulled_in("slurm_gpu.cli.colocation.learned")
 
 
 @pytest.mark.parametrize("module", ["dqngpu", "deeprm", "modelfile"])
@@ -56,9 +56,25 @@ def test_what_was_learned_is_used_with_numpy_alone(module: str):
 def test_a_login_node_needs_no_database_libraries():
     """All commands in one process: what none of them pulls in, no other pulls in either."""
     commands = (
-        "main", "job", "jobs", "nodes", "top", "open", "doctor", "explain", "forecast", "diagnose", "quota",
-        "policy", "placement", "colocation", "audit", "notices", "report", "db",
-    )  # fmt: skip
+        "main",
+        "job",
+        "jobs",
+        "nodes",
+        "top",
+        "open",
+        "doctor",
+        "explain",
+        "forecast",
+        "diagnose",
+        "quota",
+        "policy",
+        "placement",
+        "colocation",
+        "audit",
+        "notices",
+        "report",
+        "db",
+    )
     foreign = _pulled_in(*(f"slurm_gpu.cli.{command}" for command in commands))
     of_daemons = {"sqlalchemy", "alembic", "msgspec", "pymysql", "starlette", "uvicorn", "psutil", "pynvml"}
     assert foreign.keys() & of_daemons == set(), {name: foreign[name] for name in foreign.keys() & of_daemons}

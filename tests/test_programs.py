@@ -13,9 +13,27 @@ from slurm_gpu.programs import PROGRAMS
 
 ROOT = Path(__file__).resolve().parents[1]
 NOT_OURS = {
-    "alembic", "click", "httptools", "httpx", "lupa", "matplotlib", "msgspec", "networkx", "numpy", "psutil",
-    "pyarrow", "pymysql", "pynvml", "rich", "scipy", "sklearn", "sqlalchemy", "starlette", "torch", "uvicorn",
-}  # fmt: skip
+    "alembic",
+    "click",
+    "httptools",
+    "httpx",
+    "lupa",
+    "matplotlib",
+    "msgspec",
+    "networkx",
+    "numpy",
+    "psutil",
+    "pyarrow",
+    "pymysql",
+    "pynvml",
+    "rich",
+    "scipy",
+    "sklearn",
+    "sqlalchemy",
+    "starlette",
+    "torch",
+    "uvicorn",
+}
 _WITHOUT = """
 import sys
 class Without:
@@ -57,12 +75,20 @@ def test_no_program_ends_in_a_traceback_without_any_extra(part: str) -> None:
 @pytest.mark.parametrize(
     "argv",
     [
-        ("report", "build", "--out", "/nowhere"), ("db", "upgrade"), ("db", "export", "--out", "/nowhere"),
-        ("db", "train"), ("colocation", "train", "/dev/null"), ("policy", "check"), ("explain", "1"),
-        ("jobs",), ("forecast", "1"), ("doctor",), ("top",),
+        ("report", "build", "--out", "/nowhere"),
+        ("db", "upgrade"),
+        ("db", "export", "--out", "/nowhere"),
+        ("db", "train"),
+        ("colocation", "train", "/dev/null"),
+        ("policy", "check"),
+        ("explain", "1"),
+        ("jobs",),
+        ("forecast", "1"),
+        ("doctor",),
+        ("top",),
     ],
     ids=" ".join,
-)  # fmt: skip
+)
 def test_no_command_ends_in_a_traceback_without_its_libraries(argv: tuple[str, ...], tmp_path: Path) -> None:
     site = tmp_path / "slurm-gpu.yaml"
     site.write_text("cluster: c\n")

@@ -77,7 +77,7 @@ def _daemons() -> Iterator[_Daemon]:
         ),
         ("slurm-gpudbd(8)", "slurm-gpu-nodes(1)", "slurm-gpu-doctor(1)", "slurm-gpu.yaml(5)", "slurmd(8)"),
         (("applications", applications_parser()),),
-    )  # fmt: skip
+    )
     yield _Daemon(
         gpudbd_parser(),
         "stores what the nodes measure beside Slurm's accounting",
@@ -104,7 +104,7 @@ def _daemons() -> Iterator[_Daemon]:
             ("/run/slurm-gpu/decisions.log", "What job_submit.lua decided, written by slurmctld."),
         ),
         ("slurm-gpu-policy(1)", "slurm-gpu-quota(1)", "policy.yaml(5)", "slurm-gpu.yaml(5)", "slurmctld(8)"),
-    )  # fmt: skip
+    )
 
     yield _Daemon(
         gpuweb_parser(),
@@ -116,7 +116,7 @@ def _daemons() -> Iterator[_Daemon]:
         what programs may ask.""",
         (("/etc/slurm-gpu/slurm-gpuweb.yaml", "Where it listens: see `slurm-gpuweb.yaml`(5)."),),
         ("slurm-gpudbd(8)", "slurm-gpu-top(1)", "slurm-gpuweb.yaml(5)", "slurm-gpu.yaml(5)"),
-    )  # fmt: skip
+    )
 
 
 def _command(parser: argparse.ArgumentParser) -> list[nodes.Node]:

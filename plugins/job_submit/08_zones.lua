@@ -1,5 +1,5 @@
 -- Zones as slurm-gpuctld's snapshot tells them, and constraints with zones behind them. What is written here can be
--- taken apart again to the letter (slurm_gpu/placement/zoneconstraint.py).
+-- taken apart again to the letter (slurm_gpu/placement/zone_constraint.py).
 local zones = {}
 
 -- Alternatives in one constraint, at most.

@@ -10,16 +10,16 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from slurm_gpu.cli.cells import GAP, count, moment, text
 from slurm_gpu.cli.output import print_json, print_table, remark
 from slurm_gpu.cli.site import Site, with_site
-from slurm_gpu.database.reserve.reservation import MOST_IDS, Reservation
-from slurm_gpu.database.results import Act, Decision
 from slurm_gpu.errors import DatabaseError, UsageError
 from slurm_gpu.simulate.request import GPU_MGPU
+from slurm_gpu.text.cells import GAP, count, moment, text
+from slurm_gpu.wire.answers.reservation import MOST_IDS, Reservation
+from slurm_gpu.wire.answers.runs import Act, Decision
 
 if TYPE_CHECKING:  # httpx takes its time
-    from slurm_gpu.database.client import DatabaseClient
+    from slurm_gpu.client.database_client import DatabaseClient
 
 _MOST = 1000
 _COLUMNS = ("when", "act", "of", "before", "after", "why", "told by")
@@ -67,11 +67,16 @@ def audit(site: Site, last: int, act: str | None, refused: str | None, as_json: 
 def _print_acts(acts: Sequence[Act], owners: Mapping[str, str], zone: ZoneInfo) -> None:
     rows = [
         (
-            moment(one.at_s, zone), text(one.act), text(one.subject + owners.get(one.subject, "")),
-            text(one.old), text(one.new), text(one.why), text(one.who),
+            moment(one.at_s, zone),
+            text(one.act),
+            text(one.subject + owners.get(one.subject, "")),
+            text(one.old),
+            text(one.new),
+            text(one.why),
+            text(one.who),
         )
         for one in acts
-    ]  # fmt: skip
+    ]
     print_table(_COLUMNS, rows, whole=("when",), spare=("told by", "before", "after"))
 
 
@@ -96,11 +101,16 @@ def _print_refused(decisions: Sequence[Decision], rule: str, zone: ZoneInfo, *, 
         return
     rows = [
         (
-            moment(one.at_s, zone), _user(one.uid), text(one.job.get("account")), _gpus(one),
-            text(one.asked), text(_rules(one)), text(one.job.get("urgent")),
+            moment(one.at_s, zone),
+            _user(one.uid),
+            text(one.job.get("account")),
+            _gpus(one),
+            text(one.asked),
+            text(_rules(one)),
+            text(one.job.get("urgent")),
         )
         for one in decisions
-    ]  # fmt: skip
+    ]
     print_table(_REFUSED_COLUMNS, rows, right=("GPUs",), whole=("when",), spare=("to", "account"))
 
 

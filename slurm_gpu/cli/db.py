@@ -14,10 +14,10 @@ from slurm_gpu.cli.output import remark
 from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.cli.times import parse_moment
 from slurm_gpu.errors import OutsideError, UsageError
-from slurm_gpu.units import counted, format_duration
+from slurm_gpu.text.units import counted, format_duration
 
 if TYPE_CHECKING:  # SQLAlchemy and numpy are on slurm-gpudbd's host only
-    from slurm_gpu.database.engine import Database
+    from slurm_gpu.database.storage.engine import Database
     from slurm_gpu.forecast.forecaster import Correction
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -53,8 +53,8 @@ def upgrade(database_config: Path | None, backup_to: Path | None, *, no_backup: 
     Killed or cut off, it does the rest when it is run again.
     """
     # Only this command needs SQLAlchemy, which a login node does not have.
-    from slurm_gpu.database.engine import shown_url
-    from slurm_gpu.database.upgrading import upgrade_database
+    from slurm_gpu.database.storage.engine import shown_url
+    from slurm_gpu.database.storage.upgrade import upgrade_database
 
     if no_backup and backup_to is not None:
         raise UsageError("--no-backup makes no backup, and so has no use for --backup-to: leave out one")
@@ -122,7 +122,7 @@ def prune(site: Site, database_config: Path | None, *, dry_run: bool) -> None:
 
     slurm-gpudbd does the same each hour. Runs and what was measured of them in all stay.
     """
-    from slurm_gpu.database.pruning import Pruning
+    from slurm_gpu.database.maintenance.pruning import Pruning
 
     pruning = Pruning(_ready_database(_url(database_config)), site.config.retention)
     now_s = int(site.wall())
@@ -199,7 +199,7 @@ def _url(database_config: Path | None) -> str:
 
 def _ready_database(url: str) -> Database:
     """The database, which has the tables of this version."""
-    from slurm_gpu.database.engine import Database, head_revision, shown_url
+    from slurm_gpu.database.storage.engine import Database, head_revision, shown_url
 
     database = Database(url)
     if database.is_sqlite and not Path(str(database.url.database)).exists():

@@ -13,37 +13,43 @@ import click
 from click.shell_completion import CompletionItem
 
 from slurm_gpu import __version__
-from slurm_gpu.cli.cells import text
 from slurm_gpu.cli.encoding import spell_out
 from slurm_gpu.cli.examples import shown
 from slurm_gpu.cli.site import Site
 from slurm_gpu.errors import OutsideError, SlurmGpuError, SlurmRefusalError
+from slurm_gpu.text.cells import text
 
 DEBUG_VARIABLE = "SLURM_GPU_DEBUG"
 
 # Each is imported when it is called, so that one command's libraries do not slow the others down.
 _COMMANDS = {
-    "job": ("slurm_gpu.cli.job", "One job: its runs, and what each of its GPUs did."),
-    "jobs": ("slurm_gpu.cli.jobs", "A table of runs: waiting, running, GPU use."),
-    "nodes": ("slurm_gpu.cli.nodes", "What is free, who uses which GPU, and until when."),
-    "top": ("slurm_gpu.cli.top", "The cluster on one screen: who uses which GPU, what waits and why."),
-    "open": ("slurm_gpu.cli.open", "A link to the page of the cluster, where slurm-gpuweb runs."),
-    "explain": ("slurm_gpu.cli.explain", "What the policy says about a job, before it is submitted."),
-    "forecast": ("slurm_gpu.cli.forecast", "How long a job will wait, also before it is submitted."),
-    "diagnose": ("slurm_gpu.cli.diagnose", "Why a distributed job is slow, and who is behind."),
-    "quota": ("slurm_gpu.cli.quota", "Your use against each limit of the policy."),
-    "policy": ("slurm_gpu.cli.policy", "Check, apply and show policy.yaml."),
-    "placement": ("slurm_gpu.cli.placement", "Where jobs are made to go, so that nodes stay whole."),
+    "job": ("slurm_gpu.cli.runs.job", "One job: its runs, and what each of its GPUs did."),
+    "jobs": ("slurm_gpu.cli.runs.jobs", "A table of runs: waiting, running, GPU use."),
+    "nodes": ("slurm_gpu.cli.cluster.nodes", "What is free, who uses which GPU, and until when."),
+    "top": (
+        "slurm_gpu.cli.cluster.top",
+        "The cluster on one screen: who uses which GPU, what waits and why.",
+    ),
+    "open": ("slurm_gpu.cli.cluster.open", "A link to the page of the cluster, where slurm-gpuweb runs."),
+    "explain": ("slurm_gpu.cli.policy.explain", "What the policy says about a job, before it is submitted."),
+    "forecast": ("slurm_gpu.cli.forecast.group", "How long a job will wait, also before it is submitted."),
+    "diagnose": ("slurm_gpu.cli.runs.diagnose", "Why a distributed job is slow, and who is behind."),
+    "quota": ("slurm_gpu.cli.policy.quota", "Your use against each limit of the policy."),
+    "policy": ("slurm_gpu.cli.policy.group", "Check, apply and show policy.yaml."),
+    "placement": ("slurm_gpu.cli.placement.group", "Where jobs are made to go, so that nodes stay whole."),
     "colocation": (
-        "slurm_gpu.cli.colocation",
+        "slurm_gpu.cli.colocation.group",
         "Jobs that share a GPU: planners, and profiles of what jobs do.",
     ),
-    "reserve": ("slurm_gpu.cli.reserve", "Whole nodes for a training, at a promised time."),
+    "reserve": ("slurm_gpu.cli.reserve.group", "Whole nodes for a training, at a promised time."),
     "audit": ("slurm_gpu.cli.audit", "What was done to the cluster, by whom and why."),
-    "notices": ("slurm_gpu.cli.notices", "Who is told what of their jobs, and which were ended for it."),
-    "report": ("slurm_gpu.cli.report", "Reports on a period: a page, its tables and figures."),
+    "notices": (
+        "slurm_gpu.cli.notices.group",
+        "Who is told what of their jobs, and which were ended for it.",
+    ),
+    "report": ("slurm_gpu.cli.report.group", "Reports on a period: a page, its tables and figures."),
     "db": ("slurm_gpu.cli.db", "Look after slurm-gpudbd's database."),
-    "doctor": ("slurm_gpu.cli.doctor", "Check the whole installation, and say what to mend."),
+    "doctor": ("slurm_gpu.cli.doctor.group", "Check the whole installation, and say what to mend."),
 }
 # What not every host has: the package that carries it, and the extra of an installation by hand.
 CARRIED_BY = {
@@ -183,7 +189,7 @@ def main(argv: Sequence[str] | None = None, site: Site | None = None) -> int:
 
 def _down(error: OutsideError) -> str | None:
     # Only now: with the checks comes half of the policy.
-    from slurm_gpu.cli.checks.outages import daemon_that_is_down
+    from slurm_gpu.cli.doctor.checks.daemons.outages import daemon_that_is_down
 
     return daemon_that_is_down(str(error))
 

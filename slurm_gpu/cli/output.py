@@ -18,7 +18,7 @@ from rich.text import Text
 
 from slurm_gpu.cli.encoding import can_encode
 from slurm_gpu.errors import UsageError
-from slurm_gpu.spreadsheet import defused
+from slurm_gpu.text.spreadsheet import defused
 
 _DECIMALS = 6
 """Of numbers for programs: an hour's to some milliseconds, a percentage's beyond what anybody measures."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from slurm_gpu import munge
-from slurm_gpu.config import SiteConfig, default_path, load_config
+from slurm_gpu.config.site import SiteConfig, default_path, load_config
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.client import SlurmClient
 from slurm_gpu.slurm.commands import Run, run_command
@@ -20,7 +20,7 @@ from slurm_gpu.slurm.connect import connect
 from slurm_gpu.slurm.sacctmgr import LimitStore, Sacctmgr
 
 if TYPE_CHECKING:
-    from slurm_gpu.database.client import DatabaseClient
+    from slurm_gpu.client.database_client import DatabaseClient
 
 
 _DOWN = " is DOWN"
@@ -29,7 +29,7 @@ _DOWN = " is DOWN"
 
 def _connect_database(config: SiteConfig) -> DatabaseClient:
     # httpx takes longer to import than most commands take to run.
-    from slurm_gpu.database.client import DatabaseClient
+    from slurm_gpu.client.database_client import DatabaseClient
 
     return DatabaseClient(config)
 

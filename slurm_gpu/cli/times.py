@@ -6,7 +6,7 @@ import datetime as dt
 from zoneinfo import ZoneInfo
 
 from slurm_gpu.errors import UsageError
-from slurm_gpu.units import parse_duration
+from slurm_gpu.text.units import parse_duration
 
 
 def parse_moment(option: str, value: str | None, zone: ZoneInfo, now_s: float) -> int | None:

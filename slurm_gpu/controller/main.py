@@ -18,41 +18,41 @@ from zoneinfo import ZoneInfo
 
 import slurm_gpu
 from slurm_gpu.clock import Clock, SystemClock
-from slurm_gpu.config import SiteConfig, default_path, load_config
-from slurm_gpu.controller import jobmix
-from slurm_gpu.controller.acts import FILE_NAME as ACTS_FILE
-from slurm_gpu.controller.acts import Acts, sender
-from slurm_gpu.controller.calls import CountingRun
-from slurm_gpu.controller.colocation.endings import Endings
+from slurm_gpu.config.site import SiteConfig, default_path, load_config
+from slurm_gpu.controller.colocation.database_queries import Inquiry
 from slurm_gpu.controller.colocation.evidence import DatabaseEvidence
-from slurm_gpu.controller.colocation.inquiry import Inquiry
-from slurm_gpu.controller.colocation.keeper import ColocationKeeper
+from slurm_gpu.controller.colocation.pair_fit import Unseen
+from slurm_gpu.controller.colocation.reconciler import ColocationKeeper
 from slurm_gpu.controller.colocation.serving import Planners
-from slurm_gpu.controller.colocation.unseen import Unseen
-from slurm_gpu.controller.decisionship import DecisionShipper
-from slurm_gpu.controller.decisionship import sender as decision_sender
-from slurm_gpu.controller.ended import EndedRuns
-from slurm_gpu.controller.jobmix import JobMix
-from slurm_gpu.controller.nodelooks import NodeLooks
-from slurm_gpu.controller.notices.ends import Ends
-from slurm_gpu.controller.notices.keeper import NoticeKeeper
-from slurm_gpu.controller.notices.look import looker
-from slurm_gpu.controller.priorities import PriorityKeeper
-from slurm_gpu.controller.quotatelling import QuotaTeller
-from slurm_gpu.controller.quotatelling import exchange_with as quota_exchange
-from slurm_gpu.controller.reserve.keeper import ReservationKeeper
-from slurm_gpu.controller.reserve.mending import Mender
-from slurm_gpu.controller.reserve.rows import ReservationTable, exchange_with
-from slurm_gpu.controller.reserve.told import reserve_table
-from slurm_gpu.controller.urgent import DatabaseAudit, UrgentAudit
+from slurm_gpu.controller.colocation.terminations import Endings
+from slurm_gpu.controller.notices.cancellations import Ends
+from slurm_gpu.controller.notices.poll import looker
+from slurm_gpu.controller.notices.reconciler import NoticeKeeper
+from slurm_gpu.controller.placement.priorities import PriorityKeeper
+from slurm_gpu.controller.placement.weights import WeightKeeper
+from slurm_gpu.controller.placement.zone_wait import ZoneWait
+from slurm_gpu.controller.queue import job_mix as jobmix
+from slurm_gpu.controller.queue.call_statistics import CountingRun
+from slurm_gpu.controller.queue.ended_runs import EndedRuns
+from slurm_gpu.controller.queue.job_mix import JobMix
+from slurm_gpu.controller.queue.nodes import NodeLooks
+from slurm_gpu.controller.reporting.audit_reporter import FILE_NAME as ACTS_FILE
+from slurm_gpu.controller.reporting.audit_reporter import Acts, sender
+from slurm_gpu.controller.reporting.decision_shipper import DecisionShipper
+from slurm_gpu.controller.reporting.decision_shipper import sender as decision_sender
+from slurm_gpu.controller.reporting.quota_reporter import QuotaTeller
+from slurm_gpu.controller.reporting.quota_reporter import exchange_with as quota_exchange
+from slurm_gpu.controller.reservations.lua_state import reserve_table
+from slurm_gpu.controller.reservations.reconciler import ReservationKeeper
+from slurm_gpu.controller.reservations.replacement import Mender
+from slurm_gpu.controller.reservations.rows import ReservationTable, exchange_with
+from slurm_gpu.controller.urgent_audit import DatabaseAudit, UrgentAudit
 from slurm_gpu.controller.watcher import Watcher, cpu_seconds
-from slurm_gpu.controller.weights import WeightKeeper
-from slurm_gpu.controller.zonewait import ZoneWait
-from slurm_gpu.daemonlog import log_to_stderr
+from slurm_gpu.daemon.log import log_to_stderr
+from slurm_gpu.daemon.systemd import Notifier
 from slurm_gpu.errors import OutsideError, exit_code_of
 from slurm_gpu.notices.settings import FILE_NAME as NOTICES_FILE
-from slurm_gpu.notify import Notifier
-from slurm_gpu.policy.bundle import RUN_DIRECTORY
+from slurm_gpu.policy.lua.bundle import RUN_DIRECTORY
 from slurm_gpu.slurm.client import SlurmClient
 from slurm_gpu.slurm.connect import connect
 from slurm_gpu.slurm.ending import EndingClient

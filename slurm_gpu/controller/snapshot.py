@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from slurm_gpu.controller.colocation.told import ShareTable
-from slurm_gpu.controller.gpuhours import Period
-from slurm_gpu.controller.reserve.told import ReserveTable
-from slurm_gpu.controller.usage import RunningAndPending, Subject, Usage, Use
-from slurm_gpu.controller.zones import ZoneRoom
-from slurm_gpu.controller.zonetable import ZoneTable
+from slurm_gpu.controller.colocation.lua_state import ShareTable
+from slurm_gpu.controller.placement.zone_table import ZoneTable
+from slurm_gpu.controller.placement.zones import ZoneRoom
+from slurm_gpu.controller.queue.gpu_hours import Period
+from slurm_gpu.controller.queue.usage import RunningAndPending, Subject, Usage, Use
+from slurm_gpu.controller.reservations.lua_state import ReserveTable
 from slurm_gpu.errors import OutsideError
 
 FILE_NAME = "snapshot.txt"

@@ -14,26 +14,26 @@ from typing import Protocol
 from zoneinfo import ZoneInfo
 
 from slurm_gpu.clock import Clock
-from slurm_gpu.config import SiteConfig
+from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.controller import snapshot as snapshots
-from slurm_gpu.controller.amounts import Facts, amounts_of
-from slurm_gpu.controller.colocation.told import ShareTable
-from slurm_gpu.controller.demand import DecisionsWatch
-from slurm_gpu.controller.ended import EndedRuns
-from slurm_gpu.controller.gpuhours import GpuHours, GpuRun, Period
-from slurm_gpu.controller.nodelooks import NodeLooks
-from slurm_gpu.controller.pace import Pace
-from slurm_gpu.controller.quota import InUse
-from slurm_gpu.controller.reserve.told import ReserveTable
+from slurm_gpu.controller.colocation.lua_state import ShareTable
+from slurm_gpu.controller.placement.zone_table import ZoneTable, ZoneTables
+from slurm_gpu.controller.placement.zones import ZoneMap
+from slurm_gpu.controller.queue.amounts import Facts, amounts_of
+from slurm_gpu.controller.queue.demand import DecisionsWatch
+from slurm_gpu.controller.queue.ended_runs import EndedRuns
+from slurm_gpu.controller.queue.gpu_hours import GpuHours, GpuRun, Period
+from slurm_gpu.controller.queue.nodes import NodeLooks
+from slurm_gpu.controller.queue.poll_interval import Pace
+from slurm_gpu.controller.queue.usage import Subject, UsageCounter, owner_of, usage_by_kind
+from slurm_gpu.controller.reporting.quota import InUse
+from slurm_gpu.controller.reservations.lua_state import ReserveTable
 from slurm_gpu.controller.snapshot import Looked, Snapshot
-from slurm_gpu.controller.usage import Subject, UsageCounter, owner_of, usage_by_kind
-from slurm_gpu.controller.zones import ZoneMap
-from slurm_gpu.controller.zonetable import ZoneTable, ZoneTables
+from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.errors import OutsideError, SlurmError
-from slurm_gpu.outagelog import OutageLog
-from slurm_gpu.policy.bundle import DECISIONS_LOG
-from slurm_gpu.policy.install import SCRIPT_NAME
-from slurm_gpu.policy.installed import (
+from slurm_gpu.policy.lua.bundle import DECISIONS_LOG
+from slurm_gpu.policy.lua.install import SCRIPT_NAME
+from slurm_gpu.policy.lua.installed import (
     CancelIdleInForce,
     ColocationInForce,
     PolicyInForce,

@@ -13,15 +13,15 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 import slurm_gpu
-from slurm_gpu.database.answers import FORESEEN, answer_to
-from slurm_gpu.database.callerbounds import BoundedCallers
-from slurm_gpu.database.controllerapi import ControllerWords
+from slurm_gpu.database.api.controller import ControllerWords
+from slurm_gpu.database.api.quota import QuotaPages
+from slurm_gpu.database.api.reads import Reads
+from slurm_gpu.database.api.running_use import RunningPage
 from slurm_gpu.database.forecasts.api import Forecasts
-from slurm_gpu.database.posts import Posts
-from slurm_gpu.database.quotaapi import QuotaPages
-from slurm_gpu.database.reads import Reads
-from slurm_gpu.database.reserve.api import ReservationPages
-from slurm_gpu.database.runninguse import RunningPage
+from slurm_gpu.database.http.error_responses import FORESEEN, answer_to
+from slurm_gpu.database.http.rate_limits import BoundedCallers
+from slurm_gpu.database.ingest.posts import Posts
+from slurm_gpu.database.reservations.api import ReservationPages
 from slurm_gpu.database.services import Services
 from slurm_gpu.database.verdicts.board import VerdictsPage
 

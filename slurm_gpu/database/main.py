@@ -13,32 +13,32 @@ from pathlib import Path
 
 import slurm_gpu
 from slurm_gpu.clock import Clock, SystemClock
-from slurm_gpu.config import SiteConfig, load_config
-from slurm_gpu.daemonlog import log_to_stderr
+from slurm_gpu.config.site import SiteConfig, load_config
+from slurm_gpu.daemon.heap import giving_back
+from slurm_gpu.daemon.log import log_to_stderr
+from slurm_gpu.daemon.systemd import Notifier
+from slurm_gpu.database.accounting.import_thread import ImportThread, make_importer, tune_python
+from slurm_gpu.database.accounting.slurm_view import SlurmView
 from slurm_gpu.database.app import make_app
-from slurm_gpu.database.bodies import Bodies, BoundedBodies
-from slurm_gpu.database.callerbounds import CallerBounds
-from slurm_gpu.database.engine import Database, UnusableDatabaseError
-from slurm_gpu.database.hatch import Hatch
-from slurm_gpu.database.identity import Authenticator
-from slurm_gpu.database.intake import Intake
-from slurm_gpu.database.memory import Memory
-from slurm_gpu.database.nodeperiods import Places
-from slurm_gpu.database.parts import ImportThread, make_importer, tune_python
-from slurm_gpu.database.posts import Posts
-from slurm_gpu.database.pulse import Answering, Pulse
-from slurm_gpu.database.quotaboard import QuotaBoard
+from slurm_gpu.database.http.identity import Authenticator
+from slurm_gpu.database.http.rate_limits import CallerBounds
+from slurm_gpu.database.http.web_reader import warn_of_unknown_user
+from slurm_gpu.database.ingest.body_budget import Bodies, BoundedBodies
+from slurm_gpu.database.ingest.heartbeat import Answering, Pulse
+from slurm_gpu.database.ingest.ingest_server import Hatch
+from slurm_gpu.database.ingest.intake import Intake
+from slurm_gpu.database.ingest.posts import Posts
+from slurm_gpu.database.ingest.worker_pool import FarImport, Workers
+from slurm_gpu.database.live.memory import Memory
+from slurm_gpu.database.live.quota_board import QuotaBoard
+from slurm_gpu.database.maintenance.node_periods import Places
 from slurm_gpu.database.server import listen_tcp, listen_unix, serve
 from slurm_gpu.database.services import Importing, Services
 from slurm_gpu.database.settings import DaemonSettings, default_address, load_settings, parse_address
-from slurm_gpu.database.slurmview import SlurmView
-from slurm_gpu.database.upgrading import make_ready
+from slurm_gpu.database.storage.engine import Database, UnusableDatabaseError
+from slurm_gpu.database.storage.upgrade import make_ready
 from slurm_gpu.database.verdicts.thread import watching
-from slurm_gpu.database.webreader import warn_of_unknown_user
-from slurm_gpu.database.workers import FarImport, Workers
 from slurm_gpu.errors import DatabaseError, exit_code_of
-from slurm_gpu.heap import giving_back
-from slurm_gpu.notify import Notifier
 from slurm_gpu.slurm.connect import connect
 
 log = logging.getLogger("slurm-gpudbd")

@@ -8,19 +8,19 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from slurm_gpu.clock import Clock
-from slurm_gpu.config import Reservations
-from slurm_gpu.database.callerbounds import CallerBounds
-from slurm_gpu.database.engine import Database
-from slurm_gpu.database.identity import Authenticator
-from slurm_gpu.database.importer import ImportStatus
-from slurm_gpu.database.intake import Intake
-from slurm_gpu.database.memory import Memory
-from slurm_gpu.database.nodeperiods import Places
-from slurm_gpu.database.quotaboard import QuotaBoard
-from slurm_gpu.database.reconcile import DEFAULT_MIN_COVERAGE
-from slurm_gpu.database.slurmview import SlurmView
+from slurm_gpu.config.site import Reservations
+from slurm_gpu.database.accounting.importer import ImportStatus
+from slurm_gpu.database.accounting.reconcile import DEFAULT_MIN_COVERAGE
+from slurm_gpu.database.accounting.slurm_view import SlurmView
+from slurm_gpu.database.http.identity import Authenticator
+from slurm_gpu.database.http.rate_limits import CallerBounds
+from slurm_gpu.database.ingest.intake import Intake
+from slurm_gpu.database.ingest.worker_pool import Workers
+from slurm_gpu.database.live.memory import Memory
+from slurm_gpu.database.live.quota_board import QuotaBoard
+from slurm_gpu.database.maintenance.node_periods import Places
+from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.database.verdicts.board import VerdictBoard
-from slurm_gpu.database.workers import Workers
 from slurm_gpu.slurm.submission import UserPlaces, read_user_places
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from slurm_gpu.database.networks import EXPECTED, Network, read_network
-from slurm_gpu.database.webreader import WebReader
+from slurm_gpu.config.yaml_source import YamlSource, read_yaml
+from slurm_gpu.database.http.networks import EXPECTED, Network, read_network
+from slurm_gpu.database.http.web_reader import WebReader
 from slurm_gpu.errors import InputError, UsageError
-from slurm_gpu.yamlsource import YamlSource, read_yaml
 
 DEFAULT_PATH = Path("/etc/slurm-gpu/slurm-gpudbd.yaml")
 DEFAULT_DATABASE = Path("/var/lib/slurm-gpu/slurm-gpu.db")

@@ -11,7 +11,7 @@ from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.robust import median
 from slurm_gpu.diagnose.signals import Signal
 from slurm_gpu.diagnose.verdict import SUSPICION, Cause, Evidence, Verdict
-from slurm_gpu.units import few
+from slurm_gpu.text.units import few
 
 FATAL_XIDS = frozenset({48, 62, 64, 74, 79, 92, 94, 95, 119, 120, 140})
 """Memory, NVLink, bus and firmware, by NVIDIA's catalogue; 13, 31, 43 and such are the application's."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from slurm_gpu.diagnose.case import Case, Rules, build_case, only_utilisation
 from slurm_gpu.diagnose.gaps import heavier_by_gaps
 from slurm_gpu.diagnose.hardware import LOST, contradicts, failing, slow
-from slurm_gpu.diagnose.instep import out_of_step
+from slurm_gpu.diagnose.lockstep import out_of_step
 from slurm_gpu.diagnose.peers import Groups
 from slurm_gpu.diagnose.series import Series, Worker
 from slurm_gpu.diagnose.signals import LEAST_BLOCKS
@@ -19,7 +19,7 @@ from slurm_gpu.diagnose.steps import Steps, judge_steps
 from slurm_gpu.diagnose.supply import links, starved_all, starved_some
 from slurm_gpu.diagnose.verdict import NO_PEERS, NOTHING_RAN, SUSPICION, TOO_EARLY, Cause, Evidence, Verdict
 from slurm_gpu.diagnose.workload import heavier, replicas, sequences, stages
-from slurm_gpu.units import counted
+from slurm_gpu.text.units import counted
 
 _OF_PEERS: tuple[Callable[[Case], Verdict | None], ...] = (
     # What the hardware says of itself comes before what follows from it.

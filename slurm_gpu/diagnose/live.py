@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from slurm_gpu.diagnose.metric import Metric, of_host
 from slurm_gpu.diagnose.robust import MAD_TO_SIGMA, Matrix, median
 from slurm_gpu.diagnose.series import BAD_THROTTLES, Series, Worker
-from slurm_gpu.records import DeviceFacts, LiveDevice
+from slurm_gpu.wire import DeviceFacts, LiveDevice
 
 WIDTH_S = 10.0
 """So often a node tells."""

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from slurm_gpu.diagnose.metric import HOST_METRICS, Metric
 from slurm_gpu.diagnose.robust import Matrix
-from slurm_gpu.records import DeviceFacts, Event, Timeline, Window
-from slurm_gpu.records.timeline import FULL, GAP
+from slurm_gpu.wire import DeviceFacts, Event, Timeline, Window
+from slurm_gpu.wire.timeline import FULL, GAP
 
 MAX_BINS = 4096
 """Of a grid: more than an hour at 1 s. What is longer is told by timelines, in 256 bins at most."""

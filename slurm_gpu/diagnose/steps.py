@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from slurm_gpu.diagnose.robust import MAD_TO_SIGMA, Matrix, median
 from slurm_gpu.diagnose.series import Worker
 from slurm_gpu.diagnose.verdict import SUSPECT_BELOW, Cause, Evidence, Verdict
-from slurm_gpu.units import few
+from slurm_gpu.text.units import few
 
 COLUMNS = ("dp_rank", "stage", "rank", "step", "optype", "duration", "mb_id")
 """What is read of a table of steps, one row for each operation; others are passed over.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from slurm_gpu.forecast.forecaster import LEARNED, Forecaster
-from slurm_gpu.forecast.looks import Floats, Looks
+from slurm_gpu.forecast.samples import Floats, Looks
 
 RESPECTS: Mapping[str, Sequence[str]] = {
     "GPUs asked for": ("gpus", "gpu_hours"),

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.forecast.looks import Floats, Known, Looks
-from slurm_gpu.forecast.pastforecasts import Errors
+from slurm_gpu.forecast.past_forecasts import Errors
 from slurm_gpu.forecast.regression import Regression
+from slurm_gpu.forecast.samples import Floats, Known, Looks
 from slurm_gpu.forecast.tables import WaitTables, wait_tables
-from slurm_gpu.forecast.waitgrid import around, likeliest, quantile
+from slurm_gpu.forecast.wait_grid import around, likeliest, quantile
 
 TABLES, LEARNED = "tables", "learned"
 KINDS: Mapping[str, int] = {"cpu": 0, "gpu": 1}

@@ -11,9 +11,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeRegressor, ExtraTreeRegressor
 
-from slurm_gpu.forecast.looks import Floats, Known
 from slurm_gpu.forecast.regression import Line, Regression, Trees, filled
-from slurm_gpu.forecast.waitgrid import N_BINS, bin_of
+from slurm_gpu.forecast.samples import Floats, Known
+from slurm_gpu.forecast.wait_grid import N_BINS, bin_of
 
 _TREES_OF_A_KIND = 30
 _SMALLEST_LEAF = 5

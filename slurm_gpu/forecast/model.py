@@ -8,8 +8,8 @@ import numpy as np
 
 from slurm_gpu.forecast.drivers import Driver, drivers
 from slurm_gpu.forecast.forecaster import Correction, Forecaster, Forecasts, Learner, train
-from slurm_gpu.forecast.looks import Floats
 from slurm_gpu.forecast.queue import TABLE_ORDER, Runs, Vocabulary, look_for, past_looks
+from slurm_gpu.forecast.samples import Floats
 
 
 @dataclass(frozen=True, slots=True)

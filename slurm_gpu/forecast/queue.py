@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_gpu.forecast.forecaster import KIND, KINDS
-from slurm_gpu.forecast.looks import Codes, Floats, Looks, codes_of
+from slurm_gpu.forecast.samples import Codes, Floats, Looks, codes_of
 
 EVERY_S = 3 * 3600
 """So often the past is looked at."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.forecast.looks import Floats, Looks
-from slurm_gpu.forecast.waitgrid import N_BINS
+from slurm_gpu.forecast.samples import Floats, Looks
+from slurm_gpu.forecast.wait_grid import N_BINS
 
 GAP = -9.0
 """Stands for a missing feature: all others are logarithms of what is 1 or more."""

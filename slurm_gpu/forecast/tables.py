@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.forecast.looks import Codes, Floats, Known, Looks
-from slurm_gpu.forecast.waitgrid import N_BINS, bin_of, distribution, likeliest
+from slurm_gpu.forecast.samples import Codes, Floats, Known, Looks
+from slurm_gpu.forecast.wait_grid import N_BINS, bin_of, distribution, likeliest
 
 MEMORY_DAYS = 14.0
 """What lies further back says nothing of how long the queue is now, as long as there is anything newer."""

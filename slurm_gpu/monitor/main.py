@@ -13,23 +13,23 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import slurm_gpu
+from slurm_gpu.client.database_client import DatabaseClient
 from slurm_gpu.clock import Clock, SystemClock
-from slurm_gpu.config import load_config
-from slurm_gpu.daemonlog import log_to_stderr
-from slurm_gpu.database.client import DatabaseClient
+from slurm_gpu.config.site import load_config
+from slurm_gpu.daemon.heap import giving_back
+from slurm_gpu.daemon.log import log_to_stderr
+from slurm_gpu.daemon.systemd import Notifier
 from slurm_gpu.errors import OutsideError, UsageError, exit_code_of
-from slurm_gpu.heap import giving_back
 from slurm_gpu.monitor.app import make_app
-from slurm_gpu.monitor.board import Board
-from slurm_gpu.monitor.diagnosis import Terms
-from slurm_gpu.monitor.poller import Poller
-from slurm_gpu.monitor.racks import racks_by_node
+from slurm_gpu.monitor.cluster.board import Board
+from slurm_gpu.monitor.cluster.poller import Poller
+from slurm_gpu.monitor.cluster.racks import racks_by_node
+from slurm_gpu.monitor.cluster.viewer import viewer_of
+from slurm_gpu.monitor.http.server import listen, serve
+from slurm_gpu.monitor.job.diagnosis import Terms
 from slurm_gpu.monitor.routes import Site
-from slurm_gpu.monitor.server import listen, serve
 from slurm_gpu.monitor.settings import load_settings, parse_address
 from slurm_gpu.monitor.signin.assembly import SignIn
-from slurm_gpu.monitor.viewer import viewer_of
-from slurm_gpu.notify import Notifier
 
 log = logging.getLogger("slurm-gpuweb")
 

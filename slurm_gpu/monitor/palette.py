@@ -22,14 +22,30 @@ _KINDS = (0, 1, 2, 4, 5, 6, 7, 8)
 _SHARED = ("page", "surface", "ink", "muted", "grid", "accent")
 _OWN: Mapping[str, Mapping[str, str]] = {
     "light": {
-        "plate": "#8391a0", "edge": "#4d5b68", "hollow": "#8794a1", "hatch": "#84919e", "line": "#84919e",
-        "ring": "#d0311b", "warn": "#8a5300", "warn-ground": "#fff4dd", "good": "#14804a", "quiet": "#eef2f5",
+        "plate": "#8391a0",
+        "edge": "#4d5b68",
+        "hollow": "#8794a1",
+        "hatch": "#84919e",
+        "line": "#84919e",
+        "ring": "#d0311b",
+        "warn": "#8a5300",
+        "warn-ground": "#fff4dd",
+        "good": "#14804a",
+        "quiet": "#eef2f5",
     },
     "dark": {
-        "plate": "#66747f", "edge": "#a9b6c2", "hollow": "#65727e", "hatch": "#6b7884", "line": "#6b7884",
-        "ring": "#ff7a5c", "warn": "#f2c46b", "warn-ground": "#33290f", "good": "#4fd08a", "quiet": "#202a33",
+        "plate": "#66747f",
+        "edge": "#a9b6c2",
+        "hollow": "#65727e",
+        "hatch": "#6b7884",
+        "line": "#6b7884",
+        "ring": "#ff7a5c",
+        "warn": "#f2c46b",
+        "warn-ground": "#33290f",
+        "good": "#4fd08a",
+        "quiet": "#202a33",
     },
-}  # fmt: skip
+}
 _OF_REPORTS = {"light": reports.LIGHT, "dark": reports.DARK}
 _FREE = {"light": "#dde5ec", "dark": "#3a4753"}
 

@@ -10,18 +10,20 @@ from typing import Protocol
 from starlette.types import ASGIApp
 
 from slurm_gpu.clock import Clock
-from slurm_gpu.monitor import jobpages, schemas, told
-from slurm_gpu.monitor.answer import CSV, JSON, OCTETS, SVG
-from slurm_gpu.monitor.board import Board
-from slurm_gpu.monitor.diagnosis import Terms
-from slurm_gpu.monitor.drawing import Drawing
-from slurm_gpu.monitor.events import Events
-from slurm_gpu.monitor.jobpages import JobPage, JobSource
-from slurm_gpu.monitor.listing import Listing, Make, Told
-from slurm_gpu.monitor.me import Me, OwnSource
+from slurm_gpu.monitor import schemas
+from slurm_gpu.monitor.cluster import responses as told
+from slurm_gpu.monitor.cluster.board import Board
+from slurm_gpu.monitor.cluster.viewer import ViewerOf
+from slurm_gpu.monitor.http.events import Events
+from slurm_gpu.monitor.http.rate_limiter import Turns
+from slurm_gpu.monitor.http.response import CSV, JSON, OCTETS, SVG
+from slurm_gpu.monitor.job import pages as jobpages
+from slurm_gpu.monitor.job.diagnosis import Terms
+from slurm_gpu.monitor.job.drawing import Drawing
+from slurm_gpu.monitor.job.me import Me, OwnSource
+from slurm_gpu.monitor.job.pages import JobPage, JobSource
+from slurm_gpu.monitor.listings import Listing, Make, Told
 from slurm_gpu.monitor.schemas import Schema
-from slurm_gpu.monitor.turns import Turns
-from slurm_gpu.monitor.viewer import ViewerOf
 
 
 class Details(JobSource, OwnSource, Protocol):

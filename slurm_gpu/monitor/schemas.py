@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from slurm_gpu.attention.concern import Concern
+from slurm_gpu.alerts.alert import Concern
 
 Schema = dict[str, Any]
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from slurm_gpu.config import page_address
-from slurm_gpu.database.networks import EXPECTED, Network, read_network
+from slurm_gpu.config.checker import YamlCheck
+from slurm_gpu.config.site import page_address
+from slurm_gpu.config.yaml_source import Location, read_yaml
+from slurm_gpu.database.http.networks import EXPECTED, Network, read_network
 from slurm_gpu.monitor.signin.sessions import DEFAULT_IDLE_S, DEFAULT_LIFETIME_S
-from slurm_gpu.yamlcheck import YamlCheck
-from slurm_gpu.yamlsource import Location, read_yaml
 
 DEFAULT_PATH = Path("/etc/slurm-gpu/slurm-gpuweb.yaml")
 DEFAULT_PORT = 6830

@@ -9,19 +9,19 @@ from dataclasses import replace
 from typing import Any
 
 from slurm_gpu.clock import Clock
-from slurm_gpu.node.clockstep import ClockSteps
-from slurm_gpu.node.gpu.deaths import Dying
+from slurm_gpu.node.allocation.hooks import HookEvents, Kind
+from slurm_gpu.node.clock_step import ClockSteps
+from slurm_gpu.node.gpu.reader_exits import Dying
 from slurm_gpu.node.gpu.reading import Failure, Follower, Reader, Reading, Request, Trouble, Xid
-from slurm_gpu.node.held.hooks import HookEvents, Kind
-from slurm_gpu.node.host.hostbook import HostBook
-from slurm_gpu.node.jobs.crosscheck import Crosscheck
+from slurm_gpu.node.host.host_records import HostBook
+from slurm_gpu.node.jobs.cross_check import Crosscheck
 from slurm_gpu.node.jobs.inventory import EVENT_OF, Inventory, Order
 from slurm_gpu.node.jobs.lifecycle import LifeCycle
 from slurm_gpu.node.jobs.suspension import Suspensions
-from slurm_gpu.node.measure.pace import DETAIL_SHARE
+from slurm_gpu.node.measure.sampling_interval import DETAIL_SHARE
 from slurm_gpu.node.measure.watch import DeviceWatch
-from slurm_gpu.node.process.jobcgroups import JobCgroups
-from slurm_gpu.node.process.processjobs import ProcessJobs
+from slurm_gpu.node.process.job_cgroups import JobCgroups
+from slurm_gpu.node.process.process_jobs import ProcessJobs
 from slurm_gpu.node.shipping.events import EventBook
 from slurm_gpu.node.shipping.implausible import ImplausibleValues
 from slurm_gpu.node.shipping.shipment import JobFacts

@@ -20,12 +20,12 @@ from slurm_gpu.node.gpu.reading import (
     Results,
     Xid,
 )
-from slurm_gpu.node.process.nodecounters import NodeCounters
+from slurm_gpu.node.process.node_counters import NodeCounters
 from slurm_gpu.node.shipping.implausible import ImplausibleValues
 from slurm_gpu.node.shipping.ship import Source
 from slurm_gpu.node.shipping.shipment import JobFacts
-from slurm_gpu.records import DeviceFacts, Live, LiveDevice
-from slurm_gpu.records.live import IDLE_PCT
+from slurm_gpu.wire import DeviceFacts, Live, LiveDevice
+from slurm_gpu.wire.live import IDLE_PCT
 
 log = logging.getLogger(__name__)
 

@@ -14,13 +14,13 @@ from types import FrameType
 
 from slurm_gpu import __version__
 from slurm_gpu.clock import SystemClock
-from slurm_gpu.config import SiteConfig, default_path, load_config
-from slurm_gpu.daemonlog import log_to_stderr
+from slurm_gpu.config.site import SiteConfig, default_path, load_config
+from slurm_gpu.daemon.log import log_to_stderr
+from slurm_gpu.daemon.systemd import Notifier
 from slurm_gpu.errors import SlurmGpuError
-from slurm_gpu.node.onelook import bystander
+from slurm_gpu.node.one_shot import bystander
 from slurm_gpu.node.service import AlreadyRunningError, Options, Service
-from slurm_gpu.notify import Notifier
-from slurm_gpu.records import HOST_CLUSTER
+from slurm_gpu.wire import HOST_CLUSTER
 
 log = logging.getLogger("slurm_gpu.node")
 

@@ -14,34 +14,34 @@ from pathlib import Path
 
 from slurm_gpu import __version__, munge
 from slurm_gpu.clock import Clock
-from slurm_gpu.config import SiteConfig
+from slurm_gpu.config.site import SiteConfig
+from slurm_gpu.daemon.heap import Heap
+from slurm_gpu.daemon.systemd import Notifier
 from slurm_gpu.errors import OutsideError, SlurmGpuError
-from slurm_gpu.heap import Heap
+from slurm_gpu.node.allocation.gres import WAIT_S, GresOrder
+from slurm_gpu.node.allocation.hooks import HookDirectory, HookEvents
+from slurm_gpu.node.allocation.slurmd import DEADLINE_S
 from slurm_gpu.node.application.rules import NO_RULES, Rules, load_rules, rules_path
 from slurm_gpu.node.daemon import Node
-from slurm_gpu.node.gpu.readerprocess import START_DEADLINE_S, START_WAIT_S, ReaderProcess
-from slurm_gpu.node.held.gres import WAIT_S, GresOrder
-from slurm_gpu.node.held.hooks import HookDirectory, HookEvents
-from slurm_gpu.node.held.slurmd import DEADLINE_S
-from slurm_gpu.node.host.hostbook import HostBook
-from slurm_gpu.node.hostmode import HostJobs, HostOrder, HostProcesses, HostSource
-from slurm_gpu.node.hosttree import HostTree
+from slurm_gpu.node.gpu.reader_process import START_DEADLINE_S, START_WAIT_S, ReaderProcess
+from slurm_gpu.node.host.host_records import HostBook
+from slurm_gpu.node.host_mode import HostJobs, HostOrder, HostProcesses, HostSource
+from slurm_gpu.node.host_tree import HostTree
 from slurm_gpu.node.inotify import DirectoryWaiter
 from slurm_gpu.node.jobs.inventory import Order
 from slurm_gpu.node.live import LastSeen, NodeSource
 from slurm_gpu.node.metrics import Health, expose
-from slurm_gpu.node.metricsserver import MetricsServer
-from slurm_gpu.node.onelook import look_at_all, summary
-from slurm_gpu.node.process.jobcgroups import JobCgroups
-from slurm_gpu.node.process.nodecounters import NodeCounters
-from slurm_gpu.node.process.processjobs import ProcessJobs
+from slurm_gpu.node.metrics_server import MetricsServer
+from slurm_gpu.node.one_shot import look_at_all, summary
+from slurm_gpu.node.process.job_cgroups import JobCgroups
+from slurm_gpu.node.process.node_counters import NodeCounters
+from slurm_gpu.node.process.process_jobs import ProcessJobs
 from slurm_gpu.node.shipping.post import DirectSender, HttpPost, Reply, ThreadSender
 from slurm_gpu.node.shipping.ship import Courier
 from slurm_gpu.node.shipping.spool import Spool
-from slurm_gpu.notify import Notifier
-from slurm_gpu.records import HOST_CLUSTER
-from slurm_gpu.records.live import READER_DEATHS
-from slurm_gpu.units import counted
+from slurm_gpu.text.units import counted
+from slurm_gpu.wire import HOST_CLUSTER
+from slurm_gpu.wire.live import READER_DEATHS
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from slurm_gpu.attention.concern import Concern, Said
+from slurm_gpu.alerts.alert import Concern, Said
 
 WARNING = "warning"
 """The kind of a notice that a job is about to be ended."""

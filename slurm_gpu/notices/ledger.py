@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu.errors import OutsideError
+from slurm_gpu.files.atomic import whole_file
 from slurm_gpu.notices.finding import Run
-from slurm_gpu.wholefile import whole_file
 
 FILE_NAME = "notices.json"
 _VERSION = 1
@@ -171,12 +171,19 @@ class Ledger:
             "version": _VERSION,
             "notices": [
                 {
-                    "id": one.id, "user": one.user, "kind": one.kind, "stage": one.stage,
+                    "id": one.id,
+                    "user": one.user,
+                    "kind": one.kind,
+                    "stage": one.stage,
                     "runs": [[*run, since_s] for run, since_s in one.runs.items()],
-                    "made_s": one.made_s, "audited": one.audited,
+                    "made_s": one.made_s,
+                    "audited": one.audited,
                     "deliveries": {
                         channel: {
-                            "state": str(it.state), "attempts": it.attempts, "at_s": it.at_s, "why": it.why,
+                            "state": str(it.state),
+                            "attempts": it.attempts,
+                            "at_s": it.at_s,
+                            "why": it.why,
                         }
                         for channel, it in one.deliveries.items()
                     },
@@ -185,13 +192,22 @@ class Ledger:
             ],
             "ended": [
                 {
-                    "job_id": one.run.job_id, "id": one.id, "start_s": one.run.start_s, "user": one.user,
-                    "name": one.name, "gpus": one.n_gpus, "at_s": one.at_s, "then": one.how,
-                    "since_s": one.since_s, "state": str(one.state), "audited": one.audited, "why": one.why,
+                    "job_id": one.run.job_id,
+                    "id": one.id,
+                    "start_s": one.run.start_s,
+                    "user": one.user,
+                    "name": one.name,
+                    "gpus": one.n_gpus,
+                    "at_s": one.at_s,
+                    "then": one.how,
+                    "since_s": one.since_s,
+                    "state": str(one.state),
+                    "audited": one.audited,
+                    "why": one.why,
                 }
                 for one in self.ended
             ],
-        }  # fmt: skip
+        }
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Ledger:

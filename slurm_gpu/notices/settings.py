@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from slurm_gpu.attention.concern import Concern
+from slurm_gpu.alerts.alert import Concern
+from slurm_gpu.config.checker import YamlCheck, did_you_mean, shown
+from slurm_gpu.config.yaml_source import Location, YamlSource, read_yaml
 from slurm_gpu.notices.finding import CONCERNS, USUAL_CONCERNS
-from slurm_gpu.yamlcheck import YamlCheck, did_you_mean, shown
-from slurm_gpu.yamlsource import Location, YamlSource, read_yaml
 
 FILE_NAME = "notices.yaml"
 """It lies beside slurm-gpu.yaml, on the hosts of slurmctld."""
 OBSERVE, SEND = "observe", "send"
 
 LEAST_AFTER_S, MOST_AFTER_S = 300.0, 7 * 86400.0
-"""Nothing is judged sooner than slurm_gpu.attention has watched."""
+"""Nothing is judged sooner than slurm_gpu.alerts has watched."""
 MOST_A_DAY = 100
 
 _TOP = (

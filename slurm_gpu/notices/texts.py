@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
-from slurm_gpu.boundedread import read_bytes
 from slurm_gpu.errors import InputError, InvalidFileError
+from slurm_gpu.files.bounded_read import read_bytes
 from slurm_gpu.notices.finding import KINDS, Finding
-from slurm_gpu.units import counted, format_gpus
+from slurm_gpu.text.units import counted, format_gpus
 
 PLACEHOLDERS = {
     "user": "the user's name",

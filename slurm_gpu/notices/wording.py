@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from zoneinfo import ZoneInfo
 
-from slurm_gpu.notices.idlerule import Standing, Step
+from slurm_gpu.notices.idle_rule import Standing, Step
 from slurm_gpu.notices.ledger import End, EndState, Notice, State
 from slurm_gpu.notices.outbox import AGAIN_AFTER_S
 from slurm_gpu.notices.plan import Outcome, Verdict

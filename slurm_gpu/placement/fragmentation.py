@@ -112,9 +112,11 @@ def candidates(
             free[whole & (np.cumsum(whole, axis=1) <= request.gpus)] = 0
     now = _Rows.of(nodes, fits)
     then = _Rows(
-        nodes.gpu_type[at], free, nodes.free_cpus[at] - request.cpus,
+        nodes.gpu_type[at],
+        free,
+        nodes.free_cpus[at] - request.cpus,
         nodes.free_memory_mib[at] - request.memory_mib,
-    )  # fmt: skip
+    )
     before, after = (_stranded(rows, nodes.types, mix, measure) for rows in (now, then))
     return Candidates(at, device, np.round(after - before[row], _DECIMALS))
 

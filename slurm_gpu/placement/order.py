@@ -161,9 +161,13 @@ class _Judge:
         if level not in self._levels:
             self._levels.append(level)
         return _Class(
-            self._levels.index(level), request.gpus or 1, request.mgpu, request.cpus, request.memory_mib,
+            self._levels.index(level),
+            request.gpus or 1,
+            request.mgpu,
+            request.cpus,
+            request.memory_mib,
             popularity,
-        )  # fmt: skip
+        )
 
     def _could_take(self, request: Request) -> bool:
         types = self.kind.gpu_types

@@ -19,12 +19,17 @@ def empty_nodes(cluster: Cluster) -> Nodes:
     """A modelled cluster with nothing on it."""
     return Nodes.of(
         NodeState(
-            name=node.name, gpu_types=(node.gpu_type,) * node.gpus, free_mgpu=(GPU_MGPU,) * node.gpus,
-            cpus=node.cpus, free_cpus=node.cpus, memory_mib=node.memory_mib,
-            free_memory_mib=node.memory_mib, zone=node.zone,
+            name=node.name,
+            gpu_types=(node.gpu_type,) * node.gpus,
+            free_mgpu=(GPU_MGPU,) * node.gpus,
+            cpus=node.cpus,
+            free_cpus=node.cpus,
+            memory_mib=node.memory_mib,
+            free_memory_mib=node.memory_mib,
+            zone=node.zone,
         )
         for node in cluster.nodes
-    )  # fmt: skip
+    )
 
 
 class View:

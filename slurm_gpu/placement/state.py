@@ -162,8 +162,10 @@ class Nodes:
             raise ValueError(f"node {self.names[node]} {what} {request} on its GPUs {list(devices)}")
         changed: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__}
         changed |= {
-            "free_mgpu": _frozen(free_mgpu), "free_cpus": _frozen(cpus), "free_memory_mib": _frozen(memory),
-        }  # fmt: skip
+            "free_mgpu": _frozen(free_mgpu),
+            "free_cpus": _frozen(cpus),
+            "free_memory_mib": _frozen(memory),
+        }
         return Nodes(**changed)
 
 

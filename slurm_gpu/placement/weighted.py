@@ -109,12 +109,18 @@ class NodeWeights:
             rank = self._order.whole_rank(one.kind)
         n_gpus, running = len(one.kind.gpu_types), nodes.running
         return NodeRoom(
-            name=nodes.names[index], gpus=n_gpus, gpus_used=n_gpus - sum(free_mgpu) / GPU_MGPU,
-            cpus=one.kind.cpus, cpus_free=cpus, memory_mib=one.kind.memory_mib, memory_free_mib=memory_mib,
-            worth=worth, whole_rank=rank,
+            name=nodes.names[index],
+            gpus=n_gpus,
+            gpus_used=n_gpus - sum(free_mgpu) / GPU_MGPU,
+            cpus=one.kind.cpus,
+            cpus_free=cpus,
+            memory_mib=one.kind.memory_mib,
+            memory_free_mib=memory_mib,
+            worth=worth,
+            whole_rank=rank,
             whole_in_s=None if running is None else float(running.until_s[index]) - running.now_s,
             one_job=running is not None and int(running.n_jobs[index]) == 1,
-        )  # fmt: skip
+        )
 
 
 def _same_cluster(one: Nodes, other: Nodes) -> bool:
@@ -123,6 +129,8 @@ def _same_cluster(one: Nodes, other: Nodes) -> bool:
     return (one.names, one.types) == (other.names, other.types) and all(
         np.array_equal(mine, theirs)
         for mine, theirs in (
-            (one.gpu_type, other.gpu_type), (one.cpus, other.cpus), (one.memory_mib, other.memory_mib),
+            (one.gpu_type, other.gpu_type),
+            (one.cpus, other.cpus),
+            (one.memory_mib, other.memory_mib),
         )
-    )  # fmt: skip
+    )

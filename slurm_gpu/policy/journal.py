@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu.errors import OutsideError
+from slurm_gpu.files.atomic import whole_file
 from slurm_gpu.policy.native.difference import Owned, Step
 from slurm_gpu.slurm.sacctmgr import Entity, EntityKind, LimitField
-from slurm_gpu.wholefile import whole_file
 
 KEPT = 20
 """Applies that are kept, and can be rolled back."""

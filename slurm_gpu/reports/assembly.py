@@ -7,13 +7,13 @@ from functools import partial
 
 import numpy as np
 
-from slurm_gpu.config import SiteConfig
-from slurm_gpu.database.heldtime import SHIPPED_WITHIN_S
-from slurm_gpu.database.loans import lender_of
-from slurm_gpu.database.resized import elapsed_s, part_s, whole
+from slurm_gpu.config.site import SiteConfig
+from slurm_gpu.database.accounting.allocated_time import SHIPPED_WITHIN_S
+from slurm_gpu.database.accounting.loans import lender_of
+from slurm_gpu.database.accounting.resized import elapsed_s, part_s, whole
+from slurm_gpu.reports.allocated_rows import HeldRows
 from slurm_gpu.reports.category import UNKNOWN, Category, Floats, Integers
-from slurm_gpu.reports.heldrows import HeldRows
-from slurm_gpu.reports.jobtable import MGPU_S_PER_GPU_H, SCALES, JobIds, JobTable
+from slurm_gpu.reports.job_table import MGPU_S_PER_GPU_H, SCALES, JobIds, JobTable
 from slurm_gpu.reports.period import Period
 from slurm_gpu.reports.placing import Group
 from slurm_gpu.reports.rows import Rows

@@ -11,18 +11,18 @@ from typing import Protocol
 from zoneinfo import ZoneInfo
 
 from slurm_gpu import __version__
-from slurm_gpu.config import SiteConfig
-from slurm_gpu.database.engine import Database
+from slurm_gpu.config.site import SiteConfig
+from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.errors import DatabaseError, OutsideError, UsageError
-from slurm_gpu.policy.model import Bundle
+from slurm_gpu.files.atomic import whole_file
+from slurm_gpu.policy.language.model import Bundle
 from slurm_gpu.reports.figure import Figure
 from slurm_gpu.reports.figures import all_figures
 from slurm_gpu.reports.load import load
 from slurm_gpu.reports.page.document import Page, page_html
 from slurm_gpu.reports.page.tiles import tiles_of
 from slurm_gpu.reports.period import Period
-from slurm_gpu.reports.tablefiles import write_csv, write_parquet
-from slurm_gpu.wholefile import whole_file
+from slurm_gpu.reports.table_files import write_csv, write_parquet
 
 PAGE_NAME = "report.html"
 TABLES, PICTURES = "tables", "figures"

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_gpu.database.nodeperiods import UP
+from slurm_gpu.database.maintenance.node_periods import UP
 from slurm_gpu.reports.category import Category, Floats, Integers, Mask
 from slurm_gpu.reports.placing import NodePeriod, Placing, by_node
-from slurm_gpu.reports.timebins import integrals
+from slurm_gpu.reports.time_bins import integrals
 
 FIRST_LOOK_S = 3600
 """Nodes that slurm-gpudbd saw so soon after the first one were there before: it only began to look."""

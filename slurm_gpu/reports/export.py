@@ -37,10 +37,19 @@ from sqlalchemy import (
     type_coerce,
 )
 
-from slurm_gpu.database.engine import Database
-from slurm_gpu.database.schema import Json, Packed, device, event, node_period, run, run_device, run_host
-from slurm_gpu.records.fields import MAX_MOMENT_S
-from slurm_gpu.wholefile import whole_file
+from slurm_gpu.database.storage.engine import Database
+from slurm_gpu.database.storage.schema import (
+    Json,
+    Packed,
+    device,
+    event,
+    node_period,
+    run,
+    run_device,
+    run_host,
+)
+from slurm_gpu.files.atomic import whole_file
+from slurm_gpu.wire.fields import MAX_MOMENT_S
 
 _RUNS_AT_ONCE = 900
 _ROWS_AT_ONCE = 20_000

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slurm_gpu.config import SiteConfig
-from slurm_gpu.database.engine import Database
-from slurm_gpu.database.nodeperiods import Places
+from slurm_gpu.config.site import SiteConfig
+from slurm_gpu.database.maintenance.node_periods import Places
+from slurm_gpu.database.storage.engine import Database
+from slurm_gpu.reports.allocated_rows import held_rows
 from slurm_gpu.reports.assembly import assemble
 from slurm_gpu.reports.capacity import Capacity, capacity_of
 from slurm_gpu.reports.category import Integers
-from slurm_gpu.reports.heldrows import held_rows
-from slurm_gpu.reports.jobtable import JobTable
+from slurm_gpu.reports.job_table import JobTable
 from slurm_gpu.reports.months import Month, months_of
 from slurm_gpu.reports.occupancy import Occupancy, occupancy, spread
-from slurm_gpu.reports.pastforecasts import PastForecasts, past_forecasts
+from slurm_gpu.reports.past_forecasts import PastForecasts, past_forecasts
 from slurm_gpu.reports.period import Period
 from slurm_gpu.reports.placing import Placing
 from slurm_gpu.reports.recorded import read_periods, recorded_mgpu, resized_parts

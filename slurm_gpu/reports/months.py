@@ -9,10 +9,10 @@ from datetime import date
 import numpy as np
 from sqlalchemy import Connection
 
-from slurm_gpu.database.derive import RESIZING
+from slurm_gpu.database.accounting.derived_columns import RESIZING
+from slurm_gpu.reports.allocated_rows import began_at, stopped_at
 from slurm_gpu.reports.capacity import capacity_of
 from slurm_gpu.reports.category import Integers
-from slurm_gpu.reports.heldrows import began_at, stopped_at
 from slurm_gpu.reports.period import Period
 from slurm_gpu.reports.placing import NodePeriod, Placing
 from slurm_gpu.reports.rows import Rows, read_numbers

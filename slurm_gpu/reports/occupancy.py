@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.database.match import node_set
+from slurm_gpu.database.accounting.matching import node_set
 from slurm_gpu.reports.capacity import Capacity
 from slurm_gpu.reports.category import Category, Floats, Integers
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from slurm_gpu.files.atomic import whole_file
 from slurm_gpu.reports.figure import Figure
 from slurm_gpu.reports.page.draw import draw
 from slurm_gpu.reports.page.png import write_png
 from slurm_gpu.reports.page.svg import svg_file
-from slurm_gpu.wholefile import whole_file
 
 
 def write_pictures(figure: Figure, directory: Path) -> None:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_gpu.database.match import node_set
-from slurm_gpu.database.nodeperiods import Places
+from slurm_gpu.database.accounting.matching import node_set
+from slurm_gpu.database.maintenance.node_periods import Places
 from slurm_gpu.reports.category import Category, Floats, Integers
-from slurm_gpu.reports.jobtable import OTHER
+from slurm_gpu.reports.job_table import OTHER
 
 Group = tuple[str, str]
 """(server type, zone)."""

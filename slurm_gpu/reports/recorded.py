@@ -8,9 +8,9 @@ from typing import TypeVar
 
 from sqlalchemy import Connection, select
 
-from slurm_gpu.database.derive import RESIZING
-from slurm_gpu.database.resized import Row, find_parts
-from slurm_gpu.database.schema import node_period, run, run_device
+from slurm_gpu.database.accounting.derived_columns import RESIZING
+from slurm_gpu.database.accounting.resized import Row, find_parts
+from slurm_gpu.database.storage.schema import node_period, run, run_device
 from slurm_gpu.reports.placing import NodePeriod
 from slurm_gpu.reports.rows import Rows
 

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Connection, Select, Text, and_, case, func, or_, select, type_coerce
 
-from slurm_gpu.database.derive import RESIZING
-from slurm_gpu.database.hostruns import shown_here
-from slurm_gpu.database.schema import run
+from slurm_gpu.database.accounting.derived_columns import RESIZING
+from slurm_gpu.database.accounting.host_runs import shown_here
+from slurm_gpu.database.storage.schema import run
 from slurm_gpu.reports.category import Category, Codes, Encoder, Floats, Integers, Mask
 from slurm_gpu.reports.period import Period
 

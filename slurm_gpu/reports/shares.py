@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from slurm_gpu.reports.category import Category, Floats, Integers
-from slurm_gpu.reports.jobtable import MGPU_S_PER_GPU_H, Shares
+from slurm_gpu.reports.job_table import MGPU_S_PER_GPU_H, Shares
 from slurm_gpu.reports.placing import Group, Placing
 
 Weights = Mapping[int, Mapping[str, int]]

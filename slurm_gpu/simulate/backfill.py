@@ -5,12 +5,12 @@ from __future__ import annotations
 import heapq
 import math
 
-from slurm_gpu.simulate.firsts import Key
+from slurm_gpu.simulate.blocked_shapes import TooMuch
+from slurm_gpu.simulate.lazy_heaps import Key
 from slurm_gpu.simulate.prospects import Prospects
 from slurm_gpu.simulate.queue import InTurn, Kind
 from slurm_gpu.simulate.reservation import Reservation
 from slurm_gpu.simulate.starter import Starter, Tried
-from slurm_gpu.simulate.toomuch import TooMuch
 
 
 class BackfillPass:

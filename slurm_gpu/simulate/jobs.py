@@ -58,9 +58,15 @@ class Jobs:
     def __post_init__(self) -> None:
         n = len(self.submit_s)
         columns = (
-            self.run_s, self.limit_s, self.priority, self.give_up_s, self.request, self.partition,
-            self.counters, self.qos,
-        )  # fmt: skip
+            self.run_s,
+            self.limit_s,
+            self.priority,
+            self.give_up_s,
+            self.request,
+            self.partition,
+            self.counters,
+            self.qos,
+        )
         if any(len(column) != n for column in columns):
             raise ValueError("the columns of jobs differ in length")
         if n and (np.isnan(self.submit_s).any() or (np.diff(self.submit_s) < 0).any()):

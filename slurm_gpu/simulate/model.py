@@ -18,8 +18,8 @@ from slurm_gpu.simulate.limits import Counter, Limits
 from slurm_gpu.simulate.outcome import Event, Outcome, What
 from slurm_gpu.simulate.placement import FirstFit, Placement
 from slurm_gpu.simulate.preemption import Preemption
+from slurm_gpu.simulate.preemption_fit import Reach
 from slurm_gpu.simulate.queue import Queue, Shape
-from slurm_gpu.simulate.reach import Reach
 from slurm_gpu.simulate.scheduler import Scheduler, Scheduling
 from slurm_gpu.simulate.speed import Speed, sharers
 from slurm_gpu.simulate.starter import Starter
@@ -100,10 +100,16 @@ class _Model:
         self._preemption = preemption
         self._reach = Reach(cluster, self._queue.shapes, preemption)
         starter = Starter(
-            self._state, self._queue, self._limits, placement, self._reach,
+            self._state,
+            self._queue,
+            self._limits,
+            placement,
+            self._reach,
             qos_of=self._qos_of,
-            start=self._start, requeue=self._requeue, ran_s=lambda job: self._now_s - float(self._last[job]),
-        )  # fmt: skip
+            start=self._start,
+            requeue=self._requeue,
+            ran_s=lambda job: self._now_s - float(self._last[job]),
+        )
         self._scheduler = Scheduler(starter)
         self._first = np.full(n, math.nan)
         self._last = np.full(n, math.nan)

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.simulate.firsts import Firsts, Key
 from slurm_gpu.simulate.jobs import Jobs, Request
+from slurm_gpu.simulate.lazy_heaps import Firsts, Key
 from slurm_gpu.simulate.limits import Amounts, amounts_of
 
 

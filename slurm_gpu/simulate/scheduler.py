@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from slurm_gpu.simulate.backfill import BackfillPass
+from slurm_gpu.simulate.blocked_shapes import TooMuch
 from slurm_gpu.simulate.prospects import Prospects
 from slurm_gpu.simulate.starter import Starter, Tried
 from slurm_gpu.simulate.state import Mask
-from slurm_gpu.simulate.toomuch import TooMuch
 
 
 @dataclass(frozen=True, slots=True)

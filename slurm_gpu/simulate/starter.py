@@ -8,13 +8,13 @@ from enum import Enum
 
 import numpy as np
 
+from slurm_gpu.simulate.fit_cache import Openings
 from slurm_gpu.simulate.jobs import Request
 from slurm_gpu.simulate.limits import Limits
-from slurm_gpu.simulate.openings import Openings
 from slurm_gpu.simulate.placement import Placement
 from slurm_gpu.simulate.preemption import victims_for
+from slurm_gpu.simulate.preemption_fit import Reach
 from slurm_gpu.simulate.queue import Queue
-from slurm_gpu.simulate.reach import Reach
 from slurm_gpu.simulate.reservation import Reservation
 from slurm_gpu.simulate.state import ClusterState, Mask
 

@@ -24,7 +24,7 @@ from slurm_gpu.slurm.client import (
     SlurmSettings,
     WaitingJob,
 )
-from slurm_gpu.slurm.hostlist import compress
+from slurm_gpu.text.hostlist import compress
 
 PING_TIMEOUT_S = 5.0
 QUERY_TIMEOUT_S = 60.0

@@ -16,7 +16,7 @@ from enum import Enum
 
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.commands import QUERY_TIMEOUT_S, Run, query_environment, run_command
-from slurm_gpu.slurm.hostlist import count_tasks
+from slurm_gpu.text.hostlist import count_tasks
 
 
 class Phase(Enum):
@@ -72,11 +72,30 @@ class CountedJob:
 
 
 _COLUMNS = (
-    "JobID", "ArrayTaskID", "UserName", "UserID", "Account", "QOS", "Partition", "State", "NumNodes",
-    "NumCPUs", "tres-per-job", "tres-per-node", "tres-per-socket", "tres-alloc", "OverSubscribe",
-    "SubmitTime", "StartTime", "EndTime", "NodeList", "admin_comment", "cpus-per-tres", "mem-per-tres",
+    "JobID",
+    "ArrayTaskID",
+    "UserName",
+    "UserID",
+    "Account",
+    "QOS",
+    "Partition",
+    "State",
+    "NumNodes",
+    "NumCPUs",
+    "tres-per-job",
+    "tres-per-node",
+    "tres-per-socket",
+    "tres-alloc",
+    "OverSubscribe",
+    "SubmitTime",
+    "StartTime",
+    "EndTime",
+    "NodeList",
+    "admin_comment",
+    "cpus-per-tres",
+    "mem-per-tres",
     "tres-per-task",
-)  # fmt: skip
+)
 
 _WHOLE_NODES = {"OverSubscribe": "NO", "Exclusive": "NODE"}
 """What a column shows of a job that asked to have its nodes to itself. Where there is `Exclusive` (in 26.05,

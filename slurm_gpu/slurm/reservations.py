@@ -19,9 +19,18 @@ _RECORD = re.compile(r"ReservationName=(.*?) (StartTime=\S+ EndTime=.*)", re.DOT
 """Who may make one may call it anything, with spaces and line ends."""
 _FIELD = re.compile(r"(\w+)=(\S*)")
 _COLUMNS = (
-    "JobID", "State", "UserName", "Account", "Partition", "Reservation", "EligibleTime", "StartTime",
-    "TimeLimit", "Reason", "NodeList",
-)  # fmt: skip
+    "JobID",
+    "State",
+    "UserName",
+    "Account",
+    "Partition",
+    "Reservation",
+    "EligibleTime",
+    "StartTime",
+    "TimeLimit",
+    "Reason",
+    "NodeList",
+)
 _NOTHING = frozenset({"", "(null)", "N/A", "n/a"})
 _BUSY = "Requested nodes are busy"
 _HOUR_S = 3600
@@ -122,10 +131,17 @@ class ReservationClient:
         flags = "MAGNETIC,IGNORE_JOBS" if ignores_jobs else "MAGNETIC"
         try:
             self._ask(
-                "create", "reservation", f"ReservationName={name}", f"StartTime=uts{start_s}",
-                f"EndTime=uts{end_s}", f"Nodes={nodes}", f"PartitionName={partition}", f"Users={user}",
-                f"Accounts={account}", f"Flags={flags}",
-            )  # fmt: skip
+                "create",
+                "reservation",
+                f"ReservationName={name}",
+                f"StartTime=uts{start_s}",
+                f"EndTime=uts{end_s}",
+                f"Nodes={nodes}",
+                f"PartitionName={partition}",
+                f"Users={user}",
+                f"Accounts={account}",
+                f"Flags={flags}",
+            )
         except SlurmError as error:
             if _BUSY in str(error):
                 raise NodesBusyError(str(error)) from error

@@ -16,18 +16,33 @@ from typing import Protocol
 from slurm_gpu.errors import SlurmError, SlurmRefusalError
 from slurm_gpu.slurm.commands import QUERY_TIMEOUT_S, Run, run_command
 from slurm_gpu.slurm.tres import parse_tres
-from slurm_gpu.units import format_slurm_time, parse_slurm_time
+from slurm_gpu.text.units import format_slurm_time, parse_slurm_time
 
 DENY_ON_LIMIT = "DenyOnLimit"
 """The QOS flag with which Slurm refuses what could never start, in place of letting it wait for ever."""
 
 ASSOCIATION_FIELDS = (
-    "GrpTRES", "GrpJobs", "GrpSubmitJobs", "MaxTRES", "MaxWall", "MaxJobs", "MaxSubmitJobs", "QOS",
-)  # fmt: skip
+    "GrpTRES",
+    "GrpJobs",
+    "GrpSubmitJobs",
+    "MaxTRES",
+    "MaxWall",
+    "MaxJobs",
+    "MaxSubmitJobs",
+    "QOS",
+)
 QOS_FIELDS = (
-    "GrpTRES", "GrpJobs", "GrpSubmitJobs", "MaxTRES", "MaxTRESPU", "MaxWall", "MaxJobsPU", "MaxSubmitJobsPU",
-    "Preempt", "GraceTime",
-)  # fmt: skip
+    "GrpTRES",
+    "GrpJobs",
+    "GrpSubmitJobs",
+    "MaxTRES",
+    "MaxTRESPU",
+    "MaxWall",
+    "MaxJobsPU",
+    "MaxSubmitJobsPU",
+    "Preempt",
+    "GraceTime",
+)
 _SETS = ("Flags", "Preempt", "QOS")
 """Fields that hold names; each of them stands among the limits as LimitField(FIELD, NAME) = 1."""
 

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.client import QueuedJob, SlurmctldHost, SlurmNode, SlurmSettings
-from slurm_gpu.slurm.hostlist import count_tasks, expand
 from slurm_gpu.slurm.tres import (
     GPU_GRES,
     Gres,
@@ -29,7 +28,8 @@ from slurm_gpu.slurm.tres import (
     parse_tres,
     total,
 )
-from slurm_gpu.units import parse_slurm_time
+from slurm_gpu.text.hostlist import count_tasks, expand
+from slurm_gpu.text.units import parse_slurm_time
 
 _CONFIG_LINE = re.compile(r"(?P<key>[A-Za-z][\w\[\]/]*)\s*= ?(?P<value>.*)")
 _USER = re.compile(r"(?P<name>.*)\((?P<uid>\d+)\)")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from slurm_gpu.slurm.hostlist import parse_indices
+from slurm_gpu.text.hostlist import parse_indices
 
 _NO_VALUE = 2**64 - 2
 """Slurm's NO_VALUE64: an unknown amount, such as the energy of a node without a meter, is a gap."""

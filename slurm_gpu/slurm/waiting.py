@@ -13,9 +13,12 @@ from slurm_gpu.slurm.client import WaitingJob
 from slurm_gpu.slurm.tres import parse_job_tres
 
 SQUEUE = (
-    "squeue", "--all", "--noheader", "--states=PENDING",
+    "squeue",
+    "--all",
+    "--noheader",
+    "--states=PENDING",
     "--Format=JobID:0|,EligibleTime:0|,NumNodes:0|,tres-alloc:0|",
-)  # fmt: skip
+)
 SPRIO = ("sprio", "--noheader", "--format=%i|%S")
 _NO_FACTORS = "multifactor"
 """sprio's complaint where PriorityType is another."""

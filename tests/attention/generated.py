@@ -1,6 +1,6 @@
 """Jobs of many shapes, second by second, what a node tells of them, and what is true of them.
 
-Nothing here is of slurm_gpu.attention: what is true is reckoned from what the GPUs did in each second, as far
+Nothing here is of slurm_gpu.alerts: what is true is reckoned from what the GPUs did in each second, as far
 as anybody has looked.
 """
 

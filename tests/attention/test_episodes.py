@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_gpu.attention.episodes import Course, Found
+from slurm_gpu.alerts.episodes import Course, Found
 
 SLOW, UNSURE = Found("slow", 0.9, "slow"), Found("slow", 0.7, "slow, perhaps")
 SUSPECTED, STARVED, WELL = Found("slow", 0.5, "?"), Found("starved", 0.9, "starved"), Found(None, 0.8, "")

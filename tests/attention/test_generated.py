@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from slurm_gpu.attention.concern import Concern
-from slurm_gpu.attention.watch import RunningJob, Watch
-from slurm_gpu.records import LiveDevice
+from slurm_gpu.alerts.alert import Concern
+from slurm_gpu.alerts.watch import RunningJob, Watch
+from slurm_gpu.wire import LiveDevice
 from tests.attention.generated import SECONDS, SHAPES, Job, Truth, jobs
 
 _N_JOBS = 240

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from slurm_gpu.attention.suspects import Statement, drain, suspects
+from slurm_gpu.alerts.suspects import Statement, drain, suspects
 
 NOW_S = 1_795_000_000.0
 GPU, BESIDE = ("n1", "GPU-3"), ("n1", "GPU-4")
@@ -13,9 +13,15 @@ GPU, BESIDE = ("n1", "GPU-3"), ("n1", "GPU-4")
 def says(job: int, user: str = "alice", *, accuses: bool = True, **given: Any) -> Statement:
     """A job that accuses GPU, an hour ago."""
     values = {
-        "job": str(job), "user": user, "at_s": NOW_S - 3600, "since_s": NOW_S - 4000, "accuses": accuses,
-        "confidence": 0.9, "n_gpus": 16.0, "devices": [GPU],
-    }  # fmt: skip
+        "job": str(job),
+        "user": user,
+        "at_s": NOW_S - 3600,
+        "since_s": NOW_S - 4000,
+        "accuses": accuses,
+        "confidence": 0.9,
+        "n_gpus": 16.0,
+        "devices": [GPU],
+    }
     return Statement(**{**values, **given})
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.attention.turns import Pace, Turns
+from slurm_gpu.alerts.rotation import Pace, Turns
 
 
 def test_the_farthest_off_come_first_and_no_more_than_there_is_room_for():

@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from slurm_gpu.attention.concern import Concern, Rules
-from slurm_gpu.attention.watch import RunningJob, Watch
-from slurm_gpu.records import LiveDevice
+from slurm_gpu.alerts.alert import Concern, Rules
+from slurm_gpu.alerts.watch import RunningJob, Watch
+from slurm_gpu.wire import LiveDevice
 
 WITHIN_S = 300.0
 EVERY_S = 10

@@ -15,14 +15,14 @@ from bench import colocation, colocation_figures
 from bench.colocation_beliefs import Unseen, predict_unseen
 from bench.colocation_runs import AnyFit, Place, Run, Task, place_with_errors, runs
 from bench.colocation_thesis import FIGURE_17, FIGURES, MEASURES, OURS, buckets, compare, savings
-from slurm_gpu.colocation.pairtable import PairTable
 from slurm_gpu.colocation.planner import Member
-from slurm_gpu.colocation.price import Comparison
-from slurm_gpu.colocation.profile import Phase, Profile
-from slurm_gpu.colocation.simulator import Job, simulate
-from slurm_gpu.colocation.tables import read_table
-from slurm_gpu.colocation.workloads import THESIS
-from slurm_gpu.colocation.world import TableWorld
+from slurm_gpu.colocation.profiles.profile import Phase, Profile
+from slurm_gpu.colocation.research.price import Comparison
+from slurm_gpu.colocation.research.workloads import THESIS
+from slurm_gpu.colocation.simulation.simulator import Job, simulate
+from slurm_gpu.colocation.simulation.world import TableWorld
+from slurm_gpu.colocation.tables.pair_table import PairTable
+from slurm_gpu.colocation.tables.read import read_table
 
 THROUGHPUT_KEYS = [
     "ratio_to_sjf_max",
@@ -89,7 +89,7 @@ def test_the_thesis_is_told_beside_ours_and_what_is_no_target_is_marked(
 ) -> None:
     run_it(
         monkeypatch, "--jobs", "5", "--planners", "tetris", "--placements", "50", "--figures", str(tmp_path)
-    )  # fmt: skip
+    )
     *text, last = capsys.readouterr().out.splitlines()
     for number in range(10, 18):
         assert any(line.lower().startswith(f"figure {number}") for line in text), number
@@ -100,8 +100,10 @@ def test_the_thesis_is_told_beside_ours_and_what_is_no_target_is_marked(
     assert answer["throughput"] == dict.fromkeys(THROUGHPUT_KEYS)  # the default planner was not asked for
     assert set(answer["planners"]["throughput"]["known"]) == {"sjf", "tetris"}
     assert {path.name for path in tmp_path.glob("*.svg")} == {
-        "colocation-profiles.svg", "colocation-pairs.svg", "colocation-makespan.svg",
-    }  # fmt: skip
+        "colocation-profiles.svg",
+        "colocation-pairs.svg",
+        "colocation-makespan.svg",
+    }
 
 
 def test_an_unknown_planner_is_told_which_there_are(
@@ -120,8 +122,11 @@ def few() -> list[Run]:
 
 def test_every_planner_runs_the_same_jobs_in_both_modes_beside_the_modes_own_bound(few: list[Run]) -> None:
     assert [(run.mode, run.planner) for run in few] == [
-        ("throughput", "sjf"), ("throughput", "greedy"), ("considerate", "sjf"), ("considerate", "greedy"),
-    ]  # fmt: skip
+        ("throughput", "sjf"),
+        ("throughput", "greedy"),
+        ("considerate", "sjf"),
+        ("considerate", "greedy"),
+    ]
     assert len({run.alone_s for run in few}) == 1
     assert few[0].bound_s <= few[2].bound_s <= few[0].alone_s
     assert all(run.ratio == 1 for run in few if run.planner == "sjf")
@@ -214,6 +219,9 @@ def test_savings_are_those_of_the_default_planner_in_the_random_workload(few: li
 
 def test_figure_3_is_drawn_as_the_text_has_it() -> None:
     assert colocation_figures.pair_levels("googlenet", "vgg16") == {
-        "time": 4, "memory": 3, "cores": 2, "I/O": 1,
-    }  # fmt: skip
+        "time": 4,
+        "memory": 3,
+        "cores": 2,
+        "I/O": 1,
+    }
     assert set(colocation_figures.pair_levels("vgg16", "vgg16").values()) == {None}

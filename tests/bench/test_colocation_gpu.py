@@ -20,7 +20,7 @@ from gpu_applications import CPU, TORCH  # noqa: E402
 from gpu_groups import GroupError, Mps, NotSharedError, Window, run_together  # noqa: E402
 from gpu_worker import Steps  # noqa: E402
 
-from slurm_gpu.colocation.tables import read_table  # noqa: E402
+from slurm_gpu.colocation.tables.read import read_table  # noqa: E402
 
 PROGRAM = ROOT / "bench" / "colocation_gpu.py"
 
@@ -39,9 +39,21 @@ def test_without_a_gpu_it_says_so_and_is_content(tmp_path: Path) -> None:
 
 def test_a_table_of_stand_ins_is_read_as_any_table_is(tmp_path: Path) -> None:
     done = run(
-        tmp_path, "--device", "cpu", "--applications", "stream", "--triples", "1", "--seconds", "0.05",
-        "--warmup", "0", "--repeats", "1", "--json",
-    )  # fmt: skip
+        tmp_path,
+        "--device",
+        "cpu",
+        "--applications",
+        "stream",
+        "--triples",
+        "1",
+        "--seconds",
+        "0.05",
+        "--warmup",
+        "0",
+        "--repeats",
+        "1",
+        "--json",
+    )
     assert done.returncode == 0, done.stderr
     table = read_table(tmp_path / "timeslicing.json")
     assert (table.gpu_model, table.names, table.lacking) == ("processor", ("stream",), [])

@@ -19,7 +19,7 @@ from bench.colocation_predictor import (
     features,
     folds,
 )
-from slurm_gpu.colocation.traits import Traits
+from slurm_gpu.colocation.profiles.traits import Traits
 
 TRAITS = [Traits(family, size, (float(size),)) for family in "abcde" for size in (8, 16, 32)]
 N = len(TRAITS)

@@ -9,16 +9,35 @@ import pytest
 from bench.forecast_data import _ABOVE, read_folder
 
 _KNOWN_LATER = (
-    "partition_id_x", "alloc_nodes", "state", "priority_x", "elapsed_time", "end_time", "run_time_sec",
-    "submit_wait_sec", "poll_wait_sec", "q_core_run_hours", "q_p_gpu_run_hours", "r_core_hours_above",
-)  # fmt: skip
+    "partition_id_x",
+    "alloc_nodes",
+    "state",
+    "priority_x",
+    "elapsed_time",
+    "end_time",
+    "run_time_sec",
+    "submit_wait_sec",
+    "poll_wait_sec",
+    "q_core_run_hours",
+    "q_p_gpu_run_hours",
+    "r_core_hours_above",
+)
 _ROW = {
-    "submit_time": "2021-05-01 02:00:00", "eligible_time": "2021-05-01 02:00:01",
-    "start_time": "2021-05-01 13:00:00", "poll_time": "2021-05-01 12:00:00", "partition_id_y": "18",
-    "account_id": "7", "req_cpus": "8", "req_mem_total": "1000", "req_mem_per_cpu": "125",
-    "time_limit_sec": "3600", "req_tres": "billing=1,cpu=8,gres/gpu:v100=2,mem=1000M,node=3",
-    "priority_y": "0.0003", **dict.fromkeys(_ABOVE, "4"), **dict.fromkeys(_KNOWN_LATER, "1"),
-}  # fmt: skip
+    "submit_time": "2021-05-01 02:00:00",
+    "eligible_time": "2021-05-01 02:00:01",
+    "start_time": "2021-05-01 13:00:00",
+    "poll_time": "2021-05-01 12:00:00",
+    "partition_id_y": "18",
+    "account_id": "7",
+    "req_cpus": "8",
+    "req_mem_total": "1000",
+    "req_mem_per_cpu": "125",
+    "time_limit_sec": "3600",
+    "req_tres": "billing=1,cpu=8,gres/gpu:v100=2,mem=1000M,node=3",
+    "priority_y": "0.0003",
+    **dict.fromkeys(_ABOVE, "4"),
+    **dict.fromkeys(_KNOWN_LATER, "1"),
+}
 
 
 def write(path: Path, *rows: dict[str, str]) -> None:

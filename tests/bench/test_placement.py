@@ -18,8 +18,11 @@ def trace(tmp_path: Path) -> Path:
     (tmp_path / "openb_node_list_gpu_node.csv").write_text("\n".join(nodes) + "\n")
     pods = [
         "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec",
-        "a,4000,8192,1,1000,", "b,1000,1024,1,250,", "c,8000,8192,4,1000,", "d,2000,1024,0,0,",
-    ]  # fmt: skip
+        "a,4000,8192,1,1000,",
+        "b,1000,1024,1,250,",
+        "c,8000,8192,4,1000,",
+        "d,2000,1024,0,0,",
+    ]
     (tmp_path / "openb_pod_list_default.csv").write_text("\n".join(pods) + "\n")
     return tmp_path
 
@@ -56,9 +59,16 @@ def test_all_rules_are_told_with_stable_keys(
     placement.main()
     answer = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert list(answer["allocated_percent"]) == [
-        "random", "bestfit", "mostallocated", "slurm", "weights_fullness", "weights", "fgd", "ours",
+        "random",
+        "bestfit",
+        "mostallocated",
+        "slurm",
+        "weights_fullness",
+        "weights",
+        "fgd",
+        "ours",
         "ours_whole_last",
-    ]  # fmt: skip
+    ]
     assert all(50 < value <= 100 for value in answer["allocated_percent"].values())
     times = answer["decision_ms"]["4"]
     assert 0 < times["all_nodes_anew"] <= times["all_nodes_anew_max"]

@@ -50,5 +50,9 @@ def test_all_rules_are_told_with_stable_keys(
             "ours_whole",
         ]
         assert list(figures["weights"]) == [
-            "turned_away", "standard_error", "turned_away_8_gpus", "used", "whole",
-        ]  # fmt: skip
+            "turned_away",
+            "standard_error",
+            "turned_away_8_gpus",
+            "used",
+            "whole",
+        ]

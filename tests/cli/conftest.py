@@ -7,18 +7,27 @@ from typing import Any, Self
 import pytest
 
 from slurm_gpu import __version__
-from slurm_gpu.cli.checks.database import schema_here
+from slurm_gpu.cli.doctor.checks.daemons.database import schema_here
 from slurm_gpu.cli.main import main
 from slurm_gpu.cli.site import Site
-from slurm_gpu.database.client import Act, Decision, Health, NodeReport, NodeWindow, Run, RunPage, RunTimeline
-from slurm_gpu.database.clusterstate import ClusterState
-from slurm_gpu.database.hostminutes import NodeMinutes
-from slurm_gpu.database.reserve.reservation import MOST_IDS, Reservation
-from slurm_gpu.database.running import Running
-from slurm_gpu.database.verdicts.told import Verdicts
+from slurm_gpu.client.database_client import (
+    Act,
+    Decision,
+    Health,
+    NodeReport,
+    NodeWindow,
+    Run,
+    RunPage,
+    RunTimeline,
+)
+from slurm_gpu.database.live.host_minutes import NodeMinutes
 from slurm_gpu.errors import DatabaseError, NotFoundError, SlurmError
-from slurm_gpu.records import Live, Mean, Record, Total
 from slurm_gpu.slurm.sacctmgr import LimitStore
+from slurm_gpu.wire import Live, Mean, Record, Total
+from slurm_gpu.wire.answers.cluster import ClusterState
+from slurm_gpu.wire.answers.reservation import MOST_IDS, Reservation
+from slurm_gpu.wire.answers.running import Running
+from slurm_gpu.wire.answers.verdicts import Verdicts
 from tests.slurm.recorded import NOW_S, recorded_client
 
 START_S = NOW_S - 7200
@@ -27,35 +36,89 @@ START_S = NOW_S - 7200
 def make_run(**changes: Any) -> Run:
     """A finished run of alice on two GPUs, an hour long."""
     run = Run(
-        id="17", full=True, cluster="neuron", job_id=17, array_job_id=None, array_task=None,
-        het_job_id=None, het_offset=None, user="alice", account="vision", qos="normal", partition="gpu",
-        state="COMPLETED", submit_s=START_S - 1800, eligible_s=START_S - 1800, start_s=START_S,
-        end_s=START_S + 3600, elapsed_s=3600, suspended_s=0, time_limit_s=7200, nodes="n1", gpu_type="a100",
-        n_nodes=1, n_gpus=2.0, wait_h=0.5, submit_wait_h=0.5, run_h=1.0, name="train", exit_code="0:0",
-        restart=0, ugpucore=42.25, ugpumem=10.0, coverage=0.99, energy_j=720_000.0,
-    )  # fmt: skip
+        id="17",
+        full=True,
+        cluster="neuron",
+        job_id=17,
+        array_job_id=None,
+        array_task=None,
+        het_job_id=None,
+        het_offset=None,
+        user="alice",
+        account="vision",
+        qos="normal",
+        partition="gpu",
+        state="COMPLETED",
+        submit_s=START_S - 1800,
+        eligible_s=START_S - 1800,
+        start_s=START_S,
+        end_s=START_S + 3600,
+        elapsed_s=3600,
+        suspended_s=0,
+        time_limit_s=7200,
+        nodes="n1",
+        gpu_type="a100",
+        n_nodes=1,
+        n_gpus=2.0,
+        wait_h=0.5,
+        submit_wait_h=0.5,
+        run_h=1.0,
+        name="train",
+        exit_code="0:0",
+        restart=0,
+        ugpucore=42.25,
+        ugpumem=10.0,
+        coverage=0.99,
+        energy_j=720_000.0,
+    )
     return dataclasses.replace(run, **changes)
 
 
 def make_record(device: str, **changes: Any) -> Record:
     """An hour on one GPU of n1, at 40 % for half of the time and idle for the other half."""
     record = Record(
-        cluster="neuron", job_id=17, restart=0, prolog_s=START_S, node="n1", boot_id="b", segment="0" * 16,
-        device=device, seq=9, final=True, first_s=START_S, last_s=START_S + 3600, held_s=3600.0,
-        sampled_s=3600.0, no_process_s=0.0, granted_mgpu=1000, util_hist_ms={0: 1_800_000, 40: 1_800_000},
-        mem_used_mib=Mean(3600, 4096, 0, 8192), mem_used_frac=Mean(3600, 0.1, 0, 0.2),
-        power_w=Mean(3600, 100, 50, 300), energy_j=Total(3600, 360_000),
-    )  # fmt: skip
+        cluster="neuron",
+        job_id=17,
+        restart=0,
+        prolog_s=START_S,
+        node="n1",
+        boot_id="b",
+        segment="0" * 16,
+        device=device,
+        seq=9,
+        final=True,
+        first_s=START_S,
+        last_s=START_S + 3600,
+        held_s=3600.0,
+        sampled_s=3600.0,
+        no_process_s=0.0,
+        granted_mgpu=1000,
+        util_hist_ms={0: 1_800_000, 40: 1_800_000},
+        mem_used_mib=Mean(3600, 4096, 0, 8192),
+        mem_used_frac=Mean(3600, 0.1, 0, 0.2),
+        power_w=Mean(3600, 100, 50, 300),
+        energy_j=Total(3600, 360_000),
+    )
     return dataclasses.replace(record, **changes)
 
 
 def make_health(**changes: Any) -> Health:
     """A slurm-gpudbd that is well."""
     health = Health(
-        version=__version__, wire=(1, 1), schema=schema_here(), database="SQLite 3", cluster="neuron",
-        now_s=NOW_S, import_interval_s=60.0, last_import_s=NOW_S - 5, import_error=None,
-        watermark_s=NOW_S - 5, watermark_lag_s=5.0, unmatched=0, rejected={},
-    )  # fmt: skip
+        version=__version__,
+        wire=(1, 1),
+        schema=schema_here(),
+        database="SQLite 3",
+        cluster="neuron",
+        now_s=NOW_S,
+        import_interval_s=60.0,
+        last_import_s=NOW_S - 5,
+        import_error=None,
+        watermark_s=NOW_S - 5,
+        watermark_lag_s=5.0,
+        unmatched=0,
+        rejected={},
+    )
     return dataclasses.replace(health, **changes)
 
 

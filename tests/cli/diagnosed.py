@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from slurm_gpu.database.client import DeviceTimeline, NodeWindow, RunTimeline
+from slurm_gpu.client.database_client import DeviceTimeline, NodeWindow, RunTimeline
 from slurm_gpu.diagnose.metric import Metric
-from slurm_gpu.records import DeviceFacts, Timeline, Window
-from slurm_gpu.records.window import pack
+from slurm_gpu.wire import DeviceFacts, Timeline, Window
+from slurm_gpu.wire.window import pack
 from tests.cli.conftest import START_S, CommandLine, make_record, make_run
 from tests.diagnose.training import Training
 from tests.slurm.recorded import NOW_S

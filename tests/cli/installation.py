@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from slurm_gpu.cli.checks.finding import Finding, Level, Surroundings
+from slurm_gpu.cli.doctor.checks.finding import Finding, Level, Surroundings
 from slurm_gpu.cli.site import Site
 from slurm_gpu.slurm.client import SlurmSettings
 from slurm_gpu.slurm.commands import CommandClient

@@ -17,9 +17,24 @@ from tests.oddnumbers import TEXTS
 _UNITS = ("", "d", "h", "M", "G", "-0", ":0:0")
 _FILES = (click.Path, click.File, click.Choice)
 _OF_SBATCH = (
-    "gpus", "gpus-per-node", "gpus-per-task", "gres", "nodes", "ntasks", "ntasks-per-node", "cpus-per-task",
-    "cpus-per-gpu", "mem", "mem-per-gpu", "mem-per-cpu", "time", "time-min", "array", "nodelist", "begin",
-)  # fmt: skip
+    "gpus",
+    "gpus-per-node",
+    "gpus-per-task",
+    "gres",
+    "nodes",
+    "ntasks",
+    "ntasks-per-node",
+    "cpus-per-task",
+    "cpus-per-gpu",
+    "mem",
+    "mem-per-gpu",
+    "mem-per-cpu",
+    "time",
+    "time-min",
+    "array",
+    "nodelist",
+    "begin",
+)
 
 
 def leaves(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:

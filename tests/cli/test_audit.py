@@ -5,22 +5,39 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from slurm_gpu.database.client import Act, Decision
-from slurm_gpu.database.reserve.reservation import MOST_IDS, Reservation, State
+from slurm_gpu.client.database_client import Act, Decision
+from slurm_gpu.wire.answers.reservation import MOST_IDS, Reservation, State
 from tests.cli.conftest import CommandLine
 from tests.slurm.recorded import NOW_S
 
 URGENT = Act(
-    id="1" * 32, at_s=NOW_S - 60, host="head", act="urgent job started", subject="job 7 of alice",
-    why="a \x1b[1m deadline", new="overtook 2 jobs; requeued for it: 5", evidence={"job_id": 7}, who="slurm",
-)  # fmt: skip
+    id="1" * 32,
+    at_s=NOW_S - 60,
+    host="head",
+    act="urgent job started",
+    subject="job 7 of alice",
+    why="a \x1b[1m deadline",
+    new="overtook 2 jobs; requeued for it: 5",
+    evidence={"job_id": 7},
+    who="slurm",
+)
 MOVED = Act(
     id="2" * 32, at_s=NOW_S, host="head", act="limit moved", subject="share", why="w", old="1", new="2"
 )
 ASKED = Reservation(
-    id=7, cluster="neuron", user="alice", account="vision", partition="gpu", gpus=8, n_nodes=2,
-    duration_s=86400, earliest_s=NOW_S, why="the paper", state=State.REQUESTED, requested_s=NOW_S,
-)  # fmt: skip
+    id=7,
+    cluster="neuron",
+    user="alice",
+    account="vision",
+    partition="gpu",
+    gpus=8,
+    n_nodes=2,
+    duration_s=86400,
+    earliest_s=NOW_S,
+    why="the paper",
+    state=State.REQUESTED,
+    requested_s=NOW_S,
+)
 
 
 def test_the_last_comes_last_and_nothing_steers_the_terminal(slurm_gpu: CommandLine):
@@ -75,10 +92,15 @@ def test_a_part_is_not_taken_for_all(slurm_gpu: CommandLine):
 
 
 REFUSED = Decision(
-    id="3" * 32, at_s=NOW_S, host="head", asked="submit", verdict="deny", uid=0,
+    id="3" * 32,
+    at_s=NOW_S,
+    host="head",
+    asked="submit",
+    verdict="deny",
+    uid=0,
     rules="share:gpus_total:observe,urgent:who:enforce",
     job={"account": "nlp", "mgpu": "2500", "urgent": "please"},
-)  # fmt: skip
+)
 
 
 def test_who_was_refused_an_urgent_job_and_with_what_reason(slurm_gpu: CommandLine):

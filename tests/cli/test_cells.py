@@ -4,7 +4,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from slurm_gpu.cli import cells
+from slurm_gpu.text import cells
 
 
 def test_zero_is_a_measurement_and_none_a_gap_in_every_cell():

@@ -9,21 +9,25 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.cli.colocationlearned import measured_of
-from slurm_gpu.colocation.learned import school
-from slurm_gpu.colocation.learned.jobarray import script
+from slurm_gpu.cli.colocation.learned import measured_of
+from slurm_gpu.colocation.learned import trainer as school
+from slurm_gpu.colocation.learned.job_array import script
 from slurm_gpu.colocation.learned.models import read_any
-from slurm_gpu.colocation.pairfile import write_csv
-from slurm_gpu.controller.colocation.book import Book
+from slurm_gpu.colocation.tables.pair_file import write_csv
 from slurm_gpu.controller.colocation.serving import Planners
-from slurm_gpu.policy.installed import ColocationInForce
+from slurm_gpu.controller.colocation.store import Book
+from slurm_gpu.policy.lua.installed import ColocationInForce
 from tests.cli.conftest import CommandLine
 
 APPLICATIONS = ("light", "heavy", "loner")
 SPEEDS = {
-    ("light", "light"): (1.0, 1.0), ("light", "heavy"): (0.97, 0.96), ("light", "loner"): (0.5, 0.5),
-    ("heavy", "heavy"): (0.6, 0.6), ("heavy", "loner"): (0.4, 0.4), ("loner", "loner"): (0.4, 0.4),
-}  # fmt: skip
+    ("light", "light"): (1.0, 1.0),
+    ("light", "heavy"): (0.97, 0.96),
+    ("light", "loner"): (0.5, 0.5),
+    ("heavy", "heavy"): (0.6, 0.6),
+    ("heavy", "loner"): (0.4, 0.4),
+    ("loner", "loner"): (0.4, 0.4),
+}
 
 
 @pytest.fixture
@@ -51,10 +55,14 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def short(name: str, *, seed: int = 0, again: bool = False) -> school.Settings:
         return replace(
-            usual(name, seed=seed, again=again), taught_epochs=1, taught_queues=4, epochs=1, queues=2,
+            usual(name, seed=seed, again=again),
+            taught_epochs=1,
+            taught_queues=4,
+            epochs=1,
+            queues=2,
             plays=4,
             judged_queues=4,
-        )  # fmt: skip
+        )
 
     monkeypatch.setattr(school, "settings_of", short)
 
@@ -189,8 +197,10 @@ def test_a_plan_needs_no_more_than_its_planner(
     )
     done = subprocess.run(
         [sys.executable, "-c", program, "colocation", "plan", str(table), str(jobs), "--planner", planner],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert message in done.stdout + done.stderr
     assert done.returncode == rc
 
@@ -211,7 +221,7 @@ def test_planners_that_look_at_use_are_said_to_see_none_in_a_table(
 def test_training_needs_no_torch_and_another_device_says_that_it_does(
     slurm_gpu: CommandLine, table: Path, tmp_path: Path, quickly: None, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.delitem(sys.modules, "slurm_gpu.colocation.learned.torchgradients", raising=False)
+    monkeypatch.delitem(sys.modules, "slurm_gpu.colocation.learned.torch_gradients", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
     argv = ("colocation", "train", str(table), "--out", str(tmp_path / "some.npz"))
     assert slurm_gpu(*argv, "--device", "cuda") == 3
@@ -361,15 +371,24 @@ def test_an_array_runs_what_it_says_whatever_stands_in_paths(tmp_path: Path):
     program.chmod(0o755)
     text = script([str(program), "a b; touch $HOME"], tmp_path / "o u't.npz", 2)
     done = subprocess.run(
-        ["sh"], input=text, text=True, check=False,
+        ["sh"],
+        input=text,
+        text=True,
+        check=False,
         env={"SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "1", "PATH": "/usr/bin:/bin"},
-    )  # fmt: skip
+    )
     assert done.returncode == 0
     out = tmp_path / "o u't.npz"
     assert seen.read_text().split("|")[:-1] == [
-        "a b; touch $HOME", "--seed", "1", "--checkpoint", f"{out}.70.seed1", "--out", str(out),
+        "a b; touch $HOME",
+        "--seed",
+        "1",
+        "--checkpoint",
+        f"{out}.70.seed1",
+        "--out",
+        str(out),
         "--if-better",
-    ]  # fmt: skip
+    ]
 
 
 def test_what_slurm_gpuctld_learned_trains_a_planner_that_serves_there(

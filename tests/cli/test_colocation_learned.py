@@ -8,12 +8,12 @@ from urllib.parse import quote
 
 import pytest
 
-from slurm_gpu.cli.colocationlearned import measured_of, write_learned
+from slurm_gpu.cli.colocation.learned import measured_of, write_learned
 from slurm_gpu.cli.site import Site
-from slurm_gpu.colocation.pairfile import write_csv
-from slurm_gpu.colocation.tables import read_table
-from slurm_gpu.controller.colocation import book as books
-from slurm_gpu.controller.colocation.book import Book
+from slurm_gpu.colocation.tables.pair_file import write_csv
+from slurm_gpu.colocation.tables.read import read_table
+from slurm_gpu.controller.colocation import store as books
+from slurm_gpu.controller.colocation.store import Book
 from slurm_gpu.errors import OutsideError, UsageError
 from slurm_gpu.slurm.client import SlurmSettings
 from tests.cli.installation import Installation

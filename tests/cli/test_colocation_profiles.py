@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.colocation.profile import Phase, Profile
-from slurm_gpu.colocation.profilefile import read_profiles, write_profiles_csv, write_profiles_json
-from slurm_gpu.database.client import DeviceTimeline, RunTimeline
-from slurm_gpu.records import DeviceFacts, Timeline
+from slurm_gpu.client.database_client import DeviceTimeline, RunTimeline
+from slurm_gpu.colocation.profiles.profile import Phase, Profile
+from slurm_gpu.colocation.profiles.profile_file import read_profiles, write_profiles_csv, write_profiles_json
+from slurm_gpu.wire import DeviceFacts, Timeline
 from tests.cli.conftest import CommandLine, make_run
 from tests.cli.test_job_detail import make_host
 
@@ -165,8 +165,10 @@ def test_people_are_told_how_many_shards_such_a_job_needs(
     )
     assert slurm_gpu(*argv, "--input-size", "128", "--json") == 0
     assert json.loads(slurm_gpu.out)["shards"] == {
-        "needed": None, "of": 8, "why": "it had a smaller input, 64"
-    }  # fmt: skip
+        "needed": None,
+        "of": 8,
+        "why": "it had a smaller input, 64",
+    }
     assert slurm_gpu(*argv, "--input-size", "128") == 0
     assert slurm_gpu.out.splitlines()[-1].startswith(
         "How many of 8 shards such a job needs this does not tell"

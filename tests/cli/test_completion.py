@@ -82,6 +82,6 @@ def test_the_names_of_commands_cost_no_import_of_theirs(words: str) -> None:
         "httpx",
         "lupa",
         "sqlalchemy",
-        "slurm_gpu.cli.jobs",
-        "slurm_gpu.policy.check",
+        "slurm_gpu.cli.runs.jobs",
+        "slurm_gpu.policy.language.check",
     }

@@ -7,12 +7,12 @@ from pyarrow import parquet
 from sqlalchemy import func, select
 
 from slurm_gpu.database import settings
-from slurm_gpu.database.accounting import run_row
-from slurm_gpu.database.engine import Database, shown_url
-from slurm_gpu.database.importer import store_changed_runs
-from slurm_gpu.database.schema import run_device
-from slurm_gpu.database.store import store_events, store_records
-from slurm_gpu.records import Event
+from slurm_gpu.database.accounting.importer import store_changed_runs
+from slurm_gpu.database.accounting.run_row import run_row
+from slurm_gpu.database.accounting.writer import store_events, store_records
+from slurm_gpu.database.storage.engine import Database, shown_url
+from slurm_gpu.database.storage.schema import run_device
+from slurm_gpu.wire import Event
 from tests.cli.conftest import CommandLine
 from tests.database.samples import record, row, segment, timeline
 from tests.slurm.recorded import NOW_S

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.records import Host
+from slurm_gpu.wire import Host
 from tests.cli.conftest import START_S, CommandLine, make_record, make_run
 from tests.cli.diagnosed import BEGINS_S, a_job, running
 from tests.diagnose.test_steps import a_table, a_training

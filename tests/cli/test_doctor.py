@@ -12,14 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.cli.checks import job_submit, munged, site_file, slurm_conf
-from slurm_gpu.cli.checks.every import CHECKS, run_checks
-from slurm_gpu.cli.checks.finding import Check, Finding, Level, Surroundings, fail, ok, skipped
+from slurm_gpu.cli.doctor.checks.daemons import munged
+from slurm_gpu.cli.doctor.checks.every import CHECKS, run_checks
+from slurm_gpu.cli.doctor.checks.files import site_file
+from slurm_gpu.cli.doctor.checks.finding import Check, Finding, Level, Surroundings, fail, ok, skipped
+from slurm_gpu.cli.doctor.checks.slurm import job_submit, slurm_conf
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.policy.bundle import SiteFacts, build_bundle, compile_policy
-from slurm_gpu.policy.check import load_policy
 from slurm_gpu.policy.journal import Entry, Journal, State
-from slurm_gpu.policy.names import SystemDirectory, resolve_names
+from slurm_gpu.policy.language.check import load_policy
+from slurm_gpu.policy.language.names import SystemDirectory, resolve_names
+from slurm_gpu.policy.lua.bundle import SiteFacts, build_bundle, compile_policy
 from slurm_gpu.slurm.client import SlurmNode
 from tests.cli.conftest import CommandLine
 from tests.cli.installation import Installation, levels, worst
@@ -171,7 +173,7 @@ def test_gpus_without_type(installed: Installation):
         ("small", "Name=gpu Type=small Links=MultipleFiles=1", "gpu,shard", "ok"),
         ("a100", "Name=gpu Type=a100 File=/dev/nvidia0  # no MultipleFiles=", "gpu,shard", "ok"),
     ],
-)  # fmt: skip
+)
 def test_slurm_22_05_cannot_have_mig_and_shards(
     installed: Installation, kind: str, gres_conf: str, types: str, level: str
 ):

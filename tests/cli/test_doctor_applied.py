@@ -1,7 +1,7 @@
 """What `slurm-gpu doctor` says of what `policy apply` did: cut short, or changed by hand since."""
 
-from slurm_gpu.cli.checks import journal
-from slurm_gpu.cli.checks.finding import Surroundings
+from slurm_gpu.cli.doctor.checks.finding import Surroundings
+from slurm_gpu.cli.doctor.checks.slurm import journal
 from slurm_gpu.policy.journal import Entry, Journal, State
 from slurm_gpu.policy.native.difference import Owned
 from tests.cli.installation import Installation, levels, worst

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.cli.checks import peers as check
-from slurm_gpu.policy import peers
+from slurm_gpu.cli.doctor.checks.slurm import peers as check
+from slurm_gpu.policy.lua import peers
 from slurm_gpu.slurm.client import SlurmSettings
 from tests.cli.installation import Installation, levels, worst
 

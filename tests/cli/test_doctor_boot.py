@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from slurm_gpu.cli.checks import boot
-from slurm_gpu.cli.checks.finding import Finding, Surroundings
+from slurm_gpu.cli.doctor.checks.files import boot
+from slurm_gpu.cli.doctor.checks.finding import Finding, Surroundings
 from slurm_gpu.errors import SlurmError
 from tests.cli.installation import Installation
 from tests.cli.test_doctor_controller import install

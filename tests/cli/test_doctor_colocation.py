@@ -7,12 +7,12 @@ import json
 
 import pytest
 
-from slurm_gpu.cli.checks import colocation
-from slurm_gpu.cli.checks.finding import Finding, Level
-from slurm_gpu.policy.bundle import SiteFacts, build_bundle, compile_policy
-from slurm_gpu.policy.check import check_policy
-from slurm_gpu.policy.names import ResolvedNames
-from slurm_gpu.yamlsource import parse_yaml
+from slurm_gpu.cli.doctor.checks.finding import Finding, Level
+from slurm_gpu.cli.doctor.checks.slurm import colocation
+from slurm_gpu.config.yaml_source import parse_yaml
+from slurm_gpu.policy.language.check import check_policy
+from slurm_gpu.policy.language.names import ResolvedNames
+from slurm_gpu.policy.lua.bundle import SiteFacts, build_bundle, compile_policy
 from tests.cli.installation import Installation, worst
 from tests.controller.fakes import make_node
 

@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.cli.checks import commands, gres
-from slurm_gpu.cli.checks.every import CHECKS, run_checks
-from slurm_gpu.cli.checks.finding import Level, Surroundings
+from slurm_gpu.cli.doctor.checks.every import CHECKS, run_checks
+from slurm_gpu.cli.doctor.checks.files import commands
+from slurm_gpu.cli.doctor.checks.finding import Level, Surroundings
+from slurm_gpu.cli.doctor.checks.slurm import gres
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.node.held import slurmd
+from slurm_gpu.node.allocation import slurmd
 from tests.cli.installation import Installation, levels, worst
 
 FILE = "in /etc/sysconfig/slurm-gpu"

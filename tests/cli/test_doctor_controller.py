@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_gpu.cli.checks import controller
-from slurm_gpu.cli.checks.finding import Level
-from slurm_gpu.controller.gpuhours import Period
+from slurm_gpu.cli.doctor.checks.daemons import controller
+from slurm_gpu.cli.doctor.checks.finding import Level
+from slurm_gpu.config.yaml_source import parse_yaml
+from slurm_gpu.controller.queue.gpu_hours import Period
+from slurm_gpu.controller.queue.usage import Usage
 from slurm_gpu.controller.snapshot import FRESH_S, Snapshot, render
-from slurm_gpu.controller.usage import Usage
-from slurm_gpu.policy.bundle import SiteFacts, build_bundle, compile_policy
-from slurm_gpu.policy.check import check_policy
-from slurm_gpu.policy.installed import read_policy_in_force
-from slurm_gpu.policy.names import SystemDirectory, resolve_names
-from slurm_gpu.yamlsource import parse_yaml
+from slurm_gpu.policy.language.check import check_policy
+from slurm_gpu.policy.language.names import SystemDirectory, resolve_names
+from slurm_gpu.policy.lua.bundle import SiteFacts, build_bundle, compile_policy
+from slurm_gpu.policy.lua.installed import read_policy_in_force
 from tests.cli.installation import Installation, levels, worst
 from tests.slurm.recorded import NOW_S
 

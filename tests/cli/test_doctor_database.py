@@ -6,11 +6,11 @@ import os
 import pytest
 
 from slurm_gpu import __version__
-from slurm_gpu.cli.checks import database, forecasts, readers, web
-from slurm_gpu.cli.checks.finding import Level
-from slurm_gpu.database.client import NodeReport
-from slurm_gpu.database.engine import head_revision
-from slurm_gpu.records import DeviceFacts, Live
+from slurm_gpu.cli.doctor.checks.daemons import database, forecasts, readers, web
+from slurm_gpu.cli.doctor.checks.finding import Level
+from slurm_gpu.client.database_client import NodeReport
+from slurm_gpu.database.storage.engine import head_revision
+from slurm_gpu.wire import DeviceFacts, Live
 from tests.cli.conftest import make_health
 from tests.cli.installation import Installation, levels, worst
 from tests.cli.test_doctor_outages import PERSISTENT

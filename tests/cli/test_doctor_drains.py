@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.cli.checks import drains, hooks
-from slurm_gpu.cli.checks.finding import Level, Surroundings
+from slurm_gpu.cli.doctor.checks.files import hooks
+from slurm_gpu.cli.doctor.checks.finding import Level, Surroundings
+from slurm_gpu.cli.doctor.checks.slurm import drains
 from tests.cli.installation import Installation, levels, worst
 
 

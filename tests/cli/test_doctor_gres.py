@@ -6,10 +6,10 @@ from collections.abc import Sequence
 import pytest
 
 from slurm_gpu import __version__
-from slurm_gpu.cli.checks import gres
-from slurm_gpu.database.client import NodeReport
+from slurm_gpu.cli.doctor.checks.slurm import gres
+from slurm_gpu.client.database_client import NodeReport
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.records import DeviceFacts
+from slurm_gpu.wire import DeviceFacts
 from tests.cli.installation import Installation, levels, worst
 from tests.slurm.recorded import NOW_S
 

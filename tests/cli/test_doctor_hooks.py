@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.cli.checks import hookfile, hooks
-from slurm_gpu.cli.checks.finding import Level
+from slurm_gpu.cli.doctor.checks.files import hook_file as hookfile
+from slurm_gpu.cli.doctor.checks.files import hooks
+from slurm_gpu.cli.doctor.checks.finding import Level
 from tests.cli.installation import Installation, levels, worst
 
 ROOT = Path(__file__).resolve().parents[2]

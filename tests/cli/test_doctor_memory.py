@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from slurm_gpu.cli.checks import memory
-from slurm_gpu.cli.checks.finding import Finding, Level
+from slurm_gpu.cli.doctor.checks.finding import Finding, Level
+from slurm_gpu.cli.doctor.checks.slurm import memory
 from tests.cli.installation import Installation
 
 NOTHING = {"JobDefaults": "(null)", "DefMemPerCPU": "0", "DefMemPerNode": "UNLIMITED"}

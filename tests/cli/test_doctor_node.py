@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from slurm_gpu.cli.checks import applications, node
-from slurm_gpu.cli.checks.finding import Level
+from slurm_gpu.cli.doctor.checks.daemons import node
+from slurm_gpu.cli.doctor.checks.files import applications
+from slurm_gpu.cli.doctor.checks.finding import Level
 from tests.cli.installation import Installation, levels, worst
 from tests.slurm.recorded import NOW_S
 

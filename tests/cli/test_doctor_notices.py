@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.cli.checks import notices
-from slurm_gpu.cli.checks.finding import Finding, Level
-from slurm_gpu.policy.bundle import SiteFacts, build_bundle, compile_policy
-from slurm_gpu.policy.check import check_policy
-from slurm_gpu.policy.names import ResolvedNames
-from slurm_gpu.yamlsource import parse_yaml
+from slurm_gpu.cli.doctor.checks.daemons import notices
+from slurm_gpu.cli.doctor.checks.finding import Finding, Level
+from slurm_gpu.config.yaml_source import parse_yaml
+from slurm_gpu.policy.language.check import check_policy
+from slurm_gpu.policy.language.names import ResolvedNames
+from slurm_gpu.policy.lua.bundle import SiteFacts, build_bundle, compile_policy
 from tests.cli.installation import Installation, worst
 from tests.notices.servers import MailServer, WebServer, serving
 from tests.notices.test_channels import unused_port

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.cli.checks.databaseaddress import unanswered
-from slurm_gpu.cli.checks.every import CHECKS, run_checks
-from slurm_gpu.cli.checks.finding import Level
-from slurm_gpu.cli.checks.outages import trouble
+from slurm_gpu.cli.doctor.checks.daemons.database_address import unanswered
+from slurm_gpu.cli.doctor.checks.daemons.outages import trouble
+from slurm_gpu.cli.doctor.checks.every import CHECKS, run_checks
+from slurm_gpu.cli.doctor.checks.finding import Level
 from slurm_gpu.errors import SlurmError
 from tests.cli.installation import Installation
 
@@ -180,7 +180,7 @@ def test_a_slurmctld_that_runs_here_hangs_or_listens_elsewhere(
     process = at.proc / "7"
     process.mkdir()
     (process / "cmdline").write_text("slurmctld\0-D\0")
-    monkeypatch.setattr("slurm_gpu.cli.checks.outages.ports", lambda _: [7001])
+    monkeypatch.setattr("slurm_gpu.cli.doctor.checks.daemons.outages.ports", lambda _: [7001])
     finding = trouble(at, "`scontrol ping` failed (1): Slurmctld(primary) at head is DOWN", "look")
     assert "slurmctld runs on this host (it listens at port 7001)" in str(finding.remedy)
     assert remedy in str(finding.remedy)

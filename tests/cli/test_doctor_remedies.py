@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.cli.checks import hooks, munged, node, services
-from slurm_gpu.cli.checks.finding import Surroundings, unit_is_here
+from slurm_gpu.cli.doctor.checks.daemons import munged, node, services
+from slurm_gpu.cli.doctor.checks.files import hooks
+from slurm_gpu.cli.doctor.checks.finding import Surroundings, unit_is_here
 from tests.cli.installation import ROOT, Installation, worst
 
 _CHECKS = sorted((ROOT / "slurm_gpu" / "cli" / "checks").glob("*.py"))
@@ -69,11 +70,11 @@ def test_what_runs_and_does_not_answer_is_restarted_not_started(installed: Insta
 
 
 def test_a_unit_is_here_only_where_systemd_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setattr("slurm_gpu.cli.checks.finding._UNITS", (tmp_path,))
-    monkeypatch.setattr("slurm_gpu.cli.checks.finding._SYSTEMD", tmp_path / "none")
+    monkeypatch.setattr("slurm_gpu.cli.doctor.checks.finding._UNITS", (tmp_path,))
+    monkeypatch.setattr("slurm_gpu.cli.doctor.checks.finding._SYSTEMD", tmp_path / "none")
     (tmp_path / "munge.service").touch()
     assert not unit_is_here("munge")
-    monkeypatch.setattr("slurm_gpu.cli.checks.finding._SYSTEMD", tmp_path)
+    monkeypatch.setattr("slurm_gpu.cli.doctor.checks.finding._SYSTEMD", tmp_path)
     assert unit_is_here("munge")
     assert not unit_is_here("slurm-gpud")
 

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.cli import removal
-from slurm_gpu.cli.checks import boot
-from slurm_gpu.cli.checks.finding import Surroundings
+from slurm_gpu.cli.doctor import removal
+from slurm_gpu.cli.doctor.checks.files import boot
+from slurm_gpu.cli.doctor.checks.finding import Surroundings
 from slurm_gpu.errors import OutsideError, SlurmError
-from slurm_gpu.policy.bundle import SiteFacts, build_bundle, compile_policy
 from slurm_gpu.policy.journal import Entry, Journal, State
-from slurm_gpu.policy.model import Chain, Policy
-from slurm_gpu.policy.names import ResolvedNames
+from slurm_gpu.policy.language.model import Chain, Policy
+from slurm_gpu.policy.language.names import ResolvedNames
+from slurm_gpu.policy.lua.bundle import SiteFacts, build_bundle, compile_policy
 from slurm_gpu.policy.native.difference import Owned
 from slurm_gpu.slurm.sacctmgr import Entity, EntityKind, LimitField
 from tests.cli.conftest import CommandLine
@@ -305,7 +305,7 @@ def test_without_slurm_conf_nothing_can_be_told(installed: Installation):
 
 def test_the_command_numbers_the_steps(slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch):
     steps = [removal.Step("First.", ("type this",)), removal.Step("Then that.")]
-    monkeypatch.setattr("slurm_gpu.cli.doctor.steps", lambda at: steps)
+    monkeypatch.setattr("slurm_gpu.cli.doctor.group.steps", lambda at: steps)
     assert slurm_gpu("doctor", "remove") == 0
     assert slurm_gpu.out.splitlines() == [" 1  First.", "      type this", " 2  Then that."]
 

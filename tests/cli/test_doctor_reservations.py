@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from slurm_gpu.cli.checks.finding import Surroundings
-from slurm_gpu.cli.checks.reservations import reservations
-from slurm_gpu.database.reserve.reservation import Reservation, State
+from slurm_gpu.cli.doctor.checks.finding import Surroundings
+from slurm_gpu.cli.doctor.checks.slurm.reservations import reservations
+from slurm_gpu.wire.answers.reservation import Reservation, State
 from tests.cli.conftest import CommandLine
 from tests.cli.test_reserve import ASKED, PROMISED, Commands, with_rows
 from tests.slurm.recorded import NOW_S
@@ -43,13 +43,17 @@ def command(slurm_gpu: CommandLine) -> CommandLine:
         ("", (PROMISED,), "ok", "1 reservation"),  # approved just now
         ("", (OLD,), "fail", "and Slurm does not have it → systemctl start slurm-gpuctld"),
         (
-            IN_SLURM.replace("n3", "n9"), (OLD,), "fail",
+            IN_SLURM.replace("n3", "n9"),
+            (OLD,),
+            "fail",
             "promised to bob on n3, and Slurm has another one called so (bob on n9) → scontrol delete",
         ),
         ("", (replace(OLD, trouble="Invalid user id"),), "warn", "sg_5 of bob: Invalid user id → scontrol"),
         (
-            IN_SLURM, (replace(OLD, trouble="slurm-gpuctld's clock is 99 s ahead of slurm-gpudbd's: …"),),
-            "warn", "99 s ahead of slurm-gpudbd's: … → chronyc tracking",
+            IN_SLURM,
+            (replace(OLD, trouble="slurm-gpuctld's clock is 99 s ahead of slurm-gpudbd's: …"),),
+            "warn",
+            "99 s ahead of slurm-gpudbd's: … → chronyc tracking",
         ),
         (IN_SLURM, (OVER,), "warn", "sg_5 is cancelled, and still in Slurm"),
         (IN_SLURM, (replace(OVER, over_s=NOW_S - 5),), "ok", "0 reservations"),
@@ -57,7 +61,7 @@ def command(slurm_gpu: CommandLine) -> CommandLine:
         (IN_SLURM.replace("bob", "root"), (OVER,), "warn", "is none of them: it is left alone"),
         (IN_SLURM.replace("sg_5", "maint"), (), "ok", "0 reservations"),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_agree_is_named_with_what_to_type(
     command: CommandLine, in_slurm: str, rows: tuple[Reservation, ...], level: str, told: str
 ) -> None:

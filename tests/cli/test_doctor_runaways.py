@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from slurm_gpu.cli.checks.finding import Finding, Level
-from slurm_gpu.cli.checks.runaways import ended
-from slurm_gpu.database.client import Run
+from slurm_gpu.cli.doctor.checks.finding import Finding, Level
+from slurm_gpu.cli.doctor.checks.slurm.runaways import ended
+from slurm_gpu.client.database_client import Run
 from slurm_gpu.slurm.client import AccountingRun, QueuedJob
 from tests.cli.conftest import START_S, make_run
 from tests.cli.installation import Installation, Slurm, levels, worst

@@ -11,22 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.cli.checks import (
-    access,
-    database,
-    databaseaddress,
-    gres,
-    secretfiles,
-    site_file,
-    slurm_conf,
-    web,
-)
-from slurm_gpu.cli.checks.finding import Finding, Level, Surroundings
-from slurm_gpu.cli.checks.processes import Process, ports
-from slurm_gpu.config import SiteConfig
-from slurm_gpu.database.client import NodeReport
+from slurm_gpu.cli.doctor.checks.daemons import database, web
+from slurm_gpu.cli.doctor.checks.daemons import database_address as databaseaddress
+from slurm_gpu.cli.doctor.checks.daemons.processes import Process, ports
+from slurm_gpu.cli.doctor.checks.files import access, site_file
+from slurm_gpu.cli.doctor.checks.files import secret_files as secretfiles
+from slurm_gpu.cli.doctor.checks.finding import Finding, Level, Surroundings
+from slurm_gpu.cli.doctor.checks.slurm import gres, slurm_conf
+from slurm_gpu.client.database_client import NodeReport
+from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.errors import DatabaseError
-from slurm_gpu.records import DeviceFacts
+from slurm_gpu.wire import DeviceFacts
 from tests.cli.conftest import Database, make_health
 from tests.cli.installation import Installation, levels, worst
 from tests.slurm.recorded import NOW_S
@@ -57,11 +52,17 @@ def test_users_read_the_site_file(installed: Installation, part: str):
 @pytest.mark.parametrize(
     ("mode", "owner", "uid", "denied"),
     [
-        (0o644, 0, USER, False), (0o640, 0, USER, True), (0o600, 0, USER, True), (0o604, 0, USER, False),
-        (0o600, SLURM, SLURM, False), (0o400, SLURM, SLURM, False), (0o044, SLURM, SLURM, True),
-        (0o600, 0, SLURM, True), (0o000, 0, 0, False),
+        (0o644, 0, USER, False),
+        (0o640, 0, USER, True),
+        (0o600, 0, USER, True),
+        (0o604, 0, USER, False),
+        (0o600, SLURM, SLURM, False),
+        (0o400, SLURM, SLURM, False),
+        (0o044, SLURM, SLURM, True),
+        (0o600, 0, SLURM, True),
+        (0o000, 0, 0, False),
     ],
-)  # fmt: skip
+)
 def test_who_may_read_is_as_the_kernel_says(
     installed: Installation, mode: int, owner: int, uid: int, denied: bool
 ):
@@ -275,10 +276,15 @@ def test_there_need_be_no_page(installed: Installation):
 @pytest.mark.parametrize(
     ("status", "text", "level"),
     [
-        (200, "<h1>slurm-gpu</h1>", "ok"), (200, "<h1>It works!</h1>", "warn"), (302, "", "ok"),
-        (401, "", "ok"), (404, "", "warn"), (502, "", "warn"), (503, "", "warn"),
+        (200, "<h1>slurm-gpu</h1>", "ok"),
+        (200, "<h1>It works!</h1>", "warn"),
+        (302, "", "ok"),
+        (401, "", "ok"),
+        (404, "", "warn"),
+        (502, "", "warn"),
+        (503, "", "warn"),
     ],
-)  # fmt: skip
+)
 def test_the_page_answers_where_users_are_led(
     installed: Installation, page: type[_Page], status: int, text: str, level: str
 ):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.cli.checks import job_submit
-from slurm_gpu.cli.checks.finding import Finding, Level
+from slurm_gpu.cli.doctor.checks.finding import Finding, Level
+from slurm_gpu.cli.doctor.checks.slurm import job_submit
 from tests.cli.installation import Installation, worst
 
 POLICY = """\

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from slurm_gpu.cli.checks.finding import Finding, Level
-from slurm_gpu.cli.checks.weights import weights
-from slurm_gpu.controller import placementtable
-from slurm_gpu.controller.placementtable import PlacementTable
+from slurm_gpu.cli.doctor.checks.finding import Finding, Level
+from slurm_gpu.cli.doctor.checks.slurm.weights import weights
+from slurm_gpu.controller.placement import table as placementtable
+from slurm_gpu.controller.placement.table import PlacementTable
 from tests.cli.installation import Installation, levels, worst
 from tests.slurm.recorded import NOW_S
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from slurm_gpu.cli.checks import zones
-from slurm_gpu.cli.checks.finding import Level
+from slurm_gpu.cli.doctor.checks.finding import Level
+from slurm_gpu.cli.doctor.checks.slurm import zones
 from slurm_gpu.slurm.client import QueuedJob
 from slurm_gpu.slurm.commands import CommandClient
 from tests.cli.installation import Installation, levels, worst

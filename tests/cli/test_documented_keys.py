@@ -8,16 +8,21 @@ from typing import Any
 
 import pytest
 
-from slurm_gpu.cli.checks.every import CHECKS
-from slurm_gpu.cli.jobs import CSV_COLUMNS
+from slurm_gpu.cli.doctor.checks.every import CHECKS
+from slurm_gpu.cli.runs.jobs import CSV_COLUMNS
 from tests.cli.conftest import CommandLine, make_record, make_run
 from tests.monitor.clusters import cluster, holds, job, node, waiting
 
 _DOCS = Path(__file__).resolve().parents[2] / "docs"
 _WORDS = set(
     " ".join(re.findall(r"`([^`]*)`", (_DOCS / "commands.md").read_text() + (_DOCS / "api.md").read_text()))
-    .replace("{", " ").replace("}", " ").replace('"', " ").replace(":", " ").replace(",", " ").split()
-)  # fmt: skip
+    .replace("{", " ")
+    .replace("}", " ")
+    .replace('"', " ")
+    .replace(":", " ")
+    .replace(",", " ")
+    .split()
+)
 _OWN_NAMES = {"gpus", "gpus_allocated", "tres_requested", "tres_allocated", "devices"}
 """Objects whose keys are names of things (GPU types, TRES), or documented elsewhere (records)."""
 

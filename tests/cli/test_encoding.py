@@ -27,7 +27,8 @@ def test_signs_are_spelt_out_where_the_encoding_lacks_them(encoding: str):
 
 _PRINT = """
 from slurm_gpu.cli.encoding import spell_out
-from slurm_gpu.cli import output, cells
+from slurm_gpu.cli import output
+from slurm_gpu.text import cells
 import sys
 spell_out(sys.stdout, sys.stderr)
 output.print_table(("a", "b"), [(cells.GAP, "정")])

@@ -9,9 +9,9 @@ from urllib.parse import quote
 
 import pytest
 
-from slurm_gpu.cli.explainjob import Ending, ExplainedJob, decision_of, lines, token_of
+from slurm_gpu.cli.policy.explain_job import Ending, ExplainedJob, decision_of, lines, token_of
 from slurm_gpu.controller.colocation.status import sharing_of
-from slurm_gpu.policy.decisions import find_decision, find_endings, write_ending
+from slurm_gpu.policy.lua.decisions import find_decision, find_endings, write_ending
 
 LINE = "slurm-gpu/1 1000 submit allow abc1 uid=1 account=a rules=- zone={zone}\n"
 

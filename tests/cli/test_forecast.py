@@ -14,27 +14,37 @@ from typing import Any
 
 import pytest
 
+from slurm_gpu.config.yaml_source import parse_yaml
+from slurm_gpu.controller.queue.usage import RunningAndPending, Subject, Usage, Use
 from slurm_gpu.controller.snapshot import Snapshot, render
-from slurm_gpu.controller.usage import RunningAndPending, Subject, Usage, Use
-from slurm_gpu.database.forecasts.answer import Forecast, Judged, Past, Reason
 from slurm_gpu.errors import SlurmError, UsageError
-from slurm_gpu.policy.bundle import SiteFacts, build_bundle, compile_policy
-from slurm_gpu.policy.check import check_policy
-from slurm_gpu.policy.gpuforms import asked_in_all
-from slurm_gpu.policy.installed import read_policy_in_force
-from slurm_gpu.policy.names import SystemDirectory, resolve_names
-from slurm_gpu.policy.sbatch import parse_command
+from slurm_gpu.policy.explain.gpu_options import asked_in_all
+from slurm_gpu.policy.explain.sbatch import parse_command
+from slurm_gpu.policy.language.check import check_policy
+from slurm_gpu.policy.language.names import SystemDirectory, resolve_names
+from slurm_gpu.policy.lua.bundle import SiteFacts, build_bundle, compile_policy
+from slurm_gpu.policy.lua.installed import read_policy_in_force
 from slurm_gpu.slurm.client import SlurmSettings
-from slurm_gpu.yamlsource import parse_yaml
+from slurm_gpu.wire.answers.forecast import Forecast, Judged, Past, Reason
 from tests.cli.conftest import CommandLine
 from tests.slurm.recorded import NOW_S, recorded_client
 
 SAID = Forecast(
-    id="17", full=True, at_s=NOW_S, low_s=1264.0, middle_s=5040.0, high_s=18_720.0, source="learned",
+    id="17",
+    full=True,
+    at_s=NOW_S,
+    low_s=1264.0,
+    middle_s=5040.0,
+    high_s=18_720.0,
+    source="learned",
     reasons=(Reason(what="time limit", factor=2.72), Reason(what="the account", factor=0.4)),
-    made_s=NOW_S - 5 * 3600, looks=14_203, since_s=NOW_S - 60 * 86400, with_gpus=True,
-    judged=Judged(kinds=150, within_2x=0.44, within_3x=0.64), past=Past(n=200, held=162, since_s=NOW_S - 9),
-)  # fmt: skip
+    made_s=NOW_S - 5 * 3600,
+    looks=14_203,
+    since_s=NOW_S - 60 * 86400,
+    with_gpus=True,
+    judged=Judged(kinds=150, within_2x=0.44, within_3x=0.64),
+    past=Past(n=200, held=162, since_s=NOW_S - 9),
+)
 
 
 def answering(slurm_gpu: CommandLine, said: Forecast | str | UsageError) -> list[Any]:
@@ -338,6 +348,6 @@ def test_a_login_node_needs_no_numpy(tmp_path: Path):
     """What the command and its question to slurm-gpudbd import, with numpy out of reach."""
     code = (
         "import sys; sys.modules['numpy'] = sys.modules['sklearn'] = None\n"
-        "import slurm_gpu.cli.main, slurm_gpu.cli.forecast, slurm_gpu.database.client, slurm_gpu.cli.db"
+        "import slurm_gpu.cli.main, slurm_gpu.cli.forecast.group, slurm_gpu.client.database_client, slurm_gpu.cli.db"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)

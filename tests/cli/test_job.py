@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from slurm_gpu.records import Event, Mean, Total
+from slurm_gpu.wire import Event, Mean, Total
 from tests.cli.conftest import START_S, CommandLine, make_record, make_run
 
 _A, _B = "GPU-aaaaaaaa-1111", "GPU-bbbbbbbb-2222"
@@ -246,10 +246,20 @@ def test_a_job_without_gpu_says_so(slurm_gpu: CommandLine):
 
 
 _NEVER = {
-    "start_s": None, "elapsed_s": None, "wait_h": None, "run_h": None, "nodes": "", "gpu_type": None,
-    "n_gpus": 0.0, "n_gpus_requested": 1.0, "ugpucore": None, "ugpumem": None, "coverage": None,
-    "energy_j": None, "devices": (),
-}  # fmt: skip
+    "start_s": None,
+    "elapsed_s": None,
+    "wait_h": None,
+    "run_h": None,
+    "nodes": "",
+    "gpu_type": None,
+    "n_gpus": 0.0,
+    "n_gpus_requested": 1.0,
+    "ugpucore": None,
+    "ugpumem": None,
+    "coverage": None,
+    "energy_j": None,
+    "devices": (),
+}
 
 
 def test_a_job_that_was_cancelled_in_the_queue_says_what_it_asked_for(slurm_gpu: CommandLine):

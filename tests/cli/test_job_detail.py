@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.cli.eventtext import event_text
-from slurm_gpu.cli.hostuse import host_uses
-from slurm_gpu.cli.sparkline import sparkline
-from slurm_gpu.database.client import DeviceTimeline, RunTimeline
-from slurm_gpu.records import DeviceFacts, Event, Host, Mean, Timeline, Total
-from slurm_gpu.records.fields import MAX_MOMENT_S
-from slurm_gpu.records.timeline import level
+from slurm_gpu.cli.runs.event_text import event_text
+from slurm_gpu.cli.runs.host_use import host_uses
+from slurm_gpu.client.database_client import DeviceTimeline, RunTimeline
+from slurm_gpu.text.sparkline import sparkline
+from slurm_gpu.wire import DeviceFacts, Event, Host, Mean, Timeline, Total
+from slurm_gpu.wire.fields import MAX_MOMENT_S
+from slurm_gpu.wire.timeline import level
 from tests.cli.conftest import START_S, CommandLine, make_record, make_run
 
 _A, _B = "GPU-aaaaaaaa-1111", "GPU-bbbbbbbb-2222"
@@ -32,12 +32,26 @@ _FULL = {
 
 def make_host(**changes: Any) -> Host:
     values: dict[str, Any] = {
-        "cluster": "neuron", "job_id": 17, "restart": 0, "prolog_s": START_S, "node": "n1", "boot_id": "b",
-        "segment": "0" * 16, "seq": 1, "final": True, "first_s": START_S, "last_s": START_S + 3600,
-        "cpu_s": 13680.0, "rss_max_mib": 12288.0, "read_bytes": 53_000_000_000, "write_bytes": 0,
-        "app": "GROMACS", "app_field": "molecular dynamics", "app_params": {"input": "water"},
+        "cluster": "neuron",
+        "job_id": 17,
+        "restart": 0,
+        "prolog_s": START_S,
+        "node": "n1",
+        "boot_id": "b",
+        "segment": "0" * 16,
+        "seq": 1,
+        "final": True,
+        "first_s": START_S,
+        "last_s": START_S + 3600,
+        "cpu_s": 13680.0,
+        "rss_max_mib": 12288.0,
+        "read_bytes": 53_000_000_000,
+        "write_bytes": 0,
+        "app": "GROMACS",
+        "app_field": "molecular dynamics",
+        "app_params": {"input": "water"},
         "container": True,
-    }  # fmt: skip
+    }
     return Host(**{**values, **changes})
 
 
@@ -134,11 +148,14 @@ def test_a_course_that_was_not_kept_is_not_drawn(slurm_gpu: CommandLine):
 def test_the_processes_and_the_application_are_told(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [
         make_run(
-            devices=(make_record(_A),), hosts=(make_host(),), tres_allocated={"cpu": 8},
-            app="GROMACS", app_field="molecular dynamics",
+            devices=(make_record(_A),),
+            hosts=(make_host(),),
+            tres_allocated={"cpu": 8},
+            app="GROMACS",
+            app_field="molecular dynamics",
             device_facts={_A: DeviceFacts(uuid=_A, node="n1", at_s=1, name="NVIDIA A100-SXM4-80GB")},
         )
-    ]  # fmt: skip
+    ]
     slurm_gpu("job", "17")
     assert "2 a100 GPUs (NVIDIA A100-SXM4-80GB)" in slurm_gpu.out
     assert "application GROMACS (molecular dynamics), input=water, in a container\n" in slurm_gpu.out
@@ -175,14 +192,20 @@ def test_watches_that_told_of_no_gpu_are_told_apart_by_the_time_since_boot(set_b
     hosts = [
         make_host(segment="1" * 16, uptime_s=500.0, cpu_s=100.0, last_s=START_S + 1800),
         make_host(
-            segment="2" * 16, uptime_s=2301.0, cpu_s=10.0,
-            first_s=START_S + 1801 + set_by_s, last_s=START_S + 2401 + set_by_s,
+            segment="2" * 16,
+            uptime_s=2301.0,
+            cpu_s=10.0,
+            first_s=START_S + 1801 + set_by_s,
+            last_s=START_S + 2401 + set_by_s,
         ),
         make_host(  # beside the first
-            segment="3" * 16, uptime_s=700.0, cpu_s=1.0,
-            first_s=START_S + 200 + set_by_s, last_s=START_S + 1700 + set_by_s,
+            segment="3" * 16,
+            uptime_s=700.0,
+            cpu_s=1.0,
+            first_s=START_S + 200 + set_by_s,
+            last_s=START_S + 1700 + set_by_s,
         ),
-    ]  # fmt: skip
+    ]
     (n1,) = host_uses(hosts)
     assert (n1.cpu_s, n1.watched_s) == (110.0, 2400)
 

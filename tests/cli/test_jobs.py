@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from pyarrow import parquet
 
-from slurm_gpu.cli.jobs import COLUMNS, CSV_COLUMNS
-from slurm_gpu.cli.runfilters import SORTS
-from slurm_gpu.database.runfilter import SORTS as DATABASE_SORTS
+from slurm_gpu.cli.runs.filters import SORTS
+from slurm_gpu.cli.runs.jobs import COLUMNS, CSV_COLUMNS
+from slurm_gpu.database.api.run_filter import SORTS as DATABASE_SORTS
 from tests.cli.conftest import CommandLine, make_run
 from tests.slurm.recorded import NOW_S
 
@@ -79,9 +79,20 @@ def test_quarters_of_gpus_are_shown(slurm_gpu: CommandLine):
 
 def test_filters_reach_the_database(slurm_gpu: CommandLine):
     slurm_gpu(
-        "jobs", "--user", "alice", "--account", "vision", "--state", "failed,TIMEOUT",
-        "--since", "2026-11-01", "--until", "2d", "--limit", "7",
-    )  # fmt: skip
+        "jobs",
+        "--user",
+        "alice",
+        "--account",
+        "vision",
+        "--state",
+        "failed,TIMEOUT",
+        "--since",
+        "2026-11-01",
+        "--until",
+        "2d",
+        "--limit",
+        "7",
+    )
     assert slurm_gpu.database.asked == {
         "user": "alice",
         "accounts": ("vision",),
@@ -228,9 +239,25 @@ def test_a_page_goes_on_where_the_one_before_it_ended(slurm_gpu: CommandLine):
 
 def test_all_filters_reach_the_database(slurm_gpu: CommandLine):
     slurm_gpu(
-        "jobs", "--partition", "gpu", "--qos", "high", "--app", "GROMACS", "--gpu-type", "a100",
-        "--server-type", "dgx", "--zone", "pod1", "--min-gpus", "0.5", "--sort", "RUN_h", "--ascending",
-    )  # fmt: skip
+        "jobs",
+        "--partition",
+        "gpu",
+        "--qos",
+        "high",
+        "--app",
+        "GROMACS",
+        "--gpu-type",
+        "a100",
+        "--server-type",
+        "dgx",
+        "--zone",
+        "pod1",
+        "--min-gpus",
+        "0.5",
+        "--sort",
+        "RUN_h",
+        "--ascending",
+    )
     assert slurm_gpu.database.asked == {
         "partition": "gpu",
         "qos": "high",

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.database.client import NodeReport
-from slurm_gpu.database.verdicts.told import ToldSuspect, Verdicts
-from slurm_gpu.records import DeviceFacts, Live, LiveDevice
+from slurm_gpu.client.database_client import NodeReport
+from slurm_gpu.wire import DeviceFacts, Live, LiveDevice
+from slurm_gpu.wire.answers.verdicts import ToldSuspect, Verdicts
 from tests.cli.conftest import START_S, CommandLine
 from tests.slurm.recorded import DATA
 
@@ -95,8 +95,10 @@ def test_a_job_that_does_not_run_is_marked(slurm_gpu: CommandLine):
     slurm_gpu("nodes", "--json")
     jobs = [job for node in json.loads(slurm_gpu.out)["nodes"] for job in node["jobs"]]
     assert {job["job_id"]: job["state"] for job in jobs if job["job_id"] in (25, 32, 34)} == {
-        25: "suspended", 32: "completing", 34: "running",
-    }  # fmt: skip
+        25: "suspended",
+        32: "completing",
+        34: "running",
+    }
 
 
 def test_components_of_a_heterogeneous_job_are_called_as_slurm_calls_them(slurm_gpu: CommandLine):
@@ -301,9 +303,15 @@ def suspects(*some: ToldSuspect) -> Verdicts:
 
 
 SUSPECT = ToldSuspect(
-    node="n17", device="GPU-b", jobs=4, users=3, healthy=1, first_s=START_S, last_s=START_S + 3600,
+    node="n17",
+    device="GPU-b",
+    jobs=4,
+    users=3,
+    healthy=1,
+    first_s=START_S,
+    last_s=START_S + 3600,
     next_step='scontrol update nodename=n17 state=drain reason="slurm-gpu: GPU 3"',
-)  # fmt: skip
+)
 
 
 def test_suspects_are_listed_with_the_command_that_drains_their_node(slurm_gpu: CommandLine):

@@ -13,15 +13,15 @@ import pytest
 
 from slurm_gpu.controller.notices import status
 from slurm_gpu.controller.notices.status import OutlookLine, Status
-from slurm_gpu.database.results import Act
-from slurm_gpu.database.running import RecentXid, Running, RunningUse
-from slurm_gpu.database.verdicts.told import JobVerdict, Verdicts
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.notices import ledger as ledgers
 from slurm_gpu.notices.finding import Run
 from slurm_gpu.notices.ledger import Delivery, End, EndState, Ledger, Notice, State
-from slurm_gpu.records import Live, LiveDevice
 from slurm_gpu.slurm.client import QueuedJob, SlurmSettings
+from slurm_gpu.wire import Live, LiveDevice
+from slurm_gpu.wire.answers.running import RecentXid, Running, RunningUse
+from slurm_gpu.wire.answers.runs import Act
+from slurm_gpu.wire.answers.verdicts import JobVerdict, Verdicts
 from tests.cli.conftest import CommandLine
 from tests.database.samples import queued
 from tests.monitor.clusters import cluster, holds, job, node
@@ -29,14 +29,25 @@ from tests.slurm.recorded import NOW_S, recorded_client
 
 SETTINGS = 'mode: send\ncontact: help@b.edu\nmail: {from: gpu@b.edu, to: "{user}@b.edu"}\n'
 ENDED = End(
-    run=Run(17, NOW_S - 9000), id="17_3", user="alice", name="x\x1b[2J", n_gpus=2.0, at_s=NOW_S - 60.0,
-    how="cancel", since_s=NOW_S - 9000.0, state=EndState.ENDED,
-)  # fmt: skip
+    run=Run(17, NOW_S - 9000),
+    id="17_3",
+    user="alice",
+    name="x\x1b[2J",
+    n_gpus=2.0,
+    at_s=NOW_S - 60.0,
+    how="cancel",
+    since_s=NOW_S - 9000.0,
+    state=EndState.ENDED,
+)
 TOLD = Notice(
-    id="a" * 32, user="alice", kind="warning", stage=1, runs={ENDED.run: NOW_S - 9000.0},
+    id="a" * 32,
+    user="alice",
+    kind="warning",
+    stage=1,
+    runs={ENDED.run: NOW_S - 9000.0},
     made_s=NOW_S - 3600.0,
     deliveries={"mail": Delivery(state=State.SENT, attempts=1, at_s=NOW_S - 3600.0)},
-)  # fmt: skip
+)
 
 
 class Here:
@@ -95,9 +106,15 @@ def here(slurm_gpu: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def line(**changes: object) -> OutlookLine:
     values = {
-        "job_id": 18, "id": "18", "user": "bob", "kind": "held_idle", "stage": 0, "since_s": NOW_S - 3000.0,
-        "coverage": 0.991, "says": "mail 2026-11-21 18:10 KST",
-    }  # fmt: skip
+        "job_id": 18,
+        "id": "18",
+        "user": "bob",
+        "kind": "held_idle",
+        "stage": 0,
+        "since_s": NOW_S - 3000.0,
+        "coverage": 0.991,
+        "says": "mail 2026-11-21 18:10 KST",
+    }
     return OutlookLine(**{**values, **changes})  # type: ignore[arg-type]
 
 
@@ -159,11 +176,17 @@ class TestDryRun:
         database.lives = {"n1": Live(at_s=NOW_S, devices=devices)}
         uses = [
             RunningUse(
-                job_id=one, start_s=start_s, coverage=1.0, used=used, util_p25=0.0, util_p95=0.0,
-                mem_p25=None, mem_p95=None,
+                job_id=one,
+                start_s=start_s,
+                coverage=1.0,
+                used=used,
+                util_p25=0.0,
+                util_p95=0.0,
+                mem_p25=None,
+                mem_p95=None,
             )
             for one, used in ((20, False), (21, True))
-        ]  # fmt: skip
+        ]
         xid = RecentXid(job_id=21, device="GPU-9", at_s=NOW_S - 60, code=79)
         database.running_state = Running(as_of_s=NOW_S, jobs=uses, xids=[xid])
 
@@ -186,16 +209,26 @@ class TestDryRun:
         assert here("--dry-run", "--json") == 0
         told = json.loads(here.line.out)
         assert [(one["to"], one["kind"]) for one in told["would"]] == [
-            ("bob@b.edu", "xid"), ("alice@b.edu", "held_idle"),
-        ]  # fmt: skip
+            ("bob@b.edu", "xid"),
+            ("alice@b.edu", "held_idle"),
+        ]
         assert {one["says"] for one in told["now"]} == {"would be told now"}
 
     def test_of_a_diagnosis_where_the_site_asks_for_it(self, here: Here) -> None:
         told = JobVerdict(
-            job_id=21, start_s=NOW_S - 7200, user="bob", cause="hang", kind="", confidence=0.9, devices=(),
-            nodes=("n1",), since_s=None, told_s=NOW_S - 3600, last_s=NOW_S,
+            job_id=21,
+            start_s=NOW_S - 7200,
+            user="bob",
+            cause="hang",
+            kind="",
+            confidence=0.9,
+            devices=(),
+            nodes=("n1",),
+            since_s=None,
+            told_s=NOW_S - 3600,
+            last_s=NOW_S,
             verdict={"coverage": 1.0, "evidence": [], "next_step": "Look into the log."},
-        )  # fmt: skip
+        )
         here.line.database.verdicts_told = Verdicts(as_of_s=NOW_S, watched=1, verdicts=[told], suspects=[])
         draft = here.directory / "draft.yaml"
         for concerns, subjects in (("", 0), ("concerns: [unhealthy]\n", 1)):

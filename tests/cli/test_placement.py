@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.cli.checks import weights
-from slurm_gpu.cli.checks.finding import Level
-from slurm_gpu.controller import placementtable, weightmemory
-from slurm_gpu.controller.placementtable import LastAct, MixLine, NodeLine, PlacementTable
-from slurm_gpu.controller.weightmemory import Known, Memory
+from slurm_gpu.cli.doctor.checks.finding import Level
+from slurm_gpu.cli.doctor.checks.slurm import weights
+from slurm_gpu.controller.placement import original_weights as weightmemory
+from slurm_gpu.controller.placement import table as placementtable
+from slurm_gpu.controller.placement.original_weights import Known, Memory
+from slurm_gpu.controller.placement.table import LastAct, MixLine, NodeLine, PlacementTable
 from slurm_gpu.slurm.client import SlurmNode, SlurmSettings
 from slurm_gpu.slurm.commands import CommandClient
 from tests.cli.conftest import CommandLine
@@ -23,11 +24,26 @@ from tests.slurm.recorded import NOW_S, RecordedSlurm
 
 OURS = frozenset({1, 2, 3, 4, 5})
 LINE = NodeLine(
-    "n1", "zone1", "mixed", 4, 1.25, 3, 3, 1, ours=True, whole=False, by_hand=False, useful=2.5,
+    "n1",
+    "zone1",
+    "mixed",
+    4,
+    1.25,
+    3,
+    3,
+    1,
+    ours=True,
+    whole=False,
+    by_hand=False,
+    useful=2.5,
     strands=-0.125,
-)  # fmt: skip
+)
 TABLE = PlacementTable(
-    as_of_s=NOW_S - 4, host="head", mode="enforce", in_charge=True, cycle_s=10.0,
+    as_of_s=NOW_S - 4,
+    host="head",
+    mode="enforce",
+    in_charge=True,
+    cycle_s=10.0,
     nodes=(
         LINE,
         dataclasses.replace(LINE, name="n2", weight=500, wanted=None, by_hand=True, zone=None),
@@ -38,7 +54,7 @@ TABLE = PlacementTable(
     ),
     last_act=LastAct(NOW_S - 60, "weights set", 2, 1, 0.021),
     mix=(MixLine(1, 0, 8, 65536, "", 0.62), MixLine(0, 250, 1, 0, "a100", 0.38)),
-)  # fmt: skip
+)
 
 
 class Slurm(CommandClient):
@@ -109,8 +125,13 @@ def test_json_has_the_same_and_the_age(command: CommandLine, tmp_path: Path) -> 
     assert found["nodes"][0]["busy"] == 1.25
     assert (found["nodes"][0]["useful"], found["nodes"][2]["useful"]) == (2.5, None)
     assert found["mix"][1] == {
-        "gpus": 0, "share_mgpu": 250, "cpus": 1, "memory_mib": 0, "gpu_type": "a100", "popularity": 0.38,
-    }  # fmt: skip
+        "gpus": 0,
+        "share_mgpu": 250,
+        "cpus": 1,
+        "memory_mib": 0,
+        "gpu_type": "a100",
+        "popularity": 0.38,
+    }
 
 
 def test_a_table_of_the_release_before_is_read_too(tmp_path: Path) -> None:

@@ -18,11 +18,18 @@ def tres(gpus: float, nodes: int = 1) -> dict[str, float]:
 def placed(job_id: int, at_s: int, gpus: int, hours: float, n_nodes: int = 1) -> object:
     """A run that began as soon as it came."""
     return make_run(
-        id=str(job_id), job_id=job_id, submit_s=at_s, eligible_s=at_s, start_s=at_s,
-        end_s=at_s + int(hours * 3600), time_limit_s=int(hours * 3600), n_nodes=n_nodes,
-        tres_requested=tres(gpus, n_nodes), tres_allocated=tres(gpus, n_nodes),
+        id=str(job_id),
+        job_id=job_id,
+        submit_s=at_s,
+        eligible_s=at_s,
+        start_s=at_s,
+        end_s=at_s + int(hours * 3600),
+        time_limit_s=int(hours * 3600),
+        n_nodes=n_nodes,
+        tres_requested=tres(gpus, n_nodes),
+        tres_allocated=tres(gpus, n_nodes),
         n_gpus=float(gpus * n_nodes),
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture
@@ -68,8 +75,11 @@ def test_a_job_of_several_nodes_stays_in_one_zone_by_our_rule_alone(
     assert replay("placement", "replay", "--since", "1d", "--json") == 0
     rules = json.loads(replay.out)["rules"]
     assert {name: one["straddling"] for name, one in rules.items()} == {
-        "slurm": 1, "mostallocated": 1, "weights": 1, "ours": 0,
-    }  # fmt: skip
+        "slurm": 1,
+        "mostallocated": 1,
+        "weights": 1,
+        "ours": 0,
+    }
 
 
 def test_no_jobs_and_a_wait_that_is_none(replay: CommandLine) -> None:

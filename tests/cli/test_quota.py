@@ -14,15 +14,15 @@ import pytest
 
 from slurm_gpu.cli.main import main
 from slurm_gpu.cli.site import Site
-from slurm_gpu.controller.gpuhours import Period
+from slurm_gpu.config.yaml_source import parse_yaml
+from slurm_gpu.controller.queue.gpu_hours import Period
+from slurm_gpu.controller.queue.usage import RunningAndPending, Subject, Usage, Use
 from slurm_gpu.controller.snapshot import Snapshot, render
-from slurm_gpu.controller.usage import RunningAndPending, Subject, Usage, Use
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.policy.bundle import SiteFacts, build_bundle, compile_policy
-from slurm_gpu.policy.check import check_policy
-from slurm_gpu.policy.installed import read_policy_in_force
-from slurm_gpu.policy.names import SystemDirectory, resolve_names
-from slurm_gpu.yamlsource import parse_yaml
+from slurm_gpu.policy.language.check import check_policy
+from slurm_gpu.policy.language.names import SystemDirectory, resolve_names
+from slurm_gpu.policy.lua.bundle import SiteFacts, build_bundle, compile_policy
+from slurm_gpu.policy.lua.installed import read_policy_in_force
 from tests.controller.fakes import NOON_S, Clock, Slurm
 
 ME = getpass.getuser()
@@ -132,10 +132,19 @@ def test_without_a_snapshot_to_go_by_the_queue_is_counted(quota: Command, snapsh
     answer = json.loads(quota.out)
     assert (answer["user"], answer["from"], answer["as_of_s"]) == (ME, "queue", NOON_S)
     assert answer["limits"][0] == {
-        "rule": "share", "group": "vision", "per": "user", "on": "GPUs running + pending",
-            "key": "gpus_total", "unit": "GPUs", "limit": 6.0,
-        "used": 4.0, "left": 2.0, "mode": "enforce", "why": "Others.", "until_s": None,
-    }  # fmt: skip
+        "rule": "share",
+        "group": "vision",
+        "per": "user",
+        "on": "GPUs running + pending",
+        "key": "gpus_total",
+        "unit": "GPUs",
+        "limit": 6.0,
+        "used": 4.0,
+        "left": 2.0,
+        "mode": "enforce",
+        "why": "Others.",
+        "until_s": None,
+    }
 
 
 def test_rules_for_interactive_jobs_count_these_alone(quota: Command) -> None:
@@ -193,9 +202,17 @@ def test_owners_and_what_they_lend_are_for_everyone_to_see(quota: Command) -> No
     ]
     quota("--json")
     assert json.loads(quota.out)["lending"] == [
-        {"owner": "vision", "owned": 12.0, "own": 2.0, "lent": 6.0, "borrowed": 1.0, "return_within_s": 600,
-         "qos": "sg-vision", "lend_in": "sg-loans"}
-    ]  # fmt: skip
+        {
+            "owner": "vision",
+            "owned": 12.0,
+            "own": 2.0,
+            "lent": 6.0,
+            "borrowed": 1.0,
+            "return_within_s": 600,
+            "qos": "sg-vision",
+            "lend_in": "sg-loans",
+        }
+    ]
 
 
 def test_a_walltime_by_gpus_names_each_step(quota: Command) -> None:

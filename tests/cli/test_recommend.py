@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.policy.check import load_policy
-from slurm_gpu.policy.limitvalue import single_value
+from slurm_gpu.policy.language.check import load_policy
+from slurm_gpu.policy.language.limit_value import single_value
 from tests.cli.conftest import NOW_S, CommandLine, make_run
 
 HOUR = 3600
@@ -38,10 +38,19 @@ def _run(job_id: int, at_s: int, place: int) -> object:
     tres = {"cpu": 1.0, "mem": 100.0, "gres/gpu": 1.0}
     start_s = at_s + place * HOUR
     return make_run(
-        id=str(job_id), job_id=job_id, submit_s=at_s, eligible_s=at_s, start_s=start_s, end_s=start_s + HOUR,
-        elapsed_s=HOUR, time_limit_s=2 * HOUR, tres_requested=tres, tres_allocated=tres, n_gpus=1.0,
+        id=str(job_id),
+        job_id=job_id,
+        submit_s=at_s,
+        eligible_s=at_s,
+        start_s=start_s,
+        end_s=start_s + HOUR,
+        elapsed_s=HOUR,
+        time_limit_s=2 * HOUR,
+        tres_requested=tres,
+        tres_allocated=tres,
+        n_gpus=1.0,
         gpu_type=None,
-    )  # fmt: skip
+    )
 
 
 def test_the_patch_changes_the_limit_and_the_evidence_stands_beside_it(

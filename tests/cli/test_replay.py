@@ -71,11 +71,17 @@ def test_starts_tells_when_jobs_would_have_begun_under_limits_on_what_runs(
     tres = {"cpu": 1.0, "mem": 1.0, "gres/gpu": 1.0}
     replay.database.runs = [
         make_run(
-            id=str(n), job_id=n, tres_requested=tres, tres_allocated=tres, submit_s=START_S,
-            eligible_s=START_S, start_s=START_S, end_s=START_S + 3600,
+            id=str(n),
+            job_id=n,
+            tres_requested=tres,
+            tres_allocated=tres,
+            submit_s=START_S,
+            eligible_s=START_S,
+            start_s=START_S,
+            end_s=START_S + 3600,
         )
         for n in (17, 18, 19)
-    ]  # fmt: skip
+    ]
     assert replay("policy", "replay", str(one_each), "--since", "1d", "--starts") == 0
     # One after the other: 0, 1 and 2 hours.
     assert ["vision", "3", "0.00", "1.00", "1.00", "1.00", "1.00"] in replay.rows()
@@ -115,8 +121,16 @@ def test_what_would_have_been_on_loan_is_counted(replay: CommandLine, tmp_path: 
     assert replay("policy", "replay", str(lending), "--since", "1d", "--json") == 0
     answer = json.loads(replay.out)
     assert [(one["id"], one["qos"]) for one in answer["on_loan"]] == [
-        ("17", "sg-loans"), ("18", "sg-loans"), ("19", "sg-loans"),
-    ]  # fmt: skip
+        ("17", "sg-loans"),
+        ("18", "sg-loans"),
+        ("19", "sg-loans"),
+    ]
     assert answer["on_loan"][0].keys() == {
-        "id", "user", "account", "tasks", "nGPU", "gpu_hours", "qos",
-    }  # fmt: skip
+        "id",
+        "user",
+        "account",
+        "tasks",
+        "nGPU",
+        "gpu_hours",
+        "qos",
+    }

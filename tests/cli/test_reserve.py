@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from slurm_gpu.database.reserve.reservation import Reservation, State
 from slurm_gpu.errors import UsageError
+from slurm_gpu.wire.answers.reservation import Reservation, State
 from tests.cli.conftest import CommandLine, Database
 from tests.slurm.recorded import NOW_S, RecordedSlurm
 
@@ -21,24 +21,57 @@ ME = pwd.getpwuid(os.getuid()).pw_name
 DAY_S = 86400
 SPARE_S = 1800
 ASKED = Reservation(
-    id=7, cluster="neuron", user="alice", account="vision", partition="gpu", gpus=8, n_nodes=2,
-    duration_s=3 * DAY_S, earliest_s=NOW_S, why="the model of the paper", state=State.REQUESTED,
+    id=7,
+    cluster="neuron",
+    user="alice",
+    account="vision",
+    partition="gpu",
+    gpus=8,
+    n_nodes=2,
+    duration_s=3 * DAY_S,
+    earliest_s=NOW_S,
+    why="the model of the paper",
+    state=State.REQUESTED,
     requested_s=NOW_S,
-)  # fmt: skip
+)
 PROMISED = replace(
-    ASKED, id=5, user="bob", account="nlp", state=State.APPROVED, start_s=NOW_S + DAY_S, nodes="n3", gpus=4,
-    end_s=NOW_S + 2 * DAY_S + SPARE_S, n_nodes=1, duration_s=DAY_S, gpu_type="v100", decided_by="carol",
+    ASKED,
+    id=5,
+    user="bob",
+    account="nlp",
+    state=State.APPROVED,
+    start_s=NOW_S + DAY_S,
+    nodes="n3",
+    gpus=4,
+    end_s=NOW_S + 2 * DAY_S + SPARE_S,
+    n_nodes=1,
+    duration_s=DAY_S,
+    gpu_type="v100",
+    decided_by="carol",
     decided_s=NOW_S,
-)  # fmt: skip
+)
 ENDED = replace(
-    PROMISED, id=2, state=State.ENDED, start_s=NOW_S - 5 * DAY_S, end_s=NOW_S - 4 * DAY_S, first_job_id=99,
-    first_eligible_s=NOW_S - 6 * DAY_S, first_start_s=NOW_S - 5 * DAY_S + 90, over_s=NOW_S - 4 * DAY_S,
+    PROMISED,
+    id=2,
+    state=State.ENDED,
+    start_s=NOW_S - 5 * DAY_S,
+    end_s=NOW_S - 4 * DAY_S,
+    first_job_id=99,
+    first_eligible_s=NOW_S - 6 * DAY_S,
+    first_start_s=NOW_S - 5 * DAY_S + 90,
+    over_s=NOW_S - 4 * DAY_S,
     over_why="its window is over",
-)  # fmt: skip
+)
 UNUSED = replace(
-    ENDED, id=3, state=State.RELEASED, first_job_id=None, first_eligible_s=None, first_start_s=None,
-    over_s=NOW_S - 3 * DAY_S, over_why="unused for 30m",
-)  # fmt: skip
+    ENDED,
+    id=3,
+    state=State.RELEASED,
+    first_job_id=None,
+    first_eligible_s=None,
+    first_start_s=None,
+    over_s=NOW_S - 3 * DAY_S,
+    over_why="unused for 30m",
+)
 MAINTENANCE = (
     f"ReservationName=maint StartTime={NOW_S + 2 * DAY_S} EndTime={NOW_S + 2 * DAY_S + 7200} Nodes=n[1-3] "
     "Flags=MAINT Users=root Accounts=(null)\n"
@@ -122,8 +155,11 @@ def test_a_request_says_when_it_could_begin(command: CommandLine) -> None:
     assert command("reserve", "request", "--gpus=8", "--gpu-type=a100", "--time=3d", "--why=paper") == 0
     said = table_of(command).said
     assert (said["account"], said["partition"], said["n_nodes"], said["duration_s"]) == (
-        "vision", "gpu", 2, 3 * DAY_S,
-    )  # fmt: skip
+        "vision",
+        "gpu",
+        2,
+        3 * DAY_S,
+    )
     assert command.out == (
         "Request 7: 8 a100 GPUs on 2 whole nodes for 3d, account vision. An operator decides.\n"
         # What runs on n1 and n2 may go on for a week; then a minute for the epilog, up to the minute.
@@ -210,8 +246,9 @@ def test_an_operator_chooses_nodes_and_the_earliest_start(command: CommandLine) 
 def test_denying_and_cancelling_say_what_follows(command: CommandLine) -> None:
     assert command("reserve", "deny", "7", "--why=no room") == 0
     assert (table_of(command).said, command.out) == (
-        {"act": "deny", "why": "no room"}, "Request 7 is denied.\n",
-    )  # fmt: skip
+        {"act": "deny", "why": "no room"},
+        "Request 7 is denied.\n",
+    )
     commands = Commands()
     commands.reservations, command.site.run = IN_SLURM, commands
     assert command("reserve", "cancel", "5") == 0
@@ -263,13 +300,19 @@ def test_json_has_every_key_and_the_past_its_sum(command: CommandLine) -> None:
     found = json.loads(command.out)
     assert [(row["id"], row["late_s"]) for row in found["reservations"]] == [(2, 90), (3, None)]
     assert found["promises"] == {
-        "n": 1, "unused": 1, "median_late_s": 90, "worst_late_s": 90, "not_made": 0,
-    }  # fmt: skip
+        "n": 1,
+        "unused": 1,
+        "median_late_s": 90,
+        "worst_late_s": 90,
+        "not_made": 0,
+    }
     command("reserve", "list", "--json")
     found = json.loads(command.out)
     assert ([row["id"] for row in found["reservations"]], found["others"], found["promises"]) == (
-        [7], [], None,
-    )  # fmt: skip
+        [7],
+        [],
+        None,
+    )
 
 
 def test_csv_has_a_row_for_each_and_gaps_are_empty(command: CommandLine) -> None:

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.attention.concern import Concern, Flag
-from slurm_gpu.cli.topscreen import Screen, Trouble, draw
-from slurm_gpu.database.clusterstate import ClusterState
-from slurm_gpu.monitor.overview import make_overview
-from slurm_gpu.records import Live, LiveDevice
+from slurm_gpu.alerts.alert import Concern, Flag
+from slurm_gpu.cli.cluster.top_screen import Screen, Trouble, draw
+from slurm_gpu.monitor.cluster.overview import make_overview
+from slurm_gpu.wire import Live, LiveDevice
+from slurm_gpu.wire.answers.cluster import ClusterState
 from tests.cli.conftest import CommandLine
 from tests.monitor.clusters import NOW_S, cluster, holds, job, node, waiting
 
@@ -174,12 +174,17 @@ def test_json_has_a_row_for_each_node(slurm_gpu: CommandLine) -> None:
     slurm_gpu("top", "--json")
     told = json.loads(slurm_gpu.out)
     assert [(row["nodes"], row["user"], row["util_pct"]) for row in told["rows"][:2]] == [
-        (["n1"], "alice", [100.0, 0.0]), (["n1"], "bob", [None]),
-    ]  # fmt: skip
+        (["n1"], "alice", [100.0, 0.0]),
+        (["n1"], "bob", [None]),
+    ]
     assert [row["nodes"] for row in told["rows"] if row["user"] == "carol"] == [["n2"], ["n3"]]
     assert told["waiting"][0] == {
-        "reason": "Priority", "meaning": "others come first", "jobs": 10, "gpus": 10, "next_start_s": None,
-    }  # fmt: skip
+        "reason": "Priority",
+        "meaning": "others come first",
+        "jobs": 10,
+        "gpus": 10,
+        "next_start_s": None,
+    }
     assert told["attention"] is None
 
 

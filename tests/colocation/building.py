@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 from hypothesis import strategies as st
 
-from slurm_gpu.colocation.pairtable import PairTable
 from slurm_gpu.colocation.planner import Belief, Start, View
-from slurm_gpu.colocation.profile import Phase, Profile
-from slurm_gpu.colocation.simulator import Job
-from slurm_gpu.colocation.world import TableWorld, World
+from slurm_gpu.colocation.profiles.profile import Phase, Profile
+from slurm_gpu.colocation.simulation.simulator import Job
+from slurm_gpu.colocation.simulation.world import TableWorld, World
+from slurm_gpu.colocation.tables.pair_table import PairTable
 
 CAPACITY_MIB = 12000.0
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from slurm_gpu.colocation.planner import Belief, Planner, Start, View, wake_s
 from slurm_gpu.colocation.planners import PLANNERS, Setting
 from slurm_gpu.colocation.planners.annealing import Annealing
-from slurm_gpu.colocation.world import World
+from slurm_gpu.colocation.simulation.world import World
 
 NOT_LEARNED = ("sjf", "tetris", "fgd", "greedy", "blossom", "lp", "annealing")
 

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.colocation.belief import Known
+from slurm_gpu.colocation.belief.known import Known
 from slurm_gpu.colocation.learned.dqngpu import DqnGpu
-from slurm_gpu.colocation.pairtable import PairTable
 from slurm_gpu.colocation.planner import Gpu, Member, View
 from slurm_gpu.colocation.planners.account import Account, NeverSlower
 from slurm_gpu.colocation.planners.greedy import Greedy
-from slurm_gpu.colocation.profile import Phase, Profile
-from slurm_gpu.colocation.simulator import Job, simulate
-from slurm_gpu.colocation.world import TableWorld
+from slurm_gpu.colocation.profiles.profile import Phase, Profile
+from slurm_gpu.colocation.simulation.simulator import Job, simulate
+from slurm_gpu.colocation.simulation.world import TableWorld
+from slurm_gpu.colocation.tables.pair_table import PairTable
 from tests.colocation.building import pairs, profile
 from tests.colocation.learned.nets import any_scorer
 

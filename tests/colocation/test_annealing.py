@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurm_gpu.colocation.belief import Known
+from slurm_gpu.colocation.belief.known import Known
 from slurm_gpu.colocation.planner import Gpu, Member, View
 from slurm_gpu.colocation.planners.annealing import Annealing
 from tests.colocation.building import pairs, profile

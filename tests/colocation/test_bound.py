@@ -13,19 +13,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_gpu.colocation.belief import Known
-from slurm_gpu.colocation.pairtable import PairTable
+from slurm_gpu.colocation.belief.known import Known
 from slurm_gpu.colocation.planner import Start, View
 from slurm_gpu.colocation.planners import Setting, planner
-from slurm_gpu.colocation.profile import Phase, Profile
-from slurm_gpu.colocation.simulator import Job, simulate
-from slurm_gpu.colocation.tables import read_table
-from slurm_gpu.colocation.world import TableWorld, World
+from slurm_gpu.colocation.profiles.profile import Phase, Profile
+from slurm_gpu.colocation.simulation.simulator import Job, simulate
+from slurm_gpu.colocation.simulation.world import TableWorld, World
+from slurm_gpu.colocation.tables.pair_table import PairTable
+from slurm_gpu.colocation.tables.read import read_table
 from tests.colocation.building import CAPACITY_MIB, PhaseWorld, Reckless, jobs, pairs, profile, worlds
 from tests.colocation.planning import planners
 from tests.examples import examples
 
-bound = pytest.importorskip("slurm_gpu.colocation.bound", reason="needs the extra colocation")
+bound = pytest.importorskip("slurm_gpu.colocation.planners.bound", reason="needs the extra colocation")
 NOTICED, least_makespan = bound.NOTICED, bound.least_makespan
 
 A, B = profile("a", (100.0, 0.0)), profile("b", (100.0, 0.0))
@@ -193,7 +193,8 @@ TINY = {
         [Job(0, 50.0)] * 3,
     ),
     "memory that does not fit": (
-        pairs([[0.9]], profile("loads", (10.0, 3000.0), (30.0, CAPACITY_MIB * 0.7))), [Job(0, 40.0)] * 3,
+        pairs([[0.9]], profile("loads", (10.0, 3000.0), (30.0, CAPACITY_MIB * 0.7))),
+        [Job(0, 40.0)] * 3,
     ),
     "jobs that are not alike": (
         PhaseWorld(
@@ -202,7 +203,7 @@ TINY = {
         ),
         [Job(0, 30.0), Job(1, 40.0), Job(1, 25.0)],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", TINY)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.colocation.experience import Experience, Seen
-from slurm_gpu.colocation.measured import Measured
+from slurm_gpu.colocation.belief.experience import Experience, Seen
+from slurm_gpu.colocation.tables.measured import Measured
 
 RUNS = st.lists(st.tuples(st.floats(0, 1), st.floats(1e-3, 1e5)), min_size=1, max_size=30)
 
@@ -79,9 +79,11 @@ def test_who_cannot_run_together_cannot_with_more_beside_them() -> None:
 
 def test_a_table_goes_in_and_comes_out_and_counts_for_many_runs() -> None:
     table = Measured(
-        "V100", ("a", "b", "c"), (1.0, None, 2.0),
+        "V100",
+        ("a", "b", "c"),
+        (1.0, None, 2.0),
         {(0, (1,)): 0.5, (1, (0,)): 0.25, (0, (0,)): 0.0, (2, (0, 1)): 0.5},
-    )  # fmt: skip
+    )
     experience = Experience.of(table)
     assert experience.all_refused() == [((0, 0), 20)]
     assert experience.measured("V100", table.names, table.alone_per_s) == table

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from slurm_gpu.colocation.gaps import completed
-from slurm_gpu.colocation.measured import Measured
+from slurm_gpu.colocation.speeds.gaps import completed
+from slurm_gpu.colocation.tables.measured import Measured
 
 PAIRS = {(0, (0,)): 0.9, (0, (1,)): 0.8, (1, (0,)): 0.7, (2, (2,)): 0.0}
 TRIPLE = {(0, (0, 0)): 0.5}

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_gpu.colocation.experience import Experience
-from slurm_gpu.colocation.learnedbelief import Learned
-from slurm_gpu.colocation.measured import Measured
-from slurm_gpu.colocation.memory import Headroom
-from slurm_gpu.colocation.pairtable import PairTable
+from slurm_gpu.colocation.belief.experience import Experience
+from slurm_gpu.colocation.belief.learned import Learned
+from slurm_gpu.colocation.belief.memory import Headroom
 from slurm_gpu.colocation.planner import Member
-from slurm_gpu.colocation.profile import Phase, Profile
-from slurm_gpu.colocation.simulator import Job, simulate
-from slurm_gpu.colocation.speeds import beside_all
-from slurm_gpu.colocation.traits import Traits, traits_of_table
-from slurm_gpu.colocation.world import TableWorld
+from slurm_gpu.colocation.profiles.profile import Phase, Profile
+from slurm_gpu.colocation.profiles.traits import Traits, traits_of_table
+from slurm_gpu.colocation.simulation.simulator import Job, simulate
+from slurm_gpu.colocation.simulation.world import TableWorld
+from slurm_gpu.colocation.speeds.speeds import beside_all
+from slurm_gpu.colocation.tables.measured import Measured
+from slurm_gpu.colocation.tables.pair_table import PairTable
 from tests.colocation.building import CAPACITY_MIB, Trusting, profile
 
 LIGHT, HEAVY = profile("light", (60, 1000.0)), profile("heavy", (60, 7000.0))

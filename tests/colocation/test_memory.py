@@ -9,11 +9,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from slurm_gpu.colocation.memory import Headroom, Margin, Stay, needed_mib, stays
+from slurm_gpu.colocation.belief.memory import Headroom, Margin, Stay, needed_mib, stays
 from slurm_gpu.colocation.planner import Member
-from slurm_gpu.colocation.profile import Phase, Profile
-from slurm_gpu.colocation.sharing import look_ahead
-from slurm_gpu.colocation.world import World
+from slurm_gpu.colocation.profiles.profile import Phase, Profile
+from slurm_gpu.colocation.simulation.sharing import look_ahead
+from slurm_gpu.colocation.simulation.world import World
 from tests.colocation.building import CAPACITY_MIB, profile, worlds
 
 NO_HEADROOM = Headroom(0.0, 0.0)

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from slurm_gpu.colocation.belief import Known
-from slurm_gpu.colocation.pairtable import PairTable
+from slurm_gpu.colocation.belief.known import Known
 from slurm_gpu.colocation.planner import Member, Start, View
 from slurm_gpu.colocation.planners.annealing import Annealing
 from slurm_gpu.colocation.planners.phased import PhasedRollout
-from slurm_gpu.colocation.profile import Phase, Profile
-from slurm_gpu.colocation.simulator import Job, simulate
-from slurm_gpu.colocation.world import TableWorld
+from slurm_gpu.colocation.profiles.profile import Phase, Profile
+from slurm_gpu.colocation.simulation.simulator import Job, simulate
+from slurm_gpu.colocation.simulation.world import TableWorld
+from slurm_gpu.colocation.tables.pair_table import PairTable
 from tests.colocation.building import CAPACITY_MIB, PhaseWorld, jobs, pairs, profile, worlds
 
 LEAST_GAIN = 0.0

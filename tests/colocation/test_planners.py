@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.colocation.belief import Known
+from slurm_gpu.colocation.belief.known import Known
 from slurm_gpu.colocation.planner import Gpu, Member, View
 from slurm_gpu.colocation.planners import DEFAULT, PLANNERS, Setting, planner
 from slurm_gpu.colocation.planners.annealing import Annealing
-from slurm_gpu.colocation.simulator import Job, simulate
+from slurm_gpu.colocation.simulation.simulator import Job, simulate
 from tests.colocation.building import jobs, pairs, profile, worlds
 from tests.colocation.planning import NOT_LEARNED, Watched, made
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.colocation.measured import Measured
-from slurm_gpu.colocation.predictor import MOST_FITTED, Predicted, _warn_once, predict
-from slurm_gpu.colocation.profile import Phase, Profile
-from slurm_gpu.colocation.traits import Floats, Traits, likeness, traits_of_profile, traits_of_table
+from slurm_gpu.colocation.profiles.profile import Phase, Profile
+from slurm_gpu.colocation.profiles.traits import Floats, Traits, likeness, traits_of_profile, traits_of_table
+from slurm_gpu.colocation.speeds.predictor import MOST_FITTED, Predicted, _warn_once, predict
+from slurm_gpu.colocation.tables.measured import Measured
 
 _SIZES = (8, 16, 32, 64)
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.colocation.price import Comparison, comparisons
+from slurm_gpu.colocation.research.price import Comparison, comparisons
+from slurm_gpu.config.yaml_source import parse_yaml, read_yaml
 from slurm_gpu.errors import InputError
-from slurm_gpu.yamlsource import parse_yaml, read_yaml
 
 PRICES = Path(__file__).resolve().parents[2] / "etc/prices.yaml"
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slurm_gpu.colocation.profile import Phase, Profile
-from slurm_gpu.colocation.profilefile import read_profiles, write_profiles_csv, write_profiles_json
+from slurm_gpu.colocation.profiles.profile import Phase, Profile
+from slurm_gpu.colocation.profiles.profile_file import read_profiles, write_profiles_csv, write_profiles_json
 from slurm_gpu.errors import InputError
 
 TEXT = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=8) | st.sampled_from(

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.colocation.cards import Card, faster, transferred
-from slurm_gpu.colocation.library import Library, merged
-from slurm_gpu.colocation.phases import MOST_PHASES, phases_of, segments
-from slurm_gpu.colocation.profile import Phase, Profile
-from slurm_gpu.records.timeline import GAP, Timeline
+from slurm_gpu.colocation.profiles.gpu_models import Card, faster, transferred
+from slurm_gpu.colocation.profiles.library import Library, merged
+from slurm_gpu.colocation.profiles.phases import MOST_PHASES, phases_of, segments
+from slurm_gpu.colocation.profiles.profile import Phase, Profile
+from slurm_gpu.wire.timeline import GAP, Timeline
 
 
 def timeline(width_s: int = 4, **series: list[int]) -> Timeline:

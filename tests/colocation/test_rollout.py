@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.colocation.belief import Known
+from slurm_gpu.colocation.belief.known import Known
 from slurm_gpu.colocation.planner import Member, Start, View
 from slurm_gpu.colocation.planners.rollout import Rollout
 from slurm_gpu.colocation.planners.search import HOT, Consideration, Search
-from slurm_gpu.colocation.profile import Phase, Profile
-from slurm_gpu.colocation.simulator import Job, simulate
-from slurm_gpu.colocation.world import TableWorld, World
+from slurm_gpu.colocation.profiles.profile import Phase, Profile
+from slurm_gpu.colocation.simulation.simulator import Job, simulate
+from slurm_gpu.colocation.simulation.world import TableWorld, World
 from tests.colocation.building import jobs, worlds
 
 

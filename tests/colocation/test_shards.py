@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.colocation.library import Library
-from slurm_gpu.colocation.profile import Phase, Profile
-from slurm_gpu.colocation.shards import HEADROOM, Shards, shards_of
+from slurm_gpu.colocation.profiles.library import Library
+from slurm_gpu.colocation.profiles.profile import Phase, Profile
+from slurm_gpu.colocation.profiles.shards import HEADROOM, Shards, shards_of
 
 CARD = "A100"
 

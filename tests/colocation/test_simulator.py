@@ -7,15 +7,15 @@ import math
 import numpy as np
 import pytest
 
-from slurm_gpu.colocation.belief import Known, over_phases
-from slurm_gpu.colocation.outcome import What
-from slurm_gpu.colocation.pairtable import PairTable
+from slurm_gpu.colocation.belief.known import Known, over_phases
 from slurm_gpu.colocation.planner import Member, Start, View
-from slurm_gpu.colocation.profile import Phase, Profile
-from slurm_gpu.colocation.replay import Replay
-from slurm_gpu.colocation.sharing import look_ahead
-from slurm_gpu.colocation.simulator import Job, simulate
-from slurm_gpu.colocation.world import TableWorld
+from slurm_gpu.colocation.profiles.profile import Phase, Profile
+from slurm_gpu.colocation.simulation.outcome import What
+from slurm_gpu.colocation.simulation.replay import Replay
+from slurm_gpu.colocation.simulation.sharing import look_ahead
+from slurm_gpu.colocation.simulation.simulator import Job, simulate
+from slurm_gpu.colocation.simulation.world import TableWorld
+from slurm_gpu.colocation.tables.pair_table import PairTable
 from tests.colocation.building import OneAtATime, PhaseWorld, Reckless, Trusting, pairs, profile
 
 
@@ -72,9 +72,13 @@ def test_memory_that_runs_out_in_a_later_phase_kills_who_started_last_who_begins
     world = pairs([[1, 1], [1, 1]], grows, profile("steady", (100, 5000)))
     ran = simulate(world, [Job(0, 20.0), Job(1, 100.0)], AllAtOnce(), requeue_s=30.0)
     assert [(event.at_s, event.what) for event in ran.log if event.job == 1] == [
-        (0.0, What.SUBMIT), (0.0, What.START), (10.0, What.OUT_OF_MEMORY), (40.0, What.REQUEUE),
-        (40.0, What.START), (140.0, What.END),
-    ]  # fmt: skip
+        (0.0, What.SUBMIT),
+        (0.0, What.START),
+        (10.0, What.OUT_OF_MEMORY),
+        (40.0, What.REQUEUE),
+        (40.0, What.START),
+        (140.0, What.END),
+    ]
     assert ran.kills.tolist() == [0, 1]
     assert ran.slowdown.tolist() == pytest.approx([1.0, 1.0])  # of the run that counted
     assert ran.wait_s.tolist() == [0.0, 0.0]

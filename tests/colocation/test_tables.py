@@ -13,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slurm_gpu.colocation.gavel import write_gavel
-from slurm_gpu.colocation.measured import Measured
-from slurm_gpu.colocation.pairfile import write_csv, write_json
-from slurm_gpu.colocation.speeds import beside_all, views_of
-from slurm_gpu.colocation.tables import application_and_size, read_table, read_tables
+from slurm_gpu.colocation.speeds.speeds import beside_all, views_of
+from slurm_gpu.colocation.tables.gavel import write_gavel
+from slurm_gpu.colocation.tables.measured import Measured
+from slurm_gpu.colocation.tables.pair_file import write_csv, write_json
+from slurm_gpu.colocation.tables.read import application_and_size, read_table, read_tables
 from slurm_gpu.errors import InputError, UsageError
 
 NAMES = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=8) | st.sampled_from(

@@ -9,13 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.colocation.contention import TurnTaking, level
-from slurm_gpu.colocation.measured import Measured
 from slurm_gpu.colocation.planner import Member
-from slurm_gpu.colocation.profile import Phase, Profile
-from slurm_gpu.colocation.sharing import look_ahead
-from slurm_gpu.colocation.simulator import simulate
-from slurm_gpu.colocation.workloads import (
+from slurm_gpu.colocation.profiles.profile import Phase, Profile
+from slurm_gpu.colocation.research.contention import TurnTaking, level
+from slurm_gpu.colocation.research.workloads import (
     JOBS,
     PROFILES,
     TABLE,
@@ -27,6 +24,9 @@ from slurm_gpu.colocation.workloads import (
     table_world,
     thesis_jobs,
 )
+from slurm_gpu.colocation.simulation.sharing import look_ahead
+from slurm_gpu.colocation.simulation.simulator import simulate
+from slurm_gpu.colocation.tables.measured import Measured
 from tests.colocation.building import OneAtATime
 
 BY_NAME = {one.application: one for one in PROFILES}

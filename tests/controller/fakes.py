@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from slurm_gpu.controller.gpuhours import GpuRun
+from slurm_gpu.controller.queue.gpu_hours import GpuRun
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.client import (
     AccountingRun,
@@ -46,32 +46,81 @@ class Clock:
 def make_job(job_id: int = 1, phase: Phase = Phase.RUNNING, **changes: Any) -> CountedJob:
     """A job of alice on two GPUs and 8 CPUs of n1."""
     job = CountedJob(
-        job_id=job_id, user="alice", uid=1001, account="vision", qos="normal", partition="gpu", phase=phase,
-        n_tasks=1, n_nodes=1, n_cpus=8, per_job="", per_node="gres:gpu:2",
-        per_socket="", tres="cpu=8,mem=64G,node=1,billing=8,gres/gpu=2", exclusive=False,
-        submit_s=NOON_S - 7200, start_s=NOON_S - 3600, end_s=NOON_S + 3600, nodes="n1", admin_comment="",
-    )  # fmt: skip
+        job_id=job_id,
+        user="alice",
+        uid=1001,
+        account="vision",
+        qos="normal",
+        partition="gpu",
+        phase=phase,
+        n_tasks=1,
+        n_nodes=1,
+        n_cpus=8,
+        per_job="",
+        per_node="gres:gpu:2",
+        per_socket="",
+        tres="cpu=8,mem=64G,node=1,billing=8,gres/gpu=2",
+        exclusive=False,
+        submit_s=NOON_S - 7200,
+        start_s=NOON_S - 3600,
+        end_s=NOON_S + 3600,
+        nodes="n1",
+        admin_comment="",
+    )
     return dataclasses.replace(job, **changes)
 
 
 def make_node(name: str, **changes: Any) -> SlurmNode:
     node = SlurmNode(
-        name=name, address=name, state="idle", reason=None, cpus=32, cpus_allocated=0, memory_mib=100_000,
-        memory_allocated_mib=0, gpus={"a100": 4}, gpus_allocated={"a100": 0}, shards=16, shards_allocated=0,
-        features=[], partitions=["gpu"],
-    )  # fmt: skip
+        name=name,
+        address=name,
+        state="idle",
+        reason=None,
+        cpus=32,
+        cpus_allocated=0,
+        memory_mib=100_000,
+        memory_allocated_mib=0,
+        gpus={"a100": 4},
+        gpus_allocated={"a100": 0},
+        shards=16,
+        shards_allocated=0,
+        features=[],
+        partitions=["gpu"],
+    )
     return dataclasses.replace(node, **changes)
 
 
 def make_row(job_id: int, start_s: int, end_s: int | None, gpus: int = 2, **changes: Any) -> AccountingRun:
     row = AccountingRun(
-        cluster="lab", job_id=job_id, array_job_id=None, array_task=None, het_job_id=None, het_offset=None,
-        sluid=None, name="train", user="alice", uid=1001, account="vision", qos="normal", partition="gpu",
-        state="COMPLETED", exit_code="0:0", restarts=0, submit_s=start_s - 60, eligible_s=start_s - 60,
-        start_s=start_s, end_s=end_s, elapsed_s=0 if end_s is None else end_s - start_s, suspended_s=0,
-        time_limit_s=None, n_nodes=1, nodes="n1", tres_requested={}, tres_allocated={"gres/gpu": gpus},
+        cluster="lab",
+        job_id=job_id,
+        array_job_id=None,
+        array_task=None,
+        het_job_id=None,
+        het_offset=None,
+        sluid=None,
+        name="train",
+        user="alice",
+        uid=1001,
+        account="vision",
+        qos="normal",
+        partition="gpu",
+        state="COMPLETED",
+        exit_code="0:0",
+        restarts=0,
+        submit_s=start_s - 60,
+        eligible_s=start_s - 60,
+        start_s=start_s,
+        end_s=end_s,
+        elapsed_s=0 if end_s is None else end_s - start_s,
+        suspended_s=0,
+        time_limit_s=None,
+        n_nodes=1,
+        nodes="n1",
+        tres_requested={},
+        tres_allocated={"gres/gpu": gpus},
         admin_comment="",
-    )  # fmt: skip
+    )
     return row._replace(**changes)
 
 
@@ -107,14 +156,18 @@ class Slurm:
     def settings(self) -> SlurmSettings:
         self._ask("settings")
         return SlurmSettings(
-            cluster="lab", version="22.05.8", slurm_user="slurm", slurm_user_uid=64030,
+            cluster="lab",
+            version="22.05.8",
+            slurm_user="slurm",
+            slurm_user_uid=64030,
             conf_path=self.conf_path,
             raw={
-                "AccountingStorageType": self.storage, "StateSaveLocation": self.state_directory,
+                "AccountingStorageType": self.storage,
+                "StateSaveLocation": self.state_directory,
                 **self.more_settings,
                 **{f"SlurmctldHost[{n}]": host.name for n, host in enumerate(self.hosts)},
             },
-        )  # fmt: skip
+        )
 
     def ping(self) -> None:
         self._ask("ping")

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.controller import acts as module
-from slurm_gpu.controller.acts import FILE_NAME, Acts
-from slurm_gpu.database.controllerbody import read_told
-from slurm_gpu.database.results import Act
+from slurm_gpu.controller.reporting import audit_reporter as module
+from slurm_gpu.controller.reporting.audit_reporter import FILE_NAME, Acts
+from slurm_gpu.database.api.controller_body import read_told
 from slurm_gpu.errors import DatabaseError
+from slurm_gpu.wire.answers.runs import Act
 from tests.controller.fakes import Clock
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.controller.amounts import Facts, amounts_of
+from slurm_gpu.controller.queue.amounts import Facts, amounts_of
 from slurm_gpu.slurm.queue import Phase
 
 from .fakes import make_job

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.controller import decisionship
-from slurm_gpu.controller.acts import Acts
-from slurm_gpu.controller.decisionlog import MARK_FILE, LogLine
-from slurm_gpu.controller.decisionship import DecisionShipper, decision_of
-from slurm_gpu.database.controllerbody import MOST_DECISIONS, read_told
-from slurm_gpu.database.results import Act, Decision
-from slurm_gpu.database.shipment import MAX_BODY_BYTES
+from slurm_gpu.controller.reporting import decision_shipper as decisionship
+from slurm_gpu.controller.reporting.audit_reporter import Acts
+from slurm_gpu.controller.reporting.decision_log import MARK_FILE, LogLine
+from slurm_gpu.controller.reporting.decision_shipper import DecisionShipper, decision_of
+from slurm_gpu.database.api.controller_body import MOST_DECISIONS, read_told
+from slurm_gpu.database.ingest.shipment import MAX_BODY_BYTES
 from slurm_gpu.errors import DatabaseError
+from slurm_gpu.wire.answers.runs import Act, Decision
 from tests.controller.fakes import Clock
 
 LINE = "slurm-gpu/1 {at} submit allow t{at} uid=1001 account=nlp rules=- mgpu=1000 zone=observe:-:room\n"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from zoneinfo import ZoneInfo
 
-from slurm_gpu.controller.gpuhours import GpuHours, GpuRun, Period, period_starts
-from slurm_gpu.controller.usage import Owner, Subject
-from slurm_gpu.policy.installed import GroupInForce
+from slurm_gpu.controller.queue.gpu_hours import GpuHours, GpuRun, Period, period_starts
+from slurm_gpu.controller.queue.usage import Owner, Subject
+from slurm_gpu.policy.lua.installed import GroupInForce
 
 from .fakes import NOON_S
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slurm_gpu.controller.amounts import Facts
-from slurm_gpu.controller.jobmix import HALF_LIFE_S, MOST_CLASSES, JobMix, MixedOrder, request_of
+from slurm_gpu.controller.queue.amounts import Facts
+from slurm_gpu.controller.queue.job_mix import HALF_LIFE_S, MOST_CLASSES, JobMix, MixedOrder, request_of
 from slurm_gpu.placement.order import Kind, Room
 from slurm_gpu.simulate.request import Request
 from slurm_gpu.slurm.queue import CountedJob, Phase
@@ -29,10 +29,13 @@ def job(job_id: int, gpus: int = 1, cpus: int = 8, **changes: Any) -> CountedJob
     return make_job(
         job_id,
         **{
-            "per_node": f"gres:gpu:{gpus}", "tres": f"cpu={cpus},mem=16G,node=1,gres/gpu={gpus}",
-            "n_cpus": cpus, "submit_s": NOON_S, **changes,
+            "per_node": f"gres:gpu:{gpus}",
+            "tres": f"cpu={cpus},mem=16G,node=1,gres/gpu={gpus}",
+            "n_cpus": cpus,
+            "submit_s": NOON_S,
+            **changes,
         },
-    )  # fmt: skip
+    )
 
 
 def counted(mix: JobMix) -> dict[tuple[int, int], float]:
@@ -140,13 +143,18 @@ def test_killed_at_any_time_it_has_lost_a_minute_at_most(clock: Clock, tmp_path:
     "damaged",
     [
         '{"version": 1, "at_s": 1' + "0" * 400 + ', "classes": []}',
-        "", "{", "[" * 100_000, "[]", '{"version": 1}', '{"version": 1, "at_s": 1e999, "classes": []}',
+        "",
+        "{",
+        "[" * 100_000,
+        "[]",
+        '{"version": 1}',
+        '{"version": 1, "at_s": 1e999, "classes": []}',
         '{"version": 1, "at_s": 1, "classes": [{"gpus": -1, "share_mgpu": 0, "cpus": 1, "memory_mib": 1, '
         '"gpu_type": "", "times": 1}]}',
         '{"version": 1, "at_s": 1, "classes": [{"gpus": 1, "share_mgpu": 0, "cpus": 1, "memory_mib": 1, '
         '"gpu_type": "", "times": 1e999}]}',
     ],
-)  # fmt: skip
+)
 def test_what_is_damaged_is_named_and_the_mix_begins_anew(
     clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture, damaged: str
 ) -> None:

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.config import load_config
-from slurm_gpu.controller.acts import Acts
-from slurm_gpu.controller.nodelooks import NodeLooks
-from slurm_gpu.controller.priorities import CYCLE_S, PriorityKeeper, fewest_nodes
-from slurm_gpu.database.results import Act
+from slurm_gpu.config.site import load_config
+from slurm_gpu.controller.placement.priorities import CYCLE_S, PriorityKeeper, fewest_nodes
+from slurm_gpu.controller.queue.nodes import NodeLooks
+from slurm_gpu.controller.reporting.audit_reporter import Acts
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.client import WaitingJob
+from slurm_gpu.wire.answers.runs import Act
 from tests.controller.fakes import NOON_S, Clock, Slurm, make_node
 
 HOUR = 3600
@@ -36,9 +36,14 @@ class Site:
     def start(self, mode: str = "enforce") -> None:
         self.write(mode)
         self.keeper = PriorityKeeper(
-            load_config(self.path), self.path, self.slurm, self.clock, Acts(self.clock, self.told.extend),
-            lambda: self.cpu_s, NodeLooks(self.slurm, self.clock),
-        )  # fmt: skip
+            load_config(self.path),
+            self.path,
+            self.slurm,
+            self.clock,
+            Acts(self.clock, self.told.extend),
+            lambda: self.cpu_s,
+            NodeLooks(self.slurm, self.clock),
+        )
 
     def job(self, job_id: int, n_nodes: int, waited_h: float, site_factor: int = 0) -> None:
         assert self.slurm.waiting_jobs is not None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from slurm_gpu.controller.gpuhours import Period
-from slurm_gpu.controller.quota import QuotaLine, quota_of
+from slurm_gpu.controller.queue.gpu_hours import Period
+from slurm_gpu.controller.queue.usage import RunningAndPending, Subject, Usage, Use
+from slurm_gpu.controller.reporting.quota import QuotaLine, quota_of
 from slurm_gpu.controller.snapshot import Snapshot
-from slurm_gpu.controller.usage import RunningAndPending, Subject, Usage, Use
-from slurm_gpu.policy.installed import GroupInForce, PolicyInForce, RuleInForce
+from slurm_gpu.policy.lua.installed import GroupInForce, PolicyInForce, RuleInForce
 from slurm_gpu.slurm.submission import UserPlaces
 
 from .fakes import NOON_S

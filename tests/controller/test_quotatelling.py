@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from slurm_gpu.controller.quota import InUse
-from slurm_gpu.controller.quotatelling import EVERY_S, Database, QuotaTeller
-from slurm_gpu.database.quota import Quota
+from slurm_gpu.controller.reporting.quota import InUse
+from slurm_gpu.controller.reporting.quota_reporter import EVERY_S, Database, QuotaTeller
 from slurm_gpu.errors import DatabaseError, NotFoundError
-from slurm_gpu.policy.installed import PolicyInForce
+from slurm_gpu.policy.lua.installed import PolicyInForce
 from slurm_gpu.slurm.submission import UserPlaces
+from slurm_gpu.wire.answers.quota import Quota
 from tests.controller.fakes import Clock
 from tests.controller.test_quota import ALICE, GRADS, SNAPSHOT, rule
 

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.controller.gpuhours import Period
+from slurm_gpu.controller.placement.zones import ZoneRoom
+from slurm_gpu.controller.queue.gpu_hours import Period
+from slurm_gpu.controller.queue.usage import RunningAndPending, Subject, Usage, Use
 from slurm_gpu.controller.snapshot import (
     FRESH_S,
     Looked,
@@ -19,8 +21,6 @@ from slurm_gpu.controller.snapshot import (
     render,
     write,
 )
-from slurm_gpu.controller.usage import RunningAndPending, Subject, Usage, Use
-from slurm_gpu.controller.zones import ZoneRoom
 from slurm_gpu.errors import OutsideError
 
 from .fakes import NOON_S

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from slurm_gpu.controller.urgent import ACT, UrgentAudit
-from slurm_gpu.database.results import Act
+from slurm_gpu.controller.urgent_audit import ACT, UrgentAudit
 from slurm_gpu.errors import DatabaseError, SlurmError
 from slurm_gpu.slurm.client import AccountingRun
 from slurm_gpu.slurm.queue import CountedJob, Phase
+from slurm_gpu.wire.answers.runs import Act
 from tests.controller.fakes import NOON_S, Clock, make_job, make_row
 
 WHY = "a deadline"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from slurm_gpu.controller.amounts import Facts
-from slurm_gpu.controller.usage import Subject, usage_of
-from slurm_gpu.policy.installed import GroupInForce
+from slurm_gpu.controller.queue.amounts import Facts
+from slurm_gpu.controller.queue.usage import Subject, usage_of
+from slurm_gpu.policy.lua.installed import GroupInForce
 from slurm_gpu.slurm.queue import Phase
 
 from .fakes import make_job

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.config import SiteConfig, Zone
-from slurm_gpu.controller.calls import CountingRun
-from slurm_gpu.controller.ended import EVERY_S, EndedRuns
-from slurm_gpu.controller.gpuhours import GpuRun, Period
+from slurm_gpu.config.site import SiteConfig, Zone
+from slurm_gpu.controller.queue.call_statistics import CountingRun
+from slurm_gpu.controller.queue.ended_runs import EVERY_S, EndedRuns
+from slurm_gpu.controller.queue.gpu_hours import GpuRun, Period
 from slurm_gpu.controller.snapshot import FRESH_S, Snapshot, parse, read_fresh
 from slurm_gpu.controller.watcher import SEEN_S, Watcher
 from slurm_gpu.errors import OutsideError, SlurmError, UsageError
-from slurm_gpu.policy.installed import GroupInForce, PolicyInForce, RuleInForce
+from slurm_gpu.policy.lua.installed import GroupInForce, PolicyInForce, RuleInForce
 from slurm_gpu.slurm.queue import Phase
 
 from .fakes import NOON_S, Clock, Slurm, at_once, make_job, make_node, make_row
@@ -43,9 +43,16 @@ class Site:
     def new_watcher(self, ended: EndedRuns | None = None) -> Watcher:
         ended = EndedRuns(self.slurm, at_once) if ended is None else ended
         return Watcher(
-            self.config, self.directory, self.slurm, self.slurm, self.slurm.partitions, ended, self.clock,
-            self._read_policy, lambda: self.cpu_s,
-        )  # fmt: skip
+            self.config,
+            self.directory,
+            self.slurm,
+            self.slurm,
+            self.slurm.partitions,
+            ended,
+            self.clock,
+            self._read_policy,
+            lambda: self.cpu_s,
+        )
 
     def _read_policy(self, script: Path) -> PolicyInForce | None:
         self.policy_read += 1

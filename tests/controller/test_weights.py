@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from slurm_gpu.controller.amounts import Facts
-from slurm_gpu.controller.weightplan import Running, running_on
-from slurm_gpu.controller.weights import CYCLE_S
+from slurm_gpu.controller.placement.weight_plan import Running, running_on
+from slurm_gpu.controller.placement.weights import CYCLE_S
+from slurm_gpu.controller.queue.amounts import Facts
 from slurm_gpu.errors import SlurmError, UsageError
 from slurm_gpu.slurm.queue import CountedJob, Phase
 
@@ -247,7 +247,10 @@ def test_jobs_by_node_are_as_long_as_the_longest_and_hostlists_that_are_none_are
 ) -> None:
     now = site.clock.wall()
     jobs = [
-        runs_on("n[1-2]", 1, site), runs_on("n2", 2, site), runs_on("n[", 3, site),
-        make_job(9, phase=Phase.ENDED, nodes="n1"), make_job(10, phase=Phase.PENDING, nodes=""),
-    ]  # fmt: skip
+        runs_on("n[1-2]", 1, site),
+        runs_on("n2", 2, site),
+        runs_on("n[", 3, site),
+        make_job(9, phase=Phase.ENDED, nodes="n1"),
+        make_job(10, phase=Phase.PENDING, nodes=""),
+    ]
     assert running_on(jobs) == {"n1": Running(1, int(now + 3600)), "n2": Running(2, int(now + 7200))}

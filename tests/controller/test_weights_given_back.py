@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from slurm_gpu.controller import weightmemory
-from slurm_gpu.controller.weights import CYCLE_S
+from slurm_gpu.controller.placement import original_weights as weightmemory
+from slurm_gpu.controller.placement.weights import CYCLE_S
 from slurm_gpu.slurm.client import SlurmctldHost
 
 from .weightsite import ALL_ONE, CONF, PACKED, Site

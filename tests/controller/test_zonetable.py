@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from slurm_gpu.config import Placement, Zone
-from slurm_gpu.controller.amounts import Facts
-from slurm_gpu.controller.zonetable import ZoneTable, demand_by_scale, table, zone_nodes
+from slurm_gpu.config.site import Placement, Zone
+from slurm_gpu.controller.placement.zone_table import ZoneTable, demand_by_scale, table, zone_nodes
+from slurm_gpu.controller.queue.amounts import Facts
 from slurm_gpu.placement.zones import Scale
 from slurm_gpu.slurm.client import SlurmNode
 from slurm_gpu.slurm.queue import Phase

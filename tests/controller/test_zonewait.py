@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.controller.acts import Acts
-from slurm_gpu.controller.zonetable import ZoneTable
-from slurm_gpu.controller.zonewait import EVERY_S, FILE_NAME, ZoneWait, written_zones
-from slurm_gpu.database.results import Act
+from slurm_gpu.controller.placement.zone_table import ZoneTable
+from slurm_gpu.controller.placement.zone_wait import EVERY_S, FILE_NAME, ZoneWait, written_zones
+from slurm_gpu.controller.reporting.audit_reporter import Acts
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.placement.zones import Scale
 from slurm_gpu.slurm.features import ConstrainedJob
 from slurm_gpu.slurm.queue import CountedJob, Phase
+from slurm_gpu.wire.answers.runs import Act
 
 from .fakes import Clock, make_job
 

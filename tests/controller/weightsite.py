@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from slurm_gpu.config import Placement, SiteConfig, Zone
-from slurm_gpu.controller import placementtable
-from slurm_gpu.controller.acts import Acts
-from slurm_gpu.controller.jobmix import JobMix
-from slurm_gpu.controller.nodelooks import NodeLooks
-from slurm_gpu.controller.placementtable import PlacementTable
-from slurm_gpu.controller.weights import CYCLE_S, WeightKeeper
-from slurm_gpu.database.results import Act
+from slurm_gpu.config.site import Placement, SiteConfig, Zone
+from slurm_gpu.controller.placement import table as placementtable
+from slurm_gpu.controller.placement.table import PlacementTable
+from slurm_gpu.controller.placement.weights import CYCLE_S, WeightKeeper
+from slurm_gpu.controller.queue.job_mix import JobMix
+from slurm_gpu.controller.queue.nodes import NodeLooks
+from slurm_gpu.controller.reporting.audit_reporter import Acts
 from slurm_gpu.slurm.client import SlurmctldHost
 from slurm_gpu.slurm.queue import CountedJob
+from slurm_gpu.wire.answers.runs import Act
 
 from .fakes import Clock, Slurm, make_node
 
@@ -63,9 +63,16 @@ class Site:
             cluster="lab", placement=Placement(mode, **placement), zones={"zone1": Zone("n[1-2]", "small")}
         )
         self.keeper = WeightKeeper(
-            config, self.directory, self.slurm, NodeLooks(self.slurm, self.clock), self.clock,
-            Acts(self.clock, self.told.extend), lambda: 0.0, host, self.mix,
-        )  # fmt: skip
+            config,
+            self.directory,
+            self.slurm,
+            NodeLooks(self.slurm, self.clock),
+            self.clock,
+            Acts(self.clock, self.told.extend),
+            lambda: 0.0,
+            host,
+            self.mix,
+        )
         self.keeper.turn(self.running, self.jobs)
         return self.keeper
 

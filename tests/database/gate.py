@@ -5,11 +5,11 @@ from typing import Any
 
 from sqlalchemy import func, select
 
-from slurm_gpu.database.engine import Database
-from slurm_gpu.database.intake import Intake
-from slurm_gpu.database.memory import Memory
-from slurm_gpu.database.shipment import parse_shipment
-from slurm_gpu.database.slurmview import SlurmView
+from slurm_gpu.database.accounting.slurm_view import SlurmView
+from slurm_gpu.database.ingest.intake import Intake
+from slurm_gpu.database.ingest.shipment import parse_shipment
+from slurm_gpu.database.live.memory import Memory
+from slurm_gpu.database.storage.engine import Database
 from tests.database.samples import CLUSTER, FakeClock, MemorySlurm
 
 N1, N2 = "127.0.1.1", "127.0.1.2"

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from slurm_gpu.attention.suspects import Statement
+from slurm_gpu.alerts.suspects import Statement
 from slurm_gpu.database.verdicts.accused import Accused
 from slurm_gpu.database.verdicts.purpose import in_its_place
 from slurm_gpu.database.verdicts.store import ACCUSES, HEALTHY, Told
@@ -15,7 +15,7 @@ from slurm_gpu.database.verdicts.watch import LOOK_S, JobWatch
 from slurm_gpu.diagnose.case import Rules
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.series import Course, align
-from slurm_gpu.records import DeviceFacts, Live, LiveDevice
+from slurm_gpu.wire import DeviceFacts, Live, LiveDevice
 from tests.database.samples import queued
 from tests.diagnose.training import START_S, Training
 

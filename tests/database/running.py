@@ -19,27 +19,27 @@ import httpx
 from sqlalchemy import func, select
 
 from slurm_gpu import munge
-from slurm_gpu.config import Operators, Reservations, SiteConfig
-from slurm_gpu.database.accounting import run_row
+from slurm_gpu.config.site import Operators, Reservations, SiteConfig
+from slurm_gpu.database.accounting.importer import Importer, store_changed_runs
+from slurm_gpu.database.accounting.run_row import run_row
+from slurm_gpu.database.accounting.slurm_view import SlurmView
 from slurm_gpu.database.app import make_app
-from slurm_gpu.database.bodies import Bodies, BoundedBodies
-from slurm_gpu.database.callerbounds import WAIT_S, CallerBounds
-from slurm_gpu.database.engine import Database
-from slurm_gpu.database.hatch import Hatch
-from slurm_gpu.database.identity import Authenticator
-from slurm_gpu.database.importer import Importer, store_changed_runs
-from slurm_gpu.database.intake import Intake
-from slurm_gpu.database.memory import Memory
-from slurm_gpu.database.posts import Posts
-from slurm_gpu.database.pulse import Answering
-from slurm_gpu.database.quotaboard import QuotaBoard
-from slurm_gpu.database.schema import metadata
+from slurm_gpu.database.http.identity import Authenticator
+from slurm_gpu.database.http.rate_limits import WAIT_S, CallerBounds
+from slurm_gpu.database.http.web_reader import WebReader
+from slurm_gpu.database.ingest.body_budget import Bodies, BoundedBodies
+from slurm_gpu.database.ingest.heartbeat import Answering
+from slurm_gpu.database.ingest.ingest_server import Hatch
+from slurm_gpu.database.ingest.intake import Intake
+from slurm_gpu.database.ingest.posts import Posts
+from slurm_gpu.database.live.memory import Memory
+from slurm_gpu.database.live.quota_board import QuotaBoard
 from slurm_gpu.database.server import listen_unix, make_server
 from slurm_gpu.database.services import Services
 from slurm_gpu.database.settings import Address, PerUser
-from slurm_gpu.database.slurmview import SlurmView
+from slurm_gpu.database.storage.engine import Database
+from slurm_gpu.database.storage.schema import metadata
 from slurm_gpu.database.verdicts.board import VerdictBoard
-from slurm_gpu.database.webreader import WebReader
 from slurm_gpu.slurm.submission import UserPlaces
 from tests.database.samples import CLUSTER, FakeClock, MemorySlurm, node, record, row
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.records import DeviceFacts, Host, Mean, Record, Timeline, Total
 from slurm_gpu.slurm.client import AccountingRun, QueuedJob, SlurmNode, SlurmSettings
+from slurm_gpu.wire import DeviceFacts, Host, Mean, Record, Timeline, Total
 
 T0 = 1_780_000_000
 CLUSTER = "lab"

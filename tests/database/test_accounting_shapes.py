@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 
-from slurm_gpu.database.engine import Database
-from slurm_gpu.database.identity import Caller
-from slurm_gpu.database.importer import Importer
-from slurm_gpu.database.queries import find_job, find_runs
-from slurm_gpu.database.results import Run
-from slurm_gpu.database.runfilter import RunFilter
-from slurm_gpu.database.slurmview import SlurmView
+from slurm_gpu.database.accounting.importer import Importer
+from slurm_gpu.database.accounting.slurm_view import SlurmView
+from slurm_gpu.database.api.run_filter import RunFilter
+from slurm_gpu.database.api.run_queries import find_job, find_runs
+from slurm_gpu.database.http.identity import Caller
+from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.slurm import sacct
+from slurm_gpu.wire.answers.runs import Run
 from tests.database.samples import CLUSTER, T0, FakeClock, MemorySlurm
 from tests.slurm.printed import MARK, NAMES, text_of
 

@@ -7,18 +7,25 @@ from typing import Any
 
 import pytest
 
-from slurm_gpu.database.acts import find_acts, store_acts
-from slurm_gpu.database.client import DatabaseClient
-from slurm_gpu.database.controllerbody import read_told
-from slurm_gpu.database.engine import Database
-from slurm_gpu.database.results import Act
+from slurm_gpu.client.database_client import DatabaseClient
+from slurm_gpu.database.api.audit import find_acts, store_acts
+from slurm_gpu.database.api.controller_body import read_told
+from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.errors import UsageError
+from slurm_gpu.wire.answers.runs import Act
 from tests.database.running import NOBODY, OPERATOR, ROOT, Running
 
 MOVED = Act(
-    id="0" * 32, at_s=1_795_262_400, host="head", act="limit moved", subject="gpus_running of share",
-    old="2", new="3", why="mean wait 1.0 h → 0.5 h", evidence={"waits": [1.5, None, "ü"]},
-)  # fmt: skip
+    id="0" * 32,
+    at_s=1_795_262_400,
+    host="head",
+    act="limit moved",
+    subject="gpus_running of share",
+    old="2",
+    new="3",
+    why="mean wait 1.0 h → 0.5 h",
+    evidence={"waits": [1.5, None, "ü"]},
+)
 
 
 def body(**changes: Any) -> bytes:
@@ -49,12 +56,22 @@ def test_the_newest_are_shown_first(database: Database) -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        b"", b"[]", b"{}", b'{"audit": 1}', b"[" * 100_000, body(id="x"), body(id="0" * 33), body(at_s=-1),
-        body(at_s=1.5), body(act=""), body(host="h" * 256), body(why="w" * 10_001),
+        b"",
+        b"[]",
+        b"{}",
+        b'{"audit": 1}',
+        b"[" * 100_000,
+        body(id="x"),
+        body(id="0" * 33),
+        body(at_s=-1),
+        body(at_s=1.5),
+        body(act=""),
+        body(host="h" * 256),
+        body(why="w" * 10_001),
         body(evidence="e" * (1 << 20)),
         json.dumps({"audit": [{}] * 101}).encode(),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_act_is_refused_with_the_reason(bad: bytes) -> None:
     with pytest.raises(
         UsageError, match=r"what was done cannot be read|must be 32 hexadecimal|more than 1 MiB"

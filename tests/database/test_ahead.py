@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from slurm_gpu.database.ahead import read_ahead
+from slurm_gpu.database.storage.prefetch import read_ahead
 
 _WITHIN_S = 10.0
 

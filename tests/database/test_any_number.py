@@ -18,44 +18,147 @@ from tests.oddnumbers import TEXTS
 
 NOW_S = int(T0)
 VALUES = (
-    "-1", "-0", "0", "1", "0.5", "-1e308", "1e999", "NaN", "Infinity", str(2**31), str(2**32),
+    "-1",
+    "-0",
+    "0",
+    "1",
+    "0.5",
+    "-1e308",
+    "1e999",
+    "NaN",
+    "Infinity",
+    str(2**31),
+    str(2**32),
     str(2**40 - 1),
-    str(2**62 - 1), str(2**62), str(2**63 - 1), str(2**63), str(2**64), "9" * 400, "9" * 5000, "true", "null",
-    '"1"', '""', '"\\ud800"', '"\\u0000"', "[]", "{}",
-    "[" * 2000, '"n[1-99999]"', f'"n[{"0" * 50_000}-99999]"',
-    f'"{"x" * 59_000}[1-99999]"', f'"n{"[1]" * 15_000}"',
-)  # fmt: skip
+    str(2**62 - 1),
+    str(2**62),
+    str(2**63 - 1),
+    str(2**63),
+    str(2**64),
+    "9" * 400,
+    "9" * 5000,
+    "true",
+    "null",
+    '"1"',
+    '""',
+    '"\\ud800"',
+    '"\\u0000"',
+    "[]",
+    "{}",
+    "[" * 2000,
+    '"n[1-99999]"',
+    f'"n[{"0" * 50_000}-99999]"',
+    f'"{"x" * 59_000}[1-99999]"',
+    f'"n{"[1]" * 15_000}"',
+)
 PARAMETERS = {
     "/v1/runs": (
-        "user", "account", "state", "qos", "partition", "app", "gpu_type", "server_type", "zone", "min_gpus",
-        "since", "until", "sort", "order", "limit", "cursor", "unknown",
+        "user",
+        "account",
+        "state",
+        "qos",
+        "partition",
+        "app",
+        "gpu_type",
+        "server_type",
+        "zone",
+        "min_gpus",
+        "since",
+        "until",
+        "sort",
+        "order",
+        "limit",
+        "cursor",
+        "unknown",
     ),
     "/v1/forecast": ("gpus", "nodes", "cores", "memory_mib", "time_limit_s", "account", "partition"),
     "/v1/audit": ("limit",),
     "/v1/decisions": ("limit", "rule"),
     "/v1/reservations": ("past", "ids"),
-}  # fmt: skip
+}
 BODIES: dict[str, Any] = {
     "/v1/reservations": {
-        "account": "vision", "partition": "gpu", "gpus": 8, "n_nodes": 2, "duration_s": 86400, "why": "w",
-        "gpu_type": "a", "earliest_s": NOW_S, "latest_s": NOW_S + 86400, "user": "u",
+        "account": "vision",
+        "partition": "gpu",
+        "gpus": 8,
+        "n_nodes": 2,
+        "duration_s": 86400,
+        "why": "w",
+        "gpu_type": "a",
+        "earliest_s": NOW_S,
+        "latest_s": NOW_S + 86400,
+        "user": "u",
     },
     "/v1/reservations/1": {
-        "act": "approve", "start_s": NOW_S, "end_s": NOW_S + 86400, "nodes": "n[1-2]", "why": "w",
+        "act": "approve",
+        "start_s": NOW_S,
+        "end_s": NOW_S + 86400,
+        "nodes": "n[1-2]",
+        "why": "w",
     },
     "/v1/controller": {
-        "audit": [{"id": "0" * 32, "at_s": NOW_S, "host": "h", "act": "a", "subject": "s", "why": "w",
-                   "evidence": {"n": 1}}],
-        "decisions": [{"id": "1" * 32, "at_s": NOW_S, "host": "h", "asked": "submit", "verdict": "allow",
-                       "uid": 1, "token": "a", "rules": "r", "job": {"gpus": "1"}}],
-        "reservations": [{"id": 1, "state": "approved", "at_s": NOW_S, "trouble": None, "why": None,
-                          "first_job_id": 1, "first_eligible_s": NOW_S, "first_start_s": NOW_S,
-                          "nodes": "n[1-2]"}],
-        "quotas": [{"user": "u", "as_of_s": 1.5, "why": None,
-                    "limits": [{"rule": "r", "group": "g", "per": "user", "on": "u", "key": "k", "unit": "u",
-                                "limit": 1, "used": 1, "left": 1, "mode": "m", "why": "w", "until_s": 1}]}],
+        "audit": [
+            {
+                "id": "0" * 32,
+                "at_s": NOW_S,
+                "host": "h",
+                "act": "a",
+                "subject": "s",
+                "why": "w",
+                "evidence": {"n": 1},
+            }
+        ],
+        "decisions": [
+            {
+                "id": "1" * 32,
+                "at_s": NOW_S,
+                "host": "h",
+                "asked": "submit",
+                "verdict": "allow",
+                "uid": 1,
+                "token": "a",
+                "rules": "r",
+                "job": {"gpus": "1"},
+            }
+        ],
+        "reservations": [
+            {
+                "id": 1,
+                "state": "approved",
+                "at_s": NOW_S,
+                "trouble": None,
+                "why": None,
+                "first_job_id": 1,
+                "first_eligible_s": NOW_S,
+                "first_start_s": NOW_S,
+                "nodes": "n[1-2]",
+            }
+        ],
+        "quotas": [
+            {
+                "user": "u",
+                "as_of_s": 1.5,
+                "why": None,
+                "limits": [
+                    {
+                        "rule": "r",
+                        "group": "g",
+                        "per": "user",
+                        "on": "u",
+                        "key": "k",
+                        "unit": "u",
+                        "limit": 1,
+                        "used": 1,
+                        "left": 1,
+                        "mode": "m",
+                        "why": "w",
+                        "until_s": 1,
+                    }
+                ],
+            }
+        ],
     },
-}  # fmt: skip
+}
 ROUTES = make_app(MagicMock(), MagicMock()).routes
 
 

@@ -11,16 +11,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
 
-from slurm_gpu.database.accounting import run_row
-from slurm_gpu.database.engine import Database
-from slurm_gpu.database.importer import store_changed_runs
-from slurm_gpu.database.intake import Intake
-from slurm_gpu.database.reconcile import reconcile
-from slurm_gpu.database.schema import device, event, run, run_device, run_host, run_window
-from slurm_gpu.database.shipment import parse_shipment
-from slurm_gpu.database.slurmview import SlurmView
-from slurm_gpu.records import DeviceFacts, Event, Host, HostRun, Record, Window
+from slurm_gpu.database.accounting.importer import store_changed_runs
+from slurm_gpu.database.accounting.reconcile import reconcile
+from slurm_gpu.database.accounting.run_row import run_row
+from slurm_gpu.database.accounting.slurm_view import SlurmView
+from slurm_gpu.database.ingest.intake import Intake
+from slurm_gpu.database.ingest.shipment import parse_shipment
+from slurm_gpu.database.storage.engine import Database
+from slurm_gpu.database.storage.schema import device, event, run, run_device, run_host, run_window
 from slurm_gpu.slurm.client import AccountingRun
+from slurm_gpu.wire import DeviceFacts, Event, Host, HostRun, Record, Window
 from tests.database.conftest import empty
 from tests.database.samples import (
     CLUSTER,

@@ -8,32 +8,67 @@ from typing import Any
 import pytest
 from sqlalchemy import delete
 
-from slurm_gpu.colocation.profile import Phase
-from slurm_gpu.database.appprofiles import profile_of, recorded_profiles
-from slurm_gpu.database.client import DatabaseClient, DeviceTimeline, Run, RunTimeline
-from slurm_gpu.database.schema import metadata
-from slurm_gpu.records import DeviceFacts, Host, Timeline
+from slurm_gpu.client.application_profiles import profile_of, recorded_profiles
+from slurm_gpu.client.database_client import DatabaseClient, DeviceTimeline, Run, RunTimeline
+from slurm_gpu.colocation.profiles.profile import Phase
+from slurm_gpu.database.storage.schema import metadata
+from slurm_gpu.wire import DeviceFacts, Host, Timeline
 from tests.database.running import Running
 from tests.database.samples import T0, gpu, host, record, row, segment
 from tests.database.test_detail import account, ship
 
 RUN = Run(
-    id="17", full=True, cluster="c", job_id=17, array_job_id=None, array_task=None, het_job_id=None,
-    het_offset=None, user="alice", account="a", qos="q", partition="p", state="COMPLETED", submit_s=0,
-    eligible_s=0, start_s=0, end_s=40, elapsed_s=38, suspended_s=0, time_limit_s=None, nodes="n1",
-    gpu_type="v100", n_nodes=1, n_gpus=1.0, wait_h=0.0, submit_wait_h=0.0, run_h=0.01, app="PyTorch",
+    id="17",
+    full=True,
+    cluster="c",
+    job_id=17,
+    array_job_id=None,
+    array_task=None,
+    het_job_id=None,
+    het_offset=None,
+    user="alice",
+    account="a",
+    qos="q",
+    partition="p",
+    state="COMPLETED",
+    submit_s=0,
+    eligible_s=0,
+    start_s=0,
+    end_s=40,
+    elapsed_s=38,
+    suspended_s=0,
+    time_limit_s=None,
+    nodes="n1",
+    gpu_type="v100",
+    n_nodes=1,
+    n_gpus=1.0,
+    wait_h=0.0,
+    submit_wait_h=0.0,
+    run_h=0.01,
+    app="PyTorch",
     app_field="deep learning",
     device_facts={
         "GPU-1": DeviceFacts(uuid="GPU-1", node="n1", at_s=0, name="Tesla V100", memory_mib=16000.0)
     },
-)  # fmt: skip
+)
 
 
 def watched(**params: str) -> Host:
     return Host(
-        cluster="c", job_id=17, restart=0, prolog_s=0, node="n1", boot_id="b", segment="s", seq=0, final=True,
-        first_s=0, last_s=40, app="PyTorch", app_params=params,
-    )  # fmt: skip
+        cluster="c",
+        job_id=17,
+        restart=0,
+        prolog_s=0,
+        node="n1",
+        boot_id="b",
+        segment="s",
+        seq=0,
+        final=True,
+        first_s=0,
+        last_s=40,
+        app="PyTorch",
+        app_params=params,
+    )
 
 
 def recorded(*devices: bytes | None) -> RunTimeline:

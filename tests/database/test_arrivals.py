@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from slurm_gpu.database.arrivals import SILENT_AFTER_S, Arrivals
-from slurm_gpu.database.slurmview import Queue, SlurmView
+from slurm_gpu.database.accounting.slurm_view import Queue, SlurmView
+from slurm_gpu.database.live.arrivals import SILENT_AFTER_S, Arrivals
 from tests.database.samples import T0, FakeClock, MemorySlurm, queued
 
 

@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import func, select, update
 
-from slurm_gpu.database.accounting import run_row
-from slurm_gpu.database.engine import Database
-from slurm_gpu.database.importer import store_changed_runs
-from slurm_gpu.database.nodeperiods import Places
-from slurm_gpu.database.placed import Placed
-from slurm_gpu.database.reconcile import reconcile
-from slurm_gpu.database.schema import run
-from slurm_gpu.database.store import store_records
+from slurm_gpu.database.accounting.importer import store_changed_runs
+from slurm_gpu.database.accounting.reconcile import reconcile
+from slurm_gpu.database.accounting.run_placement import Placed
+from slurm_gpu.database.accounting.run_row import run_row
+from slurm_gpu.database.accounting.writer import store_records
+from slurm_gpu.database.maintenance.node_periods import Places
+from slurm_gpu.database.storage.engine import Database
+from slurm_gpu.database.storage.schema import run
 from slurm_gpu.slurm.client import AccountingRun
 from tests.database.conftest import empty
 from tests.database.samples import T0, node, record, requeued, row, segment

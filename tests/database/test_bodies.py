@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from slurm_gpu.database import bodies as bodies_module
-from slurm_gpu.database.bodies import Bodies
+from slurm_gpu.database.ingest import body_budget as bodies_module
+from slurm_gpu.database.ingest.body_budget import Bodies
 from tests.database.running import Running, shipment
 from tests.database.samples import FakeClock
 from tests.database.test_daemon import wait_for

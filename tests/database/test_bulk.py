@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from sqlalchemy import insert, select
 from sqlalchemy.exc import StatementError
 
-from slurm_gpu.database import bulk
-from slurm_gpu.database.accounting import RunRow, run_row
-from slurm_gpu.database.engine import Database
-from slurm_gpu.database.schema import forecast_model, run
+from slurm_gpu.database.accounting.run_row import RunRow, run_row
+from slurm_gpu.database.storage import bulk
+from slurm_gpu.database.storage.engine import Database
+from slurm_gpu.database.storage.schema import forecast_model, run
 from tests.database.conftest import empty
 from tests.database.samples import row
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
+from slurm_gpu.client.database_client import DatabaseClient
 from slurm_gpu.database.app import make_app
-from slurm_gpu.database.callerbounds import BURST_S, WEB_FACTOR, CallerBounds, Share
-from slurm_gpu.database.client import DatabaseClient
-from slurm_gpu.database.identity import Caller
-from slurm_gpu.database.reserve.places import AGAIN_AFTER_FAILURE_S, KEPT_S, KeptPlaces
+from slurm_gpu.database.http.identity import Caller
+from slurm_gpu.database.http.rate_limits import BURST_S, WEB_FACTOR, CallerBounds, Share
+from slurm_gpu.database.reservations.places import AGAIN_AFTER_FAILURE_S, KEPT_S, KeptPlaces
 from slurm_gpu.database.settings import PerUser
 from slurm_gpu.errors import DatabaseError
 from slurm_gpu.slurm.submission import UserPlaces

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
+from slurm_gpu.client.database_client import DatabaseClient
 from slurm_gpu.clock import SystemClock
-from slurm_gpu.config import SiteConfig
-from slurm_gpu.database.bodies import Bodies
-from slurm_gpu.database.client import DatabaseClient
-from slurm_gpu.database.engine import head_revision
-from slurm_gpu.database.hatch import Hatch, Visit
-from slurm_gpu.database.lane import Lane
+from slurm_gpu.config.site import SiteConfig
+from slurm_gpu.database.ingest.body_budget import Bodies
+from slurm_gpu.database.ingest.ingest_server import Hatch, Visit
+from slurm_gpu.database.ingest.stall_detector import Lane
 from slurm_gpu.database.server import listen_unix, make_server
+from slurm_gpu.database.storage.engine import head_revision
 from slurm_gpu.errors import DatabaseError, OutsideError, UsageError
-from slurm_gpu.records import WIRE_RANGE
+from slurm_gpu.wire import WIRE_RANGE
 from tests.database.running import Running
 from tests.database.samples import CLUSTER
 

@@ -7,11 +7,11 @@ from collections.abc import Collection
 
 import pytest
 
-from slurm_gpu.config import check_config
-from slurm_gpu.database.clustercheck import ASK_EVERY_S, ClusterCheck
-from slurm_gpu.database.slurmview import SlurmView
+from slurm_gpu.config.site import check_config
+from slurm_gpu.config.yaml_source import parse_yaml
+from slurm_gpu.database.accounting.cluster_check import ASK_EVERY_S, ClusterCheck
+from slurm_gpu.database.accounting.slurm_view import SlurmView
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.yamlsource import parse_yaml
 from tests.database.samples import CLUSTER, FakeClock, MemorySlurm
 
 

@@ -6,9 +6,9 @@ import pytest
 from sqlalchemy import delete
 
 from slurm_gpu.controller.colocation.evidence import DatabaseEvidence
-from slurm_gpu.database.schema import metadata
-from slurm_gpu.records import Timeline
-from slurm_gpu.records.timeline import level
+from slurm_gpu.database.storage.schema import metadata
+from slurm_gpu.wire import Timeline
+from slurm_gpu.wire.timeline import level
 from tests.database.running import Running
 from tests.database.samples import T0, gpu, host, record, row
 from tests.database.test_detail import account, ship

@@ -9,22 +9,22 @@ from typing import Any
 import pytest
 from sqlalchemy import delete, select, update
 
-from slurm_gpu.database.engine import Database
-from slurm_gpu.database.importer import Importer
-from slurm_gpu.database.intake import Intake
-from slurm_gpu.database.kept import READ_EACH_S
-from slurm_gpu.database.memory import Memory
-from slurm_gpu.database.schema import device, metadata, run
-from slurm_gpu.database.shipment import ShipmentError, parse_shipment
-from slurm_gpu.database.slurmview import SlurmView
-from slurm_gpu.database.upkeep import Upkeep
+from slurm_gpu.database.accounting.importer import Importer
+from slurm_gpu.database.accounting.slurm_view import SlurmView
+from slurm_gpu.database.ingest.intake import Intake
+from slurm_gpu.database.ingest.shipment import ShipmentError, parse_shipment
+from slurm_gpu.database.ingest.stored_facts import READ_EACH_S
+from slurm_gpu.database.live.memory import Memory
+from slurm_gpu.database.maintenance.upkeep import Upkeep
+from slurm_gpu.database.storage.engine import Database
+from slurm_gpu.database.storage.schema import device, metadata, run
 from slurm_gpu.errors import DatabaseError
-from slurm_gpu.node.held.allocations import Allocation
+from slurm_gpu.node.allocation.tracker import Allocation
 from slurm_gpu.node.measure.tally import SegmentKey
 from slurm_gpu.node.shipping.post import DirectSender, Reply
 from slurm_gpu.node.shipping.ship import AGAIN_S, LIVE_S, PERIOD_S, Courier, Source
 from slurm_gpu.node.shipping.spool import Spool
-from slurm_gpu.records import DeviceFacts, HostRun
+from slurm_gpu.wire import DeviceFacts, HostRun
 from tests.database.samples import (
     CLUSTER,
     T0,
@@ -297,9 +297,16 @@ def test_while_the_database_cannot_be_read_nothing_is_said_to_be_missing(
 
 def open_run(seq: int = 1, end_s: int | None = None) -> HostRun:
     return HostRun(
-        cluster=HOST, job_id=9, node="m1", seq=seq, uid=1000, user="alice", start_s=T0, end_s=end_s,
+        cluster=HOST,
+        job_id=9,
+        node="m1",
+        seq=seq,
+        uid=1000,
+        user="alice",
+        start_s=T0,
+        end_s=end_s,
         devices=["GPU-1"],
-    )  # fmt: skip
+    )
 
 
 def test_a_run_of_a_machine_without_slurm_comes_again_until_it_has_ended(

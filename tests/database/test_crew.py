@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from slurm_gpu.database.crew import Crew, outcome_of
+from slurm_gpu.database.ingest.thread_pool import Crew, outcome_of
 from slurm_gpu.errors import DatabaseError
 
 

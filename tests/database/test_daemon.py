@@ -21,10 +21,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from slurm_gpu.database.engine import Database
 from slurm_gpu.database.main import main
-from slurm_gpu.database.schema import run_device
-from slurm_gpu.records import Record
+from slurm_gpu.database.storage.engine import Database
+from slurm_gpu.database.storage.schema import run_device
+from slurm_gpu.wire import Record
 from tests.database.samples import record, segment
 from tests.database.servers import MariaDB
 

@@ -8,21 +8,28 @@ from typing import Any
 
 import pytest
 
-from slurm_gpu.config import Retention
-from slurm_gpu.database.client import DatabaseClient, Decision
-from slurm_gpu.database.controllerbody import MOST_DECISIONS, read_told
-from slurm_gpu.database.decisions import find_decisions, find_refusals, store_decisions
-from slurm_gpu.database.engine import Database
-from slurm_gpu.database.pruning import Pruning
+from slurm_gpu.client.database_client import DatabaseClient, Decision
+from slurm_gpu.config.site import Retention
+from slurm_gpu.database.api.controller_body import MOST_DECISIONS, read_told
+from slurm_gpu.database.api.decisions import find_decisions, find_refusals, store_decisions
+from slurm_gpu.database.maintenance.pruning import Pruning
+from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.errors import UsageError
 from tests.database.running import NOBODY, OPERATOR, ROOT, UNTOLD, Running
 from tests.database.samples import CLUSTER
 
 MADE = Decision(
-    id="a" * 32, at_s=1_795_262_400, host="head", asked="submit", verdict="allow", uid=NOBODY, token="k3x1",
-    rules="share:gpus_total:advise", scores="observe:zone1:700",
+    id="a" * 32,
+    at_s=1_795_262_400,
+    host="head",
+    asked="submit",
+    verdict="allow",
+    uid=NOBODY,
+    token="k3x1",
+    rules="share:gpus_total:advise",
+    scores="observe:zone1:700",
     job={"account": "nlp", "mgpu": "2000", "ü": "\0"},
-)  # fmt: skip
+)
 
 
 def body(**changes: Any) -> bytes:
@@ -91,14 +98,28 @@ def test_what_is_older_than_retention_says_is_dropped(database: Database) -> Non
 @pytest.mark.parametrize(
     "bad",
     [
-        b'{"decisions": 1}', b'{"decisions": [{}]}', body(id="x"), body(at_s=-1),
-        body(at_s=1 << 62), body(asked="guess"), body(verdict=""), body(uid=-1), body(uid=1 << 32),
-        body(uid=None), body(token=""), body(token="a b"), body(token="a\n"), body(token="t" * 65),
-        body(rules="r" * 10_001), body(job={"": "x"}), body(job={"a": 1}), body(host=""),
+        b'{"decisions": 1}',
+        b'{"decisions": [{}]}',
+        body(id="x"),
+        body(at_s=-1),
+        body(at_s=1 << 62),
+        body(asked="guess"),
+        body(verdict=""),
+        body(uid=-1),
+        body(uid=1 << 32),
+        body(uid=None),
+        body(token=""),
+        body(token="a b"),
+        body(token="a\n"),
+        body(token="t" * 65),
+        body(rules="r" * 10_001),
+        body(job={"": "x"}),
+        body(job={"a": 1}),
+        body(host=""),
         body(job={str(n): "" for n in range(33)}),
         json.dumps({"decisions": [MADE.to_json()] * (MOST_DECISIONS + 1)}).encode(),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_decision_is_refused_with_the_reason(bad: bytes) -> None:
     with pytest.raises(UsageError, match=r"what was done cannot be read|must be 32 hexadecimal"):
         read_told(bad)

@@ -6,18 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.database.derive import (
+from slurm_gpu.database.accounting.allocated_time import SHIPPED_WITHIN_S, Part
+from slurm_gpu.database.accounting.derived_columns import (
     DERIVED_FROM,
     coverage_at,
     derive,
     first_submits,
     resolve_double_watches,
 )
-from slurm_gpu.database.heldtime import SHIPPED_WITHIN_S, Part
-from slurm_gpu.database.packed import pack_statistics, unpacker
-from slurm_gpu.database.schema import run_device
-from slurm_gpu.database.store import read_record
-from slurm_gpu.records import Mean, Record, Total
+from slurm_gpu.database.accounting.writer import read_record
+from slurm_gpu.database.storage.packed import pack_statistics, unpacker
+from slurm_gpu.database.storage.schema import run_device
+from slurm_gpu.wire import Mean, Record, Total
 from tests.database.samples import T0, idle, record, segment
 
 NODES = frozenset({"n1", "n2", "n3"})
@@ -75,9 +75,13 @@ def test_an_idle_gpu_is_zero_and_an_unwatched_one_a_gap() -> None:
 def test_a_cpu_only_run_has_no_gpu_columns_at_all() -> None:
     derived = _derive([], 0)
     assert derived == {
-        "granted_mgpu": 0, "ugpucore": None, "ugpumem": None, "coverage": None, "energy_j": None,
+        "granted_mgpu": 0,
+        "ugpucore": None,
+        "ugpumem": None,
+        "coverage": None,
+        "energy_j": None,
         "no_process_mgpu_s": None,
-    }  # fmt: skip
+    }
 
 
 def test_devices_without_any_record_lower_the_coverage() -> None:

@@ -10,18 +10,20 @@ from typing import Any
 import pytest
 from sqlalchemy import delete
 
-from slurm_gpu.database import detail, queries, reads
-from slurm_gpu.database.accounting import run_row
-from slurm_gpu.database.client import DatabaseClient
-from slurm_gpu.database.identity import Caller
-from slurm_gpu.database.importer import store_changed_runs
-from slurm_gpu.database.queries import FRESH_S, find_windows
-from slurm_gpu.database.reconcile import reconcile
-from slurm_gpu.database.schema import metadata
-from slurm_gpu.database.store import store_events
+from slurm_gpu.client.database_client import DatabaseClient
+from slurm_gpu.database.accounting.importer import store_changed_runs
+from slurm_gpu.database.accounting.reconcile import reconcile
+from slurm_gpu.database.accounting.run_row import run_row
+from slurm_gpu.database.accounting.writer import store_events
+from slurm_gpu.database.api import reads
+from slurm_gpu.database.api import run_detail as detail
+from slurm_gpu.database.api import run_queries as queries
+from slurm_gpu.database.api.run_queries import FRESH_S, find_windows
+from slurm_gpu.database.http.identity import Caller
+from slurm_gpu.database.storage.schema import metadata
 from slurm_gpu.errors import DatabaseError
-from slurm_gpu.records import Event, HostRun, Mean
-from slurm_gpu.records.window import pack
+from slurm_gpu.wire import Event, HostRun, Mean
+from slurm_gpu.wire.window import pack
 from tests.database.running import NOBODY, OPERATOR, ROOT, Running, acting_as, running_server
 from tests.database.samples import (
     CLUSTER,

@@ -13,15 +13,15 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from sqlalchemy import select
 
-from slurm_gpu.database.engine import Database
-from slurm_gpu.database.intake import Intake
-from slurm_gpu.database.schema import run_device
-from slurm_gpu.database.shipment import parse_shipment
-from slurm_gpu.database.slurmview import SlurmView
-from slurm_gpu.database.store import read_record
-from slurm_gpu.records import DeviceFacts, Event, Host, Live, Record
-from slurm_gpu.records.live import QUANTITIES
-from slurm_gpu.records.window import Window, pack
+from slurm_gpu.database.accounting.slurm_view import SlurmView
+from slurm_gpu.database.accounting.writer import read_record
+from slurm_gpu.database.ingest.intake import Intake
+from slurm_gpu.database.ingest.shipment import parse_shipment
+from slurm_gpu.database.storage.engine import Database
+from slurm_gpu.database.storage.schema import run_device
+from slurm_gpu.wire import DeviceFacts, Event, Host, Live, Record
+from slurm_gpu.wire.live import QUANTITIES
+from slurm_gpu.wire.window import Window, pack
 from tests.database.conftest import empty
 from tests.database.samples import CLUSTER, T0, FakeClock, MemorySlurm, gpu, host, queued, record
 from tests.database.test_quick import full

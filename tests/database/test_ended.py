@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from slurm_gpu.database.ended import Ended, RunEnd, ended
-from slurm_gpu.database.slurmview import Queue
+from slurm_gpu.database.accounting.slurm_view import Queue
+from slurm_gpu.database.ingest.ended_jobs import Ended, RunEnd, ended
 from slurm_gpu.slurm.client import QueuedJob
 from tests.database.samples import T0, queued
 

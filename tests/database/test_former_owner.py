@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from starlette.routing import Route
 
-from slurm_gpu.database.accounting import run_row
+from slurm_gpu.database.accounting.importer import store_changed_runs
+from slurm_gpu.database.accounting.reconcile import reconcile
+from slurm_gpu.database.accounting.run_row import run_row
 from slurm_gpu.database.app import make_app
-from slurm_gpu.database.importer import store_changed_runs
-from slurm_gpu.database.reconcile import reconcile
 from slurm_gpu.database.verdicts.board import Shown
 from tests.database.running import NOBODY, OPERATOR, ROOT, Running, running_server
 from tests.database.samples import T0, host, queued, record, row
@@ -37,9 +37,15 @@ PLACES = {
 }
 NAMES = {"job": str(JOB), "user": NAME, "token": "k3x1"}
 TOLD = {  # where an operator finds it: what is sought is there
-    "/v1/runs", "/v1/runs/{job}", "/v1/cluster", "/v1/verdicts", "/v1/quota/{user}", "/v1/decisions/{token}",
-    "/v1/decisions", "/v1/reservations",
-}  # fmt: skip
+    "/v1/runs",
+    "/v1/runs/{job}",
+    "/v1/cluster",
+    "/v1/verdicts",
+    "/v1/quota/{user}",
+    "/v1/decisions/{token}",
+    "/v1/decisions",
+    "/v1/reservations",
+}
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +61,12 @@ def server(
         made.database.write(lambda connection: store_changed_runs(connection, [run_row(running, {})]))
         given = {"job_id": JOB, "node": "here", "final": False}
         body = {
-            "wire": 2, "node": "here", "boot_id": "b", "hosts": [host(**given, app=SECRET).to_wire()],
+            "wire": 2,
+            "node": "here",
+            "boot_id": "b",
+            "hosts": [host(**given, app=SECRET).to_wire()],
             "records": [record(**given).to_wire()],
-        }  # fmt: skip
+        }
         headers = made.signed("POST", "/v1/node", json.dumps(body).encode())
         assert made.raw("POST", "/v1/node", json.dumps(body).encode(), headers)[0] == 200
         reconcile(made.database)
@@ -66,8 +75,12 @@ def server(
         made.verdicts.shown = Shown(T0 + 5.0, 1, ((FORMER, verdict),), ())
         made.asked_by(NOBODY, "GET", f"/v1/quota/{NAME}")
         decision = {
-            "at_s": T0, "host": "head", "asked": "submit", "uid": FORMER, "job": {"account": SECRET},
-        }  # fmt: skip
+            "at_s": T0,
+            "host": "head",
+            "asked": "submit",
+            "uid": FORMER,
+            "job": {"account": SECRET},
+        }
         limits = replace(QUOTA, user=NAME, uid=FORMER, limits=[QUOTA.limits[0] | {"why": SECRET}])  # type: ignore[index,operator]
         words = {
             "quotas": [limits.to_json()],

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from sqlalchemy import event, text
 
-from slurm_gpu.cli.checks.outages import daemon_that_is_down
-from slurm_gpu.database.engine import Database
-from slurm_gpu.database.schema import run_device, run_host
+from slurm_gpu.cli.doctor.checks.daemons.outages import daemon_that_is_down
+from slurm_gpu.database.storage.engine import Database
+from slurm_gpu.database.storage.schema import run_device, run_host
 from slurm_gpu.errors import DatabaseError
 from tests.database.gate import Gate
 from tests.database.samples import host, record, segment

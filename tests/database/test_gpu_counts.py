@@ -14,22 +14,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.controller.amounts import Facts, mgpu_of_total
-from slurm_gpu.controller.colocation.rooms import has_gpus
-from slurm_gpu.database.accounting import run_row
-from slurm_gpu.database.clusterview import cluster_state
-from slurm_gpu.database.engine import Database
+from slurm_gpu.controller.colocation.free_shards import has_gpus
+from slurm_gpu.controller.queue.amounts import Facts, mgpu_of_total
+from slurm_gpu.database.accounting.importer import store_changed_runs
+from slurm_gpu.database.accounting.reconcile import reconcile
+from slurm_gpu.database.accounting.run_row import run_row
+from slurm_gpu.database.accounting.writer import store_records
+from slurm_gpu.database.api.cluster import cluster_state
+from slurm_gpu.database.api.run_filter import SORTS, RunFilter
+from slurm_gpu.database.api.run_queries import find_runs
 from slurm_gpu.database.forecasts.runs import job_run
-from slurm_gpu.database.identity import Caller
-from slurm_gpu.database.importer import store_changed_runs
-from slurm_gpu.database.jobfacts import job_facts
-from slurm_gpu.database.queries import find_runs
-from slurm_gpu.database.reconcile import reconcile
-from slurm_gpu.database.runfilter import SORTS, RunFilter
-from slurm_gpu.database.store import store_records
-from slurm_gpu.monitor.summary import wait_reasons
-from slurm_gpu.policy.bundle import SiteFacts
-from slurm_gpu.policy.replay import as_request
+from slurm_gpu.database.http.identity import Caller
+from slurm_gpu.database.ingest.job_facts import job_facts
+from slurm_gpu.database.storage.engine import Database
+from slurm_gpu.monitor.cluster.summary import wait_reasons
+from slurm_gpu.policy.explain.replay import as_request
+from slurm_gpu.policy.lua.bundle import SiteFacts
 from slurm_gpu.reports.period import Period
 from slurm_gpu.reports.recommend.past import PastRun, rebuild
 from slurm_gpu.reports.rows import read_rows
@@ -86,7 +86,7 @@ _TRES: dict[str, int] = {
     f"{_HOST},gres/gpumem=80": 0,
     f"{_HOST},license/gpu=3,gres/nvme=1": 0,
     f"{_HOST},energy=18446744073709551614,gres/gpu=3": 3000,
-}  # fmt: skip
+}
 every = pytest.mark.parametrize(("text", "mgpu"), list(_TRES.items()))
 
 
@@ -106,9 +106,13 @@ def asked(text: str, mgpu: int) -> int | None:
 
 def waiting(text: str) -> QueuedJob:
     return queued(
-        state="PENDING", nodes=(), gpu_index={}, gres_per_node="", tres_allocated={},
+        state="PENDING",
+        nodes=(),
+        gpu_index={},
+        gres_per_node="",
+        tres_allocated={},
         tres_requested=parse_job_tres(text),
-    )  # fmt: skip
+    )
 
 
 def running(text: str) -> QueuedJob:
@@ -255,10 +259,20 @@ def test_replay_of_a_policy(text: str, mgpu: int) -> None:
 def test_recommended_limits(text: str, mgpu: int) -> None:
     tres = parse_job_tres(text)
     run = PastRun(
-        user="alice", uid=1001, account="vision", qos="normal", partition="gpu", eligible_s=T0,
-        start_s=T0 + 1, end_s=T0 + 100, time_limit_s=3600, n_nodes=1, tres_requested=tres,
-        tres_allocated=tres, n_gpus=mgpu / 1000,
-    )  # fmt: skip
+        user="alice",
+        uid=1001,
+        account="vision",
+        qos="normal",
+        partition="gpu",
+        eligible_s=T0,
+        start_s=T0 + 1,
+        end_s=T0 + 100,
+        time_limit_s=3600,
+        n_nodes=1,
+        tres_requested=tres,
+        tres_allocated=tres,
+        n_gpus=mgpu / 1000,
+    )
     (counted,) = rebuild([run], [mps_node(1)], T0, T0 + 1000).asked_mgpu()
     assert counted == mgpu
 
@@ -458,10 +472,20 @@ def test_times_that_cannot_be_read_are_stored_as_gaps(database: Database) -> Non
 def test_recommended_limits_leave_out_runs_whose_gpus_are_not_known() -> None:
     tres = {"cpu": 1.0, "node": 1.0}
     run = PastRun(
-        user="alice", uid=1001, account="vision", qos="normal", partition="gpu", eligible_s=T0,
-        start_s=T0 + 1, end_s=T0 + 100, time_limit_s=3600, n_nodes=1, tres_requested=tres,
-        tres_allocated=tres, n_gpus=None,
-    )  # fmt: skip
+        user="alice",
+        uid=1001,
+        account="vision",
+        qos="normal",
+        partition="gpu",
+        eligible_s=T0,
+        start_s=T0 + 1,
+        end_s=T0 + 100,
+        time_limit_s=3600,
+        n_nodes=1,
+        tres_requested=tres,
+        tres_allocated=tres,
+        n_gpus=None,
+    )
     recorded = replace(run, n_gpus=2.0)  # by its nodes
     past = rebuild([run, recorded], [node(1)], T0, T0 + 1000)
     assert past.asked_mgpu().tolist() == [2000]
@@ -470,9 +494,13 @@ def test_recommended_limits_leave_out_runs_whose_gpus_are_not_known() -> None:
 
 def test_queue_and_forecasts_count_what_is_not_accounted_for() -> None:
     job = queued(
-        state="PENDING", nodes=(), tres_requested={"cpu": 1}, tres_allocated={}, gpu_index={},
+        state="PENDING",
+        nodes=(),
+        tres_requested={"cpu": 1},
+        tres_allocated={},
+        gpu_index={},
         gres_per_node="gres:gpu:3",
-    )  # fmt: skip
+    )
     assert job_run(job).gpus[0] == 3
     by_task = replace(job, gres_per_node="", gres_per_task="gres:gpu:1")
     (shown,) = cluster_state(occupancy([node(1)], [by_task]), [by_task], T0).jobs
@@ -490,7 +518,10 @@ def test_queue_and_forecasts_count_what_is_not_accounted_for() -> None:
         ({"state": "PENDING", "nodes": (), "gres_per_node": "gres:gpu:a100:3"}, 3.0),
         (
             {
-                "state": "PENDING", "nodes": (), "n_nodes": 2, "gres_per_node": "gres:gpu:3",
+                "state": "PENDING",
+                "nodes": (),
+                "n_nodes": 2,
+                "gres_per_node": "gres:gpu:3",
                 "tres_per_node": "gres:gpu:3",
             },
             6.0,
@@ -498,7 +529,7 @@ def test_queue_and_forecasts_count_what_is_not_accounted_for() -> None:
         ({"state": "PENDING", "nodes": (), "gres_per_node": "gres:mps:50"}, 0.5),
         ({"state": "PENDING", "nodes": (), "gres_per_node": ""}, 0.0),
     ],
-)  # fmt: skip
+)
 def test_jobs_in_the_queue_are_counted_without_accounting_too(given: dict[str, Any], gpus: float) -> None:
     job = queued(**({"tres_requested": {"cpu": 1}, "tres_allocated": {"cpu": 1}, "gpu_index": {}} | given))
     (shown,) = cluster_state(occupancy([mps_node(1)], [job]), [job], T0).jobs

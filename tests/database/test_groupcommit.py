@@ -1,8 +1,8 @@
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from slurm_gpu.database.engine import LockedError
-from slurm_gpu.database.groupcommit import FIND_OUT_S, LOCKED_SHARE, MOST_AT_ONCE, GroupCommit
+from slurm_gpu.database.ingest.group_commit import FIND_OUT_S, LOCKED_SHARE, MOST_AT_ONCE, GroupCommit
+from slurm_gpu.database.storage.engine import LockedError
 from slurm_gpu.errors import DatabaseError
 from tests.database.samples import FakeClock
 

@@ -5,10 +5,10 @@ import socket
 
 import pytest
 
-from slurm_gpu.database import hatch as hatch_module
-from slurm_gpu.database.admission import Admission
-from slurm_gpu.database.hatch import Visit
-from slurm_gpu.database.shipment import ShipmentError
+from slurm_gpu.database.ingest import ingest_server as hatch_module
+from slurm_gpu.database.ingest.admission import Admission
+from slurm_gpu.database.ingest.ingest_server import Visit
+from slurm_gpu.database.ingest.shipment import ShipmentError
 from tests.database.running import Running, shipment
 from tests.database.samples import record, segment
 

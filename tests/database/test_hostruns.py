@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 
-from slurm_gpu.database.accounting import run_row
-from slurm_gpu.database.engine import Database
-from slurm_gpu.database.identity import Caller
-from slurm_gpu.database.importer import store_changed_runs
-from slurm_gpu.database.intake import Intake
-from slurm_gpu.database.queries import find_job, find_runs
-from slurm_gpu.database.reconcile import reconcile
-from slurm_gpu.database.results import Run
-from slurm_gpu.database.runfilter import RunFilter
-from slurm_gpu.database.shipment import parse_shipment
-from slurm_gpu.database.slurmview import SlurmView
+from slurm_gpu.database.accounting.importer import store_changed_runs
+from slurm_gpu.database.accounting.reconcile import reconcile
+from slurm_gpu.database.accounting.run_row import run_row
+from slurm_gpu.database.accounting.slurm_view import SlurmView
+from slurm_gpu.database.api.run_filter import RunFilter
+from slurm_gpu.database.api.run_queries import find_job, find_runs
+from slurm_gpu.database.http.identity import Caller
+from slurm_gpu.database.ingest.intake import Intake
+from slurm_gpu.database.ingest.shipment import parse_shipment
+from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.errors import RecordError
-from slurm_gpu.records import HostRun, Record
+from slurm_gpu.wire import HostRun, Record
+from slurm_gpu.wire.answers.runs import Run
 from tests.database.samples import CLUSTER, T0, FakeClock, MemorySlurm, record, row, segment
 
 ROOT = Caller(0, "root", sees_all=True, writes=True)
@@ -116,12 +116,14 @@ def test_a_run_is_of_the_uid_that_the_name_has_here_when_it_is_told(
 ) -> None:
     """Whatever the uid on that machine, and whoever has the name later."""
     uids = {"alice": ALICE.uid}
-    monkeypatch.setattr("slurm_gpu.database.intake.uid_of", uids.get)
+    monkeypatch.setattr("slurm_gpu.database.ingest.intake.uid_of", uids.get)
     ship(database, RUN)
     uids["alice"] = 2001
     ship(database, replace(RUN, job_id=2), replace(RUN, job_id=3, user="nobody-here"))
-    shown = {uid: [run.id for run in found(database, Caller(uid, "alice", False, False)) if run.full]
-             for uid in (ALICE.uid, 2001, BOB.uid)}  # fmt: skip
+    shown = {
+        uid: [run.id for run in found(database, Caller(uid, "alice", False, False)) if run.full]
+        for uid in (ALICE.uid, 2001, BOB.uid)
+    }
     assert shown == {ALICE.uid: ["1"], 2001: ["2"], BOB.uid: []}
     assert len(found(database, ROOT)) == 3
 

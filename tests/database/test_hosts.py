@@ -5,21 +5,21 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from slurm_gpu.database.accounting import run_row
-from slurm_gpu.database.derive import application
-from slurm_gpu.database.engine import Database
-from slurm_gpu.database.importer import store_changed_runs
-from slurm_gpu.database.reconcile import reconcile
-from slurm_gpu.database.schema import device, run, run_device, run_host
-from slurm_gpu.database.store import (
+from slurm_gpu.database.accounting.derived_columns import application
+from slurm_gpu.database.accounting.importer import store_changed_runs
+from slurm_gpu.database.accounting.reconcile import reconcile
+from slurm_gpu.database.accounting.run_row import run_row
+from slurm_gpu.database.accounting.writer import (
     read_host,
     read_record,
     store_devices,
     store_hosts,
     store_records,
 )
-from slurm_gpu.records import DeviceFacts, Host
+from slurm_gpu.database.storage.engine import Database
+from slurm_gpu.database.storage.schema import device, run, run_device, run_host
 from slurm_gpu.slurm.client import AccountingRun
+from slurm_gpu.wire import DeviceFacts, Host
 from tests.database.samples import T0, gpu, host, record, requeued, row, segment, timeline
 
 

@@ -10,11 +10,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from slurm_gpu.database import posts, storers
+from slurm_gpu.client.database_client import DatabaseClient
+from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.database import server as server_module
-from slurm_gpu.database.client import DatabaseClient
-from slurm_gpu.database.shipment import parse_shipment
-from slurm_gpu.outagelog import OutageLog
+from slurm_gpu.database.ingest import posts
+from slurm_gpu.database.ingest import storage_threads as storers
+from slurm_gpu.database.ingest.shipment import parse_shipment
 from tests.database.running import Running, shipment
 from tests.database.samples import CLUSTER, FakeClock
 

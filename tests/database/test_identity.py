@@ -5,8 +5,8 @@ import pwd
 import pytest
 
 from slurm_gpu import munge
-from slurm_gpu.config import Operators
-from slurm_gpu.database.identity import Authenticator, NotAuthenticatedError
+from slurm_gpu.config.site import Operators
+from slurm_gpu.database.http.identity import Authenticator, NotAuthenticatedError
 from slurm_gpu.errors import MungedAwayError
 from tests.database.samples import SLURM_UID, FakeClock
 

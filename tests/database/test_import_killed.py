@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, event, select
 
-from slurm_gpu.database import importer as importing
-from slurm_gpu.database.engine import Database
-from slurm_gpu.database.importer import Importer, read_until_s
-from slurm_gpu.database.periods import LONGEST_S
-from slurm_gpu.database.schema import run
-from slurm_gpu.database.slurmview import SlurmView
-from slurm_gpu.database.store import store_records
+from slurm_gpu.database.accounting import importer as importing
+from slurm_gpu.database.accounting.importer import Importer, read_until_s
+from slurm_gpu.database.accounting.periods import LONGEST_S
+from slurm_gpu.database.accounting.slurm_view import SlurmView
+from slurm_gpu.database.accounting.writer import store_records
+from slurm_gpu.database.storage.engine import Database
+from slurm_gpu.database.storage.schema import run
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.client import AccountingRun
 from tests.database.conftest import empty

@@ -6,9 +6,7 @@ from functools import partial
 import pytest
 from sqlalchemy import select
 
-from slurm_gpu.database.accounting import RunRow, RunRows, allocated_mgpu, gpu_type, run_row
-from slurm_gpu.database.engine import Database
-from slurm_gpu.database.importer import (
+from slurm_gpu.database.accounting.importer import (
     OVERLAP_S,
     WIDE_EVERY_S,
     WIDE_OVERLAP_S,
@@ -16,9 +14,11 @@ from slurm_gpu.database.importer import (
     read_until_s,
     store_changed_runs,
 )
-from slurm_gpu.database.schema import run
-from slurm_gpu.database.slurmview import SlurmView
-from slurm_gpu.database.store import IMPORTED, RUN_KEY, store_records
+from slurm_gpu.database.accounting.run_row import RunRow, RunRows, allocated_mgpu, gpu_type, run_row
+from slurm_gpu.database.accounting.slurm_view import SlurmView
+from slurm_gpu.database.accounting.writer import IMPORTED, RUN_KEY, store_records
+from slurm_gpu.database.storage.engine import Database
+from slurm_gpu.database.storage.schema import run
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.client import SlurmNode
 from tests.database.samples import (
@@ -158,7 +158,7 @@ def test_of_more_records_without_a_run_than_a_pass_asks_after_each_is_asked_afte
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of old jobs accounting knows nothing any more: they must not keep the newest from being asked after."""
-    monkeypatch.setattr("slurm_gpu.database.importer._MAX_UNMATCHED", 2)
+    monkeypatch.setattr("slurm_gpu.database.accounting.importer._MAX_UNMATCHED", 2)
     clock, slurm = FakeClock(T0 + 30 * 86400), MemorySlurm()
     records = [record(job_id=job_id, segment=segment(job_id)) for job_id in range(1, 6)]
     database.write(lambda connection: store_records(connection, records))
@@ -223,7 +223,7 @@ def test_a_hostile_job_name_is_kept_as_text(database: Database, name: str) -> No
 def test_trouble_is_told_when_it_begins_and_when_it_ends(
     database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "slurm_gpu.database.importer")
+    caplog.set_level(logging.INFO, "slurm_gpu.database.accounting.importer")
     slurm, clock = MemorySlurm(), FakeClock()
     importing = importer(database, slurm, clock)
 

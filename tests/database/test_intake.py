@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import select
 
-from slurm_gpu.database.accounting import run_row
-from slurm_gpu.database.engine import Database
-from slurm_gpu.database.importer import store_changed_runs
-from slurm_gpu.database.intake import Intake
-from slurm_gpu.database.jobfacts import job_facts
-from slurm_gpu.database.schema import run_device
-from slurm_gpu.database.shipment import (
+from slurm_gpu.database.accounting.importer import store_changed_runs
+from slurm_gpu.database.accounting.run_row import run_row
+from slurm_gpu.database.accounting.slurm_view import SlurmView
+from slurm_gpu.database.accounting.writer import read_record, store_records
+from slurm_gpu.database.ingest.intake import Intake
+from slurm_gpu.database.ingest.job_facts import job_facts
+from slurm_gpu.database.ingest.shipment import (
     MAX_GROUPS,
     MAX_INFLATED_BYTES,
     MAX_ITEMS,
@@ -24,11 +24,11 @@ from slurm_gpu.database.shipment import (
     ShipmentError,
     parse_shipment,
 )
-from slurm_gpu.database.slurmview import SlurmView
-from slurm_gpu.database.store import read_record, store_records
+from slurm_gpu.database.storage.engine import Database
+from slurm_gpu.database.storage.schema import run_device
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.records import Event, Mean, Record, Total
 from slurm_gpu.slurm.client import AccountingRun
+from slurm_gpu.wire import Event, Mean, Record, Total
 from tests.database.samples import (
     CLUSTER,
     T0,

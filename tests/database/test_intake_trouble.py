@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from slurm_gpu.database import engine, intake, storing
-from slurm_gpu.database.engine import Database, LockedError, LockWait
-from slurm_gpu.database.pulse import ANSWERED_WITHIN_S
-from slurm_gpu.database.schema import device, event, run_device, run_host
+from slurm_gpu.daemon.outage_log import AGAIN_S
+from slurm_gpu.database.ingest import intake, storing
+from slurm_gpu.database.ingest.heartbeat import ANSWERED_WITHIN_S
+from slurm_gpu.database.storage import engine
+from slurm_gpu.database.storage.engine import Database, LockedError, LockWait
+from slurm_gpu.database.storage.schema import device, event, run_device, run_host
 from slurm_gpu.errors import DatabaseError
-from slurm_gpu.outagelog import AGAIN_S
-from slurm_gpu.records import Event
+from slurm_gpu.wire import Event
 from tests.database.gate import N2, Gate, whys
 from tests.database.samples import T0, MemorySlurm, gpu, host, record, segment
 from tests.database.servers import MariaDB

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_gpu.database.engine import Database
-from slurm_gpu.database.loans import lender_of, with_lenders
-from slurm_gpu.database.slurmview import Queue
+from slurm_gpu.database.accounting.loans import lender_of, with_lenders
+from slurm_gpu.database.accounting.slurm_view import Queue
+from slurm_gpu.database.storage.engine import Database
 from tests.database.samples import T0, queued, row
 from tests.database.test_queries import BOB, fill, job
 

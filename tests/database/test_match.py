@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.database import match
-from slurm_gpu.database.match import RecordSpan, RunSpan, assign
+from slurm_gpu.database.accounting import matching as match
+from slurm_gpu.database.accounting.matching import RecordSpan, RunSpan, assign
 from tests.database.samples import segment
 
 

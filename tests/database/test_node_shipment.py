@@ -8,21 +8,21 @@ import pytest
 from hypothesis import given
 from sqlalchemy import select
 
-from slurm_gpu.database import nodememory
-from slurm_gpu.database.accounting import run_row
-from slurm_gpu.database.detail import node_reports
-from slurm_gpu.database.engine import Database
-from slurm_gpu.database.identity import Caller
-from slurm_gpu.database.importer import store_changed_runs
-from slurm_gpu.database.intake import Intake
-from slurm_gpu.database.nodememory import LIVE_FOR_S, WANTED_FOR_S
-from slurm_gpu.database.queries import find_job
-from slurm_gpu.database.reconcile import reconcile
-from slurm_gpu.database.schema import device, event, run_device, run_host, run_window
-from slurm_gpu.database.shipment import MAX_ITEMS, ShipmentError, parse_shipment
-from slurm_gpu.database.slurmview import SlurmView
-from slurm_gpu.records import Event, Window
-from slurm_gpu.records.window import pack
+from slurm_gpu.database.accounting.importer import store_changed_runs
+from slurm_gpu.database.accounting.reconcile import reconcile
+from slurm_gpu.database.accounting.run_row import run_row
+from slurm_gpu.database.accounting.slurm_view import SlurmView
+from slurm_gpu.database.api.run_detail import node_reports
+from slurm_gpu.database.api.run_queries import find_job
+from slurm_gpu.database.http.identity import Caller
+from slurm_gpu.database.ingest.intake import Intake
+from slurm_gpu.database.ingest.shipment import MAX_ITEMS, ShipmentError, parse_shipment
+from slurm_gpu.database.live import node_memory as nodememory
+from slurm_gpu.database.live.node_memory import LIVE_FOR_S, WANTED_FOR_S
+from slurm_gpu.database.storage.engine import Database
+from slurm_gpu.database.storage.schema import device, event, run_device, run_host, run_window
+from slurm_gpu.wire import Event, Window
+from slurm_gpu.wire.window import pack
 from tests.database.gate import N1, N2, Gate, whys
 from tests.database.samples import (
     CLUSTER,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.database.packed import (
+from slurm_gpu.database.storage.packed import (
     pack_statistics,
     pack_timeline,
     unpack_statistics,
@@ -17,7 +17,7 @@ from slurm_gpu.database.packed import (
     unpacker,
 )
 from slurm_gpu.errors import DatabaseError
-from slurm_gpu.records.timeline import FULL, SERIES
+from slurm_gpu.wire.timeline import FULL, SERIES
 
 PERCENTS = [str(percent) for percent in range(101)]
 STATISTICS: dict[str, Any] = {

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from slurm_gpu.database.importer import ImportStatus
-from slurm_gpu.database.lane import Lane
-from slurm_gpu.database.pulse import ANSWERED_WITHIN_S, IMPORT_STEP_WITHIN_S, Answering, Pulse
-from slurm_gpu.notify import STATUS_EACH_S, Notifier
+from slurm_gpu.daemon.systemd import STATUS_EACH_S, Notifier
+from slurm_gpu.database.accounting.importer import ImportStatus
+from slurm_gpu.database.ingest.heartbeat import ANSWERED_WITHIN_S, IMPORT_STEP_WITHIN_S, Answering, Pulse
+from slurm_gpu.database.ingest.stall_detector import Lane
 from tests.database.samples import FakeClock
 
 WATCHDOG_S = 120.0

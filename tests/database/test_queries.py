@@ -3,19 +3,19 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from slurm_gpu.database.accounting import run_row
-from slurm_gpu.database.engine import Database
-from slurm_gpu.database.heldtime import SHIPPED_WITHIN_S
-from slurm_gpu.database.identity import Caller
-from slurm_gpu.database.importer import store_changed_runs
-from slurm_gpu.database.queries import find_job, find_runs
-from slurm_gpu.database.reconcile import reconcile
-from slurm_gpu.database.results import Run, RunPage
-from slurm_gpu.database.runfilter import RunFilter
-from slurm_gpu.database.schema import run
-from slurm_gpu.database.store import store_records
+from slurm_gpu.database.accounting.allocated_time import SHIPPED_WITHIN_S
+from slurm_gpu.database.accounting.importer import store_changed_runs
+from slurm_gpu.database.accounting.reconcile import reconcile
+from slurm_gpu.database.accounting.run_row import run_row
+from slurm_gpu.database.accounting.writer import store_records
+from slurm_gpu.database.api.run_filter import RunFilter
+from slurm_gpu.database.api.run_queries import find_job, find_runs
+from slurm_gpu.database.http.identity import Caller
+from slurm_gpu.database.storage.engine import Database
+from slurm_gpu.database.storage.schema import run
 from slurm_gpu.errors import UsageError
 from slurm_gpu.slurm.client import AccountingRun
+from slurm_gpu.wire.answers.runs import Run, RunPage
 from tests.database.samples import CLUSTER, T0, record, requeued, row, segment
 
 ROOT = Caller(0, "root", sees_all=True, writes=True)
@@ -180,10 +180,19 @@ def test_pages_join_without_gap_or_repetition_while_jobs_arrive(database: Databa
 @pytest.mark.parametrize(
     "query",
     [
-        {"limit": "0"}, {"limit": "1001"}, {"limit": "-1"}, {"limit": "x"}, {"limit": "١"}, {"since": "1e3"},
-        {"until": "9" * 30}, {"cursor": ""}, {"cursor": "AAAA"}, {"cursor": "é"}, {"nodes": "n1"},
+        {"limit": "0"},
+        {"limit": "1001"},
+        {"limit": "-1"},
+        {"limit": "x"},
+        {"limit": "١"},
+        {"since": "1e3"},
+        {"until": "9" * 30},
+        {"cursor": ""},
+        {"cursor": "AAAA"},
+        {"cursor": "é"},
+        {"nodes": "n1"},
     ],
-)  # fmt: skip
+)
 def test_a_query_that_is_wrong_is_refused_by_name(query: dict[str, str]) -> None:
     with pytest.raises(UsageError, match=next(iter(query))):
         RunFilter.from_query(query)

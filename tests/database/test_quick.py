@@ -8,12 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.database.packed import pack_statistics, pack_timeline, unpack_statistics, unpack_timeline
-from slurm_gpu.database.quick import QuickRecord, read_quickly
-from slurm_gpu.database.store import _record_row
+from slurm_gpu.database.accounting.writer import _record_row
+from slurm_gpu.database.storage.fast_decoder import QuickRecord, read_quickly
+from slurm_gpu.database.storage.packed import (
+    pack_statistics,
+    pack_timeline,
+    unpack_statistics,
+    unpack_timeline,
+)
 from slurm_gpu.errors import RecordError
-from slurm_gpu.records import Live, Mean, Record, Total
-from slurm_gpu.records.timeline import SERIES
+from slurm_gpu.wire import Live, Mean, Record, Total
+from slurm_gpu.wire.timeline import SERIES
 from tests.database.samples import T0, record, timeline
 
 

@@ -8,18 +8,27 @@ from typing import Any
 
 import pytest
 
-from slurm_gpu.database.client import DatabaseClient, Quota
-from slurm_gpu.database.controllerbody import MOST_QUOTAS, read_told
-from slurm_gpu.database.quotaboard import KEPT_S, MOST_WANTED, WANTED_FOR_S, QuotaBoard
+from slurm_gpu.client.database_client import DatabaseClient, Quota
+from slurm_gpu.database.api.controller_body import MOST_QUOTAS, read_told
+from slurm_gpu.database.live.quota_board import KEPT_S, MOST_WANTED, WANTED_FOR_S, QuotaBoard
 from slurm_gpu.errors import UsageError
 from tests.database.running import NOBODY, OPERATOR, ROOT, WEB, Running
 from tests.database.samples import FakeClock
 
 LIMIT = {
-    "rule": "share", "group": "grads", "per": "user", "on": "GPUs running", "key": "gpus_running",
-    "unit": "GPUs", "limit": 16.0, "used": 0.0, "left": 16.0, "mode": "enforce", "why": "Others.",
+    "rule": "share",
+    "group": "grads",
+    "per": "user",
+    "on": "GPUs running",
+    "key": "gpus_running",
+    "unit": "GPUs",
+    "limit": 16.0,
+    "used": 0.0,
+    "left": 16.0,
+    "mode": "enforce",
+    "why": "Others.",
     "until_s": None,
-}  # fmt: skip
+}
 EACH = LIMIT | {"limit": [{"gpus": 4.0, "s": 3600}], "used": None, "left": None}
 QUOTA = Quota(user="alice", as_of_s=5.0, limits=[LIMIT, EACH, LIMIT | {"limit": ["a100"]}], why=None)
 
@@ -64,11 +73,16 @@ def test_however_many_look_memory_is_bounded() -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        body(user=""), body(user="u" * 256), body(limits=[{}]), body(limits=[LIMIT | {"limit": "x"}]),
-        body(limits=[LIMIT] * 1001), body(why="w" * 10_001), body(as_of_s=None),
+        body(user=""),
+        body(user="u" * 256),
+        body(limits=[{}]),
+        body(limits=[LIMIT | {"limit": "x"}]),
+        body(limits=[LIMIT] * 1001),
+        body(why="w" * 10_001),
+        body(as_of_s=None),
         json.dumps({"quotas": [QUOTA.to_json()] * (MOST_QUOTAS + 1)}).encode(),
     ],
-)  # fmt: skip
+)
 def test_what_are_no_limits_is_refused(bad: bytes) -> None:
     with pytest.raises(UsageError, match="what was done cannot be read"):
         read_told(bad)

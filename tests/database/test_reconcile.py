@@ -8,19 +8,19 @@ from functools import partial
 import pytest
 from sqlalchemy import select
 
-from slurm_gpu.database import reconcile as reconciling
-from slurm_gpu.database.accounting import run_row
-from slurm_gpu.database.derive import Derived
-from slurm_gpu.database.engine import Database
-from slurm_gpu.database.importer import Importer, store_changed_runs
-from slurm_gpu.database.reconcile import reconcile
-from slurm_gpu.database.resized import Row
-from slurm_gpu.database.schema import run, run_device
-from slurm_gpu.database.slurmview import SlurmView
-from slurm_gpu.database.store import store_records
-from slurm_gpu.database.upkeep import Upkeep
+from slurm_gpu.database.accounting import reconcile as reconciling
+from slurm_gpu.database.accounting.derived_columns import Derived
+from slurm_gpu.database.accounting.importer import Importer, store_changed_runs
+from slurm_gpu.database.accounting.reconcile import reconcile
+from slurm_gpu.database.accounting.resized import Row
+from slurm_gpu.database.accounting.run_row import run_row
+from slurm_gpu.database.accounting.slurm_view import SlurmView
+from slurm_gpu.database.accounting.writer import store_records
+from slurm_gpu.database.maintenance.upkeep import Upkeep
+from slurm_gpu.database.storage.engine import Database
+from slurm_gpu.database.storage.schema import run, run_device
 from slurm_gpu.errors import DatabaseError
-from slurm_gpu.records import Record
+from slurm_gpu.wire import Record
 from tests.database.samples import CLUSTER, FakeClock, MemorySlurm, record, row, segment
 
 
@@ -84,7 +84,7 @@ def test_upkeep_runs_whatever_reconciling_meets(database: Database, monkeypatch:
     def away(*_: object) -> int:
         raise DatabaseError("the database does not answer")
 
-    monkeypatch.setattr("slurm_gpu.database.importer.reconcile", away)
+    monkeypatch.setattr("slurm_gpu.database.accounting.importer.reconcile", away)
     clock, passes = FakeClock(), []
     view = SlurmView(MemorySlurm(), clock)
     upkeep = Upkeep(database, view, clock)

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from slurm_gpu.database.acts import find_acts
-from slurm_gpu.database.client import DatabaseClient
-from slurm_gpu.database.engine import Database
-from slurm_gpu.database.reserve.reservation import CLOCK_AHEAD, Report, Reservation, State, id_of
-from slurm_gpu.database.reserve.store import approve, end, find, find_one, store_reports, store_request
+from slurm_gpu.client.database_client import DatabaseClient
+from slurm_gpu.database.api.audit import find_acts
+from slurm_gpu.database.reservations.store import approve, end, find, find_one, store_reports, store_request
+from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.errors import DatabaseError, UsageError
+from slurm_gpu.wire.answers.reservation import CLOCK_AHEAD, Report, Reservation, State, id_of
 from tests.database.running import NOBODY, OPERATOR, ROOT, UNTOLD, Running
 from tests.database.samples import CLUSTER, T0
 
@@ -27,16 +27,25 @@ DAY_S = 86400
 NAME_OF_NOBODY = pwd.getpwuid(NOBODY).pw_name
 UIDS = {name: 1001 + n for n, name in enumerate(("alice", "bob", "carol", "dave"))}
 ASKED: dict[str, Any] = {
-    "account": "vision", "partition": "gpu", "gpus": 8, "n_nodes": 2, "duration_s": DAY_S,
+    "account": "vision",
+    "partition": "gpu",
+    "gpus": 8,
+    "n_nodes": 2,
+    "duration_s": DAY_S,
     "why": "the model of the paper",
-}  # fmt: skip
+}
 
 
 def request(database: Database, user: str = "alice", **changes: Any) -> Reservation:
     values = {
-        "cluster": CLUSTER, "user": user, "uid": UIDS.get(user), "earliest_s": NOW_S, "requested_s": NOW_S,
-        **ASKED, **changes,
-    }  # fmt: skip
+        "cluster": CLUSTER,
+        "user": user,
+        "uid": UIDS.get(user),
+        "earliest_s": NOW_S,
+        "requested_s": NOW_S,
+        **ASKED,
+        **changes,
+    }
 
     def store(connection: Any) -> Reservation:
         found = find_one(connection, CLUSTER, store_request(connection, values, 3))
@@ -69,8 +78,12 @@ def test_a_request_becomes_a_promise_and_the_promise_an_act(database: Database) 
     promise(database, one, NOW_S + 60, "n[1-2]")
     kept = now(database, one)
     assert (kept.state, kept.start_s, kept.end_s, kept.nodes, kept.decided_by) == (
-        State.APPROVED, NOW_S + 60, NOW_S + 60 + DAY_S, "n[1-2]", "carol",
-    )  # fmt: skip
+        State.APPROVED,
+        NOW_S + 60,
+        NOW_S + 60 + DAY_S,
+        "n[1-2]",
+        "carol",
+    )
     with database.reading() as connection:
         (act,) = find_acts(connection, 10)
     assert (act.act, act.subject, act.who) == ("reservation approved", one.name, "carol")
@@ -175,9 +188,13 @@ def test_the_first_job_is_told_once_and_told_again_it_stays(database: Database) 
     one = request(database)
     promise(database, one, NOW_S, "n[1-2]")
     first = Report(
-        id=one.id, at_s=NOW_S + 40, state=State.ACTIVE, first_job_id=17, first_eligible_s=NOW_S - 5,
+        id=one.id,
+        at_s=NOW_S + 40,
+        state=State.ACTIVE,
+        first_job_id=17,
+        first_eligible_s=NOW_S - 5,
         first_start_s=NOW_S + 30,
-    )  # fmt: skip
+    )
     tell(database, first)
     tell(database, replace(first, first_job_id=18, first_start_s=NOW_S + 500, trouble="Slurm says no"))
     tell(database, Report(id=one.id, at_s=NOW_S, state=State.APPROVED))  # one that was on its way for long
@@ -201,8 +218,9 @@ def test_where_slurm_gpuctld_has_it_by_now_is_kept_unless_another_was_promised_t
     tell(database, replace(report, nodes="n[2-3]"))
     kept = now(database, one)
     assert (kept.nodes, kept.trouble) == (
-        "n[1-2]", f"in Slurm it is on n[2-3], and n3 is promised to reservation {other.id}",
-    )  # fmt: skip
+        "n[1-2]",
+        f"in Slurm it is on n[2-3], and n3 is promised to reservation {other.id}",
+    )
     tell(database, replace(report, nodes="n[2,5]"))
     tell(database, report)
     assert (now(database, one).nodes, now(database, one).trouble) == ("n[2,5]", None)
@@ -255,8 +273,11 @@ def test_users_ask_operators_approve_and_everybody_sees_the_calendar(server: Run
     assert (seen.state, seen.why) == (State.ACTIVE, ASKED["why"])
     (others,) = server.asked_by(UNTOLD, "GET", "/v1/reservations")[1]["reservations"]
     assert (others["user"], others["nodes"], others["why"], others["full"]) == (
-        NAME_OF_NOBODY, "n[1-2]", None, False,
-    )  # fmt: skip
+        NAME_OF_NOBODY,
+        "n[1-2]",
+        None,
+        False,
+    )
     assert ask(UNTOLD, f"/{one['id']}", act="cancel")[0] == 403
     status, answer = ask(NOBODY, f"/{one['id']}", act="cancel", why="no data")
     assert (status, answer["reservation"]["state"]) == (200, "cancelled")
@@ -382,9 +403,17 @@ def test_nobody_asks_in_anothers_name_and_slurm_gpuctld_alone_tells(server: Runn
 def test_an_answer_that_cannot_be_true_is_an_error_of_slurm_gpudbd(changes: dict[str, Any]) -> None:
     """And ends no slurm-gpuctld."""
     promised = Reservation(
-        id=1, cluster=CLUSTER, user="alice", earliest_s=NOW_S, requested_s=NOW_S, state=State.APPROVED,
-        start_s=NOW_S, end_s=NOW_S + DAY_S, nodes="n[1-2]", **ASKED,
-    )  # fmt: skip
+        id=1,
+        cluster=CLUSTER,
+        user="alice",
+        earliest_s=NOW_S,
+        requested_s=NOW_S,
+        state=State.APPROVED,
+        start_s=NOW_S,
+        end_s=NOW_S + DAY_S,
+        nodes="n[1-2]",
+        **ASKED,
+    )
     assert Reservation.from_json(promised.to_json()) == promised
     answer = {name: value for name, value in {**promised.to_json(), **changes}.items() if value is not ...}
     with pytest.raises(DatabaseError, match="a reservation that cannot be read"):

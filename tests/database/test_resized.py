@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from slurm_gpu.database.engine import Database
-from slurm_gpu.database.results import Run
-from slurm_gpu.database.schema import run, run_device
-from slurm_gpu.database.store import store_records
-from slurm_gpu.records import Mean, Record, Total
+from slurm_gpu.database.accounting.writer import store_records
+from slurm_gpu.database.storage.engine import Database
+from slurm_gpu.database.storage.schema import run, run_device
 from slurm_gpu.slurm.client import AccountingRun
+from slurm_gpu.wire import Mean, Record, Total
+from slurm_gpu.wire.answers.runs import Run
 from tests.database.samples import T0, record, row, segment
 from tests.database.test_queries import fill, job, runs
 
@@ -31,9 +31,15 @@ def _rows(*, starts_anew: bool) -> list[AccountingRun]:
     """
     at = {"submit_s": T0 - 60, "eligible_s": T0 - 60, "start_s": T0}
     first = row(
-        **at, end_s=T0 + 3 * HOUR, elapsed_s=3 * HOUR, state="RESIZING",
-        nodes="n[1-3]", n_nodes=3, tres_allocated=_gpus(3), tres_requested=_gpus(3),
-    )  # fmt: skip
+        **at,
+        end_s=T0 + 3 * HOUR,
+        elapsed_s=3 * HOUR,
+        state="RESIZING",
+        nodes="n[1-3]",
+        n_nodes=3,
+        tres_allocated=_gpus(3),
+        tres_requested=_gpus(3),
+    )
     rows = [first]
     for resized_s, end_s, nodes in ((3 * HOUR, 5 * HOUR, "n[1-2]"), (5 * HOUR, 6 * HOUR, "n1")):
         start_s = resized_s if starts_anew else 0

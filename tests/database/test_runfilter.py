@@ -7,18 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.database.accounting import run_row
-from slurm_gpu.database.engine import Database
-from slurm_gpu.database.identity import Caller
-from slurm_gpu.database.importer import store_changed_runs
-from slurm_gpu.database.nodeperiods import Places, store_node_periods
-from slurm_gpu.database.queries import find_runs
-from slurm_gpu.database.reconcile import reconcile
-from slurm_gpu.database.results import Run
-from slurm_gpu.database.runfilter import SORTS, Place, RunFilter
-from slurm_gpu.database.store import store_hosts, store_records
+from slurm_gpu.database.accounting.importer import store_changed_runs
+from slurm_gpu.database.accounting.reconcile import reconcile
+from slurm_gpu.database.accounting.run_row import run_row
+from slurm_gpu.database.accounting.writer import store_hosts, store_records
+from slurm_gpu.database.api.run_filter import SORTS, Place, RunFilter
+from slurm_gpu.database.api.run_queries import find_runs
+from slurm_gpu.database.http.identity import Caller
+from slurm_gpu.database.maintenance.node_periods import Places, store_node_periods
+from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.errors import UsageError
 from slurm_gpu.slurm.client import AccountingRun
+from slurm_gpu.wire.answers.runs import Run
 from tests.database.samples import CLUSTER, T0, host, node, record, row, segment
 
 ROOT = Caller(0, "root", sees_all=True, writes=True)

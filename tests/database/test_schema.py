@@ -13,16 +13,16 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import MetaData, select, text
 
-from slurm_gpu.database import engine as engine_module
-from slurm_gpu.database.accounting import run_row
-from slurm_gpu.database.engine import Database, UnusableDatabaseError, head_revision
-from slurm_gpu.database.reconcile import reconcile
-from slurm_gpu.database.reserve.store import find
-from slurm_gpu.database.schema import device, metadata, run, run_device
-from slurm_gpu.database.store import read_record
-from slurm_gpu.database.upgrading import upgrade_database
+from slurm_gpu.database.accounting.reconcile import reconcile
+from slurm_gpu.database.accounting.run_row import run_row
+from slurm_gpu.database.accounting.writer import read_record
+from slurm_gpu.database.reservations.store import find
+from slurm_gpu.database.storage import engine as engine_module
+from slurm_gpu.database.storage.engine import Database, UnusableDatabaseError, head_revision
+from slurm_gpu.database.storage.schema import device, metadata, run, run_device
+from slurm_gpu.database.storage.upgrade import upgrade_database
 from slurm_gpu.errors import DatabaseError
-from slurm_gpu.records import DeviceFacts, Mean
+from slurm_gpu.wire import DeviceFacts, Mean
 from tests.database.samples import CLUSTER, T0, gpu, record, row
 
 
@@ -108,9 +108,13 @@ def test_an_upgrade_counts_the_gpus_that_runs_asked_for(url: str) -> None:
     old = MetaData()
     old.reflect(database.engine)
     asked: dict[str, int | None] = {
-        "{}": None, '{"cpu": 1}': 0, '{"cpu": 1, "gres/gpu": 2, "gres/gpu:a100": 2}': 2000,
-        '{"gres/gpu:a100": 4, "gres/gpu:v100": 4}': 8000, '{"gres/shard": 2}': None, '{"gres/mps": 50}': None,
-    }  # fmt: skip
+        "{}": None,
+        '{"cpu": 1}': 0,
+        '{"cpu": 1, "gres/gpu": 2, "gres/gpu:a100": 2}': 2000,
+        '{"gres/gpu:a100": 4, "gres/gpu:v100": 4}': 8000,
+        '{"gres/shard": 2}': None,
+        '{"gres/mps": 50}': None,
+    }
     imported = run_row(row(), {})._asdict() | {"tres_allocated": "{}", "derive_due": True}
     del imported["requested_mgpu"]
     with database.engine.begin() as connection:
@@ -134,9 +138,17 @@ def test_an_upgrade_gives_a_reservation_its_uid_where_the_users_runs_leave_no_do
     old.reflect(database.engine)
     runs = [("one", 1001), ("one", 1001), ("one", None), ("two", 1002), ("two", 1003), ("unknown", None)]
     asked = {
-        "cluster": CLUSTER, "account": "a", "partition": "p", "gpus": 8, "n_nodes": 1, "duration_s": 60,
-        "earliest_s": T0, "why": "w", "state": "requested", "requested_s": T0,
-    }  # fmt: skip
+        "cluster": CLUSTER,
+        "account": "a",
+        "partition": "p",
+        "gpus": 8,
+        "n_nodes": 1,
+        "duration_s": 60,
+        "earliest_s": T0,
+        "why": "w",
+        "state": "requested",
+        "requested_s": T0,
+    }
     with database.engine.begin() as connection:
         for number, (user, uid) in enumerate(runs, 1):
             imported = run_row(row(job_id=number, user=user, uid=uid), {})._asdict()

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.database import settings
+from slurm_gpu.database.http.web_reader import WebReader
 from slurm_gpu.database.settings import (
     Address,
     default_address,
@@ -12,7 +13,6 @@ from slurm_gpu.database.settings import (
     load_settings,
     parse_address,
 )
-from slurm_gpu.database.webreader import WebReader
 from slurm_gpu.errors import InputError, UsageError
 
 SECRET = "url: mysql+pymysql://slurm_gpu:pw@localhost/slurm_gpu\n"

@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from slurm_gpu.database.slurmview import JOBS_FOR_S, Kept, SlurmView, resolve_address
+from slurm_gpu.database.accounting.slurm_view import JOBS_FOR_S, Kept, SlurmView, resolve_address
 from slurm_gpu.errors import SlurmError
 from tests.database.samples import SLURM_UID, FakeClock, MemorySlurm, node, queued
 

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.database.derive import resolve_double_watches
-from slurm_gpu.database.heldtime import Part, device_time
-from slurm_gpu.database.steady import Span, held_s, spans
-from slurm_gpu.records import Record
+from slurm_gpu.database.accounting.allocated_time import Part, device_time
+from slurm_gpu.database.accounting.derived_columns import resolve_double_watches
+from slurm_gpu.database.accounting.steady_clock import Span, held_s, spans
+from slurm_gpu.wire import Record
 from tests.database.samples import T0, record, segment
 
 
@@ -16,11 +16,15 @@ def _set_back_after(seconds: float, by_s: int) -> list[Record]:
     return [
         record(uptime_s=500.0, held_s=seconds, last_s=T0 + int(seconds), sampled_s=seconds),
         record(
-            segment=segment(2), uptime_s=505.0 + seconds, prolog_s=T0,
-            first_s=T0 + int(seconds) + 5 + by_s, last_s=T0 + int(seconds) + 100 + by_s,
-            held_s=95.0, sampled_s=95.0,
+            segment=segment(2),
+            uptime_s=505.0 + seconds,
+            prolog_s=T0,
+            first_s=T0 + int(seconds) + 5 + by_s,
+            last_s=T0 + int(seconds) + 100 + by_s,
+            held_s=95.0,
+            sampled_s=95.0,
         ),
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize("by_s", [-86400, -60, 0, 60, 86400])
@@ -37,9 +41,13 @@ def test_a_clock_that_is_set_makes_no_double_watch(by_s: int) -> None:
 def test_two_watches_at_once_are_one_whatever_the_clock_says(by_s: int) -> None:
     before, after = _set_back_after(100.0, by_s)
     beside = record(
-        segment=segment(3), uptime_s=510.0, first_s=T0 + 10 + by_s, last_s=T0 + 90 + by_s,
-        held_s=80.0, sampled_s=80.0,
-    )  # fmt: skip
+        segment=segment(3),
+        uptime_s=510.0,
+        first_s=T0 + 10 + by_s,
+        last_s=T0 + 90 + by_s,
+        held_s=80.0,
+        sampled_s=80.0,
+    )
     kept, doubled = resolve_double_watches([before, beside, after])
     assert kept == [before, after]
     assert [(d.kept, d.dropped) for d in doubled] == [(before, beside)]
@@ -50,9 +58,14 @@ def test_a_watch_that_was_begun_after_the_end_adds_nothing(after_s: int) -> None
     before, after = _set_back_after(100.0, 0)
     end_s = T0 + 200 + after_s
     empty = record(
-        segment=segment(3), uptime_s=700.0 + after_s, first_s=end_s, last_s=end_s,
-        held_s=0.0, sampled_s=0.0, util_hist_ms=None,
-    )  # fmt: skip
+        segment=segment(3),
+        uptime_s=700.0 + after_s,
+        first_s=end_s,
+        last_s=end_s,
+        held_s=0.0,
+        sampled_s=0.0,
+        util_hist_ms=None,
+    )
     assert held_s([empty, after, before]) == held_s([after, before]) == 200.0
     assert held_s([empty]) == empty.first_s - empty.prolog_s
     part = Part(nodes=frozenset({"n1"}), allocated_mgpu=1000, start_s=T0, elapsed_s=200)

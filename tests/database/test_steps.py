@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from slurm_gpu.config import Retention
-from slurm_gpu.database import importer as importing
-from slurm_gpu.database import pruning
-from slurm_gpu.database import reconcile as reconciling
-from slurm_gpu.database.accounting import run_row
-from slurm_gpu.database.engine import Database
-from slurm_gpu.database.importer import Importer, store_changed_runs
-from slurm_gpu.database.pulse import IMPORT_STEP_WITHIN_S
-from slurm_gpu.database.slurmview import SlurmView
-from slurm_gpu.database.store import store_records
-from slurm_gpu.database.upkeep import Upkeep
+from slurm_gpu.config.site import Retention
+from slurm_gpu.database.accounting import importer as importing
+from slurm_gpu.database.accounting import reconcile as reconciling
+from slurm_gpu.database.accounting.importer import Importer, store_changed_runs
+from slurm_gpu.database.accounting.run_row import run_row
+from slurm_gpu.database.accounting.slurm_view import SlurmView
+from slurm_gpu.database.accounting.writer import store_records
+from slurm_gpu.database.ingest.heartbeat import IMPORT_STEP_WITHIN_S
+from slurm_gpu.database.maintenance import pruning
+from slurm_gpu.database.maintenance.upkeep import Upkeep
+from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.slurm.client import AccountingRun
 from tests.database.samples import CLUSTER, T0, FakeClock, MemorySlurm, record, row, segment, timeline
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from slurm_gpu.database import unknown
-from slurm_gpu.database.unknown import UnknownLog
+from slurm_gpu.database.ingest import unknown_fields as unknown
+from slurm_gpu.database.ingest.unknown_fields import UnknownLog
 
 
 def test_over_so_many_names_it_says_that_no_more_are_named(

@@ -5,19 +5,19 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, select
 
-from slurm_gpu.config import Retention, ServerType, SiteConfig, Zone
-from slurm_gpu.database import pruning
-from slurm_gpu.database.accounting import run_row
-from slurm_gpu.database.engine import Database
-from slurm_gpu.database.importer import store_changed_runs
-from slurm_gpu.database.nodeperiods import Places
-from slurm_gpu.database.reconcile import reconcile
-from slurm_gpu.database.schema import event, node_period, run, run_device, run_window
-from slurm_gpu.database.slurmview import NODES_FOR_S, SlurmView
-from slurm_gpu.database.store import ArrivedWindow, store_events, store_records, store_windows
-from slurm_gpu.database.upkeep import LATE_EVERY_S, PRUNE_EVERY_S, Upkeep
+from slurm_gpu.config.site import Retention, ServerType, SiteConfig, Zone
+from slurm_gpu.database.accounting.importer import store_changed_runs
+from slurm_gpu.database.accounting.reconcile import reconcile
+from slurm_gpu.database.accounting.run_row import run_row
+from slurm_gpu.database.accounting.slurm_view import NODES_FOR_S, SlurmView
+from slurm_gpu.database.accounting.writer import ArrivedWindow, store_events, store_records, store_windows
+from slurm_gpu.database.maintenance import pruning
+from slurm_gpu.database.maintenance.node_periods import Places
+from slurm_gpu.database.maintenance.upkeep import LATE_EVERY_S, PRUNE_EVERY_S, Upkeep
+from slurm_gpu.database.storage.engine import Database
+from slurm_gpu.database.storage.schema import event, node_period, run, run_device, run_window
 from slurm_gpu.errors import UsageError
-from slurm_gpu.records import Event, Window
+from slurm_gpu.wire import Event, Window
 from tests.database.samples import T0, FakeClock, MemorySlurm, node, record, row, segment, timeline
 
 _DAY_S = 86400

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from sqlalchemy import delete, select
 
-from slurm_gpu.database.client import DatabaseClient
-from slurm_gpu.database.engine import Database
-from slurm_gpu.database.schema import verdict
+from slurm_gpu.client.database_client import DatabaseClient
+from slurm_gpu.database.storage.engine import Database
+from slurm_gpu.database.storage.schema import verdict
 from slurm_gpu.database.verdicts.board import Shown
 from slurm_gpu.database.verdicts.store import Told, close_left, statements, store_verdict
-from slurm_gpu.database.verdicts.told import JobVerdict, ToldSuspect, Verdicts
 from slurm_gpu.errors import DatabaseError
+from slurm_gpu.wire.answers.verdicts import JobVerdict, ToldSuspect, Verdicts
 from tests.database.running import NOBODY, OPERATOR, ROOT, UNTOLD, WEB, Running
 from tests.database.samples import CLUSTER, T0
 
@@ -24,10 +24,19 @@ SUSPECT = ToldSuspect(
 
 def told(**given: Any) -> Told:
     values = {
-        "job_id": 7, "start_s": T0, "user": "alice", "cause": "slow or failing", "kind": "clock",
-        "confidence": 0.9, "devices": (("n1", "GPU-3"),), "nodes": (), "since_s": T0 + 100.5,
-        "told_s": T0 + 160, "last_s": T0 + 160, "verdict": {"cause": "slow or failing"},
-    }  # fmt: skip
+        "job_id": 7,
+        "start_s": T0,
+        "user": "alice",
+        "cause": "slow or failing",
+        "kind": "clock",
+        "confidence": 0.9,
+        "devices": (("n1", "GPU-3"),),
+        "nodes": (),
+        "since_s": T0 + 100.5,
+        "told_s": T0 + 160,
+        "last_s": T0 + 160,
+        "verdict": {"cause": "slow or failing"},
+    }
     over_s = given.pop("over_s", None)
     return Told(verdict=JobVerdict(**{**values, **given}), uid=60901, n_gpus=16.0, over_s=over_s)
 

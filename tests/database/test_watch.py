@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from slurm_gpu.diagnose.metric import Metric
-from slurm_gpu.records import Live, LiveDevice
+from slurm_gpu.wire import Live, LiveDevice
 from tests.database.played import Played, Watching
 from tests.database.samples import queued
 from tests.diagnose.training import START_S, Training

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from slurm_gpu.database.asking import FOR_USER
-from slurm_gpu.database.client import DatabaseClient
-from slurm_gpu.database.webreader import READS_ALL, READS_HEADER, WebReader, warn_of_unknown_user
+from slurm_gpu.client.database_client import DatabaseClient
+from slurm_gpu.database.http.request import FOR_USER
+from slurm_gpu.database.http.web_reader import READS_ALL, READS_HEADER, WebReader, warn_of_unknown_user
 from slurm_gpu.errors import NotAllowedError
 from tests.database.running import NOBODY, OPERATOR, ROOT, WEB, WEB_HOST, Running, acting_as, shipment
 from tests.database.samples import T0

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.config import Placement, Reservations, load_config
-from slurm_gpu.database.shipment import ShipmentError
-from slurm_gpu.database.workerwords import (
+from slurm_gpu.config.site import Placement, Reservations, load_config
+from slurm_gpu.database.ingest.shipment import ShipmentError
+from slurm_gpu.database.ingest.worker_protocol import (
     Answered,
     Beginning,
     Heard,
@@ -48,7 +48,7 @@ def running(root: Path, url: str, n_workers: int) -> Iterator[Daemon]:
             daemon.stop(signal.SIGKILL)
 
 
-def workers_of(daemon: Daemon | int, named: bytes = b"slurm_gpu.database.worker") -> list[int]:
+def workers_of(daemon: Daemon | int, named: bytes = b"slurm_gpu.database.ingest.worker") -> list[int]:
     """The process ids of a daemon's, or of a process's, in whose command line that stands."""
     if isinstance(daemon, Daemon):
         assert daemon.process is not None

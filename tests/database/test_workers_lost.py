@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.config import SiteConfig
-from slurm_gpu.database import workers as workers_module
-from slurm_gpu.database.importer import ImportStatus
-from slurm_gpu.database.memory import Memory
-from slurm_gpu.database.shipment import ShipmentError
-from slurm_gpu.database.storers import Parcel
-from slurm_gpu.database.workers import Workers
-from slurm_gpu.database.workerwords import Answered, Fares, packed
+from slurm_gpu.config.site import SiteConfig
+from slurm_gpu.database.accounting.importer import ImportStatus
+from slurm_gpu.database.ingest import worker_pool as workers_module
+from slurm_gpu.database.ingest.shipment import ShipmentError
+from slurm_gpu.database.ingest.storage_threads import Parcel
+from slurm_gpu.database.ingest.worker_pool import Workers
+from slurm_gpu.database.ingest.worker_protocol import Answered, Fares, packed
+from slurm_gpu.database.live.memory import Memory
 from tests.database.samples import CLUSTER, FakeClock, record, segment
 from tests.database.test_daemon import sequence_numbers, wait_for
 from tests.database.test_workers import running, workers_of

@@ -13,7 +13,7 @@ from slurm_gpu.diagnose.metric import HOST_METRICS, Metric
 from slurm_gpu.diagnose.peers import Groups
 from slurm_gpu.diagnose.series import Course, HostCourse, Worker, align
 from slurm_gpu.diagnose.verdict import Cause
-from slurm_gpu.records import Event
+from slurm_gpu.wire import Event
 from tests.diagnose.faults import OLDER, as_series
 from tests.diagnose.training import EVERYTHING, START_S, Training
 from tests.examples import examples

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slurm_gpu.cli.stepsfile import timings_of
+from slurm_gpu.cli.runs.steps_file import timings_of
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.series import Course, Worker, align
 from slurm_gpu.diagnose.steps import judge_steps
@@ -189,12 +189,15 @@ def test_a_training_goes_on_where_its_timings_cannot_be_written(tmp_path: Path, 
 
 def test_every_step_is_the_least(tmp_path: Path):
     told = subprocess.run(
-        [sys.executable, "-c", TRAINING.format(folder=str(FILE.parent), directory=str(tmp_path), every=0,
-                                               steps=1, seconds=0)],
+        [
+            sys.executable,
+            "-c",
+            TRAINING.format(folder=str(FILE.parent), directory=str(tmp_path), every=0, steps=1, seconds=0),
+        ],
         capture_output=True,
         text=True,
         check=False,
-    )  # fmt: skip
+    )
     assert "ValueError: every must be 1 or more, not 0" in told.stderr
 
 
@@ -269,8 +272,15 @@ def test_several_chunks_of_a_model_on_one_stage_are_no_mistake(tmp_path: Path):
 
 @pytest.mark.parametrize("changed", [{"local_rank": -1}, {"local_rank": 0}, {"local_rank": 9}])
 def test_a_place_that_cannot_be_is_nobodys(tmp_path: Path, changed):
-    workers = [Course(worker=Worker(node="n1", device=f"GPU-{i}", index=i), start_s=0.0, width_s=1.0,
-                      values={Metric.UTIL: np.ones(4)}) for i in range(4)]  # fmt: skip
+    workers = [
+        Course(
+            worker=Worker(node="n1", device=f"GPU-{i}", index=i),
+            start_s=0.0,
+            width_s=1.0,
+            values={Metric.UTIL: np.ones(4)},
+        )
+        for i in range(4)
+    ]
     ranked = timings_of(a_csv(tmp_path, **changed)).ranked(align(workers))
     assert 1 not in [worker.rank for worker in ranked.workers]
     assert {2, 3} <= {worker.rank for worker in ranked.workers}
@@ -345,8 +355,15 @@ def test_tensor_parallel_ranks_are_of_their_stage(tmp_path: Path):
         lines += [f"{place},{step},forward-compute,0.5,0,n1,{rank}" for step in range(6)]
     (tmp_path / "steps.csv").write_text("\n".join(lines) + "\n")
     timings = timings_of(tmp_path / "steps.csv")
-    workers = [Course(worker=Worker(node="n1", device=f"GPU-{i}", index=i), start_s=0.0, width_s=1.0,
-                      values={Metric.UTIL: np.ones(4)}) for i in range(8)]  # fmt: skip
+    workers = [
+        Course(
+            worker=Worker(node="n1", device=f"GPU-{i}", index=i),
+            start_s=0.0,
+            width_s=1.0,
+            values={Metric.UTIL: np.ones(4)},
+        )
+        for i in range(8)
+    ]
     groups = timings.groups(timings.ranked(align(workers)))
     assert groups is not None
     assert groups.of.tolist() == [0] * 4 + [1] * 4
@@ -354,8 +371,15 @@ def test_tensor_parallel_ranks_are_of_their_stage(tmp_path: Path):
 
 
 def test_a_rank_that_nobody_knows_is_no_gpus(tmp_path: Path):
-    workers = [Course(worker=Worker(node="n1", device=f"GPU-{i}", index=i), start_s=0.0, width_s=1.0,
-                      values={Metric.UTIL: np.ones(4)}) for i in range(4)]  # fmt: skip
+    workers = [
+        Course(
+            worker=Worker(node="n1", device=f"GPU-{i}", index=i),
+            start_s=0.0,
+            width_s=1.0,
+            values={Metric.UTIL: np.ones(4)},
+        )
+        for i in range(4)
+    ]
     ranked = timings_of(a_csv(tmp_path, rank=-1)).ranked(align(workers))
     assert [worker.rank for worker in ranked.workers].count(None) == 1
     assert -1 not in [worker.rank for worker in ranked.workers]

@@ -95,9 +95,14 @@ class TestHang:
         verdict = diagnose(series, running=False, cut_short=True)
         assert (verdict.cause, culprits(verdict)) == (Cause.HANG, [3])
 
-    @pytest.mark.parametrize(("seconds", "cut_short", "cause"), [
-        (120, True, Cause.UNKNOWN), (40, True, Cause.HEALTHY), (120, False, Cause.HEALTHY),
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        ("seconds", "cut_short", "cause"),
+        [
+            (120, True, Cause.UNKNOWN),
+            (40, True, Cause.HEALTHY),
+            (120, False, Cause.HEALTHY),
+        ],
+    )
     def test_an_idle_end_of_a_job_that_is_cut_short_may_have_been_one(self, seconds, cut_short, cause):
         """It may have uploaded its results as well."""
         training = Training(n_bins=480 + seconds)
@@ -245,10 +250,14 @@ class TestHang:
         training, values = a_hang(n_bins=480 + seconds)
         values[Metric.UTIL][:, training.at(8) :] = 1.0
         values[Metric.UTIL][0, training.at(8) :] = 0.0
-        host = {
-            Metric.CPU: np.concatenate([np.full(480, 0.2), np.full(seconds, cpu)]),
-            Metric.NETWORK: np.concatenate([np.full(480, 1e8), np.zeros(seconds)]),
-        } if cpu is not None else {}  # fmt: skip
+        host = (
+            {
+                Metric.CPU: np.concatenate([np.full(480, 0.2), np.full(seconds, cpu)]),
+                Metric.NETWORK: np.concatenate([np.full(480, 1e8), np.zeros(seconds)]),
+            }
+            if cpu is not None
+            else {}
+        )
         hosts = [HostCourse(node=node, start_s=START_S, width_s=1.0, values=host) for node in ("n1", "n2")]
         verdict = diagnose(as_series(training, values, hosts=hosts if cpu is not None else ()))
         assert (verdict.cause, culprits(verdict)) == (Cause.HANG, [0])

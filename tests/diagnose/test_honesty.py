@@ -11,8 +11,8 @@ from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.peers import groups_given
 from slurm_gpu.diagnose.series import Worker, align, course_of_timeline
 from slurm_gpu.diagnose.verdict import Cause, Verdict
-from slurm_gpu.records import Timeline
-from slurm_gpu.records.timeline import level as byte_of
+from slurm_gpu.wire import Timeline
+from slurm_gpu.wire.timeline import level as byte_of
 from tests.diagnose.faults import SEEDS, a_slow_clock, as_read, as_series, culprits
 from tests.diagnose.training import Training
 

@@ -7,7 +7,7 @@ from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.peers import groups_given
 from slurm_gpu.diagnose.steps import judge_steps, read_steps
 from slurm_gpu.diagnose.verdict import Cause
-from slurm_gpu.records import Event
+from slurm_gpu.wire import Event
 from tests.diagnose.faults import SEEDS, a_slow_clock, as_series, culprits, in_steps_of
 from tests.diagnose.test_steps import a_table, a_training
 from tests.diagnose.training import EVERYTHING, Training

@@ -13,8 +13,8 @@ from slurm_gpu.diagnose.series import (
     course_of_timeline,
     courses_of_windows,
 )
-from slurm_gpu.records import DeviceFacts, Timeline, Window
-from slurm_gpu.records.window import pack
+from slurm_gpu.wire import DeviceFacts, Timeline, Window
+from slurm_gpu.wire.window import pack
 
 ONE = Worker(node="n1", device="GPU-1", rank=0)
 TWO = Worker(node="n2", device="GPU-2", rank=1)

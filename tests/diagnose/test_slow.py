@@ -7,7 +7,7 @@ from slurm_gpu.diagnose.judge import diagnose
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.series import HostCourse
 from slurm_gpu.diagnose.verdict import Cause
-from slurm_gpu.records import Event
+from slurm_gpu.wire import Event
 from tests.diagnose.faults import SEEDS, a_hang, a_slow_clock, as_series, culprits
 from tests.diagnose.training import START_S, Training
 
@@ -145,11 +145,14 @@ class TestEvidence:
     def test_a_little_over_infiniband_is_no_share(self):
         training = Training(n=32)
         hosts = [
-            HostCourse(node=f"n{i + 1}", start_s=START_S, width_s=10.0, values={
-                Metric.INFINIBAND: (0.0 if i == 2 else 2e9) * np.ones(60)
-            })
+            HostCourse(
+                node=f"n{i + 1}",
+                start_s=START_S,
+                width_s=10.0,
+                values={Metric.INFINIBAND: (0.0 if i == 2 else 2e9) * np.ones(60)},
+            )
             for i in range(4)
-        ]  # fmt: skip
+        ]
         verdict = diagnose(training.series(hosts=hosts))
         assert verdict.nodes == ("n3",)
         assert "InfiniBand 0.0 MB/s where peers have" in verdict.evidence[0].text

@@ -9,14 +9,14 @@ from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
-from slurm_gpu.policy.bundle import SiteFacts, build_bundle, compile_policy
-from slurm_gpu.policy.check import check_policy
-from slurm_gpu.policy.explain import explain
-from slurm_gpu.policy.names import resolve_names
-from slurm_gpu.policy.sbatch import parse_command
-from slurm_gpu.policy.script import PolicyScript
+from slurm_gpu.config.yaml_source import parse_yaml
+from slurm_gpu.policy.explain.explain import explain
+from slurm_gpu.policy.explain.sbatch import parse_command
+from slurm_gpu.policy.language.check import check_policy
+from slurm_gpu.policy.language.names import resolve_names
+from slurm_gpu.policy.lua.bundle import SiteFacts, build_bundle, compile_policy
+from slurm_gpu.policy.lua.script import PolicyScript
 from slurm_gpu.slurm.submission import Partition, UserDefaults
-from slurm_gpu.yamlsource import parse_yaml
 
 MONDAY_AT_TEN = dt.datetime(2026, 11, 23, 10, tzinfo=dt.UTC)
 _USERS = {"alice": 1001, "bob": 1002}
@@ -63,7 +63,7 @@ def told(policy: str, command: str, environ: Mapping[str, str] | None = None) ->
     script = build_bundle(compile_policy(checked, names, _CLUSTER))
     request = parse_command(shlex.split(command), environ or {}, None)
     now = int(MONDAY_AT_TEN.timestamp())
-    with patch("slurm_gpu.policy.explain.PolicyScript", partial(PolicyScript, now=lambda: now)):
+    with patch("slurm_gpu.policy.explain.explain.PolicyScript", partial(PolicyScript, now=lambda: now)):
         answer = explain(script, request, _BOB, UserDefaults(account="nlp", qos="normal"), [], _PARTITIONS)
     assert not answer.notes
     prefix = request.command if answer.verdict.accepted else f"{request.command}: error"

@@ -10,12 +10,12 @@ import yaml
 
 from slurm_gpu.cli.main import main
 from slurm_gpu.cli.site import Site
+from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.policy.check import check_policy
-from slurm_gpu.policy.deadrules import find_doubts
-from slurm_gpu.policy.names import resolve_names
+from slurm_gpu.policy.language.check import check_policy
+from slurm_gpu.policy.language.dead_rules import find_doubts
+from slurm_gpu.policy.language.names import resolve_names
 from slurm_gpu.slurm.client import SlurmClient
-from slurm_gpu.yamlsource import parse_yaml
 
 from .asking import MONDAY_AT_TEN, People, told
 from .pages import DOCS, fences

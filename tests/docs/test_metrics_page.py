@@ -11,11 +11,11 @@ import pytest
 
 from slurm_gpu.node.live import LastSeen
 from slurm_gpu.node.metrics import Exposition, Health, expose
-from slurm_gpu.node.process.nodecounters import NodeReading
+from slurm_gpu.node.process.node_counters import NodeReading
 from slurm_gpu.plausible import RATES, range_of
-from slurm_gpu.records import DeviceFacts, Host, LiveDevice, Record
-from slurm_gpu.records.live import READER_DEATHS
-from slurm_gpu.records.timeline import SERIES
+from slurm_gpu.wire import DeviceFacts, Host, LiveDevice, Record
+from slurm_gpu.wire.live import READER_DEATHS
+from slurm_gpu.wire.timeline import SERIES
 
 from .pages import DOCS, ROOT
 
@@ -88,7 +88,7 @@ def test_every_kind_of_event() -> None:
 
 
 def test_every_reason_for_which_clocks_are_held_down() -> None:
-    source = (ROOT / "slurm_gpu/node/gpu/nvmldevice.py").read_text()
+    source = (ROOT / "slurm_gpu/node/gpu/nvml_device.py").read_text()
     (table,) = re.findall(r"^_REASONS = \{(.*?)^\}", source, re.DOTALL | re.MULTILINE)
     assert set(re.findall(r'"(\w+)"', table)) <= _spans("A GPU of a job", "| `throttle_s`")
 
@@ -104,9 +104,17 @@ def test_every_series_of_prometheus(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     monkeypatch.setattr(Exposition, "family", lambda _self, name, *_rest: told.append(name))
     health = Health(
-        looks=0, failed_looks=0, open_jobs=0, spool_bytes=0, spool_items=0, spool_failing=False,
-        shipment_failures=0, reader_deaths=0, implausible={}, pids={},
-    )  # fmt: skip
+        looks=0,
+        failed_looks=0,
+        open_jobs=0,
+        spool_bytes=0,
+        spool_items=0,
+        spool_failing=False,
+        shipment_failures=0,
+        reader_deaths=0,
+        implausible={},
+        pids={},
+    )
     expose("n1", LastSeen(_Silent()), {}, health, 0.0)  # type: ignore[arg-type]
     assert _first_cells("Prometheus") == set(told)
 

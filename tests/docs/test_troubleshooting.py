@@ -12,9 +12,15 @@ from .pages import DOCS, code_spans, rows
 
 _PAGE = DOCS / "troubleshooting.md"
 _SLURMS_OWN = {
-    "Prolog error", "Epilog error", "slurmctld", "No Assoc usage file", "Job violates accounting/QOS policy",
-    "scontrol update", "AssocMaxGRESPerJob", "QOSMaxGRESPerUser",
-}  # fmt: skip
+    "Prolog error",
+    "Epilog error",
+    "slurmctld",
+    "No Assoc usage file",
+    "Job violates accounting/QOS policy",
+    "scontrol update",
+    "AssocMaxGRESPerJob",
+    "QOSMaxGRESPerUser",
+}
 _SEEN = [span for row in rows(_PAGE) for span in row[0].split("`")[1::2]]
 MESSAGES = [span.replace("\\|", "|") for span in _SEEN if span not in _SLURMS_OWN]
 

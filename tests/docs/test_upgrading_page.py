@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slurm_gpu import __version__
-from slurm_gpu.database.engine import head_revision
+from slurm_gpu.database.storage.engine import head_revision
 
 from .pages import DOCS
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from slurm_gpu.forecast.regression import Line, Regression, Trees, filled
-from slurm_gpu.forecast.waitgrid import bin_of
+from slurm_gpu.forecast.wait_grid import bin_of
 
 
 def plain_learner(past, names, weight):

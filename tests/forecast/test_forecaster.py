@@ -5,7 +5,7 @@ import pytest
 
 from slurm_gpu.forecast.forecaster import FEWEST_JUDGED
 from slurm_gpu.forecast.model import known_runs, make_model
-from slurm_gpu.forecast.modelfile import model_bytes, read_model
+from slurm_gpu.forecast.model_file import model_bytes, read_model
 from tests.forecast.queues import DAY_S, NOW_S, made_up_runs
 
 

@@ -5,10 +5,10 @@ import pytest
 
 from slurm_gpu.forecast.forecaster import LEARNED
 from slurm_gpu.forecast.model import make_model
-from slurm_gpu.forecast.modelfile import model_bytes, read_model
+from slurm_gpu.forecast.model_file import model_bytes, read_model
 from slurm_gpu.forecast.queue import Vocabulary, past_looks
 from slurm_gpu.forecast.regression import filled
-from slurm_gpu.forecast.waitgrid import N_BINS, bin_of
+from slurm_gpu.forecast.wait_grid import N_BINS, bin_of
 from tests.forecast.queues import NOW_S, made_up_runs
 
 sklearn_tree = pytest.importorskip("sklearn.tree", reason="needs the extra learn")

@@ -14,7 +14,7 @@ from slurm_gpu.errors import DatabaseError
 from slurm_gpu.forecast import packing
 from slurm_gpu.forecast.forecaster import LEARNED, TABLES
 from slurm_gpu.forecast.model import known_runs, make_model
-from slurm_gpu.forecast.modelfile import model_bytes, read_model
+from slurm_gpu.forecast.model_file import model_bytes, read_model
 from slurm_gpu.forecast.queue import Vocabulary, feature_names, past_looks
 from tests.examples import examples
 from tests.forecast.plainlearner import plain_learner
@@ -123,11 +123,21 @@ _NUMBERS = st.one_of(
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
-        ("roots", "<i4"), ("feature", "<i4"), ("left", "<i4"), ("right", "<i4"), ("first", "<i4"),
-        ("threshold", "<f8"), ("value", "<f4"), ("bins", "u1"), ("shares", "<f4"), ("slopes", "<f8"),
-        ("typical", "<f8"), ("started.all", "<f4"), ("waiting.partition", "<f4"),
+        ("roots", "<i4"),
+        ("feature", "<i4"),
+        ("left", "<i4"),
+        ("right", "<i4"),
+        ("first", "<i4"),
+        ("threshold", "<f8"),
+        ("value", "<f4"),
+        ("bins", "u1"),
+        ("shares", "<f4"),
+        ("slopes", "<f8"),
+        ("typical", "<f8"),
+        ("started.all", "<f4"),
+        ("waiting.partition", "<f4"),
     ],
-)  # fmt: skip
+)
 @settings(max_examples=examples(10))
 @given(data=st.data())
 def test_other_numbers_are_refused_or_forecast(name, dtype, data):
@@ -208,8 +218,10 @@ def test_words_that_are_no_json_are_refused(text):
 def test_trees_that_never_end_are_refused():
     """One that leads back to itself would forecast for ever."""
     loop = {
-        "feature": np.zeros(1, "<i4"), "left": np.zeros(1, "<i4"), "right": np.zeros(1, "<i4"),
-    }  # fmt: skip
+        "feature": np.zeros(1, "<i4"),
+        "left": np.zeros(1, "<i4"),
+        "right": np.zeros(1, "<i4"),
+    }
     model = read_model(packed(PARTS | {name: array.tobytes() for name, array in loop.items()}))
     assert model.lost.startswith("left, right: lead on for more than")
 

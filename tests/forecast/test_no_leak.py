@@ -5,7 +5,7 @@ import pytest
 
 from slurm_gpu.forecast.forecaster import train
 from slurm_gpu.forecast.model import known_runs, make_model
-from slurm_gpu.forecast.modelfile import model_bytes
+from slurm_gpu.forecast.model_file import model_bytes
 from slurm_gpu.forecast.queue import TABLE_ORDER, Vocabulary, past_looks
 from tests.forecast.plainlearner import plain_learner
 from tests.forecast.queues import DAY_S, NOW_S, made_up_runs, with_other_future

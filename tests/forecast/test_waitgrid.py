@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_gpu.forecast.waitgrid import (
+from slurm_gpu.forecast.wait_grid import (
     EDGES_S,
     N_BINS,
     around,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.node.held.hooks import Kind, read_event
+from slurm_gpu.node.allocation.hooks import Kind, read_event
 
 ROOT = Path(__file__).resolve().parents[2]
 HOOKS = {kind: ROOT / kind / "10-slurm-gpu" for kind in ("prolog", "epilog")}

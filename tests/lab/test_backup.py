@@ -16,9 +16,9 @@ import pytest
 from lab import services
 from lab.cluster import Lab
 from lab.polling import wait_for
-from slurm_gpu.config import load_config
-from slurm_gpu.controller.placementtable import read
-from slurm_gpu.database.client import DatabaseClient
+from slurm_gpu.client.database_client import DatabaseClient
+from slurm_gpu.config.site import load_config
+from slurm_gpu.controller.placement.table import read
 from tests.lab.conftest import LabWith
 
 pytestmark = pytest.mark.long

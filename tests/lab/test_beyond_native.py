@@ -100,8 +100,11 @@ def test_cpus_and_memory_are_limited_by_the_gpu(lab: Lab, tmp_path: Path) -> Non
 
 def test_kind_size_and_hour_of_a_job_matter(lab: Lab, tmp_path: Path) -> None:
     today = dt.datetime.now(tz=dt.UTC)
-    other_days = ",".join(day for number, day in enumerate(("mon", "tue", "wed", "thu", "fri", "sat", "sun"))
-                          if number not in (today.weekday(), (today.weekday() + 1) % 7))  # fmt: skip
+    other_days = ",".join(
+        day
+        for number, day in enumerate(("mon", "tue", "wed", "thu", "fri", "sat", "sun"))
+        if number not in (today.weekday(), (today.weekday() + 1) % 7)
+    )
     apply(
         lab,
         tmp_path,

@@ -7,8 +7,8 @@ import pytest
 from lab.clocks import DATABASE_HOST
 from lab.cluster import Lab
 from lab.polling import wait_for
-from slurm_gpu.config import load_config
-from slurm_gpu.database.client import DatabaseClient, Run
+from slurm_gpu.client.database_client import DatabaseClient, Run
+from slurm_gpu.config.site import load_config
 from tests.lab.conftest import LabWith
 
 pytestmark = pytest.mark.long

@@ -18,9 +18,9 @@ from lab.cluster import Lab
 from lab.options import NodeGpus
 from lab.polling import wait_for
 from lab.simgpu.sharing import OUT_OF_MEMORY, Course, courses
-from slurm_gpu.controller.colocation import book as books
-from slurm_gpu.controller.colocation.book import Book
-from slurm_gpu.controller.colocation.unseen import foretold
+from slurm_gpu.controller.colocation import store as books
+from slurm_gpu.controller.colocation.pair_fit import foretold
+from slurm_gpu.controller.colocation.store import Book
 
 pytestmark = pytest.mark.long
 
@@ -94,9 +94,12 @@ def submit(lab: Lab, application: str, seconds: float = WORK_S, phases: str | No
 def run_all(lab: Lab, jobs: list[int]) -> tuple[float, dict[int, str]]:
     """Wait for all; seconds from the first begin to the last end, by simgpu, and how each ended."""
     wait_for(
-        lambda: not lab.output(["squeue", "-h", "-o", "%i"]).split(), DEADLINE_S, "all end",
-        lambda: lab.output(["squeue", "-o", "%i %T %r %b %S %N"]) + log_of(lab), 1.0,
-    )  # fmt: skip
+        lambda: not lab.output(["squeue", "-h", "-o", "%i"]).split(),
+        DEADLINE_S,
+        "all end",
+        lambda: lab.output(["squeue", "-o", "%i %T %r %b %S %N"]) + log_of(lab),
+        1.0,
+    )
     mine = [course for course in courses(lab.layout.truth) if course.job_id in jobs]
     begin = min(course.began_s for course in mine)
     return max(course.ended_s or 0 for course in mine) - begin, {
@@ -119,8 +122,11 @@ def test_twelve_jobs_share_two_gpus_in_three_quarters_of_the_time_and_nobody_is_
     assert set(ended.values()) == {"done"}
     wait_for(
         lambda: {key: one.runs for key, one in book(lab).profiles.items()} == dict.fromkeys(SUITED, 3),
-        120, "all are known", lambda: log_of(lab), 1.0,
-    )  # fmt: skip
+        120,
+        "all are known",
+        lambda: log_of(lab),
+        1.0,
+    )
 
     apply(lab, "enforce")
     wait_for(lambda: all(is_told(lab, name) for name in SUITED), 60, "all are told", lambda: log_of(lab), 0.5)
@@ -186,9 +192,12 @@ def test_a_pair_that_breaks_its_promise_is_ended_though_slurm_gpuctld_is_killed_
     lab.daemons["slurm-gpuctld"].kill9()
     lab.daemons["slurm-gpuctld"].start()
     wait_for(
-        lambda: "colocation ended" in lab.output(["slurm-gpu", "audit"]), 120, "the pair ends",
-        lambda: queue(lab) + log_of(lab), 1.0,
-    )  # fmt: skip
+        lambda: "colocation ended" in lab.output(["slurm-gpu", "audit"]),
+        120,
+        "the pair ends",
+        lambda: queue(lab) + log_of(lab),
+        1.0,
+    )
     _, ended = run_all(lab, jobs)
     assert set(ended.values()) <= {"done", "SIGTERM"}
     states = [lab.output(["sacct", "-nXP", "-j", str(job), "-o", "State"]).split()[-1] for job in jobs]
@@ -213,13 +222,19 @@ def test_one_that_runs_out_of_memory_beside_another_runs_once_more_alone(lab: La
     # More than any of them ever had: two of these do not fit.
     jobs = [submit(lab, "fox", phases="util=30,mem=9000,s=15; util=30,mem=30000,s=15") for _ in range(3)]
     wait_for(
-        lambda: any(course.ended_by == OUT_OF_MEMORY for course in courses(lab.layout.truth)), 120,
-        "memory runs out", lambda: queue(lab) + log_of(lab), 0.5,
-    )  # fmt: skip
+        lambda: any(course.ended_by == OUT_OF_MEMORY for course in courses(lab.layout.truth)),
+        120,
+        "memory runs out",
+        lambda: queue(lab) + log_of(lab),
+        0.5,
+    )
     wait_for(
-        lambda: not lab.output(["squeue", "-h", "-o", "%i"]).split(), DEADLINE_S, "all end",
-        lambda: queue(lab) + log_of(lab), 1.0,
-    )  # fmt: skip
+        lambda: not lab.output(["squeue", "-h", "-o", "%i"]).split(),
+        DEADLINE_S,
+        "all end",
+        lambda: queue(lab) + log_of(lab),
+        1.0,
+    )
     mine = [course for course in courses(lab.layout.truth) if course.job_id in jobs]
     assert sorted(str(course.ended_by) for course in mine) == ["done", "done", "done", OUT_OF_MEMORY]
     (again,) = (course for course in mine if course.restart == 1)

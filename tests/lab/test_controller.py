@@ -15,7 +15,7 @@ import pytest
 from lab.cluster import Lab
 from lab.daemons import Daemon
 from lab.polling import wait_for
-from slurm_gpu.controller.gpuhours import Period
+from slurm_gpu.controller.queue.gpu_hours import Period
 from slurm_gpu.controller.snapshot import Snapshot, parse
 
 pytestmark = pytest.mark.long

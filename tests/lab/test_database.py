@@ -19,11 +19,11 @@ from sqlalchemy import delete
 
 from lab.cluster import Lab
 from lab.polling import wait_for
-from slurm_gpu.config import SiteConfig, load_config
-from slurm_gpu.database.client import DatabaseClient, MungeAuth, Run
-from slurm_gpu.database.engine import Database
-from slurm_gpu.database.schema import device, node_period, run
-from slurm_gpu.records import Record
+from slurm_gpu.client.database_client import DatabaseClient, MungeAuth, Run
+from slurm_gpu.config.site import SiteConfig, load_config
+from slurm_gpu.database.storage.engine import Database
+from slurm_gpu.database.storage.schema import device, node_period, run
+from slurm_gpu.wire import Record
 
 WORK = "#!/bin/sh\nexec simgpu --util 60 --mem-mib 8192 --seconds 3\n"
 

@@ -8,9 +8,9 @@ import pytest
 
 from lab.cluster import Lab
 from lab.polling import wait_for
-from slurm_gpu.cli.explainjob import token_of
-from slurm_gpu.config import load_config
-from slurm_gpu.database.client import DatabaseClient
+from slurm_gpu.cli.policy.explain_job import token_of
+from slurm_gpu.client.database_client import DatabaseClient
+from slurm_gpu.config.site import load_config
 
 WITHIN_S = 60.0
 

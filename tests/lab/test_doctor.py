@@ -195,71 +195,109 @@ _BREAKS: tuple[Mapping[str, tuple[Break, str, str, str]], ...] = (
     {
         # First, so that it starts again last, and reads a slurm-gpu.yaml that is whole.
         "slurm-gpuweb is dead": (
-            lambda lab: _killed(lab, "slurm-gpuweb"), "slurm-gpuweb", "slurm-gpuweb does not run",
+            lambda lab: _killed(lab, "slurm-gpuweb"),
+            "slurm-gpuweb",
+            "slurm-gpuweb does not run",
             "start slurm-gpuweb",
         ),
         "the prolog in epilog.d": (
-            _hook("epilog"), "hooks", "runs as Epilog, but is slurm-gpu's prolog", "install -m 755 /",
+            _hook("epilog"),
+            "hooks",
+            "runs as Epilog, but is slurm-gpu's prolog",
+            "install -m 755 /",
         ),
         "a hook of our name that does nothing": (
-            _hook("prolog", "#!/bin/sh\nexit 0\n"), "hooks", "but does not do its work", "install -m 755 /",
+            _hook("prolog", "#!/bin/sh\nexit 0\n"),
+            "hooks",
+            "but does not do its work",
+            "install -m 755 /",
         ),
         "the port of slurm-gpudbd": (
-            _site(database="http://127.0.0.1:9"), "address", "answers at its socket, but not at",
+            _site(database="http://127.0.0.1:9"),
+            "address",
+            "answers at its socket, but not at",
             "listens at port",
         ),
         "an operator that is no user, a group that does not exist": (
-            _site(operators={"users": ["nosuch"], "unix_groups": ["none"]}), "users",
-            "names nosuch, who is not a user", "getent passwd",
+            _site(operators={"users": ["nosuch"], "unix_groups": ["none"]}),
+            "users",
+            "names nosuch, who is not a user",
+            "getent passwd",
         ),
         "a password that users may read": (
-            lambda lab: _mode(lab.layout.database_file, 0o644), "database file", "others may read it",
+            lambda lab: _mode(lab.layout.database_file, 0o644),
+            "database file",
+            "others may read it",
             "chmod 0600 /",
         ),
         "a slurm-gpud that is stopped": (
-            lambda lab: _signalled(lab, "slurm-gpud-n1"), "slurm-gpud", "is stopped and measures nothing",
+            lambda lab: _signalled(lab, "slurm-gpud-n1"),
+            "slurm-gpud",
+            "is stopped and measures nothing",
             "kill -CONT ",
         ),
         "a job_submit.lua that slurmctld may not read": (
-            lambda lab: _mode(lab.layout.etc / "job_submit.lua", 0o600, "root"), "policy", "may not read",
+            lambda lab: _mode(lab.layout.etc / "job_submit.lua", 0o600, "root"),
+            "policy",
+            "may not read",
             "chmod o+r /",
         ),
     },
     {
         "prolog and epilog swapped": (
-            _swapped, "hooks", "runs as Prolog, but is slurm-gpu's epilog", "install -m 755 /",
+            _swapped,
+            "hooks",
+            "runs as Prolog, but is slurm-gpu's epilog",
+            "install -m 755 /",
         ),
         "a site file that users may not read": (
-            lambda lab: _mode(lab.layout.site_file, 0o600), "users", "users may not read", "chmod o+r /",
+            lambda lab: _mode(lab.layout.site_file, 0o600),
+            "users",
+            "users may not read",
+            "chmod o+r /",
         ),
         "a password that SlurmUser may not read": (
-            lambda lab: _mode(lab.layout.database_file, 0o600, "root"), "database file", "may not read",
+            lambda lab: _mode(lab.layout.database_file, 0o600, "root"),
+            "database file",
+            "may not read",
             "chown slurm /",
         ),
         "slurm-gpuweb listens elsewhere": (
-            _web_port, "slurm-gpuweb", "does not answer at http://127.0.0.1:1", "start it again: ",
+            _web_port,
+            "slurm-gpuweb",
+            "does not answer at http://127.0.0.1:1",
+            "start it again: ",
         ),
     },
     {
         "a slurm.conf on the node without the hook": (
-            _changed_line(r"^Prolog=.*$"), "hooks", "on this node has no Prolog", "scontrol reconfigure",
+            _changed_line(r"^Prolog=.*$"),
+            "hooks",
+            "on this node has no Prolog",
+            "scontrol reconfigure",
         ),
         "the address of the page": (
-            _site(web="http://127.0.0.1:1"), "slurm-gpuweb", "does not answer at http://127.0.0.1:1",
+            _site(web="http://127.0.0.1:1"),
+            "slurm-gpuweb",
+            "does not answer at http://127.0.0.1:1",
             "compare web: in",
         ),
         "the socket of munged mistyped": (
-            _site(munge_socket="/run/nosuch"), "MUNGE", "no munged listens at /run/nosuch",
+            _site(munge_socket="/run/nosuch"),
+            "MUNGE",
+            "no munged listens at /run/nosuch",
             "write munge_socket: /",
         ),
     },
     {
         "the port of slurmctld": (
-            _changed_line(r"^SlurmctldPort=.*$", "SlurmctldPort=9"), "Slurm", "slurmctld does not answer",
+            _changed_line(r"^SlurmctldPort=.*$", "SlurmctldPort=9"),
+            "Slurm",
+            "slurmctld does not answer",
             "compare SlurmctldHost and SlurmctldPort in slurm.conf",
         ),
     },
-)  # fmt: skip
+)
 
 
 def _says(findings: list[Finding], check: str, message: str, remedy: str) -> bool:

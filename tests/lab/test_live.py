@@ -11,8 +11,8 @@ from sqlalchemy import create_engine, text
 
 from lab.cluster import Lab
 from lab.polling import wait_for
-from slurm_gpu.config import load_config
-from slurm_gpu.database.client import DatabaseClient, NodeWindow, Run
+from slurm_gpu.client.database_client import DatabaseClient, NodeWindow, Run
+from slurm_gpu.config.site import load_config
 from slurm_gpu.database.settings import load_settings
 
 _LONG = "#!/bin/sh\nexec simgpu --util 60 --mem-mib 8192 --seconds 300\n"

@@ -19,14 +19,14 @@ import pytest
 from lab.cluster import Lab
 from lab.people import WEB_USER
 from lab.polling import wait_for
+from slurm_gpu.client.database_client import DatabaseClient
 from slurm_gpu.clock import SystemClock
-from slurm_gpu.config import load_config
-from slurm_gpu.database.client import DatabaseClient
+from slurm_gpu.config.site import load_config
 from slurm_gpu.monitor.app import make_app
-from slurm_gpu.monitor.board import Board
-from slurm_gpu.monitor.poller import Poller
+from slurm_gpu.monitor.cluster.board import Board
+from slurm_gpu.monitor.cluster.poller import Poller
+from slurm_gpu.monitor.cluster.viewer import Viewer
 from slurm_gpu.monitor.routes import Site
-from slurm_gpu.monitor.viewer import Viewer
 
 _LONG = "#!/bin/sh\nexec simgpu --util 60 --mem-mib 8192 --seconds 300\n"
 _SOON_S = 15.0

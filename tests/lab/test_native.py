@@ -134,13 +134,19 @@ def test_limits_on_what_runs_hold_jobs_back_that_our_script_lets_in(lab: Lab, tm
     jobs = [str(lab.submit("alice", "--gpus=1", *NOW)) for _ in range(3)]
     wait_for(
         lambda: sorted(queue(lab).values()) == ["AssocGrpGRES", "None", "None"],
-        DEADLINE_S, "two of three run", lambda: str(queue(lab)), 0.5,
-    )  # fmt: skip
+        DEADLINE_S,
+        "two of three run",
+        lambda: str(queue(lab)),
+        0.5,
+    )
     apply(lab, tmp_path, running=3)
     wait_for(
         lambda: [queue(lab)[job] for job in jobs] == ["None"] * 3,
-        DEADLINE_S, "the third runs once it may", lambda: str(queue(lab)), 0.5,
-    )  # fmt: skip
+        DEADLINE_S,
+        "the third runs once it may",
+        lambda: str(queue(lab)),
+        0.5,
+    )
 
 
 def test_pending_counts_whatever_a_job_waits_for(lab: Lab, tmp_path: Path) -> None:

@@ -72,9 +72,11 @@ def test_an_idle_job_is_warned_of_cancelled_and_brought_back_and_nobody_elses(
             "alice", "--gpus=1", "--array=1-2", "--time=40", "--job-name=x\tSubject: y", script=ARRAY
         )
         busy = lab.submit(
-            "bob", "--gpus=1", "--time=40",
+            "bob",
+            "--gpus=1",
+            "--time=40",
             script="#!/bin/sh\nexec simgpu --util 50 --mem-mib 4000 --seconds 1500\n",
-        )  # fmt: skip
+        )
         idle, beside = f"{array}_2", f"{array}_1"
         wait_for(lambda: state(lab, idle) == "RUNNING", 60, "it runs", lambda: log_of(lab), 0.5)
 
@@ -101,8 +103,11 @@ def test_an_idle_job_is_warned_of_cancelled_and_brought_back_and_nobody_elses(
 
         wait_for(
             lambda: acts() == ["idle job warned", "idle job cancelled", "idle job brought back"],
-            90, "the audit has all of it", lambda: f"{acts()}{log_of(lab)}", 2.0,
-        )  # fmt: skip
+            90,
+            "the audit has all of it",
+            lambda: f"{acts()}{log_of(lab)}",
+            2.0,
+        )
         told = json.loads(lab.output(["slurm-gpu", "notices", "--json"]))
         assert [one["state"] for one in told["ended"]] == ["ended"]
         assert {it["state"] for one in told["notices"] for it in one["deliveries"].values()} == {"sent"}

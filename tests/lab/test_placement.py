@@ -19,8 +19,8 @@ from lab.cluster import Lab
 from lab.daemons import Daemon
 from lab.options import JobSubmit
 from lab.polling import wait_for
-from slurm_gpu.controller import jobmix
-from slurm_gpu.controller.placementtable import NodeLine, PlacementTable, read
+from slurm_gpu.controller.placement.table import NodeLine, PlacementTable, read
+from slurm_gpu.controller.queue import job_mix as jobmix
 from tests.lab.conftest import LabWith
 
 DEADLINE_S = 90.0
@@ -265,8 +265,10 @@ def test_killed_restarted_or_given_up_weights_end_as_doctor_wants_them(cluster: 
     release = ["slurm-gpu", "placement", "release"]
     wait_for(
         lambda: cluster.lab.run_as("root", release, check=False).returncode == 0,
-        DEADLINE_S, "the table is old enough", interval_s=1,
-    )  # fmt: skip
+        DEADLINE_S,
+        "the table is old enough",
+        interval_s=1,
+    )
     assert cluster.weights() == dict.fromkeys(NODES, 1)
     cluster.write_mode("observe")
     assert doctor(cluster) == "ok"
@@ -323,8 +325,11 @@ def test_a_job_goes_where_its_gpus_are_of_little_use_to_the_jobs_of_late(cluster
     waiting = [cluster.submit("--hold", *wanted) for _ in range(20)]
     wait_for(
         lambda: (table := cluster.table()) and table.mix and table.mix[0].cpus == 16,
-        DEADLINE_S, "they are in the mix", lambda: str(cluster.table()), 0.2,
-    )  # fmt: skip
+        DEADLINE_S,
+        "they are in the mix",
+        lambda: str(cluster.table()),
+        0.2,
+    )
     cluster.fill({"n1": 2, "n2": 0, "n3": 3, "n4": 0})
     cluster.start("--nodelist=n2", cpus=17)
     cluster.wait_settled()
@@ -399,8 +404,11 @@ def test_after_a_churn_a_job_of_two_whole_nodes_finds_them_where_stock_makes_it_
     waiting = cluster.submit(*two_nodes)
     wait_for(
         lambda: "Resources" in cluster.lab.output(["squeue", "-h", "-j", str(waiting), "-o", "%T %r"]),
-        DEADLINE_S, "it waits for resources", cluster.queue, 0.2,
-    )  # fmt: skip
+        DEADLINE_S,
+        "it waits for resources",
+        cluster.queue,
+        0.2,
+    )
     ours = churn(cluster, "enforce", CHOSEN_SEED)
     assert ours >= stock + 1
     began = time.monotonic()

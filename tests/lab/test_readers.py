@@ -15,8 +15,8 @@ from sqlalchemy import delete
 
 from lab.cluster import Lab
 from lab.slurm_config import CLUSTER
-from slurm_gpu.database.engine import Database
-from slurm_gpu.database.schema import run
+from slurm_gpu.database.storage.engine import Database
+from slurm_gpu.database.storage.schema import run
 from tests.lab import readers
 from tests.reports.filling import insert_runs
 from tests.reports.world import run_row

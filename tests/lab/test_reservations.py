@@ -12,11 +12,11 @@ import yaml
 
 from lab.cluster import Lab
 from lab.polling import wait_for
-from slurm_gpu.config import load_config
-from slurm_gpu.database.client import Act, DatabaseClient, Reservation
-from slurm_gpu.database.reserve.reservation import State
+from slurm_gpu.client.database_client import Act, DatabaseClient, Reservation
+from slurm_gpu.config.site import load_config
 from slurm_gpu.slurm.commands import Run
 from slurm_gpu.slurm.reservations import ReservationClient
+from slurm_gpu.wire.answers.reservation import State
 from tests.lab.conftest import LabWith
 
 pytestmark = pytest.mark.long

@@ -8,10 +8,10 @@ import pytest
 
 from lab.cluster import Lab
 from lab.polling import wait_for
-from slurm_gpu.config import load_config
-from slurm_gpu.controller.urgent import ACT
-from slurm_gpu.database.client import Act, DatabaseClient
-from slurm_gpu.policy.urgent import POINTS
+from slurm_gpu.client.database_client import Act, DatabaseClient
+from slurm_gpu.config.site import load_config
+from slurm_gpu.controller.urgent_audit import ACT
+from slurm_gpu.policy.lua.urgent import POINTS
 from tests.lab.seconds import next_second
 
 POLICY = """\

@@ -13,8 +13,8 @@ from lab.cluster import Lab
 from lab.daemons import Daemon
 from lab.polling import wait_for
 from slurm_gpu.controller.snapshot import FRESH_S
-from slurm_gpu.policy.bundle import DECISIONS_LOG
-from slurm_gpu.slurm.hostlist import expand
+from slurm_gpu.policy.lua.bundle import DECISIONS_LOG
+from slurm_gpu.text.hostlist import expand
 from tests.lab.conftest import LabWith
 
 DEADLINE_S = 120.0

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from slurm_gpu.database.clusterstate import ClusterHolder, ClusterJob, ClusterNode, ClusterState
+from slurm_gpu.wire.answers.cluster import ClusterHolder, ClusterJob, ClusterNode, ClusterState
 
 NOW_S = 1_795_000_000
 
@@ -11,11 +11,25 @@ NOW_S = 1_795_000_000
 def job(job_id: int, user: str = "alice", **given: Any) -> ClusterJob:
     """One that runs, for an hour more."""
     values: dict[str, Any] = {
-        "id": str(job_id), "job_id": job_id, "full": True, "user": user, "account": "vision",
-        "partition": "gpu", "qos": "normal", "state": "RUNNING", "reason": "None", "n_tasks": 1, "n_nodes": 1,
-        "n_gpus": 1.0, "submit_s": NOW_S - 7200, "eligible_s": NOW_S - 7200, "start_s": NOW_S - 3600,
-        "end_s": NOW_S + 3600, "time_limit_s": 7200, "name": "train",
-    }  # fmt: skip
+        "id": str(job_id),
+        "job_id": job_id,
+        "full": True,
+        "user": user,
+        "account": "vision",
+        "partition": "gpu",
+        "qos": "normal",
+        "state": "RUNNING",
+        "reason": "None",
+        "n_tasks": 1,
+        "n_nodes": 1,
+        "n_gpus": 1.0,
+        "submit_s": NOW_S - 7200,
+        "eligible_s": NOW_S - 7200,
+        "start_s": NOW_S - 3600,
+        "end_s": NOW_S + 3600,
+        "time_limit_s": 7200,
+        "name": "train",
+    }
     return ClusterJob(**{**values, **given})
 
 
@@ -34,11 +48,21 @@ def node(name: str, *holders: ClusterHolder, **given: Any) -> ClusterNode:
     in_service = given.get("in_service", True)
     n_gpus = sum(gpus.values())
     values: dict[str, Any] = {
-        "node": name, "state": "mixed" if held else "idle", "reason": None, "in_service": in_service,
-        "partitions": ["gpu"], "zone": None, "server_type": None, "gpus": gpus,
-        "gpus_free": n_gpus - len(held) if in_service else 0, "cpus": 32, "cpus_allocated": 0,
-        "memory_mib": 1 << 18, "memory_allocated_mib": 0, "holders": holders,
-    }  # fmt: skip
+        "node": name,
+        "state": "mixed" if held else "idle",
+        "reason": None,
+        "in_service": in_service,
+        "partitions": ["gpu"],
+        "zone": None,
+        "server_type": None,
+        "gpus": gpus,
+        "gpus_free": n_gpus - len(held) if in_service else 0,
+        "cpus": 32,
+        "cpus_allocated": 0,
+        "memory_mib": 1 << 18,
+        "memory_allocated_mib": 0,
+        "holders": holders,
+    }
     return ClusterNode(**{**values, **given})
 
 

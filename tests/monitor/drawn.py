@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from slurm_gpu.database.results import DeviceTimeline, NodeWindow, Run, RunTimeline
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.errors import NotFoundError
-from slurm_gpu.records import Timeline
+from slurm_gpu.wire import Timeline
+from slurm_gpu.wire.answers.runs import DeviceTimeline, NodeWindow, Run, RunTimeline
 from tests.diagnose.training import Training
 from tests.monitor.here import Here
 

@@ -9,12 +9,12 @@ import httpx
 
 from lab.synthetic import SyntheticCluster
 from slurm_gpu.monitor.app import make_app
-from slurm_gpu.monitor.board import Board
-from slurm_gpu.monitor.flags import Attention
+from slurm_gpu.monitor.cluster.board import Board
+from slurm_gpu.monitor.cluster.database_state import Seen
+from slurm_gpu.monitor.cluster.flags import Attention
+from slurm_gpu.monitor.cluster.state import State, make_state
+from slurm_gpu.monitor.cluster.viewer import Viewer
 from slurm_gpu.monitor.routes import Site
-from slurm_gpu.monitor.seen import Seen
-from slurm_gpu.monitor.state import State, make_state
-from slurm_gpu.monitor.viewer import Viewer
 from tests.database.samples import FakeClock
 
 OPERATOR = Viewer("carol", 1000, operator=True)

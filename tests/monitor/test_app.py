@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from lab.synthetic import uid_of
-from slurm_gpu.database.reserve.reservation import Reservation, State
-from slurm_gpu.monitor.viewer import Viewer
+from slurm_gpu.monitor.cluster.viewer import Viewer
+from slurm_gpu.wire.answers.reservation import Reservation, State
 from tests.monitor.here import Here
 
 
@@ -151,9 +151,20 @@ def test_why_a_reservation_was_asked_for_is_its_uids_and_the_operators(
     here: Here, monkeypatch: pytest.MonkeyPatch, viewer: Viewer, sees: bool
 ):
     asked = Reservation(
-        id=3, cluster="lab", user="alice", uid=1001, account="vision", partition="gpu", gpus=8, n_nodes=2,
-        duration_s=60, earliest_s=0, why="paper", state=State.REQUESTED, requested_s=0,
-    )  # fmt: skip
+        id=3,
+        cluster="lab",
+        user="alice",
+        uid=1001,
+        account="vision",
+        partition="gpu",
+        gpus=8,
+        n_nodes=2,
+        duration_s=60,
+        earliest_s=0,
+        why="paper",
+        state=State.REQUESTED,
+        requested_s=0,
+    )
     monkeypatch.setattr(here.source, "reservations", lambda: (asked, replace(asked, id=4, uid=None)))
     here.look()
     here.viewer = viewer

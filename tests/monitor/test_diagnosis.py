@@ -13,13 +13,13 @@ import pytest
 from starlette.exceptions import HTTPException
 
 from lab.synthetic import uid_of
-from slurm_gpu.database.results import NodeWindow
 from slurm_gpu.errors import DatabaseError
-from slurm_gpu.monitor.drawing import AT_ONCE, MOST_WAITING, OF_A_USER, Drawing
+from slurm_gpu.monitor.cluster.viewer import Viewer
+from slurm_gpu.monitor.job.drawing import AT_ONCE, MOST_WAITING, OF_A_USER, Drawing
 from slurm_gpu.monitor.page.files import page_files
-from slurm_gpu.monitor.viewer import Viewer
-from slurm_gpu.records import Record, Window
-from slurm_gpu.records.window import pack
+from slurm_gpu.wire import Record, Window
+from slurm_gpu.wire.answers.runs import NodeWindow
+from slurm_gpu.wire.window import pack
 from tests.monitor.drawn import Drawn
 
 _ECHO = (sys.executable, "-c", "import sys; sys.stdout.write(sys.stdin.read())")
@@ -159,7 +159,7 @@ def test_where_no_process_can_be_started_it_says_so_and_that_one_may_try_again(t
 
 def test_where_memory_ends_the_drawing_goes_and_not_slurm_gpuweb():
     code = (
-        "from slurm_gpu.reports.diagnosed.asked import step_back; step_back();"
+        "from slurm_gpu.reports.diagnosed.process import step_back; step_back();"
         "print(open('/proc/self/oom_score_adj').read())"
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

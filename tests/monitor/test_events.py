@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from slurm_gpu.monitor import events
-from slurm_gpu.monitor.senders import ALWAYS, Senders
-from slurm_gpu.monitor.server import listen, make_server
+from slurm_gpu.monitor.http import events
+from slurm_gpu.monitor.http.connection_limits import ALWAYS, Senders
+from slurm_gpu.monitor.http.server import listen, make_server
 from slurm_gpu.monitor.settings import Address
 from tests.monitor.here import Here
 
@@ -149,7 +149,7 @@ def test_a_user_may_not_take_all_streams(here: Here, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("line", [b"GET /openapi.json", b"POST /signout", b"GET /api/v1/events"])
 def test_who_sends_a_body_drop_by_drop_is_let_go(here: Here, monkeypatch: pytest.MonkeyPatch, line: bytes):
-    monkeypatch.setattr("slurm_gpu.monitor.server._BODY_WITHIN_S", 0.3)
+    monkeypatch.setattr("slurm_gpu.monitor.http.server._BODY_WITHIN_S", 0.3)
 
     async def story() -> None:
         async with served(here) as port:
@@ -171,7 +171,7 @@ def test_who_sends_a_body_drop_by_drop_is_let_go(here: Here, monkeypatch: pytest
 
 def test_a_stream_outlives_the_time_for_a_request(here: Here, monkeypatch: pytest.MonkeyPatch):
     for name in ("_BODY_WITHIN_S", "_REQUEST_WITHIN_S"):
-        monkeypatch.setattr(f"slurm_gpu.monitor.server.{name}", 0.05)
+        monkeypatch.setattr(f"slurm_gpu.monitor.http.server.{name}", 0.05)
 
     async def story() -> None:
         async with served(here) as port:
@@ -223,8 +223,8 @@ def test_no_address_can_take_all_connections():
 
 
 def test_an_address_that_has_too_many_is_cut_off_and_comes_back(here: Here, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("slurm_gpu.monitor.senders._is_here", lambda _: False)
-    monkeypatch.setattr("slurm_gpu.monitor.senders._PART", 4000)
+    monkeypatch.setattr("slurm_gpu.monitor.http.connection_limits._is_here", lambda _: False)
+    monkeypatch.setattr("slurm_gpu.monitor.http.connection_limits._PART", 4000)
 
     async def story() -> None:
         async with served(here) as port:
@@ -244,7 +244,7 @@ def test_an_address_that_has_too_many_is_cut_off_and_comes_back(here: Here, monk
 
 
 def test_who_asks_for_nothing_is_let_go(here: Here, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("slurm_gpu.monitor.server._REQUEST_WITHIN_S", 0.05)
+    monkeypatch.setattr("slurm_gpu.monitor.http.server._REQUEST_WITHIN_S", 0.05)
 
     async def story() -> None:
         async with served(here) as port:
@@ -289,7 +289,7 @@ def test_nobody_fills_memory_by_what_is_no_single_request(here: Here, sent: byte
 
 
 def test_empty_lines_keep_no_connection(here: Here, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("slurm_gpu.monitor.server._REQUEST_WITHIN_S", 0.5)
+    monkeypatch.setattr("slurm_gpu.monitor.http.server._REQUEST_WITHIN_S", 0.5)
 
     async def story() -> None:
         async with served(here) as port:

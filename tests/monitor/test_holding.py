@@ -8,20 +8,31 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.database.clusterstate import ClusterHolder, ClusterNode
-from slurm_gpu.database.results import NodeReport
-from slurm_gpu.monitor.frames import state_frame
-from slurm_gpu.monitor.holding import Holding, find_holding, ranges
-from slurm_gpu.monitor.layout import Layout, make_layout
-from slurm_gpu.records import DeviceFacts, Live, LiveDevice
+from slurm_gpu.monitor.cluster.frames import state_frame
+from slurm_gpu.monitor.cluster.holding import Holding, find_holding, ranges
+from slurm_gpu.monitor.cluster.layout import Layout, make_layout
+from slurm_gpu.wire import DeviceFacts, Live, LiveDevice
+from slurm_gpu.wire.answers.cluster import ClusterHolder, ClusterNode
+from slurm_gpu.wire.answers.runs import NodeReport
 
 
 def node(name: str = "n1", n_gpus: int = 4, **given: Any) -> ClusterNode:
     values: dict[str, Any] = {
-        "node": name, "state": "mixed", "reason": None, "in_service": True, "partitions": ("gpu",),
-        "zone": None, "server_type": None, "gpus": {"a100": n_gpus}, "gpus_free": 0, "cpus": 8,
-        "cpus_allocated": 0, "memory_mib": 1, "memory_allocated_mib": 0, "holders": (),
-    }  # fmt: skip
+        "node": name,
+        "state": "mixed",
+        "reason": None,
+        "in_service": True,
+        "partitions": ("gpu",),
+        "zone": None,
+        "server_type": None,
+        "gpus": {"a100": n_gpus},
+        "gpus_free": 0,
+        "cpus": 8,
+        "cpus_allocated": 0,
+        "memory_mib": 1,
+        "memory_allocated_mib": 0,
+        "holders": (),
+    }
     return ClusterNode(**{**values, **given})
 
 

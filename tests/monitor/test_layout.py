@@ -10,10 +10,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.monitor.layout import layout_key, make_layout
-from slurm_gpu.monitor.metrics import GAP, metrics_for
-from slurm_gpu.monitor.natural import natural
-from slurm_gpu.records import DeviceFacts
+from slurm_gpu.monitor.cluster.layout import layout_key, make_layout
+from slurm_gpu.monitor.cluster.metrics import GAP, metrics_for
+from slurm_gpu.text.natural_order import natural
+from slurm_gpu.wire import DeviceFacts
 from tests.monitor.test_holding import node, report
 
 
@@ -23,12 +23,17 @@ def told(*given: Any) -> Any:
 
 def test_zones_racks_and_nodes_are_in_the_order_in_which_people_count():
     nodes = [
-        node("n10", zone="zone1"), node("n2", zone="zone1"), node("n1", zone="zone10"),
-        node("n3", zone="zone2"), node("n4", zone=None),
-    ]  # fmt: skip
+        node("n10", zone="zone1"),
+        node("n2", zone="zone1"),
+        node("n1", zone="zone10"),
+        node("n3", zone="zone2"),
+        node("n4", zone=None),
+    ]
     zones = told(nodes, (), {"n10": "r1", "n2": "r2"})["zones"]
-    shown = [(zone["name"], [(rack["name"], [n["name"] for n in rack["nodes"]]) for rack in zone["racks"]])
-             for zone in zones]  # fmt: skip
+    shown = [
+        (zone["name"], [(rack["name"], [n["name"] for n in rack["nodes"]]) for rack in zone["racks"]])
+        for zone in zones
+    ]
     assert shown == [
         ("zone1", [("r1", ["n10"]), ("r2", ["n2"])]),
         ("zone2", [(None, ["n3"])]),

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from slurm_gpu.attention.concern import Concern
-from slurm_gpu.attention.wording import in_words
-from slurm_gpu.database.clusterstate import ClusterState
-from slurm_gpu.database.results import NodeReport
-from slurm_gpu.database.running import RecentXid, Running, RunningUse
-from slurm_gpu.database.verdicts.told import JobVerdict, Verdicts
+from slurm_gpu.alerts.alert import Concern
+from slurm_gpu.alerts.wording import in_words
 from slurm_gpu.errors import DatabaseError
-from slurm_gpu.monitor.observer import Observer
-from slurm_gpu.records import Live, LiveDevice
+from slurm_gpu.monitor.cluster.observer import Observer
+from slurm_gpu.wire import Live, LiveDevice
+from slurm_gpu.wire.answers.cluster import ClusterState
+from slurm_gpu.wire.answers.running import RecentXid, Running, RunningUse
+from slurm_gpu.wire.answers.runs import NodeReport
+from slurm_gpu.wire.answers.verdicts import JobVerdict, Verdicts
 from tests.monitor.clusters import NOW_S, cluster, holds, job, node
 
 
@@ -132,9 +132,15 @@ def test_while_mariadb_is_away_what_slurm_and_nodes_say_goes_on(site: _Site) -> 
 def _use(job_id: int, **given: Any) -> RunningUse:
     """A job of an hour that never computed anything."""
     values: dict[str, Any] = {
-        "job_id": job_id, "start_s": NOW_S - 3600, "coverage": 0.9, "used": False,
-        "util_p25": 0.0, "util_p95": 0.0, "mem_p25": 0.0, "mem_p95": 0.0,
-    }  # fmt: skip
+        "job_id": job_id,
+        "start_s": NOW_S - 3600,
+        "coverage": 0.9,
+        "used": False,
+        "util_p25": 0.0,
+        "util_p95": 0.0,
+        "mem_p25": 0.0,
+        "mem_p95": 0.0,
+    }
     return RunningUse(**{**values, **given})
 
 
@@ -210,9 +216,19 @@ def test_records_tell_at_once_of_errors_of_a_gpu(site: _Site) -> None:
 
 def test_what_slurm_gpudbd_found_is_told_at_once(site: _Site) -> None:
     verdict = JobVerdict(
-        job_id=7, start_s=NOW_S - 1, user="alice", cause="hang", kind="waits for others", confidence=0.9,
-        devices=(("n1", "GPU-1"),), nodes=(), since_s=NOW_S + 2.5, told_s=NOW_S, last_s=NOW_S, verdict={},
-    )  # fmt: skip
+        job_id=7,
+        start_s=NOW_S - 1,
+        user="alice",
+        cause="hang",
+        kind="waits for others",
+        confidence=0.9,
+        devices=(("n1", "GPU-1"),),
+        nodes=(),
+        since_s=NOW_S + 2.5,
+        told_s=NOW_S,
+        last_s=NOW_S,
+        verdict={},
+    )
     site.found = Verdicts(as_of_s=NOW_S, watched=1, verdicts=(verdict,), suspects=())
     site.look_for(10)
     assert site.observer.last is not None

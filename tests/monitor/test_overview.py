@@ -2,11 +2,11 @@
 
 import json
 
-from slurm_gpu.attention.concern import Concern, Flag
-from slurm_gpu.database.clusterstate import ClusterState
-from slurm_gpu.database.results import NodeReport
-from slurm_gpu.monitor.overview import make_overview
-from slurm_gpu.records import DeviceFacts, Live, LiveDevice
+from slurm_gpu.alerts.alert import Concern, Flag
+from slurm_gpu.monitor.cluster.overview import make_overview
+from slurm_gpu.wire import DeviceFacts, Live, LiveDevice
+from slurm_gpu.wire.answers.cluster import ClusterState
+from slurm_gpu.wire.answers.runs import NodeReport
 from tests.monitor.clusters import NOW_S, cluster, holds, job, node, waiting
 
 

@@ -10,10 +10,10 @@ from itertools import pairwise
 import pytest
 
 from slurm_gpu.monitor import palette
-from slurm_gpu.monitor.layout import Layout
-from slurm_gpu.monitor.metrics import GAP, OUT_OF_SERVICE, STATE
+from slurm_gpu.monitor.cluster.layout import Layout
+from slurm_gpu.monitor.cluster.metrics import GAP, OUT_OF_SERVICE, STATE
+from slurm_gpu.monitor.cluster.squares_svg import draw, plan
 from slurm_gpu.monitor.page.files import module, page_files, script_names
-from slurm_gpu.monitor.squares_svg import draw, plan
 from tests.monitor.here import Here
 
 _COLOUR = re.compile(r"#[0-9a-f]{6}\b")

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.database.results import DeviceTimeline
-from slurm_gpu.monitor.percentiles import EXACT, FROM_BINS, by_device, of_records
-from slurm_gpu.records import Timeline
+from slurm_gpu.monitor.job.percentiles import EXACT, FROM_BINS, by_device, of_records
+from slurm_gpu.wire import Timeline
+from slurm_gpu.wire.answers.runs import DeviceTimeline
 from tests.database.samples import T0, idle, record, segment
 
 

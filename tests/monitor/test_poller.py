@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from lab.synthetic import SyntheticCluster
-from slurm_gpu.database.reserve.reservation import Reservation
 from slurm_gpu.errors import DatabaseError
-from slurm_gpu.monitor.board import Board
-from slurm_gpu.monitor.poller import NODES_AGAIN_S, NODES_EVERY_S, Poller
+from slurm_gpu.monitor.cluster.board import Board
+from slurm_gpu.monitor.cluster.poller import NODES_AGAIN_S, NODES_EVERY_S, Poller
+from slurm_gpu.wire.answers.reservation import Reservation
 from tests.database.samples import FakeClock
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.config import check_config
+from slurm_gpu.config.site import check_config
+from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.errors import InvalidFileError, UsageError
-from slurm_gpu.monitor.racks import racks_by_node
+from slurm_gpu.monitor.cluster.racks import racks_by_node
 from slurm_gpu.monitor.settings import Address, WebSettings, load_settings
-from slurm_gpu.yamlsource import parse_yaml
 
 
 def written(directory: Path, text: str) -> Path:

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.database.clusterstate import ClusterState
-from slurm_gpu.monitor.reasons import meaning, short
-from slurm_gpu.monitor.summary import (
+from slurm_gpu.monitor.cluster.reasons import meaning, short
+from slurm_gpu.monitor.cluster.summary import (
     GpuRow,
     GpuType,
     WaitReason,
@@ -18,6 +17,7 @@ from slurm_gpu.monitor.summary import (
     node_states,
     wait_reasons,
 )
+from slurm_gpu.wire.answers.cluster import ClusterState
 from tests.monitor.clusters import NOW_S, cluster, holds, job, node, waiting
 
 
@@ -90,16 +90,21 @@ def test_one_row_for_each_holder_and_one_for_what_is_free() -> None:
         [job(7, "alice"), job(8, "bob")],
     )
     assert _of(gpu_rows(state)) == [
-        ("n1", "8", (2,)), ("n1", "7", (0, 1)), ("n1", "", (3,)), ("n3", "", (0, 1, 2, 3)),
-    ]  # fmt: skip
+        ("n1", "8", (2,)),
+        ("n1", "7", (0, 1)),
+        ("n1", "", (3,)),
+        ("n3", "", (0, 1, 2, 3)),
+    ]
 
 
 def test_nodes_that_are_alike_are_one_row() -> None:
     whole = [node(f"n{n}", holds(7, 0, 1, 2, 3)) for n in (1, 2, 4)]
     state = cluster([*whole[:2], node("n3"), whole[2], node("n5", state="idle+cloud")], [job(7)])
     assert _of(folded(gpu_rows(state))) == [
-        ("n1,n2,n4", "7", (0, 1, 2, 3)), ("n3", "", (0, 1, 2, 3)), ("n5", "", (0, 1, 2, 3)),
-    ]  # fmt: skip
+        ("n1,n2,n4", "7", (0, 1, 2, 3)),
+        ("n3", "", (0, 1, 2, 3)),
+        ("n5", "", (0, 1, 2, 3)),
+    ]
 
 
 def test_why_jobs_wait_counts_tasks_of_arrays() -> None:
@@ -129,8 +134,9 @@ def test_nodes_that_are_out_of_service_come_first_with_the_reason() -> None:
         ]
     )
     assert [(one.state, one.reason, tuple(one.nodes)) for one in node_states(state)] == [
-        ("down", "disk is full", ("n2",)), ("idle", None, ("n1", "n3")),
-    ]  # fmt: skip
+        ("down", "disk is full", ("n2",)),
+        ("idle", None, ("n1", "n3")),
+    ]
 
 
 @pytest.mark.parametrize(

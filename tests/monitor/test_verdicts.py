@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from slurm_gpu.database.verdicts.told import JobVerdict, ToldSuspect, Verdicts
 from slurm_gpu.monitor import schemas
-from slurm_gpu.monitor.viewer import Viewer
+from slurm_gpu.monitor.cluster.viewer import Viewer
+from slurm_gpu.wire.answers.verdicts import JobVerdict, ToldSuspect, Verdicts
 from tests.monitor.here import Here
 
 
@@ -38,11 +38,19 @@ class Ill(Here):
     def verdict(self, **given: Any) -> JobVerdict:
         now_s = int(self.source.now_s)
         values = {
-            "job_id": self.job.job_id, "start_s": self.job.start_s, "user": self.job.user,
-            "cause": "slow or failing", "kind": "throttled", "confidence": 0.91, "devices": (self.gpus[2],),
-            "nodes": (), "since_s": now_s - 300.5, "told_s": now_s - 60, "last_s": now_s,
+            "job_id": self.job.job_id,
+            "start_s": self.job.start_s,
+            "user": self.job.user,
+            "cause": "slow or failing",
+            "kind": "throttled",
+            "confidence": 0.91,
+            "devices": (self.gpus[2],),
+            "nodes": (),
+            "since_s": now_s - 300.5,
+            "told_s": now_s - 60,
+            "last_s": now_s,
             "verdict": {"coverage": 0.97, "evidence": [{"text": "clock 80 %"}], "next_step": "Exclude it."},
-        }  # fmt: skip
+        }
         return JobVerdict(**{**values, **given})
 
     def flags(self) -> list[dict[str, Any]]:
@@ -64,9 +72,12 @@ def test_it_is_listed_with_who_since_when_how_sure_and_what_to_do(ill: Ill):
     node, uuid = ill.gpus[2]
     assert flag["squares"] == [[ill.board.state.layout.square_of[uuid]] * 2]
     assert flag["verdict"] == {
-        "cause": "slow or failing", "kind": "throttled", "confidence": 0.91,
-        "text": f"{node} GPU 2; clock 80 %", "next_step": "Exclude it.",
-    }  # fmt: skip
+        "cause": "slow or failing",
+        "kind": "throttled",
+        "confidence": 0.91,
+        "text": f"{node} GPU 2; clock 80 %",
+        "next_step": "Exclude it.",
+    }
 
 
 def test_where_nobody_is_named_all_its_squares_are_lit(ill: Ill):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_gpu.database.identity import Caller
-from slurm_gpu.database.queries import find_job
-from slurm_gpu.database.results import Run
-from slurm_gpu.monitor.viewer import Flavour
-from slurm_gpu.monitor.visible import visible
+from slurm_gpu.database.api.run_queries import find_job
+from slurm_gpu.database.http.identity import Caller
+from slurm_gpu.monitor.cluster.viewer import Flavour
+from slurm_gpu.monitor.cluster.visible import visible
+from slurm_gpu.wire.answers.runs import Run
 from tests.database.running import Running
 from tests.database.samples import CLUSTER, record, row
 from tests.database.test_detail import account, ship

@@ -24,7 +24,7 @@ from slurm_gpu.node.gpu.reading import (
     Xid,
 )
 from slurm_gpu.node.process.cgroup import CgroupJob
-from slurm_gpu.node.process.processjobs import Origin, ProcessJobs
+from slurm_gpu.node.process.process_jobs import Origin, ProcessJobs
 
 GIB = 1 << 30
 WALL_0 = 1_795_000_000.0

@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from slurm_gpu.node.allocation.tracker import Allocation
 from slurm_gpu.node.application.rules import NO_RULES, Rules
-from slurm_gpu.node.held.allocations import Allocation
-from slurm_gpu.node.host.hostbook import HostBook, Mounts
+from slurm_gpu.node.host.host_records import HostBook, Mounts
 from slurm_gpu.node.measure.tally import SegmentKey
-from slurm_gpu.node.workthread import Worker
-from slurm_gpu.records import Host
+from slurm_gpu.node.worker_thread import Worker
+from slurm_gpu.wire import Host
 from tests.node.fakeproc import FakeProc, write
 from tests.node.machine import AtOnce
 

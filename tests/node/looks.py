@@ -4,7 +4,7 @@ from typing import Any
 
 from slurm_gpu.node.gpu.reading import Facts, Memory, Reading
 from slurm_gpu.node.measure.tally import Look, SegmentKey, Tally
-from slurm_gpu.records import (
+from slurm_gpu.wire import (
     Mean,
     Record,
 )

@@ -7,20 +7,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from slurm_gpu.node.allocation.gres import GresOrder
+from slurm_gpu.node.allocation.hooks import HookDirectory
 from slurm_gpu.node.daemon import Node
-from slurm_gpu.node.held.gres import GresOrder
-from slurm_gpu.node.held.hooks import HookDirectory
-from slurm_gpu.node.host.hostbook import HostBook
-from slurm_gpu.node.process.jobcgroups import JobCgroups
-from slurm_gpu.node.process.processjobs import ProcessJobs
+from slurm_gpu.node.host.host_records import HostBook
+from slurm_gpu.node.process.job_cgroups import JobCgroups
+from slurm_gpu.node.process.process_jobs import ProcessJobs
 from slurm_gpu.node.shipping.spool import Spool
-from slurm_gpu.node.workthread import Task, Worker
-from slurm_gpu.records import Record, histogram_mean
+from slurm_gpu.node.worker_thread import Task, Worker
+from slurm_gpu.wire import Record, histogram_mean
 from tests.node.fakes import FakeClock, FakeGpu, FakeProcesses, FakeReader
 
 
 class AtOnce:
-    """A worker (slurm_gpu.node.workthread) that is done before anybody asks."""
+    """A worker (slurm_gpu.node.worker_thread) that is done before anybody asks."""
 
     idle = True
 

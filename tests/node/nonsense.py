@@ -12,7 +12,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from slurm_gpu.node.gpu import nvmlcalls
+from slurm_gpu.node.gpu import nvml_calls as nvmlcalls
 
 CODES = [*range(1, 31), 999, -1, 12345]
 

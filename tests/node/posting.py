@@ -11,7 +11,7 @@ from slurm_gpu.node.shipping.post import DirectSender, Reply
 from slurm_gpu.node.shipping.ship import Courier, Source
 from slurm_gpu.node.shipping.shipment import JobFacts
 from slurm_gpu.node.shipping.spool import Spool
-from slurm_gpu.records import DeviceFacts, Event, Host, Record
+from slurm_gpu.wire import DeviceFacts, Event, Host, Record
 from tests.node.fakes import FakeClock
 
 

@@ -19,7 +19,7 @@ from lab.simgpu.specs import GpuSpec
 from lab.simgpu.truth import ProcessTruth
 from lab.simgpu.world import Device, World
 from slurm_gpu.node.gpu.nvml import NvmlReader
-from slurm_gpu.node.process.processjobs import ProcessJobs
+from slurm_gpu.node.process.process_jobs import ProcessJobs
 from tests.node.fakeproc import FakeProc
 from tests.node.fakes import WALL_0, FakeClock
 from tests.node.machine import Machine

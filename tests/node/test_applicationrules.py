@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.errors import InputError, InvalidFileError
 from slurm_gpu.node.application.rules import FILE_NAME, SHIPPED, Rules, check_rules, load_rules, rules_path
-from slurm_gpu.yamlsource import parse_yaml
 
 
 def rules(text: str) -> Rules:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.node.application.containers import in_container, root_mount
 from slurm_gpu.node.application.evidence import Evidence
 from slurm_gpu.node.application.recognition import (
@@ -22,7 +23,6 @@ from slurm_gpu.node.application.recognition import (
 )
 from slurm_gpu.node.application.rules import SHIPPED, check_rules, load_rules
 from slurm_gpu.node.process.procfs import Processes
-from slurm_gpu.yamlsource import parse_yaml
 from tests.node.fakeproc import FakeProc, write
 
 SHIPPED_RULES = load_rules(SHIPPED[0])
@@ -40,8 +40,10 @@ TORCH = frozenset({"libtorch_cuda.so", "libtorch_python.so", "libcudart.so.12", 
     [
         ({"executable": "python3.11", "libraries": TORCH}, "PyTorch"),
         ({"executable": "python3", "libraries": TORCH, "imports": {"lightning"}}, "PyTorch Lightning"),
-        ({"executable": "python3", "libraries": TORCH, "packages": {"torch", "tokenizers"}},
-         "Hugging Face Transformers"),
+        (
+            {"executable": "python3", "libraries": TORCH, "packages": {"torch", "tokenizers"}},
+            "Hugging Face Transformers",
+        ),
         ({"executable": "python3", "libraries": TORCH, "imports": {"deepspeed", "trl"}}, "DeepSpeed"),
         ({"executable": "python3", "libraries": TORCH, "packages": {"vllm"}}, "vLLM"),
         ({"executable": "python3", "module": "torch.distributed.run", "imports": {"torch"}}, "PyTorch"),
@@ -79,7 +81,7 @@ TORCH = frozenset({"libtorch_cuda.so", "libtorch_python.so", "libcudart.so.12", 
         ({"executable": "my_solver"}, None),
         ({}, None),
     ],
-)  # fmt: skip
+)
 def test_the_shipped_rules(traces: dict[str, object], name: str | None) -> None:
     finding = found(**{k: frozenset(v) if isinstance(v, set) else v for k, v in traces.items()})
     assert (None if finding is None else finding.rule.name) == name

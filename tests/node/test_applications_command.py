@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.node.application.command import (
     Verdict,
     best_of,
@@ -21,7 +22,6 @@ from slurm_gpu.node.application.recognition import recognise
 from slurm_gpu.node.application.rules import check_rules
 from slurm_gpu.node.main import main
 from slurm_gpu.node.process.procfs import Processes
-from slurm_gpu.yamlsource import parse_yaml
 
 RULES = """
 version: 1

@@ -17,7 +17,7 @@ from lab.simgpu.specs import GpuSpec, hopper
 from lab.simgpu.world import World
 from slurm_gpu.errors import NvmlError
 from slurm_gpu.node.gpu.nvml import NvmlReader
-from slurm_gpu.node.gpu.nvmlcalls import address
+from slurm_gpu.node.gpu.nvml_calls import address
 from slurm_gpu.node.gpu.reading import Reading, Request
 from tests.node.nonsense import put_in_place
 from tests.node.simulated import load_library, shut_down_nvml

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.node.held import changes
-from slurm_gpu.node.held.changes import ChangeStamp
-from slurm_gpu.node.held.gres import GresOrder
+from slurm_gpu.node.allocation import file_changes as changes
+from slurm_gpu.node.allocation.file_changes import ChangeStamp
+from slurm_gpu.node.allocation.gres import GresOrder
 from tests.node.fakes import FakeClock
 from tests.node.machine import AtOnce
 from tests.node.test_gres import SHUFFLED, Slurmd, gpus

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.database.steady import held_s
+from slurm_gpu.database.accounting.steady_clock import held_s
 from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
 from tests.node.machine import Machine, core
 from tests.node.test_upheavals import StampedGpu

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.database.derive import resolve_double_watches
+from slurm_gpu.database.accounting.derived_columns import resolve_double_watches
 from tests.node.fakes import GIB, FakeClock, Work
 from tests.node.machine import Machine, core
 from tests.node.test_upheavals import StampedGpu

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.clock import wall_ahead_s
-from slurm_gpu.node.clockstep import ClockSteps
+from slurm_gpu.node.clock_step import ClockSteps
 from slurm_gpu.node.measure.utilization import UtilizationSpans
 from slurm_gpu.node.shipping.spool import Spool
 from tests.node.fakes import WALL_0, FakeClock

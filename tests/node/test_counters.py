@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from slurm_gpu.node.gpu.reading import Counter
 from slurm_gpu.node.measure.counters import CounterSum, growth
-from slurm_gpu.records import Total
+from slurm_gpu.wire import Total
 
 
 @given(st.sampled_from([32, 64]), st.data())

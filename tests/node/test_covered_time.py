@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from slurm_gpu.node.gpu.reading import Activity, Counter, Failure, Trouble, UtilizationSample
 from slurm_gpu.node.measure.intervals import OWN_S
-from slurm_gpu.records import Mean, Record, Total
+from slurm_gpu.wire import Mean, Record, Total
 from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
 from tests.node.machine import Machine
 from tests.node.test_hostmode import ALICE, HostMachine, work

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.node.jobs.crosscheck import ALL_PER_HOUR, PER_HOUR, Crosscheck, Known
+from slurm_gpu.node.jobs.cross_check import ALL_PER_HOUR, PER_HOUR, Crosscheck, Known
 from slurm_gpu.node.process.cgroup import CgroupJob, JobOwner
-from slurm_gpu.node.process.processjobs import Origin, ProcessJobs
+from slurm_gpu.node.process.process_jobs import Origin, ProcessJobs
 from slurm_gpu.node.shipping.events import EventBook
 from slurm_gpu.node.shipping.spool import Spool
 from tests.node.fakes import FakeClock

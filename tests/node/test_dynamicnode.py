@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.node.held.dynamicnode import DynamicNode
-from slurm_gpu.node.held.gres import GresOrder
+from slurm_gpu.node.allocation.dynamic_node import DynamicNode
+from slurm_gpu.node.allocation.gres import GresOrder
 from tests.node.fakes import FakeClock
 from tests.node.machine import AtOnce
 from tests.node.test_gres import SHUFFLED, gpus
@@ -94,9 +94,15 @@ def test_slurmd_is_asked_again_when_it_is_started_with_other_options(
 
     clock = FakeClock()
     order = GresOrder(
-        "n2", clock, run=slurmd, environ={"SLURM_CONF": str(tmp_path / "slurm.conf")}, worker=AtOnce(),
-        file_worker=AtOnce(), wait_s=0, proc=processes.root,
-    )  # fmt: skip
+        "n2",
+        clock,
+        run=slurmd,
+        environ={"SLURM_CONF": str(tmp_path / "slurm.conf")},
+        worker=AtOnce(),
+        file_worker=AtOnce(),
+        wait_s=0,
+        proc=processes.root,
+    )
     devices = gpus(2, 0, 3, 1)
     assert order.uuids([0], devices) == {}
     processes.start("slurmd", "-Z", "-N", "n2", "--conf", "Gres=gpu:4")

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from slurm_gpu.node.held.hooks import HookDirectory
-from slurm_gpu.node.jobs.endedruns import MOST, REMEMBERED_S, EndedRuns
+from slurm_gpu.node.allocation.hooks import HookDirectory
+from slurm_gpu.node.jobs.ended_runs import MOST, REMEMBERED_S, EndedRuns
 from tests.node.fakes import FakeClock, KeptRuns
 from tests.node.machine import Machine
 

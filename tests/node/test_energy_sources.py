@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from slurm_gpu.node.gpu.reading import Activity, Counter
 from slurm_gpu.node.measure.tally import Look
-from slurm_gpu.records import Mean, Record, Total
+from slurm_gpu.wire import Mean, Record, Total
 from tests.node.looks import GAP, START, course, look, seen, tally
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from slurm_gpu.node.gpu.reading import Activity, Counter
-from slurm_gpu.records import Window
+from slurm_gpu.wire import Window
 from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
 from tests.node.machine import Machine
 

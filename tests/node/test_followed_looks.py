@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from slurm_gpu.records import Record
+from slurm_gpu.wire import Record
 from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
 from tests.node.machine import Machine
 

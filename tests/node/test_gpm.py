@@ -13,9 +13,9 @@ from lab.simgpu.load import Point
 from lab.simgpu.specs import hopper
 from lab.simgpu.world import World
 from slurm_gpu.node.gpu.gpm import Gpm
-from slurm_gpu.node.gpu.nvmlcalls import Calls
+from slurm_gpu.node.gpu.nvml_calls import Calls
+from slurm_gpu.node.gpu.plausibility import Screen
 from slurm_gpu.node.gpu.reading import Activity
-from slurm_gpu.node.gpu.screen import Screen
 from tests.node.simulated import load_library
 
 START_NS = 1_800_000_000 * 10**9

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu.errors import SlurmError
+from slurm_gpu.node.allocation.gres import GresOrder, Place, minor_of, parse_files, place_of
+from slurm_gpu.node.allocation.mig import Capability, read_capabilities
+from slurm_gpu.node.allocation.slurmd import RETRY_MAX_S, RETRY_S, SILENT_S
 from slurm_gpu.node.gpu.reading import Facts
-from slurm_gpu.node.held.gres import GresOrder, Place, minor_of, parse_files, place_of
-from slurm_gpu.node.held.mig import Capability, read_capabilities
-from slurm_gpu.node.held.slurmd import RETRY_MAX_S, RETRY_S, SILENT_S
-from slurm_gpu.node.workthread import Worker
+from slurm_gpu.node.worker_thread import Worker
 from tests.node.fakes import FakeClock
 from tests.node.machine import AtOnce, Later
 

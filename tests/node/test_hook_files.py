@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slurm_gpu.node.held.hooks import HookDirectory, HookFileError, Kind, parse_positions, read_event
+from slurm_gpu.node.allocation.hooks import HookDirectory, HookFileError, Kind, parse_positions, read_event
 from tests.node.fakes import BOOT, FakeClock
 from tests.node.machine import Machine
 
@@ -115,7 +115,7 @@ def test_events_come_in_order_though_the_wall_clock_was_set_back(machine: Machin
 
 
 def test_strange_files_do_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slurm_gpu.node.held.hooks.MAX_REJECTED", 5)
+    monkeypatch.setattr("slurm_gpu.node.allocation.hooks.MAX_REJECTED", 5)
     directory = HookDirectory(tmp_path, "n1", FakeClock())
     directory.create()
     for number in range(20):

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.node.application.rules import check_rules
 from slurm_gpu.node.process.procfs import TICKS_PER_S
-from slurm_gpu.yamlsource import parse_yaml
 from tests.node.fakeproc import write
 from tests.node.hostnode import START_S, HostNode, allocation
 

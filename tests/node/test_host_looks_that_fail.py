@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.node.application.rules import NO_RULES
-from slurm_gpu.node.host.hostbook import STUCK_S, HostBook, Mounts
-from slurm_gpu.node.host.hostwatch import HostWatch
-from slurm_gpu.node.process.nodecounters import NodeReading
-from slurm_gpu.node.workthread import Task, WorkThread
+from slurm_gpu.node.host.host_records import STUCK_S, HostBook, Mounts
+from slurm_gpu.node.host.host_watch import HostWatch
+from slurm_gpu.node.process.node_counters import NodeReading
+from slurm_gpu.node.worker_thread import Task, WorkThread
 from tests.node.hostnode import START_S, HostNode, allocation, segment
 from tests.node.machine import AtOnce
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.node.application.rules import NO_RULES
-from slurm_gpu.node.host.hostbook import HostBook, Mounts
+from slurm_gpu.node.host.host_records import HostBook, Mounts
 from slurm_gpu.node.process.procfs import TICKS_PER_S
-from slurm_gpu.records import Host
+from slurm_gpu.wire import Host
 from tests.node.fakeproc import FakeProc, write
 from tests.node.fakes import FakeGpu
 from tests.node.machine import AtOnce, Machine

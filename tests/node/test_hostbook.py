@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.node.process.procfs import TICKS_PER_S
-from slurm_gpu.records import Host
+from slurm_gpu.wire import Host
 from tests.node.hostnode import START_S, WALL_S, HostNode, allocation, requeued
 
 

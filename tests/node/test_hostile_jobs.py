@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.node.process.processjobs import ProcessJobs
+from slurm_gpu.node.process.process_jobs import ProcessJobs
 from tests.node.fakeproc import FakeProc
 from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
 from tests.node.machine import Machine, core, mem
@@ -159,7 +159,7 @@ def test_a_process_id_that_is_used_again_is_another_process(node: SharedGpu) -> 
 
 
 def test_many_short_processes_leave_no_trace(node: SharedGpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slurm_gpu.node.process.processjobs._REMEMBERED", 20)
+    monkeypatch.setattr("slurm_gpu.node.process.process_jobs._REMEMBERED", 20)
     processes, before = node.processes(), _descriptors()
     for number in range(200):
         directory = node.process(HERS + number % 50, "0::/", uid=MALLORY, started=number)

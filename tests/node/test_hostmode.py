@@ -12,15 +12,15 @@ import pytest
 
 from slurm_gpu.node.daemon import Node
 from slurm_gpu.node.gpu.reading import Request, Results
-from slurm_gpu.node.hostmode import HostJobs, HostOrder, HostProcesses, HostSource
-from slurm_gpu.node.hosttree import HostTree
+from slurm_gpu.node.host_mode import HostJobs, HostOrder, HostProcesses, HostSource
+from slurm_gpu.node.host_tree import HostTree
 from slurm_gpu.node.live import LastSeen
 from slurm_gpu.node.process.cgroup import JobOwner
-from slurm_gpu.node.process.jobcgroups import JobCgroups, JobName
-from slurm_gpu.node.process.nodecounters import NodeCounters
-from slurm_gpu.node.process.processjobs import Origin
+from slurm_gpu.node.process.job_cgroups import JobCgroups, JobName
+from slurm_gpu.node.process.node_counters import NodeCounters
+from slurm_gpu.node.process.process_jobs import Origin
 from slurm_gpu.node.shipping.spool import Spool
-from slurm_gpu.records import HostRun
+from slurm_gpu.wire import HostRun
 from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
 from tests.node.machine import Machine, core, mem
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.node.process.environmentjobs import EnvironmentJobs
-from slurm_gpu.node.process.hoststats import Growth, HostStats
-from slurm_gpu.node.process.jobcgroups import Counted, JobCgroups, JobName
+from slurm_gpu.node.process.environment_jobs import EnvironmentJobs
+from slurm_gpu.node.process.host_stats import Growth, HostStats
+from slurm_gpu.node.process.job_cgroups import Counted, JobCgroups, JobName
 from slurm_gpu.node.process.procfs import PAGE_BYTES, TICKS_PER_S, Processes
 from tests.node.fakeproc import FakeProc, write
 
@@ -106,7 +106,7 @@ def test_other_users_processes_are_looked_at_rarely(tmp_path: Path, monkeypatch:
 def test_of_more_processes_than_are_looked_at_those_of_jobs_stay_and_new_ones_come_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("slurm_gpu.node.process.environmentjobs._MOST_PROCESSES", 3)
+    monkeypatch.setattr("slurm_gpu.node.process.environment_jobs._MOST_PROCESSES", 3)
     proc = FakeProc(tmp_path / "proc")
     proc.process(10, environ=b"SLURM_JOB_ID=4\0")
     environments = EnvironmentJobs(Processes(proc.root))

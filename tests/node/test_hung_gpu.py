@@ -11,7 +11,7 @@ from lab.simgpu import faults
 from lab.simgpu.load import Point
 from lab.simgpu.specs import GpuSpec
 from slurm_gpu.clock import Clock
-from slurm_gpu.node.gpu.readerprocess import ReaderProcess
+from slurm_gpu.node.gpu.reader_process import ReaderProcess
 from slurm_gpu.node.gpu.reading import Request, Results
 from slurm_gpu.node.measure.utilization import SAMPLE_MAX_S
 from tests.node.machine import core

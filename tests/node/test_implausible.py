@@ -19,7 +19,7 @@ from lab.simgpu.world import World
 from slurm_gpu.node.gpu.nvml import NvmlReader
 from slurm_gpu.node.gpu.reading import Reading, Request
 from slurm_gpu.node.shipping.implausible import AGAIN_S, ImplausibleValues
-from slurm_gpu.records import Record
+from slurm_gpu.wire import Record
 from tests.database.samples import host
 from tests.node.fakes import FakeClock, FakeGpu
 from tests.node.machine import Machine

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.node.process.jobcgroups import JobCgroups, JobName
+from slurm_gpu.node.process.job_cgroups import JobCgroups, JobName
 from tests.node.fakeproc import write
 
 JOB = JobName(4, 1001, "s1A2B3C4D5E6F7")
@@ -126,7 +126,7 @@ def test_work_is_bounded(tmp_path: Path) -> None:
 def test_of_a_job_with_too_many_directories_no_part_is_taken_for_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slurm_gpu.node.process.jobcgroups._MOST_DIRECTORIES", 5)
+    monkeypatch.setattr("slurm_gpu.node.process.job_cgroups._MOST_DIRECTORIES", 5)
     v1(tmp_path, "slurm")
     for step in range(9):
         write(tmp_path / f"freezer/slurm/uid_1001/job_4/step_{step}/cgroup.procs", f"{100 + step}\n")

@@ -20,9 +20,9 @@ from slurm_gpu.node.gpu.reading import (
     Xid,
 )
 from slurm_gpu.node.live import LastSeen, NodeSource
-from slurm_gpu.node.process.nodecounters import NodeReading
+from slurm_gpu.node.process.node_counters import NodeReading
 from slurm_gpu.node.shipping.implausible import ImplausibleValues
-from slurm_gpu.records import DeviceFacts, Live
+from slurm_gpu.wire import DeviceFacts, Live
 from tests.node.fakes import GIB, FakeClock
 
 

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from slurm_gpu.errors import OutsideError
-from slurm_gpu.node import metricsserver
+from slurm_gpu.node import metrics_server as metricsserver
 from slurm_gpu.node.gpu.reading import (
     Activity,
     Counter,
@@ -32,7 +32,7 @@ from slurm_gpu.node.gpu.reading import (
 )
 from slurm_gpu.node.live import LastSeen
 from slurm_gpu.node.metrics import Health, expose
-from slurm_gpu.node.metricsserver import CONTENT_TYPE, MetricsServer
+from slurm_gpu.node.metrics_server import CONTENT_TYPE, MetricsServer
 
 GPU = Facts(uuid="GPU-0", index=0, minor=3, name='NVIDIA "X"\\\n', driver="550.1")
 IDLE = Facts(uuid="GPU-1", index=1)

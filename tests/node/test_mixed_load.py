@@ -14,7 +14,7 @@ import pytest
 
 from lab.simgpu.specs import GpuSpec, MigSpec, hopper
 from lab.simgpu.truth import Usage, usage
-from slurm_gpu.records import Record, histogram_mean, histogram_quantile
+from slurm_gpu.wire import Record, histogram_mean, histogram_quantile
 from tests.node.mixedload import Load, Run
 from tests.node.simulated import SimulatedMachine
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.node.process.nodecounters import NodeCounters
+from slurm_gpu.node.process.node_counters import NodeCounters
 from tests.node.fakeproc import write
 
 MEMINFO = "MemTotal:       1048576 kB\nMemFree: 1 kB\nMemAvailable:   786432 kB\nHugePages_Total:       0\n"

@@ -15,10 +15,10 @@ import pytest
 
 from lab.simgpu.specs import hopper
 from lab.simgpu.truth import usage
-from slurm_gpu.database.shipment import parse_shipment
+from slurm_gpu.database.ingest.shipment import parse_shipment
 from slurm_gpu.node.measure.tally import Tally
 from slurm_gpu.node.measure.utilization import Span
-from slurm_gpu.records import histogram_mean
+from slurm_gpu.wire import histogram_mean
 from tests.node.mixedload import Load
 from tests.node.nonsense import Nonsense, put_in_place
 from tests.node.simulated import SimulatedMachine, load_library

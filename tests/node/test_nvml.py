@@ -15,7 +15,7 @@ from lab.simgpu.specs import MIG_PROFILES, GpuSpec, MigSpec, hopper
 from lab.simgpu.world import World
 from slurm_gpu.errors import NvmlError
 from slurm_gpu.node.gpu.nvml import NvmlReader
-from slurm_gpu.node.gpu.nvmldevice import since_boot_s
+from slurm_gpu.node.gpu.nvml_device import since_boot_s
 from slurm_gpu.node.gpu.reading import Counter, Memory, Process, Reading, Request, Results, Trouble
 from tests.node.simulated import load_library, shut_down_nvml
 

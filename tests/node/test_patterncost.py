@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_gpu.node.application.patterncost import LONGEST_TEXT, MOST_WAYS, ways_to_match
+from slurm_gpu.node.application.pattern_cost import LONGEST_TEXT, MOST_WAYS, ways_to_match
 
 
 @pytest.mark.parametrize(

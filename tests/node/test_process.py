@@ -24,7 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from lab.simgpu.creation import create
 from lab.simgpu.specs import GpuSpec
 from slurm_gpu.munge import decode, request_digest
-from slurm_gpu.records import Record
+from slurm_gpu.wire import Record
 from tests.database.servers import running_munged
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.node.process import processjobs
+from slurm_gpu.node.process import process_jobs as processjobs
 from slurm_gpu.node.process.cgroup import JobOwner
-from slurm_gpu.node.process.processjobs import ProcessJobs
+from slurm_gpu.node.process.process_jobs import ProcessJobs
 from tests.node.fakeproc import FakeProc
 
 SLURM = "0::/system.slice/slurmstepd.scope/job_{}/step_0/user/task_0"
@@ -146,7 +146,7 @@ def test_on_a_shared_gpu_what_nobody_can_attribute_is_told_from_what_is_no_job_s
 
 
 def test_memory_of_processes_is_bounded(proc: Proc, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slurm_gpu.node.process.processjobs._REMEMBERED", 3)
+    monkeypatch.setattr("slurm_gpu.node.process.process_jobs._REMEMBERED", 3)
     jobs = {4: JobOwner(None)}
     for pid in range(1, 6):
         proc.process(pid, SLURM.format(4))

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_gpu.node.process import processsums
-from slurm_gpu.node.process.processsums import MAX_PROCESSES, PER_LOOK, ProcessSums
+from slurm_gpu.node.process import process_sums as processsums
+from slurm_gpu.node.process.process_sums import MAX_PROCESSES, PER_LOOK, ProcessSums
 from slurm_gpu.node.process.procfs import PAGE_BYTES, TICKS_PER_S, Processes, ProcessIo
 from tests.node.fakeproc import FakeProc
 

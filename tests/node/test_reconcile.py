@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.node.held.allocations import Allocation, Allocations
-from slurm_gpu.node.jobs.endedruns import EndedRuns
+from slurm_gpu.node.allocation.tracker import Allocation, Allocations
+from slurm_gpu.node.jobs.ended_runs import EndedRuns
 from slurm_gpu.node.jobs.reconcile import Reconciliation, ToldJob
 from slurm_gpu.node.jobs.rewind import History
 from slurm_gpu.node.measure.tally import SegmentKey
-from slurm_gpu.records import Record
+from slurm_gpu.wire import Record
 from tests.node.fakes import WALL_0, FakeClock, KeptRuns
 
 NOW, WALL = 5000.0, WALL_0 + 5000.0

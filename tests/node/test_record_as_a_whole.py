@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from slurm_gpu.node.gpu.reading import Activity, Counter, Memory
 from slurm_gpu.node.measure.tally import Look, Tally
-from slurm_gpu.records import (
+from slurm_gpu.wire import (
     Mean,
     Record,
     Timeline,
@@ -25,7 +25,7 @@ from slurm_gpu.records import (
     merge_timelines,
     merge_totals,
 )
-from slurm_gpu.records.timeline import FULL
+from slurm_gpu.wire.timeline import FULL
 from tests.node.looks import GAP, KEY, START, TOTAL, WALL, look, mean, tally
 
 

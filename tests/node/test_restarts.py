@@ -4,10 +4,10 @@ import shutil
 
 import pytest
 
-from slurm_gpu.database.steady import held_s
+from slurm_gpu.database.accounting.steady_clock import held_s
 from slurm_gpu.errors import RecordError
 from slurm_gpu.node.shipping.spool import Spool
-from slurm_gpu.records import Record
+from slurm_gpu.wire import Record
 from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
 from tests.node.machine import Machine, core
 

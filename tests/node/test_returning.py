@@ -5,9 +5,9 @@ from typing import Protocol
 
 import pytest
 
-from slurm_gpu.node.held.hooks import HookEvent, Kind
-from slurm_gpu.node.jobs.returning import ReturningJobs
-from slurm_gpu.node.process.jobcgroups import JobCgroups, JobName
+from slurm_gpu.node.allocation.hooks import HookEvent, Kind
+from slurm_gpu.node.jobs.requeued import ReturningJobs
+from slurm_gpu.node.process.job_cgroups import JobCgroups, JobName
 from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
 from tests.node.machine import Machine, core, slurmd_says
 from tests.node.test_lifecycle import running
@@ -139,9 +139,19 @@ def test_time_goes_by_while_cgroups_are_looked_for(tmp_path: Path) -> None:
 
 def epilog(job_id: int) -> HookEvent:
     return HookEvent(
-        path=Path("epilog"), kind=Kind.EPILOG, at_s=1.0, uptime_s=1.0, boot_id="b", job_id=job_id, restart=1,
-        positions=(0,), uid=1001, cluster=None, node=None, sluid=None,
-    )  # fmt: skip
+        path=Path("epilog"),
+        kind=Kind.EPILOG,
+        at_s=1.0,
+        uptime_s=1.0,
+        boot_id="b",
+        job_id=job_id,
+        restart=1,
+        positions=(0,),
+        uid=1001,
+        cluster=None,
+        node=None,
+        sluid=None,
+    )
 
 
 def test_it_may_be_requeued_again(machine: Machine, cgroup: Change) -> None:

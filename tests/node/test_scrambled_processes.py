@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu.node.gpu.reading import Process, ProcessSample, Reading
-from slurm_gpu.node.measure.ownlook import Owners, part
-from slurm_gpu.node.process.processjobs import NO_JOB
-from slurm_gpu.records import Record, histogram_mean
+from slurm_gpu.node.measure.own_sample import Owners, part
+from slurm_gpu.node.process.process_jobs import NO_JOB
+from slurm_gpu.wire import Record, histogram_mean
 from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
 from tests.node.machine import Machine
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.node.held.allocations import Allocation
+from slurm_gpu.node.allocation.tracker import Allocation
 from slurm_gpu.node.measure.tally import SegmentKey
 from slurm_gpu.node.shipping import shipment
 from slurm_gpu.node.shipping.post import Reply
 from slurm_gpu.node.shipping.ship import Courier
 from slurm_gpu.node.shipping.spool import Spool
-from slurm_gpu.records import DeviceFacts, Host, Record
+from slurm_gpu.wire import DeviceFacts, Host, Record
 from tests.node.fakes import FakeClock
 from tests.node.posting import EVENT, Post, host, record
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from slurm_gpu.node.shipping.post import DirectSender, Reply
-from slurm_gpu.records import DeviceFacts
+from slurm_gpu.wire import DeviceFacts
 from tests.node.posting import Post, record
 
 DEVICES = [DeviceFacts(uuid=f"GPU-{n}", node="n1", at_s=100, index=n, driver="550.1") for n in range(2)]

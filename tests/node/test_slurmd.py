@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.node.held import slurmd
-from slurm_gpu.node.held.gres import parse_files
-from slurm_gpu.node.held.slurmd import SlurmdQuestion, conf_of_slurmd, run_slurmd
+from slurm_gpu.node.allocation import slurmd
+from slurm_gpu.node.allocation.gres import parse_files
+from slurm_gpu.node.allocation.slurmd import SlurmdQuestion, conf_of_slurmd, run_slurmd
 from tests.node.fakes import FakeClock, FakeGpu, Work
 from tests.node.machine import Later, Machine, core
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.node.held.allocations import Allocation
+from slurm_gpu.node.allocation.tracker import Allocation
 from slurm_gpu.node.measure.tally import SegmentKey
 from slurm_gpu.node.shipping import journal as journal_module
 from slurm_gpu.node.shipping.journal import Journal
-from slurm_gpu.node.shipping.shipmentqueue import MAX_BYTES
+from slurm_gpu.node.shipping.shipment_queue import MAX_BYTES
 from slurm_gpu.node.shipping.spool import Spool
-from slurm_gpu.records import Event, Host, Mean, Record, Total
+from slurm_gpu.wire import Event, Host, Mean, Record, Total
 from tests.node.machine import Machine
 
 DISK_BYTES = 2 << 20

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from slurm_gpu.node.process.jobcgroups import JobCgroups, JobName
+from slurm_gpu.node.process.job_cgroups import JobCgroups, JobName
 from tests.node.fakeproc import write
 from tests.node.fakes import GIB, FakeGpu, Work
 from tests.node.machine import Machine, core, mem

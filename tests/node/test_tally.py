@@ -12,7 +12,7 @@ from slurm_gpu.node.measure.shares import alone, held_part
 from slurm_gpu.node.measure.statistics import MeanSum
 from slurm_gpu.node.measure.tally import Look
 from slurm_gpu.node.measure.utilization import Span
-from slurm_gpu.records import (
+from slurm_gpu.wire import (
     Mean,
     Record,
     Total,

@@ -4,7 +4,7 @@ import pytest
 
 from slurm_gpu.node.gpu.reading import Activity, Counter
 from slurm_gpu.node.measure.tally import Look
-from slurm_gpu.records import Mean, Total
+from slurm_gpu.wire import Mean, Total
 from tests.node.looks import GAP, look, mean, seen, tally
 
 

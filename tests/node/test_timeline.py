@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu.node.measure.timeline import MAX_WIRE_BYTES, TimelineSum
-from slurm_gpu.records.timeline import FULL, GAP, MAX_BINS, Timeline, read_timeline
+from slurm_gpu.wire.timeline import FULL, GAP, MAX_BINS, Timeline, read_timeline
 
 WALL = 1_795_000_000.0
 

@@ -10,10 +10,10 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from slurm_gpu.database.derive import resolve_double_watches
+from slurm_gpu.database.accounting.derived_columns import resolve_double_watches
 from slurm_gpu.node.shipping.post import DirectSender, Reply
 from slurm_gpu.node.shipping.ship import Courier, Source
-from slurm_gpu.records import (
+from slurm_gpu.wire import (
     Histogram,
     Record,
     histogram_mean,

@@ -21,9 +21,14 @@ from .findings import NOW_S
 from .servers import MailServer, WebServer, serving
 
 NOTICE = Message(
-    id="0123456789abcdef" * 2, at_s=NOW_S, cluster="neuron", user="alice", kind="held_idle", jobs=("17_3",),
+    id="0123456789abcdef" * 2,
+    at_s=NOW_S,
+    cluster="neuron",
+    user="alice",
+    kind="held_idle",
+    jobs=("17_3",),
     text=Text("[neuron] 1 job: 학습", "Hello alice,\n.\n..dots, 학습\n" + "x" * 2000 + "\n"),
-)  # fmt: skip
+)
 
 
 @pytest.fixture
@@ -111,9 +116,15 @@ class TestWebhook:
         assert headers["Authorization"] == "Bearer hush-9f2b1c"
         assert headers["Idempotency-Key"] == NOTICE.id
         assert body == {
-            "id": NOTICE.id, "at_s": int(NOW_S), "cluster": "neuron", "user": "alice", "kind": "held_idle",
-            "jobs": ["17_3"], "subject": NOTICE.text.subject, "text": NOTICE.text.body,
-        }  # fmt: skip
+            "id": NOTICE.id,
+            "at_s": int(NOW_S),
+            "cluster": "neuron",
+            "user": "alice",
+            "kind": "held_idle",
+            "jobs": ["17_3"],
+            "subject": NOTICE.text.subject,
+            "text": NOTICE.text.body,
+        }
 
     @pytest.mark.parametrize(
         ("status", "for_good"), [(500, False), (503, False), (429, False), (404, True), (401, True)]
@@ -180,11 +191,29 @@ def certificate(tmp_path: Path) -> Path:
     """Of localhost, signed by itself, with its key."""
     file = tmp_path / "localhost.pem"
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-         "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost",
-         "-keyout", file, "-out", tmp_path / "certificate.pem"],
-        check=True, capture_output=True,
-    )  # fmt: skip
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-days",
+            "2",
+            "-subj",
+            "/CN=localhost",
+            "-addext",
+            "subjectAltName=DNS:localhost",
+            "-keyout",
+            file,
+            "-out",
+            tmp_path / "certificate.pem",
+        ],
+        check=True,
+        capture_output=True,
+    )
     file.write_bytes(file.read_bytes() + (tmp_path / "certificate.pem").read_bytes())
     return file
 

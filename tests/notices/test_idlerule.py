@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu.notices.finding import WARNING
-from slurm_gpu.notices.idlerule import IdleJob, IdleRule, Step, standing
+from slurm_gpu.notices.idle_rule import IdleJob, IdleRule, Step, standing
 from slurm_gpu.notices.ledger import Delivery, Ledger, Notice, State
 
 from .findings import NOW_S, make_job
@@ -23,9 +23,14 @@ def warned(stage: int, at_s: float, since_s: float, *states: State) -> Notice:
     channels = dict(zip(("mail", "webhook"), states or (State.SENT,), strict=False))
     deliveries = {name: Delivery(state=state, attempts=1, at_s=at_s) for name, state in channels.items()}
     return Notice(
-        id=str(stage), user="alice", kind=WARNING, stage=stage, runs={JOB.run: since_s}, made_s=at_s,
+        id=str(stage),
+        user="alice",
+        kind=WARNING,
+        stage=stage,
+        runs={JOB.run: since_s},
+        made_s=at_s,
         deliveries=deliveries,
-    )  # fmt: skip
+    )
 
 
 def test_the_course_of_a_job_that_computes_nothing() -> None:

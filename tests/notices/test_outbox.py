@@ -41,9 +41,14 @@ class Answers:
 
 def make_notice(name: str = "a" * 32, *channels: str) -> Notice:
     return Notice(
-        id=name, user="alice", kind="held_idle", stage=0, runs={Run(17, 1): NOW_S}, made_s=NOW_S,
+        id=name,
+        user="alice",
+        kind="held_idle",
+        stage=0,
+        runs={Run(17, 1): NOW_S},
+        made_s=NOW_S,
         deliveries={channel: Delivery() for channel in channels or ("mail",)},
-    )  # fmt: skip
+    )
 
 
 def make_message(name: str = "a" * 32) -> Message:
@@ -103,9 +108,7 @@ def test_where_it_cannot_be_noted_nothing_is_sent() -> None:
 
     ledger, channel = Ledger([make_notice()]), Answers()
     with pytest.raises(OutsideError):
-        send_all(
-            due(ledger, NOW_S), {"a" * 32: make_message()}, {"mail": channel}, full, lambda: NOW_S
-        )  # fmt: skip
+        send_all(due(ledger, NOW_S), {"a" * 32: make_message()}, {"mail": channel}, full, lambda: NOW_S)
     assert channel.sent == []
     assert ledger.notices[0].deliveries["mail"].state is State.WAITING
 
@@ -184,14 +187,30 @@ DELIVERIES = st.builds(
     Delivery, state=st.sampled_from(State), attempts=st.integers(0, 9), at_s=TIMES, why=st.text()
 )
 NOTICES = st.builds(
-    Notice, id=st.text(), user=st.text(), kind=st.text(), stage=st.integers(0, 4),
-    runs=st.dictionaries(RUNS, TIMES), made_s=TIMES, deliveries=st.dictionaries(st.text(), DELIVERIES),
+    Notice,
+    id=st.text(),
+    user=st.text(),
+    kind=st.text(),
+    stage=st.integers(0, 4),
+    runs=st.dictionaries(RUNS, TIMES),
+    made_s=TIMES,
+    deliveries=st.dictionaries(st.text(), DELIVERIES),
     audited=st.booleans(),
-)  # fmt: skip
+)
 ENDS = st.builds(
-    End, run=RUNS, id=st.text(), user=st.text(), name=st.text(), n_gpus=st.floats(0, 9), at_s=TIMES,
-    how=st.text(), since_s=TIMES, state=st.sampled_from(EndState), audited=st.booleans(), why=st.text(),
-)  # fmt: skip
+    End,
+    run=RUNS,
+    id=st.text(),
+    user=st.text(),
+    name=st.text(),
+    n_gpus=st.floats(0, 9),
+    at_s=TIMES,
+    how=st.text(),
+    since_s=TIMES,
+    state=st.sampled_from(EndState),
+    audited=st.booleans(),
+    why=st.text(),
+)
 
 
 @given(ledger=st.builds(Ledger, st.lists(NOTICES, max_size=3), st.lists(ENDS, max_size=3)))

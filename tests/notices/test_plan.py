@@ -23,11 +23,15 @@ def note(ledger: Ledger, drafts: list[Draft], now_s: float, state: State = State
     for number, draft in enumerate(drafts):
         ledger.notices.append(
             Notice(
-                id=f"{now_s}-{number}", user=draft.user, kind=draft.kind, stage=draft.stage,
-                runs={one.job.run: one.since_s for one in draft.findings}, made_s=now_s,
+                id=f"{now_s}-{number}",
+                user=draft.user,
+                kind=draft.kind,
+                stage=draft.stage,
+                runs={one.job.run: one.since_s for one in draft.findings},
+                made_s=now_s,
                 deliveries={name: Delivery(state=state, at_s=now_s) for name in draft.channels},
             )
-        )  # fmt: skip
+        )
 
 
 def verdicts(findings: list[Finding], ledger: Ledger, now_s: float = NOW_S) -> list[Verdict]:

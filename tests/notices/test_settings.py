@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.attention.concern import Concern
+from slurm_gpu.alerts.alert import Concern
+from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.errors import InvalidFileError
 from slurm_gpu.notices.settings import Settings, check_settings, load_settings
-from slurm_gpu.yamlsource import parse_yaml
 
 WHOLE = """\
 mode: send

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from slurm_gpu.policy.bundle import SiteFacts, build_bundle, compile_policy
-from slurm_gpu.policy.model import Chain, Policy
-from slurm_gpu.policy.names import ResolvedNames
-from slurm_gpu.policy.script import EMPTY_DESCRIPTION, LUA_VERSIONS, PolicyScript
+from slurm_gpu.policy.language.model import Chain, Policy
+from slurm_gpu.policy.language.names import ResolvedNames
+from slurm_gpu.policy.lua.bundle import SiteFacts, build_bundle, compile_policy
+from slurm_gpu.policy.lua.script import EMPTY_DESCRIPTION, LUA_VERSIONS, PolicyScript
 
 from .placing import Tree
 

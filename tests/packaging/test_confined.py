@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.node.held.gres import parse_files
+from slurm_gpu.node.allocation.gres import parse_files
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFINED = Path(__file__).with_name("confined.py")
@@ -138,7 +138,7 @@ def test_slurm_gpud_may_ask_slurmd_for_the_order_of_gpus(tmp_path: Path) -> None
     version = 2 if Path("/sys/fs/cgroup/cgroup.controllers").exists() else 1
     (tmp_path / "cgroup.conf").write_text(f"CgroupPlugin=cgroup/v{version}\n")
     code = """
-from slurm_gpu.node.held.slurmd import run_slurmd
+from slurm_gpu.node.allocation.slurmd import run_slurmd
 print(run_slurmd(("slurmd", "-G", "-N", "n1")))
 """
     done = confined(NODE, PYTHON, "-c", code, SLURM_CONF=str(tmp_path / "slurm.conf"))

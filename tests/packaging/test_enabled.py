@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.cli.checks.boot import AT_BOOT
+from slurm_gpu.cli.doctor.checks.files.boot import AT_BOOT
 from tests.packaging.conftest import ROOT, Built
 from tests.packaging.trees import Tree
 

@@ -16,7 +16,7 @@ import pytest
 
 from slurm_gpu import __version__
 from slurm_gpu.cli.main import cli
-from slurm_gpu.config import SiteConfig
+from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.controller.main import make_parser as gpuctld_parser
 from slurm_gpu.database.main import make_parser as gpudbd_parser
 from slurm_gpu.monitor.main import make_parser as gpuweb_parser

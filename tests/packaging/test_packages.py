@@ -185,8 +185,10 @@ def _unpack(package: Path, into: Path) -> None:
     with subprocess.Popen(["rpm2cpio", package], stdout=subprocess.PIPE) as archive:
         subprocess.run(
             ["cpio", "--extract", "--make-directories", "--preserve-modification-time", "--quiet"],
-            stdin=archive.stdout, cwd=into, check=True,
-        )  # fmt: skip
+            stdin=archive.stdout,
+            cwd=into,
+            check=True,
+        )
     for path in into.rglob("*"):
         if path.is_file():
             path.chmod(path.stat().st_mode | stat.S_IRUSR)

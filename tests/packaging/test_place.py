@@ -119,7 +119,7 @@ def test_what_somebody_edited_is_kept(tree: Tree):
         (os.mkfifo, "is no regular file, which drains nodes"),
         (lambda path: path.symlink_to("/nowhere"), "is a symbolic link"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_a_hook_is_refused(tree: Tree, make: Callable[[Path], None], said: str):
     hook = tree.hook["prolog"]
     hook.parent.mkdir(parents=True)

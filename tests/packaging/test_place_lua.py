@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.policy.bundle import MARK
-from slurm_gpu.policy.installed import read_chain, read_policy_in_force
+from slurm_gpu.policy.lua.bundle import MARK
+from slurm_gpu.policy.lua.installed import read_chain, read_policy_in_force
 
 from .placing import PLACE_LUA, SHELLS, Tree, changed, inside, mode
 from .scripts import SITES, apply, keep, own_script, submitted

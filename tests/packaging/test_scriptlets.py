@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.policy.bundle import MARK
+from slurm_gpu.policy.lua.bundle import MARK
 from tests.packaging.conftest import Built
 from tests.packaging.trees import Tree
 

@@ -25,12 +25,17 @@ def node_states(draw: st.DrawFn, max_nodes: int = 6) -> list[NodeState]:
         free = draw(st.lists(st.sampled_from((0, 250, 500, 1000)), min_size=n_gpus, max_size=n_gpus))
         found.append(
             NodeState(
-                name=f"n{index}", gpu_types=tuple(types), free_mgpu=tuple(free),
-                cpus=16, free_cpus=draw(st.integers(0, 16)),
-                memory_mib=100, free_memory_mib=draw(st.integers(0, 100)),
-                zone=draw(st.sampled_from(("z1", "z2"))), up=draw(st.sampled_from((True, True, True, False))),
+                name=f"n{index}",
+                gpu_types=tuple(types),
+                free_mgpu=tuple(free),
+                cpus=16,
+                free_cpus=draw(st.integers(0, 16)),
+                memory_mib=100,
+                free_memory_mib=draw(st.integers(0, 100)),
+                zone=draw(st.sampled_from(("z1", "z2"))),
+                up=draw(st.sampled_from((True, True, True, False))),
             )
-        )  # fmt: skip
+        )
     return found
 
 

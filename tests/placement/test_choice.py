@@ -28,10 +28,17 @@ from tests.placement.building import node, node_states, requests
 
 MIX = Mix.of([(Request(gpus=1, cpus=4), 6), (Request(gpus=4, cpus=16), 3), (Request(share_mgpu=250), 1)])
 RULES: list[Rule] = [
-    Random(1), BestFit(), MostAllocated(), FirstNode(), LeastFragmentation(MIX),
-    LeastFragmentation(MIX, Measure.FGD), LeastFragmentation(Mix.of([])), FewestCPUs(), NodeWeights(None),
+    Random(1),
+    BestFit(),
+    MostAllocated(),
+    FirstNode(),
+    LeastFragmentation(MIX),
+    LeastFragmentation(MIX, Measure.FGD),
+    LeastFragmentation(Mix.of([])),
+    FewestCPUs(),
+    NodeWeights(None),
     NodeWeights(MIX, every=3),
-]  # fmt: skip
+]
 BUSY_1_3_2_0 = Nodes.of(
     [
         node("n1", 0, 1000, 1000, 1000, free_cpus=24),

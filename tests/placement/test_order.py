@@ -109,8 +109,9 @@ def test_jobs_for_another_type_say_nothing_of_a_node() -> None:
     other = Kind(("v100",) * 4, 32, 64_000)
     typed = Order(
         Mix.of([(Request(gpus=1, cpus=4, gpu_type="a100"), 9), (Request(gpus=4, gpu_type="v100"), 1)]),
-        MANY, {KIND: 4, other: 4},
-    )  # fmt: skip
+        MANY,
+        {KIND: 4, other: 4},
+    )
     assert typed.stake(KIND, room(3)).useful == pytest.approx(3)
     assert typed.stake(other, room(3)).useful < 0.2
 
@@ -148,9 +149,14 @@ def test_what_is_of_use_is_what_the_measure_does_not_call_stranded(
 
 def state(kind: Kind, found: Room) -> NodeState:
     return NodeState(
-        name="n", gpu_types=kind.gpu_types, free_mgpu=found.free_mgpu, cpus=kind.cpus, free_cpus=found.cpus,
-        memory_mib=kind.memory_mib, free_memory_mib=found.memory_mib,
-    )  # fmt: skip
+        name="n",
+        gpu_types=kind.gpu_types,
+        free_mgpu=found.free_mgpu,
+        cpus=kind.cpus,
+        free_cpus=found.cpus,
+        memory_mib=kind.memory_mib,
+        free_memory_mib=found.memory_mib,
+    )
 
 
 def expected_increase(nodes: Nodes, mix: Mix) -> float | None:

@@ -47,5 +47,9 @@ def test_points_have_few_values_as_each_is_a_call_of_slurmctld(weights: Priority
 def test_what_nobody_can_have_earned_was_set_by_hand():
     assert WEIGHTS.step == 10
     assert [is_earned(WEIGHTS, now, 100) for now in (-10, 0, 55, 100, 110)] == [
-        False, True, False, True, False,
-    ]  # fmt: skip
+        False,
+        True,
+        False,
+        True,
+        False,
+    ]

@@ -75,9 +75,13 @@ def test_every_job_starts_and_the_first_of_the_queue_within_the_longest_time_lim
     # More is asked for than there is, so that the queue grows to the end; the six-node job fits no zone.
     jobs = mixed_jobs(250, seed=1, load=1.3)
     outcome = simulate(
-        cluster(), jobs, placement=placement(rule), zone_wait_s=zone_wait_s, log=True,
+        cluster(),
+        jobs,
+        placement=placement(rule),
+        zone_wait_s=zone_wait_s,
+        log=True,
         scheduling=Scheduling(backfill_every_s=30, depth=100),
-    )  # fmt: skip
+    )
     assert not np.isnan(outcome.end_s).any(), "nobody waits for ever"
     # What fits a zone is promised one; what fits none waits for the bound first.
     assert longest_as_first_s(jobs, outcome) <= LONGEST_S + zone_wait_s

@@ -51,11 +51,16 @@ def test_a_type_of_gpu_is_asked_for_by_name() -> None:
     mixed = Nodes.of(
         [
             NodeState(
-                name="n", gpu_types=("a100", "v100", "v100"), free_mgpu=(1000, 0, 1000),
-                cpus=8, free_cpus=8, memory_mib=1, free_memory_mib=1,
+                name="n",
+                gpu_types=("a100", "v100", "v100"),
+                free_mgpu=(1000, 0, 1000),
+                cpus=8,
+                free_cpus=8,
+                memory_mib=1,
+                free_memory_mib=1,
             )
         ]
-    )  # fmt: skip
+    )
     assert fitting(mixed, gpus=1, gpu_type="v100") == ["n"]
     assert fitting(mixed, gpus=2, gpu_type="v100") == []
     assert fitting(mixed, gpus=2) == ["n"]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.placement.zoneconstraint import can_be_joined, is_zone_name, joined, taken_apart
+from slurm_gpu.placement.zone_constraint import can_be_joined, is_zone_name, joined, taken_apart
 
 ZONES = ("zone1", "zone2", "rack-7.b")
 FEATURES = ("a100", "h100", "nvlink", "ib:4x", "gen=2", "x.y-z+1")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.errors import InvalidFileError
-from slurm_gpu.policy.check import check_policy
-from slurm_gpu.policy.model import Policy
-from slurm_gpu.yamlsource import parse_yaml
+from slurm_gpu.policy.language.check import check_policy
+from slurm_gpu.policy.language.model import Policy
 
 
 def check(text: str) -> Policy:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
-from slurm_gpu.policy.bundle import SiteFacts, compile_policy
-from slurm_gpu.policy.limits import LIMITS, Measure
-from slurm_gpu.policy.luadata import Plain
-from slurm_gpu.policy.model import (
+from slurm_gpu.policy.language.limits import LIMITS, Measure
+from slurm_gpu.policy.language.lua_literals import Plain
+from slurm_gpu.policy.language.model import (
     Bundle,
     BundleMode,
     GpuLimit,
@@ -25,7 +24,8 @@ from slurm_gpu.policy.model import (
     RuleException,
     WalltimeStep,
 )
-from slurm_gpu.policy.names import ResolvedNames
+from slurm_gpu.policy.language.names import ResolvedNames
+from slurm_gpu.policy.lua.bundle import SiteFacts, compile_policy
 
 from .model import (
     DEFAULT_MIB_PER_CPU,

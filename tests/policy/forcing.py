@@ -53,9 +53,13 @@ class Cluster:
 
     def settings(self) -> SlurmSettings:
         return SlurmSettings(
-            cluster="c", version="22.05.8", slurm_user="slurm", slurm_user_uid=os.getuid(),
-            conf_path=str(self.root / "slurm.conf"), raw=self.raw,
-        )  # fmt: skip
+            cluster="c",
+            version="22.05.8",
+            slurm_user="slurm",
+            slurm_user_uid=os.getuid(),
+            conf_path=str(self.root / "slurm.conf"),
+            raw=self.raw,
+        )
 
     def nodes(self) -> list[SlurmNode]:
         return []

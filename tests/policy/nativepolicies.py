@@ -5,11 +5,11 @@ from __future__ import annotations
 import datetime as dt
 import textwrap
 
-from slurm_gpu.policy.check import check_policy
-from slurm_gpu.policy.names import resolve_names
+from slurm_gpu.config.yaml_source import parse_yaml
+from slurm_gpu.policy.language.check import check_policy
+from slurm_gpu.policy.language.names import resolve_names
 from slurm_gpu.policy.native.wanted import Accounting, Wanted, want
 from slurm_gpu.slurm.sacctmgr import Association, Qos
-from slurm_gpu.yamlsource import parse_yaml
 
 from .limitstore import TRES, account, of, user
 from .users import UIDS, Directory

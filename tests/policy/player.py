@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from slurm_gpu.policy.bundle import build_bundle
-from slurm_gpu.policy.script import BOOT, PolicyScript, Verdict
+from slurm_gpu.policy.lua.bundle import build_bundle
+from slurm_gpu.policy.lua.script import BOOT, PolicyScript, Verdict
 
 from .compile import compiled, lending
 from .judgement import Hours, Judgement, Known, Outcome, admitted, judge, judge_change, unreadable

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from slurm_gpu.policy.script import EMPTY_DESCRIPTION, ScalarFields
+from slurm_gpu.policy.lua.script import EMPTY_DESCRIPTION, ScalarFields
 
 from .judgement import Hours, binds
 from .model import DEFAULT_MIB_PER_CPU, DEFAULT_MIB_PER_GPU, Request, RuleModel

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.errors import InputError
-from slurm_gpu.policy.check import load_policy
-from slurm_gpu.policy.limitvalue import single_value
-from slurm_gpu.policy.model import Adjust
-from slurm_gpu.policy.moves import Move, moves_path, read_moves, with_moves, write_moves
-from slurm_gpu.policy.page import make_page
-from slurm_gpu.policy.policyjson import to_json
-from slurm_gpu.policy.textpage import render_text
+from slurm_gpu.policy.language.adjustments import Move, moves_path, read_moves, with_moves, write_moves
+from slurm_gpu.policy.language.check import load_policy
+from slurm_gpu.policy.language.limit_value import single_value
+from slurm_gpu.policy.language.model import Adjust
+from slurm_gpu.policy.pages.page import make_page
+from slurm_gpu.policy.pages.policy_json import to_json
+from slurm_gpu.policy.pages.text import render_text
 from tests.policy.checking import check, mistakes
 
 TEXT = """\
@@ -56,7 +56,7 @@ def test_bounds_are_read_in_the_unit_of_their_limit() -> None:
         ("    why", "    kind: batch\n    why", "a review can foresee only rules with mode: enforce"),
         ("adjust: {gpus_running: [1, 4], memory_running: [256G, 1T]}", "adjust: {}", "adjust is empty"),
     ],
-)  # fmt: skip
+)
 def test_bounds_that_no_review_could_use_are_mistakes(old: str, new: str, message: str) -> None:
     assert any(message in mistake for mistake in mistakes(TEXT.replace(old, new, 1)))
 
@@ -124,11 +124,15 @@ def test_a_move_that_was_taken_back_does_not_count_and_is_told_until_the_policy_
 @pytest.mark.parametrize(
     "text",
     [
-        "", "{", "[]", '{"version": 2, "moved": []}', '{"version": 1, "moved": [{"rule": "share"}]}',
+        "",
+        "{",
+        "[]",
+        '{"version": 2, "moved": []}',
+        '{"version": 1, "moved": [{"rule": "share"}]}',
         '{"version": 1, "moved": [{"rule": "s", "limit": "x", "old": 1, "new": 2, "at_s": 3, "why": ""}]}',
         '{"version": 1, "moved": [{"rule": "", "limit": "cpus", "old": .5, "new": 2, "at_s": 3, "why": ""}]}',
     ],
-)  # fmt: skip
+)
 def test_moves_that_cannot_be_read_are_an_error_that_names_the_file(policy_file: Path, text: str) -> None:
     moves_path(policy_file).write_text(text)
     with pytest.raises(

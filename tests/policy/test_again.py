@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slurm_gpu.policy.bundle import build_bundle
-from slurm_gpu.policy.script import PolicyScript, ScalarFields, Verdict
+from slurm_gpu.policy.lua.bundle import build_bundle
+from slurm_gpu.policy.lua.script import PolicyScript, ScalarFields, Verdict
 
 from .compile import compiled
 from .fuzzing import examples

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.policy.bundle import SiteFacts, build_bundle, compile_policy, lua_directory
-from slurm_gpu.policy.check import check_policy
-from slurm_gpu.policy.install import try_bundle
-from slurm_gpu.policy.luadata import lua_string, to_lua
-from slurm_gpu.policy.names import resolve_names
-from slurm_gpu.policy.script import LUA_VERSIONS, PolicyScript
-from slurm_gpu.yamlsource import parse_yaml
+from slurm_gpu.config.yaml_source import parse_yaml
+from slurm_gpu.policy.language.check import check_policy
+from slurm_gpu.policy.language.lua_literals import lua_string, to_lua
+from slurm_gpu.policy.language.names import resolve_names
+from slurm_gpu.policy.lua.bundle import SiteFacts, build_bundle, compile_policy, lua_directory
+from slurm_gpu.policy.lua.install import try_bundle
+from slurm_gpu.policy.lua.script import LUA_VERSIONS, PolicyScript
 
 from .render import PARTITIONS, description
 from .test_ledger import ALICE

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.errors import OutsideError
-from slurm_gpu.policy.bundle import build_bundle
-from slurm_gpu.policy.install import try_bundle
-from slurm_gpu.policy.script import LUA_VERSIONS, PolicyScript
+from slurm_gpu.policy.lua.bundle import build_bundle
+from slurm_gpu.policy.lua.install import try_bundle
+from slurm_gpu.policy.lua.script import LUA_VERSIONS, PolicyScript
 
 from .compile import compiled
 from .model import Request, RuleModel

@@ -10,9 +10,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.errors import InputError
-from slurm_gpu.policy.model import GpuLimit, Limits, Mode, OnError, Per, WalltimeStep
-from slurm_gpu.yamlsource import parse_yaml
+from slurm_gpu.policy.language.model import GpuLimit, Limits, Mode, OnError, Per, WalltimeStep
 
 from .checking import check, mistakes
 
@@ -106,7 +106,7 @@ def test_a_policy_without_rules_is_a_policy() -> None:
         ("per: user", "per: group", "counts the whole group together"),
         ("why: deadline", 'why: "\\e[31m"', "holds a control character"),
     ],
-)  # fmt: skip
+)
 def test_each_mistake_is_named(old: str, new: str, message: str) -> None:
     assert old in GOOD
     told = mistakes(GOOD.replace(old, new, 1))

@@ -14,8 +14,8 @@ import pytest
 from slurm_gpu.cli.main import main
 from slurm_gpu.cli.site import Site
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.policy.bundle import lua_directory
-from slurm_gpu.policy.page import ONE_GPU
+from slurm_gpu.policy.lua.bundle import lua_directory
+from slurm_gpu.policy.pages.page import ONE_GPU
 from slurm_gpu.slurm import submission
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode, SlurmSettings
 
@@ -41,9 +41,13 @@ class FakeSlurm:
     def settings(self) -> SlurmSettings:
         raw = {"JobSubmitPlugins": "lua"}
         return SlurmSettings(
-            cluster="c", version="22.05.8", slurm_user="slurm", slurm_user_uid=os.getuid(),
-            conf_path=str(self.conf), raw=raw,
-        )  # fmt: skip
+            cluster="c",
+            version="22.05.8",
+            slurm_user="slurm",
+            slurm_user_uid=os.getuid(),
+            conf_path=str(self.conf),
+            raw=raw,
+        )
 
     def nodes(self) -> list[SlurmNode]:
         return []
@@ -77,9 +81,9 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     for name in ("SLURM_GPU_POLICY", "SLURM_GPU_RUN_DIR", "SLURM_GPU_POLICY_STATE"):
         monkeypatch.delenv(name, raising=False)
     partition = submission.Partition(name="gpu", is_default=True, default_time_s=3600, max_time_s=None)
-    monkeypatch.setattr("slurm_gpu.cli.explain.read_partitions", lambda: [partition])
+    monkeypatch.setattr("slurm_gpu.cli.policy.explain.read_partitions", lambda: [partition])
     monkeypatch.setattr(
-        "slurm_gpu.cli.explain.read_user_defaults",
+        "slurm_gpu.cli.policy.explain.read_user_defaults",
         lambda user, account: submission.UserDefaults(account=account or "vision"),
     )
     return Cluster(tmp_path, FakeSlurm(tmp_path / "slurm.conf"))
@@ -87,12 +91,36 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 def queued(gpus: int, **more: Any) -> QueuedJob:
     return QueuedJob(
-        job_id=7, array_job_id=None, array_task=None, n_tasks=1, het_job_id=None, name="j", user="x",
-        uid=os.getuid(), account="vision", qos="normal", partition="gpu", state="PENDING", reason="",
-        restarts=0, submit_s=1, eligible_s=1, start_s=None, end_s=None, time_limit_s=3600, n_nodes=1,
-        nodes=[], tres_requested={"cpu": 1, "gres/gpu": gpus, "gres/gpu:a100": gpus}, tres_allocated={},
-        gpu_index={}, gres_per_node="", features="", admin_comment="", work_dir="/", **more,
-    )  # fmt: skip
+        job_id=7,
+        array_job_id=None,
+        array_task=None,
+        n_tasks=1,
+        het_job_id=None,
+        name="j",
+        user="x",
+        uid=os.getuid(),
+        account="vision",
+        qos="normal",
+        partition="gpu",
+        state="PENDING",
+        reason="",
+        restarts=0,
+        submit_s=1,
+        eligible_s=1,
+        start_s=None,
+        end_s=None,
+        time_limit_s=3600,
+        n_nodes=1,
+        nodes=[],
+        tres_requested={"cpu": 1, "gres/gpu": gpus, "gres/gpu:a100": gpus},
+        tres_allocated={},
+        gpu_index={},
+        gres_per_node="",
+        features="",
+        admin_comment="",
+        work_dir="/",
+        **more,
+    )
 
 
 def test_check_exits_1_with_all_mistakes(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
@@ -310,7 +338,7 @@ def test_while_slurmdbd_is_away_explain_says_what_it_stands_on(
     raw = {**settings.raw, "AccountingStorageType": "accounting_storage/slurmdbd"}
     monkeypatch.setattr(cluster.slurm, "settings", lambda: replace(settings, raw=raw))
     away = submission.UserDefaults(account="vision", told=False)
-    monkeypatch.setattr("slurm_gpu.cli.explain.read_user_defaults", lambda user, account: away)
+    monkeypatch.setattr("slurm_gpu.cli.policy.explain.read_user_defaults", lambda user, account: away)
     capsys.readouterr()
     assert cluster.run("explain", "--", "sbatch", "--gpus=5", "--wrap=true") == 1
     told = capsys.readouterr()

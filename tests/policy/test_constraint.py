@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.policy.constraint import names_in, nodes_with
+from slurm_gpu.policy.explain.constraint import names_in, nodes_with
 
 from .test_slurmrefusals import node
 

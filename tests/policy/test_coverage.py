@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.policy.coverage import covered_limits
-from slurm_gpu.policy.limits import flat_limits
-from slurm_gpu.policy.model import (
+from slurm_gpu.policy.language.coverage import covered_limits
+from slurm_gpu.policy.language.limits import flat_limits
+from slurm_gpu.policy.language.model import (
     GpuLimit,
     Group,
     Hours,
@@ -56,11 +56,22 @@ class Job:
 SMALL = st.integers(0, 4)
 JOB = st.builds(
     Job,
-    user=st.sampled_from(USERS), account=st.sampled_from(ACCOUNTS), partition=st.sampled_from(PARTITIONS),
-    a100=SMALL, v100=SMALL, cpus=SMALL, tasks=st.integers(1, 3), running=st.booleans(),
-    walltime_s=st.integers(1, 5), day_h=SMALL, week_h=SMALL, month_h=SMALL, kind=st.sampled_from(Kind),
-    day=st.integers(0, 1), minute=st.integers(0, 3),
-)  # fmt: skip
+    user=st.sampled_from(USERS),
+    account=st.sampled_from(ACCOUNTS),
+    partition=st.sampled_from(PARTITIONS),
+    a100=SMALL,
+    v100=SMALL,
+    cpus=SMALL,
+    tasks=st.integers(1, 3),
+    running=st.booleans(),
+    walltime_s=st.integers(1, 5),
+    day_h=SMALL,
+    week_h=SMALL,
+    month_h=SMALL,
+    kind=st.sampled_from(Kind),
+    day=st.integers(0, 1),
+    minute=st.integers(0, 3),
+)
 
 LIMIT = st.integers(0, 8)
 MGPU = LIMIT.map(lambda n: n * 1000)
@@ -72,16 +83,23 @@ STEPS = st.dictionaries(st.integers(0, 3), st.integers(1, 5), min_size=1, max_si
 )
 OF_JOB = st.builds(
     Limits,
-    gpus=st.none() | GPUS, cpus=st.none() | LIMIT, array_tasks=st.none() | LIMIT, walltime=st.none() | STEPS,
+    gpus=st.none() | GPUS,
+    cpus=st.none() | LIMIT,
+    array_tasks=st.none() | LIMIT,
+    walltime=st.none() | STEPS,
     partitions=st.none() | st.lists(st.sampled_from(PARTITIONS), min_size=1, unique=True).map(tuple),
     gpu_types=st.none() | st.lists(st.sampled_from(TYPES), min_size=1, unique=True).map(tuple),
-)  # fmt: skip
+)
 OF_SUM = st.builds(
     Limits,
-    gpus_total=st.none() | GPUS, gpus_running=st.none() | GPUS, jobs_total=st.none() | LIMIT,
-    jobs_running=st.none() | LIMIT, cpus_total=st.none() | LIMIT, cpus_running=st.none() | LIMIT,
+    gpus_total=st.none() | GPUS,
+    gpus_running=st.none() | GPUS,
+    jobs_total=st.none() | LIMIT,
+    jobs_running=st.none() | LIMIT,
+    cpus_total=st.none() | LIMIT,
+    cpus_running=st.none() | LIMIT,
     gpu_hours=st.none() | st.dictionaries(st.sampled_from(Period), LIMIT, min_size=1),
-)  # fmt: skip
+)
 
 
 def names(allowed: tuple[str, ...]) -> st.SearchStrategy[tuple[str, ...] | None]:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.errors import OutsideError
-from slurm_gpu.policy.bundle import build_bundle
-from slurm_gpu.policy.decisions import RuleCount, count_decisions, find_endings, write_ending
-from slurm_gpu.policy.script import EMPTY_DESCRIPTION, PolicyScript
+from slurm_gpu.policy.lua.bundle import build_bundle
+from slurm_gpu.policy.lua.decisions import RuleCount, count_decisions, find_endings, write_ending
+from slurm_gpu.policy.lua.script import EMPTY_DESCRIPTION, PolicyScript
 
 from .compile import compiled
 from .model import RuleModel

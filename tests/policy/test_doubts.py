@@ -6,20 +6,31 @@ import datetime as dt
 
 import pytest
 
-from slurm_gpu.policy.check import check_policy
-from slurm_gpu.policy.clusternames import unknown_to_cluster
-from slurm_gpu.policy.deadrules import find_doubts
-from slurm_gpu.policy.names import resolve_names
+from slurm_gpu.config.yaml_source import parse_yaml
+from slurm_gpu.policy.language.check import check_policy
+from slurm_gpu.policy.language.cluster_names import unknown_to_cluster
+from slurm_gpu.policy.language.dead_rules import find_doubts
+from slurm_gpu.policy.language.names import resolve_names
 from slurm_gpu.slurm.client import SlurmNode
-from slurm_gpu.yamlsource import parse_yaml
 
 from .users import Directory
 
 NODE = SlurmNode(
-    name="n1", address="n1", state="idle", reason=None, cpus=8, cpus_allocated=0, memory_mib=1,
-    memory_allocated_mib=0, gpus={"A100": 2, "v100": 2}, gpus_allocated={}, shards=0, shards_allocated=0,
-    features=(), partitions=("gpu", "cpu"),
-)  # fmt: skip
+    name="n1",
+    address="n1",
+    state="idle",
+    reason=None,
+    cpus=8,
+    cpus_allocated=0,
+    memory_mib=1,
+    memory_allocated_mib=0,
+    gpus={"A100": 2, "v100": 2},
+    gpus_allocated={},
+    shards=0,
+    shards_allocated=0,
+    features=(),
+    partitions=("gpu", "cpu"),
+)
 TODAY = dt.date(2026, 11, 21)
 HEAD = """\
 version: 1
@@ -76,8 +87,10 @@ def doubts(
             "gpu_hours:day of rule a never binds: this rule already allows at most 400 GPU-hours a week",
         ),
         (
-            (rule("a", "all", "job", "walltime: {1: 2d, 8: 1d}"),
-             rule("b", "all", "job", "walltime: {8: 2d}")),
+            (
+                rule("a", "all", "job", "walltime: {1: 2d, 8: 1d}"),
+                rule("b", "all", "job", "walltime: {8: 2d}"),
+            ),
             "walltime of rule b never binds: rule a already allows time limit at most 2d from 1 GPU on",
         ),
         (
@@ -101,7 +114,7 @@ def doubts(
             "p.yaml:10:50: no type of GPU is left: rule a allows only a100",
         ),
     ],
-)  # fmt: skip
+)
 def test_a_limit_that_never_binds_is_told(rules: tuple[str, ...], message: str) -> None:
     told = doubts(*rules)
     assert any(message in line for line in told), told
@@ -113,11 +126,15 @@ def test_a_limit_that_never_binds_is_told(rules: tuple[str, ...], message: str) 
     [
         # The wider rule binds fewer jobs, at other times, of one kind only, or more gently.
         (rule("a", "vision", "user", "gpus_total: 8"), rule("b", "grads", "user", "gpus_total: 16")),
-        (rule("a", "all", "user", "gpus_total: 8", ', when: {hours: "09-18"}'),
-         rule("b", "all", "user", "gpus_total: 16")),
+        (
+            rule("a", "all", "user", "gpus_total: 8", ', when: {hours: "09-18"}'),
+            rule("b", "all", "user", "gpus_total: 16"),
+        ),
         (rule("a", "all", "job", "gpus: 1", ", kind: interactive"), rule("b", "all", "job", "gpus: 16")),
-        (rule("a", "all", "user", "gpus_total: 8", ", mode: advise"),
-         rule("b", "all", "user", "gpus_total: 16")),
+        (
+            rule("a", "all", "user", "gpus_total: 8", ", mode: advise"),
+            rule("b", "all", "user", "gpus_total: 16"),
+        ),
         # A user's limit says nothing of the group's sum, a type's nothing of all types together.
         (rule("a", "all", "user", "gpus_total: 8"), rule("b", "all", "group", "gpus_total: 16")),
         (rule("a", "all", "user", "gpus_total: {a100: 8}"), rule("b", "all", "user", "gpus_total: 16")),
@@ -125,7 +142,7 @@ def test_a_limit_that_never_binds_is_told(rules: tuple[str, ...], message: str) 
         (rule("a", "all", "job", "walltime: {8: 1d}"), rule("b", "all", "job", "walltime: 2d")),
         (rule("a", "gpu", "job", "partitions: [gpu]"), rule("b", "all", "job", "partitions: [gpu, cpu]")),
     ],
-)  # fmt: skip
+)
 def test_a_limit_that_can_bind_is_left_alone(rules: tuple[str, ...]) -> None:
     assert doubts(*rules) == []
 
@@ -144,14 +161,17 @@ ALL_OF_IT = "manages: {qos: [sg-*], accounts: [vision, nlp]}\n"
     ("running", "manages", "why"),
     [
         (rule("a", "all", "user", "gpus_running: 8"), "", "Slurm's own limits are set only on what manages:"),
-        (rule("a", "vision", "user", "gpus_running: 8"), "manages: {accounts: [nlp]}\n",
-         "account vision: not managed (manages: accounts), or not in slurmdbd"),
+        (
+            rule("a", "vision", "user", "gpus_running: 8"),
+            "manages: {accounts: [nlp]}\n",
+            "account vision: not managed (manages: accounts), or not in slurmdbd",
+        ),
         (rule("a", "gpu", "user", "jobs_running: 8"), ALL_OF_IT, "Slurm limits a partition through a QOS"),
         (rule("a", "all", "user", "jobs_running: 8", ", kind: batch"), ALL_OF_IT, "not tell interactive"),
         (rule("a", "all", "user", "jobs_running: 8", ", mode: advise"), ALL_OF_IT, "with mode: enforce"),
         (rule("a", "bob", "group", "nodes_running: 8"), ALL_OF_IT, "no sum over some users of an account"),
     ],
-)  # fmt: skip
+)
 def test_a_limit_on_what_runs_that_slurm_cannot_hold_is_told(running: str, manages: str, why: str) -> None:
     (told,) = doubts(running, manages=manages)
     assert why in told
@@ -244,8 +264,10 @@ def test_an_exception_for_someone_whom_the_rule_does_not_bind_is_told() -> None:
 
 
 def test_a_group_that_nobody_is_in_is_told() -> None:
-    head = HEAD.replace("  all: {}\n", "  all: {}\n  none: {unix_groups: [empty]}\n  few: {users: [alice], "
-                        "unix_groups: [undergrad]}\n")  # fmt: skip
+    head = HEAD.replace(
+        "  all: {}\n",
+        "  all: {}\n  none: {unix_groups: [empty]}\n  few: {users: [alice], unix_groups: [undergrad]}\n",
+    )
     assert doubts(head=head) == [
         "p.yaml:4:3: no user is in UNIX group empty: group none is empty",
         "p.yaml:5:3: none of its users is in UNIX group undergrad: group few is empty",
@@ -254,9 +276,10 @@ def test_a_group_that_nobody_is_in_is_told() -> None:
 
 def test_a_name_that_no_node_bears_is_told() -> None:
     text = (
-        HEAD + rule("a", "gpu", "job", "gpus: {A100: 1, v10: 2}, gpu_types: [a100], partitions: [gpuu]")
+        HEAD
+        + rule("a", "gpu", "job", "gpus: {A100: 1, v10: 2}, gpu_types: [a100], partitions: [gpuu]")
         + "bundles: {b: {gpus: 1, cpus: 8, partitions: [gpu], gpu_types: [h100]}}\n"
-    )  # fmt: skip
+    )
     source = parse_yaml(text, "p.yaml")
     policy = check_policy(source)
     assert [str(error) for error in unknown_to_cluster(policy, source, [NODE])] == [

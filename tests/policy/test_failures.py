@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_gpu.policy.bundle import build_bundle
-from slurm_gpu.policy.luadata import Plain
-from slurm_gpu.policy.script import LUA_VERSIONS, PolicyScript, ScriptError
+from slurm_gpu.policy.language.lua_literals import Plain
+from slurm_gpu.policy.lua.bundle import build_bundle
+from slurm_gpu.policy.lua.script import LUA_VERSIONS, PolicyScript, ScriptError
 
 from .compile import compiled
 from .fuzzing import examples, seeded
@@ -78,10 +78,25 @@ def test_a_failing_rule_does_not_hide_the_others() -> None:
 
 
 FIELDS = [
-    "account", "qos", "partition", "tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task",
-    "array_inx", "script", "admin_comment", "default_account", "default_qos", "cpus_per_tres", "mem_per_tres",
-    "user_name", "features", "reservation", "assoc_qos",
-]  # fmt: skip
+    "account",
+    "qos",
+    "partition",
+    "tres_per_job",
+    "tres_per_node",
+    "tres_per_socket",
+    "tres_per_task",
+    "array_inx",
+    "script",
+    "admin_comment",
+    "default_account",
+    "default_qos",
+    "cpus_per_tres",
+    "mem_per_tres",
+    "user_name",
+    "features",
+    "reservation",
+    "assoc_qos",
+]
 NUMBERS = [
     "time_limit",
     "min_nodes",
@@ -100,10 +115,30 @@ NUMBERS = [
     "argc",
 ]
 ODD_TEXT = st.text(max_size=12) | st.sampled_from(
-    ["%s%d%", "gres:gpu:", "gres/gpu:999999999999999999999", "gpu:a100:2K", "gres:gpu:2(S:0-1),,", ",", "0-",
-     "5-1", "0-4294967294", "0-2200000000", "1,1,1", "1-10:0", "[0-3]%2", "gres:shard:3,gres:mps:50",
-     "\n", "%", "%1", "gpu:0", "cpu=,mem=", "mem=1.5.5G", "gres:gpu:-1"]
-)  # fmt: skip
+    [
+        "%s%d%",
+        "gres:gpu:",
+        "gres/gpu:999999999999999999999",
+        "gpu:a100:2K",
+        "gres:gpu:2(S:0-1),,",
+        ",",
+        "0-",
+        "5-1",
+        "0-4294967294",
+        "0-2200000000",
+        "1,1,1",
+        "1-10:0",
+        "[0-3]%2",
+        "gres:shard:3,gres:mps:50",
+        "\n",
+        "%",
+        "%1",
+        "gpu:0",
+        "cpu=,mem=",
+        "mem=1.5.5G",
+        "gres:gpu:-1",
+    ]
+)
 ODD_NUMBER = st.sampled_from(
     [0, 1, 65534, 65535, 4294967294, 4294967295, float(2**63), float(2**64), None]
 ) | st.integers(0, 2**32 - 1)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from slurm_gpu.policy.bundle import build_bundle
-from slurm_gpu.policy.script import LUA_VERSIONS, PolicyScript
+from slurm_gpu.policy.lua.bundle import build_bundle
+from slurm_gpu.policy.lua.script import LUA_VERSIONS, PolicyScript
 
 from .compile import compiled
 from .model import SHARDS_PER_GPU, BundleModel, Request, RuleModel

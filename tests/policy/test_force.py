@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu.errors import OutsideError, SlurmError, SlurmRefusalError
-from slurm_gpu.policy import force as force_module
-from slurm_gpu.policy.force import Force
-from slurm_gpu.policy.install import prepare_replacement
+from slurm_gpu.policy import apply as force_module
+from slurm_gpu.policy.apply import Force
 from slurm_gpu.policy.journal import KEPT, Entry, Journal, State
+from slurm_gpu.policy.lua.install import prepare_replacement
 from slurm_gpu.policy.native.difference import Owned, Step
 
 from .limitstore import MemoryStore, account, fields, limit, of, qos, user

@@ -66,9 +66,17 @@ def test_status_names_what_somebody_changed_and_exits_1(
     assert cluster.run("status", "--json") == 1
     told = json.loads(capsys.readouterr().out)
     assert told["native"]["drift"] == [
-        {"qos": None, "account": "vision", "user": None, "field": "MaxWall", "item": None, "applied": 1440,
-         "found": None, "rule": "days"}
-    ]  # fmt: skip
+        {
+            "qos": None,
+            "account": "vision",
+            "user": None,
+            "field": "MaxWall",
+            "item": None,
+            "applied": 1440,
+            "found": None,
+            "rule": "days",
+        }
+    ]
     assert told["native"]["steps"][0]["old"] is None
     assert (told["script"], told["differs"]) == ("same", True)
     cluster.run("apply")
@@ -157,12 +165,35 @@ def test_status_after_rollbacks_tells_what_counts_and_what_was_taken_back(
 
 def pending(job_id: int, user: str, qos: str) -> QueuedJob:
     return QueuedJob(
-        job_id=job_id, array_job_id=None, array_task=None, n_tasks=1, het_job_id=None, name="train",
-        user=user, uid=1001, account="vision", qos=qos, partition="gpu", state="PENDING", reason="Resources",
-        restarts=0, submit_s=0, eligible_s=0, start_s=None, end_s=None, time_limit_s=3600, n_nodes=1,
-        nodes=(), tres_requested={"gres/gpu": 2}, tres_allocated={}, gpu_index={}, gres_per_node="",
-        features="", admin_comment="", work_dir="/",
-    )  # fmt: skip
+        job_id=job_id,
+        array_job_id=None,
+        array_task=None,
+        n_tasks=1,
+        het_job_id=None,
+        name="train",
+        user=user,
+        uid=1001,
+        account="vision",
+        qos=qos,
+        partition="gpu",
+        state="PENDING",
+        reason="Resources",
+        restarts=0,
+        submit_s=0,
+        eligible_s=0,
+        start_s=None,
+        end_s=None,
+        time_limit_s=3600,
+        n_nodes=1,
+        nodes=(),
+        tres_requested={"gres/gpu": 2},
+        tres_allocated={},
+        gpu_index={},
+        gres_per_node="",
+        features="",
+        admin_comment="",
+        work_dir="/",
+    )
 
 
 def test_rollback_lists_the_jobs_that_wait_where_nobody_may_any_more(
@@ -191,9 +222,16 @@ def test_an_apply_that_ends_lending_lists_the_jobs_that_wait_there(
     assert cluster.run("plan", "--json") == 0
     (stranded,) = json.loads(capsys.readouterr().out)["native"]["stranded"]
     assert stranded == {
-        "job_id": 7, "user": "alice", "qos": None, "account": "vision", "field": "QOS", "item": "sg-loans",
-        "limit": None, "asked": None, "remedy": "scontrol update jobid=7 qos=normal",
-    }  # fmt: skip
+        "job_id": 7,
+        "user": "alice",
+        "qos": None,
+        "account": "vision",
+        "field": "QOS",
+        "item": "sg-loans",
+        "limit": None,
+        "asked": None,
+        "remedy": "scontrol update jobid=7 qos=normal",
+    }
     assert cluster.run("apply") == 0
     assert "job 7 of alice waits in QOS sg-loans" in capsys.readouterr().err
 

@@ -6,8 +6,8 @@ import shlex
 
 import pytest
 
-from slurm_gpu.policy.sbatch import SbatchRequest, parse_command
-from slurm_gpu.policy.script import NO_VAL
+from slurm_gpu.policy.explain.sbatch import SbatchRequest, parse_command
+from slurm_gpu.policy.lua.script import NO_VAL
 
 NO_VAL16 = 0xFFFE
 FIELDS = ("min_nodes", "max_nodes", "num_tasks", "ntasks_per_node")

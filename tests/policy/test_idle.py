@@ -8,15 +8,15 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from slurm_gpu.policy.bundle import SiteFacts, build_bundle, compile_policy
-from slurm_gpu.policy.check import check_policy
-from slurm_gpu.policy.installed import CancelIdleInForce, policy_of
-from slurm_gpu.policy.names import resolve_names
-from slurm_gpu.policy.page import make_page
-from slurm_gpu.policy.policyjson import to_json
-from slurm_gpu.policy.schema import policy_schema
-from slurm_gpu.policy.textpage import render_text
-from slurm_gpu.yamlsource import parse_yaml
+from slurm_gpu.config.yaml_source import parse_yaml
+from slurm_gpu.policy.language.check import check_policy
+from slurm_gpu.policy.language.names import resolve_names
+from slurm_gpu.policy.language.schema import policy_schema
+from slurm_gpu.policy.lua.bundle import SiteFacts, build_bundle, compile_policy
+from slurm_gpu.policy.lua.installed import CancelIdleInForce, policy_of
+from slurm_gpu.policy.pages.page import make_page
+from slurm_gpu.policy.pages.policy_json import to_json
+from slurm_gpu.policy.pages.text import render_text
 
 from .checking import check, mistakes
 from .users import UIDS, Directory
@@ -76,9 +76,7 @@ def test_whose_jobs_it_is_for(tmp_path: Path) -> None:
 
 
 def test_a_group_that_is_over_neither_binds_nor_exempts(tmp_path: Path) -> None:
-    only = in_force(
-        f"{GROUPS}cancel_idle: {{for: [course], warn: [30m], after: 2h, why: x}}\n", tmp_path
-    )  # fmt: skip
+    only = in_force(f"{GROUPS}cancel_idle: {{for: [course], warn: [30m], after: 2h, why: x}}\n", tmp_path)
     assert only.binds(ALICE, "cs540", "normal", "gpu", LAST_DAY_S)
     assert not only.binds(ALICE, "cs540", "normal", "gpu", LAST_DAY_S + 86400)
     but = in_force(f"{GROUPS}cancel_idle: {{exempt: [course], warn: [30m], after: 2h, why: x}}\n", tmp_path)

@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.errors import OutsideError, UsageError
-from slurm_gpu.policy.bundle import SiteFacts, build_bundle, compile_policy
-from slurm_gpu.policy.check import check_policy
-from slurm_gpu.policy.install import (
+from slurm_gpu.policy.language.check import check_policy
+from slurm_gpu.policy.language.lua_literals import Plain
+from slurm_gpu.policy.language.names import resolve_names
+from slurm_gpu.policy.lua.bundle import SiteFacts, build_bundle, compile_policy
+from slurm_gpu.policy.lua.install import (
     install,
     prepare_replacement,
     prepare_run_directory,
@@ -19,9 +22,6 @@ from slurm_gpu.policy.install import (
     restore,
     try_bundle,
 )
-from slurm_gpu.policy.luadata import Plain
-from slurm_gpu.policy.names import resolve_names
-from slurm_gpu.yamlsource import parse_yaml
 
 from .compile import compiled
 from .model import RuleModel

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.errors import OutsideError
-from slurm_gpu.policy.bundle import SiteFacts, build_bundle, compile_policy
-from slurm_gpu.policy.check import check_policy
-from slurm_gpu.policy.inforce import InForce, compare_installed
-from slurm_gpu.policy.installed import GroupInForce, PolicyInForce, read_policy_in_force
-from slurm_gpu.policy.names import resolve_names
-from slurm_gpu.yamlsource import parse_yaml
+from slurm_gpu.policy.language.check import check_policy
+from slurm_gpu.policy.language.names import resolve_names
+from slurm_gpu.policy.lua.bundle import SiteFacts, build_bundle, compile_policy
+from slurm_gpu.policy.lua.in_force import InForce, compare_installed
+from slurm_gpu.policy.lua.installed import GroupInForce, PolicyInForce, read_policy_in_force
 
 from .users import Directory
 

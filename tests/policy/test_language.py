@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.policy.bundle import SiteFacts, compile_policy
-from slurm_gpu.policy.limits import LIMITS, flat_limits
-from slurm_gpu.policy.localtime import end_of_day, utc_offsets
-from slurm_gpu.policy.model import (
+from slurm_gpu.config.yaml_source import parse_yaml
+from slurm_gpu.policy.language.limits import LIMITS, flat_limits
+from slurm_gpu.policy.language.local_time import end_of_day, utc_offsets
+from slurm_gpu.policy.language.model import (
     BundleMode,
     GpuLimit,
     Hours,
@@ -25,8 +25,8 @@ from slurm_gpu.policy.model import (
     Period,
     WalltimeStep,
 )
-from slurm_gpu.policy.names import resolve_names
-from slurm_gpu.yamlsource import parse_yaml
+from slurm_gpu.policy.language.names import resolve_names
+from slurm_gpu.policy.lua.bundle import SiteFacts, compile_policy
 
 from .checking import check, mistakes
 from .users import Directory
@@ -82,17 +82,29 @@ def test_every_limit_is_read_in_its_unit() -> None:
     job, total = policy.rules
     assert job.limits == Limits(
         gpus=GpuLimit(by_type_mgpu={"a100": 4000, "v100": 500}),
-        nodes=4, cpus=64, memory_mib=1536 * 1024, cpus_per_gpu=8, memory_per_gpu_mib=65536,
-        array_tasks=100, tasks=256,
+        nodes=4,
+        cpus=64,
+        memory_mib=1536 * 1024,
+        cpus_per_gpu=8,
+        memory_per_gpu_mib=65536,
+        array_tasks=100,
+        tasks=256,
         walltime=(WalltimeStep(1000, 7 * 86400), WalltimeStep(8000, 2 * 86400), WalltimeStep(32000, 43200)),
-        partitions=("gpu", "Long"), gpu_types=("a100",),
-    )  # fmt: skip
+        partitions=("gpu", "Long"),
+        gpu_types=("a100",),
+    )
     assert total.limits == Limits(
-        gpus_total=GpuLimit(16000), gpus_running=GpuLimit(by_type_mgpu={"a100": 8000}),
-        jobs_total=20, jobs_running=10, cpus_total=640, cpus_running=320,
-        memory_total_mib=4 * 2**20, memory_running_mib=2 * 2**20, nodes_running=8,
+        gpus_total=GpuLimit(16000),
+        gpus_running=GpuLimit(by_type_mgpu={"a100": 8000}),
+        jobs_total=20,
+        jobs_running=10,
+        cpus_total=640,
+        cpus_running=320,
+        memory_total_mib=4 * 2**20,
+        memory_running_mib=2 * 2**20,
+        nodes_running=8,
         gpu_hours={Period.DAY: 12.5, Period.WEEK: 500},
-    )  # fmt: skip
+    )
     set_here = {
         kind.key for rule in policy.rules for kind in LIMITS.values() if kind.of(rule.limits) is not None
     }
@@ -118,11 +130,19 @@ def test_the_lua_gets_one_number_per_limit() -> None:
     table: Any = compile_policy(policy, resolve_names(policy, source, Directory()), SiteFacts())
     job, total = table["rules"]
     assert job["limits"] == {
-        "gpus:a100": 4000, "gpus:v100": 500, "nodes": 4, "cpus": 64, "memory": 1536 * 1024,
-        "cpus_per_gpu": 8, "memory_per_gpu": 65536, "array_tasks": 100, "tasks": 256,
+        "gpus:a100": 4000,
+        "gpus:v100": 500,
+        "nodes": 4,
+        "cpus": 64,
+        "memory": 1536 * 1024,
+        "cpus_per_gpu": 8,
+        "memory_per_gpu": 65536,
+        "array_tasks": 100,
+        "tasks": 256,
         "walltime": [{"mgpu": 1000, "s": 604800}, {"mgpu": 8000, "s": 172800}, {"mgpu": 32000, "s": 43200}],
-        "partitions": {"Long": True, "gpu": True}, "gpu_types": {"a100": True},
-    }  # fmt: skip
+        "partitions": {"Long": True, "gpu": True},
+        "gpu_types": {"a100": True},
+    }
     assert total["limits"]["gpus_running:a100"] == 8000
     assert (total["limits"]["gpu_hours:day"], total["limits"]["gpu_hours:week"]) == (12.5, 500)
     assert job["kind"] == "interactive"
@@ -142,24 +162,40 @@ def test_the_lua_gets_one_number_per_limit() -> None:
     ("old", "new", "message"),
     [
         # Units.
-        ("memory_per_gpu: 64G", "memory_per_gpu: 64", "p.yaml:20:23: memory_per_gpu: 64: it has no unit; "
-         "write 64G (or 64M, 64T)"),
+        (
+            "memory_per_gpu: 64G",
+            "memory_per_gpu: 64",
+            "p.yaml:20:23: memory_per_gpu: 64: it has no unit; write 64G (or 64M, 64T)",
+        ),
         ("memory_per_gpu: 64G", "memory_per_gpu: 64M", "64M is less than any program needs; did you mean"),
-        ("memory_per_gpu: 64G", "memory_per_gpu: 64000G", "64000G is 62.5T, more than there is; did you mean "
-         "64000M?"),
+        (
+            "memory_per_gpu: 64G",
+            "memory_per_gpu: 64000G",
+            "64000G is 62.5T, more than there is; did you mean 64000M?",
+        ),
         ("memory_per_gpu: 64G", "memory_per_gpu: 64 gigs", "'64 gigs' is not an amount of memory; write one"),
-        ("memory_per_gpu: 64G", "memory_per_gpu: 0.3G", "'0.3G' must be whole MiB, as Slurm counts, such as "
-         "307M"),
+        (
+            "memory_per_gpu: 64G",
+            "memory_per_gpu: 0.3G",
+            "'0.3G' must be whole MiB, as Slurm counts, such as 307M",
+        ),
         ("memory: 64G", "memory: 64", "p.yaml:4:37: memory: 64: it has no unit; write 64G"),
         ("gpus: 1, cpus: 8, memory: 64G", "gpus: 0.25, memory: 2T", "memory: 2T is 8T for each GPU, more"),
-        ("1: 7d", "1: 70000h", "p.yaml:23:28: walltime from 1 GPU on: 70000h is 2917 days; the most is "
-         "366d. Did you mean 70000m?"),
+        (
+            "1: 7d",
+            "1: 70000h",
+            "p.yaml:23:28: walltime from 1 GPU on: 70000h is 2917 days; the most is "
+            "366d. Did you mean 70000m?",
+        ),
         ("1: 7d", "1: 7", "walltime from 1 GPU on: 7: it has no unit; write 7h or 7d"),
         ("week: 500", "week: 500h", "week: '500h' must be a number of GPU-hours from 0 up, such as 500"),
         # Bounds, hours, types.
         ("days: [sat, mon-tue]", "days: weekend", "days: 'weekend' is no day; "),
-        ('"22:30-24"', '"22-06"', 'goes past midnight; write two rules, one with hours "22:00-24:00" and one '
-         'with "00:00-06:00"'),
+        (
+            '"22:30-24"',
+            '"22-06"',
+            'goes past midnight; write two rules, one with hours "22:00-24:00" and one with "00:00-06:00"',
+        ),
         ('"22:30-24"', "9", 'hours: 9 must be hours such as "09-18"'),
         ('"22:30-24"', '"09-25"', "hours: '09-25' is not on the clock"),
         ("kind: interactive", "kind: interaktive", "did you mean interactive?"),
@@ -171,8 +207,11 @@ def test_the_lua_gets_one_number_per_limit() -> None:
         ("{day: 12.5, week: 500}", "{year: 500}", "'year' is not a setting of gpu_hours; allowed: day, week"),
         # Where they cannot stand.
         ("      nodes: 4\n", "      nodes_running: 4\n", "'nodes_running' cannot stand in a rule with per"),
-        ("jobs_total: 20", "tasks: 20", "'tasks' cannot stand in a rule with per: user; write it in a rule "
-         "with per: job"),
+        (
+            "jobs_total: 20",
+            "tasks: 20",
+            "'tasks' cannot stand in a rule with per: user; write it in a rule with per: job",
+        ),
         ("limits: {gpus: {a100: 8}", "limits: {gpus: {h100: 8}", "'gpus:h100': rule job sets no such limit"),
         ("limits: {gpus: {a100: 8}", "limits: {gpus: 8", "'gpus': rule job sets no such limit to replace"),
         # Bundles, the chain.
@@ -183,7 +222,7 @@ def test_the_lua_gets_one_number_per_limit() -> None:
         ("mode: fit", "mode: force", "mode: 'force' is not possible; did you mean enforce?"),
         ("/etc/slurm/site.lua", "site.lua", "before: 'site.lua' must be the whole path of a file"),
     ],
-)  # fmt: skip
+)
 def test_each_mistake_is_named(old: str, new: str, message: str) -> None:
     assert old in WHOLE
     told = mistakes(WHOLE.replace(old, new, 1))

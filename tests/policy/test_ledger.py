@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from slurm_gpu.policy.bundle import build_bundle
-from slurm_gpu.policy.decisions import DecisionLine
-from slurm_gpu.policy.script import LUA_VERSIONS, PolicyScript, Verdict
+from slurm_gpu.policy.lua.bundle import build_bundle
+from slurm_gpu.policy.lua.decisions import DecisionLine
+from slurm_gpu.policy.lua.script import LUA_VERSIONS, PolicyScript, Verdict
 
 from .compile import compiled
 from .model import Request, RuleModel

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_gpu.policy.bundle import SiteFacts, build_bundle, compile_policy
-from slurm_gpu.policy.check import check_policy
-from slurm_gpu.policy.install import try_bundle
-from slurm_gpu.policy.luadata import Plain
-from slurm_gpu.policy.names import resolve_names
-from slurm_gpu.policy.script import EMPTY_DESCRIPTION, LUA_VERSIONS, PolicyScript, Verdict
-from slurm_gpu.yamlsource import parse_yaml
+from slurm_gpu.config.yaml_source import parse_yaml
+from slurm_gpu.policy.language.check import check_policy
+from slurm_gpu.policy.language.lua_literals import Plain
+from slurm_gpu.policy.language.names import resolve_names
+from slurm_gpu.policy.lua.bundle import SiteFacts, build_bundle, compile_policy
+from slurm_gpu.policy.lua.install import try_bundle
+from slurm_gpu.policy.lua.script import EMPTY_DESCRIPTION, LUA_VERSIONS, PolicyScript, Verdict
 
 from .fuzzing import examples
 from .model import Request
@@ -180,7 +180,7 @@ def test_a_job_that_names_several_qos_is_told_that_it_may_borrow() -> None:
         ({"script": None, "argc": 0}, {}, "A job of salloc cannot be requeued: it is cancelled then."),
         ({"script": None, "argc": 1}, {}, "A job of srun cannot be requeued: it is cancelled then."),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_requeued_is_told_so(
     fields: dict[str, object], facts: dict[str, object], end: str
 ) -> None:

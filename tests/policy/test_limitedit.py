@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.errors import InputError
-from slurm_gpu.policy.check import check_policy
-from slurm_gpu.policy.limitedit import edit_limit, unified_diff
-from slurm_gpu.policy.limitvalue import single_value, value_text
-from slurm_gpu.yamlsource import parse_yaml
+from slurm_gpu.policy.language.check import check_policy
+from slurm_gpu.policy.language.limit_edit import edit_limit, unified_diff
+from slurm_gpu.policy.language.limit_value import single_value, value_text
 
 TEXT = """\
 version: 1   # of the format
@@ -50,7 +50,7 @@ def changed_lines(old: str, new: str) -> list[tuple[str, str]]:
         ("plain", "gpus_running", 50_000, "gpus_running: 50"),
         ("plain", "cpus_running", 20, "cpus_running: 20"),
     ],
-)  # fmt: skip
+)
 def test_only_the_one_value_changes(rule: str, key: str, value: int, line: str) -> None:
     edited = edit_limit(TEXT, "policy.yaml", rule, key, value)
     ((_, after),) = changed_lines(TEXT, edited)

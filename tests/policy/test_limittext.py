@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_gpu.policy.limittext import limit_texts
-from slurm_gpu.policy.model import GpuLimit, Limits
-from slurm_gpu.units import format_gpus
+from slurm_gpu.policy.language.limit_text import limit_texts
+from slurm_gpu.policy.language.model import GpuLimit, Limits
+from slurm_gpu.text.units import format_gpus
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from slurm_gpu.policy.bundle import build_bundle
-from slurm_gpu.policy.sbatch import parse_command
-from slurm_gpu.policy.script import PolicyScript, Verdict
+from slurm_gpu.policy.explain.sbatch import parse_command
+from slurm_gpu.policy.lua.bundle import build_bundle
+from slurm_gpu.policy.lua.script import PolicyScript, Verdict
 
 from .compile import compiled
 from .model import Limit, Request, RuleModel

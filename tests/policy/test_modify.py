@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from slurm_gpu.policy.bundle import build_bundle
-from slurm_gpu.policy.script import EMPTY_DESCRIPTION, LUA_VERSIONS, PolicyScript, ScalarFields
+from slurm_gpu.policy.lua.bundle import build_bundle
+from slurm_gpu.policy.lua.script import EMPTY_DESCRIPTION, LUA_VERSIONS, PolicyScript, ScalarFields
 
 from .compile import compiled
 from .model import BundleModel, Request, RuleModel

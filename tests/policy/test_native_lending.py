@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.errors import SlurmRefusalError
-from slurm_gpu.policy.check import check_policy
-from slurm_gpu.policy.force import Force
+from slurm_gpu.policy.apply import Force
 from slurm_gpu.policy.journal import Entry, Journal
+from slurm_gpu.policy.language.check import check_policy
 from slurm_gpu.policy.native.plan import NativePlan, plan_native
 from slurm_gpu.policy.native.preemption import broken_promises, return_time_s
 from slurm_gpu.slurm.client import SlurmSettings
 from slurm_gpu.slurm.sacctmgr import Association, Entity, LimitField
-from slurm_gpu.yamlsource import parse_yaml
 
 from .limitstore import MemoryStore, account, qos, user
 from .nativepolicies import load
@@ -155,8 +155,13 @@ def test_an_owner_that_is_gone_gives_all_back(store: MemoryStore, tmp_path) -> N
     force.apply(
         Entry(cluster="c", policy="p", steps=native.difference.steps, owned=owned), None, native.new_qos
     )
-    without = plan(store, POLICY.replace("owners: {vision:", "bundles: {b:").replace(
-        "{gpus: 12, lend_in: sg-loans, return_within: 10m}", "{gpus: 1, cpus: 8}"), owned)  # fmt: skip
+    without = plan(
+        store,
+        POLICY.replace("owners: {vision:", "bundles: {b:").replace(
+            "{gpus: 12, lend_in: sg-loans, return_within: 10m}", "{gpus: 1, cpus: 8}"
+        ),
+        owned,
+    )
     assert "QOS normal: GrpTRES=gres/gpu=none" in steps(without)
     assert "account nlp: QOS-=sg-loans" in steps(without)
 
@@ -193,7 +198,7 @@ def test_rules_for_loans_hold_from_the_apply_on_that_makes_their_qos(store: Memo
         ({"KillWait": "600 sec"}, "owner vision: return_within of 10m cannot be promised: it may take"),
         ({"SchedulerParameters": "bf_interval=9,sched_interval=600"}, "of 10m cannot be promised"),
     ],
-)  # fmt: skip
+)
 def test_what_slurm_conf_lacks_is_told(store: MemoryStore, conf: dict[str, str], remark: str) -> None:
     told = plan(store, **conf).difference.remarks
     assert len(told) == 1
@@ -212,7 +217,7 @@ def test_the_promise_is_measured_by_slurm_conf() -> None:
         ([qos("normal"), qos("sg-long")], 16, "ordinary jobs run in QOS normal, sg-long: each of them"),
         ([qos("normal")], 8, "owners own 12 GPUs, and the cluster has 8: they cannot all have theirs"),
     ],
-)  # fmt: skip
+)
 def test_what_could_break_the_promise_is_told(more: list, n_gpus: int, remark: str) -> None:  # type: ignore[type-arg]
     told = plan(MemoryStore(ASSOCIATIONS, more), n_gpus=n_gpus).difference.remarks
     assert len(told) == 1

@@ -153,15 +153,38 @@ def test_after_the_steps_nothing_is_left_to_do_and_back_is_back(vision, alice, o
 
 def job(job_id: int, user_: str = "alice", account_: str = "vision", **more) -> QueuedJob:
     given_ = {
-        "state": "PENDING", "qos": "normal", "time_limit_s": 3600,
+        "state": "PENDING",
+        "qos": "normal",
+        "time_limit_s": 3600,
         "tres_requested": {"cpu": 8.0, "mem": 4096.0, "node": 1.0, "gres/gpu": 4.0},
-    } | more  # fmt: skip
+    } | more
     return QueuedJob(
-        job_id=job_id, array_job_id=None, array_task=None, n_tasks=1, het_job_id=None, name="j", user=user_,
-        uid=1, account=account_, partition="gpu", reason="", restarts=0, submit_s=1, eligible_s=1,
-        start_s=None, end_s=None, n_nodes=1, nodes=[], tres_allocated={}, gpu_index={}, gres_per_node="",
-        features="", admin_comment="", work_dir="/", **given_,
-    )  # fmt: skip
+        job_id=job_id,
+        array_job_id=None,
+        array_task=None,
+        n_tasks=1,
+        het_job_id=None,
+        name="j",
+        user=user_,
+        uid=1,
+        account=account_,
+        partition="gpu",
+        reason="",
+        restarts=0,
+        submit_s=1,
+        eligible_s=1,
+        start_s=None,
+        end_s=None,
+        n_nodes=1,
+        nodes=[],
+        tres_allocated={},
+        gpu_index={},
+        gres_per_node="",
+        features="",
+        admin_comment="",
+        work_dir="/",
+        **given_,
+    )
 
 
 def test_queued_jobs_that_could_never_start_any_more_are_listed() -> None:

@@ -43,7 +43,7 @@ def test_an_owner_is_a_group_of_accounts_with_a_qos_of_its_own() -> None:
         ("qos: SG-own-nlp", "qos: sg-scavenger", "p.yaml:9:66: sg-scavenger cannot be the QOS of nlp's own"),
         ("qos: SG-own-nlp", "qos: long", "qos: long is not under manages: qos, so that `policy apply` could"),
     ],
-)  # fmt: skip
+)
 def test_each_mistake_is_named(old: str, new: str, message: str) -> None:
     assert old in WHOLE
     told = mistakes(WHOLE.replace(old, new, 1))

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from slurm_gpu.policy.htmlpage import render_html
-from slurm_gpu.policy.markdownpage import render_markdown
-from slurm_gpu.policy.page import Page, Part, Section, make_page
-from slurm_gpu.policy.policyjson import to_json
-from slurm_gpu.policy.textpage import render_text
+from slurm_gpu.policy.pages.html import render_html
+from slurm_gpu.policy.pages.markdown import render_markdown
+from slurm_gpu.policy.pages.page import Page, Part, Section, make_page
+from slurm_gpu.policy.pages.policy_json import to_json
+from slurm_gpu.policy.pages.text import render_text
 
 from .checking import check
 from .test_language import WHOLE
@@ -133,9 +133,12 @@ def test_it_says_whose_gpus_they_are_and_how_to_borrow() -> None:
     assert max(map(len, text.splitlines())) <= 88
     told = to_json(check(OWNERS_WHOLE))
     assert told["owners"]["nlp"] == {
-        "accounts": ["nlp"], "gpus": 4, "qos": "sg-own-nlp", "lend_in": "sg-scavenger",
+        "accounts": ["nlp"],
+        "gpus": 4,
+        "qos": "sg-own-nlp",
+        "lend_in": "sg-scavenger",
         "return_within_s": 1800,
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("policy", [WHOLE, OWNERS_WHOLE], ids=["rules", "owners"])
@@ -154,10 +157,23 @@ def test_the_other_pages_say_the_same(render: object, policy: str) -> None:
 
 
 HOSTILE = [
-    "<script>alert(1)</script>", "**bold** _it_ `code`", "[a](javascript:x)", "1. one", "# no heading",
-    "- no", "a | b", "&lt;", "~~~", "> quote", "https://example.org <b>", "+ plus", "=====", "a\\", "![x](y)",
+    "<script>alert(1)</script>",
+    "**bold** _it_ `code`",
+    "[a](javascript:x)",
+    "1. one",
+    "# no heading",
+    "- no",
+    "a | b",
+    "&lt;",
+    "~~~",
+    "> quote",
+    "https://example.org <b>",
+    "+ plus",
+    "=====",
+    "a\\",
+    "![x](y)",
     "***",
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("text", HOSTILE)

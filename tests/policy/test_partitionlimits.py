@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from slurm_gpu.policy.partitionlimits import Asked, Barred, barred
-from slurm_gpu.policy.script import INFINITE, NO_VAL
-from slurm_gpu.policy.submitter import Submitter, read_submitter
+from slurm_gpu.policy.explain.partition_limits import Asked, Barred, barred
+from slurm_gpu.policy.explain.submitter import Submitter, read_submitter
+from slurm_gpu.policy.lua.script import INFINITE, NO_VAL
 from slurm_gpu.slurm.submission import Partition
 
 from .limitstore import MemoryStore, account, qos

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slurm_gpu.controller.zonewait import written_zones
-from slurm_gpu.placement.zoneconstraint import can_be_joined, taken_apart
-from slurm_gpu.policy.bundle import build_bundle, lua_directory
-from slurm_gpu.policy.placed import zones_in_words
-from slurm_gpu.policy.script import (
+from slurm_gpu.controller.placement.zone_wait import written_zones
+from slurm_gpu.placement.zone_constraint import can_be_joined, taken_apart
+from slurm_gpu.policy.explain.placement_text import zones_in_words
+from slurm_gpu.policy.lua.bundle import build_bundle, lua_directory
+from slurm_gpu.policy.lua.script import (
     EMPTY_DESCRIPTION,
     LUA_VERSIONS,
     Placed,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_gpu.policy.bundle import build_bundle
-from slurm_gpu.policy.script import PolicyScript
+from slurm_gpu.policy.lua.bundle import build_bundle
+from slurm_gpu.policy.lua.script import PolicyScript
 
 from .compile import compiled
 from .model import Request, RuleModel

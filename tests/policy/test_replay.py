@@ -6,13 +6,20 @@ from typing import Any
 
 import pytest
 
-from slurm_gpu.policy.bundle import SiteFacts, compile_policy
-from slurm_gpu.policy.check import check_policy
-from slurm_gpu.policy.luadata import Plain
-from slurm_gpu.policy.names import resolve_names
-from slurm_gpu.policy.replay import PastJob, Replay, judge_past, merge_requeued, without_size, without_unknown
+from slurm_gpu.config.yaml_source import parse_yaml
+from slurm_gpu.policy.explain.replay import (
+    PastJob,
+    Replay,
+    judge_past,
+    merge_requeued,
+    without_size,
+    without_unknown,
+)
+from slurm_gpu.policy.language.check import check_policy
+from slurm_gpu.policy.language.lua_literals import Plain
+from slurm_gpu.policy.language.names import resolve_names
+from slurm_gpu.policy.lua.bundle import SiteFacts, compile_policy
 from slurm_gpu.slurm.tres import PerGpu, count_mgpu
-from slurm_gpu.yamlsource import parse_yaml
 
 from .users import Directory
 
@@ -37,11 +44,21 @@ def compiled(text: str = POLICY) -> dict[str, Plain]:
 def job(job_id: int, submit_s: int = 0, gpus: int = 2, **changes: Any) -> PastJob:
     """A job of alice that waited for a minute and ran for an hour; times from T0 on."""
     values: dict[str, Any] = {
-        "job_id": job_id, "label": str(job_id), "array_job_id": None, "user": "alice", "uid": 1001,
-        "account": "vision", "qos": "normal", "partition": "gpu", "submit_s": T0 + submit_s,
-        "start_s": T0 + submit_s + 60, "end_s": T0 + submit_s + HOUR + 60, "time_limit_s": 2 * HOUR,
-        "n_nodes": 1, "tres": {"cpu": 4.0, "mem": 8192.0, "node": 1.0, "gres/gpu": float(gpus)},
-    }  # fmt: skip
+        "job_id": job_id,
+        "label": str(job_id),
+        "array_job_id": None,
+        "user": "alice",
+        "uid": 1001,
+        "account": "vision",
+        "qos": "normal",
+        "partition": "gpu",
+        "submit_s": T0 + submit_s,
+        "start_s": T0 + submit_s + 60,
+        "end_s": T0 + submit_s + HOUR + 60,
+        "time_limit_s": 2 * HOUR,
+        "n_nodes": 1,
+        "tres": {"cpu": 4.0, "mem": 8192.0, "node": 1.0, "gres/gpu": float(gpus)},
+    }
     values |= changes
     mgpu = count_mgpu(values["tres"], PerGpu(shard=4))
     return PastJob(**({"n_gpus": None if mgpu is None else mgpu / 1000} | values))
@@ -181,8 +198,11 @@ def test_jobs_go_to_the_qos_that_the_policy_gives_them_and_count_there() -> None
     assert [(one.first.job_id, one.rules) for one in result.refused] == [(2, ("own",)), (5, ("loans",))]
     assert [one.first.job_id for one in result.on_loan] == [4]
     assert [one.qos for one in result.judgements if one.accepted] == [
-        "sg-vision", "normal", "sg-loans", "normal",
-    ]  # fmt: skip
+        "sg-vision",
+        "normal",
+        "sg-loans",
+        "normal",
+    ]
     assert result.errors == []
 
 

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.cli.reserve import request as ask
-from slurm_gpu.config import Placement, Reservations
-from slurm_gpu.controller.reserve.told import reserve_table
-from slurm_gpu.database.reserve.reservation import Reservation, State
-from slurm_gpu.policy.bundle import lua_directory
-from slurm_gpu.policy.script import NO_VAL, Considered, PolicyScript
-from slurm_gpu.slurm.hostlist import compress, expand
+from slurm_gpu.cli.reserve.group import request as ask
+from slurm_gpu.config.site import Placement, Reservations
+from slurm_gpu.controller.reservations.lua_state import reserve_table
+from slurm_gpu.policy.lua.bundle import lua_directory
+from slurm_gpu.policy.lua.script import NO_VAL, Considered, PolicyScript
+from slurm_gpu.text.hostlist import compress, expand
+from slurm_gpu.wire.answers.reservation import Reservation, State
 
 from .model import Request
 from .render import PARTITIONS, description, record
@@ -26,10 +26,22 @@ from .test_place import NOW_S, Site, two_zones
 from .users import NAMES
 
 HELD = Reservation(
-    id=3, cluster="lab", user=NAMES[1001], account="vision", partition="gpu", gpus=8, n_nodes=2,
-    duration_s=3600, earliest_s=0, why="paper", state=State.APPROVED, requested_s=0, start_s=0, end_s=3600,
+    id=3,
+    cluster="lab",
+    user=NAMES[1001],
+    account="vision",
+    partition="gpu",
+    gpus=8,
+    n_nodes=2,
+    duration_s=3600,
+    earliest_s=0,
+    why="paper",
+    state=State.APPROVED,
+    requested_s=0,
+    start_s=0,
+    end_s=3600,
     nodes="n[1-2]",
-)  # fmt: skip
+)
 BEGUN = replace(HELD, start_s=NOW_S - 60, end_s=NOW_S + 3600 + 31 * 60)
 """Which ends an hour and more after it is told: Site.show takes half a minute."""
 
@@ -92,10 +104,13 @@ def test_whoever_has_one_that_is_promised_passes(site: Reserving, changes: dict[
 @pytest.mark.parametrize(
     "changes",
     [
-        {"user": "somebody"}, {"account": "nlp"}, {"partition": "long"},
-        {"state": State.REQUESTED}, {"state": State.RELEASED},
+        {"user": "somebody"},
+        {"account": "nlp"},
+        {"partition": "long"},
+        {"state": State.REQUESTED},
+        {"state": State.RELEASED},
     ],
-)  # fmt: skip
+)
 def test_anothers_or_a_smaller_one_or_one_that_is_not_promised_is_none(
     site: Reserving, changes: dict[str, object]
 ) -> None:

@@ -12,14 +12,14 @@ import pytest
 
 from slurm_gpu.cli.main import main
 from slurm_gpu.cli.site import Site
-from slurm_gpu.database.client import Run
-from slurm_gpu.database.results import Act
+from slurm_gpu.client.database_client import Run
 from slurm_gpu.errors import DatabaseError, SlurmError
-from slurm_gpu.policy.check import load_policy
 from slurm_gpu.policy.journal import Journal
-from slurm_gpu.policy.limitvalue import single_value
-from slurm_gpu.policy.moves import moves_path
+from slurm_gpu.policy.language.adjustments import moves_path
+from slurm_gpu.policy.language.check import load_policy
+from slurm_gpu.policy.language.limit_value import single_value
 from slurm_gpu.slurm.client import SlurmNode
+from slurm_gpu.wire.answers.runs import Act
 from tests.cli.conftest import make_run
 from tests.policy.test_force_commands import Cluster
 from tests.reports.recommending import nodes
@@ -87,10 +87,18 @@ class ReviewedCluster(Cluster):
     def _run(self, job_id: int, at_s: int, start_s: int) -> Run:
         tres = {"cpu": 1.0, "mem": 100.0, "gres/gpu": 1.0}
         return make_run(
-            id=str(job_id), job_id=job_id, submit_s=at_s, eligible_s=at_s, start_s=start_s,
-            end_s=start_s + HOUR, n_gpus=1.0, gpu_type=None,
-            time_limit_s=2 * HOUR, tres_requested=tres, tres_allocated=tres,
-        )  # fmt: skip
+            id=str(job_id),
+            job_id=job_id,
+            submit_s=at_s,
+            eligible_s=at_s,
+            start_s=start_s,
+            end_s=start_s + HOUR,
+            n_gpus=1.0,
+            gpu_type=None,
+            time_limit_s=2 * HOUR,
+            tres_requested=tres,
+            tres_allocated=tres,
+        )
 
     def tell_acts(self, acts: list[Act]) -> None:
         self.acts += acts

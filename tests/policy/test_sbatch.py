@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.errors import UsageError
-from slurm_gpu.policy.sbatch import parse_command
-from slurm_gpu.policy.script import INFINITE, NO_VAL
+from slurm_gpu.policy.explain.sbatch import parse_command
+from slurm_gpu.policy.lua.script import INFINITE, NO_VAL
 
 
 def desc(*words: str, environ: dict[str, str] | None = None) -> dict[str, object]:
@@ -60,7 +60,7 @@ def desc(*words: str, environ: dict[str, str] | None = None) -> dict[str, object
         (["--mem-per-cpu=1536M"], "min_mem_per_cpu", 1536),
         (["--mem-per-gpu=1t"], "mem_per_tres", "gres/gpu:1048576"),
     ],
-)  # fmt: skip
+)
 def test_options(words: list[str], field: str, value: object) -> None:
     assert desc(*words, "--wrap=true")[field] == value
 
@@ -75,8 +75,11 @@ def test_command_line_beats_environment_beats_script(tmp_path: Path) -> None:
         "-t", "30", str(script), "--gpus=99", environ={"SBATCH_TIMELIMIT": "20", "SBATCH_PARTITION": "long"}
     )
     assert (read["tres_per_job"], read["time_limit"], read["partition"], read["account"]) == (
-        "gres/gpu:1", 30, "long", "nlp",
-    )  # fmt: skip
+        "gres/gpu:1",
+        30,
+        "long",
+        "nlp",
+    )
 
 
 @pytest.mark.parametrize(
@@ -167,8 +170,15 @@ def test_a_sites_own_script_finds_what_it_may_ask_for(tmp_path: Path) -> None:
     found = desc(*words, "--wckey=w", "--reservation=r", "-wn1", "--wrap=python t.py")
     fields = ("name", "comment", "licenses", "dependency", "exc_nodes", "features", "wckey", "req_nodes")
     assert [found[field] for field in fields] == [
-        "train", "x y", "matlab:2", "afterok:7", "n3", "zone1&a100", "w", "n1",
-    ]  # fmt: skip
+        "train",
+        "x y",
+        "matlab:2",
+        "afterok:7",
+        "n3",
+        "zone1&a100",
+        "w",
+        "n1",
+    ]
     assert found["script"] == "#!/bin/sh\n# This script was created by sbatch --wrap.\n\npython t.py\n"
     job = tmp_path / "job.sh"
     job.write_text("#!/bin/bash\n#SBATCH --comment=c\nmodule load cuda\n")

@@ -14,12 +14,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.errors import InputError, InvalidFileError
-from slurm_gpu.policy.check import check_policy
-from slurm_gpu.policy.limits import LIMITS, Measure
-from slurm_gpu.policy.model import Per
-from slurm_gpu.policy.schema import policy_schema
-from slurm_gpu.yamlsource import parse_yaml
+from slurm_gpu.policy.language.check import check_policy
+from slurm_gpu.policy.language.limits import LIMITS, Measure
+from slurm_gpu.policy.language.model import Per
+from slurm_gpu.policy.language.schema import policy_schema
 
 ETC = Path(__file__).resolve().parents[2] / "etc"
 VALIDATOR = jsonschema.Draft202012Validator(policy_schema())
@@ -65,10 +65,38 @@ def assert_agree(text: str) -> None:
 
 
 JUNK: st.SearchStrategy[Any] = st.sampled_from(
-    [None, True, -1, 0, 7, 8.0, 0.12345, 1e12, "", " ", "x", "a b", "é", "\x7f", "64G", "64", "4h", "09-18",
-     [], [1], ["a", ""], {}, {"x": 1}, {"a100": 4}, {1: "7d"}, {"week": 5}, dt.date(2026, 12, 5),
-     dt.datetime(2026, 12, 5, 10, 0), "2026-02-30"]
-)  # fmt: skip
+    [
+        None,
+        True,
+        -1,
+        0,
+        7,
+        8.0,
+        0.12345,
+        1e12,
+        "",
+        " ",
+        "x",
+        "a b",
+        "é",
+        "\x7f",
+        "64G",
+        "64",
+        "4h",
+        "09-18",
+        [],
+        [1],
+        ["a", ""],
+        {},
+        {"x": 1},
+        {"a100": 4},
+        {1: "7d"},
+        {"week": 5},
+        dt.date(2026, 12, 5),
+        dt.datetime(2026, 12, 5, 10, 0),
+        "2026-02-30",
+    ]
+)
 
 
 KEY_JUNK: st.SearchStrategy[Any] = st.sampled_from([None, True, -1, 7, 0.12345, "", "x y", "a100", "é"])
@@ -135,23 +163,39 @@ GROUP = some(
 
 def rule(per: Per) -> st.SearchStrategy[Any]:
     return some(
-        {"id": st.sampled_from(["a", "b-1"]), "for": st.sampled_from(["g", "h"]), "per": st.just(str(per)),
-         "why": TEXT, "limits": LIMIT[per]},
+        {
+            "id": st.sampled_from(["a", "b-1"]),
+            "for": st.sampled_from(["g", "h"]),
+            "per": st.just(str(per)),
+            "why": TEXT,
+            "limits": LIMIT[per],
+        },
         {"mode": MODE, "on_error": ON_ERROR, "when": WHEN, "kind": st.sampled_from(["batch", "interactive"])},
-    )  # fmt: skip
+    )
 
 
 RULE = st.sampled_from(list(Per)).flatmap(rule)
 EXCEPTION = some(
-    {"rule": st.sampled_from(["a", "b-1"]), "user": NAME, "limits": LIMIT[Per.USER] | LIMIT[Per.JOB],
-     "until": DAY, "why": TEXT},
+    {
+        "rule": st.sampled_from(["a", "b-1"]),
+        "user": NAME,
+        "limits": LIMIT[Per.USER] | LIMIT[Per.JOB],
+        "until": DAY,
+        "why": TEXT,
+    },
     {"granted_by": NAME},
-)  # fmt: skip
+)
 BUNDLE = some(
     {"gpus": GPUS},
-    {"cpus": COUNT, "memory": MEMORY, "partitions": NAMES, "gpu_types": NAMES, "why": TEXT,
-     "mode": st.sampled_from(["fit", "observe", "advise", "enforce"])},
-)  # fmt: skip
+    {
+        "cpus": COUNT,
+        "memory": MEMORY,
+        "partitions": NAMES,
+        "gpu_types": NAMES,
+        "why": TEXT,
+        "mode": st.sampled_from(["fit", "observe", "advise", "enforce"]),
+    },
+)
 OWNER = some(
     {
         "gpus": mostly(st.sampled_from([1, 8, 0, -1, 1.5, True, "8", None])),
@@ -225,7 +269,7 @@ def test_both_name_the_mistake(text: str) -> None:
 
 def test_the_file_for_editors_is_this_schema() -> None:
     said = json.loads((ETC / "policy.schema.json").read_text())
-    assert said == policy_schema(), "run: python -m slurm_gpu.policy.schema > etc/policy.schema.json"
+    assert said == policy_schema(), "run: python -m slurm_gpu.policy.language.schema > etc/policy.schema.json"
     VALIDATOR.check_schema(said)
 
 

@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_gpu.controller.colocation.told import ShareTable
-from slurm_gpu.policy.bundle import SiteFacts, build_bundle, compile_policy
-from slurm_gpu.policy.check import check_policy
-from slurm_gpu.policy.installed import policy_of
-from slurm_gpu.policy.luadata import Plain
-from slurm_gpu.policy.names import resolve_names
-from slurm_gpu.policy.page import make_page
-from slurm_gpu.policy.policyjson import to_json
-from slurm_gpu.policy.script import LUA_VERSIONS, PolicyScript, Verdict
-from slurm_gpu.policy.textpage import render_text
-from slurm_gpu.yamlsource import parse_yaml
+from slurm_gpu.config.yaml_source import parse_yaml
+from slurm_gpu.controller.colocation.lua_state import ShareTable
+from slurm_gpu.policy.language.check import check_policy
+from slurm_gpu.policy.language.lua_literals import Plain
+from slurm_gpu.policy.language.names import resolve_names
+from slurm_gpu.policy.lua.bundle import SiteFacts, build_bundle, compile_policy
+from slurm_gpu.policy.lua.installed import policy_of
+from slurm_gpu.policy.lua.script import LUA_VERSIONS, PolicyScript, Verdict
+from slurm_gpu.policy.pages.page import make_page
+from slurm_gpu.policy.pages.policy_json import to_json
+from slurm_gpu.policy.pages.text import render_text
 
 from .checking import check, mistakes
 from .model import Request
@@ -48,9 +48,12 @@ def compiled(text: str, directory: Path, **facts: object) -> dict[str, Plain]:
     policy = check_policy(source)
     names = resolve_names(policy, source, Directory())
     known = SiteFacts(
-        n_gpus=16, shards_per_gpu=4, run_directory=directory, partition_gpu_types=KINDS,
+        n_gpus=16,
+        shards_per_gpu=4,
+        run_directory=directory,
+        partition_gpu_types=KINDS,
         default_mib={"per_gpu": 16384, "per_cpu": 1024},
-    )  # fmt: skip
+    )
     return compile_policy(policy, names, replace(known, **facts))  # type: ignore[arg-type]
 
 

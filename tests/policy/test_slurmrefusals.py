@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from slurm_gpu.policy.namedreservation import Known
-from slurm_gpu.policy.sbatch import parse_command
-from slurm_gpu.policy.slurmrefusals import Cluster, refusals_of_slurm, waits_of_slurm
-from slurm_gpu.policy.submitter import Submitter
+from slurm_gpu.policy.explain.named_reservation import Known
+from slurm_gpu.policy.explain.sbatch import parse_command
+from slurm_gpu.policy.explain.slurm_refusals import Cluster, refusals_of_slurm, waits_of_slurm
+from slurm_gpu.policy.explain.submitter import Submitter
 from slurm_gpu.slurm.client import SlurmNode, SlurmSettings
 from slurm_gpu.slurm.reservations import SlurmReservation
 from slurm_gpu.slurm.submission import Partition, UserPlaces
@@ -18,17 +18,31 @@ from slurm_gpu.slurm.submission import Partition, UserPlaces
 
 def node(name: str, kind: str, *partitions: str) -> SlurmNode:
     return SlurmNode(
-        name=name, address=name, state="idle", reason=None, cpus=32, cpus_allocated=0, memory_mib=102_400,
-        memory_allocated_mib=0, gpus={kind: 4} if kind else {}, gpus_allocated={}, shards=0,
-        shards_allocated=0, features=(), partitions=partitions,
-    )  # fmt: skip
+        name=name,
+        address=name,
+        state="idle",
+        reason=None,
+        cpus=32,
+        cpus_allocated=0,
+        memory_mib=102_400,
+        memory_allocated_mib=0,
+        gpus={kind: 4} if kind else {},
+        gpus_allocated={},
+        shards=0,
+        shards_allocated=0,
+        features=(),
+        partitions=partitions,
+    )
 
 
 SETTINGS = SlurmSettings(
-    cluster="c", version="22.05.8", slurm_user="slurm", slurm_user_uid=64030,
+    cluster="c",
+    version="22.05.8",
+    slurm_user="slurm",
+    slurm_user_uid=64030,
     conf_path="/etc/slurm/slurm.conf",
     raw={"AccountingStorageEnforce": "associations,limits,qos", "GresTypes": "gpu,shard"},
-)  # fmt: skip
+)
 CLUSTER = Cluster(
     SETTINGS,
     [node("n1", "a100", "gpu"), node("n2", "a100", "gpu"), node("n3", "v100", "old"), node("c1", "", "cpu")],

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from slurm_gpu.policy.bundle import build_bundle
-from slurm_gpu.policy.luadata import Plain
-from slurm_gpu.policy.script import LUA_VERSIONS, PolicyScript, Verdict
+from slurm_gpu.policy.language.lua_literals import Plain
+from slurm_gpu.policy.lua.bundle import build_bundle
+from slurm_gpu.policy.lua.script import LUA_VERSIONS, PolicyScript, Verdict
 
 from .compile import compiled
 from .model import Request, RuleModel

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from slurm_gpu.policy.bundle import build_bundle
-from slurm_gpu.policy.script import PolicyScript, Verdict
+from slurm_gpu.policy.lua.bundle import build_bundle
+from slurm_gpu.policy.lua.script import PolicyScript, Verdict
 
 from .compile import compiled
 from .model import Request, RuleModel

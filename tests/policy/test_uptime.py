@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.policy.bundle import build_bundle
-from slurm_gpu.policy.script import BOOT, LUA_VERSIONS, PolicyScript, Verdict
+from slurm_gpu.policy.lua.bundle import build_bundle
+from slurm_gpu.policy.lua.script import BOOT, LUA_VERSIONS, PolicyScript, Verdict
 
 from .compile import compiled
 from .model import Request, RuleModel

@@ -9,21 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.policy.bundle import SiteFacts, build_bundle, compile_policy
-from slurm_gpu.policy.check import check_policy
-from slurm_gpu.policy.decisions import DecisionLine
-from slurm_gpu.policy.install import try_bundle
-from slurm_gpu.policy.installed import policy_of
-from slurm_gpu.policy.luadata import Plain
-from slurm_gpu.policy.names import resolve_names
+from slurm_gpu.config.yaml_source import parse_yaml
+from slurm_gpu.policy.language.check import check_policy
+from slurm_gpu.policy.language.lua_literals import Plain
+from slurm_gpu.policy.language.names import resolve_names
+from slurm_gpu.policy.lua.bundle import SiteFacts, build_bundle, compile_policy
+from slurm_gpu.policy.lua.decisions import DecisionLine
+from slurm_gpu.policy.lua.install import try_bundle
+from slurm_gpu.policy.lua.installed import policy_of
+from slurm_gpu.policy.lua.script import LUA_VERSIONS, PolicyScript, Verdict
+from slurm_gpu.policy.lua.urgent import POINTS
 from slurm_gpu.policy.native.plan import NO_URGENT, NativePlan, plan_native
 from slurm_gpu.policy.native.urgent import lacks
-from slurm_gpu.policy.page import make_page
-from slurm_gpu.policy.policyjson import to_json
-from slurm_gpu.policy.script import LUA_VERSIONS, PolicyScript, Verdict
-from slurm_gpu.policy.textpage import render_text
-from slurm_gpu.policy.urgent import POINTS
-from slurm_gpu.yamlsource import parse_yaml
+from slurm_gpu.policy.pages.page import make_page
+from slurm_gpu.policy.pages.policy_json import to_json
+from slurm_gpu.policy.pages.text import render_text
 
 from .checking import check, mistakes
 from .limitstore import MemoryStore, qos
@@ -195,7 +195,7 @@ def test_the_bundle_is_tried_like_any_other_and_tells_the_qos() -> None:
         ("id: size", "id: urgent", "'urgent' is the id of `urgent:`"),
         ("  everyone: {}", "  everyone: {}\n  urgent: {users: [bob]}", "group urgent is that of `urgent:`"),
     ],
-)  # fmt: skip
+)
 def test_each_mistake_is_named(old: str, new: str, message: str) -> None:
     assert old in POLICY
     told = mistakes(POLICY.replace(old, new, 1))
@@ -247,10 +247,13 @@ def test_what_is_missing_is_said_with_the_line_to_write() -> None:
     text = text.replace("preempts: [normal]", "preempts: [long]")
     told = "\n".join(
         plan(
-            MemoryStore(ASSOCIATIONS, [qos("normal")]), text, PreemptType="preempt/none",
-            PriorityType="priority/basic", AccountingStorageEnforce="associations,limits",
+            MemoryStore(ASSOCIATIONS, [qos("normal")]),
+            text,
+            PreemptType="preempt/none",
+            PriorityType="priority/basic",
+            AccountingStorageEnforce="associations,limits",
         ).difference.remarks
-    )  # fmt: skip
+    )
     assert "PreemptType=preempt/qos: urgent jobs preempt nobody; PreemptType=preempt/qos and" in told
     assert "PriorityType=priority/multifactor in slurm.conf" in told
     assert "AccountingStorageEnforce=associations,limits,qos in slurm.conf" in told

@@ -6,8 +6,8 @@ import datetime as dt
 
 import pytest
 
-from slurm_gpu.policy.bundle import build_bundle
-from slurm_gpu.policy.script import LUA_VERSIONS, PolicyScript
+from slurm_gpu.policy.lua.bundle import build_bundle
+from slurm_gpu.policy.lua.script import LUA_VERSIONS, PolicyScript
 
 from .compile import compiled
 from .model import Request, RuleModel, When

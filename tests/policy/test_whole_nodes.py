@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from slurm_gpu.policy.bundle import build_bundle
-from slurm_gpu.policy.sbatch import parse_command
-from slurm_gpu.policy.script import EMPTY_DESCRIPTION, PolicyScript, ScalarFields, Verdict
+from slurm_gpu.policy.explain.sbatch import parse_command
+from slurm_gpu.policy.lua.bundle import build_bundle
+from slurm_gpu.policy.lua.script import EMPTY_DESCRIPTION, PolicyScript, ScalarFields, Verdict
 
 from .compile import compiled
 from .model import Request, RuleModel
@@ -178,10 +178,13 @@ def try_limit(options: str, limit: str, most: float | frozenset[str]) -> Verdict
         ("--exclusive --gres=gpu:4", 2, f"{WITHOUT} --gres=gpu:2 ..."),
         ("--gpus-per-socket=2 --sockets-per-node=2 --nodes=3", 8, f"{REMEDY} --nodes=2 ..."),
         ("--gpus-per-socket=a100:2 --sockets-per-node=2", 2, f"{REMEDY} --gpus-per-socket=a100:1 ..."),
-        ("--gpus-per-socket=2 --sockets-per-node=4", 2,
-         f"{REMEDY} --sockets-per-node=2 --gpus-per-socket=1 ..."),
+        (
+            "--gpus-per-socket=2 --sockets-per-node=4",
+            2,
+            f"{REMEDY} --sockets-per-node=2 --gpus-per-socket=1 ...",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_would_be_accepted_is_said_of_whole_nodes_and_sockets_too(
     options: str, gpus: float, advised: str
 ) -> None:
@@ -217,7 +220,7 @@ def test_what_is_advised_would_be_accepted(sharing: str, nodes: str, form: str, 
         ("--exclusive --nodes=2", "cpus_per_gpu", 4, f"{WITHOUT} --gpus=8 ..."),
         ("--exclusive --gres=gpu:2 -c 80", "cpus", 70, f"{REMEDY} --cpus-per-task=70 ..."),
     ],
-)  # fmt: skip
+)
 def test_cpus_that_come_with_whole_nodes_are_got_rid_of_with_them(
     options: str, limit: str, most: float, advised: str
 ) -> None:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
-from slurm_gpu.config import Placement, Zone
-from slurm_gpu.controller.zonetable import table, zone_nodes
+from slurm_gpu.config.site import Placement, Zone
+from slurm_gpu.controller.placement.zone_table import table, zone_nodes
 from slurm_gpu.placement.zones import Scale
 from slurm_gpu.slurm.client import SlurmNode
 
@@ -28,11 +28,20 @@ def make_node(
     kind = "a100" if "a100" in features else "v100"
     gpus = amounts.pop("gpus", 4)
     return SlurmNode(
-        name=name, address=name, state="idle", reason=None, cpus_allocated=0, memory_allocated_mib=0,
-        gpus={kind: gpus}, gpus_allocated={kind: 0}, shards=gpus * 4, shards_allocated=0,
-        features=[*features, *([zone] if zone else [])], partitions=list(partitions),
+        name=name,
+        address=name,
+        state="idle",
+        reason=None,
+        cpus_allocated=0,
+        memory_allocated_mib=0,
+        gpus={kind: gpus},
+        gpus_allocated={kind: 0},
+        shards=gpus * 4,
+        shards_allocated=0,
+        features=[*features, *([zone] if zone else [])],
+        partitions=list(partitions),
         **({"cpus": 32, "memory_mib": 100_000} | amounts),
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.config import ServerType, SiteConfig
-from slurm_gpu.database.engine import Database
+from slurm_gpu.config.site import ServerType, SiteConfig
+from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.reports.figure import Figure
 from slurm_gpu.reports.figures import all_figures
 from slurm_gpu.reports.load import Accounts, load

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from slurm_gpu.database.engine import Database
+from slurm_gpu.database.storage.engine import Database
 from tests.reports.generated import Accounting, Node
 
 RUN_DEFAULTS: dict[str, Any] = {

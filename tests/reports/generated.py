@@ -47,29 +47,73 @@ class App:
 _DL = "deep learning"
 APPS = (
     App(
-        "pytorch", _DL, 0.30, 0.3828, 120, 12, 0.47,
-        ((1, 2000), (1, 4000), (1, 8000)), ((2, 4000), (2, 8000), (4, 8000), (4, 16000), (8, 16000)),
-        (1.2, 1.4), (1.5, 2.0),
+        "pytorch",
+        _DL,
+        0.30,
+        0.3828,
+        120,
+        12,
+        0.47,
+        ((1, 2000), (1, 4000), (1, 8000)),
+        ((2, 4000), (2, 8000), (4, 8000), (4, 16000), (8, 16000)),
+        (1.2, 1.4),
+        (1.5, 2.0),
     ),
     App(
-        "python", "general", 0.30, 0.2528, 240, 6, 0.10,
-        ((1, 1000), (1, 2000), (1, 4000)), ((2, 2000), (2, 4000)), (1.0, 2.5), (1.0, 3.0),
+        "python",
+        "general",
+        0.30,
+        0.2528,
+        240,
+        6,
+        0.10,
+        ((1, 1000), (1, 2000), (1, 4000)),
+        ((2, 2000), (2, 4000)),
+        (1.0, 2.5),
+        (1.0, 3.0),
     ),
     App(
-        "tensorflow", _DL, 0.15, 0.1929, 526, 8, 0.38,
-        ((1, 2000), (1, 4000)), ((2, 8000), (4, 16000), (8, 40000)), (6.0, 2.5), (7.0, 2.5),
+        "tensorflow",
+        _DL,
+        0.15,
+        0.1929,
+        526,
+        8,
+        0.38,
+        ((1, 2000), (1, 4000)),
+        ((2, 8000), (4, 16000), (8, 40000)),
+        (6.0, 2.5),
+        (7.0, 2.5),
     ),
     App("caffe", _DL, 0.006, 0.0050, 48, 2, 0.0, ((1, 1000), (1, 2000)), (), (2.0, 2.0), (2.0, 2.0)),
     App(
-        "gromacs", "molecular dynamics", 0.10, 0.0900, 200, 10, 0.20,
-        ((1, 1000), (1, 4000)), ((2, 8000),), (5.0, 2.0), (1.0, 5.0),
+        "gromacs",
+        "molecular dynamics",
+        0.10,
+        0.0900,
+        200,
+        10,
+        0.20,
+        ((1, 1000), (1, 4000)),
+        ((2, 8000),),
+        (5.0, 2.0),
+        (1.0, 5.0),
     ),
     App(
-        "jupyter", "notebooks", 0.08, 0.0365, 24, 1, 0.0,
-        ((1, 250), (1, 500), (1, 1000)), (), (0.5, 5.0), (1.0, 4.0),
+        "jupyter",
+        "notebooks",
+        0.08,
+        0.0365,
+        24,
+        1,
+        0.0,
+        ((1, 250), (1, 500), (1, 1000)),
+        (),
+        (0.5, 5.0),
+        (1.0, 4.0),
     ),
     App(None, None, 0.064, 0.0400, 100, 5, 0.0, ((1, 1000), (1, 2000)), (), (1.0, 1.5), (1.0, 1.5)),
-)  # fmt: skip
+)
 
 
 def epoch_s(year: int, month: int, day: int) -> int:
@@ -280,8 +324,11 @@ def _measurements(
     coverage = np.where(luck < 0.02, np.nan, np.where(luck < 0.05, 0.5, 1.0))
     idle = np.where(random.random(len(app)) < 0.15, random.random(len(app)), 0) * mgpu * run_s
     unknown = np.isnan(coverage)
-    return (*(np.where(unknown, np.nan, values) for values in (core.round(3), memory.round(3))), coverage,
-            np.where(unknown, np.nan, idle.round()))  # fmt: skip
+    return (
+        *(np.where(unknown, np.nan, values) for values in (core.round(3), memory.round(3))),
+        coverage,
+        np.where(unknown, np.nan, idle.round()),
+    )
 
 
 def _others(random: np.random.Generator, n: int, since_s: int, until_s: int) -> dict[str, Any]:

@@ -6,10 +6,11 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
-from slurm_gpu.policy.bundle import SiteFacts, build_bundle, compile_policy
-from slurm_gpu.policy.check import check_policy
-from slurm_gpu.policy.installed import PolicyInForce, policy_of
-from slurm_gpu.policy.names import resolve_names
+from slurm_gpu.config.yaml_source import parse_yaml
+from slurm_gpu.policy.language.check import check_policy
+from slurm_gpu.policy.language.names import resolve_names
+from slurm_gpu.policy.lua.bundle import SiteFacts, build_bundle, compile_policy
+from slurm_gpu.policy.lua.installed import PolicyInForce, policy_of
 from slurm_gpu.reports.recommend.past import PastRun, rebuild
 from slurm_gpu.reports.recommend.rules import count_by, counters, held_rules, jobs_under, preemption_of
 from slurm_gpu.reports.recommend.search import Search
@@ -17,7 +18,6 @@ from slurm_gpu.simulate.model import simulate
 from slurm_gpu.simulate.scheduler import Scheduling
 from slurm_gpu.slurm.client import SlurmNode
 from slurm_gpu.slurm.tres import PerGpu, count_mgpu
-from slurm_gpu.yamlsource import parse_yaml
 from tests.policy.users import Directory
 
 T0 = 1795262400
@@ -37,10 +37,21 @@ def policy(text: str) -> PolicyInForce:
 
 def nodes(n: int = 2, gpus: int = 4, **changes: object) -> list[SlurmNode]:
     one = SlurmNode(
-        name="n1", address="n1", state="idle", reason=None, cpus=64, cpus_allocated=0, memory_mib=512_000,
-        memory_allocated_mib=0, gpus={"a100": gpus}, gpus_allocated={}, shards=0, shards_allocated=0,
-        features=(), partitions=("gpu",),
-    )  # fmt: skip
+        name="n1",
+        address="n1",
+        state="idle",
+        reason=None,
+        cpus=64,
+        cpus_allocated=0,
+        memory_mib=512_000,
+        memory_allocated_mib=0,
+        gpus={"a100": gpus},
+        gpus_allocated={},
+        shards=0,
+        shards_allocated=0,
+        features=(),
+        partitions=("gpu",),
+    )
     return [dataclasses.replace(one, name=f"n{i}", **changes) for i in range(1, n + 1)]  # type: ignore[arg-type]
 
 
@@ -51,10 +62,21 @@ def past_run(
     at_s = T0 + round(at_h * HOUR)
     tres = {"cpu": 4.0, "mem": 8192.0, "gres/gpu": float(gpus)}
     run = PastRun(
-        user=user, uid=UIDS[user], account="vision", qos="normal", partition="gpu", eligible_s=at_s,
-        start_s=at_s, end_s=at_s + round(run_h * HOUR), time_limit_s=round(2 * run_h * HOUR), n_nodes=1,
-        tres_requested=tres, tres_allocated=tres, n_gpus=None, gpu_type="a100",
-    )  # fmt: skip
+        user=user,
+        uid=UIDS[user],
+        account="vision",
+        qos="normal",
+        partition="gpu",
+        eligible_s=at_s,
+        start_s=at_s,
+        end_s=at_s + round(run_h * HOUR),
+        time_limit_s=round(2 * run_h * HOUR),
+        n_nodes=1,
+        tres_requested=tres,
+        tres_allocated=tres,
+        n_gpus=None,
+        gpu_type="a100",
+    )
     run = dataclasses.replace(run, **changes)  # type: ignore[arg-type]
     return run if "n_gpus" in changes else dataclasses.replace(run, n_gpus=_gpus(run.tres))
 
@@ -69,9 +91,12 @@ def recorded(runs: Sequence[PastRun], under: PolicyInForce) -> list[PastRun]:
     past = rebuild(runs, nodes(), T0, T0 + 10**9)
     counted = count_by(under, past.runs)
     outcome = simulate(
-        past.cluster, jobs_under(under, past, counted), scheduling=Scheduling(backfill_every_s=30),
-        counters=counters(under, counted, T0), preemption=preemption_of(under),
-    )  # fmt: skip
+        past.cluster,
+        jobs_under(under, past, counted),
+        scheduling=Scheduling(backfill_every_s=30),
+        counters=counters(under, counted, T0),
+        preemption=preemption_of(under),
+    )
     assert not any(math.isnan(start) for start in outcome.start_s)
     return [
         dataclasses.replace(run, start_s=int(start), end_s=int(end))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_gpu.policy.installed import PolicyInForce
+from slurm_gpu.policy.lua.installed import PolicyInForce
 from slurm_gpu.reports.recommend.rules import RuleLimit, with_limit
 from slurm_gpu.reports.recommend.search import STEP, Change, _steps
 from tests.reports.recommending import policy

@@ -14,10 +14,10 @@ import pytest
 from slurm_gpu.cli.main import main
 from slurm_gpu.cli.site import Site
 from slurm_gpu.database import settings
-from slurm_gpu.database.engine import Database
+from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.reports import pictures
-from slurm_gpu.reports.page.plaintext import visible
-from slurm_gpu.spreadsheet import defused
+from slurm_gpu.reports.page.plain_text import visible
+from slurm_gpu.text.spreadsheet import defused
 from tests.reports.filling import insert_nodes, insert_runs
 from tests.reports.generated import Node
 from tests.reports.page.madeup import HOSTILE

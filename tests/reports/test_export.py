@@ -13,15 +13,15 @@ import pyarrow.dataset
 import pytest
 from sqlalchemy import select
 
-from slurm_gpu.database.accounting import run_row
-from slurm_gpu.database.engine import Database
-from slurm_gpu.database.importer import store_changed_runs
-from slurm_gpu.database.reconcile import reconcile
-from slurm_gpu.database.schema import event, run, run_device, run_host
-from slurm_gpu.database.store import store_devices, store_events, store_hosts, store_records
-from slurm_gpu.records import Event
+from slurm_gpu.database.accounting.importer import store_changed_runs
+from slurm_gpu.database.accounting.reconcile import reconcile
+from slurm_gpu.database.accounting.run_row import run_row
+from slurm_gpu.database.accounting.writer import store_devices, store_events, store_hosts, store_records
+from slurm_gpu.database.storage.engine import Database
+from slurm_gpu.database.storage.schema import event, run, run_device, run_host
 from slurm_gpu.reports import export as exporting
 from slurm_gpu.reports.export import Month, export
+from slurm_gpu.wire import Event
 from tests.database.conftest import database, mariadb, shelf, short_path
 from tests.database.samples import T0, gpu, host, record, row, segment, timeline
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slurm_gpu.config import ServerType, SiteConfig, Zone
-from slurm_gpu.database.engine import Database
+from slurm_gpu.config.site import ServerType, SiteConfig, Zone
+from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.reports.load import load
 from slurm_gpu.reports.period import Period
 from tests.database.conftest import empty

@@ -6,19 +6,19 @@ from datetime import date, timedelta
 import numpy as np
 import pytest
 
-from slurm_gpu.config import ServerType, SiteConfig
-from slurm_gpu.database.accounting import run_row as run_row_of
-from slurm_gpu.database.engine import Database
-from slurm_gpu.database.importer import store_changed_runs
-from slurm_gpu.database.reconcile import reconcile
-from slurm_gpu.database.store import store_records
+from slurm_gpu.config.site import ServerType, SiteConfig
+from slurm_gpu.database.accounting.importer import store_changed_runs
+from slurm_gpu.database.accounting.reconcile import reconcile
+from slurm_gpu.database.accounting.run_row import run_row as run_row_of
+from slurm_gpu.database.accounting.writer import store_records
+from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.errors import UsageError
-from slurm_gpu.policy.model import Bundle
+from slurm_gpu.policy.language.model import Bundle
 from slurm_gpu.reports.category import Category
 from slurm_gpu.reports.figures import all_figures
 from slurm_gpu.reports.figures.resources import NO_BUNDLE, resource_types
 from slurm_gpu.reports.figures.waiting import waiting_by_resource_type
-from slurm_gpu.reports.jobtable import NO_GPU
+from slurm_gpu.reports.job_table import NO_GPU
 from slurm_gpu.reports.load import load
 from slurm_gpu.reports.period import Period
 from tests.database import samples
@@ -36,9 +36,14 @@ HOSTILE = ["<script>alert(1)</script>", "'; DROP TABLE run; --", "a\nb", "", "=1
 def run(number: int, **given: object) -> dict[str, object]:
     start_s = MARCH.since_s + 1000
     one = {
-        "user": "u", "account": "a", "submit_s": start_s, "start_s": start_s, "end_s": start_s + 3600,
-        "mgpu": 1000, "nodes": ["n1"],
-    }  # fmt: skip
+        "user": "u",
+        "account": "a",
+        "submit_s": start_s,
+        "start_s": start_s,
+        "end_s": start_s + 3600,
+        "mgpu": 1000,
+        "nodes": ["n1"],
+    }
     return run_row(number, {**one, **given})
 
 
@@ -107,8 +112,12 @@ def test_ids_are_those_of_slurm(database: Database) -> None:
         ],
     )
     assert load(database, SiteConfig(cluster="c"), MARCH, MARCH.until_s).jobs.labels() == [
-        "1", "2_0", "2_7", "4+0", "4+1",
-    ]  # fmt: skip
+        "1",
+        "2_0",
+        "2_7",
+        "4+0",
+        "4+1",
+    ]
 
 
 def test_machines_without_slurm_are_in_the_table_and_other_clusters_are_not(database: Database) -> None:
@@ -158,8 +167,14 @@ def test_a_job_waits_for_the_first_bundle_that_it_belongs_to(database: Database)
     insert_runs(database, [run(number, **{"gpu_type": None, **kind}) for number, kind in enumerate(kinds, 1)])
     jobs = load(database, SiteConfig(cluster="c"), MARCH, MARCH.until_s).jobs
     assert resource_types(jobs, bundles).texts() == [
-        "prep", NO_BUNDLE, "big", "train", NO_BUNDLE, "train", None,
-    ]  # fmt: skip
+        "prep",
+        NO_BUNDLE,
+        "big",
+        "train",
+        NO_BUNDLE,
+        "train",
+        None,
+    ]
     assert resource_types(jobs, []).texts() == [NO_GPU, NO_GPU, *["other"] * 4, None]
     assert waiting_by_resource_type(jobs, bundles).table.data["jobs"].sum() == 6
 
@@ -210,14 +225,40 @@ def test_a_run_of_which_a_part_is_not_known_leaves_what_is_known_of_others(datab
     insert_runs(
         database,
         [
-            run(1, job_id=7, user="u", start_s=begin, submit_s=begin, end_s=begin + hour, mgpu=None,
-                state="RESIZING", **measured),
-            run(2, job_id=7, user="u", start_s=begin, submit_s=begin + hour, end_s=begin + 2 * hour,
-                mgpu=2000, state="COMPLETED", **measured),
-            run(3, user="v", start_s=begin, submit_s=begin, end_s=begin + hour, mgpu=1000,
-                state="COMPLETED", **measured),
+            run(
+                1,
+                job_id=7,
+                user="u",
+                start_s=begin,
+                submit_s=begin,
+                end_s=begin + hour,
+                mgpu=None,
+                state="RESIZING",
+                **measured,
+            ),
+            run(
+                2,
+                job_id=7,
+                user="u",
+                start_s=begin,
+                submit_s=begin + hour,
+                end_s=begin + 2 * hour,
+                mgpu=2000,
+                state="COMPLETED",
+                **measured,
+            ),
+            run(
+                3,
+                user="v",
+                start_s=begin,
+                submit_s=begin,
+                end_s=begin + hour,
+                mgpu=1000,
+                state="COMPLETED",
+                **measured,
+            ),
         ],
-    )  # fmt: skip
+    )
     figures = {
         figure.id: figure
         for figure in all_figures(load(database, SiteConfig(cluster="c"), MARCH, MARCH.until_s))

@@ -6,11 +6,11 @@ from datetime import date
 
 import pytest
 
-from slurm_gpu.config import SiteConfig
-from slurm_gpu.database.engine import Database
+from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.database.forecasts.store import Foretold, remember
+from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.reports.figure import Bars, Figure
-from slurm_gpu.reports.figures.pastforecasts import forecasts_against_outcomes
+from slurm_gpu.reports.figures.past_forecasts import forecasts_against_outcomes
 from slurm_gpu.reports.load import load
 from slurm_gpu.reports.period import Period
 from tests.database.conftest import database, mariadb, shelf, shelves, short_path

@@ -77,5 +77,8 @@ def test_a_job_on_several_nodes_has_its_amounts_evenly_on_each() -> None:
 
 def test_nodes_without_gpus_are_left_out() -> None:
     assert occupied(node(gpus=0), ("n1", 0, 100, 0, 8, 10)) == {
-        "allocated": 0, "stranded": 0, "free": 0, "out": 0,
-    }  # fmt: skip
+        "allocated": 0,
+        "stranded": 0,
+        "free": 0,
+        "out": 0,
+    }

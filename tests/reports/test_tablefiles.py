@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from slurm_gpu.reports.category import Category
 from slurm_gpu.reports.figure import Column, Table
-from slurm_gpu.reports.tablefiles import write_csv, write_parquet
-from slurm_gpu.spreadsheet import defused
+from slurm_gpu.reports.table_files import write_csv, write_parquet
+from slurm_gpu.text.spreadsheet import defused
 from tests.reports.page.madeup import HOSTILE
 
 
@@ -23,7 +23,9 @@ def _table(names: tuple[str, ...]) -> Table:
         name="t",
         title="A table",
         columns=[
-            Column("who", "", "A category."), Column("name", "", "Texts."), Column("wait_h", "h", "Hours."),
+            Column("who", "", "A category."),
+            Column("name", "", "Texts."),
+            Column("wait_h", "h", "Hours."),
             Column("jobs", "", "A count."),
         ],
         data={
@@ -32,7 +34,7 @@ def _table(names: tuple[str, ...]) -> Table:
             "wait_h": np.array([np.nan, 0.0, *np.linspace(0.1, 1, n - 2)]),
             "jobs": np.arange(n),
         },
-    )  # fmt: skip
+    )
 
 
 def _rows(path: Path) -> list[dict[str, str]]:

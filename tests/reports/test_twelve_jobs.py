@@ -30,8 +30,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slurm_gpu.config import ServerType, SiteConfig, Zone
-from slurm_gpu.database.engine import Database
+from slurm_gpu.config.site import ServerType, SiteConfig, Zone
+from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.reports.category import Category
 from slurm_gpu.reports.figure import Figure
 from slurm_gpu.reports.figures import all_figures
@@ -192,11 +192,15 @@ def test_charges_by_hand(shown: dict[str, Figure]) -> None:
 def test_shares_of_capacity_by_hand(shown: dict[str, Figure]) -> None:
     data = shown["usage-by-server-type"].table.data
     assert dict(zip(data["server_type"], data["capacity_gpu_h"], strict=True)) == {
-        "a100": 192, "v100": 48, "other": 24,
-    }  # fmt: skip
+        "a100": 192,
+        "v100": 48,
+        "other": 24,
+    }
     assert dict(zip(data["server_type"], data["out_of_service_gpu_h"], strict=True)) == {
-        "a100": 0, "v100": 24, "other": 0,
-    }  # fmt: skip
+        "a100": 0,
+        "v100": 24,
+        "other": 0,
+    }
     share = dict(zip(data["server_type"], data["share_pct"], strict=True))
     assert share == pytest.approx({"a100": 100 * 32 / 192, "v100": 100 * 2.5 / 48, "other": 100 / 24})
     assert shown["usage-by-server-type"].reading == (

@@ -62,6 +62,8 @@ def test_what_ran_when_the_period_began_is_there_before_an_urgent_job() -> None:
 def test_where_gpus_are_lent_an_urgent_job_takes_back_loans_as_well() -> None:
     lent = REQUEUES + "owners: {vision: {gpus: 4, lend_in: sg-loans, return_within: 10m}}\n"
     assert preemption_of(policy(lent)).of == {
-        "sg-vision": {"sg-loans"}, "normal": {"sg-loans"}, "urgent": {"sg-loans", "normal"},
-    }  # fmt: skip
+        "sg-vision": {"sg-loans"},
+        "normal": {"sg-loans"},
+        "urgent": {"sg-loans", "normal"},
+    }
     assert preemption_of(policy(POLICY)).of == {"urgent": frozenset()}

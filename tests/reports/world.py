@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from slurm_gpu.database.packed import pack_statistics
+from slurm_gpu.database.storage.packed import pack_statistics
 
 
 def run_row(run_id: int, one: Mapping[str, Any]) -> dict[str, Any]:

@@ -44,6 +44,8 @@ def test_what_it_says_and_how_it_ends(
     lock.write_text("# made\npsutil==1 \\\n    --hash=sha256:00\n")
     done = subprocess.run(
         [sys.executable, ROOT / "packaging" / "audit", lock],
-        capture_output=True, text=True, env={**os.environ, "PIP_AUDIT": str(program)},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PIP_AUDIT": str(program)},
+    )
     assert (done.returncode, said in done.stdout) == (status, True), done.stdout + done.stderr

@@ -8,23 +8,39 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.cli.cells import text
-from slurm_gpu.cli.eventtext import event_text
-from slurm_gpu.policy.bundle import build_bundle
-from slurm_gpu.policy.script import LUA_VERSIONS, PolicyScript
-from slurm_gpu.records import Event
+from slurm_gpu.cli.runs.event_text import event_text
+from slurm_gpu.policy.lua.bundle import build_bundle
+from slurm_gpu.policy.lua.script import LUA_VERSIONS, PolicyScript
+from slurm_gpu.text.cells import text
+from slurm_gpu.wire import Event
 from tests.policy.compile import compiled
 from tests.policy.model import Request, RuleModel
 from tests.policy.render import PARTITIONS, description
 
 _NAMES = [
-    "two\nlines", "a=b c=d", "100% %s %n", "\x1b[2J\x1b]0;owned\x07", "'; DROP TABLE run; --", "$(reboot)",
-    "`reboot`", "|tab\tle|", "<script>", "../../etc/passwd", "\u202egnp.exe", "ends with \\",
-]  # fmt: skip
+    "two\nlines",
+    "a=b c=d",
+    "100% %s %n",
+    "\x1b[2J\x1b]0;owned\x07",
+    "'; DROP TABLE run; --",
+    "$(reboot)",
+    "`reboot`",
+    "|tab\tle|",
+    "<script>",
+    "../../etc/passwd",
+    "\u202egnp.exe",
+    "ends with \\",
+]
 _KINDS = [
-    "xid", "intruder", "job_mismatch", "clock_step", "spool_full", "gpu_lost", "device_elsewhere",
+    "xid",
+    "intruder",
+    "job_mismatch",
+    "clock_step",
+    "spool_full",
+    "gpu_lost",
+    "device_elsewhere",
     "of_a_newer_version",
-]  # fmt: skip
+]
 _KEYS = ["code", "pid", "uid", "job", "of", "left_out", "allocated", "cgroup", "seconds", "dropped", "nodes"]
 
 

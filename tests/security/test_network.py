@@ -10,9 +10,9 @@ import httpx
 import pytest
 from starlette.routing import Route
 
-from slurm_gpu.config import SiteConfig
+from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.database.app import make_app
-from slurm_gpu.database.posts import Posts
+from slurm_gpu.database.ingest.posts import Posts
 from slurm_gpu.monitor.settings import WebSettings
 from tests.docs.pages import ROOT
 
@@ -56,5 +56,5 @@ def test_nothing_listens_that_was_not_asked_to() -> None:
         for file in (ROOT / "slurm_gpu").rglob("*.py")
         if re.search(r"\b(?:create|start)_server\(|\.bind\(", file.read_text())
     }
-    assert listening == {"database/server.py", "monitor/server.py", "node/metricsserver.py"}
+    assert listening == {"database/server.py", "monitor/http/server.py", "node/metrics_server.py"}
     assert WebSettings().listen.host == "127.0.0.1"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.database.engine import Database
+from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.errors import DatabaseError, UsageError
 from tests.database.conftest import munge_socket, server, short_path
 from tests.database.running import Running

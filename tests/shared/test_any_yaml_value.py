@@ -14,60 +14,120 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_gpu.colocation.price import comparisons
-from slurm_gpu.config import check_config
+from slurm_gpu.colocation.research.price import comparisons
+from slurm_gpu.config.site import check_config
+from slurm_gpu.config.yaml_source import Location, YamlSource, parse_yaml
 from slurm_gpu.database.settings import load_settings as load_daemon
 from slurm_gpu.errors import InputError, InvalidFileError
 from slurm_gpu.monitor.settings import load_settings as load_web
 from slurm_gpu.node.application.rules import check_rules
 from slurm_gpu.notices.settings import check_settings
-from slurm_gpu.policy.check import check_policy
-from slurm_gpu.yamlsource import Location, YamlSource, parse_yaml
+from slurm_gpu.policy.language.check import check_policy
 
 Check = Callable[[YamlSource], object]
 # A file that its owner alone may read, as slurm-gpudbd.yaml has to be.
 _PRIVATE = "/proc/self/environ"
 
 _POLICY = {
-    "version": 1, "contact": "a", "mode": "enforce", "on_error": "allow",
+    "version": 1,
+    "contact": "a",
+    "mode": "enforce",
+    "on_error": "allow",
     "manages": {"qos": ["sg-*", "normal", "urgent"], "accounts": ["vision"]},
     "chain": {"before": "/a", "after": "/b"},
     "bundles": {"train": {"gpus": 1, "cpus": 8, "memory": "64G", "mode": "advise", "partitions": ["gpu"]}},
     "groups": {"vision": {"accounts": ["vision"]}, "leads": {"users": ["carol"], "until": "2026-12-31"}},
     "owners": {"vision": {"gpus": 96, "lend_in": "sg-loans", "return_within": "10m", "qos": "sg-vision"}},
     "urgent": {"for": ["leads"], "jobs_running": 2, "preempts": ["normal"], "why": "w"},
-    "colocation": {"mode": "advise", "may": ["vision"], "must": ["leads"], "goal": "considerate",
-                   "slowdown": 1.1, "together": 2, "largest": 0.75, "hold": "5m", "planner": "annealing",
-                   "why": "w"},
+    "colocation": {
+        "mode": "advise",
+        "may": ["vision"],
+        "must": ["leads"],
+        "goal": "considerate",
+        "slowdown": 1.1,
+        "together": 2,
+        "largest": 0.75,
+        "hold": "5m",
+        "planner": "annealing",
+        "why": "w",
+    },
     "cancel_idle": {"for": ["leads"], "after": "4h", "warn": ["1h"], "why": "w"},
     "rules": [
-        {"id": "a", "for": "leads", "per": "user", "why": "w", "mode": "advise", "on_error": "deny",
-         "limits": {"gpus_total": 8, "jobs_total": 9, "gpu_hours": {"day": 1.5}, "memory_total": "1T"},
-         "when": {"days": "mon-fri", "hours": "09-18"}, "kind": "batch"},
-        {"id": "c", "for": "vision", "per": "user", "why": "w", "limits": {"gpus_running": 9},
-         "adjust": {"gpus_running": [8, 24]}},
-        {"id": "b", "for": "leads", "per": "job", "why": "w",
-         "limits": {"walltime": {1: "7d"}, "gpus": {"a100": 2}, "cpus": 1, "memory": "64G"}},
+        {
+            "id": "a",
+            "for": "leads",
+            "per": "user",
+            "why": "w",
+            "mode": "advise",
+            "on_error": "deny",
+            "limits": {"gpus_total": 8, "jobs_total": 9, "gpu_hours": {"day": 1.5}, "memory_total": "1T"},
+            "when": {"days": "mon-fri", "hours": "09-18"},
+            "kind": "batch",
+        },
+        {
+            "id": "c",
+            "for": "vision",
+            "per": "user",
+            "why": "w",
+            "limits": {"gpus_running": 9},
+            "adjust": {"gpus_running": [8, 24]},
+        },
+        {
+            "id": "b",
+            "for": "leads",
+            "per": "job",
+            "why": "w",
+            "limits": {"walltime": {1: "7d"}, "gpus": {"a100": 2}, "cpus": 1, "memory": "64G"},
+        },
     ],
-    "exceptions": [{"rule": "a", "user": "u", "limits": {"gpus_total": 9}, "until": "2027-01-01", "why": "w",
-                    "granted_by": "x"}],
-}  # fmt: skip
+    "exceptions": [
+        {
+            "rule": "a",
+            "user": "u",
+            "limits": {"gpus_total": 9},
+            "until": "2027-01-01",
+            "why": "w",
+            "granted_by": "x",
+        }
+    ],
+}
 _SITE = {
-    "cluster": "c", "database": "http://h:1", "database_socket": "/a", "munge_socket": "/b",
-    "web": "https://h", "timezone": "UTC", "import_interval": "1m", "operators": {"users": ["a"]},
-    "team": {"a": "b"}, "server_types": {"s": {"nodes": "n[1-2]", "rate_per_gpu_hour": 1.5}},
-    "zones": {"z": {"nodes": "n1", "role": "small"}}, "racks": {"r": {"nodes": "n1"}},
-    "sampling": {"interval": "1s", "min_coverage": 0.5}, "retention": {"timelines": "9d", "events": "9d"},
-    "spool": {"max_size": "1G"}, "metrics": {"listen": "h:1"},
-    "placement": {"mode": "observe", "partitions": ["p"], "nodes": "n1", "zone_wait": "9m",
-                  "priority": {"per_hour": {"small": 1.5}, "most": 9},
-                  "reservations": {"required_gpus": 9, "horizon": "9d", "open_per_user": 2}},
-}  # fmt: skip
+    "cluster": "c",
+    "database": "http://h:1",
+    "database_socket": "/a",
+    "munge_socket": "/b",
+    "web": "https://h",
+    "timezone": "UTC",
+    "import_interval": "1m",
+    "operators": {"users": ["a"]},
+    "team": {"a": "b"},
+    "server_types": {"s": {"nodes": "n[1-2]", "rate_per_gpu_hour": 1.5}},
+    "zones": {"z": {"nodes": "n1", "role": "small"}},
+    "racks": {"r": {"nodes": "n1"}},
+    "sampling": {"interval": "1s", "min_coverage": 0.5},
+    "retention": {"timelines": "9d", "events": "9d"},
+    "spool": {"max_size": "1G"},
+    "metrics": {"listen": "h:1"},
+    "placement": {
+        "mode": "observe",
+        "partitions": ["p"],
+        "nodes": "n1",
+        "zone_wait": "9m",
+        "priority": {"per_hour": {"small": 1.5}, "most": 9},
+        "reservations": {"required_gpus": 9, "horizon": "9d", "open_per_user": 2},
+    },
+}
 _NOTICES = {
-    "mode": "send", "concerns": ["held_idle"], "after": "9m", "per_user_a_day": 5, "exempt_users": ["a"],
-    "contact": "a", "templates": "/a", "webhook": {"url": "https://h", "secret_file": "/s"},
+    "mode": "send",
+    "concerns": ["held_idle"],
+    "after": "9m",
+    "per_user_a_day": 5,
+    "exempt_users": ["a"],
+    "contact": "a",
+    "templates": "/a",
+    "webhook": {"url": "https://h", "secret_file": "/s"},
     "mail": {"host": "h", "port": 25, "from": "a@b", "to": "{user}@b", "starttls": True},
-}  # fmt: skip
+}
 _PRICES = {
     "instances": {"a": 0.75, "b": 1.2},
     "compare": {"c": {"alone": "a", "shared": "b", "parts": 2}},
@@ -75,15 +135,23 @@ _PRICES = {
 _APPLICATIONS = {
     "version": 1,
     "applications": {
-        "A": {"field": "f", "priority": 5, "any": [{"python": ["torch"], "executable": "x*"}],
-              "parameters": {"size": r"a(\d)", "bytes": {"file_size": "b (x)"}}},
+        "A": {
+            "field": "f",
+            "priority": 5,
+            "any": [{"python": ["torch"], "executable": "x*"}],
+            "parameters": {"size": r"a(\d)", "bytes": {"file_size": "b (x)"}},
+        },
     },
-}  # fmt: skip
+}
 _DAEMON = {"url": "sqlite:////a", "listen": "h:1", "workers": 2, "web_user": "w"}
 _WEB = {
-    "listen": "h:1", "url": "https://h", "refresh": "3s", "trusted_proxies": ["10.0.0.0/8"],
-    "user_header": "X-User", "session": {"lifetime": "2h", "idle": "1h", "key_file": "/k"},
-}  # fmt: skip
+    "listen": "h:1",
+    "url": "https://h",
+    "refresh": "3s",
+    "trusted_proxies": ["10.0.0.0/8"],
+    "user_header": "X-User",
+    "session": {"lifetime": "2h", "idle": "1h", "key_file": "/k"},
+}
 
 
 def _of_path(load: Callable[[Path | None], object]) -> Check:
@@ -107,20 +175,99 @@ CHECKS: dict[str, tuple[Any, Check]] = {
 }
 
 VALUES = (
-    "~", "true", "-0", "-1", "0.5", "1e999", "-.inf", ".inf", ".nan", "9" * 18, "9" * 400, "9" * 5000,
-    "0x" + "f" * 5000, "0b" + "1" * 5000, "0" + "7" * 5000, "1" + ":1" * 5000, "1:30", "1:30.5",
-    "1" + ":1" * 5000 + ".5", "1_000", "2026-13-45", "2026-01-01", "2026-01-01T00:00:00+23:59",
-    "0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59", "'9999999999999999999999-0'",
-    f"'{'9' * 400}-0'", f"'{'9' * 5000}h'", f"'{'9' * 400}G'", "'h:99999999999'", "'http://[::1'",
-    "'https://h:99999'", "'\\ud800'", '"\\uD800"', '"\\0"', '"\\uFFFF"', "''", "' '", "'\u00e9\u0661'", "'-'",
-    "!!binary aGk=", "!!binary '%'", "!!set {a, b}", "!!set [a]", "!!omap [a: 1]", "!!omap [a]",
-    "!!pairs [a: 1]", "!!int abc", "!!int {=: abc}", "!!int []", "!!float abc", "!!bool abc", "!!null abc",
-    "!!timestamp abc", "!!timestamp []", "!!str {a: b}", "!!str []", "!!map []", "!!seq {}", "!own a",
-    "!!python/object:os.system a", "=", "<<", "{<<: 5}", "{<<: [5]}", "{<<: {a: 1}}", "&x [*x]",
-    "&x {<<: *x}", "&x a", "*missing", "[]", "{}", "[[]]", "[{}]", "{a: 1, a: 2}", "{[a]: 1}", "{{a: 1}: 1}",
-    "{~: 1}", "{1: 1, 1.0: 2}", "{.nan: 1, .nan: 2}", "{2026-01-01: 1}", "{!!binary aGk=: 1}",
-    "[" * 500, "[" * 500 + "]" * 500, '"\\UFFFFFFFF"', "|\n x", ">-\n x", "'a\nb'", "@", "`", "%", "\t",
-)  # fmt: skip
+    "~",
+    "true",
+    "-0",
+    "-1",
+    "0.5",
+    "1e999",
+    "-.inf",
+    ".inf",
+    ".nan",
+    "9" * 18,
+    "9" * 400,
+    "9" * 5000,
+    "0x" + "f" * 5000,
+    "0b" + "1" * 5000,
+    "0" + "7" * 5000,
+    "1" + ":1" * 5000,
+    "1:30",
+    "1:30.5",
+    "1" + ":1" * 5000 + ".5",
+    "1_000",
+    "2026-13-45",
+    "2026-01-01",
+    "2026-01-01T00:00:00+23:59",
+    "0001-01-01T00:00:00+23:59",
+    "9999-12-31T23:59:59-23:59",
+    "'9999999999999999999999-0'",
+    f"'{'9' * 400}-0'",
+    f"'{'9' * 5000}h'",
+    f"'{'9' * 400}G'",
+    "'h:99999999999'",
+    "'http://[::1'",
+    "'https://h:99999'",
+    "'\\ud800'",
+    '"\\uD800"',
+    '"\\0"',
+    '"\\uFFFF"',
+    "''",
+    "' '",
+    "'\u00e9\u0661'",
+    "'-'",
+    "!!binary aGk=",
+    "!!binary '%'",
+    "!!set {a, b}",
+    "!!set [a]",
+    "!!omap [a: 1]",
+    "!!omap [a]",
+    "!!pairs [a: 1]",
+    "!!int abc",
+    "!!int {=: abc}",
+    "!!int []",
+    "!!float abc",
+    "!!bool abc",
+    "!!null abc",
+    "!!timestamp abc",
+    "!!timestamp []",
+    "!!str {a: b}",
+    "!!str []",
+    "!!map []",
+    "!!seq {}",
+    "!own a",
+    "!!python/object:os.system a",
+    "=",
+    "<<",
+    "{<<: 5}",
+    "{<<: [5]}",
+    "{<<: {a: 1}}",
+    "&x [*x]",
+    "&x {<<: *x}",
+    "&x a",
+    "*missing",
+    "[]",
+    "{}",
+    "[[]]",
+    "[{}]",
+    "{a: 1, a: 2}",
+    "{[a]: 1}",
+    "{{a: 1}: 1}",
+    "{~: 1}",
+    "{1: 1, 1.0: 2}",
+    "{.nan: 1, .nan: 2}",
+    "{2026-01-01: 1}",
+    "{!!binary aGk=: 1}",
+    "[" * 500,
+    "[" * 500 + "]" * 500,
+    '"\\UFFFFFFFF"',
+    "|\n x",
+    ">-\n x",
+    "'a\nb'",
+    "@",
+    "`",
+    "%",
+    "\t",
+)
 
 
 def _places(value: Any) -> Iterator[Location]:

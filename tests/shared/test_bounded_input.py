@@ -31,13 +31,13 @@ peak_kib = int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_te
 print(max(peak_kib, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) >> 10)
 print(said)
 """
-TABLES = "from slurm_gpu.colocation.tables import read_tables; read_tables(path)"
-MODEL = "from slurm_gpu.colocation.learned.modelfile import read_arrays; read_arrays(path)"
-PROFILES = "from slurm_gpu.colocation.profilefile import read_profiles; read_profiles(path)"
-YAML = "from slurm_gpu.yamlsource import read_yaml; read_yaml(path)"
-JSON = "from slurm_gpu.colocation.strictjson import read_json; read_json(path)"
-HOSTS = "from slurm_gpu.slurm.hostlist import expand; expand(path.read_text())"
-STEPS = "from slurm_gpu.cli.stepsfile import timings_of; timings_of(path)"
+TABLES = "from slurm_gpu.colocation.tables.read import read_tables; read_tables(path)"
+MODEL = "from slurm_gpu.colocation.learned.model_file import read_arrays; read_arrays(path)"
+PROFILES = "from slurm_gpu.colocation.profiles.profile_file import read_profiles; read_profiles(path)"
+YAML = "from slurm_gpu.config.yaml_source import read_yaml; read_yaml(path)"
+JSON = "from slurm_gpu.colocation.tables.strict_json import read_json; read_json(path)"
+HOSTS = "from slurm_gpu.text.hostlist import expand; expand(path.read_text())"
+STEPS = "from slurm_gpu.cli.runs.steps_file import timings_of; timings_of(path)"
 HEAD = "dp_rank,stage,rank,step,optype,duration,mb_id"
 
 
@@ -149,100 +149,131 @@ CASES: dict[str, tuple[Callable[[Path], Path], str, str]] = {
     "Parquet of large strings": (large_strings, STEPS, "column optype unpacks to"),
     "Parquet of one row again and again": (repeated_rows, STEPS, "these are no timings of a job"),
     "Parquet of large strings whose footer tells of small ones": (
-        understated_strings, STEPS, "takes more memory to read than its metadata announce",
+        understated_strings,
+        STEPS,
+        "takes more memory to read than its metadata announce",
     ),
     "Parquet of many rows whose footer tells of few": (
-        understated_rows, STEPS, "takes more memory to read than its metadata announce",
+        understated_rows,
+        STEPS,
+        "takes more memory to read than its metadata announce",
     ),
     "CSV of steps with thousands of short cells": (
         lambda path: written(
-            path / "s.csv", f"{HEAD},{','.join(f'c{n}' for n in range(600))}\n".encode()
-            + b"12," * 606 + b"12\n"
+            path / "s.csv",
+            f"{HEAD},{','.join(f'c{n}' for n in range(600))}\n".encode()
+            + b"12," * 606
+            + b"12\n"
             + (b"123," * 606 + b"123\n") * 12_000,
         ),
-        STEPS, "nothing tells who computes",
+        STEPS,
+        "nothing tells who computes",
     ),
     "CSV of steps of empty lines": (
         lambda path: written(path / "s.csv", HEAD.encode() + b"\n" * 50_000_000),
-        STEPS, "0 values for 7 columns",
+        STEPS,
+        "0 values for 7 columns",
     ),
     "CSV of steps of one line": (
-        lambda path: written(path / "s.csv", HEAD.encode() + b"x" * 200_000_000), STEPS, "line 1: more than",
+        lambda path: written(path / "s.csv", HEAD.encode() + b"x" * 200_000_000),
+        STEPS,
+        "line 1: more than",
     ),
     "JSON of empty lists": (
         lambda path: written(path / "t.json", b"[" + b"[]," * 10_000_000 + b"[]]"),
-        TABLES, "values; at most 2000000",
+        TABLES,
+        "values; at most 2000000",
     ),
     "JSON of objects with one key": (
-        lambda path: written(path / "t.json", b"{" + b",".join(b'"%d":{}' % n for n in range(200_000))
-            + b"}"),
-        TABLES, "was taken",
+        lambda path: written(
+            path / "t.json", b"{" + b",".join(b'"%d":{}' % n for n in range(200_000)) + b"}"
+        ),
+        TABLES,
+        "was taken",
     ),
     "JSON without end": (
-        lambda _: Path("/dev/zero"), JSON,
+        lambda _: Path("/dev/zero"),
+        JSON,
         "larger than 32 MiB",
     ),
     "CSV of profiles of commas": (
         lambda path: written(path / "p.csv", b"," * 30_000_000 + b"\n"),
-        PROFILES, "values; at most 2000000",
+        PROFILES,
+        "values; at most 2000000",
     ),
     "CSV of pairs of short lines": (
         lambda path: written(path / "p.csv", b"a,b\n" * 7_000_000),
-        TABLES, "values; at most 2000000",
+        TABLES,
+        "values; at most 2000000",
     ),
     "CSV of one quoted cell": (
         lambda path: written(path / "p.csv", b'"' + b"x" * 30_000_000),
-        TABLES, "field larger than field limit",
+        TABLES,
+        "field larger than field limit",
     ),
     "model with an array of a terabyte": (
         lambda path: npz(path, b"{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000,), }\n"),
-        MODEL, "is no model, or damaged",
+        MODEL,
+        "is no model, or damaged",
     ),
     "model with a text of a terabyte": (
         lambda path: npz(path, b"{'descr': '<U250000000000', 'fortran_order': False, 'shape': (), }\n"),
-        MODEL, "is no model, or damaged",
+        MODEL,
+        "is no model, or damaged",
     ),
     "model of zeros": (
-        zeros_npz, MODEL,
+        zeros_npz,
+        MODEL,
         "a model has at most",
     ),
     "model of many parts": (
-        many_parts, MODEL, "has more than 1000 parts",
+        many_parts,
+        MODEL,
+        "has more than 1000 parts",
     ),
     "model without end": (
         lambda _: Path("/dev/zero"),
-        MODEL, "larger than 32 MiB",
+        MODEL,
+        "larger than 32 MiB",
     ),
     "forecasts' model of zeros": (
-        zeros_zip, "from slurm_gpu.forecast.packing import Packed; Packed(path.read_bytes())", "parts of",
+        zeros_zip,
+        "from slurm_gpu.forecast.packing import Packed; Packed(path.read_bytes())",
+        "parts of",
     ),
     "YAML without end": (
-        lambda _: Path("/dev/zero"), YAML, "larger than 4 MiB",
+        lambda _: Path("/dev/zero"),
+        YAML,
+        "larger than 4 MiB",
     ),
     "YAML of short items": (
         lambda path: written(path / "p.yaml", b"a: [" + b"1," * 200_000 + b"1]"),
-        YAML, "more than 100000 values",
+        YAML,
+        "more than 100000 values",
     ),
     "notice without end": (
         lambda path: (path / "held_idle.txt").symlink_to("/dev/zero") or path,
-        "from slurm_gpu.notices.texts import load_templates; load_templates(path)", "larger than 1 MiB",
+        "from slurm_gpu.notices.texts import load_templates; load_templates(path)",
+        "larger than 1 MiB",
     ),
     "shipment of zeros": (
         lambda path: written(path / "s.gz", gzip.compress(bytes(1 << 28), 9)),
-        "from slurm_gpu.database.shipment import ShipmentError, parse_shipment\n"
+        "from slurm_gpu.database.ingest.shipment import ShipmentError, parse_shipment\n"
         "    try: parse_shipment(path.read_bytes(), 'gzip')\n"
         "    except ShipmentError as error: raise ValueError(error.status) from None",
         "413",
     ),
     "hostlist of long numbers": (
         lambda path: written(path / "h", b"n[" + b"0" * 60_000 + b"-99999]"),
-        HOSTS, "is not a number or a range",
+        HOSTS,
+        "is not a number or a range",
     ),
     "hostlist of a long name": (
         lambda path: written(path / "h", b"n" * 60_000 + b"[1-99999]"),
-        HOSTS, "255 characters at most",
+        HOSTS,
+        "255 characters at most",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.config import (
+from slurm_gpu.config.site import (
     Operators,
     Placement,
     Priority,
@@ -15,8 +15,8 @@ from slurm_gpu.config import (
     default_path,
     load_config,
 )
+from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.errors import InputError, InvalidFileError
-from slurm_gpu.yamlsource import parse_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -9,8 +9,8 @@ from itertools import cycle, islice
 
 import pytest
 
-from slurm_gpu.daemonlog import JournalFormatter, log_to_stderr
-from slurm_gpu.database.webreader import MOST_REFUSALS, Origin, WebReader, WebRefusals
+from slurm_gpu.daemon.log import JournalFormatter, log_to_stderr
+from slurm_gpu.database.http.web_reader import MOST_REFUSALS, Origin, WebReader, WebRefusals
 from tests.node.fakes import FakeClock
 
 

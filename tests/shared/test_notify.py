@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.notify import Notifier
+from slurm_gpu.daemon.systemd import Notifier
 
 
 @pytest.fixture(params=["path", "abstract"])

@@ -13,16 +13,16 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from slurm_gpu.controller.acts import Acts
-from slurm_gpu.controller.ended import EndedRuns
-from slurm_gpu.controller.zonewait import ZoneWait
-from slurm_gpu.database.importer import Importer
-from slurm_gpu.database.slurmview import Kept
+from slurm_gpu.controller.placement.zone_wait import ZoneWait
+from slurm_gpu.controller.queue.ended_runs import EndedRuns
+from slurm_gpu.controller.reporting.audit_reporter import Acts
+from slurm_gpu.daemon.outage_log import AGAIN_S, OutageLog
+from slurm_gpu.database.accounting.importer import Importer
+from slurm_gpu.database.accounting.slurm_view import Kept
 from slurm_gpu.database.verdicts.watch import run_watch
 from slurm_gpu.errors import DatabaseError, SlurmError
 from slurm_gpu.node.shipping.post import Reply, ThreadSender
-from slurm_gpu.node.workthread import WorkThread
-from slurm_gpu.outagelog import AGAIN_S, OutageLog
+from slurm_gpu.node.worker_thread import WorkThread
 from tests.controller.fakes import at_once
 from tests.controller.test_watcher import Site
 from tests.database.samples import FakeClock
@@ -249,10 +249,17 @@ class Task(Loop):
 
 
 LOOPS = {
-    Watch: DatabaseError, Import: DatabaseError, AskSlurm: SlurmError, ReadDatabase: DatabaseError,
-    Snapshots: SlurmError, TellActs: DatabaseError, ReadEnded: SlurmError, WaitForZones: SlurmError,
-    Post: OSError, Task: OSError,
-}  # fmt: skip
+    Watch: DatabaseError,
+    Import: DatabaseError,
+    AskSlurm: SlurmError,
+    ReadDatabase: DatabaseError,
+    Snapshots: SlurmError,
+    TellActs: DatabaseError,
+    ReadEnded: SlurmError,
+    WaitForZones: SlurmError,
+    Post: OSError,
+    Task: OSError,
+}
 
 
 # A mistake of ours ends slurm-gpuctld, and systemd starts it again.
@@ -283,23 +290,44 @@ def test_each_loop_logs_an_outage_once_and_its_end_once(
 
 # What is no loop's outage: each such line is of one item, or of a state that is looked at when it changes.
 OF_ONE_ITEM = {
-    "database/detail.py::_read_event", "database/forecasts/foretelling.py::_read",
-    "database/importer.py::_store", "database/main.py::_make_ready_when_there",
-    "database/reconcile.py::_reconcile_one", "database/store.py::readable",
-    "database/webreader.py::warn_of_unknown_user", "controller/acts.py::_send_all",
-    "controller/colocation/endings.py::send_back", "controller/colocation/endings.py::_tell",
-    "controller/colocation/unseen.py::turn", "controller/jobmix.py::_read", "controller/notices/ends.py::end",
-    "controller/priorities.py::_read_weights", "controller/reserve/keeper.py::_make",
-    "controller/reserve/keeper.py::_repel", "controller/watcher.py::_policy", "controller/weights.py::stop",
-    "monitor/drawing.py::_run", "monitor/signin/ended.py::add", "node/gpu/readerprocess.py::_restart",
-    "node/held/hooks.py::_reject", "node/jobs/endedruns.py::_of_this_boot", "node/jobs/inventory.py::find",
-    "node/jobs/segments.py::_last_record", "node/main.py::main", "node/service.py::_make_metrics",
-    "node/service.py::_rules", "node/shipping/journal.py::get", "node/shipping/journal.py::_compact",
-    "node/shipping/rejected.py::keep", "node/shipping/spoolmark.py::leave_mark",
-    "node/shipping/shipmentqueue.py::reject", "node/shipping/spool.py::allocations",
-    "node/shipping/spool.py::last_host", "node/shipping/spool.py::last_run",
+    "database/api/run_detail.py::_read_event",
+    "database/forecasts/predicting.py::_read",
+    "database/accounting/importer.py::_store",
+    "database/main.py::_make_ready_when_there",
+    "database/accounting/reconcile.py::_reconcile_one",
+    "database/accounting/writer.py::readable",
+    "database/http/web_reader.py::warn_of_unknown_user",
+    "controller/reporting/audit_reporter.py::_send_all",
+    "controller/colocation/terminations.py::send_back",
+    "controller/colocation/terminations.py::_tell",
+    "controller/colocation/pair_fit.py::turn",
+    "controller/queue/job_mix.py::_read",
+    "controller/notices/cancellations.py::end",
+    "controller/placement/priorities.py::_read_weights",
+    "controller/reservations/reconciler.py::_make",
+    "controller/reservations/reconciler.py::_repel",
+    "controller/watcher.py::_policy",
+    "controller/placement/weights.py::stop",
+    "monitor/job/drawing.py::_run",
+    "monitor/signin/revoked_sessions.py::add",
+    "node/gpu/reader_process.py::_restart",
+    "node/allocation/hooks.py::_reject",
+    "node/jobs/ended_runs.py::_of_this_boot",
+    "node/jobs/inventory.py::find",
+    "node/jobs/segments.py::_last_record",
+    "node/main.py::main",
+    "node/service.py::_make_metrics",
+    "node/service.py::_rules",
+    "node/shipping/journal.py::get",
+    "node/shipping/journal.py::_compact",
+    "node/shipping/rejected.py::keep",
+    "node/shipping/spool_mark.py::leave_mark",
+    "node/shipping/shipment_queue.py::reject",
+    "node/shipping/spool.py::allocations",
+    "node/shipping/spool.py::last_host",
+    "node/shipping/spool.py::last_run",
     "notices/outbox.py::_sent",
-}  # fmt: skip
+}
 
 
 def _logs_in_a_handler(path: Path) -> set[str]:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu.errors import RecordError
-from slurm_gpu.records import (
+from slurm_gpu.wire import (
     DeviceFacts,
     Event,
     Host,

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu.errors import RecordError
-from slurm_gpu.records import Timeline, merge_timelines
-from slurm_gpu.records.timeline import FULL, GAP, MAX_BINS, level, read_timeline
+from slurm_gpu.wire import Timeline, merge_timelines
+from slurm_gpu.wire.timeline import FULL, GAP, MAX_BINS, level, read_timeline
 from tests.shared.wire import timelines
 
 

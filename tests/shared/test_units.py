@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.units import (
+from slurm_gpu.text.units import (
     few,
     format_duration,
     format_memory_mib,
@@ -103,8 +103,11 @@ def test_a_time_limit_is_printed_so_that_slurm_reads_the_same(seconds: int) -> N
 
 def test_time_limits_look_as_in_squeue_and_sacctmgr() -> None:
     assert [format_slurm_time(s) for s in (0, 90, 5400, 172800)] == [
-        "00:00:00", "00:01:30", "01:30:00", "2-00:00:00",
-    ]  # fmt: skip
+        "00:00:00",
+        "00:01:30",
+        "01:30:00",
+        "2-00:00:00",
+    ]
 
 
 @given(st.lists(st.text("abc", min_size=1, max_size=3), max_size=30), st.integers(1, 12))
@@ -116,7 +119,7 @@ def test_of_few_names_each_is_shown_or_counted(names: list[str], most: int) -> N
 
 
 _CUT = re.compile(r"join\((?:[^()]|\([^()]*\))*\[:\s*[_A-Z0-9]+\]|islice\([^()\n]*(?:NAMED|SHOWN)")
-_WHOLE = {"cli/colocationplan.py": "_FIELDS[:2]", "database/accounting.py": "NAME_LENGTH"}
+_WHOLE = {"cli/colocation/plan.py": "_FIELDS[:2]", "database/accounting/run_row.py": "NAME_LENGTH"}
 """Cuts that leave out no name: the two columns that a file must have, and what a database column holds."""
 
 

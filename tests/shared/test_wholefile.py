@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.wholefile import whole_file
+from slurm_gpu.files.atomic import whole_file
 
 
 def names(directory: Path) -> list[str]:

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_gpu.config.checker import YamlCheck
+from slurm_gpu.config.yaml_source import parse_yaml, read_yaml
 from slurm_gpu.errors import InputError, InvalidFileError
-from slurm_gpu.yamlcheck import YamlCheck
-from slurm_gpu.yamlsource import parse_yaml, read_yaml
 
 _TEXT = """\
 version: 1

@@ -41,14 +41,24 @@ def job(
 ) -> Job:
     """Its time limit is its run time where none is given."""
     request = Request(
-        nodes=n_nodes, gpus=0 if share_mgpu else gpus, share_mgpu=share_mgpu, cpus=cpus,
-        memory_mib=memory_mib, gpu_type=gpu_type,
-    )  # fmt: skip
+        nodes=n_nodes,
+        gpus=0 if share_mgpu else gpus,
+        share_mgpu=share_mgpu,
+        cpus=cpus,
+        memory_mib=memory_mib,
+        gpu_type=gpu_type,
+    )
     return Job(
-        request=request, submit_s=submit_s, run_s=run_s,
+        request=request,
+        submit_s=submit_s,
+        run_s=run_s,
         limit_s=max(run_s, 1.0) if limit_s is None else limit_s,
-        partition=partition, priority=priority, give_up_s=give_up_s, counters=counters, qos=qos,
-    )  # fmt: skip
+        partition=partition,
+        priority=priority,
+        give_up_s=give_up_s,
+        counters=counters,
+        qos=qos,
+    )
 
 
 def run(where: Cluster, *jobs: Job, **options: object) -> Outcome:

@@ -21,20 +21,27 @@ from tests.simulate.auditing import Books, moments
 COUNTERS = (Counter("alice", {Resource.MGPU: 3000, Resource.CPUS: 8}), Counter("bob", {Resource.JOBS: 2}))
 OWNER_FIRST = Preemption({"owner": frozenset({"loan"})})
 SCHEDULINGS = (
-    Scheduling(), Scheduling(backfill=False), Scheduling(backfill_every_s=7), Scheduling(depth=2),
-)  # fmt: skip
+    Scheduling(),
+    Scheduling(backfill=False),
+    Scheduling(backfill_every_s=7),
+    Scheduling(depth=2),
+)
 
 
 @st.composite
 def clusters(draw: st.DrawFn, n_partitions: int = 2) -> Cluster:
     nodes = tuple(
         Node(
-            name=f"n{i}", gpus=draw(st.integers(0, 4)), cpus=draw(st.integers(1, 8)),
-            memory_mib=draw(st.sampled_from((500, 1000))), gpu_type=draw(st.sampled_from(("a100", "v100"))),
-            weight=draw(st.integers(1, 2)), zone=draw(st.sampled_from(("", "z"))),
+            name=f"n{i}",
+            gpus=draw(st.integers(0, 4)),
+            cpus=draw(st.integers(1, 8)),
+            memory_mib=draw(st.sampled_from((500, 1000))),
+            gpu_type=draw(st.sampled_from(("a100", "v100"))),
+            weight=draw(st.integers(1, 2)),
+            zone=draw(st.sampled_from(("", "z"))),
         )
         for i in range(draw(st.integers(1, 4)))
-    )  # fmt: skip
+    )
     some = st.sets(st.integers(0, len(nodes) - 1), min_size=1)
     rest = [Partition(f"p{i}", tuple(sorted(draw(some)))) for i in range(1, n_partitions)]
     return Cluster(nodes, (Partition("p0", tuple(range(len(nodes)))), *rest))
@@ -42,10 +49,12 @@ def clusters(draw: st.DrawFn, n_partitions: int = 2) -> Cluster:
 
 def requests() -> st.SearchStrategy[Request]:
     common = {
-        "nodes": st.sampled_from((1, 1, 1, 2, 3)), "cpus": st.integers(0, 4),
-        "memory_mib": st.sampled_from((0, 250, 500)), "one_zone": st.sampled_from((False, False, True)),
+        "nodes": st.sampled_from((1, 1, 1, 2, 3)),
+        "cpus": st.integers(0, 4),
+        "memory_mib": st.sampled_from((0, 250, 500)),
+        "one_zone": st.sampled_from((False, False, True)),
         "gpu_type": st.sampled_from(("", "", "a100")),
-    }  # fmt: skip
+    }
     whole = st.builds(Request, gpus=st.integers(0, 4), **common)
     return st.one_of(whole, whole, st.builds(Request, share_mgpu=st.sampled_from((250, 500, 600)), **common))
 
@@ -70,9 +79,13 @@ def job_lists(
 
 def run(cluster: Cluster, jobs: Sequence[Job], scheduling: Scheduling, **options: object) -> Outcome:
     return simulate(
-        cluster, Jobs.of(jobs), scheduling=scheduling, counters=COUNTERS, log=True,
+        cluster,
+        Jobs.of(jobs),
+        scheduling=scheduling,
+        counters=COUNTERS,
+        log=True,
         **options,  # type: ignore[arg-type]
-    )  # fmt: skip
+    )
 
 
 @settings(max_examples=50)

@@ -29,19 +29,24 @@ def test_nobody_is_requeued_where_there_is_room_or_where_it_would_not_help() -> 
 def test_only_as_many_give_way_as_have_to_and_those_that_lose_least() -> None:
     outcome = run(
         cluster(4),
-        job(0, gpus=2, qos="loan"), job(10, gpus=1, qos="loan"), job(20, gpus=1, qos="loan"),
+        job(0, gpus=2, qos="loan"),
+        job(10, gpus=1, qos="loan"),
+        job(20, gpus=1, qos="loan"),
         job(30, gpus=1, qos="owner"),
         preemption=OWNER_FIRST,
-    )  # fmt: skip
+    )
     assert outcome.restarts.tolist() == [0, 0, 1, 0]
 
 
 def test_who_need_not_go_after_all_stays() -> None:
     # The one that ran shortest gives too little, and the next gives enough by itself.
     outcome = run(
-        cluster(3), job(0, gpus=2, qos="loan"), job(10, gpus=1, qos="loan"), job(20, gpus=2, qos="owner"),
+        cluster(3),
+        job(0, gpus=2, qos="loan"),
+        job(10, gpus=1, qos="loan"),
+        job(20, gpus=2, qos="owner"),
         preemption=OWNER_FIRST,
-    )  # fmt: skip
+    )
     assert outcome.restarts.tolist() == [1, 0, 0]
 
 
@@ -49,18 +54,23 @@ def test_what_a_requeued_job_leaves_over_is_used_at_once_and_it_waits_as_long_as
     slow = Preemption({"owner": frozenset({"loan"})}, requeue_after_s=60)
     outcome = run(
         cluster(4),
-        job(0, gpus=4, qos="loan"), job(1, gpus=2), job(5, gpus=1, qos="owner", priority=1),
+        job(0, gpus=4, qos="loan"),
+        job(1, gpus=2),
+        job(5, gpus=1, qos="owner", priority=1),
         preemption=slow,
-    )  # fmt: skip
+    )
     assert outcome.start_s.tolist() == [0, 5, 5]
     assert outcome.last_start_s[0] == 105
 
 
 def test_preemption_works_without_backfill_too() -> None:
     outcome = run(
-        cluster(1), job(0, qos="loan"), job(40, qos="owner"),
-        preemption=OWNER_FIRST, scheduling=Scheduling(backfill=False),
-    )  # fmt: skip
+        cluster(1),
+        job(0, qos="loan"),
+        job(40, qos="owner"),
+        preemption=OWNER_FIRST,
+        scheduling=Scheduling(backfill=False),
+    )
     assert outcome.start_s.tolist() == [0, 40]
 
 
@@ -74,9 +84,11 @@ class HalfSpeedTogether:
 def test_jobs_that_share_a_gpu_by_time_slow_each_other_and_speed_up_when_alone() -> None:
     # Together from 10 to 160: the first does 10 + 150·0.6 = 100. The second has 90 done, and does 10 alone.
     outcome = run(
-        cluster(1), job(0, share_mgpu=500, limit_s=999), job(10, share_mgpu=500, limit_s=999),
+        cluster(1),
+        job(0, share_mgpu=500, limit_s=999),
+        job(10, share_mgpu=500, limit_s=999),
         speed=HalfSpeedTogether(),
-    )  # fmt: skip
+    )
     assert outcome.end_s.round(6).tolist() == [160, 170]
 
 
@@ -87,7 +99,7 @@ def test_jobs_on_other_gpus_are_not_slowed_and_the_time_limit_holds_for_slow_one
         job(0, share_mgpu=600, limit_s=120),
         job(0, share_mgpu=400, limit_s=120),
         speed=HalfSpeedTogether(),
-    )  # fmt: skip
+    )
     # The third joins the first; it would need 166.7 s, and its limit ends it at 120.
     assert outcome.end_s.round(6).tolist() == [148, 100, 120]
     assert [event.what for event in outcome.log][-3:] == [What.END] * 3

@@ -212,11 +212,17 @@ def test_a_placement_that_gives_away_what_is_not_free_is_told_so() -> None:
 )
 def test_columns_that_make_no_sense_are_refused(change: dict[str, object], message: str) -> None:
     two = {
-        "submit_s": np.array([0.0, 1.0]), "run_s": np.ones(2), "limit_s": np.ones(2), "priority": np.zeros(2),
-        "give_up_s": np.full(2, math.inf), "request": np.zeros(2, dtype=np.int32),
-        "partition": np.zeros(2, dtype=np.int32), "counters": np.zeros(2, dtype=np.int32),
-        "qos": np.zeros(2, dtype=np.int32), "requests": (Request(gpus=1),),
-    }  # fmt: skip
+        "submit_s": np.array([0.0, 1.0]),
+        "run_s": np.ones(2),
+        "limit_s": np.ones(2),
+        "priority": np.zeros(2),
+        "give_up_s": np.full(2, math.inf),
+        "request": np.zeros(2, dtype=np.int32),
+        "partition": np.zeros(2, dtype=np.int32),
+        "counters": np.zeros(2, dtype=np.int32),
+        "qos": np.zeros(2, dtype=np.int32),
+        "requests": (Request(gpus=1),),
+    }
     with pytest.raises(ValueError, match=message):
         Jobs(**(two | change))  # type: ignore[arg-type]
 
@@ -284,8 +290,11 @@ def test_while_a_limit_holds_it_a_released_job_is_held_as_before() -> None:
     pair = job(1, gpus=4, n_nodes=2, run_s=10, counters=(0,))
     together = replace(pair, request=replace(pair.request, one_zone=True))
     outcome = run(
-        zoned("a", "b"), job(0, gpus=1, run_s=100, counters=(0,)), together,
-        counters=counters, zone_wait_s=30,
-    )  # fmt: skip
+        zoned("a", "b"),
+        job(0, gpus=1, run_s=100, counters=(0,)),
+        together,
+        counters=counters,
+        zone_wait_s=30,
+    )
     assert outcome.start_s.tolist() == [0, 100]
     assert outcome.held_s.tolist() == [0, 99]

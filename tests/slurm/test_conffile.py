@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.slurm.conffile import (
+from slurm_gpu.slurm.conf_file import (
     node_weights,
     parse_number,
     read_conf,
@@ -178,8 +178,15 @@ def test_the_weights_of_nodes_are_those_of_their_lines_and_of_the_default_before
         "NodeName=late Feature=Weight=9\n",
     )
     assert node_weights(lines) == {
-        "login": 1, "c1": 20, "c2": 20, "g1": 50, "g3": 50, "g4": 50, "c3": 20, "late": 1,
-    }  # fmt: skip
+        "login": 1,
+        "c1": 20,
+        "c2": 20,
+        "g1": 50,
+        "g3": 50,
+        "g4": 50,
+        "c3": 20,
+        "late": 1,
+    }
     assert [line.get("CPUs") for line in with_defaults(lines, "NodeName")][-3:] == ["8", "8", "8"]
 
 

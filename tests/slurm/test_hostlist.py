@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.slurm.hostlist import compress, count_tasks, expand, parse_indices
+from slurm_gpu.text.hostlist import compress, count_tasks, expand, parse_indices
 
 
 @pytest.mark.parametrize(

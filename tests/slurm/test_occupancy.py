@@ -31,11 +31,19 @@ def test_a_gpu_is_free_when_nobody_has_any_of_it(nodes: list[SlurmNode], jobs: l
 @pytest.mark.parametrize(
     ("state", "in_service"),
     [
-        ("idle", True), ("mixed+planned", True), ("allocated", True), ("idle+cloud+powered_down", True),
-        ("idle+drain", False), ("mixed+drain", False), ("down+not_responding", False), ("unknown", False),
-        ("idle+powering_down", False), ("idle+maint+reserved", False), ("idle+reboot_requested", False),
+        ("idle", True),
+        ("mixed+planned", True),
+        ("allocated", True),
+        ("idle+cloud+powered_down", True),
+        ("idle+drain", False),
+        ("mixed+drain", False),
+        ("down+not_responding", False),
+        ("unknown", False),
+        ("idle+powering_down", False),
+        ("idle+maint+reserved", False),
+        ("idle+reboot_requested", False),
     ],
-)  # fmt: skip
+)
 def test_nothing_is_free_on_a_node_that_takes_no_jobs(nodes: list[SlurmNode], state: str, in_service: bool):
     (entry,) = occupancy([_n3(nodes, state=state, gpus_allocated={"v100": 0}, shards_allocated=0)], [])
     assert (entry.in_service, entry.gpus_free) == (in_service, 4 if in_service else 0)

@@ -39,10 +39,19 @@ def _loads(*things: Any) -> SimpleNamespace:
 
 
 _NODE = SimpleNamespace(
-    name="n1", address="10.0.0.1", state="ALLOCATED+DRAIN", reason="disk", total_cpus=32, allocated_cpus=3,
-    real_memory=1000, allocated_memory=0, configured_gres={"gpu:a100": 4, "gpu": 2, "shard:a100": 16},
-    active_features=["zone1"], partitions=["gpu"], weight=7,
-)  # fmt: skip
+    name="n1",
+    address="10.0.0.1",
+    state="ALLOCATED+DRAIN",
+    reason="disk",
+    total_cpus=32,
+    allocated_cpus=3,
+    real_memory=1000,
+    allocated_memory=0,
+    configured_gres={"gpu:a100": 4, "gpu": 2, "shard:a100": 16},
+    active_features=["zone1"],
+    partitions=["gpu"],
+    weight=7,
+)
 
 
 def _job(state: str, gres: dict[str, Any]) -> SimpleNamespace:

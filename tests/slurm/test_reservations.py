@@ -41,15 +41,22 @@ class Commands:
 def test_all_are_read_those_of_the_site_too() -> None:
     ours, sites = ReservationClient(Commands(SHOWN), {}).all()
     assert ours == SlurmReservation(
-        "sg_3", 1795438109, 1795438709, "n[1-2]", frozenset({"alice"}), frozenset({"vision"}),
-        frozenset({"SPEC_NODES", "MAGNETIC"}), "gpu",
-    )  # fmt: skip
+        "sg_3",
+        1795438109,
+        1795438709,
+        "n[1-2]",
+        frozenset({"alice"}),
+        frozenset({"vision"}),
+        frozenset({"SPEC_NODES", "MAGNETIC"}),
+        "gpu",
+    )
     assert (sites.nodes, sites.users) == ("", {"root", "carol"})
     assert list(ours.spans(ours.start_s + 1, UTC)) == [(ours.start_s, ours.end_s)]
     week_s = 7 * 86400
     assert [start_s for start_s, _ in sites.spans(sites.start_s + 2 * week_s, UTC)] == [
-        sites.start_s, sites.start_s + week_s,
-    ]  # fmt: skip
+        sites.start_s,
+        sites.start_s + week_s,
+    ]
     assert ReservationClient(Commands("No reservations in the system\n"), {}).all() == []
 
 
@@ -98,9 +105,15 @@ def test_nodes_on_which_jobs_run_are_told_apart_from_other_refusals() -> None:
 
     def create(*, ignores_jobs: bool = False) -> None:
         client.create(
-            "sg_3", start_s=5, end_s=9, nodes="n[1-2]", user="alice", account="vision", partition="gpu",
+            "sg_3",
+            start_s=5,
+            end_s=9,
+            nodes="n[1-2]",
+            user="alice",
+            account="vision",
+            partition="gpu",
             ignores_jobs=ignores_jobs,
-        )  # fmt: skip
+        )
 
     with pytest.raises(NodesBusyError):
         create()
@@ -109,9 +122,18 @@ def test_nodes_on_which_jobs_run_are_told_apart_from_other_refusals() -> None:
     create(ignores_jobs=True)
     client.delete("sg_3")
     assert commands.asked[-2] == [
-        "scontrol", "create", "reservation", "ReservationName=sg_3", "StartTime=uts5", "EndTime=uts9",
-        "Nodes=n[1-2]", "PartitionName=gpu", "Users=alice", "Accounts=vision", "Flags=MAGNETIC,IGNORE_JOBS",
-    ]  # fmt: skip
+        "scontrol",
+        "create",
+        "reservation",
+        "ReservationName=sg_3",
+        "StartTime=uts5",
+        "EndTime=uts9",
+        "Nodes=n[1-2]",
+        "PartitionName=gpu",
+        "Users=alice",
+        "Accounts=vision",
+        "Flags=MAGNETIC,IGNORE_JOBS",
+    ]
     assert commands.asked[-1] == ["scontrol", "delete", "ReservationName=sg_3"]
     client.repel("sg_3")
     assert commands.asked[-1] == ["scontrol", "update", "ReservationName=sg_3", "Flags-=MAGNETIC"]

@@ -157,5 +157,9 @@ def test_amounts_are_shown_with_the_unit_that_they_are_counted_in() -> None:
         LimitField("MaxWall").show(None),
     ]
     assert shown == [
-        "MaxWall=2-00:00:00", "MaxTRES=mem=64G", "MaxTRES=mem=1500M", "GrpTRES=gres/gpu=12", "MaxWall=none",
-    ]  # fmt: skip
+        "MaxWall=2-00:00:00",
+        "MaxTRES=mem=64G",
+        "MaxTRES=mem=1500M",
+        "GrpTRES=gres/gpu=12",
+        "MaxWall=none",
+    ]

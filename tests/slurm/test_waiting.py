@@ -67,9 +67,10 @@ def test_thousands_of_jobs_are_told_in_few_calls_and_one_that_is_gone_stops_none
     asked: list[Sequence[str]] = []
     _client({"scontrol": ""}, asked).set_site_factor([*range(1200, 0, -1), 7], 40)
     assert [(argv[2][:12], argv[3], argv[2].count(",") + 1) for argv in asked] == [
-        ("JobId=1,2,3,", "SiteFactor=40", 500), ("JobId=501,50", "SiteFactor=40", 500),
+        ("JobId=1,2,3,", "SiteFactor=40", 500),
+        ("JobId=501,50", "SiteFactor=40", 500),
         ("JobId=1001,1", "SiteFactor=40", 200),
-    ]  # fmt: skip
+    ]
     asked.clear()
     with pytest.raises(SlurmError, match="Invalid job id"):
         _client({"scontrol": SlurmError("Invalid job id")}, asked).set_site_factor(range(501), 40)

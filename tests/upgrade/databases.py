@@ -7,8 +7,8 @@ from pathlib import Path
 import alembic.command
 from sqlalchemy import text
 
-from slurm_gpu.database import engine as engine_module
-from slurm_gpu.database.engine import Database
+from slurm_gpu.database.storage import engine as engine_module
+from slurm_gpu.database.storage.engine import Database
 
 
 def made(url: str, revision: str) -> Database:

@@ -16,9 +16,9 @@ from click.testing import CliRunner, Result
 from sqlalchemy import make_url, text
 
 from slurm_gpu.cli.main import cli
-from slurm_gpu.database.backup import back_up
-from slurm_gpu.database.engine import Database, UnusableDatabaseError, head_revision
-from slurm_gpu.database.upgrading import Upgraded, upgrade_database
+from slurm_gpu.database.storage.backup import back_up
+from slurm_gpu.database.storage.engine import Database, UnusableDatabaseError, head_revision
+from slurm_gpu.database.storage.upgrade import Upgraded, upgrade_database
 from slurm_gpu.errors import UsageError
 from tests.database.servers import MariaDB
 from tests.upgrade.databases import fill, made

@@ -17,11 +17,11 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import event, inspect, select, text
 
-from slurm_gpu.database.engine import Database, UnusableDatabaseError, head_revision, known_revisions
-from slurm_gpu.database.schema import metadata, run_device
-from slurm_gpu.database.store import read_record
-from slurm_gpu.database.upgrading import make_ready, upgrade_database
-from slurm_gpu.records import Mean, Record
+from slurm_gpu.database.accounting.writer import read_record
+from slurm_gpu.database.storage.engine import Database, UnusableDatabaseError, head_revision, known_revisions
+from slurm_gpu.database.storage.schema import metadata, run_device
+from slurm_gpu.database.storage.upgrade import make_ready, upgrade_database
+from slurm_gpu.wire import Mean, Record
 from tests.database.samples import T0, record, segment, timeline
 from tests.database.servers import MariaDB
 from tests.upgrade import write_state

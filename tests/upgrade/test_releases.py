@@ -17,10 +17,10 @@ from sqlalchemy import select
 import slurm_gpu
 from lab.simgpu.creation import create
 from lab.simgpu.specs import GpuSpec
-from slurm_gpu.config import SiteConfig
-from slurm_gpu.database.client import DatabaseClient
-from slurm_gpu.database.engine import Database
-from slurm_gpu.database.schema import run_device
+from slurm_gpu.client.database_client import DatabaseClient
+from slurm_gpu.config.site import SiteConfig
+from slurm_gpu.database.storage.engine import Database
+from slurm_gpu.database.storage.schema import run_device
 from tests.upgrade.releases import BEFORE, REPOSITORY, environment
 
 _WITHIN_S = 20.0

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu import __version__
+from slurm_gpu.controller.queue.usage import Usage
 from slurm_gpu.controller.snapshot import Snapshot, parse, read_fresh, render
-from slurm_gpu.controller.usage import Usage
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.node.shipping.journal import Journal
 from slurm_gpu.node.shipping.spool import FORMAT, NewerSpoolError, Spool
@@ -35,7 +35,7 @@ print(json.dumps({
     "wires": {item.key: item.wire for item in items},
     "last": spool.last_record("0" * 15 + "2", "GPU-0").to_wire(),
 }))
-spool.save_event(__import__("slurm_gpu.records").records.Event(node="n1", boot_id="b", n=1, at_s=1, kind="x"))
+spool.save_event(__import__("slurm_gpu.wire").records.Event(node="n1", boot_id="b", n=1, at_s=1, kind="x"))
 spool.commit()
 spool.close()
 """

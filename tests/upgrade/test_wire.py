@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from slurm_gpu import __version__
-from slurm_gpu.database.shipment import WireError, parse_shipment
-from slurm_gpu.database.unknown import UnknownLog
+from slurm_gpu.database.ingest.shipment import WireError, parse_shipment
+from slurm_gpu.database.ingest.unknown_fields import UnknownLog
 from slurm_gpu.node.shipping.post import DirectSender, Reply
 from slurm_gpu.node.shipping.ship import Courier
-from slurm_gpu.node.shipping.wire import Wire, read_ignored, read_range
-from slurm_gpu.records import WIRE_RANGE, Record
-from slurm_gpu.records.record import _REQUIRED
+from slurm_gpu.node.shipping.wire_version import Wire, read_ignored, read_range
+from slurm_gpu.wire import WIRE_RANGE, Record
+from slurm_gpu.wire.record import _REQUIRED
 from tests.node.posting import Post, record
 
 DATA = Path(__file__).parent / "data"

@@ -13,12 +13,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 from slurm_gpu import __version__
-from slurm_gpu.node.held.allocations import Allocation
+from slurm_gpu.node.allocation.tracker import Allocation
 from slurm_gpu.node.measure.tally import SegmentKey
 from slurm_gpu.node.shipping.shipment import Shipment
 from slurm_gpu.node.shipping.spool import Spool
 from slurm_gpu.policy.journal import Entry, Journal, State
-from slurm_gpu.records import (
+from slurm_gpu.wire import (
     DeviceFacts,
     Event,
     Host,
@@ -29,7 +29,7 @@ from slurm_gpu.records import (
     Total,
     Window,
 )
-from slurm_gpu.records.window import pack
+from slurm_gpu.wire.window import pack
 
 T0 = 1_780_000_000
 
@@ -137,14 +137,14 @@ GPU = DeviceFacts(node="n1", uuid="GPU-0", at_s=T0, name="NVIDIA A100", minor=0,
 def write_database(path: Path) -> None:
     """One record of each kind, as SQL."""
     # Only here: tests of later releases, which may have changed these, import the rest.
-    from slurm_gpu.database.engine import Database
-    from slurm_gpu.database.store import (
+    from slurm_gpu.database.accounting.writer import (
         store_devices,
         store_events,
         store_hosts,
         store_records,
         store_windows,
     )
+    from slurm_gpu.database.storage.engine import Database
 
     with tempfile.TemporaryDirectory() as directory:
         database = Database(f"sqlite:///{directory}/x.db")

@@ -16,13 +16,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from slurm_gpu.colocation.learned.co_runners import Mates, Places
 from slurm_gpu.colocation.learned.episodes import NO_JOB, Episodes, Mask
 from slurm_gpu.colocation.learned.images import N_INPUTS, SLOTS, Images, Shown, options_of
-from slurm_gpu.colocation.learned.mates import Mates, Places
 from slurm_gpu.colocation.learned.net import Floats, Net, new_net
 from slurm_gpu.colocation.learned.play import Choose, Indices, Inputs, Kept, Options
 from slurm_gpu.colocation.planner import Belief, Member, Start, View
-from slurm_gpu.colocation.profile import Profile
+from slurm_gpu.colocation.profiles.profile import Profile
 
 HIDDEN = 20
 _TINY = np.float32(1e-4)

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from slurm_gpu.colocation.learned.co_runners import MARGIN, ROOM, Mates
 from slurm_gpu.colocation.learned.episodes import NO_JOB, Episodes
-from slurm_gpu.colocation.learned.mates import MARGIN, ROOM, Mates
 from slurm_gpu.colocation.learned.net import Floats, Net, new_net
 from slurm_gpu.colocation.learned.play import Choose, Indices, Inputs, Kept, Options, likeliest
 from slurm_gpu.colocation.learned.prices import FIRST_PRICE, FIRST_STEPS, NEXT_STEPS, refine
@@ -33,7 +33,7 @@ from slurm_gpu.colocation.learned.rows import (
 )
 from slurm_gpu.colocation.planner import Belief, Member, Start, View
 from slurm_gpu.colocation.planners.account import Account
-from slurm_gpu.colocation.profile import Profile
+from slurm_gpu.colocation.profiles.profile import Profile
 
 WINDOW = 32
 """So many waiting jobs are looked at, the first submitted."""

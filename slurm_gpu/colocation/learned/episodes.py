@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.colocation.learned.mates import MOST, Mates, Places
+from slurm_gpu.colocation.learned.co_runners import MOST, Mates, Places
 from slurm_gpu.colocation.learned.net import Floats
 
 Mask = NDArray[np.bool_]

@@ -62,7 +62,7 @@ def learner_on(device: str, net: Net, rate: float, *, threads: int = 1) -> Learn
     """`threads`: of torch, where that is needed."""
     if device == HERE:
         return NumpyLearner(net, rate)
-    from slurm_gpu.colocation.learned.torchgradients import TorchLearner
+    from slurm_gpu.colocation.learned.torch_gradients import TorchLearner
 
     return TorchLearner(net, rate, device=device, threads=threads)
 

@@ -12,10 +12,10 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from slurm_gpu.colocation.learned.co_runners import Mates, Places
 from slurm_gpu.colocation.learned.groups import groups
-from slurm_gpu.colocation.learned.mates import Mates, Places
 from slurm_gpu.colocation.learned.net import Floats
-from slurm_gpu.colocation.profile import Profile, sampled
+from slurm_gpu.colocation.profiles.profile import Profile, sampled
 
 RESOURCES = ("util", "memory_mib", "sm", "pcie")
 """The thesis's gpu, gpumem, gpucore, pcie."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from slurm_gpu.colocation.learned.images import LEVELS, N_INPUTS, RESOURCES, SLOTS, STEPS, options_of
-from slurm_gpu.colocation.learned.modelfile import Model, read_model, write_model
+from slurm_gpu.colocation.learned.model_file import Model, read_model, write_model
 from slurm_gpu.colocation.learned.rows import NAMES
 from slurm_gpu.colocation.planners import LEARNED
 from slurm_gpu.errors import InputError
@@ -34,10 +34,12 @@ def read_for(path: Path, name: str) -> Model:
     widths = model.net.widths
     if (widths[0], widths[-1]) != (n_inputs, n_outputs):
         raise InputError(
-            str(path), 0, 0,
+            str(path),
+            0,
+            0,
             f"its net has {widths[0]} inputs and {widths[-1]} outputs; that of planner {name} has {n_inputs} "
             f"and {n_outputs}",
-        )  # fmt: skip
+        )
     most = _LARGEST_INPUT
     for weight, bias in zip(model.net.weights, model.net.biases, strict=True):
         most = float((np.abs(weight, dtype=np.float64).sum(axis=0) * most + np.abs(bias)).max(initial=0))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from slurm_gpu.colocation.learned.co_runners import Mates
 from slurm_gpu.colocation.learned.episodes import Queues
-from slurm_gpu.colocation.learned.mates import Mates
 
 FEWEST_JOBS, MOST_JOBS = 10, 36
 _SHORTEST = 0.1

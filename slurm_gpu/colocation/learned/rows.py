@@ -11,18 +11,38 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from slurm_gpu.colocation.learned.co_runners import Mates, Places
 from slurm_gpu.colocation.learned.groups import groups
-from slurm_gpu.colocation.learned.mates import Mates, Places
 from slurm_gpu.colocation.learned.net import Floats
 
 SLOTS = 8
 """Groups are made of so many waiting jobs: those that fit best by the prices."""
 NAMES = (
-    "hold", "starts_1", "starts_2", "starts_3", "beside_1", "beside_2",
-    "rate", "rate_gained", "priced", "priced_gained", "priced_below_best", "priced_below_own_best",
-    "slowest", "ends_apart", "ends_last_of_rest", "ends_first_of_rest", "tail_of_rest",
-    "longest_of_waiting", "shortest_of_waiting", "price", "rest", "jobs_waiting", "util", "memory",
-)  # fmt: skip
+    "hold",
+    "starts_1",
+    "starts_2",
+    "starts_3",
+    "beside_1",
+    "beside_2",
+    "rate",
+    "rate_gained",
+    "priced",
+    "priced_gained",
+    "priced_below_best",
+    "priced_below_own_best",
+    "slowest",
+    "ends_apart",
+    "ends_last_of_rest",
+    "ends_first_of_rest",
+    "tail_of_rest",
+    "longest_of_waiting",
+    "shortest_of_waiting",
+    "price",
+    "rest",
+    "jobs_waiting",
+    "util",
+    "memory",
+)
 """Of the numbers of a row; all are ratios, about from -1 to 1."""
 _MANY = np.float32(4.0)
 """log1p of some fifty jobs."""
@@ -210,22 +230,33 @@ def _numbers(
     longest_s = np.maximum(most(moment.waiting_left, axis=1), tiny)[:, None]
     n_or_1 = np.maximum(n_new, 1)
     out = np.empty((n, n_groups, len(NAMES)), dtype=np.float32)
-    for number, column in enumerate((
-        ~starts, n_new == 1, n_new == 2, n_new == 3, r == 1, r == 2,
-        rate - 1, rate - rate[:, :1], priced - 1, priced - priced[:, :1], best_priced - priced,
-        total(is_new * best.take(places), axis=2) / n_or_1 - priced,
-        least(np.where(here, speed, 1), axis=2),
-        apart_s / np.maximum(last_s, tiny),
-        last_s / (last_s + rest_s + tiny),
-        first_s / (first_s + rest_s + tiny),
-        apart_s / (apart_s + rest_s + tiny),
-        most(new_left, axis=2) / longest_s,
-        np.where(starts, least(np.where(is_new > 0, left, np.inf), axis=2), 0) / longest_s,
-        total(new_price, axis=2) / n_or_1,
-        rest_s / (rest_s + mean_s + tiny),
-        np.log1p(n_waiting) / _MANY,
-        total(here * mates.util.take(group), axis=2) - 1,
-        total(here * mates.memory.take(group), axis=2) - 1,
-    )):  # fmt: skip
+    for number, column in enumerate(
+        (
+            ~starts,
+            n_new == 1,
+            n_new == 2,
+            n_new == 3,
+            r == 1,
+            r == 2,
+            rate - 1,
+            rate - rate[:, :1],
+            priced - 1,
+            priced - priced[:, :1],
+            best_priced - priced,
+            total(is_new * best.take(places), axis=2) / n_or_1 - priced,
+            least(np.where(here, speed, 1), axis=2),
+            apart_s / np.maximum(last_s, tiny),
+            last_s / (last_s + rest_s + tiny),
+            first_s / (first_s + rest_s + tiny),
+            apart_s / (apart_s + rest_s + tiny),
+            most(new_left, axis=2) / longest_s,
+            np.where(starts, least(np.where(is_new > 0, left, np.inf), axis=2), 0) / longest_s,
+            total(new_price, axis=2) / n_or_1,
+            rest_s / (rest_s + mean_s + tiny),
+            np.log1p(n_waiting) / _MANY,
+            total(here * mates.util.take(group), axis=2) - 1,
+            total(here * mates.memory.take(group), axis=2) - 1,
+        )
+    ):
         out[:, :, number] = column
     return out

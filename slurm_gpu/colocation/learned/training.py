@@ -19,10 +19,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from slurm_gpu.colocation.learned.co_runners import Mates
 from slurm_gpu.colocation.learned.episodes import Episodes
 from slurm_gpu.colocation.learned.gradients import Learner, Lesson, learner_on
-from slurm_gpu.colocation.learned.mates import Mates
-from slurm_gpu.colocation.learned.modelfile import net_arrays, net_of, read_arrays, write_arrays
+from slurm_gpu.colocation.learned.model_file import net_arrays, net_of, read_arrays, write_arrays
 from slurm_gpu.colocation.learned.net import Floats, Net
 from slurm_gpu.colocation.learned.play import Choose, Inputs, Kept, Player, drawn, likeliest, play
 from slurm_gpu.colocation.learned.queues import draw_queues
@@ -268,9 +268,14 @@ class _Run:
     def _write(self, path: Path) -> None:
         state = self._state
         told = {
-            "format": _CHECKPOINT, "of": self._identity, "epoch": state.epoch, "best": state.best,
-            "worse": state.worse, "last": state.last, "history": state.history,
-        }  # fmt: skip
+            "format": _CHECKPOINT,
+            "of": self._identity,
+            "epoch": state.epoch,
+            "best": state.best,
+            "worse": state.worse,
+            "last": state.last,
+            "history": state.history,
+        }
         arrays = net_arrays(state.net) | net_arrays(state.best_net, "best.")
         arrays |= {f"adam.{key}": value for key, value in self._learner.state().items()}
         write_arrays(path, told, arrays)
@@ -281,18 +286,22 @@ class _Run:
             raise InputError(str(path), 0, 0, "is no checkpoint of a training")
         if told.get("of") != json.loads(json.dumps(self._identity)):
             raise InputError(
-                str(path), 0, 0,
+                str(path),
+                0,
+                0,
                 "is of a training on other applications, other speeds, from another model or with other "
                 "settings: name another file, or remove it to begin anew",
-            )  # fmt: skip
+            )
         try:
             state = _State(
                 net=net_of(path, {key: one for key, one in arrays.items() if "." not in key}),
                 best_net=net_of(path, arrays, "best."),
-                best=float(told["best"]), epoch=int(told["epoch"]), worse=int(told["worse"]),
+                best=float(told["best"]),
+                epoch=int(told["epoch"]),
+                worse=int(told["worse"]),
                 last=None if told["last"] is None else float(told["last"]),
                 history=[(int(epoch), float(score)) for epoch, score in told["history"]],
-            )  # fmt: skip
+            )
             self._learner = self._new_learner(state.net)
             self._learner.restore(
                 {key.removeprefix("adam."): one for key, one in arrays.items() if key.startswith("adam.")}
@@ -344,11 +353,13 @@ def joined(lessons: Sequence[Lesson]) -> list[Lesson]:
         by_options.setdefault(lesson.allowed.shape[1], []).append(lesson)
     return [
         Lesson(
-            np.concatenate([one.inputs for one in some]), np.concatenate([one.allowed for one in some]),
-            np.concatenate([one.choice for one in some]), np.concatenate([one.weight for one in some]),
+            np.concatenate([one.inputs for one in some]),
+            np.concatenate([one.allowed for one in some]),
+            np.concatenate([one.choice for one in some]),
+            np.concatenate([one.weight for one in some]),
         )
         for some in by_options.values()
-    ]  # fmt: skip
+    ]
 
 
 def _lesson(kept: Kept, weight: NDArray[np.float64]) -> Lesson:

@@ -11,7 +11,7 @@ from slurm_gpu.colocation.planner import Belief, Planner
 
 if TYPE_CHECKING:  # slurm-gpuctld plans without numpy
     from slurm_gpu.colocation.learned.net import Net
-    from slurm_gpu.colocation.profile import Profile
+    from slurm_gpu.colocation.profiles.profile import Profile
 
 
 SLOWED = 1 / 6

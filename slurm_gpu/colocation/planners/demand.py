@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.colocation.profile import Profile
+from slurm_gpu.colocation.profiles.profile import Profile
 
 Floats = NDArray[np.float64]
 

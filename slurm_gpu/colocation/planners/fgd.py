@@ -15,7 +15,7 @@ import numpy as np
 from slurm_gpu.colocation.planner import Belief, Member, Start, View
 from slurm_gpu.colocation.planners.decision import Decision
 from slurm_gpu.colocation.planners.demand import Floats, demands
-from slurm_gpu.colocation.profile import Profile
+from slurm_gpu.colocation.profiles.profile import Profile
 
 _ROUNDING = 1e-9
 

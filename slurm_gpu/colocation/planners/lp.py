@@ -12,8 +12,8 @@ from itertools import combinations_with_replacement
 
 import numpy as np
 
-from slurm_gpu.colocation.bound import TimedSet, best_times
 from slurm_gpu.colocation.planner import Belief, Member, Start, View
+from slurm_gpu.colocation.planners.bound import TimedSet, best_times
 from slurm_gpu.colocation.planners.decision import LEAST_GAIN, Decision, gain
 
 _MOST_WAITING = 128
@@ -63,9 +63,13 @@ class LinearProgram:
         sets = list(self._sets(kinds))
         n_alike = np.array([len(some) for some in kinds.members], dtype=np.float64)
         _, seconds = best_times(
-            np.array([some[0].left_s for some in kinds.members]) * n_alike, np.arange(len(n_alike)), sets,
-            np.zeros(len(n_alike)), n_gpus, n_alike,
-        )  # fmt: skip
+            np.array([some[0].left_s for some in kinds.members]) * n_alike,
+            np.arange(len(n_alike)),
+            sets,
+            np.zeros(len(n_alike)),
+            n_gpus,
+            n_alike,
+        )
         order = np.argsort(-seconds, kind="stable")
         return [Counter(sets[at][0]) for at in order[: int((seconds > _SHORTEST_S).sum())]]
 

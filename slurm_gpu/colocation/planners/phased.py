@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from slurm_gpu.colocation.planner import Belief, Member
 from slurm_gpu.colocation.planners.history import NOTICED
 from slurm_gpu.colocation.planners.outlook import Outlook
-from slurm_gpu.colocation.together import keeps
+from slurm_gpu.colocation.speeds.groups import keeps
 
 if TYPE_CHECKING:  # slurm-gpuctld plans without numpy
-    from slurm_gpu.colocation.world import World
+    from slurm_gpu.colocation.simulation.world import World
 
 _SLOWEST = 0.01
 """Of jobs that run together although they are believed not to be able to."""

@@ -6,8 +6,8 @@ import math
 from collections.abc import Collection, Sequence
 
 from slurm_gpu.colocation.planner import Member
-from slurm_gpu.colocation.together import ends_s
-from slurm_gpu.controller.colocation.book import Book
+from slurm_gpu.colocation.speeds.groups import ends_s
+from slurm_gpu.controller.colocation.store import Book
 
 
 class Learned:

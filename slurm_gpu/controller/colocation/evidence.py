@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from slurm_gpu.config import SiteConfig
+from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.controller.colocation.idlest import idlest
 
 if TYPE_CHECKING:  # httpx, see below
-    from slurm_gpu.database.client import Run, RunTimeline
+    from slurm_gpu.client.database_client import Run, RunTimeline
 
 
 class Ran(NamedTuple):
@@ -45,7 +45,7 @@ class DatabaseEvidence:
     def ran(self, job_id: int, start_s: int) -> Ran | None:
         """See Evidence."""
         # Only now: httpx takes memory that a site where nobody shares does not need.
-        from slurm_gpu.database.client import DatabaseClient
+        from slurm_gpu.client.database_client import DatabaseClient
 
         with DatabaseClient(self.config) as database:
             runs = database.run(str(job_id))
@@ -63,7 +63,7 @@ class DatabaseEvidence:
 
     def utilisation(self, job_id: int, since_s: float) -> tuple[float, float] | None:
         """See Evidence."""
-        from slurm_gpu.database.client import DatabaseClient
+        from slurm_gpu.client.database_client import DatabaseClient
 
         with DatabaseClient(self.config) as database:
             windows = database.windows(str(job_id))

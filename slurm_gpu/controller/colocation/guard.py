@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from slurm_gpu.controller.colocation.book import Book
-from slurm_gpu.controller.colocation.course import Course
+from slurm_gpu.controller.colocation.database_queries import RunKey
 from slurm_gpu.controller.colocation.idlest import SHORTEST_S, expected
-from slurm_gpu.controller.colocation.inquiry import RunKey
+from slurm_gpu.controller.colocation.job_history import Course
+from slurm_gpu.controller.colocation.store import Book
 
 LEAST_S = SHORTEST_S
 """Of a utilisation that was measured for less nothing is concluded."""
@@ -78,17 +78,23 @@ def parting(together: Sequence[Together], slowdown: float | None, book: Book) ->
                 key, others = one.course.key, _numbered([two for two in together if two is not one])
                 how = f"slowed down by a factor of {1 / max(speed, 0.01):.2f}"
                 return Parting(
-                    newcomer.run, key, _other(key, together), f"{key} is {how}, beyond {slowdown:g}",
+                    newcomer.run,
+                    key,
+                    _other(key, together),
+                    f"{key} is {how}, beyond {slowdown:g}",
                     f"{_numbered([one])} was {how} beside {others}, beyond the {slowdown:g} promised",
-                )  # fmt: skip
+                )
     elif len(measured) == len(together) and sum(speed for _, speed in measured) < 1 / _TOLERANCE:
         done = sum(speed for _, speed in measured)
         slowest = min(measured, key=lambda one: one[1])[0].course.key
         what = f"{done:.2f} of what one does alone"
         return Parting(
-            newcomer.run, slowest, _other(slowest, together), f"together they do {what}",
+            newcomer.run,
+            slowest,
+            _other(slowest, together),
+            f"together they do {what}",
             f"{_numbered(together)} together did {what}",
-        )  # fmt: skip
+        )
     return None
 
 

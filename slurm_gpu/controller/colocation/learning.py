@@ -6,10 +6,10 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from slurm_gpu.controller.colocation.agreed import Agreed
-from slurm_gpu.controller.colocation.book import Book, Profile
-from slurm_gpu.controller.colocation.course import Course
+from slurm_gpu.controller.colocation.database_queries import RunKey
 from slurm_gpu.controller.colocation.evidence import Ran
-from slurm_gpu.controller.colocation.inquiry import RunKey
+from slurm_gpu.controller.colocation.job_history import Course
+from slurm_gpu.controller.colocation.store import Book, Profile
 from slurm_gpu.slurm.queue import Phase
 
 log = logging.getLogger("slurm-gpuctld")

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from slurm_gpu.colocation.planner import Gpu, Member, Start, View
 from slurm_gpu.controller.colocation.agreed import Agreed
-from slurm_gpu.controller.colocation.book import Book
-from slurm_gpu.controller.colocation.rooms import Gpu as Held
-from slurm_gpu.controller.colocation.rooms import Place, Room
+from slurm_gpu.controller.colocation.free_shards import Gpu as Held
+from slurm_gpu.controller.colocation.free_shards import Place, Room
 from slurm_gpu.controller.colocation.serving import Server
+from slurm_gpu.controller.colocation.store import Book
 
 _MOST_ANSWERS = 4
 """Of a planner that decides about one GPU at a time, in one look: each looks at all GPUs."""

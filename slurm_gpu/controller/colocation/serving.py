@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 from slurm_gpu.colocation.planner import Planner
 from slurm_gpu.colocation.planners import DEFAULT, LEARNED, Setting, planner
 from slurm_gpu.controller.colocation.belief import Learned
-from slurm_gpu.controller.colocation.book import Book
+from slurm_gpu.controller.colocation.store import Book
 from slurm_gpu.errors import SlurmGpuError
-from slurm_gpu.policy.installed import ColocationInForce
+from slurm_gpu.policy.lua.installed import ColocationInForce
 
 if TYPE_CHECKING:  # only planners that learn, and those that pack by profiles, need numpy
     from slurm_gpu.colocation.learned.net import Net
-    from slurm_gpu.colocation.profile import Profile
+    from slurm_gpu.colocation.profiles.profile import Profile
 
 log = logging.getLogger("slurm-gpuctld")
 
@@ -158,7 +158,7 @@ def _read(name: str, model: Path | None) -> Net:
 
 def _profiles(keys: Sequence[str], book: Book) -> list[Profile]:
     """As planners have them; memory in parts of the GPU's. Who was forgotten meanwhile takes all of it."""
-    from slurm_gpu.colocation.profile import Phase, Profile
+    from slurm_gpu.colocation.profiles.profile import Phase, Profile
 
     found = []
     for key in keys:

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from slurm_gpu.controller import snapshot as snapshots
 from slurm_gpu.controller.colocation.agreed import Agreed
-from slurm_gpu.controller.colocation.book import Book
-from slurm_gpu.controller.colocation.rooms import Gpu, Room
+from slurm_gpu.controller.colocation.free_shards import Gpu, Room
 from slurm_gpu.controller.colocation.serving import Serving
+from slurm_gpu.controller.colocation.store import Book
 
 FILE_NAME = "colocation.json"
 _VERSION = 1
@@ -104,9 +104,13 @@ def sharing_of(path: Path, job_id: int, now_s: float) -> Sharing | None:
             if job_id in jobs:
                 mine = jobs.pop(job_id)
                 return Sharing(
-                    str(gpu["node"]), int(gpu["index"]), int(mine["shards"]), int(plain["shards_per_gpu"]),
-                    tuple(map(int, jobs)), float(mine["speed"]),
-                )  # fmt: skip
+                    str(gpu["node"]),
+                    int(gpu["index"]),
+                    int(mine["shards"]),
+                    int(plain["shards_per_gpu"]),
+                    tuple(map(int, jobs)),
+                    float(mine["speed"]),
+                )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
     return None

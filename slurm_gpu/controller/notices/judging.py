@@ -6,20 +6,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from zoneinfo import ZoneInfo
 
-from slurm_gpu.attention.concern import Concern, Flag
-from slurm_gpu.controller.notices.look import Look, findings_of
+from slurm_gpu.alerts.alert import Concern, Flag
+from slurm_gpu.controller.notices.poll import Look, findings_of
 from slurm_gpu.controller.notices.status import OutlookLine
-from slurm_gpu.database.clusterstate import ClusterJob
 from slurm_gpu.notices.finding import ENDED, WARNING, Finding, Job
-from slurm_gpu.notices.idlerule import IdleRule, Standing, Step, standings
+from slurm_gpu.notices.idle_rule import IdleRule, Standing, Step, standings
 from slurm_gpu.notices.ledger import DAY_S, EndState, Ledger
 from slurm_gpu.notices.plan import Draft, Outcome, plan
 from slurm_gpu.notices.sending import Message
 from slurm_gpu.notices.settings import Settings
 from slurm_gpu.notices.texts import Surroundings, Template, moment, render
 from slurm_gpu.notices.wording import fate_of_ended, fate_of_warned, of_end, of_outcome, of_standing
-from slurm_gpu.policy.installed import CancelIdleInForce
-from slurm_gpu.policy.model import Mode
+from slurm_gpu.policy.language.model import Mode
+from slurm_gpu.policy.lua.installed import CancelIdleInForce
+from slurm_gpu.wire.answers.cluster import ClusterJob
 
 Binds = Callable[[ClusterJob], bool]
 """Whether `cancel_idle` is for a job."""
@@ -70,9 +70,7 @@ def judge(
         found = standings(now_s, idle, IdleRule(warn_s=rule.warn_s, after_s=rule.after_s), ledger)
     warnings = [one.finding for one in found.values()] if warns else []
     outcomes, drafts = plan(now_s, [*warnings, *_ended(ledger, now_s), *findings], ledger, settings)
-    return Judgment(
-        now_s=now_s, outcomes=outcomes, drafts=drafts, standings=found, rule=rule, ledger=ledger
-    )  # fmt: skip
+    return Judgment(now_s=now_s, outcomes=outcomes, drafts=drafts, standings=found, rule=rule, ledger=ledger)
 
 
 def _ended(ledger: Ledger, now_s: float) -> list[Finding]:
@@ -80,14 +78,22 @@ def _ended(ledger: Ledger, now_s: float) -> list[Finding]:
     return [
         Finding(
             job=Job(
-                run=one.run, id=one.id, user=one.user, name=one.name, account="", qos="", partition="",
+                run=one.run,
+                id=one.id,
+                user=one.user,
+                name=one.name,
+                account="",
+                qos="",
+                partition="",
                 n_gpus=one.n_gpus,
             ),
-            kind=ENDED, since_s=one.since_s, coverage=1.0,
+            kind=ENDED,
+            since_s=one.since_s,
+            coverage=1.0,
         )
         for one in ledger.ended
         if one.state is EndState.ENDED and 0 <= now_s - one.at_s < DAY_S
-    ]  # fmt: skip
+    ]
 
 
 def message(
@@ -110,10 +116,14 @@ def message(
             fate = fate_of_ended(end.how, moment(end.at_s, around.zone), end.id)
     why = "" if rule is None else rule.why
     return Message(
-        id=notice_id, at_s=judgment.now_s, cluster=around.cluster, user=user, kind=kind,
+        id=notice_id,
+        at_s=judgment.now_s,
+        cluster=around.cluster,
+        user=user,
+        kind=kind,
         jobs=tuple(one.job.id for one in findings),
         text=render(templates[kind], user, findings, around, why=why, fate=fate),
-    )  # fmt: skip
+    )
 
 
 def outlook(judgment: Judgment, settings: Settings, zone: ZoneInfo) -> list[OutlookLine]:
@@ -132,8 +142,14 @@ def outlook(judgment: Judgment, settings: Settings, zone: ZoneInfo) -> list[Outl
             says = f"{says}; {of_standing(standing, rule.how, rule.mode, zone)}"
         lines.append(
             OutlookLine(
-                job_id=finding.job.run.job_id, id=finding.job.id, user=finding.job.user, kind=finding.kind,
-                stage=finding.stage, since_s=finding.since_s, coverage=finding.coverage, says=says,
+                job_id=finding.job.run.job_id,
+                id=finding.job.id,
+                user=finding.job.user,
+                kind=finding.kind,
+                stage=finding.stage,
+                since_s=finding.since_s,
+                coverage=finding.coverage,
+                says=says,
             )
-        )  # fmt: skip
+        )
     return lines

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from slurm_gpu.errors import OutsideError
-from slurm_gpu.wholefile import whole_file
+from slurm_gpu.files.atomic import whole_file
 
 FILE_NAME = "notices.json"
 _VERSION = 1
@@ -76,7 +76,12 @@ def read(path: Path) -> Status | None:
 
 def _line(plain: dict[str, object]) -> OutlookLine:
     return OutlookLine(
-        job_id=int(str(plain["job_id"])), id=str(plain["id"]), user=str(plain["user"]),
-        kind=str(plain["kind"]), stage=int(str(plain["stage"])), since_s=float(str(plain["since_s"])),
-        coverage=float(str(plain["coverage"])), says=str(plain["says"]),
-    )  # fmt: skip
+        job_id=int(str(plain["job_id"])),
+        id=str(plain["id"]),
+        user=str(plain["user"]),
+        kind=str(plain["kind"]),
+        stage=int(str(plain["stage"])),
+        since_s=float(str(plain["since_s"])),
+        coverage=float(str(plain["coverage"])),
+        says=str(plain["says"]),
+    )

@@ -10,18 +10,18 @@ import anyio
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from slurm_gpu.database.asking import authenticated, parameters
-from slurm_gpu.database.forecasts.answer import Forecast
-from slurm_gpu.database.identity import Caller
-from slurm_gpu.database.queries import job_name, rows_of_job
+from slurm_gpu.database.accounting.slurm_view import Queue
+from slurm_gpu.database.api.run_queries import job_name, rows_of_job
+from slurm_gpu.database.http.identity import Caller
+from slurm_gpu.database.http.request import authenticated, parameters
 from slurm_gpu.database.services import Services
-from slurm_gpu.database.slurmview import Queue
 from slurm_gpu.errors import SlurmError, UsageError
 from slurm_gpu.slurm.client import QueuedJob
-from slurm_gpu.slurm.hostlist import task_ranges
+from slurm_gpu.text.hostlist import task_ranges
+from slurm_gpu.wire.answers.forecast import Forecast
 
 if TYPE_CHECKING:
-    from slurm_gpu.database.forecasts.foretelling import Foretelling
+    from slurm_gpu.database.forecasts.predicting import Foretelling
 
 _SKEW_S = 30
 """The clocks of slurmctld and of this host may differ."""
@@ -72,7 +72,7 @@ class Forecasts:
         return queue
 
     def _teller(self) -> Foretelling:
-        from slurm_gpu.database.forecasts.foretelling import Foretelling
+        from slurm_gpu.database.forecasts.predicting import Foretelling
 
         with self._making:
             if self._foretelling is None:
@@ -85,7 +85,7 @@ class Forecasts:
             self._one = anyio.CapacityLimiter(1)
 
         def answer() -> dict[str, Any]:
-            from slurm_gpu.database.forecasts.foretelling import NoForecastError
+            from slurm_gpu.database.forecasts.predicting import NoForecastError
 
             try:
                 return {"forecast": forecast().to_json()}

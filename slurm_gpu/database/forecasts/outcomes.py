@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, and_, select, union
 
-from slurm_gpu.database.batches import batched
-from slurm_gpu.database.forecasts.answer import Past
-from slurm_gpu.database.schema import forecast, run
+from slurm_gpu.database.storage.batches import batched
+from slurm_gpu.database.storage.schema import forecast, run
+from slurm_gpu.wire.answers.forecast import Past
 
 MOST_JUDGED = 200
 _IDS_AT_ONCE = 500

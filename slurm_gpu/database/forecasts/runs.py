@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Connection, Text, func, or_, select, type_coerce
 
-from slurm_gpu.database.derive import RESIZING
-from slurm_gpu.database.schema import run
+from slurm_gpu.database.accounting.derived_columns import RESIZING
+from slurm_gpu.database.storage.schema import run
 from slurm_gpu.errors import UsageError
-from slurm_gpu.forecast.looks import Floats
 from slurm_gpu.forecast.queue import Runs
+from slurm_gpu.forecast.samples import Floats
 from slurm_gpu.slurm.client import QueuedJob
-from slurm_gpu.slurm.gpucount import job_mgpu
+from slurm_gpu.slurm.gpu_count import job_mgpu
 from slurm_gpu.slurm.tres import PerGpu
 
 MOST_TASKS = 2000

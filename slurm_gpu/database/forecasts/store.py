@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, delete, insert, select
 
-from slurm_gpu.database.batches import batched
-from slurm_gpu.database.schema import forecast, forecast_model
+from slurm_gpu.database.storage.batches import batched
+from slurm_gpu.database.storage.schema import forecast, forecast_model
 
 PART_BYTES = 512 * 1024
 """MariaDB takes 16 MiB at once where nobody changed that; what is smaller does not hold up others."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slurm_gpu.database.engine import Database
 from slurm_gpu.database.forecasts.runs import job_run, past_runs, queue_runs, waits
 from slurm_gpu.database.forecasts.store import Foretold, newest_model, read_model_body, remember, store_model
+from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.forecast.forecaster import LEARNED, TABLES, Correction, Learner
 from slurm_gpu.forecast.model import make_model
-from slurm_gpu.forecast.modelfile import model_bytes, read_model
+from slurm_gpu.forecast.model_file import model_bytes, read_model
 from slurm_gpu.forecast.queue import HISTORY_S, Runs
 from slurm_gpu.slurm.client import QueuedJob
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from slurm_gpu.attention.suspects import Place, Rule, Statement, Suspect, drain, suspects
-from slurm_gpu.database.verdicts.told import ToldSuspect
+from slurm_gpu.alerts.suspects import Place, Rule, Statement, Suspect, drain, suspects
+from slurm_gpu.wire.answers.verdicts import ToldSuspect
 
 EACH_S = 60.0
 

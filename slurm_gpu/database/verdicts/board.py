@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from slurm_gpu.database.asking import authenticated
-from slurm_gpu.database.identity import Authenticator, Caller
-from slurm_gpu.database.verdicts.told import JobVerdict, ToldSuspect, Verdicts
+from slurm_gpu.database.http.identity import Authenticator, Caller
+from slurm_gpu.database.http.request import authenticated
+from slurm_gpu.wire.answers.verdicts import JobVerdict, ToldSuspect, Verdicts
 
 
 @dataclass(frozen=True, slots=True)

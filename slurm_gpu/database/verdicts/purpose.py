@@ -35,9 +35,17 @@ def in_its_place(verdict: Verdict, app: str | None, field: str | None, state: st
         return verdict
     seen = f"what was seen alone says: {verdict.cause.value}"
     return replace(
-        verdict, cause=Cause.UNKNOWN, kind="", culprits=(), nodes=(), roles=(), since_s=None, until_s=None,
-        confidence=0.0, why_not=(why, seen),
-    )  # fmt: skip
+        verdict,
+        cause=Cause.UNKNOWN,
+        kind="",
+        culprits=(),
+        nodes=(),
+        roles=(),
+        since_s=None,
+        until_s=None,
+        confidence=0.0,
+        why_not=(why, seen),
+    )
 
 
 def _comes_and_goes(verdict: Verdict) -> bool:

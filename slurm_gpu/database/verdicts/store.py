@@ -7,10 +7,10 @@ from typing import Any
 
 from sqlalchemy import Connection, select, update
 
-from slurm_gpu.attention.suspects import Place, Statement
-from slurm_gpu.database.schema import verdict
-from slurm_gpu.database.upsert import upsert
-from slurm_gpu.database.verdicts.told import JobVerdict
+from slurm_gpu.alerts.suspects import Place, Statement
+from slurm_gpu.database.storage.schema import verdict
+from slurm_gpu.database.storage.upsert import upsert
+from slurm_gpu.wire.answers.verdicts import JobVerdict
 
 HEALTHY = "healthy"
 ACCUSES = "slow or failing"

@@ -29,7 +29,7 @@ def watching(services: Services) -> Iterator[None]:
 def _watch(services: Services, stop: threading.Event) -> None:
     # Numpy takes longer to import than all else that answers requests.
     from slurm_gpu.database.verdicts.accused import Accused
-    from slurm_gpu.database.verdicts.looks import Looks
+    from slurm_gpu.database.verdicts.snapshots import Looks
     from slurm_gpu.database.verdicts.watch import JobWatch, run_watch
     from slurm_gpu.diagnose.case import Rules
 

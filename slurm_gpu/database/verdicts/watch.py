@@ -15,24 +15,24 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from slurm_gpu.attention.episodes import Course, Episode, Found
-from slurm_gpu.attention.turns import Turns
+from slurm_gpu.alerts.episodes import Course, Episode, Found
+from slurm_gpu.alerts.rotation import Turns
 from slurm_gpu.clock import Clock
+from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.database.verdicts.accused import Accused
 from slurm_gpu.database.verdicts.board import Shown
-from slurm_gpu.database.verdicts.looks import Looks
+from slurm_gpu.database.verdicts.snapshots import Looks
 from slurm_gpu.database.verdicts.store import HEALTHY, Told
-from slurm_gpu.database.verdicts.told import JobVerdict
 from slurm_gpu.diagnose.case import Rules
 from slurm_gpu.diagnose.judge import diagnose
 from slurm_gpu.diagnose.live import Holder, LiveTable, fractions, screen
 from slurm_gpu.diagnose.series import Worker
 from slurm_gpu.diagnose.stalls import SURE
 from slurm_gpu.diagnose.verdict import Cause, Verdict
-from slurm_gpu.outagelog import OutageLog
-from slurm_gpu.records import Live
 from slurm_gpu.slurm.client import QueuedJob
 from slurm_gpu.slurm.occupancy import HOLDING
+from slurm_gpu.wire import Live
+from slurm_gpu.wire.answers.verdicts import JobVerdict
 
 log = logging.getLogger(__name__)
 
@@ -252,10 +252,19 @@ class JobWatch:
         if not places or item.course.told is not None or now_s - item.start_s < _VOUCHES_AFTER_S:
             return
         told = JobVerdict(
-            job_id=item.job.job_id, start_s=item.start_s, user=item.job.user, cause=HEALTHY, kind="",
-            confidence=verdict.confidence, devices=places, nodes=(), since_s=None,
-            told_s=int(now_s), last_s=int(now_s), verdict={},
-        )  # fmt: skip
+            job_id=item.job.job_id,
+            start_s=item.start_s,
+            user=item.job.user,
+            cause=HEALTHY,
+            kind="",
+            confidence=verdict.confidence,
+            devices=places,
+            nodes=(),
+            since_s=None,
+            told_s=int(now_s),
+            last_s=int(now_s),
+            verdict={},
+        )
         n_gpus = self._n_gpus(item.job.job_id)
         self._looks.store(Told(verdict=told, uid=item.job.uid, n_gpus=n_gpus, over_s=int(now_s)))
 

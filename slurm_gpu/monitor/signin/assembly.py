@@ -9,13 +9,13 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from slurm_gpu.clock import Clock
-from slurm_gpu.config import SiteConfig
-from slurm_gpu.database.identity import Authenticator
+from slurm_gpu.config.site import SiteConfig
+from slurm_gpu.database.http.identity import Authenticator
 from slurm_gpu.monitor.settings import WebSettings
-from slurm_gpu.monitor.signin.ended import FILE_NAME, Ended
 from slurm_gpu.monitor.signin.guard import Cookie, Guard
 from slurm_gpu.monitor.signin.pages import SignInPages
 from slurm_gpu.monitor.signin.proxy import TrustedProxy
+from slurm_gpu.monitor.signin.revoked_sessions import FILE_NAME, Ended
 from slurm_gpu.monitor.signin.rights import Rights, right_of
 from slurm_gpu.monitor.signin.sessions import Sessions, session_key
 from slurm_gpu.monitor.signin.tokens import Tokens

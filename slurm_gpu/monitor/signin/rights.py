@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from slurm_gpu.clock import SystemClock
-from slurm_gpu.config import Operators
-from slurm_gpu.database.identity import is_operator
-from slurm_gpu.outagelog import OutageLog
+from slurm_gpu.config.site import Operators
+from slurm_gpu.daemon.outage_log import OutageLog
+from slurm_gpu.database.http.identity import is_operator
 
 log = logging.getLogger("slurm-gpuweb")
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slurm_gpu.errors import InputError
-from slurm_gpu.monitor.signin.ended import Ended
+from slurm_gpu.monitor.signin.revoked_sessions import Ended
 
 DEFAULT_LIFETIME_S = 12 * 3600.0
 DEFAULT_IDLE_S = 2 * 3600.0

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slurm_gpu.config import default_path
+from slurm_gpu.config.site import default_path
 from slurm_gpu.errors import SlurmGpuError
 from slurm_gpu.node.application.containers import in_container
 from slurm_gpu.node.application.evidence import Evidence, gather
 from slurm_gpu.node.application.recognition import Finding, file_size, fits, recognise
 from slurm_gpu.node.application.rules import Rules, load_rules, rules_path
-from slurm_gpu.node.process.jobcgroups import JobCgroups, JobName
+from slurm_gpu.node.process.job_cgroups import JobCgroups, JobName
 from slurm_gpu.node.process.procfs import Processes
-from slurm_gpu.units import few, parse_whole
+from slurm_gpu.text.units import few, parse_whole
 
 _WIDTH = 100
 _LABEL = 13

@@ -13,7 +13,7 @@ import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slurm_gpu.node.application.patterncost import LONGEST_TEXT
+from slurm_gpu.node.application.pattern_cost import LONGEST_TEXT
 from slurm_gpu.node.process.procfs import Processes, read
 
 _ARGUMENTS_LIMIT = LONGEST_TEXT

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slurm_gpu.node.application.patterncost import LONGEST_TEXT, MOST_WAYS, ways_to_match
-from slurm_gpu.yamlcheck import YamlCheck, shown
-from slurm_gpu.yamlsource import Location, YamlSource, read_yaml
+from slurm_gpu.config.checker import YamlCheck, shown
+from slurm_gpu.config.yaml_source import Location, YamlSource, read_yaml
+from slurm_gpu.node.application.pattern_cost import LONGEST_TEXT, MOST_WAYS, ways_to_match
 
 FILE_NAME = "applications.yaml"
 SHIPPED = (

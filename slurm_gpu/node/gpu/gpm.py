@@ -11,9 +11,9 @@ from typing import Any
 
 import pynvml
 
-from slurm_gpu.node.gpu.nvmlcalls import SUCCESS, Calls, function
+from slurm_gpu.node.gpu.nvml_calls import SUCCESS, Calls, function
+from slurm_gpu.node.gpu.plausibility import Screen
 from slurm_gpu.node.gpu.reading import Activity
-from slurm_gpu.node.gpu.screen import Screen
 
 # What Calls remembers of a device without GPM.
 _SUPPORT = "GPM"

@@ -9,9 +9,9 @@ from typing import Any
 import pynvml
 
 from slurm_gpu.errors import NvmlError
-from slurm_gpu.node.gpu.nvmlcalls import WARNING, GoneError, Tell, explained, once, twice
-from slurm_gpu.node.gpu.nvmldevice import Arrays, NvmlDevice, since_boot_s
-from slurm_gpu.node.gpu.nvmlfacts import gpu_facts, instance_facts, instances
+from slurm_gpu.node.gpu.nvml_calls import WARNING, GoneError, Tell, explained, once, twice
+from slurm_gpu.node.gpu.nvml_device import Arrays, NvmlDevice, since_boot_s
+from slurm_gpu.node.gpu.nvml_facts import gpu_facts, instance_facts, instances
 from slurm_gpu.node.gpu.reading import Facts, Failure, Reading, Request, Results, Trouble, Xid
 from slurm_gpu.node.gpu.xids import XidEvents
 from slurm_gpu.plausible import is_plausible

@@ -40,9 +40,9 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from slurm_gpu.errors import NvmlError
-from slurm_gpu.node.gpu import leanbinding  # noqa: F401  # before what imports pynvml
+from slurm_gpu.node.gpu import lean_binding as leanbinding  # noqa: F401  # before what imports pynvml
 from slurm_gpu.node.gpu.nvml import NvmlReader
-from slurm_gpu.node.gpu.nvmldevice import since_boot_s
+from slurm_gpu.node.gpu.nvml_device import since_boot_s
 from slurm_gpu.node.gpu.reading import ASKS_NONE, PROGRESS_BYTES, Failure, Reading, Request
 
 # So long answers may wait for others.

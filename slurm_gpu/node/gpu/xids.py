@@ -9,7 +9,7 @@ from typing import Any
 
 import pynvml
 
-from slurm_gpu.node.gpu.nvmlcalls import SUCCESS, WARNING, Tell, address, explained, function, meaning
+from slurm_gpu.node.gpu.nvml_calls import SUCCESS, WARNING, Tell, address, explained, function, meaning
 from slurm_gpu.node.gpu.reading import Facts, Xid
 
 _NO_INSTANCE = 0xFFFFFFFF

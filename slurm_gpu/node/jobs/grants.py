@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from slurm_gpu.node.held.allocations import Allocation
+from slurm_gpu.node.allocation.tracker import Allocation
 from slurm_gpu.node.shipping.shipment import JobFacts
 
 log = logging.getLogger(__name__)

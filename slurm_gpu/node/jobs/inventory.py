@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Protocol
 
 from slurm_gpu.errors import NvmlError
+from slurm_gpu.node.allocation.tracker import Allocation
 from slurm_gpu.node.gpu.reading import Facts, Reader, ReaderStartingError, Trouble
-from slurm_gpu.node.held.allocations import Allocation
 from slurm_gpu.node.shipping.events import EventBook
 
 log = logging.getLogger(__name__)

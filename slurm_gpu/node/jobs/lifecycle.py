@@ -11,20 +11,20 @@ import math
 from collections.abc import Callable, Iterable
 
 from slurm_gpu.clock import Clock, wall_ahead_s
-from slurm_gpu.node.clockstep import STEP_S
-from slurm_gpu.node.held.allocations import Allocation, Allocations, epilog_between, is_before, is_of_run
-from slurm_gpu.node.held.hooks import HookEvent, Kind
-from slurm_gpu.node.jobs.crosscheck import Known
-from slurm_gpu.node.jobs.endedruns import EndedRuns
+from slurm_gpu.node.allocation.hooks import HookEvent, Kind
+from slurm_gpu.node.allocation.tracker import Allocation, Allocations, epilog_between, is_before, is_of_run
+from slurm_gpu.node.clock_step import STEP_S
+from slurm_gpu.node.jobs.cross_check import Known
+from slurm_gpu.node.jobs.ended_runs import EndedRuns
 from slurm_gpu.node.jobs.grants import Grants
 from slurm_gpu.node.jobs.inventory import Inventory
 from slurm_gpu.node.jobs.reconcile import Reconciliation, Strangers, ToldJob
-from slurm_gpu.node.jobs.returning import Returning, ReturningJobs
+from slurm_gpu.node.jobs.requeued import Returning, ReturningJobs
 from slurm_gpu.node.jobs.segments import SegmentBook
 from slurm_gpu.node.jobs.suspension import Suspensions
-from slurm_gpu.node.jobs.untold import UntoldDevices
+from slurm_gpu.node.jobs.unresolved import UntoldDevices
 from slurm_gpu.node.measure.watch import DeviceWatch
-from slurm_gpu.node.process.jobcgroups import JobCgroups
+from slurm_gpu.node.process.job_cgroups import JobCgroups
 from slurm_gpu.node.shipping.events import EventBook
 from slurm_gpu.node.shipping.shipment import JobFacts
 from slurm_gpu.node.shipping.spool import Spool

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from slurm_gpu.node.held.allocations import Allocation, Allocations, new_segment
-from slurm_gpu.node.jobs.endedruns import EndedRuns
-from slurm_gpu.node.jobs.returning import ReturningJobs
+from slurm_gpu.node.allocation.tracker import Allocation, Allocations, new_segment
+from slurm_gpu.node.jobs.ended_runs import EndedRuns
+from slurm_gpu.node.jobs.requeued import ReturningJobs
 from slurm_gpu.node.measure.tally import SegmentKey
 from slurm_gpu.node.shipping.shipment import JobFacts
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import zlib
 
-from slurm_gpu.records import Record
+from slurm_gpu.wire import Record
 
 # Of a young segment one is kept at these ages, for good: it may end before the first checkpoint.
 YOUNG_S = (1.0, 2.0, 4.0, 8.0)

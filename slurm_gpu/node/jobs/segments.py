@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from slurm_gpu.errors import RecordError
+from slurm_gpu.node.allocation.hooks import HookEvent
+from slurm_gpu.node.allocation.tracker import Allocation
 from slurm_gpu.node.gpu.reading import Facts
-from slurm_gpu.node.held.allocations import Allocation
-from slurm_gpu.node.held.hooks import HookEvent
 from slurm_gpu.node.jobs.rewind import YOUNG_S, History
 from slurm_gpu.node.measure.tally import SegmentKey, Tally
 from slurm_gpu.node.shipping.spool import Spool
-from slurm_gpu.records import Record
+from slurm_gpu.wire import Record
 
 log = logging.getLogger(__name__)
 

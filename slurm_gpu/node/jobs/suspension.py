@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from slurm_gpu.node.jobs.reconcile import ToldJob
 from slurm_gpu.node.jobs.segments import Segment
-from slurm_gpu.node.process.jobcgroups import JobCgroups, JobName
+from slurm_gpu.node.process.job_cgroups import JobCgroups, JobName
 
 LOOK_S = 2.0
 # Slurm's word is renewed each 10 s; if it is not, nothing is known.

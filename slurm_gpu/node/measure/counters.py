@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slurm_gpu.node.gpu.reading import Counter
-from slurm_gpu.records import Total
+from slurm_gpu.wire import Total
 
 # Drivers bring their counters up to date some time after the fact.
 _LATE_S = 0.5

@@ -18,7 +18,7 @@ from slurm_gpu.node.measure.counters import growth
 from slurm_gpu.node.measure.intervals import Covered, Gauge, Interval
 from slurm_gpu.node.measure.links import SLACK
 from slurm_gpu.node.measure.statistics import MeanSum
-from slurm_gpu.records import Total
+from slurm_gpu.wire import Total
 
 # A counter stalls that grew by less than this part of the energy that samples of power add up to. They see
 # a quarter of the time at worst (A100, H100), so smaller differences prove nothing.

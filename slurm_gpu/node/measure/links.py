@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from slurm_gpu.node.gpu.reading import Counter
 from slurm_gpu.node.measure.counters import CounterSum
-from slurm_gpu.records import Total
+from slurm_gpu.wire import Total
 
 # What is told of a link may be exceeded for a moment, or leaves out some of what is counted.
 SLACK = 1.5

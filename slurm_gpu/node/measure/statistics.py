@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from slurm_gpu.records import Mean
+from slurm_gpu.wire import Mean
 
 Values = Iterable[tuple[float, float, float]]
 """Start and end of times (s), and the value in each."""

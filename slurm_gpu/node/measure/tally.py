@@ -17,7 +17,7 @@ from slurm_gpu.node.measure.statistics import HistogramSum, MeanSum
 from slurm_gpu.node.measure.timeline import TimelineSum
 from slurm_gpu.node.measure.utilization import Span
 from slurm_gpu.node.measure.window import Window
-from slurm_gpu.records import Record
+from slurm_gpu.wire import Record
 
 _MIB = 2**20
 # On a busy node an epilog's file may come so much later than its stamp: what was counted meanwhile is taken

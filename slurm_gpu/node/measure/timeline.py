@@ -14,8 +14,8 @@ from collections.abc import Collection, Mapping, Sequence
 from operator import add
 
 from slurm_gpu.node.measure.statistics import Values
-from slurm_gpu.records import Timeline
-from slurm_gpu.records.timeline import GAP, MAX_BINS, level
+from slurm_gpu.wire import Timeline
+from slurm_gpu.wire.timeline import GAP, MAX_BINS, level
 
 # What the series may take in a shipment, compressed: much noise is told in wider bins.
 MAX_WIRE_BYTES = 1200

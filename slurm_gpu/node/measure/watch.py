@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.node.gpu.reading import Failure, Reading, Request
-from slurm_gpu.node.measure import ownlook
+from slurm_gpu.node.measure import own_sample as ownlook
 from slurm_gpu.node.measure.attribution import LAG_S, Attribution, Others
-from slurm_gpu.node.measure.pace import Pace
+from slurm_gpu.node.measure.sampling_interval import Pace
 from slurm_gpu.node.measure.shares import PROCESSES_LATE_S
 from slurm_gpu.node.measure.tally import Look, Tally
 from slurm_gpu.node.process.cgroup import JobOwner
-from slurm_gpu.node.process.processjobs import ProcessJobs
+from slurm_gpu.node.process.process_jobs import ProcessJobs
 
 # For so long a segment that has ended waits for the driver's last samples of its time.
 SETTLE_S = 1.2

@@ -7,7 +7,7 @@ from typing import Any
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.node.shipping.spool import Spool
-from slurm_gpu.records import Event
+from slurm_gpu.wire import Event
 
 
 class EventBook:

@@ -10,7 +10,7 @@ from typing import Any
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.plausible import is_plausible
-from slurm_gpu.records import Host
+from slurm_gpu.wire import Host
 
 log = logging.getLogger(__name__)
 

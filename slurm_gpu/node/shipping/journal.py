@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from slurm_gpu.node.held.statelock import StateLock, is_same_file
+from slurm_gpu.node.allocation.state_lock import StateLock, is_same_file
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)

@@ -19,9 +19,9 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from slurm_gpu.clock import SystemClock
+from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.errors import MungeError
 from slurm_gpu.munge import request_digest
-from slurm_gpu.outagelog import OutageLog
 
 log = logging.getLogger(__name__)
 

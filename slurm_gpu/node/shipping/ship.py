@@ -14,12 +14,12 @@ from dataclasses import replace
 from typing import Any
 
 from slurm_gpu.clock import Clock
+from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.node.shipping.post import Reply, Sender
 from slurm_gpu.node.shipping.shipment import Answer, JobFacts, Shipment, read_answer, spoken
-from slurm_gpu.node.shipping.shipmentqueue import ShipmentQueue
-from slurm_gpu.node.shipping.wire import Wire
-from slurm_gpu.outagelog import OutageLog
-from slurm_gpu.records import DeviceFacts
+from slurm_gpu.node.shipping.shipment_queue import ShipmentQueue
+from slurm_gpu.node.shipping.wire_version import Wire
+from slurm_gpu.wire import DeviceFacts
 
 log = logging.getLogger(__name__)
 

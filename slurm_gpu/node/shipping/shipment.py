@@ -11,10 +11,10 @@ from typing import Any
 
 from slurm_gpu import __version__
 from slurm_gpu.node.shipping.post import Reply
-from slurm_gpu.node.shipping.shipmentqueue import Item
+from slurm_gpu.node.shipping.shipment_queue import Item
 from slurm_gpu.node.shipping.spooled import is_count
-from slurm_gpu.node.shipping.wire import Range, read_dropped, read_ignored, read_range
-from slurm_gpu.records import WIRE_VERSION, DeviceFacts
+from slurm_gpu.node.shipping.wire_version import Range, read_dropped, read_ignored, read_range
+from slurm_gpu.wire import WIRE_VERSION, DeviceFacts
 
 MAX_BODY_BYTES = 1 << 20
 _JOB_ID = re.compile(r"\d{1,18}", re.ASCII)

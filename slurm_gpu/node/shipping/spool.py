@@ -13,14 +13,14 @@ from typing import Any
 
 from slurm_gpu import __version__
 from slurm_gpu.errors import OutsideError, RecordError
-from slurm_gpu.node.clockstep import Offset
-from slurm_gpu.node.held.allocations import Allocation
+from slurm_gpu.node.allocation.tracker import Allocation
+from slurm_gpu.node.clock_step import Offset
 from slurm_gpu.node.shipping.journal import Journal
 from slurm_gpu.node.shipping.rejected import RejectedFiles
-from slurm_gpu.node.shipping.shipmentqueue import MAX_BYTES, MAX_BYTES_IN_MEMORY, ShipmentQueue
+from slurm_gpu.node.shipping.shipment_queue import MAX_BYTES, MAX_BYTES_IN_MEMORY, ShipmentQueue
+from slurm_gpu.node.shipping.spool_mark import is_lost, leave_mark
 from slurm_gpu.node.shipping.spooled import is_count, restored
-from slurm_gpu.node.shipping.spoolmark import is_lost, leave_mark
-from slurm_gpu.records import Event, Host, HostRun, Record
+from slurm_gpu.wire import Event, Host, HostRun, Record
 
 log = logging.getLogger(__name__)
 
@@ -144,7 +144,7 @@ class Spool:
         self._journal.remove(f"allocation/{segment}")
         self.queue.close_segment(segment)
 
-    # Runs that ended of late (slurm_gpu.node.jobs.endedruns)
+    # Runs that ended of late (slurm_gpu.node.jobs.ended_runs)
 
     def ended_runs(self) -> dict[int, Any]:
         """What was saved of each job, as JSON has it."""
@@ -159,7 +159,7 @@ class Spool:
         """Forget it; that nothing was known is no error."""
         self._journal.remove(f"{_ENDED}{job_id}")
 
-    # How the clocks stood (slurm_gpu.node.clockstep)
+    # How the clocks stood (slurm_gpu.node.clock_step)
 
     def clock_offset(self) -> Offset | None:
         """What was saved last; None if nothing was, or it cannot be read."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
-from slurm_gpu.policy.limits import LimitKind, LimitValue, Measure, Scope
-from slurm_gpu.policy.model import GpuLimit, Per, WalltimeStep
+from slurm_gpu.policy.language.limits import LimitKind, LimitValue, Measure, Scope
+from slurm_gpu.policy.language.model import GpuLimit, Per, WalltimeStep
 from slurm_gpu.slurm.sacctmgr import LimitField
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from slurm_gpu.policy.model import Owner, Policy
+from slurm_gpu.policy.language.model import Owner, Policy
 from slurm_gpu.policy.native.fields import NOT_TRACKED
 from slurm_gpu.policy.native.wanted import Accounting, Bound
 from slurm_gpu.slurm.sacctmgr import DENY_ON_LIMIT, NEW_QOS, Entity, EntityKind, LimitField, Qos

@@ -6,8 +6,8 @@ import datetime as dt
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from slurm_gpu.policy.model import Group, Policy
-from slurm_gpu.policy.names import ResolvedNames
+from slurm_gpu.policy.language.model import Group, Policy
+from slurm_gpu.policy.language.names import ResolvedNames
 from slurm_gpu.policy.native.difference import Difference, Drift, Owned, difference, drift
 from slurm_gpu.policy.native.lending import NewQos, want_lending
 from slurm_gpu.policy.native.preemption import lacks

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from slurm_gpu.config.yaml_source import YamlSource
 from slurm_gpu.errors import InputError
-from slurm_gpu.policy.model import Owner, Policy
+from slurm_gpu.policy.language.model import Owner, Policy
 from slurm_gpu.slurm.client import SlurmSettings
-from slurm_gpu.units import format_duration
-from slurm_gpu.yamlsource import YamlSource
+from slurm_gpu.text.units import format_duration
 
 _SCHED_INTERVAL_S = 60
 """Slurm's default; a long queue is looked through once in it."""

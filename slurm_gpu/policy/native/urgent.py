@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from slurm_gpu.policy.model import Policy
+from slurm_gpu.policy.language.model import Policy
 from slurm_gpu.policy.native.lending import NewQos
 from slurm_gpu.policy.native.preemption import Lack, preemption_lacks
 from slurm_gpu.policy.native.wanted import Accounting, Bound

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
-from slurm_gpu.policy.limits import LimitKind, LimitValue, Scope, set_limits
-from slurm_gpu.policy.model import Group, Limits, Mode, Per, Policy, Rule
-from slurm_gpu.policy.names import ResolvedNames
+from slurm_gpu.policy.language.limits import LimitKind, LimitValue, Scope, set_limits
+from slurm_gpu.policy.language.model import Group, Limits, Mode, Per, Policy, Rule
+from slurm_gpu.policy.language.names import ResolvedNames
 from slurm_gpu.policy.native.fields import INHERITED, LUA_ALONE, NOT_TRACKED, Place, native_fields
 from slurm_gpu.slurm.sacctmgr import DENY_ON_LIMIT, Association, Entity, EntityKind, LimitField, Qos
 from slurm_gpu.slurm.sacctmgr import Limits as FoundLimits

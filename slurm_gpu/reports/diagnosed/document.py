@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from xml.etree.ElementTree import Element
 
-from slurm_gpu.reports.diagnosed.courses import courses_section
 from slurm_gpu.reports.diagnosed.heat import heat_section
-from slurm_gpu.reports.diagnosed.look import Look, Sight, sight_of
+from slurm_gpu.reports.diagnosed.page_model import Look, Sight, sight_of
 from slurm_gpu.reports.diagnosed.relations import relations_section
 from slurm_gpu.reports.diagnosed.roles import roles_section
 from slurm_gpu.reports.diagnosed.style import page_script, page_style
-from slurm_gpu.reports.diagnosed.verdictcard import verdict_card
-from slurm_gpu.reports.page.contentpolicy import content_policy
+from slurm_gpu.reports.diagnosed.timelines import courses_section
+from slurm_gpu.reports.diagnosed.verdict_card import verdict_card
+from slurm_gpu.reports.page.content_policy import content_policy
 from slurm_gpu.reports.page.markup import append, element, html_text, raw
 
 

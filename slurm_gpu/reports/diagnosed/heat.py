@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.robust import Matrix, median, quantile
-from slurm_gpu.reports.diagnosed.look import Look, Sight
+from slurm_gpu.reports.diagnosed.page_model import Look, Sight
 from slurm_gpu.reports.diagnosed.raster import N_LEVELS, Colour, diverging, picture, sequential
 from slurm_gpu.reports.diagnosed.style import VIEWS
-from slurm_gpu.reports.diagnosed.timeaxis import axis_element, time_lines
+from slurm_gpu.reports.diagnosed.time_axis import axis_element, time_lines
 from slurm_gpu.reports.diagnosed.words import BYTES, TITLES, group_tone, metric_of, shown
 from slurm_gpu.reports.page.markup import append, element
 

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from slurm_gpu.database.hostminutes import NodeMinutes
-from slurm_gpu.database.results import NodeWindow, Run, RunTimeline
-from slurm_gpu.database.verdicts.jobseries import groups_of, series_of_timelines, series_of_windows
+from slurm_gpu.database.live.host_minutes import NodeMinutes
+from slurm_gpu.database.verdicts.job_series import groups_of, series_of_timelines, series_of_windows
 from slurm_gpu.database.verdicts.purpose import in_its_place, may_rest
 from slurm_gpu.diagnose.case import Rules
 from slurm_gpu.diagnose.judge import diagnose
@@ -18,6 +17,7 @@ from slurm_gpu.diagnose.stalls import STOOD
 from slurm_gpu.diagnose.steps import Steps
 from slurm_gpu.diagnose.verdict import Cause, Verdict
 from slurm_gpu.reports.diagnosed.words import lasting
+from slurm_gpu.wire.answers.runs import NodeWindow, Run, RunTimeline
 
 NOTHING = (Cause.HEALTHY, Cause.UNKNOWN)
 """What nobody has to do anything about."""

@@ -7,7 +7,7 @@ from xml.etree.ElementTree import Element
 import numpy as np
 
 from slurm_gpu.diagnose.robust import Matrix, median
-from slurm_gpu.reports.diagnosed.look import Sight
+from slurm_gpu.reports.diagnosed.page_model import Sight
 from slurm_gpu.reports.diagnosed.style import SHADES
 from slurm_gpu.reports.diagnosed.words import TITLES
 from slurm_gpu.reports.page.markup import append, element

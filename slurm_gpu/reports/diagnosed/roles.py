@@ -11,11 +11,11 @@ import numpy as np
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.robust import Matrix, median, middle
 from slurm_gpu.diagnose.series import Worker
-from slurm_gpu.reports.diagnosed.look import Look, Sight
+from slurm_gpu.reports.diagnosed.page_model import Look, Sight
 from slurm_gpu.reports.diagnosed.words import TITLES, group_tone, shown
 from slurm_gpu.reports.page.markup import append, element
-from slurm_gpu.slurm.hostlist import compress
-from slurm_gpu.units import few
+from slurm_gpu.text.hostlist import compress
+from slurm_gpu.text.units import few
 
 _OF_GROUPS = (Metric.MEM_USED, Metric.TENSOR, Metric.SM_ACTIVE, Metric.POWER, Metric.UTIL)
 _MOST_PARTS = 8

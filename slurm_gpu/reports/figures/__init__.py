@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from slurm_gpu.policy.model import Bundle
+from slurm_gpu.policy.language.model import Bundle
 from slurm_gpu.reports.figure import Figure
 from slurm_gpu.reports.figures.allocation import allocation_over_time
 from slurm_gpu.reports.figures.applications import usage_by_application, usage_by_field
-from slurm_gpu.reports.figures.capacityuse import usage_by_server_type
+from slurm_gpu.reports.figures.capacity_use import usage_by_server_type
 from slurm_gpu.reports.figures.charges import charge_per_account
 from slurm_gpu.reports.figures.coordinates import parallel_coordinates
 from slurm_gpu.reports.figures.distributions import distributions
@@ -20,9 +20,9 @@ from slurm_gpu.reports.figures.hours import (
     gpu_hours_by_zone,
 )
 from slurm_gpu.reports.figures.lending import lent_gpu_hours
-from slurm_gpu.reports.figures.lowpriority import low_priority_small_jobs
+from slurm_gpu.reports.figures.low_priority import low_priority_small_jobs
 from slurm_gpu.reports.figures.monthly import month_over_month
-from slurm_gpu.reports.figures.pastforecasts import forecasts_against_outcomes
+from slurm_gpu.reports.figures.past_forecasts import forecasts_against_outcomes
 from slurm_gpu.reports.figures.utilisation import utilisation_by_zone_and_scale
 from slurm_gpu.reports.figures.waiting import waiting_by_resource_type, waiting_by_scale
 from slurm_gpu.reports.figures.waste import held_but_idle

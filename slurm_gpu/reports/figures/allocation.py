@@ -7,10 +7,10 @@ import numpy as np
 from slurm_gpu.reports.capacity import Capacity
 from slurm_gpu.reports.category import Floats, Integers
 from slurm_gpu.reports.figure import Column, Figure, Table, TimeSeries
-from slurm_gpu.reports.figures.capacityuse import assumption
-from slurm_gpu.reports.jobtable import JobTable
+from slurm_gpu.reports.figures.capacity_use import assumption
+from slurm_gpu.reports.job_table import JobTable
 from slurm_gpu.reports.occupancy import Occupancy
-from slurm_gpu.reports.timebins import integrals
+from slurm_gpu.reports.time_bins import integrals
 from slurm_gpu.reports.wording import moment, percent, trimmed
 
 _KINDS = ("allocated", "stranded", "free", "out")

@@ -8,7 +8,7 @@ from slurm_gpu.reports.category import Category, Floats, Integers
 from slurm_gpu.reports.figure import Column, Figure, Table
 from slurm_gpu.reports.figures.hours import mean_by
 from slurm_gpu.reports.figures.ranking import bars, largest_first, shown_names
-from slurm_gpu.reports.jobtable import MGPU_S_PER_GPU_H, JobTable
+from slurm_gpu.reports.job_table import MGPU_S_PER_GPU_H, JobTable
 from slurm_gpu.reports.wording import NOT_RECOGNISED, listed, percent
 
 _NAMED = 4

@@ -6,7 +6,7 @@ import numpy as np
 
 from slurm_gpu.reports.category import Floats
 from slurm_gpu.reports.figure import Axis
-from slurm_gpu.reports.jobtable import JobTable
+from slurm_gpu.reports.job_table import JobTable
 
 AXES = (
     Axis("nNODE", ""),

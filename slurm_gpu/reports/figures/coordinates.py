@@ -7,7 +7,7 @@ import numpy as np
 from slurm_gpu.reports.category import Floats, Mask
 from slurm_gpu.reports.figure import Column, Figure, ParallelCoordinates, Table, Values
 from slurm_gpu.reports.figures.axes import AXES, most_frequent, values_of
-from slurm_gpu.reports.jobtable import JobTable
+from slurm_gpu.reports.job_table import JobTable
 from slurm_gpu.reports.sample import with_extremes
 from slurm_gpu.reports.wording import listed, several, trimmed
 

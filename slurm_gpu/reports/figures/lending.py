@@ -6,7 +6,7 @@ import numpy as np
 
 from slurm_gpu.reports.figure import Column, Figure, Matrix, Table
 from slurm_gpu.reports.figures.ranking import shown_names
-from slurm_gpu.reports.jobtable import MGPU_S_PER_GPU_H, JobTable
+from slurm_gpu.reports.job_table import MGPU_S_PER_GPU_H, JobTable
 from slurm_gpu.reports.wording import gpu_hours, trimmed
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from slurm_gpu.reports.figure import Bars, Column, Figure, Table
-from slurm_gpu.reports.jobtable import MGPU_S_PER_GPU_H
+from slurm_gpu.reports.job_table import MGPU_S_PER_GPU_H
 from slurm_gpu.reports.months import Month
 from slurm_gpu.reports.wording import hours, percent, trimmed
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from slurm_gpu.policy.model import Bundle
+from slurm_gpu.policy.language.model import Bundle
 from slurm_gpu.reports.category import UNKNOWN, Category, Codes
-from slurm_gpu.reports.jobtable import NO_GPU, JobTable
+from slurm_gpu.reports.job_table import NO_GPU, JobTable
 
 NO_BUNDLE = "no bundle"
 

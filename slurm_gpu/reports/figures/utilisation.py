@@ -7,7 +7,7 @@ import numpy as np
 from slurm_gpu.reports.category import Category, Floats
 from slurm_gpu.reports.figure import Column, Figure, Matrix, Table
 from slurm_gpu.reports.figures.hours import mean_by
-from slurm_gpu.reports.jobtable import MGPU_S_PER_GPU_H, JobTable
+from slurm_gpu.reports.job_table import MGPU_S_PER_GPU_H, JobTable
 from slurm_gpu.reports.wording import percent
 
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from slurm_gpu.policy.model import Bundle
+from slurm_gpu.policy.language.model import Bundle
 from slurm_gpu.reports.category import Category, Floats
 from slurm_gpu.reports.figure import Bars, Column, Figure, Table
 from slurm_gpu.reports.figures.resources import resource_types
-from slurm_gpu.reports.jobtable import SCALES, JobTable
+from slurm_gpu.reports.job_table import SCALES, JobTable
 from slurm_gpu.reports.wording import hours, percent, several
 
 _QUANTILES = {"median_h": 50.0, "p90_h": 90.0, "p95_h": 95.0, "max_h": 100.0}

@@ -7,7 +7,7 @@ import numpy as np
 from slurm_gpu.reports.category import Floats
 from slurm_gpu.reports.figure import Column, Figure, Table
 from slurm_gpu.reports.figures.ranking import bars, shown_names
-from slurm_gpu.reports.jobtable import JobTable
+from slurm_gpu.reports.job_table import JobTable
 from slurm_gpu.reports.wording import gpu_hours, percent, trimmed
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from slurm_gpu.reports.category import Floats
 from slurm_gpu.reports.figure import Axis, Cdf, Steps
 from slurm_gpu.reports.page.amounts import compact
-from slurm_gpu.reports.page.axislabel import axis_label
+from slurm_gpu.reports.page.axis_label import axis_label
 from slurm_gpu.reports.page.drawing import Drawing, Label, Line, legend, segment, text_width
 from slurm_gpu.reports.page.palette import series_tone
 from slurm_gpu.reports.page.scales import Scale, scale_of

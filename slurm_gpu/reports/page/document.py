@@ -13,14 +13,14 @@ from importlib.resources import files
 from xml.etree.ElementTree import Element
 
 from slurm_gpu.reports.figure import Figure, ParallelCoordinates
-from slurm_gpu.reports.page.contentpolicy import content_policy
+from slurm_gpu.reports.page.content_policy import content_policy
 from slurm_gpu.reports.page.coordinates import coordinates_element
 from slurm_gpu.reports.page.draw import NARROW, WIDE, draw, is_empty
 from slurm_gpu.reports.page.markup import append, element, html_text, raw
 from slurm_gpu.reports.page.palette import DARK, LIGHT, N_NODE_CLASSES, tone_rules, variables
 from slurm_gpu.reports.page.script import page_script
 from slurm_gpu.reports.page.svg import svg_element
-from slurm_gpu.reports.page.tablemarkup import table_element
+from slurm_gpu.reports.page.table_markup import table_element
 
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|h|s|min)(?!\w))")
 

@@ -10,9 +10,9 @@ import numpy as np
 from slurm_gpu.reports.category import Floats
 from slurm_gpu.reports.figure import ParallelCoordinates
 from slurm_gpu.reports.page.amounts import compact
-from slurm_gpu.reports.page.axislabel import axis_label
+from slurm_gpu.reports.page.axis_label import axis_label
 from slurm_gpu.reports.page.drawing import Drawing, Label, Line, legend, segment
-from slurm_gpu.reports.page.nodeclasses import NODE_CLASSES, node_class
+from slurm_gpu.reports.page.node_classes import NODE_CLASSES, node_class
 from slurm_gpu.reports.page.scales import Scale, scale_of
 from slurm_gpu.reports.sample import evenly
 

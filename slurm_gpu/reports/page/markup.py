@@ -6,7 +6,7 @@ import html
 from collections.abc import Mapping
 from xml.etree.ElementTree import Element, tostring
 
-from slurm_gpu.reports.page.plaintext import visible
+from slurm_gpu.reports.page.plain_text import visible
 
 Child = Element | str | None
 _VOID, _RAW = ("meta", "link", "img", "input"), ("script", "style")

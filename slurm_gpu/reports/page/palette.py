@@ -8,13 +8,29 @@ N_SERIES = 10
 N_NODE_CLASSES = 6
 
 _LIGHT_SERIES = (
-    "#0077bb", "#ee7733", "#009988", "#cc3311", "#aa4499",
-    "#c99a1e", "#33a5d6", "#7a5195", "#7f9c1b", "#6b7580",
-)  # fmt: skip
+    "#0077bb",
+    "#ee7733",
+    "#009988",
+    "#cc3311",
+    "#aa4499",
+    "#c99a1e",
+    "#33a5d6",
+    "#7a5195",
+    "#7f9c1b",
+    "#6b7580",
+)
 _DARK_SERIES = (
-    "#4aa8e0", "#f59a5f", "#3cc4b0", "#f0705a", "#d07fc0",
-    "#e8c15a", "#7fd4f5", "#b18fd0", "#b3cf5a", "#98a3ae",
-)  # fmt: skip
+    "#4aa8e0",
+    "#f59a5f",
+    "#3cc4b0",
+    "#f0705a",
+    "#d07fc0",
+    "#e8c15a",
+    "#7fd4f5",
+    "#b18fd0",
+    "#b3cf5a",
+    "#98a3ae",
+)
 # From the many runs on one node, which keep in the background, to the few on many.
 _LIGHT_NODES = ("#86a3b8", "#1a80a6", "#2a9d5c", "#d99a00", "#e2631b", "#b3123f")
 _DARK_NODES = ("#56748b", "#3fb4de", "#4fd08a", "#f2c94c", "#ff8a4c", "#ff5c8a")

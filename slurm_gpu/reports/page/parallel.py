@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from slurm_gpu.reports.category import Category, Floats
 from slurm_gpu.reports.figure import Axis, ParallelCoordinates
-from slurm_gpu.reports.page.axislabel import axis_label
-from slurm_gpu.reports.page.nodeclasses import NODE_CLASSES
-from slurm_gpu.reports.page.plaintext import visible
+from slurm_gpu.reports.page.axis_label import axis_label
+from slurm_gpu.reports.page.node_classes import NODE_CLASSES
+from slurm_gpu.reports.page.plain_text import visible
 from slurm_gpu.reports.page.scales import scale_of
 from slurm_gpu.reports.wording import NOT_RECOGNISED
 

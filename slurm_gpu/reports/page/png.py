@@ -20,7 +20,7 @@ from matplotlib.text import Text
 from slurm_gpu.reports.category import Floats
 from slurm_gpu.reports.page.drawing import Anchor, Box, Drawing, Label, Line
 from slurm_gpu.reports.page.palette import LIGHT
-from slurm_gpu.reports.page.plaintext import visible
+from slurm_gpu.reports.page.plain_text import visible
 
 _DOTS_PER_INCH = 144
 """Two dots for each pixel of the drawing."""

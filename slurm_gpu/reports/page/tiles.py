@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from slurm_gpu.reports.jobtable import MGPU_S_PER_GPU_H, JobTable
+from slurm_gpu.reports.job_table import MGPU_S_PER_GPU_H, JobTable
 from slurm_gpu.reports.load import Accounts
 from slurm_gpu.reports.page.amounts import amount, with_unit
 from slurm_gpu.reports.page.document import Tile

@@ -15,7 +15,7 @@ from slurm_gpu.simulate.jobs import Job, Request
 from slurm_gpu.simulate.scheduler import Scheduling
 from slurm_gpu.slurm.client import SlurmNode
 from slurm_gpu.slurm.tres import amount
-from slurm_gpu.units import counted
+from slurm_gpu.text.units import counted
 
 _BACKFILL_EVERY_S, _BACKFILL_DEPTH = 30, 500
 """Slurm's defaults."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from slurm_gpu.policy.installed import LendingInForce, PolicyInForce, RuleInForce
+from slurm_gpu.policy.lua.installed import LendingInForce, PolicyInForce, RuleInForce
 from slurm_gpu.reports.recommend.past import Past, PastRun
 from slurm_gpu.simulate.jobs import Jobs
 from slurm_gpu.simulate.limits import Counter, Resource

@@ -9,8 +9,8 @@ from functools import cached_property
 
 import numpy as np
 
-from slurm_gpu.policy.installed import PolicyInForce
-from slurm_gpu.policy.model import URGENT
+from slurm_gpu.policy.language.model import URGENT
+from slurm_gpu.policy.lua.installed import PolicyInForce
 from slurm_gpu.reports.recommend.idle import Idle, idle_while_waiting
 from slurm_gpu.reports.recommend.past import Past
 from slurm_gpu.reports.recommend.rules import (

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.policy.installed import PolicyInForce
+from slurm_gpu.policy.lua.installed import PolicyInForce
 from slurm_gpu.reports.recommend.past import Past
-from slurm_gpu.units import counted
+from slurm_gpu.text.units import counted
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from slurm_gpu.colocation.belief import Known
+from slurm_gpu.colocation.belief.known import Known
 from slurm_gpu.colocation.learned.deeprm import ImagePlanner
 from slurm_gpu.colocation.learned.images import RESOURCES, Images, Shown, options_of
-from slurm_gpu.colocation.profile import Phase, Profile
-from slurm_gpu.colocation.simulator import Job, simulate
-from slurm_gpu.colocation.world import TableWorld
+from slurm_gpu.colocation.profiles.profile import Phase, Profile
+from slurm_gpu.colocation.simulation.simulator import Job, simulate
+from slurm_gpu.colocation.simulation.world import TableWorld
 from tests.colocation.building import pairs, profile
 from tests.colocation.learned.nets import any_images_net, mates_of
 

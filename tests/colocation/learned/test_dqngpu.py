@@ -6,16 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from slurm_gpu.colocation.belief import Known
+from slurm_gpu.colocation.belief.known import Known
+from slurm_gpu.colocation.learned.co_runners import MARGIN
 from slurm_gpu.colocation.learned.dqngpu import DqnGpu, GroupPlayer, scores
 from slurm_gpu.colocation.learned.episodes import Episodes
-from slurm_gpu.colocation.learned.mates import MARGIN
 from slurm_gpu.colocation.learned.play import likeliest, play
 from slurm_gpu.colocation.learned.prices import FIRST_PRICE, refine
 from slurm_gpu.colocation.learned.queues import draw_queues
-from slurm_gpu.colocation.outcome import Outcome, What
-from slurm_gpu.colocation.simulator import Job, simulate
-from slurm_gpu.colocation.workloads import THESIS_WORLD, thesis_jobs
+from slurm_gpu.colocation.research.workloads import THESIS_WORLD, thesis_jobs
+from slurm_gpu.colocation.simulation.outcome import Outcome, What
+from slurm_gpu.colocation.simulation.simulator import Job, simulate
 from tests.colocation.building import jobs, pairs, profile, worlds
 from tests.colocation.learned.nets import any_scorer, by_price, light_and_heavy, mates_of, planner
 

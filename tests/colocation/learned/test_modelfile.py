@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slurm_gpu.colocation.learned.modelfile import Model, read_model, write_arrays, write_model
+from slurm_gpu.colocation.learned.model_file import Model, read_model, write_arrays, write_model
 from slurm_gpu.colocation.learned.models import inputs_of, read_any, read_for
 from slurm_gpu.colocation.learned.net import Net, new_net
 from slurm_gpu.colocation.learned.rows import NAMES

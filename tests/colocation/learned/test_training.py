@@ -13,11 +13,11 @@ import pytest
 from slurm_gpu.colocation.learned.deeprm import ImageMethod
 from slurm_gpu.colocation.learned.dqngpu import GroupMethod
 from slurm_gpu.colocation.learned.gradients import Lesson, NumpyLearner, learner_on
-from slurm_gpu.colocation.learned.modelfile import read_arrays, write_arrays
+from slurm_gpu.colocation.learned.model_file import read_arrays, write_arrays
 from slurm_gpu.colocation.learned.net import new_net
 from slurm_gpu.colocation.learned.play import Kept, Options
 from slurm_gpu.colocation.learned.training import Progress, Settings, Trained, advantages, train
-from slurm_gpu.colocation.pairtable import PairTable
+from slurm_gpu.colocation.tables.pair_table import PairTable
 from slurm_gpu.errors import InputError
 from tests.colocation.building import CAPACITY_MIB
 from tests.colocation.learned.nets import any_scorer, light_and_heavy, mates_of
@@ -172,9 +172,11 @@ def test_a_decision_is_judged_beside_the_same_step_of_the_same_queue():
     def kept(episode: list[int], step: list[int]) -> Kept:
         n = len(episode)
         options = Options(
-            np.zeros((n, 1, 1), np.float32), np.ones((n, 1), bool), np.zeros((n, 1, 1), np.intp),
+            np.zeros((n, 1, 1), np.float32),
+            np.ones((n, 1), bool),
+            np.zeros((n, 1, 1), np.intp),
             np.zeros(n, np.float32),
-        )  # fmt: skip
+        )
         return Kept(
             options, np.array(episode), np.array(step), np.zeros(n), np.zeros(n), np.zeros(n, np.intp)
         )

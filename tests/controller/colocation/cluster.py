@@ -8,16 +8,16 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TypeVar
 
-from slurm_gpu.controller.amounts import Facts
-from slurm_gpu.controller.colocation.endings import Endings
+from slurm_gpu.controller.colocation.database_queries import Inquiry
 from slurm_gpu.controller.colocation.evidence import Ran
 from slurm_gpu.controller.colocation.idlest import idlest
-from slurm_gpu.controller.colocation.inquiry import Inquiry
-from slurm_gpu.controller.colocation.keeper import ColocationKeeper
+from slurm_gpu.controller.colocation.pair_fit import Unseen
+from slurm_gpu.controller.colocation.reconciler import ColocationKeeper
 from slurm_gpu.controller.colocation.serving import Planners
-from slurm_gpu.controller.colocation.unseen import Unseen
+from slurm_gpu.controller.colocation.terminations import Endings
+from slurm_gpu.controller.queue.amounts import Facts
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.policy.installed import ColocationInForce
+from slurm_gpu.policy.lua.installed import ColocationInForce
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode, SlurmSettings
 from slurm_gpu.slurm.queue import CountedJob, Phase
 from tests.controller.fakes import Clock, make_job, make_node
@@ -159,9 +159,13 @@ class Cluster:
 
     def settings(self) -> SlurmSettings:
         return SlurmSettings(
-            cluster="lab", version="22.05.8", slurm_user="slurm", slurm_user_uid=1, conf_path="/x",
+            cluster="lab",
+            version="22.05.8",
+            slurm_user="slurm",
+            slurm_user_uid=1,
+            conf_path="/x",
             raw={"StateSaveLocation": self.directory},
-        )  # fmt: skip
+        )
 
     def nodes(self) -> Sequence[SlurmNode]:
         if self.away:
@@ -225,16 +229,35 @@ def _queued(job: Job) -> QueuedJob:
     running = job.state in HOLDING
     index = {job.node: {name: [job.position]}} if running and job.node and job.position is not None else {}
     return QueuedJob(
-        job_id=job.job_id, array_job_id=None, array_task=None, n_tasks=1, het_job_id=None, name="train",
-        user="alice", uid=1001, account="vision", qos="normal", partition="gpu", state=job.state,
-        reason="None", restarts=job.restarts, submit_s=job.job_id, eligible_s=None,
-        start_s=job.start_s, end_s=job.end_s, time_limit_s=None, n_nodes=1,
+        job_id=job.job_id,
+        array_job_id=None,
+        array_task=None,
+        n_tasks=1,
+        het_job_id=None,
+        name="train",
+        user="alice",
+        uid=1001,
+        account="vision",
+        qos="normal",
+        partition="gpu",
+        state=job.state,
+        reason="None",
+        restarts=job.restarts,
+        submit_s=job.job_id,
+        eligible_s=None,
+        start_s=job.start_s,
+        end_s=job.end_s,
+        time_limit_s=None,
+        n_nodes=1,
         nodes=[job.node] if running and job.node else [],
         tres_requested={},
         tres_allocated={f"gres/{name}": float(job.shards or 1)} if running else {},
         gpu_index=index,
-        gres_per_node="", features="", admin_comment="", work_dir="/",
-    )  # fmt: skip
+        gres_per_node="",
+        features="",
+        admin_comment="",
+        work_dir="/",
+    )
 
 
 class Site:
@@ -253,9 +276,16 @@ class Site:
         cluster, directory = self.cluster, Path(self.cluster.directory)
         endings = Endings(cluster, self, directory, cluster.clock.wall)  # type: ignore[arg-type]
         self.keeper = ColocationKeeper(
-            cluster, cluster, Inquiry(cluster, _at_once), Unseen(_at_once, cluster.clock), Planners(),
-            endings, directory, cluster.clock, lambda: 0.0,
-        )  # type: ignore[arg-type] # fmt: skip
+            cluster,
+            cluster,
+            Inquiry(cluster, _at_once),
+            Unseen(_at_once, cluster.clock),
+            Planners(),
+            endings,
+            directory,
+            cluster.clock,
+            lambda: 0.0,
+        )  # type: ignore[arg-type]
 
     def add(self, act: str, subject: str, why: str, old: str, new: str, evidence: object = None) -> None:
         """As Acts has it."""

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.controller.colocation import book as books
-from slurm_gpu.controller.colocation.book import HEADROOM, Book
-from slurm_gpu.controller.colocation.course import Course, Stretch
+from slurm_gpu.controller.colocation import store as books
+from slurm_gpu.controller.colocation.job_history import Course, Stretch
+from slurm_gpu.controller.colocation.store import HEADROOM, Book
 from slurm_gpu.errors import OutsideError
 
 FRACTIONS = st.floats(0.001, 1.0)
@@ -115,9 +115,15 @@ def test_a_damaged_one_is_told_and_does_not_pass_for_empty(tmp_path: Path, text:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("alone_s", 0), ("alone_s", math.nan), ("memory_frac", math.nan), ("memory_frac", -0.1),
-     ("util_frac", math.inf), ("runs", math.inf)],
-)  # fmt: skip
+    [
+        ("alone_s", 0),
+        ("alone_s", math.nan),
+        ("memory_frac", math.nan),
+        ("memory_frac", -0.1),
+        ("util_frac", math.inf),
+        ("runs", math.inf),
+    ],
+)
 def test_what_no_run_can_have_is_damage(tmp_path: Path, book: Book, name: str, value: float) -> None:
     plain = book.to_json(0)
     next(iter(plain["profiles"].values()))[name] = value

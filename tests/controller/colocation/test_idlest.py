@@ -34,9 +34,11 @@ def test_of_who_does_nothing_nothing_is_known() -> None:
 
 
 @given(
-    st.lists(st.floats(0, 1), min_size=1, max_size=64), st.sampled_from([1, 2, 4, 8, 16, 32]),
-    st.integers(0, 2000), st.integers(0, 5),
-)  # fmt: skip
+    st.lists(st.floats(0, 1), min_size=1, max_size=64),
+    st.sampled_from([1, 2, 4, 8, 16, 32]),
+    st.integers(0, 2000),
+    st.integers(0, 5),
+)
 def test_no_while_of_the_run_has_less(util: list[float], width_s: int, begin_s: int, k: int) -> None:
     found, seconds = idlest(util, width_s), 20 * 2**k
     course = [one for one in util for _ in range(width_s)]
@@ -48,6 +50,11 @@ def test_no_while_of_the_run_has_less(util: list[float], width_s: int, begin_s: 
 def test_what_is_expected_is_of_the_longest_while_that_fits() -> None:
     least = (0.0, 0.1, 0.3)
     assert [expected(least, 0.5, seconds) for seconds in (10, 20, 39, 40, 100, 200)] == [
-        0.5, 0.0, 0.0, 0.1, 0.3, 0.5,
-    ]  # fmt: skip
+        0.5,
+        0.0,
+        0.0,
+        0.1,
+        0.3,
+        0.5,
+    ]
     assert expected((), 0.5, 100) == 0.5

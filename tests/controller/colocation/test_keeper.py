@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slurm_gpu.policy.decisions import find_endings
+from slurm_gpu.policy.lua.decisions import find_endings
 from tests.controller.fakes import Clock
 
 from .cluster import OF, POLICY, Cluster, Site
@@ -197,7 +197,7 @@ def test_while_slurmctld_does_not_answer_no_places_are_told(site: Site, cluster:
 
 
 def site_facts():
-    from slurm_gpu.controller.amounts import Facts
+    from slurm_gpu.controller.queue.amounts import Facts
 
     return Facts(shards_per_gpu=OF)
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.controller.amounts import Facts
-from slurm_gpu.controller.colocation import book as books
+from slurm_gpu.controller.colocation import store as books
+from slurm_gpu.controller.colocation.database_queries import Answers, Inquiry
 from slurm_gpu.controller.colocation.guard import LEAST_S
-from slurm_gpu.controller.colocation.inquiry import Answers, Inquiry
+from slurm_gpu.controller.queue.amounts import Facts
 from slurm_gpu.errors import SlurmError
 from tests.controller.fakes import Clock
 

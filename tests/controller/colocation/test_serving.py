@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from slurm_gpu.colocation.learned.dqngpu import HIDDEN
-from slurm_gpu.colocation.learned.modelfile import Model, write_model
+from slurm_gpu.colocation.learned.model_file import Model, write_model
 from slurm_gpu.colocation.learned.models import inputs_of
 from slurm_gpu.colocation.learned.net import new_net
 from slurm_gpu.colocation.planner import Gpu, Member, Planner, Start, View
 from slurm_gpu.colocation.planners import LEARNED, PLANNERS, Setting
-from slurm_gpu.controller.colocation.book import Book
 from slurm_gpu.controller.colocation.serving import Planners, Serving
 from slurm_gpu.controller.colocation.status import serving_of
-from slurm_gpu.policy import checkcolocation
-from slurm_gpu.policy.installed import ColocationInForce
+from slurm_gpu.controller.colocation.store import Book
+from slurm_gpu.policy.language import check_colocation as checkcolocation
+from slurm_gpu.policy.lua.installed import ColocationInForce
 from tests.controller.fakes import Clock
 
 from .cluster import OF, POLICY, Cluster, Site

@@ -9,8 +9,7 @@ from statistics import fmean
 
 import pytest
 
-from slurm_gpu.controller.colocation.book import Book, by_turns
-from slurm_gpu.controller.colocation.unseen import (
+from slurm_gpu.controller.colocation.pair_fit import (
     EVERY_S,
     LEAST_SPEEDS,
     MOST_KEYS,
@@ -20,6 +19,7 @@ from slurm_gpu.controller.colocation.unseen import (
     family_and_size,
     foretold,
 )
+from slurm_gpu.controller.colocation.store import Book, by_turns
 from tests.controller.fakes import Clock
 
 APPLICATIONS = {
@@ -157,7 +157,7 @@ def test_however_much_is_known_a_fit_is_of_so_much(monkeypatch: pytest.MonkeyPat
         assert "k59" in profiles
         return {}
 
-    monkeypatch.setattr("slurm_gpu.controller.colocation.unseen.foretold", noted)
+    monkeypatch.setattr("slurm_gpu.controller.colocation.pair_fit.foretold", noted)
     later = Later()
     Unseen(later, Clock()).turn(book, {"k59": 1})
     later.do()
@@ -190,7 +190,7 @@ def test_of_more_keys_than_a_fit_takes_those_of_most_jobs_are_and_the_others_are
         taken.append(frozenset(profiles))
         return {}
 
-    monkeypatch.setattr("slurm_gpu.controller.colocation.unseen.foretold", noted)
+    monkeypatch.setattr("slurm_gpu.controller.colocation.pair_fit.foretold", noted)
     unseen = Unseen(later, clock)
     with caplog.at_level("WARNING"):
         for _ in range(3):

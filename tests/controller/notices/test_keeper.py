@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_gpu.controller.notices import status
-from slurm_gpu.database.running import RecentXid
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.notices import ledger as ledgers
-from slurm_gpu.policy.installed import GroupInForce
-from slurm_gpu.records import Live, LiveDevice
+from slurm_gpu.policy.lua.installed import GroupInForce
+from slurm_gpu.wire import Live, LiveDevice
+from slurm_gpu.wire.answers.running import RecentXid
 from tests.examples import examples
 
 from .world import RULE, SETTINGS, World
@@ -250,10 +250,16 @@ def test_killed_between_noting_and_ending_it_is_judged_anew_and_told_once(world:
     ledger = ledger_of(world)
     ledger.ended.append(
         ledgers.End(
-            run=next(iter(ledger.notices[0].runs)), id="17", user="alice", name="train", n_gpus=2.0,
-            at_s=world.clock.wall(), how="cancel", since_s=world.clock.wall(),
+            run=next(iter(ledger.notices[0].runs)),
+            id="17",
+            user="alice",
+            name="train",
+            n_gpus=2.0,
+            at_s=world.clock.wall(),
+            how="cancel",
+            since_s=world.clock.wall(),
         )
-    )  # fmt: skip
+    )
     ledgers.write(world.directory / "slurm-gpu" / "notices.json", ledger, 0)
     world.start()
     world.go_on(20)
@@ -267,10 +273,16 @@ def test_killed_between_ending_and_noting_it_the_audit_and_the_owner_learn_of_it
     ledger = ledger_of(world)
     ledger.ended.append(
         ledgers.End(
-            run=next(iter(ledger.notices[0].runs)), id="17", user="alice", name="train", n_gpus=2.0,
-            at_s=world.clock.wall(), how="cancel", since_s=world.clock.wall(),
+            run=next(iter(ledger.notices[0].runs)),
+            id="17",
+            user="alice",
+            name="train",
+            n_gpus=2.0,
+            at_s=world.clock.wall(),
+            how="cancel",
+            since_s=world.clock.wall(),
         )
-    )  # fmt: skip
+    )
     ledgers.write(world.directory / "slurm-gpu" / "notices.json", ledger, 0)
     world.jobs.clear()
     world.start()
@@ -357,12 +369,28 @@ STEPS = st.lists(
     st.tuples(
         st.floats(1, 60),
         st.sampled_from(
-            ["nothing", "used", "unseen GPU", "all seen", "low coverage", "whole coverage", "away", "back",
-             "mail down", "mail up", "restart", "suspend", "resume", "requeued", "no live", "live"]
+            [
+                "nothing",
+                "used",
+                "unseen GPU",
+                "all seen",
+                "low coverage",
+                "whole coverage",
+                "away",
+                "back",
+                "mail down",
+                "mail up",
+                "restart",
+                "suspend",
+                "resume",
+                "requeued",
+                "no live",
+                "live",
+            ]
         ),
     ),
     max_size=8,
-)  # fmt: skip
+)
 
 
 @settings(max_examples=examples(10))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from slurm_gpu.controller.notices import status
-from slurm_gpu.database.verdicts.told import JobVerdict
+from slurm_gpu.wire.answers.verdicts import JobVerdict
 
 from .world import NOON_S, SETTINGS, World
 
@@ -17,14 +17,23 @@ ASKED = f"{SETTINGS}concerns: [unhealthy, used_then_idle]\n"
 
 def verdict(job_id: int = 17, **given: Any) -> JobVerdict:
     values: dict[str, Any] = {
-        "job_id": job_id, "start_s": NOON_S, "user": "alice", "cause": "slow or failing", "kind": "clock",
-        "confidence": 0.91, "devices": (("n2", "GPU-17-1"),), "nodes": (), "since_s": None,
-        "told_s": NOON_S + 600, "last_s": NOON_S + 660,
+        "job_id": job_id,
+        "start_s": NOON_S,
+        "user": "alice",
+        "cause": "slow or failing",
+        "kind": "clock",
+        "confidence": 0.91,
+        "devices": (("n2", "GPU-17-1"),),
+        "nodes": (),
+        "since_s": None,
+        "told_s": NOON_S + 600,
+        "last_s": NOON_S + 660,
         "verdict": {
-            "coverage": 0.97, "evidence": [{"text": "n2 GPU 1: SM clock 76% where peers have 95%"}],
+            "coverage": 0.97,
+            "evidence": [{"text": "n2 GPU 1: SM clock 76% where peers have 95%"}],
             "next_step": "Exclude the node (sbatch --exclude).",
         },
-    }  # fmt: skip
+    }
     return JobVerdict(**{**values, **given})
 
 

@@ -8,21 +8,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from slurm_gpu.config import SiteConfig
-from slurm_gpu.controller.acts import Acts
-from slurm_gpu.controller.notices.ends import Ends
-from slurm_gpu.controller.notices.keeper import NoticeKeeper
-from slurm_gpu.controller.notices.look import Look, look_at
-from slurm_gpu.database.clusterstate import ClusterState
-from slurm_gpu.database.results import Act, NodeReport
-from slurm_gpu.database.running import RecentXid, Running, RunningUse
-from slurm_gpu.database.verdicts.told import JobVerdict, Verdicts
+from slurm_gpu.config.site import SiteConfig
+from slurm_gpu.controller.notices.cancellations import Ends
+from slurm_gpu.controller.notices.poll import Look, look_at
+from slurm_gpu.controller.notices.reconciler import NoticeKeeper
+from slurm_gpu.controller.reporting.audit_reporter import Acts
 from slurm_gpu.errors import DatabaseError, NotFoundError, SlurmError
 from slurm_gpu.notices.sending import Message, NotSentError
 from slurm_gpu.notices.settings import Settings
-from slurm_gpu.policy.installed import CancelIdleInForce
-from slurm_gpu.records import Live, LiveDevice
+from slurm_gpu.policy.lua.installed import CancelIdleInForce
 from slurm_gpu.slurm.ending import EndingClient
+from slurm_gpu.wire import Live, LiveDevice
+from slurm_gpu.wire.answers.cluster import ClusterState
+from slurm_gpu.wire.answers.running import RecentXid, Running, RunningUse
+from slurm_gpu.wire.answers.runs import Act, NodeReport
+from slurm_gpu.wire.answers.verdicts import JobVerdict, Verdicts
 from tests.controller.fakes import NOON_S, Clock, Slurm, make_job
 from tests.monitor import clusters
 
@@ -86,9 +86,16 @@ class World:
         ends = Ends("lab", EndingClient(self._run, {}), self._acts, self.clock.wall)
         config = SiteConfig("lab")
         self.keeper = NoticeKeeper(
-            config, self.settings, self.slurm, ends, self._look, _at_once, self.directory, self.clock,
+            config,
+            self.settings,
+            self.slurm,
+            ends,
+            self._look,
+            _at_once,
+            self.directory,
+            self.clock,
             self._channels,
-        )  # fmt: skip
+        )
 
     def _channels(self, _: Settings) -> Mapping[str, World]:
         return {"mail": self}
@@ -105,12 +112,17 @@ class World:
             [clusters.node("n1", *(clusters.holds(job_id) for job_id in self.jobs))],
             [
                 clusters.job(
-                    one.job_id, one.user, id=one.id or str(one.job_id), start_s=one.start_s, name=one.name,
-                    n_gpus=float(one.n_gpus), state=one.state,
+                    one.job_id,
+                    one.user,
+                    id=one.id or str(one.job_id),
+                    start_s=one.start_s,
+                    name=one.name,
+                    n_gpus=float(one.n_gpus),
+                    state=one.state,
                 )
                 for one in self.jobs.values()
             ],
-        )  # fmt: skip
+        )
 
     def live(self) -> dict[str, Live]:
         if not self.tells_live:
@@ -125,11 +137,17 @@ class World:
     def running(self) -> Running:
         uses = [
             RunningUse(
-                job_id=one.job_id, start_s=one.start_s, coverage=one.coverage, used=one.used, util_p25=0.0,
-                util_p95=0.0, mem_p25=None, mem_p95=None,
+                job_id=one.job_id,
+                start_s=one.start_s,
+                coverage=one.coverage,
+                used=one.used,
+                util_p25=0.0,
+                util_p95=0.0,
+                mem_p25=None,
+                mem_p95=None,
             )
             for one in self.jobs.values()
-        ]  # fmt: skip
+        ]
         return Running(as_of_s=self.clock.wall(), jobs=uses, xids=self.xids)
 
     def verdicts(self) -> Verdicts:

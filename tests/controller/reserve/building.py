@@ -7,32 +7,52 @@ from concurrent.futures import Future
 from dataclasses import asdict, replace
 from zoneinfo import ZoneInfo
 
-from slurm_gpu.config import Reservations as Settings
-from slurm_gpu.config import Zone
-from slurm_gpu.controller.acts import Acts
-from slurm_gpu.controller.reserve.keeper import EVERY_S, ReservationKeeper
-from slurm_gpu.controller.reserve.mending import Mender
-from slurm_gpu.controller.reserve.rows import ReservationTable
-from slurm_gpu.database.reserve.reservation import Report, Reservation, State
-from slurm_gpu.database.results import Act
+from slurm_gpu.config.site import Reservations as Settings
+from slurm_gpu.config.site import Zone
+from slurm_gpu.controller.reporting.audit_reporter import Acts
+from slurm_gpu.controller.reservations.reconciler import EVERY_S, ReservationKeeper
+from slurm_gpu.controller.reservations.replacement import Mender
+from slurm_gpu.controller.reservations.rows import ReservationTable
 from slurm_gpu.errors import DatabaseError, SlurmError
 from slurm_gpu.slurm.client import QueuedJob
 from slurm_gpu.slurm.reservations import JobAround, NodesBusyError, SlurmReservation
+from slurm_gpu.wire.answers.reservation import Report, Reservation, State
+from slurm_gpu.wire.answers.runs import Act
 from tests.controller.fakes import NOON_S, Clock, make_node
 
 UNUSED_S = 600.0
 UTC = ZoneInfo("UTC")
 WINDOW_S = 3600
 ROW = Reservation(
-    id=3, cluster="lab", user="alice", account="vision", partition="gpu", gpus=8, n_nodes=2,
-    duration_s=WINDOW_S, earliest_s=NOON_S, why="paper", state=State.APPROVED, requested_s=NOON_S,
-    start_s=NOON_S + 60, end_s=NOON_S + 60 + WINDOW_S, nodes="n[1-2]",
-)  # fmt: skip
-JOB = JobAround(
-    job_id=17, state="RUNNING", user="alice", account="vision", partitions=frozenset({"gpu"}),
-    reservation="sg_3", eligible_s=NOON_S + 10, start_s=NOON_S + 70, time_limit_s=1800, reason="None",
+    id=3,
+    cluster="lab",
+    user="alice",
+    account="vision",
+    partition="gpu",
+    gpus=8,
+    n_nodes=2,
+    duration_s=WINDOW_S,
+    earliest_s=NOON_S,
+    why="paper",
+    state=State.APPROVED,
+    requested_s=NOON_S,
+    start_s=NOON_S + 60,
+    end_s=NOON_S + 60 + WINDOW_S,
     nodes="n[1-2]",
-)  # fmt: skip
+)
+JOB = JobAround(
+    job_id=17,
+    state="RUNNING",
+    user="alice",
+    account="vision",
+    partitions=frozenset({"gpu"}),
+    reservation="sg_3",
+    eligible_s=NOON_S + 10,
+    start_s=NOON_S + 70,
+    time_limit_s=1800,
+    reason="None",
+    nodes="n[1-2]",
+)
 SITES_OWN = SlurmReservation("maint", NOON_S, NOON_S + 9, "n[1-4]", frozenset({"root"}))
 
 
@@ -59,9 +79,17 @@ class Slurm:
         return list(self.there.values())
 
     def create(
-        self, name: str, *, start_s: int, end_s: int, nodes: str, user: str, account: str, partition: str,
+        self,
+        name: str,
+        *,
+        start_s: int,
+        end_s: int,
+        nodes: str,
+        user: str,
+        account: str,
+        partition: str,
         ignores_jobs: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if self.refuses:
             raise SlurmError(f"`scontrol create` failed (1): Error creating the reservation: {self.refuses}")
         if self.busy and not ignores_jobs:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.controller.reserve.keeper import EVERY_S
-from slurm_gpu.controller.reserve.rows import exchanged
-from slurm_gpu.database.reserve.reservation import Report, Reservation, State
+from slurm_gpu.controller.reservations.reconciler import EVERY_S
+from slurm_gpu.controller.reservations.rows import exchanged
 from slurm_gpu.slurm.reservations import SlurmReservation
+from slurm_gpu.wire.answers.reservation import Report, Reservation, State
 from tests.controller.fakes import NOON_S
 from tests.controller.reserve.building import JOB, ROW, SITES_OWN, UNUSED_S, WINDOW_S, Killed, Site
 
@@ -70,8 +70,10 @@ def test_the_first_job_is_kept_with_its_start_and_a_used_one_is_not_released() -
     site.slurm.jobs = [JOB, replace(JOB, job_id=16, start_s=NOON_S + 65, state="COMPLETED")]
     site.turns(UNUSED_S * 2)
     assert (site.row.first_job_id, site.row.first_start_s, site.row.state) == (
-        16, NOON_S + 65, State.ACTIVE,
-    )  # fmt: skip
+        16,
+        NOON_S + 65,
+        State.ACTIVE,
+    )
 
 
 @pytest.mark.parametrize(
@@ -125,8 +127,9 @@ def test_a_job_that_cannot_start_in_it_does_not_keep_it_for_ever() -> None:
     assert site.row.state is State.ACTIVE
     site.turns(6 * EVERY_S)
     assert (site.row.state, site.row.over_why) == (
-        State.RELEASED, "job 17 did not start in 20m, with all nodes free: it cannot",
-    )  # fmt: skip
+        State.RELEASED,
+        "job 17 did not start in 20m, with all nodes free: it cannot",
+    )
 
 
 def test_a_job_that_waits_for_a_node_that_is_down_keeps_it() -> None:

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from slurm_gpu.database.reserve.reservation import State
 from slurm_gpu.slurm.reservations import SlurmReservation
+from slurm_gpu.wire.answers.reservation import State
 from tests.controller.fakes import NOON_S
 from tests.controller.reserve.building import JOB, ROW, WINDOW_S, Site
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from slurm_gpu.controller.reserve.keeper import EVERY_S
-from slurm_gpu.controller.reserve.mending import OUT_S
-from slurm_gpu.database.reserve.reservation import State
+from slurm_gpu.controller.reservations.reconciler import EVERY_S
+from slurm_gpu.controller.reservations.replacement import OUT_S
 from slurm_gpu.slurm.reservations import SlurmReservation
+from slurm_gpu.wire.answers.reservation import State
 from tests.controller.fakes import NOON_S
 from tests.controller.reserve.building import JOB, ROW, UNUSED_S, WINDOW_S, Killed, Site
 

@@ -8,17 +8,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.controller.reserve.windows import nodes_needed, plan
-from slurm_gpu.database.reserve.reservation import Reservation, State
+from slurm_gpu.controller.reservations.windows import nodes_needed, plan
 from slurm_gpu.placement.calendar import Window
 from slurm_gpu.slurm.reservations import SlurmReservation
+from slurm_gpu.wire.answers.reservation import Reservation, State
 from tests.controller.fakes import NOON_S, make_node
 
 HOUR_S, DAY_S, UTC = 3600, 86400, ZoneInfo("UTC")
 ASKED = Reservation(
-    id=3, cluster="lab", user="alice", account="vision", partition="gpu", gpus=8, n_nodes=2,
-    duration_s=HOUR_S, earliest_s=NOON_S, why="paper", state=State.REQUESTED, requested_s=NOON_S,
-)  # fmt: skip
+    id=3,
+    cluster="lab",
+    user="alice",
+    account="vision",
+    partition="gpu",
+    gpus=8,
+    n_nodes=2,
+    duration_s=HOUR_S,
+    earliest_s=NOON_S,
+    why="paper",
+    state=State.REQUESTED,
+    requested_s=NOON_S,
+)
 NODES = [make_node(f"n{number}") for number in range(1, 5)]
 
 

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slurm_gpu.database.accounting import run_row
-from slurm_gpu.database.client import DatabaseClient, Forecast
+from slurm_gpu.client.database_client import DatabaseClient, Forecast
+from slurm_gpu.database.accounting.importer import store_changed_runs
+from slurm_gpu.database.accounting.run_row import run_row
 from slurm_gpu.database.forecasts.store import AGAIN_AFTER_S, read_model_body, store_model
 from slurm_gpu.database.forecasts.training import installed_learner, train_from_database
-from slurm_gpu.database.importer import store_changed_runs
 from slurm_gpu.errors import UsageError
 from slurm_gpu.forecast.forecaster import LEARNED, TABLES
-from slurm_gpu.forecast.modelfile import model_bytes, read_model
+from slurm_gpu.forecast.model_file import model_bytes, read_model
 from slurm_gpu.forecast.queue import feature_names
 from slurm_gpu.forecast.regression import Line, Regression, Trees
-from slurm_gpu.forecast.waitgrid import SPREAD_OCTAVES
+from slurm_gpu.forecast.wait_grid import SPREAD_OCTAVES
 from slurm_gpu.slurm.client import AccountingRun, QueuedJob
 from tests.database.conftest import empty
 from tests.database.running import NOBODY, ROOT, Running, acting_as
@@ -40,18 +40,33 @@ def history(n: int = 300, days: float = 10.0) -> list[AccountingRun]:
         start_s = eligible_s + int(1800 * 2 ** rng.normal(0, 0.4))
         found.append(
             row(
-                job_id=1000 + number, submit_s=eligible_s, eligible_s=eligible_s, start_s=start_s,
-                end_s=start_s + 600, tres_requested=TRES, time_limit_s=3600 * int(rng.integers(1, 9)),
+                job_id=1000 + number,
+                submit_s=eligible_s,
+                eligible_s=eligible_s,
+                start_s=start_s,
+                end_s=start_s + 600,
+                tres_requested=TRES,
+                time_limit_s=3600 * int(rng.integers(1, 9)),
             )
-        )  # fmt: skip
+        )
     return found
 
 
 def pending(**given: Any) -> QueuedJob:
     """A job of alice that was submitted a moment ago."""
-    values = {"job_id": 17, "uid": ALICE, "state": "PENDING", "reason": "Resources", "submit_s": T0 - 5,
-              "eligible_s": T0 - 5, "start_s": None, "nodes": (), "tres_requested": TRES,
-              "tres_allocated": {}, "gpu_index": {}}  # fmt: skip
+    values = {
+        "job_id": 17,
+        "uid": ALICE,
+        "state": "PENDING",
+        "reason": "Resources",
+        "submit_s": T0 - 5,
+        "eligible_s": T0 - 5,
+        "start_s": None,
+        "nodes": (),
+        "tres_requested": TRES,
+        "tres_allocated": {},
+        "gpu_index": {},
+    }
     return queued(**values | given)
 
 
@@ -216,11 +231,14 @@ def test_where_the_learned_part_is_damaged_the_tables_go_on_and_it_is_said(site:
     steep = Regression(feature_names(), _one_leaf(), Line(np.full(len(feature_names()), 1e300), 0.0))
     found = {
         kind: replace(
-            one, source=LEARNED, bounds=dict.fromkeys((TABLES, LEARNED), (-1.0, 1.0)),
-            within=dict.fromkeys((TABLES, LEARNED), (0.5, 0.7)), spread=(0.0,) * (len(SPREAD_OCTAVES) - 1),
+            one,
+            source=LEARNED,
+            bounds=dict.fromkeys((TABLES, LEARNED), (-1.0, 1.0)),
+            within=dict.fromkeys((TABLES, LEARNED), (0.5, 0.7)),
+            spread=(0.0,) * (len(SPREAD_OCTAVES) - 1),
         )
         for kind, one in model.forecaster.corrections.items()
-    }  # fmt: skip
+    }
     forecaster = replace(model.forecaster, regression=steep, corrections=found)
     body = model_bytes(replace(model, forecaster=forecaster))
     site.database.write(lambda connection: store_model(connection, CLUSTER, made_s + 5, body))
@@ -302,10 +320,11 @@ def test_of_anothers_job_the_reasons_stay_private(site: Running) -> None:
     # Longer for jobs with a long limit, so that there is a reason to tell.
     longer = [
         one._replace(start_s=one.start_s + 40_000, end_s=one.start_s + 50_000, time_limit_s=7 * DAY_S)
-        if number % 2 else one
+        if number % 2
+        else one
         for number, one in enumerate(history())
         if one.start_s is not None
-    ]  # fmt: skip
+    ]
     store(site, *longer)
     learn(site)
     site.slurm.queue = [pending(time_limit_s=7 * DAY_S)]
@@ -322,9 +341,15 @@ def test_of_anothers_job_the_reasons_stay_private(site: Running) -> None:
 
 @pytest.mark.parametrize(
     "asked",
-    [{}, {"partition": ""}, {"partition": "gpu", "gpus": "x"}, {"partition": "gpu", "cores": -1},
-     {"partition": "gpu", "gpus": "nan"}, {"partition": "gpu", "colour": "red"}],
-)  # fmt: skip
+    [
+        {},
+        {"partition": ""},
+        {"partition": "gpu", "gpus": "x"},
+        {"partition": "gpu", "cores": -1},
+        {"partition": "gpu", "gpus": "nan"},
+        {"partition": "gpu", "colour": "red"},
+    ],
+)
 def test_what_is_no_question_is_refused(site: Running, asked: dict[str, Any]) -> None:
     with DatabaseClient(site.config) as client, pytest.raises(UsageError):
         client.forecast_asked(**asked)

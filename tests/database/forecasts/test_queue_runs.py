@@ -13,11 +13,19 @@ def test_tasks_of_arrays_of_any_size_add_up(sizes: list[int]) -> None:
     tres = {"cpu": 4.0, "mem": 1000.0, "gres/gpu": 2.0}
     jobs = [
         queued(
-            job_id=number, array_job_id=number, array_task=f"0-{n - 1}", n_tasks=n, state="PENDING",
-            eligible_s=T0, start_s=None, nodes=(), tres_requested=tres, tres_allocated={},
+            job_id=number,
+            array_job_id=number,
+            array_task=f"0-{n - 1}",
+            n_tasks=n,
+            state="PENDING",
+            eligible_s=T0,
+            start_s=None,
+            nodes=(),
+            tres_requested=tres,
+            tres_allocated={},
         )
         for number, n in enumerate(sizes, 1)
-    ]  # fmt: skip
+    ]
     runs = queue_runs(jobs, T0 + 10)
     assert len(runs) <= MOST_TASKS * len(sizes)
     assert runs.gpus.sum() == pytest.approx(2 * sum(sizes))

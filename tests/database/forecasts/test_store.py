@@ -8,11 +8,10 @@ from functools import partial
 import pytest
 from sqlalchemy import func, select
 
-from slurm_gpu.config import Retention
-from slurm_gpu.database.accounting import run_row
-from slurm_gpu.database.engine import Database
+from slurm_gpu.config.site import Retention
+from slurm_gpu.database.accounting.importer import store_changed_runs
+from slurm_gpu.database.accounting.run_row import run_row
 from slurm_gpu.database.forecasts import store
-from slurm_gpu.database.forecasts.answer import Past
 from slurm_gpu.database.forecasts.outcomes import past_accuracy
 from slurm_gpu.database.forecasts.store import (
     AGAIN_AFTER_S,
@@ -22,9 +21,10 @@ from slurm_gpu.database.forecasts.store import (
     remember,
     store_model,
 )
-from slurm_gpu.database.importer import store_changed_runs
-from slurm_gpu.database.pruning import Pruning
-from slurm_gpu.database.schema import forecast
+from slurm_gpu.database.maintenance.pruning import Pruning
+from slurm_gpu.database.storage.engine import Database
+from slurm_gpu.database.storage.schema import forecast
+from slurm_gpu.wire.answers.forecast import Past
 from tests.database.samples import CLUSTER, T0, row
 
 SAID = Foretold(job_id=1, at_s=T0, low_s=60, middle_s=120, high_s=600, source="tables", made_s=T0 - 9)

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from sqlalchemy import select
 
-from slurm_gpu.database.accounting import run_row
-from slurm_gpu.database.engine import Database
+from slurm_gpu.database.accounting.importer import store_changed_runs
+from slurm_gpu.database.accounting.run_row import run_row
 from slurm_gpu.database.forecasts.outcomes import past_accuracy
 from slurm_gpu.database.forecasts.training import foretell_waiting, train_from_database
-from slurm_gpu.database.importer import store_changed_runs
-from slurm_gpu.database.schema import forecast
+from slurm_gpu.database.storage.engine import Database
+from slurm_gpu.database.storage.schema import forecast
 from slurm_gpu.slurm.client import QueuedJob
 from tests.database.forecasts.test_api import history, pending
 from tests.database.samples import CLUSTER, T0, row

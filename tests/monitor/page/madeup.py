@@ -235,44 +235,83 @@ def _run(
         world.frames["p25_util"][square] = max(0, util - 12)
     world.jobs[job_id] = {
         "id": str(job_id) if rng.random() < 0.8 else f"{job_id - 3}_{rng.randint(0, 40)}",
-        "job_id": job_id, "full": True, "user": user, "account": rng.choice(["vision", "nlp", "bio"]),
-        "partition": "gpu", "state": "RUNNING", "reason": "", "n_gpus": len(squares), "n_nodes": n_nodes,
-        "n_tasks": 1, "submit_s": started - rng.randint(1, 9000), "start_s": started,
+        "job_id": job_id,
+        "full": True,
+        "user": user,
+        "account": rng.choice(["vision", "nlp", "bio"]),
+        "partition": "gpu",
+        "state": "RUNNING",
+        "reason": "",
+        "n_gpus": len(squares),
+        "n_nodes": n_nodes,
+        "n_tasks": 1,
+        "submit_s": started - rng.randint(1, 9000),
+        "start_s": started,
         "end_s": NOW_S + rng.randint(600, 2 * 86400),
         "name": rng.choice(["train", "eval", "sweep", "llm-8b"]),
-        "squares": [list(one) for one in ranges], "shared_squares": [],
-    }  # fmt: skip
+        "squares": [list(one) for one in ranges],
+        "shared_squares": [],
+    }
     if (level == 0 and rng.random() < 0.5) or rng.random() < 0.01:
         world.flags.append(
             {
-                "job_id": job_id, "id": world.jobs[job_id]["id"], "user": user,
+                "job_id": job_id,
+                "id": world.jobs[job_id]["id"],
+                "user": user,
                 "concern": "held_idle" if level == 0 else rng.choice(_CONCERNS),
-                "squares": [list(one) for one in ranges], "since_s": started + 30, "coverage": 1.0,
+                "squares": [list(one) for one in ranges],
+                "since_s": started + 30,
+                "coverage": 1.0,
             }
-        )  # fmt: skip
+        )
 
 
 def _wait(world: World, rng: random.Random, job_id: int, user: str) -> None:
     world.jobs[job_id] = {
-        "id": str(job_id), "job_id": job_id, "full": True, "user": user, "account": "nlp", "partition": "gpu",
-        "state": "PENDING", "reason": rng.choice(_REASONS), "n_gpus": rng.choice([1, 2, 4, 8, 64]),
-        "n_nodes": 1, "n_tasks": 1, "submit_s": NOW_S - rng.randint(60, 90_000), "end_s": None,
-        "start_s": NOW_S + 7200 if rng.random() < 0.3 else None, "name": "queued", "squares": [],
+        "id": str(job_id),
+        "job_id": job_id,
+        "full": True,
+        "user": user,
+        "account": "nlp",
+        "partition": "gpu",
+        "state": "PENDING",
+        "reason": rng.choice(_REASONS),
+        "n_gpus": rng.choice([1, 2, 4, 8, 64]),
+        "n_nodes": 1,
+        "n_tasks": 1,
+        "submit_s": NOW_S - rng.randint(60, 90_000),
+        "end_s": None,
+        "start_s": NOW_S + 7200 if rng.random() < 0.3 else None,
+        "name": "queued",
+        "squares": [],
         "shared_squares": [],
-    }  # fmt: skip
+    }
 
 
 def _reservations() -> list[dict[str, Any]]:
     def one(number: int, user: str, gpus: int, state: str, start: float, days: float) -> dict[str, Any]:
         begins = int(NOW_S + start * 86400)
         return {
-            "id": number, "cluster": "neuron", "user": user, "account": "vision", "partition": "gpu",
-            "gpus": gpus, "gpu_type": "h100", "n_nodes": gpus // 8, "duration_s": int(days * 86400),
-            "earliest_s": begins, "latest_s": None, "why": None, "state": state, "requested_s": NOW_S - 86400,
+            "id": number,
+            "cluster": "neuron",
+            "user": user,
+            "account": "vision",
+            "partition": "gpu",
+            "gpus": gpus,
+            "gpu_type": "h100",
+            "n_nodes": gpus // 8,
+            "duration_s": int(days * 86400),
+            "earliest_s": begins,
+            "latest_s": None,
+            "why": None,
+            "state": state,
+            "requested_s": NOW_S - 86400,
             "start_s": None if state == "requested" else begins,
             "end_s": None if state == "requested" else int(begins + days * 86400),
-            "nodes": None if state == "requested" else "n[0101-0116]", "trouble": None, "full": True,
-        }  # fmt: skip
+            "nodes": None if state == "requested" else "n[0101-0116]",
+            "trouble": None,
+            "full": True,
+        }
 
     return [
         one(3, "carol", 128, "active", -0.4, 2),
@@ -287,10 +326,19 @@ def _limits() -> list[dict[str, Any]]:
     ) -> dict[str, Any]:
         left = None if used is None else limit - used
         return {
-            "rule": "grad-share", "group": "grads", "per": per, "on": on, "key": key, "unit": unit,
-            "used": used, "limit": limit, "left": left, "mode": "enforce",
-            "why": "16 each keeps waiting under a day.", "until_s": None,
-        }  # fmt: skip
+            "rule": "grad-share",
+            "group": "grads",
+            "per": per,
+            "on": on,
+            "key": key,
+            "unit": unit,
+            "used": used,
+            "limit": limit,
+            "left": left,
+            "mode": "enforce",
+            "why": "16 each keeps waiting under a day.",
+            "until_s": None,
+        }
 
     return [
         one("GPUs running", "gpus_running", "GPUs", 12, 16),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from slurm_gpu.monitor.server import listen, make_server
+from slurm_gpu.monitor.http.server import listen, make_server
 from slurm_gpu.monitor.settings import Address
 from tests import browsing
 from tests.monitor.drawn import Drawn

@@ -11,9 +11,18 @@ from slurm_gpu.monitor.page.files import DRAWN, FIRST, POLICY, module, page_file
 
 _HTML = ("/", "/job")
 _MAKES_MARKUP_OR_CODE = (
-    "innerHTML", "outerHTML", "insertAdjacentHTML", "setHTMLUnsafe", "parseHTMLUnsafe",
-    "createContextualFragment", "document.write", "DOMParser", "srcdoc", "eval(", "Function(",
-)  # fmt: skip
+    "innerHTML",
+    "outerHTML",
+    "insertAdjacentHTML",
+    "setHTMLUnsafe",
+    "parseHTMLUnsafe",
+    "createContextualFragment",
+    "document.write",
+    "DOMParser",
+    "srcdoc",
+    "eval(",
+    "Function(",
+)
 
 
 def test_every_file_is_sent_and_every_module_is_of_a_page():

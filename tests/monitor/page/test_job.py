@@ -21,17 +21,37 @@ def run_of(job: str, **more: Any) -> dict[str, Any]:
         "tensor": {"p25": None, "p95": None, "unit": "%", "how": "from bins"},
     }
     return {
-        "id": job, "job_id": 200, "full": True, "user": "alice", "account": "vision", "partition": "gpu",
-        "state": "RUNNING", "submit_s": NOW_S - 7300, "start_s": NOW_S - 7200, "end_s": None,
-        "elapsed_s": 7200, "time_limit_s": 86_400, "nodes": "n1", "gpu_type": "h100", "nGPU": 2, "nNODE": 1,
-        "WAIT_h": 0.0, "uGPUcore": 48.5, "uGPUmem": 0, "coverage": 0.999, "energy_j": 7.2e6, "app": None,
-        "name": "train", "events": [], "device_facts": {"GPU-b": {"index": 1}, "GPU-a": {"index": 0}},
+        "id": job,
+        "job_id": 200,
+        "full": True,
+        "user": "alice",
+        "account": "vision",
+        "partition": "gpu",
+        "state": "RUNNING",
+        "submit_s": NOW_S - 7300,
+        "start_s": NOW_S - 7200,
+        "end_s": None,
+        "elapsed_s": 7200,
+        "time_limit_s": 86_400,
+        "nodes": "n1",
+        "gpu_type": "h100",
+        "nGPU": 2,
+        "nNODE": 1,
+        "WAIT_h": 0.0,
+        "uGPUcore": 48.5,
+        "uGPUmem": 0,
+        "coverage": 0.999,
+        "energy_j": 7.2e6,
+        "app": None,
+        "name": "train",
+        "events": [],
+        "device_facts": {"GPU-b": {"index": 1}, "GPU-a": {"index": 0}},
         "percentiles": percentiles,
         "by_device": [
             {"node": "n1", "device": "GPU-b", "percentiles": percentiles},
             {"node": "n1", "device": "GPU-a", "percentiles": {"util": percentiles["util"] | {"p95": 0}}},
         ],
-    } | more  # fmt: skip
+    } | more
 
 
 def course_of(*levels: int) -> dict[str, Any]:
@@ -106,9 +126,16 @@ def test_facts_limits_and_files_are_there(job_tab: Callable[[World], Tab]):
 def test_what_is_wrong_is_told_with_what_to_do(job_tab: Callable[[World], Tab]):
     world = world_of(run_of("200"))
     world.flags = [
-        {"job_id": 200, "id": "200", "user": "alice", "concern": "partly_unused", "squares": [[12, 12]],
-         "since_s": NOW_S - 600, "coverage": 1.0},
-    ]  # fmt: skip
+        {
+            "job_id": 200,
+            "id": "200",
+            "user": "alice",
+            "concern": "partly_unused",
+            "squares": [[12, 12]],
+            "since_s": NOW_S - 600,
+            "coverage": 1.0,
+        },
+    ]
     tab = job_tab(world)
     assert "Ask for as many as the program uses" in tab.page.inner_text("#advice")
 

@@ -151,9 +151,16 @@ def test_what_cannot_be_had_leaves_what_was_known(opened: Callable[..., Tab], st
 def test_a_concern_lights_its_squares(opened: Callable[..., Tab]):
     world = small()
     world.flags = [
-        {"job_id": 200, "id": "200", "user": "alice", "concern": "held_idle", "squares": [[12, 13]],
-         "since_s": world.as_of_s - 600, "coverage": 1.0},
-    ]  # fmt: skip
+        {
+            "job_id": 200,
+            "id": "200",
+            "user": "alice",
+            "concern": "held_idle",
+            "squares": [[12, 13]],
+            "since_s": world.as_of_s - 600,
+            "coverage": 1.0,
+        },
+    ]
     tab = opened(world, "?view=all").ready()
     row = tab.page.locator("#attention .lights")
     assert "held, never used" in row.inner_text()
@@ -169,9 +176,16 @@ def test_a_concern_lights_its_squares(opened: Callable[..., Tab]):
 def test_of_a_concern_about_some_gpus_of_a_job_it_says_of_how_many(opened: Callable[..., Tab]):
     world = small()
     world.flags = [
-        {"job_id": 200, "id": "200", "user": "alice", "concern": "throttled", "squares": [[13, 13]],
-         "since_s": world.as_of_s - 600, "coverage": 1.0},
-    ]  # fmt: skip
+        {
+            "job_id": 200,
+            "id": "200",
+            "user": "alice",
+            "concern": "throttled",
+            "squares": [[13, 13]],
+            "since_s": world.as_of_s - 600,
+            "coverage": 1.0,
+        },
+    ]
     tab = opened(world, "?view=all").ready()
     assert "· 1 of 2 GPUs ·" in tab.page.inner_text("#attention")
 
@@ -179,10 +193,17 @@ def test_of_a_concern_about_some_gpus_of_a_job_it_says_of_how_many(opened: Calla
 def test_what_is_told_again_leaves_the_keyboard_and_what_was_opened(opened: Callable[..., Tab]):
     world = small()
     world.flags = [
-        {"job_id": key, "id": str(key), "user": "alice", "concern": "held_idle",
-         "squares": [[square, square]], "since_s": world.as_of_s - 600, "coverage": 1.0}
+        {
+            "job_id": key,
+            "id": str(key),
+            "user": "alice",
+            "concern": "held_idle",
+            "squares": [[square, square]],
+            "since_s": world.as_of_s - 600,
+            "coverage": 1.0,
+        }
         for key, square in ((104, 4), (105, 5))
-    ]  # fmt: skip
+    ]
     world.jobs[900] = job_on(900, [], state="PENDING", reason="Priority", start_s=world.as_of_s + 60)
     tab = opened(world, "?view=all").ready()
     tab.page.locator("#queue summary").click()
@@ -202,16 +223,31 @@ def test_what_is_told_again_leaves_the_keyboard_and_what_was_opened(opened: Call
 
 def test_a_user_sees_their_jobs_limits_and_what_to_do(opened: Callable[..., Tab]):
     world = small()
-    world.me |= {"operator": False, "user": "zoe", "waits": [
-        {"job_id": 301, "id": "301", "why": None,
-         "forecast": {"at_s": world.as_of_s, "low_s": 600, "middle_s": 3600, "high_s": 7200}}
-    ]}  # fmt: skip
+    world.me |= {
+        "operator": False,
+        "user": "zoe",
+        "waits": [
+            {
+                "job_id": 301,
+                "id": "301",
+                "why": None,
+                "forecast": {"at_s": world.as_of_s, "low_s": 600, "middle_s": 3600, "high_s": 7200},
+            }
+        ],
+    }
     world.jobs[300] = job_on(300, [[7, 7]], user="zoe", name="mine")
     world.jobs[301] = job_on(301, [], user="zoe", state="PENDING", reason="Priority", name="later")
     world.flags = [
-        {"job_id": 300, "id": "300", "user": "zoe", "concern": "held_idle", "squares": [[7, 7]],
-         "since_s": world.as_of_s - 600, "coverage": 1.0},
-    ]  # fmt: skip
+        {
+            "job_id": 300,
+            "id": "300",
+            "user": "zoe",
+            "concern": "held_idle",
+            "squares": [[7, 7]],
+            "since_s": world.as_of_s - 600,
+            "coverage": 1.0,
+        },
+    ]
     tab = opened(world).ready()
     tab.page.locator("#mine li").first.wait_for()
     mine = tab.page.inner_text("#mine")
@@ -289,10 +325,18 @@ def test_reservations_lie_in_the_calendar_where_their_time_is(opened: Callable[.
     midnight_s, hour_s = world.as_of_s // 86400 * 86400, 3600
     spans = {"carol": (24, 48), "dave": (36, 48)}
     world.reservations = [
-        {"user": user, "gpus": 8, "gpu_type": "h100", "nodes": None, "trouble": None, "state": "approved",
-         "start_s": midnight_s + first * hour_s, "end_s": midnight_s + last * hour_s}
+        {
+            "user": user,
+            "gpus": 8,
+            "gpu_type": "h100",
+            "nodes": None,
+            "trouble": None,
+            "state": "approved",
+            "start_s": midnight_s + first * hour_s,
+            "end_s": midnight_s + last * hour_s,
+        }
         for user, (first, last) in spans.items()
-    ]  # fmt: skip
+    ]
     tab = opened(world, timezone_id="UTC").ready()
     track = tab.page.locator("#reservations .track").first.bounding_box()
     for piece, (first, last) in zip(
@@ -323,9 +367,16 @@ def test_an_operator_goes_from_all_jobs_to_their_own_and_back(opened: Callable[.
 def test_one_click_leads_from_what_needs_attention_to_its_job(opened: Callable[..., Tab]):
     world = small()
     world.flags = [
-        {"job_id": 200, "id": "200", "user": "alice", "concern": "held_idle", "squares": [[12, 13]],
-         "since_s": world.as_of_s - 600, "coverage": 1.0},
-    ]  # fmt: skip
+        {
+            "job_id": 200,
+            "id": "200",
+            "user": "alice",
+            "concern": "held_idle",
+            "squares": [[12, 13]],
+            "since_s": world.as_of_s - 600,
+            "coverage": 1.0,
+        },
+    ]
     tab = opened(world, "?view=all").ready()
     tab.page.locator("#attention").get_by_role("link", name="200").click()
     tab.page.wait_for_url("**/job?id=200")

@@ -39,11 +39,24 @@ def small(**options: Any) -> World:
 def job_on(job_id: int, squares: list[list[int]], **more: Any) -> dict[str, Any]:
     n = sum(last - first + 1 for first, last in squares)
     return {
-        "id": str(job_id), "job_id": job_id, "full": True, "user": "alice", "account": "vision",
-        "partition": "gpu", "state": "RUNNING", "reason": "", "n_gpus": n, "n_nodes": 1, "n_tasks": 1,
-        "submit_s": 1, "start_s": 1, "end_s": None, "name": f"run{job_id}", "squares": squares,
+        "id": str(job_id),
+        "job_id": job_id,
+        "full": True,
+        "user": "alice",
+        "account": "vision",
+        "partition": "gpu",
+        "state": "RUNNING",
+        "reason": "",
+        "n_gpus": n,
+        "n_nodes": 1,
+        "n_tasks": 1,
+        "submit_s": 1,
+        "start_s": 1,
+        "end_s": None,
+        "name": f"run{job_id}",
+        "squares": squares,
         "shared_squares": [],
-    } | more  # fmt: skip
+    } | more
 
 
 @pytest.fixture(scope="module")

@@ -14,13 +14,13 @@ from typing import Any
 import httpx
 
 from slurm_gpu import munge
-from slurm_gpu.config import Operators, SiteConfig
+from slurm_gpu.config.site import Operators, SiteConfig
 from slurm_gpu.monitor.app import make_app
+from slurm_gpu.monitor.cluster.viewer import viewer_of
 from slurm_gpu.monitor.routes import Site
 from slurm_gpu.monitor.settings import WebSettings
 from slurm_gpu.monitor.signin.assembly import SignIn
 from slurm_gpu.monitor.signin.guard import Guard
-from slurm_gpu.monitor.viewer import viewer_of
 from tests.monitor.here import Here
 
 Headers = Mapping[str, str | bytes] | Sequence[tuple[str, str | bytes]]
@@ -29,9 +29,7 @@ PROXY = "10.0.0.7"
 ELSEWHERE = "192.0.2.99"
 HEADER = "X-Remote-User"
 ACTS = {"X-Slurm-Gpu": "1"}
-SETTINGS = WebSettings(
-    url=URL, trusted_proxies=(ipaddress.ip_network("10.0.0.0/29"),), user_header=HEADER
-)  # fmt: skip
+SETTINGS = WebSettings(url=URL, trusted_proxies=(ipaddress.ip_network("10.0.0.0/29"),), user_header=HEADER)
 
 
 class Gate:

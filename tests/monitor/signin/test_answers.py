@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from starlette.responses import Response
 from starlette.routing import Route
 
-from slurm_gpu.monitor.headers import HEADERS, POLICY
+from slurm_gpu.monitor.http.headers import HEADERS, POLICY
+from slurm_gpu.monitor.http.server import make_server
 from slurm_gpu.monitor.routes import ROUTES
-from slurm_gpu.monitor.server import make_server
 from tests.monitor.signin.gate import ACTS, HEADER, PROXY, SETTINGS, Gate
 
 _SAFE = dict(HEADERS)
@@ -95,13 +95,21 @@ def test_what_is_no_request_at_all_is_answered_so_too(served: httpx.Client) -> N
 
 
 _LINES = (
-    b"GET /\xff\xfe HTTP/1.1", b"GET /api/v1/jobs?since=\xff HTTP/1.1", b"GET /api/v1/jobs/%00 HTTP/1.1",
-    b"GET /api/v1/frame?" + b"&" * 30_000 + b" HTTP/1.1", b"GET " + b"/a" * 30_000 + b" HTTP/1.1",
-    b"GET http://x/api/v1/me HTTP/1.1", b"GET * HTTP/1.1", b"GET //api/v1/me HTTP/1.1",
+    b"GET /\xff\xfe HTTP/1.1",
+    b"GET /api/v1/jobs?since=\xff HTTP/1.1",
+    b"GET /api/v1/jobs/%00 HTTP/1.1",
+    b"GET /api/v1/frame?" + b"&" * 30_000 + b" HTTP/1.1",
+    b"GET " + b"/a" * 30_000 + b" HTTP/1.1",
+    b"GET http://x/api/v1/me HTTP/1.1",
+    b"GET * HTTP/1.1",
+    b"GET //api/v1/me HTTP/1.1",
     b"CONNECT x:1 HTTP/1.1",
-    b"GET /signin/../api/v1/me HTTP/1.1", b"GET /api/v1/me;x HTTP/1.1", b"GET / HTTP/9.9", b"PRI * HTTP/2.0",
+    b"GET /signin/../api/v1/me HTTP/1.1",
+    b"GET /api/v1/me;x HTTP/1.1",
+    b"GET / HTTP/9.9",
+    b"PRI * HTTP/2.0",
     b"GET /api/v1/jobs/1%2f..%2f..%2fme HTTP/1.1",
-)  # fmt: skip
+)
 _HEADS = (
     b"X-Remote-User : carol",
     b" X-Remote-User: carol",
@@ -209,10 +217,20 @@ def test_what_a_browser_kept_of_one_user_is_never_confirmed_to_another(gate: Gat
 
 
 _HOSTILE = (
-    "util' OR '1'='1", 'util"; DROP TABLE run; --', "../../etc/passwd", "..%2f..%2fetc%2fpasswd",
-    "util\x00.py", "%s%n", "{{7*7}}", "<script>alert(1)</script>", "util&metric=mem", "__class__",
-    "1;1", "a" * 5000, "١٢",
-)  # fmt: skip
+    "util' OR '1'='1",
+    'util"; DROP TABLE run; --',
+    "../../etc/passwd",
+    "..%2f..%2fetc%2fpasswd",
+    "util\x00.py",
+    "%s%n",
+    "{{7*7}}",
+    "<script>alert(1)</script>",
+    "util&metric=mem",
+    "__class__",
+    "1;1",
+    "a" * 5000,
+    "١٢",
+)
 
 
 @pytest.mark.parametrize("text", _HOSTILE)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu.errors import InputError
-from slurm_gpu.monitor.signin.ended import FILE_NAME, Ended
+from slurm_gpu.monitor.signin.revoked_sessions import FILE_NAME, Ended
 from slurm_gpu.monitor.signin.sessions import KEY_BYTES, Sessions, session_key
 
 KEY = b"k" * KEY_BYTES
@@ -167,7 +167,7 @@ def test_a_damaged_list_of_who_signed_out_is_no_empty_one(wall: Wall, tmp_path: 
 
 
 def test_however_many_sign_out_memory_is_bounded(wall: Wall, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slurm_gpu.monitor.signin.ended.MOST", 3)
+    monkeypatch.setattr("slurm_gpu.monitor.signin.revoked_sessions.MOST", 3)
     ended = Ended(wall)
     for number in range(5):
         ended.add(str(number), wall.now_s + 10)

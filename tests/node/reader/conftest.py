@@ -6,7 +6,7 @@ import pytest
 from lab.simgpu.creation import create
 from lab.simgpu.specs import GpuSpec
 from lab.simgpu.world import World
-from slurm_gpu.node.gpu.readerprocess import ReaderProcess
+from slurm_gpu.node.gpu.reader_process import ReaderProcess
 from tests.node.fakes import FakeClock
 from tests.node.reader.asking import DEADLINE_S, GPUS
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.errors import NvmlError
-from slurm_gpu.node.gpu import readerchild
-from slurm_gpu.node.gpu.deaths import AGAIN_S, MANY, RECENT_S, WITHIN_S, Deaths, Dying
-from slurm_gpu.node.gpu.readerprocess import ReaderProcess
+from slurm_gpu.node.gpu import reader_child as readerchild
+from slurm_gpu.node.gpu.reader_exits import AGAIN_S, MANY, RECENT_S, WITHIN_S, Deaths, Dying
+from slurm_gpu.node.gpu.reader_process import ReaderProcess
 from tests.node.fakes import FakeClock, FakeGpu
 from tests.node.machine import Machine
 

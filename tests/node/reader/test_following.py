@@ -9,7 +9,7 @@ from lab.simgpu import faults
 from lab.simgpu.load import Point
 from lab.simgpu.world import World
 from slurm_gpu.clock import SystemClock
-from slurm_gpu.node.gpu.readerprocess import ReaderProcess
+from slurm_gpu.node.gpu.reader_process import ReaderProcess
 from slurm_gpu.node.gpu.reading import Failure, Reading, Trouble
 from tests.node.reader.asking import DEADLINE_S, GPUS, read, read_when_ready, wait_for
 

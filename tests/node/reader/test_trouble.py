@@ -14,8 +14,9 @@ from lab.simgpu import faults
 from lab.simgpu.load import Point
 from lab.simgpu.world import World
 from slurm_gpu.errors import NvmlError
-from slurm_gpu.node.gpu import readerchild, readerprocess
-from slurm_gpu.node.gpu.readerprocess import ReaderProcess
+from slurm_gpu.node.gpu import reader_child as readerchild
+from slurm_gpu.node.gpu import reader_process as readerprocess
+from slurm_gpu.node.gpu.reader_process import ReaderProcess
 from slurm_gpu.node.gpu.reading import Failure, ReaderStartingError, Request, Results, Trouble
 from tests.node.fakes import FakeClock
 from tests.node.reader.asking import DEADLINE_S, GPUS, ROOT, read, read_when_ready, uuids, wait_for
@@ -272,7 +273,7 @@ for line in sys.stdin:
 def test_the_reader_never_outlives_the_daemon(world: World) -> None:
     script = (
         "from slurm_gpu.clock import SystemClock\n"
-        "from slurm_gpu.node.gpu.readerprocess import ReaderProcess\n"
+        "from slurm_gpu.node.gpu.reader_process import ReaderProcess\n"
         "import time; reader = ReaderProcess(SystemClock(), start_wait_s=10); reader.devices()\n"
         "print(reader.pid, flush=True); time.sleep(60)"
     )

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from slurm_gpu.diagnose.case import Rules, build_case
 from slurm_gpu.diagnose.judge import diagnose
-from slurm_gpu.reports.diagnosed.look import Look
+from slurm_gpu.reports.diagnosed.page_model import Look
 from tests.diagnose.training import Training
 
 

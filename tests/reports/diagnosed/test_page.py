@@ -16,21 +16,58 @@ from slurm_gpu.diagnose.series import Worker
 from slurm_gpu.diagnose.verdict import Cause
 from slurm_gpu.reports.diagnosed.document import diagnosis_html
 from slurm_gpu.reports.diagnosed.heat import against_peers, scale
-from slurm_gpu.reports.diagnosed.look import MOST_ROWS, sight_of
+from slurm_gpu.reports.diagnosed.page_model import MOST_ROWS, sight_of
 from slurm_gpu.reports.diagnosed.raster import N_LEVELS, picture, sequential
 from slurm_gpu.reports.diagnosed.relations import correlations
-from slurm_gpu.reports.diagnosed.timeaxis import ticks
-from slurm_gpu.reports.page.plaintext import visible
+from slurm_gpu.reports.diagnosed.time_axis import ticks
+from slurm_gpu.reports.page.plain_text import visible
 from tests.diagnose.training import START_S, Training
 from tests.reports.diagnosed.looks import a_look, a_slow_gpu
 from tests.reports.page.madeup import HOSTILE
 
 _OWN_ELEMENTS = {
-    "html", "head", "meta", "title", "style", "body", "header", "h1", "h2", "h3", "p", "dl", "div", "dt",
-    "dd", "small", "ul", "li", "main", "section", "svg", "rect", "path", "text", "line", "details", "summary",
-    "table", "thead", "tbody", "tr", "th", "td", "input", "label", "img", "span", "bdi", "i", "script",
+    "html",
+    "head",
+    "meta",
+    "title",
+    "style",
+    "body",
+    "header",
+    "h1",
+    "h2",
+    "h3",
+    "p",
+    "dl",
+    "div",
+    "dt",
+    "dd",
+    "small",
+    "ul",
+    "li",
+    "main",
+    "section",
+    "svg",
+    "rect",
+    "path",
+    "text",
+    "line",
+    "details",
+    "summary",
+    "table",
+    "thead",
+    "tbody",
+    "tr",
+    "th",
+    "td",
+    "input",
+    "label",
+    "img",
+    "span",
+    "bdi",
+    "i",
+    "script",
     "footer",
-}  # fmt: skip
+}
 
 
 class Seen(HTMLParser):

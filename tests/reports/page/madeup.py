@@ -34,9 +34,13 @@ HOSTILE = (
     "$x^2$ \\frac{1}{0}",
 )
 AXES = (
-    Axis("nNODE", ""), Axis("nGPU", ""), Axis("WAIT_h", "h"), Axis("RUN_h", "h"), Axis("uGPUcore", "%"),
+    Axis("nNODE", ""),
+    Axis("nGPU", ""),
+    Axis("WAIT_h", "h"),
+    Axis("RUN_h", "h"),
+    Axis("uGPUcore", "%"),
     Axis("uGPUmem", "%"),
-)  # fmt: skip
+)
 
 
 def parallel(
@@ -96,10 +100,14 @@ def figures(names: tuple[str, ...] = HOSTILE, runs: int = 300) -> list[Figure]:
             curves={axis.name: {name: steps(lines.values[axis.name]) for name in names} for axis in AXES},
         ),
         "lending": Matrix(
-            rows=names, columns=names, values=np.outer(many, many), unit="GPU-hours", row_title=names[0],
+            rows=names,
+            columns=names,
+            values=np.outer(many, many),
+            unit="GPU-hours",
+            row_title=names[0],
             column_title=names[0],
         ),
-    }  # fmt: skip
+    }
     return [
         Figure(
             id=name,

@@ -9,7 +9,7 @@ import pytest
 
 from slurm_gpu.reports.figure import Figure
 from slurm_gpu.reports.page.document import page_html
-from slurm_gpu.reports.page.plaintext import visible
+from slurm_gpu.reports.page.plain_text import visible
 from tests import browsing
 from tests.reports.page.madeup import HOSTILE, figures, page, parallel
 

@@ -124,10 +124,14 @@ _EMPTY = (
     Cdf(axes=AXES, curves={}),
     Matrix(rows=[], columns=[], values=np.zeros((0, 0)), unit=""),
     ParallelCoordinates(
-        axes=AXES, values={axis.name: np.zeros(0) for axis in AXES}, colour="nNODE",
-        application=Category([], np.zeros(0, np.int32)), labels=[], of=0,
+        axes=AXES,
+        values={axis.name: np.zeros(0) for axis in AXES},
+        colour="nNODE",
+        application=Category([], np.zeros(0, np.int32)),
+        labels=[],
+        of=0,
     ),
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("chart", _EMPTY)
@@ -246,9 +250,15 @@ def test_long_names_are_cut_to_their_room():
 @pytest.mark.parametrize(
     ("value", "unit", "text"),
     [
-        (1 / 3600, "h", "1 s"), (1e-6, "h", "1 s"), (30 / 3600, "h", "30 s"), (0.01, "h", "0.01 h"),
-        (0, "h", "0 h"), (0.0003, "Wh", "0.0003 Wh"), (None, "h", "–"), (float("nan"), "h", "–"),
+        (1 / 3600, "h", "1 s"),
+        (1e-6, "h", "1 s"),
+        (30 / 3600, "h", "30 s"),
+        (0.01, "h", "0.01 h"),
+        (0, "h", "0 h"),
+        (0.0003, "Wh", "0.0003 Wh"),
+        (None, "h", "–"),
+        (float("nan"), "h", "–"),
     ],
-)  # fmt: skip
+)
 def test_seconds_are_no_thousandths_of_an_hour(value: float | None, unit: str, text: str):
     assert with_unit(value, unit).replace("\u00a0", " ") == text

@@ -10,15 +10,52 @@ from html.parser import HTMLParser
 import pytest
 
 from slurm_gpu.reports.page.document import page_html
-from slurm_gpu.reports.page.plaintext import visible
+from slurm_gpu.reports.page.plain_text import visible
 from tests.reports.page.madeup import HOSTILE, figures, page, parallel, table
 
 _OWN_ELEMENTS = {
-    "html", "head", "meta", "title", "style", "body", "a", "header", "h1", "h2", "p", "dl", "div", "dt", "dd",
-    "small", "nav", "ol", "ul", "li", "main", "section", "svg", "rect", "path", "text", "details", "summary",
-    "table", "thead", "tbody", "tr", "th", "td", "canvas", "noscript", "fieldset", "legend", "button",
-    "script", "footer",
-}  # fmt: skip
+    "html",
+    "head",
+    "meta",
+    "title",
+    "style",
+    "body",
+    "a",
+    "header",
+    "h1",
+    "h2",
+    "p",
+    "dl",
+    "div",
+    "dt",
+    "dd",
+    "small",
+    "nav",
+    "ol",
+    "ul",
+    "li",
+    "main",
+    "section",
+    "svg",
+    "rect",
+    "path",
+    "text",
+    "details",
+    "summary",
+    "table",
+    "thead",
+    "tbody",
+    "tr",
+    "th",
+    "td",
+    "canvas",
+    "noscript",
+    "fieldset",
+    "legend",
+    "button",
+    "script",
+    "footer",
+}
 
 
 class _Seen(HTMLParser):

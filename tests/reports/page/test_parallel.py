@@ -70,9 +70,13 @@ def test_any_values_come_back_and_gaps_stay_gaps(values: list[float]):
 def _of_one_axis(column: np.ndarray, names: tuple[str, ...] = ("a",)) -> ParallelCoordinates:
     codes = (np.arange(len(column)) % len(names)).astype(np.int32)
     return ParallelCoordinates(
-        axes=[Axis("x", "")], values={"x": column}, colour="x", application=Category(names, codes), labels=[],
+        axes=[Axis("x", "")],
+        values={"x": column},
+        colour="x",
+        application=Category(names, codes),
+        labels=[],
         of=len(column),
-    )  # fmt: skip
+    )
 
 
 def test_a_sample_says_of_how_many_it_is():

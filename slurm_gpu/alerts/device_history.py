@@ -1,0 +1,124 @@
+"""What has been seen of one device while one job held it for itself: all in a window's memory."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from slurm_gpu.alerts.alert import BAD_THROTTLES, CLOCKS_S, Rules
+from slurm_gpu.wire import LiveDevice
+
+_READ_S = 15.0
+"""A value is told for so long after it was read; with `idle_s` it is known when."""
+
+
+class _Seen(NamedTuple):
+    """One value, and the seconds before it of which it tells."""
+
+    at_s: float
+    for_s: float
+    memory_full: bool
+    throttled: bool | None
+
+
+class Idle(NamedTuple):
+    """A device that has computed nothing for a window or longer, and how much was seen of that time."""
+
+    since_s: float
+    coverage: float
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """A time in which the device computed nothing: from when on, and how much of it was seen."""
+
+    since_s: float
+    known_s: float = 0.0
+
+    def idle(self, now_s: float, rules: Rules) -> Idle | None:
+        """None while that is too short, or too little was seen of it."""
+        long_s = now_s - self.since_s
+        if long_s < rules.window_s:
+            return None
+        coverage = min(self.known_s / long_s, 1.0)
+        return Idle(self.since_s, coverage) if coverage >= rules.min_coverage else None
+
+
+class Course:
+    """One device of one job."""
+
+    def __init__(self, since_s: float, used: bool | None) -> None:
+        self.used = used
+        """Whether it ever computed anything for this job; None where only records can tell."""
+        self._began_s = self._at_s = since_s
+        self._unused = _Stretch(since_s)
+        """Since the end of its last use; where there was none, since it is watched."""
+        self._watched = _Stretch(since_s)
+        """Of that, the part after the last silence that was too long to judge across it."""
+        self._recent: deque[_Seen] = deque()
+        self._n_throttled = 0
+        """How many of these: nearly always none, and then nothing has to be summed up."""
+
+    def see(self, at_s: float, value: LiveDevice, rules: Rules) -> None:
+        """A value arrived; one that is no newer than the last tells nothing."""
+        if at_s <= self._at_s or value.util_pct is None:
+            return
+        before_s = self._at_s
+        for_s = min(at_s - before_s, rules.value_for_s)
+        self._at_s = at_s
+        if at_s - for_s - before_s > (1 - rules.min_coverage) * rules.window_s:
+            self._watched = _Stretch(at_s - for_s)
+        computed_s = self._computed_s(at_s, before_s, value, rules)
+        for stretch in (self._unused, self._watched):
+            stretch.known_s += for_s
+            if computed_s is not None and computed_s > stretch.since_s:
+                stretch.since_s = computed_s
+                stretch.known_s = min(for_s, at_s - computed_s) + max(0.0, before_s - computed_s)
+        # Work right after a start may be that of the job before.
+        if computed_s is not None and computed_s > self._began_s + CLOCKS_S:
+            self.used = True
+        throttled = None if value.throttle is None else not BAD_THROTTLES.isdisjoint(value.throttle)
+        full = value.mem_used_frac is not None and value.mem_used_frac >= rules.memory_frac
+        self._recent.append(_Seen(at_s, for_s, full, throttled))
+        self._n_throttled += bool(throttled)
+        while self._recent[0].at_s <= at_s - rules.window_s:
+            self._n_throttled -= bool(self._recent.popleft().throttled)
+
+    def _computed_s(self, at_s: float, before_s: float, value: LiveDevice, rules: Rules) -> float | None:
+        """When it computed since the last value, or shortly before: a node may learn of it late."""
+        if value.idle_s is not None:
+            return at_s - value.idle_s if value.idle_s <= at_s - before_s + rules.value_for_s else None
+        assert value.util_pct is not None
+        return at_s - _READ_S if value.util_pct > rules.idle_pct else None
+
+    def idle(self, now_s: float, rules: Rules, *, unused: bool) -> Idle | None:
+        """Whether it does nothing, for a window or longer; None where it does, or too little was seen.
+
+        Of one that was used it is enough that it has been seen idle since the last long silence; who would
+        say of one that it never was has to have looked all the time.
+        """
+        whole = self._unused.idle(now_s, rules)
+        return whole if whole is not None or unused else self._watched.idle(now_s, rules)
+
+    def memory_is_full(self, now_s: float, rules: Rules) -> bool:
+        """Whether it was, each time that anybody looked within the window."""
+        since_s = now_s - rules.window_s
+        latest = itertools.takewhile(lambda seen: seen.at_s > since_s, reversed(self._recent))
+        return next((seen.memory_full for seen in latest), False) and all(seen.memory_full for seen in latest)
+
+    def throttled(self, now_s: float, rules: Rules) -> tuple[float, float] | None:
+        """(since when, coverage), where it was for too much of the window; None where not, or not seen."""
+        if not self._n_throttled:
+            return None
+        recent = [seen for seen in self._recent if seen.at_s > now_s - rules.window_s]
+        told = [seen for seen in recent if seen.throttled is not None]
+        known_s = sum(seen.for_s for seen in told)
+        coverage = min(known_s / rules.window_s, 1.0)
+        if coverage < rules.min_coverage:
+            return None
+        bad = [seen for seen in told if seen.throttled]
+        if sum(seen.for_s for seen in bad) < rules.throttled_share * known_s:
+            return None
+        return bad[0].at_s - bad[0].for_s, coverage

@@ -1,1 +1,0 @@
-"""What `slurm-gpu doctor` looks at: a function per check, all listed in `slurm_gpu.cli.checks.every`."""

@@ -1,0 +1,58 @@
+"""What the GPUs of a node do now, in a few cells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from slurm_gpu.client.database_client import NodeReport
+from slurm_gpu.monitor.cluster.overview import driver_order
+from slurm_gpu.text.cells import GAP, number, percent
+from slurm_gpu.wire import Live, LiveDevice
+
+LIVE_COLUMNS = ("util % now", "memory % now", "W now")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLive:
+    """A node's live values, and those of its devices in the driver's order."""
+
+    live: Live
+    devices: Sequence[LiveDevice]
+
+    def cells(self) -> list[str]:
+        """Utilisation and memory of each GPU in percent, and its watts.
+
+        No sum is made: of GPUs that others hold a user sees nothing.
+        """
+        return [
+            _listed(number(item.util_pct) for item in self.devices),
+            _listed(percent(item.mem_used_frac, 0) for item in self.devices),
+            _listed(number(item.power_w) for item in self.devices),
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict that json.dumps takes."""
+        return self.live.to_wire()
+
+
+def _listed(values: Iterable[str]) -> str:
+    """One value for each GPU; a single gap where nothing was told of any."""
+    shown = list(values)
+    return GAP if set(shown) <= {GAP} else " ".join(shown)
+
+
+def node_lives(values: Mapping[str, Live], reports: Iterable[NodeReport]) -> dict[str, NodeLive]:
+    """Values by node; a node without a known device order has no cells."""
+    reports = list(reports)
+    place, known = driver_order(reports), {facts.uuid for report in reports for facts in report.devices}
+    return {
+        node: NodeLive(
+            live,
+            [live.devices[uuid] for uuid in sorted(live.devices, key=place)]
+            if len(live.devices) == 1 or live.devices.keys() <= known
+            else (),
+        )
+        for node, live in values.items()
+    }

@@ -1,0 +1,30 @@
+"""`slurm-gpu open`: a link to the page of the cluster, for whoever calls it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from zoneinfo import ZoneInfo
+
+import click
+
+from slurm_gpu.cli.output import print_json, remark
+from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.text.cells import moment
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
+@with_site
+def open(site: Site, as_json: bool) -> None:  # noqa: A001 - as all commands, it has its own name
+    """Print a link that signs you in to slurm-gpuweb, the page of the whole cluster.
+
+    It is good once, and for a minute: whoever opens it is you there, so give it to nobody.
+    """
+    from slurm_gpu.monitor.signin.link_request import ask_for_link
+
+    link = ask_for_link(site.config)
+    if as_json:
+        print_json(asdict(link))
+        return
+    click.echo(link.url)
+    remark(f"good once, until {moment(link.until_s, ZoneInfo(site.config.timezone))}")

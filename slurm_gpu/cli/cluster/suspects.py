@@ -1,0 +1,51 @@
+"""`slurm-gpu nodes --suspect`: GPUs that several jobs called slow or failing, with the command to drain."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from zoneinfo import ZoneInfo
+
+import click
+
+from slurm_gpu.cli.output import print_json, print_table, remark
+from slurm_gpu.cli.site import Site
+from slurm_gpu.text.cells import moment, text
+
+_COLUMNS = ("node", "GPU", "jobs", "users", "well since", "since", "last")
+
+
+def show_suspects(site: Site, *, as_json: bool) -> None:
+    """Print them, for operators; nothing is ever run."""
+    with site.database() as database:
+        told = database.verdicts()
+        index = {
+            item.uuid: item.index
+            for report in (database.nodes() if told.suspects else ())
+            for item in report.devices
+        }
+    if as_json:
+        print_json({"as_of_s": told.as_of_s, "suspects": [asdict(item) for item in told.suspects]})
+        return
+    if told.as_of_s is None:
+        remark("slurm-gpudbd has not looked at running jobs yet")
+    if not told.suspects:
+        remark("no GPU is accused by several jobs of several users; operators alone are told of any")
+        return
+    zone = ZoneInfo(site.config.timezone)
+    rows = [
+        [
+            item.node,
+            "several" if item.device is None else _gpu(index.get(item.device), item.device),
+            *(str(item.jobs), str(item.users), str(item.healthy)),
+            *(moment(item.first_s, zone), moment(item.last_s, zone)),
+        ]
+        for item in told.suspects
+    ]
+    print_table(_COLUMNS, rows, right=_COLUMNS[2:5], whole=("node", "GPU"))
+    click.echo("\nTo take a node out of service once its jobs are over:")
+    for item in told.suspects:
+        click.echo(f"  {text(item.next_step)}")
+
+
+def _gpu(index: int | None, uuid: str) -> str:
+    return uuid if index is None else f"{index} ({uuid})"

@@ -1,0 +1,164 @@
+"""`slurm-gpu top`: the cluster on one screen, again each few seconds."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from zoneinfo import ZoneInfo
+
+import click
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from slurm_gpu.cli.cluster.keys import keys
+from slurm_gpu.cli.cluster.top_screen import Screen, Trouble, draw
+from slurm_gpu.cli.output import console, print_json
+from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.errors import UsageError
+from slurm_gpu.monitor.cluster.observer import Observer
+from slurm_gpu.monitor.cluster.overview import Overview, make_overview
+from slurm_gpu.text.units import parse_duration
+
+_DRAWN_EVERY_S = 1.0
+"""Ages and the time that jobs have left go on between looks."""
+_LEAST_S, _MOST_S = 1.0, 3600.0
+
+
+@click.command()
+@click.option("--once", is_flag=True, help="Print it once, all rows; so it is in a pipe.")
+@click.option("--every", default="5s", metavar="TIME", show_default=True, help="How often to ask.")
+@click.option("--user", metavar="NAME", help="Only the GPUs and waiting jobs of this user.")
+@click.option("--partition", metavar="NAME", help="Only nodes of this partition, and jobs that wait for it.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON once; docs/commands.md has its keys.")
+@with_site
+def top(site: Site, once: bool, every: str, user: str | None, partition: str | None, as_json: bool) -> None:
+    """Who uses which GPU and until when, what waits and why, and which nodes are out of service.
+
+    GPUs are numbered as Slurm numbers them on their node; "part" are shards of them. Nodes that are alike are
+    one row. The signs behind the mean utilisation stand for the job's GPUs, one each where they are few. What
+    others' jobs do only operators see. Jobs marked ! need attention: those whose GPU reported an error, or
+    that never used theirs, are told at once, all others after four minutes of watching.
+
+    Keys: space and b turn the pages, q ends it.
+    """
+    try:
+        every_s = parse_duration(every)
+    except ValueError:
+        every_s = 0.0
+    if not _LEAST_S <= every_s <= _MOST_S:
+        raise UsageError(f"--every {every}: write a time from 1s to 1h, such as 5s")
+    observer = Observer(site.database, site.wall, time.monotonic)
+    observer.look()
+    watched = _Watched(site, observer, user, partition)
+    watched.check()
+    if as_json:
+        print_json(watched.overview(fold=False).to_json())
+    elif once or not sys.stdout.isatty() or console().is_dumb_terminal:
+        screen = console()
+        width = screen.width if sys.stdout.isatty() else None
+        _print(screen, draw(watched.overview(), site.wall(), watched.zone, width=width))
+    else:
+        _follow(watched, every_s)
+
+
+class _Watched:
+    """What is shown, and of it what was asked for."""
+
+    def __init__(self, site: Site, observer: Observer, user: str | None, partition: str | None) -> None:
+        self.site, self.observer, self.zone = site, observer, ZoneInfo(site.config.timezone)
+        self._user, self._partition = user, partition
+
+    def check(self) -> None:
+        """Raises UsageError for a partition that no node is in."""
+        assert self.observer.last is not None
+        known = sorted({name for node in self.observer.last.seen.cluster.nodes for name in node.partitions})
+        if self._partition is not None and self._partition not in known:
+            raise UsageError(
+                f"--partition {self._partition}: no node is in such a partition; there are {', '.join(known)}"
+            )
+
+    def overview(self, fold: bool = True) -> Overview:
+        """Of the last look."""
+        last = self.observer.last
+        assert last is not None
+        return make_overview(
+            self.site.config.cluster,
+            last.seen.cluster,
+            last.seen.live,
+            last.seen.reports,
+            flags=last.flags,
+            user=self._user,
+            partition=self._partition,
+            fold=fold,
+        )
+
+    def draw(self, overview: Overview, screen: Console, first: int) -> Screen:
+        """The screen as it is now."""
+        trouble, seen = self.observer.trouble, self.observer.last
+        assert seen is not None
+        return draw(
+            overview,
+            self.site.wall(),
+            self.zone,
+            width=screen.width,
+            height=screen.height,
+            first=first,
+            trouble=None if trouble is None else Trouble(why=trouble, since_s=seen.at_s),
+        )
+
+
+def _follow(watched: _Watched, every_s: float) -> None:
+    """Show it until somebody presses q."""
+    screen, first = console(), 0
+    look: threading.Thread | None = None
+    due = time.monotonic() + every_s
+    overview, seen = watched.overview(), watched.observer.last
+    with keys() as pressed, Live(console=screen, screen=True, auto_refresh=False) as shown:
+        while True:
+            drawn = watched.draw(overview, screen, first)
+            first = drawn.first
+            shown.update(_joined(drawn), refresh=True)
+            key = pressed(_DRAWN_EVERY_S)
+            if key in ("q", "Q", "\x04"):
+                return
+            first = max(0, first + _moved(key, drawn))
+            if look is not None and not look.is_alive():
+                look = None
+            if look is None and time.monotonic() >= due:
+                # Beside this, so that keys count while slurm-gpudbd lets us wait.
+                look = threading.Thread(target=watched.observer.look, daemon=True)
+                look.start()
+                due = time.monotonic() + every_s
+            if watched.observer.last is not seen:
+                overview, seen = watched.overview(), watched.observer.last
+
+
+def _moved(key: str, drawn: Screen) -> int:
+    page = max(1, drawn.shown - 1)
+    return {
+        " ": page,
+        "page down": page,
+        "b": -page,
+        "page up": -page,
+        "j": 1,
+        "down": 1,
+        "k": -1,
+        "up": -1,
+        "home": -drawn.rows,
+        "g": -drawn.rows,
+        "end": drawn.rows,
+        "G": drawn.rows,
+    }.get(key, 0)
+
+
+def _joined(drawn: Screen) -> Text:
+    return Text("\n", no_wrap=True).join(drawn.lines)
+
+
+def _print(screen: Console, drawn: Screen) -> None:
+    with screen.capture() as captured:
+        for line in drawn.lines:
+            screen.print(line, end="\n", soft_wrap=True)
+    click.echo("\n".join(line.rstrip() for line in captured.get().split("\n")).rstrip("\n"), color=True)

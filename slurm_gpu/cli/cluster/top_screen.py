@@ -1,0 +1,282 @@
+"""What `slurm-gpu top` shows: lines of styled text, made of an overview alone."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from zoneinfo import ZoneInfo
+
+from rich.text import Text
+
+from slurm_gpu.alerts.wording import in_words
+from slurm_gpu.monitor.cluster.overview import Overview, ShownFlag, ShownRow
+from slurm_gpu.monitor.cluster.reasons import meaning
+from slurm_gpu.monitor.cluster.summary import GpuType, StateOfNodes
+from slurm_gpu.text.cells import GAP, gpus, number, percent, positions, span, text
+from slurm_gpu.text.hostlist import compress
+from slurm_gpu.text.sparkline import sparkline
+from slurm_gpu.text.text_grid import Column, grid
+from slurm_gpu.text.units import counted
+
+_GOOD, _BUSY, _WARN, _BAD, _FAINT = "green", "blue", "yellow", "red", "dim"
+_STALE_S = 60.0
+"""What slurmctld said longer ago is told as old: slurm-gpudbd asks it more often."""
+_SIGNS = 8
+"""So many GPUs of a job have a sign of their own."""
+_FEW = 5
+"""So many lines of each kind stand above the table on a screen."""
+_MANY_USERS = 8
+_LEAST_ROWS = 5
+"""Of the table, however much stands above it."""
+_BAR = 24
+_WIDE = 100
+"""Columns from which on types of GPUs stand in the table."""
+
+_TYPE = "TYPE"
+_COLUMNS: tuple[Column, ...] = (
+    Column(title="NODE", least=8),
+    Column(title="STATE", least=7, spare=2),
+    Column(title=_TYPE, least=6),
+    Column(title="GPU", least=5),
+    Column(title="USER", least=6),
+    Column(title="JOB", least=6),
+    Column(title="UTIL %", least=9, spare=4),
+    Column(title="MEM %", right=True, spare=1),
+    Column(title="FREES IN", right=True),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """Why nothing newer is shown, and when the last answer came (wall clock)."""
+
+    why: str
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Screen:
+    """The lines, and what part of the table they show."""
+
+    lines: Sequence[Text]
+    first: int
+    shown: int
+    rows: int
+
+
+def draw(
+    overview: Overview,
+    now_s: float,
+    zone: ZoneInfo,
+    *,
+    width: int | None = None,
+    height: int | None = None,
+    first: int = 0,
+    trouble: Trouble | None = None,
+) -> Screen:
+    """All of it, or as much as fits `height` lines of `width` columns, the table from row `first` on.
+
+    With a height the last line says what is not shown.
+    """
+    few = _FEW if height is not None else None
+    head = list(_head(overview, now_s, zone, trouble, few, width))
+    if height is not None:
+        head = head[: max(3, height - _LEAST_ROWS - 3)]
+    for line in head:
+        if width is not None:
+            line.truncate(width, overflow="ellipsis")
+    rows = overview.rows
+    room = len(rows) if height is None else max(1, height - len(head) - 3)
+    first = max(0, min(first, len(rows) - room))
+    page = rows[first : first + room]
+    flagged = frozenset(shown.flag.job_id for shown in overview.flags or ())
+    before: Sequence[ShownRow | None] = [None, *page]
+    cells = [
+        _cells(shown, now_s, flagged, names_node=above is None or shown.row.nodes != above.row.nodes)
+        for above, shown in zip(before, page, strict=False)
+    ]
+    columns = _COLUMNS
+    if width is not None and width < _WIDE:
+        columns = tuple(column for column in _COLUMNS if column.title != _TYPE)
+        cells = [
+            [cell for column, cell in zip(_COLUMNS, row, strict=True) if column.title != _TYPE]
+            for row in cells
+        ]
+    lines = [*head, Text(), *grid(columns, cells, width)]
+    if height is not None:
+        foot = _foot(first, len(page), len(rows))
+        if width is not None:
+            foot.truncate(width)
+        lines += [*([Text()] * (room - len(page))), foot]
+    return Screen(lines=lines, first=first, shown=len(page), rows=len(rows))
+
+
+def _head(
+    overview: Overview,
+    now_s: float,
+    zone: ZoneInfo,
+    trouble: Trouble | None,
+    few: int | None,
+    width: int | None,
+) -> Iterator[Text]:
+    at = dt.datetime.fromtimestamp(overview.as_of_s, zone)
+    line = Text(overview.cluster, style="bold").append(f"  {at:%Y-%m-%d %H:%M:%S}", style="not bold")
+    if trouble is not None:
+        yield line
+        yield Text(f"! {span(max(0.0, now_s - trouble.since_s))} old: {text(trouble.why)}", style=_BAD)
+    else:
+        age_s = now_s - overview.as_of_s
+        if age_s > _STALE_S:
+            line.append(f"  slurmctld's last answer, {span(age_s)} ago", style=_WARN)
+        yield line
+    yield from _type_lines(overview.types, now_s, _BAR if width is None else max(4, min(_BAR, width - 54)))
+    yield from _limited(list(_node_lines(overview.nodes)), few, "more: slurm-gpu nodes")
+    yield from _waiting(overview, now_s, few)
+    if overview.users:
+        yield Text("Users     " + _users(overview.users, None if width is None else width - 10))
+    if overview.flags:
+        flags = [_flag_line(shown, now_s) for shown in overview.flags]
+        yield from _limited(flags, few, "more jobs need attention")
+
+
+def _users(users: Sequence[tuple[str, int]], width: int | None) -> str:
+    """The first of them, as many as there is room for."""
+    for most in range(min(_MANY_USERS, len(users)), 0, -1):
+        parts = [f"{text(user)} {n}" for user, n in users[:most]]
+        if rest := users[most:]:
+            parts.append(f"{len(rest)} more {sum(n for _, n in rest)}")
+        line = " · ".join(parts)
+        if width is None or len(line) <= width:
+            break
+    return line
+
+
+def _type_lines(types: Sequence[GpuType], now_s: float, bar: int) -> Iterator[Text]:
+    wide = max((len(kind.name or "GPUs") for kind in types), default=0)
+    digits = max((len(str(kind.total)) for kind in types), default=0)
+    for kind in types:
+        line = Text(f"{text(kind.name or 'GPUs'):{max(wide, 8)}}  ").append_text(_bar(kind, bar))
+        line.append(f"  {kind.held:{digits}} of {kind.total:{digits}} held")
+        line.append(f", {kind.free:{digits}} free", style=_GOOD if kind.free else "")
+        if kind.out_of_service:
+            line.append(f", {kind.out_of_service} out", style=_WARN)
+        if not kind.free and kind.next_free_s is not None:
+            line.append(f", next in {span(max(0.0, kind.next_free_s - now_s))}")
+        yield line
+
+
+def _bar(kind: GpuType, wide: int) -> Text:
+    """Held |, out of service x, free .: a sign for each GPU of few; of many none is left without a sign."""
+    size = min(wide, kind.total)
+    parts = {"|": kind.held, "x": kind.out_of_service, ".": kind.free}
+    signs = {sign: max(1, n * size // kind.total) if n else 0 for sign, n in parts.items()}
+    while (more := size - sum(signs.values())) != 0:
+        # What rounding left goes to, or is taken from, the largest.
+        largest = max(signs, key=lambda sign: signs[sign])
+        signs[largest] += 1 if more > 0 else -1
+    styles = {"|": _BUSY, "x": _WARN, ".": _GOOD}
+    bar = Text("[")
+    for sign in parts:
+        bar.append(sign * signs[sign], style=styles[sign])
+    return bar.append("]" + " " * (wide - size))
+
+
+def _node_lines(nodes: Sequence[StateOfNodes]) -> Iterator[Text]:
+    well = [one for one in nodes if one.in_service]
+    line = Text("Nodes     ")
+    line.append(" · ".join(f"{len(one.nodes)} {one.state}" for one in well) or "none takes jobs")
+    yield line
+    for one in nodes:
+        if not one.in_service:
+            line = Text("          ").append(f"{text(compress(one.nodes))} {one.state}", style=_WARN)
+            yield line if one.reason is None else line.append(f": {text(one.reason)}")
+
+
+def _waiting(overview: Overview, now_s: float, few: int | None) -> Iterator[Text]:
+    if not overview.waits:
+        yield Text("Waiting   no jobs")
+        return
+    yield Text(f"Waiting   {counted(overview.waiting_jobs, 'job')} for {gpus(overview.waiting_gpus)}")
+    digits = max(len(str(wait.n_jobs)) for wait in overview.waits)
+    lines = []
+    for wait in overview.waits:
+        line = Text(f"          {wait.n_jobs:{digits}} {text(wait.reason)}")
+        if wait.next_start_s is not None and wait.next_start_s > now_s:
+            line.append(f", first in {span(wait.next_start_s - now_s)}")
+        if (said := meaning(wait.reason)) is not None:
+            line.append(f": {said}")
+        lines.append(line)
+    yield from _limited(lines, few, "more reasons")
+
+
+def _flag_line(shown: ShownFlag, now_s: float) -> Text:
+    since = span(max(0.0, now_s - shown.flag.since_s))
+    whose = f"{text(shown.job.user)} {shown.job.id}"
+    return Text("! ").append(f"{whose}: {in_words(shown.flag)}, for {since}", style=_WARN)
+
+
+def _limited(lines: Sequence[Text], few: int | None, more: str) -> Iterator[Text]:
+    if few is None or len(lines) <= few:
+        yield from lines
+        return
+    yield from lines[: few - 1]
+    yield Text(f"          {len(lines) - few + 1} {more}", style=_FAINT)
+
+
+def _cells(shown: ShownRow, now_s: float, flagged: frozenset[int], *, names_node: bool) -> list[Text]:
+    row, job = shown.row, shown.row.job
+    name = text(compress(row.nodes)) if names_node else ""
+    state = Text(row.state if names_node else "", style="" if row.in_service else _WARN)
+    kind = Text(text(row.gpu_type) if row.gpu_type else "")
+    where = Text(positions(row.gpus) + (" part" if row.shared else ""))
+    if job is None:
+        if not row.in_service:
+            who = Text("out of service", style=_WARN)
+        elif row.n_free == len(row.gpus):
+            who = Text("free", style=_GOOD)
+        else:
+            who = Text(f"{row.n_free} free", style=_GOOD if row.n_free else "")
+        return [Text(name), state, kind, where, who, Text(), Text(), Text(), Text()]
+    marked = job.job_id in flagged
+    return [
+        Text(name),
+        state,
+        kind,
+        where,
+        Text(text(job.user)),
+        Text(job.id + ("!" if marked else ""), style=_WARN if marked else ""),
+        _utilisation(shown),
+        Text(_mean_percent([device.mem_used_frac for device in shown.devices])),
+        Text(_frees(row.frees_s, job.state, now_s)),
+    ]
+
+
+def _utilisation(shown: ShownRow) -> Text:
+    """A sign for each GPU, where they are few, and the mean of those that were measured."""
+    values = [device.util_pct for device in shown.devices]
+    measured = [value for value in values if value is not None]
+    if not measured:
+        return Text(GAP)
+    mean = math.fsum(measured) / len(measured)
+    signs = sparkline([None if value is None else value / 100 for value in values], _SIGNS)
+    line = Text(f"{number(mean):>3}", style=_WARN if mean == 0 else "")
+    return line.append(f" {signs}", style=_FAINT if mean == 0 else _BUSY) if len(values) > 1 else line
+
+
+def _mean_percent(fractions: Sequence[float | None]) -> str:
+    measured = [fraction for fraction in fractions if fraction is not None]
+    return percent(math.fsum(measured) / len(measured) if measured else None, 0)
+
+
+def _frees(frees_s: int | None, state: str, now_s: float) -> str:
+    if state != "RUNNING":
+        return state.lower()
+    return "no limit" if frees_s is None else span(max(0.0, frees_s - now_s))
+
+
+def _foot(first: int, shown: int, rows: int) -> Text:
+    place = f"rows {first + 1}–{first + shown} of {rows} · " if shown < rows else ""
+    pages = "space: further · b: back · " if shown < rows else ""
+    return Text(f"{place}{pages}q: quit", style=_FAINT)

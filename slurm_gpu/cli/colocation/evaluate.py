@@ -1,0 +1,137 @@
+"""`slurm-gpu colocation evaluate`: planners against each other, as a table."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from slurm_gpu.cli.colocation.train import Table
+from slurm_gpu.cli.output import console, print_json, print_table
+from slurm_gpu.colocation.learned.models import read_any
+from slurm_gpu.colocation.learned.net import Net
+from slurm_gpu.colocation.planners import LEARNED, PLANNERS
+from slurm_gpu.colocation.research.workloads import table_jobs
+from slurm_gpu.errors import UsageError
+
+if TYPE_CHECKING:  # its bound takes scipy, which a plan does not
+    from slurm_gpu.colocation.research.contest import Standing
+
+_COLUMNS = (
+    "planner",
+    "of_SJF",
+    "at_worst",
+    "above_bound",
+    "not_slowed",
+    "slowest",
+    "together",
+    "OOM",
+    "ms_p50",
+    "ms_p99",
+)
+
+_MOST_JOBS = 150
+"""Of which all threes are looked at for the bound: half a million."""
+
+
+def read_nets(paths: Sequence[Path]) -> dict[str, Net]:
+    """By planner; raises InputError, and UsageError where two are of one planner."""
+    nets: dict[str, Net] = {}
+    for path in paths:
+        model = read_any(path)
+        if model.kind in nets:
+            raise UsageError(f"--model {path}: another one is for {model.kind} already; name one of them")
+        nets[model.kind] = model.net
+    return nets
+
+
+def checked_names(names: Sequence[str] | None, nets: Mapping[str, Net]) -> tuple[str, ...]:
+    """Of planners that there are, and that have what they need."""
+    if names is None:
+        return (*PLANNERS, *(name for name in LEARNED if name in nets))
+    for name in names:
+        if name not in PLANNERS and name not in LEARNED:
+            raise UsageError(f"there is no planner {name!r}; there are {', '.join([*PLANNERS, *LEARNED])}")
+        if name in LEARNED and name not in nets:
+            raise UsageError(
+                f"planner {name} needs what it learned: --model FILE, by "
+                f"`slurm-gpu colocation train --planner {name}`"
+            )
+    return tuple(dict.fromkeys(names))
+
+
+def evaluate_planners(
+    known: Table,
+    models: Sequence[Path],
+    names: Sequence[str] | None,
+    seeds: Sequence[int],
+    n_jobs: int,
+    n_gpus: int,
+    *,
+    as_json: bool,
+) -> None:
+    """See the command."""
+    from slurm_gpu.colocation.research.contest import contest
+
+    if known.together > 2 and n_jobs > _MOST_JOBS:
+        raise UsageError(
+            f"--jobs {n_jobs}: with --together {known.together} {_MOST_JOBS} at most, as the bound is on all "
+            "groups of them"
+        )
+    nets = read_nets(models)
+    planners = checked_names(names, nets)
+    lists = [table_jobs(known.measured, "random", seed, n_jobs) for seed in seeds]
+    with _progress() as told:
+        standings = contest(
+            known.world,
+            lambda number: known.setting(seeds[number], nets),
+            planners,
+            lists,
+            n_gpus=n_gpus,
+            told=told,
+        )
+    if as_json:
+        print_json({"gpu_model": known.measured.gpu_model, "planners": [asdict(one) for one in standings]})
+        return
+    print_table(
+        _COLUMNS,
+        map(_row, standings),
+        right=_COLUMNS[1:],
+        whole=_COLUMNS,
+        spare=("ms_p50", "together", "slowest", "at_worst"),
+    )
+
+
+def _row(one: Standing) -> tuple[str, ...]:
+    return (
+        one.planner,
+        f"{one.ratio:.3f}",
+        f"{one.ratio_max:.3f}",
+        f"{one.gap:.2%}",
+        f"{one.not_slowed:.0%}",
+        f"{one.worst_slowdown:.2f}",
+        f"{one.together:.2f}",
+        str(one.out_of_memory),
+        f"{one.decision_ms_p50:.2f}",
+        f"{one.decision_ms_p99:.2f}",
+    )
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    screen = console(sys.stderr)
+    if not screen.is_terminal:
+        yield lambda done, of: None
+        return
+    with click.progressbar(length=1, file=sys.stderr, label="runs", width=0) as bar:
+
+        def told(done: int, of: int) -> None:
+            bar.length = of
+            bar.update(done - bar.pos)
+
+        yield told

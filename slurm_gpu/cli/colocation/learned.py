@@ -1,0 +1,58 @@
+"""What slurm-gpuctld learned of jobs that share, as a table of speeds for planners that learn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from slurm_gpu.cli.site import Site
+from slurm_gpu.colocation.speeds.speeds import Beside
+from slurm_gpu.colocation.tables.measured import Measured
+from slurm_gpu.colocation.tables.pair_file import write_csv, write_json
+from slurm_gpu.controller.colocation import store as books
+from slurm_gpu.controller.colocation.store import Book
+from slurm_gpu.errors import OutsideError, UsageError
+from slurm_gpu.text.units import counted
+
+
+def write_learned(site: Site, out: Path, gpu_model: str) -> None:
+    """Write it as CSV or JSON, by the file's name; standard output is the file."""
+    if out.suffix not in (".csv", ".json"):
+        raise UsageError(
+            f"{out}: the table is written as CSV or JSON; name a file that ends in .csv or .json"
+        )
+    path = books.path_of(site.slurm.settings())
+    try:
+        is_there = path.exists()
+    except PermissionError:
+        raise OutsideError(f"{path} is SlurmUser's; ask as root") from None
+    table = measured_of(books.read(path) if is_there else Book(), gpu_model)
+    if not table.names:
+        raise UsageError(f"{path}: nothing is known yet of jobs that agree to share")
+    if out.suffix == ".json":
+        write_json(out, table)
+    else:
+        write_csv(out, [table])
+    pairs, jobs = counted(len(table.speeds), "speed"), counted(len(table.names), "kind")
+    click.echo(f"{pairs} of {jobs} of jobs", err=True)
+    click.echo(out)
+
+
+def measured_of(book: Book, gpu_model: str) -> Measured:
+    """Keys are the names of applications; a run alone counts as one step. Pairs that both were seen in.
+
+    Those that went wrong before anything was seen of their speed cannot run together.
+    """
+    names = tuple(sorted(book.profiles))
+    index = {name: at for at, name in enumerate(names)}
+    speeds: dict[Beside, float] = {
+        (index[key], (index[other],)): speed
+        for (key, other), (speed, _) in book.speeds.items()
+        if key in index and other in index and (other, key) in book.speeds
+    }
+    for pair in book.apart:
+        one, other = min(pair), max(pair)
+        if pair <= index.keys() and not {(one, other), (other, one)} & book.speeds.keys():
+            speeds[index[one], (index[other],)] = speeds[index[other], (index[one],)] = 0.0
+    return Measured(gpu_model, names, tuple(1 / book.profiles[name].alone_s for name in names), speeds)

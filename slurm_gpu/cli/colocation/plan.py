@@ -1,0 +1,205 @@
+"""`slurm-gpu colocation plan`: what a planner would do with a list of jobs."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TextIO
+
+import click
+
+from slurm_gpu.cli.colocation.evaluate import checked_names, read_nets
+from slurm_gpu.cli.colocation.train import Table
+from slurm_gpu.cli.output import print_json, print_table
+from slurm_gpu.colocation.planners import DEFAULT, planner
+from slurm_gpu.colocation.research.price import Comparison, comparisons
+from slurm_gpu.colocation.simulation.outcome import Outcome, What
+from slurm_gpu.colocation.simulation.simulator import Job, simulate
+from slurm_gpu.colocation.tables.strict_csv import rows_of
+from slurm_gpu.colocation.tables.strict_json import MOST_BYTES
+from slurm_gpu.config.yaml_source import read_yaml
+from slurm_gpu.errors import InputError
+from slurm_gpu.text.cells import GAP
+from slurm_gpu.text.spreadsheet import bare
+from slurm_gpu.text.units import counted, few
+
+PRICES = "prices.yaml"
+_COLUMNS = ("start", "end", "GPU", "job", "application", "alone", "beside", "speed", "memory")
+_FIELDS = ("application", "seconds", "submit_s")
+_MOST_S = 10_000_000_000.0
+"""More than any time in epoch seconds for three hundred years."""
+
+
+def plan_jobs(
+    known: Table,
+    file: TextIO,
+    name: str | None,
+    model: Path | None,
+    n_gpus: int,
+    prices: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """See the command."""
+    nets = read_nets([] if model is None else [model])
+    (chosen,) = checked_names([_default(nets) if name is None else name], nets)
+    jobs = read_jobs(file, known.measured.names)
+    setting = known.setting(0, nets)
+    ran = simulate(known.world, jobs, planner(chosen, setting), n_gpus=n_gpus)
+    alone = simulate(known.world, jobs, planner("sjf", setting), n_gpus=n_gpus)
+    compared = _compared(prices)
+    lines = [
+        _line(known, jobs, ran, job) for job in sorted(range(len(jobs)), key=lambda one: ran.start_s[one])
+    ]
+    # Who shares with nobody takes a whole GPU, whatever a part of one would cost.
+    shares = any(line["beside"] for line in lines)
+    saved = {one.name: one.saved(alone.makespan_s, ran.makespan_s) if shares else None for one in compared}
+    if as_json:
+        print_json(
+            {
+                "planner": chosen,
+                "makespan_s": ran.makespan_s,
+                "one_by_one_s": alone.makespan_s,
+                "saved": saved,
+                "jobs": lines,
+            }
+        )
+        return
+    print_table(
+        _COLUMNS,
+        map(_cells, lines),
+        right=("start", "end", "GPU", "job", "alone", "speed", "memory"),
+        spare=("memory", "alone"),
+    )
+    click.echo(
+        f"\n{counted(len(jobs), 'job')} by {chosen}: {ran.makespan_s:.0f} s, one after the other "
+        f"{alone.makespan_s:.0f} s; {ran.together:.2f} on a GPU in the mean"
+    )
+    for one in compared:
+        part = saved[one.name]
+        if part is not None:
+            click.echo(f"Price saved, {one.name} ({one.in_words}): {part:.1%}")
+    if compared and not shares:
+        click.echo("No job shares a GPU: no price is saved")
+
+
+def _default(nets: Mapping[str, object]) -> str:
+    """A model that is named is meant."""
+    return next(iter(nets), DEFAULT)
+
+
+def read_jobs(file: TextIO, names: Sequence[str]) -> list[Job]:
+    """Lines of CSV with a header: application, seconds, and perhaps submit_s. Raises InputError."""
+    path = str(getattr(file, "name", "JOBS"))
+    try:
+        text = file.read(MOST_BYTES + 1)
+    except UnicodeDecodeError as error:
+        raise InputError(path, 0, 0, f"is not UTF-8 text (byte {error.start})") from None
+    if len(text) > MOST_BYTES:
+        raise InputError(path, 0, 0, f"has more than {MOST_BYTES} characters")
+    lines = [(line, row) for line, row in rows_of(text, Path(path)) if row]
+    header = lines[0][1] if lines else []
+    if header not in (list(_FIELDS[:2]), list(_FIELDS)):
+        raise InputError(
+            path,
+            1,
+            1,
+            f"the columns {','.join(header)!r} must be {','.join(_FIELDS[:2])!r}, and perhaps submit_s",
+        )
+    if len(lines) == 1:
+        raise InputError(path, 1, 1, "there is no job")
+    at = {name: number for number, name in enumerate(names)}
+    found = []
+    for line, row in lines[1:]:
+        try:
+            found.append(_job(row, header, at))
+        except ValueError as error:
+            raise InputError(path, line, 1, str(error)) from None
+    return found
+
+
+def _job(row: Sequence[str], header: Sequence[str], at: Mapping[str, int]) -> Job:
+    if len(row) != len(header):
+        raise ValueError(f"{len(row)} cells must be {len(header)}, as in the first line")
+    cells = dict(zip(header, row, strict=True))
+    name = bare(cells["application"])
+    if name not in at:
+        raise ValueError(f"application {name!r} is not in the table; there are {few(at, 20)}")
+    return Job(at[name], _number(cells, "seconds", 0.001), _number(cells, "submit_s", 0))
+
+
+def _number(cells: Mapping[str, str], key: str, least: float) -> float:
+    text = cells.get(key, "0")
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not least <= value <= _MOST_S:
+        raise ValueError(f"{key} {text!r} must be a number of seconds from {least:g} to {_MOST_S:.0f}")
+    return value
+
+
+def _line(known: Table, jobs: Sequence[Job], ran: Outcome, job: int) -> dict[str, object]:
+    application = jobs[job].application
+    profile = known.world.profiles[application]
+    gpu = next(one.gpu for one in reversed(ran.log) if one.job == job and one.what is What.START)
+    return {
+        "job": job + 1,
+        "application": profile.application,
+        "gpu": gpu,
+        "start_s": float(ran.start_s[job]),
+        "end_s": float(ran.end_s[job]),
+        "alone_s": jobs[job].work_s,
+        "beside": [one + 1 for one in beside(ran, job)],
+        "speed": float(1 / ran.slowdown[job]),
+        "memory_mib": profile.peak("memory_mib"),
+    }
+
+
+def beside(ran: Outcome, job: int) -> list[int]:
+    """Who was on its GPU while it ran, in the order of their starts."""
+    running: dict[int, int] = {}
+    met: dict[int, None] = {}
+    for event in ran.log:
+        if event.what is What.START:
+            running[event.job] = event.gpu
+        elif event.what in (What.END, What.OUT_OF_MEMORY):
+            running.pop(event.job, None)
+        if job in running:
+            met |= {one: None for one, gpu in running.items() if gpu == running[job] and one != job}
+    return list(met)
+
+
+def _cells(line: Mapping[str, object]) -> tuple[str, ...]:
+    others, memory = line["beside"], line["memory_mib"]
+    assert isinstance(others, list)
+    return (
+        f"{line['start_s']:.0f}",
+        f"{line['end_s']:.0f}",
+        str(line["gpu"]),
+        str(line["job"]),
+        str(line["application"]),
+        f"{line['alone_s']:.0f}",
+        " ".join(map(str, others)) or GAP,
+        f"{line['speed']:.2f}",
+        GAP if memory is None else f"{memory:.0f}M",
+    )
+
+
+def _compared(prices: Path | None) -> tuple[Comparison, ...]:
+    """Nothing where no file of prices is there, and none was asked for."""
+    path = next((one for one in _price_files() if one.exists()), None) if prices is None else prices
+    if path is None:
+        return ()
+    return comparisons(read_yaml(path))
+
+
+def _price_files() -> tuple[Path, ...]:
+    return (
+        Path("/etc/slurm-gpu") / PRICES,
+        Path(sys.prefix) / "share" / "slurm-gpu" / PRICES,
+        Path("/usr/share/slurm-gpu") / PRICES,
+        Path(__file__).resolve().parents[2] / "etc" / PRICES,
+    )

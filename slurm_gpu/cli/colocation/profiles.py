@@ -1,0 +1,168 @@
+"""`slurm-gpu colocation profiles` and `nearest`: what applications do to GPUs, and what a job may."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
+
+import click
+
+from slurm_gpu.cli.output import console, print_json, print_table, remark
+from slurm_gpu.cli.site import Site
+from slurm_gpu.cli.times import parse_moment
+from slurm_gpu.colocation.profiles.library import OTHER_APPLICATION, OTHER_KIND, Library
+from slurm_gpu.colocation.profiles.profile_file import (
+    as_json,
+    read_profiles,
+    write_profiles_csv,
+    write_profiles_json,
+)
+from slurm_gpu.colocation.profiles.shards import Shards, shards_of
+from slurm_gpu.errors import OutsideError, UsageError
+from slurm_gpu.text.cells import GAP
+from slurm_gpu.text.units import counted, parse_memory_mib
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from slurm_gpu.colocation.profiles.profile import Phase, Profile
+
+_MOST_MIB = 2**30
+_COLUMNS = ("phase", "seconds", "util", "memory", "sm", "pcie")
+
+
+def write_profiles(site: Site, out: Path, files: Sequence[Path], since: str, *, files_only: bool) -> None:
+    """Those of files, and of the runs that the caller may see; standard output is the file."""
+    if out.suffix not in (".csv", ".json"):
+        raise UsageError(
+            f"{out}: profiles are written as CSV or JSON; name a file that ends in .csv or .json"
+        )
+    if files_only and not files:
+        raise UsageError("--files-only: name the files")
+    library = Library(profile for file in files for profile in read_profiles(file))
+    if not files_only:
+        since_s = parse_moment("--since", since, ZoneInfo(site.config.timezone), site.wall())
+        for profile in _recorded(site, since_s):
+            library.add(profile)
+    if not len(library):
+        if files_only:
+            raise UsageError(f"{', '.join(map(str, files))}: no profile is there")
+        raise UsageError(
+            f"no run since {since} has a profile: finished, on one whole GPU, of an application that is known"
+        )
+    try:
+        (write_profiles_json if out.suffix == ".json" else write_profiles_csv)(out, library)
+    except OSError as error:
+        raise OutsideError(f"{out}: cannot be written: {error.strerror}") from None
+    remark(f"{counted(len(library), 'profile')} of {counted(sum(one.runs for one in library), 'run')}")
+    click.echo(out)
+
+
+def _recorded(site: Site, since_s: int | None) -> Iterator[Profile]:
+    from slurm_gpu.client.application_profiles import recorded_profiles
+
+    with site.database() as database, _progress() as bar:
+        task = bar.add_task("runs with a profile", total=None)
+        for profile in recorded_profiles(database, since_s=since_s):
+            bar.advance(task)
+            yield profile
+
+
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
+    screen = console(sys.stderr)
+    columns = (TextColumn("{task.completed:.0f} {task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as bar:
+        yield bar
+
+
+def parted(shards: int | None, gpu_memory: str | None) -> tuple[int, float] | None:
+    """Shards of a GPU and its MiB; None where neither is given. Raises UsageError."""
+    if shards is None and gpu_memory is None:
+        return None
+    if shards is None or gpu_memory is None:
+        raise UsageError("--shards and --gpu-memory: give both, as in --shards 8 --gpu-memory 80G")
+    try:
+        capacity_mib = parse_memory_mib(gpu_memory)
+    except ValueError as error:
+        raise UsageError(f"--gpu-memory: {error}") from None
+    if not 1 <= capacity_mib <= _MOST_MIB:
+        raise UsageError(f"--gpu-memory {gpu_memory}: no GPU has so much; write it as in 80G")
+    return shards, capacity_mib
+
+
+def show_nearest(
+    file: Path,
+    application: str,
+    gpu_model: str,
+    kind: str,
+    input_size: float | None,
+    parameters: Mapping[str, str],
+    parts: tuple[int, float] | None,
+    *,
+    as_data: bool,
+) -> None:
+    """See the command."""
+    match = Library(read_profiles(file)).nearest(
+        application,
+        gpu_model,
+        kind=kind,
+        input_size=input_size,
+        parameters=tuple(sorted(parameters.items())),
+    )
+    if match is None:
+        raise UsageError(f"{file} has no profile; `slurm-gpu colocation profiles` writes some")
+    profile, distance = match.profile, match.distance
+    needed = None if parts is None else shards_of(match, input_size, *parts)
+    if as_data:
+        told = {"distance": distance, "profile": as_json(profile)}
+        print_json(told if needed is None else told | {"shards": needed._asdict()})
+        return
+    known = [profile.kind, "" if profile.input_size is None else f"input {profile.input_size:g}"]
+    known += [f"{name}={value}" for name, value in profile.parameters] + [counted(profile.runs, "run")]
+    click.echo(f"{profile.application} on {profile.gpu_model}: {', '.join(one for one in known if one)}")
+    click.echo(f"Distance {distance:g}: {_in_words(distance)}\n")
+    rows = [_row(at, phase) for at, phase in enumerate(profile.phases, 1)]
+    print_table(_COLUMNS, rows, right=_COLUMNS)
+    if needed is not None:
+        click.echo(f"\n{_of_shards(needed)}")
+
+
+def _of_shards(told: Shards) -> str:
+    if told.needed is None:
+        return (
+            f"How many of {told.of} shards such a job needs this does not tell: {told.why}; run it once alone"
+        )
+    return f"It needs {told.needed} of {told.of} shards, by {told.why}: sbatch --gres=shard:{told.needed}"
+
+
+def _row(at: int, phase: Phase) -> tuple[str, ...]:
+    memory = GAP if phase.memory_mib is None else f"{phase.memory_mib:.0f}M"
+    return (
+        str(at),
+        f"{phase.seconds:.0f}",
+        _part(phase.util),
+        memory,
+        _part(phase.sm),
+        _part(phase.pcie),
+    )
+
+
+def _in_words(distance: float) -> str:
+    if distance == 0:
+        return "this very application and input, on this model of GPU"
+    if distance < OTHER_APPLICATION:
+        return "the same application, with another input, other parameters or on another model of GPU"
+    if distance < OTHER_KIND:
+        return "another application of its kind"
+    return "another application, of another kind: it says hardly anything"
+
+
+def _part(value: float | None) -> str:
+    return GAP if value is None else f"{value:.0%}"

@@ -1,0 +1,204 @@
+"""`slurm-gpu colocation train`: reads a table, trains with a bar, writes the model."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from slurm_gpu.cli.output import console, remark
+from slurm_gpu.colocation.belief.known import Known
+from slurm_gpu.colocation.learned import job_array as jobarray
+from slurm_gpu.colocation.learned.model_file import Model, write_model
+from slurm_gpu.colocation.learned.models import read_for, write_if_better
+from slurm_gpu.colocation.learned.net import Net
+from slurm_gpu.colocation.planners import Setting
+from slurm_gpu.colocation.research.workloads import table_world
+from slurm_gpu.colocation.simulation.world import World
+from slurm_gpu.colocation.speeds.gaps import completed
+from slurm_gpu.colocation.tables.measured import Measured
+from slurm_gpu.colocation.tables.read import read_table
+from slurm_gpu.errors import InputError, OutsideError
+from slurm_gpu.text.units import counted
+
+if TYPE_CHECKING:  # torch is where planners are trained
+    from slurm_gpu.colocation.learned.training import Progress
+
+
+@dataclass(frozen=True)
+class Table:
+    """A file of speeds, and the terms of sharing."""
+
+    path: Path
+    gpu_model: str | None
+    together: int
+    cap: float
+    predict: bool = False
+    """Speeds that it lacks are predicted."""
+
+    @cached_property
+    def measured(self) -> Measured:
+        """The speed of each pair, a remark where some are predicted. Raises InputError where one lacks."""
+        found = read_table(self.path, self.gpu_model)
+        lacking = found.lacking
+        if not lacking:
+            return found
+        n_pairs = len(found.names) ** 2
+        if self.predict:
+            remark(f"{counted(len(lacking), 'speed')} of {n_pairs} are not in {self.path}, and predicted")
+            return completed(found)
+        one, other = lacking[0]
+        and_more = f" (and {len(lacking) - 1} more of {n_pairs})" if len(lacking) > 1 else ""
+        raise InputError(
+            str(self.path),
+            0,
+            0,
+            f"{found.gpu_model}: lacks the speed of {found.names[one]!r} beside {found.names[other]!r}"
+            f"{and_more}; measure it, or have it predicted (--predict)",
+        )
+
+    @cached_property
+    def world(self) -> World:
+        """As if the table were true."""
+        return table_world(self.measured)
+
+    def setting(self, seed: int = 0, nets: Mapping[str, Net] | None = None) -> Setting:
+        """A new one, which remembers nothing of former plans."""
+        belief = Known(self.world, most_together=self.together, cap=self.cap)
+        return Setting(
+            belief=belief,
+            profiles=self.world.profiles,
+            capacity_mib=self.world.capacity_mib,
+            seed=seed,
+            nets={} if nets is None else nets,
+        )
+
+
+def train_planner(
+    known: Table,
+    name: str,
+    out: Path,
+    seed: int,
+    start: Path | None,
+    checkpoint: Path | None,
+    device: str,
+    *,
+    if_better: bool,
+    now_s: float,
+) -> None:
+    """See the command."""
+    from slurm_gpu.colocation.learned import trainer as school
+    from slurm_gpu.colocation.learned.gradients import HERE
+    from slurm_gpu.colocation.learned.trainer import model_of, settings_of, teach
+
+    if device != HERE:
+        _check_device(device)
+    for path in (out,) if checkpoint is None else (out, checkpoint):
+        _check_folder(path)
+    if name != "dqngpu":
+        remark(f"{name} looks at the use of GPUs over time, of which a table of speeds tells nothing")
+    setting = known.setting(seed)
+    if (n := len(setting.profiles)) > (most := school.MOST_APPLICATIONS):
+        remark(f"the table has {n} applications: the planner is trained on {most}, drawn at random")
+    net = None if start is None else read_for(start, name).net
+    settings = replace(settings_of(name, seed=seed, again=net is not None), device=device)
+    with _progress() as told:
+        trained = teach(name, setting, settings, start=net, checkpoint=checkpoint, told=told)
+    data = {
+        "file": known.path.name,
+        "gpu_model": known.measured.gpu_model,
+        "sha256": hashlib.sha256(known.path.read_bytes()).hexdigest(),
+        "together": known.together,
+        "cap": repr(known.cap),
+    } | ({"predicted": True} if known.predict else {})
+    model = model_of(name, trained, setting, settings, data, now_s)
+    try:
+        written = write_if_better(out, model) if if_better else _write(out, model)
+    except OSError as error:
+        raise OutsideError(f"{out}: cannot be written: {error.strerror}") from None
+    click.echo(str(out))
+    taught = "" if trained.taught_score is None else f", {trained.taught_score:.4f} after imitation"
+    unit = "makespan ÷ one job after the other" if name == "dqngpu" else "time in the system ÷ time alone"
+    remark(
+        f"{trained.epochs} epochs in {trained.seconds:.0f} s; {unit}: {trained.score:.4f}{taught}, "
+        f"{trained.history[0][1]:.4f} before"
+    )
+    if not written:
+        remark("the model that was there is as good, and stays")
+
+
+def _write(out: Path, model: Model) -> bool:
+    write_model(out, model)
+    return True
+
+
+def _check_device(device: str) -> None:
+    try:
+        from slurm_gpu.colocation.learned.torch_gradients import checked_device
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise OutsideError(
+            f"--device {device}: needs torch, which no package carries: pip install "
+            "'/path/to/slurm-gpu[train]'; without --device none is needed"
+        ) from None
+    checked_device(device)
+
+
+def _check_folder(path: Path) -> None:
+    """Known before the training, not after it."""
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise OutsideError(f"{path}: cannot be written: there is no folder {path.parent} to write to")
+
+
+def print_script(known: Table, name: str, out: Path, start: Path | None, device: str, n_seeds: int) -> None:
+    """A script for sbatch; paths in it are whole ones, as tasks run on other hosts."""
+    _ = known.measured  # a table with mistakes fails here, in place of in each task
+    if start is not None:
+        read_for(start, name)
+    command = ["slurm-gpu", "colocation", "train", str(known.path.resolve()), "--planner", name]
+    command += ["--together", str(known.together), "--device", device]
+    command += [] if known.gpu_model is None else ["--gpu-model", known.gpu_model]
+    command += ["--cap", str(known.cap)] if math.isfinite(known.cap) else []
+    command += ["--predict"] if known.predict else []
+    command += [] if start is None else ["--start", str(start.resolve())]
+    click.echo(jobarray.script(command, out.resolve(), n_seeds), nl=False)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[Progress], None]]:
+    """A bar on a terminal; nothing in a pipe or a log."""
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    screen = console(sys.stderr)
+    bar = Bar(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        console=screen,
+        transient=True,
+        disable=not screen.is_terminal,
+    )
+    with bar:
+        task = bar.add_task("begins", total=None)
+
+        def told(progress: Progress) -> None:
+            bar.update(
+                task,
+                completed=progress.epoch,
+                total=progress.of,
+                refresh=True,
+                description=f"{progress.stage}, best {progress.best:.4f}",
+            )
+
+        yield told

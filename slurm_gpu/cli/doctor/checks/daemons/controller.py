@@ -1,0 +1,61 @@
+"""Whether slurm-gpuctld tells job_submit.lua who uses what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from slurm_gpu.cli.doctor.checks.daemons.processes import daemons, running
+from slurm_gpu.cli.doctor.checks.daemons.services import log, revive, start_and_log
+from slurm_gpu.cli.doctor.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
+from slurm_gpu.controller.snapshot import FILE_NAME, FRESH_S, Snapshot, read_fresh
+from slurm_gpu.policy.lua.bundle import RUN_DIRECTORY
+from slurm_gpu.policy.lua.install import SCRIPT_NAME
+from slurm_gpu.policy.lua.installed import read_policy_in_force
+
+_DAEMON = "slurm-gpuctld"
+
+
+def snapshot(at: Surroundings) -> Iterator[Finding]:
+    """The snapshot is fresh, and by the groups of the policy in force."""
+    if not at.is_controller:
+        yield skipped("slurm-gpuctld runs on the controller, and this host is none")
+        return
+    policy = read_policy_in_force(Path(at.settings.conf_path).parent / SCRIPT_NAME)
+    if policy is None:
+        yield skipped("no policy of slurm-gpu's is in force")
+        return
+    if stopped := [one.directory.name for one in running(at.proc, _DAEMON) if one.is_stopped]:
+        yield fail(
+            f"{_DAEMON} (process {', '.join(stopped)}) is stopped and does not update the snapshot",
+            revive(at, _DAEMON),
+        )
+        return
+    path = RUN_DIRECTORY / FILE_NAME if policy.snapshot is None else policy.snapshot
+    found = read_fresh(path, at.site.wall())
+    if found is None:
+        message = f"{path} is missing, not whole, or older than {FRESH_S} s"
+        if policy.counts_gpu_hours:
+            yield fail(f"{message}: limits on GPU-hours cannot be checked", start_and_log(at, _DAEMON))
+        else:
+            yield warn(
+                f"{message}: slurmctld has to read the whole queue for the policy", start_and_log(at, _DAEMON)
+            )
+    elif found.groups_id != policy.groups_id:
+        yield warn(f"{path} is for the groups of another policy, and is not used", log(at, _DAEMON))
+    elif policy.counts_gpu_hours and found.hours is None:
+        yield fail(
+            f"{path} has no GPU-hours: slurmdbd has not reported the jobs that ended before", log(at, _DAEMON)
+        )
+    elif not daemons(at.proc, _DAEMON):
+        # It may run on another host of slurmctld that shares the directory, or out of sight.
+        message = (
+            f"no {_DAEMON} runs here, and {path} is {_age(at, found)} s old: it counts up to {FRESH_S} s"
+        )
+        yield warn(message, start_and_log(at, _DAEMON))
+    else:
+        yield ok(f"{path} is {_age(at, found)} s old")
+
+
+def _age(at: Surroundings, found: Snapshot) -> str:
+    return f"{max(0, at.site.wall() - found.as_of_s):.0f}"

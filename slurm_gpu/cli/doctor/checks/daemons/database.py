@@ -1,0 +1,289 @@
+"""Whether slurm-gpudbd answers and keeps up with Slurm's accounting."""
+
+from __future__ import annotations
+
+import importlib.resources
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+from slurm_gpu import __version__
+from slurm_gpu.cli.doctor.checks.daemons.database_address import unanswered
+from slurm_gpu.cli.doctor.checks.daemons.outages import trouble
+from slurm_gpu.cli.doctor.checks.daemons.processes import Process, running
+from slurm_gpu.cli.doctor.checks.daemons.services import has_systemd, log_there, start_and_log
+from slurm_gpu.cli.doctor.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
+from slurm_gpu.client.database_client import Health, NodeReport
+from slurm_gpu.errors import OutsideError
+from slurm_gpu.text.cells import span
+from slurm_gpu.text.hostlist import compress
+from slurm_gpu.text.units import counted
+
+_SKEW_S = 5.0
+_NODE_SKEW_S = 30.0
+_MISSED_IMPORTS = 3
+_HEARD_S = 60.0
+_REFUSED_WITHIN_S = 86400.0
+_TELLS_WITHIN_S = 20.0
+"""A slurm-gpud that has started, or finds slurm-gpudbd again, is heard by then: it tries each 10 s."""
+_AGAIN = "slurm-gpu doctor, once more in 20 s"
+_UNHEARD = frozenset(
+    {"down", "future", "not_responding", "power_down", "powered_down", "powering_down", "unknown"}
+)
+"""Words of the state of a node from which nothing is to be expected."""
+_DAEMON = "slurm-gpudbd"
+
+
+def answers(at: Surroundings) -> Iterator[Finding]:
+    """slurm-gpudbd answers, from one version and with one clock."""
+    try:
+        health = _health(at)
+    except OutsideError as error:
+        yield trouble(at, str(error), unanswered(at))
+        return
+    yield ok(f"slurm-gpudbd {health.version} on {health.database}, schema {health.schema}")
+    if health.version != __version__:
+        yield warn(
+            f"slurm-gpudbd is {health.version}, this is {__version__}", "install one version everywhere"
+        )
+    head = schema_here()
+    if health.schema != head and health.version == __version__:
+        yield fail(
+            f"the database has the schema {health.schema}, and slurm-gpudbd {__version__} works with {head}",
+            "slurm-gpu db upgrade on slurm-gpudbd's host; then restart slurm-gpudbd",
+        )
+    skew_s = at.site.wall() - health.now_s
+    if abs(skew_s) > _SKEW_S:
+        side = "ahead of" if skew_s > 0 else "behind"
+        yield warn(
+            f"this host's clock is {span(abs(skew_s))} {side} slurm-gpudbd's",
+            "run chronyd or systemd-timesyncd on both",
+        )
+
+
+def schema_here() -> str:
+    """The newest schema of this version, by the files that Alembic goes by: it is not on every host."""
+    versions = importlib.resources.files("slurm_gpu.database") / "migrations" / "versions"
+    names = (file.name for file in versions.iterdir())
+    return max(name.partition("_")[0] for name in names if re.match(r"\d{4}_", name))
+
+
+def import_fresh(at: Surroundings) -> Iterator[Finding]:
+    """Slurm's accounting is read as often as it should be."""
+    health = _health(at)
+    if health.import_error is not None:
+        yield trouble(at, health.import_error, _log(at), "the last import failed: ")
+    elif health.last_import_s is None:
+        yield warn("Slurm's accounting has not been read yet", _log(at))
+    else:
+        age_s = health.now_s - health.last_import_s
+        message = f"Slurm's accounting was read {span(age_s)} ago (every {span(health.import_interval_s)})"
+        late = age_s > _MISSED_IMPORTS * health.import_interval_s
+        yield fail(message, _log(at)) if late else ok(message)
+
+
+def nodes_ship(at: Surroundings) -> Iterator[Finding]:
+    """Of every node whose GPUs jobs hold, records come."""
+    silent = _health(at).silent_nodes
+    if silent:
+        yield fail(
+            f"jobs hold GPUs on {compress(silent)}, which have sent nothing for 12 minutes",
+            _diagnose(at, silent[0]),
+        )
+    else:
+        yield ok("every node whose GPUs are held for long sends records")
+
+
+def nothing_refused(at: Surroundings) -> Iterator[Finding]:
+    """What nodes send is taken."""
+    health = _health(at)
+    last_s, counts = health.last_rejected_s, health.rejected
+    if counts is None:
+        yield skipped(f"slurm-gpudbd {health.version} does not tell what it has refused")
+        return
+    if last_s is None or health.now_s - last_s > _REFUSED_WITHIN_S:
+        yield ok("slurm-gpudbd has refused nothing that nodes sent within the last day")
+        return
+    told = ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items()))
+    ago = span(health.now_s - last_s)
+    yield warn(
+        f"slurm-gpudbd has refused what nodes sent, the last {ago} ago; since it started: {told}",
+        f"{_log(at)}: lines with 'rejected for good' say whose, and why; it is kept in spool/rejected there",
+    )
+
+
+def nodes_heard(at: Surroundings) -> Iterator[Finding]:
+    """Every node with GPUs was heard of within the last minute, as each sends its live values every 10 s."""
+    now_s = _health(at).now_s
+    with at.site.database() as database:
+        reports = database.nodes()
+    there = _expected(at)
+    late = _late(there, reports, now_s)
+    started = {name: _just_started(at, name) for name in late}
+    for why in dict.fromkeys(why for why in started.values() if why is not None):
+        names = [name for name in late if started[name] == why]
+        yield warn(f"slurm-gpud on {compress(names)} has yet to be heard: {why}", _AGAIN)
+    silent = {name: at_s for name, at_s in late.items() if started[name] is None}
+    ages = {name: now_s - at_s for name, at_s in silent.items() if at_s is not None}
+    if ages:
+        yield _unheard(at, list(ages), f"for {_between(ages.values())}")
+    if never := [name for name in silent if name not in ages]:
+        yield _unheard(at, never, "since slurm-gpudbd started")
+    if there and not late:
+        yield ok(f"slurm-gpud on {compress(there)} was heard within the last minute")
+    if not there:
+        yield skipped("Slurm has no node with GPUs that is up")
+
+
+def _unheard(at: Surroundings, names: Sequence[str], since: str) -> Finding:
+    """One finding, however many nodes it is that a firewall, say, keeps away."""
+    if names[0] in at.gpu_nodes_here:
+        remedy = start_and_log(at, "slurm-gpud")
+    elif has_systemd(at):
+        remedy = (
+            f"ssh {names[0]} systemctl start slurm-gpud; journalctl -u slurm-gpud there says why it stopped"
+        )
+    else:
+        remedy = f"start slurm-gpud on {names[0]}; its log there says why it stopped"
+    remedy += f", or that it does not reach {at.site.config.database}"
+    if len(names) > 1:
+        remedy += "; so on the others"
+    return fail(f"slurm-gpud on {compress(names)} has not been heard {since}", remedy)
+
+
+def _between(seconds: Collection[float]) -> str:
+    """One length of time, or the least and the most of several."""
+    least, most = span(min(seconds)), span(max(seconds))
+    return least if least == most else f"{least} to {most}"
+
+
+def devices_agree(at: Surroundings) -> Iterator[Finding]:
+    """The GPUs that each slurm-gpud sees are those that Slurm hands out, and all are of this version."""
+    now_s = _health(at).now_s
+    with at.site.database() as database:
+        reports = {report.node: report for report in database.nodes()}
+    expected = {node.name: node.n_gpus for node in at.nodes if node.n_gpus}
+    yield from _unknown_to_slurm(at, reports)
+    unheard = [name for name in expected if name not in reports or not reports[name].devices]
+    late = _late(_expected(at), reports.values(), now_s)
+    missing = [name for name in unheard if name in reports and name not in late]
+    unheard = [name for name in unheard if name not in missing]
+    if missing:
+        yield warn(
+            f"slurm-gpud runs on {compress(missing)}, and the database does not have the GPUs there; after a "
+            "restored backup they come again within 2 minutes",
+            f"slurm-gpu doctor, once more in 2 minutes; then {log_there(at, 'slurm-gpud')} on {missing[0]}",
+        )
+    if unheard and late.keys() >= set(unheard):
+        yield skipped(f"{compress(unheard)}: see the finding on nodes")
+    elif unheard:
+        yield warn(
+            f"no slurm-gpud has told of the GPUs of {compress(unheard)}",
+            _diagnose(at, unheard[0]),
+        )
+    told = {name: reports[name].slurm_gpus() for name in expected if name not in {*unheard, *missing}}
+    odd = {name: seen for name, seen in told.items() if expected[name] not in seen}
+    alike: dict[tuple[int, int], list[str]] = {}
+    for name, seen in odd.items():
+        alike.setdefault((expected[name], max(seen)), []).append(name)
+    for (n_slurm, n_seen), names in alike.items():
+        whose = "its" if len(names) == 1 else "their"
+        on = ("" if len(names) == 1 else "each of ") + compress(names)
+        message = f"Slurm has {n_slurm} GPUs on {on}, {whose} slurm-gpud sees {n_seen}"
+        remedy = f"on {names[0]}, compare nvidia-smi -L with slurmd -G; then fix gres.conf, or the GPU"
+        yield fail(message, remedy) if n_seen < n_slurm else warn(message, remedy)
+    if told and not odd:
+        nodes = "1 node has" if len(told) == 1 else f"{len(told)} nodes have"
+        yield ok(f"{nodes} the GPUs that Slurm hands out")
+    yield from _other_versions(reports.values())
+
+
+def _unknown_to_slurm(at: Surroundings, reports: Mapping[str, NodeReport]) -> Iterator[Finding]:
+    """Yield nodes whose slurm-gpud sees GPUs while Slurm has none: no job can request them."""
+    without = [
+        node.name for node in at.nodes if not node.n_gpus and node.name in reports and reports[node.name].gpus
+    ]
+    if without:
+        n_seen = len(reports[without[0]].gpus)
+        yield fail(
+            f"Slurm has no GPUs on {compress(without)}, where slurm-gpud sees {n_seen}: no job can use them",
+            f"Gres=gpu:{n_seen} on the line NodeName={compress(without)} in slurm.conf, AutoDetect=nvml or "
+            "File= in gres.conf; restart slurmctld and slurmd",
+        )
+
+
+def clocks(at: Surroundings) -> Iterator[Finding]:
+    """The nodes' clocks are slurm-gpudbd's, as far as their live values tell."""
+    with at.site.database() as database:
+        heard = {report.node: report.heard_s for report in database.nodes()}
+        lives = database.live()
+    # What was measured lies up to 10 s before the moment at which it was heard, and what was heard before
+    # may be followed by what is measured after.
+    ahead = {node: live.at_s - at_s for node, live in lives.items() if (at_s := heard.get(node)) is not None}
+    wrong = {node: ahead_s for node, ahead_s in ahead.items() if abs(ahead_s) > _NODE_SKEW_S}
+    for side, sign in (("ahead of", 1), ("behind", -1)):
+        off = {node: sign * ahead_s for node, ahead_s in sorted(wrong.items()) if sign * ahead_s > 0}
+        if off:
+            is_at = "the clock of {} is" if len(off) == 1 else "the clocks of {} are"
+            yield warn(
+                f"{is_at.format(compress(off))} about {_between(off.values())} {side} slurm-gpudbd's; MUNGE "
+                "takes 5 minutes",
+                f"start chronyd or systemd-timesyncd on {next(iter(off))}",
+            )
+    if not ahead:
+        yield skipped("no slurm-gpud has told of its clock within the last minute")
+    elif not wrong:
+        yield ok(f"{counted(len(ahead), 'node')}: within {_NODE_SKEW_S:.0f} s of slurm-gpudbd's")
+
+
+def _other_versions(reports: Iterable[NodeReport]) -> Iterator[Finding]:
+    by_version: dict[str, list[str]] = {}
+    for report in reports:
+        if report.version not in (None, __version__):
+            by_version.setdefault(str(report.version), []).append(report.node)
+    for version, nodes in sorted(by_version.items()):
+        yield warn(
+            f"slurm-gpud is {version} on {compress(nodes)}, this is {__version__}",
+            "install one version everywhere",
+        )
+
+
+def _expected(at: Surroundings) -> list[str]:
+    """Nodes with GPUs of which something should be heard."""
+    return [node.name for node in at.nodes if node.n_gpus and _UNHEARD.isdisjoint(node.state.split("+"))]
+
+
+def _late(there: Iterable[str], reports: Iterable[NodeReport], now_s: float) -> dict[str, float | None]:
+    """Those not heard within the last minute, and when they were; None for those never heard."""
+    heard = {report.node: report.heard_s for report in reports}
+    told = {name: heard.get(name) for name in there}
+    return {name: at_s for name, at_s in told.items() if at_s is None or now_s - at_s > _HEARD_S}
+
+
+def _just_started(at: Surroundings, node: str) -> str | None:
+    """Why a node cannot have been heard yet, as far as its slurm-gpud, or slurm-gpudbd, runs on this host."""
+    mine = [one for one in running(at.proc, "slurm-gpud") if _is_of(one, node, at.gpu_nodes_here)]
+    for name, processes in (("slurm-gpudbd", running(at.proc, "slurm-gpudbd")), ("it", mine)):
+        ages = [one.age_s for one in processes if one.age_s is not None]
+        if ages and min(ages) < _TELLS_WITHIN_S:
+            return f"{name} was started {span(min(ages))} ago"
+    return None
+
+
+def _is_of(process: Process, node: str, here: Sequence[str]) -> bool:
+    """Where a host simulates several nodes, each daemon is told its name."""
+    return node in here and (len(here) == 1 or node in process.words or f"--node={node}" in process.words)
+
+
+def _log(at: Surroundings) -> str:
+    return f"{log_there(at, _DAEMON)} on its host"
+
+
+def _diagnose(at: Surroundings, node: str) -> str:
+    if node in at.gpu_nodes_here:
+        return start_and_log(at, "slurm-gpud")
+    return f"ssh {node} slurm-gpu doctor; start slurm-gpud there where none runs"
+
+
+def _health(at: Surroundings) -> Health:
+    with at.site.database() as database:
+        return database.health()

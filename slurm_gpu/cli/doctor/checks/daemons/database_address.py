@@ -1,0 +1,116 @@
+"""Check that slurm-gpudbd answers at the address that other hosts use, and suggest a remedy."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from slurm_gpu.cli.doctor.checks.daemons.outages import stopped_mariadb
+from slurm_gpu.cli.doctor.checks.daemons.processes import ports, running
+from slurm_gpu.cli.doctor.checks.daemons.services import continue_stopped, restart, start_and_log, start_there
+from slurm_gpu.cli.doctor.checks.finding import (
+    DATABASE_FILE,
+    Finding,
+    Surroundings,
+    fail,
+    is_loopback,
+    ok,
+    skipped,
+)
+from slurm_gpu.errors import MungeError, OutsideError, SlurmError
+from slurm_gpu.text.hostlist import compress
+
+_DAEMON = "slurm-gpudbd"
+# In its answer where munged, slurmctld or its database is down: it is reached all the same.
+_UNABLE = "cannot answer just now"
+
+
+def unanswered(at: Surroundings) -> str:
+    """Return what to type when slurm-gpudbd does not answer."""
+    processes = running(at.proc, _DAEMON)
+    # slurm-gpudbd waits for its database.
+    if processes and (stopped := stopped_mariadb(at)) and continue_stopped(processes) is None:
+        return f"MariaDB is stopped here: {stopped}"
+    port, listens = urlsplit(at.site.config.database).port or 80, ports(processes)
+    if listens and port not in listens and not any(process.is_stopped for process in processes):
+        return _other_port(at, listens)
+    file = at.site.config_path.parent / DATABASE_FILE
+    if processes or file.exists():
+        return start_and_log(at, _DAEMON)
+    return (
+        f"{start_there(at, _DAEMON, 'on its host')}; if it runs there, compare database: in "
+        f"{at.site.config_path} with where it listens: ss -ltnp"
+    )
+
+
+def _other_port(at: Surroundings, listens: Sequence[int]) -> str:
+    url = at.site.config.database
+    return (
+        f"slurm-gpudbd listens at port {listens[0]}, and {at.site.config_path} has database: {url}: change "
+        f"that on every host, or listen: in {DATABASE_FILE}; {restart(at, _DAEMON)}"
+    )
+
+
+def address(at: Surroundings) -> Iterator[Finding]:
+    """Check on slurm-gpudbd's host that it also answers at the address that other hosts use."""
+    config = at.site.config
+    if not config.database_socket.exists():
+        yield skipped("slurm-gpudbd is on another host, and is asked as nodes ask it")
+        return
+    url, found = config.database, []
+    with at.site.database() as database:
+        mine = database.health()
+    by_network = dataclasses.replace(config, database_socket=Path(os.devnull))
+    try:
+        with at.site.connect_database(by_network) as database:
+            health = database.health()
+    except MungeError as error:
+        yield skipped(f"slurm-gpudbd cannot be queried at {url}: {error}")
+        return
+    except OutsideError as error:
+        if _UNABLE in str(error):
+            yield skipped(f"slurm-gpudbd is reached at {url}, as by nodes, and reports: {error}")
+            return
+        listens = ports(running(at.proc, _DAEMON))
+        port = urlsplit(url).port or 80
+        found.append(
+            fail(
+                f"slurm-gpudbd answers at its socket, but not at {url}, which nodes and other hosts use: "
+                f"{error}",
+                _other_port(at, listens)
+                if listens and port not in listens
+                else f"curl -v {url}/v1/health; compare the name, a firewall, and listen: in {DATABASE_FILE}",
+            )
+        )
+    else:
+        if (health.cluster, health.database, health.schema) != (mine.cluster, mine.database, mine.schema):
+            found.append(
+                fail(
+                    f"at {url}, which nodes and other hosts use, another slurm-gpudbd answers, of cluster "
+                    f"{health.cluster}",
+                    f"write the address of cluster {config.cluster}'s slurm-gpudbd into database: in "
+                    f"{at.site.config_path} on every host",
+                )
+            )
+    host = urlsplit(url).hostname or ""
+    if is_loopback(host) and (others := _elsewhere(at)):
+        found.append(
+            fail(
+                f"database: {url} is a loopback address, but {compress(others)} are other hosts",
+                f"write database: http://{at.host}:{urlsplit(url).port or 80} (or another name of this host) "
+                f"into {at.site.config_path} on every host",
+            )
+        )
+    yield from found or [ok(f"slurm-gpudbd answers at {url}, as nodes ask it")]
+
+
+def _elsewhere(at: Surroundings) -> list[str]:
+    """Return the GPU nodes that are other hosts; none if slurmctld does not answer."""
+    try:
+        here = at.gpu_nodes_here
+        return [node.name for node in at.nodes if node.n_gpus and node.name not in here]
+    except SlurmError:
+        return []

@@ -1,0 +1,78 @@
+"""Check that munged authenticates users of this host."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from slurm_gpu import munge
+from slurm_gpu.cli.doctor.checks.daemons.processes import Process, running
+from slurm_gpu.cli.doctor.checks.daemons.services import log, restart, revive, start
+from slurm_gpu.cli.doctor.checks.finding import Finding, Surroundings, fail, ok
+from slurm_gpu.config.site import SiteConfig
+from slurm_gpu.errors import MungedAwayError, MungeError
+
+DEFAULT_SOCKET = Path("/run/munge/munge.socket.2")
+
+
+def round_trip(at: Surroundings) -> Iterator[Finding]:
+    """Encode and decode a credential; report a munged that is down, hangs or listens elsewhere."""
+    socket_path, path = at.site.config.munge_socket, socket_of(at.site.config)
+    try:
+        uid = munge.decode(munge.encode(b"slurm-gpu doctor", socket_path), socket_path).uid
+    except MungedAwayError as error:
+        yield _away(at, path, str(error))
+        return
+    except MungeError as error:
+        yield fail(str(error), f"{restart(at, 'munge')}; {log(at, 'munge')} has the cause")
+        return
+    if uid != os.geteuid():
+        yield fail(f"a credential of uid {os.geteuid()} came back as uid {uid}", restart(at, "munge"))
+        return
+    yield ok("a credential makes the round trip")
+
+
+def socket_of(config: SiteConfig) -> Path:
+    """Return the path of the munged socket that slurm-gpu uses."""
+    return DEFAULT_SOCKET if config.munge_socket is None else Path(config.munge_socket).absolute()
+
+
+def _away(at: Surroundings, path: Path, error: str) -> Finding:
+    """Return a finding that distinguishes a munged that is down, hangs or listens elsewhere."""
+    processes = running(at.proc, "munged")
+    named = at.site.config.munge_socket is not None
+    here = f"munge_socket in {at.site.config_path}" if named else "the default without munge_socket"
+    if not processes:
+        if named and not path.exists() and DEFAULT_SOCKET.exists():
+            # Out of sight of /proc, as in a container.
+            return fail(f"there is no {path}, which is {here}", f"write munge_socket: {DEFAULT_SOCKET}")
+        return fail(error, f"{start(at, 'munge')}; {log(at, 'munge')} says why it stopped")
+    sockets = [own for process in processes if (own := _socket_of(process)) != path]
+    if sockets and not _accepts(path):
+        return fail(
+            f"no munged listens at {path}, which is {here}: the one that runs here listens at {sockets[0]}",
+            f"write munge_socket: {sockets[0]} into {at.site.config_path}",
+        )
+    ids = ", ".join(process.directory.name for process in processes)
+    return fail(
+        f"munged runs here (process {ids}), but does not answer at {path}: {error}", revive(at, "munge")
+    )
+
+
+def _socket_of(process: Process) -> Path:
+    given = process.option("--socket") or process.option("-S")
+    return DEFAULT_SOCKET if given is None else Path(given)
+
+
+def _accepts(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except TimeoutError:
+            return True  # its backlog is full: it listens, and hangs
+        except OSError:
+            return False
+    return True

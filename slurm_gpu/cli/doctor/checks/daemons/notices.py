@@ -1,0 +1,119 @@
+"""Whether slurm-gpuctld can tell users what notices.yaml says, without telling anybody anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from slurm_gpu.cli.doctor.checks.files.access import denies
+from slurm_gpu.cli.doctor.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
+from slurm_gpu.errors import InputError
+from slurm_gpu.notices.sending import NotSentError
+from slurm_gpu.notices.settings import FILE_NAME, Settings, load_settings
+from slurm_gpu.notices.texts import load_templates
+from slurm_gpu.policy.language.model import Mode
+from slurm_gpu.policy.lua.install import SCRIPT_NAME
+from slurm_gpu.policy.lua.installed import read_policy_in_force
+
+_MEND = "fix it; slurm-gpuctld reads it again by itself; until then no user is notified and no job is ended"
+
+
+def notices(at: Surroundings) -> Iterator[Finding]:
+    """notices.yaml is readable and right, and the mail server and the webhook that it names answer."""
+    if not at.is_controller:
+        yield skipped("users are told on the hosts of slurmctld, and this host is none")
+        return
+    path = at.site.config_path.absolute().parent / FILE_NAME
+    try:
+        settings = load_settings(path)
+    except InputError as error:
+        yield fail(str(error), _MEND)
+        return
+    ends = _ends_jobs(at)
+    if settings is None:
+        if ends:
+            yield _ends_nobody(f"{path} is not there")
+        else:
+            yield skipped(f"{path} is not there: users are told nothing")
+        return
+    found = [*_readable(at, path), *_texts(at, settings), *_channels(at, settings)]
+    if ends and not settings.sends:
+        found.append(_ends_nobody(f"{path} has mode: {settings.mode}"))
+    yield from found
+    if not found:
+        ways = " and ".join(settings.channels) or "no way to reach them yet"
+        yield ok(f"{path}: mode {settings.mode}, {ways}")
+
+
+def _ends_jobs(at: Surroundings) -> bool:
+    policy = read_policy_in_force(Path(at.settings.conf_path).parent / SCRIPT_NAME)
+    rule = None if policy is None else policy.cancel_idle
+    return rule is not None and rule.mode == Mode.ENFORCE
+
+
+def _ends_nobody(why: str) -> Finding:
+    return warn(
+        f"{why}: nobody is warned, so that cancel_idle of the policy in force ends no job",
+        f"write mode: send, and mail: or webhook:, into {FILE_NAME}, as in docs/notices.md",
+    )
+
+
+def _texts(at: Surroundings, settings: Settings) -> Iterator[Finding]:
+    try:
+        load_templates(settings.templates)
+    except InputError as error:
+        yield fail(str(error), _MEND)
+        return
+    if settings.templates is not None:
+        for path in (settings.templates, *sorted(settings.templates.glob("*.txt"))):
+            yield from _readable(at, path)
+
+
+def _channels(at: Surroundings, settings: Settings) -> Iterator[Finding]:
+    # Only now: what speaks SMTP and TLS takes time to load that every other check would wait for.
+    from slurm_gpu.notices.mail import MailChannel
+    from slurm_gpu.notices.webhook import WebhookChannel, read_secret
+
+    if settings.mail is not None:
+        where = f"{settings.mail.host} {settings.mail.port}"
+        yield from _tried(
+            MailChannel(settings.mail).try_out,
+            f"start a mail server there, or name another by mail: in {FILE_NAME}; nc -v {where} shows if one "
+            "listens",
+            settings,
+        )
+    if settings.webhook is None:
+        return
+    if (secret := settings.webhook.secret_file) is not None:
+        owner = at.settings.slurm_user
+        how = f"(umask 077; cat > {secret}), then chown {owner} {secret}"
+        try:
+            read_secret(secret)
+        except NotSentError as error:
+            yield fail(f"no notice goes to the webhook: {error}", how)
+        else:
+            yield from _readable(at, secret, f"chown {owner} {secret}")
+    yield from _tried(
+        WebhookChannel(settings.webhook).try_out,
+        f"correct webhook: url: in {FILE_NAME}, or let this host reach it; where its certificate is not "
+        "known, put the site's authority among the system's",
+        settings,
+    )
+
+
+def _tried(try_out: Callable[[], None], remedy: str, settings: Settings) -> Iterator[Finding]:
+    try:
+        try_out()
+    except NotSentError as error:
+        yield (fail if settings.sends else warn)(f"no notice would go out: {error}", remedy)
+
+
+def _readable(at: Surroundings, path: Path, remedy: str | None = None) -> Iterator[Finding]:
+    """Whether SlurmUser, as whom slurm-gpuctld runs, may read it: root, who asks, may read all."""
+    denied = denies(path, at.settings.slurm_user_uid)
+    if denied is not None:
+        yield fail(
+            f"SlurmUser {at.settings.slurm_user}, as whom slurm-gpuctld runs, may not read {path}: "
+            f"{denied.part} denies access",
+            remedy if remedy is not None and denied.part == path else denied.remedy,
+        )

@@ -1,0 +1,190 @@
+"""What the errors of a stopped daemon look like, and which daemon it is."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_gpu.cli.doctor.checks.daemons.processes import ports, running
+from slurm_gpu.cli.doctor.checks.daemons.services import (
+    continue_stopped,
+    restart,
+    revive,
+    start_and_log,
+    start_there,
+)
+from slurm_gpu.cli.doctor.checks.finding import Finding, Surroundings, fail
+from slurm_gpu.slurm.conf_file import read_conf, settings_named
+
+# Slurm's default.
+_SLURMCTLD_PORT = 6817
+
+
+@dataclass(frozen=True, slots=True)
+class _Outage:
+    """A daemon that is down, recognised by the errors that it causes."""
+
+    said: re.Pattern[str]
+    message: str
+    remedy: Callable[[Surroundings], str]
+
+
+def _database(said: str, message: str, remedy: Callable[[Surroundings], str]) -> _Outage:
+    """Return the outage of slurm-gpudbd's database, recognised by its error message."""
+    words = re.compile(rf"the database does not answer: (?P<detail>.*(?:{said}).*)", re.DOTALL)
+    return _Outage(words, f"slurm-gpudbd runs, but {message}", remedy)
+
+
+def _slurmctld(at: Surroundings) -> str:
+    """Return how to start slurmctld; if it runs on this host, its port probably differs from slurm.conf's."""
+    here = running(at.proc, "slurmctld")
+    if any(process.is_stopped for process in here):
+        return revive(at, "slurmctld")
+    if not here:
+        return start_there(at, "slurmctld", "on the controller")
+    listens = ports(here)
+    where = f" (it listens at port {', '.join(map(str, listens))})" if listens else ""
+    if listens and not set(listens).isdisjoint(_slurmctld_ports(at)):
+        return f"slurmctld runs on this host{where}, as slurm.conf says: {start_and_log(at, 'slurmctld')}"
+    return (
+        f"slurmctld runs on this host{where}: compare SlurmctldHost and SlurmctldPort in slurm.conf, then "
+        f"{restart(at, 'slurmctld')}"
+    )
+
+
+def conf_of_commands(at: Surroundings) -> Path:
+    """Return the slurm.conf that Slurm's commands on this host read."""
+    path = Path(os.environ.get("SLURM_CONF") or "/etc/slurm/slurm.conf")
+    return path if path.exists() else at.conf_cache
+
+
+def _slurmctld_ports(at: Surroundings) -> set[int]:
+    """Return the slurmctld ports in the slurm.conf of this host; slurmctld itself does not answer."""
+    try:
+        found = [line.value for line in settings_named(read_conf(conf_of_commands(at)), "SlurmctldPort")]
+    except OSError:
+        return set()
+    first, _, last = (found[-1] if found else str(_SLURMCTLD_PORT)).partition("-")
+    if not first.isdigit() or not (last or first).isdigit():
+        return set()
+    return set(range(int(first), int(last or first) + 1))
+
+
+def _slurmdbd(at: Surroundings) -> str:
+    here = running(at.proc, "slurmdbd")
+    if any(process.is_stopped for process in here):
+        return revive(at, "slurmdbd")
+    if not here:
+        return start_there(at, "slurmdbd", "on its host (AccountingStorageHost)")
+    if stopped := stopped_mariadb(at):
+        return f"slurmdbd waits for MariaDB: {stopped}"
+    listens = ports(here)
+    where = f" (it listens at port {', '.join(map(str, listens))})" if listens else ""
+    return (
+        f"slurmdbd runs on this host{where}: compare AccountingStorageHost and AccountingStoragePort in "
+        f"slurm.conf with DbdPort in slurmdbd.conf; {restart(at, 'slurmdbd')}"
+    )
+
+
+def _mariadb(at: Surroundings, names: str) -> str:
+    here = running(at.proc, "mariadbd") or running(at.proc, "mysqld")
+    if not here:
+        return start_there(at, "mariadb", f"on the host that {names} names")
+    if stopped := continue_stopped(here):
+        return stopped
+    listens = ports(here)
+    where = f" (it listens at port {', '.join(map(str, listens))})" if listens else ""
+    return f"MariaDB runs on this host{where}: compare that with host and port in {names}"
+
+
+def stopped_mariadb(at: Surroundings) -> str | None:
+    """Return how to continue a MariaDB of this host that a signal stopped, else None."""
+    return continue_stopped([*running(at.proc, "mariadbd"), *running(at.proc, "mysqld")])
+
+
+_OUTAGES = (
+    _Outage(
+        re.compile(r"is munged running\?|Munge encode failed"),
+        "munged does not answer on this host",
+        lambda at: start_and_log(at, "munge"),
+    ),
+    _database(
+        r"disk (?:is )?full|is full|[Nn]o space left",
+        "its database has no room left",
+        lambda _: (
+            "df -h on its host: /var/lib/slurm-gpu, or MariaDB's directories; nodes keep their records "
+            "meanwhile"
+        ),
+    ),
+    _database(
+        r"readonly database|unable to open database file|denied|Unknown database",
+        "may not use its database",
+        lambda _: (
+            "SQLite: chown slurm /var/lib/slurm-gpu /var/lib/slurm-gpu/slurm-gpu.db*; MariaDB: user, "
+            "password, database in slurm-gpudbd.yaml, and GRANT ALL ON that one"
+        ),
+    ),
+    _database(
+        r"malformed|not a database|crashed|corrupt",
+        "its database is damaged",
+        lambda _: "stop slurm-gpudbd, and restore the last backup (`Restore` in docs/operations.md)",
+    ),
+    _database(
+        "",
+        "its database does not answer",
+        lambda at: _mariadb(at, "url in slurm-gpudbd.yaml"),
+    ),
+    _Outage(
+        re.compile(r"(sacct|sacctmgr)\b.*Unable to connect to database", re.DOTALL),
+        "slurmdbd runs, but its database does not answer",
+        lambda at: _mariadb(at, "StorageHost in slurmdbd.conf"),
+    ),
+    _Outage(
+        re.compile(
+            r"persistent connection|PersistInit|Problem talking to the database|slurmdbd"
+            r"|`sacct(?:mgr)?\b.*gave no answer",
+            re.DOTALL,
+        ),
+        "slurmdbd does not answer",
+        _slurmdbd,
+    ),
+    _Outage(
+        re.compile(
+            r"Unable to contact slurm ?(controller|ctld)|`scontrol ping` failed.* is DOWN"
+            r"|`(scontrol|squeue)\b.*gave no answer",
+            re.DOTALL,
+        ),
+        "slurmctld does not answer",
+        _slurmctld,
+    ),
+)
+
+
+_NOT_FOUND = "is not on the PATH"
+_PATH = (
+    "if Slurm is in /opt/slurm: PATH=/opt/slurm/bin:/opt/slurm/sbin:$PATH slurm-gpu doctor; for the daemons "
+    "PATH=/opt/slurm/bin:/opt/slurm/sbin:/usr/sbin:/usr/bin in their environment (/etc/sysconfig/slurm-gpu "
+    "where packages installed them), then restart them"
+)
+
+
+def finding_slurm(error: str) -> str | None:
+    """What to do where an error says that one of Slurm's commands was not found."""
+    return _PATH if _NOT_FOUND in error else None
+
+
+def daemon_that_is_down(error: str) -> str | None:
+    """What is the matter, where an error tells which daemon does not answer."""
+    return next((outage.message for outage in _OUTAGES if outage.said.search(error)), None)
+
+
+def trouble(at: Surroundings, error: str, otherwise: str, prefix: str = "") -> Finding:
+    """Return a failure that names the daemon to start if the error identifies it; else `otherwise`."""
+    for outage in _OUTAGES:
+        if match := outage.said.search(error):
+            detail = match.groupdict().get("detail")
+            return fail(prefix + outage.message + (f": {detail}" if detail else ""), outage.remedy(at))
+    return fail(prefix + error, finding_slurm(error) or otherwise)

@@ -1,0 +1,116 @@
+"""Commands for this host that start or restart a daemon, or show its log.
+
+Only packages bring systemd units: an installation from the checkout, or a container, may have none.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from slurm_gpu.cli.doctor.checks.daemons.processes import Process, running
+from slurm_gpu.cli.doctor.checks.finding import DATABASE_FILE, WEB_FILE, Surroundings
+
+# Present wherever systemd runs.
+_ALWAYS = "systemd-journald"
+_PROGRAM = {"munge": "munged", "mariadb": "mariadbd"}
+_AS = dict.fromkeys(("slurm-gpudbd", "slurm-gpuctld"), "as SlurmUser: ")
+_OWN_FILE = {
+    "slurm-gpudbd": ("--database-config", DATABASE_FILE),
+    "slurm-gpuweb": ("--web-config", WEB_FILE),
+}
+_OURS = ("slurm-gpud", "slurm-gpudbd", "slurm-gpuctld", "slurm-gpuweb")
+
+
+def program(daemon: str) -> str:
+    """Return the name of the process of a unit."""
+    return _PROGRAM.get(daemon, daemon)
+
+
+def start(at: Surroundings, daemon: str) -> str:
+    """Return how to start a daemon on this host."""
+    if at.has_unit(daemon):
+        return f"systemctl start {daemon}"
+    command = _command(at, daemon)
+    return f"start {program(daemon)} (no systemd unit here)" + ("" if command is None else f": {command}")
+
+
+def restart(at: Surroundings, daemon: str) -> str:
+    """Return how to restart a daemon that runs on this host."""
+    if at.has_unit(daemon):
+        return f"systemctl restart {daemon}"
+    processes = running(at.proc, program(daemon))
+    if not processes:
+        return f"restart {program(daemon)}"
+    ids = " ".join(sorted(process.directory.name for process in processes))
+    again = shlex.join(word for word in processes[0].words if word)
+    return f"kill {ids}, then start it again: {again}" + (" …" if len(processes) > 1 else "")
+
+
+def revive(at: Surroundings, daemon: str) -> str:
+    """Return how to start a daemon, or to restart one whose process exists but does not answer."""
+    processes = running(at.proc, program(daemon))
+    if stopped := continue_stopped(processes):
+        return stopped
+    return (restart if processes else start)(at, daemon)
+
+
+def continue_stopped(processes: Sequence[Process]) -> str | None:
+    """Return how to continue those of the processes that a signal stopped; None where there are none."""
+    stopped = [process.directory.name for process in processes if process.is_stopped]
+    return f"kill -CONT {' '.join(stopped)}, as a signal stopped it" if stopped else None
+
+
+def log(at: Surroundings, daemon: str) -> str:
+    """Return where the log of a daemon of this host is."""
+    return f"journalctl -u {daemon}" if at.has_unit(daemon) else f"the log of {program(daemon)}"
+
+
+def start_and_log(at: Surroundings, daemon: str) -> str:
+    """Return how to start or restart a daemon on this host, and where its log is."""
+    says = "has the cause" if running(at.proc, program(daemon)) else "says why it stopped"
+    return f"{revive(at, daemon)}; {log(at, daemon)} {says}"
+
+
+def start_there(at: Surroundings, daemon: str, where: str) -> str:
+    """Return how to start a daemon that may run on another host; `where` names that host."""
+    if at.has_unit(daemon) or at.has_unit(_ALWAYS):
+        return f"systemctl start {daemon} {where}; {log_there(at, daemon)} says why it stopped"
+    return f"start {program(daemon)} {where}; its log says why it stopped"
+
+
+def log_there(at: Surroundings, daemon: str) -> str:
+    """Return where the log of a daemon is that may run on another host."""
+    return f"journalctl -u {daemon}" if at.has_unit(_ALWAYS) else f"the log of {program(daemon)}"
+
+
+def environment_of(at: Surroundings, daemon: str) -> str:
+    """Return where the environment of a daemon of ours is set."""
+    return (
+        "/etc/sysconfig/slurm-gpu" if at.has_unit(daemon) else f"the environment in which {daemon} is started"
+    )
+
+
+def has_systemd(at: Surroundings) -> bool:
+    """Return whether systemd runs on this host."""
+    return at.has_unit(_ALWAYS)
+
+
+def _command(at: Surroundings, daemon: str) -> str | None:
+    """Return the command line of a slurm-gpu daemon installed next to this command, or on the PATH."""
+    if daemon not in _OURS:
+        return None
+    beside = Path(sys.executable).with_name(daemon)
+    found = str(beside) if beside.exists() else shutil.which(daemon)
+    if found is None:
+        return None
+    config = at.site.config_path.absolute()
+    words = [found, f"--config={config}"]
+    if daemon in _OWN_FILE:
+        option, name = _OWN_FILE[daemon]
+        own = config.with_name(name)
+        words += [f"{option}={own}"] if own.exists() else []
+    return _AS.get(daemon, "") + shlex.join(words)

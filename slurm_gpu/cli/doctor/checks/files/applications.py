@@ -1,0 +1,25 @@
+"""Whether slurm-gpud on this node can recognise applications."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from slurm_gpu.cli.doctor.checks.daemons.services import restart
+from slurm_gpu.cli.doctor.checks.finding import Finding, Surroundings, fail, ok, skipped
+from slurm_gpu.errors import InputError
+from slurm_gpu.node.application.rules import load_rules, rules_path
+from slurm_gpu.text.units import counted
+
+
+def rules(at: Surroundings) -> Iterator[Finding]:
+    """The rules by which applications are recognised are without mistakes."""
+    if not at.is_gpu_node:
+        yield skipped("this host is no GPU node")
+        return
+    path = rules_path(at.site.config_path)
+    try:
+        known = load_rules(path)
+    except InputError as error:
+        yield fail(str(error), f"fix {path}, then {restart(at, 'slurm-gpud')}")
+        return
+    yield ok(f"{path}: {counted(len(known.rules), 'application')}")

@@ -1,0 +1,139 @@
+"""Whether what is to run on this host will be there after its next boot."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from slurm_gpu.cli.doctor.checks.finding import (
+    DATABASE_FILE,
+    WEB_FILE,
+    Finding,
+    Surroundings,
+    fail,
+    ok,
+    skipped,
+    warn,
+)
+from slurm_gpu.errors import InputError, SlurmError
+from slurm_gpu.policy.language.check import FILE_NAME, load_policy
+from slurm_gpu.policy.lua.install import SCRIPT_NAME
+from slurm_gpu.policy.lua.installed import read_policy_in_force
+from slurm_gpu.policy.lua.peers import is_backup
+
+UNITS = (Path("/etc/systemd/system"), Path("/usr/lib/systemd/system"))
+"""Where files of units lie, the site's and those of packages."""
+_DAEMONS = ("slurm-gpud.service", "slurm-gpudbd.service", "slurm-gpuctld.service", "slurm-gpuweb.service")
+_REVIEW = "slurm-gpu-review.timer"
+_OF_SLURM_USER = {
+    "slurm-gpudbd.service": "slurm-gpudbd.service",
+    "slurm-gpuctld.service": "slurm-gpuctld.service",
+    "slurm-gpu-forecast.timer": "slurm-gpu-forecast.service",
+    "slurm-gpu-report-daily.timer": "slurm-gpu-report@day.service",
+    "slurm-gpu-report-weekly.timer": "slurm-gpu-report@week.service",
+    "slurm-gpu-report-monthly.timer": "slurm-gpu-report@month.service",
+}
+"""What SlurmUser has to run, by what has it started."""
+_TIMEOUT_S = 10.0
+AT_BOOT = frozenset({"enabled", "alias", "generated", "indirect", "static"})
+"""What systemd says of a unit that a boot starts, or that others call for, as a site may have it."""
+
+Unit = Mapping[str, str]
+
+
+def timers() -> list[str]:
+    """Ours that are here."""
+    return sorted({path.name for directory in UNITS for path in directory.glob("slurm-gpu-*.timer")})
+
+
+def enabled(at: Surroundings) -> Iterator[Finding]:
+    """The units that this host needs are enabled, and so are those that somebody has started."""
+    if not at.systemd.is_dir():
+        yield skipped("systemd does not run here")
+        return
+    try:
+        names = [*_DAEMONS, *timers()]
+        units = _shown(
+            at, [*names, *(own for name in names if (own := _OF_SLURM_USER.get(name)) and own != name)]
+        )
+    except SlurmError as error:
+        yield skipped(f"systemd does not say: {error}")
+        return
+    needed, fine, told = _needed(at), [], False
+    for name in names:
+        unit = units.get(name)
+        if unit is None or unit["LoadState"] == "not-found":
+            continue  # whatever runs here is started by something else
+        runs = unit["ActiveState"] in ("active", "activating", "reloading")
+        at_boot = unit["UnitFileState"] in AT_BOOT
+        user = units.get(_OF_SLURM_USER.get(name, ""), {}).get("User", "")
+        if (at_boot or runs) and user not in ("", at.settings.slurm_user):
+            told = True
+            yield _of_another(_OF_SLURM_USER[name], user, at.settings.slurm_user)
+        masked = f"systemctl unmask {name}; " if unit["LoadState"] == "masked" else ""
+        if not at_boot and (runs or name in needed):
+            so_far, state = "runs" if runs else "does not run", unit["UnitFileState"] or "not enabled"
+            told = True
+            yield warn(
+                f"{name} {so_far}, and will not after the next boot: it is {state}",
+                f"{masked}systemctl enable --now {name}",
+            )
+        elif at_boot and not runs and name.endswith(".timer"):
+            told = True
+            yield warn(f"{name} is enabled, and waits for the next boot", f"systemctl start {name}")
+        elif at_boot:
+            fine.append(name)
+    if fine:
+        yield ok(f"will be there after the next boot: {', '.join(fine)}")
+    elif not told:
+        yield skipped("none of slurm-gpu's units is needed here, or something else than systemd starts it")
+
+
+def _of_another(service: str, user: str, slurm_user: str) -> Finding:
+    """Its directories become its user's when it starts, so that those that run as SlurmUser lose them."""
+    unit = re.sub("@.*", "@", service.removesuffix(".service"))
+    return fail(
+        f"{service} runs as {user}, and SlurmUser is {slurm_user}: it may not see all jobs, nor share files",
+        f"systemctl edit {unit}: [Service], User={slurm_user} and Group=; then restart what runs, and "
+        "`If SlurmUser is not slurm` in install.md",
+    )
+
+
+def _needed(at: Surroundings) -> set[str]:
+    """What belongs on this host by Slurm, by its site files and by the policy."""
+    found = set()
+    if at.is_gpu_node:
+        found.add("slurm-gpud.service")
+    for file, daemon in ((DATABASE_FILE, "slurm-gpudbd.service"), (WEB_FILE, "slurm-gpuweb.service")):
+        if (at.site.config_path.parent / file).exists():
+            found.add(daemon)
+    if (
+        at.is_controller
+        and read_policy_in_force(Path(at.settings.conf_path).parent / SCRIPT_NAME) is not None
+    ):
+        found.add("slurm-gpuctld.service")
+        if not is_backup(at.settings, at.host) and _moves_limits(at):
+            found.add(_REVIEW)
+    return found
+
+
+def _moves_limits(at: Surroundings) -> bool:
+    """Whether a rule has `adjust:`; of a policy with mistakes another finding tells."""
+    path = at.policy_file if at.policy_file is not None else at.site.config_path.parent / FILE_NAME
+    try:
+        policy, _ = load_policy(path)
+    except (InputError, OSError):
+        return False
+    return any(rule.adjust for rule in policy.rules)
+
+
+def _shown(at: Surroundings, names: list[str]) -> dict[str, Unit]:
+    """The properties of each unit; raises SlurmError where systemctl fails."""
+    keys = ("Id", "LoadState", "ActiveState", "UnitFileState", "User")
+    argv = ["systemctl", "show", *(f"--property={key}" for key in keys), "--", *names]
+    text = at.site.run(argv, {**os.environ, "LC_ALL": "C.UTF-8"}, _TIMEOUT_S)
+    blocks = (dict(line.partition("=")[::2] for line in block.splitlines()) for block in text.split("\n\n"))
+    units = ({key: block.get(key, "") for key in keys} for block in blocks)
+    return {unit["Id"]: unit for unit in units if unit["Id"]}

@@ -1,0 +1,48 @@
+"""Whether the daemons find Slurm's commands, which need not be where this shell finds them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+
+from slurm_gpu.cli.doctor.checks.daemons.processes import Process, running, variable
+from slurm_gpu.cli.doctor.checks.daemons.services import environment_of, restart
+from slurm_gpu.cli.doctor.checks.finding import Finding, Surroundings, fail, ok, skipped
+from slurm_gpu.node.allocation.slurmd import SBIN
+
+_ASKS = ("scontrol", "squeue", "sacct")
+_NEEDS = {"slurm-gpud": ("slurmd",), "slurm-gpudbd": _ASKS, "slurm-gpuctld": _ASKS}
+
+
+def found(at: Surroundings) -> Iterator[Finding]:
+    """What each daemon that runs here asks Slurm with is on that daemon's PATH."""
+    fine, told = [], False
+    for daemon in _NEEDS:
+        for process in running(at.proc, daemon):
+            finding = _lacks(at, daemon, process)
+            if finding is not None:
+                told = True
+                yield finding
+                break  # where several simulate nodes, they are alike
+            fine.append(daemon)
+    if fine:
+        yield ok(f"{' and '.join(dict.fromkeys(fine))}: Slurm's commands are on the PATH")
+    elif not told:
+        yield skipped("none of slurm-gpu's daemons runs here")
+
+
+def _lacks(at: Surroundings, daemon: str, process: Process) -> Finding | None:
+    if "--no-slurm" in process.words:
+        return None
+    path = variable(process, "PATH")
+    if path is None:
+        return None  # it has ended meanwhile
+    where = f"{path}:{SBIN}" if daemon == "slurm-gpud" else path
+    lacking = [name for name in _NEEDS[daemon] if shutil.which(name, path=where) is None]
+    if not lacking:
+        return None
+    return fail(
+        f"{daemon} does not find {' and '.join(lacking)} on its PATH, {path}",
+        "PATH=/opt/slurm/bin:/opt/slurm/sbin:/usr/sbin:/usr/bin (or where they are) in "
+        f"{environment_of(at, daemon)}; {restart(at, daemon)}",
+    )

@@ -1,0 +1,237 @@
+"""Whether Slurm runs our prolog and epilog, and nothing beside them that drains nodes."""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from slurm_gpu.cli.doctor.checks.daemons.processes import daemons
+from slurm_gpu.cli.doctor.checks.files.hook_file import (
+    NAME_OF,
+    PACKAGED,
+    HookFile,
+    has_package,
+    hook_file,
+    is_readable,
+    source_of,
+)
+from slurm_gpu.cli.doctor.checks.files.trusted import others_may_write
+from slurm_gpu.cli.doctor.checks.finding import Finding, Surroundings, fail, may_read, ok, skipped, warn
+from slurm_gpu.cli.doctor.checks.slurm.drains import nothing, traps
+from slurm_gpu.policy.lua.peers import shared_file_system
+from slurm_gpu.slurm.conf_file import read_conf, settings_named
+
+KINDS = ("Prolog", "Epilog")
+
+_CONF = Path("/etc/slurm")
+_SIGNATURE = "# Placed by slurm-gpu"
+"""How the line begins that `place` adds, the last of the file."""
+
+
+def configured(at: Surroundings) -> Iterator[Finding]:
+    """Prolog and Epilog run ours; every file that they name can be run, else Slurm drains nodes."""
+    conf = at.slurm_conf.parent  # where slurmctld sends what has no absolute path (configless)
+    for kind in KINDS:
+        patterns = patterns_of(at.settings.raw, kind)
+        yield from _passed_over(at, kind, patterns)
+        if not patterns:
+            glob_here = f"{Path(at.settings.conf_path).parent}/{kind.lower()}.d/*"
+            yield fail(
+                f"slurm.conf has no {kind}: jobs leave no GPU records",
+                f"{placing(kind, [glob_here])} on each GPU node, and on each node without GPUs "
+                f"{nothing(glob_here)}; then {kind}={glob_here} in slurm.conf; scontrol reconfigure",
+            )
+        elif not at.nodes_here:
+            yield skipped(f"{kind}={','.join(patterns)} lies on nodes, and this host is none")
+        elif (differs := _not_here(at, kind, patterns)) is not None:
+            yield differs
+        else:
+            yield from _files(at, kind, [str(conf / pattern) for pattern in patterns])
+
+
+def patterns_of(raw: Mapping[str, str], kind: str) -> list[str]:
+    """Return the patterns of Prolog or Epilog; later versions print several as Prolog[0], Prolog[1] …
+
+    Slurm takes a value as one glob pattern: a comma is part of it.
+    """
+    pattern = re.compile(rf"{kind}(\[\d+\])?")
+    return [value for name, value in raw.items() if pattern.fullmatch(name) and value not in ("", "(null)")]
+
+
+def matched(pattern: str) -> list[Path]:
+    """What slurmd finds there, in the order of names."""
+    return sorted(Path(name) for name in glob.glob(pattern))  # noqa: PTH207 - an absolute pattern
+
+
+def _passed_over(at: Surroundings, kind: str, heeded: Sequence[str]) -> Iterator[Finding]:
+    """Slurm 22.05 takes the last of several lines, and says nothing."""
+    try:
+        lines = settings_named(read_conf(at.slurm_conf), kind)
+    except OSError:
+        return  # slurm.conf is another host's
+    lost = [line for line in lines if line.value and line.value.strip() not in heeded]
+    if len(lines) > 1 and heeded and lost:
+        yield fail(
+            f"slurm.conf has {len(lines)} lines {kind}=, and Slurm {at.settings.version} heeds "
+            f"{','.join(heeded)} alone: {lost[0].value} ({lost[0].place}) is not run",
+            f"one line {kind}=, and all {kind.lower()}s in one directory; scontrol reconfigure",
+        )
+
+
+def _not_here(at: Surroundings, kind: str, patterns: Sequence[str]) -> Finding | None:
+    """Return a finding if slurmd, which reads the slurm.conf of its own host, has another value."""
+    try:
+        settings = settings_named(read_conf(at.slurm_conf), kind)
+    except OSError:
+        return None
+    here = [line.value.strip() for line in settings if line.value]
+    if set(here) & set(patterns):
+        return None
+    own = f"{kind}={','.join(here)}" if here else f"no {kind}"
+    return fail(
+        f"slurmctld has {kind}={','.join(patterns)}, and {at.slurm_conf} on this node has {own}, which "
+        "slurmd uses",
+        f"scontrol reconfigure where {at.slurm_conf} is right; else copy slurmctld's slurm.conf here first",
+    )
+
+
+def _files(at: Surroundings, kind: str, patterns: Sequence[str]) -> Iterator[Finding]:
+    """What the patterns match on this node, which has GPUs or not."""
+    ours: list[HookFile] = []
+    found: list[Finding] = []
+    unread = []
+    n_files = 0
+    for pattern in patterns:
+        directory = Path(pattern).parent
+        if directory.exists() and not may_read(directory):
+            unread.append(directory)
+            continue
+        paths = matched(pattern)
+        found += traps(kind, pattern, paths, placing(kind, [pattern]) if at.is_gpu_node else nothing(pattern))
+        found += others_may_write(at, directory, "a file that is put there runs as root")
+        for path in paths:
+            found += others_may_write(at, path, "it runs as root for every job")
+        n_files += len(paths)
+        unread += [path for path in paths if path.is_file() and not is_readable(path)]
+        mine = [file for file in map(hook_file, paths) if file.is_ours or file.event is not None]
+        for file in mine:
+            found += _order(kind, file, paths)
+        ours += mine
+    yield from found
+    working = [file for file in ours if file.event == kind.lower()]
+    swapped = [file for file in ours if file.event not in (None, kind.lower())]
+    for file in swapped:
+        yield fail(
+            f"{file.path} runs as {kind}, but is slurm-gpu's {file.event}: it reports the wrong event of "
+            "each job",
+            _replacing(kind, file.path),
+        )
+    idle = [file for file in ours if file.event is None and not file.is_stub and is_readable(file.path)]
+    for file in idle if at.is_gpu_node and not working else ():
+        yield fail(
+            f"{file.path} has the name of slurm-gpu's {kind.lower()}, but does not do its work: "
+            "jobs leave no GPU records",
+            f"cp -p {shlex.quote(str(file.path))} {file.path.parent.parent}; {_replacing(kind, file.path)}",
+        )
+    if unread:
+        yield skipped(f"{unread[0]} is root's; run doctor as root")
+    elif not at.is_gpu_node:
+        yield from _without_gpus(at, kind, patterns, working, found)
+    elif working:
+        yield from _ours(kind, working)
+    elif swapped or idle:
+        return
+    elif ours:
+        yield fail(
+            f"{ours[0].path} is the stub that a removal of slurm-gpu left: jobs leave no GPU records",
+            placing(kind, patterns),
+        )
+    elif n_files:
+        yield fail(
+            f"{kind}={','.join(patterns)} does not run our hook: jobs leave no GPU records",
+            placing(kind, patterns),
+        )
+
+
+def _without_gpus(
+    at: Surroundings, kind: str, patterns: Sequence[str], ours: Sequence[HookFile], found: Sequence[Finding]
+) -> Iterator[Finding]:
+    # Where nodes share their hooks, those with GPUs need it; it stops writing when too much waits.
+    if ours and not daemons(at.proc, "slurm-gpud") and shared_file_system(ours[0].path) is None:
+        yield warn(
+            f"{ours[0].path} runs on this node without GPUs, and no slurm-gpud takes in what it writes",
+            "dnf remove slurm-gpu-node, which leaves a hook that does nothing"
+            if has_package()
+            else f"install -m 755 /usr/bin/true {ours[0].path}",
+        )
+    elif not found:
+        yield ok(f"{kind}={','.join(patterns)} matches what can be run; this node has no GPUs")
+
+
+def _text(kind: str) -> str:
+    source = source_of(kind)
+    return f"{kind.lower()}/10-slurm-gpu of slurm-gpu's source" if source is None else str(source)
+
+
+def _replacing(kind: str, path: Path) -> str:
+    return f"install -m 755 {_text(kind)} {shlex.quote(str(path))}"
+
+
+def placing(kind: str, patterns: Sequence[str]) -> str:
+    """How to put our hook where one of these patterns of Prolog or Epilog finds it."""
+    name = NAME_OF[kind]
+    fitting = [path for path in map(Path, patterns) if fnmatch.fnmatchcase(name, path.name)]
+    for path in fitting:
+        if path.parent.name == f"{kind.lower()}.d" and has_package():
+            conf = path.parent.parent
+            return f"{PACKAGED}/place install" + ("" if conf == _CONF else f" --conf {conf}")
+    if fitting:
+        return f"install -D -m 755 {_text(kind)} {fitting[0].with_name(name)}, now and after each upgrade"
+    placed = f"{_CONF}/{kind.lower()}.d"
+    by_hand = f"install -D -m 755 {_text(kind)} {placed}/{name}"
+    how = f"{PACKAGED}/place install" if has_package() else by_hand
+    return (
+        f"{how}; then {kind}={placed}/* in slurm.conf, "
+        f"with a copy of {patterns[0]} in that directory; scontrol reconfigure"
+    )
+
+
+def _order(kind: str, ours: HookFile, paths: Sequence[Path]) -> Iterator[Finding]:
+    """Files run in reverse order of their names."""
+    if kind == "Prolog":
+        after = [path for path in paths if path.name < ours.path.name]
+        says = "after our prolog, and the job is charged with its minutes"
+    else:
+        after = [path for path in paths if path.name > ours.path.name]
+        says = "before our epilog, and the job is charged with its minutes"
+    others = [path for path in after if path.is_file() and _is_others(hook_file(path))]
+    if others:
+        side = "behind" if kind == "Prolog" else "before"
+        yield warn(
+            f"{others[0]} runs {says}: Slurm goes by names, from the last to the first",
+            f"rename it, so that its name comes {side} {ours.path.name}",
+        )
+
+
+def _is_others(file: HookFile) -> bool:
+    return not file.is_ours and file.event is None
+
+
+def _ours(kind: str, files: Sequence[HookFile]) -> Iterator[Finding]:
+    if len(files) > 1:
+        names = " and ".join(str(file.path) for file in files)
+        yield warn(
+            f"{names} are both our {kind.lower()}: each job is reported twice",
+            f"rm {shlex.quote(str(files[-1].path))}",
+        )
+    packaged = hook_file(PACKAGED / kind.lower()).text
+    body, signature, _ = files[0].text.partition(_SIGNATURE)
+    if packaged and signature and body != packaged:
+        remedy = placing(kind, [str(files[0].path.with_name("*"))])
+        yield warn(f"{files[0].path} is not the {kind.lower()} of the package installed here", remedy)
+    else:
+        yield ok(f"{kind} runs our hook, {files[0].path}")

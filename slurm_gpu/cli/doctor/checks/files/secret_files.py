@@ -1,0 +1,58 @@
+"""Check that files with passwords can be read by their daemon, and by no other user."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shlex
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from slurm_gpu.cli.doctor.checks.daemons.processes import running
+from slurm_gpu.cli.doctor.checks.files.access import denies
+from slurm_gpu.cli.doctor.checks.finding import DATABASE_FILE, Finding, Surroundings, fail, ok, skipped
+from slurm_gpu.database.settings import load_settings
+from slurm_gpu.errors import InputError
+
+
+def database_file(at: Surroundings) -> Iterator[Finding]:
+    """Check that slurm-gpudbd.yaml is valid, and that only SlurmUser can read it."""
+    path = at.site.config_path.absolute().parent / DATABASE_FILE
+    given = [process.option("--database-config") for process in running(at.proc, "slurm-gpudbd")]
+    path = next((Path(one) for one in given if one is not None), path)
+    if not path.exists():
+        yield skipped(f"there is no {path}: slurm-gpudbd is on another host, or has its defaults")
+        return
+    if not os.access(path, os.R_OK):
+        yield skipped(f"{path} is SlurmUser's; run doctor as root")
+        return
+    found = list(_database_file(at, path))
+    yield from found or [ok(f"{path}: SlurmUser may read it, and no other user its password")]
+
+
+def _database_file(at: Surroundings, path: Path) -> Iterator[Finding]:
+    typed, user = shlex.quote(str(path)), at.settings.slurm_user
+    try:
+        load_settings(path)
+    except InputError as error:
+        open_to_others = stat.S_IMODE(path.stat().st_mode) & 0o077
+        fix = f"chmod 0600 {typed}; chown {user} {typed}; change the password, as others may have read it"
+        yield fail(str(error), fix if open_to_others and error.line == 0 else f"fix {path}")
+        return
+    yield from kept_out(path, at.settings.slurm_user_uid, f"SlurmUser {user}", "slurm-gpudbd")
+
+
+def kept_out(path: Path, uid: int, user: str, daemon: str) -> Iterator[Finding]:
+    """Yield a finding if the user that a daemon runs as may not read its file."""
+    denied = denies(path, uid)
+    if denied is None:
+        return
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        name = str(uid)
+    yield fail(
+        f"{user}, as whom {daemon} runs, may not read {path}: {denied.part} denies access",
+        f"chown {name} {shlex.quote(str(path))}" if denied.part == path else denied.remedy,
+    )

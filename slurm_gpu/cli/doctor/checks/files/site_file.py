@@ -1,0 +1,105 @@
+"""Check slurm-gpu.yaml, which every part of slurm-gpu reads."""
+
+from __future__ import annotations
+
+import grp
+import pwd
+import shlex
+import stat
+from collections.abc import Iterator
+
+from slurm_gpu.cli.doctor.checks.daemons.munged import socket_of
+from slurm_gpu.cli.doctor.checks.daemons.processes import running
+from slurm_gpu.cli.doctor.checks.daemons.services import restart
+from slurm_gpu.cli.doctor.checks.files.access import ANY_USER, denies
+from slurm_gpu.cli.doctor.checks.finding import Finding, Surroundings, fail, ok, warn
+from slurm_gpu.config.sections import Operators
+from slurm_gpu.errors import InputError
+from slurm_gpu.text.hostlist import expand
+from slurm_gpu.text.units import few
+
+_RESTART_THERE = "restart slurm-gpudbd on its host"
+
+
+def valid(at: Surroundings) -> Iterator[Finding]:
+    """slurm-gpu.yaml is there and without mistakes."""
+    path = at.site.config_path
+    try:
+        config = at.site.config
+    except InputError as error:
+        yield fail(str(error), f"fix {path}; man slurm-gpu.yaml (docs/contracts.md, section 7) has each key")
+        return
+    yield ok(f"{path}: cluster {config.cluster}")
+
+
+def for_users(at: Surroundings) -> Iterator[Finding]:
+    """Check that users can read slurm-gpu.yaml and reach munged, and that operators exist."""
+    path, found = at.site.config_path.absolute(), []
+    if (denied := denies(path, ANY_USER)) is not None:
+        found.append(
+            fail(
+                f"users may not read {path}, which each command reads: {denied.part} denies access",
+                denied.remedy,
+            )
+        )
+    socket = socket_of(at.site.config)
+    read_write = stat.S_IROTH | stat.S_IWOTH
+    if socket.exists() and (denied := denies(socket, ANY_USER, read_write)) is not None:
+        found.append(
+            fail(f"users cannot reach munged at {socket}: {denied.part} denies access", denied.remedy)
+        )
+    found += _operators(at, at.site.config.operators)
+    yield from found or [ok("users may read slurm-gpu.yaml and reach munged; each operator exists")]
+
+
+def _operators(at: Surroundings, operators: Operators) -> Iterator[Finding]:
+    """Yield operators that are not users or groups of this host."""
+    where = f"operators in {at.site.config_path}"
+    for user in operators.users:
+        try:
+            pwd.getpwnam(user)
+        except KeyError:
+            yield fail(
+                f"operators.users names {user}, who is not a user of this host",
+                f"getent passwd {shlex.quote(user)} shows whether the name is right; fix {where}, then "
+                f"{restart(at, 'slurm-gpudbd') if _is_here(at) else _RESTART_THERE}",
+            )
+    for group in operators.unix_groups:
+        try:
+            grp.getgrnam(group)
+        except KeyError:
+            yield fail(
+                f"operators.unix_groups names {group}, which is not a group of this host",
+                f"getent group {shlex.quote(group)} shows whether the name is right; fix {where}, then "
+                f"{restart(at, 'slurm-gpudbd') if _is_here(at) else _RESTART_THERE}",
+            )
+
+
+def _is_here(at: Surroundings) -> bool:
+    return bool(running(at.proc, "slurm-gpudbd"))
+
+
+def same_cluster(at: Surroundings) -> Iterator[Finding]:
+    """The site file speaks of the cluster and the nodes that Slurm has."""
+    config, path = at.site.config, at.site.config_path
+    cluster = at.settings.cluster
+    if config.cluster == cluster:
+        yield ok(f"Slurm calls the cluster {cluster} too")
+    else:
+        yield fail(
+            f"{path} says cluster: {config.cluster}, Slurm says {cluster}", f"write cluster: {cluster}"
+        )
+    known = {node.name for node in at.nodes}
+    groups = [("zones", name, zone.nodes) for name, zone in config.zones.items()]
+    groups += [("server_types", name, kind.nodes) for name, kind in config.server_types.items()]
+    for section, name, nodes in groups:
+        try:
+            strangers = [node for node in expand(nodes) if node not in known]
+        except ValueError as error:
+            yield fail(f"{section}.{name}: {error}", f"fix nodes of {section}.{name} in {path}")
+            continue
+        if strangers:
+            yield warn(
+                f"{section}.{name} has nodes that Slurm does not know: {few(strangers, 5)}",
+                f"fix nodes of {section}.{name} in {path}",
+            )

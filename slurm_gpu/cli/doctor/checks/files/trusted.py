@@ -1,0 +1,30 @@
+"""Who may change what Slurm runs for every job: its hooks run as root, job_submit.lua in slurmctld."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from slurm_gpu.cli.doctor.checks.finding import Finding, Surroundings, fail
+
+_ROOT = 0
+
+
+def others_may_write(at: Surroundings, path: Path, what: str) -> Iterator[Finding]:
+    """That others than root and SlurmUser may, if so; `what` says what that gives them."""
+    try:
+        status = path.stat()
+    except OSError:
+        return  # it is missing, or out of sight: other checks tell
+    typed = shlex.quote(str(path))
+    trusted = {_ROOT, at.settings.slurm_user_uid, os.geteuid()}
+    if status.st_uid not in trusted:
+        yield fail(f"{path} belongs to uid {status.st_uid}: {what}", f"chown root {typed}; read it before")
+    elif status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        yield fail(
+            f"others than its owner may write {path}: {what}",
+            f"chmod go-w {typed}; read before what is there",
+        )

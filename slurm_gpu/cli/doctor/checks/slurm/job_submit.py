@@ -1,0 +1,167 @@
+"""Whether the policy in force is the one in policy.yaml."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from slurm_gpu.cli.doctor.checks.files.access import denies
+from slurm_gpu.cli.doctor.checks.files.trusted import others_may_write
+from slurm_gpu.cli.doctor.checks.finding import Finding, Surroundings, fail, may_read, ok, skipped, warn
+from slurm_gpu.cli.doctor.checks.slurm.slurm_conf import with_names
+from slurm_gpu.errors import InputError
+from slurm_gpu.policy.journal import Journal
+from slurm_gpu.policy.language.check import FILE_NAME, load_policy
+from slurm_gpu.policy.language.model import Policy
+from slurm_gpu.policy.lua.bundle import MARK, RUN_DIRECTORY, STUB_MARK, SiteFacts
+from slurm_gpu.policy.lua.in_force import InForce, compare_installed
+from slurm_gpu.policy.lua.install import SCRIPT_NAME, made_by
+from slurm_gpu.policy.lua.script import LUA_VERSIONS, PolicyScript, ScriptError
+from slurm_gpu.policy.native.preemption import lacks, return_time_s
+from slurm_gpu.policy.native.urgent import lacks as urgent_lacks
+from slurm_gpu.slurm.client import asks_lua, has_slurmdbd
+from slurm_gpu.text.units import format_duration
+
+_APPLY = "slurm-gpu policy apply"
+
+
+def plugin(at: Surroundings) -> Iterator[Finding]:
+    """Slurm asks a Lua script about each job."""
+    if asks_lua(at.settings):
+        yield ok("JobSubmitPlugins=lua")
+    elif _policy_file(at).exists():
+        yield fail(
+            "JobSubmitPlugins lacks lua: the policy binds nobody",
+            f"{_APPLY}, then JobSubmitPlugins={with_names(_plugins(at), ['lua'])} in slurm.conf and restart "
+            "slurmctld",
+        )
+    else:
+        yield skipped(f"JobSubmitPlugins lacks lua, and there is no {_policy_file(at)}")
+
+
+def script(at: Surroundings) -> Iterator[Finding]:
+    """job_submit.lua is what policy.yaml says."""
+    if not asks_lua(at.settings):
+        yield skipped("slurmctld asks no Lua script")
+        return
+    if not at.is_controller:
+        yield skipped("job_submit.lua lies on the controller, and this host is none")
+        return
+    installed = Path(at.settings.conf_path).parent / SCRIPT_NAME
+    policy_file = _policy_file(at)
+    if unreadable := _unreadable(installed, policy_file):
+        yield unreadable
+        return
+    if not installed.exists():
+        yield fail(f"{installed} is missing: slurmctld will not start again", _APPLY)
+        return
+    yield from others_may_write(at, installed, "it decides about every job, within slurmctld")
+    denied = denies(installed, at.settings.slurm_user_uid)
+    if denied is not None:
+        yield fail(
+            f"SlurmUser {at.settings.slurm_user}, as whom slurmctld runs, may not read {installed}: "
+            f"{denied.part} denies access",
+            denied.remedy,
+        )
+    if not policy_file.exists():
+        yield skipped(f"there is no {policy_file}")
+        return
+    text = installed.read_text(encoding="utf-8", errors="replace")
+    if text.startswith(STUB_MARK):
+        yield fail(f"{installed} is the stub that a removal left: the policy binds nobody", _APPLY)
+        return
+    if not text.startswith(MARK):
+        yield fail(
+            f"{installed} is not slurm-gpu's: the policy binds nobody", _beside(installed, policy_file)
+        )
+        return
+    try:
+        for version in LUA_VERSIONS:
+            PolicyScript(text, lua=version)
+    except ScriptError as error:
+        yield fail(f"{installed} is broken, and slurmctld may not start again: {error}", _APPLY)
+        return
+    try:
+        policy, source = load_policy(policy_file)
+    except InputError as error:
+        yield fail(str(error), f"fix {policy_file}; the policy in force stays")
+        return
+    facts = SiteFacts.of(at.settings, at.nodes, RUN_DIRECTORY, at.site.config.timezone)
+    if compare_installed(installed, policy, source, facts) is InForce.SAME:
+        yield ok(f"{installed} is what {policy_file} says")
+        return
+    maker = made_by(Journal(at.policy_state), installed) if may_read(at.policy_state) else None
+    if maker is not None and Path(maker.policy) != policy_file.absolute():
+        yield warn(
+            f"{installed} is as {maker.policy} said when it was applied, not as {policy_file} says",
+            f"{_APPLY} puts {policy_file} into force; else make that what was applied",
+        )
+    else:
+        yield warn(
+            f"{installed} is not what {policy_file} gives now: it, its groups' members, or slurm-gpu changed",
+            _APPLY,
+        )
+
+
+def _beside(installed: Path, policy_file: Path) -> str:
+    """What makes the policy's script ask the site's own, so that neither is lost."""
+    own = installed.with_name(f"site_{SCRIPT_NAME}")
+    return f"cp -p {installed} {own}; `chain: {{before: {own}}}` in {policy_file}; {_APPLY} --replace"
+
+
+def lending(at: Surroundings) -> Iterator[Finding]:
+    """slurm.conf lets what owners lend come back, in the time that they are promised."""
+    policy = _policy_here(at, "who lends")
+    if isinstance(policy, Finding):
+        yield policy
+        return
+    if not policy.owners:
+        yield skipped(f"{_policy_file(at)} names no owners")
+        return
+    found = [fail(lack.problem, lack.remedy) for lack in lacks(at.settings, policy.owners)]
+    seconds = return_time_s(at.settings)
+    yield from found or [ok(f"what is lent comes back within {format_duration(seconds)}")]
+
+
+def urgent(at: Surroundings) -> Iterator[Finding]:
+    """slurm.conf lets urgent jobs start before others, and counts them."""
+    policy = _policy_here(at, "who has urgent jobs")
+    if isinstance(policy, Finding):
+        yield policy
+    elif policy.urgent is None:
+        yield skipped(f"{_policy_file(at)} has no urgent jobs")
+    elif not has_slurmdbd(at.settings):
+        yield fail("nobody has urgent jobs without slurmdbd: there are no QOS", "take `urgent:` out")
+    else:
+        found = [fail(lack.problem, lack.remedy) for lack in urgent_lacks(at.settings, policy)]
+        yield from found or [ok(f"urgent jobs start first, {policy.urgent.jobs_running} at once")]
+
+
+def _policy_here(at: Surroundings, what: str) -> Policy | Finding:
+    """The policy of this host, or why `what` is not known."""
+    policy_file = _policy_file(at)
+    if not policy_file.exists():
+        return skipped(f"there is no {policy_file}")
+    if unreadable := _unreadable(policy_file):
+        return unreadable
+    try:
+        return load_policy(policy_file)[0]
+    except InputError as error:
+        return skipped(f"{what} is not known before this is mended: {error}")
+
+
+def _unreadable(*paths: Path) -> Finding | None:
+    """That one of them is there, and not for this user to read."""
+    for path in paths:
+        if os.access(path, os.F_OK) and not os.access(path, os.R_OK):
+            return skipped(f"{path} is not for everybody to read; run doctor as root")
+    return None
+
+
+def _plugins(at: Surroundings) -> str:
+    return at.settings.raw.get("JobSubmitPlugins", "")
+
+
+def _policy_file(at: Surroundings) -> Path:
+    return at.policy_file if at.policy_file is not None else at.site.config_path.parent / FILE_NAME

@@ -1,0 +1,139 @@
+"""Whether a job that does not say how much memory it needs leaves some for the jobs on the other GPUs.
+
+What such a job gets, as measured on 22.05: with GPUs the DefMemPerGPU of its partition, else of slurm.conf.
+Else, and without GPUs always, the DefMemPerCPU or DefMemPerNode of its partition, else of slurm.conf; else
+all memory of its nodes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from slurm_gpu.cli.doctor.checks.finding import Finding, Surroundings, ok, warn
+from slurm_gpu.slurm.client import SlurmNode
+from slurm_gpu.slurm.commands import query_environment
+from slurm_gpu.slurm.submission import Partition, memory_per_gpu, read_partitions
+from slurm_gpu.text.units import counted
+
+_APPLIED = "scontrol reconfigure"
+
+
+@dataclass(frozen=True, slots=True)
+class _Defaults:
+    """Of a partition, in MiB, with slurm.conf's where it has none; None where that has none either."""
+
+    partition: str
+    nodes: Sequence[SlurmNode]
+    """Those of its nodes that have GPUs."""
+    per_gpu: int | None
+    per_cpu: int | None
+    per_node: int | None
+
+    @property
+    def without_gpus(self) -> bool:
+        """Whether there is a default for jobs without GPUs, which those with GPUs have too if need be."""
+        return self.per_cpu is not None or self.per_node is not None
+
+
+def defaults(at: Surroundings) -> Iterator[Finding]:
+    """In every partition with GPUs there are defaults, and they leave each GPU its part."""
+    raw = at.settings.raw
+    handed_out = raw.get("SelectTypeParameters", "")
+    if handed_out.startswith("CR_") and "MEMORY" not in handed_out.upper():
+        yield ok(
+            f"Slurm hands out no memory (SelectTypeParameters={handed_out}): no job takes it from others"
+        )
+        return
+    found = list(_with_gpus(at, raw))
+    nothing = [one for one in found if one.per_gpu is None and not one.without_gpus]
+    gpus_only = [one for one in found if one.per_gpu is not None and not one.without_gpus]
+    if nothing:
+        yield warn(
+            f"{_partitions(nothing)}: no DefMemPerGPU and no DefMemPerCPU: a job without --mem takes the "
+            "whole node's memory, and its other GPUs lie idle",
+            f"{_gpu_share(nothing)} and {_cpu_share(nothing)} {_where(nothing, found)}",
+        )
+    if gpus_only:
+        yield warn(
+            f"{_partitions(gpus_only)}: no DefMemPerCPU beside DefMemPerGPU: a job without GPUs and without "
+            "--mem takes the whole node's memory, and its GPUs lie idle",
+            f"{_cpu_share(gpus_only)} {_where(gpus_only, found)}",
+        )
+    generous = [finding for one in found if (finding := _too_much(one)) is not None]
+    yield from generous
+    if not (nothing or gpus_only or generous):
+        yield ok("jobs without --mem get a default, not the whole node")
+
+
+def _with_gpus(at: Surroundings, raw: Mapping[str, str]) -> Iterator[_Defaults]:
+    """Partitions with GPUs, but for those whose jobs have their nodes to themselves."""
+    per_gpu = memory_per_gpu(raw.get("JobDefaults", ""))
+    per_cpu, per_node = (_positive(raw.get(name, "")) for name in ("DefMemPerCPU", "DefMemPerNode"))
+    for one in read_partitions(at.site.run, query_environment(os.environ)):
+        nodes = [node for node in at.nodes if node.n_gpus and one.name in node.partitions]
+        if not nodes or one.whole_nodes:
+            continue
+        own = _own(one)
+        yield _Defaults(
+            partition=one.name,
+            nodes=nodes,
+            per_gpu=per_gpu if one.default_memory_per_gpu_mib is None else one.default_memory_per_gpu_mib,
+            per_cpu=own[0] if any(own) else per_cpu,
+            per_node=own[1] if any(own) else per_node,
+        )
+
+
+def _own(one: Partition) -> tuple[int | None, int | None]:
+    return (
+        one.default_memory_per_cpu_mib or None,
+        one.default_memory_per_node_mib or None,
+    )  # 0 is Slurm's none
+
+
+def _positive(text: str) -> int | None:
+    """None where it says 0 or UNLIMITED, by which Slurm has no default."""
+    return int(text) if text.isdigit() and int(text) else None
+
+
+def _too_much(one: _Defaults) -> Finding | None:
+    """Where defaults of one job for each GPU do not fit beside each other on a node."""
+    for node in one.nodes:
+        share = node.memory_mib // node.n_gpus
+        if one.per_gpu is not None:
+            name, mib = "DefMemPerGPU", one.per_gpu
+        elif one.per_cpu is None and one.per_node is not None:
+            name, mib = "DefMemPerNode", one.per_node
+        else:
+            continue  # by CPU: how many a job asks for is not known
+        if mib > share:
+            fit = node.memory_mib // mib
+            return warn(
+                f"partition {one.partition}: {name}={mib}, and {node.name} has {node.memory_mib} MiB for "
+                f"{counted(node.n_gpus, 'GPU')}: jobs of one GPU without --mem find room on {fit} of them",
+                f"{_gpu_share([one])} {_where([one], ())}",
+            )
+    return None
+
+
+def _partitions(found: Sequence[_Defaults]) -> str:
+    names = ", ".join(one.partition for one in found)
+    return f"partition {names}" if len(found) == 1 else f"partitions {names}"
+
+
+def _gpu_share(found: Sequence[_Defaults]) -> str:
+    return f"DefMemPerGPU={min(node.memory_mib // node.n_gpus for one in found for node in one.nodes)}"
+
+
+def _cpu_share(found: Sequence[_Defaults]) -> str:
+    shares = (node.memory_mib // node.cpus for one in found for node in one.nodes if node.cpus)
+    return f"DefMemPerCPU={min(shares, default=1024)}"
+
+
+def _where(lacking: Sequence[_Defaults], all_of_them: Sequence[_Defaults]) -> str:
+    """In slurm.conf for all, or for some partitions alone."""
+    if len(lacking) == len(all_of_them):
+        return f"(or less) in slurm.conf, a line of its own each; {_APPLIED}"
+    names = ", ".join(f"PartitionName={one.partition}" for one in lacking)
+    return f"(or less) in slurm.conf, on the line of {names}; {_APPLIED}"

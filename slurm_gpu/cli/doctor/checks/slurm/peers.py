@@ -1,0 +1,55 @@
+"""Whether the hosts of slurmctld have the same job_submit.lua."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from slurm_gpu.cli.doctor.checks.finding import Finding, Surroundings, fail, ok, skipped
+from slurm_gpu.policy.lua.install import SCRIPT_NAME
+from slurm_gpu.policy.lua.peers import Told, controllers, shared_file_system, since_s, unlike
+
+_APPLY = "slurm-gpu policy apply"
+_SAME = "the same policy.yaml on both hosts"
+
+
+def same_script(at: Surroundings) -> Iterator[Finding]:
+    """A backup of slurmctld decides as the first does, and starts at all."""
+    hosts, script = controllers(at.settings), Path(at.settings.conf_path).parent / SCRIPT_NAME
+    others = [host for host in hosts if host != at.host]
+    state = Path(at.settings.raw.get("StateSaveLocation", ""))
+    if not at.is_controller:
+        yield skipped("job_submit.lua lies on the hosts of slurmctld, and this host is none")
+    elif not others:
+        yield skipped("slurmctld has no backup host")
+    elif not script.exists():
+        yield skipped(f"there is no {script}")
+    elif (kind := shared_file_system(script)) is not None:
+        yield ok(f"{script} lies on {kind}, which {', '.join(hosts)} share")
+    elif not os.access(state, os.R_OK | os.X_OK):
+        yield skipped(f"{state} is SlurmUser's; run doctor as root")
+    else:
+        different = list(unlike(at.settings, at.host, script))
+        for other, told in different:
+            yield _different(at, script, other, told)
+        if not different:
+            yield ok(f"{', '.join(hosts)} have the same {SCRIPT_NAME}")
+
+
+def _different(at: Surroundings, script: Path, other: str, told: Told | None) -> Finding:
+    """The host whose script is the older one has to follow."""
+    there = f"{_SAME}; ssh {other} {_APPLY}"
+    if told is None:
+        return fail(f"no policy was applied on {other}: without {script} its slurmctld does not start", there)
+    here_s = since_s(at.settings, at.host, script)
+    message = (
+        f"{other} has another {SCRIPT_NAME} than this host, of {_moment(told.at_s)}; this one is of "
+        f"{_moment(here_s)}"
+    )
+    return fail(message, f"{_SAME}; {_APPLY}" if told.at_s > here_s else there)
+
+
+def _moment(at_s: int) -> str:
+    return f"{dt.datetime.fromtimestamp(at_s, dt.UTC):%Y-%m-%d %H:%M} UTC"

@@ -1,0 +1,54 @@
+"""Jobs that go on for ever by Slurm's accounting, since slurmctld lost them and never told their end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from slurm_gpu.cli.doctor.checks.finding import Finding, Surroundings, ok, warn
+from slurm_gpu.client.database_client import Run
+from slurm_gpu.text.units import counted, few
+
+_OPEN = ("PENDING", "RUNNING", "SUSPENDED")
+_NAMED = 5
+_PAGE = 1000
+"""Most that are told at once (docs/api.md)."""
+
+
+def ended(at: Surroundings) -> Iterator[Finding]:
+    """Whatever has no end in Slurm's accounting is a job that slurmctld knows.
+
+    A slurmctld that is killed goes on from what it saved before, and gives the numbers of its last seconds
+    out again. slurmdbd has been told of the first jobs, and nobody tells it of their end.
+    """
+    with at.site.database() as database:
+        going_on = list(database.all_runs(states=_OPEN, limit=_PAGE))
+    # Asked in this order, what ends meanwhile is not taken for lost.
+    known = {job.job_id: job.submit_s for job in at.site.slurm.jobs()}
+    lost = {
+        (run.job_id, run.submit_s): run
+        for run in going_on
+        if run.cluster == at.settings.cluster and _is_lost(run, known)
+    }
+    if lost:  # it may have ended, and slurm-gpudbd is yet to read so
+        told = at.site.slurm.accounting(0, job_ids=sorted({job_id for job_id, _ in lost}))
+        still = {(row.job_id, row.submit_s) for row in told if row.end_s is None}
+        lost = {key: run for key, run in lost.items() if key in still}
+    if not lost:
+        yield ok("slurmctld knows all jobs that go on by Slurm's accounting")
+        return
+    yield warn(
+        f"{_shown(list(lost.values()))} by Slurm's accounting, and slurmctld does not know them: reports "
+        "count their GPUs as held until now",
+        "sacctmgr show runawayjobs lists them, and ends them where it is told to",
+    )
+
+
+def _is_lost(run: Run, known: Mapping[int, int | None]) -> bool:
+    """Does slurmctld know no such job, or another that was submitted later with its number?"""
+    submit_s = known.get(run.job_id)
+    return run.job_id not in known or (submit_s is not None and submit_s > run.submit_s)
+
+
+def _shown(runs: list[Run]) -> str:
+    verb = "goes on" if len(runs) == 1 else "go on"
+    return f"{counted(len(runs), 'job')} ({few((run.id for run in runs), _NAMED)}) {verb}"

@@ -1,0 +1,98 @@
+"""Whether weights of nodes are the site's own, or those that a running slurm-gpuctld looks after."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+
+from slurm_gpu.cli.doctor.checks.daemons.processes import daemons
+from slurm_gpu.cli.doctor.checks.daemons.services import log, restart, revive, start
+from slurm_gpu.cli.doctor.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
+from slurm_gpu.controller.placement import original_weights as weightmemory
+from slurm_gpu.controller.placement import table as placementtable
+from slurm_gpu.controller.placement.original_weights import Known, Memory, as_known, set_by_hand
+from slurm_gpu.controller.placement.table import PlacementTable
+from slurm_gpu.controller.placement.weight_plan import Managed
+from slurm_gpu.controller.placement.weights import written_weights
+from slurm_gpu.text.hostlist import compress
+from slurm_gpu.text.units import counted
+
+_RELEASE = "slurm-gpu placement release"
+_DAEMON = "slurm-gpuctld"
+
+
+def weights(at: Surroundings) -> Iterator[Finding]:
+    """Every Weight of a managed node is the site's own or ours, and ours are looked after."""
+    if not at.is_controller:
+        yield skipped("weights of nodes are looked after on the hosts of slurmctld, and this host is none")
+        return
+    path, mode = weightmemory.path_of(at.settings), at.site.config.placement.mode
+    if not os.access(path.parent.parent, os.R_OK | os.X_OK):
+        yield skipped(f"{path.parent.parent} is SlurmUser's; run doctor as root")
+        return
+    table = _renewed_table(at)
+    if table is not None and table.mode != mode:
+        yield fail(
+            f"placement's mode is {mode}, but slurm-gpuctld goes by {table.mode}, as when it was started",
+            restart(at, _DAEMON),
+        )
+        return
+    memory = weightmemory.read(path)
+    if mode != "enforce" and not memory.nodes:
+        yield ok(f"placement's mode is {mode}: every Weight is the site's own")
+        return
+    managed = {node.name for node in Managed(at.site.config.placement).of(at.nodes)}
+    now = {node.name: node.weight for node in at.nodes if node.name in managed or node.name in memory.nodes}
+    known = as_known(memory, now, written_weights(at.settings))
+    found = [*_by_hand(memory, known, now), *_unattended(at, memory, known, now, mode)]
+    yield from found
+    if not found:
+        n = sum(now[name] in one.ours for name, one in known.items())
+        yield ok(f"slurm-gpuctld looks after the Weight of {counted(n, 'node')}")
+
+
+def _renewed_table(at: Surroundings) -> PlacementTable | None:
+    """What a slurm-gpuctld that runs here says of nodes; None where none does."""
+    table = placementtable.read(at.controller_run / placementtable.FILE_NAME)
+    renewed = table is not None and not table.is_stale(at.site.wall()) and daemons(at.proc, "slurm-gpuctld")
+    return table if renewed else None
+
+
+def _by_hand(memory: Memory, known: Mapping[str, Known], now: Mapping[str, int]) -> Iterator[Finding]:
+    by_weights: dict[tuple[int, int], list[str]] = {}
+    for name, weight in set_by_hand(memory, known, now).items():
+        by_weights.setdefault((weight, known[name].site), []).append(name)
+    for (weight, site), names in by_weights.items():
+        nodes = compress(names)
+        yield warn(
+            f"Weight {weight} of {nodes} is neither the site's ({site}) nor slurm-gpuctld's: left alone",
+            f"scontrol update NodeName={nodes} Weight={site} hands it over; to keep {weight}, write it into "
+            "slurm.conf, then scontrol reconfigure",
+        )
+
+
+def _unattended(
+    at: Surroundings, memory: Memory, known: Mapping[str, Known], now: Mapping[str, int], mode: str
+) -> Iterator[Finding]:
+    n_ours = counted(
+        sum(now[name] in one.ours and now[name] != one.site for name, one in known.items()), "node"
+    )
+    if mode != "enforce":
+        yield fail(
+            f"placement's mode is {mode}, but a Weight of slurm-gpuctld's is in force on {n_ours}",
+            f"{_RELEASE}, or {start(at, _DAEMON)}, which does it too",
+        )
+        return
+    table = placementtable.read(at.controller_run / placementtable.FILE_NAME)
+    if table is None or table.is_stale(at.site.wall()) or not daemons(at.proc, "slurm-gpuctld"):
+        age = "there is none" if table is None else f"it is {table.age_s(at.site.wall()):.0f} s old"
+        message = f"placement's mode is enforce, but no slurm-gpuctld here renews its table ({age})"
+        if memory.nodes:
+            yield fail(
+                f"{message}: a Weight of before is in force on {n_ours}",
+                f"{revive(at, _DAEMON)} ({log(at, _DAEMON)} says why it stopped), or {_RELEASE}",
+            )
+        else:
+            yield fail(f"{message}: no Weight is set", f"{revive(at, _DAEMON)}; {log(at, _DAEMON)}")
+    elif not table.in_charge:
+        yield skipped("slurmctld is in charge on another host, whose slurm-gpuctld acts: run doctor there")

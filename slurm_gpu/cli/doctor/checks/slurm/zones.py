@@ -1,0 +1,58 @@
+"""Whether jobs can be kept in the site's zones, and whether somebody ends their waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from slurm_gpu.cli.doctor.checks.daemons.processes import daemons
+from slurm_gpu.cli.doctor.checks.daemons.services import start
+from slurm_gpu.cli.doctor.checks.finding import Finding, Surroundings, ok, skipped, warn
+from slurm_gpu.controller.placement.zone_table import zone_nodes
+from slurm_gpu.controller.placement.zone_wait import written_zones
+from slurm_gpu.errors import UsageError
+from slurm_gpu.placement.zone_constraint import ZoneConstraint, taken_apart
+from slurm_gpu.slurm.client import QueuedJob
+from slurm_gpu.text.units import counted
+
+_DAEMON = "slurm-gpuctld"
+
+
+def zones(at: Surroundings) -> Iterator[Finding]:
+    """Exactly a zone's nodes have the feature of its name; no job waits for a zone with nobody to end it."""
+    if not at.site.config.zones:
+        yield skipped("slurm-gpu.yaml names no zones")
+        return
+    try:
+        found = zone_nodes(at.site.config.zones, at.nodes)
+    except ValueError as error:
+        raise UsageError(f"slurm-gpu.yaml: zones: {error}") from None
+    fine = [zone.name for zone in found if zone.trouble is None]
+    for zone in found:
+        if zone.trouble is not None and zone.remedy is not None:
+            yield warn(f"{zone.name}: {zone.trouble}: no job is kept in it", zone.remedy)
+    if fine:
+        mode = at.site.config.placement.mode
+        yield ok(f"{len(fine)} of {counted(len(found), 'zone')} can hold jobs; placement's mode is {mode}")
+    yield from _unattended(at)
+
+
+def _unattended(at: Surroundings) -> Iterator[Finding]:
+    if not at.is_controller or daemons(at.proc, _DAEMON):
+        return
+    waiting: dict[ZoneConstraint, list[int]] = {}
+    for job in at.site.slurm.jobs():
+        if job.state == "PENDING" and (written := _ours(job)) is not None:
+            waiting.setdefault(written, []).append(job.job_id)
+    for written, jobs in waiting.items():
+        ids = ",".join(map(str, jobs))
+        yield warn(
+            f"{counted(len(jobs), 'job')} may wait for one zone without end, as no {_DAEMON} runs here",
+            f"{start(at, _DAEMON)}; or scontrol update JobId={ids} Features='{written.own}'",
+        )
+
+
+def _ours(job: QueuedJob) -> ZoneConstraint | None:
+    written = taken_apart(job.features)
+    if written is None or frozenset(written.zones) != written_zones(job.admin_comment):
+        return None
+    return written

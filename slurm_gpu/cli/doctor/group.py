@@ -1,0 +1,136 @@
+"""`slurm-gpu doctor`: check the installation end to end."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from pathlib import Path
+
+import click
+from rich.text import Text
+
+from slurm_gpu.cli.doctor.checks.every import run_checks
+from slurm_gpu.cli.doctor.checks.finding import Level, Result, Surroundings
+from slurm_gpu.cli.doctor.removal import steps
+from slurm_gpu.cli.output import console, print_json
+from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.policy.lua.bundle import RUN_DIRECTORY
+from slurm_gpu.policy.lua.install import STATE_DIRECTORY
+from slurm_gpu.text import cells
+from slurm_gpu.text.units import counted
+
+_STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red", Level.SKIPPED: "dim"}
+_ONE_COLUMN = 60
+"""On narrower terminals the message stands below its check."""
+_PATH = click.Path(path_type=Path, file_okay=False, readable=False)  # not by everybody
+
+
+@click.group(invoke_without_command=True)
+@click.option(
+    "--node-run-dir",
+    type=_PATH,
+    default=Path("/run/slurm-gpu"),
+    show_default=True,
+    help="Where this node's hooks write.",
+)
+@click.option(
+    "--node-state-dir",
+    type=_PATH,
+    default=Path("/var/lib/slurm-gpu"),
+    show_default=True,
+    help="Where this node's spool lies.",
+)
+@click.option(
+    "--policy-state-dir",
+    type=_PATH,
+    default=STATE_DIRECTORY,
+    show_default=True,
+    envvar="SLURM_GPU_POLICY_STATE",
+    help="Where `policy apply` keeps its journal.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
+@with_site
+@click.pass_context
+def doctor(
+    context: click.Context,
+    site: Site,
+    node_run_dir: Path,
+    node_state_dir: Path,
+    policy_state_dir: Path,
+    as_json: bool,
+) -> int:
+    """Check what is installed, end to end, and say what to type where something is wrong.
+
+    Changes nothing. What belongs to other hosts is skipped: run it as root on the controller, on the database
+    host and on nodes, with GPUs and without. Exit code 1 if anything failed.
+    """
+    at = Surroundings(
+        site,
+        run_dir=node_run_dir,
+        state_dir=node_state_dir,
+        policy_state=policy_state_dir,
+        controller_run=Path(os.environ.get("SLURM_GPU_RUN_DIR") or RUN_DIRECTORY),
+    )
+    if context.invoked_subcommand is not None:
+        context.obj = at
+        return 0
+    results = []
+    for result in run_checks(at):
+        results.append(result)
+        if not as_json:
+            _print(result)
+    levels = [result.finding.level for result in results]
+    failed, warned = levels.count(Level.FAIL), levels.count(Level.WARN)
+    if as_json:
+        checks = [result.to_json() for result in results]
+        print_json({"checks": checks, "failed": failed, "warned": warned})
+    else:
+        skipped = levels.count(Level.SKIPPED)
+        more = f", {skipped} skipped" if skipped else ""
+        click.echo(f"{failed} failed, {counted(warned, 'warning')}, {levels.count(Level.OK)} fine{more}")
+    return 1 if failed else 0
+
+
+@doctor.command(short_help="Say how to take slurm-gpu out of this host.")
+@click.pass_obj
+def remove(at: Surroundings) -> None:
+    """Say how to take slurm-gpu out of this host: what to change in slurm.conf first, then what to type.
+
+    Changes nothing. Goes by the slurm.conf, the hooks and the job_submit.lua that are here.
+    """
+    screen = console()
+    for number, step in enumerate(steps(at), 1):
+        first, *more = _wrapped(step.what, screen.width - 4)
+        screen.print(Text(f"{number:>2}  {first}"))
+        for line in more:
+            screen.print(Text(f"    {line}"))
+        for line in step.lines:
+            screen.print(Text(f"      {line}"), soft_wrap=True)  # to be copied whole
+
+
+def _print(result: Result) -> None:
+    """Level and check, then the message in a column of its own; below them where there is no room for it."""
+    finding, screen = result.finding, console()
+    head = Text(f"{finding.level.value:<8}", _STYLES[finding.level]).append(f"{result.check:<14}", "default")
+    text = [finding.message, *([] if finding.remedy is None else [f"→ {finding.remedy}"])]
+    if screen.width < _ONE_COLUMN:
+        screen.print(head)
+        indent = 4
+    else:
+        first, *text = _wrapped(text[0], screen.width - len(head)) + text[1:]
+        screen.print(head.copy().append(first, "default"))
+        indent = len(head)
+    for part in text:
+        for line in _wrapped(part, screen.width - indent):
+            screen.print(Text(" " * indent + line))
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """In lines of that width, and without what steers a terminal: who drains a node may write any reason.
+
+    What is several lines stays so, as one mistake in a file may follow another.
+    """
+    wrap = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
+    return [
+        line for whole in text.splitlines() if whole for line in wrap.wrap(cells.text(whole.expandtabs(1)))
+    ]

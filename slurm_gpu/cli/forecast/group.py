@@ -1,0 +1,152 @@
+"""`slurm-gpu forecast ID`, or `-- sbatch …`: how long a job will wait, why, and how far to trust that."""
+
+from __future__ import annotations
+
+import datetime as dt
+from zoneinfo import ZoneInfo
+
+import click
+
+from slurm_gpu.cli.forecast.question import Asked, asked
+from slurm_gpu.cli.output import print_json, remark
+from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.errors import UsageError
+from slurm_gpu.policy.explain.sbatch import COMMANDS
+from slurm_gpu.text.cells import span
+from slurm_gpu.text.units import counted
+from slurm_gpu.wire.answers.forecast import Forecast
+
+_AT_ONCE_S = 60
+_OLD_S = 3 * 86400
+_FEW = 20
+"""Of fewer forecasts a share says little."""
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
+@click.argument("words", metavar="ID | -- sbatch …", nargs=-1, required=True, type=click.UNPROCESSED)
+@with_site
+def forecast(site: Site, as_json: bool, words: tuple[str, ...]) -> None:
+    """Say when job ID will start, or one that is not submitted yet: forecast -- sbatch --gpus=2 job.sh
+
+    The interval is to hold four of five such jobs. It comes from how long jobs waited that were alike, and
+    from what waits and runs now; how many earlier forecasts held is told beside it. When others' jobs will
+    end nobody knows, nor what will come in with a higher priority. Exit status 1 where there is no forecast:
+    nothing was learned yet, or the policy or Slurm would refuse the job or never start it.
+    """
+    wanted = asked(site, words) if words[0] in COMMANDS else None
+    if wanted is None and len(words) != 1:
+        raise UsageError(f"{' '.join(words)!r}: write the id of one job, or -- and sbatch, srun or salloc")
+    what = f"job {words[0]}" if wanted is None else "this job, submitted now,"
+    policy = {} if wanted is None else {"policy": wanted.policy_json()}
+    said: Forecast | str
+    if wanted is not None and wanted.never:
+        said = wanted.never
+    else:
+        with site.database() as database:
+            said = (
+                database.forecast(words[0])
+                if wanted is None
+                else database.forecast_asked(**wanted.parameters)
+            )
+    if isinstance(said, str):
+        if as_json:
+            print_json({"forecast": None, "why": said, **policy})
+        else:
+            click.echo(f"no forecast: {said}")
+            _print_messages(wanted)
+        raise click.exceptions.Exit(1)
+    if as_json:
+        print_json({"forecast": said.to_json(), **policy})
+        return
+    _print_policy(wanted)
+    click.echo(f"{what} will probably start {_when(said, ZoneInfo(site.config.timezone))}")
+    if said.reasons:
+        click.echo("why")
+    for reason in said.reasons:
+        click.echo(f"  {_factor(reason.factor)} than usual because of {reason.what}")
+    click.echo("how sure")
+    for line in _trust(said):
+        click.echo(f"  {line}")
+    if said.remark is not None:
+        remark(f"{said.remark}; where slurm-gpudbd runs, `slurm-gpu db train` makes it anew")
+    age_s = said.at_s - said.made_s
+    if age_s > _OLD_S:
+        remark(
+            f"this stands on what was learned {span(age_s)} ago; where slurm-gpudbd runs, "
+            "systemctl status slurm-gpu-forecast.timer tells whether that is still done"
+        )
+
+
+def _print_policy(wanted: Asked | None) -> None:
+    """What the policy says to a job that it would accept."""
+    if wanted is None:
+        return
+    if wanted.policy is None:
+        remark(
+            "what the policy says to it is not known on this host; slurm-gpu explain tells, beside slurmctld"
+        )
+    elif wanted.policy.messages:
+        click.echo("the policy would accept it, and say")
+        _print_messages(wanted)
+    if wanted.used_up:
+        click.echo("the policy would let it wait")
+    for limit in wanted.used_up:
+        click.echo(f"  {limit.told}")
+
+
+def _print_messages(wanted: Asked | None) -> None:
+    for line in () if wanted is None or wanted.policy is None else wanted.policy.messages:
+        click.echo(f"  {line}")
+
+
+def _when(said: Forecast, zone: ZoneInfo) -> str:
+    now = dt.datetime.fromtimestamp(said.at_s, zone)
+    low, middle, high = (
+        _clock(now, now + dt.timedelta(seconds=seconds))
+        for seconds in (said.low_s, said.middle_s, said.high_s)
+    )
+    if said.high_s < _AT_ONCE_S:
+        return "within a minute"
+    if said.low_s < _AT_ONCE_S:
+        return f"within {span(said.high_s)} (by {high}), most likely after {span(said.middle_s)}"
+    return f"in {span(said.low_s)} to {span(said.high_s)} ({low} to {high}), most likely around {middle}"
+
+
+def _clock(now: dt.datetime, then: dt.datetime) -> str:
+    """A time as people say it: the day only where it is another one."""
+    days = (then.date() - now.date()).days
+    if days == 0:
+        return f"{then:%H:%M}"
+    return f"{then:%a %H:%M}" if days < 7 else f"{then:%Y-%m-%d}"
+
+
+def _trust(said: Forecast) -> list[str]:
+    """How near such forecasts were, and what this one stands on."""
+    kind = f"jobs {'with' if said.with_gpus else 'without'} GPUs"
+    past, judged = said.past, said.judged
+    right = "right: the job started in the interval told"
+    if past.n >= _FEW:
+        lines = [f"of the last {past.n} forecasts made here, {past.held / past.n:.0%} were {right}"]
+    elif past.n:
+        lines = [
+            f"right so far, as the job started in the interval: {past.held} of {counted(past.n, 'forecast')}"
+        ]
+    else:
+        lines = ["no forecast made here is old enough to tell whether it was right"]
+    if judged is None:
+        lines.append(f"too few {kind} have waited here lately to try this on them: take it as a guess")
+    else:
+        lines.append(
+            f"tried on {kind} of the last weeks, {judged.within_2x:.0%} of such forecasts were within twice "
+            f"the true wait and {judged.within_3x:.0%} within three times"
+        )
+    how = "a model learned" if said.source == "learned" else "tables made"
+    ago, n = span(max(0, said.at_s - said.made_s)), counted(said.looks, "observation")
+    since = dt.datetime.fromtimestamp(said.since_s, dt.UTC)
+    lines.append(f"from {how} {ago} ago, of {n} of waiting jobs since {since:%Y-%m-%d}")
+    return lines
+
+
+def _factor(factor: float) -> str:
+    return f"{factor:.1f} times longer" if factor >= 1 else f"{1 / factor:.1f} times shorter"

@@ -1,0 +1,132 @@
+"""A job that is not submitted yet: what /v1/forecast is asked about it, and what speaks against asking."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from slurm_gpu.cli.policy.judgement import PolicySays, UsedUp, policy_says, used_up
+from slurm_gpu.cli.policy.slurm_refusal import read_cluster
+from slurm_gpu.cli.site import Site
+from slurm_gpu.cli.users import uid_and_name
+from slurm_gpu.errors import OutsideError, UsageError
+from slurm_gpu.policy.explain.gpu_options import asked_in_all
+from slurm_gpu.policy.explain.sbatch import parse_command
+from slurm_gpu.policy.explain.slurm_refusals import refusals_of_slurm, waits_of_slurm
+from slurm_gpu.policy.lua.script import INFINITE, NO_VAL, NO_VAL16
+from slurm_gpu.slurm.submission import read_partitions, read_user_defaults
+
+_HELD = {"cpus": "cores", "memory": "memory_mib", "nodes": "nodes"}
+REFUSED = "the policy would refuse this job"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The parameters of /v1/forecast, or why the job would never start."""
+
+    parameters: Mapping[str, str | float | None]
+    never: str
+    """"" where nothing speaks against it."""
+    policy: PolicySays | None
+    """None where the policy in force is not known on this host."""
+    used_up: Sequence[UsedUp]
+    """Limits of the policy that let the job wait, whatever is free."""
+
+    def policy_json(self) -> dict[str, Any] | None:
+        """What the policy says, with the keys of docs/commands.md."""
+        if self.policy is None:
+            return None
+        messages = list(self.policy.messages)
+        return {
+            "accepted": self.policy.accepted,
+            "messages": messages,
+            "used_up": [limit.told for limit in self.used_up],
+        }
+
+
+def asked(site: Site, words: Sequence[str]) -> Asked:
+    """What a command asks for, with what Slurm and the policy fill in. Raises UsageError, OutsideError."""
+    stdin = None if sys.stdin is None or sys.stdin.isatty() else sys.stdin
+    request = parse_command(list(words), os.environ, stdin)
+    who = uid_and_name(None)
+    partitions, settings = read_partitions(site.run), site.slurm.settings()
+    nodes = site.slurm.nodes()
+    description = request.description(*who, {kind.lower() for node in nodes for kind in node.gpus})
+    defaults = read_user_defaults(who[1], request.options.get("account"), site.run)
+    default = next((item.name for item in partitions if item.is_default), "")
+    partition = str(description.get("partition") or default).partition(",")[0]
+    limits = {item.name: item.default_time_s or item.max_time_s for item in partitions}
+    if partition not in limits:
+        raise UsageError(f"there is no partition {partition!r}; there are {', '.join(sorted(limits))}")
+    try:
+        says = policy_says(site, settings, request, who, defaults, partitions, nodes)
+    except OutsideError:
+        says = None
+    qos = None if says is None else says.desc.get("qos")
+    cluster = read_cluster(site, settings, nodes, partitions, request, who[1], defaults, qos)
+    never = ""
+    if says is not None and not says.accepted:
+        never = REFUSED
+    elif refusals := refusals_of_slurm(request, description, cluster):
+        never = f"Slurm would refuse this job: {'; '.join(refusals)}"
+    elif waits := waits_of_slurm(request, description, cluster):
+        never = f"Slurm would let this job wait for ever, as things are: {'; '.join(waits)}"
+    job = description if says is None else says.desc
+    account = str(job.get("account") or defaults.account or "")
+    amounts = _amounts(job)
+    minutes = _said(job, "time_limit")
+    full: Sequence[UsedUp] = ()
+    if says is not None and not never:
+        held = {f"{name}_running": amounts[amount] for name, amount in _HELD.items()}
+        held |= {"jobs_running": 1, "gpus_running": asked_in_all(job) * 1000}
+        full = tuple(used_up(site, who, account, str(qos or defaults.qos or "normal"), partition, held))
+        if any(limit.for_ever for limit in full):
+            never = "; ".join(limit.told for limit in full if limit.for_ever)
+    return Asked(
+        parameters={
+            "partition": partition,
+            "account": account,
+            **amounts,
+            "time_limit_s": limits[partition] if minutes is None else minutes * 60,
+        },
+        never=never,
+        policy=says,
+        used_up=full,
+    )
+
+
+def _amounts(job: Mapping[str, object]) -> dict[str, int | None]:
+    nodes, gpus = _said(job, "min_nodes") or 1, asked_in_all(job)
+    cores = _cores(job, gpus)
+    return {"gpus": gpus, "nodes": nodes, "cores": cores, "memory_mib": _memory_mib(job, nodes, cores, gpus)}
+
+
+def _said(description: Mapping[str, object], name: str) -> int | None:
+    value = description.get(name)
+    return value if isinstance(value, int) and value not in (NO_VAL, NO_VAL16, INFINITE) else None
+
+
+def _cores(description: Mapping[str, object], gpus: int) -> int:
+    if per_gpu := _per_gpu(description.get("cpus_per_tres")):
+        return per_gpu * max(gpus, 1)
+    per_task, tasks = _said(description, "cpus_per_task"), _said(description, "num_tasks")
+    cores = (1 if per_task is None else per_task) * (1 if tasks is None else tasks)
+    return max(cores, _said(description, "min_cpus") or 1)
+
+
+def _memory_mib(description: Mapping[str, object], nodes: int, cores: int, gpus: int) -> int | None:
+    """None where it is left to Slurm."""
+    if per_gpu := _per_gpu(description.get("mem_per_tres")):
+        return per_gpu * max(gpus, 1)
+    if (per_core := _said(description, "min_mem_per_cpu")) is not None:
+        return per_core * cores
+    per_node = _said(description, "min_mem_per_node")
+    return None if per_node is None else per_node * nodes
+
+
+def _per_gpu(value: object) -> int:
+    """The 4 of "gres/gpu:4"; 0 where nothing is said."""
+    return int(value.rpartition(":")[2]) if isinstance(value, str) else 0

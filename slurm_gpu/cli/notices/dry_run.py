@@ -1,0 +1,131 @@
+"""`slurm-gpu notices --dry-run`: who would get what now, of what is on record; nothing is sent or noted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import click
+
+from slurm_gpu.cli.notices.table import print_lines
+from slurm_gpu.cli.output import print_json, print_table, remark
+from slurm_gpu.cli.site import Site
+from slurm_gpu.controller.notices.judging import Judgment, judge, message, outlook
+from slurm_gpu.controller.notices.poll import diagnosed, look_at, rules_of
+from slurm_gpu.controller.notices.reconciler import ledger_path
+from slurm_gpu.errors import OutsideError, SlurmError
+from slurm_gpu.monitor.cluster.database_state import Seen
+from slurm_gpu.monitor.cluster.flags import recorded_concerns
+from slurm_gpu.notices import ledger as ledgers
+from slurm_gpu.notices.ledger import Ledger
+from slurm_gpu.notices.sending import Message
+from slurm_gpu.notices.settings import SEND, Settings
+from slurm_gpu.notices.texts import Surroundings, load_templates
+from slurm_gpu.policy.lua.install import SCRIPT_NAME
+from slurm_gpu.policy.lua.installed import CancelIdleInForce, read_policy_in_force
+from slurm_gpu.text.cells import text
+from slurm_gpu.wire.answers.cluster import ClusterJob
+
+
+def dry_run(site: Site, settings: Settings, *, as_json: bool, whole: bool) -> None:
+    """Work it out, and show it."""
+    zone = ZoneInfo(site.config.timezone)
+    templates = load_templates(settings.templates)
+    ledger, rule = _ledger(site), _rule(site)
+    judged = _judged(site, replace(settings, mode=SEND), rule, ledger)
+    around = Surroundings(
+        cluster=site.config.cluster, zone=zone, contact=settings.contact, web=site.config.web
+    )
+    would = [
+        (
+            draft.channels,
+            message("dry-run", draft.user, draft.kind, draft.findings, judged, templates, around),
+        )
+        for draft in judged.drafts
+    ]
+    lines = outlook(judged, replace(settings, mode="observe"), zone)
+    if as_json:
+        print_json(
+            {
+                "would": [_plain(one, channels, settings) for channels, one in would],
+                "now": [asdict(line) for line in lines],
+            }
+        )
+        return
+    if lines:
+        print_lines(lines, zone)
+    else:
+        click.echo("Nobody would be told anything now.")
+    if would and not whole:
+        click.echo("\nWould be sent (--text shows all of it):")
+        rows = [(text(_to(one, channels, settings)), text(one.text.subject)) for channels, one in would]
+        print_table(("to", "subject"), rows, cut=("to",))
+    for channels, one in would if whole else ():
+        click.echo(f"\nTo: {_to(one, channels, settings)}\nSubject: {one.text.subject}\n\n{one.text.body}")
+    remark("by records, which come each five minutes; what only watching shows, slurm-gpuctld tells besides")
+
+
+def _plain(one: Message, channels: tuple[str, ...], settings: Settings) -> Mapping[str, Any]:
+    return {
+        "user": one.user,
+        "to": _to(one, channels, settings),
+        "kind": one.kind,
+        "jobs": list(one.jobs),
+        "subject": one.text.subject,
+        "text": one.text.body,
+    }
+
+
+def _to(one: Message, channels: tuple[str, ...], settings: Settings) -> str:
+    by_mail = settings.mail is not None and "mail" in channels
+    address = settings.mail.address_of(one.user) if by_mail and settings.mail is not None else one.user
+    return f"{address} (webhook)" if "webhook" in channels else address
+
+
+def _judged(site: Site, settings: Settings, rule: CancelIdleInForce | None, ledger: Ledger) -> Judgment:
+    rules = rules_of(site.config)
+    with site.database() as database:
+        look = look_at(database, site.wall)
+    seen = Seen(
+        cluster=look.cluster,
+        live=look.live,
+        live_s=look.at_s,
+        reports=(),
+        reservations=None,
+        running=look.running,
+    )
+    flags = recorded_concerns(look.at_s, seen, rules)
+
+    def binds(job: ClusterJob) -> bool:
+        return (
+            rule is not None
+            and job.uid is not None
+            and rule.binds(job.uid, job.account, job.qos, job.partition, look.at_s)
+        )
+
+    return judge(look, [*(flags or ()), *diagnosed(look, rules)], settings, rule, binds, ledger, look.at_s)
+
+
+def _rule(site: Site) -> CancelIdleInForce | None:
+    """What the policy in force here says of idle jobs."""
+    try:
+        script = Path(site.slurm.settings().conf_path).parent / SCRIPT_NAME
+        policy = read_policy_in_force(script)
+    except OutsideError as error:
+        remark(f"whether idle jobs would be warned is not known here: {error}")
+        return None
+    return None if policy is None else policy.cancel_idle
+
+
+def _ledger(site: Site) -> Ledger:
+    """What was told before, where that is ours to read."""
+    try:
+        return ledgers.read(ledger_path(site.slurm.settings()))
+    except SlurmError as error:
+        remark(f"what was told before is not known here: {error}")
+    except OutsideError as error:
+        remark(f"what was told before is root's and SlurmUser's to read: {error}")
+    return Ledger()

@@ -1,0 +1,161 @@
+"""`slurm-gpu notices`: who is told what of their jobs, and why; and bringing back a job that was ended."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import click
+
+from slurm_gpu.cli.notices.dry_run import dry_run as show_dry_run
+from slurm_gpu.cli.notices.table import about, print_lines
+from slurm_gpu.cli.notices.undo import undo
+from slurm_gpu.cli.output import print_json, print_table, remark
+from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.controller.notices import status
+from slurm_gpu.controller.notices.reconciler import ledger_path
+from slurm_gpu.controller.notices.status import Status
+from slurm_gpu.errors import UsageError
+from slurm_gpu.notices import ledger as ledgers
+from slurm_gpu.notices.ledger import Ledger
+from slurm_gpu.notices.settings import FILE_NAME, Settings, load_settings
+from slurm_gpu.notices.wording import of_end, of_notice
+from slurm_gpu.policy.lua.bundle import RUN_DIRECTORY
+from slurm_gpu.text.cells import moment, text
+
+_MOST = 1000
+
+
+@click.group(invoke_without_command=True)
+@click.option("--dry-run", is_flag=True, help="Show who would get what now, and send nothing.")
+@click.option("--text", "whole", is_flag=True, help="With --dry-run: the messages, whole.")
+@click.option(
+    "--settings",
+    "settings_path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="With --dry-run: settings other than notices.yaml beside the site file.",
+)
+@click.option(
+    "--last", type=click.IntRange(1, _MOST), default=20, show_default=True, metavar="N", help="So many sent."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option(
+    "--run-dir",
+    type=click.Path(path_type=Path),
+    default=RUN_DIRECTORY,
+    show_default=True,
+    envvar="SLURM_GPU_RUN_DIR",
+    help="Where slurm-gpuctld writes what it sees.",
+)
+@with_site
+@click.pass_context
+def notices(
+    ctx: click.Context,
+    site: Site,
+    dry_run: bool,
+    whole: bool,
+    settings_path: Path | None,
+    last: int,
+    as_json: bool,
+    run_dir: Path,
+) -> None:
+    """Who is told what of their jobs, and why; which jobs were ended for idle GPUs.
+
+    What slurm-gpuctld sees now, what it sent last, and what it ended: on its host, as root or SlurmUser.
+    With --dry-run the same is worked out here, of what slurm-gpudbd has on record; nothing is sent, noted or
+    ended. Operators may ask that anywhere.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    if not dry_run and (whole or settings_path is not None):
+        raise UsageError("--text and --settings belong to --dry-run")
+    path = site.config_path.parent / FILE_NAME if settings_path is None else settings_path
+    settings = load_settings(path)
+    if settings is None:
+        if dry_run:
+            raise UsageError(f"{path} is not there, so nobody would be told; --settings FILE tries another")
+        if as_json:
+            print_json(
+                {"mode": None, "as_of_s": None, "cancels": None, "now": [], "notices": [], "ended": []}
+            )
+        remark(f"{path} is not there: no user is notified, and no job is ended")
+        return
+    if dry_run:
+        show_dry_run(site, settings, as_json=as_json, whole=whole)
+        return
+    ledger, told = _read(site, run_dir)
+    if as_json:
+        plain = ledger.to_json()
+        print_json(
+            {
+                "mode": settings.mode,
+                "as_of_s": None if told is None else told.as_of_s,
+                "cancels": None if told is None else told.cancels,
+                "now": [] if told is None else [asdict(line) for line in told.outlook],
+                "notices": plain["notices"][-last:],
+                "ended": plain["ended"][-last:],
+            }
+        )
+        return
+    zone = ZoneInfo(site.config.timezone)
+    _print_now(told, settings, site.wall(), zone)
+    _print_sent(ledger, last, zone)
+    _print_ended(ledger, last, zone)
+
+
+notices.add_command(undo)
+
+
+def _read(site: Site, run_dir: Path) -> tuple[Ledger, Status | None]:
+    settings = site.slurm.settings()
+    path = ledger_path(settings)
+    if os.geteuid() not in (0, settings.slurm_user_uid):
+        raise UsageError(
+            f"what was sent is for root and {settings.slurm_user} (SlurmUser), on slurmctld's host; "
+            "operators see with --dry-run who would get what now"
+        )
+    return ledgers.read(path), status.read(run_dir / status.FILE_NAME)
+
+
+def _print_now(told: Status | None, settings: Settings, now_s: float, zone: ZoneInfo) -> None:
+    if told is None:
+        remark("no slurm-gpuctld on this host looks for what is to be told (its log says why)")
+        return
+    if now_s - told.as_of_s > status.FRESH_S:
+        remark(f"as of {moment(told.as_of_s, zone)}: slurm-gpuctld does not renew it (its log says why)")
+    if not settings.sends:
+        remark("notices.yaml has mode: observe: nothing is sent, and no job is ended")
+    if not told.outlook:
+        click.echo("Nothing is to be told to anybody now.")
+        return
+    print_lines(told.outlook, zone)
+
+
+def _print_sent(ledger: Ledger, last: int, zone: ZoneInfo) -> None:
+    chosen = ledger.notices[-last:]
+    if not chosen:
+        return
+    click.echo("\nLast told:")
+    rows = [
+        (
+            moment(one.made_s, zone),
+            text(one.user),
+            about(one.kind, one.stage),
+            text(" ".join(str(run.job_id) for run in one.runs)),
+            text(of_notice(one, zone)),
+        )
+        for one in chosen
+    ]
+    print_table(("when", "user", "GPUs", "jobs", "what became of it"), rows, whole=("when",), cut=("user",))
+
+
+def _print_ended(ledger: Ledger, last: int, zone: ZoneInfo) -> None:
+    chosen = ledger.ended[-last:]
+    if not chosen:
+        return
+    click.echo("\nEnded for GPUs that were never used (`slurm-gpu notices undo JOB` undoes it):")
+    rows = [(text(one.id), text(one.user), text(one.name), text(of_end(one, zone))) for one in chosen]
+    print_table(("job", "user", "name", "what was done"), rows, whole=("job",), cut=("user", "name"))

@@ -1,0 +1,47 @@
+"""What is so of jobs now, and what becomes of it, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from zoneinfo import ZoneInfo
+
+from slurm_gpu.alerts.alert import Concern
+from slurm_gpu.cli.output import print_table
+from slurm_gpu.controller.notices.status import OutlookLine
+from slurm_gpu.notices.finding import ENDED, WARNING
+from slurm_gpu.text.cells import moment, text
+
+_ABOUT = {
+    WARNING: "warning",
+    ENDED: "ended",
+    Concern.XID: "GPU error",
+    Concern.UNHEALTHY: "slow or stuck",
+    Concern.HELD_IDLE: "never used",
+    Concern.USED_THEN_IDLE: "no longer used",
+    Concern.MEMORY_IDLE: "memory full, idle",
+    Concern.PARTLY_UNUSED: "some never used",
+    Concern.THROTTLED: "throttled",
+}
+
+
+def print_lines(lines: Sequence[OutlookLine], zone: ZoneInfo) -> None:
+    """What is so now, and what becomes of it."""
+    rows = [
+        (
+            text(one.user),
+            text(one.id),
+            about(one.kind, one.stage),
+            moment(one.since_s, zone),
+            f"{100 * one.coverage:.0f} %",
+            text(one.says),
+        )
+        for one in lines
+    ]
+    columns = ("user", "job", "GPUs", "since", "seen", "what becomes of it")
+    print_table(columns, rows, right=("seen",), whole=("job",), cut=("user",), spare=("seen", "since"))
+
+
+def about(kind: str, stage: int = 0) -> str:
+    """What a notice is about, in a word or two."""
+    words = _ABOUT.get(kind, kind)
+    return f"{words} {stage + 1}" if kind == WARNING else words

@@ -1,0 +1,98 @@
+"""`slurm-gpu notices undo JOB`: brings back a job that slurm-gpuctld ended for idle GPUs."""
+
+from __future__ import annotations
+
+import os
+import uuid
+
+import click
+
+from slurm_gpu.cli.output import remark
+from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.controller.notices.reconciler import ledger_path
+from slurm_gpu.errors import OutsideError, SlurmError, UsageError
+from slurm_gpu.notices import ledger as ledgers
+from slurm_gpu.notices.ledger import End, EndState, Ledger
+from slurm_gpu.policy.lua.peers import this_host
+from slurm_gpu.slurm.ending import EndingClient
+from slurm_gpu.wire.answers.runs import Act
+
+ACT = "idle job brought back"
+_GOES_ON = frozenset({"PENDING", "RUNNING", "SUSPENDED"})
+"""To requeue a job that is back already would end what it does now."""
+
+
+@click.command(short_help="Bring back a job that was ended for idle GPUs.")
+@click.argument("job", metavar="JOB")
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+@with_site
+def undo(site: Site, job: str, dry_run: bool) -> None:
+    """Bring back JOB, which slurm-gpuctld ended as none of its GPUs was ever used.
+
+    One that was cancelled is requeued: Slurm takes back batch jobs for MinJobAge (five minutes, mostly). One
+    that was held is released. It begins anew, and is warned anew. As root or SlurmUser, on slurmctld's host;
+    the audit keeps it.
+    """
+    settings = site.slurm.settings()
+    if os.geteuid() not in (0, settings.slurm_user_uid):
+        raise UsageError(
+            f"notices undo is for root and {settings.slurm_user} (SlurmUser); a job's owner may call "
+            f"scontrol requeue {job} (of one that was cancelled), or scontrol release {job} (of one that is "
+            "held)"
+        )
+    end = _find(ledgers.read(ledger_path(settings)), job)
+    held = end.how == "hold"
+    what = "released" if held else "requeued"
+    jobs = site.slurm.jobs([end.run.job_id])
+    state = next((one.state for one in jobs if one.job_id == end.run.job_id), None)
+    if state in (_GOES_ON - {"PENDING"} if held else _GOES_ON):
+        raise UsageError(f"job {end.id} is back already ({state}): there is nothing to undo")
+    if dry_run:
+        click.echo(f"Job {end.id} of {end.user} would be {what}")
+        return
+    control = EndingClient(site.run)
+    try:
+        if held:
+            control.release(end.id)
+        else:
+            control.requeue(end.id)
+    except SlurmError as error:
+        age = settings.raw.get("MinJobAge", "MinJobAge")
+        raise OutsideError(
+            f"Slurm does not bring job {end.id} back: {error}\n"
+            f"It takes back batch jobs that may be requeued, and forgets each {age} after its end. From then "
+            f"on its owner, {end.user}, submits it again; sacct --batch-script -j {end.id} prints the script "
+            "where the site keeps scripts."
+        ) from error
+    click.echo(f"Job {end.id} of {end.user} was {what}: it starts anew, and is warned anew")
+    _tell(site, end, what)
+
+
+def _find(ledger: Ledger, job: str) -> End:
+    ours = [one for one in ledger.ended if job in (one.id, str(one.run.job_id))]
+    if not ours:
+        raise UsageError(f"slurm-gpuctld has ended no job {job} within a week: there is nothing to undo")
+    last = ours[-1]
+    if last.state is EndState.FAILED:
+        raise UsageError(f"slurm-gpuctld could not end job {job}: there is nothing to undo ({last.why})")
+    return last
+
+
+def _tell(site: Site, end: End, what: str) -> None:
+    act = Act(
+        id=uuid.uuid4().hex,
+        at_s=int(site.wall()),
+        host=this_host(),
+        act=ACT,
+        subject=f"job {end.id} of {end.user}",
+        why="asked for by slurm-gpu notices undo",
+        old="held in the queue" if end.how == "hold" else "cancelled",
+        new=what,
+        evidence={"job_id": end.run.job_id, "user": end.user, "ended_s": end.at_s},
+    )
+    try:
+        with site.database() as database:
+            database.tell_acts([act])
+    except OutsideError as error:
+        remark(f"the audit does not have it: {error}")
+        raise

@@ -1,0 +1,242 @@
+"""`slurm-gpu placement`: where slurm-gpuctld makes jobs go, and taking it back."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import click
+
+from slurm_gpu.cli.output import print_json, print_table, remark
+from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.clock import SystemClock
+from slurm_gpu.controller.placement import original_weights as weightmemory
+from slurm_gpu.controller.placement import table as placementtable
+from slurm_gpu.controller.placement.original_weights import Memory
+from slurm_gpu.controller.placement.table import MixLine, NodeLine, PlacementTable, lines_of, mix_lines
+from slurm_gpu.controller.placement.weight_plan import Managed, plan, zone_names
+from slurm_gpu.controller.placement.weights import CYCLE_S, release, written_weights
+from slurm_gpu.controller.queue import job_mix as jobmix
+from slurm_gpu.controller.queue.job_mix import JobMix, MixedOrder
+from slurm_gpu.controller.reporting.audit_reporter import Acts, sender
+from slurm_gpu.errors import InputError, OutsideError, UsageError
+from slurm_gpu.policy.lua.bundle import RUN_DIRECTORY
+from slurm_gpu.policy.lua.peers import this_host
+from slurm_gpu.text.cells import GAP
+from slurm_gpu.text.hostlist import compress
+from slurm_gpu.text.units import counted, format_duration, parse_duration
+
+_RUN_DIR = click.option(
+    "--run-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=RUN_DIRECTORY,
+    show_default=True,
+    envvar="SLURM_GPU_RUN_DIR",
+    help="Where slurm-gpuctld writes.",
+)
+
+
+def _duration(_context: click.Context, _parameter: click.Parameter, text: str) -> float:
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+_COLUMNS = (
+    "node",
+    "zone",
+    "state",
+    "GPUs",
+    "busy",
+    "free",
+    "useful",
+    "strands",
+    "weight",
+    "wanted",
+    "site's",
+)
+
+
+@click.group()
+def placement() -> None:
+    """Where jobs are made to go: where they take the least from others, so that whole nodes stay free."""
+
+
+@placement.command(short_help="Show each managed node with its GPUs and its Weight.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
+@_RUN_DIR
+@with_site
+def status(site: Site, run_dir: Path, as_json: bool) -> None:
+    """Each managed node with its GPUs, its Weight, the one it should have and the site's own.
+
+    And how many of its free GPUs jobs of late can use, and how many the next small job is expected to strand
+    there: Slurm fills nodes where both come to least.
+
+    By what slurm-gpuctld wrote last on this host; without it, on a login node for example, worked out now.
+    """
+    table = placementtable.read(run_dir / placementtable.FILE_NAME)
+    is_written = table is not None and table.in_charge
+    if table is None or not table.in_charge:
+        table = _worked_out(site, run_dir)
+    age_s = table.age_s(site.wall())
+    if as_json:
+        source = "slurm-gpuctld" if is_written else "now"
+        print_json({"from": source, "age_s": round(age_s, 1), **table.to_json()})
+        return
+    if is_written:
+        late = ", which is too long ago: does it run?" if table.is_stale(site.wall()) else ""
+        click.echo(
+            f"Mode {table.mode}; slurm-gpuctld on {table.host} looked {format_duration(age_s)} ago{late}"
+        )
+    else:
+        click.echo(f"Mode {table.mode}, by the site file; no slurm-gpuctld in charge writes on this host")
+    _print_last_act(table)
+    click.echo(f"Whole nodes free: {table.whole_free} of {len(table.nodes)}")
+    click.echo(
+        f"Jobs of late: {'; '.join(map(_asks, table.mix)) or 'none seen, so nodes go by how full they are'}"
+    )
+    if table.nodes:
+        print_table(_COLUMNS, map(_row, table.nodes), right=_COLUMNS[3:], whole=("node",))
+    if is_written:
+        _remark_on_the_file(site, table.mode)
+    if table.by_hand:
+        remark(
+            f"Weight of {compress(table.by_hand)} is neither the site's nor slurm-gpuctld's, and left alone: "
+            "`slurm-gpu doctor` says what to type"
+        )
+
+
+@placement.command("release", short_help="Put the site's own Weight of every node back.")
+@_RUN_DIR
+@with_site
+def release_weights(site: Site, run_dir: Path) -> None:
+    """Put the site's own Weight of every node back, where slurm-gpuctld was ended without doing it.
+
+    As root or SlurmUser on a host of slurmctld.
+    """
+    table = placementtable.read(run_dir / placementtable.FILE_NAME)
+    if table is not None and table.mode == "enforce" and not table.is_stale(site.wall()):
+        raise UsageError(
+            "slurm-gpuctld is at work here and would set them again: stop it, which puts them back, or write "
+            "placement: {mode: observe} into slurm-gpu.yaml and restart it. If it was killed just now, wait "
+            f"{placementtable.STALE_CYCLES * table.cycle_s:.0f} s"
+        )
+    settings = site.slurm.settings()
+    memory = weightmemory.read(weightmemory.path_of(settings))
+    if not memory.nodes:
+        click.echo("No node has a Weight of slurm-gpuctld's")
+        return
+    acts = Acts(SystemClock(), sender(site.config))
+    names = release(site.slurm, settings, memory, acts, "slurm-gpu placement release")
+    acts.close()
+    click.echo(f"The site's own Weight is back on {counted(len(names), 'node')}")
+
+
+@placement.command(short_help="Place the recorded jobs by other rules, in a model.")
+@click.option(
+    "--since",
+    metavar="WHEN",
+    default="30d",
+    show_default=True,
+    help="Jobs submitted from then on: 2026-11-01, or 30d for a month ago.",
+)
+@click.option("--until", metavar="WHEN", help="Jobs submitted before then.")
+@click.option(
+    "--zone-wait",
+    metavar="TIME",
+    default="4h",
+    show_default=True,
+    callback=_duration,
+    help="How long jobs of several nodes wait for one zone, by our rule.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
+@_RUN_DIR
+@with_site
+def replay(site: Site, since: str, until: str | None, zone_wait: float, as_json: bool, run_dir: Path) -> None:
+    """Run the recorded jobs through a model of the cluster, as Slurm places them and by other rules.
+
+    The others: MostAllocated, node weights as slurm-gpuctld sets them, and ours for each job anew. Shows GPUs
+    in use, GPU-hours stranded, and waits by scale. Changes nothing. Needs an operator's view of slurm-gpudbd.
+    """
+    from slurm_gpu.cli.placement.replay import replay_placement  # numpy is there only where reports are made
+
+    table = placementtable.read(run_dir / placementtable.FILE_NAME)
+    weights = {node.name: node.weight for node in site.slurm.nodes()}
+    if table is None or not table.in_charge:
+        table = _worked_out(site, run_dir)
+    weights |= {line.name: line.site for line in table.nodes}
+    replay_placement(site, since, until, zone_wait, weights, as_json=as_json)
+
+
+def _remark_on_the_file(site: Site, mode: str) -> None:
+    """Where slurm-gpuctld, which reads the site file when it starts, does not do what that says now."""
+    try:
+        wanted = site.config.placement.mode
+    except InputError as error:
+        remark(f"The site file has mistakes, with which slurm-gpuctld would not start again: {error}")
+        return
+    if wanted != mode:
+        remark(f"The site file says mode: {wanted}: restart slurm-gpuctld to have it so")
+
+
+def _worked_out(site: Site, run_dir: Path) -> PlacementTable:
+    """The table as slurm-gpuctld would write it, as far as can be seen from here."""
+    config = site.config
+    nodes = site.slurm.nodes()
+    settings = site.slurm.settings()
+    try:
+        memory = weightmemory.read(weightmemory.path_of(settings))
+        written = written_weights(settings)
+    except OutsideError:  # SlurmUser's, or another host's
+        memory, written = Memory(), {}
+    mix = JobMix(SystemClock(), run_dir / jobmix.FILE_NAME)
+    plans = plan(nodes, Managed(config.placement).of(nodes), memory, written, {}, MixedOrder(mix).of)
+    return PlacementTable(
+        as_of_s=int(site.wall()),
+        host=this_host(),
+        mode=config.placement.mode,
+        in_charge=False,
+        cycle_s=CYCLE_S,
+        nodes=lines_of(plans, zone_names(config.zones), {}),
+        mix=mix_lines(mix),
+    )
+
+
+def _print_last_act(table: PlacementTable) -> None:
+    act = table.last_act
+    if act is not None:
+        at = dt.datetime.fromtimestamp(act.at_s, dt.UTC)
+        click.echo(
+            f"Last act: {act.act} on {counted(act.nodes, 'node')} in {counted(act.calls, 'call')}, "
+            f"{act.took_s:.2f} s, {at:%Y-%m-%d %H:%M:%S} UTC"
+        )
+
+
+def _row(line: NodeLine) -> tuple[str, ...]:
+    wanted = "by hand" if line.by_hand else GAP if line.wanted is None else str(line.wanted)
+    return (
+        line.name,
+        GAP if line.zone is None else line.zone,
+        line.state,
+        str(line.gpus),
+        f"{line.busy:g}",
+        f"{line.gpus - line.busy:g}",
+        _gpus(line.useful),
+        _gpus(line.strands),
+        str(line.weight),
+        wanted,
+        str(line.site),
+    )
+
+
+def _gpus(number: float | None) -> str:
+    return GAP if number is None else f"{number:.2f}"
+
+
+def _asks(line: MixLine) -> str:
+    """Such as "62 % 1 GPU, 8 CPUs, 64.0G"."""
+    gpus = f"{line.share_mgpu / 1000:g} of a GPU" if line.share_mgpu else counted(line.gpus, "GPU")
+    of_type = f" {line.gpu_type}" if line.gpu_type else ""
+    memory = f", {line.memory_mib / 1024:.1f}G" if line.memory_mib else ""
+    return f"{line.popularity:.0%} {gpus}{of_type}, {counted(line.cpus, 'CPU')}{memory}"

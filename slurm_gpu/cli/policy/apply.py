@@ -1,0 +1,253 @@
+"""`slurm-gpu policy plan|apply|rollback`: what puts a policy into force, and takes it back."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from slurm_gpu.cli.output import print_json, remark
+from slurm_gpu.cli.policy.file import file_argument
+from slurm_gpu.cli.policy.loaded import LoadedPolicy, owned_by_policy, run_option, state_option
+from slurm_gpu.cli.policy.native_text import (
+    done_lines,
+    plan_json,
+    plan_lines,
+    step_lines,
+    stranded_lines,
+    warning_lines,
+)
+from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.errors import OutsideError, UsageError
+from slurm_gpu.policy.apply import Force, TakenBack
+from slurm_gpu.policy.journal import Entry, Journal
+from slurm_gpu.policy.language.lua_literals import Plain
+from slurm_gpu.policy.language.model import Policy
+from slurm_gpu.policy.language.names import ResolvedNames
+from slurm_gpu.policy.lua.bundle import SiteFacts, build_bundle, compile_policy
+from slurm_gpu.policy.lua.in_force import InForce
+from slurm_gpu.policy.lua.install import prepare_replacement, prepare_run_directory, try_bundle
+from slurm_gpu.policy.lua.peers import controllers, is_backup, shared_file_system, tell, this_host, unlike
+from slurm_gpu.policy.native.difference import Difference, Owned
+from slurm_gpu.policy.native.plan import NO_SLURMDBD, NativePlan
+from slurm_gpu.policy.native.stranded import stranded
+from slurm_gpu.slurm.client import SlurmSettings, asks_lua
+
+
+@click.command(short_help="Show what applying FILE would change, limit by limit.")
+@file_argument
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@state_option
+@run_option
+@with_site
+def plan(site: Site, file: Path | None, as_json: bool, state_dir: Path, run_dir: Path) -> None:
+    """Show what applying FILE would change, limit by limit, and which queued jobs that would strand."""
+    loaded = LoadedPolicy.read(site, file, run_dir)
+    native = loaded.native(site, owned_by_policy(Journal(state_dir), loaded.settings.cluster))
+    found = loaded.in_force()
+    if as_json:
+        print_json({"native": plan_json(native), "script": found.value})
+        return
+    for line in plan_lines(native):
+        click.echo(line)
+    replaced = "stays as it is" if found is InForce.SAME else f"would be replaced ({found.value})"
+    click.echo(f"{loaded.script}: {replaced}")
+
+
+@click.command(short_help="Put FILE into force: Slurm's own limits, then job_submit.lua.")
+@file_argument
+@click.option("--dry-run", is_flag=True, help="Do everything but change anything.")
+@click.option("--replace", is_flag=True, help="Also replace a job_submit.lua that is not slurm-gpu's.")
+@click.option("--lua-only", is_flag=True, help="Leave Slurm's own limits alone, as while slurmdbd is away.")
+@state_option
+@run_option
+@with_site
+def apply(
+    site: Site,
+    file: Path | None,
+    dry_run: bool,
+    replace: bool,
+    lua_only: bool,
+    state_dir: Path,
+    run_dir: Path,
+) -> None:
+    """Put FILE into force: Slurm's own limits first, job_submit.lua last, and neither if anything fails.
+
+    Run it on each host of slurmctld, again whenever membership of a UNIX group in FILE changes. Slurm's own
+    limits are one for the cluster: on a backup host they are left alone.
+    """
+    settings = site.slurm.settings()
+    backup = is_backup(settings, this_host())
+    lua_only = lua_only or backup
+    if not dry_run and os.geteuid() not in (0, settings.slurm_user_uid):
+        raise UsageError(
+            f"policy apply writes beside {settings.conf_path}: run it as root or {settings.slurm_user} "
+            "(SlurmUser), or try it with --dry-run"
+        )
+    loaded, compiled, bundle = _tried(site, file, run_dir)
+    if not asks_lua(settings):
+        remark("warning: slurm.conf lacks JobSubmitPlugins=lua: Slurm will not ask this policy")
+    if dry_run:
+        owned = owned_by_policy(Journal(state_dir), settings.cluster)
+        for line in plan_lines(_left_alone(owned, backup) if lua_only else loaded.native(site, owned)):
+            click.echo(line)
+        click.echo(f"{loaded.path} would be installed as {loaded.script}; nothing was changed")
+        return
+    prepare_run_directory(run_dir, settings.slurm_user_uid)
+    journal = Journal(state_dir, settings.slurm_user_uid, site.wall)
+    force = Force(journal, site.limits, _no_rules(run_dir), site.wall)
+    with journal.lock():
+        recovered = force.recover()
+        if recovered is not None:
+            _tell_taken_back(recovered, "was cut short, and is undone")
+        # A review, or whoever wrote FILE, may have changed it since: what is in force is what there is now.
+        if LoadedPolicy.read(site, file, run_dir).compiled() != compiled:
+            loaded, compiled, bundle = _tried(site, file, run_dir)
+        owned = journal.owned(settings.cluster)
+        lends = any(one.rule.startswith("owners.") for one in owned)
+        if lua_only and not backup and loaded.policy.owners and not lends:
+            raise UsageError("the QOS of owners: are not made by --lua-only, and jobs would be refused")
+        native = _left_alone(owned, backup) if lua_only else loaded.native(site, owned)
+        replacement = prepare_replacement(
+            bundle,
+            loaded.script.parent,
+            state_dir,
+            replace_foreign=replace,
+            owner_uid=settings.slurm_user_uid,
+            now=site.wall,
+        )
+        change = native.difference
+        done: Entry | None = None
+        if replacement is not None or change.steps or native.new_qos or set(change.owned) != set(owned):
+            entry = Entry(
+                cluster=settings.cluster,
+                policy=str(loaded.path.absolute()),
+                steps=change.steps,
+                owned=change.owned,
+            )
+            done = force.apply(entry, replacement, native.new_qos)
+    _tell_native(native)
+    if replacement is None:
+        click.echo(f"{loaded.script} is up to date")
+    else:
+        kept = f"; the previous one is kept as {replacement.previous}" if replacement.previous else ""
+        click.echo(f"{loaded.path} is in force: {loaded.script}, read by slurmctld at the next job{kept}")
+    if done is not None and done.steps:
+        click.echo("`slurm-gpu policy rollback` takes all of it back")
+    _tell_peers(site, settings, loaded.script)
+
+
+def _tried(site: Site, file: Path | None, run_dir: Path) -> tuple[LoadedPolicy, dict[str, Plain], str]:
+    """FILE, what it compiles to, and the script of it, which loads in every Lua that slurmctld may have."""
+    loaded = LoadedPolicy.read(site, file, run_dir)
+    compiled = loaded.compiled()
+    bundle = build_bundle(compiled)
+    try_bundle(compiled, bundle)
+    return loaded, compiled, bundle
+
+
+@click.command(short_help="Take the last apply back.")
+@state_option
+@run_option
+@with_site
+def rollback(site: Site, state_dir: Path, run_dir: Path) -> None:
+    """Take the last apply back: Slurm's own limits and job_submit.lua become what they were before it.
+
+    Works while slurmctld is down. Called again, it takes back the apply before.
+    """
+    owner = _owner(state_dir)
+    if os.geteuid() not in (0, owner):
+        raise UsageError(f"policy rollback reads {state_dir}: run it as root or as SlurmUser")
+    journal = Journal(state_dir, owner, site.wall)
+    force = Force(journal, site.limits, _no_rules(run_dir), site.wall)
+    with journal.lock():
+        back = force.recover()
+        if back is not None:
+            _tell_taken_back(back, "was cut short, and is undone")
+            _tell_stranded(site, back)
+            return
+        back = force.rollback()
+    if back is None:
+        raise UsageError(f"there is nothing to roll back: {state_dir} knows of no apply")
+    _tell_taken_back(back, "is taken back")
+    _tell_stranded(site, back)
+    click.echo(f"{back.entry.policy} itself is unchanged: applied again, it is in force again")
+
+
+def _no_rules(run_dir: Path) -> str:
+    """The script that lets everything through."""
+    return build_bundle(
+        compile_policy(Policy(), ResolvedNames(), SiteFacts(run_directory=run_dir.absolute()))
+    )
+
+
+def _owner(state_dir: Path) -> int:
+    try:
+        return state_dir.stat().st_uid
+    except FileNotFoundError:
+        raise UsageError(f"there is nothing to roll back: {state_dir} is not there") from None
+    except OSError as error:
+        raise OutsideError(f"{state_dir}: {error.strerror}") from error
+
+
+def _left_alone(owned: tuple[Owned, ...], backup: bool) -> NativePlan:
+    why = "this is a backup of slurmctld's host" if backup else "--lua-only"
+    return NativePlan(Difference(owned=owned), absent=f"left as they are ({why})")
+
+
+def _tell_peers(site: Site, settings: SlurmSettings, script: Path) -> None:
+    """Where slurmctld has a backup, say which host still needs this policy."""
+    if len(controllers(settings)) < 2 or shared_file_system(script) is not None:
+        return
+    here = this_host()
+    try:
+        tell(settings, here, script, site.wall())
+        others = [host for host, _ in unlike(settings, here, script)]
+    except OutsideError as error:
+        remark(f"warning: whether the other hosts of slurmctld have this policy is not known: {error}")
+        return
+    for host in others:
+        remark(
+            f"warning: {host} has another {script.name}, or none, and slurmctld may run there too: "
+            f"type `slurm-gpu policy apply` on {host}, with the same policy.yaml"
+        )
+
+
+def _tell_native(native: NativePlan) -> None:
+    if native.absent is not None and (native.unheld or native.absent == NO_SLURMDBD):
+        remark(f"warning: {native.absent}")
+    done = done_lines(native)
+    if done:
+        click.echo("Slurm's own limits:")
+        for line in done:
+            click.echo(f"  {line}")
+    for line in warning_lines(native):
+        remark(line)
+
+
+def _tell_taken_back(back: TakenBack, what: str) -> None:
+    click.echo(f"The apply of {back.entry.at} ({back.entry.policy}) {what}")
+    for line in step_lines(back.steps):
+        click.echo(f"  {line}")
+    if back.script_is_back and back.entry.previous is not None:
+        click.echo(f"{back.entry.script} is what it was before")
+    elif back.script_is_back:
+        click.echo(
+            f"{back.entry.script} lets every job through: there was none before, and without one slurmctld "
+            "would not start as long as slurm.conf has JobSubmitPlugins=lua"
+        )
+    for line in back.left:
+        remark(f"left alone: {line}")
+
+
+def _tell_stranded(site: Site, back: TakenBack) -> None:
+    """Queued jobs that cannot start by the limits of before; a slurmctld that is down is no hindrance."""
+    if not back.steps:
+        return
+    try:
+        lines = [*stranded_lines(stranded(site.slurm.jobs(), back.found, back.steps))]
+    except OutsideError as error:
+        lines = [f"whether queued jobs could never start any more is not known: {error}"]
+    for line in lines:
+        remark(line)

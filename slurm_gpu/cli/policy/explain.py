@@ -1,0 +1,136 @@
+"""`slurm-gpu explain -- sbatch …` (or srun, salloc), and `slurm-gpu explain JOBID`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from slurm_gpu.cli.output import print_table
+from slurm_gpu.cli.policy.explain_job import explain_submitted
+from slurm_gpu.cli.policy.slurm_refusal import read_cluster
+from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.cli.users import uid_and_name
+from slurm_gpu.errors import UsageError
+from slurm_gpu.policy.explain.explain import explain as explain_job
+from slurm_gpu.policy.explain.explain import read_installed
+from slurm_gpu.policy.explain.placement_text import zones_in_words
+from slurm_gpu.policy.explain.sbatch import parse_command
+from slurm_gpu.policy.explain.slurm_refusals import refusals_of_slurm, waits_of_slurm
+from slurm_gpu.policy.lua.install import SCRIPT_NAME
+from slurm_gpu.policy.lua.script import Considered
+from slurm_gpu.slurm.client import has_slurmdbd
+from slurm_gpu.slurm.submission import UserDefaults, read_partitions, read_user_defaults
+from slurm_gpu.text.units import parse_whole
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--user", "--as", "user", metavar="NAME", help="Explain for this user instead of yourself.")
+@click.option("--rules", "show_rules", is_flag=True, help="Print every limit that was looked at, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@with_site
+def explain(site: Site, user: str | None, show_rules: bool, as_json: bool, command: tuple[str, ...]) -> None:
+    """Say what the policy would answer to a job, without submitting it: explain -- sbatch --gpus=2 job.sh
+
+    Or, with the id of a job that was submitted, what was decided about it: explain 1234
+
+    Takes sbatch, srun and salloc, and prints what they would print. Exit status 0 if the job would be
+    accepted, 1 if refused. The policy is asked, and whether Slurm knows the names and has the amounts; it may
+    still have reasons of its own.
+    """
+    if len(command) == 1 and command[0].isdigit():
+        try:
+            job_id = parse_whole(command[0], 1)
+        except ValueError as error:
+            raise UsageError(f"JOBID: {error}") from None
+        explain_submitted(site, job_id, as_json=as_json)
+        return
+    words = [word for index, word in enumerate(command) if index or word != "--"]
+    stdin = None if sys.stdin is None or sys.stdin.isatty() else sys.stdin
+    request = parse_command(words, os.environ, stdin)
+    uid, name = uid_and_name(user, "--as (--user)")
+    settings = site.slurm.settings()
+    script = read_installed(Path(settings.conf_path).parent / SCRIPT_NAME)
+    nodes, partitions = site.slurm.nodes(), read_partitions()
+    gpu_types = {kind for node in nodes for kind in node.gpus}
+    defaults = read_user_defaults(name, request.options.get("account"))
+    result = explain_job(
+        script,
+        request,
+        (uid, name),
+        defaults,
+        site.slurm.jobs(),
+        partitions,
+        gpu_types,
+    )
+    cluster = read_cluster(
+        site, settings, nodes, partitions, request, name, defaults, result.verdict.desc.get("qos")
+    )
+    description = request.description(uid, name, {kind.lower() for kind in gpu_types})
+    refusals = refusals_of_slurm(request, description, cluster)
+    notes = list(result.notes)
+    for reason in waits_of_slurm(request, description, cluster):
+        notes.append(f"Slurm itself would take it, and let it wait for ever as things are: {reason}")
+    if not defaults.told and has_slurmdbd(settings):
+        notes.append(_not_told(name, defaults))
+    verdict = result.verdict
+    accepted = verdict.accepted and not refusals
+    if as_json:
+        answer = {
+            "accepted": accepted,
+            "user": name,
+            "messages": list(verdict.messages),
+            "slurm": refusals,
+            "notes": notes,
+            "considered": [asdict(limit) for limit in verdict.considered],
+            "placed": None if verdict.placed is None else asdict(verdict.placed),
+        }
+        click.echo(json.dumps(answer, indent=2))
+    else:
+        if show_rules:
+            _print_limits(verdict.considered)
+        prefix = request.command if verdict.accepted else f"{request.command}: error"
+        for line in verdict.messages:
+            click.echo(f"{prefix}: {line}")
+        for reason in refusals:
+            click.echo(f"{request.command}: error: Slurm itself would refuse it: {reason}")
+        for note in notes:
+            click.echo(f"note: {note}", err=True)
+        if verdict.placed is not None:
+            click.echo(f"note: zones: {zones_in_words(verdict.placed)}", err=True)
+        click.echo("accepted" if accepted else "refused")
+    raise click.exceptions.Exit(0 if accepted else 1)
+
+
+def _not_told(user: str, defaults: UserDefaults) -> str:
+    """What the answer stands on while slurmdbd is away."""
+    account = "no default account" if defaults.account is None else f"account {defaults.account}"
+    return f"slurmdbd does not answer: judged for {user} with {account}, and QOS normal where --qos says none"
+
+
+def _print_limits(considered: Sequence[Considered]) -> None:
+    """One line for each limit, in the order in which they were looked at."""
+    rows = [
+        (
+            limit.rule,
+            limit.label,
+            "" if limit.used is None else limit.used,
+            limit.limit,
+            limit.requested,
+            "fits" if limit.fits else f"beyond ({limit.mode})",
+        )
+        for limit in considered
+    ]
+    if rows:
+        columns = ("rule", "limit of", "used", "limit", "requested", "verdict")
+        print_table(
+            columns, rows, right=columns[2:5], whole=("rule",), spare=("used", "requested", "limit of")
+        )
+    else:
+        click.echo("no limit is for this job")

@@ -1,0 +1,233 @@
+"""`slurm-gpu explain JOBID`: what was decided about a job that was let in, and what holds of it now."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import click
+
+from slurm_gpu.cli.site import Site
+from slurm_gpu.controller.colocation.status import FILE_NAME as SHARING_FILE
+from slurm_gpu.controller.colocation.status import Sharing, sharing_of
+from slurm_gpu.controller.placement.zone_wait import written_zones
+from slurm_gpu.errors import OutsideError, SlurmGpuError, UsageError
+from slurm_gpu.placement.zone_constraint import taken_apart
+from slurm_gpu.policy.explain.placement_text import zones_in_words
+from slurm_gpu.policy.lua.bundle import RUN_DIRECTORY
+from slurm_gpu.policy.lua.colocation import in_words
+from slurm_gpu.policy.lua.decisions import find_decision, find_endings
+from slurm_gpu.policy.lua.install import SCRIPT_NAME
+from slurm_gpu.policy.lua.installed import read_policy_in_force
+from slurm_gpu.policy.lua.script import Placed
+from slurm_gpu.text.cells import moment, text
+
+_COMMENT = re.compile(r"slurm-gpu/1 t=(?P<token>\w+)(?: \w=\S+)*")
+_UTC = ZoneInfo("UTC")
+_FIELD = re.compile(r" (\w)=(\S+)")
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedJob:
+    """What must be known of a job."""
+
+    job_id: int
+    state: str
+    admin_comment: str
+    features: str | None
+    """Its constraint; None where only its record is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Of its sharing a GPU, by slurm-gpuctld."""
+
+    at_s: int
+    beside: str
+    """The jobs that it was beside, joined by commas; "-" where they are not known."""
+    gone: int
+    """The job that went back into the queue: this one, or one that was beside it."""
+    why: str
+
+    @classmethod
+    def of(cls, at_s: int, said: Mapping[str, str]) -> Ending | None:
+        """From what was logged; None where that is not whole."""
+        try:
+            return cls(at_s, said["beside"], int(said["gone"]), said["why"])
+        except (KeyError, ValueError):
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class JobDecision:
+    """Of one job; None where it is not known, or was not decided."""
+
+    job_id: int
+    state: str
+    token: str | None
+    nearest_rule: str | None
+    """The rule whose limit was nearest."""
+    placed: Placed | None
+    constraint: str | None
+    """As it is now; None once slurmctld has forgotten the job."""
+    own_constraint: str | None
+    """The user's own part of it."""
+    urgent: str | None = None
+    """Why it was to be urgent; None of a job that is not, or where that is not known."""
+    share: str | None = None
+    """What was decided of sharing a GPU, as the log has it; None where it did not agree to."""
+    sharing: Sharing | None = None
+    """With whom it shares one now, as slurm-gpuctld on this host saw it."""
+    endings: tuple[Ending, ...] = ()
+    """How often its sharing was ended, the first first."""
+
+
+def explain_submitted(site: Site, job_id: int, *, as_json: bool) -> None:
+    """Print it; raises UsageError where slurmctld does not know the job."""
+    job = _job_of(site, job_id)
+    token = token_of(job.admin_comment)
+    directory = _log_directory(site)
+    said, endings = (None, ()) if token is None else _said(site, directory, token, job.admin_comment)
+    now = sharing_of(directory / SHARING_FILE, job_id, time.time())
+    decision = replace(decision_of(job, said), sharing=now, endings=endings)
+    if as_json:
+        click.echo(json.dumps(asdict(decision), indent=2))
+        return
+    zone = ZoneInfo(site.config.timezone) if endings else _UTC
+    for line in lines(decision, is_logged=said is not None, zone=zone):
+        click.echo(line)
+
+
+def token_of(admin_comment: str) -> str | None:
+    """By which a decision is found; None where job_submit.lua did not let the job in."""
+    match = _COMMENT.match(admin_comment)
+    return match["token"] if match else None
+
+
+def decision_of(job: ExplainedJob, said: Mapping[str, str] | None) -> JobDecision:
+    """From the job's AdminComment, and what was logged of it: decisions.log, or the database."""
+    match = _COMMENT.match(job.admin_comment)
+    fields = dict(_FIELD.findall(match[0])) if match else {}
+    placed = None
+    if "z" in fields:
+        placed = Placed.read(f"enforce:{fields['z']}")
+    elif zone := (said or {}).get("zone"):
+        placed = Placed.read(zone)
+    own = job.features
+    if job.features is not None:
+        written = taken_apart(job.features)
+        is_ours = written is not None and frozenset(written.zones) == written_zones(job.admin_comment)
+        own = written.own if written is not None and is_ours else job.features
+    token = token_of(job.admin_comment)
+    urgent = (said or {}).get("urgent")
+    share = f"enforce:{fields['c']}" if "c" in fields else None
+    return JobDecision(
+        job.job_id,
+        job.state,
+        token,
+        fields.get("r"),
+        placed,
+        job.features,
+        own,
+        urgent,
+        share=(said or {}).get("share", share),
+    )
+
+
+def _job_of(site: Site, job_id: int) -> ExplainedJob:
+    """As slurmctld knows it, and once that has forgotten it as it was recorded; raises UsageError."""
+    jobs = site.slurm.jobs([job_id])
+    if jobs:
+        return ExplainedJob(job_id, jobs[0].state, jobs[0].admin_comment, jobs[0].features)
+    unknown = f"slurmctld does not know job {job_id}"
+    try:
+        with site.database() as database:
+            runs = database.run(str(job_id))
+    except SlurmGpuError as error:
+        raise UsageError(f"{unknown}, and what was recorded cannot be read: {error}") from None
+    if not runs:
+        raise UsageError(f"{unknown}, and nothing was recorded of it")
+    if not runs[0].full:
+        raise UsageError(f"{unknown} any more, and only its owner and operators see what was decided of it")
+    return ExplainedJob(job_id, runs[0].state, runs[0].admin_comment or "", None)
+
+
+def _said(
+    site: Site, directory: Path, token: str, admin_comment: str
+) -> tuple[Mapping[str, str] | None, tuple[Ending, ...]]:
+    """Of its submission, and of how sharing ended: by decisions.log, and what that lacks by the database."""
+    said = find_decision(directory, token)
+    ended = [(line.at_s, line.said) for line in find_endings(directory, token)]
+    if said is None or (not ended and " c=" in admin_comment):
+        try:
+            with site.database() as database:
+                found = database.decisions(token)
+        except SlurmGpuError:
+            found = ()
+        decided = [one for one in found if one.asked != "share"]
+        if said is None and decided:
+            said = {**decided[0].job, **({"zone": decided[0].scores} if decided[0].scores else {})}
+        ended = ended or [(one.at_s, one.job) for one in found if one.asked == "share"]
+    return said, tuple(whole for at_s, line in ended if (whole := Ending.of(at_s, line)) is not None)
+
+
+def lines(decision: JobDecision, *, is_logged: bool, zone: ZoneInfo = _UTC) -> Iterator[str]:
+    """For people, times in `zone`.
+
+    `is_logged` where decisions.log or the database has the job: then nobody knows more.
+    """
+    yield f"Job {decision.job_id}  {decision.state}"
+    if decision.token is None:
+        yield "  It was let in without slurm-gpu's job_submit.lua."
+        return
+    if decision.nearest_rule is not None:
+        yield f"  Nearest limit when it was submitted: rule {decision.nearest_rule}"
+    if decision.urgent is not None:
+        yield f"  It is urgent: {text(decision.urgent)}"
+    if decision.share is not None:
+        yield f"  Sharing: {text(in_words(decision.share))}"
+    if (now := decision.sharing) is not None:
+        whom = f"beside job{'s' if len(now.beside) > 1 else ''} {', '.join(map(str, now.beside))}"
+        how = (
+            f"{whom}; {now.speed:.2f} of its speed alone is predicted" if now.beside else "by itself for now"
+        )
+        yield f"  It has {now.shards} of {now.of} shards of GPU {now.position} of {now.node}, {how}"
+    for ending in decision.endings:
+        yield f"  Sharing was ended {moment(ending.at_s, zone)}: {text(ending.why)};"
+        yield f"    {_went_back(decision.job_id, ending.gone)}"
+    if decision.placed is None:
+        if is_logged:
+            yield "  Zones: not chosen, since the job fits one node or the cluster has no zones"
+        else:
+            yield (
+                "  Zones: Slurm's record of it names none; its owner, operators, and root on the host of "
+                "slurmctld may know more."
+            )
+        return
+    yield f"  Zones: {zones_in_words(decision.placed)}"
+    if decision.placed.mode == "enforce" and decision.placed.zones and decision.constraint is not None:
+        own = decision.own_constraint or "none"
+        if decision.own_constraint == decision.constraint:
+            yield f"  It is no longer: its wait ran out, or its owner changed it. Its constraint is {own}."
+        else:
+            yield f"  Its constraint is {decision.constraint}, its owner's own {own}."
+
+
+def _went_back(job_id: int, gone: int) -> str:
+    if gone == job_id:
+        return "it went back into the queue, and gets a GPU for itself"
+    return f"job {gone} went back into the queue, and this one stayed"
+
+
+def _log_directory(site: Site) -> Path:
+    """Where the installed script writes its log."""
+    try:
+        policy = read_policy_in_force(Path(site.slurm.settings().conf_path).parent / SCRIPT_NAME)
+    except OutsideError:
+        policy = None
+    return RUN_DIRECTORY if policy is None or policy.snapshot is None else policy.snapshot.parent

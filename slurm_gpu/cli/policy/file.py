@@ -1,0 +1,34 @@
+"""Which policy.yaml a command of `slurm-gpu policy` is about, and in which time zone its days end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from slurm_gpu.cli.site import Site
+from slurm_gpu.policy.language.check import FILE_NAME
+
+PATH = click.Path(path_type=Path, readable=False)  # whoever opens it says more than click
+
+
+def file_argument(command: Callable[..., Any]) -> Callable[..., Any]:
+    """FILE, else $SLURM_GPU_POLICY, else None."""
+    return click.argument("file", type=PATH, required=False, envvar="SLURM_GPU_POLICY")(command)
+
+
+def policy_path(site: Site, file: Path | None) -> Path:
+    """FILE, or policy.yaml beside the site file."""
+    return file if file is not None else site.config_path.parent / FILE_NAME
+
+
+def apply_command(file: Path | None) -> str:
+    """What puts the policy into force that a command was called with."""
+    return "slurm-gpu policy apply" + ("" if file is None else f" {file}")
+
+
+def timezone(site: Site) -> str:
+    """The site's, by which the last day of an exception ends; UTC where there is no site file."""
+    return site.config.timezone if site.config_path.exists() else "UTC"

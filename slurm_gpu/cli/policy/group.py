@@ -1,0 +1,179 @@
+"""`slurm-gpu policy check|show`; the other commands of the group have modules of their own."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypedDict
+from zoneinfo import ZoneInfo
+
+import click
+
+from slurm_gpu.cli.output import console
+from slurm_gpu.cli.policy.apply import apply, plan, rollback
+from slurm_gpu.cli.policy.file import apply_command, file_argument, policy_path, timezone
+from slurm_gpu.cli.policy.replay import replay
+from slurm_gpu.cli.policy.review import review
+from slurm_gpu.cli.policy.status import status
+from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.config.site import Placement
+from slurm_gpu.config.yaml_source import YamlSource
+from slurm_gpu.errors import InputError, OutsideError
+from slurm_gpu.policy.language.adjustments import moves_path
+from slurm_gpu.policy.language.check import load_moved, load_policy
+from slurm_gpu.policy.language.cluster_names import unknown_to_cluster
+from slurm_gpu.policy.language.dead_rules import find_doubts
+from slurm_gpu.policy.language.model import Policy
+from slurm_gpu.policy.language.names import SystemDirectory, resolve_names, unmanaged_accounts
+from slurm_gpu.policy.lua.bundle import RUN_DIRECTORY, SiteFacts
+from slurm_gpu.policy.lua.in_force import InForce, compare_installed
+from slurm_gpu.policy.lua.install import SCRIPT_NAME
+from slurm_gpu.policy.native.preemption import broken_promises
+from slurm_gpu.policy.pages.html import render_html
+from slurm_gpu.policy.pages.markdown import render_markdown
+from slurm_gpu.policy.pages.page import make_page, reservation_section
+from slurm_gpu.policy.pages.policy_json import to_json
+from slurm_gpu.policy.pages.text import WIDTH, render_text
+
+_PAGES = {"markdown": render_markdown, "html": render_html}
+
+
+@click.group()
+def policy() -> None:
+    """Limits that explain themselves: check policy.yaml, put it into force, show it."""
+
+
+for _command in (plan, apply, rollback, status, replay, review):
+    policy.add_command(_command)
+
+
+@policy.command(short_help="Check FILE, and print every mistake with its place.")
+@file_argument
+@with_site
+def check(site: Site, file: Path | None) -> None:
+    """Check FILE (policy.yaml beside slurm-gpu.yaml); print every mistake with its place.
+
+    Exit status 1 if there are any.
+    """
+    path = policy_path(site, file)
+    try:
+        moved, source = load_moved(path)
+    except InputError as error:
+        click.echo(str(error), err=True)
+        raise click.exceptions.Exit(1) from None
+    checked = moved.policy
+    for move, why in moved.void:
+        click.echo(f"warning: {moves_path(path)}: {move} does not count any more: {why}", err=True)
+    # Users may exist only on the cluster, and the check may run elsewhere: a warning, an error for apply.
+    names = resolve_names(checked, source, SystemDirectory())
+    today = dt.datetime.now(tz=ZoneInfo(timezone(site))).date()
+    doubts = (
+        *unmanaged_accounts(checked, source),
+        *_unknown_to_cluster(site, checked, source),
+        *_broken_promises(site, checked, source),
+        *find_doubts(checked, names, source, today),
+        *_missing_scripts(checked, source),
+    )
+    for warning in (*names.unknown, *doubts):
+        click.echo(f"warning: {warning}", err=True)
+    stand_for_urgent = 0 if checked.urgent is None else 1
+    n_rules, n_groups = len(checked.rules) - stand_for_urgent, len(checked.groups) - stand_for_urgent
+    click.echo(f"{path}: no mistakes; rules: {n_rules}, groups: {n_groups}")
+
+
+@policy.command(short_help="Show the rules of FILE, with their reasons.")
+@file_argument
+@click.option(
+    "--format",
+    "style",
+    type=click.Choice(["text", "markdown", "html"]),
+    default="text",
+    show_default=True,
+    help="For a terminal, a wiki, or a web page of its own.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a page.")
+@with_site
+def show(site: Site, file: Path | None, style: str, as_json: bool) -> None:
+    """Show the rules of FILE, with their reasons; says so where slurmctld goes by something else."""
+    path = policy_path(site, file)
+    checked, source = load_policy(path)
+    found = _in_force(site, checked, source)
+    if as_json:
+        in_force = None if found in (None, InForce.MISSING) else found is InForce.SAME
+        shown = to_json(checked) | {"in_force": in_force, "reservation": _reservation_rule(site)}
+        click.echo(json.dumps(shown, indent=2))
+        return
+    warning = _warning(found, path, file)
+    if warning is not None:
+        # A page may be published: what is said to whoever prints it does not belong into the file.
+        click.echo(f"{warning}\n" if style == "text" else warning, err=style != "text")
+    rule = _reservation_rule(site)
+    page = make_page(checked, () if rule is None else (reservation_section(**rule),))
+    if style == "text":
+        click.echo(render_text(page, min(WIDTH, console().width)))
+    else:
+        click.echo(_PAGES[style](page))
+
+
+class _ReservationRule(TypedDict):
+    """The keys of `reservation` in `policy show --json`."""
+
+    required_gpus: int
+    mode: str
+
+
+def _reservation_rule(site: Site) -> _ReservationRule | None:
+    """From which size on jobs need a reservation; None where none does, and where there is no site file."""
+    placement = site.config.placement if site.config_path.exists() else Placement()
+    settings = placement.reservations
+    if settings is None or settings.required_gpus is None:
+        return None
+    return {"required_gpus": settings.required_gpus, "mode": placement.mode}
+
+
+def _warning(found: InForce | None, path: Path, file: Path | None) -> str | None:
+    apply_it = apply_command(file)
+    if found is InForce.DIFFERENT:
+        return f"Not in force as shown: {SCRIPT_NAME} differs; `{apply_it}` installs {path}."
+    if found is InForce.FOREIGN:
+        return f"Not in force: {SCRIPT_NAME} is not slurm-gpu's; `{apply_it}` says what to do."
+    return None
+
+
+def _missing_scripts(checked: Policy, source: YamlSource) -> Iterator[InputError]:
+    """A site's own scripts that are not here; elsewhere they may be."""
+    for place, path in (("before", checked.chain.before), ("after", checked.chain.after)):
+        if path is not None and not Path(path).is_file():
+            message = (
+                f"{place}: there is no file {path} on this host; without it `policy apply` installs nothing"
+            )
+            yield source.error(("chain", place), message)
+
+
+def _unknown_to_cluster(site: Site, checked: Policy, source: YamlSource) -> tuple[InputError, ...]:
+    try:
+        return unknown_to_cluster(checked, source, site.slurm.nodes())
+    except OutsideError:
+        return ()  # a policy can be checked far from its cluster
+
+
+def _broken_promises(site: Site, checked: Policy, source: YamlSource) -> tuple[InputError, ...]:
+    if not checked.owners:
+        return ()
+    try:
+        settings, nodes = site.slurm.settings(), site.slurm.nodes()
+    except OutsideError:
+        return ()
+    return broken_promises(checked, source, settings, sum(node.n_gpus for node in nodes))
+
+
+def _in_force(site: Site, checked: Policy, source: YamlSource) -> InForce | None:
+    """How the script of this host's slurm.conf stands to the policy; None where that cannot be told."""
+    try:
+        settings = site.slurm.settings()
+        facts = SiteFacts.of(settings, site.slurm.nodes(), RUN_DIRECTORY, timezone(site))
+        return compare_installed(Path(settings.conf_path).parent / SCRIPT_NAME, checked, source, facts)
+    except OutsideError:
+        return None  # the page can be read without a Slurm

@@ -1,0 +1,97 @@
+"""What the policy in force would say to a job, for commands that tell more of it than that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slurm_gpu.cli.policy.limit_amount import limit_amount
+from slurm_gpu.cli.policy.usage import PolicyAbsentError, read_use
+from slurm_gpu.cli.site import Site
+from slurm_gpu.controller.reporting.quota import QuotaLine, quota_of
+from slurm_gpu.policy.explain.explain import explain, read_installed
+from slurm_gpu.policy.explain.sbatch import SbatchRequest
+from slurm_gpu.policy.language.limits import Scope
+from slurm_gpu.policy.lua.install import SCRIPT_NAME
+from slurm_gpu.slurm.client import SlurmNode, SlurmSettings
+from slurm_gpu.slurm.submission import Partition, UserDefaults, UserPlaces
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySays:
+    """The verdict, and the lines that sbatch would print."""
+
+    accepted: bool
+    messages: Sequence[str]
+    desc: Mapping[str, Any]
+    """The job as the policy would hand it on."""
+
+
+def policy_says(
+    site: Site,
+    settings: SlurmSettings,
+    request: SbatchRequest,
+    who: tuple[int, str],
+    defaults: UserDefaults,
+    partitions: Sequence[Partition],
+    nodes: Sequence[SlurmNode],
+) -> PolicySays:
+    """What job_submit would say now, by the same Lua file. Raises OutsideError where that is not here."""
+    script = read_installed(Path(settings.conf_path).parent / SCRIPT_NAME)
+    gpu_types = {kind for node in nodes for kind in node.gpus}
+    verdict = explain(script, request, who, defaults, site.slurm.jobs(), partitions, gpu_types).verdict
+    return PolicySays(verdict.accepted, verdict.messages, verdict.desc)
+
+
+@dataclass(frozen=True, slots=True)
+class UsedUp:
+    """A limit on what runs that leaves too little for a job."""
+
+    told: str
+    for_ever: bool
+    """The job alone is beyond it."""
+
+
+def used_up(
+    site: Site,
+    who: tuple[int, str],
+    account: str,
+    qos: str,
+    partition: str,
+    amounts: Mapping[str, float | None],
+) -> Iterator[UsedUp]:
+    """The limits on what runs that leave too little for a job: Slurm takes it, and lets it wait.
+
+    There are none where a removal or a rollback left a stub, which lets every job pass.
+
+    `amounts` are the job's own, by the key of the limit, in its unit: mgpu, MiB, counts; None where that is
+    not known.
+    """
+    try:
+        policy, snapshot, _, by_kind = read_use(site)
+    except PolicyAbsentError:
+        return
+    places = UserPlaces(accounts=frozenset({account.lower()}), qos=frozenset({qos.lower()}))
+    for line in quota_of(policy, snapshot, who[1], who[0], places, site.wall(), by_kind):
+        wanted = amounts.get(line.kind.key)
+        if (
+            line.kind.scope is Scope.RUNNING
+            and line.of is None  # of which type its GPUs will be, is known once it starts
+            and line.rule.mode == "enforce"
+            and line.left is not None
+            and wanted
+            and wanted > line.left
+            and line.rule.group.matches(who[0], account, qos, partition)
+        ):
+            yield UsedUp(_told(line, who[1], wanted), for_ever=wanted > line.limit)
+
+
+def _told(line: QuotaLine, user: str, wanted: float) -> str:
+    whose = f"{user}'s jobs" if line.rule.per == "user" else f"the jobs of group {line.rule.group.name}"
+    used, limit = (limit_amount(line.kind, value) for value in (line.used, line.limit))
+    told = f"rule {line.rule.id}: {whose} run with {used} of {limit} {line.kind.what}, so that "
+    if wanted > line.limit:
+        return f"{told}one with {limit_amount(line.kind, wanted)} never starts"
+    return f"{told}this one waits until some of these end, however empty the cluster is"

@@ -1,0 +1,94 @@
+"""What a search for better limits needs of a site: its policy, its nodes and what was recorded."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
+
+from slurm_gpu.cli.policy.file import timezone
+from slurm_gpu.cli.policy.loaded import LoadedPolicy
+from slurm_gpu.cli.runs.all_runs import everybodys_runs
+from slurm_gpu.cli.site import Site
+from slurm_gpu.cli.times import parse_moment
+from slurm_gpu.cli.users import PastUsers
+from slurm_gpu.errors import UsageError
+from slurm_gpu.policy.language.unheld import unheld_limits
+from slurm_gpu.policy.lua.bundle import build_bundle
+from slurm_gpu.policy.lua.installed import policy_of
+from slurm_gpu.reports.recommend.past import Past, PastRun, rebuild, scheduling_of
+from slurm_gpu.reports.recommend.rules import RuleLimit, held_rules
+from slurm_gpu.reports.recommend.search import Search
+
+if TYPE_CHECKING:
+    from slurm_gpu.client.database_client import Run
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """A policy over a period."""
+
+    loaded: LoadedPolicy
+    past: Past
+    search: Search
+    since_s: int
+    until_s: int
+    remarks: tuple[str, ...]
+
+
+def replayed(
+    site: Site,
+    file: Path | None,
+    since: str,
+    until: str | None,
+    told: Callable[[str], object] = lambda what: None,
+) -> Replayed:
+    """Read all of it; raises UsageError where the policy has no limits on what runs."""
+    loaded = LoadedPolicy.read(site, file)
+    zone = ZoneInfo(timezone(site))
+    now_s = site.wall()
+    since_s = parse_moment("--since", since, zone, now_s)
+    until_s = parse_moment("--until", until, zone, now_s)
+    assert since_s is not None, "there is a default"
+    until_s = int(now_s) if until_s is None else until_s
+    if since_s >= until_s:
+        raise UsageError(
+            f"{'now' if until is None else f'--until {until}'} is not later than --since {since}"
+        )
+    today = dt.datetime.fromtimestamp(now_s, zone).date()
+    vain = [RuleLimit(rule.id, key) for rule, key, _ in unheld_limits(loaded.policy, loaded.names, today)]
+    policy, remarks = held_rules(policy_of(build_bundle(loaded.compiled())), vain)
+    if not policy.rules:
+        raise UsageError(
+            f"{loaded.path} has no limits on what runs (such as gpus_running) that Slurm holds: there is "
+            "nothing to recommend; docs/policy.md says what it takes"
+        )
+    told("recorded runs")
+    users = PastUsers()
+    runs = [past_run(run, users) for run in everybodys_runs(site, since_s, until_s)]
+    past = rebuild(runs, site.slurm.nodes(), since_s, until_s)
+    search = Search(past, policy, scheduling_of(loaded.settings.raw), now_s)
+    return Replayed(loaded, past, search, since_s, until_s, (*remarks, *past.remarks))
+
+
+def past_run(run: Run, users: PastUsers) -> PastRun:
+    """A run of slurm-gpudbd's as the model needs it."""
+    return PastRun(
+        user=run.user,
+        uid=users.uid(run.user),
+        account=run.account,
+        qos=run.qos,
+        partition=run.partition,
+        eligible_s=run.submit_s if run.eligible_s is None else run.eligible_s,
+        start_s=run.start_s,
+        end_s=run.end_s,
+        time_limit_s=run.time_limit_s,
+        n_nodes=run.n_nodes,
+        tres_requested=run.tres_requested or {},
+        tres_allocated=run.tres_allocated or {},
+        n_gpus=run.n_gpus if run.has_started else run.n_gpus_requested,
+        gpu_type=run.gpu_type,
+    )

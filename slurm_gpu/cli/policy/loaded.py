@@ -1,0 +1,117 @@
+"""A checked policy beside what it needs to know of this cluster, and where `policy apply` keeps its files."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import click
+
+from slurm_gpu.cli.output import remark
+from slurm_gpu.cli.policy.file import PATH, policy_path, timezone
+from slurm_gpu.cli.site import Site
+from slurm_gpu.config.yaml_source import YamlSource
+from slurm_gpu.errors import InvalidFileError
+from slurm_gpu.policy.journal import Journal
+from slurm_gpu.policy.language.check import load_policy
+from slurm_gpu.policy.language.lua_literals import Plain
+from slurm_gpu.policy.language.model import Policy
+from slurm_gpu.policy.language.names import ResolvedNames, SystemDirectory, resolve_names
+from slurm_gpu.policy.lua.bundle import RUN_DIRECTORY, SiteFacts, compile_policy
+from slurm_gpu.policy.lua.in_force import InForce, compare_installed
+from slurm_gpu.policy.lua.install import SCRIPT_NAME, STATE_DIRECTORY
+from slurm_gpu.policy.native.difference import Owned
+from slurm_gpu.policy.native.plan import NativePlan, plan_native
+from slurm_gpu.slurm.client import SlurmSettings
+
+
+def state_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--state-dir: the journal and the scripts that were replaced."""
+    return click.option(
+        "--state-dir",
+        type=PATH,
+        default=STATE_DIRECTORY,
+        show_default=True,
+        envvar="SLURM_GPU_POLICY_STATE",
+        help="Where replaced scripts and old limits are kept.",
+    )(command)
+
+
+def run_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--run-dir: what slurmctld and slurm-gpuctld write."""
+    return click.option(
+        "--run-dir",
+        type=PATH,
+        default=RUN_DIRECTORY,
+        show_default=True,
+        envvar="SLURM_GPU_RUN_DIR",
+        help="Where slurmctld writes decisions.log.",
+    )(command)
+
+
+@dataclass(frozen=True)
+class LoadedPolicy:
+    """A policy that was checked, with what it needs to know of the cluster."""
+
+    path: Path
+    policy: Policy
+    source: YamlSource
+    names: ResolvedNames
+    settings: SlurmSettings
+    facts: SiteFacts
+
+    @classmethod
+    def read(cls, site: Site, file: Path | None, run_dir: Path = RUN_DIRECTORY) -> LoadedPolicy:
+        """FILE, or policy.yaml beside the site file; raises InvalidFileError with every mistake in it.
+
+        `run_dir` is where the script is to log its decisions; it does not matter to a comparison.
+        """
+        path = policy_path(site, file)
+        settings = site.slurm.settings()
+        policy, source = load_policy(path)
+        names = resolve_names(policy, source, SystemDirectory())
+        if names.unknown:
+            raise InvalidFileError(names.unknown)
+        facts = SiteFacts.of(settings, site.slurm.nodes(), run_dir.absolute(), timezone(site))
+        return cls(path, policy, source, names, settings, facts)
+
+    @property
+    def script(self) -> Path:
+        """The job_submit.lua that slurmctld asks."""
+        return Path(self.settings.conf_path).parent / SCRIPT_NAME
+
+    def compiled(self) -> dict[str, Plain]:
+        """What the script is made of."""
+        return compile_policy(self.policy, self.names, self.facts)
+
+    def native(self, site: Site, owned: Iterable[Owned]) -> NativePlan:
+        """What of Slurm's own limits is not as the policy wants it; raises SlurmError."""
+        today = dt.datetime.fromtimestamp(site.wall(), ZoneInfo(self.facts.timezone)).date()
+        return plan_native(
+            self.policy,
+            self.names,
+            self.settings,
+            site.limits,
+            owned,
+            site.slurm.jobs,
+            today,
+            SystemDirectory().uid,
+            self.facts.n_gpus,
+        )
+
+    def in_force(self) -> InForce:
+        """How the script stands to the policy."""
+        return compare_installed(self.script, self.policy, self.source, self.facts)
+
+
+def owned_by_policy(journal: Journal, cluster: str) -> tuple[Owned, ...]:
+    """The policy's own limits, as far as the caller may know them."""
+    if journal.directory.exists() and not os.access(journal.directory, os.R_OK | os.X_OK):
+        remark(f"warning: {journal.directory} is for SlurmUser: what was applied before is not known here")
+        return ()
+    return journal.owned(cluster)

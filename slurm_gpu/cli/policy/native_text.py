@@ -1,0 +1,136 @@
+"""What `policy plan`, `apply` and `status` print about Slurm's own limits, as text and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from slurm_gpu.policy.native.difference import Step
+from slurm_gpu.policy.native.plan import NativePlan
+from slurm_gpu.policy.native.stranded import Stranded
+from slurm_gpu.slurm.sacctmgr import Entity, EntityKind
+from slurm_gpu.text.units import few
+
+_SHOWN_USERS = 4
+"""Of users whose limits change alike."""
+
+
+def step_lines(steps: Iterable[Step]) -> list[str]:
+    """A line per change; users of one account that change alike share one."""
+    alike: dict[Step, list[str]] = {}
+    for step in steps:
+        nobody = replace(step, entity=replace(step.entity, user=""))
+        alike.setdefault(nobody, []).append(step.entity.user)
+    return [
+        str(replace(step, entity=replace(step.entity, user=users[0])))
+        if len(users) == 1
+        else str(step).replace(
+            str(step.entity), f"users {few(users, _SHOWN_USERS)} in account {step.entity.name}", 1
+        )
+        for step, users in alike.items()
+    ]
+
+
+def done_lines(plan: NativePlan) -> list[str]:
+    """What an apply has changed of Slurm's own limits."""
+    made = [f"QOS {one.name}: made ({one.description})" for one in plan.new_qos]
+    return [*made, *step_lines(plan.difference.steps)]
+
+
+def plan_lines(plan: NativePlan) -> Iterator[str]:
+    """The whole native part of a plan."""
+    if plan.absent is not None:
+        yield f"Slurm's own limits: {plan.absent}."
+    else:
+        steps = [*map(str, plan.new_qos), *step_lines(plan.difference.steps)]
+        yield f"Slurm's own limits: {'to change' if steps else 'nothing to change'}"
+        yield from _indented(steps)
+    yield from warning_lines(plan)
+    alone = [gap for gap in plan.gaps if not gap.unheld]
+    if alone:
+        yield "job_submit.lua alone holds:"
+        yield from _indented(f"{gap.rule}: {gap.key}: {gap.why}" for gap in alone)
+
+
+def warning_lines(plan: NativePlan) -> Iterator[str]:
+    """What somebody should look at, whatever is done."""
+    if plan.drift:
+        yield "Changed by hand since the last apply:"
+        yield from _indented(map(str, plan.drift))
+    yield from stranded_lines(plan.stranded)
+    if plan.unheld:
+        yield "Nothing holds these limits on what runs:"
+        yield from _indented(f"{gap.rule}: {gap.key}: {gap.why}" for gap in plan.unheld)
+    if plan.difference.remarks:
+        yield "Besides:"
+        yield from _indented(plan.difference.remarks)
+
+
+def stranded_lines(stranded: Iterable[Stranded]) -> Iterator[str]:
+    """Queued jobs that a change keeps from ever starting; nothing where there are none."""
+    lines = list(map(str, stranded))
+    if lines:
+        yield "Queued jobs that could never start any more:"
+        yield from _indented(lines)
+
+
+def plan_json(plan: NativePlan) -> dict[str, Any]:
+    """The same with stable keys; limits are whole numbers (memory MiB, MaxWall minutes), null is none."""
+    return {
+        "absent": plan.absent,
+        "new_qos": [one.name for one in plan.new_qos],
+        "steps": [
+            {
+                **_entity(step.entity),
+                "field": step.limit.name,
+                "item": step.limit.item or None,
+                "old": step.old,
+                "new": step.new,
+                "rule": step.rule or None,
+            }
+            for step in plan.difference.steps
+        ],
+        "drift": [
+            {
+                **_entity(one.owned.entity),
+                "field": one.owned.limit.name,
+                "item": one.owned.limit.item or None,
+                "applied": one.owned.value,
+                "found": one.found,
+                "rule": one.owned.rule,
+            }
+            for one in plan.drift
+        ],
+        "stranded": [
+            {
+                "job_id": one.job.job_id,
+                **_entity(one.entity),
+                "user": one.job.user,
+                "field": one.limit.name,
+                "item": one.limit.item or None,
+                "limit": one.value,
+                "asked": one.asked,
+                "remedy": one.remedy,
+            }
+            for one in plan.stranded
+        ],
+        "gaps": [
+            {"rule": gap.rule, "key": gap.key, "why": gap.why, "held_by_lua": not gap.unheld}
+            for gap in plan.gaps
+        ],
+        "remarks": list(plan.difference.remarks),
+    }
+
+
+def _entity(entity: Entity) -> dict[str, str | None]:
+    is_qos = entity.kind is EntityKind.QOS
+    return {
+        "qos": entity.name if is_qos else None,
+        "account": None if is_qos else entity.name,
+        "user": entity.user or None,
+    }
+
+
+def _indented(lines: Iterable[str]) -> Iterator[str]:
+    return (f"  {line}" for line in lines)

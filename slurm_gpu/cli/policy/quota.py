@@ -1,0 +1,114 @@
+"""`slurm-gpu quota`: a user's own use against each limit."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Sequence
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import click
+
+from slurm_gpu.cli.output import print_json, print_table, remark
+from slurm_gpu.cli.policy.limit_amount import limit_amount
+from slurm_gpu.cli.policy.usage import read_use
+from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.cli.users import uid_and_name
+from slurm_gpu.controller.queue.lending import LendingLine, lending_of
+from slurm_gpu.controller.reporting.quota import QuotaLine, quota_of
+from slurm_gpu.policy.language.limits import Scope
+from slurm_gpu.slurm.submission import read_user_places
+from slurm_gpu.text.cells import GAP
+from slurm_gpu.text.units import format_duration, format_mgpu
+
+COLUMNS = ("rule", "limit on", "for", "used", "limit", "left", "")
+LENDING_COLUMNS = ("owner", "owns", "uses itself", "lends", "borrows", "back within")
+_DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+
+
+@click.command()
+@click.option("--user", help="This user's instead of your own.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
+@with_site
+def quota(site: Site, user: str | None, as_json: bool) -> None:
+    """Your use against each limit that your jobs can meet, by the policy in force.
+
+    Runs where Slurm's configuration directory holds job_submit.lua: on the hosts of slurmctld, or where they
+    share it. A dash is no number: the limit is on each job alone, or the use is not known here.
+    """
+    uid, name = uid_and_name(user)
+    policy, snapshot, source, by_kind = read_use(site)
+    places = read_user_places(name, site.run)
+    lines = quota_of(policy, snapshot, name, uid, places, site.wall(), by_kind)
+    lending = lending_of(policy.lending, snapshot.usage) if policy.lending is not None else []
+    if as_json:
+        document = {"user": name, "as_of_s": snapshot.as_of_s, "from": source}
+        limits = [line.to_json() for line in lines]
+        print_json(document | {"limits": limits, "lending": [_owner_json(line) for line in lending]})
+        return
+    _print_limits(lines, name, site)
+    if lending:
+        if lines:
+            click.echo()
+        print_table(LENDING_COLUMNS, map(_owner_row, lending), right=LENDING_COLUMNS[1:], whole=("owner",))
+
+
+def _print_limits(lines: Sequence[QuotaLine], name: str, site: Site) -> None:
+    if not lines:
+        remark(f"no limit is for {name}'s jobs")
+        return
+    zone = ZoneInfo(site.config.timezone if site.config_path.exists() else "UTC")
+    rows = [_row(line, name, zone) for line in lines]
+    print_table(COLUMNS, rows, right=COLUMNS[3:6], whole=("rule",), spare=("for", "used"))
+    if any(line.kind.scope is Scope.PERIOD and line.used is None for line in lines):
+        remark("GPU-hours are known where slurm-gpuctld runs")
+
+
+def _row(line: QuotaLine, user: str, zone: ZoneInfo) -> Sequence[str]:
+    kind, rule = line.kind, line.rule
+    return (
+        rule.id,
+        line.on,
+        user if rule.per == "user" else rule.group.name,
+        GAP if line.used is None else limit_amount(kind, line.used),
+        limit_amount(kind, line.limit),
+        GAP if line.left is None else limit_amount(kind, line.left),
+        "; ".join(_notes(line, zone)),
+    )
+
+
+def _owner_row(line: LendingLine) -> Sequence[str]:
+    amounts = (line.owner.mgpu, line.own, line.lent, line.borrowed)
+    return (line.owner.name, *map(format_mgpu, amounts), format_duration(line.owner.return_within_s))
+
+
+def _owner_json(line: LendingLine) -> dict[str, Any]:
+    return {
+        "owner": line.owner.name,
+        "owned": line.owner.mgpu / 1000,
+        "own": line.own / 1000,
+        "lent": line.lent / 1000,
+        "borrowed": line.borrowed / 1000,
+        "return_within_s": line.owner.return_within_s,
+        "qos": line.owner.qos,
+        "lend_in": line.owner.lend_in,
+    }
+
+
+def _notes(line: QuotaLine, zone: ZoneInfo) -> Iterator[str]:
+    rule = line.rule
+    if rule.mode != "enforce":
+        yield "advice only" if rule.mode == "advise" else "observed only"
+    if rule.kind is not None:
+        yield f"{rule.kind} jobs"
+    if rule.when is not None:
+        days = [day for index, day in enumerate(_DAYS, 1) if rule.when["days"][index]]
+        span = f"{_clock(rule.when['from_min'])}-{_clock(rule.when['to_min'])}"
+        yield f"{','.join(days)} {span}"
+    if line.until_s is not None:
+        last_day = dt.datetime.fromtimestamp(line.until_s - 1, zone).date()
+        yield f"your exception, until {last_day}"
+
+
+def _clock(minute: int) -> str:
+    return f"{minute // 60:02}:{minute % 60:02}"

@@ -1,0 +1,231 @@
+"""`slurm-gpu policy replay`: what a policy would have said to the jobs of the past."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
+
+import click
+
+from slurm_gpu.cli.output import print_json, print_table, remark
+from slurm_gpu.cli.policy.file import file_argument, policy_path, timezone
+from slurm_gpu.cli.runs.all_runs import everybodys_runs
+from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.cli.times import parse_moment
+from slurm_gpu.cli.users import PastUsers
+from slurm_gpu.errors import InvalidFileError
+from slurm_gpu.policy.explain.replay import (
+    Judgement,
+    PastJob,
+    Replay,
+    judge_past,
+    merge_requeued,
+    without_size,
+    without_unknown,
+)
+from slurm_gpu.policy.language.check import load_policy
+from slurm_gpu.policy.language.names import SystemDirectory, resolve_names
+from slurm_gpu.policy.language.unheld import unheld_limits
+from slurm_gpu.policy.lua.bundle import SiteFacts, compile_policy
+from slurm_gpu.text.cells import count, hours
+from slurm_gpu.text.units import counted
+
+if TYPE_CHECKING:  # httpx takes longer to import than `policy check` takes to run
+    from slurm_gpu.client.database_client import Run
+
+_SUMMARY = ("rule", "refused", "advised", "users", "GPU-hours")
+_COLUMNS = ("job", "user", "account", "submitted", "tasks", "nGPU", "GPU-hours", "rule", "why")
+_RIGHT = ("refused", "advised", "users", "tasks", "nGPU", "GPU-hours")
+
+
+@click.command(short_help="Put the recorded jobs to FILE: who would have been refused?")
+@file_argument
+@click.option(
+    "--since",
+    metavar="WHEN",
+    default="30d",
+    show_default=True,
+    help="Jobs submitted from then on: 2026-11-01, or 30d for a month ago.",
+)
+@click.option("--until", metavar="WHEN", help="Jobs submitted before then.")
+@click.option(
+    "--starts",
+    is_flag=True,
+    help="Also run the model of the cluster: when would they have started under FILE's limits on what runs?",
+)
+@click.option(
+    "--limit", type=click.IntRange(min=0), default=50, show_default=True, help="Refusals listed at most."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
+@with_site
+def replay(
+    site: Site,
+    file: Path | None,
+    since: str,
+    until: str | None,
+    starts: bool,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """Put the recorded jobs to FILE, and show who would have been refused. Changes nothing.
+
+    Each submission meets the queue as it stood then, less what FILE would have kept out before. Jobs that the
+    policy of that time refused are on no record. Needs an operator's view of slurm-gpudbd. Exit status 1 if
+    any job would have been refused.
+    """
+    path = policy_path(site, file)
+    policy, source = load_policy(path)
+    names = resolve_names(policy, source, SystemDirectory())
+    if names.unknown:
+        raise InvalidFileError(names.unknown)
+    zone, now_s = ZoneInfo(timezone(site)), site.wall()
+    since_s = parse_moment("--since", since, zone, now_s) or 0
+    until_s = parse_moment("--until", until, zone, now_s)
+    runs = everybodys_runs(site, since_s, until_s)
+    jobs = _past_jobs(runs)
+    nodes = site.slurm.nodes()
+    facts = SiteFacts.of(site.slurm.settings(), nodes, Path("/nonexistent"), timezone(site))
+    facts = replace(facts, year=dt.datetime.fromtimestamp(since_s, zone).year)
+    compiled, remarks = without_unknown(compile_policy(policy, names, facts))
+    jobs, unknown = without_size(jobs)
+    remarks += unknown
+    result = judge_past(compiled, jobs, since_s)
+    told: dict[str, Any] = {}
+    if starts:
+        # Only now: numpy is there only where reports are made.
+        from slurm_gpu.cli.policy.starts import foresee, print_starts, starts_json
+        from slurm_gpu.reports.recommend.rules import RuleLimit
+
+        today = dt.datetime.fromtimestamp(now_s, zone).date()
+        vain = [RuleLimit(rule.id, key) for rule, key, _ in unheld_limits(policy, names, today)]
+        foreseen = foresee(site, compiled, runs, result.judgements, vain, since_s, until_s)
+        remarks += foreseen.remarks
+        told = {"starts": starts_json(foreseen)}
+    for text in (*remarks, *result.errors):
+        remark(text)
+    if as_json:
+        print_json(_to_json(result, remarks) | told)
+    else:
+        _print(result, zone, limit)
+        if starts:
+            print_starts(foreseen)
+    raise click.exceptions.Exit(1 if result.refused else 0)
+
+
+def _past_jobs(runs: Iterable[Run]) -> list[PastJob]:
+    users = PastUsers()
+    return merge_requeued((_past_job(run, users), run.state) for run in runs)
+
+
+def _past_job(run: Run, users: PastUsers) -> PastJob:
+    tres = run.tres_requested or run.tres_allocated or {}
+    return PastJob(
+        job_id=run.job_id,
+        label=run.id,
+        array_job_id=run.array_job_id,
+        user=run.user,
+        uid=users.uid(run.user),
+        account=run.account,
+        qos=run.qos,
+        partition=run.partition,
+        submit_s=run.submit_s,
+        start_s=run.start_s,
+        end_s=run.end_s,
+        time_limit_s=run.time_limit_s,
+        n_nodes=run.n_nodes,
+        tres=tres,
+        n_gpus=run.n_gpus if run.has_started else run.n_gpus_requested,
+    )
+
+
+def _print(result: Replay, zone: ZoneInfo, limit: int) -> None:
+    refused = result.refused
+    click.echo(f"submissions: {len(result.judgements)}, refused: {len(refused)}")
+    if result.loans:
+        click.echo(
+            f"on loan: {len(result.on_loan)}, which used {hours(_gpu_hours(result.on_loan))} GPU-hours"
+        )
+    if rules := list(_by_rule(result.judgements)):
+        click.echo()
+        print_table(_SUMMARY, rules, right=_RIGHT, whole=("rule",))
+    if refused and limit:
+        click.echo()
+        print_table(_COLUMNS, (_row(judgement, zone) for judgement in refused[:limit]), right=_RIGHT)
+    if len(refused) > limit:
+        remark(f"the first {limit} of {counted(len(refused), 'refusal')} (--limit)")
+
+
+def _by_rule(judgements: Iterable[Judgement]) -> Iterator[tuple[str, ...]]:
+    rules: dict[str, list[Judgement]] = {}
+    for judgement in judgements:
+        for rule in judgement.rules:
+            rules.setdefault(rule, []).append(judgement)
+    for rule, found in rules.items():
+        refused = [judgement for judgement in found if not judgement.accepted]
+        users = {judgement.first.user for judgement in found}
+        numbers = (str(len(refused)), str(len(found) - len(refused)), str(len(users)))
+        yield (rule, *numbers, hours(_gpu_hours(refused)))
+
+
+def _gpu_hours(judgements: Iterable[Judgement]) -> float:
+    """What their jobs used in truth."""
+    return sum(job.gpu_hours for judgement in judgements for job in judgement.jobs)
+
+
+def _row(judgement: Judgement, zone: ZoneInfo) -> tuple[str, ...]:
+    job = judgement.first
+    return (
+        job.label,
+        job.user,
+        job.account,
+        dt.datetime.fromtimestamp(job.submit_s, zone).strftime("%Y-%m-%d %H:%M"),
+        str(len(judgement.jobs)),
+        count(job.n_gpus),
+        hours(sum(task.gpu_hours for task in judgement.jobs)),
+        ", ".join(judgement.rules),
+        _numbers(judgement),
+    )
+
+
+def _numbers(judgement: Judgement) -> str:
+    """The first line with numbers: "GPUs running + pending: used 4, limit 6, requested 5."."""
+    return next((line.strip() for line in judgement.messages if ": used " in line or ": limit " in line), "")
+
+
+def _to_json(result: Replay, remarks: list[str]) -> dict[str, Any]:
+    return {
+        "submissions": len(result.judgements),
+        "refused": [
+            {
+                "id": judgement.first.label,
+                "user": judgement.first.user,
+                "account": judgement.first.account,
+                "submit_s": judgement.first.submit_s,
+                "tasks": len(judgement.jobs),
+                "nGPU": judgement.first.n_gpus,
+                "gpu_hours": _gpu_hours([judgement]),
+                "rules": list(judgement.rules),
+                "messages": list(judgement.messages),
+            }
+            for judgement in result.refused
+        ],
+        "on_loan": [
+            {
+                "id": judgement.first.label,
+                "user": judgement.first.user,
+                "account": judgement.first.account,
+                "tasks": len(judgement.jobs),
+                "nGPU": judgement.first.n_gpus,
+                "gpu_hours": _gpu_hours([judgement]),
+                "qos": judgement.qos,
+            }
+            for judgement in result.on_loan
+        ],
+        "advised": sum(1 for judgement in result.judgements if judgement.accepted and judgement.rules),
+        "left_out": remarks,
+        "errors": result.errors,
+    }

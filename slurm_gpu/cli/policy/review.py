@@ -1,0 +1,237 @@
+"""`slurm-gpu policy review`: moves a limit within the bounds of `adjust:`, by one step, and takes it back."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from slurm_gpu.cli.output import remark
+from slurm_gpu.cli.policy.apply import apply
+from slurm_gpu.cli.policy.file import apply_command, file_argument, policy_path
+from slurm_gpu.cli.policy.loaded import LoadedPolicy, owned_by_policy, run_option, state_option
+from slurm_gpu.cli.progress import telling
+from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.errors import OutsideError, UsageError
+from slurm_gpu.policy.journal import Journal
+from slurm_gpu.policy.language.adjustments import Move, Moved, read_moves, write_moves
+from slurm_gpu.policy.language.check import load_moved
+from slurm_gpu.policy.lua.in_force import InForce
+from slurm_gpu.policy.lua.peers import is_backup, this_host
+
+if TYPE_CHECKING:  # numpy and httpx: not for a review that has nothing to do
+    from slurm_gpu.reports.recommend.rules import RuleLimit
+    from slurm_gpu.reports.recommend.search import Findings
+
+_DAY_S = 86400
+_PERIOD_S = 30 * _DAY_S
+_LEAST_S = 7 * _DAY_S
+"""Recorded under the limits as they are: less says too little about what another step would do."""
+
+
+@click.command(short_help="Move one limit of FILE within its `adjust:`, by one step.")
+@file_argument
+@click.option("--dry-run", is_flag=True, help="Say what would be moved, and move nothing.")
+@click.option("--undo", is_flag=True, help="Take the last move back, and leave that limit alone from now on.")
+@state_option
+@run_option
+@with_site
+def review(site: Site, file: Path | None, dry_run: bool, undo: bool, state_dir: Path, run_dir: Path) -> None:
+    """Move one limit of FILE within its `adjust:`, by one step, where that shortens waiting.
+
+    What `report recommend` would propose, of nothing but the limits that have bounds. FILE itself stays: the
+    move stands beside it, is put into force as by `policy apply`, and is kept in slurm-gpudbd's table of
+    acts. For slurmctld's host; slurm-gpu-review.timer calls it once a week. Exit status 1 where the policy in
+    force is not FILE: then nothing is moved.
+    """
+    if dry_run and undo:
+        raise UsageError("--dry-run and --undo exclude each other")
+    path = policy_path(site, file)
+    moved, _ = load_moved(path)
+    if not undo and not any(rule.adjust for rule in moved.policy.rules):
+        click.echo(f"No rule of {path} has adjust: no limit is moved")
+        return
+    settings = site.slurm.settings()
+    if is_backup(settings, this_host()):
+        click.echo("This is a backup of slurmctld's host: limits are reviewed on the primary")
+        return
+    if not dry_run and os.geteuid() not in (0, settings.slurm_user_uid):
+        raise UsageError(
+            f"policy review puts limits into force: run it as root or {settings.slurm_user} (SlurmUser), or "
+            "try it with --dry-run"
+        )
+    if dry_run:
+        _require_in_force(site, file, state_dir)
+        move, _ = _find_move(site, file, path, moved)
+        if move is not None:
+            click.echo(f"Would be moved: {move} ({move.why})")
+        return
+    mover = _Mover(site, file, path, state_dir, run_dir)
+    # Of two at once the one would write its move in place of the other's, which is in force.
+    with Journal(state_dir, settings.slurm_user_uid).review_lock():
+        moved, _ = load_moved(path)
+        _require_in_force(site, file, state_dir)
+        if undo:
+            mover.undo(moved)
+            return
+        move, evidence = _find_move(site, file, path, moved)
+        if move is not None:
+            mover.carry_out(move, evidence)
+
+
+def _require_in_force(site: Site, file: Path | None, state_dir: Path) -> None:
+    """A review puts its own step into force, and nothing that somebody has yet to apply, or changed."""
+    loaded = LoadedPolicy.read(site, file)
+    native = loaded.native(site, owned_by_policy(Journal(state_dir), loaded.settings.cluster))
+    if loaded.in_force() is not InForce.SAME or native.difference.steps or native.new_qos:
+        remark(
+            f"what is in force is not {loaded.path}, so no limit is moved: `slurm-gpu policy status` shows "
+            f"the differences, `{apply_command(file)}` puts it into force"
+        )
+        raise click.exceptions.Exit(1)
+
+
+def _find_move(site: Site, file: Path | None, path: Path, moved: Moved) -> tuple[Move | None, dict[str, Any]]:
+    """The one step that shortens waiting most, and all that was found."""
+    from slurm_gpu.cli.policy.limit_search import replayed
+    from slurm_gpu.cli.report.recommend import findings_json
+
+    now_s = int(site.wall())
+    last_s = max((move.at_s for move in moved.counting), default=0)
+    if now_s - last_s < _LEAST_S:
+        click.echo(
+            f"The last move was {(now_s - last_s) / _DAY_S:.1f} days ago: no limit is moved before what was "
+            f"recorded since is {_LEAST_S // _DAY_S} days"
+        )
+        return None, {}
+    since = dt.datetime.fromtimestamp(max(now_s - _PERIOD_S, last_s), dt.UTC).isoformat()
+    with telling() as told:
+        found = replayed(site, file, since, None, told)
+        findings = found.search.findings(_bounds(moved), most_changes=1, told=told)
+    for text in (*found.remarks, *findings.refused):
+        remark(text)
+    if not findings.changes:
+        tried = len(findings.trials)
+        click.echo(f"No limit is moved: {_why_none(tried, findings)}")
+        return None, {}
+    change = findings.changes[0]
+    why = (
+        f"by the model, the mean wait of all jobs falls from {_mean_h(findings.before)} to "
+        f"{_mean_h(findings.after)} h, and no group's rises much"
+    )
+    move = Move(change.limit.rule, change.limit.key, change.old, change.new, now_s, why)
+    return move, findings_json(found, findings)
+
+
+def _bounds(moved: Moved) -> dict[RuleLimit, tuple[int, int]]:
+    from slurm_gpu.reports.recommend.rules import RuleLimit
+
+    left_alone = {(move.rule, move.limit) for move in moved.undone}
+    return {
+        RuleLimit(rule.id, one.key): (one.low, one.high)
+        for rule in moved.policy.rules
+        for one in rule.adjust
+        if (rule.id, one.key) not in left_alone
+    }
+
+
+def _why_none(tried: int, findings: Findings) -> str:
+    if tried:
+        return f"none of {tried} steps shortens waiting enough without lengthening a group's"
+    if findings.refused:
+        return "the model does not reproduce the waits that were recorded, or there are too few"
+    return "every limit with adjust: was taken back once, and is left alone"
+
+
+def _mean_h(waits: Any) -> str:
+    from slurm_gpu.reports.recommend.waits import ALL
+
+    return f"{waits[ALL].mean_h:.2f}"
+
+
+class _Mover:
+    """Puts moves into force as `policy apply` does, and tells slurm-gpudbd of each before it is made."""
+
+    def __init__(self, site: Site, file: Path | None, path: Path, state_dir: Path, run_dir: Path) -> None:
+        self._site, self._file, self._path = site, file, path
+        self._state_dir, self._run_dir = state_dir, run_dir
+
+    def carry_out(self, move: Move, evidence: dict[str, Any]) -> None:
+        """One step."""
+        self._tell("limit moved", move, move.old, move.new, move.why, evidence)
+        before = read_moves(self._path)
+        try:
+            self._put_into_force(before, (*self._still_counting(before), move))
+        except BaseException as error:
+            try:
+                self._tell(
+                    "limit not moved", move, move.new, move.old, f"it could not be put into force: {error}"
+                )
+            except OutsideError as second:
+                remark(f"warning: that it failed could not be told: {second}")
+            raise
+        click.echo(f"Moved: {move} ({move.why})")
+        click.echo("`slurm-gpu policy review --undo` takes it back")
+
+    def undo(self, moved: Moved) -> None:
+        """The last one, whether or not slurm-gpudbd can be told."""
+        if not moved.counting:
+            raise UsageError(f"no review has moved a limit of {self._path}")
+        last, now_s = moved.counting[-1], int(self._site.wall())
+        before = read_moves(self._path)
+        kept = [move for move in before if move != last]
+        self._put_into_force(before, (*kept, replace(last, undone_s=now_s)))
+        try:
+            self._tell("limit moved back", last, last.new, last.old, "a person took the review's move back")
+        except OutsideError as error:
+            remark(f"warning: slurm-gpudbd could not be told of it: {error}")
+        click.echo(f"Taken back: {last}; the review leaves this limit alone until policy.yaml says otherwise")
+
+    def _still_counting(self, moves: Sequence[Move]) -> tuple[Move, ...]:
+        void = {move for move, _ in load_moved(self._path)[0].void}
+        return tuple(move for move in moves if move not in void)
+
+    def _put_into_force(self, before: Sequence[Move], after: Sequence[Move]) -> None:
+        write_moves(self._path, after)
+        try:
+            click.get_current_context().invoke(
+                apply,
+                file=self._file,
+                dry_run=False,
+                replace=False,
+                lua_only=False,
+                state_dir=self._state_dir,
+                run_dir=self._run_dir,
+            )
+        except BaseException:
+            write_moves(self._path, before)
+            raise
+
+    def _tell(
+        self, act: str, move: Move, old: int, new: int, why: str, evidence: dict[str, Any] | None = None
+    ) -> None:
+        from slurm_gpu.policy.language.limit_value import value_text
+        from slurm_gpu.wire.answers.runs import Act
+
+        with self._site.database() as database:
+            database.tell_acts(
+                [
+                    Act(
+                        id=uuid.uuid4().hex,
+                        at_s=int(self._site.wall()),
+                        host=this_host(),
+                        act=act,
+                        subject=f"{move.limit} of {move.rule}",
+                        old=value_text(move.limit, old),
+                        new=value_text(move.limit, new),
+                        why=why,
+                        evidence=evidence,
+                    )
+                ]
+            )

@@ -1,0 +1,48 @@
+"""What Slurm itself would say to a job, for commands that judge one without submitting it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from slurm_gpu.cli.site import Site
+from slurm_gpu.errors import SlurmError
+from slurm_gpu.policy.explain.named_reservation import Known
+from slurm_gpu.policy.explain.sbatch import SbatchRequest
+from slurm_gpu.policy.explain.slurm_refusals import Cluster
+from slurm_gpu.policy.explain.submitter import read_submitter
+from slurm_gpu.slurm.client import SlurmNode, SlurmSettings, has_slurmdbd
+from slurm_gpu.slurm.reservations import ReservationClient
+from slurm_gpu.slurm.submission import Partition, UserDefaults, UserPlaces, read_user_places
+
+
+def read_cluster(
+    site: Site,
+    settings: SlurmSettings,
+    nodes: Sequence[SlurmNode],
+    partitions: Sequence[Partition],
+    request: SbatchRequest,
+    user: str,
+    defaults: UserDefaults,
+    policy_qos: object = None,
+) -> Cluster:
+    """What decides whether Slurm takes this request of `user`, in the QOS that the policy gave it, if it did.
+
+    slurmdbd is asked only where it matters, and not while it is away.
+    """
+    said = request.options
+    places = UserPlaces() if said.keys().isdisjoint(("account", "qos")) else read_user_places(user)
+    store = site.limits if defaults.told and has_slurmdbd(settings) else None
+    qos = policy_qos or said.get("qos") or (None if store is None else defaults.qos or "normal")
+    account = said.get("account") or defaults.account
+    submitter = read_submitter(store, settings.cluster, user, account, str(qos) if qos else None, partitions)
+    return Cluster(settings, nodes, partitions, user, places, submitter, _reservations(site, request))
+
+
+def _reservations(site: Site, request: SbatchRequest) -> Known | None:
+    """Asked for only where the request names one."""
+    if "reservation" not in request.options:
+        return None
+    try:
+        return Known(ReservationClient(site.run).all(), site.wall())
+    except SlurmError:
+        return None

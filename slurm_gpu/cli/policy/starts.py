@@ -1,0 +1,118 @@
+"""`policy replay --starts`: when jobs would have started under a policy, by the model of the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from slurm_gpu.cli.output import print_table, remark
+from slurm_gpu.cli.policy.limit_search import past_run
+from slurm_gpu.cli.policy.waits_json import reproduction_json, waits_json
+from slurm_gpu.cli.site import Site
+from slurm_gpu.cli.users import PastUsers
+from slurm_gpu.policy.explain.replay import Judgement
+from slurm_gpu.policy.language.lua_literals import Plain
+from slurm_gpu.policy.lua.bundle import build_bundle
+from slurm_gpu.policy.lua.install import SCRIPT_NAME
+from slurm_gpu.policy.lua.installed import PolicyInForce, policy_of, read_policy_in_force
+from slurm_gpu.reports.recommend.past import PastRun, rebuild, scheduling_of
+from slurm_gpu.reports.recommend.rules import RuleLimit, held_rules
+from slurm_gpu.reports.recommend.search import Foreseen, Search
+from slurm_gpu.reports.recommend.waits import ALL, Reproduction
+from slurm_gpu.text.units import counted
+
+if TYPE_CHECKING:
+    from slurm_gpu.client.database_client import Run
+
+_COLUMNS = ("group", "jobs", "recorded_h", "WAIT_h", "median", "typical user", "held")
+
+
+@dataclass(frozen=True)
+class Starts:
+    """Waits by the model, and how far it can be believed."""
+
+    reproduction: Reproduction
+    """Of all jobs, under the policy in force: how near the model comes to what was recorded."""
+    recorded_h: Mapping[str, float]
+    """The mean of each group of the new policy."""
+    foreseen: Foreseen
+    """Under the new policy, of what it lets in."""
+    remarks: tuple[str, ...]
+
+
+def foresee(
+    site: Site,
+    compiled: Mapping[str, Plain],
+    runs: Sequence[Run],
+    judgements: Sequence[Judgement],
+    unheld: Iterable[RuleLimit],
+    since_s: int,
+    until_s: int | None,
+) -> Starts:
+    """Run what the policy lets in, each job in the QOS that it would have had.
+
+    `unheld` are limits that nothing holds.
+    """
+    settings, nodes = site.slurm.settings(), site.slurm.nodes()
+    now_s = site.wall()
+    until_s = int(now_s) if until_s is None else until_s
+    users = PastUsers()
+    refused = {job.job_id for one in judgements if not one.accepted for job in one.jobs}
+    qos = {job.job_id: one.qos for one in judgements if one.accepted for job in one.jobs}
+    past_runs = [past_run(run, users) for run in runs]
+    let_in: list[PastRun] = [
+        replace(past, qos=qos.get(run.job_id, past.qos))
+        for run, past in zip(runs, past_runs, strict=True)
+        if run.job_id not in refused
+    ]
+    scheduling = scheduling_of(settings.raw)
+    new, remarks = held_rules(policy_of(build_bundle(compiled)), unheld)
+    past = rebuild(let_in, nodes, since_s, until_s)
+    search = Search(past, new, scheduling, now_s)
+    in_force = read_policy_in_force(Path(settings.conf_path).parent / SCRIPT_NAME)
+    old, _ = held_rules(PolicyInForce() if in_force is None else in_force, ())
+    as_it_was = Search(rebuild(past_runs, nodes, since_s, until_s), old, scheduling, now_s)
+    return Starts(
+        as_it_was.reproduction()[ALL],
+        {name: one.recorded_h for name, one in search.reproduction().items()},
+        search.foreseen(),
+        (*remarks, *past.remarks),
+    )
+
+
+def print_starts(starts: Starts) -> None:
+    """The table, with a warning where the model is not to be believed."""
+    click.echo("\nWaits by the model under this policy, beside those that were recorded (hours):")
+    rows = [
+        (
+            name,
+            str(one.jobs),
+            *map(_h, (starts.recorded_h[name], one.mean_h, one.median_h, one.user_h, one.held_h)),
+        )
+        for name, one in starts.foreseen.waits.items()
+    ]
+    print_table(_COLUMNS, rows, right=_COLUMNS[1:])
+    if starts.foreseen.requeued:
+        click.echo(f"requeued to give GPUs back: {counted(starts.foreseen.requeued, 'job')}")
+    if (doubt := starts.reproduction.doubt) is not None:
+        remark(f"warning: under the policy in force {doubt}: take its waits for a comparison at best")
+
+
+def starts_json(starts: Starts) -> dict[str, Any]:
+    """With stable keys."""
+    return {
+        "reproduction": reproduction_json(starts.reproduction),
+        "waits": {
+            name: {"recorded_h": starts.recorded_h[name], **waits_json(one)}
+            for name, one in starts.foreseen.waits.items()
+        },
+        "requeued": starts.foreseen.requeued,
+    }
+
+
+def _h(hours: float) -> str:
+    return f"{hours:.2f}"

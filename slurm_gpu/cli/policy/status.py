@@ -1,0 +1,183 @@
+"""`slurm-gpu policy status`: what is in force, beside a policy file and beside what was applied."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, astuple
+from pathlib import Path
+
+import click
+
+from slurm_gpu.cli.output import print_json, print_table
+from slurm_gpu.cli.policy.file import PATH, apply_command, file_argument
+from slurm_gpu.cli.policy.loaded import LoadedPolicy, state_option
+from slurm_gpu.cli.policy.native_text import plan_json, plan_lines
+from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.errors import OutsideError
+from slurm_gpu.policy.journal import Entry, Journal, State
+from slurm_gpu.policy.language.adjustments import Moved
+from slurm_gpu.policy.language.check import load_moved
+from slurm_gpu.policy.lua.decisions import DecisionCounts, count_decisions
+from slurm_gpu.policy.lua.in_force import InForce
+from slurm_gpu.policy.lua.install import made_by
+from slurm_gpu.policy.lua.installed import read_policy_in_force
+
+
+@click.command(short_help="Compare what is in force with FILE.")
+@file_argument
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@state_option
+@click.option(
+    "--run-dir", type=PATH, help="Look there for decisions.log, not where job_submit.lua says it writes it."
+)
+@with_site
+def status(site: Site, file: Path | None, as_json: bool, state_dir: Path, run_dir: Path | None) -> None:
+    """Compare what is in force with FILE, and show what somebody changed by hand.
+
+    Exit status 1 where anything differs. Decisions are counted as far as decisions.log still holds them.
+    """
+    loaded = LoadedPolicy.read(site, file)
+    journal = Journal(state_dir)
+    found = loaded.in_force()
+    last, begun = journal.newest(State.DONE), journal.newest(State.BEGUN)
+    taken_back = journal.taken_back()
+    maker = made_by(journal, loaded.script)
+    counts = _decisions(run_dir, loaded.script)
+    moved, _ = load_moved(loaded.path)
+    if not as_json:  # at once: slurmdbd may be away
+        for line in _applied(last, taken_back):
+            click.echo(line)
+        if begun is not None:
+            click.echo(f"An apply of {begun.at} was cut short: `slurm-gpu policy rollback` undoes it")
+        standing = _standing(found, maker, taken_back, loaded, file)
+        click.echo(f"{loaded.script}: {standing}")
+        _print_moves(moved)
+        if counts is not None and counts.since_s is not None:
+            _print_counts(counts, counts.since_s)
+    native = loaded.native(site, journal.owned(loaded.settings.cluster))
+    changes = native.difference.steps or native.new_qos or native.drift
+    differs = bool(changes or begun) or found is not InForce.SAME
+    if as_json:
+        print_json(
+            {
+                "applied": _plain(last),
+                "taken_back": [_plain(entry) for entry in taken_back],
+                "cut_short": None if begun is None else begun.name,
+                "compared_with": str(loaded.path.absolute()),
+                "script": found.value,
+                "script_from": _plain(maker),
+                "native": plan_json(native),
+                "moved": [
+                    asdict(move) | {"counts": move in moved.counting}
+                    for move in (*moved.counting, *moved.undone, *(move for move, _ in moved.void))
+                ],
+                "differs": differs,
+                "decisions": None if counts is None else asdict(counts),
+            }
+        )
+    else:
+        for line in plan_lines(native):
+            click.echo(line)
+    if differs:
+        raise click.exceptions.Exit(1)
+
+
+def _applied(last: Entry | None, taken_back: Sequence[Entry]) -> Iterator[str]:
+    """Which apply counts, and which were taken back since."""
+    if last is not None:
+        yield f"Applied {last.at} from {last.policy}"
+    elif not taken_back:
+        yield "Never applied"
+    else:
+        yield "Nothing is applied: every apply was taken back"
+    if taken_back:
+        those = ", ".join(entry.at for entry in taken_back)
+        applies = "the apply" if len(taken_back) == 1 else f"{len(taken_back)} applies"
+        yield f"Taken back since by `policy rollback`: {applies} of {those}"
+
+
+def _standing(
+    found: InForce,
+    maker: Entry | None,
+    taken_back: Sequence[Entry],
+    loaded: LoadedPolicy,
+    file: Path | None,
+) -> str:
+    """How the script stands to the file that it was compared with, and what to type."""
+    path = loaded.path
+    apply = apply_command(file)
+    if found is InForce.SAME:
+        return f"as {path} says"
+    if found is InForce.MISSING:
+        return f"not there: `{apply}` installs it"
+    if found is InForce.FOREIGN:
+        return f"not slurm-gpu's: `{apply}` says what to do"
+    if taken_back and maker is None and _has_no_rules(loaded.script):
+        return f"lets every job through, not as {path} says: `{apply}` installs the latter"
+    if taken_back and (maker is None or Path(maker.policy) == path.absolute()):
+        return f"as before what was taken back, not as {path} says: `{apply}` installs the latter"
+    if maker is None:
+        return f"neither as {path} says nor as it was last applied here: `{apply}` installs the former"
+    if Path(maker.policy) != path.absolute():
+        return (
+            f"as {maker.policy} said when it was applied, not as {path} says: `{apply}` installs the "
+            f"latter, `slurm-gpu policy status {maker.policy}` compares with the former"
+        )
+    return (
+        f"not as {path} says: it, members of its groups, the cluster's GPUs or slurm-gpu changed since it "
+        f"was applied; `{apply}` installs it anew"
+    )
+
+
+def _has_no_rules(script: Path) -> bool:
+    """As after the first apply was taken back where there was no script before."""
+    try:
+        policy = read_policy_in_force(script)
+    except OutsideError:
+        return False
+    return policy is not None and not policy.rules
+
+
+def _decisions(run_dir: Path | None, script: Path) -> DecisionCounts | None:
+    """Counts of the log that the script itself names."""
+    if run_dir is not None:
+        return count_decisions(run_dir)
+    try:
+        policy = read_policy_in_force(script)
+    except OutsideError:
+        return None  # what was changed by hand need not be readable; that it differs is told
+    if policy is None or policy.decisions_log is None:
+        return None
+    return count_decisions(policy.decisions_log.parent)
+
+
+def _plain(entry: Entry | None) -> dict[str, str] | None:
+    return None if entry is None else {"at": entry.name, "policy": entry.policy}
+
+
+def _print_moves(moved: Moved) -> None:
+    """What the review has made of the limits in the file."""
+    for move in moved.counting:
+        click.echo(f"Moved by the review {_day(move.at_s)}: {move} ({move.why})")
+    for move in moved.undone:
+        click.echo(f"Taken back {_day(move.at_s if move.undone_s is None else move.undone_s)}: {move}")
+    for move, why in moved.void:
+        click.echo(f"Does not count any more: {move}; {why}")
+
+
+def _day(at_s: int) -> str:
+    return f"{dt.datetime.fromtimestamp(at_s, dt.UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def _print_counts(counts: DecisionCounts, since_s: int) -> None:
+    since = dt.datetime.fromtimestamp(since_s, dt.UTC)
+    failed = f", {counts.failed} in which a rule failed" if counts.failed else ""
+    click.echo(
+        f"Decisions since {since:%Y-%m-%d %H:%M:%S} UTC: "
+        f"{counts.accepted} accepted, {counts.refused} refused{failed}"
+    )
+    if counts.rules:
+        columns = ("RULE", "REFUSED", "ADVISED", "OBSERVED", "ERRORS")
+        rows = [(rule, *map(str, astuple(count))) for rule, count in counts.rules.items()]
+        print_table(columns, rows, right=columns[1:])

@@ -1,0 +1,69 @@
+"""The policy in force on this host, and who uses what of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from slurm_gpu.cli.output import remark
+from slurm_gpu.cli.site import Site
+from slurm_gpu.controller import snapshot as snapshots
+from slurm_gpu.controller.queue.usage import Usage, kinds_summed_up, usage_by_kind, usage_of
+from slurm_gpu.controller.snapshot import Snapshot
+from slurm_gpu.controller.watcher import facts_of
+from slurm_gpu.errors import OutsideError
+from slurm_gpu.policy.lua.bundle import RUN_DIRECTORY
+from slurm_gpu.policy.lua.install import SCRIPT_NAME
+from slurm_gpu.policy.lua.installed import PolicyInForce, read_policy_in_force
+from slurm_gpu.slurm.queue import QueueReader
+from slurm_gpu.slurm.submission import read_partitions
+
+
+class PolicyAbsentError(OutsideError):
+    """No job_submit.lua of slurm-gpu's is beside slurm.conf here, so that no limits are known."""
+
+
+def read_use(site: Site) -> tuple[PolicyInForce, Snapshot, str, Mapping[str, Usage]]:
+    """The policy in force and who uses what: as slurm-gpuctld counted it, else as the queue shows it now.
+
+    Besides, who uses what in jobs of one kind, where a rule sums these up: that the queue alone tells.
+    Raises PolicyAbsentError where no policy is in force here.
+    """
+    settings = site.slurm.settings()
+    script = Path(settings.conf_path).parent / SCRIPT_NAME
+    policy = read_policy_in_force(script)
+    if policy is None:
+        raise PolicyAbsentError(_why_unknown(site, script))
+    now_s = site.wall()
+    directory = Path(os.environ.get("SLURM_GPU_RUN_DIR") or RUN_DIRECTORY)
+    # The script says where it looks itself; one of an earlier version does not.
+    file = directory / snapshots.FILE_NAME if policy.snapshot is None else policy.snapshot
+    found = snapshots.read_fresh(file, now_s)
+    if found is not None and (found.groups_id is None or found.groups_id != policy.groups_id):
+        found = None
+    if found is not None and not kinds_summed_up(policy):
+        return policy, found, "snapshot", {}
+    if "jobs" in settings.raw.get("PrivateData", "").split(",") and os.geteuid() != 0:
+        remark("Slurm shows you only your own jobs here: what groups use is not all of it")
+    jobs = QueueReader(site.run).read()
+    facts = facts_of(policy, site.slurm.nodes(), read_partitions(site.run))
+    by_kind = usage_by_kind(policy, jobs, facts)
+    if found is not None:
+        return policy, found, "snapshot", by_kind
+    usage = usage_of(jobs, policy.groups, facts)
+    return policy, Snapshot(0, int(now_s), policy.groups_id, usage), "queue", by_kind
+
+
+def _why_unknown(site: Site, script: Path) -> str:
+    """What is missing here, and what to do: for who asks for their limits, and for who sets them."""
+    if script.exists():
+        missing = f"{script} is not slurm-gpu's: no policy of its is in force here"
+    else:
+        missing = f"no limits are known on this host: {script} is not there"
+    web = site.config.web if site.config_path.exists() else None
+    page = "" if web is None else f"; or look at My limits on {web}, where slurm-gpu open signs you in"
+    return (
+        f"{missing}. Ask on the host of slurmctld{page}. Operators: there slurm-gpu policy apply puts "
+        "policy.yaml into force, and where login nodes share its Slurm configuration, quota runs on them too"
+    )

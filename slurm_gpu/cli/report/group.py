@@ -1,0 +1,17 @@
+"""`slurm-gpu report`: what a period's accounting and records tell."""
+
+from __future__ import annotations
+
+import click
+
+from slurm_gpu.cli.report.build import build
+from slurm_gpu.cli.report.recommend import recommend
+
+
+@click.group()
+def report() -> None:
+    """Reports on what GPUs were used for."""
+
+
+report.add_command(build)
+report.add_command(recommend)

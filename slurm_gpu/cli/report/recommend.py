@@ -1,0 +1,197 @@
+"""`slurm-gpu report recommend`: other limits, tried on what was recorded, as a patch of policy.yaml."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
+
+import click
+
+from slurm_gpu.cli.output import print_json, print_table, remark
+from slurm_gpu.cli.policy.file import PATH, file_argument, timezone
+from slurm_gpu.cli.policy.waits_json import reproduction_json, waits_json
+from slurm_gpu.cli.progress import telling
+from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.errors import OutsideError
+from slurm_gpu.policy.language.limit_edit import edit_limit, unified_diff
+from slurm_gpu.policy.language.limit_value import value_text
+from slurm_gpu.text.units import counted
+
+if TYPE_CHECKING:  # numpy is there only where reports are made
+    from slurm_gpu.cli.policy.limit_search import Replayed
+    from slurm_gpu.reports.recommend.search import Change, Findings, Trial
+
+_REPRODUCED = ("group", "jobs", "recorded_h", "modelled_h", "within_2x")
+_IDLE = ("group", "hours", "GPUs idle")
+_PREDICTED = ("group", "jobs", "WAIT_h", "would_be", "median", "would_be", "typical user", "would_be", "held")
+_TRIED = ("tried", "WAIT_h of all", "verdict")
+
+
+@click.command(short_help="Propose limits that would shorten waiting, as a patch.")
+@file_argument
+@click.option(
+    "--since",
+    metavar="WHEN",
+    default="30d",
+    show_default=True,
+    help="Replay what was recorded from then on: 2026-11-01, or 30d for a month ago.",
+)
+@click.option("--until", metavar="WHEN", help="Until then. [default: now]")
+@click.option("--out", type=PATH, metavar="FILE", help="Write the patch there, not to standard output.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
+@with_site
+def recommend(
+    site: Site, file: Path | None, since: str, until: str | None, out: Path | None, as_json: bool
+) -> None:
+    """Try other limits of FILE on what was recorded, and propose those that shorten waiting as a patch.
+
+    Every change is a step up or down of one limit on what runs. It is proposed if the mean wait of all jobs
+    falls and that of no group rises much. Changes nothing. Needs an operator's view of slurm-gpudbd, and
+    Slurm's commands. Exit status 1 where the model does not reproduce the waits that were recorded: then
+    nothing is proposed.
+    """
+    from slurm_gpu.cli.policy.limit_search import replayed
+
+    with telling() as told:
+        found = replayed(site, file, since, until, told)
+        findings = found.search.findings(told=told)
+    patch = _patch(found, findings)
+    for text in found.remarks:
+        remark(text)
+    if as_json:
+        print_json(findings_json(found, findings) | {"patch": patch})
+    else:
+        _print(found, findings, ZoneInfo(timezone(site)))
+    if patch and out is not None:
+        _write(out, patch)
+        remark(f"the patch is in {out}; `patch {found.loaded.path} {out}` applies it to the file")
+    elif patch and not as_json:
+        click.echo()
+        click.echo(patch, nl=False)
+    raise click.exceptions.Exit(1 if findings.refused else 0)
+
+
+def _patch(found: Replayed, findings: Findings) -> str:
+    """A unified diff of the policy; "" for no change."""
+    path = found.loaded.path
+    old = text = path.read_bytes().decode()  # with the ends of lines as they are
+    for change in findings.changes:
+        text = edit_limit(text, str(path), change.limit.rule, change.limit.key, change.new)
+    return unified_diff(old, text, str(path))
+
+
+def _write(out: Path, patch: str) -> None:
+    try:
+        out.write_text(patch, encoding="utf-8")
+    except OSError as error:
+        raise OutsideError(f"{out}: {error.strerror}") from error
+
+
+def _print(found: Replayed, findings: Findings, zone: ZoneInfo) -> None:
+    since, until = (
+        dt.datetime.fromtimestamp(at_s, zone).strftime("%Y-%m-%d %H:%M")
+        for at_s in (found.since_s, found.until_s)
+    )
+    cluster = found.past.cluster
+    click.echo(
+        f"Replayed {counted(len(found.past.jobs), 'run')} of {since} to {until} on "
+        f"{counted(len(cluster.nodes), 'node')} with {counted(cluster.total_gpus, 'GPU')}, and compared the "
+        f"waits of {int(found.past.judged.sum())}"
+    )
+    click.echo("\nHow well the model reproduces the waits that were recorded (means, hours):")
+    rows = [
+        (name, str(one.jobs), _h(one.recorded_h), _h(one.modelled_h), f"{one.within_2x:.0%}")
+        for name, one in findings.reproduction.items()
+    ]
+    print_table(_REPRODUCED, rows, right=_REPRODUCED[1:])
+    idle = [
+        (name, _h(one.waited_h), f"{one.gpus:.1f}") for name, one in findings.idle.items() if one.waited_h
+    ]
+    if idle:
+        click.echo(
+            f"\nHow many of {cluster.total_gpus} GPUs nobody held while a job of the group waited for some "
+            "(recorded, mean):"
+        )
+        print_table(_IDLE, idle, right=_IDLE[1:])
+    for text in findings.refused:
+        click.echo(f"Nothing is proposed for {text}")
+    if findings.trials:
+        click.echo("\nTried, by what the model says:")
+        print_table(_TRIED, [_trial_row(trial) for trial in findings.trials], right=_TRIED[1:2])
+    if findings.changes:
+        click.echo("\nProposed:")
+        for change in findings.changes:
+            click.echo(f"  {change_text(change)}")
+        click.echo("\nWaiting as it is and as it would be, both by the model (hours):")
+        print_table(_PREDICTED, list(_predicted_rows(findings)), right=_PREDICTED[1:])
+    elif findings.trials:
+        click.echo("\nNothing to propose: no step shortens waiting enough without lengthening a group's")
+
+
+def _trial_row(trial: Trial) -> tuple[str, str, str]:
+    if trial.hurts:
+        verdict = f"no: longer for {', '.join(trial.hurts)}"
+    else:
+        verdict = "shortens waiting" if trial.worth_it else "no: makes too little difference"
+    return change_text(trial.change), f"{-trial.gain_h:+.2f}", verdict
+
+
+def change_text(change: Change) -> str:
+    """As "gpus_running of grad-share: 16 → 20"."""
+    key = change.limit.key
+    return f"{key} of {change.limit.rule}: {value_text(key, change.old)} → {value_text(key, change.new)}"
+
+
+def _predicted_rows(findings: Findings) -> Iterator[tuple[str, ...]]:
+    for name, before in findings.before.items():
+        after = findings.after[name]
+        numbers = (before.mean_h, after.mean_h, before.median_h, after.median_h, before.user_h, after.user_h)
+        yield (name, str(before.jobs), *map(_h, numbers), _h(before.held_h))
+
+
+def _h(hours: float) -> str:
+    return f"{hours:.2f}"
+
+
+def findings_json(found: Replayed, findings: Findings) -> dict[str, Any]:
+    """With stable keys; hours, and limits as policy.yaml writes them."""
+    return {
+        "since_s": found.since_s,
+        "until_s": found.until_s,
+        "runs": len(found.past.jobs),
+        "compared": int(found.past.judged.sum()),
+        "reproduction": {name: reproduction_json(one) for name, one in findings.reproduction.items()},
+        "idle": {
+            name: {"waited_h": one.waited_h, "gpus": one.gpus if one.waited_h else None}
+            for name, one in findings.idle.items()
+        },
+        "refused": list(findings.refused),
+        "changes": [_change_json(change) for change in findings.changes],
+        "tried": [
+            {
+                **_change_json(trial.change),
+                "gain_h": trial.gain_h,
+                "worth_it": trial.worth_it,
+                "longer_for": list(trial.hurts),
+            }
+            for trial in findings.trials
+        ],
+        "waits": {
+            name: {"before": waits_json(before), "after": waits_json(findings.after[name])}
+            for name, before in findings.before.items()
+        },
+        "left_out": list(found.remarks),
+    }
+
+
+def _change_json(change: Change) -> dict[str, Any]:
+    key = change.limit.key
+    return {
+        "rule": change.limit.rule,
+        "limit": key,
+        "old": value_text(key, change.old),
+        "new": value_text(key, change.new),
+    }

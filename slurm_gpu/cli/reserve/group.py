@@ -1,0 +1,317 @@
+"""`slurm-gpu reserve`: whole nodes for a training, asked for by a user, promised by an operator."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import fields
+from zoneinfo import ZoneInfo
+
+import click
+
+from slurm_gpu.cli.output import check_format, print_csv, print_json, remark
+from slurm_gpu.cli.reserve.calendar import Calendar, day_and_time, late, print_calendar, print_past
+from slurm_gpu.cli.reserve.planning import Cluster, default_account, default_partition
+from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.cli.times import parse_coming
+from slurm_gpu.cli.users import uid_and_name
+from slurm_gpu.config.site import Reservations
+from slurm_gpu.controller.reservations.reconciler import is_ours
+from slurm_gpu.controller.reservations.windows import sites_own
+from slurm_gpu.errors import SlurmError, UsageError
+from slurm_gpu.placement.promises import kept
+from slurm_gpu.slurm.reservations import ReservationClient, SlurmReservation
+from slurm_gpu.text.hostlist import compress, expand
+from slurm_gpu.text.units import counted, format_duration, format_slurm_time, parse_duration
+from slurm_gpu.wire.answers.reservation import Reservation, State
+
+_PAST = 30
+_NONE_HERE = (
+    "there are no reservations here: an operator writes `placement: {reservations: {}}` into slurm-gpu.yaml, "
+    "and restarts slurm-gpudbd and slurm-gpuctld"
+)
+
+
+def _duration(_context: click.Context, _parameter: click.Parameter, text: str) -> int:
+    try:
+        seconds = math.ceil(parse_duration(text))
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+    except OverflowError:
+        raise click.BadParameter("it is longer than any number tells") from None
+    if seconds < 60:
+        raise click.BadParameter(f"{text!r} is less than a minute; write such as 36h or 3d")
+    return seconds
+
+
+def _not_empty(_context: click.Context, _parameter: click.Parameter, text: str) -> str:
+    if not text.strip():
+        raise click.BadParameter("it is empty: say why in a few words")
+    return text
+
+
+@click.group()
+def reserve() -> None:
+    """Whole nodes for a medium or large training, at a time that is promised.
+
+    A user asks, an operator approves, and slurm-gpuctld makes a reservation of it in Slurm, which draws the
+    user's jobs in by itself. One that nobody uses is given up.
+    """
+
+
+@reserve.command(short_help="Ask for one.")
+@click.option("--gpus", type=click.IntRange(1), required=True, metavar="N", help="GPUs in all.")
+@click.option(
+    "--time",
+    "duration_s",
+    required=True,
+    callback=_duration,
+    metavar="TIME",
+    help="As 36h, 3d or 2-12:00:00.",
+)
+@click.option(
+    "--why", required=True, callback=_not_empty, metavar="TEXT", help="For the operators who decide."
+)
+@click.option("--nodes", type=click.IntRange(1), metavar="N", help="As few as may be, if not said.")
+@click.option("--gpu-type", metavar="TYPE", help="Any, if not said.")
+@click.option("--partition", metavar="NAME", help="Slurm's default, if not said.")
+@click.option("--account", metavar="NAME", help="Yours by default, if not said.")
+@click.option("--earliest", metavar="WHEN", help="Not before: 2026-12-01, 2026-12-01T18:00, or 2d from now.")
+@click.option("--latest", metavar="WHEN", help="Of no use if it begins later.")
+@click.option("--user", metavar="NAME", help="Ask for somebody else, as an operator.")
+@with_site
+def request(
+    site: Site,
+    gpus: int,
+    duration_s: int,
+    why: str,
+    nodes: int | None,
+    gpu_type: str | None,
+    partition: str | None,
+    account: str | None,
+    earliest: str | None,
+    latest: str | None,
+    user: str | None,
+) -> None:
+    """Ask for whole nodes, for a time. An operator decides; until then nothing is promised.
+
+    Says when it could begin if it was approved now. Your job has to name the same account and partition, and
+    a time limit of at most TIME: when the reservation ends, Slurm ends what runs in it.
+    """
+    settings, zone = _settings(site), ZoneInfo(site.config.timezone)
+    name = uid_and_name(user)[1]
+    cluster = Cluster(site, settings)
+    earliest_s = parse_coming("--earliest", earliest, zone, site.wall()) or int(site.wall())
+    latest_s = parse_coming("--latest", latest, zone, site.wall())
+    if latest_s is not None and latest_s < earliest_s:
+        raise UsageError(
+            f"--latest {latest} is {day_and_time(latest_s, zone)}, and it may not begin before "
+            f"{day_and_time(earliest_s, zone)}: write a later one"
+        )
+    wanted_in = partition if partition is not None else default_partition(site)
+    asked = Reservation(
+        id=0,
+        cluster=site.config.cluster,
+        user=name,
+        partition=wanted_in,
+        gpus=gpus,
+        gpu_type=gpu_type,
+        account=account if account is not None else default_account(site, name),
+        n_nodes=cluster.nodes_for(gpus, gpu_type, wanted_in) if nodes is None else nodes,
+        duration_s=duration_s,
+        why=why,
+        state=State.REQUESTED,
+        requested_s=int(site.wall()),
+        earliest_s=earliest_s,
+        latest_s=latest_s,
+    )
+    with site.database() as database:
+        window = cluster.plan(asked, database.reservations())
+        found = database.request_reservation(
+            user=user,
+            account=asked.account,
+            partition=asked.partition,
+            gpus=gpus,
+            gpu_type=gpu_type,
+            n_nodes=asked.n_nodes,
+            duration_s=duration_s,
+            earliest_s=asked.earliest_s,
+            latest_s=asked.latest_s,
+            why=why,
+        )
+    click.echo(f"Request {found.id}: {_what(found)}, account {found.account}. An operator decides.")
+    click.echo(
+        f"Approved now it would begin {day_and_time(window.start_s, zone)} on {compress(window.nodes)}."
+    )
+
+
+@reserve.command(short_help="Promise one, as an operator.")
+@click.argument("number", metavar="ID", type=click.IntRange(1))
+@click.option("--start", metavar="WHEN", help="Not before then; as soon as may be, if not said.")
+@click.option("--nodes", metavar="LIST", help="On these nodes, such as n[1-4].")
+@with_site
+def approve(site: Site, number: int, start: str | None, nodes: str | None) -> None:
+    """Promise the first window in which the nodes are free together; its start cannot be moved later.
+
+    By the time limits of what runs and the reservations that there are. Jobs that wait now wait longer where
+    they would have had these nodes.
+    """
+    settings, zone = _settings(site), ZoneInfo(site.config.timezone)
+    only = None if nodes is None else _hosts(nodes)
+    with site.database() as database:
+        rows = database.reservations(ids=[number])
+        one = next((row for row in rows if row.id == number), None)
+        if one is None:
+            raise UsageError(f"there is no reservation {number}; `slurm-gpu reserve list` shows them")
+        if one.state is not State.REQUESTED:
+            raise UsageError(f"reservation {number} is {one.state}: only what is requested can be approved")
+        not_before_s = parse_coming("--start", start, zone, site.wall())
+        window = Cluster(site, settings).plan(one, rows, not_before_s, only)
+        promised = database.decide_reservation(
+            number, "approve", start_s=window.start_s, end_s=window.end_s, nodes=compress(window.nodes)
+        )
+    click.echo(
+        f"Reservation {number} begins {day_and_time(promised.start_s, zone)} on {promised.nodes}, for "
+        f"{_long(promised)}; in Slurm it is {promised.name}."
+    )
+    click.echo(f"{promised.user}'s job goes there by itself:")
+    click.echo(f"  {_command(promised)}")
+
+
+@reserve.command(short_help="Refuse one, as an operator.")
+@click.argument("number", metavar="ID", type=click.IntRange(1))
+@click.option("--why", required=True, callback=_not_empty, metavar="TEXT", help="What who asked is told.")
+@with_site
+def deny(site: Site, number: int, why: str) -> None:
+    """Refuse a request, with the reason."""
+    with site.database() as database:
+        database.decide_reservation(number, "deny", why=why)
+    click.echo(f"Request {number} is denied.")
+
+
+@reserve.command(short_help="Take one back.")
+@click.argument("number", metavar="ID", type=click.IntRange(1))
+@click.option("--why", metavar="TEXT", help="What others are told.")
+@with_site
+def cancel(site: Site, number: int, why: str | None) -> None:
+    """Take back a request or a reservation of yours; an operator anybody's. A job that runs in it goes on."""
+    with site.database() as database:
+        one = database.decide_reservation(number, "cancel", why=why)
+    click.echo(f"Reservation {number} is cancelled{'' if one.start_s is None else _then(site, one)}.")
+
+
+def _then(site: Site, one: Reservation) -> str:
+    """When its nodes are free for others."""
+    try:
+        found = next((it for it in ReservationClient(site.run).all() if it.name == one.name), None)
+    except SlurmError as error:
+        return f"; what Slurm has of it is not known: {error}"
+    if found is None:
+        return "; Slurm has nothing of it"
+    if not is_ours(found, one):
+        return (
+            f"; in Slurm {one.name} is on {found.nodes or 'no nodes'} for "
+            f"{', '.join(sorted(found.users)) or 'nobody'}, not as it was promised, so it stays: "
+            f"`scontrol delete ReservationName={one.name}`, where nobody needs it"
+        )
+    return "; its nodes are free for others within a minute, once no job is in it"
+
+
+@reserve.command("list", short_help="Show the calendar.")
+@click.option("--past", is_flag=True, help="Those that are over, and how promises were kept.")
+@click.option(
+    "--last", type=click.IntRange(1, 1000), metavar="N", help=f"With --past: so many.  [default: {_PAST}]"
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV, the same keys as columns.")
+@with_site
+def list_reservations(site: Site, past: bool, last: int | None, as_json: bool, as_csv: bool) -> None:
+    """Show what is reserved and asked for, with a calendar by day; Slurm's other reservations too."""
+    check_format(as_json=as_json, as_csv=as_csv)
+    if last is not None and not past:
+        raise UsageError("--last says how many of those that are over: add --past")
+    zone = ZoneInfo(site.config.timezone)
+    with site.database() as database:
+        rows = database.reservations(past=(_PAST if last is None else last) if past else 0)
+    over = [row for row in rows if row.state.is_over]
+    shown = over if past else [row for row in rows if not row.state.is_over]
+    lateness = {row.id: late(row) for row in shown}
+    promised = [row for row in over if row.start_s is not None and row.state in _USED]
+    made = [row for row in promised if row.was_made]
+    promises = kept([lateness[row.id] for row in made], len(promised) - len(made))
+    if as_csv:
+        columns = [*(f.name for f in fields(Reservation)), "late_s"]
+        print_csv(columns, [{**row.to_json(), "late_s": lateness[row.id]} for row in shown])
+        return
+    others = () if past else _others(site, rows)
+    if as_json:
+        print_json(
+            {
+                "reservations": [{**row.to_json(), "late_s": lateness[row.id]} for row in shown],
+                "others": [
+                    {"name": one.name, "start_s": one.start_s, "end_s": one.end_s, "nodes": one.nodes}
+                    for one in others
+                ],
+                "promises": {
+                    "n": promises.n,
+                    "unused": promises.unused,
+                    "median_late_s": promises.median_s,
+                    "worst_late_s": promises.worst_s,
+                    "not_made": promises.not_made,
+                }
+                if past
+                else None,
+            }
+        )
+    elif past:
+        print_past(over, promises, zone)
+    elif not shown and not others and site.config.placement.reservations is None:
+        click.echo(f"Nothing is reserved: {_NONE_HERE}")
+    else:
+        print_calendar(Calendar(shown, others, site.wall(), zone))
+
+
+_USED = (State.ENDED, State.RELEASED)
+"""Of these, and not of what was cancelled, it is known whether the promise was kept."""
+
+
+def _others(site: Site, rows: Sequence[Reservation]) -> Sequence[SlurmReservation]:
+    try:
+        return [one for one in sites_own(ReservationClient(site.run).all(), rows) if one.nodes]
+    except SlurmError as error:
+        remark(f"Slurm's other reservations are not shown: {error}")
+        return ()
+
+
+def _settings(site: Site) -> Reservations:
+    settings = site.config.placement.reservations
+    if settings is None:
+        raise UsageError(_NONE_HERE)
+    return settings
+
+
+def _hosts(nodes: str) -> list[str]:
+    try:
+        return expand(nodes)
+    except ValueError as error:
+        raise UsageError(f"--nodes: {error}") from None
+
+
+def _what(one: Reservation) -> str:
+    kind = f"{one.gpu_type} GPU" if one.gpu_type else "GPU"
+    return f"{counted(one.gpus, kind)} on {counted(one.n_nodes, 'whole node')} for {_long(one)}"
+
+
+def _long(one: Reservation) -> str:
+    return format_duration(one.duration_s)
+
+
+def _command(one: Reservation) -> str:
+    kind = f"{one.gpu_type}:" if one.gpu_type else ""
+    # As many on each node would be more than was asked for, where that does not come out even.
+    per_node, rest = divmod(one.gpus, one.n_nodes)
+    gpus = f"--gpus={kind}{one.gpus}" if rest else f"--gpus-per-node={kind}{per_node}"
+    return (
+        f"sbatch --account={one.account} --partition={one.partition} --nodes={one.n_nodes} "
+        f"{gpus} --time={format_slurm_time(one.duration_s)} …"
+    )

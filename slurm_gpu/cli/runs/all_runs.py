@@ -1,0 +1,25 @@
+"""Everybody's runs, for what judges a policy by them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slurm_gpu.cli.site import Site
+from slurm_gpu.errors import OutsideError
+
+if TYPE_CHECKING:  # httpx takes longer to import than `policy check` takes to run
+    from slurm_gpu.client.database_client import Run
+
+_PAGE = 1000
+
+
+def everybodys_runs(site: Site, since_s: int, until_s: int | None) -> list[Run]:
+    """Those submitted in that time; raises OutsideError to one who does not see them in full."""
+    with site.database() as database:
+        runs = list(database.all_runs(since_s=since_s, until_s=until_s, limit=_PAGE))
+    if not all(run.full for run in runs):
+        raise OutsideError(
+            "replay has to see everybody's jobs in full: run it as root on slurm-gpudbd's host, or as an "
+            "operator (operators: in slurm-gpu.yaml)"
+        )
+    return runs

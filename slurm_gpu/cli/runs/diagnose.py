@@ -1,0 +1,157 @@
+"""`slurm-gpu diagnose ID`: why a distributed job is slow, by what its GPUs told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import click
+
+from slurm_gpu.cli.output import print_json, remark
+from slurm_gpu.cli.runs.steps_file import timings_of
+from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.client.database_client import DatabaseClient, NodeWindow, Run
+from slurm_gpu.database.verdicts.job_series import workers_of
+from slurm_gpu.diagnose.case import Rules
+from slurm_gpu.diagnose.peers import groups_given
+from slurm_gpu.diagnose.verdict import Cause
+from slurm_gpu.errors import DatabaseError, OutsideError, UsageError
+from slurm_gpu.files.atomic import whole_file
+from slurm_gpu.reports.diagnosed.judged import NOTHING, Judged, judged
+from slurm_gpu.reports.diagnosed.missing_data import why_untold
+from slurm_gpu.text.cells import moment, span, text
+
+_ANSWERED_S, _AGAIN_S = 25.0, 2.0
+
+
+@click.command()
+@click.argument("job_id", metavar="ID")
+@click.option(
+    "--groups", metavar="GROUPS", help="Who does the same: pp=4 (stages), or GPUs by hand, 0-3,8/4-7."
+)
+@click.option(
+    "--steps",
+    "steps_file",
+    type=click.Path(path_type=Path, exists=True),
+    metavar="PATH",
+    help="Timings of its steps: Parquet, CSV, or a directory of CSV files; docs/diagnose.md has the columns.",
+)
+@click.option(
+    "--html",
+    "page_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write a page to look at as well: GPU by time, what changed when, the evidence.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/diagnose.md has its keys.")
+@with_site
+def diagnose(
+    site: Site,
+    job_id: str,
+    groups: str | None,
+    steps_file: Path | None,
+    page_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Say why job ID is slow: imbalance, a slow or failing GPU, links, input, a hang, or that it is well.
+
+    The last run is judged, by its last ten minutes at full resolution where slurm-gpudbd has them, else by
+    the whole of its course. GPUs are compared with those of their pipeline stage alone, which is inferred
+    where nobody says it; --groups counts GPUs from 0 on, by node and index. Exit status 1 where trouble was
+    found, 0 where none was, or where it cannot be told.
+    """
+    if page_file is not None and page_file.exists() and not page_file.is_file():
+        raise UsageError(f"--html {page_file}: is no file; name one, which is made where there is none")
+    if page_file is not None and not page_file.parent.is_dir():
+        raise UsageError(f"--html {page_file}: there is no directory {page_file.parent}")
+    timings = None if steps_file is None else timings_of(steps_file)
+    rules = Rules(min_coverage=site.config.sampling.min_coverage)
+    with site.database() as database:
+        runs = database.run(job_id)
+        if not runs:
+            raise UsageError(f"no job {job_id} in Slurm's accounting; slurm-gpu job {job_id} says more")
+        run = runs[0]
+        if not run.full:
+            raise UsageError(f"job {job_id} is another user's: its owner and operators may diagnose it")
+        if not run.devices:
+            raise UsageError(why_untold(run))
+        try:
+            if groups is not None:
+                groups_given(groups, len(workers_of(run)))  # before its nodes are waited for
+            windows = _windows(site, database, run, job_id)
+            hosts = database.hosts(job_id) if windows and run.end_s is None else ()
+            found = judged(run, windows, database.timelines(job_id), rules, groups, timings, hosts)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+    if page_file is not None:
+        # Only who asks for a page waits for what draws it.
+        from slurm_gpu.reports.diagnosed.run_page import run_page
+
+        _write_page(page_file, run_page(run, found, rules, site.config.timezone, site.wall()))
+        remark(f"The page: {page_file}")
+    if as_json:
+        answer = {"id": run.id, "start_s": run.start_s, "by": found.by, "verdict": found.verdict.to_json()}
+        print_json(answer)
+    else:
+        _print(run, found, rules, ZoneInfo(site.config.timezone))
+    if found.verdict.cause not in NOTHING:
+        raise click.exceptions.Exit(1)
+
+
+def _windows(site: Site, database: DatabaseClient, run: Run, job_id: str) -> Sequence[NodeWindow]:
+    """The windows of its nodes. Those of a job that runs are asked for them, and take a while to answer.
+
+    slurm-gpudbd forgets them after 20 s: what one node told is kept here until another one has.
+    """
+    holding = {record.node for record in run.devices or () if not record.final}
+    until, told = site.wall() + _ANSWERED_S, False
+    kept: dict[str, list[NodeWindow]] = {}
+    try:
+        while True:
+            found = [item for item in database.windows(job_id) if item.window.job_id == run.job_id]
+            kept |= {node: [item for item in found if item.node == node] for node in {i.node for i in found}}
+            if run.end_s is not None or holding <= kept.keys() or site.wall() >= until:
+                return [item for node in sorted(kept) for item in kept[node]]
+            if not told:
+                remark("Its nodes are asked for the last ten minutes, which takes up to 20 s")
+            told = True
+            site.sleep(_AGAIN_S)
+    except DatabaseError:
+        return ()  # none was kept, or its nodes do not tell: the course does
+
+
+def _write_page(path: Path, page: str) -> None:
+    """Whole or not at all, readable by its owner alone."""
+    try:
+        with whole_file(path) as unfinished:
+            unfinished.write_text(page, "utf-8")
+    except OSError as error:
+        raise OutsideError(f"--html {path}: cannot be written: {error.strerror or error}") from error
+
+
+def _print(run: Run, found: Judged, rules: Rules, zone: ZoneInfo) -> None:
+    verdict = found.verdict
+    kind = f" ({verdict.kind})" if verdict.kind else ""
+    sure = f", {'suspected: ' if verdict.suspect else ''}confidence {verdict.confidence:.0%}"
+    click.echo(f"Job {run.id}: {verdict.cause}{kind}" + ("" if verdict.cause is Cause.UNKNOWN else sure))
+    lasting = span(found.series.end_s - found.series.start_s)
+    click.echo(f"  by {found.source(run)}: {lasting}{found.told(run, rules)}")
+    if verdict.culprits:
+        click.echo(f"  who       {', '.join(text(worker.name) for worker in verdict.culprits)}")
+    elif verdict.roles:
+        click.echo(f"  most to do: {', '.join(map(text, verdict.roles))}; nobody is at fault")
+    if verdict.nodes:
+        click.echo(f"  nodes     {', '.join(map(text, verdict.nodes))}")
+    if verdict.since_s is not None:
+        click.echo(f"  since     {moment(verdict.since_s, zone)}")
+    if verdict.until_s is not None:
+        click.echo(f"  until     {moment(verdict.until_s, zone)}")
+    for item in verdict.evidence:
+        click.echo(f"  because   {text(item.text)}")
+    for why in verdict.why_not:
+        click.echo(f"  but       {text(why)}")
+    if len(verdict.groups) > 1:
+        sizes = ", ".join(f"{text(name)}: {len(members)}" for name, members in verdict.groups.items())
+        click.echo(f"  compared  within {sizes} GPUs; {text(verdict.groups_by)}")
+    click.echo(f"  next      {verdict.next_step}")

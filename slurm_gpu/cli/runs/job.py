@@ -1,0 +1,243 @@
+"""`slurm-gpu job ID`: the runs of one job, and what each of its GPUs did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from zoneinfo import ZoneInfo
+
+import click
+from click.shell_completion import CompletionItem
+
+from slurm_gpu.cli.output import print_json, remark
+from slurm_gpu.cli.runs.device_use import device_uses, idle_advice
+from slurm_gpu.cli.runs.host_use import HostUse, host_uses
+from slurm_gpu.cli.runs.job_tables import (
+    device_names,
+    print_course,
+    print_events,
+    print_hardware,
+    print_hosts,
+    print_use,
+)
+from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.client.database_client import DeviceTimeline, Run, RunTimeline
+from slurm_gpu.errors import SlurmError, UsageError
+from slurm_gpu.slurm.own_jobs import read_own_jobs
+from slurm_gpu.slurm.tres import uses_gpus
+from slurm_gpu.text.cells import GAP, count, energy, moment, number, span, text
+from slurm_gpu.text.units import counted
+
+_AGREES_S = 3
+"""So far apart may two clocks' words on one suspension be: slurm-gpud looks each 2 s."""
+
+
+def _own_jobs(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """For a shell: the caller's jobs that wait or run; those of the past are too many to ask for."""
+    site = ctx.find_object(Site) or Site()
+    try:
+        jobs = read_own_jobs(site.run)
+    except SlurmError:
+        return []
+    return [
+        CompletionItem(job, help=state.lower()) for job, state in jobs.items() if job.startswith(incomplete)
+    ]
+
+
+@click.command()
+@click.argument("job_id", metavar="ID", shell_complete=_own_jobs)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
+@with_site
+def job(site: Site, job_id: str, as_json: bool) -> None:
+    """Show every run of job ID (17, 17_3 for an array task, 17+1 for a het component) and its GPUs.
+
+    util is the share of time in which the GPU ran anything, in percent, with its 5th, 50th and 95th
+    percentile of time; sampled is the share of the time held, and not suspended, that was measured. SM,
+    occup(ancy), tensor and DRAM are the shares in percent of what the hardware could do. Held back: for how
+    long something kept the clocks down. Power, energy and what went over the links are not known of a GPU
+    while jobs share it; a dash where that was long, and everywhere for what was not measured. M and G are
+    MiB and GiB; kB, MB and GB are powers of 1000.
+    """
+    with site.database() as database:
+        page = database.run_page(job_id)
+        runs = page.runs
+        # The course is told only where there is one to see.
+        courses = database.timelines(job_id) if any(run.devices for run in runs) else ()
+    if not runs:
+        every = span(site.config.import_interval_s)
+        raise UsageError(
+            f"no job {job_id} in Slurm's accounting, which is read every {every}. A task of an array comes "
+            f"there when it starts, a held job when it is released; squeue -j {job_id} shows what waits"
+        )
+    min_coverage = site.config.sampling.min_coverage
+    if as_json:
+        shown = [_to_json(run, _course_of(run, courses), min_coverage) for run in runs]
+        print_json({"runs": shown, "left_out": page.left_out, "events_left_out": page.events_left_out})
+        return
+    zone = ZoneInfo(site.config.timezone)
+    for index, run in enumerate(runs):
+        if index:
+            click.echo()
+        _print_run(run, _course_of(run, courses), zone, min_coverage)
+    if page.left_out:
+        remark(f"{page.left_out} more runs of {job_id}, older than these: name a task, such as {job_id}_7")
+    if page.events_left_out:
+        n = counted(page.events_left_out, "event")
+        remark(f"{n} in between the first and last of a kind are left out")
+
+
+def _course_of(run: Run, courses: Sequence[RunTimeline]) -> Sequence[DeviceTimeline]:
+    for course in courses:
+        if (course.job_id, course.submit_s) == (run.job_id, run.submit_s) and course.devices is not None:
+            return course.devices
+    return ()
+
+
+def _to_json(run: Run, course: Sequence[DeviceTimeline], min_coverage: float) -> dict[str, object]:
+    uses = device_uses(run.devices) if run.devices is not None else None
+    return {
+        **run.to_json(),
+        "timelines": None if uses is None else [item.to_json() for item in course],
+        "host_use": None if run.hosts is None else [use.to_json() for use in _host_uses(run)],
+        "gpus": None if uses is None else [use.to_json() for use in uses],
+        "advice": None if uses is None else idle_advice(run, uses, min_coverage),
+    }
+
+
+def _print_run(run: Run, course: Sequence[DeviceTimeline], zone: ZoneInfo, min_coverage: float) -> None:
+    click.echo(f"Job {run.id} {text(run.name) if run.name else ''}".rstrip() + f"  {run.state}")
+    click.echo(
+        f"  {text(run.user)} in {text(run.account)}, partition {text(run.partition)}, QOS {text(run.qos)}"
+    )
+    if run.lender is not None:
+        click.echo(f"  {_loan(run)}")
+    nodes = "1 node" if run.n_nodes == 1 else f"{number(run.n_nodes)} nodes"
+    if not run.has_started:
+        asked = "not started yet; asks for" if run.end_s is None else "never started; asked for"
+        # Of a job that was cancelled as soon as it was submitted, accounting may not know what it asked for.
+        click.echo(f"  {asked} {_gpus_requested(run)} on {nodes}" if run.n_nodes else "  never started")
+        click.echo(f"  submitted {moment(run.submit_s, zone)}")
+        if run.end_s is not None:
+            click.echo(f"  ended     {moment(run.end_s, zone)}")
+        return
+    models = sorted({facts.name for facts in (run.device_facts or {}).values() if facts.name is not None})
+    model = f" ({text(', '.join(models))})" if models else ""
+    click.echo(f"  {nodes} {text(run.nodes)}, {_gpus(run.n_gpus, run.gpu_type)}{model}")
+    click.echo(f"  submitted {moment(run.submit_s, zone)}")
+    if run.eligible_s is not None and run.eligible_s > run.submit_s:
+        click.echo(f"  eligible  {moment(run.eligible_s, zone)}")
+    click.echo(f"  started   {moment(run.start_s, zone)}  after waiting {span(_seconds(run.wait_h))}")
+    suspended = f", suspended for {span(run.suspended_s)}" if run.suspended_s else ""
+    if run.end_s is None:
+        click.echo(f"  has run   {span(run.elapsed_s)} so far{suspended}")
+    else:
+        click.echo(f"  ended     {moment(run.end_s, zone)}  having run {span(run.elapsed_s)}{suspended}")
+        let_go_s = _let_go_s(run)
+        if let_go_s is not None:
+            click.echo("            as Slurm has it, which takes the last suspension for the end;")
+            click.echo(f"            its GPUs were held until {moment(let_go_s, zone)}")
+    if not run.full:
+        click.echo("  GPU use is shown to the job's owner and to operators.")
+        return
+    if run.n_gpus == 0 and not run.devices:
+        click.echo("  It had no GPU.")
+        return
+    click.echo(
+        f"  uGPUcore {_percent(run.ugpucore)}  uGPUmem {_percent(run.ugpumem)}  "
+        f"coverage {number(run.coverage, 2)}  energy {energy(run.energy_j)}"
+    )
+    if run.end_s is None and run.devices:
+        told_s = max(record.last_s for record in run.devices)
+        click.echo(f"  as of {moment(told_s, zone)}, when its nodes told last")
+    _print_application(run)
+    uses = device_uses(run.devices) if run.devices is not None else []
+    names = device_names([use.device for use in uses])
+    if uses:
+        click.echo()
+        print_use(uses, names, min_coverage)
+        print_hardware(uses, names, min_coverage)
+        print_course(course, names, zone)
+    else:
+        click.echo(f"  {_without_records(run)}")
+    # How the CPUs of several nodes were shared out, accounting does not tell.
+    n_cpus = (run.tres_allocated or {}).get("cpu") if run.n_nodes == 1 else None
+    print_hosts(_host_uses(run), n_cpus)
+    if run.events:
+        click.echo()
+        print_events(run.events, names, zone)
+    advice = idle_advice(run, uses, min_coverage) if uses else None
+    if advice is not None:
+        click.echo(f"\n  {advice}")
+
+
+def _without_records(run: Run) -> str:
+    """Return why a run has no record yet, or will have none."""
+    if run.end_s is None:
+        return "No node has reported its GPUs yet: the first record of a running job comes within a minute."
+    if any(event.kind == "prolog_missing" for event in run.events or ()):
+        return "Its GPU use was not measured: Slurm ran no prolog for this run, which followed a requeue."
+    return (
+        "No node has reported its GPUs. The record of an ended job comes within seconds; slurm-gpu doctor "
+        "on its nodes checks what can delay or prevent it."
+    )
+
+
+def _loan(run: Run) -> str:
+    """Who lent it its GPUs, and whether they had to go back."""
+    lent = f"on loan from {text(run.lender)}"
+    if run.state != "PREEMPTED":
+        return lent
+    if run.returned_to is None:
+        return f"{lent}, and went back when they were needed"
+    return f"{lent}, and went back to job {run.returned_to}, which had waited {span(run.returned_in_s)}"
+
+
+def _host_uses(run: Run) -> list[HostUse]:
+    return host_uses(run.hosts or (), run.devices or ())
+
+
+def _let_go_s(run: Run) -> int | None:
+    """When the nodes saw its GPUs let go, where that is not what Slurm calls its end; else None.
+
+    Of a job that ends while it is suspended Slurm writes that it ended when it was suspended, and does not
+    count that suspension. (An epilog may come late, too; but then both agree on how long it was suspended.)
+    """
+    if run.end_s is None or run.suspended_s is None or not run.devices:
+        return None
+    last = max(run.devices, key=lambda record: record.last_s)
+    uncounted_s = max(use.suspended_s for use in device_uses(run.devices)) - run.suspended_s
+    odd = last.final and uncounted_s > _AGREES_S and last.last_s - run.end_s > _AGREES_S
+    return last.last_s if odd else None
+
+
+def _print_application(run: Run) -> None:
+    """What the nodes recognised, with what its rules captured, such as `input=water`."""
+    if run.app is None:
+        return
+    told = [host for host in run.hosts or () if host.app == run.app]
+    newest = max(told, key=lambda host: host.last_s, default=None)
+    parts = [text(run.app) + (f" ({text(run.app_field)})" if run.app_field is not None else "")]
+    if newest is not None:
+        parts += [f"{name}={text(value)}" for name, value in (newest.app_params or {}).items()]
+        parts += ["in a container"] if newest.container else []
+    click.echo(f"  application {', '.join(parts)}")
+
+
+def _gpus(n_gpus: float | None, kind: str | None = None) -> str:
+    """The count with its noun, such as "2 a100 GPUs"."""
+    return f"{count(n_gpus)} {kind + ' ' if kind else ''}GPU{'' if n_gpus == 1 else 's'}"
+
+
+def _gpus_requested(run: Run) -> str:
+    """Return the GPUs that a run asks for; shards and MPS may be another part of a GPU on each node."""
+    if run.n_gpus_requested is not None:
+        return _gpus(run.n_gpus_requested)
+    asked = {} if run.tres_requested is None else run.tres_requested
+    return "a share of a GPU" if uses_gpus(asked) else "an unknown number of GPUs"
+
+
+def _percent(value: float | None) -> str:
+    return GAP if value is None else f"{number(value, 1)} %"
+
+
+def _seconds(hours: float | None) -> float | None:
+    return None if hours is None else hours * 3600

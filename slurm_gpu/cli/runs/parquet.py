@@ -1,0 +1,56 @@
+"""Runs as a Parquet file, for DuckDB, Spark, pandas and R."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from slurm_gpu.errors import OutsideError, UsageError
+from slurm_gpu.files.atomic import whole_file
+
+_ROWS_AT_ONCE = 20_000
+_TEXTS = frozenset(
+    (
+        *("id", "user", "account", "qos", "partition", "state", "gpu_type", "nodes"),
+        *("server_type", "zone", "app", "app_field"),
+    )
+)
+_WHOLE = frozenset(("submit_s", "eligible_s", "start_s", "end_s", "nNODE"))
+
+
+def write_runs(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> int:
+    """Write these columns of all rows, a gap as null, to a file that is there whole or not at all.
+
+    Returns how many rows there were. Raises UsageError where there is no pyarrow, and OutsideError where the
+    file cannot be written.
+    """
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet
+    except ImportError:
+        raise UsageError(
+            "--parquet needs pyarrow, which slurm-gpu[report] brings; --csv needs nothing"
+        ) from None
+
+    def kind(name: str) -> pa.DataType:
+        return pa.string() if name in _TEXTS else pa.int64() if name in _WHOLE else pa.float64()
+
+    schema = pa.schema([(name, kind(name)) for name in columns])
+    remaining, n_rows = iter(rows), 0
+    try:
+        if path.exists() and not path.is_file():
+            # A device would be taken away for a file of its name.
+            raise UsageError(f"--parquet {path}: is no file; name one, which is made where there is none")
+        with (
+            whole_file(path) as unfinished,
+            pyarrow.parquet.ParquetWriter(unfinished, schema, compression="zstd") as writer,
+        ):
+            while some := list(itertools.islice(remaining, _ROWS_AT_ONCE)):
+                columns_of = {name: [row[name] for row in some] for name in columns}
+                writer.write_table(pa.table(columns_of, schema=schema))
+                n_rows += len(some)
+    except OSError as error:
+        raise OutsideError(f"{path} cannot be written: {error.strerror or error}") from error
+    return n_rows

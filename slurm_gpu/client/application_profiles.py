@@ -1,0 +1,77 @@
+"""Profiles of applications from runs that the database has, as whoever asks may see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from slurm_gpu.client.database_client import DatabaseClient, Run, RunTimeline
+from slurm_gpu.colocation.profiles.phases import phases_of
+from slurm_gpu.colocation.profiles.profile import Profile
+
+_FINISHED = ("COMPLETED",)
+_WHOLE_GPU = 1.0
+SIZES = ("batch_size", "atoms", "input_bytes", "topology_bytes")
+"""Of an application's parameters those that tell the size of its input, the first that is known."""
+
+
+def recorded_profiles(client: DatabaseClient, **filters: Any) -> Iterator[Profile]:
+    """A profile of each finished run on one whole GPU of an application that is known, the newest first.
+
+    `filters` are those of DatabaseClient.runs, such as since_s. Runs of several GPUs, of parts of a GPU and
+    of none are left out, as are those whose timeline was not kept or is nothing but gaps. Each has its own
+    profile; colocation.library makes those of one application and input one. Raises as DatabaseClient does.
+    """
+    for run in client.all_runs(**{"states": _FINISHED, **filters}):
+        if run.full and run.app is not None and run.n_gpus == _WHOLE_GPU and run.n_nodes == 1:
+            profile = _of_run(client, run)
+            if profile is not None:
+                yield profile
+
+
+def _of_run(client: DatabaseClient, listed: Run) -> Profile | None:
+    run = next((one for one in client.run(listed.id) if one.submit_s == listed.submit_s), None)
+    timeline = next((one for one in client.timelines(listed.id) if one.submit_s == listed.submit_s), None)
+    if run is None or timeline is None:
+        return None
+    return profile_of(run, timeline)
+
+
+def profile_of(run: Run, recorded: RunTimeline) -> Profile | None:
+    """Of one run, as DatabaseClient.run gives it; None where too little was recorded."""
+    devices = [one for one in recorded.devices or () if one.timeline is not None]
+    if run.app is None or len(devices) != 1 or devices[0].timeline is None:
+        return None
+    facts = (run.device_facts or {}).get(devices[0].device)
+    model = (facts.name if facts is not None else None) or run.gpu_type
+    phases = phases_of(devices[0].timeline, facts.memory_mib if facts is not None else None, run.elapsed_s)
+    known = any(phase.util is not None or phase.memory_mib is not None for phase in phases)
+    if model is None or not known:
+        return None
+    parameters = _parameters(run)
+    size = next((name for name in SIZES if _number(parameters.get(name)) is not None), None)
+    others = tuple(sorted((name, text) for name, text in parameters.items() if name != size))
+    return Profile(
+        application=run.app,
+        gpu_model=model,
+        phases=tuple(phases),
+        kind=run.app_field or "",
+        input_size=None if size is None else _number(parameters[size]),
+        parameters=others,
+    )
+
+
+def _parameters(run: Run) -> dict[str, str]:
+    """Of its application, as the first watch that recognised it had them."""
+    for host in run.hosts or ():
+        if host.app == run.app and host.app_params:
+            return dict(host.app_params)
+    return {}
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        found = float(text) if text is not None else None
+    except ValueError:
+        return None
+    return found if found is not None and 0 < found < float("inf") else None

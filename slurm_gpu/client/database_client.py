@@ -1,0 +1,414 @@
+"""How everyone else reads: slurm-gpudbd's API, by Unix socket on its own host, with MUNGE from elsewhere."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+import socket
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote
+
+import httpx
+
+from slurm_gpu import munge
+from slurm_gpu.config.site import SiteConfig
+from slurm_gpu.database.http.web_reader import READS_ALL, READS_HEADER
+from slurm_gpu.database.live.host_minutes import NodeMinutes
+from slurm_gpu.errors import DatabaseError, NotAllowedError, NotFoundError, RecordError, UsageError
+from slurm_gpu.wire import Live
+from slurm_gpu.wire.answers.cluster import ClusterState
+from slurm_gpu.wire.answers.forecast import Forecast
+from slurm_gpu.wire.answers.quota import Quota
+from slurm_gpu.wire.answers.reservation import Report, Reservation
+from slurm_gpu.wire.answers.running import Running
+from slurm_gpu.wire.answers.runs import (
+    Act,
+    Decision,
+    DeviceTimeline,
+    Health,
+    NodeReport,
+    NodeWindow,
+    Run,
+    RunPage,
+    RunTimeline,
+)
+from slurm_gpu.wire.answers.verdicts import Verdicts
+
+__all__ = [
+    "Act",
+    "DatabaseClient",
+    "Decision",
+    "DeviceTimeline",
+    "Forecast",
+    "Health",
+    "MungeAuth",
+    "NodeReport",
+    "NodeWindow",
+    "Quota",
+    "Report",
+    "Reservation",
+    "Run",
+    "RunPage",
+    "RunTimeline",
+    "Running",
+    "Verdicts",
+]
+
+_TIMEOUT_S = 30.0
+_JOB = re.compile(r"[0-9]{1,18}(?:[_+][0-9]{1,18})?")
+_PROBE_S = 1.0
+_SPREAD_S = 0.5
+_SECONDS = re.compile(r"[0-9]{1,9}")
+
+
+class MungeAuth(httpx.Auth):
+    """Signs each request with a fresh credential over its method, target and body."""
+
+    requires_request_body = True
+
+    def __init__(self, munge_socket: str | None = None) -> None:
+        self._munge_socket = munge_socket
+
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        """Add the Authorization header."""
+        target = request.url.raw_path.decode("ascii")
+        digest = munge.request_digest(request.method, target, request.content)
+        request.headers["Authorization"] = f"MUNGE {munge.encode(digest, self._munge_socket)}"
+        yield request
+
+
+class DatabaseClient:
+    """slurm-gpudbd as the calling user may read it; a context manager.
+
+    Every method raises DatabaseError when slurm-gpudbd cannot be reached or refuses, MungeError when no
+    credential can be had, and UsageError when the question itself is wrong.
+    """
+
+    def __init__(
+        self,
+        config: SiteConfig,
+        timeout_s: float = _TIMEOUT_S,
+        *,
+        needs_all: bool = False,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """`needs_all`: requests fail, with a remedy, unless the caller may see every run.
+
+        `timeout_s` bounds an answer, and the sum of waits where this user asks too much (429).
+        """
+        self._timeout_s, self._sleep = timeout_s, sleep
+        path = config.database_socket
+        self._headers = {READS_HEADER: READS_ALL} if needs_all else {}
+        if _connectable(path):
+            self.where = str(path)
+            # No TLS, no authorities to trust: to read those takes ten times as long as a question.
+            transport = httpx.HTTPTransport(uds=str(path), verify=False)
+            self._http = httpx.Client(transport=transport, base_url="http://slurm-gpudbd", timeout=timeout_s)
+        else:
+            self.where = config.database
+            # A proxy would change the address that slurm-gpudbd sees.
+            self._http = httpx.Client(
+                base_url=config.database,
+                auth=MungeAuth(config.munge_socket),
+                timeout=timeout_s,
+                trust_env=False,
+                verify=config.database.startswith("https:"),
+            )
+
+    def health(self) -> Health:
+        """Versions, and how far the import of Slurm's accounting has come."""
+        return Health.from_json(self._get("/v1/health", {}))
+
+    def runs(
+        self,
+        *,
+        user: str | None = None,
+        accounts: Sequence[str] = (),
+        states: Sequence[str] = (),
+        qos: str | None = None,
+        partition: str | None = None,
+        app: str | None = None,
+        gpu_type: str | None = None,
+        server_type: str | None = None,
+        zone: str | None = None,
+        min_gpus: float | None = None,
+        since_s: int | None = None,
+        until_s: int | None = None,
+        sort: str | None = None,
+        ascending: bool = False,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> RunPage:
+        """One page of runs, the last submitted first, or as `sort` says; RunPage.cursor leads to the next.
+
+        docs/api.md explains each filter.
+        """
+        values = {
+            "user": user,
+            "account": ",".join(accounts) or None,
+            "state": ",".join(states) or None,
+            "qos": qos,
+            "partition": partition,
+            "app": app,
+            "gpu_type": gpu_type,
+            "server_type": server_type,
+            "zone": zone,
+            "min_gpus": min_gpus,
+            "sort": sort,
+            "order": "asc" if ascending else None,
+            "since": since_s,
+            "until": until_s,
+            "limit": limit,
+            "cursor": cursor,
+        }
+        query = {name: str(value) for name, value in values.items() if value is not None}
+        return RunPage.from_json(self._get("/v1/runs", query))
+
+    def all_runs(self, **filters: Any) -> Iterator[Run]:
+        """Every run that `filters` (those of `runs`) let through, page by page."""
+        cursor: str | None = None
+        while True:
+            page = self.runs(**{**filters, "cursor": cursor})
+            yield from page.runs
+            if page.cursor is None:
+                return
+            cursor = page.cursor
+
+    def run(self, job: str) -> Sequence[Run]:
+        """Return the runs of `run_page`."""
+        return self.run_page(job).runs
+
+    def run_page(self, job: str) -> RunPage:
+        """Runs of JOBID, JOBID_TASK or JOBID+OFFSET with their devices, newest first; none if unknown."""
+        return RunPage.from_json(self._get(_job_path(job), {}, missing={"runs": []}))
+
+    def timelines(self, job: str) -> Sequence[RunTimeline]:
+        """The course of every run of `job`, as `run` names them, on each of its devices; () if unknown."""
+        answer = self._get(_job_path(job, "/timeline"), {}, missing={"runs": []})
+        return tuple(RunTimeline.from_json(item) for item in _list(answer, "runs"))
+
+    def windows(self, job: str) -> Sequence[NodeWindow]:
+        """The last ten minutes of `job` at full resolution.
+
+        () where its nodes have been asked just now: ask again in 10 s. Raises DatabaseError where it does
+        not run and none was kept.
+        """
+        answer = self._get(_job_path(job, "/window"), {})
+        return tuple(NodeWindow.from_json(item) for item in _list(answer, "windows"))
+
+    def hosts(self, job: str) -> Sequence[NodeMinutes]:
+        """What the nodes of `job` did as a whole in the last ten minutes, while it alone was on them.
+
+        () of one that does not run, shares a node, or is unknown; and from a slurm-gpudbd that knows no such.
+        """
+        answer = self._get(_job_path(job, "/hosts"), {}, missing={"hosts": []})
+        return tuple(NodeMinutes.from_json(item) for item in _list(answer, "hosts"))
+
+    def live(self) -> Mapping[str, Live]:
+        """What the devices of each node do now, and who holds them, by node."""
+        answer = self._get("/v1/live", {})
+        try:
+            return {node: Live.from_wire(item, {}) for node, item in answer["nodes"].items()}
+        except (AttributeError, KeyError, TypeError, RecordError) as error:
+            raise DatabaseError(
+                f"slurm-gpudbd answered live values that cannot be read: {error!r}"
+            ) from error
+
+    def nodes(self) -> Sequence[NodeReport]:
+        """The nodes that run slurm-gpud: when they were heard, and which devices they have."""
+        return tuple(NodeReport.from_json(item) for item in _list(self._get("/v1/nodes", {}), "nodes"))
+
+    def cluster(self) -> ClusterState:
+        """All nodes, the jobs on them and those that wait, as slurmctld said a moment ago."""
+        return ClusterState.from_json(self._get("/v1/cluster", {}))
+
+    def running(self) -> Running:
+        """How the jobs that run have used their GPUs since they began: one's own, and all for operators."""
+        return Running.from_json(self._get("/v1/running", {}))
+
+    def verdicts(self) -> Verdicts:
+        """What the watch over running jobs says now: one's own, and all for operators."""
+        return Verdicts.from_json(self._get("/v1/verdicts", {}))
+
+    def forecast(self, job: str) -> Forecast | str:
+        """How long a job that waits will wait, or why nothing can be said; UsageError where it does not."""
+        return _forecast(self._get(_job_path(job, of="forecast"), {}))
+
+    def forecast_asked(self, **asked: str | float | None) -> Forecast | str:
+        """The same of a job that is not submitted: docs/api.md names what may be asked."""
+        query = {name: str(value) for name, value in asked.items() if value is not None}
+        return _forecast(self._get("/v1/forecast", query))
+
+    def acts(self, limit: int = 100) -> Sequence[Act]:
+        """The last acts on the cluster, the newest first; for operators."""
+        return tuple(
+            Act.from_json(item) for item in _list(self._get("/v1/audit", {"limit": str(limit)}), "audit")
+        )
+
+    def tell_acts(self, acts: Sequence[Act]) -> None:
+        """Have acts kept; only root and SlurmUser may, and telling them again is harmless."""
+        told = [{name: value for name, value in act.to_json().items() if name != "who"} for act in acts]
+        self._ask("POST", "/v1/controller", content=json.dumps({"audit": told}).encode())
+
+    def reservations(self, past: int = 0, ids: Sequence[int] = ()) -> Sequence[Reservation]:
+        """Those that are not over, the last `past` that are, and those named; by their numbers."""
+        query = {"past": str(past), "ids": ",".join(map(str, ids))}
+        found = _list(self._get("/v1/reservations", query), "reservations")
+        return tuple(Reservation.from_json(item) for item in found)
+
+    def request_reservation(self, **asked: str | int | None) -> Reservation:
+        """Ask for one: docs/api.md names what may be asked."""
+        return self._reserve("", asked)
+
+    def decide_reservation(self, number: int, act: str, **more: str | int | None) -> Reservation:
+        """`approve` (start_s, end_s, nodes), `deny` or `cancel` (why) one."""
+        return self._reserve(f"/{number}", {"act": act, **more})
+
+    def tell_reservations(self, reports: Sequence[Report]) -> None:
+        """What became of some; only root and SlurmUser may, and telling it again is harmless."""
+        told = [asdict(report) for report in reports]
+        self._ask("POST", "/v1/controller", content=json.dumps({"reservations": told}).encode())
+
+    def _reserve(self, path: str, asked: Mapping[str, str | int | None]) -> Reservation:
+        said = {name: value for name, value in asked.items() if value is not None}
+        answer = self._ask("POST", f"/v1/reservations{path}", content=json.dumps(said).encode())
+        return Reservation.from_json(answer.get("reservation") if isinstance(answer, dict) else None)
+
+    def decisions(self, token: str) -> Sequence[Decision]:
+        """What was decided with this token; () where that is not known, or no more."""
+        answer = self._get(f"/v1/decisions/{quote(token, safe='')}", {}, missing={"decisions": []})
+        return tuple(Decision.from_json(item) for item in _list(answer, "decisions"))
+
+    def refusals(self, rule: str | None = None, limit: int = 100) -> Sequence[Decision]:
+        """The last jobs and updates refused, those by this rule; the newest first; for operators."""
+        query = {"limit": str(limit), **({} if rule is None else {"rule": rule})}
+        found = _list(self._get("/v1/decisions", query), "decisions")
+        return tuple(Decision.from_json(item) for item in found)
+
+    def tell_decisions(self, decisions: Sequence[Decision], after: str | None = None) -> bool:
+        """Store decisions, as root or SlurmUser; harmless when repeated.
+
+        Returns whether the decision with the id `after`, which was stored before these, is missing.
+        """
+        told: dict[str, Any] = {"decisions": [decision.to_json() for decision in decisions]}
+        if after is not None:
+            told["decisions_after"] = after
+        answer = self._ask("POST", "/v1/controller", content=json.dumps(told).encode())
+        return isinstance(answer, dict) and "decisions" in answer.get("lacks", ())
+
+    def quota(self, user: str) -> Quota:
+        """A user's limits, and what is used of them: one's own, operators all; after some seconds."""
+        return Quota.from_json(self._get(f"/v1/quota/{quote(user, safe='')}", {}))
+
+    def quotas_wanted(self) -> Sequence[str]:
+        """Whose limits somebody wants to know; only root and SlurmUser may ask."""
+        return tuple(map(str, _list(self._get("/v1/quota", {}), "wanted")))
+
+    def tell_quotas(self, quotas: Sequence[Quota]) -> None:
+        """Tell users' limits; only root and SlurmUser may."""
+        told = [quota.to_json() for quota in quotas]
+        self._ask("POST", "/v1/controller", content=json.dumps({"quotas": told}).encode())
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _get(self, path: str, query: Mapping[str, str], missing: Any = None) -> Any:
+        return self._ask("GET", path, missing, params=query)
+
+    def _ask(self, method: str, path: str, missing: Any = None, **request: Any) -> Any:
+        response, left_s = self._response(method, path, **request), self._timeout_s
+        while response.status_code == 429 and (after_s := _retry_after_s(response)) <= left_s:
+            # Of several that were refused at once, not all come back at once.
+            wait_s = after_s + random.random() * _SPREAD_S
+            self._sleep(wait_s)
+            left_s -= wait_s
+            response = self._response(method, path, **request)
+        try:
+            value = response.json()
+        except ValueError as error:
+            raise DatabaseError(
+                f"{self.where} answered {response.status_code} and no JSON; is that slurm-gpudbd?"
+            ) from error
+        if response.is_success:
+            return value
+        if response.status_code == 404 and missing is not None:
+            return missing
+        why = value.get("error") if isinstance(value, dict) else None
+        if response.status_code == 400:
+            raise UsageError(str(why))
+        if response.status_code == 403:
+            raise NotAllowedError(f"not allowed: {why} (says slurm-gpudbd at {self.where})")
+        if response.status_code == 429:
+            raise DatabaseError(
+                f"slurm-gpudbd at {self.where} serves no more requests of this user now: {why}"
+            )
+        if (retry_after_s := response.headers.get("retry-after")) is not None:
+            # What is in the way comes last: `slurm-gpu doctor` names the daemon to start by it.
+            raise DatabaseError(
+                f"slurm-gpudbd at {self.where} cannot answer just now; try again in {retry_after_s} s, "
+                f"and if that lasts, run slurm-gpu doctor: {why}"
+            )
+        kind = NotFoundError if response.status_code == 404 else DatabaseError
+        raise kind(f"slurm-gpudbd at {self.where} answered {response.status_code}: {why}")
+
+    def _response(self, method: str, path: str, **request: Any) -> httpx.Response:
+        try:
+            return self._http.request(method, path, headers=self._headers, **request)
+        except httpx.TimeoutException as error:
+            raise DatabaseError(f"slurm-gpudbd at {self.where} did not answer in time") from error
+        except httpx.HTTPError as error:
+            raise DatabaseError(f"slurm-gpudbd at {self.where} cannot be reached: {error}") from error
+
+
+def _retry_after_s(response: httpx.Response) -> float:
+    """Return what Retry-After says; infinite where that is no number of seconds."""
+    text = response.headers.get("retry-after", "")
+    return int(text) if _SECONDS.fullmatch(text) else math.inf
+
+
+def _job_path(job: str, part: str = "", of: str = "runs") -> str:
+    if not _JOB.fullmatch(job):
+        raise UsageError(f"{job[:100]!r} is not a job; write JOBID, JOBID_TASK or JOBID+OFFSET")
+    return f"/v1/{of}/{job}{part}"
+
+
+def _forecast(answer: Any) -> Forecast | str:
+    if not isinstance(answer, dict) or "forecast" not in answer:
+        raise DatabaseError("slurm-gpudbd answered something other than a forecast")
+    if answer["forecast"] is None:
+        return str(answer.get("why"))
+    return Forecast.from_json(answer["forecast"])
+
+
+def _list(answer: Any, name: str) -> list[Any]:
+    items = answer.get(name) if isinstance(answer, dict) else None
+    if not isinstance(items, list):
+        raise DatabaseError(f"slurm-gpudbd answered without a list of {name}")
+    return items
+
+
+def _connectable(path: Path) -> bool:
+    """Whether a daemon listens there: a killed one leaves its socket behind."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(_PROBE_S)
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+        return True

@@ -1,0 +1,128 @@
+"""What applications that shared a GPU really achieved there, kept as running means."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_gpu.colocation.profiles.traits import Floats
+from slurm_gpu.colocation.speeds.speeds import Beside, contains, views_of
+from slurm_gpu.colocation.tables.measured import Measured
+
+TABLE_RUNS = 20
+"""A table of measurements counts like so many runs of each group."""
+_A_RUN_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One application beside certain others."""
+
+    speed: float
+    """Relative to alone: the mean, weighed by time."""
+    spread: float
+    """One standard deviation of what was seen, weighed by time."""
+    runs: int
+    seconds: float
+    """All of them together."""
+
+
+class Experience:
+    """Speeds by who ran beside whom, and who was found not to run together at all.
+
+    Applications are indices from 0 on; there may be more of them at any time. Means and spreads are updated
+    one run at a time (West, Updating mean and variance estimates, 1979).
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[Beside, Seen] = {}
+        self._refused: dict[tuple[int, ...], int] = {}
+
+    @classmethod
+    def of(cls, table: Measured) -> Experience:
+        """What a table tells, by its own indices."""
+        own = cls()
+        for (one, others), speed in table.speeds.items():
+            if speed > 0:
+                own.restore(one, others, Seen(speed, 0.0, TABLE_RUNS, TABLE_RUNS * _A_RUN_S))
+        for group in {
+            tuple(sorted((one, *others))) for (one, others), speed in table.speeds.items() if speed == 0
+        }:
+            own.refuse(group, TABLE_RUNS)
+        return own
+
+    def add(self, group: Sequence[int], speeds: Sequence[float], seconds: float) -> None:
+        """These ran together for so long, each at its speed; what is above 1 counts as 1.
+
+        Raises ValueError for what cannot be; a stretch of no length tells nothing.
+        """
+        if len(group) != len(speeds):
+            raise ValueError(f"{len(group)} applications have {len(speeds)} speeds")
+        if not 0 <= seconds < math.inf:
+            raise ValueError(f"they run together for 0 seconds or more, not {seconds}")
+        for speed in speeds:
+            if not 0 <= speed < math.inf:
+                raise ValueError(f"a speed is 0 or more, of the speed alone, not {speed}")
+        if len(group) < 2 or seconds == 0:
+            return
+        # Two of one application in a group are one view of it: each is a run of its own.
+        for view, speed in zip(views_of(group), speeds, strict=True):
+            self._seen[view] = _with_run(self._seen.get(view), min(speed, 1.0), seconds)
+
+    def refuse(self, group: Sequence[int], times: int = 1) -> None:
+        """These were found not to run together, as one ran out of memory; so often."""
+        key = tuple(sorted(group))
+        self._refused[key] = self._refused.get(key, 0) + times
+
+    def restore(self, one: int, others: Sequence[int], seen: Seen) -> None:
+        """What was kept elsewhere takes the place of what is known. Raises ValueError for what cannot be."""
+        good = 0 <= seen.speed <= 1 and 0 <= seen.spread <= 1 and seen.runs >= 1
+        if not good or not 0 < seen.seconds < math.inf or not others:
+            raise ValueError(f"{seen} of {one} beside {tuple(others)} cannot have been seen")
+        self._seen[one, tuple(sorted(others))] = seen
+
+    def seen(self, one: int, others: Sequence[int]) -> Seen | None:
+        """None where they never shared a GPU."""
+        return self._seen.get((one, tuple(sorted(others))))
+
+    def all_seen(self) -> Iterator[tuple[int, tuple[int, ...], Seen]]:
+        """Whoever ran, beside whom, and how."""
+        for (one, others), seen in self._seen.items():
+            yield one, others, seen
+
+    def refused(self, group: Sequence[int]) -> bool:
+        """Whether these, or any part of them, were found not to run together."""
+        return any(contains(group, small) for small in self._refused)
+
+    def all_refused(self) -> list[tuple[tuple[int, ...], int]]:
+        """Groups that were, in order, and how often."""
+        return sorted(self._refused.items())
+
+    def pairs(self, n: int) -> tuple[Floats, Floats]:
+        """(n, n) each: the speed of i beside j, NaN where never seen, and its number of runs."""
+        speeds, runs = np.full((n, n), np.nan), np.zeros((n, n))
+        for (one, others), seen in self._seen.items():
+            if len(others) == 1 and max(one, others[0]) < n:
+                speeds[one, others[0]], runs[one, others[0]] = seen.speed, seen.runs
+        return speeds, runs
+
+    def measured(self, gpu_model: str, names: Sequence[str], alone_per_s: Sequence[float | None]) -> Measured:
+        """As a table, to be written to a file. Raises ValueError where a name is missing."""
+        speeds = {view: seen.speed for view, seen in self._seen.items()}
+        for group in self._refused:
+            speeds |= dict.fromkeys(views_of(group), 0.0)
+        if any(max(one, *others) >= len(names) for one, others in speeds):
+            raise ValueError(f"there are more applications than the {len(names)} names")
+        return Measured(gpu_model, tuple(names), tuple(alone_per_s), speeds)
+
+
+def _with_run(seen: Seen | None, speed: float, seconds: float) -> Seen:
+    if seen is None:
+        return Seen(speed, 0.0, 1, seconds)
+    total = seen.seconds + seconds
+    mean = seen.speed + (speed - seen.speed) * (seconds / total)
+    squares = seen.spread**2 * seen.seconds + seconds * (speed - seen.speed) * (speed - mean)
+    return Seen(min(mean, 1.0), math.sqrt(max(squares / total, 0.0)), seen.runs + 1, total)

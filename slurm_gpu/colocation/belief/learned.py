@@ -1,0 +1,283 @@
+"""The belief of a planner that has profiles, and what was seen so far of those that shared GPUs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from statistics import NormalDist
+
+import numpy as np
+
+from slurm_gpu.colocation.belief.experience import Experience, Seen
+from slurm_gpu.colocation.belief.memory import Headroom, at_most, needed_mib, stays
+from slurm_gpu.colocation.planner import Member
+from slurm_gpu.colocation.profiles.profile import Profile
+from slurm_gpu.colocation.profiles.traits import Floats, Traits, traits_of_profile
+from slurm_gpu.colocation.simulation.sharing import Stretch
+from slurm_gpu.colocation.speeds.groups import ends_s
+from slurm_gpu.colocation.speeds.predictor import Predicted, predict
+from slurm_gpu.colocation.speeds.speeds import beside_all, contains, views_of
+
+_ONE_RUN_DEVIATION = 0.02
+"""Of a pair's speed from run to run, until its own runs tell."""
+_REFUSED_PART = 0.25
+"""Who could not run beside so many of those it met is put beside nobody new, its memory being unknown."""
+_MANY = 4
+_OUTDONE = 5
+"""So many runs of a larger pair for each time that a pair ran out of memory, and it may be tried again."""
+_SLOWEST = 0.02
+
+_OfView = Callable[[int, tuple[int, ...]], float]
+
+
+class Learned:
+    """See planner.Belief: exact where a pair was seen, predicted elsewhere, and careful where that is unsure.
+
+    `experience` and `headroom` may go on to grow; `learn` takes in what came, a fit of up to some seconds.
+    With a `cap` a pair must be within it at the lower end of what is likely (`confidence`, one-sided).
+    """
+
+    def __init__(
+        self,
+        profiles: Sequence[Profile],
+        capacity_mib: float,
+        experience: Experience | None = None,
+        headroom: Headroom | None = None,
+        *,
+        most_together: int = 2,
+        cap: float = math.inf,
+        confidence: float = 0.95,
+        timing: float = 0.1,
+        traits: Sequence[Traits] | None = None,
+    ) -> None:
+        """`timing`: a part by which phases may be longer or shorter. `traits`: where not the profiles'."""
+        if traits is not None and len(traits) != len(profiles):
+            raise ValueError(f"{len(profiles)} profiles have {len(traits)} traits")
+        self.profiles, self.capacity_mib = list(profiles), capacity_mib
+        self.experience = Experience() if experience is None else experience
+        self.headroom = Headroom() if headroom is None else headroom
+        self.most_together, self.cap = most_together, cap
+        self._confidence, self._timing = confidence, timing
+        self._traits = [traits_of_profile(one) for one in profiles] if traits is None else list(traits)
+        self.learn()
+
+    def learn(self) -> None:
+        """Fit to all that was seen by now."""
+        speeds, runs = self.experience.pairs(len(self.profiles))
+        self.predicted: Predicted = predict(self._traits, speeds, runs, _prior(self.profiles))
+        self._lower = self.predicted.lower(self._confidence)
+        self._deviations = _deviations(self._confidence)
+        self._speeds: dict[tuple[int, ...], tuple[float, ...]] = {}
+        self._slowest: dict[tuple[int, ...], tuple[float, ...]] = {}
+        self._fit: dict[tuple[tuple[int, float, float], ...], bool] = {}
+        self._margins = 0.0, 0.0
+        self._peaks = [one.peak("memory_mib") for one in self.profiles]
+
+    def speeds(self, applications: tuple[int, ...]) -> tuple[float, ...]:
+        """See planner.Belief: what is likeliest. All 0 where they are not thought to run together."""
+        known = self._speeds.get(applications)
+        if known is None:
+            known = self._speeds[applications] = self._all(applications, self._likeliest)
+        return known
+
+    def slowest(self, applications: tuple[int, ...]) -> tuple[float, ...]:
+        """As `speeds`, at the lower end of what is likely."""
+        known = self._slowest.get(applications)
+        if known is None:
+            known = self._slowest[applications] = self._all(applications, self._lowest)
+        return known
+
+    def fits(self, members: Sequence[Member]) -> bool:
+        """See planner.Belief: whichever phase each may be in at any time, by how fast it may be.
+
+        Where nobody knows the memory of one of them, whether they were seen together, or, with none like them
+        that could not, are thought to run.
+        """
+        if len(members) < 2:
+            return True
+        # What is learned of errors meanwhile counts at once.
+        margins = self.headroom.part.value, self.headroom.group_mib.value
+        if margins != self._margins:
+            self._margins = margins
+            self._fit.clear()
+        key = tuple(sorted((one.application, one.done_s, one.left_s) for one in members))
+        known = self._fit.get(key)
+        if known is None:
+            known = self._fit[key] = self._fits(members)
+        return known
+
+    def may_share(self, members: Sequence[Member]) -> bool:
+        """See planner.Belief."""
+        if len(members) < 2:
+            return True
+        if len(members) > self.most_together:
+            return False
+        applications = tuple(one.application for one in members)
+        speeds = self.speeds(applications) if math.isinf(self.cap) else self.slowest(applications)
+        return all(speed > 0 and speed * self.cap >= 1 for speed in speeds) and self.fits(members)
+
+    def at_worst_s(self, members: Sequence[Member]) -> float:
+        """See planner.Belief."""
+        if not self.fits(members):
+            return math.inf
+        applications = [one.application for one in members]
+        return ends_s(
+            [one.left_s for one in members],
+            lambda some: self.slowest(tuple(applications[one] for one in some)),
+        )
+
+    def ran(self, stretch: Stretch) -> None:
+        """See sharing.Watcher: what is seen goes into experience and headroom; `learn` makes use of it."""
+        group = [one.application for one in stretch.ran]
+        self.experience.add(group, [one.speed for one in stretch.ran], stretch.to_s - stretch.from_s)
+        each = [one.memory_mib for one in stretch.ran if one.memory_mib is not None]
+        if stretch.memory_mib is not None and len(each) == len(group) > 1:
+            self.headroom.saw_group(each, stretch.memory_mib)
+        for one in stretch.ran:
+            expected = self.profiles[one.application].phases[one.phase].memory_mib
+            if expected is not None and one.memory_mib is not None:
+                self.headroom.saw(expected, one.memory_mib)
+
+    def ran_out(self, gpu: int, at_s: float, together: Sequence[Member], killed: Member) -> None:
+        """See sharing.Watcher: they are put together again where there is reason to expect something else.
+
+        That is, where their memory is known: where they are expected to take less than at this moment. Else
+        where others like them that are no smaller did run together, several times.
+        """
+        group = [one.application for one in together]
+        jobs = [stays(self.profiles[one.application], one, 1.0, self._timing) for one in together]
+        known = [job for job in jobs if job is not None]
+        expected_mib = sum(at_most(known, 0.0))
+        if len(known) == len(jobs) and 0 < expected_mib < self.capacity_mib < math.inf:
+            self.headroom.saw_run_out(group, expected_mib, self.capacity_mib)
+        else:
+            self.experience.refuse(group)
+        self._speeds.clear()
+        self._slowest.clear()
+        self._fit.clear()
+
+    def _all(self, applications: tuple[int, ...], of_pair: _OfView) -> tuple[float, ...]:
+        if len(applications) == 1:
+            return (1.0,)
+        if self._not_together(applications):
+            return (0.0,) * len(applications)
+        return tuple(of_pair(one, others) for one, others in views_of(applications))
+
+    def _likeliest(self, one: int, others: tuple[int, ...]) -> float:
+        seen = self.experience.seen(one, others)
+        if seen is not None:
+            return max(seen.speed, _SLOWEST)
+        if len(others) == 1:
+            return float(self.predicted.speed[one, others[0]])
+        return beside_all([self._likeliest(one, (other,)) for other in others])
+
+    def _lowest(self, one: int, others: tuple[int, ...]) -> float:
+        seen = self.experience.seen(one, others)
+        if seen is not None:
+            return max(seen.speed - self._deviations * _error(seen), _SLOWEST)
+        if len(others) == 1:
+            return float(self._lower[one, others[0]])
+        return beside_all([self._lowest(one, (other,)) for other in others])
+
+    def _fits(self, members: Sequence[Member]) -> bool:
+        applications = tuple(one.application for one in members)
+        peaks = [self._peaks[one] for one in applications]
+        known = [peak for peak in peaks if peak is not None]
+        if len(known) < len(peaks):
+            return not self._not_together(applications)
+        if self._refused(applications):
+            return False
+        times = self.headroom.times(applications)
+        if self.headroom.needed_mib(known, times) <= self.capacity_mib:
+            return True
+        slowest = self.slowest(applications)
+        jobs = [
+            stays(self.profiles[one.application], one, speed, self._timing)
+            for one, speed in zip(members, slowest, strict=True)
+            if speed > 0
+        ]
+        known_jobs = [job for job in jobs if job is not None]
+        return len(known_jobs) == len(members) and (
+            needed_mib(known_jobs, self.headroom, times) <= self.capacity_mib
+        )
+
+    def _not_together(self, applications: tuple[int, ...]) -> bool:
+        if self._refused(applications):
+            return True
+        if any(self._peaks[one] is None for one in applications):
+            return any(
+                self._like_refused(one, other)
+                for at, one in enumerate(applications)
+                for other in applications[at + 1 :]
+                if self.experience.seen(one, (other,)) is None
+            )
+        return False
+
+    def _refused(self, applications: tuple[int, ...]) -> bool:
+        """Whether these or some of them could not, and nothing says other since."""
+        return any(
+            contains(applications, group) and not self._outdone(group, times)
+            for group, times in self.experience.all_refused()
+        )
+
+    def _outdone(self, refused: tuple[int, ...], times: int) -> bool:
+        """Whether others like them that are no smaller did run together, _OUTDONE times as often.
+
+        So a table, which tells what cannot be for good, is not outdone by what it tells of others.
+        """
+        return len(refused) == 2 and any(
+            seen.runs >= _OUTDONE * times and self._no_smaller_pair((one, *others), refused)
+            for one, others, seen in self.experience.all_seen()
+            if len(others) == 1
+        )
+
+    def _like_refused(self, one: int, other: int) -> bool:
+        """Whether smaller ones of their families could not, or one of them cannot with many."""
+        refused = [
+            group
+            for group, times in self.experience.all_refused()
+            if len(group) == 2 and not self._outdone(group, times)
+        ]
+        if any(self._no_smaller_pair((one, other), group) for group in refused):
+            return True
+        for who in (one, other):
+            could_not = sum(who in group for group in refused)
+            could = sum(
+                self.experience.seen(who, (beside,)) is not None for beside in range(len(self.profiles))
+            )
+            if could_not + could >= _MANY and could_not >= _REFUSED_PART * (could_not + could):
+                return True
+        return False
+
+    def _no_smaller_pair(self, pair: tuple[int, ...], than: tuple[int, ...]) -> bool:
+        """Two and two, in any order."""
+        return any(
+            self._no_smaller(pair[0], mine) and self._no_smaller(pair[1], theirs)
+            for mine, theirs in (than, than[::-1])
+        )
+
+    def _no_smaller(self, one: int, than: int) -> bool:
+        mine, theirs = self._traits[one], self._traits[than]
+        if one == than:
+            return True
+        if mine.family != theirs.family or mine.size is None or theirs.size is None:
+            return False
+        return mine.size >= theirs.size
+
+
+def _prior(profiles: Sequence[Profile]) -> Floats:
+    """(n, n) as if they took turns: both as fast as alone while their use is 1 together; NaN not known."""
+    util = np.array([math.nan if (mean := one.mean("util")) is None else mean for one in profiles])
+    together = util[:, None] + util
+    return np.asarray(1 / np.maximum(together, 1.0))
+
+
+def _deviations(confidence: float) -> float:
+    """Of a normal distribution, below which so much less than `confidence` (0 to 1) lies."""
+    return max(NormalDist().inv_cdf(min(max(confidence, 0.5), 0.9999)), 0.0)
+
+
+def _error(seen: Seen) -> float:
+    """Standard error of the mean of so many runs; a single run tells nothing of their spread."""
+    variance = (seen.spread**2 * (seen.runs - 1) + _ONE_RUN_DEVIATION**2) / seen.runs
+    return math.sqrt(variance / seen.runs)

@@ -1,0 +1,155 @@
+"""Memory of applications that share a GPU: what they take together, at every moment, and room for errors."""
+
+from __future__ import annotations
+
+import math
+from bisect import insort
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from slurm_gpu.colocation.planner import Member
+from slurm_gpu.colocation.profiles.profile import Profile
+from slurm_gpu.colocation.speeds.speeds import contains
+
+_ENOUGH = 30
+"""So many errors must be known before headroom may be less than it began with."""
+_LEAST_PART = 0.02
+_KEPT = 1000
+_BEYOND_LARGEST = 5.0
+"""In the error's range by their number: with n errors seen, of any that are spread evenly, so far beyond the
+largest as leaves one chance in a hundred and fifty (e**-5) that some are larger still."""
+
+
+class Margin:
+    """How much more than expected there may be, learned from errors as they come.
+
+    It begins with `first`. Of few errors it grows with the largest; with many it falls to just above that.
+    This holds for errors that have an end; what has none is exceeded once in about as many as were seen.
+    """
+
+    def __init__(self, first: float, least: float = 0.0) -> None:
+        if not 0 <= least <= first < math.inf:
+            raise ValueError(f"a margin begins with {least} or more, and not with {first}")
+        self._first, self._least = first, least
+        self._sorted: list[float] = []
+
+    def add(self, error: float) -> None:
+        """What there was more (less is below 0) than expected. Raises ValueError where it is no number."""
+        if not math.isfinite(error):
+            raise ValueError(f"an error is a number, not {error}")
+        insort(self._sorted, error)
+        if len(self._sorted) > _KEPT:
+            # Never the largest: what happened once can happen again.
+            self._sorted.pop(len(self._sorted) // 2)
+
+    @property
+    def errors(self) -> int:
+        """How many are kept."""
+        return len(self._sorted)
+
+    @property
+    def value(self) -> float:
+        """To be added to what is expected."""
+        if not self._sorted:
+            return self._first
+        largest, n = self._sorted[-1], len(self._sorted)
+        beyond = largest + _BEYOND_LARGEST * (largest - self._sorted[0]) / n
+        return max(self._first if n < _ENOUGH else self._least, beyond)
+
+
+class Headroom:
+    """Room for what profiles do not tell of memory."""
+
+    def __init__(self, first_part: float = 0.25, first_group_mib: float = 300.0) -> None:
+        self.part = Margin(first_part, min(first_part, _LEAST_PART))
+        """Of each job's own memory."""
+        self.group_mib = Margin(first_group_mib)
+        """Of what several take together, more than each has for itself."""
+        self._ran_out: dict[tuple[int, ...], float] = {}
+        """By group, sorted: how many times more than expected they took, at least."""
+
+    def saw(self, expected_mib: float, taken_mib: float) -> None:
+        """One job's memory, by its profile and really. Where its profile has none there is no error of it."""
+        if expected_mib > 0:
+            self.part.add(taken_mib / expected_mib - 1)
+
+    def saw_group(self, each_mib: Sequence[float], together_mib: float) -> None:
+        """What several jobs took, each and all together, as the GPU told."""
+        self.group_mib.add(together_mib - sum(each_mib))
+
+    def saw_run_out(self, group: Sequence[int], expected_mib: float, capacity_mib: float) -> None:
+        """These applications took more than there is, where so much was expected of them at that moment.
+
+        Raises ValueError where that was nothing, or as much as there is: errors do not explain it then.
+        """
+        if not 0 < expected_mib < capacity_mib < math.inf:
+            raise ValueError(f"{expected_mib} MiB expected, of {capacity_mib}, tell nothing of errors")
+        key, times = tuple(sorted(group)), capacity_mib / expected_mib * (1 + _LEAST_PART)
+        self._ran_out[key] = max(self._ran_out.get(key, 1.0), times)
+
+    def times(self, group: Sequence[int]) -> float:
+        """How many times what is expected these applications may take together.
+
+        More where they, or some of them, ran out of memory before: so much that what was expected then would
+        not have fitted, and room for errors beside that.
+        """
+        own = [times for small, times in self._ran_out.items() if contains(group, small)]
+        return max(own, default=1.0) * (1 + self.part.value)
+
+    def needed_mib(self, each_mib: Sequence[float], times: float | None = None) -> float:
+        """What jobs of these profiles' memory may take together; `times`: as for who they are."""
+        if len(each_mib) < 2 or times is None:
+            times = 1 + self.part.value
+        return sum(each_mib) * times + (self.group_mib.value if len(each_mib) > 1 else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """A phase in which a job may be, at the earliest and the latest."""
+
+    from_s: float
+    until_s: float
+    memory_mib: float
+
+
+def stays(profile: Profile, member: Member, slowest: float, timing: float) -> list[Stay] | None:
+    """When a job may be in which phase, from now on; None where its memory is known of no phase.
+
+    It runs at a speed between `slowest` (above 0) and 1, and each phase of it may end by a part of `timing`
+    earlier or later than the profile says. A phase whose memory is a gap is taken for the largest.
+    """
+    peak = profile.peak("memory_mib")
+    if peak is None:
+        return None
+    ends_s = (member.done_s + member.left_s) * (1 + timing)
+    found = []
+    begin_s = 0.0
+    for at, (phase, end_s) in enumerate(zip(profile.phases, profile.ends_s, strict=True)):
+        last = at + 1 == len(profile.phases)
+        from_s = max(begin_s / (1 + timing) - member.done_s, 0.0)
+        until_s = (ends_s if last else min(end_s * (1 + timing), ends_s)) - member.done_s
+        begin_s = end_s
+        if until_s > 0 and from_s < ends_s - member.done_s:
+            memory_mib = peak if phase.memory_mib is None else phase.memory_mib
+            found.append(Stay(from_s, until_s / slowest, memory_mib))
+    # Work beyond the profile's end is done in its last phase.
+    return found or [Stay(0.0, math.inf, peak)]
+
+
+def needed_mib(jobs: Sequence[Sequence[Stay]], headroom: Headroom, times: float | None = None) -> float:
+    """The most that they may take together at any moment, each in whichever phase it may be in then.
+
+    `times`: as Headroom.needed_mib.
+    """
+    moments = sorted({stay.from_s for job in jobs for stay in job})
+    return max((headroom.needed_mib(at_most(jobs, moment), times) for moment in moments), default=0.0)
+
+
+def at_most(jobs: Sequence[Sequence[Stay]], moment: float) -> list[float]:
+    """What each of those that may be there then is expected to take, in its largest phase that may be."""
+    each = []
+    for job in jobs:
+        there = [stay.memory_mib for stay in job if stay.from_s <= moment < stay.until_s]
+        if there:
+            each.append(max(there))
+    return each

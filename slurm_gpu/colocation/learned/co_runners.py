@@ -1,0 +1,195 @@
+"""What a belief says of two and three applications side by side, in arrays that fill as they are asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import combinations, combinations_with_replacement, permutations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_gpu.colocation.learned.net import Floats
+from slurm_gpu.colocation.planner import Belief, Member
+from slurm_gpu.colocation.profiles.profile import Profile
+
+Places = NDArray[np.intp]
+MOST = 3
+"""So many share a GPU at most, whatever a belief would allow: figures of four and more nobody measured."""
+MARGIN = 0.03
+"""By so much must the sum of speeds be above 1, or sharing is not taken to pay: beliefs err."""
+ROOM = 48
+"""Places of applications: a decision looks at fewer, and the arrays stay small."""
+_ASKED_BEFORE = 1000
+"""So many groups of three are asked about before anybody waits for a decision: of sixteen applications."""
+_UNKNOWN = -1
+
+
+class Mates:
+    """Applications have places here, from 0 on; the place `nobody` stands for an empty one.
+
+    Of more applications than there is room for, those that were asked for last have places.
+    """
+
+    def __init__(
+        self,
+        belief: Belief,
+        profiles: Sequence[Profile],
+        capacity_mib: float,
+        *,
+        margin: float = MARGIN,
+        room: int = ROOM,
+    ) -> None:
+        self.belief, self.profiles, self.capacity_mib, self.margin = belief, profiles, capacity_mib, margin
+        self.nobody = room
+        self.most = min(belief.most_together, MOST)
+        self._forget()
+
+    def _forget(self) -> None:
+        n = self.nobody + 1
+        self.applications: list[int] = []
+        self._place: dict[int, int] = {}
+        self._speeds = np.full((n, n, n, 3), np.nan, dtype=np.float32)
+        self._pays = np.full((n, n, n), _UNKNOWN, dtype=np.int8)
+        self._may = np.full((n, n, n), _UNKNOWN, dtype=np.int8)
+        self._fits = np.full((n, n, n), _UNKNOWN, dtype=np.int8)
+        self.pair_speed = np.zeros((n, n), dtype=np.float32)
+        """(places, places) the speed of the first beside the second."""
+        self.pair_may = np.zeros((n, n), dtype=np.float32)
+        """(places, places) 1 where they may share and it pays, were both to begin now; else 0."""
+        self.util = np.zeros(n, dtype=np.float32)
+        """(places) mean use of each, a fraction."""
+        self.memory = np.zeros(n, dtype=np.float32)
+        """(places) greatest use of each, a fraction of the GPU's."""
+
+    def place(self, applications: Iterable[int]) -> Places:
+        """Their places. Asked for all that a decision is about at once: another call may move them."""
+        wanted = list(applications)
+        new = {one for one in wanted if one not in self._place}
+        if new:
+            self._add(sorted(new), set(wanted))
+        return np.array([self._place[one] for one in wanted], dtype=np.intp)
+
+    def _add(self, new: Sequence[int], wanted: set[int]) -> None:
+        if len(wanted) > self.nobody:
+            raise ValueError(f"{len(wanted)} applications are more than there is room for, {self.nobody}")
+        if len(self.applications) + len(new) > self.nobody:
+            self._forget()
+            new = sorted(wanted)
+        for one in new:
+            self._place[one] = len(self.applications)
+            self.applications.append(one)
+            at, profile = self._place[one], self.profiles[one]
+            self.util[at] = _or_middle(profile.mean("util"))
+            peak_mib = profile.peak("memory_mib")
+            self.memory[at] = _or_middle(None if peak_mib is None else peak_mib / self.capacity_mib)
+        self._fill_pairs()
+
+    def _fill_pairs(self) -> None:
+        known = np.arange(len(self.applications))
+        if self.most < 2:
+            return
+        asked = np.append(known, self.nobody)  # each alone, too: no decision is to wait for the first answer
+        group = np.full((len(asked), len(asked), 3), self.nobody, dtype=np.intp)
+        group[..., 0], group[..., 1] = asked[:, None], asked[None, :]
+        inner = np.ix_(known, known)
+        self.pair_speed[inner] = self.speeds(group)[:-1, :-1, 0]
+        self.pair_may[inner] = self.may_share(group)[:-1, :-1]
+
+    def ask_threes(self) -> None:
+        """Ask about all groups of three now, rather than in decisions, if these are not too many."""
+        n = len(self.applications)
+        if self.most >= 3 and n * (n + 1) * (n + 2) // 6 <= _ASKED_BEFORE:
+            threes = np.array(list(combinations_with_replacement(range(n), 3)), dtype=np.intp).reshape(-1, 3)
+            self.speeds(threes)
+            self.may_share(threes)
+
+    def speeds(self, groups: Places) -> Floats:
+        """(..., 3) places to the speed of each beside the others; 0 for nobody."""
+        out = self._speeds.reshape(-1, 3).take(self._flat(groups), axis=0)
+        unknown = np.isnan(out[..., 0])
+        if unknown.any():
+            for group in np.unique(np.sort(groups[unknown], axis=-1), axis=0):
+                self._ask_speeds(tuple(int(one) for one in group))
+            return self.speeds(groups)
+        return out
+
+    def _flat(self, groups: Places) -> Places:
+        """(..., 3) places to the index of the group in a flat array."""
+        n = self.nobody + 1
+        return np.asarray((groups[..., 0] * n + groups[..., 1]) * n + groups[..., 2])
+
+    def may_share(self, groups: Places) -> NDArray[np.bool_]:
+        """(..., 3) places to whether they may, and it pays, were all of them to begin now."""
+        out = self._may.take(self._flat(groups))
+        unknown = out == _UNKNOWN
+        if unknown.any():
+            for group in np.unique(np.sort(groups[unknown], axis=-1), axis=0):
+                self._ask_may(tuple(int(one) for one in group))
+            return self.may_share(groups)
+        return np.asarray(out == 1)
+
+    def fits(self, groups: Places) -> NDArray[np.bool_]:
+        """(..., 3) places to whether their memory would do, were all of them to begin now."""
+        out = self._fits.take(self._flat(groups))
+        unknown = out == _UNKNOWN
+        if unknown.any():
+            for group in np.unique(np.sort(groups[unknown], axis=-1), axis=0):
+                fits = self.belief.fits(self._members([int(one) for one in group]))
+                for order in permutations(group):
+                    self._fits[order] = fits
+            return self.fits(groups)
+        return np.asarray(out == 1)
+
+    def pays(self, groups: Places) -> NDArray[np.bool_]:
+        """(..., 3) places to whether each two of them, and all, get more done than one alone would.
+
+        Of these speeds alone: with them no order of ends can make sharing slower than one after the other.
+        """
+        out = self._pays.take(self._flat(groups))
+        unknown = out == _UNKNOWN
+        if unknown.any():
+            for group in np.unique(np.sort(groups[unknown], axis=-1), axis=0):
+                self._ask_pays([int(one) for one in group if one != self.nobody])
+            return self.pays(groups)
+        return np.asarray(out == 1)
+
+    def _ask_pays(self, here: Sequence[int]) -> None:
+        pays = True
+        for n in range(2, len(here) + 1):
+            for some in combinations(here, n):
+                speeds = self.speeds(self._padded(some))
+                pays = pays and float(speeds.sum()) >= 1 + self.margin
+        for order in permutations(self._padded(here).tolist()):
+            self._pays[order] = pays
+
+    def _padded(self, here: Sequence[int]) -> Places:
+        return np.array([*here, *[self.nobody] * (3 - len(here))], dtype=np.intp)
+
+    def _ask_speeds(self, group: tuple[int, ...]) -> None:
+        here = [one for one in group if one != self.nobody]
+        said = self.belief.speeds(tuple(self.applications[one] for one in here))
+        speed_of = [*said, *[0.0] * (3 - len(here))]
+        padded = self._padded(here).tolist()
+        for order in permutations(range(3)):
+            a, b, c = (padded[i] for i in order)
+            self._speeds[a, b, c] = [speed_of[i] for i in order]
+
+    def _members(self, group: Iterable[int]) -> list[Member]:
+        """As if each began now."""
+        here = [self.applications[one] for one in group if one != self.nobody]
+        return [Member(-1, one, self.profiles[one].seconds) for one in here]
+
+    def _ask_may(self, group: tuple[int, ...]) -> None:
+        here = [one for one in group if one != self.nobody]
+        # What is not allowed in two is not in three; to ask for three takes the longest.
+        may = all(
+            self.may_share(np.array([*pair, self.nobody])) for pair in combinations(here, 2) if len(here) > 2
+        ) and bool(self.pays(np.array(group)))
+        may = may and (len(here) < 2 or self.belief.may_share(self._members(here)))
+        for order in permutations(group):
+            self._may[order] = may
+
+
+def _or_middle(use: float | None) -> float:
+    """Nobody knows: as likely above as below."""
+    return 0.5 if use is None else use

@@ -1,0 +1,158 @@
+"""A trained net as one small file, with where it comes from; and checkpoints of a training.
+
+The file is numpy's .npz, read without pickle, and every part of it is looked at: whoever wrote it, what is
+read is a net of this version that evaluates to numbers, or the error says why not.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_gpu.colocation.learned.net import Net
+from slurm_gpu.errors import InputError
+from slurm_gpu.files.atomic import whole_file
+from slurm_gpu.files.bounded_read import read_bytes
+
+FORMAT = "slurm-gpu colocation model 1"
+_LARGEST = 16 * 2**20
+"""Bytes of all arrays; the largest of our nets has one."""
+_MOST_LAYERS = 8
+# zipfile takes 700 bytes for each part, which may have 50 in the file.
+_MOST_PARTS = 1000
+_TOLD = "told"
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A net, and what is told of it."""
+
+    kind: str
+    """The name of its planner."""
+    inputs: tuple[str, ...]
+    """What its inputs are, in their order: a net is of use only to who sees the same."""
+    net: Net
+    provenance: Mapping[str, Any]
+    """What it was trained on, with which seed and versions, when, and how good it was: what JSON can hold."""
+
+
+def write_model(path: Path, model: Model) -> None:
+    """Readable for whom any file of the caller's is, as it is for slurm-gpuctld. Raises OSError."""
+    told = {
+        "format": FORMAT,
+        "kind": model.kind,
+        "inputs": list(model.inputs),
+        "provenance": dict(model.provenance),
+    }
+    write_arrays(path, told, net_arrays(model.net), mode=_mode_of(path))
+
+
+def read_model(path: Path, kind: str, inputs: tuple[str, ...]) -> Model:
+    """A model for this planner that sees these inputs; raises InputError where the file has none."""
+    told, arrays = read_arrays(path)
+    if told.get("format") != FORMAT:
+        raise _error(path, f"format {_shown(told.get('format'))} must be {FORMAT!r}")
+    if told.get("kind") != kind:
+        raise _error(path, f"is a model for planner {_shown(told.get('kind'))}, not for {kind!r}")
+    if told.get("inputs") != list(inputs):
+        raise _error(
+            path, "was trained by another version, which saw other inputs; `slurm-gpu colocation train` anew"
+        )
+    provenance = told.get("provenance")
+    if not isinstance(provenance, dict):
+        raise _error(path, f"provenance {_shown(provenance)} must be a JSON object")
+    return Model(kind, inputs, net_of(path, arrays), provenance)
+
+
+def net_arrays(net: Net, prefix: str = "") -> dict[str, NDArray[np.float32]]:
+    """As they stand in a file."""
+    out = {}
+    for number, (weight, bias) in enumerate(zip(net.weights, net.biases, strict=True)):
+        out[f"{prefix}weight{number}"], out[f"{prefix}bias{number}"] = weight, bias
+    return out
+
+
+def net_of(path: Path, arrays: Mapping[str, NDArray[np.float32]], prefix: str = "") -> Net:
+    """The net of a file; raises InputError."""
+    n_layers = sum(key.startswith(f"{prefix}weight") for key in arrays)
+    if not 0 < n_layers <= _MOST_LAYERS:
+        raise _error(path, f"has {n_layers} layers; there must be 1 to {_MOST_LAYERS}")
+    try:
+        return Net(
+            tuple(arrays[f"{prefix}weight{number}"] for number in range(n_layers)),
+            tuple(arrays[f"{prefix}bias{number}"] for number in range(n_layers)),
+        )
+    except KeyError as error:
+        raise _error(path, f"lacks the array {error}") from None
+    except ValueError as error:
+        raise _error(path, str(error)) from None
+
+
+def _mode_of(path: Path) -> int:
+    """That of the file that is there, or else the one that the umask gives."""
+    try:
+        return path.stat().st_mode & 0o777
+    except OSError:
+        umask = os.umask(0o077)
+        os.umask(umask)
+        return 0o666 & ~umask
+
+
+def write_arrays(
+    path: Path, told: Mapping[str, Any], arrays: Mapping[str, NDArray[np.float32]], mode: int = 0o600
+) -> None:
+    """All or nothing. Raises OSError."""
+    text = np.array(json.dumps(told, ensure_ascii=False))
+    with whole_file(path) as unfinished, unfinished.open("wb") as file:
+        np.savez(file, allow_pickle=False, **{_TOLD: text}, **arrays)
+        os.fchmod(file.fileno(), mode)
+
+
+def read_arrays(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[np.float32]]]:
+    """What was told, and the arrays, all of finite float32. Raises InputError."""
+    # Packed it is no larger than unpacked, but for what zip says of each part.
+    content = read_bytes(path, 2 * _LARGEST)
+    if content.count(b"PK\x01\x02") > _MOST_PARTS:
+        raise _error(path, f"has more than {_MOST_PARTS} parts")
+    file = io.BytesIO(content)
+    try:
+        with zipfile.ZipFile(file) as packed:
+            size = sum(part.file_size for part in packed.infolist())
+        if size <= _LARGEST:
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as loaded:
+                found = {key: loaded[key] for key in loaded.files}
+    except Exception as error:  # zipfile, zlib, struct, numpy: each has errors of its own for damaged files
+        raise _error(path, f"is no model, or damaged: {type(error).__name__}: {error}"[:160]) from None
+    if size > _LARGEST:
+        raise _error(path, f"holds {size} bytes; a model has at most {_LARGEST}")
+    text = found.pop(_TOLD, None)
+    if text is None or text.dtype.kind != "U" or text.shape != ():
+        raise _error(path, f"lacks {_TOLD!r}, what it is")
+    try:
+        told = json.loads(str(text))
+    except (ValueError, RecursionError) as error:
+        raise _error(path, f"{_TOLD!r} is no JSON: {error}"[:160]) from None
+    if not isinstance(told, dict):
+        raise _error(path, f"{_TOLD!r} must be a JSON object")
+    for key, array in found.items():
+        if array.dtype != np.float32 or not np.isfinite(array).all():
+            raise _error(path, f"{key[:40]!r} must hold finite numbers of 32 bits")
+    return told, found
+
+
+def _error(path: Path, message: str) -> InputError:
+    return InputError(str(path), 0, 0, message)
+
+
+def _shown(value: object) -> str:
+    return repr(value)[:60]

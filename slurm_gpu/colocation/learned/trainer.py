@@ -1,0 +1,86 @@
+"""Trains a planner by its name, for what is believed of some applications; the one way to a model's file."""
+
+from __future__ import annotations
+
+import datetime as dt
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slurm_gpu import __version__
+from slurm_gpu.colocation.learned.co_runners import Mates
+from slurm_gpu.colocation.learned.deeprm import ImageMethod
+from slurm_gpu.colocation.learned.dqngpu import GroupMethod
+from slurm_gpu.colocation.learned.gradients import HERE
+from slurm_gpu.colocation.learned.model_file import Model
+from slurm_gpu.colocation.learned.models import inputs_of
+from slurm_gpu.colocation.learned.net import Net
+from slurm_gpu.colocation.learned.training import Method, Progress, Settings, Trained, train
+from slurm_gpu.colocation.planners import Setting
+
+MOST_APPLICATIONS = 48
+"""To learn on: of more, so many are drawn. What is learned is not about single applications."""
+
+
+def settings_of(name: str, *, seed: int = 0, again: bool = False) -> Settings:
+    """For a planner in planners.LEARNED. `again`: it has a net, and there is something new to be learned."""
+    if name == "dqngpu":
+        settings = Settings(seed=seed)
+    else:
+        settings = Settings(seed=seed, queues=8, plays=8, judged_queues=32, rate=1e-3, last_rate=1e-4)
+    return replace(settings, epochs=4, queues=8, judged_queues=32, rate=3e-4) if again else settings
+
+
+def teach(
+    name: str,
+    setting: Setting,
+    settings: Settings,
+    *,
+    start: Net | None = None,
+    checkpoint: Path | None = None,
+    told: Callable[[Progress], None] = lambda _: None,
+) -> Trained:
+    """See training.train. `setting` says what is believed of which applications."""
+    n = len(setting.profiles)
+    drawn = np.random.default_rng([n]).permutation(n)[:MOST_APPLICATIONS]
+    chosen = sorted(int(one) for one in drawn)
+    mates = Mates(setting.belief, setting.profiles, setting.capacity_mib, room=len(chosen))
+    mates.place(chosen)
+    method: Method = GroupMethod() if name == "dqngpu" else ImageMethod(name, setting.capacity_mib)
+    return train(method, mates, settings, start=start, checkpoint=checkpoint, told=told)
+
+
+def model_of(
+    name: str,
+    trained: Trained,
+    setting: Setting,
+    settings: Settings,
+    data: Mapping[str, Any],
+    now_s: float,
+) -> Model:
+    """What is written of it; `data` says what it was trained on."""
+    belief = setting.belief
+    provenance = {
+        "data": dict(data),
+        "applications": len(setting.profiles),
+        "most_together": belief.most_together,
+        "cap": belief.cap if np.isfinite(belief.cap) else None,
+        "settings": asdict(settings),
+        "score": trained.score,
+        "score_after_imitation": trained.taught_score,
+        "epochs": trained.epochs,
+        "seconds": round(trained.seconds, 1),
+        "date": dt.datetime.fromtimestamp(now_s, dt.UTC).isoformat(timespec="seconds"),
+        "versions": {
+            "slurm_gpu": __version__,
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+        }
+        | ({} if settings.device == HERE else {"torch": version("torch")}),
+    }
+    return Model(name, inputs_of(name), trained.net, provenance)

@@ -1,0 +1,227 @@
+"""How short a makespan can be at best: a linear program that every schedule has to obey.
+
+Take any schedule, and add up for how long each set of jobs ran together, each in one of its phases. Whatever
+the order was, these times do every job's work in each phase (speed by time), all sets together have no more
+time than the GPUs, and no job runs for longer than from its submission to the end. The least end that times
+with these properties allow is no later than that of any schedule; the program lets jobs stop, move and go on,
+and go through their phases in any order, so that often no schedule reaches it.
+
+Jobs that are alike in everything are one class with one row for each phase, which changes nothing: in any
+times that are possible their places may be changed, and the mean over all such changes is possible, ends at
+the same moment, and treats them alike. So the program grows with applications, not with jobs.
+
+Bounded are schedules that run the given work once, at most `most_together` on a GPU, and, with a `cap`, those
+in which no job's run takes longer than so many times its work, and applications do not share a GPU that would
+be slower than that in whichever phases they meet, as `belief.Known.may_share` has it. A job's run is as long
+as all the times in which it is in a set: one more row for each class. If besides only so many jobs may be
+slowed down noticeably, the runs of a class are no longer in all than with that many of its jobs at the cap,
+and the rest noticeably slower by nothing: how many of each class are, is for the program to choose.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import combinations_with_replacement, product
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linprog
+from scipy.sparse import csr_array, vstack
+
+from slurm_gpu.colocation.profiles.profile import Profile
+from slurm_gpu.colocation.simulation.simulator import Job
+from slurm_gpu.colocation.simulation.world import World
+from slurm_gpu.colocation.speeds.groups import keeps
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.intp]
+TimedSet = tuple[tuple[int, ...], tuple[float, ...]]
+"""Indices of parts that run together, and their speeds."""
+
+NOTICED = 1.02
+"""A job that takes more than this many times as long as alone is slowed down."""
+_EVEN = 1e-9
+"""A set that does no more than this beyond one job's work in a second could as well take turns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The work of all jobs of a class in one of their phases."""
+
+    job: int
+    """Their class."""
+    application: int
+    phase: int
+    work_s: float
+    """Of each of them."""
+    memory_mib: float
+
+
+@dataclass(frozen=True, slots=True)
+class Considerate:
+    """What is promised to jobs that share."""
+
+    cap: float
+    """So many times as long as alone each takes at most."""
+    most_slowed: float
+    """So many jobs take longer than NOTICED times as long at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The least makespan, and one way to have it."""
+
+    makespan_s: float
+    together_s: Mapping[tuple[int, ...], float]
+    """For how long which applications run together, those that do."""
+
+
+def least_makespan(
+    world: World,
+    jobs: Sequence[Job],
+    *,
+    n_gpus: int = 1,
+    most_together: int = 2,
+    cap: float = math.inf,
+    most_slowed: float = math.inf,
+) -> Bound:
+    """From the first submission to the last end. `cap`: see above; math.inf is none.
+
+    Under a cap, no more than `most_slowed` jobs take longer than NOTICED times their work.
+
+    Raises ValueError where a job fits into no empty GPU.
+    """
+    if not jobs:
+        return Bound(0.0, {})
+    alike = Counter(jobs)
+    n_alike = np.array(list(alike.values()), dtype=np.float64)
+    parts = [part for index, job in enumerate(alike) for part in parts_of(index, job, world)]
+    for part in parts:
+        if part.memory_mib > world.capacity_mib:
+            number = jobs.index(list(alike)[part.job])
+            raise ValueError(
+                f"job {number} takes {part.memory_mib:g} MiB, more than a GPU has: {world.capacity_mib:g}"
+            )
+    sets = list(_sets(world, parts, list(alike.values()), most_together, cap))
+    job = np.array([part.job for part in parts])
+    submit_s = np.array([one.submit_s for one in alike])
+    makespan_s, seconds = best_times(
+        np.array([part.work_s for part in parts]) * n_alike[job],
+        job,
+        sets,
+        submit_s - submit_s.min(),
+        n_gpus,
+        n_alike,
+        Considerate(cap, most_slowed),
+    )
+    together_s: dict[tuple[int, ...], float] = {}
+    for (members, _), time_s in zip(sets, seconds, strict=True):
+        if time_s > 0:
+            key = tuple(sorted(parts[one].application for one in members))
+            together_s[key] = together_s.get(key, 0.0) + float(time_s)
+    return Bound(makespan_s, together_s)
+
+
+def parts_of(index: int, job: Job, world: World) -> Iterator[Part]:
+    """The phases that it goes through: all work beyond its profile is done in the last one."""
+    profile: Profile = world.profiles[job.application]
+    begin_s, last = 0.0, len(profile.phases) - 1
+    for number, (phase, end_s) in enumerate(zip(profile.phases, profile.ends_s, strict=True)):
+        end_s = job.work_s if number == last else min(end_s, job.work_s)
+        if end_s > begin_s:
+            memory_mib = (phase.memory_mib or 0.0) * job.memory_factor
+            yield Part(index, job.application, number, end_s - begin_s, memory_mib)
+        begin_s = max(end_s, begin_s)
+
+
+def _sets(
+    world: World, parts: Sequence[Part], n_alike: Sequence[int], most_together: int, cap: float
+) -> Iterator[TimedSet]:
+    """All that could be of use: each alone, and those that together are faster than one after the other."""
+    known: dict[tuple[tuple[int, int], ...], tuple[float, ...] | None] = {}
+
+    @cache
+    def may_meet(applications: tuple[int, ...]) -> bool:
+        phases = (range(len(world.profiles[one].phases)) for one in applications)
+        return any(
+            keeps(world.speeds(tuple(zip(applications, some, strict=True))), cap) for some in product(*phases)
+        )
+
+    def speeds_of(running: tuple[tuple[int, int], ...]) -> tuple[float, ...] | None:
+        if not math.isinf(cap) and not may_meet(tuple(application for application, _ in running)):
+            return None
+        speeds = tuple(min(speed, 1.0) for speed in world.speeds(running))
+        return speeds if all(speed > 0 for speed in speeds) and sum(speeds) > 1 + _EVEN else None
+
+    for index in range(len(parts)):
+        yield (index,), (1.0,)
+    for n in range(2, most_together + 1):
+        for members in combinations_with_replacement(range(len(parts)), n):
+            chosen = [parts[one] for one in members]
+            if any(many > n_alike[job] for job, many in Counter(part.job for part in chosen).items()):
+                continue
+            if sum(part.memory_mib for part in chosen) > world.capacity_mib:
+                continue
+            key = tuple((part.application, part.phase) for part in chosen)
+            if key not in known:
+                known[key] = speeds_of(key)
+            speeds = known[key]
+            if speeds is not None:
+                yield members, speeds
+
+
+def best_times(
+    work_s: Floats,
+    job: Indices,
+    sets: Sequence[TimedSet],
+    submit_s: Floats,
+    n_gpus: int,
+    n_alike: Floats,
+    limits: Considerate | None = None,
+) -> tuple[float, Floats]:
+    """The least end at which all work can be done, and each set's time (n_sets).
+
+    `work_s` (n_parts) of the jobs' classes `job` (n_parts), which have `n_alike` (n_classes) jobs each, none
+    of which runs longer than from `submit_s` (n_classes) to the end, and within the limits. Each part has to
+    be in a set by itself; a set may have a part several times.
+    """
+    n_sets, n_classes = len(sets), len(submit_s)
+    of_part = np.array([one for members, _ in sets for one in members], dtype=np.intp)
+    of_set = np.repeat(np.arange(n_sets), [len(members) for members, _ in sets])
+    speed = np.array([one for _, speeds in sets for one in speeds])
+    # Columns: each set's time, the end, and how many jobs of each class are slowed down.
+    n_columns, end = n_sets + 1 + n_classes, n_sets
+    work = csr_array((speed, (of_part, of_set)), shape=(len(work_s), n_columns))
+    runs = csr_array((np.ones(len(of_part)), (job[of_part], of_set)), shape=(n_classes, n_columns))
+    to_the_end = np.zeros((n_classes, n_columns))
+    to_the_end[:, end] = -n_alike
+    gpus = np.zeros((1, n_columns))
+    gpus[0, :end], gpus[0, end] = 1.0, -float(n_gpus)
+    rows = [runs + csr_array(to_the_end), csr_array(gpus)]
+    there_is: list[Floats] = [-n_alike * submit_s, np.zeros(1)]
+    if limits is not None and math.isfinite(limits.cap):
+        class_work_s = np.bincount(job, work_s, n_classes).astype(np.float64)
+        noticed = min(NOTICED, limits.cap)
+        slowed = np.zeros((n_classes + 1, n_columns))
+        slowed[:n_classes, end + 1 :] = np.diag((noticed - limits.cap) * class_work_s / n_alike)
+        slowed[-1, end + 1 :] = 1.0
+        rows += [runs + csr_array(slowed[:-1]), csr_array(slowed[-1:])]
+        there_is += [noticed * class_work_s, np.array([min(limits.most_slowed, n_alike.sum())])]
+    cost = np.zeros(n_columns)
+    cost[end] = 1.0
+    found = linprog(
+        cost,
+        A_ub=vstack(rows, format="csr"),
+        b_ub=np.concatenate(there_is),
+        A_eq=work,
+        b_eq=work_s,
+        bounds=[*[(0, None)] * (n_sets + 1), *((0, many) for many in n_alike)],
+        method="highs",
+    )
+    if found.status != 0:
+        raise RuntimeError(f"the linear program of {n_classes} kinds of jobs was not solved: {found.message}")
+    return float(found.fun), found.x[:n_sets]

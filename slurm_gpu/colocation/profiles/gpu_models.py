@@ -1,0 +1,92 @@
+"""Models of GPU, and a rule that carries a profile from one to another."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from slurm_gpu.colocation.profiles.profile import Phase, Profile
+
+_ALL_OF_IT = 0.9
+"""Who takes such a part of a card's memory takes whatever there is, as frameworks with a pool do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """What counts of a model of GPU; None is not known."""
+
+    name: str
+    multiprocessors: int | None = None
+    clock_mhz: float | None = None
+    memory_gb_s: float | None = None
+    memory_mib: float | None = None
+    pcie_gb_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("multiprocessors", "clock_mhz", "memory_gb_s", "memory_mib", "pcie_gb_s"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{self.name}: {name} must be more than 0, not {value}")
+
+
+def transferred(profile: Profile, there: Card, here: Card) -> Profile:
+    """A profile recorded on `there`, as it may be expected on `here`: a rule of thumb, not a measurement.
+
+    While kernels run (`util` of the time), they run as many times as fast as multiprocessors times clock and
+    memory bandwidth are larger: the geometric mean of both, or the one that is known. All other time stays.
+    SMs that have work, and bytes over PCIe, stay as many as they were. Memory stays, but what took nearly all
+    of the old card's takes as large a part of the new one's. Where nothing is known only the name changes.
+    """
+    return replace(
+        profile,
+        gpu_model=here.name,
+        phases=tuple(_phase(phase, there, here) for phase in profile.phases),
+    )
+
+
+def faster(there: Card, here: Card) -> float:
+    """How many times as fast kernels are expected to run here as there."""
+    cores = _ratio(_compute(there), _compute(here))
+    bandwidth = _ratio(there.memory_gb_s, here.memory_gb_s)
+    known = [ratio for ratio in (cores, bandwidth) if ratio is not None]
+    return math.prod(known) ** (1 / len(known)) if known else 1.0
+
+
+def _phase(phase: Phase, there: Card, here: Card) -> Phase:
+    # Without its use nothing says which part of the time kernels ran: then all of it.
+    util = 1.0 if phase.util is None else phase.util
+    busy = util / faster(there, here)
+    time = busy + 1 - util
+    if time <= 0:
+        return phase
+    sms = _ratio(there.multiprocessors, here.multiprocessors) or 1.0
+    link = _ratio(there.pcie_gb_s, here.pcie_gb_s) or 1.0
+    # Of the time that kernels ran the same part of the old card's SMs had work.
+    sm = None if phase.sm is None else _part(phase.sm * (busy / util if util > 0 else 1.0) / time / sms)
+    return Phase(
+        seconds=phase.seconds * time,
+        util=None if phase.util is None else _part(busy / time),
+        memory_mib=_memory(phase.memory_mib, there.memory_mib, here.memory_mib),
+        sm=sm,
+        pcie=None if phase.pcie is None else _part(phase.pcie / time / link),
+    )
+
+
+def _memory(mib: float | None, there_mib: float | None, here_mib: float | None) -> float | None:
+    if mib is None or there_mib is None or here_mib is None or mib < _ALL_OF_IT * there_mib:
+        return mib
+    return mib * here_mib / there_mib
+
+
+def _compute(card: Card) -> float | None:
+    if card.multiprocessors is None or card.clock_mhz is None:
+        return None
+    return card.multiprocessors * card.clock_mhz
+
+
+def _ratio(there: float | None, here: float | None) -> float | None:
+    return None if there is None or here is None else here / there
+
+
+def _part(value: float) -> float:
+    return min(max(value, 0.0), 1.0)

@@ -1,0 +1,182 @@
+"""Profiles of a site's applications: several runs as one, and the nearest to a job that has none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_gpu.colocation.profiles.gpu_models import Card, transferred
+from slurm_gpu.colocation.profiles.phases import MOST_PHASES, segments
+from slurm_gpu.colocation.profiles.profile import Phase, Profile, scaled
+
+_STEPS = 64
+"""Of the whole run, when several are made one."""
+_USES = ("util", "memory_mib", "sm", "pcie")
+OTHER_APPLICATION, OTHER_KIND = 8.0, 16.0
+"""So far at least is a profile of another application of the same kind, or of another kind."""
+_OTHER_CARD = 0.5
+_UNKNOWN_SIZE = 2.0
+_MOST_OCTAVES = 4.0
+
+
+def merged(profiles: Sequence[Profile]) -> Profile:
+    """Several profiles of one key as one: as long as their median, in as many runs as they come from.
+
+    Times count as parts of each one's whole run. Of each moment memory is the largest of them, other uses
+    their mean, weighed by runs; gaps are left out where any of them knows better. Raises ValueError for none,
+    and for different keys.
+    """
+    if not profiles:
+        raise ValueError("there are no profiles to merge")
+    strange = next((one for one in profiles if one.key != profiles[0].key), None)
+    if strange is not None:
+        raise ValueError(f"the profiles of {profiles[0].key} and {strange.key} are of different things")
+    if len(profiles) == 1:
+        return profiles[0]
+    runs = np.array([one.runs for one in profiles], dtype=float)
+    rows = [_over_runs(np.array([_steps(one, use) for one in profiles]), runs, use) for use in _USES]
+    peak = max((one for one in (p.peak("memory_mib") for p in profiles) if one is not None), default=0.0)
+    ends = segments(
+        np.array(
+            [
+                row / peak if use == "memory_mib" and peak > 0 else row
+                for row, use in zip(rows, _USES, strict=True)
+            ]
+        ),
+        MOST_PHASES,
+    )
+    phases = [
+        Phase(
+            seconds=end - begin,
+            **{use: _mean_or_peak(row[begin:end], use) for row, use in zip(rows, _USES, strict=True)},
+        )
+        for begin, end in zip((0, *ends), ends, strict=False)
+    ]
+    return replace(
+        profiles[0],
+        phases=scaled(phases, median(one.seconds for one in profiles)),
+        runs=sum(one.runs for one in profiles),
+    )
+
+
+def _steps(profile: Profile, use: str) -> list[float]:
+    """A use in _STEPS equal parts of its run: that of the phase which is there the longest; NaN for a gap."""
+    parts = np.zeros((len(profile.phases), _STEPS))
+    begin = 0.0
+    for at, end_s in enumerate(profile.ends_s):
+        end = end_s / profile.seconds * _STEPS
+        edges = np.arange(_STEPS + 1)
+        parts[at] = np.maximum(np.minimum(edges[1:], end) - np.maximum(edges[:-1], begin), 0)
+        begin = end
+    values = [math.nan if (v := getattr(phase, use)) is None else v for phase in profile.phases]
+    if use == "memory_mib":
+        there = np.array([[v] for v in values])
+        known = np.where((parts > 0) & ~np.isnan(there), there, -1.0).max(axis=0)
+        return [math.nan if v < 0 else float(v) for v in known]
+    return [values[at] for at in parts.argmax(axis=0)]
+
+
+def _over_runs(steps: NDArray[np.float64], runs: NDArray[np.float64], use: str) -> NDArray[np.float64]:
+    known = ~np.isnan(steps)
+    if use == "memory_mib":
+        largest = np.where(known, steps, -1.0).max(axis=0)
+        return np.where(largest < 0, np.nan, largest)
+    weight = known * runs[:, None]
+    total = weight.sum(axis=0)
+    return np.where(
+        total > 0, (np.where(known, steps, 0) * weight).sum(axis=0) / np.maximum(total, 1), np.nan
+    )
+
+
+def _mean_or_peak(values: NDArray[np.float64], use: str) -> float | None:
+    known = values[~np.isnan(values)]
+    if len(known) == 0:
+        return None
+    return float(known.max()) if use == "memory_mib" else float(min(known.mean(), 1.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The profile of a library that is nearest to a job, as it would be on the job's GPU."""
+
+    profile: Profile
+    distance: float
+    """0: this very application and input, on this model of GPU. Below 8 the application is the same; from 16
+    on not even its kind."""
+
+
+class Library:
+    """Profiles by what they are of."""
+
+    def __init__(self, profiles: Iterable[Profile] = (), cards: Mapping[str, Card] | None = None) -> None:
+        """`cards`: what is known of models of GPU, by their names."""
+        self._profiles: dict[object, Profile] = {}
+        self._cards = dict(cards or {})
+        for profile in profiles:
+            self.add(profile)
+
+    def add(self, profile: Profile) -> None:
+        """One more run, or some, of what may be there already."""
+        there = self._profiles.get(profile.key)
+        self._profiles[profile.key] = profile if there is None else merged([there, profile])
+
+    def __iter__(self) -> Iterator[Profile]:
+        return iter(self._profiles.values())
+
+    def __len__(self) -> int:
+        return len(self._profiles)
+
+    def nearest(
+        self,
+        application: str,
+        gpu_model: str,
+        *,
+        kind: str = "",
+        input_size: float | None = None,
+        parameters: tuple[tuple[str, str], ...] = (),
+    ) -> Match | None:
+        """The same application with the nearest input first, then its kind, then any; None for no profiles.
+
+        What was recorded on another model of GPU is carried over where both cards are known. Of two as near
+        the one of more runs counts, then the one that came first.
+        """
+        wanted = Profile(application, gpu_model, (Phase(seconds=1),), kind, input_size, parameters)
+        every = [(_distance(wanted, one), -one.runs, at, one) for at, one in enumerate(self)]
+        if not every:
+            return None
+        distance, _, _, profile = min(every, key=lambda one: one[:3])
+        there, here = self._cards.get(profile.gpu_model), self._cards.get(gpu_model)
+        if profile.gpu_model != gpu_model and there is not None and here is not None:
+            profile = transferred(profile, there, here)
+        return Match(profile, distance)
+
+
+def _distance(wanted: Profile, there: Profile) -> float:
+    """A name counts for more than everything else together, and the input for more than the GPU."""
+    far = 0.0
+    if there.application != wanted.application:
+        far += OTHER_APPLICATION if there.kind and there.kind == wanted.kind else OTHER_KIND
+    if there.gpu_model != wanted.gpu_model:
+        far += _OTHER_CARD
+    return far + _size_distance(wanted.input_size, there.input_size) + _parameter_distance(wanted, there)
+
+
+def _size_distance(one: float | None, other: float | None) -> float:
+    """Octaves."""
+    if one == other:
+        return 0.0
+    if one is None or other is None or not one > 0 or not other > 0:
+        return _UNKNOWN_SIZE
+    return min(abs(math.log2(one) - math.log2(other)), _MOST_OCTAVES)
+
+
+def _parameter_distance(one: Profile, other: Profile) -> float:
+    """The part of all named parameters in which they differ."""
+    mine, theirs = dict(one.parameters), dict(other.parameters)
+    names = mine.keys() | theirs.keys()
+    return sum(mine.get(name) != theirs.get(name) for name in names) / len(names) if names else 0.0

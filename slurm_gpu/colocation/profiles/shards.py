@@ -1,0 +1,45 @@
+"""How many parts of a GPU a job needs that nobody saw, by the profile that is nearest to it."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from slurm_gpu.colocation.profiles.library import OTHER_APPLICATION, Match
+
+HEADROOM = 0.25
+"""Of its memory, left free beside it: what the nearest took is not what it takes."""
+
+
+class Shards(NamedTuple):
+    """Of one GPU."""
+
+    needed: int | None
+    """None where the profile does not tell."""
+    of: int
+    why: str
+    """What `needed` is by, or why it is not known."""
+
+
+def shards_of(match: Match, input_size: float | None, of: int, capacity_mib: float) -> Shards:
+    """Shards that hold the memory of a job of this input, on a GPU of `of` shards and so much memory.
+
+    Nothing is told by another application, nor by a smaller input, nor where memory was not measured
+    throughout: it may need more than that.
+    """
+    profile = match.profile
+    if match.distance >= OTHER_APPLICATION:
+        return Shards(None, of, "nobody saw this application")
+    gaps_s = sum(one.seconds for one in profile.phases if one.memory_mib is None)
+    peak_mib = profile.peak("memory_mib")
+    if peak_mib is None or gaps_s:
+        return Shards(None, of, f"its memory was not measured for {gaps_s:.0f} s of {profile.seconds:.0f} s")
+    there = profile.input_size
+    if input_size is not None and (there is None or there < input_size):
+        what = "which input it had is not known" if there is None else f"it had a smaller input, {there:g}"
+        return Shards(None, of, what)
+    with_headroom_mib = peak_mib * (1 + HEADROOM)
+    by = f"{peak_mib:.0f} MiB at most and {HEADROOM:.0%} more, of {capacity_mib:.0f} MiB"
+    if with_headroom_mib > capacity_mib:
+        return Shards(of, of, by)
+    return Shards(max(1, math.ceil(with_headroom_mib * of / capacity_mib - 1e-9)), of, by)

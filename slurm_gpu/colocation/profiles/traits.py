@@ -1,0 +1,116 @@
+"""What is known of an application before it ever shared a GPU, and how alike that makes two of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_gpu.colocation.profiles.profile import Profile
+from slurm_gpu.colocation.tables.measured import Measured
+from slurm_gpu.colocation.tables.read import application_and_size
+
+Floats = NDArray[np.float64]
+_USES = ("util", "sm", "pcie")
+_LINE = 2
+"""Through so many points there is always a line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """Of one application with one input."""
+
+    family: str
+    """The application without its input: another batch size of one model is of the same family."""
+    size: float | None = None
+    """Of its input."""
+    uses: tuple[float | None, ...] = ()
+    """Whatever else tells two of them apart, alone: equally many, in one order and scale for all."""
+
+
+def traits_of_profile(profile: Profile) -> Traits:
+    """Its name and input, and the mean use of the GPU that it has for itself."""
+    return Traits(profile.application, profile.input_size, tuple(profile.mean(use) for use in _USES))
+
+
+def traits_of_table(table: Measured) -> tuple[Traits, ...]:
+    """Where names and speeds alone are all there is: how long a step takes, in octaves."""
+    found = []
+    for name, alone in zip(table.names, table.alone_per_s, strict=True):
+        family, size = application_and_size(name)
+        found.append(Traits(family, size, (None if alone is None else -math.log2(alone),)))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Likeness:
+    """How alike each two of n applications are."""
+
+    same_family: Floats
+    """(n, n) 1 or 0."""
+    octaves: Floats
+    """(n, n) between their sizes; of one that is not known, as if it were the middle of its family's."""
+    uses: Floats
+    """(n, n) distance between their uses, in standard deviations of all; what is not known is taken for the
+    mean."""
+    odd: Floats
+    """(n, uses) how far each use is from where the line through its family's says, by size; same unit.
+
+    A step alone that takes longer than those of smaller and larger inputs let expect, say: beside others it
+    is as fast as they let expect, and so loses less. 0 where the family has no three.
+    """
+
+
+def likeness(traits: Sequence[Traits]) -> Likeness:
+    """Raises ValueError where not all have equally many uses."""
+    families = {family: at for at, family in enumerate(dict.fromkeys(one.family for one in traits))}
+    family = np.array([families[one.family] for one in traits], dtype=np.intp)
+    octave = _octaves(traits, family)
+    if len({len(one.uses) for one in traits}) > 1:
+        raise ValueError("all applications must have equally many uses, None for those not known")
+    uses = np.array([[math.nan if use is None else use for use in one.uses] for one in traits], dtype=float)
+    standard = _standard(uses.reshape(len(traits), -1))
+    return Likeness(
+        (family[:, None] == family).astype(float),
+        np.abs(octave[:, None] - octave),
+        _distance(standard),
+        _from_line(standard, octave, family),
+    )
+
+
+def _octaves(traits: Sequence[Traits], family: NDArray[np.intp]) -> Floats:
+    """(n) each one a point on the line: likeness by distances that no points have is none."""
+    size = np.array(
+        [math.log2(one.size) if one.size is not None and one.size > 0 else math.nan for one in traits]
+    )
+    known = ~np.isnan(size)
+    count = np.bincount(family[known], minlength=len(traits))
+    middle = np.bincount(family[known], size[known], minlength=len(traits)) / np.maximum(count, 1)
+    return np.asarray(np.where(known, size, middle[family]))
+
+
+def _standard(columns: Floats) -> Floats:
+    known = ~np.isnan(columns)
+    count = np.maximum(known.sum(axis=0), 1)
+    mean = np.where(known, columns, 0).sum(axis=0) / count
+    from_mean = np.where(known, columns - mean, 0)
+    deviation = np.sqrt((from_mean**2).sum(axis=0) / count)
+    return np.asarray(from_mean / np.where(deviation > 0, deviation, 1))
+
+
+def _distance(points: Floats) -> Floats:
+    return np.asarray(np.sqrt(((points[:, None] - points) ** 2).sum(axis=2)))
+
+
+def _from_line(points: Floats, octave: Floats, family: NDArray[np.intp]) -> Floats:
+    """(n, columns) what least squares over sizes leave of each family."""
+    odd = np.zeros_like(points)
+    for one in range(int(family.max(initial=-1)) + 1):
+        members = np.flatnonzero(family == one)
+        if len(members) > _LINE:
+            line = np.column_stack((np.ones(len(members)), octave[members] - octave[members].mean()))
+            odd[members] = points[members] - line @ np.linalg.lstsq(line, points[members], rcond=None)[0]
+    return odd

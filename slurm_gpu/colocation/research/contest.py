@@ -1,0 +1,140 @@
+"""Planners against each other: the same jobs, the same belief, beside one job at a time and the bound."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_gpu.colocation.planner import Planner, Start, View, wake_s
+from slurm_gpu.colocation.planners import Setting, planner
+from slurm_gpu.colocation.planners.bound import NOTICED, least_makespan
+from slurm_gpu.colocation.profiles.profile import Profile
+from slurm_gpu.colocation.simulation.outcome import Outcome
+from slurm_gpu.colocation.simulation.simulator import Job, simulate
+from slurm_gpu.colocation.simulation.world import World
+
+BASELINE = "sjf"
+FULL = 8
+"""So many jobs fill the slots of the planner that learns (M)."""
+_SHORTEST = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How one planner did, over all lists of jobs."""
+
+    planner: str
+    ratio: float
+    """Makespan in parts of SJF's, the mean."""
+    ratio_max: float
+    gap: float
+    """Above the bound, the mean: 0.01 is one per cent."""
+    not_slowed: float
+    """Of the jobs, the part that took at most 1.02 times as long as alone."""
+    worst_slowdown: float
+    together: float
+    """Jobs on a GPU, the mean over the time in which it had any."""
+    out_of_memory: int
+    decision_ms_p50: float
+    decision_ms_p99: float
+    """Processor time of the calls in which something waited."""
+
+
+class Timed:
+    """A planner, and how long each of its decisions took."""
+
+    def __init__(self, inner: Planner, most_together: int = 2) -> None:
+        self.name, self._inner, self._most = inner.name, inner, most_together
+        self.took_ms: list[float] = []
+        self.full_ms: list[float] = []
+        """Those of them with FULL jobs waiting or more, and a GPU that has room."""
+
+    def choose(self, view: View) -> Sequence[Start]:
+        """See Planner."""
+        before_ns = time.thread_time_ns()
+        starts = self._inner.choose(view)
+        if view.waiting:
+            took_ms = (time.thread_time_ns() - before_ns) / 1e6
+            self.took_ms.append(took_ms)
+            if len(view.waiting) >= FULL and any(len(gpu.running) < self._most for gpu in view.gpus):
+                self.full_ms.append(took_ms)
+        return starts
+
+    @property
+    def wake_s(self) -> float:
+        """See planner.Waker."""
+        return wake_s(self._inner)
+
+
+def drawn_jobs(profiles: Sequence[Profile], seed: int, n: int) -> list[Job]:
+    """Any applications; each job takes between a tenth of its profile's time and all of it."""
+    random = np.random.default_rng(seed)
+    return [
+        Job(int(one), profiles[int(one)].seconds * float(np.exp(random.uniform(np.log(_SHORTEST), 0))))
+        for one in random.integers(len(profiles), size=n)
+    ]
+
+
+def contest(
+    world: World,
+    setting: Callable[[int], Setting],
+    names: Sequence[str],
+    lists: Sequence[Sequence[Job]],
+    *,
+    n_gpus: int = 1,
+    told: Callable[[int, int], None] = lambda done, of: None,
+) -> list[Standing]:
+    """One standing for each planner, in the order of `names`.
+
+    `setting` is made anew for each planner and list, by the list's number. Gaps are against the bound of the
+    same jobs under the same cap. `told` hears how many of how many runs are done.
+    """
+    of, done = len(lists) * len(names), 0
+    ran: dict[str, list[Outcome]] = {name: [] for name in names}
+    took_ms: dict[str, list[float]] = {name: [] for name in names}
+    alone_s, bound_s = [], []
+    for number, jobs in enumerate(lists):
+        alone_s.append(simulate(world, jobs, planner(BASELINE, setting(number)), n_gpus=n_gpus).makespan_s)
+        bound_s.append(_bound_s(world, setting(number), jobs, n_gpus))
+        for name in names:
+            timed = Timed(planner(name, setting(number)))
+            ran[name].append(simulate(world, jobs, timed, n_gpus=n_gpus))
+            took_ms[name] += timed.took_ms
+            done += 1
+            told(done, of)
+    return [_standing(name, ran[name], alone_s, bound_s, took_ms[name]) for name in names]
+
+
+def _bound_s(world: World, setting: Setting, jobs: Sequence[Job], n_gpus: int) -> float:
+    belief = setting.belief
+    return least_makespan(
+        world, jobs, n_gpus=n_gpus, most_together=belief.most_together, cap=belief.cap
+    ).makespan_s
+
+
+def _standing(
+    name: str,
+    ran: Sequence[Outcome],
+    alone_s: Sequence[float],
+    bound_s: Sequence[float],
+    took_ms: Sequence[float],
+) -> Standing:
+    makespan_s = np.array([one.makespan_s for one in ran])
+    ratio = makespan_s / np.array(alone_s)
+    slowdown = np.concatenate([one.slowdown for one in ran])
+    p50, p99 = np.percentile(took_ms, [50, 99]) if took_ms else (0.0, 0.0)
+    return Standing(
+        planner=name,
+        ratio=float(ratio.mean()),
+        ratio_max=float(ratio.max()),
+        gap=float((makespan_s / np.array(bound_s)).mean() - 1),
+        not_slowed=float((slowdown <= NOTICED).mean()),
+        worst_slowdown=float(slowdown.max()),
+        together=float(np.mean([one.together for one in ran])),
+        out_of_memory=sum(one.out_of_memory for one in ran),
+        decision_ms_p50=float(p50),
+        decision_ms_p99=float(p99),
+    )

@@ -1,0 +1,167 @@
+"""What came of jobs that shared GPUs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_gpu.colocation.simulation.sharing import Stretch
+from slurm_gpu.colocation.simulation.world import World
+
+Floats = NDArray[np.float64]
+
+
+class What(StrEnum):
+    """What happened to a job."""
+
+    SUBMIT = "submit"
+    START = "start"
+    PHASE = "phase"
+    """It went on to its next phase."""
+    END = "end"
+    OUT_OF_MEMORY = "out of memory"
+    """It was killed, and will wait again, from its beginning."""
+    REQUEUE = "requeue"
+    """It waits again."""
+
+
+class Event(NamedTuple):
+    """One line of the log."""
+
+    at_s: float
+    what: What
+    job: int
+    gpu: int = -1
+    """Where it runs; -1 where it does not."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Columns by job, and means over all GPUs from the first submission to the last end."""
+
+    submit_s: Floats
+    start_s: Floats
+    """Of the run that went to the end."""
+    first_start_s: Floats
+    end_s: Floats
+    alone_s: Floats
+    """Its work, alone."""
+    kills: NDArray[np.int32]
+    """How often it ran out of memory."""
+    utilisation: float | None
+    """The part of the time in which kernels ran: the sum of the jobs' own, each by its speed, 1 at most.
+
+    None where the use of some application is not known.
+    """
+    memory: float | None
+    """The part of the memory in use, the mean over time; None where nobody knows."""
+    memory_peak_mib: float | None
+    """Of any GPU, at any time."""
+    together: float
+    """How many jobs a GPU had, the mean over the time in which it had any."""
+    most_together: int
+    log: tuple[Event, ...]
+
+    @property
+    def makespan_s(self) -> float:
+        """From the first submission to the last end."""
+        return float(self.end_s.max() - self.submit_s.min()) if len(self.end_s) else 0.0
+
+    @property
+    def slowdown(self) -> Floats:
+        """How much longer the run that went to the end took than alone: 1 is not slowed."""
+        return (self.end_s - self.start_s) / self.alone_s
+
+    @property
+    def wait_s(self) -> Floats:
+        """Until the first start."""
+        return self.first_start_s - self.submit_s
+
+    @property
+    def completion_s(self) -> Floats:
+        """From submission to end."""
+        return self.end_s - self.submit_s
+
+    @property
+    def out_of_memory(self) -> int:
+        """How often any job was killed."""
+        return int(self.kills.sum())
+
+    @property
+    def placements(self) -> int:
+        """How often a job was started."""
+        return sum(event.what is What.START for event in self.log)
+
+
+class Tally:
+    """Adds up the stretches of all GPUs."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._util_s: float | None = 0.0
+        self._memory_mib_s = self._jobs_s = self._busy_s = 0.0
+        self._peak_mib: float | None = None
+        self._most = 0
+
+    def add(self, stretch: Stretch) -> None:
+        """One more."""
+        seconds, n = stretch.to_s - stretch.from_s, len(stretch.ran)
+        if not seconds > 0 or not n:
+            return
+        self._most = max(self._most, n)
+        self._jobs_s += n * seconds
+        self._busy_s += seconds
+        memory_mib = stretch.memory_mib
+        if memory_mib is not None:
+            self._memory_mib_s += memory_mib * seconds
+            self._peak_mib = memory_mib if self._peak_mib is None else max(self._peak_mib, memory_mib)
+        use = 0.0
+        for one in stretch.ran:
+            util = self._world.profiles[one.application].phases[one.phase].util
+            if util is None:
+                self._util_s = None
+            else:
+                use += util * one.speed
+        if self._util_s is not None:
+            self._util_s += min(use, 1.0) * seconds
+
+    def outcome(
+        self,
+        n_gpus: int,
+        submit_s: Floats,
+        alone_s: Floats,
+        kills: NDArray[np.int32],
+        log: Sequence[Event],
+    ) -> Outcome:
+        """Of all that was added, and of these columns; starts and ends are read from the log."""
+        n = len(submit_s)
+        first, last, end = (np.full(n, math.nan) for _ in range(3))
+        for event in log:
+            if event.what is What.START:
+                last[event.job] = event.at_s
+                if math.isnan(first[event.job]):
+                    first[event.job] = event.at_s
+            elif event.what is What.END:
+                end[event.job] = event.at_s
+        gpu_s = n_gpus * float(end.max() - submit_s.min()) if n else 0.0
+        has_memory = self._peak_mib is not None and gpu_s > 0 and math.isfinite(self._world.capacity_mib)
+        return Outcome(
+            submit_s=submit_s,
+            start_s=last,
+            first_start_s=first,
+            end_s=end,
+            alone_s=alone_s,
+            kills=kills,
+            utilisation=None if self._util_s is None or not gpu_s > 0 else self._util_s / gpu_s,
+            memory=self._memory_mib_s / (gpu_s * self._world.capacity_mib) if has_memory else None,
+            memory_peak_mib=self._peak_mib,
+            together=self._jobs_s / self._busy_s if self._busy_s > 0 else 0.0,
+            most_together=self._most,
+            log=tuple(log),
+        )

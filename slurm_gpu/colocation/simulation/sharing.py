@@ -1,0 +1,206 @@
+"""Jobs that run together on one GPU, through their phases: speeds that follow from each other's phases."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from slurm_gpu.colocation.planner import Member
+from slurm_gpu.colocation.profiles.profile import Profile
+from slurm_gpu.colocation.simulation.world import World
+from slurm_gpu.simulate.fluid import Work
+
+
+class Ran(NamedTuple):
+    """What a job did in a stretch."""
+
+    job: int
+    application: int
+    phase: int
+    speed: float
+    memory_mib: float | None
+
+
+class Stretch(NamedTuple):
+    """A time in which the same jobs ran on a GPU, in the same phases."""
+
+    gpu: int
+    from_s: float
+    to_s: float
+    ran: tuple[Ran, ...]
+    """In the order in which they started."""
+    memory_mib: float | None
+    """Of all together, as the GPU tells; None where nobody knows."""
+
+
+class Watcher(Protocol):
+    """Is told what happens on the GPUs, as who watches real ones would be: to measure, or to learn from."""
+
+    def ran(self, stretch: Stretch) -> None:
+        """It is over now."""
+        ...
+
+    def ran_out(self, gpu: int, at_s: float, together: Sequence[Member], killed: Member) -> None:
+        """These (`killed` among them) did not fit into the GPU's memory."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Course:
+    """A job's way through its phases. Work beyond its profile's end is done in the last phase."""
+
+    member: Member
+    memory_factor: float
+    """Its memory is so many times its profile's."""
+    phase: int
+    work: Work
+    """Of this phase."""
+    later_s: float
+    """Work after this phase."""
+    began_s: float
+    """When the job did, as far as its member tells."""
+    ends_at_s: float = math.inf
+    """The phase, as things are."""
+    speed: float = 1.0
+
+    @classmethod
+    def of(cls, member: Member, profile: Profile, now_s: float, memory_factor: float = 1.0) -> Course:
+        """From where the member is."""
+        phase = profile.phase_at(member.done_s)
+        work, later_s = _split(profile, phase, member.left_s, member.done_s, now_s)
+        return cls(member, memory_factor, phase, work, later_s, now_s - member.done_s - member.lost_s)
+
+    def left_s(self, now_s: float) -> float:
+        """Of the whole job."""
+        return self.later_s + self.work.left_s(now_s)
+
+    def next_phase(self, profile: Profile, now_s: float) -> bool:
+        """Goes on to the next phase; False where the job is done."""
+        if not self.later_s > 0:
+            return False
+        self.phase += 1
+        self.work, self.later_s = _split(
+            profile, self.phase, self.later_s, profile.ends_s[self.phase - 1], now_s
+        )
+        return True
+
+
+def _split(profile: Profile, phase: int, left_s: float, done_s: float, now_s: float) -> tuple[Work, float]:
+    """The work in this phase, and the seconds after it."""
+    here_s = left_s
+    if phase + 1 < len(profile.phases):
+        here_s = min(left_s, profile.ends_s[phase] - done_s)
+    return Work(here_s, now_s), left_s - here_s
+
+
+class SharedGpu:
+    """One GPU and who runs on it, from change to change."""
+
+    def __init__(self, world: World, gpu: int = 0, now_s: float = 0.0) -> None:
+        self._world, self._gpu, self._now_s = world, gpu, now_s
+        self._memory: tuple[float | None, ...] = ()
+        self.courses: list[Course] = []
+        """In the order in which they started."""
+        self.next_s = math.inf
+        """When the next phase or job ends."""
+
+    def stretch(self, now_s: float) -> Stretch:
+        """Since the last change."""
+        known = [memory for memory in self._memory if memory is not None]
+        return Stretch(
+            self._gpu,
+            self._now_s,
+            now_s,
+            tuple(
+                Ran(one.member.job, one.member.application, one.phase, one.speed, memory)
+                for one, memory in zip(self.courses, self._memory, strict=True)
+            ),
+            sum(known) if known else None,
+        )
+
+    def member(self, course: Course, now_s: float) -> Member:
+        """As it is now."""
+        was = course.member
+        left_s = course.left_s(now_s)
+        done_s = was.done_s + was.left_s - left_s
+        profile = self._world.profiles[was.application]
+        if course.phase + 1 < len(profile.phases):
+            # However that was rounded: it is in this phase, until that has ended.
+            done_s = min(done_s, math.nextafter(profile.ends_s[course.phase], 0.0))
+        return Member(
+            was.job, was.application, left_s, done_s, was.submit_s, was.killed, now_s - course.began_s
+        )
+
+    def end_phases(self, now_s: float) -> tuple[list[Course], list[Course]]:
+        """What is over at this moment: jobs that are done, which leave, and those that begin a new phase.
+
+        `settle` must follow.
+        """
+        done: list[Course] = []
+        changed: list[Course] = []
+        for course in self.courses:
+            if course.ends_at_s <= now_s:
+                profile = self._world.profiles[course.member.application]
+                (changed if course.next_phase(profile, now_s) else done).append(course)
+        self.courses = [one for one in self.courses if one not in done]
+        return done, changed
+
+    def settle(self, now_s: float) -> list[Course]:
+        """Who now cannot go on, the last one that started first, and is out; all others run on at new speeds.
+
+        Raises ValueError for a job that does not fit into an empty GPU, and for speeds that are none.
+        """
+        killed: list[Course] = []
+        while (speeds := self._speeds()) is None:
+            if len(self.courses) == 1:
+                raise ValueError(
+                    f"job {self.courses[0].member.job} needs more memory than an empty GPU has, "
+                    f"{self._world.capacity_mib:g} MiB"
+                )
+            killed.append(self.courses.pop())
+        for course, speed in zip(self.courses, speeds, strict=True):
+            course.speed = min(speed, 1.0)
+            course.ends_at_s = course.work.change(now_s, course.speed)
+        self.next_s = min((one.ends_at_s for one in self.courses), default=math.inf)
+        self._now_s = now_s
+        return killed
+
+    def _speeds(self) -> tuple[float, ...] | None:
+        """None where they cannot run together."""
+        self._memory = tuple(self._memory_of(one) for one in self.courses)
+        if sum(one for one in self._memory if one is not None) > self._world.capacity_mib:
+            return None
+        if len(self.courses) < 2:
+            return (1.0,) * len(self.courses)
+        running = tuple((one.member.application, one.phase) for one in self.courses)
+        speeds = self._world.speeds(running)
+        if any(speed == 0 for speed in speeds):
+            return None
+        if len(speeds) != len(running) or not all(speed > 0 for speed in speeds):
+            raise ValueError(f"the speeds of {running} must be from 0 to 1 for each, not {speeds}")
+        return speeds
+
+    def _memory_of(self, course: Course) -> float | None:
+        memory = self._world.profiles[course.member.application].phases[course.phase].memory_mib
+        return None if memory is None else memory * course.memory_factor
+
+
+def look_ahead(world: World, members: Sequence[Member], memory_factor: float = 1.0) -> list[Stretch] | None:
+    """How they run to their ends on one GPU that nobody else joins, from where each is; None: out of memory.
+
+    `memory_factor` times what their profiles say is what they take.
+    """
+    gpu = SharedGpu(world)
+    gpu.courses = [Course.of(one, world.profiles[one.application], 0.0, memory_factor) for one in members]
+    stretches: list[Stretch] = []
+    now_s = 0.0
+    while True:
+        if gpu.settle(now_s):
+            return None
+        if not gpu.courses:
+            return stretches
+        now_s = gpu.next_s
+        stretches.append(gpu.stretch(now_s))
+        gpu.end_phases(now_s)

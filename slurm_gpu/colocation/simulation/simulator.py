@@ -1,0 +1,221 @@
+"""Runs jobs on GPUs that they share, as a planner decides: event-driven, work as a fluid.
+
+Between two events nothing changes: who runs where, in which phase, and so (`world.World`) how fast. Memory is
+hard at every moment: where it would run out, the job that started last is killed, waits again after
+`requeue_s`, and begins anew. Nothing here is random: same jobs, same planner, same log to the last event.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_gpu.colocation.planner import Gpu, Member, Planner, Start, View, wake_s
+from slurm_gpu.colocation.simulation.outcome import Event, Outcome, Tally, What
+from slurm_gpu.colocation.simulation.sharing import Course, SharedGpu, Watcher
+from slurm_gpu.colocation.simulation.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One job; its index in the sequence that is simulated is its number."""
+
+    application: int
+    """Index into the world's profiles."""
+    work_s: float
+    """Seconds alone. Where its profile is shorter, it stays in the last phase; longer, it ends within."""
+    submit_s: float = 0.0
+    memory_factor: float = 1.0
+    """Its memory is so many times its application's, in every phase."""
+
+
+def simulate(
+    world: World,
+    jobs: Sequence[Job],
+    planner: Planner,
+    *,
+    n_gpus: int = 1,
+    requeue_s: float = 30.0,
+    watcher: Watcher | None = None,
+) -> Outcome:
+    """Run all jobs to their end. `watcher` is told of every stretch of time on every GPU, and of every kill.
+
+    Raises ValueError, which names the planner, where it starts what does not wait, or nothing while jobs
+    wait and every GPU is idle; and for a job that fits into no empty GPU.
+    """
+    if n_gpus < 1:
+        raise ValueError(f"jobs run on 1 GPU or more, not on {n_gpus}")
+    if not requeue_s > 0:
+        raise ValueError(f"a killed job waits again after more than 0 seconds, not {requeue_s}")
+    for number, job in enumerate(jobs):
+        _check(number, job, world)
+    model = _Model(world, jobs, planner, n_gpus, requeue_s, watcher)
+    model.run()
+    return model.outcome()
+
+
+def _check(number: int, job: Job, world: World) -> None:
+    if not 0 <= job.application < len(world.profiles):
+        raise ValueError(
+            f"job {number} is of application {job.application}; there are {len(world.profiles)}, from 0 on"
+        )
+    for name, good in (
+        ("work_s", 0 < job.work_s < math.inf),
+        ("memory_factor", 0 <= job.memory_factor < math.inf),
+        ("submit_s", math.isfinite(job.submit_s)),
+    ):
+        if not good:
+            raise ValueError(f"job {number} has {name} {getattr(job, name)}")
+
+
+class _Model:
+    def __init__(
+        self,
+        world: World,
+        jobs: Sequence[Job],
+        planner: Planner,
+        n_gpus: int,
+        requeue_s: float,
+        watcher: Watcher | None,
+    ) -> None:
+        self._world, self._jobs, self._planner = world, jobs, planner
+        self._requeue_s, self._watcher = requeue_s, watcher
+        self._gpus = [SharedGpu(world, gpu) for gpu in range(n_gpus)]
+        self._waiting: dict[int, Member] = {}
+        self._coming = [(job.submit_s, number, What.SUBMIT) for number, job in enumerate(jobs)]
+        """Who waits from when on."""
+        heapq.heapify(self._coming)
+        self._kills = np.zeros(len(jobs), dtype=np.int32)
+        self._log: list[Event] = []
+        self._tally = Tally(world)
+        self._wake_s = math.inf
+        """When the planner wants to be asked although nothing ends."""
+
+    def run(self) -> None:
+        while (now_s := self._next_s()) < math.inf:
+            if self._happen(now_s):
+                self._plan(now_s)
+
+    def outcome(self) -> Outcome:
+        return self._tally.outcome(
+            len(self._gpus),
+            np.array([job.submit_s for job in self._jobs], dtype=np.float64),
+            np.array([job.work_s for job in self._jobs], dtype=np.float64),
+            self._kills,
+            self._log,
+        )
+
+    def _next_s(self) -> float:
+        return min(
+            min(gpu.next_s for gpu in self._gpus),
+            self._coming[0][0] if self._coming else math.inf,
+            self._wake_s,
+        )
+
+    def _happen(self, now_s: float) -> bool:
+        """All of this moment but starts; whether the planner has something to decide on."""
+        changed = self._wake_s <= now_s
+        for index, gpu in enumerate(self._gpus):
+            if gpu.next_s <= now_s:
+                self._pass_time(gpu, now_s)
+                done, began = gpu.end_phases(now_s)
+                for course in done:
+                    self._write(now_s, What.END, course.member.job, index)
+                for course in began:
+                    self._write(now_s, What.PHASE, course.member.job, index)
+                killed = self._settle(index, now_s)
+                changed = changed or bool(done) or killed
+        while self._coming and self._coming[0][0] <= now_s:
+            _, number, why = heapq.heappop(self._coming)
+            job = self._jobs[number]
+            self._waiting[number] = Member(
+                number, job.application, job.work_s, 0.0, job.submit_s, int(self._kills[number])
+            )
+            self._write(now_s, why, number)
+            changed = True
+        return changed
+
+    def _plan(self, now_s: float) -> None:
+        """Ask the planner until it answers with nothing, and when it wants to be asked again."""
+        self._wake_s = math.inf
+        while self._waiting:
+            starts = self._planner.choose(self._view(now_s))
+            if not starts:
+                if not any(gpu.courses for gpu in self._gpus):
+                    raise ValueError(
+                        f"planner {self._planner.name} starts nothing at {now_s:g} s, while "
+                        f"{len(self._waiting)} jobs wait and every GPU is idle"
+                    )
+                self._wake_s = wake_s(self._planner)
+                if not self._wake_s > now_s:
+                    raise ValueError(
+                        f"planner {self._planner.name} wants to be asked again at {self._wake_s:g} s, "
+                        f"which is not after {now_s:g} s"
+                    )
+                return
+            on = sorted(self._gpus_of(starts))
+            for index in on:
+                self._pass_time(self._gpus[index], now_s)
+            for start in starts:
+                self._start(start, now_s)
+            for index in on:
+                self._settle(index, now_s)
+
+    def _gpus_of(self, starts: Sequence[Start]) -> set[int]:
+        for start in starts:
+            if not 0 <= start.gpu < len(self._gpus):
+                raise ValueError(
+                    f"planner {self._planner.name} starts jobs on GPU {start.gpu}; "
+                    f"there are {len(self._gpus)}, from 0 on"
+                )
+            if not start.jobs:
+                raise ValueError(f"planner {self._planner.name} starts no job on GPU {start.gpu}")
+        return {start.gpu for start in starts}
+
+    def _view(self, now_s: float) -> View:
+        return View(
+            now_s,
+            tuple(sorted(self._waiting.values(), key=lambda one: (one.submit_s, one.job))),
+            tuple(Gpu(tuple(gpu.member(course, now_s) for course in gpu.courses)) for gpu in self._gpus),
+        )
+
+    def _start(self, start: Start, now_s: float) -> None:
+        for number in start.jobs:
+            member = self._waiting.pop(number, None)
+            if member is None:
+                raise ValueError(f"planner {self._planner.name} starts job {number}, which does not wait")
+            job = self._jobs[number]
+            profile = self._world.profiles[job.application]
+            self._gpus[start.gpu].courses.append(Course.of(member, profile, now_s, job.memory_factor))
+            self._write(now_s, What.START, number, start.gpu)
+
+    def _settle(self, index: int, now_s: float) -> bool:
+        """Run on as things are now, without those that do not fit; whether there were any."""
+        gpu = self._gpus[index]
+        before = list(gpu.courses)
+        killed = gpu.settle(now_s)
+        for course in killed:
+            member = gpu.member(course, now_s)
+            self._kills[member.job] += 1
+            self._write(now_s, What.OUT_OF_MEMORY, member.job, index)
+            heapq.heappush(self._coming, (now_s + self._requeue_s, member.job, What.REQUEUE))
+            if self._watcher is not None:
+                together = [gpu.member(one, now_s) for one in before]
+                self._watcher.ran_out(index, now_s, together, member)
+                before.remove(course)
+        return bool(killed)
+
+    def _pass_time(self, gpu: SharedGpu, now_s: float) -> None:
+        """What ran until now is a stretch."""
+        stretch = gpu.stretch(now_s)
+        if stretch.ran and stretch.to_s > stretch.from_s:
+            self._tally.add(stretch)
+            if self._watcher is not None:
+                self._watcher.ran(stretch)
+
+    def _write(self, now_s: float, what: What, job: int, gpu: int = -1) -> None:
+        self._log.append(Event(now_s, what, job, gpu))

@@ -1,0 +1,331 @@
+"""A Gaussian process over pairs of applications that share a GPU.
+
+The speed of one beside another is what it suffers from anybody, what the other does to anybody, and what
+these two do to each other. Each part is alike for applications that are alike: of one family and near in
+size, near in what they use alone, and, as learned from the pairs themselves, in how they fare and what they
+do beside others (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, chapters 2 and 5).
+What one uses alone off its family's line, as where a step takes longer than those of smaller and larger
+inputs let expect, it suffers more or less than they do, in proportion (odd). A speed of 1 is a bound: whether
+two leave each other just enough room or more cannot be seen (a Tobit regression). A pair that is far off what
+all others say counts less (noise by Student's t).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_gpu.colocation.profiles.traits import Floats, Likeness
+
+SLOWEST = 0.02
+"""No prediction is below this speed."""
+_BOUND = 0.999
+"""Speeds from here on are not slowed down; by how much they could be faster is not known."""
+_FARTHEST = 2.0
+"""As fast would it be at most without that bound."""
+_FREEDOM = 6.0
+"""Degrees of freedom of the noise."""
+_STEPS = 8
+"""More of them change no prediction by what can be measured."""
+USUAL_VARIANCE = 0.04
+"""Of speeds, until there are many more than _AS_MANY."""
+_AS_MANY = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Scales:
+    """Variances, as parts of that of all speeds, and distances within which applications are alike.
+
+    Chosen by five folds of pairs, and of applications, of Gavel's table of the P100 alone; `uses_family` and
+    `odd` came later, as they are better on the V100 and no worse on the P100 and the K80.
+    """
+
+    suffers: float = 1.2
+    does: float = 0.45
+    pair: float = 0.4
+    learned: float = 0.56
+    level: float = 0.64
+    noise: float = 0.002
+    """Of one measurement; no part of anything."""
+    octaves: float = 3.8
+    uses_suffers: float = 0.9
+    uses_does: float = 1.5
+    foreign_suffers: float = 0.09
+    """How much two of different families can be alike, as a part of those of one."""
+    foreign_does: float = 1.5
+    uses_family: float = 2.5
+    """As octaves: within a family, by what they use alone."""
+    odd: float = 1.0
+    """What one that is off its family's line suffers more or less, for a unit of `Likeness.odd` squared."""
+    own: float = 0.04
+    fares: float = 0.44
+    """Root mean square difference of speeds within which two are alike in how they fare or what they do."""
+
+    def of(self, variance: float) -> Scales:
+        """For speeds that vary so much."""
+        parts = {name: getattr(self, name) * variance for name in _VARIANCES}
+        return replace(self, **parts, odd=self.odd * variance, fares=self.fares * math.sqrt(variance))
+
+    @property
+    def variances(self) -> tuple[float, ...]:
+        """All parts of what a single measurement of an unknown pair varies by."""
+        return (*(getattr(self, name) for name in _VARIANCES), self.noise)
+
+
+_VARIANCES = ("suffers", "does", "pair", "learned", "level")
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """(m) each: what was measured."""
+
+    one: NDArray[np.intp]
+    """Whose speed it is."""
+    other: NDArray[np.intp]
+    """Beside whom."""
+    speed: Floats
+    count: Floats
+    """Of how many measurements it is the mean."""
+
+    def at(self, which: NDArray[np.intp] | NDArray[np.bool_]) -> Entries:
+        """Return some of them."""
+        return Entries(self.one[which], self.other[which], self.speed[which], self.count[which])
+
+    def __len__(self) -> int:
+        return len(self.speed)
+
+
+@dataclass(frozen=True)
+class Covariance:
+    """Of the speeds of pairs, noise apart; (n, n) each of two applications, `of` their variance."""
+
+    of: Scales
+    suffers: Floats
+    does: Floats
+    odd: Floats
+    learned: tuple[Floats, Floats] | None
+    """Alike in how they fare, and in what they do."""
+
+    def across(self, one: NDArray[np.intp], other: NDArray[np.intp], entries: Entries) -> Floats:
+        """(k, m) of k pairs with m entries."""
+        return self._total(np.ix_(one, entries.one), np.ix_(other, entries.other))
+
+    def variance(self, one: NDArray[np.intp], other: NDArray[np.intp]) -> Floats:
+        """(k) of each pair itself, before anything was measured."""
+        return self._total((one, one), (other, other))
+
+    def _total(self, ones: tuple[Any, ...], others: tuple[Any, ...]) -> Floats:
+        of, mine, theirs = self.of, self.suffers[ones], self.does[others]
+        total = of.suffers * mine + of.does * theirs + of.pair * mine * theirs + of.level
+        total += of.odd * self.odd[ones]
+        if self.learned is not None:
+            total += of.learned * self.learned[0][ones] * self.learned[1][others]
+        return np.asarray(total)
+
+
+@dataclass(frozen=True)
+class Process:
+    """A fitted process."""
+
+    entries: Entries
+    """The entries of the fit."""
+    own_only: Entries
+    """Entries outside the fit: each corrects only the speed of its own pair."""
+    believed: Floats
+    """(n, n) its mean where nothing is known."""
+    covariance: Covariance
+    inverse: Floats
+    """(m, m) of the entries' covariance, noise included."""
+    unbound: Floats
+    """(m) the speeds, as they would be without the bound of 1."""
+    noise: Floats
+    """(m) variance of each."""
+    fresh_noise: float
+    """Variance of one measurement that is as good as most."""
+
+    def everywhere(self) -> tuple[Floats, Floats]:
+        """(n, n) each: the speed, not bound by 1, and the standard deviation of one measurement of it."""
+        speed, variance = self._fitted_alone
+        at, own = (self.own_only.one, self.own_only.other), self.own_only
+        if len(own):
+            mean, latent = speed[at], variance[at]
+            # A measured speed of 1, the maximum, is consistent with every higher prediction.
+            wanted = np.where(own.speed >= _BOUND, np.maximum(own.speed, mean), own.speed)
+            usual = self.fresh_noise / own.count
+            noise = usual
+            for _ in range(_STEPS):
+                gain = latent / (latent + noise)
+                noise = _weighed(usual, (wanted - mean) ** 2 * (1 - gain) ** 2 + noise * gain)
+            gain = latent / (latent + noise)
+            speed, variance = speed.copy(), variance.copy()
+            speed[at], variance[at] = mean + gain * (wanted - mean), latent * (1 - gain)
+        return speed, np.sqrt(variance + self.fresh_noise)
+
+    @cached_property
+    def _fitted_alone(self) -> tuple[Floats, Floats]:
+        """(n, n) each: the speed, not bound by 1, and its variance, by the fitted entries."""
+        n = len(self.believed)
+        one, other = np.divmod(np.arange(n * n), n)
+        across = self.covariance.across(one, other, self.entries)
+        speed = self.believed.ravel() + across @ (self.inverse @ self._residual)
+        explained = np.einsum("ij,jk,ik->i", across, self.inverse, across, optimize=True)
+        variance = np.maximum(self.covariance.variance(one, other) - explained, 0.0)
+        return speed.reshape(n, n), variance.reshape(n, n)
+
+    def shortfall(self) -> Floats:
+        """Return by how many standard deviations each entry is below the prediction from all other pairs.
+
+        Of each entry that is fitted to, and of each that is not where its reverse is not either. Both ways of
+        a pair are left out; the learned likeness of applications still includes them.
+        """
+        speed, deviation = self._left_out()
+        found = (np.clip(speed, SLOWEST, 1.0) - self.entries.speed) / deviation
+        fitted_to = np.zeros(self.believed.shape, dtype=bool)
+        fitted_to[self.entries.one, self.entries.other] = True
+        rest = self.own_only.at(~fitted_to[self.own_only.other, self.own_only.one])
+        at = rest.one, rest.other
+        mean, variance = self._fitted_alone
+        others = (np.clip(mean[at], SLOWEST, 1.0) - rest.speed) / np.sqrt(variance[at] + self.fresh_noise)
+        return np.concatenate((found, others))
+
+    def _left_out(self) -> tuple[Floats, Floats]:
+        """(m) each: speed and deviation of each fitted entry, had its pair, both ways, not been measured."""
+        speed, deviation = np.empty(len(self.unbound)), np.empty(len(self.unbound))
+        weighed = self.inverse @ self._residual
+        at = {pair: k for k, pair in enumerate(zip(self.entries.one, self.entries.other, strict=True))}
+        for (one, other), k in at.items():
+            both = [k] if one == other or (other, one) not in at else [k, at[other, one]]
+            block = np.linalg.inv(self.inverse[np.ix_(both, both)])
+            speed[k] = self.unbound[k] - (block @ weighed[both])[0]
+            deviation[k] = np.sqrt(max(block[0, 0] - self.noise[k], 0.0) + self.fresh_noise)
+        return speed, deviation
+
+    @property
+    def _residual(self) -> Floats:
+        return self.unbound - self.believed[self.entries.one, self.entries.other]
+
+
+def fitted(like: Likeness, entries: Entries, believed: Floats, scales: Scales, most: int) -> Process:
+    """Fit to `most` of at least one entry: first by the traits of applications, then also by how they fared.
+
+    Takes the cube of `most`, and its square for each further entry and pair of applications.
+    """
+    residual = entries.speed - believed[entries.one, entries.other]
+    scales = scales.of((USUAL_VARIANCE * _AS_MANY + (residual**2).sum()) / (_AS_MANY + len(residual)))
+    prior = _covariance(like, scales, None)
+    kept = np.ones(len(entries), dtype=bool)
+    if len(entries) > most:
+        kept[:] = False
+        kept[most_informative(prior, entries, scales.noise, most)] = True
+    some, rest = entries.at(kept), entries.at(~kept)
+    first = _conditioned(prior, some, rest, believed, scales)
+    fares, _ = first.everywhere()
+    learned = _covariance(like, scales, np.clip(fares, 0, 1.2))
+    return _conditioned(learned, some, rest, believed, scales)
+
+
+def most_informative(prior: Covariance, entries: Entries, noise: float, most: int) -> NDArray[np.intp]:
+    """Return the indices of `most` entries, each with the largest variance given those before it.
+
+    Greedy by variance: a partial Cholesky factorisation with pivots, its rows over all entries. An entry of
+    many measurements has less noise, and is worth more.
+    """
+    noises = noise / entries.count
+    variance = prior.variance(entries.one, entries.other)
+    rows, chosen = np.zeros((most, len(entries))), np.zeros(most, dtype=np.intp)
+    left = np.ones(len(entries), dtype=bool)
+    for k in range(most):
+        best = int(np.argmax(np.where(left, variance**2 / (variance + noises), -1.0)))
+        chosen[k], left[best] = best, False
+        one = entries.at(np.array([best]))
+        row = prior.across(one.one, one.other, entries)[0] - rows[:k, best] @ rows[:k]
+        rows[k] = row / math.sqrt(variance[best] + noises[best])
+        variance = np.maximum(variance - rows[k] ** 2, 0.0)
+    return chosen
+
+
+def _covariance(like: Likeness, scales: Scales, fares: Floats | None) -> Covariance:
+    own = scales.own * np.eye(len(like.same_family))
+    near = like.same_family * _near(like.octaves, scales.octaves) * _near(like.uses, scales.uses_family)
+    return Covariance(
+        scales,
+        near + scales.foreign_suffers * _near(like.uses, scales.uses_suffers) + own,
+        near + scales.foreign_does * _near(like.uses, scales.uses_does) + own,
+        like.odd @ like.odd.T,
+        None if fares is None else (_alike(fares, scales.fares), _alike(fares.T, scales.fares)),
+    )
+
+
+def _near(distance: Floats, scale: float) -> Floats:
+    return np.asarray(np.exp(-0.5 * (distance / scale) ** 2))
+
+
+def _alike(rows: Floats, distance: float) -> Floats:
+    squares = ((rows[:, None] - rows) ** 2).mean(axis=2)
+    return np.asarray(np.exp(-0.5 * squares / distance**2), dtype=np.float64)
+
+
+def _conditioned(
+    covariance: Covariance, entries: Entries, own_only: Entries, believed: Floats, scales: Scales
+) -> Process:
+    """Expectation-maximisation: of the speeds behind the bound, and of the weight of each entry."""
+    prior = covariance.across(entries.one, entries.other, entries)
+    mean = believed[entries.one, entries.other]
+    bound = entries.speed >= _BOUND
+    usual = scales.noise / entries.count
+    unbound, noise = entries.speed.copy(), usual
+    inverse: Floats = _inverse(prior, noise)
+    for _ in range(_STEPS):
+        weighed, own = inverse @ (unbound - mean), np.diag(inverse)
+        # What all others say of each, and the variance of that.
+        unbound[bound] = _beyond(unbound[bound] - weighed[bound] / own[bound], own[bound] ** -0.5)
+        weighed = inverse @ (unbound - mean)
+        # The square that is expected of what noise did to each.
+        noise = _weighed(usual, noise**2 * (weighed**2 - own) + noise)
+        inverse = _inverse(prior, noise)
+    return Process(
+        entries,
+        own_only,
+        believed,
+        covariance,
+        inverse,
+        unbound,
+        noise,
+        float(np.median(noise * entries.count)),
+    )
+
+
+def _weighed(usual: Floats, square: Floats) -> Floats:
+    """Return the variance of Student's t noise from its expected square."""
+    return np.asarray(usual * (_FREEDOM + square / usual) / (_FREEDOM + 1))
+
+
+def _inverse(prior: Floats, noise: Floats) -> Floats:
+    return np.asarray(np.linalg.inv(prior + np.diag(noise)), dtype=np.float64)
+
+
+def _beyond(mean: Floats, deviation: Floats) -> Floats:
+    """The mean of a normal distribution, of which only what is at or above 1 can have been."""
+    short = (1.0 - mean) / deviation
+    return np.minimum(mean + deviation * _hazard(short), _FARTHEST)
+
+
+def _hazard(short: Floats) -> Floats:
+    """Density over survival of the standard normal distribution (the inverse Mills ratio)."""
+    return np.array([_hazard_at(one) for one in short.tolist()])
+
+
+def _hazard_at(short: float) -> float:
+    if short > _FAR:
+        return short + 1 / short
+    survival = 0.5 * math.erfc(short / math.sqrt(2))
+    return math.exp(-0.5 * short * short) / math.sqrt(2 * math.pi) / survival
+
+
+_FAR = 8.0
+"""Deviations beyond which the quotient is one of two numbers near 0; its limit is used."""

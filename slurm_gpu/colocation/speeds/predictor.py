@@ -1,0 +1,100 @@
+"""How fast two applications run side by side that never did, and how sure that is."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from slurm_gpu.colocation.profiles.traits import Floats, Traits, likeness
+from slurm_gpu.colocation.speeds.gaussian_process import SLOWEST, USUAL_VARIANCE, Entries, Scales, fitted
+
+log = logging.getLogger(__name__)
+
+_NOTHING_KNOWN = 0.7
+# A fit takes the cube of them: 1,000 of 52 applications take 2 s of processor time.
+MOST_FITTED = 1000
+_MOST_COUNTED = 20.0
+"""More measurements of one pair than these make it no surer: what differs is no longer chance."""
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """(n, n) each: of [i, j], i beside j."""
+
+    speed: Floats
+    deviation: Floats
+    """One standard deviation of what a new measurement would show."""
+    shortfall: Floats = field(repr=False)
+    """Ascending: by how many deviations what was measured fell short of what the others had predicted."""
+    n_not_fitted: int = 0
+    """Measured speeds above the limit of a fit: each corrects only its own pair."""
+
+    def lower(self, confidence: float) -> Floats:
+        """What measured speeds are above of, in so many of all cases (0 to 1), as far as the errors tell."""
+        if len(self.shortfall) == 0:
+            return np.full_like(self.speed, SLOWEST)
+        # The quantile of conformal prediction: one more, for the one that is to come.
+        at = math.ceil(confidence * (len(self.shortfall) + 1)) - 1
+        far = self.shortfall[at] if at < len(self.shortfall) else max(self.shortfall[-1], 3.0)
+        return np.asarray(np.clip(self.speed - far * self.deviation, SLOWEST, 1.0))
+
+
+def predict(
+    traits: Sequence[Traits],
+    speeds: Floats,
+    counts: Floats | None = None,
+    prior: Floats | None = None,
+    scales: Scales | None = None,
+    most: int = MOST_FITTED,
+) -> Predicted:
+    """Predict every pair's speed from the pairs that were measured.
+
+    `speeds` (n, n): [i, j] of i beside j, NaN where nobody measured; 0, cannot run together, tells nothing of
+    speeds. `counts`: of how many measurements each is the mean. `prior`: what to believe where nothing is
+    known, else the mean of all. Two of one application are a pair like any. Takes the cube of the number of
+    speeds: 600 take half a second. Of more than `most` those are fitted to that say most about all others; a
+    warning names how many are not, once. Raises ValueError where shapes or values cannot be.
+    """
+    n = len(traits)
+    for what, given in (("speeds", speeds), ("counts", counts), ("prior", prior)):
+        if given is not None and given.shape != (n, n):
+            raise ValueError(f"{what} of {n} applications have the shape {(n, n)}, not {given.shape}")
+    measured = speeds[~np.isnan(speeds)]
+    if not ((measured >= 0) & (measured <= 1)).all():
+        raise ValueError("speeds beside others are from 0 to 1, of the speed alone")
+    level = float(measured[measured > 0].mean()) if (measured > 0).any() else _NOTHING_KNOWN
+    believed = np.full((n, n), level) if prior is None else np.where(np.isnan(prior), level, prior)
+    entries = _entries(speeds, counts)
+    if len(entries.speed) == 0:
+        parts = (scales or Scales()).of(USUAL_VARIANCE).variances
+        deviation = np.full((n, n), math.sqrt(sum(parts)))
+        return Predicted(np.clip(believed, SLOWEST, 1.0), deviation, np.zeros(0))
+    process = fitted(likeness(traits), entries, believed, scales or Scales(), most)
+    n_not_fitted = len(process.own_only)
+    if n_not_fitted:
+        _warn_once(most)
+    speed, deviation = process.everywhere()
+    return Predicted(
+        np.clip(speed, SLOWEST, 1.0), deviation, np.sort(process.shortfall()), n_not_fitted=n_not_fitted
+    )
+
+
+@functools.cache
+def _warn_once(most: int) -> None:
+    """Warn once about a limit: a learner fits the same pairs many times."""
+    log.warning(
+        "more speeds of pairs were measured than a fit takes (%d): it uses the most informative ones, "
+        "and each of the others corrects only its own pair",
+        most,
+    )
+
+
+def _entries(speeds: Floats, counts: Floats | None) -> Entries:
+    rows, columns = np.nonzero(np.nan_to_num(speeds) > 0)
+    count = np.ones(len(rows)) if counts is None else np.nan_to_num(counts[rows, columns])
+    return Entries(rows, columns, speeds[rows, columns], np.clip(count, 1.0, _MOST_COUNTED))

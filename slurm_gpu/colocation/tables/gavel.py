@@ -1,0 +1,183 @@
+"""Tables of throughput in the format of Gavel's simulator (github.com/stanford-futuredata/gavel).
+
+    {"v100": {"('ResNet-18 (batch size 16)', 1)": {"null": 32.35, "('LM (batch size 5)', 1)": [30.1, 99.0]}}}
+
+Each application and number of GPUs has its steps per second alone (`null`), and beside others: its own and
+the other's. [0, 0] says that they cannot run together, 0 alone that it cannot run on this GPU at all.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from slurm_gpu.colocation.speeds.speeds import Beside
+from slurm_gpu.colocation.tables.measured import LONGEST_NAME, Measured
+from slurm_gpu.colocation.tables.strict_json import mapping, number, shown
+from slurm_gpu.errors import InputError, UsageError
+from slurm_gpu.files.atomic import whole_file
+
+_LONGEST_KEY = 4 * LONGEST_NAME
+_SAME = 1e-6
+"""Relative: a pair is there under both its names, and was measured once."""
+
+Key = tuple[str, int]
+
+
+def tables_of(path: Path, decoded: Mapping[str, Any], scale: int = 1) -> tuple[Measured, ...]:
+    """The table of each model of GPU, of the jobs of `scale` GPUs; of others the form alone is checked.
+
+    An application that cannot run on a model at all is not in that model's table. Raises InputError with the
+    keys and the value.
+    """
+    return tuple(_Reader(path, model).table(of_model, scale) for model, of_model in decoded.items())
+
+
+class _Reader:
+    """Of one model of GPU."""
+
+    def __init__(self, path: Path, model: str) -> None:
+        self._path, self._model = path, model
+
+    def table(self, value: Any, scale: int) -> Measured:
+        rows = {
+            self._key(text): (text, mapping(self._path, f"{self._model}: {text}", row, "{key: speeds}"))
+            for text, row in self._object(value).items()
+        }
+        alone = {key: self._alone(text, row) for key, (text, row) in rows.items()}
+        wanted = [key for key in rows if key[1] == scale]
+        runs = {key: at for at, key in enumerate(key for key in wanted if alone[key] > 0)}
+        speeds: dict[Beside, float] = {}
+        for mine, (text, row) in rows.items():
+            for other_text, pair in row.items():
+                if other_text == "null":
+                    continue
+                other = self._key(other_text, text)
+                steps = self._pair(f"{text}: {other_text}", pair)
+                if mine[1] == other[1] == scale:
+                    self._same_as_back(rows, mine, other, steps)
+                    self._add(speeds, runs, alone, mine, other, steps)
+        try:
+            return Measured(
+                self._model, tuple(key[0] for key in runs), tuple(map(alone.__getitem__, runs)), speeds
+            )
+        except ValueError as error:
+            raise self._error("", str(error)) from None
+
+    def _add(
+        self,
+        speeds: dict[Beside, float],
+        runs: Mapping[Key, int],
+        alone: Mapping[Key, float],
+        mine: Key,
+        other: Key,
+        steps: tuple[float, float],
+    ) -> None:
+        if other not in alone:
+            raise self._error(f"{mine}: {other}", "names an application that has no row of its own")
+        if mine not in runs or other not in runs:
+            if steps != (0, 0):
+                raise self._error(
+                    f"{mine}: {other}",
+                    f"must be [0, 0], as one of them does not run alone, not {list(steps)}",
+                )
+            return
+        one, beside = runs[mine], runs[other]
+        if one == beside:
+            speeds[one, (one,)] = min(1.0, (steps[0] + steps[1]) / 2 / alone[mine])
+        else:
+            speeds[one, (beside,)] = min(1.0, steps[0] / alone[mine])
+            speeds[beside, (one,)] = min(1.0, steps[1] / alone[other])
+
+    def _same_as_back(
+        self,
+        rows: Mapping[Key, tuple[str, Mapping[str, Any]]],
+        mine: Key,
+        other: Key,
+        steps: tuple[float, float],
+    ) -> None:
+        back = rows[other][1].get(rows[mine][0]) if other in rows and other != mine else None
+        if back is None:
+            return
+        theirs, ours = self._pair(f"{rows[other][0]}: {rows[mine][0]}", back)
+        for here, there in zip(steps, (ours, theirs), strict=True):
+            if abs(here - there) > _SAME * max(here, there):
+                raise self._error(
+                    f"{rows[mine][0]}: {rows[other][0]}",
+                    f"{list(steps)} must be what the same pair has the other way round, {[ours, theirs]}",
+                )
+
+    def _object(self, value: Any) -> Mapping[str, Any]:
+        return mapping(self._path, self._model, value, "{\"('application', GPUs)\": …}")
+
+    def _key(self, text: str, within: str = "") -> Key:
+        try:
+            found = ast.literal_eval(text) if len(text) <= _LONGEST_KEY else None
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            found = None
+        match found:
+            case (str(name), int(scale)) if name and not isinstance(scale, bool) and scale > 0:
+                return name, scale
+        raise self._error(within, f"the key {shown(text)} must be \"('application', GPUs)\"")
+
+    def _alone(self, text: str, row: Mapping[str, Any]) -> float:
+        value = number(row.get("null"))
+        if value is None or value < 0:
+            raise self._error(
+                f"{text}: null", f"{shown(row.get('null'))} must be its steps per second alone, 0 or more"
+            )
+        return value
+
+    def _pair(self, where: str, value: Any) -> tuple[float, float]:
+        match value:
+            case [first, second]:
+                mine, theirs = number(first), number(second)
+                if mine is not None and theirs is not None and mine >= 0 and theirs >= 0:
+                    if (mine == 0) != (theirs == 0):
+                        raise self._error(
+                            where, f"{shown(value)}: 0, cannot run together, must be said of both"
+                        )
+                    return mine, theirs
+        raise self._error(where, f"{shown(value)} must be steps per second, [its own, the other's]")
+
+    def _error(self, where: str, message: str) -> InputError:
+        place = f"{self._model}: {where}" if where else self._model
+        return InputError(str(self._path), 0, 0, f"{place}: {message}")
+
+
+def write_gavel(path: Path, tables: Sequence[Measured]) -> None:
+    """Tables of several models of GPU as one file; all jobs are of one GPU.
+
+    Raises UsageError where a table has what the format cannot hold, groups of three, or lacks what it needs,
+    each speed alone; OSError where it cannot be written.
+    """
+    out: dict[str, dict[str, dict[str, float | list[float]]]] = {}
+    for table in tables:
+        if any(len(group) > 2 for group in table.groups):
+            raise UsageError(
+                f"{table.gpu_model}: Gavel's format has pairs alone, and there are larger groups"
+            )
+        keys = [repr((name, 1)) for name in table.names]
+        rows: dict[str, dict[str, float | list[float]]] = {}
+        for name, key, alone in zip(table.names, keys, table.alone_per_s, strict=True):
+            if alone is None:
+                raise UsageError(f"{table.gpu_model}: Gavel's format needs the speed alone of {name!r}")
+            rows[key] = {"null": alone}
+        for first, second in table.groups:
+            mine, theirs = _steps(table, first, second), _steps(table, second, first)
+            rows[keys[first]][keys[second]] = [mine, theirs]
+            rows[keys[second]][keys[first]] = [theirs, mine]
+        out[table.gpu_model] = rows
+    with whole_file(path) as unfinished:
+        unfinished.write_text(json.dumps(out, ensure_ascii=False, indent=1), encoding="utf-8")
+
+
+def _steps(table: Measured, one: int, other: int) -> float:
+    speed, alone = table.speeds.get((one, (other,))), table.alone_per_s[one]
+    if speed is None or alone is None:
+        pair = f"{table.names[one]!r} beside {table.names[other]!r}"
+        raise UsageError(f"{table.gpu_model}: Gavel's format needs the speed of {pair}")
+    return speed * alone

@@ -1,0 +1,100 @@
+"""Speeds that somebody measured of applications that share one model of GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from slurm_gpu.colocation.speeds.speeds import Beside, views_of
+
+if TYPE_CHECKING:  # what slurm-gpuctld learned is written as a table where there may be no numpy
+    from slurm_gpu.colocation.tables.pair_table import PairTable
+
+LEAST_SPEED = 1e-6
+"""Nobody measures less: what is slower cannot run together, and is 0."""
+
+LONGEST_NAME = 512
+"""What slurm-gpuctld knows jobs by may have 481: a user and a job name of 80 bytes each, all encoded."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Who ran how fast beside whom; applications are indices into `names`.
+
+    Raises ValueError, which names the applications, where the values cannot be.
+    """
+
+    gpu_model: str
+    names: tuple[str, ...]
+    alone_per_s: tuple[float | None, ...]
+    """Steps, or whatever the application counts, in a second alone on the GPU; None is not known."""
+    speeds: Mapping[Beside, float] = field(repr=False)
+    """Relative to alone, from 0 to 1. 0, then of all who were there: they cannot run together."""
+
+    def __post_init__(self) -> None:
+        for name in (self.gpu_model, *self.names):
+            if not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
+                raise ValueError(f"the name {name[:40]!r} must be 1 to {LONGEST_NAME} printable characters")
+        if len(set(self.names)) != len(self.names):
+            twice = next(name for name in self.names if self.names.count(name) > 1)
+            raise ValueError(f"{twice!r} is there twice")
+        if len(self.alone_per_s) != len(self.names):
+            raise ValueError(f"{len(self.names)} applications have {len(self.alone_per_s)} speeds alone")
+        for name, alone in zip(self.names, self.alone_per_s, strict=True):
+            if alone is not None and not 0 < alone < float("inf"):
+                raise ValueError(f"{name!r} alone: {alone} must be more than 0 and finite")
+        for (one, others), speed in self.speeds.items():
+            self._check(one, others, speed)
+
+    def _check(self, one: int, others: tuple[int, ...], speed: float) -> None:
+        what = f"{self.names[one]!r} beside {', '.join(repr(self.names[other]) for other in others)}"
+        if not others:
+            raise ValueError(f"{self.names[one]!r} beside nobody has no speed but 1")
+        if list(others) != sorted(others):
+            raise ValueError(f"{what}: must be in ascending order")
+        if not 0 <= speed <= 1:
+            raise ValueError(f"{what}: speed {speed} must be from 0 to 1, of the speed alone")
+        if 0 < speed < LEAST_SPEED:
+            raise ValueError(
+                f"{what}: speed {speed} must be 0, for who cannot run together, or from {LEAST_SPEED:f} to 1"
+            )
+        if speed == 0:
+            group = (one, *others)
+            for member, beside in views_of(group):
+                if self.speeds.get((member, beside)) != 0:
+                    raise ValueError(
+                        f"{what}: speed 0 says that they cannot run together, so that of "
+                        f"{self.names[member]!r} must be 0 as well"
+                    )
+
+    @property
+    def groups(self) -> list[tuple[int, ...]]:
+        """Who was measured together, each group once, smaller ones first."""
+        found = {tuple(sorted((one, *others))) for one, others in self.speeds}
+        return sorted(found, key=lambda group: (len(group), group))
+
+    @property
+    def lacking(self) -> list[tuple[int, int]]:
+        """Pairs, one beside the other, whose speed nobody measured; a pair of one application is one."""
+        places = range(len(self.names))
+        return [(one, other) for one in places for other in places if (one, (other,)) not in self.speeds]
+
+    def together(self, group: Sequence[int]) -> tuple[float | None, ...]:
+        """Each one's speed in the order of `group`; None where nobody measured it."""
+        return tuple(self.speeds.get((one, others)) for one, others in views_of(group))
+
+    def table(self) -> PairTable:
+        """What a simulator or a planner asks: pairs, and larger groups where they were measured."""
+        import numpy as np
+
+        from slurm_gpu.colocation.tables.pair_table import PairTable
+
+        pairs = np.full((len(self.names), len(self.names)), np.nan)
+        larger = {}
+        for (one, others), speed in self.speeds.items():
+            if len(others) == 1:
+                pairs[one, others[0]] = speed
+            else:
+                larger[one, others] = speed
+        return PairTable(self.names, pairs, larger)

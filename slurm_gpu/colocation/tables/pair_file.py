@@ -1,0 +1,259 @@
+"""Our own format of measured speeds, as CSV and as JSON: docs/colocation.md#tables."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from slurm_gpu.colocation.speeds.speeds import Beside, views_of
+from slurm_gpu.colocation.tables.measured import LONGEST_NAME, Measured
+from slurm_gpu.colocation.tables.strict_csv import read_rows
+from slurm_gpu.colocation.tables.strict_json import mapping, number, shown
+from slurm_gpu.errors import InputError
+from slurm_gpu.files.atomic import whole_file
+from slurm_gpu.text.spreadsheet import armoured, bare
+
+FORMAT = "slurm-gpu speeds 1"
+_FIRST_COLUMNS = ("gpu_model", "application", "alone_per_s", "speed")
+_BESIDE = "beside_"
+
+
+class _Builder:
+    """Collects one model's speeds, whichever order they come in."""
+
+    def __init__(self, gpu_model: str) -> None:
+        self.gpu_model = gpu_model
+        self._at: dict[str, int] = {}
+        self.alone: dict[int, float] = {}
+        self.speeds: dict[Beside, float] = {}
+        self.lines: dict[Beside, int] = {}
+        """In which line of a CSV each stands."""
+
+    def index(self, name: str) -> int:
+        return self._at.setdefault(name, len(self._at))
+
+    def add(self, name: str, others: Sequence[str], speed: float, line: int = 0) -> None:
+        """Raises ValueError where it is there already."""
+        view = self.index(name), tuple(sorted(map(self.index, others)))
+        if view in self.speeds:
+            raise ValueError("is there twice")
+        self.speeds[view] = speed
+        self.lines[view] = line
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._at)
+
+    def measured(self) -> Measured:
+        return Measured(
+            self.gpu_model,
+            self.names,
+            tuple(self.alone.get(at) for at in range(len(self._at))),
+            self.speeds,
+        )
+
+
+def table_of_json(path: Path, decoded: Mapping[str, Any]) -> Measured:
+    """A decoded file that says `"format": "slurm-gpu speeds 1"`. Raises InputError with key and value."""
+
+    def wrong(where: str, message: str) -> InputError:
+        return InputError(str(path), 0, 0, f"{where}: {message}")
+
+    if decoded.get("format") != FORMAT:
+        raise wrong("format", f"{shown(decoded.get('format'))} must be {shown(FORMAT)}")
+    unknown = set(decoded) - {"format", "gpu_model", "applications", "together"}
+    if unknown:
+        raise wrong(min(unknown), "is not known; there are format, gpu_model, applications, together")
+    model = decoded.get("gpu_model")
+    if not isinstance(model, str) or not model:
+        raise wrong("gpu_model", f"{shown(model)} must be the GPU's name")
+    builder = _Builder(model)
+    applications = mapping(path, "applications", decoded.get("applications"), "{name: {alone_per_s}}")
+    for name, about in applications.items():
+        alone = mapping(path, f"applications: {name}", about, "{alone_per_s: number or null}")
+        if set(alone) - {"alone_per_s"}:
+            raise wrong(f"applications: {name}", f"{shown(about)} must have alone_per_s and nothing else")
+        at, value = builder.index(name), alone.get("alone_per_s")
+        if value is not None:
+            found = number(value)
+            if found is None:
+                raise wrong(f"applications: {name}: alone_per_s", f"{shown(value)} must be a number or null")
+            builder.alone[at] = found
+    groups = decoded.get("together", [])
+    if not isinstance(groups, list):
+        raise wrong("together", f"{shown(groups)} must be a list")
+    for place, group in enumerate(groups):
+        where = f"together[{place}]"
+        try:
+            _add_group(builder, applications, group)
+        except ValueError as error:
+            raise wrong(where, str(error)) from None
+    try:
+        return builder.measured()
+    except ValueError as error:
+        raise InputError(str(path), 0, 0, str(error)) from None
+
+
+def _add_group(builder: _Builder, applications: Mapping[str, Any], group: Any) -> None:
+    match group:
+        case {"applications": [_, _, *_] as names, "speeds": list(speeds), **rest} if not rest:
+            pass
+        case _:
+            raise ValueError(f"{shown(group)} must be {{applications: [two or more names], speeds: […]}}")
+    strange = next((name for name in names if not isinstance(name, str) or name not in applications), None)
+    if strange is not None:
+        raise ValueError(f"{shown(strange)} must be one of `applications`")
+    if len(speeds) != len(names):
+        raise ValueError(f"{len(names)} applications have {len(speeds)} speeds")
+    told: dict[tuple[str, tuple[str, ...]], list[float]] = {}
+    for place, (name, value) in enumerate(zip(names, speeds, strict=True)):
+        if value is None:
+            continue
+        speed = number(value)
+        if speed is None:
+            raise ValueError(f"the speed {shown(value)} of {name!r} must be a number from 0 to 1, or null")
+        others = tuple(sorted((*names[:place], *names[place + 1 :])))
+        told.setdefault((name, others), []).append(speed)
+    for (name, others), values in told.items():
+        try:
+            builder.add(name, others, math.fsum(values) / len(values))
+        except ValueError as error:
+            raise ValueError(f"{name!r} beside {', '.join(map(repr, others))} {error}") from None
+
+
+def tables_of_csv(path: Path) -> tuple[Measured, ...]:
+    """One table for each model of GPU. Raises InputError with the line and the value."""
+    lines = read_rows(path)
+    if not lines:
+        raise InputError(str(path), 1, 1, f"is empty; the first line must be {_header(1)}")
+    header = lines[0][1]
+    n_beside = len(header) - len(_FIRST_COLUMNS)
+    if n_beside < 1 or header != _columns(n_beside):
+        raise InputError(
+            str(path), 1, 1, f"the columns {','.join(header)!r} must be {_header(max(n_beside, 1))}"
+        )
+    builders: dict[str, _Builder] = {}
+    for line, row in lines[1:]:
+        try:
+            _add_row(builders, row, len(header), line)
+        except ValueError as error:
+            raise InputError(str(path), line, 1, str(error)) from None
+    for builder in builders.values():
+        _check_refusals(path, builder)
+    try:
+        return tuple(builder.measured() for builder in builders.values())
+    except ValueError as error:
+        raise InputError(str(path), 0, 0, str(error)) from None
+
+
+def _check_refusals(path: Path, builder: _Builder) -> None:
+    """Who cannot run beside others cannot in any of their lines."""
+    names = builder.names
+    for (one, others), speed in builder.speeds.items():
+        for view in views_of((one, *others)) if speed == 0 else ():
+            if builder.speeds.get(view) == 0:
+                continue
+            beside = ", ".join(repr(names[other]) for other in others)
+            there = builder.lines.get(view)
+            wanted = "must be there and 0, too" if there is None else f"in line {there} must be 0, too"
+            raise InputError(
+                str(path),
+                builder.lines[one, others],
+                1,
+                f"{names[one]!r} beside {beside}: speed 0 says that they cannot run together, so that of "
+                f"{names[view[0]]!r} {wanted}",
+            )
+
+
+def _add_row(builders: dict[str, _Builder], row: Sequence[str], width: int, line: int) -> None:
+    if len(row) != width:
+        raise ValueError(f"{len(row)} cells must be {width}, as in the first line")
+    cells = [bare(cell) for cell in row]
+    model, name, alone, speed, *beside = cells
+    others = [other for other in beside if other]
+    if not model or not name:
+        raise ValueError("gpu_model and application must be given")
+    for text in (model, name, *others):
+        if len(text) > LONGEST_NAME or not text.isprintable():
+            raise ValueError(f"the name {text[:40]!r} must be 1 to {LONGEST_NAME} printable characters")
+    builder = builders.setdefault(model, _Builder(model))
+    if others:
+        if alone:
+            raise ValueError(f"alone_per_s {alone!r} belongs into the row of {name!r} beside nobody")
+        try:
+            builder.add(name, others, _number("speed", speed, 1.0), line)
+        except ValueError as error:
+            raise ValueError(f"{name!r} beside {', '.join(map(repr, others))}: {error}") from None
+        return
+    at = builder.index(name)
+    if speed:
+        raise ValueError(f"{name!r} beside nobody: speed {speed!r} must be empty")
+    if at in builder.alone:
+        raise ValueError(f"{name!r} beside nobody: is there twice")
+    if alone:
+        builder.alone[at] = _number("alone_per_s", alone)
+        if builder.alone[at] <= 0:
+            raise ValueError(f"{name!r} alone: alone_per_s {alone!r} must be more than 0")
+
+
+def _number(what: str, text: str, most: float = math.inf) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not math.isfinite(found):
+        raise ValueError(f"{what} {text!r} must be a number")
+    if most < math.inf and not 0 <= found <= most:
+        raise ValueError(f"{what} {text!r} must be from 0 to {most:g}, of the speed alone")
+    return found
+
+
+def _columns(n_beside: int) -> list[str]:
+    return [*_FIRST_COLUMNS, *(f"{_BESIDE}{place}" for place in range(1, n_beside + 1))]
+
+
+def _header(n_beside: int) -> str:
+    return ",".join(_columns(n_beside))
+
+
+def write_json(path: Path, table: Measured) -> None:
+    """Raises OSError."""
+    decoded = {
+        "format": FORMAT,
+        "gpu_model": table.gpu_model,
+        "applications": {
+            name: {"alone_per_s": alone} for name, alone in zip(table.names, table.alone_per_s, strict=True)
+        },
+        "together": [
+            {"applications": [table.names[one] for one in group], "speeds": list(table.together(group))}
+            for group in table.groups
+        ],
+    }
+    with whole_file(path) as unfinished:
+        unfinished.write_text(json.dumps(decoded, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+
+def write_csv(path: Path, tables: Sequence[Measured]) -> None:
+    """Raises OSError."""
+    largest = max((len(group) for table in tables for group in table.groups), default=2)
+    with whole_file(path) as unfinished, unfinished.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(_columns(largest - 1))
+        for table in tables:
+            writer.writerows(_rows(table, largest - 1))
+
+
+def _rows(table: Measured, n_beside: int) -> Iterator[list[str]]:
+    model, names = armoured(table.gpu_model), [armoured(name) for name in table.names]
+    for name, alone in zip(names, table.alone_per_s, strict=True):
+        yield [model, name, "" if alone is None else repr(alone), "", *[""] * n_beside]
+    for group in table.groups:
+        for one, others in dict.fromkeys(views_of(group)):
+            speed = table.speeds.get((one, others))
+            if speed is not None:
+                empty = [""] * (n_beside - len(others))
+                yield [model, names[one], "", repr(speed), *(names[other] for other in others), *empty]

@@ -1,0 +1,63 @@
+"""Measured speeds as a simulator or a planner asks for them: pairs in a matrix, larger groups beside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_gpu.colocation.speeds.speeds import Beside, beside_all, views_of
+
+
+class PairTable:
+    """Speeds of pairs; three and more are extrapolated from their pairs where nobody measured them.
+
+    `speeds` is (n, n): [i, j] the speed of i beside j; NaN where nobody measured, 0 (both ways) where they
+    cannot run together. `larger` has speeds in larger groups.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        speeds: NDArray[np.float64],
+        larger: Mapping[Beside, float] | None = None,
+    ) -> None:
+        n = len(names)
+        if speeds.shape != (n, n):
+            raise ValueError(f"{n} applications have speeds of shape {(n, n)}, not {speeds.shape}")
+        known = speeds[~np.isnan(speeds)]
+        if not ((known >= 0) & (known <= 1)).all():
+            raise ValueError("speeds beside others are from 0 to 1, of the speed alone")
+        if ((speeds == 0) != (speeds.T == 0)).any():
+            raise ValueError("a pair that cannot run together has speed 0 both ways")
+        self.names, self.speeds, self.larger = tuple(names), speeds, dict(larger or {})
+
+    def together(self, applications: tuple[int, ...]) -> tuple[float, ...]:
+        """See Speeds. Raises KeyError with both names where a pair is not known."""
+        if len(applications) == 1:
+            return (1.0,)
+        measured = self._measured(applications)
+        if measured is not None:
+            return measured
+        rows = [
+            [self._pair(i, j) for b, j in enumerate(applications) if b != a]
+            for a, i in enumerate(applications)
+        ]
+        if any(speed == 0 for row in rows for speed in row):
+            return (0.0,) * len(applications)
+        return tuple(beside_all(row) for row in rows)
+
+    def _measured(self, applications: tuple[int, ...]) -> tuple[float, ...] | None:
+        """Of three and more, where all of them were measured."""
+        if not self.larger or len(applications) < 3:
+            return None
+        found = [self.larger.get(view) for view in views_of(applications)]
+        known = tuple(speed for speed in found if speed is not None)
+        return known if len(known) == len(found) else None
+
+    def _pair(self, i: int, j: int) -> float:
+        speed = float(self.speeds[i, j])
+        if np.isnan(speed):
+            raise KeyError(f"{self.names[i]} beside {self.names[j]}")
+        return speed

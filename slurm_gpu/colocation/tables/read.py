@@ -1,0 +1,52 @@
+"""Files of measured speeds, whichever of their formats they are in."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from slurm_gpu.colocation.tables import gavel
+from slurm_gpu.colocation.tables import pair_file as pairfile
+from slurm_gpu.colocation.tables.measured import Measured
+from slurm_gpu.colocation.tables.strict_json import mapping, read_json
+from slurm_gpu.errors import InputError
+
+_BATCH = re.compile(r"(?P<application>.*\S)\s*\(batch size (?P<size>\d{1,9})\)")
+
+
+def read_tables(path: Path, scale: int = 1) -> tuple[Measured, ...]:
+    """One table for each model of GPU in a file: our CSV or JSON (docs/colocation.md), or Gavel's JSON.
+
+    `scale`: of Gavel's, the jobs of so many GPUs. Raises InputError, which names the key and the value.
+    """
+    if path.suffix.lower() == ".csv":
+        return pairfile.tables_of_csv(path)
+    decoded = mapping(path, "the file", read_json(path), "a JSON object")
+    if "format" in decoded:
+        return (pairfile.table_of_json(path, decoded),)
+    return gavel.tables_of(path, decoded, scale)
+
+
+def read_table(path: Path, gpu_model: str | None = None, scale: int = 1) -> Measured:
+    """As read_tables, of one model of GPU: the only one there is, or the named one."""
+    tables = read_tables(path, scale)
+    if gpu_model is None and len(tables) == 1:
+        return tables[0]
+    for table in tables:
+        if table.gpu_model == gpu_model:
+            return table
+    if not tables:
+        raise InputError(str(path), 0, 0, "has no speeds; docs/colocation.md says how to write them")
+    there = ", ".join(table.gpu_model for table in tables)
+    wanted = (
+        "one model of GPU must be named (--gpu-model)"
+        if gpu_model is None
+        else f"has no GPU model {gpu_model!r}"
+    )
+    raise InputError(str(path), 0, 0, f"{wanted}; there are: {there}")
+
+
+def application_and_size(name: str) -> tuple[str, float | None]:
+    """The parts of a name such as "ResNet-18 (batch size 16)"; None for the size where it tells none."""
+    found = _BATCH.fullmatch(name)
+    return (found["application"], float(found["size"])) if found else (name, None)

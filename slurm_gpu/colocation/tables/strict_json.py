@@ -1,0 +1,66 @@
+"""JSON files from people: what the standard reader lets pass is an error here."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from slurm_gpu.errors import InputError
+from slurm_gpu.files.bounded_read import read_text, refuse_many_values
+
+# Maximum size of a file of profiles or speeds; that of Gavel's simulator has 6 MB.
+MOST_BYTES = 32 * 2**20
+MOST_VALUES = 2_000_000
+
+
+def read_json(path: Path) -> Any:
+    """The decoded file, whose keys are there once and whose numbers are numbers. Raises InputError."""
+    text = read_text(path, MOST_BYTES)
+    refuse_many_values(path, text, MOST_VALUES, ",[{")
+    try:
+        return json.loads(text, object_pairs_hook=_once, parse_constant=_no_number)
+    except json.JSONDecodeError as error:
+        raise InputError(str(path), error.lineno, error.colno, f"is not JSON: {error.msg}") from None
+    except RecursionError:
+        raise InputError(str(path), 0, 0, "is nested too deeply") from None
+    except ValueError as error:
+        raise InputError(str(path), 0, 0, str(error)) from None
+
+
+def number(value: Any) -> float | None:
+    """A finite number of decoded JSON; None for whatever else it is."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        found = float(value)
+    except OverflowError:
+        return None
+    return found if abs(found) < float("inf") else None
+
+
+def mapping(path: Path, where: str, value: Any, what: str) -> Mapping[str, Any]:
+    """A JSON object, else an InputError that says where it should be and what of."""
+    if not isinstance(value, dict):
+        raise InputError(str(path), 0, 0, f"{where}: {shown(value)} must be {what}")
+    return value
+
+
+def shown(value: Any) -> str:
+    """A value as an error quotes it."""
+    text = json.dumps(value, ensure_ascii=False, default=repr)
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"the key {shown(twice)} is there twice in one object")
+    return found
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number of JSON; leave out what was not measured")

@@ -1,0 +1,94 @@
+"""Checking a YAML file as a whole: every mistake at once, each with its place, and what would be right."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from itertools import islice
+from typing import Any
+
+from slurm_gpu.config.yaml_source import Location, YamlSource
+from slurm_gpu.errors import InputError, InvalidFileError
+from slurm_gpu.text.units import few, parse_duration
+
+_SHOWN_CHARACTERS = 80
+# Slurm reads minutes and seconds, a person perhaps hours and minutes.
+_AMBIGUOUS = re.compile(r"\d+:\d\d")
+# Errors of one file; and names that are compared with a misspelt one, or listed.
+_MOST_ERRORS = 200
+_MOST_COMPARED = 1000
+_MOST_LISTED = 30
+
+
+class YamlCheck:
+    """One pass over a file, collecting mistakes instead of stopping at the first; `finish` ends it."""
+
+    def __init__(self, source: YamlSource) -> None:
+        self.source = source
+        self.errors: list[InputError] = []
+
+    def fail(self, location: Location, message: str, *, key: bool = False) -> None:
+        """Note a mistake in the value (or the key) at that place; raises InvalidFileError at too many."""
+        self.errors.append(self.source.error(location, message, key=key))
+        if len(self.errors) == _MOST_ERRORS:
+            self.finish()
+
+    def finish(self) -> None:
+        """Raises InvalidFileError with every mistake, in the order of the file, if there is any."""
+        if self.errors:
+            errors = sorted(self.errors, key=lambda error: (error.line, error.column))
+            if len(errors) >= _MOST_ERRORS:
+                message = f"has {_MOST_ERRORS} mistakes; the check stopped there, and there may be more"
+                errors.append(InputError(self.source.path, 0, 0, message))
+            raise InvalidFileError(errors)
+
+    def mapping(
+        self, location: Location, value: Any, known: Collection[str] | None, name: str | None = None
+    ) -> dict[Any, Any]:
+        """Those entries of a mapping whose keys are known (None: all); {} where it is none.
+
+        `name` is what a person calls it, if not by its place.
+        """
+        name = (".".join(map(str, location)) or "the file") if name is None else name
+        if not isinstance(value, dict):
+            self.fail(location, f"{name} must hold `key: value` lines, not {shown(value)}")
+            return {}
+        if known is None:
+            return value
+        for key in value:
+            if key not in known:
+                hint = did_you_mean(key, known)
+                self.fail((*location, key), f"{key!r} is not a setting of {name}; {hint}", key=True)
+        return {key: item for key, item in value.items() if key in known}
+
+    def seconds(self, location: Location, value: Any) -> float | None:
+        """Return a duration in seconds; None for what is none, or might be hours or minutes."""
+        if self.is_ambiguous(location, value):
+            return None
+        try:
+            return parse_duration(value)
+        except (ValueError, AttributeError, TypeError):
+            return None
+
+    def is_ambiguous(self, location: Location, value: Any) -> bool:
+        """Return whether a time is written as 12:00; in quotes it is Slurm's, of 12 minutes."""
+        is_clock = isinstance(value, str) and _AMBIGUOUS.fullmatch(value) is not None
+        return is_clock and self.source.texts.get(location) == value
+
+
+def did_you_mean(value: Any, allowed: Collection[object]) -> str:
+    """The end of a message on a value that is not among those allowed."""
+    # Only here: most files have no mistakes, and the memory of who reads them counts.
+    import difflib
+
+    names = [str(name) for name in islice(allowed, _MOST_COMPARED)]
+    close = difflib.get_close_matches(str(value)[:_SHOWN_CHARACTERS], names, 1)
+    if close:
+        return f"did you mean {close[0]}?"
+    return f"allowed: {few(allowed, _MOST_LISTED)}" if names else "none is defined"
+
+
+def shown(value: Any) -> str:
+    """A value as it stands in a message, cut where it is long."""
+    told = repr(value)
+    return told if len(told) <= _SHOWN_CHARACTERS else f"{told[:_SHOWN_CHARACTERS]}…"

@@ -1,0 +1,230 @@
+"""YAML that remembers where every value stood, so that an error can name file:line:column.
+
+PyYAML's safe composer gives nodes with marks; these are turned into plain values once, with the marks
+kept beside them by path. Duplicate keys, which YAML loaders silently let the last of win, are errors.
+Size, number of values, nesting and integers are bounded, each while it is read. Numbers that YAML 1.1 alone
+reads in base 60 or 8 (1:30 is 90, 010 is 8) stay text, so that no check takes them for a number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from slurm_gpu.errors import InputError
+from slurm_gpu.files.bounded_read import read_text
+
+Location = tuple[str | int, ...]
+
+_MOST_BYTES = 4 * 2**20
+# PyYAML takes about 25 µs for each value; the largest policies have a few thousand.
+_MOST_VALUES = 100_000
+# PyYAML composes by recursion: Python's limit is reached at about 200.
+_DEEPEST = 64
+_MERGE, _TEXT = "tag:yaml.org,2002:merge", "tag:yaml.org,2002:str"
+_NUMBERS = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
+_BASE_60_OR_8 = re.compile(r"[^:]*:.*|[-+]?0[0-7_]+")
+_SHOWN_CHARACTERS = 80
+
+
+@dataclass(frozen=True, slots=True)
+class YamlSource:
+    """A parsed YAML document and the place of each of its parts.
+
+    `value` is made of dicts, lists, strings, numbers, booleans, None and dates, as yaml.safe_load gives.
+    `positions` maps a location such as ("rules", 0, "limits") to the (line, column) of the value there,
+    `key_positions` to that of the key; both count from 1.
+    """
+
+    path: str
+    value: Any
+    positions: Mapping[Location, tuple[int, int]] = field(repr=False)
+    key_positions: Mapping[Location, tuple[int, int]] = field(repr=False)
+    texts: Mapping[Location, str] = field(default_factory=dict, repr=False)
+    """What is written in the file for each single value, with its quotes."""
+    converted: Mapping[tuple[Location, bool], str] = field(default_factory=dict, repr=False)
+    """What is written for values (False) and keys (True) that Python shows otherwise: yes for True."""
+
+    def error(self, location: Sequence[str | int], message: str, *, key: bool = False) -> InputError:
+        """An error at the value (or key) of `location`, or at the nearest enclosing thing that exists."""
+        place = tuple(location)
+        if (written := self.converted.get((place, key))) is not None:
+            message += f" (written as {written[:_SHOWN_CHARACTERS]})" if written else " (no value is written)"
+        tables = (self.key_positions, self.positions) if key else (self.positions, self.key_positions)
+        while place:
+            for table in tables:
+                if place in table:
+                    return InputError(self.path, *table[place], message)
+            place = place[:-1]
+        return InputError(self.path, *self.positions.get((), (1, 1)), message)
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuse what has too many values or levels, contains itself, or is no value of its type."""
+
+    def __init__(self, text: str, path: str) -> None:
+        super().__init__(text)
+        self._path = path
+        self._n_values = self._n_merged = 0
+        self._open_anchors: list[str | None] = []
+
+    def error(self, mark: Any, message: str) -> InputError:
+        """An error at a mark of PyYAML's."""
+        return InputError(self._path, mark.line + 1, mark.column + 1, message)
+
+    def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> Any:
+        tag = super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
+        return _TEXT if tag in _NUMBERS and _BASE_60_OR_8.fullmatch(value) else tag
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        self._n_values += 1
+        if self._n_values > _MOST_VALUES:
+            raise self.error(event.start_mark, f"the file has more than {_MOST_VALUES} values")
+        if len(self._open_anchors) > _DEEPEST:
+            raise self.error(event.start_mark, f"is nested more than {_DEEPEST} levels deep")
+        if isinstance(event, yaml.AliasEvent) and event.anchor in self._open_anchors:
+            raise self.error(event.start_mark, f"the anchor {event.anchor} contains itself")
+        self._open_anchors.append(None if isinstance(event, yaml.AliasEvent) else event.anchor)
+        node: yaml.Node | None = super().compose_node(parent, index)
+        self._open_anchors.pop()
+        return node
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, LookupError, AttributeError, TypeError, OverflowError) as error:
+            kind = node.tag.rpartition(":")[2]
+            kind = "whole number of 64 bits" if kind == "int" else kind
+            value = node.value[:80] if isinstance(node.value, str) else "a list or mapping"
+            raise self.error(node.start_mark, f"{value!r} is no {kind}") from error
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Bound merges before they are carried out: a merge of merges grows with each level."""
+        for key, value in node.value:
+            if key.tag != _MERGE:
+                continue
+            for part in value.value if isinstance(value, yaml.SequenceNode) else (value,):
+                if isinstance(part, yaml.MappingNode):
+                    self.flatten_mapping(part)
+                    self._n_merged += len(part.value)
+            if self._n_merged > _MOST_VALUES:
+                raise self.error(key.start_mark, f"merges (<<) make this more than {_MOST_VALUES} values")
+        super().flatten_mapping(node)
+
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
+        value = super().construct_scalar(node)
+        if node.tag in _NUMBERS and _BASE_60_OR_8.fullmatch(value):
+            raise ValueError  # !!int 1:30
+        return value
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        value: int = super().construct_yaml_int(node)
+        if not -(2**63) <= value < 2**63:
+            raise ValueError
+        return value
+
+    def construct_yaml_timestamp(self, node: yaml.ScalarNode) -> Any:
+        """Leave a day that is not in the calendar as text, so that its reader can name the place."""
+        try:
+            return super().construct_yaml_timestamp(node)
+        except (ValueError, OverflowError):
+            return node.value
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader.construct_yaml_timestamp)
+
+
+def read_yaml(path: Path) -> YamlSource:
+    """Read a YAML file; raises InputError naming the place when it is missing, unreadable or not YAML."""
+    return parse_yaml(read_text(path, _MOST_BYTES), str(path))
+
+
+def parse_yaml(text: str, path: str) -> YamlSource:
+    """Parse one YAML document; `path` is only for messages. Raises InputError naming the place."""
+    try:
+        loader = _Loader(text, path)
+    except yaml.reader.ReaderError as error:
+        what = f"holds U+{ord(text[error.position]):04X}, a character that YAML does not allow"
+        raise InputError(path, *_place_of(text, error.position), what) from error
+    try:
+        root = loader.get_single_node()
+        if root is None:
+            return YamlSource(path, None, {}, {})
+        positions: dict[Location, tuple[int, int]] = {}
+        keys: dict[Location, tuple[int, int]] = {}
+        texts: dict[Location, str] = {}
+        converted: dict[tuple[Location, bool], str] = {}
+        for location, node in _walk(root, (), keys, converted, loader):
+            if len(positions) >= _MOST_VALUES:
+                raise loader.error(node.start_mark, f"aliases make this more than {_MOST_VALUES} values")
+            if isinstance(node, yaml.ScalarNode):
+                if _is_converted(node, loader.construct_object(node)):
+                    converted[location, False] = node.value
+                quote = node.style if node.style in {"'", '"'} else ""
+                texts[location] = f"{quote}{node.value}{quote}"
+            positions[location] = _place(node)
+        return YamlSource(path, loader.construct_document(root), positions, keys, texts, converted)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
+        problem = error.problem or str(error)
+        if "'\\t'" in problem:
+            problem = "a tab cannot stand here; use spaces"
+        raise InputError(path, line, column, f"is not valid YAML: {problem}") from error
+    except (
+        ValueError,
+        OverflowError,
+    ) as error:  # an escape or a version that is no number of Unicode or YAML
+        raise loader.error(loader.get_mark(), f"is not valid YAML: {error}") from error
+    finally:
+        loader.dispose()
+
+
+def _place_of(text: str, position: int) -> tuple[int, int]:
+    before = text[:position]
+    return before.count("\n") + 1, position - (before.rfind("\n") + 1) + 1
+
+
+def _is_converted(node: yaml.ScalarNode, value: Any) -> bool:
+    return not isinstance(value, str) and repr(value) != node.value and node.value.isprintable()
+
+
+def _walk(
+    node: yaml.Node,
+    location: Location,
+    keys: dict[Location, tuple[int, int]],
+    converted: dict[tuple[Location, bool], str],
+    loader: _Loader,
+) -> Iterator[tuple[Location, yaml.Node]]:
+    yield location, node
+    if isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            yield from _walk(item, (*location, index), keys, converted, loader)
+    elif isinstance(node, yaml.MappingNode):
+        seen: dict[Hashable, tuple[int, int]] = {}
+        for key_node, value_node in node.value:
+            if key_node.tag == _MERGE:
+                continue  # "<<: *defaults": its values keep the places where they were written
+            key = loader.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                raise loader.error(key_node.start_mark, "a key must be a plain word")
+            if key in seen:
+                line, _ = seen[key]
+                raise loader.error(key_node.start_mark, f"{key!r} stands here twice; first on line {line}")
+            seen[key] = _place(key_node)
+            inner = (*location, key if isinstance(key, str | int) else str(key))
+            keys[inner] = _place(key_node)
+            if isinstance(key_node, yaml.ScalarNode) and _is_converted(key_node, key):
+                converted[inner, True] = key_node.value
+            yield from _walk(value_node, inner, keys, converted, loader)
+
+
+def _place(node: yaml.Node) -> tuple[int, int]:
+    return node.start_mark.line + 1, node.start_mark.column + 1

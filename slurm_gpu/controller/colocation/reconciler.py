@@ -1,0 +1,428 @@
+"""Gives jobs that agreed to share their places, follows them, and ends what goes wrong.
+
+Nothing here holds a job for ever: each has a begin time, which job_submit.lua set, by which it starts without
+us. What fails is tried again at the next look; jobs then start later, or alone, and none is lost.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_gpu.clock import Clock
+from slurm_gpu.controller.colocation import status
+from slurm_gpu.controller.colocation import store as books
+from slurm_gpu.controller.colocation.agreed import Agreed, agreed_among
+from slurm_gpu.controller.colocation.database_queries import Inquiry, RunKey
+from slurm_gpu.controller.colocation.free_shards import Held, Room, held_by, rooms
+from slurm_gpu.controller.colocation.guard import Parting, Together, observed, parting, since_s, speed_of
+from slurm_gpu.controller.colocation.learning import Learning
+from slurm_gpu.controller.colocation.lua_state import ShareTable
+from slurm_gpu.controller.colocation.pair_fit import Unseen
+from slurm_gpu.controller.colocation.plan import Act, Waiting, choose
+from slurm_gpu.controller.colocation.serving import Planners
+from slurm_gpu.controller.colocation.status import Started
+from slurm_gpu.controller.colocation.store import Book
+from slurm_gpu.controller.colocation.terminations import Endings
+from slurm_gpu.controller.queue.amounts import Facts, amounts_of
+from slurm_gpu.daemon.outage_log import OutageLog
+from slurm_gpu.errors import OutsideError, SlurmError, SlurmGpuError
+from slurm_gpu.policy.lua.installed import ColocationInForce
+from slurm_gpu.slurm.client import QueuedJob, SlurmClient
+from slurm_gpu.slurm.queue import CountedJob, Phase
+from slurm_gpu.slurm.sharing import SharingClient
+
+log = logging.getLogger("slurm-gpuctld")
+
+_CPU_SHARE = 0.02
+_CPU_SHARE_WHILE_JOBS_WAIT = 0.10
+"""Of a core, while a job waits for its place: GPUs lie idle for as long as it does."""
+_INQUIRE_EVERY_S = 10.0
+_LANDS_WITHIN_S = 20.0
+"""A job that was given its place and has not started by then does so where it can."""
+_LAST_CALL_S = 8.0
+"""So long before its begin time a job that has no place is given a GPU for itself."""
+_TOLD = 20
+
+
+@dataclass(slots=True)
+class _Landing:
+    """A job that was told to start, until it has."""
+
+    act: Act
+    at_s: float
+
+
+class ColocationKeeper:
+    """Holds what was learnt between looks. `turn` takes one; `table` is for the snapshot."""
+
+    def __init__(
+        self,
+        client: SlurmClient,
+        control: SharingClient,
+        inquiry: Inquiry,
+        unseen: Unseen,
+        planners: Planners,
+        endings: Endings,
+        run_directory: Path,
+        clock: Clock,
+        cpu: Callable[[], float],
+    ) -> None:
+        self._client, self._control, self._inquiry, self._unseen = client, control, inquiry, unseen
+        self._planners, self._endings = planners, endings
+        self._path, self._clock, self._cpu = run_directory / status.FILE_NAME, clock, cpu
+        self._book: Book | None = None
+        self._book_path: Path | None = None
+        self._owner_uid = 0
+        self._learning: Learning | None = None
+        self._shards_per_gpu: int | None = None
+        self._landing: dict[int, _Landing] = {}
+        self._known: dict[int, Sequence[Held]] = {}
+        """What each job was last seen to have."""
+        self._last: list[Started] = []
+        self._next_s = self._inquire_at_s = 0.0
+        self._refused = OutageLog(log, "%s", clock)
+        self._unwritten = OutageLog(
+            log,
+            "%s; slurm-gpu explain does not show which jobs share",
+            clock,
+            over="the jobs that share are written again",
+        )
+        self._outage = OutageLog(
+            log,
+            "jobs that share get no places: %s",
+            clock,
+            over="jobs that share get their places again",
+        )
+        self._works = self._hurries = False
+
+    def table(self) -> ShareTable | None:
+        """What job_submit.lua is told; None while no places are to be had."""
+        if not self._works or self._book is None or self._shards_per_gpu is None:
+            return None
+        return self._book.table(self._shards_per_gpu)
+
+    def turn(
+        self,
+        jobs: Sequence[CountedJob],
+        policy: ColocationInForce | None,
+        facts: Facts,
+        *,
+        in_charge: bool,
+    ) -> None:
+        """Look, and act, if it is time; only beside the slurmctld that is in charge."""
+        self._works = self._works and policy is not None and in_charge
+        if policy is None or not in_charge:
+            self._forget()
+            return
+        if self._clock.monotonic() < self._next_s:
+            return
+        began_s = self._cpu()
+        try:
+            self._look(jobs, policy, facts)
+            self._works = True
+            self._outage.worked()
+        except SlurmGpuError as error:
+            self._works = False
+            self._outage.failed(error)
+        share = _CPU_SHARE_WHILE_JOBS_WAIT if self._hurries else _CPU_SHARE
+        self._next_s = self._clock.monotonic() + (self._cpu() - began_s) / share
+
+    def _look(self, jobs: Sequence[CountedJob], policy: ColocationInForce, facts: Facts) -> None:
+        now_s = self._clock.wall()
+        self._shards_per_gpu = facts.shards_per_gpu
+        book, learning = self._read()
+        agreed = agreed_among(jobs)
+        self._hurries = any(one.waits_for_its_place(now_s) for one in agreed.values())
+        shared = [one for one in agreed.values() if one.shards is not None]
+        if not agreed and not learning.running and not learning.ended:
+            self._tell(policy, now_s, {}, agreed, book)
+            return
+        queued = self._queued(jobs, shared)
+        sharers = [one.job.job_id for one in shared]
+        found = rooms(self._client.nodes(), queued, sharers, self._known) if shared else {}
+        self._known = {
+            job.job_id: held_by(job, facts.shards_per_gpu or 0) or self._known.get(job.job_id, ())
+            for job in queued
+        }
+        on_gpu = {job: gpu.sharers for room in found.values() for gpu in room.gpus for job in gpu.sharers}
+        alone = {one.job.job_id: [one.job.job_id] for one in agreed.values() if one.shards is None}
+        learning.look(agreed, {**on_gpu, **alone}, now_s)
+        self._look_for_missed(learning, agreed)
+        self._settle(learning, agreed, book)
+        self._unseen.turn(book, Counter(one.key for one in agreed.values()))
+        self._inquire(learning, book, found, policy, now_s, agreed)
+        self._land(found, agreed, facts, now_s)
+        if policy.mode == "enforce":
+            self._place(found, agreed, policy, facts, now_s)
+            self._last_call(agreed, now_s)
+        if book.is_changed and self._book_path is not None:
+            books.write(self._book_path, book, now_s, self._owner_uid)
+        self._tell(policy, now_s, found, agreed, book)
+
+    def _forget(self) -> None:
+        """Whoever looks meanwhile writes into the book, and nobody sees who comes and goes."""
+        if self._book is not None:
+            self._book = self._learning = None
+            self._landing.clear()
+            self._known = {}
+            self._unseen.forget()
+
+    def _read(self) -> tuple[Book, Learning]:
+        if self._book is None or self._learning is None:
+            settings = self._client.settings()
+            self._owner_uid = settings.slurm_user_uid
+            self._book_path = books.path_of(settings)
+            self._book = books.read(self._book_path)
+            self._learning = Learning(self._book, self._clock.wall())
+        return self._book, self._learning
+
+    def _queued(self, jobs: Sequence[CountedJob], shared: Sequence[Agreed]) -> Sequence[QueuedJob]:
+        """The jobs that hold GPUs of nodes, with positions; none where nobody shares."""
+        if not shared:
+            return ()
+        # Where Slurm does not account for GPUs, the request names what the total does not.
+        holding = [
+            job.job_id
+            for job in jobs
+            if job.phase is not Phase.PENDING
+            and any(
+                "gres" in text for text in (job.tres, job.per_job, job.per_node, job.per_socket, job.per_task)
+            )
+        ]
+        return self._client.jobs(holding) if holding else ()
+
+    def _look_for_missed(self, learning: Learning, agreed: Mapping[int, Agreed]) -> None:
+        """Jobs that were told to start, did, and ended since the last look."""
+        for job_id, landing in self._landing.items():
+            one = agreed.get(job_id)
+            if one is not None and one.job.phase is Phase.ENDED:
+                learning.missed(one, [agreed[job].key for job in landing.act.beside if job in agreed])
+
+    def _settle(self, learning: Learning, agreed: Mapping[int, Agreed], book: Book) -> None:
+        """A job that failed beside others, though its like did not alone, gets one more run, alone."""
+        if not learning.over:
+            return
+        states = {job.job_id: job for job in self._client.jobs([key.job_id for key in learning.over])}
+        failed = learning.settle({job_id: job.state for job_id, job in states.items()})
+        for key, course in failed.items():
+            one = agreed.get(key.job_id)
+            if one is None or course.key not in book.profiles or states[key.job_id].restarts > 0:
+                continue
+            others = course.stretches[-1].others
+            for other in others:
+                book.part(course.key, other)
+            book.needed_more(course.key)
+            self._endings.send_back(
+                one,
+                (),
+                f"it failed beside {', '.join(others)}; alone its like did not",
+                "it failed beside another job, which its like did not alone: memory ran out, likely",
+                {"keys": list(others)},
+            )
+
+    def _inquire(
+        self,
+        learning: Learning,
+        book: Book,
+        found: Mapping[str, Room],
+        policy: ColocationInForce,
+        now_s: float,
+        agreed: Mapping[int, Agreed],
+    ) -> None:
+        answers = self._inquiry.answers()
+        if answers is not None:
+            learning.learn(answers.ran, now_s)
+            if policy.mode == "enforce":
+                # Of who has other jobs beside it by now nothing was measured yet.
+                used = {
+                    key: one
+                    for key, one in answers.utilisation.items()
+                    if key in learning.running and answers.since_s[key] == since_s(learning.running[key])
+                }
+                self._guard(learning, book, found, policy, used, agreed)
+        if self._inquiry.is_free and self._clock.monotonic() >= self._inquire_at_s:
+            self._inquire_at_s = self._clock.monotonic() + _INQUIRE_EVERY_S
+            running = {
+                key: since
+                for key, course in learning.running.items()
+                if (since := since_s(course)) is not None
+            }
+            self._inquiry.ask(set(learning.ended), running)
+
+    def _guard(
+        self,
+        learning: Learning,
+        book: Book,
+        found: Mapping[str, Room],
+        policy: ColocationInForce,
+        used: Mapping[RunKey, tuple[float, float]],
+        agreed: Mapping[int, Agreed],
+    ) -> None:
+        courses = {
+            key.job_id: (key, course)
+            for key, course in learning.running.items()
+            if not agreed[key.job_id].job.is_suspended
+        }
+        for room in found.values():
+            for gpu in room.gpus:
+                here = [courses[job] for job in gpu.sharers if job in courses]
+                together = [
+                    Together(key, course, speed_of(course, used[key], book) if key in used else None)
+                    for key, course in here
+                ]
+                ends = parting(together, policy.slowdown, book)
+                if ends is not None:
+                    self._part(ends, together, policy, book, agreed)
+
+    def _part(
+        self,
+        ends: Parting,
+        together: Sequence[Together],
+        policy: ColocationInForce,
+        book: Book,
+        agreed: Mapping[int, Agreed],
+    ) -> None:
+        said = [
+            {
+                "job": run.job_id,
+                "key": course.key,
+                "predicted": round(book.speed(course.key, course.stretches[-1].others), 3),
+                "measured": None if speed is None else round(speed, 3),
+            }
+            for run, course, speed in together
+        ]
+        others = [agreed[one.run.job_id] for one in together if one.run != ends.newcomer]
+        is_over = self._endings.send_back(
+            agreed[ends.newcomer.job_id],
+            others,
+            ends.why,
+            ends.told,
+            {"slowdown": policy.slowdown, "speeds": said},
+        )
+        # One that stays all the same is found out each time that it is looked at.
+        if is_over or book.may_meet((ends.slowed, ends.other)):
+            for _, course, speed in together:
+                if speed is not None:
+                    for other, seen in observed(course, speed, book).items():
+                        book.ran_beside(course.key, other, seen)
+            book.part(ends.slowed, ends.other)
+
+    def _land(
+        self, found: Mapping[str, Room], agreed: Mapping[int, Agreed], facts: Facts, now_s: float
+    ) -> None:
+        """Count the jobs that were told to start and have not yet where they are to be."""
+        for job_id, landing in list(self._landing.items()):
+            one = agreed.get(job_id)
+            if one is None or one.job.phase is not Phase.PENDING:
+                del self._landing[job_id]
+            elif now_s - landing.at_s > _LANDS_WITHIN_S:
+                del self._landing[job_id]
+                log.info("job %d does not start at its place", job_id)
+            elif landing.act.place.node in found:
+                amounts = amounts_of(one.job, facts)
+                found[landing.act.place.node].take(
+                    landing.act.place.position, job_id, landing.act.shards, amounts.cpus, amounts.mib
+                )
+
+    def _place(
+        self,
+        found: Mapping[str, Room],
+        agreed: Mapping[int, Agreed],
+        policy: ColocationInForce,
+        facts: Facts,
+        now_s: float,
+    ) -> None:
+        book, learning = self._read()
+        waiting = []
+        for one in agreed.values():
+            if one.waits_for_its_place(now_s) and one.job.job_id not in self._landing:
+                least = book.shards(one.key, one.of or 1)
+                amounts = amounts_of(one.job, facts)
+                if least is not None and one.of == self._shards_per_gpu:
+                    waiting.append(Waiting(one, least, amounts.cpus, amounts.mib))
+        running = {}
+        for key, course in learning.running.items():
+            done_s = course.done_s(now_s, book.speed)
+            profile = book.profiles.get(course.key)
+            left_s = profile.alone_s - done_s if profile else 0.0
+            running[key.job_id] = (course.key, done_s, left_s)
+        for job_id in self._landing:
+            if job_id in agreed and agreed[job_id].key in book.profiles:
+                running[job_id] = (agreed[job_id].key, 0.0, book.profiles[agreed[job_id].key].alone_s)
+        waiting.sort(key=lambda one: (one.agreed.job.submit_s or 0, one.agreed.job.job_id))
+        for partitions in sorted({one.agreed.job.partition for one in waiting}):
+            named = frozenset(partitions.split(","))
+            keys = {one.agreed.key for one in waiting} | {key for key, _, _ in running.values()}
+            acts = choose(
+                now_s,
+                {name: room for name, room in found.items() if named.intersection(room.node.partitions)},
+                [one for one in waiting if one.agreed.job.partition == partitions],
+                running,
+                book,
+                self._planners.server(partitions, policy, book, sorted(keys)),
+                frozenset(landing.act.place.node for landing in self._landing.values()),
+            )
+            for act in acts:
+                self._start(act, agreed, book, now_s)
+
+    def _start(self, act: Act, agreed: Mapping[int, Agreed], book: Book, now_s: float) -> None:
+        one = agreed[act.job_id]
+        beside = [agreed[job].key for job in act.beside if job in agreed]
+        try:
+            self._control.start(act.job_id, act.place.node, f"{one.gres}{act.shards}")
+        except SlurmError as error:  # such as one that was cancelled meanwhile
+            self._refused.failed(f"job {act.job_id} does not start: {error}")
+            return
+        self._landing[act.job_id] = _Landing(act, now_s)
+        speed = book.speed(one.key, beside)
+        where = f"GPU {act.place.position} of {act.place.node}"
+        how = f"beside {', '.join(beside)}, at {speed:.2f} of its speed alone" if beside else "alone, for now"
+        log.info("job %d starts on %s, %s", act.job_id, where, how)
+        self._last.append(Started(int(now_s), act.job_id, *act.place, list(act.beside), speed))
+        del self._last[:-_TOLD]
+
+    def _last_call(self, agreed: Mapping[int, Agreed], now_s: float) -> None:
+        """Whose wait is about to end without a place gets a GPU for itself, once there is one.
+
+        So does one whose wait is over, as it was requeued or had its place given by a slurm-gpuctld that was
+        killed then: the node that it was to be on may be gone.
+        """
+        for one in agreed.values():
+            job = one.job
+            if job.phase is not Phase.PENDING or one.is_alone or job.job_id in self._landing:
+                continue
+            if (job.start_s or 0) - now_s <= _LAST_CALL_S:
+                try:
+                    self._control.let_go(job.job_id, f"{one.gres}{one.of}")
+                except SlurmError as error:  # such as one that has started just now
+                    self._refused.failed(f"job {job.job_id} does not start: {error}")
+                    continue
+                log.info("job %d waited for a place, and gets a GPU of its own", job.job_id)
+
+    def _tell(
+        self,
+        policy: ColocationInForce,
+        now_s: float,
+        found: Mapping[str, Room],
+        agreed: Mapping[int, Agreed],
+        book: Book,
+    ) -> None:
+        try:
+            status.write(
+                self._path,
+                now_s,
+                policy.mode,
+                self._shards_per_gpu,
+                found,
+                agreed,
+                book,
+                self._last,
+                self._planners.serving,
+            )
+            self._unwritten.worked()
+        except OutsideError as error:
+            self._unwritten.failed(error)

@@ -1,0 +1,253 @@
+"""What was learned of jobs that agree to share: alone, beside one another, and who is to be apart.
+
+It lies in slurmctld's StateSaveLocation, which the hosts of slurmctld share, so that whichever slurm-gpuctld
+comes next knows it. A job's key tells what it is: jobs of one key are taken to do the same work.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import combinations, zip_longest
+from pathlib import Path
+from typing import Any
+
+from slurm_gpu.controller.colocation.lua_state import ShareTable
+from slurm_gpu.errors import OutsideError
+from slurm_gpu.files.atomic import whole_file
+from slurm_gpu.slurm.client import SlurmSettings
+
+log = logging.getLogger("slurm-gpuctld")
+
+FILE_NAME = "colocation.json"
+HEADROOM = 0.10
+"""Of each one's memory, left free beside it."""
+_VERSION = 1
+_MOST_KEYS = 5000
+_COUNTED_RUNS = 10
+"""A mean is of about so many: what jobs of a key do may change."""
+_LEAST_SPEED = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What jobs of a key do that have a GPU for themselves."""
+
+    runs: int
+    alone_s: float
+    """From start to end."""
+    memory_frac: float
+    """The most of the GPU's memory that any had."""
+    util_frac: float | None
+    """Mean utilisation; None where it was not measured."""
+    idlest: tuple[float, ...] = ()
+    """See `idlest.idlest`, the mean of its runs; () where no run's course is known."""
+
+
+def by_turns(one: Profile | None, other: Profile | None) -> float:
+    """The speed of two who take turns, and want the GPU for as much of the time as they use it alone."""
+    both = sum(1.0 if who is None or who.util_frac is None else who.util_frac for who in (one, other))
+    return 1.0 if both <= 1 else 1 / both
+
+
+class Book:
+    """All that was learned. Keys are as job_submit.lua writes them."""
+
+    def __init__(self) -> None:
+        self.profiles: dict[str, Profile] = {}
+        self.speeds: dict[tuple[str, str], tuple[float, int]] = {}
+        """(speed of the first beside the second, how often it was seen)."""
+        self.apart: set[frozenset[str]] = set()
+        """Who went wrong beside whom; a single key: beside its like."""
+        self.foretold: Mapping[tuple[str, str], float] = {}
+        """Speeds of pairs that nobody saw, by those that were seen (unseen.py); not kept on disk."""
+        self._forgets = False
+        self.is_changed = False
+        """Since it was written."""
+        self.version = 0
+        """Another one, as soon as anything that a planner believes may be another."""
+
+    def _change(self) -> None:
+        self.is_changed = True
+        self.version += 1
+
+    def foretell(self, speeds: Mapping[tuple[str, str], float]) -> None:
+        """Believe these of pairs that nobody saw."""
+        if speeds != self.foretold:
+            self.foretold = speeds
+            self.version += 1
+
+    def ran_alone(
+        self,
+        key: str,
+        seconds: float,
+        memory_frac: float,
+        util_frac: float | None,
+        idlest: Sequence[float] = (),
+    ) -> None:
+        """One more run to the end on a GPU of its own."""
+        before = self.profiles.pop(key, None)
+        self._change()
+        if before is None:
+            self.profiles[key] = Profile(1, seconds, memory_frac, util_frac, tuple(idlest))
+        else:
+            part = 1 / min(before.runs + 1, _COUNTED_RUNS)
+            util = util_frac if before.util_frac is None else before.util_frac
+            if util is not None and util_frac is not None:
+                util += (util_frac - util) * part
+            self.profiles[key] = Profile(
+                before.runs + 1,
+                before.alone_s + (seconds - before.alone_s) * part,
+                max(before.memory_frac, memory_frac),
+                util,
+                tuple(_updated(before.idlest, idlest, part)),
+            )
+        while len(self.profiles) > _MOST_KEYS:  # those that were not seen for longest
+            if not self._forgets:
+                log.warning("more than %d keys share GPUs: the least recently seen are dropped", _MOST_KEYS)
+            self._forgets = True
+            gone = next(iter(self.profiles))
+            del self.profiles[gone]
+            self.speeds = {pair: one for pair, one in self.speeds.items() if gone not in pair}
+            self.apart = {pair for pair in self.apart if gone not in pair}
+
+    def ran_beside(self, key: str, other: str, speed: float) -> None:
+        """It was so fast beside the other, relative to alone."""
+        speed = min(max(speed, _LEAST_SPEED), 1.0)
+        mean, times = self.speeds.get((key, other), (speed, 0))
+        times = min(times + 1, _COUNTED_RUNS)
+        self.speeds[key, other] = mean + (speed - mean) / times, times
+        self._change()
+
+    def part(self, key: str, other: str) -> None:
+        """They are not to be together any more."""
+        self.apart.add(frozenset((key, other)))
+        self._change()
+
+    def needed_more(self, key: str) -> None:
+        """It ran out of memory beside another, though there was to be enough."""
+        known = self.profiles.get(key)
+        if known is not None:
+            self.profiles[key] = replace(known, memory_frac=min(1.0, known.memory_frac * (1 + HEADROOM)))
+            self._change()
+
+    def shards(self, key: str, of: int) -> int | None:
+        """Shards that hold its memory, with headroom; None where it is not known."""
+        known = self.profiles.get(key)
+        if known is None:
+            return None
+        return min(of, max(1, math.ceil(known.memory_frac * (1 + HEADROOM) * of - 1e-9)))
+
+    def smallest(self, of: int) -> int:
+        """The fewest shards that any job gets."""
+        return min((self.shards(key, of) or of for key in self.profiles), default=1)
+
+    def table(self, of: int) -> ShareTable:
+        """What job_submit.lua is told."""
+        return ShareTable(of, {key: self.shards(key, of) or of for key in self.profiles})
+
+    def speed(self, key: str, others: Sequence[str]) -> float:
+        """Predicted beside these: pairs as they were seen, else as foretold, else by what is left of the GPU.
+
+        Beside several the time that each adds to a second of work is added up.
+        """
+        return 1 / (1 + sum(1 / self._beside(key, other) - 1 for other in others))
+
+    def _beside(self, key: str, other: str) -> float:
+        if (key, other) in self.speeds:
+            return self.speeds[key, other][0]
+        if (key, other) in self.foretold:
+            return self.foretold[key, other]
+        return by_turns(self.profiles.get(key), self.profiles.get(other))
+
+    def may_meet(self, keys: Sequence[str]) -> bool:
+        """Whether nothing went wrong between any two of them."""
+        return not any(frozenset(pair) in self.apart for pair in combinations(keys, 2))
+
+    def may_be_together(self, keys: Sequence[str]) -> bool:
+        """Whether nothing went wrong between any two of them, and their memory fits with headroom."""
+        if not self.may_meet(keys):
+            return False
+        if any(key not in self.profiles for key in keys):
+            return False
+        return sum(self.profiles[key].memory_frac for key in keys) * (1 + HEADROOM) <= 1
+
+    def to_json(self, at_s: float) -> dict[str, Any]:
+        """As docs/contracts.md, section 6, has it."""
+        return {
+            "version": _VERSION,
+            "at_s": int(at_s),
+            "profiles": {key: asdict(one) for key, one in self.profiles.items()},
+            "speeds": [[*pair, speed, times] for pair, (speed, times) in self.speeds.items()],
+            "apart": [sorted(pair) * (2 if len(pair) == 1 else 1) for pair in self.apart],
+        }
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> Book:
+        """What `to_json` made; raises ValueError, KeyError or TypeError of anything else."""
+        if plain["version"] != _VERSION:
+            raise ValueError(f"written by another version of slurm-gpu ({plain['version']})")
+        book = cls()
+        for key, one in plain["profiles"].items():
+            util = one["util_frac"]
+            found = book.profiles[str(key)] = Profile(
+                int(one["runs"]),
+                float(one["alone_s"]),
+                float(one["memory_frac"]),
+                None if util is None else float(util),
+                tuple(map(float, one.get("idlest", ()))),
+            )
+            if not (0 < found.alone_s < math.inf and 0 <= found.memory_frac < math.inf):
+                raise ValueError(f"{found} of {key}")
+            uses = (*found.idlest, 0.0 if found.util_frac is None else found.util_frac)
+            if not all(0 <= one < math.inf for one in uses):
+                raise ValueError(f"{found} of {key}")
+        for key, other, speed, times in plain["speeds"]:
+            if not 0 < speed <= 1:
+                raise ValueError(f"speed {speed} of {key} beside {other}")
+            book.speeds[str(key), str(other)] = float(speed), int(times)
+        book.apart = {frozenset(map(str, pair)) for pair in plain["apart"]}
+        return book
+
+
+def _updated(before: Sequence[float], now: Sequence[float], part: float) -> Iterator[float]:
+    for was, one in zip_longest(before, now):
+        yield one if was is None else was if one is None else was + (one - was) * part
+
+
+def path_of(settings: SlurmSettings) -> Path:
+    """Where the book of this Slurm lies."""
+    return Path(settings.raw.get("StateSaveLocation", "/var/spool/slurmctld")) / "slurm-gpu" / FILE_NAME
+
+
+def read(path: Path) -> Book:
+    """The book at `path`, empty where there is none; raises OutsideError where it cannot be read."""
+    try:
+        return Book.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return Book()
+    except OSError as error:
+        raise OutsideError(f"{path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+        raise OutsideError(
+            f"{path} cannot be read ({error!r}); move it away, and it is learned anew"
+        ) from error
+
+
+def write(path: Path, book: Book, at_s: float, owner_uid: int) -> None:
+    """Have it on disk before this returns, SlurmUser's (`owner_uid`) alone; raises OutsideError."""
+    try:
+        path.parent.mkdir(mode=0o755, exist_ok=True)
+        with whole_file(path) as fresh:
+            fresh.write_text(json.dumps(book.to_json(at_s)) + "\n", encoding="utf-8")
+            fresh.chmod(0o600)
+            if os.geteuid() == 0:
+                os.chown(fresh, owner_uid, -1)
+                os.chown(path.parent, owner_uid, -1)
+    except OSError as error:
+        raise OutsideError(f"{error.filename or path}: {error.strerror}") from error
+    book.is_changed = False

@@ -1,0 +1,233 @@
+"""What slurm-gpudbd tells of the jobs that run, and what is to be thought of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from slurm_gpu.alerts.alert import Concern, Flag, Rules
+from slurm_gpu.alerts.watch import RunningJob, Watch
+from slurm_gpu.config.site import SiteConfig
+from slurm_gpu.database.verdicts.alerts import unhealthy
+from slurm_gpu.errors import NotFoundError
+from slurm_gpu.notices.finding import Finding, Job, Run
+from slurm_gpu.notices.idle_rule import COVERAGE, IdleJob
+from slurm_gpu.notices.settings import Settings
+from slurm_gpu.wire import Live
+from slurm_gpu.wire.answers.cluster import ClusterJob, ClusterState, live_of_slurm
+from slurm_gpu.wire.answers.running import Running, RunningUse
+from slurm_gpu.wire.answers.runs import NodeReport
+from slurm_gpu.wire.answers.verdicts import Verdicts
+
+_RUNS = frozenset({"RUNNING", "SUSPENDED"})
+_OF_ALL_GPUS = frozenset({Concern.HELD_IDLE, Concern.USED_THEN_IDLE})
+"""Concerns that say something of every GPU of a job: all of them must have been seen."""
+_BESIDES = frozenset({Concern.MEMORY_IDLE, Concern.UNHEALTHY})
+_NOW_S = 60.0
+"""A value that is older says nothing of what a device does now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """The answers of one moment."""
+
+    at_s: float
+    """Wall clock, just before they were asked for."""
+    cluster: ClusterState
+    live: Mapping[str, Live]
+    running: Running
+    verdicts: Verdicts | None = None
+    """Trouble of trainings; None of an older slurm-gpudbd."""
+    reports: Sequence[NodeReport] = ()
+    """How nodes number their GPUs, where verdicts name any."""
+
+    @property
+    def jobs(self) -> Sequence[ClusterJob]:
+        """Those that hold GPUs, and not a part of one."""
+        return [job for job in self.cluster.jobs if job.state in _RUNS and _has_whole_gpus(job)]
+
+    @property
+    def suspended(self) -> Collection[Run]:
+        """Of those that stand still nobody expects that they compute."""
+        jobs = [job for job in self.jobs if job.state == "SUSPENDED" and job.start_s is not None]
+        return {Run(job.job_id, job.start_s or 0) for job in jobs}
+
+
+class Source(Protocol):
+    """The part of slurm_gpu.client.database_client.DatabaseClient that is asked."""
+
+    def cluster(self) -> ClusterState:
+        """All nodes and jobs."""
+
+    def live(self) -> Mapping[str, Live]:
+        """What devices do now, by node."""
+
+    def running(self) -> Running:
+        """How jobs that run have used their GPUs, by their records."""
+
+    def verdicts(self) -> Verdicts:
+        """What its watch found of jobs that run."""
+
+    def nodes(self) -> Sequence[NodeReport]:
+        """The nodes that run slurm-gpud, and their devices."""
+
+
+def look_at(source: Source, wall: Callable[[], float]) -> Look:
+    """Ask once; raises SlurmGpuError."""
+    at_s = wall()
+    cluster = source.cluster()
+    live, running = live_of_slurm(cluster, source.live()), source.running()
+    try:
+        verdicts = source.verdicts()
+    except NotFoundError:  # the rest is told all the same
+        verdicts = None
+    named = verdicts is not None and any(item.devices for item in verdicts.verdicts)
+    reports = source.nodes() if named else ()
+    return Look(at_s=at_s, cluster=cluster, live=live, running=running, verdicts=verdicts, reports=reports)
+
+
+def looker(config: SiteConfig, wall: Callable[[], float]) -> Callable[[], Look]:
+    """Asks the site's slurm-gpudbd."""
+
+    def look() -> Look:
+        # Only now: httpx takes memory that a site without notices does not need.
+        from slurm_gpu.client.database_client import DatabaseClient
+
+        with DatabaseClient(config) as database:
+            return look_at(database, wall)
+
+    return look
+
+
+def rules_of(config: SiteConfig) -> Rules:
+    """The site's own min_coverage: below it nothing is judged."""
+    usual = Rules()
+    least = config.sampling.min_coverage
+    return Rules(min_coverage=least) if least > 0 else usual
+
+
+def watch(rules: Watch, look: Look) -> list[Flag]:
+    """Take in a look; returns all concerns that the watch has now."""
+    uses = _uses(look)
+    jobs = [
+        RunningJob(
+            job_id=job.job_id,
+            start_s=job.start_s,
+            suspended=job.state == "SUSPENDED",
+            used_before=None if (use := uses.get(job.job_id)) is None else use.used,
+            unused_before=frozenset(() if use is None else use.unused_devices),
+        )
+        for job in look.jobs
+        if job.start_s is not None
+    ]
+    devices = {
+        uuid: (node.at_s, value) for node in look.live.values() for uuid, value in node.devices.items()
+    }
+    rules.look(look.at_s, jobs, devices)
+    for xid in look.running.xids:
+        rules.xid(xid.job_id, xid.device, xid.at_s)
+    return [*rules.flags(look.at_s), *diagnosed(look, rules.rules)]
+
+
+def diagnosed(look: Look, rules: Rules) -> list[Flag]:
+    """What slurm-gpudbd's watch found, of which enough was seen."""
+    runs = {(job.job_id, job.start_s) for job in look.jobs}
+    found = unhealthy(look.verdicts, runs, look.reports, look.live)
+    return [flag for flag in found if flag.coverage >= rules.min_coverage]
+
+
+def findings_of(
+    look: Look, flags: Sequence[Flag], settings: Settings, ruled: Callable[[ClusterJob], bool]
+) -> tuple[list[Finding], list[IdleJob]]:
+    """What is to be told, and the jobs for which the rule on idle jobs is (`ruled`): never of both.
+
+    Nothing is said of GPUs that nobody saw. Of a job that computes nothing at all its full memory is not
+    told besides, nor a diagnosis.
+    """
+    jobs = {job.job_id: job for job in look.jobs}
+    uses, now_seen = _uses(look), _seen_now(look)
+    idle = {flag.job_id for flag in flags if flag.concern in _OF_ALL_GPUS}
+    findings: list[Finding] = []
+    candidates: list[IdleJob] = []
+    for flag in flags:
+        job = jobs.get(flag.job_id)
+        if job is None or job.start_s is None:
+            continue
+        if flag.concern in _OF_ALL_GPUS and len(flag.devices) != job.n_gpus:
+            continue
+        if flag.concern in _BESIDES and job.job_id in idle:
+            continue
+        if flag.concern is Concern.HELD_IDLE and ruled(job) and not _told(job).is_component:
+            use = uses.get(job.job_id)
+            is_whole = now_seen.issuperset(flag.devices) and flag.coverage >= COVERAGE
+            if use is not None and use.used is False and use.coverage >= COVERAGE and is_whole:
+                candidates.append(
+                    IdleJob(
+                        job=_told(job),
+                        since_s=flag.since_s,
+                        coverage=min(use.coverage, flag.coverage),
+                        n_devices=len(flag.devices),
+                    )
+                )
+            continue
+        if flag.concern in settings.concerns:
+            findings.append(_finding(job, flag, settings, _found_s(look, flag)))
+    return findings, candidates
+
+
+def _finding(job: ClusterJob, flag: Flag, settings: Settings, found_s: float) -> Finding:
+    at_once = flag.concern is Concern.XID
+    return Finding(
+        job=_told(job),
+        kind=str(flag.concern),
+        since_s=flag.since_s,
+        coverage=flag.coverage,
+        n_devices=len(flag.devices),
+        due_s=found_s + (0 if at_once else settings.after_s),
+        said=flag.said,
+    )
+
+
+def _found_s(look: Look, flag: Flag) -> float:
+    """From when it has to last: a diagnosis from when it was made, however long ago the trouble began."""
+    if flag.said is None or look.verdicts is None:
+        return flag.since_s
+    of = (flag.job_id, flag.said.cause)
+    return max(float(one.told_s) for one in look.verdicts.verdicts if (one.job_id, one.cause) == of)
+
+
+def _has_whole_gpus(job: ClusterJob) -> bool:
+    """Return whether it has at least one; False if Slurm does not report how many."""
+    return job.n_gpus is not None and job.n_gpus >= 1
+
+
+def _told(job: ClusterJob) -> Job:
+    assert job.start_s is not None
+    assert job.n_gpus is not None
+    return Job(
+        run=Run(job.job_id, job.start_s),
+        id=job.id,
+        user=job.user,
+        name=job.name or "",
+        account=job.account,
+        qos=job.qos,
+        partition=job.partition,
+        n_gpus=job.n_gpus,
+    )
+
+
+def _seen_now(look: Look) -> frozenset[str]:
+    """Devices of which it is known what they do at this moment, not only what they did before."""
+    return frozenset(
+        uuid
+        for node in look.live.values()
+        if look.at_s - node.at_s <= _NOW_S
+        for uuid, value in node.devices.items()
+        if value.util_pct is not None
+    )
+
+
+def _uses(look: Look) -> Mapping[int, RunningUse]:
+    """How the runs that go on have used their GPUs."""
+    return look.running.uses_of({job.job_id: job.start_s for job in look.jobs})

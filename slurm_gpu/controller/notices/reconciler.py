@@ -1,0 +1,242 @@
+"""Watches, tells and ends: one look after another, on the host whose slurmctld is in charge.
+
+What slurm-gpudbd is asked and what is sent goes on beside the watcher, one thing at a time; the ledger is
+touched by nobody else meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from slurm_gpu.alerts.alert import Flag
+from slurm_gpu.alerts.watch import Watch
+from slurm_gpu.clock import Clock
+from slurm_gpu.config.site import SiteConfig
+from slurm_gpu.controller.notices import status
+from slurm_gpu.controller.notices.cancellations import Ends
+from slurm_gpu.controller.notices.judging import Judgment, judge, message, outlook
+from slurm_gpu.controller.notices.poll import Look, rules_of, watch
+from slurm_gpu.controller.notices.status import Status
+from slurm_gpu.daemon.outage_log import OutageLog
+from slurm_gpu.errors import SlurmGpuError
+from slurm_gpu.notices import ledger as ledgers
+from slurm_gpu.notices.finding import WARNING, Run
+from slurm_gpu.notices.ledger import Delivery, Ledger, Notice
+from slurm_gpu.notices.outbox import due, send_all
+from slurm_gpu.notices.sending import Channel, Message
+from slurm_gpu.notices.settings import Settings, load_settings
+from slurm_gpu.notices.texts import Surroundings, load_templates
+from slurm_gpu.policy.lua.installed import CancelIdleInForce
+from slurm_gpu.slurm.client import SlurmClient, SlurmSettings
+from slurm_gpu.slurm.queue import CountedJob, Phase
+from slurm_gpu.wire.answers.cluster import ClusterJob
+
+log = logging.getLogger("slurm-gpuctld")
+
+LOOK_EVERY_S = 15.0
+"""A node tells each 10 s, and a value counts for 30 s."""
+_STALE_S = 60.0
+"""On what was seen so long ago no job is ended."""
+
+Background = Callable[[Callable[[], Any]], "Future[Any]"]
+
+
+def channels_of(settings: Settings) -> dict[str, Channel]:
+    """Those that notices.yaml names."""
+    # Only now: what speaks SMTP and TLS takes memory that a site without notices does not need.
+    from slurm_gpu.notices.mail import MailChannel
+    from slurm_gpu.notices.webhook import WebhookChannel
+
+    found: dict[str, Channel] = {}
+    if settings.mail is not None:
+        found["mail"] = MailChannel(settings.mail)
+    if settings.webhook is not None:
+        found["webhook"] = WebhookChannel(settings.webhook)
+    return found
+
+
+def ledger_path(settings: SlurmSettings) -> Path:
+    """Where the ledger of this Slurm lies: hosts of slurmctld share it."""
+    state = Path(settings.raw.get("StateSaveLocation", "/var/spool/slurmctld"))
+    return state / "slurm-gpu" / ledgers.FILE_NAME
+
+
+class NoticeKeeper:
+    """`turn` is called after each look at the queue, and never waits. Nothing that fails ends it."""
+
+    def __init__(
+        self,
+        config: SiteConfig,
+        settings_path: Path,
+        client: SlurmClient,
+        ends: Ends,
+        look: Callable[[], Look],
+        background: Background,
+        run_directory: Path,
+        clock: Clock,
+        channels: Callable[[Settings], Mapping[str, Channel]] = channels_of,
+    ) -> None:
+        self._config, self._settings_path, self._client = config, settings_path, client
+        self._ends, self._look, self._background = ends, look, background
+        self._path, self._clock, self._channels = run_directory / status.FILE_NAME, clock, channels
+        self._zone = ZoneInfo(config.timezone)
+        self._watch = Watch(rules_of(config))
+        self._settings: Settings | None = None
+        self._stamp: tuple[int, int, int] | None = None
+        self._slurm: SlurmSettings | None = None
+        self._ledger: Ledger | None = None
+        self._looking: Future[Look] | None = None
+        self._sending: Future[None] | None = None
+        self._next_s = 0.0
+        self._outage = OutageLog(
+            log,
+            "no user is notified, and no job is ended: %s",
+            clock,
+            over="users are notified again",
+        )
+
+    def turn(self, jobs: Sequence[CountedJob], rule: CancelIdleInForce | None, *, in_charge: bool) -> None:
+        """Take in what came, and do what is due; only beside the slurmctld that is in charge."""
+        try:
+            self._turn(jobs, rule, in_charge=in_charge)
+        except SlurmGpuError as error:
+            self._outage.failed(error)
+
+    def _turn(self, jobs: Sequence[CountedJob], rule: CancelIdleInForce | None, *, in_charge: bool) -> None:
+        if self._sending is not None:
+            if not self._sending.done():
+                return
+            sent, self._sending = self._sending, None
+            sent.result()
+        settings = self._current_settings()
+        if settings is None or not in_charge:
+            self._rest()
+            return
+        if self._looking is not None and self._looking.done():
+            looked, self._looking = self._looking, None
+            self._act(looked.result(), jobs, settings, rule)
+            self._outage.worked()
+        elif self._looking is None and self._clock.monotonic() >= self._next_s:
+            self._next_s = self._clock.monotonic() + LOOK_EVERY_S
+            self._looking = self._background(self._look)
+
+    def _rest(self) -> None:
+        """Whoever is in charge next reads the ledger anew, and sees for itself what is so."""
+        if self._ledger is not None:
+            self._ledger, self._watch = None, Watch(rules_of(self._config))
+            self._path.unlink(missing_ok=True)
+
+    def _current_settings(self) -> Settings | None:
+        """Those of notices.yaml as it is now; raises InvalidFileError, once, where it is wrong."""
+        try:
+            found = self._settings_path.stat()
+            stamp = (found.st_ino, found.st_mtime_ns, found.st_size)
+        except OSError:
+            self._stamp = self._settings = None
+            return None
+        if stamp != self._stamp:
+            self._stamp, self._settings = stamp, None
+            self._settings = load_settings(self._settings_path)
+            log.info(
+                "notices: %s, read from %s",
+                "off" if self._settings is None else self._settings.mode,
+                self._settings_path,
+            )
+        return self._settings
+
+    def _act(
+        self, look: Look, jobs: Sequence[CountedJob], settings: Settings, rule: CancelIdleInForce | None
+    ) -> None:
+        ledger, now_s = self._read(), self._clock.wall()
+        running = {
+            Run(job.job_id, job.start_s): job
+            for job in jobs
+            if job.phase is Phase.RUNNING and job.start_s is not None
+        }
+        flags: Sequence[Flag] = watch(self._watch, look)
+        self._ends.settle(ledger, running)
+        ledger.take_back(look.suspended, WARNING)  # who stands still has been idle for no fault of its own
+        ledger.prune(running, now_s)
+
+        def binds(job: ClusterJob) -> bool:
+            counted = None if job.start_s is None else running.get(Run(job.job_id, job.start_s))
+            return (
+                counted is not None
+                and rule is not None
+                and rule.binds(counted.uid, counted.account, counted.qos, counted.partition, now_s)
+            )
+
+        judged = judge(look, flags, settings, rule, binds, ledger, now_s)
+        if settings.sends and abs(now_s - look.at_s) <= _STALE_S:
+            for standing in judged.may_end():
+                if rule is not None and self._ends.may_try(ledger, standing.finding.job.run, now_s):
+                    self._ends.end(ledger, standing, rule, self._save)
+        ids = {one.finding.job.run: one.finding.job.id for one in judged.outcomes}
+        if self._ends.audit(ledger, rule, ids):
+            self._save()
+        self._write_status(judged, settings)
+        if settings.sends:
+            self._send(judged, settings)
+
+    def _send(self, judged: Judgment, settings: Settings) -> None:
+        ledger, now_s = self._read(), judged.now_s
+        chosen = due(ledger, now_s)
+        if not judged.drafts and not chosen:
+            return
+        templates = load_templates(settings.templates)
+        around = Surroundings(
+            cluster=self._config.cluster, zone=self._zone, contact=settings.contact, web=self._config.web
+        )
+        for draft in judged.drafts:
+            ledger.notices.append(
+                Notice(
+                    id=uuid.uuid4().hex,
+                    user=draft.user,
+                    kind=draft.kind,
+                    stage=draft.stage,
+                    runs={one.job.run: one.since_s for one in draft.findings},
+                    made_s=now_s,
+                    deliveries={channel: Delivery() for channel in draft.channels},
+                )
+            )
+        self._save()
+        chosen = due(ledger, now_s)
+        messages: dict[str, Message] = {}
+        for notice in {notice.id: notice for notice, _, _ in chosen}.values():
+            about = [one for one in judged.about(notice.kind, notice.stage) if one.job.run in notice.runs]
+            if about:
+                messages[notice.id] = message(
+                    notice.id, notice.user, notice.kind, about, judged, templates, around
+                )
+        channels, wall = self._channels(settings), self._clock.wall
+        self._sending = self._background(lambda: send_all(chosen, messages, channels, self._save, wall))
+
+    def _read(self) -> Ledger:
+        if self._ledger is None:
+            self._slurm = self._client.settings()
+            found = ledgers.read(ledger_path(self._slurm))
+            for notice in ledgers.after_a_kill(found):
+                log.warning("perhaps told before slurm-gpuctld ended: %s to %s", notice.kind, notice.user)
+            self._ledger = found
+        return self._ledger
+
+    def _save(self) -> None:
+        assert self._ledger is not None
+        assert self._slurm is not None
+        ledgers.write(ledger_path(self._slurm), self._ledger, self._slurm.slurm_user_uid)
+
+    def _write_status(self, judged: Judgment, settings: Settings) -> None:
+        assert self._slurm is not None
+        told = Status(
+            as_of_s=judged.now_s,
+            mode=settings.mode,
+            cancels=None if judged.rule is None else judged.rule.mode,
+            outlook=outlook(judged, settings, self._zone),
+        )
+        status.write(self._path, told, self._slurm.slurm_user_uid)

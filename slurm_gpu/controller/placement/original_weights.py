@@ -1,0 +1,136 @@
+"""Which Weight of each node is the site's own: written to disk before the first of ours is set.
+
+It lies in slurmctld's StateSaveLocation, which the hosts of slurmctld share, so that whichever
+slurm-gpuctld comes next, here or on the backup's host, after whatever end of the last one, can tell the
+site's from ours.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from slurm_gpu.errors import OutsideError
+from slurm_gpu.files.atomic import whole_file
+from slurm_gpu.slurm.client import SlurmSettings
+from slurm_gpu.text.hostlist import compress, expand
+
+FILE_NAME = "weights.json"
+_VERSION = 1
+_DIRECTORY = "slurm-gpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The weights of one node."""
+
+    site: int
+    ours: frozenset[int] = frozenset()
+    """All that may have been set in its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What is known of nodes whose weights were set; empty once all have the site's own again."""
+
+    nodes: Mapping[str, Known] = field(default_factory=dict)
+    host: str = ""
+    """Whose slurm-gpuctld wrote it."""
+    at_s: int = 0
+
+    def with_nodes(self, nodes: Mapping[str, Known]) -> Memory:
+        """The same of other nodes."""
+        return replace(self, nodes=nodes)
+
+
+def path_of(settings: SlurmSettings) -> Path:
+    """Where the memory of this Slurm lies."""
+    return Path(settings.raw.get("StateSaveLocation", "/var/spool/slurmctld")) / _DIRECTORY / FILE_NAME
+
+
+def read(path: Path) -> Memory:
+    """The memory at `path`, empty where there is none; raises OutsideError where it cannot be read."""
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+        if plain["version"] != _VERSION:
+            raise OutsideError(f"{path} was written by another version of slurm-gpu ({plain['version']})")
+        nodes: dict[str, Known] = {}
+        for one in plain["classes"]:
+            known = Known(int(one["site"]), frozenset(map(int, one["ours"])))
+            nodes |= dict.fromkeys(expand(one["nodes"]), known)
+        return Memory(nodes, str(plain["host"]), int(plain["at_s"]))
+    except FileNotFoundError:
+        return Memory()
+    except OSError as error:
+        raise OutsideError(f"{path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise OutsideError(
+            f"{path} cannot be read ({error!r}); it says which Weight of each node is the site's own: "
+            "mend it, or move it away and run `scontrol reconfigure`"
+        ) from error
+
+
+def write(path: Path, memory: Memory, owner_uid: int) -> None:
+    """Have it on disk before this returns, of an empty memory nothing; raises OutsideError."""
+    try:
+        if not memory.nodes:
+            path.unlink(missing_ok=True)
+            return
+        if not path.parent.exists():
+            path.parent.mkdir(mode=0o755)
+            _give(path.parent, owner_uid)
+        with whole_file(path) as fresh:
+            fresh.write_text(json.dumps(_plain(memory)) + "\n", encoding="utf-8")
+            fresh.chmod(0o644)
+            _give(fresh, owner_uid)
+    except OSError as error:
+        raise OutsideError(f"{error.filename or path}: {error.strerror}") from error
+
+
+def _plain(memory: Memory) -> dict[str, Any]:
+    by_class: dict[Known, list[str]] = {}
+    for name, known in memory.nodes.items():
+        by_class.setdefault(known, []).append(name)
+    return {
+        "version": _VERSION,
+        "host": memory.host,
+        "at_s": memory.at_s,
+        "classes": [
+            {"nodes": compress(names), "site": known.site, "ours": sorted(known.ours)}
+            for known, names in sorted(by_class.items(), key=lambda item: (item[0].site, sorted(item[1])))
+        ],
+    }
+
+
+def _give(path: Path, owner_uid: int) -> None:
+    """What root writes is for SlurmUser to go on with."""
+    if os.geteuid() == 0:
+        os.chown(path, owner_uid, -1)
+
+
+def as_known(memory: Memory, weights: Mapping[str, int], written: Mapping[str, int]) -> dict[str, Known]:
+    """What is known of nodes with these weights.
+
+    The site's own is what slurm.conf says (`written`), since that is what a reconfiguration brings back; of
+    nodes that it does not name (dynamic ones), what they had when they were first seen.
+    """
+    nodes = {}
+    for name, weight in weights.items():
+        known = memory.nodes.get(name, Known(weight))
+        nodes[name] = replace(known, site=written.get(name, known.site))
+    return nodes
+
+
+def set_by_hand(memory: Memory, nodes: Mapping[str, Known], weights: Mapping[str, int]) -> Mapping[str, int]:
+    """Those nodes whose Weight is neither the site's nor ours, with that Weight: somebody typed it."""
+    found = {}
+    for name, known in nodes.items():
+        before, weight = memory.nodes.get(name, known), weights[name]
+        # The site's of before: slurm.conf was changed, and Slurm has not read it yet.
+        if weight not in (known.site, before.site) and weight not in known.ours:
+            found[name] = weight
+    return found

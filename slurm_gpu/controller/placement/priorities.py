@@ -1,0 +1,192 @@
+"""Gives waiting jobs the points that they have earned (SiteFactor), by scale and how long they wait.
+
+Never `priority` itself, which would freeze what Slurm makes of a job's age. The weights are read anew when
+slurm-gpu.yaml changes. When slurm-gpuctld ends jobs keep their points, and the next one goes on from there.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from slurm_gpu.clock import Clock
+from slurm_gpu.config.site import SiteConfig, load_config
+from slurm_gpu.controller.queue.nodes import NodeLooks
+from slurm_gpu.controller.reporting.audit_reporter import Acts
+from slurm_gpu.daemon.outage_log import OutageLog
+from slurm_gpu.errors import SlurmError, SlurmGpuError
+from slurm_gpu.placement.priority import PriorityWeights, is_earned, points
+from slurm_gpu.placement.zones import Scale, ZoneLoad, most_medium_nodes, scale_of
+from slurm_gpu.slurm.client import SlurmClient, SlurmNode, WaitingJob
+from slurm_gpu.slurm.tres import amount
+from slurm_gpu.text.hostlist import expand
+
+log = logging.getLogger("slurm-gpuctld")
+
+CYCLE_S = 60.0
+_CPU_SHARE = 0.005
+"""At most this part of a core goes into it."""
+_SITE_PLUGIN = "PrioritySiteFactorPlugin"
+_NO_PLUGIN = ("", "(null)", "site_factor/none")
+
+
+def fewest_nodes(job: WaitingJob, nodes: Sequence[SlurmNode]) -> int:
+    """How few of these nodes would do for a job: of a range Slurm tells the most that it could have.
+
+    By its CPUs, memory and GPUs and the largest node; never more than Slurm tells.
+    """
+    needs = [int(job.tres.get("node", job.n_nodes))]
+    for name, most in (
+        ("cpu", max((node.cpus for node in nodes), default=0)),
+        ("mem", max((node.memory_mib for node in nodes), default=0)),
+        ("gres/gpu", max((node.n_gpus for node in nodes), default=0)),
+    ):
+        if asked := amount(job.tres, "gpu") if name == "gres/gpu" else job.tres.get(name):
+            needs.append(math.ceil(asked / most) if most else job.n_nodes)
+    return min(job.n_nodes, max(needs))
+
+
+class PriorityKeeper:
+    """Holds what was set between looks. Nothing that fails ends it: jobs then keep the points they have."""
+
+    def __init__(
+        self,
+        config: SiteConfig,
+        path: Path,
+        client: SlurmClient,
+        clock: Clock,
+        acts: Acts,
+        cpu: Callable[[], float],
+        nodes: NodeLooks,
+    ) -> None:
+        self._path, self._client, self._clock, self._acts, self._cpu = path, client, clock, acts, cpu
+        self._nodes = nodes
+        self._stamp = _stamp(path)
+        self._weights, self._enforces = weights_of(config), config.placement.mode == "enforce"
+        self._most_medium = _most_medium(config)
+        self._set: dict[int, int] = {}
+        """Points of each waiting job that are surely ours."""
+        self._next_s = 0.0
+        self._outage = OutageLog(
+            log,
+            "jobs keep the priority that they have: %s",
+            clock,
+            over="priorities of waiting jobs are updated again",
+        )
+
+    def turn(self, *, in_charge: bool) -> None:
+        """Look, and act, if it is time; only beside the slurmctld that is in charge."""
+        self._read_weights()
+        if self._clock.monotonic() < self._next_s:
+            return
+        began_s = self._cpu()
+        if self._enforces and in_charge and (self._weights is not None or self._set):
+            try:
+                self._look()
+                self._outage.worked()
+            except SlurmGpuError as error:
+                self._outage.failed(error)
+        else:
+            self._outage.worked()
+        spent_s = self._cpu() - began_s
+        self._next_s = self._clock.monotonic() + max(CYCLE_S, spent_s / _CPU_SHARE)
+
+    def _look(self) -> None:
+        if self._client.settings().raw.get(_SITE_PLUGIN, "") not in _NO_PLUGIN:
+            raise SlurmError(f"{_SITE_PLUGIN} of this Slurm sets the same part of it")
+        jobs = self._client.waiting()
+        if jobs is None:
+            raise SlurmError("PriorityType of this Slurm is not priority/multifactor")
+        wanted = self._wanted(jobs, self._nodes.within(CYCLE_S) if jobs else ())
+        steps: defaultdict[int, list[int]] = defaultdict(list)
+        for job in jobs:
+            if wanted.get(job.job_id, job.site_factor) != job.site_factor:
+                steps[wanted[job.job_id]].append(job.job_id)
+        self._set = wanted
+        failed: SlurmError | None = None
+        for value, job_ids in steps.items():
+            try:
+                self._client.set_site_factor(job_ids, value)
+            except SlurmError as error:  # also for a job that started meanwhile
+                failed = error
+        if failed is not None and not self._any_took(steps):
+            raise failed
+
+    def _wanted(self, jobs: Sequence[WaitingJob], nodes: Sequence[SlurmNode]) -> dict[int, int]:
+        """The points that each job should have, of those whose points nobody set by hand."""
+        wanted: dict[int, int] = {}
+        now_s = self._clock.wall()
+        for job in jobs:
+            earned = 0
+            if self._weights is not None:
+                scale = scale_of(fewest_nodes(job, nodes), self._most_medium)
+                earned = points(self._weights, scale, now_s - job.eligible_s)
+            is_ours = self._set.get(job.job_id) == job.site_factor or (
+                self._weights is not None and is_earned(self._weights, job.site_factor, earned)
+            )
+            if is_ours:
+                wanted[job.job_id] = earned
+        return wanted
+
+    def _any_took(self, steps: dict[int, list[int]]) -> bool:
+        """Whether some job has what was set: then the others have started or ended."""
+        wanted = {job_id: value for value, job_ids in steps.items() for job_id in job_ids}
+        waiting = [job for job in self._client.waiting() or () if job.job_id in wanted]
+        return not waiting or any(job.site_factor == wanted[job.job_id] for job in waiting)
+
+    def _read_weights(self) -> None:
+        """Those of the site file, where it is another than before; a file with mistakes changes nothing."""
+        stamp = _stamp(self._path)
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            config = load_config(self._path)
+        except SlurmGpuError as error:
+            log.warning("priorities stay as they were: %s", error)
+            return
+        fresh = weights_of(config)
+        if fresh != self._weights:
+            self._acts.add(
+                "priority weights changed",
+                str(self._path),
+                "the file was changed",
+                old=_text(self._weights),
+                new=_text(fresh),
+            )
+            self._weights, self._next_s = fresh, 0.0
+
+
+def weights_of(config: SiteConfig) -> PriorityWeights | None:
+    """What the site file says; None where it says nothing of priority."""
+    said = config.placement.priority
+    if said is None:
+        return None
+    return PriorityWeights({Scale(name): rate for name, rate in said.per_hour.items()}, said.most)
+
+
+def _most_medium(config: SiteConfig) -> int:
+    loads = []
+    for name, zone in config.zones.items():
+        n_nodes = len(expand(zone.nodes))
+        loads.append(ZoneLoad(name, zone.role, nodes=n_nodes, free_nodes=n_nodes, mgpu=0))
+    return most_medium_nodes(loads)
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def _text(weights: PriorityWeights | None) -> str:
+    """Such as "large 40, medium 20 an hour, 1000 at most"."""
+    if weights is None:
+        return "none"
+    rates = ", ".join(f"{scale} {rate:g}" for scale, rate in sorted(weights.per_hour.items()))
+    return f"{rates} an hour, {weights.most} at most"

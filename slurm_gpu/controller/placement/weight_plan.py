@@ -1,0 +1,213 @@
+"""What the weights of managed nodes should be, from what slurmctld, the site file and slurm.conf say."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from slurm_gpu.config.site import Placement, Zone
+from slurm_gpu.controller.placement.original_weights import Known, Memory, as_known, set_by_hand
+from slurm_gpu.errors import UsageError
+from slurm_gpu.placement.node import gpus_by_type
+from slurm_gpu.placement.order import Kind, Order, Room, Stake
+from slurm_gpu.placement.weights import NodeRoom, Scale, layout, level_of
+from slurm_gpu.simulate.request import GPU_MGPU
+from slurm_gpu.slurm.client import SlurmNode
+from slurm_gpu.slurm.occupancy import out_of_service
+from slurm_gpu.slurm.queue import CountedJob, Phase
+from slurm_gpu.text.hostlist import expand
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlan:
+    """One managed node."""
+
+    node: SlurmNode
+    room: NodeRoom
+    known: Known
+    level: int | None
+    """None where its Weight is left alone: it takes no jobs, or somebody set it by hand."""
+    wanted: int | None
+    is_by_hand: bool
+    stake: Stake | None = None
+    """What is at stake there by the mix of jobs; None where that is not known."""
+
+    @property
+    def is_whole(self) -> bool:
+        """It takes jobs, and has all GPUs free, with cores and memory for them."""
+        return self.room.is_whole and not out_of_service(self.node)
+
+
+class Managed:
+    """Which nodes the site file puts into slurm-gpuctld's charge; raises UsageError on a wrong hostlist."""
+
+    def __init__(self, placement: Placement) -> None:
+        self._partitions = None if placement.partitions is None else frozenset(placement.partitions)
+        try:
+            self._names = None if placement.nodes is None else frozenset(expand(placement.nodes))
+        except ValueError as error:
+            raise UsageError(f"slurm-gpu.yaml: placement: nodes: {error}") from None
+
+    def of(self, nodes: Iterable[SlurmNode]) -> list[SlurmNode]:
+        """Those with GPUs, in the partitions and with the names that the site file gives."""
+        return [
+            node
+            for node in nodes
+            if node.n_gpus
+            and (self._partitions is None or not self._partitions.isdisjoint(node.partitions))
+            and (self._names is None or node.name in self._names)
+        ]
+
+
+def kind_and_room(node: SlurmNode) -> tuple[Kind, Room]:
+    """What a node has, and what is free of it; what exceeds that, as jobs may for a moment, is left out."""
+    types, free_mgpu = gpus_by_type(
+        {kind.lower(): n for kind, n in node.gpus.items()},
+        {kind.lower(): n for kind, n in node.gpus_allocated.items()},
+        node.shared_mgpu,
+    )
+    cpus, memory_mib = node.cpus - node.cpus_allocated, node.memory_mib - node.memory_allocated_mib
+    return Kind(types, node.cpus, node.memory_mib), Room(free_mgpu, max(0, cpus), max(0, memory_mib))
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The jobs on one node."""
+
+    n: int
+    until_s: float
+    """When the last is over by its time limit; inf where one has none."""
+
+
+def running_on(jobs: Iterable[CountedJob]) -> dict[str, Running]:
+    """By node; those on which nothing runs are left out."""
+    found: dict[str, Running] = {}
+    for job in jobs:
+        if job.phase is not Phase.RUNNING:
+            continue
+        until_s = math.inf if job.end_s is None else float(job.end_s)
+        for name in _names(job.nodes):
+            one = found.get(name)
+            found[name] = (
+                Running(1, until_s) if one is None else Running(one.n + 1, max(one.until_s, until_s))
+            )
+    return found
+
+
+@lru_cache(maxsize=20_000)
+def _names(nodes: str) -> tuple[str, ...]:
+    """Of a hostlist; none where it cannot be read: nothing is known of these nodes then."""
+    try:
+        return tuple(expand(nodes))
+    except ValueError:
+        return ()
+
+
+def room_of(
+    node: SlurmNode,
+    worth: float | None = None,
+    whole_rank: int = 0,
+    running: Running | None = None,
+    now_s: float = 0.0,
+) -> NodeRoom:
+    """What a node has left; `running` is None where its jobs are not known."""
+    used = sum(node.gpus_allocated.values()) + node.shared_mgpu / GPU_MGPU
+    return NodeRoom(
+        name=node.name,
+        gpus=node.n_gpus,
+        gpus_used=min(used, node.n_gpus),
+        cpus=node.cpus,
+        cpus_free=max(0, node.cpus - node.cpus_allocated),
+        memory_mib=node.memory_mib,
+        memory_free_mib=max(0, node.memory_mib - node.memory_allocated_mib),
+        worth=worth,
+        whole_rank=whole_rank,
+        whole_in_s=None if running is None else running.until_s - now_s,
+        one_job=running is not None and running.n == 1,
+    )
+
+
+def plan(
+    nodes: Sequence[SlurmNode],
+    managed: Sequence[SlurmNode],
+    memory: Memory,
+    written: Mapping[str, int],
+    before: Mapping[str, int],
+    order_of: Callable[[Mapping[Kind, int]], Order | None] = lambda kinds: None,
+    running: Mapping[str, Running] | None = None,
+    now_s: float = 0.0,
+) -> list[NodePlan]:
+    """One line for each managed node, in their order.
+
+    `written` are the weights in slurm.conf, `before` the levels of the last plan, `order_of` the order of
+    nodes of some kinds; without one it is by how full they are. `running`: the jobs on nodes, by which it
+    counts when they will be whole; None where nobody told of any.
+    """
+    weights = {node.name: node.weight for node in managed}
+    known = as_known(memory, weights, written)
+    hand = set_by_hand(memory, known, weights)
+    stakes, rooms, whole_ranks = _judged(managed, order_of, {} if running is None else running, now_s)
+    scale = Scale.of(rooms.values(), whole_ranks, timed=running is not None)
+    ours = layout(
+        {known[name].site for name in weights if name not in hand},
+        _weights_beside(nodes, managed),
+        scale.levels,
+    )
+    lines = []
+    for node in managed:
+        name, one = node.name, known[node.name]
+        if name in hand or out_of_service(node):
+            lines.append(NodePlan(node, rooms[name], one, None, None, name in hand, stakes.get(name)))
+            continue
+        mine = ours[one.site]
+        last = before.get(name)
+        if last is None and node.weight != one.site and node.weight in mine:
+            last = mine.index(node.weight)  # set by who ran before us
+        level = level_of(rooms[name], scale, last)
+        one = replace(one, ours=one.ours | set(mine))
+        lines.append(NodePlan(node, rooms[name], one, level, mine[level], False, stakes.get(name)))
+    return lines
+
+
+def _judged(
+    managed: Sequence[SlurmNode],
+    order_of: Callable[[Mapping[Kind, int]], Order | None],
+    running: Mapping[str, Running],
+    now_s: float,
+) -> tuple[dict[str, Stake], dict[str, NodeRoom], int]:
+    """What is at stake on each node, what it has left, and how many ranks of whole nodes there are."""
+    found = [kind_and_room(node) for node in managed]
+    order = order_of(Counter(kind for kind, _ in found))
+    if order is None:
+        known = {node.name: running.get(node.name) for node in managed}
+        return {}, {node.name: room_of(node, None, 0, known[node.name], now_s) for node in managed}, 1
+    stakes: dict[str, Stake] = {}
+    rooms: dict[str, NodeRoom] = {}
+    for node, (kind, room) in zip(managed, found, strict=True):
+        stake = stakes[node.name] = order.stake(kind, room)
+        worth, rank = order.gpus_left(stake), order.whole_rank(kind)
+        rooms[node.name] = room_of(node, worth, rank, running.get(node.name), now_s)
+    return stakes, rooms, order.n_whole_ranks
+
+
+def _weights_beside(nodes: Iterable[SlurmNode], managed: Sequence[SlurmNode]) -> set[int]:
+    """Weights of nodes that are not managed, but compete with managed ones for some partition's jobs."""
+    names = {node.name for node in managed}
+    partitions = {partition for node in managed for partition in node.partitions}
+    return {
+        node.weight for node in nodes if node.name not in names and not partitions.isdisjoint(node.partitions)
+    }
+
+
+def zone_names(zones: Mapping[str, Zone]) -> Mapping[str, str]:
+    """The zone of each node that is in one; raises UsageError where a list of hosts cannot be read."""
+    names: dict[str, str] = {}
+    for zone, one in zones.items():
+        try:
+            names |= dict.fromkeys(expand(one.nodes), zone)
+        except ValueError as error:
+            raise UsageError(f"slurm-gpu.yaml: zones: {zone}: {error}") from None
+    return names

@@ -1,0 +1,355 @@
+"""Sets the weights of nodes so that Slurm fills those where least is at stake; puts the site's own back when
+it ends.
+
+slurmctld forgets weights when it is reconfigured (22.05 also when it is restarted), so each look compares
+what it has with what it should have. Each call splits slurmctld's records of nodes for good, so nodes of
+one Weight go in one call and only those that lack it. Only the slurm-gpuctld beside the slurmctld in charge
+acts.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from slurm_gpu.clock import Clock
+from slurm_gpu.config.site import SiteConfig
+from slurm_gpu.controller.placement import original_weights as weightmemory
+from slurm_gpu.controller.placement import table as placementtable
+from slurm_gpu.controller.placement.original_weights import Known, Memory, as_known
+from slurm_gpu.controller.placement.table import LastAct, PlacementTable, lines_of, mix_lines
+from slurm_gpu.controller.placement.weight_plan import Managed, NodePlan, plan, running_on, zone_names
+from slurm_gpu.controller.queue.job_mix import JobMix, MixedOrder
+from slurm_gpu.controller.queue.nodes import NodeLooks
+from slurm_gpu.controller.reporting.audit_reporter import Acts
+from slurm_gpu.daemon.outage_log import OutageLog
+from slurm_gpu.errors import OutsideError, SlurmGpuError
+from slurm_gpu.placement.weights import changes
+from slurm_gpu.policy.lua.peers import controllers, this_host
+from slurm_gpu.slurm.client import SlurmClient, SlurmNode, SlurmSettings
+from slurm_gpu.slurm.conf_file import node_weights, read_conf
+from slurm_gpu.slurm.queue import CountedJob
+from slurm_gpu.text.hostlist import compress
+
+log = logging.getLogger("slurm-gpuctld")
+
+CYCLE_S = 10.0
+"""Between two looks at the latest, while they are cheap: so soon weights are back when Slurm lost them."""
+_LEAST_S = 1.0
+_LATEST_S = 60.0
+_AFTER_CHANGE_S = 3.0
+"""Jobs that ended leave their node when their epilog has run."""
+_CPU_SHARE = 0.01
+"""At most this part of a core goes into looks at nodes, unless they would come later than _LATEST_S then."""
+_SETTINGS_EVERY_S = 600.0
+_ADVICE_EVERY_S = 60.0
+_MOST_NAMED = 200
+"""Characters of a hostlist in a log or an act: the rest is in the act's evidence."""
+
+
+class WeightKeeper:
+    """Holds what was learnt between looks. Nothing that fails ends it: weights then stay as they are."""
+
+    def __init__(
+        self,
+        config: SiteConfig,
+        run_directory: Path,
+        client: SlurmClient,
+        nodes: NodeLooks,
+        clock: Clock,
+        acts: Acts,
+        cpu: Callable[[], float],
+        host: str | None = None,
+        mix: JobMix | None = None,
+    ) -> None:
+        self.path = run_directory / placementtable.FILE_NAME
+        self._mode = config.placement.mode
+        self._managed, self._zones = Managed(config.placement), zone_names(config.zones)
+        self._client, self._nodes, self._clock, self._acts, self._cpu = client, nodes, clock, acts, cpu
+        self._host = this_host() if host is None else host
+        self._order = MixedOrder(JobMix(clock) if mix is None else mix)
+        self._settings: tuple[float, SlurmSettings] | None = None
+        self._memory: Memory | None = None
+        """None until it was read, and while slurmctld is in charge on another host."""
+        self._levels: dict[str, int] = {}
+        self._set: dict[str, int] = {}
+        """Weights that we set, or found to be as they should be."""
+        self._by_hand: frozenset[str] = frozenset()
+        self._running: int | None = None
+        self._jobs: Sequence[CountedJob] | None = None
+        self._next_s, self._again_s = 0.0, 0.0
+        self._earliest_s = 0.0
+        self._last_act: LastAct | None = None
+        self.in_charge = False
+        """Whether the slurmctld of this host was in charge at the last look."""
+        self._outage = OutageLog(
+            log,
+            "weights of nodes stay as they are: %s",
+            clock,
+            over="weights of nodes are updated again",
+        )
+        self._advised: tuple[float, str] = (0.0, "")
+
+    def turn(self, running: int, jobs: Sequence[CountedJob] | None = None) -> None:
+        """Look, and act, if it is time; `running` is another number whenever other jobs run, or elsewhere.
+
+        `jobs` are those of the last look at the queue; None where there is no newer one.
+        """
+        self._acts.poll()
+        self._jobs = self._jobs if jobs is None else jobs
+        now = self._clock.monotonic()
+        has_changed, self._running = running != self._running, running
+        if has_changed:
+            self._next_s, self._again_s = now, now + _AFTER_CHANGE_S
+        if now < max(self._next_s, self._earliest_s):
+            return
+        cpu_s = self._cpu()
+        try:
+            self._look()
+        except SlurmGpuError as error:
+            self._outage.failed(error)
+        else:
+            self._outage.worked()
+        now = self._clock.monotonic()
+        self._earliest_s = now + min(max(_LEAST_S, (self._cpu() - cpu_s) / _CPU_SHARE), _LATEST_S)
+        self._next_s = now + self.cycle_s
+        if self._again_s > now:
+            self._next_s = min(self._next_s, self._again_s)
+
+    @property
+    def cycle_s(self) -> float:
+        """Until the next look at the latest, after one that cost what the last did."""
+        return max(CYCLE_S, self._earliest_s - self._clock.monotonic())
+
+    def stop(self) -> None:
+        """Put the site's own weights back, if any of ours may be in force; tells what stands in the way."""
+        try:
+            if self._mode == "enforce" and self._memory is not None and self._memory.nodes:
+                self._client.ping()  # the rest would wait long for a slurmctld that is away
+                self._release("slurm-gpuctld ends")
+        except SlurmGpuError as error:
+            log.warning(
+                "the site's own weights could not be put back: %s; `slurm-gpu placement release` does that",
+                error,
+            )
+        self.path.unlink(missing_ok=True)  # nobody looks any more
+        self._order.jobs.write()
+        self._acts.close()
+
+    def _look(self) -> None:
+        settings = self._slurm_settings()
+        self.in_charge = self._is_in_charge(settings)
+        if not self.in_charge:
+            self._memory, self._set = None, {}
+            self._write([], {}, in_charge=False)
+            return
+        if self._memory is None:
+            self._memory = weightmemory.read(weightmemory.path_of(settings))
+            if self._mode != "enforce" and self._memory.nodes:
+                self._release(f"placement's mode is {self._mode}")
+        nodes = self._nodes.within(0.0)
+        if self._give_up_others(nodes, settings):
+            nodes = self._nodes.within(0.0)
+        managed = self._managed.of(nodes)
+        plans = plan(
+            nodes,
+            managed,
+            self._memory,
+            written_weights(settings),
+            self._levels,
+            self._order.of,
+            None if self._jobs is None else running_on(self._jobs),
+            self._clock.wall(),
+        )
+        self._levels = {one.node.name: one.level for one in plans if one.level is not None}
+        self._notice_by_hand(plans)
+        now = {node.name: node.weight for node in managed}
+        if self._mode == "enforce":
+            self._enforce(plans, now, settings)
+        elif self._mode == "advise":
+            self._advise(plans, now)
+        self._write(plans, now, in_charge=True)
+
+    def _enforce(self, plans: Sequence[NodePlan], now: dict[str, int], settings: SlurmSettings) -> None:
+        wanted = {one.node.name: one.wanted for one in plans if one.wanted is not None}
+        known = {one.node.name: one.known for one in plans if not one.is_by_hand}
+        self._remember(known, settings)
+        lost = [
+            one.node.name
+            for one in plans
+            if one.known.site == one.node.weight != self._set.get(one.node.name, one.node.weight)
+        ]
+        steps = changes(wanted, now)
+        began = self._clock.monotonic()
+        for weight, names in steps.items():
+            self._client.set_weight(names, weight)
+            now |= dict.fromkeys(names, weight)
+        self._set = {name: now[name] for name in wanted}
+        if steps:
+            n = sum(map(len, steps.values()))
+            took_s = round(self._clock.monotonic() - began, 3)
+            self._last_act = LastAct(int(self._clock.wall()), "weights set", n, len(steps), took_s)
+        if lost:
+            self._acts.add(
+                "node weights set again",
+                _named(lost),
+                "slurmctld was reconfigured or restarted",
+                old="the site's own",
+                new="slurm-gpuctld's",
+            )
+
+    def _remember(self, known: Mapping[str, Known], settings: SlurmSettings) -> None:
+        """On disk before anything is set; what was set earlier stays known until the site's own is back."""
+        assert self._memory is not None
+        nodes = {**self._memory.nodes, **known}
+        if nodes == self._memory.nodes:
+            return
+        begins = not self._memory.nodes
+        memory = Memory(nodes, self._host, int(self._clock.wall()))
+        weightmemory.write(weightmemory.path_of(settings), memory, settings.slurm_user_uid)
+        self._memory = memory
+        if begins:
+            self._acts.add(
+                "node weights taken over",
+                _named(known),
+                "placement's mode is enforce",
+                old=_weights_text({name: one.site for name, one in known.items()}),
+                new=", ".join(sorted({_range_text(one.ours) for one in known.values() if one.ours})),
+                evidence={"nodes": compress(known)},
+            )
+
+    def _give_up_others(self, nodes: Sequence[SlurmNode], settings: SlurmSettings) -> bool:
+        """Nodes that are managed no more get the site's own Weight back; who is gone is forgotten."""
+        assert self._memory is not None
+        managed = {node.name for node in self._managed.of(nodes)}
+        gone = self._memory.nodes.keys() - managed
+        if not gone:
+            return False
+        there = [node for node in nodes if node.name in gone]
+        only = self._memory.with_nodes({name: self._memory.nodes[name] for name in gone})
+        put_back(self._client, only, there, written_weights(settings))
+        kept = {name: one for name, one in self._memory.nodes.items() if name in managed}
+        self._memory = self._memory.with_nodes(kept)
+        weightmemory.write(weightmemory.path_of(settings), self._memory, settings.slurm_user_uid)
+        if there:
+            self._acts.add(
+                "node weights given back",
+                _named(node.name for node in there),
+                "they are managed no more",
+                old="slurm-gpuctld's",
+                new="the site's own",
+            )
+        return True
+
+    def _release(self, why: str) -> None:
+        settings = self._slurm_settings()
+        assert self._memory is not None
+        release(self._client, settings, self._memory, self._acts, why)
+        self._memory, self._set = Memory(), {}
+
+    def _advise(self, plans: Sequence[NodePlan], now: Mapping[str, int]) -> None:
+        steps = changes({one.node.name: one.wanted for one in plans if one.wanted is not None}, now)
+        told_s, told = self._advised
+        text = "; ".join(
+            f"scontrol update NodeName={compress(names)} Weight={weight}" for weight, names in steps.items()
+        )
+        if text and text != told and self._clock.monotonic() - told_s >= _ADVICE_EVERY_S:
+            log.info("placement would type: %s", text)
+            self._advised = self._clock.monotonic(), text
+
+    def _notice_by_hand(self, plans: Sequence[NodePlan]) -> None:
+        found = frozenset(one.node.name for one in plans if one.is_by_hand)
+        if found - self._by_hand:
+            log.warning(
+                "Weight of %s is neither the site's nor slurm-gpuctld's: it is left alone; "
+                "`slurm-gpu doctor` says what to type",
+                _named(found),
+            )
+        self._by_hand = found
+
+    def _is_in_charge(self, settings: SlurmSettings) -> bool:
+        """Without backups whoever runs is; with them, who is on the first host that is up."""
+        if len(controllers(settings)) < 2:
+            return True
+        return next((one.name for one in self._client.controllers() if one.is_up), None) == self._host
+
+    def _slurm_settings(self) -> SlurmSettings:
+        now = self._clock.monotonic()
+        if self._settings is None or now - self._settings[0] >= _SETTINGS_EVERY_S:
+            self._settings = now, self._client.settings()
+        return self._settings[1]
+
+    def _write(self, plans: Sequence[NodePlan], now: Mapping[str, int], *, in_charge: bool) -> None:
+        table = PlacementTable(
+            as_of_s=int(self._clock.wall()),
+            host=self._host,
+            mode=self._mode,
+            in_charge=in_charge,
+            cycle_s=round(self.cycle_s, 1),
+            nodes=lines_of(plans, self._zones, now),
+            last_act=self._last_act,
+            mix=mix_lines(self._order.jobs),
+        )
+        placementtable.write(self.path, table)
+
+
+def written_weights(settings: SlurmSettings) -> Mapping[str, int]:
+    """The weights in slurm.conf, by node; raises OutsideError where it cannot be read."""
+    try:
+        return node_weights(read_conf(Path(settings.conf_path)))
+    except OSError as error:
+        raise OutsideError(f"{error.filename or settings.conf_path}: {error.strerror}") from error
+
+
+def release(client: SlurmClient, settings: SlurmSettings, memory: Memory, acts: Acts, why: str) -> list[str]:
+    """Give every node of the memory its own Weight back, and forget; returns those that had one of ours.
+
+    Raises SlurmError or OutsideError, and then the memory stays.
+    """
+    names = put_back(client, memory, client.nodes(), written_weights(settings))
+    weightmemory.write(weightmemory.path_of(settings), replace(memory, nodes={}), settings.slurm_user_uid)
+    acts.add(
+        "node weights given back",
+        _named(memory.nodes),
+        why,
+        old="slurm-gpuctld's",
+        new=_weights_text({name: one.site for name, one in memory.nodes.items()}),
+        evidence={"nodes": compress(memory.nodes), "set": compress(names)},
+    )
+    return names
+
+
+def put_back(
+    client: SlurmClient, memory: Memory, nodes: Sequence[SlurmNode], written: Mapping[str, int]
+) -> list[str]:
+    """Set the site's own Weight where one of ours is in force; what somebody set by hand stays."""
+    now = {node.name: node.weight for node in nodes if node.name in memory.nodes}
+    known = as_known(memory, now, written)
+    ours = {name: one.site for name, one in known.items() if now[name] in one.ours}
+    names: list[str] = []
+    for weight, some in changes(ours, now).items():
+        client.set_weight(some, weight)
+        names += some
+    return names
+
+
+def _named(names: Iterable[str]) -> str:
+    """A hostlist, or how many they are where it would be long."""
+    names = list(names)
+    text = compress(names)
+    return text if len(text) <= _MOST_NAMED else f"{len(names)} nodes"
+
+
+def _weights_text(weights: Mapping[str, int]) -> str:
+    """Such as "1 of n[1-2], 10 of n3"."""
+    by_weight: dict[int, list[str]] = {}
+    for name, weight in weights.items():
+        by_weight.setdefault(weight, []).append(name)
+    return ", ".join(f"{weight} of {_named(names)}" for weight, names in sorted(by_weight.items()))
+
+
+def _range_text(weights: Collection[int]) -> str:
+    """Such as "1 to 5"."""
+    return f"{min(weights)} to {max(weights)}"

@@ -1,0 +1,200 @@
+"""Pending jobs that job_submit.lua keeps in one zone: how long at most, and which zone comes first.
+
+A job waits for its zone only while it is its turn: seconds count in which Slurm names the nodes as the
+reason (Resources and the like), not those behind other jobs, limits or a dependency. When they come to
+`zone_wait`, the job gets its own constraint back, to the letter, and keeps its place in the queue. So it does
+at once where the constraint has become wrong, or zones are no longer enforced.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from slurm_gpu.clock import Clock
+from slurm_gpu.controller import snapshot as snapshots
+from slurm_gpu.controller.placement.zone_table import ZoneTable
+from slurm_gpu.controller.reporting.audit_reporter import Acts
+from slurm_gpu.daemon.outage_log import OutageLog
+from slurm_gpu.errors import OutsideError, SlurmError
+from slurm_gpu.placement.zone_constraint import ZoneConstraint, joined, taken_apart
+from slurm_gpu.placement.zones import reordered, scale_of
+from slurm_gpu.slurm.features import ConstrainedJob
+from slurm_gpu.slurm.queue import CountedJob, Phase
+from slurm_gpu.text.units import few
+
+log = logging.getLogger("slurm-gpuctld")
+
+FILE_NAME = "zonewait.json"
+EVERY_S = 20.0
+"""Between two looks at the jobs that wait for a zone."""
+_MOST_BETWEEN_S = 60.0
+"""So much of the time between two looks counts: where it was more, slurmctld was away, and placed nobody."""
+MARGIN = 100
+"""By so many points another zone has to be better before a job's alternatives are put in another order."""
+
+_ZONES = re.compile(r"slurm-gpu/1 t=\w+(?: [kwqlcr]=\S+)* z=(\S+)")
+_FOR_NODES = ("Resources", "ReqNodeNotAvail", "Nodes_required_for_job", "Nodes required for job", "NodeDown")
+_WRONG = "BadConstraints"
+
+
+class JobFeatures(Protocol):
+    """Reads and writes constraints: slurm_gpu.slurm.features.FeatureClient, or a test's."""
+
+    def pending(self, job_ids: Collection[int]) -> Sequence[ConstrainedJob]:
+        """Those of these jobs that wait."""
+
+    def write(self, job_ids: Sequence[int], features: str) -> None:
+        """Give these jobs this constraint; raises SlurmError where any refuses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A constraint to be written."""
+
+    features: str
+    why: str
+
+
+def written_zones(admin_comment: str) -> frozenset[str]:
+    """The zones that job_submit.lua wrote into a job's constraint, as it noted them; empty for none."""
+    match = _ZONES.match(admin_comment)
+    return frozenset(part.rpartition(":")[0] for part in match[1].split(",")) if match else frozenset()
+
+
+def ours(job: ConstrainedJob, zones: frozenset[str]) -> ZoneConstraint | None:
+    """The constraint as it was written; None where the job has another one by now, which is its owner's."""
+    found = taken_apart(job.features)
+    return found if found is not None and frozenset(found.zones) == zones else None
+
+
+def change_of(
+    written: ZoneConstraint, nodes: int, reason: str, waited_s: float, wait_s: float, table: ZoneTable | None
+) -> Change | None:
+    """What to write into a pending job's constraint; None where it stays as it is."""
+    if table is None or table.mode != "enforce":
+        return Change(written.own, "zones are not enforced")
+    if reason.startswith(_WRONG):
+        return Change(written.own, f"Slurm says {_WRONG}")
+    if waited_s >= wait_s:
+        return Change(written.own, f"they waited {wait_s:.0f} s for a zone")
+    scale = scale_of(nodes, table.most_medium)
+    points = {name: by_scale[scale] for name, by_scale in table.scores.items()}
+    order = reordered(written.zones, points, MARGIN)
+    return None if order is None else Change(joined(written.own, order), f"{order[0]} is better now")
+
+
+class ZoneWait:
+    """Remembers for how long each job waited for its zone, across restarts too."""
+
+    def __init__(
+        self, features: JobFeatures, run_directory: Path, wait_s: float, clock: Clock, acts: Acts
+    ) -> None:
+        self._features, self._wait_s, self._clock, self._acts = features, wait_s, clock, acts
+        self._path = run_directory / FILE_NAME
+        self._waited_s = _read(self._path)
+        self._outage = OutageLog(
+            log,
+            f"%s; jobs that wait for a zone are checked again every {EVERY_S:.0f} s",
+            clock,
+            over="jobs that wait for a zone are checked again",
+        )
+        self._refused = OutageLog(log, "jobs %s; those that still wait are checked again", clock)
+        self._unwritten = OutageLog(
+            log,
+            "%s; after a restart the time that jobs waited for a zone counts from 0",
+            clock,
+            over=f"{self._path} is written again",
+        )
+        self._looked_at: float | None = None
+        self._stood: frozenset[int] = frozenset()
+        """Jobs that waited for nodes at the last look."""
+
+    def turn(self, jobs: Iterable[CountedJob], table: ZoneTable | None, *, in_charge: bool) -> None:
+        """Look at the jobs that wait for a zone, where that is due; what fails is tried again next time.
+
+        Only beside the slurmctld that is in charge constraints are written: another host's slurm-gpu.yaml may
+        say something else. How long jobs wait is counted on each, for whoever takes over.
+        """
+        now = self._clock.monotonic()
+        if self._looked_at is not None and now - self._looked_at < EVERY_S:
+            return
+        zoned = {
+            job.job_id: (job, zones)
+            for job in jobs
+            if job.phase is Phase.PENDING and (zones := written_zones(job.admin_comment))
+        }
+        since_s = 0.0 if self._looked_at is None else min(now - self._looked_at, _MOST_BETWEEN_S)
+        self._looked_at = now
+        try:
+            self._look(zoned, since_s, table, in_charge=in_charge)
+            self._outage.worked()
+        except SlurmError as error:
+            self._outage.failed(error)
+
+    def _look(
+        self,
+        zoned: Mapping[int, tuple[CountedJob, frozenset[str]]],
+        since_s: float,
+        table: ZoneTable | None,
+        *,
+        in_charge: bool,
+    ) -> None:
+        waiting = self._features.pending(zoned.keys()) if zoned else []
+        before, self._waited_s = self._waited_s, {}
+        stood: set[int] = set()
+        changes: dict[tuple[str, Change], list[int]] = {}
+        for job in waiting:
+            counted, zones = zoned[job.job_id]
+            written = ours(job, zones)
+            if written is None:
+                continue
+            waited_s = before.get(job.job_id, 0.0)
+            if job.reason.lstrip("(").startswith(_FOR_NODES):
+                stood.add(job.job_id)
+                waited_s += since_s if job.job_id in self._stood else 0.0
+            self._waited_s[job.job_id] = waited_s
+            change = change_of(written, counted.n_nodes, job.reason, waited_s, self._wait_s, table)
+            if change is not None:
+                changes.setdefault((job.features, change), []).append(job.job_id)
+        self._stood = frozenset(stood)
+        if self._waited_s != before:
+            self._write()
+        for (old, change), job_ids in changes.items():
+            if in_charge:
+                self._make(old, change, job_ids)
+
+    def _make(self, old: str, change: Change, job_ids: Sequence[int]) -> None:
+        named = few(job_ids, 10)
+        try:
+            self._features.write(job_ids, change.features)
+        except SlurmError as error:
+            self._refused.failed(f"{named}: {error}")
+            return
+        if taken_apart(change.features) is None:
+            self._acts.add("own constraint given back", f"jobs {named}", change.why, old, change.features)
+        else:
+            log.info("jobs %s: constraint is now %s, as %s", named, change.features, change.why)
+
+    def _write(self) -> None:
+        waited_s = {str(job): round(seconds, 1) for job, seconds in self._waited_s.items()}
+        try:
+            snapshots.write(self._path, json.dumps(waited_s))
+            self._unwritten.worked()
+        except OutsideError as error:
+            self._unwritten.failed(error)
+
+
+def _read(path: Path) -> dict[int, float]:
+    """Seconds by job; nothing where none were written, or what was is damaged."""
+    try:
+        found = {int(job_id): float(seconds) for job_id, seconds in json.loads(path.read_text()).items()}
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError):
+        return {}
+    return {job_id: seconds for job_id, seconds in found.items() if 0 <= seconds < math.inf}

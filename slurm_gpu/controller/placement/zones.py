@@ -1,0 +1,52 @@
+"""How much room each of the site's zones has now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from slurm_gpu.config.site import Zone
+from slurm_gpu.errors import UsageError
+from slurm_gpu.slurm.client import SlurmNode
+from slurm_gpu.slurm.occupancy import out_of_service
+from slurm_gpu.text.hostlist import expand
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneRoom:
+    """A zone with what is free of its nodes that take jobs."""
+
+    name: str
+    role: str | None
+    free_mgpu: int
+    """Thousandths of GPUs, parts of shared ones too."""
+    free_nodes: int
+    """Nodes of which no GPU is in use."""
+
+
+class ZoneMap:
+    """The site's zones with their hosts; raises UsageError where a list of hosts cannot be read."""
+
+    def __init__(self, zones: Mapping[str, Zone]) -> None:
+        self._zones: list[tuple[str, str | None, list[str]]] = []
+        for name, zone in zones.items():
+            try:
+                self._zones.append((name, zone.role, expand(zone.nodes)))
+            except ValueError as error:
+                raise UsageError(f"slurm-gpu.yaml: zones: {name}: {error}") from None
+
+    def __bool__(self) -> bool:
+        return bool(self._zones)
+
+    def rooms(self, nodes: Iterable[SlurmNode]) -> Iterator[ZoneRoom]:
+        """One per zone, in the order of slurm-gpu.yaml."""
+        by_name = {node.name: node for node in nodes if node.n_gpus and not out_of_service(node)}
+        for name, role, hosts in self._zones:
+            free = {host: _free_mgpu(by_name[host]) for host in hosts if host in by_name}
+            whole = sum(mgpu == by_name[host].n_gpus * 1000 for host, mgpu in free.items())
+            yield ZoneRoom(name, role, sum(free.values()), whole)
+
+
+def _free_mgpu(node: SlurmNode) -> int:
+    held = sum(node.gpus_allocated.values()) * 1000 + node.shared_mgpu
+    return max(0, node.n_gpus * 1000 - held)

@@ -1,0 +1,214 @@
+"""What one task of a job counts for, as job_submit.lua counts it too. GPUs are thousandths (mgpu)."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from slurm_gpu.slurm.queue import CountedJob, Phase
+from slurm_gpu.slurm.tres import GPU_GRES, Gres, PerGpu, amount, count_mgpu, parse_gres, parse_tres
+from slurm_gpu.text.hostlist import expand
+
+_GRES = "gres/"
+# Slurm's documentation recommends this number; job_submit.lua assumes it too.
+_MPS_PER_GPU = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """Of one task; `mgpu_by_type` is a part of `mgpu`, of what has a type."""
+
+    mgpu: int
+    cpus: int
+    mib: int
+    nodes: int
+    mgpu_by_type: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What must be known of the cluster to count."""
+
+    shards_per_gpu: int | None = None
+    """None where no node has shards: then they count for nothing."""
+    mps_per_gpu: int | None = None
+    """None if no node has MPS; then 100 count as a GPU."""
+    partition_gpus: Mapping[str, int] = field(default_factory=dict)
+    """The fewest GPUs of a node of each partition, for jobs that have their nodes to themselves."""
+    whole_partitions: frozenset[str] = frozenset()
+    """Those in which every job has its nodes to itself."""
+    partition_cpus: Mapping[str, int] = field(default_factory=dict)
+    partition_types: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """What types of GPUs each partition has."""
+    default_mib_per_cpu: int | None = None
+    """DefMemPerCPU of slurm.conf: what a job's total is by if it says nothing of memory."""
+    node_types: Mapping[str, str] = field(default_factory=dict)
+    """Nodes that have GPUs of one type, where Slurm's totals name none."""
+
+
+def amounts_of(job: CountedJob, facts: Facts) -> Amounts:
+    """What each task of the job takes, or would; a request that cannot be read counts as Slurm totals it."""
+    tres = _totals(job.tres)
+    if job.phase is Phase.PENDING:
+        return _requested(job, tres, facts)
+    gpus = int(amount(tres, "gpu"))
+    mgpu, typed = mgpu_of_total(tres, facts), {kind: n * 1000 for kind, n in _typed(tres).items()}
+    if mgpu == 0:
+        # slurmctld 22.05 that was just restarted starts jobs without their GPUs: these count all the same.
+        mgpu, typed = _asked(job, max(job.n_nodes, 1), facts)
+    elif gpus and not typed and (kind := _type_of(job.nodes, facts.node_types)):
+        typed = {kind: gpus * 1000}
+    return Amounts(mgpu, _whole(tres, "cpu"), _whole(tres, "mem"), job.n_nodes, typed)
+
+
+def asked_gpu_types(job: CountedJob) -> frozenset[str]:
+    """Types of GPUs that a job asks for by name, in lower case; empty where any will do."""
+    texts = (job.per_job, job.per_node, job.per_socket, job.per_task)
+    return frozenset(kind for text in texts for kind in _types(_entries(text), 1))
+
+
+def _requested(job: CountedJob, tres: Mapping[str, float], facts: Facts) -> Amounts:
+    nodes = max(job.n_nodes, 1)
+    # Slurm's total is of the fewest nodes that the job can mean; of a range it may get the most.
+    times = nodes / max(_whole(tres, "node"), 1)
+    mgpu, typed = _asked(job, nodes, facts)
+    # By task or by socket, of which Slurm's total knows the number. Those by task may be of another type than
+    # those in another form, and then come on top.
+    if mgpu == 0 or any(word in job.per_task for word in GPU_GRES):
+        gpu_times = times if job.per_socket else 1
+        for name, count in _types_of_total(job, tres, facts).items():
+            typed[name] = max(typed.get(name, 0), _round(count * 1000 * gpu_times))
+        mgpu = max(mgpu, _round(mgpu_of_total(tres, facts) * gpu_times), sum(typed.values()))
+    cpus = max(_round(_whole(tres, "cpu") * times), job.n_cpus)
+    partitions = job.partition.split(",")
+    if job.exclusive or facts.whole_partitions.issuperset(partitions):
+        mgpu = max(mgpu, min(facts.partition_gpus.get(name, 0) for name in partitions) * nodes * 1000)
+        cpus = max(cpus, min(facts.partition_cpus.get(name, 0) for name in partitions) * nodes)
+    if mgpu and not typed and (kind := _only_type(partitions, facts)):
+        typed = {kind: mgpu}
+    per_gpu = _per_gpu(job.cpus_per_gpu)
+    cpus = max(cpus, math.ceil(per_gpu * mgpu / 1000))
+    return Amounts(mgpu, cpus, _memory(job, tres, facts, mgpu, times), nodes, typed)
+
+
+def _asked(job: CountedJob, nodes: int, facts: Facts) -> tuple[int, dict[str, int]]:
+    """GPUs asked for by the job or by the node, in all and by type: of each type the most of both."""
+    mgpu, most = 0, Counter[str]()
+    for text, count in ((job.per_job, 1), (job.per_node, nodes)):
+        entries = _entries(text)
+        mgpu = max(mgpu, mgpu_of_total(_sums(entries, count), facts))
+        most |= _types(entries, count)
+    typed = {kind: n * 1000 for kind, n in most.items()}
+    return max(mgpu, sum(typed.values())), typed
+
+
+def _types_of_total(job: CountedJob, tres: Mapping[str, float], facts: Facts) -> dict[str, int]:
+    """GPUs by type in the total of a pending job.
+
+    If tasks ask for one type that Slurm does not track, these are what the other types leave.
+    """
+    types = _typed(tres)
+    untracked = _types(_entries(job.per_task), 1).keys() - types.keys()
+    if len(untracked) == 1:
+        (kind,) = untracked
+        _, asked = _asked(job, max(_whole(tres, "node"), 1), facts)
+        others = {other: mgpu // 1000 for other, mgpu in asked.items() if other != kind} | types
+        if (left := int(amount(tres, "gpu")) - sum(others.values())) > 0:
+            types[kind] = left
+    return types
+
+
+def _memory(job: CountedJob, tres: Mapping[str, float], facts: Facts, mgpu: int, times: float) -> int:
+    """MiB of a pending job. Slurm's total leaves out DefMemPerGPU, by which it will give it nonetheless."""
+    total = _round(_whole(tres, "mem") * times)
+    by_gpu = _round(_per_gpu(job.mib_per_gpu) * mgpu / 1000)
+    asked = job.mib_per_gpu.startswith("gres")
+    by_default = facts.default_mib_per_cpu is not None and (
+        _whole(tres, "mem") == facts.default_mib_per_cpu * _whole(tres, "cpu")
+    )
+    return max(total, by_gpu) if asked or by_default else total
+
+
+def _per_gpu(text: str) -> int:
+    """The amount in "gres:gpu:8"; 0 where there is none."""
+    return max((entry.count for entry in _entries(text) if entry.name == "gpu"), default=0)
+
+
+def _only_type(partitions: Iterable[str], facts: Facts) -> str | None:
+    """The type that the GPUs of a job must get in these partitions; None where there is a choice."""
+    sets = [facts.partition_types.get(name, frozenset()) for name in partitions]
+    kinds = frozenset[str]().union(*sets)
+    return next(iter(kinds)) if all(sets) and len(kinds) == 1 else None
+
+
+@functools.lru_cache(maxsize=4096)
+def _totals(text: str) -> Mapping[str, float]:
+    try:
+        return parse_tres(text)
+    except ValueError:
+        return {}
+
+
+@functools.lru_cache(maxsize=4096)
+def _entries(text: str) -> tuple[Gres, ...]:
+    try:
+        return tuple(parse_gres(text))
+    except ValueError:
+        return ()
+
+
+def _sums(entries: tuple[Gres, ...], times: int) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    for entry in entries:
+        sums[_GRES + entry.name] = sums.get(_GRES + entry.name, 0) + entry.count * times
+    return sums
+
+
+def _types(entries: tuple[Gres, ...], times: int) -> Counter[str]:
+    types: Counter[str] = Counter()
+    for entry in entries:
+        if entry.name == "gpu" and entry.type:
+            types[entry.type.lower()] += entry.count * times
+    return types
+
+
+def _typed(tres: Mapping[str, float]) -> dict[str, int]:
+    prefix = f"{_GRES}gpu:"
+    return {name[len(prefix) :].lower(): int(n) for name, n in tres.items() if name.startswith(prefix)}
+
+
+def mgpu_of_total(tres: Mapping[str, float], facts: Facts) -> int:
+    """Return the GPUs in a total such as {"gres/gpu": 2, "gres/shard": 3}.
+
+    Shards count for nothing where no node has any.
+    """
+    if facts.shards_per_gpu is None:
+        tres = {name: n for name, n in tres.items() if not name.startswith(f"{_GRES}shard")}
+    mps_per_gpu = _MPS_PER_GPU if facts.mps_per_gpu is None else facts.mps_per_gpu
+    return count_mgpu(tres, PerGpu(facts.shards_per_gpu, mps_per_gpu)) or 0
+
+
+@functools.lru_cache(maxsize=4096)
+def _hosts(expression: str) -> tuple[str, ...]:
+    try:
+        return tuple(expand(expression))
+    except ValueError:
+        return ()
+
+
+def _type_of(nodes: str, node_types: Mapping[str, str]) -> str | None:
+    """The one type of all these nodes."""
+    kinds = {node_types.get(name) for name in _hosts(nodes)}
+    return kinds.pop() if len(kinds) == 1 else None
+
+
+def _whole(tres: Mapping[str, float], name: str) -> int:
+    return math.ceil(tres.get(name, 0))
+
+
+def _round(value: float) -> int:
+    """Halves upwards, as the Lua rounds; Python would round them to even."""
+    return math.floor(value + 0.5)

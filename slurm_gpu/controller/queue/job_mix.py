@@ -1,0 +1,230 @@
+"""What jobs ask for of late, by which free GPUs are of use or not: each job in slurmctld's queue counts once.
+
+It counts when it is first seen, whether it waits or runs, and less the longer that is ago; of an array each
+task counts once it is a job of its own. Nobody else is asked, so nothing but slurmctld has to be there. What
+was counted is kept across restarts of slurm-gpuctld; after a boot it begins with the jobs of the queue.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from slurm_gpu.clock import Clock
+from slurm_gpu.controller import snapshot as snapshots
+from slurm_gpu.controller.queue.amounts import Facts, amounts_of, asked_gpu_types
+from slurm_gpu.daemon.outage_log import OutageLog
+from slurm_gpu.errors import OutsideError
+from slurm_gpu.placement.mix import Mix, coarse
+from slurm_gpu.placement.order import Kind, Order
+from slurm_gpu.simulate.request import GPU_MGPU, Request
+from slurm_gpu.slurm.queue import CountedJob
+
+log = logging.getLogger("slurm-gpuctld")
+
+FILE_NAME = "jobmix.json"
+HALF_LIFE_S = 3 * 86400.0
+"""After so long a job counts for half as much."""
+MOST_CLASSES = 256
+"""Kinds of requests that are kept, those that count most: what is asked for once a month is let go."""
+_LOOK_EVERY_S = 10.0
+"""slurmctld shows jobs for minutes after their end (MinJobAge), so that none is missed."""
+_WRITE_EVERY_S = 60.0
+_VERSION = 1
+_FORGOTTEN = 1e-3
+_MOVED = 0.05
+"""An order of nodes is made anew once so large a part of the jobs has come since."""
+
+
+class JobMix:
+    """Requests, each of one node's part, and what they count for together."""
+
+    def __init__(
+        self, clock: Clock, path: Path | None = None, partitions: Collection[str] | None = None
+    ) -> None:
+        """Goes on with what `path` holds; jobs of other partitions do not count, where any are given."""
+        self._clock, self._path = clock, path
+        self._partitions = None if partitions is None else frozenset(partitions)
+        self._classes: dict[Request, float] = {}
+        self._at_s = clock.wall()
+        """When the jobs counted for so much."""
+        self._counted_until_s: float | None = None
+        """Jobs submitted until then were counted by who ran before; None once that is settled."""
+        self._ids: frozenset[int] = frozenset()
+        self._next_look_s = self._next_write_s = 0.0
+        self._outage = OutageLog(
+            log,
+            "%s; after a restart the mix of jobs begins with those of the queue",
+            clock,
+            over="the mix of jobs is written again",
+        )
+        self.counted = 0.0
+        """What came in, in all: another number whenever the mix is another one."""
+        if path is not None:
+            self._read(path)
+
+    @property
+    def n_seen(self) -> float:
+        """What the jobs count for together; one that came just now counts 1 for each of its nodes."""
+        return sum(self._classes.values())
+
+    def mix(self) -> Mix:
+        """What is asked for, as often as it is."""
+        return Mix.of(self._classes.items())
+
+    def look(self, jobs: Sequence[CountedJob], facts: Facts) -> None:
+        """Count those that were not there at the last look; not more often than is worth while."""
+        now = self._clock.monotonic()
+        if now < self._next_look_s:
+            return
+        self._next_look_s = now + _LOOK_EVERY_S
+        before, self._ids = self._ids, frozenset(job.job_id for job in jobs)
+        until_s, self._counted_until_s = self._counted_until_s, None
+        fresh = [
+            job
+            for job in jobs
+            if job.job_id not in before
+            and (until_s is None or job.submit_s is None or job.submit_s > until_s)
+            and self._is_managed(job)
+        ]
+        if self._count(filter(None, (request_of(job, facts) for job in fresh))) and now >= self._next_write_s:
+            self._next_write_s = now + _WRITE_EVERY_S
+            self.write()
+
+    def write(self) -> None:
+        """Keep what was counted; where that fails a line says so once."""
+        if self._path is None or not self.counted:
+            return
+        try:
+            snapshots.write(self._path, json.dumps(self._plain()) + "\n")
+        except OutsideError as error:
+            self._outage.failed(error)
+        else:
+            self._outage.worked()
+
+    def _is_managed(self, job: CountedJob) -> bool:
+        return self._partitions is None or not self._partitions.isdisjoint(job.partition.split(","))
+
+    def _count(self, requests: Iterable[Request]) -> bool:
+        """Whether there were any."""
+        n = 0
+        for request in requests:
+            if not n:
+                self._age()
+            one = coarse(replace(request, nodes=1))
+            self._classes[one] = self._classes.get(one, 0.0) + request.nodes
+            n += request.nodes
+        self.counted += n
+        if len(self._classes) > MOST_CLASSES:
+            heaviest = sorted(self._classes.items(), key=lambda item: -item[1])[:MOST_CLASSES]
+            self._classes = dict(heaviest)
+        return n > 0
+
+    def _age(self) -> None:
+        """What was counted earlier counts for less by now."""
+        now_s = self._clock.wall()
+        part = 0.5 ** (max(0.0, now_s - self._at_s) / HALF_LIFE_S)
+        self._at_s = now_s
+        aged = {request: times * part for request, times in self._classes.items()}
+        self._classes = {request: times for request, times in aged.items() if times >= _FORGOTTEN}
+
+    def _plain(self) -> dict[str, Any]:
+        return {
+            "version": _VERSION,
+            "at_s": int(self._at_s),
+            "classes": [
+                {**_fields(request), "times": round(times, 4)} for request, times in self._classes.items()
+            ],
+        }
+
+    def _read(self, path: Path) -> None:
+        """Nothing where there is none; what is damaged is left out, and a line says so."""
+        try:
+            plain = json.loads(path.read_text(encoding="utf-8"))
+            if plain["version"] != _VERSION:
+                return
+            classes = dict(map(_class_of, plain["classes"][:MOST_CLASSES]))
+            at_s = float(int(plain["at_s"]))
+        except FileNotFoundError:
+            return
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            OverflowError,
+            RecursionError,
+        ) as error:
+            log.warning("%s cannot be read (%r): the mix of jobs begins with those of the queue", path, error)
+            return
+        self._classes = classes
+        self._at_s = min(at_s, self._clock.wall())
+        self._counted_until_s = self._at_s
+        self.counted = self.n_seen
+
+
+class MixedOrder:
+    """The order of nodes by a mix that moves; made anew when that, or the nodes, are others."""
+
+    def __init__(self, mix: JobMix) -> None:
+        self.jobs = mix
+        self._order: Order | None = None
+        self._kinds: frozenset[Kind] = frozenset()
+        self._counted = 0.0
+
+    def of(self, kinds: Mapping[Kind, int]) -> Order | None:
+        """That of nodes of these kinds; None where no jobs were seen, so that they are put in none."""
+        if not self.jobs.counted:
+            return None
+        moved = self.jobs.counted - self._counted > _MOVED * self.jobs.n_seen
+        if self._order is None or moved or not self._kinds.issuperset(kinds):
+            self._order = Order(self.jobs.mix(), self.jobs.n_seen, kinds)
+            self._kinds, self._counted = frozenset(kinds), self.jobs.counted
+        return self._order
+
+
+def request_of(job: CountedJob, facts: Facts) -> Request | None:
+    """What a job, or each task of an array, needs on each of its nodes; None where that is no GPU."""
+    amounts = amounts_of(job, facts)
+    if not amounts.mgpu:
+        return None
+    nodes = max(job.n_nodes, 1)
+    mgpu = math.ceil(amounts.mgpu / nodes)
+    types = asked_gpu_types(job)
+    return Request(
+        nodes=nodes,
+        gpus=math.ceil(mgpu / GPU_MGPU) if mgpu >= GPU_MGPU else 0,
+        share_mgpu=mgpu if mgpu < GPU_MGPU else 0,
+        cpus=math.ceil(amounts.cpus / nodes),
+        memory_mib=math.ceil(amounts.mib / nodes),
+        gpu_type=next(iter(types)) if len(types) == 1 else "",
+    )
+
+
+def _fields(request: Request) -> dict[str, Any]:
+    return {
+        "gpus": request.gpus,
+        "share_mgpu": request.share_mgpu,
+        "cpus": request.cpus,
+        "memory_mib": request.memory_mib,
+        "gpu_type": request.gpu_type,
+    }
+
+
+def _class_of(plain: Mapping[str, Any]) -> tuple[Request, float]:
+    times = float(plain["times"])
+    if not 0 < times < math.inf:
+        raise ValueError(f"a class counts {times} times")
+    return Request(
+        gpus=int(plain["gpus"]),
+        share_mgpu=int(plain["share_mgpu"]),
+        cpus=int(plain["cpus"]),
+        memory_mib=int(plain["memory_mib"]),
+        gpu_type=str(plain["gpu_type"]),
+    ), times

@@ -1,0 +1,202 @@
+"""What is in use, by user, by user within a group, and by group: a pure function of the queue."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from slurm_gpu.controller.queue.amounts import Facts, amounts_of
+from slurm_gpu.policy.lua.installed import GroupInForce, PolicyInForce
+from slurm_gpu.slurm.queue import CountedJob, Phase
+
+_INTERACTIVE = re.compile(r"slurm-gpu/1 t=[0-9A-Za-z]+ k=i")
+
+
+class Subject(NamedTuple):
+    """Whose use it is: a user's in all, a user's in a group, or a group's in all."""
+
+    user: str | None
+    group: str | None
+
+
+class Owner(NamedTuple):
+    """Jobs that no rule can tell apart."""
+
+    uid: int
+    user: str
+    account: str
+    qos: str
+    partition: str
+
+
+@dataclass(slots=True)
+class Use:
+    """Sums over jobs; GPUs in thousandths, memory in MiB; `by_type` holds typed GPUs alone."""
+
+    jobs: int = 0
+    mgpu: int = 0
+    cpus: int = 0
+    mib: int = 0
+    nodes: int = 0
+    by_type: dict[str, int] = field(default_factory=dict)
+
+    def add(self, other: Use) -> None:
+        """Count the other's jobs too."""
+        self.jobs += other.jobs
+        self.mgpu += other.mgpu
+        self.cpus += other.cpus
+        self.mib += other.mib
+        self.nodes += other.nodes
+        for kind, mgpu in other.by_type.items():
+            self.by_type[kind] = self.by_type.get(kind, 0) + mgpu
+
+
+@dataclass(slots=True)
+class RunningAndPending:
+    """The two halves of every limit on a total."""
+
+    running: Use = field(default_factory=Use)
+    pending: Use = field(default_factory=Use)
+    last_pending: int | None = None
+    """Id of one user's pending job that came last; None where none waits, and for a group's in all."""
+
+    def saw_pending(self, job_id: int | None) -> None:
+        """A pending job of that user."""
+        if job_id is not None and (self.last_pending is None or job_id > self.last_pending):
+            self.last_pending = job_id
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Who uses what. A subject that uses nothing is not in `by_subject`."""
+
+    by_subject: Mapping[Subject, RunningAndPending]
+    uids: Mapping[str, int]
+
+    def of(self, user: str | None, group: str | None) -> RunningAndPending:
+        """The use of one subject; zeros where it has no jobs."""
+        return self.by_subject.get(Subject(user, group), RunningAndPending())
+
+
+def submitted_as(job: CountedJob) -> str:
+    """`interactive` or `batch`, as rules have it: job_submit.lua notes it when the job comes."""
+    return "interactive" if _INTERACTIVE.search(job.admin_comment) else "batch"
+
+
+def owner_of(job: CountedJob) -> Owner:
+    """The part of a job that rules look at."""
+    return Owner(job.uid, job.user, job.account, job.qos, job.partition)
+
+
+def subjects_of(owner: Owner, groups: Iterable[GroupInForce]) -> list[Subject]:
+    """Whose use a job of this owner is."""
+    found = [Subject(owner.user, None)]
+    for group in groups:
+        if group.matches(owner.uid, owner.account, owner.qos, owner.partition):
+            found += (Subject(owner.user, group.name), Subject(None, group.name))
+    return found
+
+
+class _Kind(NamedTuple):
+    """Tasks that count for the same."""
+
+    owner: Owner
+    running: bool
+    mgpu: int
+    cpus: int
+    mib: int
+    nodes: int
+    by_type: tuple[tuple[str, int], ...]
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Of one kind."""
+
+    kind: _Kind
+    tasks: int = 0
+    last_pending: int | None = None
+
+
+class UsageCounter:
+    """Sums up queue after queue; what a job counts for is worked out once, while it stays as it is."""
+
+    def __init__(self) -> None:
+        self._facts: Facts | None = None
+        self._kinds: dict[int, tuple[CountedJob, _Kind]] = {}
+        """By the id of the job's object, which is kept so that no other can have it."""
+
+    def usage_of(self, jobs: Iterable[CountedJob], groups: Iterable[GroupInForce], facts: Facts) -> Usage:
+        """Sum up running and pending jobs; each task of an array is a job."""
+        by_owner: dict[Owner, RunningAndPending] = {}
+        for tally in self._tallies(jobs, facts):
+            both = by_owner.setdefault(tally.kind.owner, RunningAndPending())
+            _count(both.running if tally.kind.running else both.pending, tally)
+            both.saw_pending(tally.last_pending)
+        groups = list(groups)
+        by_subject: dict[Subject, RunningAndPending] = {}
+        for owner, use in by_owner.items():
+            for subject in subjects_of(owner, groups):
+                both = by_subject.setdefault(subject, RunningAndPending())
+                both.running.add(use.running)
+                both.pending.add(use.pending)
+                if subject.user is not None:
+                    both.saw_pending(use.last_pending)
+        return Usage(by_subject, {owner.user: owner.uid for owner in by_owner})
+
+    def _tallies(self, jobs: Iterable[CountedJob], facts: Facts) -> Iterable[_Tally]:
+        before = self._kinds if facts == self._facts else {}
+        self._facts, self._kinds = facts, {}
+        tallies: dict[_Kind, _Tally] = {}
+        for job in jobs:
+            if job.phase is Phase.ENDED:
+                continue
+            known = before.get(id(job))
+            known = known if known is not None and known[0] is job else (job, _kind_of(job, facts))
+            self._kinds[id(job)] = known
+            kind = known[1]
+            tally = tallies.get(kind)
+            if tally is None:
+                tally = tallies[kind] = _Tally(kind)
+            tally.tasks += job.n_tasks
+            if not kind.running and (tally.last_pending is None or job.job_id > tally.last_pending):
+                tally.last_pending = job.job_id
+        return tallies.values()
+
+
+def usage_of(jobs: Iterable[CountedJob], groups: Iterable[GroupInForce], facts: Facts) -> Usage:
+    """Sum up one queue."""
+    return UsageCounter().usage_of(jobs, groups, facts)
+
+
+def kinds_summed_up(policy: PolicyInForce) -> frozenset[str]:
+    """`interactive`, `batch`: those whose jobs a rule sums up alone."""
+    return frozenset(rule.kind for rule in policy.rules if rule.kind is not None and rule.per != "job")
+
+
+def usage_by_kind(policy: PolicyInForce, jobs: Sequence[CountedJob], facts: Facts) -> dict[str, Usage]:
+    """What is in use by jobs of each of these kinds alone."""
+    return {
+        kind: usage_of((job for job in jobs if submitted_as(job) == kind), policy.groups, facts)
+        for kind in kinds_summed_up(policy)
+    }
+
+
+def _kind_of(job: CountedJob, facts: Facts) -> _Kind:
+    amounts = amounts_of(job, facts)
+    by_type = tuple(sorted(amounts.mgpu_by_type.items()))
+    running = job.phase is Phase.RUNNING
+    return _Kind(owner_of(job), running, amounts.mgpu, amounts.cpus, amounts.mib, amounts.nodes, by_type)
+
+
+def _count(use: Use, tally: _Tally) -> None:
+    kind, tasks = tally.kind, tally.tasks
+    use.jobs += tasks
+    use.mgpu += tasks * kind.mgpu
+    use.cpus += tasks * kind.cpus
+    use.mib += tasks * kind.mib
+    use.nodes += tasks * kind.nodes
+    for name, mgpu in kind.by_type:
+        use.by_type[name] = use.by_type.get(name, 0) + tasks * mgpu

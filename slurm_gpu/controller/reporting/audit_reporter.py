@@ -1,0 +1,170 @@
+"""Telling slurm-gpudbd what was done to the cluster, beside the watcher: it may be away for long."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from slurm_gpu.clock import Clock
+from slurm_gpu.config.site import SiteConfig
+from slurm_gpu.controller import snapshot as snapshots
+from slurm_gpu.daemon.outage_log import OutageLog
+from slurm_gpu.errors import OutsideError, SlurmGpuError, UsageError
+from slurm_gpu.policy.lua.peers import this_host
+from slurm_gpu.wire.answers.runs import Act
+
+log = logging.getLogger("slurm-gpuctld")
+
+FILE_NAME = "acts.json"
+"""In the run directory: acts that slurm-gpudbd has not been told of yet."""
+_RETRY_S = 60.0
+_KEPT = 1000
+"""Acts that wait to be told, at most."""
+_AT_ONCE = 100
+"""As many as slurm-gpudbd takes."""
+_LONGEST_NAME, _LONGEST_TEXT = 255, 10_000
+"""Characters that slurm-gpudbd takes."""
+_AT_THE_END_S = 5.0
+
+Send = Callable[[list[Act]], None]
+
+
+class Acts:
+    """A queue of acts. With `path` they outlive this process, however it ends, until they have been told."""
+
+    def __init__(self, clock: Clock, send: Send, path: Path | None = None) -> None:
+        self._clock, self._send, self._path = clock, send, path
+        self._lock = threading.Lock()
+        """Of `_waiting`, and of the file."""
+        self._waiting: list[Act] = [] if path is None else _read(path)
+        self._sender: threading.Thread | None = None
+        self._next_s = 0.0
+        self._outage = OutageLog(
+            log,
+            "audit events could not be sent to slurm-gpudbd: %s; retrying",
+            clock,
+            over="slurm-gpudbd has all audit events",
+        )
+        self._unwritten = OutageLog(
+            log,
+            "%s; audit events that were not sent are lost if slurm-gpuctld is killed",
+            clock,
+            over="audit events that were not sent are written again",
+        )
+
+    def add(
+        self,
+        act: str,
+        subject: str,
+        why: str,
+        old: str,
+        new: str,
+        evidence: Any = None,
+        act_id: str | None = None,
+    ) -> None:
+        """Log an act, and tell it as soon as may be; one with the `act_id` of another is the same."""
+        log.info("%s: %s (%s)", act, subject, why)
+        made = Act(
+            id=uuid.uuid4().hex if act_id is None else act_id,
+            at_s=int(self._clock.wall()),
+            host=this_host(),
+            act=act,
+            subject=_short(subject, _LONGEST_NAME),
+            why=_short(why, _LONGEST_TEXT),
+            old=_short(old, _LONGEST_TEXT),
+            new=_short(new, _LONGEST_TEXT),
+            evidence=evidence,
+        )
+        with self._lock:
+            self._waiting.append(made)
+            if len(self._waiting) > _KEPT:
+                lost = self._waiting.pop(0)
+                log.warning("slurm-gpudbd is not told any more of: %s: %s", lost.act, lost.subject)
+            self._write()
+        self._next_s = 0.0
+
+    def poll(self) -> None:
+        """Begin to tell what waits, unless that is being done or failed just now; never waits."""
+        if not self._waiting or self._clock.monotonic() < self._next_s:
+            return
+        if self._sender is None or not self._sender.is_alive():
+            self._next_s = self._clock.monotonic() + _RETRY_S
+            self._sender = threading.Thread(target=self._tell, name="acts", daemon=True)
+            self._sender.start()
+
+    def close(self) -> None:
+        """Tell what waits, for a few seconds at most."""
+        self._next_s = 0.0
+        self.poll()
+        if self._sender is not None:
+            self._sender.join(_AT_THE_END_S)
+        if self._waiting:
+            later = "" if self._path is None else "; the next slurm-gpuctld on this host tells it"
+            log.warning("slurm-gpudbd was not told of %d acts%s", len(self._waiting), later)
+
+    def _tell(self) -> None:
+        while self._waiting:
+            acts = self._waiting[:_AT_ONCE]
+            try:
+                self._send_all(acts)
+            except SlurmGpuError as error:
+                self._outage.failed(error)
+                return
+            self._outage.worked()
+            with self._lock:
+                told = {act.id for act in acts}
+                self._waiting = [act for act in self._waiting if act.id not in told]
+                self._write()
+
+    def _send_all(self, acts: list[Act]) -> None:
+        """One that is refused for what it says keeps no other from being told."""
+        try:
+            self._send(acts)
+        except UsageError as error:
+            if len(acts) > 1:
+                for act in acts:
+                    self._send_all([act])
+            else:
+                log.warning(
+                    "slurm-gpudbd does not take an act: %s: %s: %s", acts[0].act, acts[0].subject, error
+                )
+
+    def _write(self) -> None:
+        if self._path is None:
+            return
+        try:
+            snapshots.write(self._path, json.dumps([act.to_json() for act in self._waiting]))
+            self._unwritten.worked()
+        except OutsideError as error:
+            self._unwritten.failed(error)
+
+
+def _read(path: Path) -> list[Act]:
+    """What an earlier process left; nothing where it left none, or what it left is damaged."""
+    try:
+        found = [Act.from_json(item) for item in json.loads(path.read_text())]
+    except (OSError, ValueError, TypeError, RecursionError, SlurmGpuError):
+        return []
+    return [act for act in found if isinstance(act.id, str) and isinstance(act.at_s, int)]
+
+
+def _short(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+def sender(config: SiteConfig) -> Send:
+    """Tells the site's slurm-gpudbd."""
+
+    def send(acts: list[Act]) -> None:
+        # Only now: httpx takes memory that who never acts does not need.
+        from slurm_gpu.client.database_client import DatabaseClient
+
+        with DatabaseClient(config) as database:
+            database.tell_acts(acts)
+
+    return send

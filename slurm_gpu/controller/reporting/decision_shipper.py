@@ -1,0 +1,173 @@
+"""Ships decisions.log to slurm-gpudbd, beside the watcher: it may be away for long.
+
+The log itself is the spool: it and the one before it hold 128 MiB, some 800,000 decisions. What was
+moved away before slurm-gpudbd had it is lost to the database, and said: in the log, and as an act.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from slurm_gpu.clock import Clock
+from slurm_gpu.config.site import SiteConfig
+from slurm_gpu.controller.reporting.audit_reporter import Acts
+from slurm_gpu.controller.reporting.decision_log import MARK_FILE, DecisionLog, LogLine
+from slurm_gpu.daemon.outage_log import OutageLog
+from slurm_gpu.errors import SlurmGpuError
+from slurm_gpu.policy.lua.bundle import DECISIONS_LOG
+from slurm_gpu.policy.lua.decisions import DecisionLine
+from slurm_gpu.policy.lua.peers import this_host
+from slurm_gpu.wire.answers.runs import Decision
+
+log = logging.getLogger("slurm-gpuctld")
+
+EVERY_S = 10.0
+_RETRY_S = 60.0
+_AT_ONCE_BYTES = 256 * 1024
+_AT_ONCE = 1000
+"""Of the shortest lines, so many come to less than the 1 MiB that slurm-gpudbd takes at once."""
+_LONGEST_TEXT = 2000
+"""Characters of one value: a user may ask for a partition with a name of any length."""
+REFUSALS_OF_A_USER = 1000
+"""Shipped of one hour: a script that submits until it is let in must not fill the database for days."""
+_HOUR_S = 3600
+_NUMBER = re.compile(r"[0-9]{1,9}|[1-3][0-9]{9}")
+_TOKEN = re.compile(r"[0-9A-Za-z]{1,64}")
+_MOST_FIELDS = 32
+"""Of a decision that slurm-gpudbd takes."""
+_HELD_IN = ("uid", "rules", "zone")
+
+Send = Callable[[Sequence[Decision], str | None], bool]
+"""Ships decisions, with the id of the one before them; returns whether slurm-gpudbd lacks that one."""
+_UserHour = tuple[int, int]
+
+
+class DecisionShipper:
+    """`poll` begins to ship what is there, and never waits. Nothing that fails ends it."""
+
+    def __init__(self, run_directory: Path, clock: Clock, acts: Acts, send: Send) -> None:
+        self._log = DecisionLog(run_directory / DECISIONS_LOG, run_directory / MARK_FILE)
+        self._path = run_directory / DECISIONS_LOG
+        self._clock, self._acts, self._send = clock, acts, send
+        self._worker: threading.Thread | None = None
+        self._next_s = 0.0
+        self._outage = OutageLog(
+            log,
+            f"decisions stay in {self._path} for now: %s; retrying",
+            clock,
+            over="slurm-gpudbd has all decisions again",
+        )
+        self._refusals: Counter[_UserHour] = Counter()
+        """That slurm-gpudbd has, and those that were left out."""
+
+    def poll(self) -> None:
+        """Begin to ship, unless that is being done, or not due."""
+        now = self._clock.monotonic()
+        if now < self._next_s or (self._worker is not None and self._worker.is_alive()):
+            return
+        self._next_s = now + (_RETRY_S if self._outage.lasts else EVERY_S)
+        self._worker = threading.Thread(target=self.ship, name="decisions", daemon=True)
+        self._worker.start()
+
+    def ship(self) -> None:
+        """Ship all that is there now."""
+        try:
+            while (piece := self._log.next(_AT_ONCE_BYTES, _AT_ONCE)) is not None:
+                refusals = Counter(self._refusals)
+                decisions = list(self._decisions(piece.lines, refusals))
+                if decisions and self._send(decisions, self._log.last):
+                    log.warning("slurm-gpudbd has lost decisions: all in %s are shipped again", self._path)
+                    self._refusals.clear()
+                    self._log.restart()
+                    continue
+                self._log.done(piece, decisions[-1].id if decisions else None)
+                self._tell_of(refusals)
+                if piece.lost:
+                    self._acts.add(
+                        "decisions lost",
+                        str(self._path),
+                        "the log was moved away twice before slurm-gpudbd had all of it",
+                        "",
+                        "",
+                    )
+        except (SlurmGpuError, OSError) as error:
+            self._outage.failed(error if isinstance(error, SlurmGpuError) else str(error))
+            return
+        self._outage.worked()
+
+    def _decisions(self, lines: Sequence[LogLine], refusals: Counter[_UserHour]) -> Iterator[Decision]:
+        """Those to be shipped; counts refusals."""
+        unreadable = 0
+        for line in lines:
+            decision = decision_of(line)
+            if decision is None:
+                unreadable += 1
+                continue
+            if decision.verdict == "deny":
+                key = decision.uid, decision.at_s // _HOUR_S
+                refusals[key] += 1
+                if refusals[key] > REFUSALS_OF_A_USER:
+                    continue
+            yield decision
+        if unreadable:
+            log.warning("%s: %d lines are no decisions, and left out", self._path, unreadable)
+
+    def _tell_of(self, refusals: Counter[_UserHour]) -> None:
+        """Once of each user and hour; hours that are over are forgotten."""
+        for key, count in refusals.items():
+            if count > REFUSALS_OF_A_USER >= self._refusals[key]:
+                log.warning(
+                    "uid %d was refused more than %d times within an hour: the others stand in %s alone",
+                    key[0],
+                    REFUSALS_OF_A_USER,
+                    self._path,
+                )
+        last = max((hour for _, hour in refusals), default=0)
+        self._refusals = Counter({key: count for key, count in refusals.items() if key[1] >= last - 1})
+
+
+def decision_of(line: LogLine) -> Decision | None:
+    """What a line says, named so that it is the same decision whenever it is shipped; None of no decision."""
+    host = this_host()
+    read = DecisionLine.read(line.text.decode("utf-8", "replace"))
+    if read is None or len(read.said) > _MOST_FIELDS or not _NUMBER.fullmatch(read.said.get("uid", "")):
+        return None
+    if read.token is not None and not _TOKEN.fullmatch(read.token):
+        return None
+    name = hashlib.blake2b(f"{host} {line.inode} {line.offset} ".encode() + line.text, digest_size=16)
+    said = {key: _short(value) for key, value in read.said.items()}
+    return Decision(
+        id=name.hexdigest(),
+        at_s=read.at_s,
+        host=host,
+        asked=read.asked,
+        verdict=read.verdict,
+        uid=int(said["uid"]),
+        token=read.token,
+        rules=said["rules"] if said.get("rules", "-") != "-" else None,
+        scores=said.get("zone"),
+        job={key: value for key, value in said.items() if key not in _HELD_IN},
+    )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"
+
+
+def sender(config: SiteConfig) -> Send:
+    """Ships to the site's slurm-gpudbd."""
+
+    def send(decisions: Sequence[Decision], after: str | None) -> bool:
+        # Only now: httpx takes memory that who never ships does not need.
+        from slurm_gpu.client.database_client import DatabaseClient
+
+        with DatabaseClient(config) as database:
+            return database.tell_decisions(decisions, after)
+
+    return send

@@ -1,0 +1,189 @@
+"""A user's own use against each limit that can bind that user's jobs: a pure function of policy and use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from slurm_gpu.controller.queue.gpu_hours import Period
+from slurm_gpu.controller.queue.usage import RunningAndPending, Usage
+from slurm_gpu.controller.snapshot import Snapshot
+from slurm_gpu.policy.language.limits import LIMITS, LimitKind, Measure, Scope
+from slurm_gpu.policy.lua.installed import GroupInForce, PolicyInForce, RuleInForce
+from slurm_gpu.slurm.submission import UserPlaces
+
+_HELD = {Scope.JOB: "each job's ", Scope.TOTAL: "", Scope.RUNNING: "", Scope.PERIOD: ""}
+_STATE = {Scope.JOB: "", Scope.TOTAL: " running + pending", Scope.RUNNING: " running", Scope.PERIOD: ""}
+_UNITS = {
+    Measure.GPUS: "GPUs",
+    Measure.COUNT: "count",
+    Measure.MEMORY: "MiB",
+    Measure.WALLTIME: "s",
+    Measure.NAMES: "names",
+    Measure.GPU_HOURS: "GPU-hours",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaLine:
+    """One limit. Amounts are mgpu, MiB, seconds, hours or counts, as `kind.measure` says."""
+
+    rule: RuleInForce
+    kind: LimitKind
+    of: str | None
+    """The type of GPU, or the period; None where the limit is on all."""
+    limit: Any
+    used: float | None
+    """None for limits of single jobs, and where it is not known."""
+    until_s: int | None = None
+    """When the exception ends that the limit comes from."""
+
+    @property
+    def key(self) -> str:
+        """As in the compiled table."""
+        return self.kind.key if self.of is None else f"{self.kind.key}:{self.of}"
+
+    @property
+    def on(self) -> str:
+        """For people: what is limited, as "GPUs (a100) running"."""
+        return f"{_HELD[self.kind.scope]}{self.kind.what}{self._of}{_STATE[self.kind.scope]}"
+
+    @property
+    def _of(self) -> str:
+        if self.of is None:
+            return ""
+        if self.kind.scope is Scope.PERIOD:
+            return " today" if self.of == "day" else f" this {self.of}"
+        return f" ({self.of})"
+
+    @property
+    def left(self) -> float | None:
+        """What may be asked for besides; 0 where more than the limit is in use."""
+        return None if self.used is None else max(0.0, self.limit - self.used)
+
+    def to_json(self) -> dict[str, Any]:
+        """With the keys that docs/commands.md explains; GPUs as GPUs."""
+        scale = 1000 if self.kind.measure is Measure.GPUS else 1
+        values = {"limit": self.limit, "used": self.used, "left": self.left}
+        told = {k: v / scale if isinstance(v, int | float) and scale != 1 else v for k, v in values.items()}
+        if isinstance(self.limit, Mapping):
+            told["limit"] = _listed(self.limit)
+        return {
+            "rule": self.rule.id,
+            "group": self.rule.group.name,
+            "per": self.rule.per,
+            "on": self.on,
+            "key": self.key,
+            "unit": _UNITS[self.kind.measure],
+            **told,
+            "mode": self.rule.mode,
+            "why": self.rule.why,
+            "until_s": self.until_s,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class InUse:
+    """Who uses what, at one look of slurm-gpuctld; the policy is an empty one where none is installed."""
+
+    policy: PolicyInForce
+    snapshot: Snapshot
+    by_kind: Callable[[], Mapping[str, Usage]]
+    """In jobs of one kind alone, where a rule sums these up."""
+
+
+def quota_of(
+    policy: PolicyInForce,
+    snapshot: Snapshot,
+    user: str,
+    uid: int,
+    places: UserPlaces,
+    now_s: float,
+    by_kind: Mapping[str, Usage] | None = None,
+) -> list[QuotaLine]:
+    """Every limit that the user's jobs can meet, in the order of the policy.
+
+    A snapshot does not tell interactive jobs from others: rules for either go by `by_kind`, and where that
+    lacks theirs their use is not known. Limits of groups in which the user can have no job, by the accounts
+    and QOS at hand, are left out.
+    """
+    lines: list[QuotaLine] = []
+    for rule in policy.rules:
+        if _concerns(rule.group, uid, places, now_s):
+            usage = snapshot.usage if rule.kind is None else (by_kind or {}).get(rule.kind)
+            lines += _lines(rule, usage, snapshot, user, uid, now_s)
+    return lines
+
+
+def _concerns(group: GroupInForce, uid: int, places: UserPlaces, now_s: float) -> bool:
+    def possible(wanted: frozenset[str] | None, had: frozenset[str] | None) -> bool:
+        return wanted is None or had is None or not wanted.isdisjoint(had)
+
+    return (
+        (group.until_s is None or now_s < group.until_s)
+        and group.may_have(uid)
+        and possible(group.accounts, places.accounts)
+        and possible(group.qos, places.qos)
+    )
+
+
+def _lines(
+    rule: RuleInForce, usage: Usage | None, snapshot: Snapshot, user: str, uid: int, now_s: float
+) -> Iterator[QuotaLine]:
+    limits = rule.limits_of(uid, now_s)
+    excepted: Mapping[str, Any] = {}
+    if limits is not rule.limits:
+        excepted = rule.exceptions[uid]["limits"]
+    subject = (user if rule.per == "user" else None, rule.group.name)
+    for kind in LIMITS.values():  # in the order in which people read them
+        for key, limit in sorted(limits.items()):
+            name, _, of = key.partition(":")
+            if name == kind.key:
+                yield QuotaLine(
+                    rule=rule,
+                    kind=kind,
+                    of=of or None,
+                    limit=limit,
+                    used=_used(kind, of or None, usage, snapshot, subject),
+                    until_s=rule.exceptions[uid]["until_s"] if key in excepted else None,
+                )
+
+
+def _used(
+    kind: LimitKind,
+    of: str | None,
+    usage: Usage | None,
+    snapshot: Snapshot,
+    subject: tuple[str | None, str | None],
+) -> float | None:
+    if kind.scope is Scope.JOB:
+        return None
+    if kind.scope is Scope.PERIOD:
+        return None if of is None else snapshot.hours_of(*subject, Period(of))
+    if usage is None:
+        return None
+    both = usage.of(*subject)
+    if kind.measure is Measure.GPUS:
+        return _gpus(both, of, with_pending=kind.scope is Scope.TOTAL)
+    field = "mib" if kind.measure is Measure.MEMORY else kind.key.partition("_")[0]
+    used: int = getattr(both.running, field)
+    if kind.scope is Scope.TOTAL:
+        used += getattr(both.pending, field)
+    return used
+
+
+def _gpus(both: RunningAndPending, of: str | None, *, with_pending: bool) -> int:
+    """GPUs whose type is not known yet count for every type, as job_submit.lua counts them."""
+    total = 0
+    for use in (both.running, both.pending) if with_pending else (both.running,):
+        untyped = max(0, use.mgpu - sum(use.by_type.values()))
+        total += use.mgpu if of is None else use.by_type.get(of, 0) + untyped
+    return total
+
+
+def _listed(limit: Mapping[Any, Any]) -> list[Any]:
+    """Names that are allowed, or walltime by GPUs."""
+    if all(isinstance(key, str) for key in limit):
+        return sorted(limit)
+    return [{"gpus": limit[index]["mgpu"] / 1000, "s": limit[index]["s"]} for index in sorted(limit)]

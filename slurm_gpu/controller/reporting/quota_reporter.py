@@ -1,0 +1,133 @@
+"""Tells slurm-gpudbd the limits of whoever looks at them, and what is used: it knows no policy itself."""
+
+from __future__ import annotations
+
+import logging
+import pwd
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Protocol
+
+from slurm_gpu.clock import Clock
+from slurm_gpu.config.site import SiteConfig
+from slurm_gpu.controller.queue.usage import Usage
+from slurm_gpu.controller.reporting.quota import InUse, quota_of
+from slurm_gpu.daemon.outage_log import OutageLog
+from slurm_gpu.errors import NotFoundError, SlurmGpuError
+from slurm_gpu.policy.lua.installed import PolicyInForce
+from slurm_gpu.slurm.submission import UserPlaces
+from slurm_gpu.wire.answers.quota import Quota
+
+log = logging.getLogger("slurm-gpuctld")
+
+EVERY_S = 15.0
+_AT_ONCE = 20
+"""Users in one message: with some dozens of limits each it stays far below what slurm-gpudbd takes."""
+_PLACES_KEPT_S = 600.0
+"""Accounts and QOS of a user are asked of Slurm so often: they change by an administrator's hand alone."""
+
+
+class Database(Protocol):
+    """The part of slurm_gpu.client.database_client.DatabaseClient that is used here."""
+
+    def quotas_wanted(self) -> Sequence[str]:
+        """Who looks."""
+
+    def tell_quotas(self, quotas: Sequence[Quota]) -> None:
+        """Their limits."""
+
+
+Exchange = Callable[[Callable[[Database], None]], None]
+"""Calls back with a connection to slurm-gpudbd."""
+Submit = Callable[[Callable[[], None]], "Future[None]"]
+
+
+class QuotaTeller:
+    """Asks in the background who looks, and tells them; slurm-gpudbd may be away for long: nothing waits."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        submit: Submit,
+        places: Callable[[str], UserPlaces],
+        clock: Clock,
+        uid_of: Callable[[str], int] = lambda user: pwd.getpwnam(user).pw_uid,
+    ) -> None:
+        self._exchange, self._submit, self._clock = exchange, submit, clock
+        self._ask_places, self._uid_of = places, uid_of
+        self._places: dict[str, tuple[float, UserPlaces]] = {}
+        self._telling: Future[None] | None = None
+        self._next_s = 0.0
+        self._outage = OutageLog(
+            log,
+            "pages show no limits: %s; retrying",
+            clock,
+            over="limits are sent to slurm-gpudbd again",
+        )
+
+    def turn(self, in_use: InUse | None, *, in_charge: bool) -> None:
+        """Begin to tell, where that is due; `in_use` is None while slurmctld does not answer."""
+        if self._telling is not None:
+            if not self._telling.done():
+                return
+            telling, self._telling = self._telling, None
+            self._take_in(telling)
+        now = self._clock.monotonic()
+        if in_use is None or not in_charge or now < self._next_s:
+            return
+        self._next_s = now + EVERY_S
+        seen = in_use
+        self._telling = self._submit(lambda: self._exchange(lambda database: self.tell(database, seen)))
+
+    def tell(self, database: Database, in_use: InUse) -> None:
+        """Tell the limits of everybody who looks."""
+        wanted = database.quotas_wanted()
+        by_kind = in_use.by_kind() if wanted else {}
+        for at in range(0, len(wanted), _AT_ONCE):
+            database.tell_quotas([self._quota(user, in_use, by_kind) for user in wanted[at : at + _AT_ONCE]])
+
+    def _quota(self, user: str, in_use: InUse, by_kind: Mapping[str, Usage]) -> Quota:
+        unknown = Quota(user=user, as_of_s=in_use.snapshot.as_of_s, limits=None, why=None)
+        if in_use.policy == PolicyInForce():
+            return replace(unknown, why="no policy is in force: an operator runs slurm-gpu policy apply")
+        try:
+            uid = self._uid_of(user)
+        except (KeyError, ValueError):
+            return replace(unknown, why=f"there is no user {user} on slurm-gpuctld's host")
+        places, now_s = self._places_of(user), self._clock.wall()
+        lines = quota_of(in_use.policy, in_use.snapshot, user, uid, places, now_s, by_kind)
+        return replace(unknown, limits=[line.to_json() for line in lines], uid=uid)
+
+    def _places_of(self, user: str) -> UserPlaces:
+        now = self._clock.monotonic()
+        until, places = self._places.get(user, (0.0, None))
+        if places is None or now >= until:
+            places = self._ask_places(user)
+            self._places = {name: item for name, item in self._places.items() if item[0] > now}
+            if places.told:
+                self._places[user] = now + _PLACES_KEPT_S, places
+        return places
+
+    def _take_in(self, telling: Future[None]) -> None:
+        try:
+            telling.result()
+        except NotFoundError as error:
+            self._outage.failed(f"{error}; it is of an earlier version")
+        except SlurmGpuError as error:
+            self._outage.failed(error)
+        else:
+            self._outage.worked()
+
+
+def exchange_with(config: SiteConfig) -> Exchange:
+    """Asks and tells the site's slurm-gpudbd."""
+
+    def exchange(work: Callable[[Database], None]) -> None:
+        # Only now: httpx takes memory that a host that is not in charge does not need.
+        from slurm_gpu.client.database_client import DatabaseClient
+
+        with DatabaseClient(config) as database:
+            work(database)
+
+    return exchange

@@ -1,0 +1,43 @@
+"""What job_submit.lua is told of reservations: from which size on jobs need one, and who has one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from slurm_gpu.config.site import Placement
+from slurm_gpu.wire.answers.reservation import Reservation
+
+
+@dataclass(frozen=True, slots=True)
+class ReserveTable:
+    """The lines about reservations of a snapshot (docs/contracts.md, section 4)."""
+
+    mode: str
+    mgpu: int | None
+    """Jobs of so much and more need one; None: no job does."""
+    promised: tuple[Reservation, ...] = ()
+
+    def lines(self) -> Iterator[str]:
+        """One for the rule, one for each that is promised."""
+        yield f"reserve {self.mode} mgpu={'-' if self.mgpu is None else self.mgpu}"
+        for row in self.promised:
+            names = " ".join(map(_encode, (row.user, row.account, row.partition)))
+            nodes = _encode(row.nodes or "")
+            yield f"reserved {names} {row.gpus * 1000} {row.name} {row.start_s} {row.end_s} {nodes}"
+
+
+def reserve_table(placement: Placement, rows: Iterable[Reservation] | None) -> ReserveTable | None:
+    """The table; None where there is nothing to tell, or the reservations are not known (yet)."""
+    settings = placement.reservations
+    if settings is None or rows is None:
+        return None
+    mgpu = None if settings.required_gpus is None else settings.required_gpus * 1000
+    promised = sorted((row for row in rows if row.state.is_promised), key=lambda row: row.id)
+    return ReserveTable(placement.mode, mgpu, tuple(promised)) if promised or mgpu is not None else None
+
+
+def _encode(name: str) -> str:
+    """Letters, digits, `_`, `.` and `-` as they are, every other byte as %XX."""
+    return quote(name, safe="").replace("~", "%7E")

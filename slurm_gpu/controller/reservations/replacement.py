@@ -1,0 +1,79 @@
+"""Nodes that go out of service after they were promised, and others in their place while there are any."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from zoneinfo import ZoneInfo
+
+from slurm_gpu.clock import Clock
+from slurm_gpu.config.site import Zone
+from slurm_gpu.controller.reservations.windows import without
+from slurm_gpu.slurm.client import QueuedJob, SlurmNode
+from slurm_gpu.slurm.occupancy import out_of_service
+from slurm_gpu.slurm.reservations import SlurmReservation
+from slurm_gpu.text.hostlist import expand
+from slurm_gpu.wire.answers.reservation import Reservation
+
+OUT_S = 600.0
+"""A node that is out of service for so long is replaced: a reboot takes less."""
+EVERY_S = 60.0
+"""Between two looks at the nodes, and at the jobs that run on others."""
+
+
+class Mender:
+    """Counts for how long promised nodes are out of service; a restart begins anew. All raise SlurmError."""
+
+    def __init__(
+        self,
+        nodes: Callable[[float], Sequence[SlurmNode]],
+        jobs: Callable[[], Iterable[QueuedJob]],
+        zones: Mapping[str, Zone],
+        timezone: ZoneInfo,
+        clock: Clock,
+    ) -> None:
+        """`nodes` are those of slurmctld, as they were at most so many seconds ago."""
+        self._nodes, self._jobs, self._zones, self._timezone = nodes, jobs, zones, timezone
+        self._clock = clock
+        self._since: dict[str, float] = {}
+        self._tried: dict[int, float] = {}
+
+    def look(self, promised: Collection[Reservation]) -> None:
+        """Which of their nodes are out of service; asks Slurm only where there are any."""
+        if not promised:
+            self._since, self._tried = {}, {}
+            return
+        now = self._clock.monotonic()
+        names = {name for row in promised for name in expand(row.nodes or "")}
+        in_service = {node.name for node in self._nodes(EVERY_S) if not out_of_service(node)}
+        self._since = {name: self._since.get(name, now) for name in names - in_service}
+        ids = {row.id for row in promised}
+        self._tried = {number: at for number, at in self._tried.items() if number in ids}
+
+    def out(self, nodes: str) -> frozenset[str]:
+        """Of these nodes those that are out of service."""
+        return frozenset(expand(nodes)).intersection(self._since)
+
+    def lost(self, row: Reservation) -> frozenset[str]:
+        """Its nodes that are out of service for OUT_S and more."""
+        before = self._clock.monotonic() - OUT_S
+        return frozenset(name for name in self.out(row.nodes or "") if self._since[name] <= before)
+
+    def instead(
+        self,
+        row: Reservation,
+        in_slurm: Iterable[SlurmReservation],
+        rows: Iterable[Reservation],
+        now_s: float,
+    ) -> str | None:
+        """Its nodes with others in place of those that it lost; None where there are none of either."""
+        lost, now = self.lost(row), self._clock.monotonic()
+        if not lost or now - self._tried.get(row.id, -EVERY_S) < EVERY_S:
+            return None
+        self._tried[row.id] = now
+        nodes = self._nodes(EVERY_S)
+        return without(row, lost, nodes, self._jobs(), in_slurm, rows, self._zones, now_s, self._timezone)
+
+    def is_mended(self, row: Reservation, found: SlurmReservation) -> bool:
+        """Whether Slurm has it on as many nodes, others only in place of some that are out of service."""
+        before, after = set(expand(row.nodes or "")), set(expand(found.nodes))
+        return row.user in found.users and len(before) == len(after) and before - after <= self._since.keys()

@@ -1,0 +1,134 @@
+"""The table of reservations, which slurm-gpudbd keeps: read and told, in the background."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Protocol
+
+from slurm_gpu.clock import SystemClock
+from slurm_gpu.config.site import SiteConfig
+from slurm_gpu.daemon.outage_log import OutageLog
+from slurm_gpu.errors import SlurmGpuError
+from slurm_gpu.wire.answers.reservation import MOST_IDS, MOST_REPORTS, Report, Reservation
+
+log = logging.getLogger("slurm-gpuctld")
+
+Exchange = Callable[[Sequence[Report], Collection[int]], Sequence[Reservation]]
+"""Tells these reports, then reads what is not over, and the rows with these ids."""
+Submit = Callable[[Callable[[], Sequence[Reservation]]], "Future[Sequence[Reservation]]"]
+
+
+class ReservationTable:
+    """The rows as last read, and what was not told yet. slurm-gpudbd may be away for long: nothing waits."""
+
+    def __init__(self, exchange: Exchange, submit: Submit) -> None:
+        self._exchange, self._submit = exchange, submit
+        self._rows: Mapping[int, Reservation] | None = None
+        self._reports: dict[int, Report] = {}
+        self._sent: Mapping[int, Report] = {}
+        self._asking: Future[Sequence[Reservation]] | None = None
+        self._outage = OutageLog(
+            log,
+            "reservations stay as they are: %s; slurm-gpudbd is asked again",
+            SystemClock(),
+            over="slurm-gpudbd reports reservations again",
+        )
+
+    @property
+    def rows(self) -> Mapping[int, Reservation] | None:
+        """By id, with what is still to be told; None before the first answer."""
+        if self._rows is None:
+            return None
+        return {number: _with(row, self._reports.get(number)) for number, row in self._rows.items()}
+
+    def is_told(self, number: int) -> bool:
+        """Whether the table knows all that we know of this one."""
+        return number not in self._reports
+
+    def tell(self, report: Report) -> None:
+        """Have the table know, as soon as may be; a later word on the same one takes the place of this."""
+        before = self._reports.get(report.id)
+        if report.nodes is None and before is not None:
+            report = replace(report, nodes=before.nodes)
+        self._reports[report.id] = report
+
+    def poll(self, ids: Collection[int], *, begin: bool) -> bool:
+        """Take in what came; where `begin`, ask again, unless an answer is under way.
+
+        Returns whether something came.
+        """
+        came = self._asking is not None and self._asking.done()
+        if came:
+            assert self._asking is not None
+            asking, self._asking = self._asking, None
+            self._take_in(asking)
+        if begin and self._asking is None:
+            self._sent = dict(self._reports)
+            reports, wanted = list(self._sent.values()), sorted(ids)
+            self._asking = self._submit(lambda: self._exchange(reports, wanted))
+        return came
+
+    def _take_in(self, asking: Future[Sequence[Reservation]]) -> None:
+        try:
+            rows = asking.result()
+        except SlurmGpuError as error:
+            self._outage.failed(error)
+            return
+        self._outage.worked()
+        self._rows = {row.id: row for row in rows}
+        for number, report in self._sent.items():
+            if self._reports.get(number) == report:
+                del self._reports[number]
+
+
+def exchange_with(config: SiteConfig) -> Exchange:
+    """Asks the site's slurm-gpudbd."""
+
+    def exchange(reports: Sequence[Report], ids: Collection[int]) -> Sequence[Reservation]:
+        # Only now: httpx takes memory that a site without reservations does not need.
+        from slurm_gpu.client.database_client import DatabaseClient
+
+        with DatabaseClient(config) as database:
+            return exchanged(database, reports, ids)
+
+    return exchange
+
+
+class Database(Protocol):
+    """The part of slurm_gpu.client.database_client.DatabaseClient that is used here."""
+
+    def tell_reservations(self, reports: Sequence[Report]) -> None:
+        """What became of some, MOST_REPORTS at most."""
+
+    def reservations(self, *, ids: Sequence[int]) -> Sequence[Reservation]:
+        """Those that are not over, and those named, MOST_IDS at most."""
+
+
+def exchanged(database: Database, reports: Sequence[Report], ids: Collection[int]) -> Sequence[Reservation]:
+    """Tell all reports, then read all rows; more than slurm-gpudbd takes at once one after the other."""
+    for at in range(0, len(reports), MOST_REPORTS):
+        database.tell_reservations(reports[at : at + MOST_REPORTS])
+    named = list(ids)
+    found: dict[int, Reservation] = {}
+    for at in range(0, max(1, len(named)), MOST_IDS):
+        found |= {row.id: row for row in database.reservations(ids=named[at : at + MOST_IDS])}
+    return list(found.values())
+
+
+def _with(row: Reservation, report: Report | None) -> Reservation:
+    """A row as it will be once the report is told."""
+    if report is None or not row.state.is_promised:
+        return row
+    nodes = row.nodes if report.nodes is None else report.nodes
+    row = replace(row, state=report.state, trouble=report.trouble, nodes=nodes)
+    if row.first_start_s is None:
+        row = replace(
+            row,
+            first_job_id=report.first_job_id,
+            first_eligible_s=report.first_eligible_s,
+            first_start_s=report.first_start_s,
+        )
+    return row

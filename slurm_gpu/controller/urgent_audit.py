@@ -1,0 +1,308 @@
+"""Tells the audit of each urgent job that started: whose, why, whom it overtook, what was requeued for it.
+
+Slurm's accounting is what is told from, and an act's id is made of the job and its start: so nothing has to
+be kept here. A slurm-gpuctld that was killed, or away for days, tells what it missed; what is told twice is
+one act. Only whom a job overtook is seen in the queue at that moment, and unknown where nobody looked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+import threading
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from slurm_gpu.clock import Clock
+from slurm_gpu.config.site import SiteConfig
+from slurm_gpu.daemon.outage_log import OutageLog
+from slurm_gpu.errors import SlurmGpuError
+from slurm_gpu.policy.lua.peers import this_host
+from slurm_gpu.slurm.client import AccountingRun
+from slurm_gpu.slurm.queue import CountedJob, Phase
+from slurm_gpu.text.hostlist import expand
+from slurm_gpu.text.units import counted, few
+from slurm_gpu.wire.answers.runs import Act
+
+if TYPE_CHECKING:
+    from slurm_gpu.client.database_client import DatabaseClient
+
+log = logging.getLogger("slurm-gpuctld")
+
+ACT = "urgent job started"
+SETTLES_S = 15.0
+"""After its start slurmdbd knows what gave way to it, and slurm-gpudbd why it was asked for."""
+_EVERY_S = 600.0
+_RETRY_S = 60.0
+_BACK_S = 7 * 86400
+_REASON_WITHIN_S = 300.0
+_GAVE_WAY_WITHIN_S = 300
+"""Before an urgent job starts, what was preempted for it has ended at most so long ago."""
+_NAMED = 50
+"""Of the jobs that were overtaken; how many there were is told as well."""
+_AT_ONCE = 100
+_MOST_TOLD = 1000
+_TOKEN = re.compile(r"slurm-gpu/1 t=([0-9a-zA-Z]+)")
+
+_Start = tuple[int, int]
+"""A job's id, and when it started: of one that is requeued there are several."""
+
+
+class Accounting(Protocol):
+    """Slurm's accounting: slurm_gpu.slurm.preempted.FewRuns, or a test's."""
+
+    def of_qos(self, qos: str, since_s: int) -> Sequence[AccountingRun]:
+        """Runs in it."""
+
+    def preempted(self, since_s: int, until_s: int) -> Sequence[AccountingRun]:
+        """Runs that ended by preemption."""
+
+
+class Audit(Protocol):
+    """slurm-gpudbd: DatabaseAudit, or a test's."""
+
+    def reason(self, token: str) -> str | None:
+        """Why the job with this token was to be urgent; None where that is not known."""
+
+    def tell(self, acts: Sequence[Act]) -> None:
+        """Have acts kept."""
+
+    def told(self) -> Collection[str]:
+        """Ids of the last acts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overtaken:
+    """Jobs that were submitted earlier for the same partition, and still waited."""
+
+    n: int
+    job_ids: tuple[int, ...]
+    """The first of them."""
+
+
+class UrgentAudit:
+    """`turn` looks at the queue, and never waits. Nothing that fails ends it."""
+
+    def __init__(
+        self, cluster: str, accounting: Accounting, audit: Audit, clock: Clock, *, in_thread: bool = True
+    ) -> None:
+        self._cluster, self._accounting, self._audit, self._clock = cluster, accounting, audit, clock
+        self._in_thread = in_thread
+        self._waited: frozenset[int] = frozenset()
+        """Urgent jobs that waited at the last look."""
+        self._overtook: dict[_Start, Overtaken] = {}
+        self._tokens: dict[int, str] = {}
+        self._told: set[_Start] = set()
+        self._seen: set[_Start] = set()
+        """Those that ran when somebody looked, also when they ended before they were told."""
+        self._hurried: set[_Start] = set()
+        """Those for which accounting was asked at once."""
+        self._next_s = 0.0
+        self._worker: threading.Thread | None = None
+        self._outage = OutageLog(
+            log,
+            "the audit lacks urgent jobs for now: %s; retrying",
+            clock,
+            over="the audit has all urgent jobs again",
+        )
+
+    def turn(self, jobs: Sequence[CountedJob], qos: str | None) -> None:
+        """Note who runs and whom they overtook, and begin to tell where that is due."""
+        if qos is None:
+            return
+        urgent = [job for job in jobs if job.qos == qos]
+        # Of jobs that slurmctld has forgotten accounting has the comment; of those that run it has none yet.
+        found = ((job.job_id, _TOKEN.match(job.admin_comment)) for job in urgent)
+        self._tokens = {job_id: match[1] for job_id, match in found if match}
+        now_s = self._clock.wall()
+        started = {
+            (job.job_id, job.start_s): job
+            for job in urgent
+            if job.phase is Phase.RUNNING and job.start_s is not None
+        }
+        for key, job in started.items():
+            if key not in self._told and job.job_id in self._waited and key not in self._overtook:
+                self._overtook[key] = overtaken_by(job, jobs)
+        self._waited = frozenset(job.job_id for job in urgent if job.phase is Phase.PENDING)
+        self._seen = {
+            key
+            for key in self._seen | started.keys()
+            if key not in self._told and (key in started or key not in self._hurried)
+        }
+        settled = {key for key in self._seen if now_s - key[1] >= SETTLES_S}
+        if settled - self._hurried and not self._outage.lasts:
+            self._hurried = settled  # once: whose reason is not known yet would have sacct asked each second
+            self._next_s = min(self._next_s, self._clock.monotonic())
+        if self._clock.monotonic() < self._next_s or (self._worker and self._worker.is_alive()):
+            return
+        self._next_s = self._clock.monotonic() + _RETRY_S
+        if not self._in_thread:
+            self.look(qos)
+            return
+        self._worker = threading.Thread(target=self.look, args=(qos,), name="urgent", daemon=True)
+        self._worker.start()
+
+    def look(self, qos: str) -> None:
+        """Tell of all that started in the last days and was not told yet."""
+        try:
+            complete = self._tell(qos)
+        except SlurmGpuError as error:
+            self._outage.failed(error)
+            return
+        self._outage.worked()
+        if complete:
+            self._next_s = self._clock.monotonic() + _EVERY_S
+
+    def _tell(self, qos: str) -> bool:
+        """Whether nothing is left to be told a little later."""
+        now_s = int(self._clock.wall())
+        runs = sorted(
+            (run for run in self._accounting.of_qos(qos, now_s - _BACK_S) if run.start_s is not None),
+            key=lambda run: (run.start_s or 0, run.job_id),
+        )
+        keys: list[_Start] = [(run.job_id, run.start_s or 0) for run in runs]
+        self._told.intersection_update(keys)
+        if keys and not self._told:  # of an earlier process, most likely
+            known = self._audit.told()
+            self._told.update(key for key in keys if self._id_of(key) in known)
+        if self._told.issuperset(keys):
+            return True
+        since_s = min(run.start_s or now_s for run in runs) - _GAVE_WAY_WITHIN_S
+        gave_way = gave_way_to(runs, self._accounting.preempted(since_s, now_s), qos)
+        acts: dict[_Start, Act] = {}
+        complete = True
+        for key, run in zip(keys, runs, strict=True):
+            if key in self._told:
+                continue
+            reason = self._reason(run)
+            if now_s - key[1] < SETTLES_S or (reason is None and now_s - key[1] < _REASON_WITHIN_S):
+                complete = False
+                continue
+            acts[key] = self._act(run, key, reason, gave_way[key])
+        for first in range(0, len(acts), _AT_ONCE):
+            some = list(acts)[first : first + _AT_ONCE]
+            self._audit.tell([acts[key] for key in some])
+            self._told.update(some)
+            for key in some:
+                log.info("%s: %s (%s)", ACT, acts[key].subject, acts[key].why)
+                self._overtook.pop(key, None)
+        return complete
+
+    def _reason(self, run: AccountingRun) -> str | None:
+        match = _TOKEN.match(run.admin_comment)
+        token = match[1] if match else self._tokens.get(run.job_id)
+        return None if token is None else self._audit.reason(token)
+
+    def _id_of(self, key: _Start) -> str:
+        words = f"{ACT} {self._cluster} {key[0]} {key[1]}"
+        return hashlib.blake2b(words.encode(), digest_size=16).hexdigest()
+
+    def _act(
+        self, run: AccountingRun, key: _Start, reason: str | None, gave_way: Sequence[AccountingRun]
+    ) -> Act:
+        overtook = self._overtook.get(key)
+        evidence: dict[str, Any] = {
+            "job_id": run.job_id,
+            "user": run.user,
+            "account": run.account,
+            "qos": run.qos,
+            "nodes": run.nodes,
+            "submit_s": run.submit_s,
+            "eligible_s": run.eligible_s,
+            "start_s": run.start_s,
+            "overtook": None if overtook is None else {"jobs": overtook.n, "job_ids": overtook.job_ids},
+            "preempted": [{"job_id": one.job_id, "user": one.user, "end_s": one.end_s} for one in gave_way],
+        }
+        return Act(
+            id=self._id_of(key),
+            at_s=key[1],
+            host=this_host(),
+            act=ACT,
+            subject=f"job {run.job_id} of {run.user}",
+            why="no reason is known" if reason is None else reason,
+            new=_in_words(overtook, gave_way),
+            evidence=evidence,
+        )
+
+
+def overtaken_by(job: CountedJob, jobs: Iterable[CountedJob]) -> Overtaken:
+    """Jobs of its partition that were there before it, in other QOS, and wait while it runs."""
+    earlier = sorted(
+        other.job_id
+        for other in jobs
+        if other.phase is Phase.PENDING
+        and other.qos != job.qos
+        and job.partition in other.partition.split(",")
+        and other.submit_s is not None
+        and job.submit_s is not None
+        and other.submit_s < job.submit_s
+    )
+    return Overtaken(len(earlier), tuple(earlier[:_NAMED]))
+
+
+def gave_way_to(
+    urgent: Sequence[AccountingRun], preempted: Iterable[AccountingRun], qos: str
+) -> Mapping[_Start, Sequence[AccountingRun]]:
+    """Of each urgent run, in the order of their starts, what was requeued for it; each run for one of them.
+
+    Slurm tells nobody for whom it preempted a job; but that one starts next on its nodes.
+    """
+    found: dict[_Start, list[AccountingRun]] = {(run.job_id, run.start_s or 0): [] for run in urgent}
+    nodes = {(run.job_id, run.start_s or 0): _nodes(run) for run in urgent}
+    for one in sorted(preempted, key=lambda run: (run.end_s or 0, run.job_id)):
+        if one.qos == qos or one.end_s is None:
+            continue
+        of = _nodes(one)
+        for run in urgent:
+            start_s = run.start_s or 0
+            key = (run.job_id, start_s)
+            is_next = one.end_s <= start_s <= one.end_s + _GAVE_WAY_WITHIN_S and run.submit_s <= one.end_s
+            if is_next and not of.isdisjoint(nodes[key]):
+                found[key].append(one)
+                break
+    return found
+
+
+def _nodes(run: AccountingRun) -> frozenset[str]:
+    try:
+        return frozenset(expand(run.nodes))
+    except ValueError:  # Slurm's accounting has nodes that are no list
+        return frozenset()
+
+
+def _in_words(overtook: Overtaken | None, gave_way: Sequence[AccountingRun]) -> str:
+    before = "not known whom it overtook" if overtook is None else f"overtook {counted(overtook.n, 'job')}"
+    names = few((one.job_id for one in gave_way), _NAMED)
+    return f"{before}; requeued for it: {names or 'none'}"
+
+
+class DatabaseAudit:
+    """The site's slurm-gpudbd."""
+
+    def __init__(self, config: SiteConfig) -> None:
+        self._config = config
+
+    def told(self) -> Collection[str]:
+        """Of as many as slurm-gpudbd tells at once."""
+        with _connect(self._config) as database:
+            return {act.id for act in database.acts(_MOST_TOLD)}
+
+    def reason(self, token: str) -> str | None:
+        """From the decision on the job."""
+        with _connect(self._config) as database:
+            found = database.decisions(token)
+        return found[0].job.get("urgent") if found else None
+
+    def tell(self, acts: Sequence[Act]) -> None:
+        """Have acts kept."""
+        with _connect(self._config) as database:
+            database.tell_acts(acts)
+
+
+def _connect(config: SiteConfig) -> DatabaseClient:
+    # Only now: httpx takes memory that who has no urgent jobs does not need.
+    from slurm_gpu.client.database_client import DatabaseClient
+
+    return DatabaseClient(config)

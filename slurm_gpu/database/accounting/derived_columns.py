@@ -1,0 +1,174 @@
+"""What a run's records say about it: the derived columns of `run`, as docs/contracts.md defines them."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from slurm_gpu.database.accounting.allocated_time import SHIPPED_WITHIN_S, Part, device_time
+from slurm_gpu.database.accounting.steady_clock import Span, spans
+from slurm_gpu.wire import Host, Record, histogram_mean, merge_histograms, merge_means, merge_totals
+
+# first_s and last_s are rounded, so segments that follow each other may share a second.
+_TOUCHING_S = 1
+RESIZING = "RESIZING"
+DERIVED_FROM = frozenset({"uptime_s", "util_hist_ms", "mem_used_frac", "energy_j"})
+"""Of the statistics of a record, those that anything is derived from."""
+CONTINUED_STATES = frozenset({"REQUEUED", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", RESIZING})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Derived:
+    """Columns that follow from records; None is a gap."""
+
+    granted_mgpu: int | None
+    ugpucore: float | None
+    ugpumem: float | None
+    coverage: float | None
+    energy_j: float | None
+    no_process_mgpu_s: int | None
+    """GPU/1000 × seconds held while no process was on the device, of those devices that can tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class DoubleWatch:
+    """Two segments that watched one device for one run at the same time; only `kept` counts."""
+
+    kept: Record
+    dropped: Record
+
+
+def resolve_double_watches(records: Iterable[Record]) -> tuple[list[Record], list[DoubleWatch]]:
+    """One run's records without those that overlap one with more sampled_s on the same (node, device)."""
+    kept: list[Record] = []
+    doubled: list[DoubleWatch] = []
+
+    def place(record: Record) -> tuple[str, str]:
+        return record.node, record.device
+
+    for _, same in groupby(sorted(records, key=place), key=place):
+        some = list(same)
+        # Ties go by name, so that the outcome does not depend on the order of arrival.
+        longest_first = sorted(
+            zip(some, spans(some), strict=True), key=lambda item: (-item[0].sampled_s, item[0].segment)
+        )
+        # Those kept that are longer than a touch: none overlaps another by more, so both ends are in order.
+        in_time: list[tuple[Record, Span]] = []
+        for record, span in longest_first:
+            if span.length_s <= _TOUCHING_S:
+                kept.append(record)
+                continue
+            index = bisect_right(in_time, span.begin_s + _TOUCHING_S, key=lambda item: item[1].end_s)
+            rival = in_time[index] if index < len(in_time) else None
+            if rival is None or rival[1].begin_s >= span.end_s - _TOUCHING_S:
+                kept.append(record)
+                in_time.insert(index, (record, span))
+            else:
+                doubled.append(DoubleWatch(rival[0], record))
+    return kept, doubled
+
+
+def derive(records: Sequence[Record], *, parts: Sequence[Part], min_coverage: float) -> Derived:
+    """Return the columns derived from one run's records and accounting rows, double watches resolved.
+
+    The GPUs granted are those of the last part. Where Slurm does not account for GPUs, or for none in any
+    part although nodes recorded some, they are what the nodes were granted. 0 means nothing to derive.
+    Without records coverage is None: whether any can still come is a matter of the time at which somebody
+    asks (coverage_at).
+    Energy is a sum: that of less than `min_coverage` of the time, as of a GPU shared meanwhile, would
+    pass for the whole, and is a gap.
+    """
+    last = parts[-1]
+    granted_mgpu = last.allocated_mgpu
+    if granted_mgpu is None or (records and all(part.allocated_mgpu == 0 for part in parts)):
+        granted_mgpu = _granted_by_nodes([record for record in records if record.node in last.nodes])
+    if not records:
+        return Derived(
+            granted_mgpu=granted_mgpu,
+            ugpucore=None,
+            ugpumem=None,
+            coverage=None,
+            energy_j=None,
+            no_process_mgpu_s=None,
+        )
+    memory = merge_means(record.mem_used_frac for record in records)
+    histogram = merge_histograms(record.util_hist_ms for record in records)
+    energy = merge_totals(record.energy_j for record in records)
+    time = device_time(records, parts)
+    metered = time.held_s > 0 and time.metered_s / time.held_s >= min_coverage
+    return Derived(
+        granted_mgpu=granted_mgpu,
+        ugpucore=None if histogram is None else histogram_mean(histogram),
+        ugpumem=None if memory is None or memory.seconds == 0 else 100 * memory.mean,
+        coverage=None if time.held_s == 0 else time.sampled_s / time.held_s,
+        energy_j=energy.total if energy is not None and metered else None,
+        no_process_mgpu_s=_no_process_mgpu_s(records),
+    )
+
+
+def coverage_at(
+    now_s: float,
+    *,
+    coverage: float | None,
+    granted_mgpu: int | None,
+    end_s: int | None,
+    elapsed_s: int | None,
+) -> float | None:
+    """The derived `coverage` as it is to be read at `now_s`: 0 where nothing came, and nothing will any more.
+
+    A gap for SHIPPED_WITHIN_S from the end of a run, while its records may be under way.
+    """
+    if coverage is not None or granted_mgpu in (None, 0) or end_s is None or elapsed_s in (None, 0):
+        return coverage
+    return 0.0 if now_s - end_s > SHIPPED_WITHIN_S else None
+
+
+def _no_process_mgpu_s(records: Iterable[Record]) -> int | None:
+    told = [
+        record.granted_mgpu * record.no_process_s
+        for record in records
+        if record.granted_mgpu is not None and record.no_process_s is not None
+    ]
+    return round(math.fsum(told)) if told else None
+
+
+def _granted_by_nodes(records: Sequence[Record]) -> int | None:
+    """Σ granted_mgpu over devices; None unless every device knows its own."""
+    grants: dict[tuple[str, str], int] = {}
+    for record in records:
+        key = record.node, record.device
+        if record.granted_mgpu is not None:
+            grants[key] = record.granted_mgpu
+    everywhere = {(record.node, record.device) for record in records}
+    return sum(grants.values()) if grants and grants.keys() == everywhere else None
+
+
+def application(hosts: Iterable[Host]) -> tuple[str | None, str | None]:
+    """(app, its field) of one run: what most of its host records tell, those that tell none not counted.
+
+    Of a script that starts several programs, the nodes may disagree: ties go to the later record, then by
+    name.
+    """
+    votes: dict[tuple[str, str | None], tuple[int, int]] = {}
+    for host in hosts:
+        if host.app is not None:
+            count, last_s = votes.get((host.app, host.app_field), (0, 0))
+            votes[host.app, host.app_field] = count + 1, max(last_s, host.last_s)
+    if not votes:
+        return None, None
+    return max(votes, key=lambda app: (*votes[app], app[0], "" if app[1] is None else app[1]))
+
+
+def first_submits(runs: Sequence[tuple[int, str]]) -> list[int]:
+    """The first submit of each row's chain of requeues and resizes.
+
+    `runs` are one job's (submit_s, state) in order of time.
+    """
+    firsts: list[int] = []
+    for index, (submit_s, _) in enumerate(runs):
+        continued = index > 0 and runs[index - 1][1] in CONTINUED_STATES
+        firsts.append(firsts[-1] if continued else submit_s)
+    return firsts

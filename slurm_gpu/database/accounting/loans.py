@@ -1,0 +1,63 @@
+"""Loans: who lent its idle GPUs to a run, and which job got them back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, select
+
+from slurm_gpu.database.accounting.matching import node_set
+from slurm_gpu.database.accounting.slurm_view import Queue
+from slurm_gpu.database.storage.schema import run
+from slurm_gpu.wire.answers.runs import Run
+
+_LENDERS = re.compile(r"slurm-gpu/1 t=\w+(?: [a-z]=\S*)*? l=([\w.,-]+)(?: |$)")
+_NEXT_WITHIN_S = 60
+_WAITED_AT_MOST_S = 7 * 86400
+"""So that not all runs of all times are looked through."""
+
+
+def lender_of(admin_comment: str) -> str | None:
+    """The owners whose idle GPUs the run had, joined by commas, as job_submit.lua wrote them there.
+
+    None where it borrowed none.
+    """
+    found = _LENDERS.match(admin_comment)
+    return None if found is None else found[1]
+
+
+def with_lenders(runs: Sequence[Run], ask: Callable[[], Queue | None]) -> list[Run]:
+    """The runs; of those that are not over the queue tells the lender, as Slurm's accounting does not yet."""
+    queue = ask() if any(one.end_s is None for one in runs) else None
+    return list(runs) if queue is None else [_with_lender(one, queue) for one in runs]
+
+
+def _with_lender(one: Run, queue: Queue) -> Run:
+    job = queue.by_id.get(one.job_id)
+    if one.end_s is not None or job is None:
+        return one
+    return replace(one, lender=lender_of(job.admin_comment))
+
+
+def taken_back_by(connection: Connection, row: Mapping[str, Any]) -> RowMapping | None:
+    """The run for which a borrowing run gave way; None where it did not, or nobody can tell any more.
+
+    Slurm tells nobody for whom it preempted a job; but that one starts next on its nodes, and is on no loan.
+    """
+    if row["state"] != "PREEMPTED" or row["end_s"] is None or lender_of(row["admin_comment"]) is None:
+        return None
+    query = (
+        select(run)
+        .where(run.c.cluster == row["cluster"], run.c.qos != row["qos"])
+        .where(run.c.start_s >= row["end_s"], run.c.start_s <= row["end_s"] + _NEXT_WITHIN_S)
+        .where(run.c.submit_s.between(row["end_s"] - _WAITED_AT_MOST_S, row["end_s"]))
+        .order_by(run.c.start_s, run.c.run_id)
+    )
+    nodes = node_set(row["nodes"])
+    for other in connection.execute(query).mappings():
+        if not nodes.isdisjoint(node_set(other["nodes"])):
+            return other
+    return None

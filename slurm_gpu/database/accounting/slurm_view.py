@@ -1,0 +1,193 @@
+"""What slurmctld says, kept for a moment: a thousand shipments cost it one question."""
+
+from __future__ import annotations
+
+import logging
+import math
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from slurm_gpu.clock import Clock
+from slurm_gpu.daemon.outage_log import OutageLog
+from slurm_gpu.errors import SlurmError
+from slurm_gpu.slurm.client import QueuedJob, SlurmClient, SlurmNode, SlurmSettings
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+JOBS_FOR_S = 2.0
+NODES_FOR_S = 60.0
+SETTINGS_FOR_S = 3600.0
+# For this long a request waits for an answer that is not there yet.
+WAIT_S = 1.0
+# A question may take at most this share of the time: a slow slurmctld is asked less often. One slow answer is
+# chance, as while everything starts: the quicker of the last two counts.
+_SHARE = 0.05
+_LONG_S = 0.1
+_PAUSE_AFTER_FAILURE_S = 10.0
+
+
+class Kept(Generic[T]):
+    """One answer, renewed in a thread of its own when it is older than `for_s`; a failure keeps the old one.
+
+    Slurm's commands take ten seconds and more to give up on a slurmctld that is away: whoever finds it slow
+    waits for a moment, and the others not at all until it answers again. Nor does anybody wait for the next
+    answer where the last one took long, as on a large cluster: until then there is the old one.
+    """
+
+    def __init__(self, ask: Callable[[], T], clock: Clock, for_s: float, what: str = "anything") -> None:
+        self._ask, self._clock, self._for_s = ask, clock, for_s
+        self._changed = threading.Condition()
+        self._asking = self._slow = self._takes_long = False
+        self._answer: T | None = None
+        self._asked_at = -math.inf
+        self._renew_at = self._rest_until = -math.inf
+        self._took_before = 0.0
+        self._outage = OutageLog(
+            log, f"slurmctld does not report {what}: %s", clock, over=f"slurmctld reports {what} again"
+        )
+
+    def get(self, wait_s: float, max_age_s: float = math.inf, fresh_s: float = math.inf) -> T | None:
+        """The answer, at most `for_s` old if it comes within `wait_s`; None where there never was one.
+
+        With `max_age_s`, None rather than an older answer. With `fresh_s` an answer is renewed that is older,
+        but no more often than a slow one may be, and waited for, however long the last one took.
+        """
+        with self._changed:
+            now = self._clock.monotonic()
+            age_s = now - self._asked_at
+            due = (
+                now >= self._renew_at
+                or (age_s > max_age_s and not self._slow)
+                or (age_s >= fresh_s and now >= self._rest_until)
+            )
+            if due and not self._asking:
+                self._asking = True
+                threading.Thread(target=self._renew, name="ask-slurm", daemon=True).start()
+            good = age_s <= max_age_s and age_s < fresh_s
+            patient = not self._slow and not (self._takes_long and good)
+            if patient and not self._changed.wait_for(lambda: not self._asking, wait_s):
+                self._slow = True
+            return self._answer if now - self._asked_at <= max_age_s else None
+
+    def _renew(self) -> None:
+        began = self._clock.monotonic()
+        answer: T | None = None
+        try:
+            answer = self._ask()
+            self._outage.worked()
+        except Exception as error:  # an answer that cannot be read is no answer
+            self._outage.failed(error)
+        took = self._clock.monotonic() - began
+        usual = min(took, self._took_before)
+        rest_s = _PAUSE_AFTER_FAILURE_S if answer is None else usual / _SHARE
+        pause_s = rest_s if answer is None else max(self._for_s, rest_s)
+        with self._changed:
+            if answer is not None:
+                self._answer, self._asked_at = answer, began
+                self._took_before = took
+            self._renew_at, self._rest_until = began + took + pause_s, began + took + rest_s
+            self._asking, self._slow = False, answer is None
+            self._takes_long = self._answer is not None and took > _LONG_S
+            self._changed.notify_all()
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """slurmctld's jobs by raw id and by node, as of wall clock `as_of_s`."""
+
+    as_of_s: float
+    by_id: Mapping[int, QueuedJob]
+    by_node: Mapping[str, tuple[QueuedJob, ...]]
+
+
+class SlurmView:
+    """Cached answers of slurmctld; every method gives None or nothing, and never fails, when it is away."""
+
+    def __init__(
+        self,
+        client: SlurmClient,
+        clock: Clock,
+        resolve: Callable[[str], frozenset[str]] | None = None,
+    ) -> None:
+        self.client = client
+        self._clock = clock
+        self._resolve = resolve if resolve is not None else resolve_address
+        self._queue = Kept(self._ask_queue, clock, JOBS_FOR_S, "jobs")
+        self._nodes = Kept(lambda: {node.name: node for node in client.nodes()}, clock, NODES_FOR_S, "nodes")
+        self._settings = Kept(client.settings, clock, SETTINGS_FOR_S, "its configuration")
+        self._resolved: dict[str, tuple[float, frozenset[str]]] = {}
+
+    def queue(self) -> Queue | None:
+        """Pending, running and just ended jobs."""
+        return self._queue.get(WAIT_S)
+
+    def queue_now(self) -> Queue | None:
+        """The same for who reads it: an old one is not told while a new one is a moment away."""
+        return self._queue.get(WAIT_S, fresh_s=JOBS_FOR_S)
+
+    def settings(self) -> SlurmSettings | None:
+        """The configuration of slurmctld."""
+        return self._settings.get(WAIT_S)
+
+    def nodes(self, wait_s: float = WAIT_S) -> Mapping[str, SlurmNode] | None:
+        """All nodes by name, as they were within the last minute: their addresses, types and features."""
+        return self._nodes.get(wait_s)
+
+    def nodes_now(self) -> Mapping[str, SlurmNode] | None:
+        """All nodes by name, as new as `queue_now` where slurmctld is quick: what is free, who is drained."""
+        return self._nodes.get(WAIT_S, fresh_s=JOBS_FOR_S)
+
+    def may_speak(self, node: str, address: str) -> tuple[bool, frozenset[str]]:
+        """Whether `node` may speak from this IP address, and which it has: its NodeAddr's and its name's.
+
+        Where Slurm has never answered, or a name cannot be resolved, it may. A no is never by an old answer,
+        since the node may have been added or moved: SlurmError where there is only that.
+        """
+        for max_age_s in (math.inf, JOBS_FOR_S):
+            nodes = self._nodes.get(WAIT_S, max_age_s)
+            if nodes is None:
+                if max_age_s == math.inf:
+                    return True, frozenset()
+                raise SlurmError(f"slurmctld does not answer whether {address} is an address of {node}")
+            found = self._addresses(nodes[node], address, max_age_s) if node in nodes else frozenset()
+            if address in found or (node in nodes and not found):
+                return True, found
+        return False, found
+
+    def _addresses(self, node: SlurmNode, wanted: str, max_age_s: float) -> frozenset[str]:
+        """Those of a node, as far as one must look to find `wanted`: of ten thousand that takes time."""
+        found = self._address_of(node.address, max_age_s)
+        return found if wanted in found else found | self._address_of(node.name, max_age_s)
+
+    def _address_of(self, name: str, max_age_s: float) -> frozenset[str]:
+        now = self._clock.monotonic()
+        resolved_at, found = self._resolved.get(name, (-math.inf, frozenset[str]()))
+        if now - resolved_at > min(max_age_s, NODES_FOR_S):
+            found = self._resolve(name)
+            self._resolved[name] = now, found
+        return found
+
+    def _ask_queue(self) -> Queue:
+        as_of_s = self._clock.wall()
+        jobs = self.client.jobs()
+        by_node: dict[str, list[QueuedJob]] = {}
+        for job in jobs:
+            for node in job.nodes:
+                by_node.setdefault(node, []).append(job)
+        return Queue(
+            as_of_s, {job.job_id: job for job in jobs}, {name: tuple(some) for name, some in by_node.items()}
+        )
+
+
+def resolve_address(name: str) -> frozenset[str]:
+    """All IP addresses of a host name or literal address; none where it cannot be resolved."""
+    try:
+        return frozenset(
+            str(entry[4][0]) for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        )
+    except (OSError, UnicodeError):
+        return frozenset()

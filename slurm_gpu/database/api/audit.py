@@ -1,0 +1,59 @@
+"""The `audit` table: acts on the cluster, as whoever acted told of them, and never changed after that."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, select
+
+from slurm_gpu.database.api.controller_body import ToldAct
+from slurm_gpu.database.storage.schema import audit
+from slurm_gpu.database.storage.upsert import once
+from slurm_gpu.wire.answers.runs import Act
+
+MOST_SHOWN = 1000
+
+
+def store_acts(connection: Connection, acts: Sequence[ToldAct], who: str) -> int:
+    """Those that are not there yet, by their ids; returns how many came."""
+    rows = [
+        {
+            "audit_id": act.id,
+            "who": who,
+            **{name: getattr(act, name) for name in ToldAct.__struct_fields__[1:]},
+        }
+        for act in acts
+    ]
+    if rows:
+        connection.execute(once(connection, audit), rows)
+    return len(rows)
+
+
+def note_act(
+    connection: Connection, who: str, at_s: int, act: str, subject: str, why: str, old: str, new: str
+) -> None:
+    """An act that slurm-gpudbd itself does, in the transaction that does it."""
+    row = {
+        "audit_id": uuid.uuid4().hex,
+        "at_s": at_s,
+        "who": who,
+        "host": os.uname().nodename,
+        "act": act,
+        "subject": subject,
+        "why": why,
+        "old": old,
+        "new": new,
+        "evidence": None,
+    }
+    connection.execute(audit.insert().values(row))
+
+
+def find_acts(connection: Connection, limit: int) -> list[Act]:
+    """The last ones, the newest first."""
+    newest = select(audit).order_by(audit.c.at_s.desc(), audit.c.audit_id).limit(limit)
+    return [
+        Act(**{"id" if name == "audit_id" else name: value for name, value in row.items()})
+        for row in connection.execute(newest).mappings()
+    ]

@@ -1,0 +1,112 @@
+"""POST /v1/controller, and what it brought: GET /v1/audit and GET /v1/decisions[/TOKEN]."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from slurm_gpu.database.api.audit import MOST_SHOWN, find_acts, store_acts
+from slurm_gpu.database.api.controller_body import read_told
+from slurm_gpu.database.api.decisions import find_decisions, find_refusals, has_decision, store_decisions
+from slurm_gpu.database.http.rate_limits import share_of
+from slurm_gpu.database.http.request import authenticated, parameters, posted, whole_parameter
+from slurm_gpu.database.reservations.store import store_reports
+from slurm_gpu.database.services import Services
+from slurm_gpu.errors import UsageError
+from slurm_gpu.wire.answers.runs import Decision
+
+
+class ControllerWords:
+    """The endpoints."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def get_audit(self, request: Request) -> Response:
+        """GET /v1/audit."""
+        caller = await authenticated(self._services.authenticator, request)
+        if not caller.sees_all:
+            raise HTTPException(403, "acts are shown to operators")
+        limit = _limit(parameters(request))
+
+        def find() -> list[dict[str, Any]]:
+            with self._services.database.reading() as connection:
+                return [act.to_json() for act in find_acts(connection, limit)]
+
+        found = await run_in_threadpool(find)
+        share_of(request).spend(len(found))
+        return JSONResponse({"audit": found})
+
+    async def get_refusals(self, request: Request) -> Response:
+        """GET /v1/decisions."""
+        caller = await authenticated(self._services.authenticator, request)
+        if not caller.sees_all:
+            raise HTTPException(403, "refusals are shown to operators")
+        query = parameters(request)
+        rule = query.pop("rule", None)
+        limit = _limit(query, "rule, limit")
+
+        def find() -> list[dict[str, Any]]:
+            with self._services.database.reading() as connection:
+                refused = find_refusals(connection, self._services.cluster, rule, limit)
+                return [decision.to_json() for decision in refused]
+
+        found = await run_in_threadpool(find)
+        share_of(request).spend(len(found))
+        return JSONResponse({"decisions": found})
+
+    async def get_decisions(self, request: Request) -> Response:
+        """GET /v1/decisions/{token}."""
+        caller = await authenticated(self._services.authenticator, request)
+        token = request.path_params["token"]
+
+        def find() -> list[Decision]:
+            with self._services.database.reading() as connection:
+                return find_decisions(connection, self._services.cluster, token)
+
+        found = await run_in_threadpool(find)
+        if not found:
+            raise HTTPException(404, f"no decision with token {token} is kept")
+        own = [decision.to_json() for decision in found if caller.sees_all or decision.uid == caller.uid]
+        if not own:
+            raise HTTPException(403, f"decision {token} is on another user's job; operators may see it")
+        return JSONResponse({"decisions": own})
+
+    async def post_controller(self, request: Request) -> Response:
+        """POST /v1/controller."""
+        caller, body = await posted(self._services.authenticator, request)
+
+        def store() -> dict[str, Any]:
+            if not (caller.writes or caller.is_web):
+                raise HTTPException(403, "only root and SlurmUser tell what was done")
+            told, who = read_told(body), caller.user or str(caller.uid)
+            if caller.is_web and (told.decisions or told.reservations or told.quotas):
+                raise HTTPException(403, "slurm-gpuweb tells of acts alone")
+            self._services.quotas.tell(item.quota for item in told.quotas or ())
+            if not (told.audit or told.decisions or told.reservations):
+                return {"stored": 0, "lacks": []}
+
+            def work(connection: Connection) -> dict[str, Any]:
+                now_s = int(self._services.clock.wall())
+                store_reports(connection, self._services.cluster, told.reservations or (), now_s)
+                after = told.decisions_after
+                lacks = [] if after is None or has_decision(connection, after) else ["decisions"]
+                stored = store_acts(connection, told.audit or (), who)
+                stored += store_decisions(connection, told.decisions or (), self._services.cluster)
+                return {"stored": stored, "lacks": lacks}
+
+            return self._services.database.write(work)
+
+        return JSONResponse(await run_in_threadpool(store))
+
+
+def _limit(query: dict[str, str], allowed: str = "limit") -> int:
+    text = query.pop("limit", "100")
+    if query:
+        raise UsageError(f"{next(iter(query))!r} is no parameter here; allowed: {allowed}")
+    return whole_parameter("limit", text, 1, MOST_SHOWN)

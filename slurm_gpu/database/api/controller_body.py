@@ -1,0 +1,135 @@
+"""What slurm-gpuctld and the commands tell by POST /v1/controller, checked."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from slurm_gpu.database.storage.schema import NAME_LENGTH, TOKEN_LENGTH
+from slurm_gpu.errors import UsageError
+from slurm_gpu.text.hostlist import expand
+from slurm_gpu.wire.answers.quota import Quota
+from slurm_gpu.wire.answers.reservation import MOST_REPORTS, Report, State
+
+MOST_ACTS = 100
+MOST_DECISIONS = 1000
+MOST_QUOTAS = 100
+_MOST_LIMITS = 1000
+_OF_REPORTS = (State.APPROVED, State.ACTIVE, State.ENDED, State.RELEASED)
+_MOST_EVIDENCE = 1 << 20
+_ID = re.compile(r"[0-9a-f]{32}")
+_Name = Annotated[str, Meta(min_length=1, max_length=NAME_LENGTH)]
+_Told = Annotated[str, Meta(max_length=10_000)]
+_Amount = int | float
+_FIRST_TOO_LARGE = 1 << 62
+_Second = Annotated[int, Meta(ge=0, lt=_FIRST_TOO_LARGE)]
+# Fields of a report: a dataclass, which the commands import without msgspec.
+_WHOLE = ("id", "at_s", "first_job_id", "first_eligible_s", "first_start_s")
+
+
+class ToldAct(msgspec.Struct):
+    """An act as it comes."""
+
+    id: str
+    at_s: _Second
+    host: _Name
+    act: _Name
+    subject: _Name
+    why: _Told
+    old: _Told | None = None
+    new: _Told | None = None
+    evidence: Any = None
+
+
+class ToldDecision(msgspec.Struct):
+    """A decision as it comes."""
+
+    id: str
+    at_s: _Second
+    host: _Name
+    asked: Literal["submit", "modify", "share"]
+    verdict: Literal["allow", "deny", "end"]
+    uid: Annotated[int, Meta(ge=0, lt=1 << 32)]
+    token: Annotated[str, Meta(pattern=r"^[0-9A-Za-z]+\Z", max_length=TOKEN_LENGTH)] | None = None
+    rules: _Told | None = None
+    scores: _Told | None = None
+    job: Annotated[dict[_Name, _Told], Meta(max_length=32)] = {}
+
+
+class ToldLimit(msgspec.Struct):
+    """A limit with the keys of `slurm-gpu quota --json`; what a newer slurm-gpuctld adds is left out."""
+
+    rule: _Name
+    group: _Name
+    per: _Name
+    on: _Name
+    key: _Name
+    unit: _Name
+    limit: _Amount | list[_Name | dict[_Name, _Amount]]
+    used: _Amount | None
+    left: _Amount | None
+    mode: _Name
+    why: _Told
+    until_s: int | None
+
+
+class ToldQuota(msgspec.Struct):
+    """What a user may have, and has, as it comes."""
+
+    user: _Name
+    as_of_s: float
+    limits: Annotated[list[ToldLimit], Meta(max_length=_MOST_LIMITS)] | None = None
+    why: _Told | None = None
+    uid: Annotated[int, Meta(ge=0, lt=1 << 32)] | None = None
+
+    @property
+    def quota(self) -> Quota:
+        """As it is kept."""
+        limits = None if self.limits is None else [msgspec.to_builtins(limit) for limit in self.limits]
+        return Quota(user=self.user, as_of_s=self.as_of_s, limits=limits, why=self.why, uid=self.uid)
+
+
+class Told(msgspec.Struct):
+    """All of one request."""
+
+    audit: Annotated[list[ToldAct], Meta(max_length=MOST_ACTS)] | None = None
+    decisions: Annotated[list[ToldDecision], Meta(max_length=MOST_DECISIONS)] | None = None
+    decisions_after: Annotated[str, Meta(max_length=NAME_LENGTH)] | None = None
+    """Id of the decision that the sender shipped before these."""
+    reservations: Annotated[list[Report], Meta(max_length=MOST_REPORTS)] | None = None
+    quotas: Annotated[list[ToldQuota], Meta(max_length=MOST_QUOTAS)] | None = None
+
+
+def read_told(body: bytes) -> Told:
+    """What a request says; raises UsageError that names what is wrong."""
+    try:
+        told = msgspec.json.decode(body, type=Told)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise UsageError(f"what was done cannot be read: {error}") from None
+    if not any(field is not None for field in msgspec.structs.astuple(told)):
+        raise UsageError(
+            "what was done cannot be read: there are no audit, decisions, reservations or quotas"
+        )
+    for report in told.reservations or ():
+        if report.state not in _OF_REPORTS:
+            raise UsageError(
+                f"state {report.state} of reservation {report.id} is not slurm-gpuctld's to tell"
+            )
+        for name in _WHOLE:
+            value = getattr(report, name)
+            if value is not None and not 0 <= value < _FIRST_TOO_LARGE:
+                raise UsageError(f"{name}: {value} of a reservation must be 0 or more, and below 2^62")
+        try:
+            expand(report.nodes or "")
+        except ValueError as error:
+            raise UsageError(f"nodes of reservation {report.id}: {error}") from None
+    for item in (*(told.audit or ()), *(told.decisions or ())):
+        if not _ID.fullmatch(item.id):
+            raise UsageError(f"id {item.id!r} must be 32 hexadecimal digits")
+    for act in told.audit or ():
+        if act.evidence is not None and len(msgspec.json.encode(act.evidence)) > _MOST_EVIDENCE:
+            raise UsageError(f"the evidence of act {act.id} is more than 1 MiB")
+    return told

@@ -1,0 +1,62 @@
+"""The `decision` table: each line of decisions.log, as slurm-gpuctld shipped it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, RowMapping, or_, select
+
+from slurm_gpu.database.api.controller_body import ToldDecision
+from slurm_gpu.database.storage.schema import decision
+from slurm_gpu.database.storage.upsert import once
+from slurm_gpu.wire.answers.runs import Decision
+
+_MOST_FOUND = 100
+"""With one token, which is made for one decision."""
+
+
+def store_decisions(connection: Connection, decisions: Sequence[ToldDecision], cluster: str) -> int:
+    """Those that are not there yet, by their ids; returns how many came."""
+    names = ToldDecision.__struct_fields__[1:]
+    rows = [
+        {"decision_id": told.id, "cluster": cluster, **{name: getattr(told, name) for name in names}}
+        for told in decisions
+    ]
+    if rows:
+        connection.execute(once(connection, decision), rows)
+    return len(rows)
+
+
+def has_decision(connection: Connection, decision_id: str) -> bool:
+    """Return whether the decision with this id is stored."""
+    found = select(decision.c.decision_id).where(decision.c.decision_id == decision_id)
+    return connection.execute(found).first() is not None
+
+
+def find_decisions(connection: Connection, cluster: str, token: str) -> list[Decision]:
+    """What was decided with this token, the first first."""
+    ours = select(decision).where(decision.c.cluster == cluster, decision.c.token == token)
+    ordered = ours.order_by(decision.c.at_s, decision.c.decision_id).limit(_MOST_FOUND)
+    return [_decision(row) for row in connection.execute(ordered).mappings()]
+
+
+def find_refusals(connection: Connection, cluster: str, rule: str | None, limit: int) -> list[Decision]:
+    """What was refused last, the newest first; only that to which `rule` objected, if it is given."""
+    found = select(decision).where(decision.c.cluster == cluster, decision.c.verdict == "deny")
+    if rule is not None:
+        named, rules = f"{rule}:", decision.c.rules
+        found = found.where(
+            or_(rules.startswith(named, autoescape=True), rules.contains(f",{named}", autoescape=True))
+        )
+    newest = found.order_by(decision.c.at_s.desc(), decision.c.decision_id).limit(limit)
+    return [_decision(row) for row in connection.execute(newest).mappings()]
+
+
+def _decision(row: RowMapping) -> Decision:
+    return Decision(
+        **{
+            "id" if name == "decision_id" else str(name): value
+            for name, value in row.items()
+            if name != "cluster"
+        }
+    )

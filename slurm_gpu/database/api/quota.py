@@ -1,0 +1,41 @@
+"""GET /v1/quota[/USER]: limits and what is used of them, as slurm-gpuctld tells them."""
+
+from __future__ import annotations
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from slurm_gpu.database.http.request import authenticated, parameters
+from slurm_gpu.database.services import Services
+from slurm_gpu.database.storage.schema import NAME_LENGTH
+from slurm_gpu.errors import UsageError
+
+
+class QuotaPages:
+    """The endpoints."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def get(self, request: Request) -> Response:
+        """GET /v1/quota/{user}."""
+        caller = await authenticated(self._services.authenticator, request)
+        if parameters(request):
+            raise UsageError("there are no parameters here")
+        user = str(request.path_params["user"])
+        if not (caller.sees_all or user == caller.user):
+            raise HTTPException(403, f"limits of {user} are another user's; operators may see them")
+        if len(user) > NAME_LENGTH or not user.isprintable():
+            raise UsageError(f"{user[:40]!r} is no user's name")
+        quota = self._services.quotas.ask(user)
+        if not caller.sees_all:
+            quota = quota.seen_by(caller.uid)
+        return JSONResponse(quota.to_json(), headers={"Cache-Control": "private, no-cache"})
+
+    async def wanted(self, request: Request) -> Response:
+        """GET /v1/quota."""
+        caller = await authenticated(self._services.authenticator, request)
+        if not caller.writes:
+            raise HTTPException(403, "slurm-gpuctld asks this; one's own limits are at /v1/quota/USER")
+        return JSONResponse({"wanted": self._services.quotas.wanted()})

@@ -1,0 +1,266 @@
+"""The read API: runs, their course, live values, nodes and health, as far as the caller may see them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import asdict, replace
+from typing import Any
+
+import msgspec
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+import slurm_gpu
+from slurm_gpu.database.accounting.importer import read_until_s
+from slurm_gpu.database.accounting.loans import with_lenders
+from slurm_gpu.database.api.cluster import show_cluster
+from slurm_gpu.database.api.run_detail import node_reports
+from slurm_gpu.database.api.run_filter import RunFilter
+from slurm_gpu.database.api.run_queries import (
+    WindowsFound,
+    count_left_out,
+    count_unmatched,
+    find_job,
+    find_runs,
+    find_timelines,
+    find_windows,
+    show_live,
+)
+from slurm_gpu.database.forecasts.store import newest_model
+from slurm_gpu.database.http.identity import Caller
+from slurm_gpu.database.http.rate_limits import share_of
+from slurm_gpu.database.http.request import RETRY_AFTER_S, authenticated, parameters
+from slurm_gpu.database.live.host_minutes import alone_since
+from slurm_gpu.database.services import Services
+from slurm_gpu.wire import WIRE_RANGE
+from slurm_gpu.wire.answers.runs import Health
+
+LIVE_EVERY_S = 5.0
+LIVE_STREAM_S = 600.0
+LIVE_STREAMS_OF_A_USER = 16
+"""Each costs up to a tenth of a second of CPU for a thousand nodes, each LIVE_EVERY_S."""
+WINDOW_WITHIN_S = 10
+"""A node ships its live values each 10 s, is asked then, and sends the window with the next ones."""
+_JSON = "application/json"
+# In the thread that read the rows: in the event loop, a page of 1,000 runs would hold up all others.
+encode = msgspec.json.encode
+_OWN_ANSWER = {"Cache-Control": "private, no-cache"}
+
+
+class Reads:
+    """The endpoints, and the streams that are open."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._streams: Counter[int] = Counter()
+
+    async def get_runs(self, request: Request) -> Response:
+        """GET /v1/runs."""
+        caller = await self._caller(request)
+        wanted = RunFilter.from_query(parameters(request))
+
+        def find() -> tuple[bytes, int]:
+            with self._services.database.reading() as connection:
+                cluster, now_s = self._services.cluster, self._services.clock.wall()
+                page = find_runs(connection, cluster, wanted, caller, now_s)
+            return encode(page.to_json()), len(page.runs)
+
+        body, n_runs = await run_in_threadpool(find)
+        share_of(request).spend(n_runs)
+        return Response(body, media_type=_JSON)
+
+    async def get_job(self, request: Request) -> Response:
+        """GET /v1/runs/{job}."""
+        caller = await self._caller(request)
+        job = request.path_params["job"]
+
+        def find() -> tuple[bytes, int]:
+            with self._services.database.reading() as connection:
+                cluster, now_s = self._services.cluster, self._services.clock.wall()
+                min_coverage = self._services.min_coverage
+                page = find_job(connection, cluster, job, caller, now_s, min_coverage)
+            page = replace(page, runs=with_lenders(page.runs, self._services.view.queue))
+            return encode(page.to_json()), len(page.runs)
+
+        body, n_runs = await run_in_threadpool(find)
+        share_of(request).spend(n_runs)
+        if not n_runs:
+            raise _unknown(job)
+        return Response(body, media_type=_JSON)
+
+    async def get_timeline(self, request: Request) -> Response:
+        """GET /v1/runs/{job}/timeline."""
+        caller = await self._caller(request)
+        job = request.path_params["job"]
+
+        def find() -> tuple[bytes, int]:
+            with self._services.database.reading() as connection:
+                found = find_timelines(connection, self._services.cluster, job, caller)
+                left_out = count_left_out(connection, self._services.cluster, job, len(found))
+            return encode({"runs": [item.to_json() for item in found], "left_out": left_out}), len(found)
+
+        body, n_runs = await run_in_threadpool(find)
+        share_of(request).spend(n_runs)
+        if not n_runs:
+            raise _unknown(job)
+        return Response(body, media_type=_JSON)
+
+    async def get_window(self, request: Request) -> Response:
+        """GET /v1/runs/{job}/window: what is kept; a window that is not there is asked for."""
+        caller = await self._caller(request)
+        job = request.path_params["job"]
+
+        def find() -> WindowsFound:
+            with self._services.database.reading() as connection:
+                cluster, now_s = self._services.cluster, self._services.clock.wall()
+                return find_windows(connection, cluster, job, caller, now_s)
+
+        found = await run_in_threadpool(find)
+        if not found.runs:
+            raise _unknown(job)
+        if not found.visible:
+            raise HTTPException(
+                403, f"job {job} is another user's; its owner and operators may see its window"
+            )
+        for node, job_id in found.missing:
+            self._services.memory.wants.ask(node, job_id)
+            if self._services.workers is not None:
+                self._services.workers.ask(node, job_id)
+        if found.windows:
+            return JSONResponse({"windows": [item.to_json() for item in found.windows]})
+        if found.missing:
+            headers = {"Retry-After": str(WINDOW_WITHIN_S)}
+            return JSONResponse({"windows": [], "asked": found.asked()}, 202, headers=headers)
+        raise HTTPException(404, f"no window of job {job} was kept, and it does not run")
+
+    async def get_hosts(self, request: Request) -> Response:
+        """GET /v1/runs/{job}/hosts: what the nodes do that a running job has for itself."""
+        caller = await self._caller(request)
+        label = request.path_params["job"]
+        queue = await run_in_threadpool(self._services.view.queue)
+        jobs = {} if queue is None else queue.by_id
+        found = []
+        for job in jobs.values():
+            since_s = alone_since(job, jobs) if label in (job.label, str(job.job_id)) else None
+            if since_s is not None and caller.may_see(job.uid):
+                found += self._services.memory.board.minutes(job.nodes, since_s)
+        return JSONResponse({"hosts": [item.to_json() for item in found]})
+
+    async def get_live(self, request: Request) -> Response:
+        """GET /v1/live, once or as a stream of events."""
+        caller = await self._caller(request)
+        if "text/event-stream" in request.headers.get("accept", ""):
+            if self._streams[caller.uid] >= LIVE_STREAMS_OF_A_USER:
+                why = f"you have {LIVE_STREAMS_OF_A_USER} streams of live values; end one first"
+                raise HTTPException(429, why, {"Retry-After": str(RETRY_AFTER_S)})
+            share_of(request).end()  # streams have a bound of their own
+            stream = self._live_events(caller)
+            return StreamingResponse(stream, media_type="text/event-stream", headers=_OWN_ANSWER)
+        body = await run_in_threadpool(self._live, caller)
+        # Of the body, so that it also changes with what the caller may see.
+        etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+        headers = {"ETag": etag, **_OWN_ANSWER}
+        asked = [tag.strip() for tag in request.headers.get("if-none-match", "").split(",")]
+        if etag in asked:
+            return Response(status_code=304, headers=headers)
+        return Response(body, media_type="application/json", headers=headers)
+
+    def _live(self, caller: Caller) -> bytes:
+        shown = show_live(self._services.memory.board.values(), self._services.view.queue(), caller)
+        return json.dumps({"nodes": shown}, separators=(",", ":")).encode()
+
+    async def _live_events(self, caller: Caller) -> AsyncIterator[bytes]:
+        """The values whenever they changed, until it is time to show a fresh credential, or we stop."""
+        told = b""
+        self._streams[caller.uid] += 1
+        try:
+            for _ in range(round(LIVE_STREAM_S / LIVE_EVERY_S)):
+                body = await run_in_threadpool(self._live, caller)
+                # A comment keeps proxies from taking the silence for an end.
+                yield b":\n\n" if body == told else b"data: " + body + b"\n\n"
+                told = body
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._services.stopping.wait(), LIVE_EVERY_S)
+                    return
+        finally:
+            self._streams[caller.uid] -= 1
+            if not self._streams[caller.uid]:
+                del self._streams[caller.uid]
+
+    async def get_nodes(self, request: Request) -> Response:
+        """GET /v1/nodes."""
+        await self._caller(request)
+
+        def find() -> list[dict[str, Any]]:
+            heard = {
+                name: (item.at_s, item.version)
+                for name, item in self._services.memory.arrivals.last().items()
+            }
+            with self._services.database.reading() as connection:
+                return [item.to_json() for item in node_reports(connection, heard)]
+
+        return JSONResponse({"nodes": await run_in_threadpool(find)})
+
+    async def get_cluster(self, request: Request) -> Response:
+        """GET /v1/cluster."""
+        caller = await self._caller(request)
+
+        def find() -> bytes | None:
+            nodes, queue = self._services.view.nodes_now(), self._services.view.queue_now()
+            if nodes is None or queue is None:
+                return None
+            shown = show_cluster(nodes, queue, self._services.places, caller)
+            return json.dumps(shown.to_json(), separators=(",", ":")).encode()
+
+        body = await run_in_threadpool(find)
+        if body is None:
+            why = "slurmctld has not answered since slurm-gpudbd started"
+            raise HTTPException(503, why, {"Retry-After": str(RETRY_AFTER_S)})
+        return Response(body, media_type="application/json", headers=_OWN_ANSWER)
+
+    async def get_health(self, request: Request) -> Response:
+        """GET /v1/health."""
+        await self._caller(request)
+        return JSONResponse(await run_in_threadpool(self._health))
+
+    def _health(self) -> dict[str, Any]:
+        services = self._services
+        now_s = services.clock.wall()
+        with services.database.reading() as connection:
+            watermark_s = read_until_s(connection, services.cluster)
+            unmatched = count_unmatched(connection)
+            learned_s = newest_model(connection, services.cluster, now_s)
+        status = services.importing.status
+        return Health(
+            version=slurm_gpu.__version__,
+            wire=WIRE_RANGE,
+            schema=services.database.schema(),
+            database=services.database.server(),
+            cluster=services.cluster,
+            now_s=now_s,
+            import_interval_s=services.importing.interval_s,
+            last_import_s=status.last_import_s,
+            import_error=status.error,
+            watermark_s=watermark_s,
+            watermark_lag_s=None if watermark_s is None else now_s - watermark_s,
+            unmatched=unmatched,
+            silent_nodes=services.memory.arrivals.silent(services.view.queue()),
+            rejected=services.memory.rejections.by_kind(),
+            last_rejected_s=services.memory.rejections.last_s,
+            learned_s=learned_s,
+            web_refused=[asdict(refusal) for refusal in services.authenticator.web_refusals.recent()],
+        ).to_json()
+
+    async def _caller(self, request: Request) -> Caller:
+        return await authenticated(self._services.authenticator, request)
+
+
+def _unknown(job: str) -> HTTPException:
+    return HTTPException(404, f"no run of job {job} is known here")

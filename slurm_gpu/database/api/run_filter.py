@@ -1,0 +1,259 @@
+"""Which runs are asked for, in which order, and from where on: what a question to /v1/runs may say."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    RowMapping,
+    and_,
+    case,
+    func,
+    literal,
+    null,
+    or_,
+    true,
+)
+
+from slurm_gpu.database.http.identity import Caller
+from slurm_gpu.database.http.request import whole_parameter
+from slurm_gpu.database.storage.schema import run
+from slurm_gpu.errors import UsageError
+
+MAX_LIMIT = 1000
+DEFAULT_LIMIT = 100
+_INT64 = 2**63 - 1
+_MICRO = 1_000_000
+_MOST_CHARACTERS = 4096
+_FILTERS = (
+    *("user", "account", "state", "qos", "partition", "app", "gpu_type", "server_type", "zone", "min_gpus"),
+    *("since", "until", "sort", "order", "limit", "cursor"),
+)
+_COMMA_JOINED = {"partition": run.c.partition, "gpu_type": run.c.gpu_type}
+_COMMA_JOINED |= {"server_type": run.c.server_type, "zone": run.c.zone}
+
+
+# As Run.n_gpus.
+_mgpu = case((run.c.start_s.is_(None), run.c.requested_mgpu), else_=run.c.granted_mgpu)
+
+
+def _micro(column: Column[float]) -> Callable[[float], ColumnElement[Any]]:
+    """In millionths: databases and Python may differ in the last digit of a number with a point."""
+    return lambda now_s: func.round(column * _MICRO)
+
+
+def _elapsed_s(now_s: float) -> ColumnElement[Any]:
+    going_on = and_(run.c.end_s.is_(None), run.c.state == "RUNNING")
+    so_far_s = int(now_s) - run.c.start_s - run.c.suspended_s
+    return case((run.c.start_s.is_(None), null()), (going_on, so_far_s), else_=run.c.elapsed_s)
+
+
+_ORDERS: Mapping[str, Callable[[float], ColumnElement[Any]]] = {
+    "start": lambda now_s: run.c.start_s,
+    "end": lambda now_s: run.c.end_s,
+    "nNODE": lambda now_s: run.c.n_nodes,
+    "nGPU": lambda now_s: _mgpu,
+    "WAIT_h": lambda now_s: run.c.start_s - run.c.eligible_s,
+    "RUN_h": _elapsed_s,
+    "uGPUcore": _micro(run.c.ugpucore),
+    "uGPUmem": _micro(run.c.ugpumem),
+    "energy_j": _micro(run.c.energy_j),
+}
+_PRIVATE = frozenset({"uGPUcore", "uGPUmem", "energy_j"})
+SUBMIT = "submit"
+SORTS = (SUBMIT, *_ORDERS)
+"""What runs may be sorted by; `submit` is the usual, and alone has the tasks of an array in order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFilter:
+    """Which runs: in any of `states`, submitted before `until_s` and not over at `since_s`.
+
+    Of several names in one filter any will do. `min_gpus` are granted, or asked for by those that wait.
+    """
+
+    users: Sequence[str] = ()
+    accounts: Sequence[str] = ()
+    states: Sequence[str] = ()
+    qos: str | None = None
+    app: str | None = None
+    having: Mapping[str, str] | None = None
+    """Of the columns that hold names joined by commas, one of these: partition gpu_type server_type zone."""
+    min_gpus: float | None = None
+    since_s: int | None = None
+    until_s: int | None = None
+    sort: str = SUBMIT
+    ascending: bool = False
+    limit: int = DEFAULT_LIMIT
+    after: Place | None = None
+
+    @classmethod
+    def from_query(cls, query: Mapping[str, str]) -> RunFilter:
+        """Read the parameters of a question; raises UsageError naming the value."""
+        for name in query:
+            if name not in _FILTERS:
+                raise UsageError(f"{name!r} is not a filter of runs; allowed: {', '.join(_FILTERS)}")
+        limit = _whole("limit", query, 1, MAX_LIMIT)
+        sort = _one_of("sort", query, SORTS)
+        return cls(
+            users=_names(query["user"]) or ("",) if "user" in query else (),
+            accounts=_names(query.get("account", "")),
+            states=tuple(state.upper() for state in _names(query.get("state", ""))),
+            qos=query.get("qos"),
+            app=query.get("app"),
+            having={name: query[name] for name in _COMMA_JOINED if name in query},
+            min_gpus=_number("min_gpus", query),
+            since_s=_whole("since", query, 0, _INT64),
+            until_s=_whole("until", query, 0, _INT64),
+            sort=sort,
+            ascending=_one_of("order", query, ("desc", "asc")) == "asc",
+            limit=DEFAULT_LIMIT if limit is None else limit,
+            after=Place.read(query["cursor"]) if "cursor" in query else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a page ended: at this value of what is sorted by, and this run; `now_s` is of the first page."""
+
+    value: int | None
+    run_id: int
+    now_s: int
+
+    @classmethod
+    def read(cls, text: str) -> Place:
+        """The place that `cursor` wrote; raises UsageError."""
+        try:
+            padded = text.encode("ascii") + b"=" * (-len(text) % 4)
+            value, run_id, now_s = json.loads(base64.b64decode(padded, b"-_", validate=True))
+            numbers = [run_id, now_s] if value is None else [value, run_id, now_s]
+            # A time below 0 less another lies outside of what MariaDB can reckon with.
+            if all(type(number) is int and -_INT64 <= number <= _INT64 for number in numbers) and now_s >= 0:
+                return cls(value, run_id, now_s)
+        except (ValueError, TypeError, RecursionError, binascii.Error):
+            pass
+        raise UsageError(f"cursor: {text[:100]!r} is not one that an earlier answer gave")
+
+    def cursor(self) -> str:
+        """For the question that asks for what comes after it."""
+        told = json.dumps((self.value, self.run_id, self.now_s), separators=(",", ":"))
+        return base64.urlsafe_b64encode(told.encode()).decode().rstrip("=")
+
+
+class Step(NamedTuple):
+    """A question for some of the rows: which, and in which order."""
+
+    where: Sequence[ColumnElement[bool]]
+    order: Sequence[ColumnElement[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The order in which rows are wanted, for one caller at one time."""
+
+    key: ColumnElement[Any]
+    ascending: bool
+    now_s: int
+
+    @classmethod
+    def of(cls, wanted: RunFilter, caller: Caller, now_s: float) -> Order:
+        """What a caller may not see does not show in the order either."""
+        at_s = int(now_s) if wanted.after is None else wanted.after.now_s
+        key = run.c.submit_s if wanted.sort == SUBMIT else _ORDERS[wanted.sort](at_s)
+        if wanted.sort in _PRIVATE and not caller.sees_all:
+            key = case((seen_by(caller), key), else_=null())
+        return cls(key, wanted.ascending, at_s)
+
+    def steps(self, after: Place | None) -> Iterator[Step]:
+        """What to ask for in turn: what has a value, in order of it, and then the gaps.
+
+        Each can be read along an index where there is one, and goes on from `after` without what lies before.
+        """
+        ascending, key = self.ascending, self.key
+        in_turn = run.c.run_id.asc() if ascending else run.c.run_id.desc()
+        beyond: list[ColumnElement[bool]] = []
+        if after is not None:
+            beyond = [run.c.run_id > after.run_id if ascending else run.c.run_id < after.run_id]
+        if after is None or after.value is not None:
+            where: list[ColumnElement[bool]] = [] if key is run.c.submit_s else [key.is_not(None)]
+            if after is not None:
+                within, past = (
+                    (key >= after.value, key > after.value)
+                    if ascending
+                    else (key <= after.value, key < after.value)
+                )
+                where += [within, or_(past, *beyond)]
+            yield Step(where, (key.asc() if ascending else key.desc(), in_turn))
+            beyond = []
+        if key is not run.c.submit_s:
+            yield Step([key.is_(None), *beyond], (in_turn,))
+
+    def place(self, row: RowMapping) -> Place:
+        """Where a row stands; it has the key as `sort_key`."""
+        value = row["sort_key"]
+        return Place(None if value is None else round(value), row["run_id"], self.now_s)
+
+
+def conditions(wanted: RunFilter, caller: Caller) -> list[ColumnElement[bool]]:
+    """What the filters say but for `until_s` and `after`. No run is found by what the caller may not see."""
+    found: list[ColumnElement[bool]] = []
+    if wanted.users:
+        found.append(run.c.user.in_(wanted.users))
+    if wanted.accounts:
+        found.append(run.c.account.in_(wanted.accounts))
+    if wanted.states:
+        found.append(run.c.state.in_(wanted.states))
+    if wanted.qos is not None:
+        found.append(run.c.qos == wanted.qos)
+    if wanted.app is not None:
+        found.append(and_(run.c.app == wanted.app, seen_by(caller)))
+    for name, value in (wanted.having or {}).items():
+        among = literal(",") + _COMMA_JOINED[name] + literal(",")
+        found.append(or_(*(among.contains(f",{one},", autoescape=True) for one in _names(value) or [""])))
+    if wanted.min_gpus is not None:
+        found.append(_mgpu >= round(wanted.min_gpus * 1000))
+    if wanted.since_s is not None:
+        found.append(or_(run.c.end_s.is_(None), run.c.end_s >= wanted.since_s))
+    return found
+
+
+def seen_by(caller: Caller) -> ColumnElement[bool]:
+    """A condition: runs that the caller may see in full, as Caller.may_see has it."""
+    if caller.sees_all:
+        return true()
+    return run.c.uid == caller.uid
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for name in text.split(",") if name)
+
+
+def _one_of(name: str, query: Mapping[str, str], allowed: Sequence[str]) -> str:
+    text = query.get(name, allowed[0])
+    if text not in allowed:
+        raise UsageError(f"{name}: {text[:100]!r} must be one of {', '.join(allowed)}")
+    return text
+
+
+def _whole(name: str, query: Mapping[str, str], low: int, high: int) -> int | None:
+    return whole_parameter(name, query[name], low, high) if name in query else None
+
+
+def _number(name: str, query: Mapping[str, str]) -> float | None:
+    text = query.get(name)
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= _MICRO:
+        raise UsageError(f"{name}: {text[:100]!r} must be a number from 0 to {_MICRO}, such as 0.25 or 8")
+    return value

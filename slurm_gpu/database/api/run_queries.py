@@ -1,0 +1,349 @@
+"""Reading runs: filters, pages, and what a caller may see of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, RowMapping, Select, and_, func, or_, select
+
+from slurm_gpu.database.accounting.derived_columns import coverage_at, resolve_double_watches
+from slurm_gpu.database.accounting.host_runs import shown_here
+from slurm_gpu.database.accounting.loans import lender_of, taken_back_by
+from slurm_gpu.database.accounting.reconcile import DEFAULT_MIN_COVERAGE, derive_run
+from slurm_gpu.database.accounting.resized import (
+    Row,
+    elapsed_s,
+    find_parts,
+    is_last_part,
+    submitted_before,
+    whole,
+)
+from slurm_gpu.database.accounting.slurm_view import Queue
+from slurm_gpu.database.api.run_detail import Detail, details, nodes_without_window, timelines, windows
+from slurm_gpu.database.api.run_filter import MAX_LIMIT, SUBMIT, Order, RunFilter, conditions
+from slurm_gpu.database.http.identity import Caller
+from slurm_gpu.database.storage.schema import run, run_device
+from slurm_gpu.errors import UsageError
+from slurm_gpu.wire import Live, LiveDevice
+from slurm_gpu.wire.answers.runs import NodeWindow, Run, RunPage, RunTimeline
+
+_JOB = re.compile(r"(?P<job>\d{1,10})(?:_(?P<task>\d{1,10})|\+(?P<offset>\d{1,10}))?")
+FRESH_S = 20.0
+"""A window that arrived this long ago is not what a running job does now."""
+_MAX_ASKED = 100
+
+
+def find_runs(
+    connection: Connection, cluster: str, wanted: RunFilter, caller: Caller, now_s: float
+) -> RunPage:
+    """One page of runs, in the order that is wanted: the last submitted first, if not otherwise."""
+    order = Order.of(wanted, caller, now_s)
+    where = [shown_here(cluster), is_last_part(), *conditions(wanted, caller)]
+    if wanted.until_s is not None:
+        where.append(submitted_before(connection, wanted.until_s))
+    places = _places(connection, order, where, wanted)
+    cursor = order.place(places[wanted.limit - 1]).cursor() if len(places) > wanted.limit else None
+    ids = [place["run_id"] for place in places[: wanted.limit]]
+    rows = {row["run_id"]: row for row in connection.execute(_of_ids(ids)).mappings()}
+    page = [rows[run_id] for run_id in ids if run_id in rows]
+    if wanted.sort == SUBMIT and not wanted.ascending:
+        page.sort(key=_newest_first)
+    parts_of = find_parts(connection, page)
+    runs = [show_run(whole(parts_of[row["run_id"]], now_s), caller, now_s) for row in page]
+    return RunPage(runs=runs, cursor=cursor)
+
+
+def _places(
+    connection: Connection, order: Order, where: Sequence[ColumnElement[bool]], wanted: RunFilter
+) -> list[RowMapping]:
+    """`run_id` and `sort_key` of the runs of a page, and of one more if there is.
+
+    Only these are sorted: whole rows, of which a million are half a gigabyte, are read of the page alone.
+    """
+    found: list[RowMapping] = []
+    for step in order.steps(wanted.after):
+        missing = wanted.limit + 1 - len(found)
+        if missing:
+            query = select(run.c.run_id, order.key.label("sort_key")).where(*where, *step.where)
+            found += connection.execute(query.order_by(*step.order).limit(missing)).mappings()
+    return found
+
+
+def _of_ids(run_ids: Sequence[int]) -> Select[Any]:
+    return select(run).where(run.c.run_id.in_(run_ids))
+
+
+def find_job(
+    connection: Connection,
+    cluster: str,
+    job: str,
+    caller: Caller,
+    now_s: float,
+    min_coverage: float = DEFAULT_MIN_COVERAGE,
+) -> RunPage:
+    """All runs of JOBID, JOBID_TASK or JOBID+OFFSET, with their details where the caller may see them.
+
+    JOBID of an array or a heterogeneous job means all of its tasks or components, as for sacct.
+    Raises UsageError where `job` is none of these. At most MAX_LIMIT runs are shown, the newest; the page has
+    how many are not.
+    """
+    rows = rows_of_job(connection, cluster, job)
+    parts_of = find_parts(connection, rows)
+    wholes = [whole(parts_of[row["run_id"]], now_s) for row in rows]
+    visible = [row for row in wholes if caller.may_see(row["uid"])]
+    found, events_left_out = details(connection, visible)
+    runs = []
+    for row in wholes:
+        shown = show_run(row, caller, now_s, found.get(row["run_id"]))
+        if shown.devices:
+            shown = _as_its_records_tell(shown, parts_of[row["run_id"]], min_coverage)
+        runs.append(_as_its_loan_ended(connection, shown, row))
+    left_out = count_left_out(connection, cluster, job, len(rows))
+    return RunPage(runs=runs, cursor=None, left_out=left_out, events_left_out=events_left_out)
+
+
+def _as_its_loan_ended(connection: Connection, shown: Run, row: Mapping[str, Any]) -> Run:
+    other = taken_back_by(connection, row)
+    if other is None:
+        return shown
+    eligible_s = other["submit_s"] if other["eligible_s"] is None else other["eligible_s"]
+    return replace(shown, returned_to=job_name(other), returned_in_s=other["start_s"] - eligible_s)
+
+
+def _as_its_records_tell(shown: Run, parts: Sequence[Row], min_coverage: float) -> Run:
+    """The derived columns follow new records within a pass; what is shown beside these agrees with them."""
+    kept, _ = resolve_double_watches(shown.devices or ())
+    derived = derive_run(parts, kept, min_coverage)
+    return replace(
+        shown,
+        n_gpus=_gpus(derived.granted_mgpu) if len(parts) == 1 else shown.n_gpus,
+        ugpucore=derived.ugpucore,
+        ugpumem=derived.ugpumem,
+        coverage=derived.coverage,
+        energy_j=derived.energy_j,
+    )
+
+
+def rows_of_job(connection: Connection, cluster: str, job: str) -> list[RowMapping]:
+    """The rows of `run` that find_job means, the newest first; raises UsageError.
+
+    At most MAX_LIMIT. Of a run that was resized, which has several, only the last.
+    """
+    return sorted(_newest(connection, _of_job(cluster, job), MAX_LIMIT), key=_newest_first)
+
+
+def count_left_out(connection: Connection, cluster: str, job: str, n_rows: int) -> int:
+    """Return how many runs of a job `rows_of_job`, which returned `n_rows`, left out."""
+    if n_rows < MAX_LIMIT:
+        return 0
+    query = select(func.count()).select_from(run).where(*_of_job(cluster, job))
+    return int(connection.execute(query).scalar_one()) - n_rows
+
+
+def _of_job(cluster: str, job: str) -> list[ColumnElement[bool]]:
+    match = _JOB.fullmatch(job)
+    if match is None:
+        raise UsageError(f"{job[:100]!r} is not a job; write JOBID, JOBID_TASK or JOBID+OFFSET")
+    job_id = int(match["job"])
+    if match["task"] is not None:
+        which = and_(run.c.array_job_id == job_id, run.c.array_task == int(match["task"]))
+    elif match["offset"] is not None:
+        which = and_(run.c.het_job_id == job_id, run.c.het_offset == int(match["offset"]))
+    else:
+        which = or_(run.c.job_id == job_id, run.c.array_job_id == job_id, run.c.het_job_id == job_id)
+    return [shown_here(cluster), which, is_last_part()]
+
+
+def find_timelines(connection: Connection, cluster: str, job: str, caller: Caller) -> list[RunTimeline]:
+    """The course of each run of `job`; without devices where it is another user's."""
+    rows = rows_of_job(connection, cluster, job)
+    found = timelines(connection, [row["run_id"] for row in rows if caller.may_see(row["uid"])])
+    parts_of = find_parts(connection, rows)
+    return [
+        RunTimeline(
+            id=job_name(row),
+            job_id=row["job_id"],
+            submit_s=parts_of[row["run_id"]][0]["submit_s"],
+            devices=found.get(row["run_id"]),
+        )
+        for row in rows
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowsFound:
+    """Windows of a job: of `runs` runs the caller may see `visible`.
+
+    `windows` are at most FRESH_S old while the job runs. `missing` are nodes to be asked, and for which job.
+    """
+
+    runs: int
+    visible: int
+    windows: Sequence[NodeWindow]
+    missing: Collection[tuple[str, int]]
+
+    def asked(self) -> list[str]:
+        """All nodes that are to be asked."""
+        return sorted({node for node, _ in self.missing})
+
+
+def find_windows(
+    connection: Connection, cluster: str, job: str, caller: Caller, now_s: float
+) -> WindowsFound:
+    """The windows that are there, and the nodes whose running jobs have none that is fresh."""
+    rows = rows_of_job(connection, cluster, job)
+    visible = [row for row in rows if caller.may_see(row["uid"])]
+    running = [row for row in visible if row["start_s"] is not None and row["end_s"] is None]
+    parts_of = find_parts(connection, rows)
+    wholes = [whole(parts_of[row["run_id"]], now_s) for row in running or visible]
+    there = windows(connection, wholes)
+    if running:
+        there = [item for item in there if item.at_s > now_s - FRESH_S]
+    # Those that were asked before have windows: each request comes to others.
+    without = ((row["job_id"], nodes) for row in running if (nodes := nodes_without_window(row, there)))
+    missing = {(node, job_id) for job_id, nodes in islice(without, _MAX_ASKED) for node in nodes}
+    return WindowsFound(
+        runs=len(rows),
+        visible=len(visible),
+        windows=there,
+        missing=missing,
+    )
+
+
+def show_live(values: Mapping[str, Live], queue: Queue | None, caller: Caller) -> dict[str, Any]:
+    """Live values as `caller` may see them: of a device that others hold, who holds it.
+
+    What a node as a whole does is for operators.
+    """
+
+    def own(node: str, job_id: int) -> bool:
+        held = None if queue is None else queue.by_id.get(job_id)
+        return held is not None and held.uid == caller.uid and node in held.nodes
+
+    def show(node: str, live: Live) -> dict[str, Any]:
+        devices = {
+            uuid: item
+            if caller.sees_all or (item.jobs and all(own(node, job_id) for job_id in item.jobs))
+            else LiveDevice(jobs=item.jobs)
+            for uuid, item in live.devices.items()
+        }
+        return replace(live, devices=devices, host=live.host if caller.sees_all else {}).to_wire()
+
+    return {node: show(node, live) for node, live in values.items()}
+
+
+def count_unmatched(connection: Connection) -> int:
+    """Records that belong to no run (yet)."""
+    query = select(func.count()).select_from(run_device).where(run_device.c.run_id.is_(None))
+    return connection.execute(query).scalar_one()
+
+
+def show_run(row: Row, caller: Caller, now_s: float, detail: Detail | None = None) -> Run:
+    """A row of `run` as `caller` may see it at `now_s`."""
+    start_s, end_s, eligible_s = row["start_s"], row["end_s"], row["eligible_s"]
+    run_s = None if start_s is None else elapsed_s(row, now_s)
+    requested = _gpus(row["requested_mgpu"])
+    coverage = coverage_at(
+        now_s,
+        coverage=row["coverage"],
+        granted_mgpu=row["granted_mgpu"],
+        end_s=end_s,
+        elapsed_s=row["elapsed_s"],
+    )
+    full = caller.may_see(row["uid"])
+    private = (
+        "name",
+        "exit_code",
+        "restart",
+        "tres_requested",
+        "tres_allocated",
+        "admin_comment",
+        "ugpucore",
+        "ugpumem",
+        "energy_j",
+        "app",
+        "app_field",
+    )
+    public = (
+        "cluster",
+        "job_id",
+        "array_job_id",
+        "array_task",
+        "het_job_id",
+        "het_offset",
+        "user",
+        "uid",
+        "account",
+        "qos",
+        "partition",
+        "state",
+        "submit_s",
+        "eligible_s",
+        "start_s",
+        "end_s",
+        "suspended_s",
+        "time_limit_s",
+        "nodes",
+        "gpu_type",
+        "server_type",
+        "zone",
+        "n_nodes",
+    )
+    return Run(
+        id=job_name(row),
+        full=full,
+        elapsed_s=run_s,
+        coverage=coverage if full else None,
+        n_gpus=requested if start_s is None else _gpus(row["granted_mgpu"]),
+        n_gpus_requested=requested,
+        wait_h=_hours(eligible_s, start_s),
+        submit_wait_h=_hours(row["first_submit_s"], start_s),
+        run_h=None if run_s is None else run_s / 3600,
+        lender=lender_of(row["admin_comment"]),
+        devices=None if detail is None else detail.records,
+        hosts=None if detail is None else detail.hosts,
+        events=None if detail is None else detail.events,
+        device_facts=None if detail is None else detail.facts,
+        **{name: row[name] for name in public},
+        **({name: row[name] for name in private} if full else {}),
+    )
+
+
+def job_name(row: Row) -> str:
+    """The id as Slurm prints it."""
+    if row["array_task"] is not None:
+        return f"{row['array_job_id']}_{row['array_task']}"
+    if row["het_offset"] is not None:
+        return f"{row['het_job_id']}+{row['het_offset']}"
+    return str(row["job_id"])
+
+
+def _newest(
+    connection: Connection, conditions: Sequence[ColumnElement[bool]], limit: int
+) -> list[RowMapping]:
+    query = select(run).where(*conditions).order_by(run.c.submit_s.desc(), run.c.run_id.desc()).limit(limit)
+    return list(connection.execute(query).mappings())
+
+
+def _newest_first(row: RowMapping) -> tuple[int, ...]:
+    """Of what was submitted at once, such as an array's tasks, the later by number first."""
+    numbers = (
+        row["array_job_id"] or row["het_job_id"] or row["job_id"],  # job ids begin at 1
+        -1 if row["array_task"] is None else row["array_task"],
+        -1 if row["het_offset"] is None else row["het_offset"],
+        row["run_id"],
+    )
+    return (-row["submit_s"], *(-number for number in numbers))
+
+
+def _gpus(granted_mgpu: int | None) -> float | None:
+    return None if granted_mgpu is None else granted_mgpu / 1000
+
+
+def _hours(from_s: int | None, to_s: int | None) -> float | None:
+    # A start that is said to be earlier is that of a row of accounting that is not there any more.
+    return None if from_s is None or to_s is None or to_s < from_s else (to_s - from_s) / 3600

@@ -1,0 +1,143 @@
+"""Forecasts of jobs that wait, by what was learned last and by slurmctld's queue as it is."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from slurm_gpu.clock import Clock
+from slurm_gpu.database.accounting.slurm_view import Queue
+from slurm_gpu.database.forecasts.outcomes import past_accuracy
+from slurm_gpu.database.forecasts.runs import Asked, asked_run, job_run, queue_runs
+from slurm_gpu.database.forecasts.store import (
+    Foretold,
+    read_model_body,
+    remember,
+    stored_models,
+)
+from slurm_gpu.database.http.identity import Caller
+from slurm_gpu.database.storage.engine import Database
+from slurm_gpu.errors import DatabaseError
+from slurm_gpu.forecast.model import Model
+from slurm_gpu.forecast.model_file import read_model
+from slurm_gpu.forecast.queue import Runs
+from slurm_gpu.slurm.client import QueuedJob
+from slurm_gpu.wire.answers.forecast import Forecast, Judged, Reason
+
+log = logging.getLogger(__name__)
+
+NOTHING_LEARNED = (
+    "nothing has been learned of this cluster's waits yet; where slurm-gpudbd runs, "
+    "`slurm-gpu db train` does it, and slurm-gpu-forecast.timer every day"
+)
+
+
+class NoForecastError(Exception):
+    """Too little is known for any; says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A model that was read, in place of the newest where that could not be."""
+
+    newest_s: int
+    made_s: int
+    model: Model
+    remark: str | None
+
+
+class Foretelling:
+    """Keeps the newest model; for one thread at a time."""
+
+    def __init__(self, database: Database, cluster: str, clock: Clock) -> None:
+        self._database, self._cluster, self._clock = database, cluster, clock
+        self._kept: _Kept | None = None
+        self._seen: tuple[Queue, Runs] | None = None
+
+    def of_job(self, queue: Queue, job: QueuedJob, name: str, caller: Caller) -> Forecast:
+        """Of a job that waits in this queue; it is written down. Raises NoForecastError."""
+        full = caller.may_see(job.uid)
+        said = self._forecast(queue, job_run(job), name, full=full)
+        row = Foretold.of(
+            job.job_id, said.at_s, said.low_s, said.middle_s, said.high_s, said.source, said.made_s
+        )
+        self._database.write(lambda connection: remember(connection, self._cluster, [row]))
+        return said
+
+    def of_asked(self, queue: Queue, asked: Asked) -> Forecast:
+        """Of a job that is not submitted yet. Raises NoForecastError."""
+        wanted = asked_run(asked, self._runs(queue), self._clock.wall())
+        return self._forecast(queue, wanted, None, full=True)
+
+    def _forecast(self, queue: Queue, wanted: Runs, name: str | None, *, full: bool) -> Forecast:
+        now_s = self._clock.wall()
+        kept, runs = self._newest(), self._runs(queue)
+        model = kept.model
+        if not model.n_looks:
+            raise NoForecastError("no job that waited was on record when forecasts were learned last")
+        said = model.forecast(runs, wanted, now_s)
+        reasons: Sequence[Reason] = ()
+        if full:
+            reasons = [Reason(what=one.what, factor=one.factor) for one in model.drivers(runs, wanted, now_s)]
+        correction = model.correction(wanted)
+        judged = None
+        if correction is not None:
+            twice, thrice = correction.within[correction.source]
+            judged = Judged(kinds=correction.judged, within_2x=twice, within_3x=thrice)
+        with self._database.reading() as connection:
+            past = past_accuracy(connection, self._cluster, int(now_s))
+        return Forecast(
+            id=name,
+            full=full,
+            at_s=int(now_s),
+            low_s=float(said.low_s[0]),
+            middle_s=float(said.middle_s[0]),
+            high_s=float(said.high_s[0]),
+            source=str(said.source[0]),
+            reasons=reasons,
+            made_s=kept.made_s,
+            looks=model.n_looks,
+            since_s=int(model.since_s),
+            with_gpus=bool(wanted.gpus[0] > 0),
+            judged=judged,
+            past=past,
+            remark=kept.remark,
+        )
+
+    def _newest(self) -> _Kept:
+        """The newest model that can be read. Raises NoForecastError."""
+        with self._database.reading() as connection:
+            made = stored_models(connection, self._cluster, self._clock.wall())
+            if not made:
+                raise NoForecastError(NOTHING_LEARNED)
+            if self._kept is None or self._kept.newest_s != made[0]:
+                self._kept = self._read(connection, made)
+        return self._kept
+
+    def _read(self, connection: Connection, made: Sequence[int]) -> _Kept:
+        wrong = ""
+        for made_s in made:
+            try:
+                model = read_model(read_model_body(connection, self._cluster, made_s))
+            except DatabaseError as error:
+                log.warning("forecasts: the model made at %d is left out: %s", made_s, error)
+                wrong = wrong or str(error)
+                continue
+            if wrong:
+                remark = f"{wrong}, so this stands on what was learned before"
+            elif model.lost:
+                log.warning("forecasts: of the model made at %d only tables are used: %s", made_s, model.lost)
+                remark = f"what was learned last cannot be read, so tables forecast: {model.lost}"
+            else:
+                remark = None
+            return _Kept(made[0], made_s, model, remark)
+        # Asking again does not help, as it does where the database is away.
+        raise NoForecastError(f"{wrong}: where slurm-gpudbd runs, `slurm-gpu db train` does it")
+
+    def _runs(self, queue: Queue) -> Runs:
+        if self._seen is None or self._seen[0] is not queue:
+            self._seen = queue, queue_runs(queue.by_id.values(), queue.as_of_s)
+        return self._seen[1]

@@ -1,0 +1,150 @@
+"""Who asks, and what they may: MUNGE vouches over the network, the kernel over the Unix socket."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from slurm_gpu import munge
+from slurm_gpu.clock import Clock
+from slurm_gpu.config.site import Operators
+from slurm_gpu.database.http.web_reader import THIS_HOST, Origin, WebReader, WebRefusals
+from slurm_gpu.errors import MungedAwayError, MungeError
+
+_KEPT_S = 60.0
+_MAX_KEPT = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A system user and their rights: `sees_all` reads every run in full, `writes` may ship records.
+
+    `is_web` is slurm-gpuweb itself, which may change nothing, and only tells of acts.
+    """
+
+    uid: int
+    user: str | None
+    sees_all: bool
+    writes: bool
+    is_web: bool = False
+
+    def may_see(self, uid: int | None) -> bool:
+        """Return whether a run of this uid is shown in full; of an unknown one to those who see all runs.
+
+        A name says nothing: it may be another person's by now.
+        """
+        return self.sees_all or uid == self.uid
+
+
+class NotAuthenticatedError(Exception):
+    """No valid credential came with the request."""
+
+
+class NotPermittedError(Exception):
+    """It is known who asks, and they may not; answered with 403."""
+
+
+class Authenticator:
+    """Turns a credential into a Caller; `slurm_uid` asks for SlurmUser's uid, None where unknown.
+
+    `web` says by what slurm-gpuweb is recognised, which reads everything and filters its pages itself.
+    """
+
+    def __init__(
+        self,
+        operators: Operators,
+        slurm_uid: Callable[[], int | None],
+        clock: Clock,
+        munge_socket: str | None = None,
+        web: WebReader | None = None,
+    ) -> None:
+        self._operators, self._slurm_uid = operators, slurm_uid
+        self._web = WebReader() if web is None else web
+        self.web_refusals = WebRefusals(self._web, clock)
+        self._clock, self._munge_socket = clock, munge_socket
+        self._lock = threading.Lock()
+        self._kept: dict[int, tuple[float, tuple[str, bool]]] = {}
+
+    def by_credential(
+        self, authorization: str, method: str, target: str, body: bytes, origin: Origin | None = None
+    ) -> Caller:
+        """Return the sender of a request with this Authorization header.
+
+        Without `origin` it is not recognised as slurm-gpuweb. Raises NotAuthenticatedError, or
+        MungedAwayError where munged does not answer.
+        """
+        scheme, _, credential = authorization.partition(" ")
+        if scheme.upper() != "MUNGE" or not credential.strip():
+            raise NotAuthenticatedError("send the header Authorization: MUNGE CREDENTIAL")
+        try:
+            vouched = munge.decode(credential.strip(), self._munge_socket)
+        except MungedAwayError:
+            raise
+        except MungeError as error:
+            raise NotAuthenticatedError(str(error)) from None
+        if vouched.payload != munge.request_digest(method, target, body):
+            raise NotAuthenticatedError("the credential was made for another request")
+        return self.by_uid(vouched.uid, origin)
+
+    def by_uid(self, uid: int, origin: Origin | None = THIS_HOST) -> Caller:
+        """Return the rights of a user who asks from there."""
+        slurm = uid == 0 or uid == self._slurm_uid()
+        user, is_operator = self._known(uid)
+        is_web = origin is not None and self._web.has_user(uid, user) and self._web.has_host(origin)
+        if is_web and not slurm:
+            return Caller(uid, user, sees_all=True, writes=False, is_web=True)
+        return Caller(uid, user, sees_all=slurm or is_operator, writes=slurm)
+
+    def require_sees_all(self, caller: Caller, origin: Origin) -> None:
+        """Raise NotPermittedError, and log it, where a caller that needs every run in full may not see it."""
+        if not caller.sees_all:
+            raise NotPermittedError(self.web_refusals.refuse(caller.uid, caller.user, origin))
+        self.web_refusals.admit(caller.uid, origin)
+
+    def _known(self, uid: int) -> tuple[str | None, bool]:
+        """A user's name, and whether it is an operator's, as they were a minute ago at most."""
+        now = self._clock.monotonic()
+        until, known = self._kept.get(uid, (now, None))
+        if known is not None and until > now:
+            return known
+        try:
+            user = pwd.getpwuid(uid).pw_name
+        except KeyError:
+            return None, False
+        known = user, is_operator(self._operators, user)
+        with self._lock:
+            if len(self._kept) >= _MAX_KEPT:
+                self._kept.clear()
+            self._kept[uid] = now + _KEPT_S, known
+        return known
+
+
+def uid_of(user: str) -> int | None:
+    """Return the uid of a user of this host; None where there is no such user."""
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except (KeyError, ValueError):
+        return None
+
+
+def is_operator(operators: Operators, user: str) -> bool:
+    """Whether slurm-gpu.yaml names this user, or a UNIX group of theirs."""
+    return user in operators.users or bool(operators.unix_groups and _in_groups(user, operators.unix_groups))
+
+
+def _in_groups(user: str, groups: tuple[str, ...]) -> bool:
+    try:
+        held = set(os.getgrouplist(user, pwd.getpwnam(user).pw_gid))
+    except KeyError:
+        return False
+    for name in groups:
+        try:
+            if grp.getgrnam(name).gr_gid in held:
+                return True
+        except KeyError:
+            continue  # the site file may name a group that this host lacks
+    return False

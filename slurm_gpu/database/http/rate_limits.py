@@ -1,0 +1,158 @@
+"""Rate limits for each user, so that one user's requests do not slow down the others.
+
+Everything here runs in the event loop. A user's bounds are those of the uid: requests served at once, and a
+bucket of rows that refills at a fixed rate. What a request costs is known once it is served, so that a bucket
+may end below empty; the next request then waits longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from dataclasses import dataclass
+from typing import NoReturn
+
+from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from slurm_gpu.clock import Clock
+from slurm_gpu.daemon.outage_log import OutageLog
+from slurm_gpu.database.http.identity import Caller
+from slurm_gpu.database.settings import PerUser
+
+log = logging.getLogger(__name__)
+
+# slurm-gpuweb reads for everyone who has its page open.
+WEB_FACTOR = 8
+# A user who was idle may read this many seconds' rows at once.
+BURST_S = 5.0
+# A request waits this long for those before it.
+WAIT_S = 1.0
+_SOON_S = 1
+_SHARE = "share"
+
+
+@dataclass(slots=True)
+class _Use:
+    """Current use of one uid."""
+
+    served: asyncio.Semaphore
+    rows: float
+    """Rows that it may still read at `at_s`."""
+    at_s: float
+
+
+class CallerBounds:
+    """Enforce the rate limits of each uid. root and SlurmUser have none."""
+
+    def __init__(self, per_user: PerUser, clock: Clock, wait_s: float = WAIT_S) -> None:
+        self._per_user, self._clock, self._wait_s = per_user, clock, wait_s
+        # One of each user who ever asked: a caller cannot choose a uid. slurm-gpuweb's uid on a host that is
+        # not slurm-gpuweb's is an ordinary user, who must not use up the bounds of the other.
+        self._uses: dict[tuple[int, bool], _Use] = {}
+        self._refused = OutageLog(log, "requests of a user are refused for now: %s", clock)
+
+    async def begin(self, caller: Caller) -> None:
+        """Count one more request, which is to `end`; raises HTTPException (429) over the bounds.
+
+        Waits for a moment before that: who reads page by page, or a few things in parallel, is slowed down
+        and not refused, and a program that asks again at once costs little.
+        """
+        served, name = self._use_of(caller).served, caller.user or f"uid {caller.uid}"
+        per_s = self._per_user.rows_per_s * _factor(caller)
+        try:
+            await asyncio.wait_for(served.acquire(), self._wait_s)
+        except TimeoutError:
+            n = self._per_user.requests * _factor(caller)
+            self._refuse(f"{n} requests of {name} are being served", _SOON_S)
+        try:
+            if (due_s := self._due_s(caller, per_s)) > 0:
+                await asyncio.sleep(min(due_s, self._wait_s))
+                if (due_s := self._due_s(caller, per_s)) > 0:
+                    self._refuse(f"{name} reads more than {per_s} rows a second", math.ceil(due_s))
+        except BaseException:
+            served.release()
+            raise
+
+    def end(self, caller: Caller) -> None:
+        """Count one request less."""
+        self._uses[caller.uid, caller.is_web].served.release()
+
+    def spend(self, caller: Caller, n_rows: int) -> None:
+        """Take rows that were read from the caller's bucket."""
+        self._use_of(caller).rows -= n_rows
+
+    def _due_s(self, caller: Caller, per_s: int) -> float:
+        """Return after how many seconds the caller may read rows; 0 or less means now."""
+        return -self._use_of(caller).rows / per_s
+
+    def _use_of(self, caller: Caller) -> _Use:
+        """Return the caller's use, its bucket refilled up to now."""
+        now_s, factor = self._clock.monotonic(), _factor(caller)
+        per_s = self._per_user.rows_per_s * factor
+        use = self._uses.get((caller.uid, caller.is_web))
+        if use is None:
+            served = asyncio.Semaphore(self._per_user.requests * factor)
+            use = self._uses[caller.uid, caller.is_web] = _Use(served, BURST_S * per_s, now_s)
+        use.rows = min(BURST_S * per_s, use.rows + (now_s - use.at_s) * per_s)
+        use.at_s = now_s
+        return use
+
+    def _refuse(self, why: str, retry_after_s: int) -> NoReturn:
+        self._refused.failed(why)
+        raise HTTPException(
+            429, f"{why}: ask again in {retry_after_s} s", {"Retry-After": f"{retry_after_s}"}
+        )
+
+
+class BoundedCallers:
+    """ASGI middleware that gives each request a share of its caller's limits."""
+
+    def __init__(self, app: ASGIApp, bounds: CallerBounds) -> None:
+        self._app, self._bounds = app, bounds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+        share = Share(self._bounds)
+        scope.setdefault("state", {})[_SHARE] = share
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            share.end()
+
+
+class Share:
+    """The part of its caller's limits that one request uses."""
+
+    def __init__(self, bounds: CallerBounds) -> None:
+        self._bounds = bounds
+        self._caller: Caller | None = None
+
+    async def begin(self, caller: Caller) -> None:
+        """Serve the caller; raises HTTPException (429)."""
+        if not caller.writes:
+            await self._bounds.begin(caller)
+            self._caller = caller
+
+    def end(self) -> None:
+        """Count the request as served; harmless when repeated."""
+        if self._caller is not None:
+            self._bounds.end(self._caller)
+            self._caller = None
+
+    def spend(self, n_rows: int) -> None:
+        """Count rows that were read."""
+        if self._caller is not None:
+            self._bounds.spend(self._caller, n_rows)
+
+
+def share_of(request: HTTPConnection) -> Share:
+    """Return the share of a request."""
+    share: Share = request.scope["state"][_SHARE]
+    return share
+
+
+def _factor(caller: Caller) -> int:
+    return WEB_FACTOR if caller.is_web else 1

@@ -1,0 +1,136 @@
+"""What a request says: who asks, its parameters and its body."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from slurm_gpu.database.http.identity import Authenticator, Caller, NotAuthenticatedError, NotPermittedError
+from slurm_gpu.database.http.networks import plain
+from slurm_gpu.database.http.rate_limits import share_of
+from slurm_gpu.database.http.web_reader import READS_ALL, READS_HEADER, THIS_HOST, Origin
+from slurm_gpu.database.ingest.shipment import MAX_BODY_BYTES
+from slurm_gpu.errors import UsageError
+from slurm_gpu.text.units import parse_whole
+
+PEER_UID = "peer_uid"
+"""Where the server leaves the uid of a Unix socket's peer, in the request's state."""
+CONNECTION = "connection"
+"""Where it leaves the asyncio.Transport of the connection."""
+TELLS_OF_ACTS = "/v1/controller"
+FOR_USER = "X-Slurm-Gpu-User"
+"""Refused header: such a request would be answered with the rights of its sender."""
+BODY_WITHIN_S = 30.0
+RETRY_AFTER_S = 10
+"""What whoever has to come again is told to wait."""
+
+
+async def authenticated(authenticator: Authenticator, request: Request) -> Caller:
+    """Return the caller; raises the errors of `posted`."""
+    caller, _ = await posted(authenticator, request)
+    return caller
+
+
+async def posted(authenticator: Authenticator, request: Request) -> tuple[Caller, bytes]:
+    """Return the caller and the body.
+
+    Raises NotAuthenticatedError, and HTTPException (429) over the user's bounds.
+    """
+    identify, body = await asked(authenticator, request)
+    caller = await run_in_threadpool(identify)
+    await share_of(request).begin(caller)
+    return caller, body
+
+
+async def asked(authenticator: Authenticator, request: Request) -> tuple[Callable[[], Caller], bytes]:
+    """What finds out who the caller is, and waits for it, and the body.
+
+    That is read only once there is a credential to check it with.
+    """
+    if FOR_USER in request.headers:
+        raise NotPermittedError(
+            f"{FOR_USER} is not supported: every request is judged as the user of its credential"
+        )
+    uid: int | None = getattr(request.state, PEER_UID, None)
+    authorization = request.headers.get("authorization")
+    if uid is None and authorization is None:
+        raise NotAuthenticatedError("send the header Authorization: MUNGE CREDENTIAL")
+    body = await _body(request)
+    origin = THIS_HOST if uid is not None else _origin(request)
+    judged = partial(_judged, authenticator, request, origin)
+    if uid is not None:
+        return partial(judged, partial(authenticator.by_uid, uid)), body
+    assert authorization is not None
+    target = request.scope["raw_path"].decode("latin-1")
+    if request.scope["query_string"]:
+        target += "?" + request.scope["query_string"].decode("latin-1")
+    vouched = partial(authenticator.by_credential, authorization, request.method, target, body, origin)
+    return partial(judged, vouched), body
+
+
+def _origin(request: Request) -> Origin:
+    """Return the peer; it is on this host if its address equals the server's."""
+    if request.client is None:
+        return Origin("an unknown address", is_this_host=False)
+    peer, server = plain(request.client.host), request.scope.get("server")
+    return Origin(peer, is_this_host=server is not None and plain(server[0]) == peer)
+
+
+def _judged(
+    authenticator: Authenticator, request: Request, origin: Origin, vouched: Callable[[], Caller]
+) -> Caller:
+    """Return the caller; slurm-gpuweb may read everything and write only to the audit."""
+    caller = vouched()
+    if request.headers.get(READS_HEADER) == READS_ALL:
+        authenticator.require_sees_all(caller, origin)
+    if caller.is_web and request.method not in ("GET", "HEAD") and request.scope["path"] != TELLS_OF_ACTS:
+        raise NotPermittedError("slurm-gpuweb changes nothing in its own name")
+    return caller
+
+
+async def _body(request: Request) -> bytes:
+    length = request.headers.get("content-length", "0")
+    if not is_taken(length):
+        raise HTTPException(413, f"a body has at most {MAX_BODY_BYTES} bytes; send less at once")
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_WITHIN_S):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > MAX_BODY_BYTES:
+                    raise HTTPException(413, f"a body has at most {MAX_BODY_BYTES} bytes; send less at once")
+    except TimeoutError:
+        raise HTTPException(408, f"the body did not arrive within {BODY_WITHIN_S:g} s") from None
+    return bytes(body)
+
+
+def is_taken(length: str) -> bool:
+    """Return whether the declared length of a body is accepted."""
+    try:
+        parse_whole(length, 0, MAX_BODY_BYTES)
+    except ValueError:
+        return False
+    return True
+
+
+def whole_parameter(name: str, text: str, least: int, most: int) -> int:
+    """Return a parameter that is a whole number; raises UsageError."""
+    try:
+        return parse_whole(text, least, most)
+    except ValueError as error:
+        raise UsageError(f"{name}: {error}") from None
+
+
+def parameters(request: Request) -> dict[str, str]:
+    """Those of the query, each once; raises UsageError."""
+    query: dict[str, str] = {}
+    for name, value in request.query_params.multi_items():
+        if name in query:
+            raise UsageError(f"{name!r} is given twice")
+        query[name] = value
+    return query

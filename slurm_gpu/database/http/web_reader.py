@@ -1,0 +1,134 @@
+"""slurm-gpuweb as slurm-gpudbd recognises it: by its system user and its host."""
+
+from __future__ import annotations
+
+import logging
+import pwd
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from slurm_gpu.clock import Clock
+from slurm_gpu.database.http.networks import Network, is_among
+
+log = logging.getLogger(__name__)
+
+READS_HEADER = "X-Slurm-Gpu-Reads"
+"""slurm-gpuweb sends it with READS_ALL: refuse the request if its sender may not see every run in full."""
+READS_ALL = "all"
+REPORTED_FOR_S = 600.0
+MOST_REFUSALS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a request came from; `address` is None over the Unix socket."""
+
+    address: str | None = None
+    is_this_host: bool = True
+
+    def __str__(self) -> str:
+        return "this host" if self.address is None else self.address
+
+
+THIS_HOST = Origin()
+
+
+@dataclass(frozen=True, slots=True)
+class WebReader:
+    """`web_user` and `web_hosts` of slurm-gpudbd.yaml. `user` is a name on slurm-gpudbd's host or a uid."""
+
+    user: str | int | None = None
+    hosts: Sequence[Network] = ()
+
+    def has_user(self, uid: int, user: str | None) -> bool:
+        """Return whether this is slurm-gpuweb's system user; root never is."""
+        if uid == 0 or self.user is None:
+            return False
+        return uid == self.user if isinstance(self.user, int) else user == self.user
+
+    def has_host(self, origin: Origin) -> bool:
+        """Return whether slurm-gpuweb may ask from there."""
+        return origin.is_this_host or (origin.address is not None and is_among(origin.address, self.hosts))
+
+
+@dataclass(frozen=True, slots=True)
+class WebRefusal:
+    """One sender that asked as slurm-gpuweb and may not read everything."""
+
+    uid: int
+    user: str | None
+    address: str | None
+    at_s: float
+    why: str
+    write: str
+    """The settings of slurm-gpudbd.yaml that would admit it."""
+
+
+class WebRefusals:
+    """The refusals of the last REPORTED_FOR_S, each sender's last one; for several threads."""
+
+    def __init__(self, reader: WebReader, clock: Clock) -> None:
+        self._reader, self._clock, self._lock = reader, clock, threading.Lock()
+        self._last: dict[tuple[int, str | None], WebRefusal] = {}
+
+    def refuse(self, uid: int, user: str | None, origin: Origin) -> str:
+        """Remember a refusal, and log it unless it was logged lately; returns what to tell the sender."""
+        refusal = _refusal(self._reader, uid, user, origin, self._clock.wall())
+        sender = uid, origin.address
+        with self._lock:
+            self._drop_old()
+            is_new = self._last.pop(sender, None) is None
+            if len(self._last) >= MOST_REFUSALS:
+                del self._last[next(iter(self._last))]
+            self._last[sender] = refusal
+        named = f"uid {uid}" if user is None else f"uid {uid} ({user})"
+        said = f"{named} from {origin} may not read everything, as slurm-gpuweb has to: {refusal.why}"
+        remedy = (
+            f"only if it is slurm-gpuweb, as any user can ask so, write {refusal.write} into "
+            "slurm-gpudbd.yaml and restart slurm-gpudbd"
+        )
+        if is_new:
+            log.warning("a sender that asks as slurm-gpuweb does was refused: %s; %s", said, remedy)
+        return f"{said}; {remedy}"
+
+    def admit(self, uid: int, origin: Origin) -> None:
+        """Forget this sender's refusals: it may read everything now."""
+        if self._last:
+            with self._lock:
+                self._last.pop((uid, origin.address), None)
+
+    def recent(self) -> list[WebRefusal]:
+        """Return the refusals to report, the oldest first."""
+        with self._lock:
+            self._drop_old()
+            return list(self._last.values())
+
+    def _drop_old(self) -> None:
+        since_s = self._clock.wall() - REPORTED_FOR_S
+        self._last = {sender: one for sender, one in self._last.items() if one.at_s >= since_s}
+
+
+def _refusal(reader: WebReader, uid: int, user: str | None, origin: Origin, at_s: float) -> WebRefusal:
+    why, write = [], []
+    if not reader.has_user(uid, user):
+        why.append(f"web_user is {'null' if reader.user is None else reader.user}")
+        write.append(f"web_user: {uid}")
+    if not reader.has_host(origin):
+        why.append(f"web_hosts has no {origin}")
+        others = "".join(f"{network}, " for network in reader.hosts)
+        write.append(f"web_hosts: [{others}{origin}]")
+    return WebRefusal(uid, user, origin.address, at_s, " and ".join(why), " and ".join(write))
+
+
+def warn_of_unknown_user(reader: WebReader) -> None:
+    """Log where slurm-gpuweb is expected from other hosts as a user whom this host does not have."""
+    if reader.hosts and isinstance(reader.user, str):
+        try:
+            pwd.getpwnam(reader.user)
+        except KeyError:
+            log.warning(
+                "web_user: %s is no user of this host, so slurm-gpuweb on web_hosts is refused: write the "
+                "uid that it runs as there into slurm-gpudbd.yaml",
+                reader.user,
+            )

@@ -1,0 +1,136 @@
+"""Which jobs that a node holds open are over there, as far as Slurm says so: an epilog may never have run.
+
+A job that goes on may have given the node back, resized by its owner or since the node failed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, select
+
+from slurm_gpu.database.accounting.matching import node_set
+from slurm_gpu.database.accounting.slurm_view import Queue
+from slurm_gpu.database.storage.schema import run
+from slurm_gpu.slurm.client import QueuedJob
+
+MARGIN_S = 120
+"""Epilogs take their time, and clocks differ."""
+_QUEUE_FRESH_S = 60.0
+_ENDED_STATES = frozenset(
+    {
+        *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL"),
+        *("OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"),
+    }
+)
+
+_HOLDING = frozenset({"RUNNING", "SUSPENDED"})
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """A row of accounting: when it ended (None: it goes on), on which nodes it was, and when it began."""
+
+    end_s: int | None
+    nodes: frozenset[str]
+    began_s: int | None = None
+
+
+RunEnds = Mapping[int, Sequence[RunEnd]]
+"""By job, all that accounting has of it; of a resized run a row for each size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """All runs up to `restart` (None: all that there were) are over on a node, the last since `end_s`."""
+
+    restart: int | None
+    end_s: int
+
+    def to_json(self) -> dict[str, int | None]:
+        """A dict that json.dumps takes."""
+        return {"restart": self.restart, "end_s": self.end_s}
+
+
+def ended(
+    node: str,
+    open_jobs: Iterable[int],
+    queue: Queue | None,
+    now_s: float,
+    ask: Callable[[Sequence[int]], RunEnds],
+) -> dict[int, Ended]:
+    """Those of `open_jobs` that have been over on `node` for MARGIN_S; `ask` reads the accounting of some.
+
+    Doubt leaves a job open: nothing is said while slurmctld does not answer, since only it knows of a run
+    that has just begun.
+    """
+    if queue is None or now_s - queue.as_of_s > _QUEUE_FRESH_S:
+        return {}
+    found: dict[int, Ended] = {}
+    in_accounting: list[int] = []
+    for job_id in open_jobs:
+        job = queue.by_id.get(job_id)
+        if job is None or job.restarts > 0 or _has_left(node, job):
+            in_accounting.append(job_id)
+        over = None if job is None else _by_slurmctld(node, job)
+        if over is not None:
+            found[job_id] = over
+    in_accounting = [job_id for job_id in in_accounting if job_id not in found]
+    ends = ask(in_accounting) if in_accounting else {}
+    for job_id in in_accounting:
+        over = _by_accounting(node, queue.by_id.get(job_id), ends.get(job_id, ()))
+        if over is not None:
+            found[job_id] = over
+    return {job_id: over for job_id, over in found.items() if now_s - over.end_s > MARGIN_S}
+
+
+def _has_left(node: str, job: QueuedJob) -> bool:
+    """Was it resized, and is without that node? Since when only the accounting tells: it may be long ago."""
+    holds_others = job.state in _HOLDING or job.state in _ENDED_STATES
+    return holds_others and job.resized_s is not None and bool(job.nodes) and node not in job.nodes
+
+
+def _by_slurmctld(node: str, job: QueuedJob) -> Ended | None:
+    if job.state not in _ENDED_STATES or job.end_s is None or _has_left(node, job):
+        return None
+    return Ended(job.restarts, job.end_s)
+
+
+def _by_accounting(node: str, job: QueuedJob | None, runs: Sequence[RunEnd]) -> Ended | None:
+    past = [one.end_s for one in runs if one.end_s is not None]
+    here = [one.end_s for one in runs if node in one.nodes]
+    here_s = max((end_s for end_s in here if end_s is not None), default=None)
+    if job is None:
+        # slurmctld has forgotten it: over, unless accounting has a run that goes on.
+        if not past or len(past) < len(runs):
+            return None
+        return Ended(None, max(past) if here_s is None else here_s)
+    if _has_left(node, job) and here_s is not None and None not in here and here_s > _began_s(job):
+        return Ended(job.restarts, here_s)
+    if any(_goes_on_before(one, job) for one in runs):
+        return None  # the accounting has yet to tell of an end
+    before = [end_s for end_s in past if job.start_s is None or end_s <= job.start_s]
+    return Ended(job.restarts - 1, max(before)) if before and job.restarts > 0 else None
+
+
+def _goes_on_before(one: RunEnd, job: QueuedJob) -> bool:
+    """Is it of an earlier run, that must be over by now?"""
+    if one.end_s is not None or one.began_s is None:
+        return False
+    return job.start_s is None or one.began_s < job.start_s
+
+
+def _began_s(job: QueuedJob) -> float:
+    return -math.inf if job.start_s is None else job.start_s
+
+
+def run_ends(connection: Connection, cluster: str, job_ids: Sequence[int]) -> RunEnds:
+    """All that accounting has of these jobs."""
+    columns = run.c.job_id, run.c.end_s, run.c.nodes, run.c.start_s
+    query = select(*columns).where(run.c.cluster == cluster, run.c.job_id.in_(job_ids))
+    ends: dict[int, list[RunEnd]] = {}
+    for job_id, end_s, nodes, began_s in connection.execute(query):
+        ends.setdefault(job_id, []).append(RunEnd(end_s, node_set(nodes), began_s))
+    return ends

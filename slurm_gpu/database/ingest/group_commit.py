@@ -1,0 +1,153 @@
+"""Work of several in one transaction: ten thousand nodes do not each wait for a disk of their own."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence, Set
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+from slurm_gpu.clock import Clock
+from slurm_gpu.database.storage.engine import LockedError
+from slurm_gpu.errors import DatabaseError
+
+T = TypeVar("T")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+T_contra = TypeVar("T_contra", contravariant=True)
+
+MOST_AT_ONCE = 200
+LOCKED_SHARE = 0.05
+"""At most so much of the time goes into trying again for rows that somebody holds: all others wait."""
+FIND_OUT_S = 3.0
+"""So long it may take to find out whose rows they are. The others come again then."""
+
+
+class Together(Protocol[T_contra, R_co]):
+    """Some items' work in one transaction."""
+
+    def __call__(self, items: Sequence[T_contra], waits: bool) -> Sequence[R_co]:
+        """Do and commit it; a result for each. Waits a moment for rows that others hold, or not at all."""
+
+
+class GroupCommit(Generic[T, R]):
+    """Does the work of many in few transactions; for several threads, one after the other.
+
+    Items that have one of `names` in common are never done together. `who` is whose an item is: who found
+    rows locked goes alone from then on, and waits for no lock, until that has worked.
+    """
+
+    def __init__(
+        self,
+        together: Together[T, R],
+        names: Callable[[T], Set[Hashable]],
+        who: Callable[[T], Hashable],
+        clock: Clock,
+    ) -> None:
+        self._together, self._names, self._who, self._clock = together, names, who, clock
+        self._lock = threading.Lock()
+        self._locked: set[Hashable] = set()
+        self._why_locked = ""
+        self._locked_again_s = -math.inf
+
+    def do(self, items: Sequence[T]) -> list[R | Exception]:
+        """Of each item its result, once that is committed, or what its work raised."""
+        entries = [_Entry[T, R](item, self._names(item), self._who(item)) for item in items]
+        coming = deque(entries)
+        with self._lock:
+            while coming:
+                some = self._gather(coming)
+                if some[0].who in self._locked:
+                    self._do_locked(some[0])
+                else:
+                    self._do(some)
+        return [entry.outcome for entry in entries]
+
+    def _gather(self, coming: deque[_Entry[T, R]]) -> list[_Entry[T, R]]:
+        """The first, and those of the next that may go together with it."""
+        some = [coming.popleft()]
+        taken = set(some[0].names)
+        if some[0].who in self._locked:
+            return some
+        while coming and len(some) < MOST_AT_ONCE:
+            following = coming[0]
+            if following.who in self._locked or not taken.isdisjoint(following.names):
+                break
+            taken |= following.names
+            some.append(coming.popleft())
+        return some
+
+    def _do(self, some: Sequence[_Entry[T, R]]) -> None:
+        try:
+            results = self._together([entry.item for entry in some], waits=True)
+        except LockedError as error:
+            self._find_out(some, error)
+        except DatabaseError as error:  # it is away, for one as for all
+            _fail_all(some, error)
+        except Exception as error:
+            if len(some) > 1:
+                # One that cannot be stored must not keep out the others.
+                self._do_one_by_one(some)
+            else:
+                some[0].outcome = error
+        else:
+            for entry, result in zip(some, results, strict=True):
+                entry.outcome = result
+
+    def _do_one_by_one(self, some: Sequence[_Entry[T, R]]) -> None:
+        for place, entry in enumerate(some):
+            self._do([entry])
+            if isinstance(entry.outcome, LockedError):
+                self._find_out(some[place + 1 :], entry.outcome)
+                return
+            if isinstance(entry.outcome, DatabaseError):
+                _fail_all(some[place + 1 :], entry.outcome)
+                return
+
+    def _find_out(self, some: Sequence[_Entry[T, R]], error: LockedError) -> None:
+        """The rows of one of these are locked, perhaps: each goes alone until that has worked."""
+        self._locked.update(entry.who for entry in some)
+        self._why_locked = str(error)
+        until_s = self._clock.monotonic() + FIND_OUT_S
+        for place, entry in enumerate(some):
+            self._do_locked(entry, until_s)
+            outcome = entry.outcome
+            if isinstance(outcome, DatabaseError) and not isinstance(outcome, LockedError):
+                _fail_all(some[place + 1 :], outcome)
+                return
+
+    def _do_locked(self, entry: _Entry[T, R], until_s: float | None = None) -> None:
+        """Without waiting for rows, and now and then only, or until then."""
+        began_s = self._clock.monotonic()
+        if began_s < self._locked_again_s if until_s is None else began_s >= until_s:
+            entry.outcome = LockedError(self._why_locked)
+            return
+        try:
+            (entry.outcome,) = self._together([entry.item], waits=False)
+        except LockedError as error:
+            self._why_locked = str(error)
+            now_s = self._clock.monotonic()
+            self._locked_again_s = now_s + (now_s - began_s) / LOCKED_SHARE
+            entry.outcome = error
+        except Exception as error:
+            entry.outcome = error
+        else:
+            self._locked.discard(entry.who)
+
+
+@dataclass(slots=True, eq=False)
+class _Entry(Generic[T, R]):
+    item: T
+    names: Set[Hashable]
+    who: Hashable
+    outcome: R | Exception = field(default_factory=lambda: DatabaseError("its turn never came"))
+
+
+def _fail_all(some: Sequence[_Entry[T, R]], error: DatabaseError) -> None:
+    """Each with an error of its own: one that several requests raise would gather all their frames."""
+    for entry in some:
+        own = type(error)(str(error))
+        own.__cause__ = error
+        entry.outcome = own

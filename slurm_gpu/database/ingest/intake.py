@@ -1,0 +1,308 @@
+"""What of a shipment counts, and what its node is told that it cannot know itself."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from functools import partial
+from operator import attrgetter
+from typing import Any, TypeVar
+
+from slurm_gpu import __version__
+from slurm_gpu.clock import Clock
+from slurm_gpu.daemon.outage_log import OutageLog
+from slurm_gpu.database.accounting.slurm_view import Queue, SlurmView
+from slurm_gpu.database.accounting.writer import prepare
+from slurm_gpu.database.http.identity import uid_of
+from slurm_gpu.database.http.networks import plain
+from slurm_gpu.database.ingest.admitted_items import Goods
+from slurm_gpu.database.ingest.dropped_fields import DroppedLog
+from slurm_gpu.database.ingest.ended_jobs import RunEnds, ended, run_ends
+from slurm_gpu.database.ingest.group_commit import GroupCommit
+from slurm_gpu.database.ingest.job_facts import jobs_on
+from slurm_gpu.database.ingest.shipment import KINDS, Rejected, Shipment, ShipmentError
+from slurm_gpu.database.ingest.stall_detector import Lane
+from slurm_gpu.database.ingest.stored_facts import Kept
+from slurm_gpu.database.ingest.storing import store
+from slurm_gpu.database.ingest.thread_pool import outcome_of
+from slurm_gpu.database.ingest.unknown_fields import UnknownLog
+from slurm_gpu.database.live.memory import Memory
+from slurm_gpu.database.live.node_memory import AT_ONCE_ITEMS, ITEMS_PER_S, Allowances
+from slurm_gpu.database.storage.engine import REFUSED, Database, LockedError, LockWait, why_refused
+from slurm_gpu.errors import DatabaseError
+from slurm_gpu.wire import WIRE_RANGE, DeviceFacts, Event, HostRun, Live
+
+log = logging.getLogger(__name__)
+
+# Of a device the newest word counts: one from the future would silence all that follow. An event from there
+# would be kept for ever.
+_AHEAD_S = 86400
+_MOST_OF_A_REASON = 500
+ENDS_AT_ONCE = 2
+"""So many nodes at once are told by accounting which jobs are over: not all threads are to wait for it."""
+
+T = TypeVar("T")
+Counts = tuple[int, int]
+Answer = dict[str, Any]
+
+
+class Intake:
+    """Decides what of a shipment counts, stores it, and tells the node what it cannot know itself."""
+
+    def __init__(
+        self,
+        database: Database,
+        view: SlurmView,
+        cluster: str,
+        clock: Clock,
+        memory: Memory | None = None,
+    ) -> None:
+        self._database, self._view, self._cluster, self._clock = database, view, cluster, clock
+        self._memory = Memory.fresh(clock) if memory is None else memory
+        self._allowances = Allowances(clock)
+        self._commits = GroupCommit(self._store_together, Goods.segments, attrgetter("node"), clock)
+        self._unknown, self._dropped = UnknownLog(), DroppedLog(clock)
+        self._kept = Kept(database, clock)
+        self._asking_ends = threading.BoundedSemaphore(ENDS_AT_ONCE)
+        self._away = OutageLog(
+            log,
+            "shipments cannot be stored, and wait on their nodes: %s",
+            clock,
+            "shipments are stored again",
+        )
+        self._locked = OutageLog(log, "a shipment cannot be stored, and waits on its node: %s", clock)
+        self._unread = OutageLog(log, "nodes cannot be notified which of their jobs have ended: %s", clock)
+        self.storing = Lane("shipments wait for the database, and none was stored or refused", clock)
+        """Those that wait for it."""
+
+    def take(self, shipment: Shipment, address: str | None) -> Answer:
+        """Store and answer; `address` is the sender's, None over the Unix socket of this host.
+
+        The answer comes after the commit. Raises DatabaseError when not all could be stored, SlurmError when
+        only Slurm could tell whether the sender may say this, and it is away, and ShipmentError (429) when
+        the sender has sent more than its allowance: it tries again.
+        """
+        (answer,) = self.take_all([(shipment, address)])
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def take_all(self, some: Sequence[tuple[Shipment, str | None]]) -> list[Answer | Exception]:
+        """Of each the answer, or what `take` would raise; what they have to be stored is stored together."""
+        takings = [self._taking(shipment, address) for shipment, address in some]
+        steps = [_step(partial(next, taking)) for taking in takings]
+        waiting = {place: step for place, step in enumerate(steps) if isinstance(step, Goods)}
+        stored = self._stored(list(waiting.values())) if waiting else []
+        for place, outcome in zip(waiting, stored, strict=True):
+            if isinstance(outcome, Exception):
+                steps[place] = _step(partial(takings[place].throw, outcome))
+            else:
+                steps[place] = _step(partial(takings[place].send, outcome))
+        return [step for step in steps if not isinstance(step, Goods)]
+
+    def _taking(self, shipment: Shipment, address: str | None) -> Generator[Goods, Counts, Answer]:
+        """Yields what is to be stored, where there is something, and is told what became of it."""
+        # Not by the node's name: whoever sends may write any there, another's too.
+        sender = shipment.node if address is None else plain(address)
+        if (wait_s := self._allowances.wait_s(sender)) > 0:
+            who = f"{shipment.node} from {address or 'this host'}"
+            why = f"{who} has sent more than {AT_ONCE_ITEMS} items, and {ITEMS_PER_S:g} a second"
+            log.warning("%s; it has to wait for %.0f s", why, wait_s)
+            raise ShipmentError(429, f"{why}; it has to wait", math.ceil(wait_s))
+        queue = self._view.queue()
+        known: dict[str, str | None] = {}
+
+        def foreign(node: str) -> str | None:
+            if node not in known:
+                known[node] = self._foreign(node, address)
+            return known[node]
+
+        # Found out first of all: once it is stored, nothing may say that it was not.
+        is_its_own = foreign(shipment.node) is None
+        goods = self._admitted(shipment, foreign, queue)
+        if goods.live is not None:
+            # Whatever becomes of the rest: later nobody needs to know.
+            self._memory.board.put(shipment.node, goods.live)
+        stored, stale = 0, 0
+        windows, n_to_store, n_rejected = list(goods.windows.values()), goods.n_to_store, len(goods.rejected)
+        if n_to_store:
+            stored, stale = yield goods
+            self._allowances.spend(sender, n_to_store - (len(goods.rejected) - n_rejected))
+        # Nothing from here on may fail for want of Slurm or the database: it would all be sent again.
+        for window in windows:
+            self._memory.wants.arrived(shipment.node, window.job_id)
+        if goods.rejected:
+            _warn(shipment.node, address, goods.rejected)
+            self._memory.rejections.add(goods.rejected)
+        if shipment.unknown:
+            self._unknown.tell(shipment.node, shipment.version, shipment.unknown)
+        if is_its_own:
+            self._dropped.warn(shipment.node, shipment.dropped.found)
+        slurm_nodes = self._view.nodes() or {}
+        # A machine without Slurm counts jobs by itself.
+        open_jobs = shipment.open_jobs if shipment.node in slurm_nodes else ()
+        now_s = self._clock.wall()
+        over = ended(shipment.node, open_jobs, queue, now_s, self._run_ends)
+        if is_its_own:
+            self._memory.arrivals.heard(shipment.node, shipment.version)
+        return {
+            "stored": stored,
+            "stale": stale,
+            **{_rejection_key(kind): [] for kind in KINDS},
+            **_by_kind(goods.rejected),
+            "want": self._memory.wants.of(shipment.node),
+            "jobs": jobs_on(shipment.node, slurm_nodes.get(shipment.node), queue, now_s),
+            "ended": {str(job_id): item.to_json() for job_id, item in over.items()},
+            "lacks": self._kept.lacks(shipment.node, shipment.has) if is_its_own else [],
+            "ignored": shipment.unknown,
+            "dropped": shipment.dropped.to_json(),
+            "version": __version__,
+            "wire": list(WIRE_RANGE),
+        }
+
+    def _admitted(
+        self, shipment: Shipment, foreign: Callable[[str], str | None], queue: Queue | None
+    ) -> Goods:
+        """What this sender may say; the rest is rejected."""
+        rejected, at_s = list(shipment.rejected), int(self._clock.wall())
+        goods = Goods(node=shipment.node, at_s=at_s, queue=queue, rejected=rejected)
+
+        def admit(kind: str, items: Mapping[int, T], node_of: Callable[[T], str], into: dict[int, T]) -> None:
+            for index, item in items.items():
+                why = foreign(node_of(item))
+                if why is None:
+                    into[index] = item
+                else:
+                    goods.rejected.append(Rejected(index, why, kind))
+
+        admit("records", shipment.records, attrgetter("node"), goods.records)
+        admit("hosts", shipment.hosts, attrgetter("node"), goods.hosts)
+        admit("devices", shipment.devices, attrgetter("node"), goods.devices)
+        admit("events", shipment.events, attrgetter("node"), goods.events)
+        admit("runs", shipment.runs, attrgetter("node"), goods.runs)
+        admit("windows", shipment.windows, lambda _: shipment.node, goods.windows)
+        live = {} if shipment.live is None else {0: shipment.live}
+        admitted_live: dict[int, Live] = {}
+        admit("live", live, lambda _: shipment.node, admitted_live)
+        goods.live = admitted_live.get(0)
+        slurms = self._view.nodes() or {}
+        invented = {index: _not_told(told) for index, told in goods.runs.items() if told.node in slurms}
+        goods.reject("runs", invented)
+        goods.uids = {user: uid_of(user) for user in {told.user for told in goods.runs.values()}}
+        goods.reject("devices", _from_the_future(goods.devices, goods.at_s))
+        goods.reject("events", _from_the_future(goods.events, goods.at_s))
+        return goods
+
+    def _stored(self, some: Sequence[Goods]) -> list[Counts | Exception]:
+        """Of each how many records and host records were (stored, stale), once they are committed.
+
+        What the database does not take, and never will, is rejected, and keeps out nothing else.
+        """
+        unready = [outcome_of(prepare, goods.records.values()) for goods in some]
+        ready = [goods for goods, error in zip(some, unready, strict=True) if error is None]
+        with self.storing.waiting(len(ready)):
+            committed = iter(self._commits.do(ready))
+        outcomes = [next(committed) if error is None else error for error in unready]
+        return list(map(self._judged, some, outcomes))
+
+    def _judged(self, goods: Goods, outcome: Counts | Exception) -> Counts | Exception:
+        if isinstance(outcome, REFUSED):
+            return self._refused(goods, outcome)
+        if isinstance(outcome, LockedError):
+            self._locked.failed(f"{goods.node}: {outcome}")
+        elif isinstance(outcome, DatabaseError):
+            self._away.failed(str(outcome))
+        elif not isinstance(outcome, Exception):
+            self._away.worked()
+        return outcome
+
+    def _refused(self, goods: Goods, error: Exception) -> Counts | Exception:
+        if goods.n_to_store <= 1:
+            goods.reject_all(f"the database refuses it: {why_refused(error)}"[:_MOST_OF_A_REASON])
+            return 0, 0
+        # By halves, until it stands alone.
+        n_stored, n_stale = 0, 0
+        for half in goods.halves():
+            (outcome,) = self._stored([half])
+            if isinstance(outcome, Exception):
+                return outcome
+            n_stored, n_stale = n_stored + outcome[0], n_stale + outcome[1]
+        return n_stored, n_stale
+
+    def _store_together(self, items: Sequence[Goods], waits: bool) -> Sequence[tuple[int, int]]:
+        # All others wait meanwhile: for a lock no longer than need be.
+        lock_wait = LockWait.ONCE if waits else LockWait.NONE
+        return self._database.write(partial(store, some=items, cluster=self._cluster), lock_wait)
+
+    def _run_ends(self, job_ids: Sequence[int]) -> RunEnds:
+        """None where that cannot be read just now: the node goes on to ask."""
+        if not self._asking_ends.acquire(blocking=False):
+            return {}
+        try:
+            with self._database.reading() as connection:
+                return run_ends(connection, self._cluster, job_ids)
+        except DatabaseError as error:
+            self._unread.failed(str(error))
+            return {}
+        finally:
+            self._asking_ends.release()
+
+    def _foreign(self, node: str, address: str | None) -> str | None:
+        """Why this sender may not speak for `node`; None where it may, or where Slurm cannot tell."""
+        if address is None:
+            return None
+        may, addresses = self._view.may_speak(node, plain(address))
+        if may:
+            return None
+        if not addresses:
+            return f"{node} is no node of this cluster"
+        return f"{address} is not an address of {node}, which has {', '.join(sorted(addresses))}"
+
+
+def _step(go_on: Callable[[], Goods]) -> Goods | Answer | Exception:
+    """What a generator yields, returns or raises."""
+    try:
+        return go_on()
+    except StopIteration as end:
+        answer: Answer = end.value
+        return answer
+    except Exception as error:
+        return error
+
+
+def _from_the_future(items: Mapping[int, DeviceFacts] | Mapping[int, Event], now_s: int) -> dict[int, str]:
+    return {
+        index: f"at_s: {item.at_s} lies more than a day ahead; set the clock of {item.node}"
+        for index, item in items.items()
+        if item.at_s > now_s + _AHEAD_S
+    }
+
+
+def _not_told(told: HostRun) -> str:
+    return f"{told.node} is a node of Slurm, whose accounting tells the runs there"
+
+
+def _rejection_key(kind: str) -> str:
+    return "rejected" if kind == "records" else f"rejected_{kind}"
+
+
+def _by_kind(rejected: Iterable[Rejected]) -> dict[str, list[dict[str, Any]]]:
+    told: dict[str, list[dict[str, Any]]] = {}
+    for item in rejected:
+        told.setdefault(_rejection_key(item.kind), []).append({"index": item.index, "why": item.why})
+    return told
+
+
+def _warn(node: str, address: str | None, rejected: Sequence[Rejected]) -> None:
+    first = rejected[0]
+    log.warning(
+        "%r from %s: %d rejected for good, such as %s[%d]: %s",
+        node,
+        address or "this host",
+        len(rejected),
+        first.kind,
+        first.index,
+        first.why,
+    )

@@ -1,0 +1,330 @@
+"""The body of POST /v1/node: from bytes as sent to checked items."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import threading
+import zlib
+from collections.abc import Callable, Mapping, Sequence, Sized
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from slurm_gpu import __version__
+from slurm_gpu.database.ingest.dropped_fields import DroppedFields
+from slurm_gpu.database.ingest.unknown_fields import Unknown
+from slurm_gpu.database.storage.fast_decoder import QuickRecord, read_quickly
+from slurm_gpu.errors import RecordError
+from slurm_gpu.wire import (
+    WIRE_RANGE,
+    WIRE_VERSION,
+    DeviceFacts,
+    Event,
+    Host,
+    HostRun,
+    Live,
+    Record,
+    Window,
+    fields,
+)
+
+MAX_BODY_BYTES = 1 << 20
+MAX_INFLATED_BYTES = 16 << 20
+SMALL_BYTES = 1 << 18
+"""Inflated, what a node sends. Of what is larger, one is read at a time: it may take 30 times its room."""
+MAX_ITEMS = 1000
+"""Records, hosts, devices, events, steps and windows of one shipment."""
+MAX_VALUES = 400_000
+MAX_GROUPS = 100_000
+"""Values, and lists and objects, of one shipment: a record has at most 340 of the one and 30 of the other.
+
+Memory and time go by these: 16 MiB of [] would take seconds, for which all others wait.
+"""
+KINDS = ("records", "hosts", "devices", "events", "runs", "windows", "live")
+"""What may be rejected item by item; `live` is one item."""
+_LISTS = ("records", "hosts", "devices", "events", "runs", "steps", "windows")
+_ITEMS = {
+    kind: frozenset(f.name for f in dataclasses.fields(item))
+    for kind, item in {
+        "records": Record,
+        "hosts": Host,
+        "devices": DeviceFacts,
+        "events": Event,
+        "runs": HostRun,
+        "windows": Window,
+    }.items()
+}
+"""The keys of each kind's items."""
+_KEYS = frozenset((*_ITEMS, "wire", "node", "boot_id", "version", "live", "open", "has"))
+_MAX_VERSION = 64
+# As many as the greatest float has. Reading a number takes the square of its length.
+_MAX_DIGITS = 309
+
+_JOB_ID = re.compile(r"\d{1,18}", re.ASCII)
+
+T = TypeVar("T")
+_ONE_LARGE = threading.Lock()
+
+
+class ShipmentError(Exception):
+    """The shipment as a whole cannot be taken: `status` is the HTTP answer.
+
+    It may be taken after `retry_after_s`, where that is not None.
+    """
+
+    def __init__(self, status: int, message: str, retry_after_s: int | None = None) -> None:
+        super().__init__(message)
+        self.status, self.retry_after_s = status, retry_after_s
+
+
+class WireError(ShipmentError):
+    """It speaks a version of the wire that is not spoken here.
+
+    `is_passing`: that of the next release, which goes on with ours.
+    """
+
+    def __init__(self, wire: int, sender: str) -> None:
+        low, high = WIRE_RANGE
+        older = "that slurm-gpud" if wire < low else "slurm-gpudbd"
+        super().__init__(
+            426,
+            f"{sender} speaks version {fields.shown(wire)} of the wire, slurm-gpudbd {__version__} speaks "
+            f"{low} to {high}: upgrade {older}",
+        )
+        self.is_passing = wire == high + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """An item that will never be stored; `index` is its place among those of its `kind`."""
+
+    index: int
+    why: str
+    kind: str = "records"
+
+
+@dataclass(frozen=True, slots=True)
+class Has:
+    """What the database holds according to a node, of what the node does not send again by itself.
+
+    `devices` is their at_s and how many they are, `runs` the seq of each run that has not ended.
+    """
+
+    devices: tuple[int, int] | None = None
+    runs: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shipment:
+    """What a node sent: its well-formed items by index, and what is wrong with the others.
+
+    `open_jobs` are those that hold GPUs, as far as the node knows; `version` is that of its slurm-gpud;
+    `unknown` are names by kind that are not known here, and lost; `dropped` are fields that its items lack
+    since their values cannot be true. `n_bytes` is the length of its body, inflated.
+    """
+
+    node: str
+    version: str | None = None
+    records: Mapping[int, Record | QuickRecord] = field(default_factory=dict)
+    hosts: Mapping[int, Host] = field(default_factory=dict)
+    devices: Mapping[int, DeviceFacts] = field(default_factory=dict)
+    events: Mapping[int, Event] = field(default_factory=dict)
+    runs: Mapping[int, HostRun] = field(default_factory=dict)
+    windows: Mapping[int, Window] = field(default_factory=dict)
+    live: Live | None = None
+    open_jobs: Sequence[int] = ()
+    rejected: Sequence[Rejected] = ()
+    unknown: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    dropped: DroppedFields = field(default_factory=DroppedFields)
+    n_bytes: int = 0
+    has: Has = field(default_factory=Has)
+
+    @property
+    def n_to_store(self) -> int:
+        """How many items there are for the database."""
+        stored: tuple[Sized, ...] = (self.records, self.hosts, self.devices)
+        stored += (self.events, self.runs, self.windows)
+        return sum(map(len, stored))
+
+
+def parse_shipment(body: bytes, encoding: str) -> Shipment:
+    """Check the body as sent; raises ShipmentError (400, 413, 426) when it is not a shipment at all."""
+    if encoding not in ("gzip", "", "identity"):
+        raise ShipmentError(400, f"Content-Encoding: {encoding!r} is not understood; send gzip")
+    text = _inflate(body, SMALL_BYTES) if encoding == "gzip" else body
+    if text is not None and len(text) <= SMALL_BYTES:
+        return _read(text)
+    with _ONE_LARGE:
+        return _read(_inflate(body, MAX_INFLATED_BYTES) if encoding == "gzip" else body)
+
+
+def _read(body: bytes | None) -> Shipment:
+    if body is None:
+        raise ShipmentError(
+            413, f"the body inflates to more than {MAX_INFLATED_BYTES} bytes; send less at once"
+        )
+    _check_effort(body)
+    value = read_quickly(body, _parse)
+    if value is None:
+        value = _parse(body)
+    if not isinstance(value, dict):
+        raise ShipmentError(400, "the body must be an object {wire, node, boot_id, records, …}")
+    wire = value.get("wire")
+    if isinstance(wire, bool) or not isinstance(wire, int):
+        raise ShipmentError(
+            400, f"wire: {fields.shown(wire)} must be the version of the wire, such as {WIRE_VERSION}"
+        )
+    if not WIRE_RANGE[0] <= wire <= WIRE_RANGE[1]:
+        raise WireError(wire, _sender(value))
+    try:
+        node = fields.word("node", value.get("node"))
+    except RecordError as error:
+        raise ShipmentError(400, str(error)) from None
+    n_items = sum(len(_list(name, value)) for name in _LISTS)
+    if n_items > MAX_ITEMS:
+        raise ShipmentError(413, f"{n_items} items are more than {MAX_ITEMS}; send less at once")
+    rejected: list[Rejected] = []
+    dropped, unknown = DroppedFields(), Unknown()
+    unknown.note("shipment", {name: item for name, item in value.items() if item not in (None, [])}, _KEYS)
+    for kind, of_kind in _ITEMS.items():
+        for item in _list(kind, value):
+            unknown.note(kind, item, of_kind)
+    return Shipment(
+        node=node,
+        version=_version(value.get("version")),
+        records=_each("records", value, _record, rejected, dropped),
+        hosts=_each("hosts", value, Host.from_wire, rejected, dropped),
+        devices=_each("devices", value, DeviceFacts.from_wire, rejected, dropped),
+        events=_each("events", value, Event.from_wire, rejected, dropped),
+        runs=_each("runs", value, HostRun.from_wire, rejected, dropped),
+        windows=_each("windows", value, Window.from_wire, rejected, dropped),
+        live=_live(value, rejected, dropped),
+        open_jobs=_open_jobs(value),
+        rejected=rejected,
+        unknown=unknown.names,
+        dropped=dropped,
+        n_bytes=len(body),
+        has=_has(value.get("has")),
+    )
+
+
+def _inflate(body: bytes, most: int) -> bytes | None:
+    """None where that is more than `most` bytes."""
+    inflater = zlib.decompressobj(wbits=31)
+    try:
+        inflated = inflater.decompress(body, most)
+    except zlib.error as error:
+        raise ShipmentError(400, f"the body is not gzip: {error}") from None
+    if inflater.unconsumed_tail:
+        return None
+    if not inflater.eof or inflater.unused_data:
+        raise ShipmentError(400, "the body is not one whole gzip stream")
+    return inflated
+
+
+def _check_effort(body: bytes) -> None:
+    """Refuse what would take long to parse, before it is parsed; what stands in texts is counted too."""
+    if len(body) <= min(MAX_VALUES, MAX_GROUPS):
+        return  # there is no room for so many
+    counted = (
+        ("values", body.count(b",") + 1, MAX_VALUES),
+        ("lists and objects", body.count(b"[") + body.count(b"{"), MAX_GROUPS),
+    )
+    for what, count, most in counted:
+        if count > most:
+            raise ShipmentError(413, f"{count} {what} are more than {most}; send less at once")
+
+
+def _parse(text: bytes) -> Any:
+    try:
+        return json.loads(text, parse_constant=_no_constant, parse_int=_whole)
+    except (ValueError, RecursionError) as error:
+        raise ShipmentError(400, f"the body is not JSON: {error}") from None
+
+
+def _record(item: Any, dropped: fields.Dropped) -> Record | QuickRecord:
+    return item if isinstance(item, QuickRecord) else Record.from_wire(item, dropped)
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > _MAX_DIGITS:
+        raise ValueError(f"a number of {len(digits)} digits is longer than {_MAX_DIGITS}")
+    return int(digits)
+
+
+def _list(name: str, shipment: Mapping[str, Any]) -> list[Any]:
+    items = shipment.get(name)
+    if items is None:
+        return []
+    if not isinstance(items, list):
+        raise ShipmentError(400, f"{name} must be a list, not {type(items).__name__}")
+    return items
+
+
+def _each(
+    name: str,
+    shipment: Mapping[str, Any],
+    read: Callable[[Any, fields.Dropped], T],
+    rejected: list[Rejected],
+    dropped: DroppedFields,
+) -> dict[int, T]:
+    good: dict[int, T] = {}
+    for index, item in enumerate(_list(name, shipment)):
+        of_item: fields.Dropped = {}
+        try:
+            good[index] = read(item, of_item)
+        except RecordError as error:
+            rejected.append(Rejected(index, str(error)[:500], name))
+        else:
+            dropped.add(name, index, of_item)
+    return good
+
+
+def _live(shipment: Mapping[str, Any], rejected: list[Rejected], dropped: DroppedFields) -> Live | None:
+    live, of_live = shipment.get("live"), fields.Dropped()
+    try:
+        found = live if live is None or isinstance(live, Live) else Live.from_wire(live, of_live)
+    except RecordError as error:
+        rejected.append(Rejected(0, str(error)[:500], "live"))
+        return None
+    dropped.add("live", 0, of_live)
+    return found
+
+
+def _open_jobs(shipment: Mapping[str, Any]) -> list[int]:
+    """Job ids; of what is none there is nothing to say."""
+    whole = (item for item in _list("open", shipment)[:MAX_ITEMS] if type(item) is int)
+    return [job_id for job_id in whole if 0 < job_id <= fields.MAX_JOB_ID]
+
+
+def _has(value: Any) -> Has:
+    """Read `has`; what makes no sense in it is left out, as it only asks for an answer."""
+    told = value if isinstance(value, dict) else {}
+    devices: tuple[int, int] | None = None
+    match told.get("devices"):
+        case {"at_s": int(at_s), "n": int(n)}:
+            devices = at_s, n
+    runs = told.get("runs")
+    known = list(runs.items())[:MAX_ITEMS] if isinstance(runs, dict) else []
+    ids = {int(name): seq for name, seq in known if _JOB_ID.fullmatch(name) and type(seq) is int}
+    return Has(devices, ids)
+
+
+def _sender(shipment: Mapping[str, Any]) -> str:
+    """Who it says that it is; in a wire that is not known here anything may stand there."""
+    node, version = shipment.get("node"), _version(shipment.get("version"))
+    slurm_gpud = "slurm-gpud" if version is None else f"slurm-gpud {version}"
+    try:
+        return f"{slurm_gpud} of {fields.word('node', node)}"
+    except RecordError:
+        return slurm_gpud
+
+
+def _version(value: Any) -> str | None:
+    known = isinstance(value, str) and 0 < len(value) <= _MAX_VERSION and value.isprintable()
+    return value if known else None

@@ -1,0 +1,83 @@
+"""What the database holds of what nodes send once: a restored backup, or a new database, lacks some of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Generic, TypeVar
+
+from sqlalchemy import Connection, func, select
+
+from slurm_gpu.clock import Clock
+from slurm_gpu.database.ingest.shipment import Has
+from slurm_gpu.database.storage.engine import Database
+from slurm_gpu.database.storage.schema import device, run
+from slurm_gpu.errors import DatabaseError
+from slurm_gpu.wire import HOST_CLUSTER
+
+READ_EACH_S = 30.0
+"""Ten thousand nodes ask a thousand times a second: one query for all of them answers for so long."""
+
+T = TypeVar("T")
+
+
+class Kept:
+    """Compares what nodes say that the database has with what it has; for several threads."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._devices = _Cached(database, clock, _devices)
+        self._runs = _Cached(database, clock, _open_runs)
+
+    def lacks(self, node: str, has: Has) -> list[str]:
+        """Return the kinds that the node is to send again; none where the database cannot be read."""
+        found: list[str] = []
+        if has.devices is not None:
+            devices = self._devices.value()
+            if devices is not None and devices.get(node) != has.devices:
+                found.append("devices")
+        if has.runs:
+            runs = self._runs.value()
+            cluster = HOST_CLUSTER + node
+            if runs is not None and any(
+                runs.get((cluster, job_id), -1) < seq for job_id, seq in has.runs.items()
+            ):
+                found.append("runs")
+        return found
+
+
+class _Cached(Generic[T]):
+    """What `read` returned at most READ_EACH_S ago; None where that failed, or another thread reads first."""
+
+    def __init__(self, database: Database, clock: Clock, read: Callable[[Connection], T]) -> None:
+        self._database, self._clock, self._read = database, clock, read
+        self._lock = threading.Lock()
+        self._until = 0.0
+        self._value: T | None = None
+
+    def value(self) -> T | None:
+        if self._clock.monotonic() >= self._until and self._lock.acquire(blocking=False):
+            try:
+                with self._database.reading() as connection:
+                    self._value = self._read(connection)
+            except DatabaseError:  # storing logs the outage
+                self._value = None
+            finally:
+                self._until = self._clock.monotonic() + READ_EACH_S
+                self._lock.release()
+        return self._value
+
+
+def _devices(connection: Connection) -> Mapping[str, tuple[int, int]]:
+    """Of each node the newest at_s of its devices, and how many have it."""
+    groups = select(device.c.node, device.c.at_s, func.count()).group_by(device.c.node, device.c.at_s)
+    newest: dict[str, tuple[int, int]] = {}
+    for node, at_s, n in connection.execute(groups):
+        newest[node] = max(newest.get(node, (at_s, n)), (at_s, n))
+    return newest
+
+
+def _open_runs(connection: Connection) -> Mapping[tuple[str, int], int]:
+    """Of each run of a machine without Slurm that has not ended, the seq of what was stored last."""
+    here = run.c.end_s.is_(None), run.c.cluster.startswith(HOST_CLUSTER, autoescape=True)
+    found = connection.execute(select(run.c.cluster, run.c.job_id, run.c.told_seq).where(*here))
+    return {(cluster, job_id): seq for cluster, job_id, seq in found if seq is not None}

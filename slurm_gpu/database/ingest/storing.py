@@ -1,0 +1,71 @@
+"""What several shipments have to be stored, in one transaction."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from operator import attrgetter
+
+from sqlalchemy import Connection
+
+from slurm_gpu.database.accounting.host_runs import host_run_row
+from slurm_gpu.database.accounting.writer import (
+    ArrivedWindow,
+    device_elsewhere_event,
+    foreign_windows,
+    nodes_with,
+    store_devices,
+    store_events,
+    store_hosts,
+    store_records,
+    store_told_runs,
+    store_windows,
+)
+from slurm_gpu.database.ingest.admitted_items import Goods, not_its, of_all, reject
+from slurm_gpu.database.ingest.denial import denials
+
+log = logging.getLogger(__name__)
+
+
+def store(connection: Connection, some: Sequence[Goods], cluster: str) -> Sequence[tuple[int, int]]:
+    """Store them, and reject what others own or Slurm denies; this may be run again.
+
+    Returns of each how many records and host records were (stored, stale).
+    """
+    for kind in ("records", "hosts"):
+        reject(some, kind, denials(connection, cluster, some, of_all(some, attrgetter(kind))))
+    windows = {
+        (place, index): ArrivedWindow(window, goods.node, goods.at_s)
+        for place, goods in enumerate(some)
+        for index, window in goods.windows.items()
+    }
+    foreign = foreign_windows(connection, windows)
+    reject(some, "windows", {key: not_its(item.window, item.node) for key, item in foreign.items()})
+    counts = [[0, 0] for _ in some]
+    records, hosts = of_all(some, attrgetter("records")), of_all(some, attrgetter("hosts"))
+    stored = zip(records, store_records(connection, records.values()), strict=True)
+    stored_hosts = zip(hosts, store_hosts(connection, hosts.values()), strict=True)
+    for (place, _), is_stored in (*stored, *stored_hosts):
+        counts[place][0 if is_stored else 1] += 1
+    store_devices(connection, of_all(some, attrgetter("devices")).values())
+    _tell_of_doubles(connection, some)
+    store_windows(connection, [item for key, item in windows.items() if key not in foreign])
+    store_events(connection, of_all(some, attrgetter("events")).values())
+    told_runs = of_all(some, attrgetter("runs")).items()
+    store_told_runs(
+        connection, [host_run_row(told, some[place].uids.get(told.user)) for (place, _), told in told_runs]
+    )
+    return [(stored, stale) for stored, stale in counts]
+
+
+def _tell_of_doubles(connection: Connection, some: Sequence[Goods]) -> None:
+    """A GPU that was moved, before its old node has looked again, or a node that is not what it says."""
+    devices = of_all(some, attrgetter("devices"))
+    nodes_of = nodes_with(connection, devices.values()) if devices else {}
+    for (place, _), item in devices.items():
+        others = nodes_of.get(item.uuid, set()) - {item.node}
+        if others and item.node in nodes_of[item.uuid]:
+            told = ", ".join(sorted(others))
+            log.warning("%s tells of the device %s, as does %s", item.node, item.uuid, told)
+            at_s = some[place].at_s
+            store_events(connection, [device_elsewhere_event(item.uuid, item.node, others, at_s)])

@@ -1,0 +1,60 @@
+"""Which nodes have sent something, and which should have by now and have not: a dead slurm-gpud is silent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from slurm_gpu.clock import Clock
+from slurm_gpu.database.accounting.allocated_time import SHIPPED_WITHIN_S
+from slurm_gpu.database.accounting.slurm_view import Queue
+
+SILENT_AFTER_S = SHIPPED_WITHIN_S
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """The last shipment of a node: when (wall clock), and from which version of slurm-gpud."""
+
+    at_s: float
+    version: str | None
+
+
+class Arrivals:
+    """When each node was last heard of, in this process's memory."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since = clock.monotonic()
+        self._heard: dict[str, float] = {}
+        self._last: dict[str, Arrival] = {}
+
+    def heard(self, node: str, version: str | None = None) -> None:
+        """A shipment of `node` was taken in."""
+        self._heard[node] = self._clock.monotonic()
+        self._last[node] = Arrival(self._clock.wall(), version)
+
+    def last(self) -> Mapping[str, Arrival]:
+        """By node, since this slurm-gpudbd started."""
+        return dict(self._last)
+
+    def silent(self, queue: Queue | None) -> list[str]:
+        """Nodes on which a job has held GPUs for SILENT_AFTER_S, as long as they have sent nothing.
+
+        None is known to be silent while slurmctld is away, nor so soon after slurm-gpudbd's own start.
+        """
+        if queue is None:
+            return []
+        long_ago = self._clock.monotonic() - SILENT_AFTER_S
+        return sorted(
+            node
+            for node, jobs in queue.by_node.items()
+            if self._heard.get(node, self._since) < long_ago
+            and any(
+                job.state == "RUNNING"
+                and job.start_s is not None
+                and queue.as_of_s - job.start_s > SILENT_AFTER_S
+                and job.gpu_index.get(node)
+                for job in jobs
+            )
+        )

@@ -1,0 +1,119 @@
+"""What each node was when, by Slurm's word: the denominator of every rate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection, and_, func, select
+
+from slurm_gpu.config.site import SiteConfig
+from slurm_gpu.database.storage.schema import node_period
+from slurm_gpu.database.storage.upsert import upsert
+from slurm_gpu.errors import UsageError
+from slurm_gpu.slurm.client import SlurmNode
+from slurm_gpu.slurm.occupancy import out_of_service
+from slurm_gpu.text.hostlist import expand
+
+UP = "up"
+GONE = "gone"
+SETTLED_S = 150
+"""After slurmctld's restart nodes count as not responding for a while: less than this is no period."""
+_UNHEARD = frozenset({"not_responding", "unknown"})
+_TOLD = ("server_type", "zone", "gpus", "cpus", "memory_mib", "state")
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Which server type and which zone a node is of, by slurm-gpu.yaml."""
+
+    server_types: Mapping[str, str] = field(default_factory=dict)
+    zones: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, config: SiteConfig) -> Places:
+        """Read the hostlists; raises UsageError naming one that cannot be read, or a node that is in two."""
+        server_types = {name: item.nodes for name, item in config.server_types.items()}
+        zones = {name: item.nodes for name, item in config.zones.items()}
+        return cls(_by_node("server_types", server_types), _by_node("zones", zones))
+
+
+def _by_node(section: str, groups: Mapping[str, str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, hostlist in groups.items():
+        try:
+            nodes = expand(hostlist)
+        except ValueError as error:
+            raise UsageError(f"slurm-gpu.yaml: {section}.{name}.nodes: {error}") from None
+        for node in nodes:
+            if node in found:
+                raise UsageError(
+                    f"slurm-gpu.yaml: {section}: {node} is in {found[node]} and in {name}; leave it in one"
+                )
+            found[node] = name
+    return found
+
+
+def is_unheard(node: SlurmNode) -> bool:
+    """Whether slurmctld only waits to hear of a node, which may be up all the same."""
+    words = out_of_service(node)
+    return bool(words) and _UNHEARD.issuperset(words)
+
+
+def store_node_periods(
+    connection: Connection,
+    nodes: Mapping[str, SlurmNode],
+    places: Places,
+    now_s: int,
+    unheard_since: Mapping[str, int] | None = None,
+) -> int:
+    """Begin a period of each node that is not as it was; returns of how many.
+
+    `nodes` are all that Slurm has, at least one: of a node that is not among them the last period is `gone`.
+    `unheard_since`: from when on these nodes were only unheard; after SETTLED_S their period begins then.
+    """
+    since = {} if unheard_since is None else unheard_since
+    last = _last_periods(connection)
+    rows: list[dict[str, Any]] = []
+    for name in sorted(nodes.keys() | last.keys()):
+        before = last.get(name)
+        began_s = since.get(name, now_s)
+        if before is not None and name in since and now_s - began_s < SETTLED_S:
+            continue
+        now = _period(nodes[name], places) if name in nodes else _gone(before)
+        if before is None or any(before[key] != now[key] for key in _TOLD):
+            # Even where the clock was set back, a period begins after the one before it.
+            from_s = began_s if before is None else max(began_s, before["from_s"] + 1)
+            rows.append({"node": name, "from_s": from_s, **now})
+    if rows:
+        connection.execute(upsert(connection, node_period, ("node", "from_s"), _TOLD), rows)
+    return len(rows)
+
+
+def _last_periods(connection: Connection) -> dict[str, Mapping[str, Any]]:
+    newest = (
+        select(node_period.c.node, func.max(node_period.c.from_s).label("from_s"))
+        .group_by(node_period.c.node)
+        .subquery()
+    )
+    same = and_(node_period.c.node == newest.c.node, node_period.c.from_s == newest.c.from_s)
+    query = select(node_period).join(newest, same)
+    return {row["node"]: dict(row) for row in connection.execute(query).mappings()}
+
+
+def _period(node: SlurmNode, places: Places) -> dict[str, Any]:
+    return {
+        "server_type": places.server_types.get(node.name),
+        "zone": places.zones.get(node.name),
+        "gpus": node.n_gpus,
+        "cpus": node.cpus,
+        "memory_mib": node.memory_mib,
+        "state": "+".join(out_of_service(node)) or UP,
+    }
+
+
+def _gone(before: Mapping[str, Any] | None) -> dict[str, Any]:
+    assert before is not None
+    kept = {"server_type": before["server_type"], "zone": before["zone"]}
+    return {**kept, "gpus": 0, "cpus": 0, "memory_mib": 0, "state": GONE}

@@ -1,0 +1,114 @@
+"""Dropping what is too old: timelines, windows, events, verdicts and so on. Runs and records stay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import astuple, dataclass
+from functools import partial
+
+from sqlalchemy import Column, Connection, Delete, Update, delete, func, null, select, update
+
+from slurm_gpu.config.site import Retention
+from slurm_gpu.database.accounting.writer import get_watermark, set_watermark
+from slurm_gpu.database.storage.engine import Database
+from slurm_gpu.database.storage.schema import decision, event, forecast, run_device, run_window, verdict
+
+_ROWS_AT_ONCE = 1000
+_PRUNED = "pruned:timelines"
+"""The watermark up to which records have no timelines any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """How many were dropped, or would be."""
+
+    timelines: int
+    windows: int
+    events: int
+    verdicts: int
+    forecasts: int
+    decisions: int
+
+    def __bool__(self) -> bool:
+        return any(astuple(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Pruning:
+    """What is older than `retention` says; `stepped` is called whenever some rows are dropped."""
+
+    database: Database
+    retention: Retention
+    stepped: Callable[[], None] = lambda: None
+
+    def prune(self, now_s: int, late_s: int | None = None) -> Pruned:
+        """Drop it; timelines from the watermark on, less `late_s` for what came late, or all of None."""
+        return Pruned(
+            windows=self._rows(delete(run_window), run_window.c.at_s, 0, self._before_s("windows", now_s)),
+            events=self._rows(delete(event), event.c.at_s, 0, self._before_s("events", now_s)),
+            verdicts=self._rows(delete(verdict), verdict.c.last_s, 0, self._before_s("events", now_s)),
+            forecasts=self._rows(delete(forecast), forecast.c.at_s, 0, self._before_s("forecasts", now_s)),
+            decisions=self._rows(delete(decision), decision.c.at_s, 0, self._before_s("decisions", now_s)),
+            timelines=self._timelines(self._before_s("timelines", now_s), late_s),
+        )
+
+    def count(self, now_s: int) -> Pruned:
+        """What `prune` would drop of all times."""
+        with self.database.reading() as connection:
+
+            def older(at: Column[int], name: str) -> int:
+                query = select(func.count()).where(at < self._before_s(name, now_s))
+                if name == "timelines":
+                    query = query.where(run_device.c.timeline.is_not(None))
+                return connection.execute(query).scalar_one()
+
+            return Pruned(
+                timelines=older(run_device.c.last_s, "timelines"),
+                windows=older(run_window.c.at_s, "windows"),
+                events=older(event.c.at_s, "events"),
+                verdicts=older(verdict.c.last_s, "events"),
+                forecasts=older(forecast.c.at_s, "forecasts"),
+                decisions=older(decision.c.at_s, "decisions"),
+            )
+
+    def _before_s(self, name: str, now_s: int) -> int:
+        kept_s: float = getattr(self.retention, f"{name}_s")
+        return now_s - int(kept_s)
+
+    def _timelines(self, before_s: int, late_s: int | None) -> int:
+        """Of records, which stay: so it is written down up to where they are without."""
+        from_s = 0
+        if late_s is not None:
+            with self.database.reading() as connection:
+                done_s = get_watermark(connection, _PRUNED)
+            from_s = 0 if done_s is None else done_s - late_s
+        statement = update(run_device).where(run_device.c.timeline.is_not(None)).values(timeline=null())
+        n = self._rows(statement, run_device.c.last_s, from_s, before_s)
+        # Also where it lay ahead, by a clock that was set or a shorter retention.
+        self.database.write(lambda connection: set_watermark(connection, _PRUNED, before_s))
+        return n
+
+    def _rows(self, statement: Delete | Update, at: Column[int], from_s: int, before_s: int) -> int:
+        """Carry it out on all rows that were `at` a time in between; returns on how many."""
+        n = 0
+        next_s: int | None = from_s
+        while next_s is not None:
+            self.stepped()
+            work = partial(_prune_some, statement=statement, at=at, from_s=next_s, before_s=before_s)
+            n_some, next_s = self.database.write(work)
+            n += n_some
+        return n
+
+
+def _prune_some(
+    connection: Connection, statement: Delete | Update, at: Column[int], from_s: int, before_s: int
+) -> tuple[int, int | None]:
+    """The first rows of those, and where the others begin; None where there are none.
+
+    No statement may take longer than a database is waited for, nor hold rows for which nodes' shipments wait.
+    """
+    in_order = select(at).where(at >= from_s, at < before_s).order_by(at)
+    last_s = connection.execute(in_order.offset(_ROWS_AT_ONCE - 1).limit(1)).scalar()
+    end_s = before_s if last_s is None else last_s + 1
+    done = connection.execute(statement.where(at >= from_s, at < end_s))
+    return done.rowcount, None if last_s is None else end_s

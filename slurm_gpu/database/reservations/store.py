@@ -1,0 +1,228 @@
+"""The `reservation` table: requests, decisions of operators, and what slurm-gpuctld tells of each."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, or_, select, update
+
+from slurm_gpu.database.accounting.writer import set_watermark
+from slurm_gpu.database.api.audit import note_act
+from slurm_gpu.database.storage.schema import reservation
+from slurm_gpu.errors import UsageError
+from slurm_gpu.text.hostlist import expand
+from slurm_gpu.wire.answers.reservation import Report, Reservation, State, in_words
+
+_OPEN = [state.value for state in State if not state.is_over]
+_PROMISED = [state.value for state in State if state.is_promised]
+_TURN = "reservations"
+"""The watermark whose row whoever decides holds until the end of the transaction."""
+_MOST_A_DAY = 50
+"""So many requests are kept for one user within a day: rows are never removed."""
+_DAY_S = 86400
+_AHEAD_S = 60
+"""By so much the clock of who tells may be ahead of ours."""
+
+
+def find(connection: Connection, cluster: str, past: int, ids: Collection[int]) -> list[Reservation]:
+    """Those that are not over, the last `past` that are, and those named; the first asked for first."""
+    table = reservation.c
+    here = select(reservation).where(table.cluster == cluster)
+    found = list(connection.execute(here.where(table.state.in_(_OPEN))).mappings())
+    if past:
+        over = here.where(table.over_s.is_not(None)).order_by(table.over_s.desc(), table.reservation_id)
+        found += connection.execute(over.limit(past)).mappings()
+    if ids:
+        found += connection.execute(here.where(table.reservation_id.in_(ids))).mappings()
+    by_id = {row["reservation_id"]: _read(row) for row in found}
+    return [by_id[number] for number in sorted(by_id)]
+
+
+def find_one(connection: Connection, cluster: str, number: int) -> Reservation | None:
+    """The one with this id."""
+    return next((one for one in find(connection, cluster, 0, [number]) if one.id == number), None)
+
+
+def store_request(connection: Connection, values: dict[str, Any], open_per_user: int) -> int:
+    """Keep a request; raises UsageError where its user has as many as one may have. Returns its id."""
+    _wait_for_turn(connection, values["requested_s"])
+    _refuse_too_many(connection, values)
+    table = reservation.c
+    mine = select(table.reservation_id).where(
+        table.cluster == values["cluster"], _of_user(values), table.state.in_(_OPEN)
+    )
+    ids = sorted(connection.execute(mine).scalars())
+    if len(ids) >= open_per_user:
+        numbers = ", ".join(map(str, ids))
+        raise UsageError(
+            f"{values['user']} has {len(ids)} that are not over ({numbers}), and one may have "
+            f"{open_per_user}: wait, or `slurm-gpu reserve cancel` one"
+        )
+    row = {**values, "state": State.REQUESTED.value}
+    inserted = connection.execute(reservation.insert().values(row)).inserted_primary_key
+    assert inserted is not None
+    return int(inserted[0])
+
+
+def _of_user(values: Mapping[str, Any]) -> ColumnElement[bool]:
+    """The requests of this uid, and those of the name of which no uid is known."""
+    table = reservation.c
+    return or_(table.uid == values["uid"], and_(table.uid.is_(None), table.user == values["user"]))
+
+
+def _refuse_too_many(connection: Connection, values: dict[str, Any]) -> None:
+    """Asked and cancelled in turn, requests would fill the table without ever being many at once."""
+    table, now_s = reservation.c, values["requested_s"]
+    lately = select(func.count(), func.min(table.requested_s)).where(
+        table.cluster == values["cluster"],
+        _of_user(values),
+        table.requested_s > now_s - _DAY_S,
+    )
+    n, first_s = connection.execute(lately).one()
+    if n >= _MOST_A_DAY:
+        again = dt.datetime.fromtimestamp(first_s + _DAY_S, dt.UTC)
+        raise UsageError(
+            f"{values['user']} has {n} requests within a day, cancelled ones too, and that is the most: "
+            f"ask again after {again:%Y-%m-%dT%H:%MZ}"
+        )
+
+
+def approve(
+    connection: Connection, one: Reservation, start_s: int, end_s: int, nodes: str, who: str, now_s: int
+) -> None:
+    """Promise it; raises UsageError where its nodes are another's for a part of the time."""
+    one = _as_it_is(connection, one, now_s)
+    if one.state is not State.REQUESTED:
+        raise UsageError(f"reservation {one.id} is {one.state}: only what is requested can be approved")
+    mine = set(expand(nodes))
+    if len(mine) < one.n_nodes:
+        raise UsageError(f"reservation {one.id} asks for {one.n_nodes} nodes, and {nodes} are {len(mine)}")
+    if taken := _promised_to_another(connection, one, start_s, end_s, mine):
+        raise UsageError(f"{taken} then; try again")
+    changed = {"start_s": start_s, "end_s": end_s, "nodes": nodes}
+    _decide(connection, one, State.APPROVED, who, now_s, None, changed)
+    promise = in_words(nodes, start_s, end_s)
+    note_act(connection, who, now_s, "reservation approved", one.name, one.why or "", one.state, promise)
+
+
+def _promised_to_another(
+    connection: Connection, one: Reservation, start_s: int, end_s: int, mine: set[str]
+) -> str | None:
+    """Which of these nodes are promised to which other for a part of the time; None where none is."""
+    table = reservation.c
+    others = select(reservation).where(
+        table.cluster == one.cluster,
+        table.reservation_id != one.id,
+        table.state.in_(_PROMISED),
+        table.start_s < end_s,
+        table.end_s > start_s,
+    )
+    for other in map(_read, connection.execute(others).mappings()):
+        both = mine & set(expand(other.nodes or ""))
+        if both:
+            return f"{', '.join(sorted(both))} is promised to reservation {other.id}"
+    return None
+
+
+def _moved(connection: Connection, one: Reservation, nodes: str, now_s: int) -> dict[str, Any]:
+    """What changes where slurm-gpuctld has it on other nodes: nothing where another was promised these."""
+    _wait_for_turn(connection, now_s)
+    assert one.start_s is not None
+    assert one.end_s is not None
+    taken = _promised_to_another(connection, one, one.start_s, one.end_s, set(expand(nodes)))
+    return {"nodes": nodes} if taken is None else {"trouble": f"in Slurm it is on {nodes}, and {taken}"}
+
+
+def end(connection: Connection, one: Reservation, state: State, who: str, now_s: int, why: str) -> None:
+    """Deny or cancel it; raises UsageError where it is over, or is no longer there to be denied."""
+    one = _as_it_is(connection, one, now_s)
+    if one.state.is_over:
+        raise UsageError(f"reservation {one.id} is {one.state} already")
+    if state is State.DENIED and one.state is not State.REQUESTED:
+        raise UsageError(
+            f"reservation {one.id} is {one.state}: `slurm-gpu reserve cancel {one.id}` takes it back"
+        )
+    over = {"over_s": now_s, "over_why": why}
+    if state is State.DENIED or one.decided_s is None:
+        _decide(connection, one, state, who, now_s, why, over)
+    else:
+        _require(_set(connection, one, {"state": state.value, **over}), one)
+    note_act(connection, who, now_s, f"reservation {state}", one.name, why, one.state, state)
+
+
+def store_reports(connection: Connection, cluster: str, reports: Sequence[Report], now_s: int) -> None:
+    """What slurm-gpuctld tells; of what is over, or unknown, nothing is changed.
+
+    Nor by one whose clock is ahead of ours: windows would be over for good before their time.
+    """
+    known = {one.id: one for one in find(connection, cluster, 0, [one.id for one in reports])}
+    for report in reports:
+        one = known.get(report.id)
+        if one is None or not one.state.is_promised:
+            continue
+        if report.at_s > now_s + _AHEAD_S:
+            trouble = (
+                f"slurm-gpuctld's clock is {report.at_s - now_s} s ahead of slurm-gpudbd's: what it tells is "
+                "not taken"
+            )
+            _set(connection, one, {"trouble": trouble})
+            continue
+        changed: dict[str, Any] = {"trouble": report.trouble}
+        if report.nodes is not None and report.nodes != one.nodes:
+            changed |= _moved(connection, one, report.nodes, now_s)
+        if not (one.state is State.ACTIVE and report.state is State.APPROVED):
+            changed["state"] = report.state.value
+        if one.first_start_s is None and report.first_start_s is not None:
+            changed |= {
+                "first_job_id": report.first_job_id,
+                "first_eligible_s": report.first_eligible_s,
+                "first_start_s": report.first_start_s,
+            }
+        if report.state.is_over:
+            changed |= {"over_s": report.at_s, "over_why": report.why}
+        _set(connection, one, changed)
+
+
+def _wait_for_turn(connection: Connection, now_s: int) -> None:
+    """From here on nobody else asks, promises or cancels: each depends on all the others."""
+    set_watermark(connection, _TURN, now_s)
+
+
+def _as_it_is(connection: Connection, one: Reservation, now_s: int) -> Reservation:
+    """Read in our turn: it may have been decided since it was shown."""
+    _wait_for_turn(connection, now_s)
+    fresh = find_one(connection, one.cluster, one.id)
+    assert fresh is not None  # no row is ever removed
+    return fresh
+
+
+def _decide(
+    connection: Connection,
+    one: Reservation,
+    state: State,
+    who: str,
+    now_s: int,
+    why: str | None,
+    more: dict[str, Any],
+) -> None:
+    decided = {"decided_s": now_s, "decided_by": who, "decided_why": why}
+    _require(_set(connection, one, {"state": state.value, **decided, **more}), one)
+
+
+def _require(was_set: bool, one: Reservation) -> None:
+    if not was_set:
+        raise UsageError(f"reservation {one.id} is no longer {one.state}, since just now: try again")
+
+
+def _set(connection: Connection, one: Reservation, values: dict[str, Any]) -> bool:
+    """Whether it was still as `one` is: slurm-gpuctld tells without waiting for a turn."""
+    table = reservation.c
+    same = update(reservation).where(table.reservation_id == one.id, table.state == one.state.value)
+    return connection.execute(same.values(values)).rowcount == 1
+
+
+def _read(row: RowMapping) -> Reservation:
+    values = {("id" if name == "reservation_id" else name): value for name, value in row.items()}
+    return Reservation(**values | {"state": State(values["state"])})

@@ -1,0 +1,167 @@
+"""A copy of the whole database, made before its schema changes."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import os
+import shutil
+import sqlite3
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from sqlalchemy import URL
+
+from slurm_gpu.database.storage.engine import UnusableDatabaseError
+from slurm_gpu.files.atomic import whole_file
+
+DUMP_PROGRAMS = ("mariadb-dump", "mysqldump")
+MARIADB_BACKUPS = Path("/var/lib/slurm-gpu/backup")
+_WITHOUT = "make one by other means and run `slurm-gpu db upgrade --no-backup`"
+_BACKUPS = "*-before-*"
+"""How those of an upgrade are called: each has its own time, and what is left of one may be large."""
+_COMPLETE = b"-- Dump completed"
+_TAIL_BYTES = 256
+# Of a connection's arguments, those that a client's options file takes as they are.
+_OPTIONS = {
+    "host": "host",
+    "port": "port",
+    "user": "user",
+    "password": "password",
+    "passwd": "password",
+    "unix_socket": "socket",
+}
+_SSL_OPTIONS = ("ca", "capath", "cert", "key", "cipher")
+
+
+def back_up(url: URL, name: str, directory: Path | None) -> Path:
+    """Write a whole copy of the database into a file of mode 0600, and return its path.
+
+    It is called as the database, `name` and an ending.
+
+    `directory` (made with mode 0700) is that of the database itself, or MARIADB_BACKUPS, where it is None.
+    Writers need not stop, but what they write from now on is not in it. Raises UnusableDatabaseError; then
+    there is no such file.
+    """
+    try:
+        if url.get_backend_name() == "sqlite":
+            path = Path(str(url.database))
+            place = path.parent if directory is None else directory
+            return _copy_sqlite(path, place / f"{path.stem}-{name}.db")
+        place = MARIADB_BACKUPS if directory is None else directory
+        return _dump_mariadb(url, place / f"{url.database}-{name}.sql.gz")
+    except (OSError, sqlite3.Error) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        where = directory or (error.filename if isinstance(error, OSError) else None) or "the backup"
+        raise UnusableDatabaseError(
+            f"no backup of the database could be made, and so nothing was changed: {where}: {why}; name a "
+            f"directory with room by --backup-to, or {_WITHOUT}"
+        ) from error
+
+
+def _place_of(target: Path) -> Path:
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return target
+
+
+def _copy_sqlite(database: Path, target: Path) -> Path:
+    with whole_file(_place_of(target), _BACKUPS) as unfinished:
+        with (
+            contextlib.closing(sqlite3.connect(database)) as source,
+            contextlib.closing(sqlite3.connect(unfinished)) as copy,
+        ):
+            source.backup(copy)
+            # In one file alone, which a person may move.
+            copy.execute("PRAGMA journal_mode=DELETE").close()
+        if os.geteuid() == 0:  # for slurm-gpudbd's own user to restore
+            owner = database.stat()
+            # The folder is that user's, who could have put a link in its place.
+            os.chown(unfinished, owner.st_uid, owner.st_gid, follow_symlinks=False)
+    return target
+
+
+def _dump_mariadb(url: URL, target: Path) -> Path:
+    program = next(filter(None, map(shutil.which, DUMP_PROGRAMS)), None)
+    if program is None:
+        raise UnusableDatabaseError(
+            f"no backup of the database can be made: neither {' nor '.join(DUMP_PROGRAMS)} is installed; "
+            f"install MariaDB's client programs, or {_WITHOUT}"
+        )
+    with whole_file(_place_of(target), _BACKUPS) as unfinished, _options(url) as options:
+        command = [
+            program,
+            f"--defaults-file=/dev/fd/{options}",  # has to come first; others could name another server
+            "--single-transaction",
+            "--quick",
+            "--skip-lock-tables",
+            "--no-tablespaces",
+            "--hex-blob",
+            "--default-character-set=utf8mb4",
+            str(url.database),
+        ]
+        with (
+            tempfile.TemporaryFile() as said,
+            subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                pass_fds=(options,),
+            ) as process,
+            gzip.open(unfinished, "wb", compresslevel=1) as packed,
+        ):
+            assert process.stdout is not None
+            try:
+                tail = _copy(process.stdout, packed)
+            except BaseException:
+                process.kill()
+                raise
+            code = process.wait()
+            said.seek(0)
+            complaint = said.read(2000).decode(errors="replace").strip()
+        if code != 0 or _COMPLETE not in tail:
+            raise UnusableDatabaseError(
+                f"no backup of the database could be made, and so nothing was changed: {program} ended with "
+                f"{code}: {complaint or 'its output is not complete'}; mend that, or {_WITHOUT}"
+            )
+    return target
+
+
+def _copy(source: IO[bytes], target: gzip.GzipFile) -> bytes:
+    """All of it; returns its last bytes."""
+    tail = b""
+    while piece := source.read(1 << 20):
+        target.write(piece)
+        tail = (tail + piece)[-_TAIL_BYTES:]
+    return tail
+
+
+@contextlib.contextmanager
+def _options(url: URL) -> Iterator[int]:
+    """A file that has no name, and so is gone with us however we end; yields its descriptor.
+
+    A password on a command line is one that everybody on this host sees.
+    """
+    given: Mapping[str, Any] = url.get_dialect()().create_connect_args(url)[1]
+    with os.fdopen(os.memfd_create("options"), "w", encoding="utf-8") as file:
+        os.fchmod(file.fileno(), 0o600)  # those that everybody may write are not heeded
+        if "read_default_file" in given:
+            file.write(f"!include {given['read_default_file']}\n")
+        file.write("[client]\n")
+        for argument, option in _OPTIONS.items():
+            if given.get(argument) is not None:
+                file.write(f"{option} = {_quoted(str(given[argument]))}\n")
+        ssl = given.get("ssl") or {}
+        for option in _SSL_OPTIONS:
+            if option in ssl:
+                file.write(f"ssl-{option} = {_quoted(str(ssl[option]))}\n")
+        file.flush()
+        yield file.fileno()
+
+
+def _quoted(value: str) -> str:
+    """As options files want it: in quotation marks, with backslashes before what would end them."""
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'

@@ -1,0 +1,142 @@
+"""Records take less room: rows in the order in which they came, statistics, histograms and course packed."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from alembic import op
+
+from slurm_gpu.database.storage.packed import pack_statistics, pack_timeline
+
+revision = "0005"
+down_revision = "0004"
+branch_labels = None
+depends_on = None
+
+# The copy, until it takes the place of the table, and the table after that.
+_COPY, _BEFORE = "run_device_copy", "run_device_before"
+_ROWS_AT_ONCE = 500
+_HISTOGRAMS = "util_hist_ms", "mem_hist_ms"
+_ORDER = "last_s", "segment", "device"
+_KEPT = (
+    *("segment", "device", "run_id", "match_due", "cluster", "job_id", "restart", "prolog_s", "node"),
+    *("boot_id", "seq", "final", "first_s", "last_s", "held_s", "sampled_s", "no_process_s"),
+    *("suspended_s", "granted_mgpu"),
+)
+_INDEXES = {
+    "run_device_job": ["cluster", "job_id"],
+    "run_device_last": ["last_s"],
+    "run_device_match_due": ["match_due"],
+    "run_device_run": ["run_id"],
+}
+
+
+def upgrade() -> None:
+    """It bears being killed at any moment and run again: rows are copied on from the last that is there."""
+    inspector = sa.inspect(op.get_bind())
+    if "row_id" in _names(inspector.get_columns("run_device")):
+        if _BEFORE in inspector.get_table_names():
+            op.drop_table(_BEFORE)
+        return
+    _make_copy()
+    if op.get_bind().dialect.name == "sqlite":  # all of this is one transaction there
+        _copy_rows("INDEXED BY run_device_last")
+        op.drop_table("run_device")  # and its indexes, whose names are to be had again
+        op.rename_table(_COPY, "run_device")
+        _make_indexes("run_device")
+        return
+    # Each statement is a transaction of its own: one over years of records would take days to roll back.
+    with op.get_context().autocommit_block():
+        _copy_rows("FORCE INDEX (run_device_last)")
+    _make_indexes(_COPY)
+    op.execute(f"RENAME TABLE run_device TO {_BEFORE}, {_COPY} TO run_device")
+    op.drop_table(_BEFORE)
+
+
+def _make_copy() -> None:
+    options = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin"}
+    row_id = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+    op.create_table(
+        _COPY,
+        sa.Column("row_id", row_id, primary_key=True, autoincrement=True),
+        sa.Column("segment", sa.String(16), nullable=False),
+        sa.Column("device", sa.String(255), nullable=False),
+        sa.Column("run_id", sa.BigInteger()),
+        sa.Column("match_due", sa.Boolean(), nullable=False),
+        sa.Column("cluster", sa.String(255), nullable=False),
+        sa.Column("job_id", sa.BigInteger(), nullable=False),
+        sa.Column("restart", sa.BigInteger(), nullable=False),
+        sa.Column("prolog_s", sa.BigInteger(), nullable=False),
+        sa.Column("node", sa.String(255), nullable=False),
+        sa.Column("boot_id", sa.String(255), nullable=False),
+        sa.Column("seq", sa.BigInteger(), nullable=False),
+        sa.Column("final", sa.Boolean(), nullable=False),
+        sa.Column("first_s", sa.BigInteger(), nullable=False),
+        sa.Column("last_s", sa.BigInteger(), nullable=False),
+        sa.Column("held_s", sa.Double(), nullable=False),
+        sa.Column("sampled_s", sa.Double(), nullable=False),
+        sa.Column("no_process_s", sa.Double()),
+        sa.Column("suspended_s", sa.Double()),
+        sa.Column("granted_mgpu", sa.BigInteger()),
+        sa.Column("statistics", sa.LargeBinary(), nullable=False),
+        sa.Column("timeline", sa.LargeBinary()),
+        sa.UniqueConstraint("segment", "device", name="run_device_key"),
+        if_not_exists=True,
+        **options,
+    )
+
+
+def _copy_rows(in_order: str) -> None:
+    """Copy all rows that are not there yet, in the order of their last word."""
+    connection, quote = op.get_bind(), op.get_bind().dialect.identifier_preparer.quote
+    kept = ", ".join(map(quote, _KEPT))
+    reached = sa.text(f"SELECT {', '.join(_ORDER)} FROM {_COPY} ORDER BY row_id DESC LIMIT 1")
+    last: Any = connection.execute(reached).one_or_none()
+    columns = f"{kept}, {', '.join(_HISTOGRAMS)}, statistics, timeline"
+    first = f"SELECT {columns} FROM run_device {in_order}"
+    order = f"ORDER BY {', '.join(_ORDER)} LIMIT {_ROWS_AT_ONCE}"
+    # Databases find it by the first condition alone.
+    later = "last_s > :last_s OR segment > :segment OR (segment = :segment AND device > :device)"
+    following = f"{first} WHERE last_s >= :last_s AND ({later})"
+    # A slurm-gpudbd that was not stopped may have changed some since they were copied: these come again.
+    values = ", ".join(f":{name}" for name in (*_KEPT, "statistics", "timeline"))
+    store = sa.text(f"REPLACE INTO {_COPY} ({kept}, statistics, timeline) VALUES ({values})")
+    while True:
+        if last is None:
+            found = connection.execute(sa.text(f"{first} {order}"))
+        else:
+            place = dict(zip(_ORDER, last, strict=True))
+            found = connection.execute(sa.text(f"{following} {order}"), place)
+        rows = list(map(dict, found.mappings()))
+        if not rows:
+            return
+        last = [rows[-1][name] for name in _ORDER]
+        connection.execute(store, list(map(_packed, rows)))
+
+
+def _packed(row: dict[str, Any]) -> dict[str, Any]:
+    """The row as it is to be, of one in which there is JSON."""
+    statistics = json.loads(row.pop("statistics"))
+    for name in _HISTOGRAMS:
+        histogram = row.pop(name)
+        if histogram is not None:
+            statistics[name] = json.loads(histogram)
+    timeline = row.pop("timeline")
+    return {
+        **row,
+        "statistics": pack_statistics(statistics),
+        "timeline": None if timeline is None else pack_timeline(json.loads(timeline)),
+    }
+
+
+def _make_indexes(table: str) -> None:
+    """MySQL, other than MariaDB, has no CREATE INDEX IF NOT EXISTS."""
+    known = _names(sa.inspect(op.get_bind()).get_indexes(table))
+    for name, columns in _INDEXES.items():
+        if name not in known:
+            op.create_index(name, table, columns)
+
+
+def _names(described: Sequence[Any]) -> set[str]:
+    return {item["name"] for item in described}

@@ -1,0 +1,434 @@
+"""The tables, as docs/contracts.md section 2 names them. Migrations make them; these are for queries.
+
+A record's statistics, histograms too, lie in one column, as on the wire but packed: they are read whole and
+merged in Python, a new metric needs no migration, and 58 mostly empty columns per device would be slower to
+write than one. What reports filter and sort by is derived from them into columns of `run`. The timeline has a
+column of its own: it is kept for a time only and read by few.
+
+Rows of `run_device` lie in the order in which they came, by `row_id`. By their key, which begins with a
+random number, they would lie in pages that are half empty, and each index would hold its 56 bytes again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import sqlalchemy.engine
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+)
+from sqlalchemy.dialects.mysql import MEDIUMBLOB, MEDIUMTEXT
+from sqlalchemy.types import TypeEngine
+
+from slurm_gpu.database.storage.packed import (
+    pack_statistics,
+    pack_timeline,
+    unpack_statistics,
+    unpack_timeline,
+)
+
+# MariaDB's default collation would hold "GPU-ab" and "gpu-AB" for one device.
+_OPTIONS: dict[str, Any] = {
+    "mysql_engine": "InnoDB",
+    "mysql_charset": "utf8mb4",
+    "mysql_collate": "utf8mb4_bin",
+}
+# SQLite numbers rows by itself only in a column of type INTEGER.
+_ROW_ID = BigInteger().with_variant(Integer, "sqlite")
+NAME_LENGTH = 255
+TOKEN_LENGTH = 64
+_to_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+metadata = MetaData()
+
+
+class Json(TypeDecorator[Any]):
+    """Compact JSON in a text; NULL for None.
+
+    Not the databases' own JSON: MariaDB's refuses what Python writes (32 levels of nesting, half a surrogate
+    pair), and a node would send such an event for ever.
+    """
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: object) -> str | None:
+        """To the database."""
+        return None if value is None else _to_json(value)
+
+    def process_result_value(self, value: str | None, dialect: object) -> Any:
+        """From the database."""
+        return None if value is None else json.loads(value)
+
+
+class LongJson(Json):
+    """Json of more than 64 KiB, which is the most that MariaDB's own TEXT takes."""
+
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: sqlalchemy.engine.Dialect) -> TypeEngine[Any]:
+        """The column's type."""
+        return dialect.type_descriptor(MEDIUMTEXT() if dialect.name == "mysql" else Text())
+
+
+class Packed(TypeDecorator[Any]):
+    """What `pack` makes of a value, as bytes; NULL for None. Bytes are packed already."""
+
+    impl = LargeBinary
+    cache_ok = True
+
+    def __init__(self, pack: Callable[[Any], bytes], unpack: Callable[[bytes], Any]) -> None:
+        super().__init__()
+        self.pack, self.unpack = pack, unpack
+
+    def process_bind_param(self, value: Any, dialect: object) -> bytes | None:
+        """To the database."""
+        return value if value is None or isinstance(value, bytes) else self.pack(value)
+
+    def process_result_value(self, value: bytes | None, dialect: object) -> Any:
+        """From the database."""
+        return None if value is None else self.unpack(value)
+
+
+run = Table(
+    "run",
+    metadata,
+    Column("run_id", _ROW_ID, primary_key=True, autoincrement=True),
+    Column("cluster", String(NAME_LENGTH), nullable=False),
+    Column("job_id", BigInteger, nullable=False),
+    Column("submit_s", BigInteger, nullable=False),
+    Column("sluid", String(64)),
+    Column("restart", Integer),
+    Column("array_job_id", BigInteger),
+    Column("array_task", BigInteger),
+    Column("het_job_id", BigInteger),
+    Column("het_offset", Integer),
+    Column("name", Text, nullable=False),
+    Column("user", String(NAME_LENGTH), nullable=False),
+    Column("uid", BigInteger),
+    Column("account", String(NAME_LENGTH), nullable=False),
+    Column("qos", String(NAME_LENGTH), nullable=False),
+    Column("partition", Text, nullable=False),
+    Column("state", String(32), nullable=False),
+    Column("exit_code", String(32), nullable=False),
+    Column("eligible_s", BigInteger),
+    Column("start_s", BigInteger),
+    Column("end_s", BigInteger),
+    Column("elapsed_s", BigInteger),
+    Column("suspended_s", BigInteger),
+    Column("time_limit_s", BigInteger),
+    Column("n_nodes", Integer, nullable=False),
+    Column("nodes", Text, nullable=False),
+    Column("tres_requested", Json, nullable=False),
+    Column("tres_allocated", Json, nullable=False),
+    Column("admin_comment", Text, nullable=False),
+    Column("allocated_mgpu", BigInteger),  # as Slurm tells; null where it cannot
+    Column("gpu_type", String(NAME_LENGTH)),
+    Column("requested_mgpu", BigInteger),  # null where Slurm does not count GPUs, or a share has no one size
+    # Of its nodes when it started (placed.py), joined by commas.
+    Column("server_type", String(NAME_LENGTH)),
+    Column("zone", String(NAME_LENGTH)),
+    # Derived from its records and its siblings (derive.py); granted_mgpu is allocated_mgpu if there is one.
+    Column("first_submit_s", BigInteger),
+    Column("granted_mgpu", BigInteger),
+    Column("ugpucore", Double),
+    Column("ugpumem", Double),
+    Column("coverage", Double),
+    Column("energy_j", Double),
+    Column("no_process_mgpu_s", BigInteger),
+    Column("app", String(NAME_LENGTH)),
+    Column("app_field", String(NAME_LENGTH)),
+    Column("told_seq", BigInteger),  # where its node tells of it, and not Slurm: of what it told last
+    Column("derive_due", Boolean, nullable=False),
+    UniqueConstraint("cluster", "job_id", "submit_s", name="run_key"),
+    Index("run_newest", "submit_s", "run_id"),
+    Index("run_user_newest", "user", "submit_s", "run_id"),
+    Index("run_account_newest", "account", "submit_s", "run_id"),
+    Index("run_state_newest", "state", "submit_s", "run_id"),
+    Index("run_array", "array_job_id"),
+    Index("run_het", "het_job_id"),
+    Index("run_end", "end_s"),
+    Index("run_derive_due", "derive_due"),
+    **_OPTIONS,
+)
+
+
+def _of_a_segment() -> tuple[Column[Any], ...]:
+    """What each record of a segment says first: whose it is, which of its records, and of what time."""
+    return (
+        Column("run_id", BigInteger),
+        Column("match_due", Boolean, nullable=False),
+        Column("cluster", String(NAME_LENGTH), nullable=False),
+        Column("job_id", BigInteger, nullable=False),
+        Column("restart", BigInteger, nullable=False),
+        Column("prolog_s", BigInteger, nullable=False),
+        Column("node", String(NAME_LENGTH), nullable=False),
+        Column("boot_id", String(NAME_LENGTH), nullable=False),
+        Column("seq", BigInteger, nullable=False),
+        Column("final", Boolean, nullable=False),
+        Column("first_s", BigInteger, nullable=False),
+        Column("last_s", BigInteger, nullable=False),
+    )
+
+
+run_device = Table(
+    "run_device",
+    metadata,
+    Column("row_id", _ROW_ID, primary_key=True, autoincrement=True),
+    Column("segment", String(16), nullable=False),
+    Column("device", String(NAME_LENGTH), nullable=False),
+    *_of_a_segment(),
+    Column("held_s", Double, nullable=False),
+    Column("sampled_s", Double, nullable=False),
+    Column("no_process_s", Double),
+    Column("suspended_s", Double),
+    Column("granted_mgpu", BigInteger),
+    Column("statistics", Packed(pack_statistics, unpack_statistics), nullable=False),
+    Column("timeline", Packed(pack_timeline, unpack_timeline)),
+    UniqueConstraint("segment", "device", name="run_device_key"),
+    Index("run_device_run", "run_id"),
+    Index("run_device_last", "last_s"),
+    Index("run_device_job", "cluster", "job_id"),
+    Index("run_device_match_due", "match_due"),
+    **_OPTIONS,
+)
+
+run_host = Table(
+    "run_host",
+    metadata,
+    Column("segment", String(16), primary_key=True),
+    *_of_a_segment(),
+    Column("uptime_s", Double),
+    Column("cpu_s", Double),
+    Column("rss_max_mib", Double),
+    Column("read_bytes", BigInteger),
+    Column("write_bytes", BigInteger),
+    Column("net_rx_bytes", BigInteger),
+    Column("net_tx_bytes", BigInteger),
+    Column("ib_rx_bytes", BigInteger),
+    Column("ib_tx_bytes", BigInteger),
+    Column("app", String(NAME_LENGTH)),
+    Column("app_field", String(NAME_LENGTH)),
+    Column("app_params", Json),
+    Column("container", Boolean),
+    Index("run_host_run", "run_id"),
+    Index("run_host_job", "cluster", "job_id"),
+    Index("run_host_match_due", "match_due"),
+    **_OPTIONS,
+)
+
+run_window = Table(
+    "run_window",
+    metadata,
+    Column("segment", String(16), primary_key=True),
+    Column("device", String(NAME_LENGTH), primary_key=True),
+    Column("node", String(NAME_LENGTH), nullable=False),
+    Column("job_id", BigInteger, nullable=False),
+    Column("at_s", BigInteger, nullable=False),  # when it arrived
+    Column("start_s", Double, nullable=False),
+    Column("width_s", Double, nullable=False),
+    Column("series", LongJson, nullable=False),
+    Index("run_window_at", "at_s"),
+    Index("run_window_job", "job_id"),
+    **_OPTIONS,
+)
+
+device = Table(
+    "device",
+    metadata,
+    # The node comes first, as in events: what one node tells takes no other's place.
+    Column("node", String(NAME_LENGTH), primary_key=True),
+    Column("uuid", String(NAME_LENGTH), primary_key=True),
+    Column("at_s", BigInteger, nullable=False),
+    Column("name", String(NAME_LENGTH)),
+    Column("minor", BigInteger),
+    Column("index", BigInteger),
+    Column("parent", String(NAME_LENGTH)),
+    Column("gpu_instance", BigInteger),
+    Column("compute_instance", BigInteger),
+    Column("memory_mib", Double),
+    Column("power_limit_w", Double),
+    Column("sm_clock_max_mhz", Double),
+    Column("pcie_bytes_per_s", Double),
+    Column("nvlink_bytes_per_s", Double),
+    Column("pci_bus_id", String(NAME_LENGTH)),
+    Column("driver", String(NAME_LENGTH)),
+    Index("device_node", "node", "at_s"),
+    **_OPTIONS,
+)
+
+node_period = Table(
+    "node_period",
+    metadata,
+    Column("node", String(NAME_LENGTH), primary_key=True),
+    Column("from_s", BigInteger, primary_key=True, autoincrement=False),
+    Column("server_type", String(NAME_LENGTH)),
+    Column("zone", String(NAME_LENGTH)),
+    Column("gpus", Integer, nullable=False),
+    Column("cpus", Integer, nullable=False),
+    Column("memory_mib", BigInteger, nullable=False),
+    Column("state", String(NAME_LENGTH), nullable=False),
+    **_OPTIONS,
+)
+
+event = Table(
+    "event",
+    metadata,
+    Column("node", String(NAME_LENGTH), primary_key=True),
+    Column("boot_id", String(NAME_LENGTH), primary_key=True),
+    Column("n", BigInteger, primary_key=True, autoincrement=False),
+    Column("at_s", BigInteger, nullable=False),
+    Column("kind", String(NAME_LENGTH), nullable=False),
+    Column("device", String(NAME_LENGTH)),
+    Column("job_id", BigInteger),
+    Column("data", Json, nullable=False),
+    Index("event_at", "at_s"),
+    Index("event_job", "job_id"),
+    Index("event_device_at", "device", "at_s"),
+    **_OPTIONS,
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("audit_id", String(32), primary_key=True),
+    Column("at_s", BigInteger, nullable=False),
+    Column("who", String(NAME_LENGTH), nullable=False),  # who told, as MUNGE or the kernel vouched
+    Column("host", String(NAME_LENGTH), nullable=False),
+    Column("act", String(NAME_LENGTH), nullable=False),
+    Column("subject", String(NAME_LENGTH), nullable=False),
+    Column("old", Text),
+    Column("new", Text),
+    Column("why", Text, nullable=False),
+    Column("evidence", LongJson),
+    Index("audit_at", "at_s"),
+    **_OPTIONS,
+)
+
+decision = Table(
+    "decision",
+    metadata,
+    Column("decision_id", String(32), primary_key=True),
+    Column("cluster", String(NAME_LENGTH), nullable=False),
+    Column("at_s", BigInteger, nullable=False),
+    Column("host", String(NAME_LENGTH), nullable=False),
+    Column("asked", String(8), nullable=False),
+    Column("verdict", String(8), nullable=False),
+    Column("token", String(TOKEN_LENGTH)),  # NULL of what was refused
+    Column("uid", BigInteger, nullable=False),
+    Column("rules", Text),
+    Column("scores", Text),
+    Column("job", Json, nullable=False),
+    Index("decision_at", "at_s"),
+    Index("decision_token", "token"),
+    **_OPTIONS,
+)
+
+verdict = Table(
+    "verdict",
+    metadata,
+    Column("verdict_id", _ROW_ID, primary_key=True, autoincrement=True),
+    Column("cluster", String(NAME_LENGTH), nullable=False),
+    Column("job_id", BigInteger, nullable=False),
+    Column("start_s", BigInteger, nullable=False),
+    Column("cause", String(64), nullable=False),
+    Column("kind", String(64), nullable=False),
+    Column("confidence", Double, nullable=False),
+    Column("user", String(NAME_LENGTH), nullable=False),
+    Column("uid", BigInteger, nullable=False),
+    Column("n_gpus", Double, nullable=False),
+    Column("devices", LongJson, nullable=False),
+    Column("nodes", LongJson, nullable=False),
+    Column("since_s", Double),
+    Column("told_s", BigInteger, nullable=False),
+    Column("last_s", BigInteger, nullable=False),
+    Column("over_s", BigInteger),
+    Column("body", LongJson, nullable=False),
+    UniqueConstraint("cluster", "job_id", "start_s", "cause", name="verdict_run"),
+    Index("verdict_last", "last_s"),
+    **_OPTIONS,
+)
+
+forecast_model = Table(
+    "forecast_model",
+    metadata,
+    Column("cluster", String(NAME_LENGTH), primary_key=True),
+    Column("made_s", BigInteger, primary_key=True, autoincrement=False),
+    Column("part", Integer, primary_key=True, autoincrement=False),
+    Column("body", LargeBinary().with_variant(MEDIUMBLOB(), "mysql"), nullable=False),
+    **_OPTIONS,
+)
+
+forecast = Table(
+    "forecast",
+    metadata,
+    Column("forecast_id", _ROW_ID, primary_key=True, autoincrement=True),
+    Column("cluster", String(NAME_LENGTH), nullable=False),
+    Column("job_id", BigInteger, nullable=False),
+    Column("at_s", BigInteger, nullable=False),
+    Column("low_s", BigInteger, nullable=False),
+    Column("middle_s", BigInteger, nullable=False),
+    Column("high_s", BigInteger, nullable=False),
+    Column("source", String(16), nullable=False),
+    Column("made_s", BigInteger, nullable=False),  # of the model
+    Index("forecast_at", "at_s"),
+    Index("forecast_job", "cluster", "job_id", "at_s"),
+    **_OPTIONS,
+)
+
+reservation = Table(
+    "reservation",
+    metadata,
+    Column("reservation_id", _ROW_ID, primary_key=True, autoincrement=True),
+    Column("cluster", String(NAME_LENGTH), nullable=False),
+    Column("user", String(NAME_LENGTH), nullable=False),
+    Column("uid", BigInteger),  # null: of a request that an earlier release stored
+    Column("account", String(NAME_LENGTH), nullable=False),
+    Column("partition", String(NAME_LENGTH), nullable=False),
+    Column("gpus", Integer, nullable=False),
+    Column("gpu_type", String(NAME_LENGTH)),
+    Column("n_nodes", Integer, nullable=False),
+    Column("duration_s", BigInteger, nullable=False),
+    Column("earliest_s", BigInteger, nullable=False),
+    Column("latest_s", BigInteger),
+    Column("why", Text, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("requested_s", BigInteger, nullable=False),
+    Column("decided_s", BigInteger),
+    Column("decided_by", String(NAME_LENGTH)),
+    Column("decided_why", Text),
+    Column("start_s", BigInteger),
+    Column("end_s", BigInteger),
+    Column("nodes", Text),
+    Column("trouble", Text),
+    Column("first_job_id", BigInteger),
+    Column("first_eligible_s", BigInteger),
+    Column("first_start_s", BigInteger),
+    Column("over_s", BigInteger),
+    Column("over_why", Text),
+    Index("reservation_state", "cluster", "state"),
+    Index("reservation_over", "cluster", "over_s"),
+    **_OPTIONS,
+)
+
+watermark = Table(
+    "watermark",
+    metadata,
+    Column("name", String(NAME_LENGTH), primary_key=True),
+    Column("value_s", BigInteger, nullable=False),
+    **_OPTIONS,
+)

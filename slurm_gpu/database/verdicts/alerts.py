@@ -1,0 +1,67 @@
+"""What slurm-gpudbd's watch found of jobs that run, as concerns beside those that live values tell."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from slurm_gpu.alerts.alert import Concern, Flag, Said
+from slurm_gpu.text.units import few
+from slurm_gpu.wire import Live
+from slurm_gpu.wire.answers.runs import NodeReport
+from slurm_gpu.wire.answers.verdicts import JobVerdict, Verdicts
+
+_NAMED = 3
+
+
+def unhealthy(
+    told: Verdicts | None,
+    runs: Collection[tuple[int, int | None]],
+    reports: Iterable[NodeReport],
+    live: Mapping[str, Live],
+) -> list[Flag]:
+    """Flags of `runs`, (job id, start), of which there are verdicts; `reports` know how nodes number GPUs.
+
+    A flag is about the GPUs that are named, else about all of the job's, as `live` values have them.
+    """
+    if told is None or not told.verdicts:
+        return []
+    index = {item.uuid: item.index for report in reports for item in report.devices if item.index is not None}
+    return [
+        Flag(
+            job_id=item.job_id,
+            concern=Concern.UNHEALTHY,
+            devices=tuple(uuid for _, uuid in item.devices) or _devices_of(live, item.job_id),
+            since_s=item.start_s if item.since_s is None else item.since_s,
+            coverage=float(item.verdict.get("coverage") or 0.0),
+            said=_said(item, index),
+        )
+        for item in told.verdicts
+        if (item.job_id, item.start_s) in runs
+    ]
+
+
+def _said(item: JobVerdict, index: Mapping[str, int]) -> Said:
+    """Who is named comes first, then the first piece of evidence."""
+    gpus = [f"{node} GPU {index[uuid]}" if uuid in index else f"{node} {uuid}" for node, uuid in item.devices]
+    roles = few(item.verdict.get("roles") or (), _NAMED)
+    many = f"{len(gpus)} GPUs on {_few_nodes(item)}"
+    who = (", ".join(gpus) if len(gpus) <= _NAMED else many) or _few_nodes(item) or roles
+    evidence = [str(one.get("text")) for one in item.verdict.get("evidence") or ()][:1]
+    return Said(
+        cause=item.cause,
+        kind=item.kind,
+        confidence=item.confidence,
+        text="; ".join(part for part in (who, *evidence) if part),
+        next_step=str(item.verdict.get("next_step") or ""),
+    )
+
+
+def _few_nodes(item: JobVerdict) -> str:
+    return few(dict.fromkeys([*item.nodes, *(node for node, _ in item.devices)]), _NAMED)
+
+
+def _devices_of(live: Mapping[str, Live], job_id: int) -> tuple[str, ...]:
+    """All GPUs of a job."""
+    return tuple(
+        sorted(uuid for node in live.values() for uuid, value in node.devices.items() if job_id in value.jobs)
+    )

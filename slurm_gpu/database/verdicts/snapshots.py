@@ -1,0 +1,140 @@
+"""What the watch reads and writes: slurm-gpudbd's memory, slurmctld's queue and the database."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from sqlalchemy import Connection
+
+from slurm_gpu.alerts.suspects import Statement
+from slurm_gpu.clock import Clock
+from slurm_gpu.database.accounting.slurm_view import SlurmView
+from slurm_gpu.database.api.run_detail import node_reports
+from slurm_gpu.database.api.run_queries import find_job, find_windows
+from slurm_gpu.database.http.identity import Caller
+from slurm_gpu.database.live.host_minutes import NodeMinutes, alone_since
+from slurm_gpu.database.live.memory import Memory
+from slurm_gpu.database.storage.engine import Database
+from slurm_gpu.database.verdicts.job_series import groups_of, series_of_windows
+from slurm_gpu.database.verdicts.purpose import in_its_place
+from slurm_gpu.database.verdicts.store import Told, close_left, statements, store_verdict
+from slurm_gpu.diagnose.peers import Groups
+from slurm_gpu.diagnose.series import Series
+from slurm_gpu.diagnose.verdict import Verdict
+from slurm_gpu.slurm.client import QueuedJob
+from slurm_gpu.wire import DeviceFacts, Live
+from slurm_gpu.wire.answers.runs import Run
+
+FACTS_EACH_S = 600.0
+_FACTS_AGAIN_S = 60.0
+_APP_AGAIN_S = 60.0
+_OURSELVES = Caller(0, None, sees_all=True, writes=False)
+
+
+class Looks:
+    """`ask` wants a window of a job from a node."""
+
+    def __init__(
+        self,
+        cluster: str,
+        database: Database,
+        view: SlurmView,
+        memory: Memory,
+        clock: Clock,
+        ask: Callable[[str, int], None],
+    ) -> None:
+        self._cluster, self._database, self._view = cluster, database, view
+        self._memory, self._clock, self._ask = memory, clock, ask
+        self._facts: Mapping[tuple[str, str], DeviceFacts] = {}
+        self._facts_s = -math.inf
+        self._apps: dict[tuple[int, int | None], tuple[float, Run | None]] = {}
+
+    def wall(self) -> float:
+        """The time."""
+        return self._clock.wall()
+
+    def queue(self) -> Mapping[int, QueuedJob] | None:
+        """Slurmctld's jobs; None where it never answered."""
+        queue = self._view.queue()
+        return None if queue is None else queue.by_id
+
+    def live(self) -> Mapping[str, Live]:
+        """The last values of each node."""
+        return self._memory.board.values()
+
+    def facts(self, node: str, uuid: str) -> DeviceFacts | None:
+        """What a GPU is; they change seldom, and are read again when one is unknown."""
+        found = self._facts.get((node, uuid))
+        age_s = self._clock.monotonic() - self._facts_s
+        if age_s >= FACTS_EACH_S or (found is None and age_s >= _FACTS_AGAIN_S):
+            self._facts_s = self._clock.monotonic()
+            with self._database.reading() as connection:
+                reports = node_reports(connection, {})
+            self._facts = {(report.node, item.uuid): item for report in reports for item in report.devices}
+            found = self._facts.get((node, uuid))
+        return found
+
+    def index_of(self, node: str, uuid: str) -> int | None:
+        """A GPU's number in its node, as the driver counts."""
+        found = self._facts.get((node, uuid))
+        return None if found is None else found.index
+
+    def ask(self, job: QueuedJob) -> None:
+        """Ask a job's nodes for their windows: there with their next shipments but one."""
+        for node in job.nodes:
+            self._ask(node, job.job_id)
+
+    def series(self, job: QueuedJob, *, take_part: bool) -> tuple[Series, Groups | None] | None:
+        """Its windows, and who does the same where its program was told: as `slurm-gpu diagnose` has them.
+
+        None until all of its nodes have sent theirs; some of them do where `take_part`. None as well while
+        accounting does not know the run.
+        """
+        now_s = self._clock.wall()
+        with self._database.reading() as connection:
+            found = find_windows(connection, self._cluster, job.label, _OURSELVES, now_s)
+            windows = [item for item in found.windows if item.window.job_id == job.job_id]
+            missing = [node for node, job_id in found.missing if job_id == job.job_id]
+            if not windows or (missing and not take_part):
+                return None
+            run = self._run(connection, job, now_s)
+        if run is None or not run.devices:
+            return None
+        nodes = job.nodes or None  # what it gave back is not missing
+        series = series_of_windows(run, windows, nodes, self._hosts(job))
+        return series, groups_of(run, None, series.workers)
+
+    def _hosts(self, job: QueuedJob) -> Sequence[NodeMinutes]:
+        queue = self.queue()
+        since_s = None if queue is None else alone_since(job, queue)
+        return () if since_s is None else self._memory.board.minutes(job.nodes, since_s)
+
+    def in_its_place(self, job: QueuedJob, verdict: Verdict) -> Verdict:
+        """What that means of a program such as it runs; what it runs is read again after a while."""
+        now_s, key = self._clock.wall(), (job.job_id, job.start_s)
+        read_s, run = self._apps.get(key, (-math.inf, None))
+        if not 0 <= now_s - read_s < _APP_AGAIN_S:
+            with self._database.reading() as connection:
+                run = self._run(connection, job, now_s)
+            self._apps = {one: told for one, told in self._apps.items() if now_s - told[0] < _APP_AGAIN_S}
+            self._apps[key] = now_s, run
+        return verdict if run is None else in_its_place(verdict, run.app, run.app_field, job.state)
+
+    def _run(self, connection: Connection, job: QueuedJob, now_s: float) -> Run | None:
+        runs = find_job(connection, self._cluster, job.label, _OURSELVES, now_s).runs
+        return next((run for run in runs if run.job_id == job.job_id and run.end_s is None), None)
+
+    def store(self, told: Told) -> None:
+        """Write a verdict down."""
+        self._database.write(partial(store_verdict, cluster=self._cluster, told=told))
+
+    def close_left(self) -> None:
+        """End what a watch before this one left open."""
+        self._database.write(partial(close_left, cluster=self._cluster))
+
+    def statements(self, since_s: float) -> list[Statement]:
+        """What runs said of GPUs since then."""
+        with self._database.reading() as connection:
+            return statements(connection, self._cluster, since_s)

@@ -1,0 +1,143 @@
+"""Which running jobs need somebody's eye, and where that shows: slurm_gpu.alerts on live values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from slurm_gpu.alerts.alert import CLOCKS_S, Concern, Flag, Rules
+from slurm_gpu.alerts.watch import RunningJob, Watch
+from slurm_gpu.database.verdicts.alerts import unhealthy
+from slurm_gpu.monitor.cluster.database_state import Seen
+from slurm_gpu.monitor.cluster.layout import Layout
+
+_SUSPENDED = "SUSPENDED"
+_RUNS = frozenset({"RUNNING", _SUSPENDED})
+_NOW_S = 60.0
+"""A value that is older says nothing of what a device does now."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownFlag:
+    """A concern, whose job it is and where it shows."""
+
+    flag: Flag
+    id: str
+    user: str
+    uid: int | None
+    squares: Sequence[int]
+
+
+class Attention:
+    """Watches each state that comes."""
+
+    def __init__(self, watch: Watch | None = None) -> None:
+        self._watch = Watch() if watch is None else watch
+
+    @property
+    def rules(self) -> Rules:
+        """By which it judges."""
+        return self._watch.rules
+
+    def look(self, now_s: float, seen: Seen) -> None:
+        """Take in what was seen; jobs whose start Slurm has not told are not judged."""
+        uses = seen.uses()
+        jobs = [
+            RunningJob(
+                job_id=job.job_id,
+                start_s=job.start_s,
+                suspended=job.state == "SUSPENDED",
+                used_before=None if (use := uses.get(job.job_id)) is None else use.used,
+                unused_before=frozenset(() if use is None else use.unused_devices),
+            )
+            for job in seen.cluster.jobs
+            if job.state in _RUNS and job.start_s is not None
+        ]
+        devices = {
+            uuid: (node.at_s, value) for node in seen.live.values() for uuid, value in node.devices.items()
+        }
+        self._watch.look(now_s, jobs, devices)
+        for xid in () if seen.running is None else seen.running.xids:
+            self._watch.xid(xid.job_id, xid.device, xid.at_s)
+
+    def concerns(self, now_s: float) -> list[Flag]:
+        """The worst first."""
+        return self._watch.flags(now_s)
+
+    def flags(self, now_s: float, seen: Seen, layout: Layout) -> list[ShownFlag]:
+        """The worst first."""
+        jobs = {job.job_id: job for job in seen.cluster.jobs}
+        return [
+            ShownFlag(
+                flag=flag,
+                id=jobs[flag.job_id].id,
+                user=jobs[flag.job_id].user,
+                uid=jobs[flag.job_id].uid,
+                squares=sorted(layout.square_of[uuid] for uuid in flag.devices if uuid in layout.square_of),
+            )
+            for flag in worst_first([*self.concerns(now_s), *told_concerns(seen)])
+            if flag.job_id in jobs
+        ]
+
+
+def worst_first(flags: Iterable[Flag]) -> list[Flag]:
+    """Then the longest."""
+    order = {concern: place for place, concern in enumerate(Concern)}
+    return sorted(flags, key=lambda flag: (order[flag.concern], flag.since_s, flag.job_id))
+
+
+def told_concerns(seen: Seen) -> list[Flag]:
+    """What slurm-gpudbd's watch says of jobs that still run."""
+    runs = {(job.job_id, job.start_s) for job in seen.cluster.jobs if job.state in _RUNS}
+    return unhealthy(seen.verdicts, runs, seen.reports, seen.live)
+
+
+def recorded_concerns(now_s: float, seen: Seen, rules: Rules) -> list[Flag] | None:
+    """What records alone tell, without having watched: errors of GPUs, and jobs that never used theirs.
+
+    None where the records could not be read. They come each five minutes: a job is told of only where all its
+    GPUs are seen to do nothing now as well.
+    """
+    if seen.running is None:
+        return None
+    started = {job.job_id: job for job in seen.cluster.jobs if job.state in _RUNS and job.start_s is not None}
+    uses, idle_now = seen.uses(), _idle_now(now_s, seen, rules)
+    xids = [
+        Flag(job_id=xid.job_id, concern=Concern.XID, devices=(xid.device,), since_s=xid.at_s, coverage=1.0)
+        for xid in seen.running.xids
+        if (job := started.get(xid.job_id)) is not None and xid.at_s >= (job.start_s or 0) - CLOCKS_S
+    ]
+    idle = [
+        Flag(
+            job_id=job_id,
+            concern=Concern.HELD_IDLE,
+            devices=devices,
+            since_s=use.start_s,
+            coverage=use.coverage,
+        )
+        for job_id, use in uses.items()
+        if (job := started.get(job_id)) is not None
+        and job.state != _SUSPENDED
+        and use.used is False
+        and use.coverage >= rules.min_coverage
+        and now_s - use.start_s >= rules.window_s
+        and (devices := idle_now.get(job_id, ()))
+        and job.n_gpus is not None
+        and len(devices) >= job.n_gpus
+    ]
+    return [*xids, *sorted(idle, key=lambda flag: (flag.since_s, flag.job_id))]
+
+
+def _idle_now(now_s: float, seen: Seen, rules: Rules) -> Mapping[int, tuple[str, ...]]:
+    """By job its devices, where each was seen just now, and none of them computes."""
+    found: dict[int, list[str]] = {}
+    busy: set[int] = set()
+    for node in seen.live.values():
+        is_new = now_s - node.at_s <= _NOW_S
+        for uuid, value in node.devices.items():
+            idle = value.util_pct is not None and value.util_pct <= rules.idle_pct
+            for job_id in value.jobs:
+                found.setdefault(job_id, []).append(uuid)
+                if not (is_new and idle):
+                    busy.add(job_id)
+    return {job_id: tuple(sorted(devices)) for job_id, devices in found.items() if job_id not in busy}

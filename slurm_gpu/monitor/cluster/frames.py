@@ -1,0 +1,139 @@
+"""One octet a square for each metric: what all may see, and what is left of it for one user."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from slurm_gpu.monitor.cluster.holding import Holding
+from slurm_gpu.monitor.cluster.layout import Layout, NodeSquares
+from slurm_gpu.monitor.cluster.metrics import (
+    FREE,
+    GAP,
+    HELD,
+    LIVE,
+    OUT_OF_SERVICE,
+    SHARED,
+    STATE,
+    UNWATCHED,
+)
+from slurm_gpu.wire import Live, LiveDevice
+from slurm_gpu.wire.answers.cluster import ClusterNode
+from slurm_gpu.wire.answers.running import RunningUse
+
+Owner = tuple[str, int | None]
+"""A user by name, and by uid where Slurm told it."""
+
+
+def live_frames(layout: Layout, live: Mapping[str, Live]) -> dict[str, bytes]:
+    """The metrics that nodes tell of their devices, of every square."""
+    values = _by_square(layout, live)
+    frames = {}
+    for name, read in LIVE.items():
+        metric = layout.metrics[name]
+        octets = bytearray([GAP]) * layout.n_squares
+        for square, value in values:
+            octets[square] = metric.octet(read(value))
+        frames[name] = bytes(octets)
+    frames["clock"] = _clock(layout, values)
+    return frames
+
+
+def state_frame(
+    layout: Layout, nodes: Iterable[ClusterNode], live: Mapping[str, Live], holding: Holding
+) -> bytes:
+    """Who holds a square comes first; then whether anybody could, and whether anybody watches it."""
+    octets = bytearray(layout.n_squares)
+    by_name = {node.node: node for node in nodes}
+    for place in layout.nodes:
+        node, values = by_name.get(place.node), live.get(place.node)
+        out = node is None or not node.in_service
+        for at, square in enumerate(place.squares):
+            unwatched = values is None or square.uuid not in values.devices
+            octets[place.first + at] = OUT_OF_SERVICE if out else UNWATCHED if unwatched else FREE
+        for nobodys in _surplus(place, node, holding):
+            octets[nobodys] = OUT_OF_SERVICE
+    for held in holding.jobs_at:
+        octets[held] = SHARED if holding.is_shared(held) else HELD
+    return bytes(octets)
+
+
+def _surplus(place: NodeSquares, node: ClusterNode | None, holding: Holding) -> list[int]:
+    """Squares of GPUs that Slurm does not know of: nobody can have them, whatever slurm-gpud sees there.
+
+    Which ones nobody tells: those that nobody holds, and that Slurm would number last.
+    """
+    n_more = 0 if node is None else len(place.squares) - sum(node.gpus.values())
+    if n_more <= 0:
+        return []
+    left = [place.first + at for at in place.by_position]
+    return [square for square in left if square not in holding.jobs_at][-n_more:]
+
+
+def job_frames(layout: Layout, holding: Holding, running: Mapping[int, RunningUse]) -> dict[str, bytes]:
+    """p25 and p95 of each job on the squares that it has for itself."""
+    frames = {
+        name: bytearray([GAP]) * layout.n_squares for name in ("p25_util", "p95_util", "p25_mem", "p95_mem")
+    }
+    for job, squares in holding.whole.items():
+        use = running.get(job)
+        if use is None:
+            continue
+        values = {
+            "p25_util": use.util_p25,
+            "p95_util": use.util_p95,
+            "p25_mem": use.mem_p25,
+            "p95_mem": use.mem_p95,
+        }
+        for name, value in values.items():
+            octet = layout.metrics[name].octet(value)
+            for square in squares:
+                frames[name][square] = octet
+    return {name: bytes(octets) for name, octets in frames.items()}
+
+
+def own_squares(holding: Holding, owner_of: Mapping[int, Owner]) -> dict[Owner, list[int]]:
+    """By user the squares that only their own jobs hold."""
+    found: dict[Owner, list[int]] = {}
+    for square, jobs in holding.jobs_at.items():
+        owners = {owner_of.get(job) for job in jobs}
+        if len(owners) == 1 and (owner := owners.pop()) is not None:
+            found.setdefault(owner, []).append(square)
+    return found
+
+
+def only(octets: bytes, squares: Iterable[int]) -> bytes:
+    """A frame in which all but these squares are gaps."""
+    shown = bytearray([GAP]) * len(octets)
+    for square in squares:
+        shown[square] = octets[square]
+    return bytes(shown)
+
+
+def is_for_all(metric: str) -> bool:
+    """Whether everybody may see it of every square: occupancy is no secret."""
+    return metric == STATE.name
+
+
+def _by_square(layout: Layout, live: Mapping[str, Live]) -> list[tuple[int, LiveDevice]]:
+    return [
+        (square, value)
+        for node in live.values()
+        for uuid, value in node.devices.items()
+        if (square := layout.square_of.get(uuid)) is not None
+    ]
+
+
+def _clock(layout: Layout, values: list[tuple[int, LiveDevice]]) -> bytes:
+    """As a part of the device's maximum; where no driver tells one, of the greatest seen of its type."""
+    greatest: dict[str, float] = {}
+    for square, value in values:
+        if value.sm_clock_mhz is not None:
+            kind = layout.types[square]
+            greatest[kind] = max(value.sm_clock_mhz, greatest.get(kind, 0.0))
+    octets = bytearray([GAP]) * layout.n_squares
+    metric = layout.metrics["clock"]
+    for square, value in values:
+        top = layout.clock_max_mhz[square] or greatest.get(layout.types[square])
+        if value.sm_clock_mhz is not None and top:
+            octets[square] = metric.octet(100 * value.sm_clock_mhz / top)
+    return bytes(octets)

@@ -1,0 +1,117 @@
+"""Which job holds which square: Slurm says how many of a node a job has, slurm-gpud which ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from slurm_gpu.monitor.cluster.layout import Layout, NodeSquares
+from slurm_gpu.wire import Live
+from slurm_gpu.wire.answers.cluster import ClusterHolder, ClusterNode
+
+Ranges = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """Squares by job, in order; and by square the jobs that hold it."""
+
+    whole: Mapping[int, Sequence[int]]
+    shared: Mapping[int, Sequence[int]]
+    jobs_at: Mapping[int, Sequence[int]]
+    """Only squares that somebody holds."""
+
+    def is_shared(self, square: int) -> bool:
+        """Whether a job has only a part of it."""
+        return any(square in self.shared.get(job, ()) for job in self.jobs_at.get(square, ()))
+
+
+def find_holding(nodes: Iterable[ClusterNode], live: Mapping[str, Live], layout: Layout) -> Holding:
+    """Of all nodes of a layout.
+
+    Slurm numbers GPUs by its own configuration, so its positions are only taken where no slurm-gpud says
+    which device a job has, as in the first seconds of a job.
+    """
+    whole: dict[int, list[int]] = {}
+    shared: dict[int, list[int]] = {}
+    jobs_at: dict[int, list[int]] = {}
+    by_name = {node.node: node for node in nodes}
+    for place in layout.nodes:
+        node = by_name.get(place.node)
+        if node is None or not node.holders:
+            continue
+        told = _told(place, live.get(place.node))
+        taken: set[int] = set()
+        for holder in node.holders:
+            if holder.gpus:
+                taken.update(told.get(holder.job_id, ()))
+        for holder in node.holders:
+            ours = told.get(holder.job_id, ())
+            if holder.gpus:
+                found = _fill(ours, len(holder.gpus), holder.gpus, place, taken)
+                _add(holder.job_id, found, whole, jobs_at)
+                ours = [square for square in ours if square not in found]
+            if holder.shared_gpus:
+                found = _fill_shared(ours, holder, place)
+                _add(holder.job_id, found, shared, jobs_at)
+    return Holding(
+        {job: sorted(squares) for job, squares in whole.items()},
+        {job: sorted(squares) for job, squares in shared.items()},
+        jobs_at,
+    )
+
+
+def ranges(squares: Iterable[int]) -> Ranges:
+    """(first, last) of each unbroken row of squares that are in order."""
+    found: list[tuple[int, int]] = []
+    for square in squares:
+        if found and found[-1][1] == square - 1:
+            found[-1] = found[-1][0], square
+        else:
+            found.append((square, square))
+    return tuple(found)
+
+
+def _add(job: int, squares: Iterable[int], of: dict[int, list[int]], jobs_at: dict[int, list[int]]) -> None:
+    for square in squares:
+        of.setdefault(job, []).append(square)
+        jobs_at.setdefault(square, []).append(job)
+
+
+def _told(place: NodeSquares, live: Live | None) -> dict[int, list[int]]:
+    """By job the squares that slurm-gpud says it holds."""
+    found: dict[int, list[int]] = {}
+    if live is not None:
+        for at, square in enumerate(place.squares):
+            value = None if square.uuid is None else live.devices.get(square.uuid)
+            for job in () if value is None else value.jobs:
+                found.setdefault(job, []).append(place.first + at)
+    return found
+
+
+def _fill(
+    told: Sequence[int], wanted: int, positions: Iterable[int], place: NodeSquares, taken: set[int]
+) -> list[int]:
+    """As many squares as Slurm says: what slurm-gpud told, then Slurm's own positions, then any other."""
+    found = list(told[:wanted])
+    theirs = [place.by_position[at] for at in positions if at < len(place.by_position)]
+    for at in (*theirs, *range(len(place.squares))):
+        if len(found) == wanted:
+            break
+        if (square := place.first + at) not in taken:
+            found.append(square)
+            taken.add(square)
+    return found
+
+
+def _fill_shared(told: Sequence[int], holder: ClusterHolder, place: NodeSquares) -> list[int]:
+    """The same of GPUs that others may have a part of as well."""
+    found = list(told[: len(holder.shared_gpus)])
+    for position in holder.shared_gpus:
+        if len(found) == len(holder.shared_gpus):
+            break
+        if position < len(place.by_position):
+            square = place.first + place.by_position[position]
+            if square not in found:
+                found.append(square)
+    return found

@@ -1,0 +1,117 @@
+"""Jobs by version: what changed since a viewer last asked, each row made once for all who may see it."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from slurm_gpu.monitor.cluster.holding import Holding, ranges
+from slurm_gpu.monitor.cluster.viewer import Flavour
+from slurm_gpu.wire.answers.cluster import ClusterJob
+
+KEPT = 240
+"""Versions back that changes are known for: at one each 3 s that is 12 minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    job: ClusterJob
+    version: int
+    """Since which it is as it is."""
+    full: bytes
+    occupancy: bytes
+    facts: tuple[Any, ...]
+
+    def told(self, flavour: Flavour) -> bytes:
+        """What of it may be seen."""
+        return self.full if flavour.may_see(self.job.user, self.job.uid) else self.occupancy
+
+
+@dataclass(frozen=True, slots=True)
+class JobTable:
+    """All jobs at one version, and what went away lately; the next one is made of it."""
+
+    version: int
+    known_from: int
+    """The oldest version since which every change is known."""
+    rows: Mapping[int, _Row]
+    gone: tuple[tuple[int, tuple[int, ...]], ...]
+    """(version, jobs that went away in it), the oldest first."""
+
+    @classmethod
+    def empty(cls, version: int) -> JobTable:
+        """Before anything was seen."""
+        return cls(version, version, {}, ())
+
+    def next(self, version: int, jobs: Iterable[ClusterJob], holding: Holding) -> JobTable:
+        """The table at a later version; rows that did not change stay the same objects."""
+        rows: dict[int, _Row] = {}
+        for job in jobs:
+            whole = holding.whole.get(job.job_id, ())
+            shared = holding.shared.get(job.job_id, ())
+            facts = (job, tuple(whole), tuple(shared))
+            before = self.rows.get(job.job_id)
+            if before is not None and before.facts == facts:
+                rows[job.job_id] = before
+            else:
+                rows[job.job_id] = _row(job, version, ranges(whole), ranges(shared), facts)
+        lost = tuple(sorted(self.rows.keys() - rows.keys()))
+        gone = deque(self.gone)
+        if lost:
+            gone.append((version, lost))
+        known_from = max(self.known_from, version - KEPT)
+        while gone and gone[0][0] <= known_from:
+            gone.popleft()
+        return JobTable(version, known_from, rows, tuple(gone))
+
+    def knows(self, since: int) -> bool:
+        """Whether all that changed since that version can be told."""
+        return self.known_from <= since <= self.version
+
+    def answer(self, since: int | None, flavour: Flavour) -> bytes:
+        """The body of GET /api/v1/jobs?since=; all of them where `since` is None, or not known."""
+        delta = since is not None and self.knows(since)
+        after = since if since is not None and delta else -1
+        rows = [row for row in self.rows.values() if row.version > after]
+        lost = {job for version, jobs in self.gone if delta and version > after for job in jobs}
+        head = f'{{"version":{self.version},"all":{json.dumps(not delta)},"jobs":['.encode()
+        body = b",".join(row.told(flavour) for row in rows)
+        gone = json.dumps(sorted(lost - self.rows.keys()), separators=(",", ":")).encode()
+        return head + body + b'],"gone":' + gone + b"}"
+
+
+def _row(
+    job: ClusterJob,
+    version: int,
+    squares: tuple[tuple[int, int], ...],
+    shared: tuple[tuple[int, int], ...],
+    facts: tuple[Any, ...],
+) -> _Row:
+    shown = {
+        "id": job.id,
+        "job_id": job.job_id,
+        "full": True,
+        "user": job.user,
+        "account": job.account,
+        "partition": job.partition,
+        "state": job.state,
+        "reason": job.reason,
+        "n_gpus": job.n_gpus,
+        "n_nodes": job.n_nodes,
+        "n_tasks": job.n_tasks,
+        "submit_s": job.submit_s,
+        "start_s": job.start_s,
+        "end_s": job.end_s,
+        "name": job.name,
+        "squares": squares,
+        "shared_squares": shared,
+    }
+    hidden = {**shown, "full": False, "name": None}
+    return _Row(job, version, _dump(shown), _dump(hidden), facts)
+
+
+def _dump(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()

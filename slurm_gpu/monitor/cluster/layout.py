@@ -1,0 +1,171 @@
+"""Where each GPU has its square: zone, rack, node, GPU, in an order that stays while the cluster does."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from slurm_gpu.monitor.cluster.metrics import Metric, metrics_for
+from slurm_gpu.text.natural_order import natural
+from slurm_gpu.wire import DeviceFacts
+from slurm_gpu.wire.answers.cluster import ClusterNode
+from slurm_gpu.wire.answers.runs import NodeReport
+
+_LAST = 1 << 30
+"""Devices of which no number is known come last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Square:
+    """One GPU, or one MIG instance."""
+
+    index: int
+    uuid: str | None
+    """None where no slurm-gpud told it."""
+    type: str
+    sm_clock_max_mhz: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSquares:
+    """A node's squares: `first` is the number of its first, the others follow."""
+
+    node: str
+    zone: str | None
+    rack: str | None
+    server_type: str | None
+    first: int
+    squares: Sequence[Square]
+    by_position: Sequence[int]
+    """Which of them Slurm's positions most likely are: by minor number, as gres.conf lists its files."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """All squares, numbered from 0; `body` is what GET /api/v1/layout answers with."""
+
+    id: str
+    nodes: Sequence[NodeSquares]
+    n_squares: int
+    metrics: Mapping[str, Metric]
+    square_of: Mapping[str, int]
+    """By UUID."""
+    types: Sequence[str]
+    """By square, as is `clock_max_mhz`."""
+    clock_max_mhz: Sequence[float | None]
+    body: bytes
+
+
+def make_layout(
+    cluster: str, nodes: Iterable[ClusterNode], reports: Iterable[NodeReport], racks: Mapping[str, str]
+) -> Layout:
+    """Of all nodes that have GPUs; `racks` by node."""
+    devices = {report.node: report.devices for report in reports}
+    placed = sorted(
+        (node for node in nodes if sum(node.gpus.values()) or devices.get(node.node)),
+        key=lambda node: (_named(node.zone), _named(racks.get(node.node)), natural(node.node)),
+    )
+    made: list[NodeSquares] = []
+    first = 0
+    for node in placed:
+        squares, by_position = _squares(node, devices.get(node.node, ()))
+        rack = racks.get(node.node)
+        made.append(NodeSquares(node.node, node.zone, rack, node.server_type, first, squares, by_position))
+        first += len(squares)
+    facts = [item for report in reports for item in report.devices]
+    metrics = metrics_for(item.power_limit_w for item in facts)
+    shape = {"cluster": cluster, "zones": _zones(made), "metrics": [item.to_json() for item in metrics]}
+    digest = hashlib.sha256(json.dumps(shape).encode()).hexdigest()[:16]
+    return Layout(
+        id=digest,
+        nodes=made,
+        n_squares=first,
+        metrics={item.name: item for item in metrics},
+        square_of={
+            square.uuid: node.first + place
+            for node in made
+            for place, square in enumerate(node.squares)
+            if square.uuid is not None
+        },
+        types=[square.type for node in made for square in node.squares],
+        clock_max_mhz=[square.sm_clock_max_mhz for node in made for square in node.squares],
+        body=json.dumps({"id": digest, **shape}, separators=(",", ":")).encode(),
+    )
+
+
+def layout_key(
+    nodes: Iterable[ClusterNode], reports: Iterable[NodeReport], racks: Mapping[str, str]
+) -> object:
+    """What a layout is made of: as long as this is the same, so is the layout."""
+    return (
+        [(node.node, node.zone, node.server_type, tuple(node.gpus.items())) for node in nodes],
+        [report.devices for report in reports],
+        racks,
+    )
+
+
+def _named(name: str | None) -> tuple[bool, tuple[tuple[int, int, str], ...]]:
+    """Those without a name come last."""
+    return name is None, natural(name or "")
+
+
+def _zones(nodes: Sequence[NodeSquares]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": zone,
+            "racks": [
+                {"name": rack, "nodes": [_node(node) for node in in_rack]}
+                for rack, in_rack in groupby(in_zone, lambda node: node.rack)
+            ],
+        }
+        for zone, in_zone in groupby(nodes, lambda node: node.zone)
+    ]
+
+
+def _node(node: NodeSquares) -> dict[str, Any]:
+    gpus = [{"index": item.index, "uuid": item.uuid, "type": item.type} for item in node.squares]
+    return {"name": node.node, "server_type": node.server_type, "gpus": gpus}
+
+
+def _squares(node: ClusterNode, devices: Sequence[DeviceFacts]) -> tuple[list[Square], list[int]]:
+    """Those that slurm-gpud told of, in the driver's order, and as many more as Slurm says there are."""
+    n_gpus = sum(node.gpus.values())
+    parents = {item.parent for item in devices if item.parent is not None}
+    leaves = [item for item in devices if item.uuid not in parents]
+    whole = [item for item in devices if item.parent is None]
+    # A site may leave instances out of gres.conf, and hand out the GPU.
+    shown = whole if len(whole) == n_gpus else leaves
+    shown = sorted(shown, key=lambda item: (_number(item.index), _number(item.gpu_instance), item.uuid))
+    types = [kind for kind, count in node.gpus.items() for _ in range(count)]
+    squares = []
+    for index in range(max(n_gpus, len(shown))):
+        facts = shown[index] if index < len(shown) else None
+        kind = _type(types, index, None if facts is None else facts.name)
+        if facts is None:
+            squares.append(Square(index, None, kind))
+        else:
+            squares.append(Square(index, facts.uuid, kind, facts.sm_clock_max_mhz))
+    minors = sorted(
+        range(len(shown)),
+        key=lambda at: (_number(shown[at].minor), _number(shown[at].gpu_instance), at),
+    )
+    return squares, minors + list(range(len(shown), len(squares)))
+
+
+def _number(value: int | None) -> int:
+    return _LAST if value is None else value
+
+
+def _type(types: Sequence[str], index: int, name: str | None) -> str:
+    """Of a node with several types the one that the GPU's own name has in it, where exactly one is."""
+    if not types:
+        return ""
+    if name is not None:
+        words = {kind for kind in types if kind and kind.lower() in name.lower()}
+        if len(words) == 1:
+            return words.pop()
+    return types[min(index, len(types) - 1)]

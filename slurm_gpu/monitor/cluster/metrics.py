@@ -1,0 +1,81 @@
+"""What a square may be filled with, and how a value becomes an octet: 255 is a gap, 0 a measured zero."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from slurm_gpu.wire import LiveDevice
+
+GAP = 255
+MOST = 254
+_POWER_W = 700.0
+"""The top of the scale where no driver tells a limit."""
+_ROUND_W = 50.0
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One of those that may be asked for: value = octet × step, `top` the end of its scale."""
+
+    name: str
+    title: str
+    unit: str
+    top: float
+    step: float
+
+    def octet(self, value: float | None) -> int:
+        """Of one value; None is a gap."""
+        if value is None:
+            return GAP
+        return min(MOST, max(0, int(value / self.step + 0.5)))
+
+    def to_json(self) -> dict[str, Any]:
+        """As GET /api/v1/layout tells it."""
+        return {
+            "name": self.name,
+            "title": self.title,
+            "unit": self.unit,
+            "top": self.top,
+            "step": self.step,
+        }
+
+
+STATE = Metric("state", "State", "", 4, 1)
+FREE, HELD, SHARED, OUT_OF_SERVICE, UNWATCHED = range(5)
+"""The values of `state`."""
+OF_A_JOB = ("p25_util", "p95_util", "p25_mem", "p95_mem")
+"""Of the run that holds the GPU, since it began."""
+
+
+def metrics_for(power_limits_w: Iterable[float | None]) -> list[Metric]:
+    """All of them, in the order in which they are offered; power's scale ends at the greatest limit."""
+    limits = [limit for limit in power_limits_w if limit is not None and limit > 0]
+    top_w = math.ceil(max(limits, default=_POWER_W) / _ROUND_W) * _ROUND_W
+    return [
+        Metric("util", "Utilisation", "%", 100, 1),
+        Metric("mem", "Memory used", "%", 100, 1),
+        Metric("power", "Power", "W", top_w, max(1, math.ceil(top_w / MOST))),
+        Metric("temp", "Temperature", "°C", 100, 1),
+        Metric("clock", "SM clock", "%", 100, 1),
+        Metric("p25_util", "Utilisation since the job began, p25", "%", 100, 1),
+        Metric("p95_util", "Utilisation since the job began, p95", "%", 100, 1),
+        Metric("p25_mem", "Memory since the job began, p25", "%", 100, 1),
+        Metric("p95_mem", "Memory since the job began, p95", "%", 100, 1),
+        STATE,
+    ]
+
+
+def _memory_pct(value: LiveDevice) -> float | None:
+    return None if value.mem_used_frac is None else 100 * value.mem_used_frac
+
+
+LIVE: dict[str, Callable[[LiveDevice], float | None]] = {
+    "util": lambda value: value.util_pct,
+    "mem": _memory_pct,
+    "power": lambda value: value.power_w,
+    "temp": lambda value: value.temp_c,
+}
+"""Those that are a device's last value as it is; the clock is told as a part of the greatest of its type."""

@@ -1,0 +1,229 @@
+"""One moment of the cluster, as a terminal shows it and `slurm-gpu top --json` tells it: pure functions."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from slurm_gpu.alerts.alert import Flag
+from slurm_gpu.monitor.cluster.reasons import meaning
+from slurm_gpu.monitor.cluster.summary import (
+    GpuRow,
+    GpuType,
+    StateOfNodes,
+    WaitReason,
+    folded,
+    gpu_rows,
+    gpu_types,
+    gpus_in_all,
+    in_partition,
+    node_states,
+    wait_reasons,
+)
+from slurm_gpu.wire import Live, LiveDevice
+from slurm_gpu.wire.answers.cluster import ClusterJob, ClusterState
+from slurm_gpu.wire.answers.runs import NodeReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownRow:
+    """GPUs with who holds them, and what they do now."""
+
+    row: GpuRow
+    devices: Sequence[LiveDevice]
+    """In the driver's order, node by node; fewer than there are GPUs where slurm-gpud tells none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownFlag:
+    """A concern, and whose job it is about."""
+
+    flag: Flag
+    job: ClusterJob
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """All that is shown of one moment."""
+
+    cluster: str
+    as_of_s: float
+    """When slurmctld said so."""
+    types: Sequence[GpuType]
+    nodes: Sequence[StateOfNodes]
+    waits: Sequence[WaitReason]
+    users: Sequence[tuple[str, int]]
+    """GPUs that each user's jobs hold or have a part of, the most first."""
+    rows: Sequence[ShownRow]
+    flags: Sequence[ShownFlag] | None
+    """The worst first; None: nobody has watched for long enough to judge."""
+
+    @property
+    def waiting_jobs(self) -> int:
+        """All jobs that wait, each task of an array one."""
+        return sum(wait.n_jobs for wait in self.waits)
+
+    @property
+    def waiting_gpus(self) -> float | None:
+        """Return the GPUs that they ask for; None where that of one of them is not known."""
+        return gpus_in_all([wait.n_gpus for wait in self.waits])
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict that json.dumps takes: docs/commands.md explains each key."""
+        return {
+            "cluster": self.cluster,
+            "as_of_s": self.as_of_s,
+            "gpus": [
+                {
+                    "type": kind.name,
+                    "total": kind.total,
+                    "held": kind.held,
+                    "free": kind.free,
+                    "out_of_service": kind.out_of_service,
+                    "next_free_s": kind.next_free_s,
+                }
+                for kind in self.types
+            ],
+            "nodes": [
+                {
+                    "state": one.state,
+                    "reason": one.reason,
+                    "in_service": one.in_service,
+                    "nodes": list(one.nodes),
+                }
+                for one in self.nodes
+            ],
+            "waiting": [
+                {
+                    "reason": wait.reason,
+                    "meaning": meaning(wait.reason),
+                    "jobs": wait.n_jobs,
+                    "gpus": wait.n_gpus,
+                    "next_start_s": wait.next_start_s,
+                }
+                for wait in self.waits
+            ],
+            "users": [{"user": user, "gpus": n_gpus} for user, n_gpus in self.users],
+            "rows": [_row_to_json(shown) for shown in self.rows],
+            "attention": None if self.flags is None else [_flag_to_json(shown) for shown in self.flags],
+        }
+
+
+def make_overview(
+    cluster: str,
+    state: ClusterState,
+    live: Mapping[str, Live],
+    reports: Iterable[NodeReport],
+    *,
+    flags: Sequence[Flag] | None = None,
+    user: str | None = None,
+    partition: str | None = None,
+    fold: bool = True,
+) -> Overview:
+    """`user` and `partition` leave out what is of others; how full the cluster is says nothing of a user.
+
+    With `fold` nodes that are alike are one row.
+    """
+    if partition is not None:
+        state = in_partition(state, partition)
+    rows = gpu_rows(state)
+    held = Counter[str]()
+    for row in rows:
+        if row.job is not None:
+            held[row.job.user] += len(row.gpus)
+    waiting = state
+    if user is not None:
+        rows = [row for row in rows if row.job is not None and row.job.user == user]
+        waiting = replace(state, jobs=[job for job in state.jobs if job.user == user])
+    jobs = {job.job_id: job for job in waiting.jobs}
+    here = {row.job.job_id for row in rows if row.job is not None}
+    by_holder = _by_holder(live, reports)
+    return Overview(
+        cluster=cluster,
+        as_of_s=state.as_of_s,
+        types=gpu_types(state),
+        nodes=node_states(state),
+        waits=wait_reasons(waiting),
+        users=sorted(held.items(), key=lambda item: (-item[1], item[0])),
+        rows=[
+            ShownRow(row=row, devices=_devices(row, by_holder)) for row in (folded(rows) if fold else rows)
+        ],
+        flags=None
+        if flags is None
+        else [ShownFlag(flag=flag, job=jobs[flag.job_id]) for flag in flags if flag.job_id in here],
+    )
+
+
+def driver_order(reports: Iterable[NodeReport]) -> Callable[[str], tuple[float, int, str]]:
+    """A key to sort the UUIDs of a node's devices by; those of which no facts are known come last."""
+    order = {
+        item.uuid: (
+            math.inf if item.index is None else item.index,
+            -1 if item.gpu_instance is None else item.gpu_instance,
+        )
+        for report in reports
+        for item in report.devices
+    }
+
+    def place(uuid: str) -> tuple[float, int, str]:
+        return *order.get(uuid, (math.inf, -1)), uuid
+
+    return place
+
+
+_Holders = Mapping[tuple[str, int], Sequence[LiveDevice]]
+
+
+def _by_holder(live: Mapping[str, Live], reports: Iterable[NodeReport]) -> _Holders:
+    """The devices of each job on each node: slurm-gpud says which they are, not Slurm's positions."""
+    place = driver_order(reports)
+    found: dict[tuple[str, int], list[LiveDevice]] = {}
+    for node, values in live.items():
+        for uuid in sorted(values.devices, key=place):
+            for job_id in values.devices[uuid].jobs:
+                found.setdefault((node, job_id), []).append(values.devices[uuid])
+    return found
+
+
+def _devices(row: GpuRow, by_holder: _Holders) -> list[LiveDevice]:
+    if row.job is None:
+        return []
+    return [device for node in row.nodes for device in by_holder.get((node, row.job.job_id), ())]
+
+
+def _row_to_json(shown: ShownRow) -> dict[str, Any]:
+    row, job = shown.row, shown.row.job
+    return {
+        "nodes": list(row.nodes),
+        "state": row.state,
+        "in_service": row.in_service,
+        "type": row.gpu_type,
+        "gpus": list(row.gpus),
+        "shared": row.shared,
+        "free": row.n_free,
+        "id": None if job is None else job.id,
+        "job_id": None if job is None else job.job_id,
+        "user": None if job is None else job.user,
+        "account": None if job is None else job.account,
+        "job_state": None if job is None else job.state.lower(),
+        "frees_s": row.frees_s,
+        "util_pct": [device.util_pct for device in shown.devices],
+        "mem_used_frac": [device.mem_used_frac for device in shown.devices],
+    }
+
+
+def _flag_to_json(shown: ShownFlag) -> dict[str, Any]:
+    flag = shown.flag
+    return {
+        "id": shown.job.id,
+        "job_id": flag.job_id,
+        "user": shown.job.user,
+        "concern": flag.concern.value,
+        "devices": list(flag.devices),
+        "since_s": flag.since_s,
+        "coverage": flag.coverage,
+        "verdict": None if flag.said is None else asdict(flag.said),
+    }

@@ -1,0 +1,165 @@
+"""What each listing says of a state to who may see so much: pure functions that give a body."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from dataclasses import asdict, replace
+from itertools import chain
+from typing import Any
+
+from slurm_gpu.errors import UsageError
+from slurm_gpu.monitor.cluster.frames import is_for_all, only
+from slurm_gpu.monitor.cluster.holding import ranges
+from slurm_gpu.monitor.cluster.metrics import STATE
+from slurm_gpu.monitor.cluster.reasons import meaning
+from slurm_gpu.monitor.cluster.squares_svg import draw, plan
+from slurm_gpu.monitor.cluster.state import State
+from slurm_gpu.monitor.cluster.summary import gpu_types, wait_reasons
+from slurm_gpu.monitor.cluster.viewer import Flavour
+from slurm_gpu.text.units import parse_whole
+
+_WHYS: dict[str, Any] = dict.fromkeys(("why", "decided_why", "over_why"))
+
+
+def layout(state: State, _: Flavour, __: str) -> bytes:
+    """All squares, by their places."""
+    return state.layout.body
+
+
+def frame(state: State, flavour: Flavour, metric: str) -> bytes:
+    """One octet a square; raises UsageError where there is no such metric."""
+    octets = state.frames.get(metric)
+    if octets is None:
+        raise UsageError(f"metric: {metric[:40]!r} is none; there are {', '.join(state.frames)}")
+    if flavour.everything or is_for_all(metric):
+        return octets
+    own = (squares for owner, squares in state.own.items() if flavour.owns(*owner))
+    return only(octets, chain.from_iterable(own))
+
+
+def jobs(state: State, flavour: Flavour, since: str) -> bytes:
+    """What changed since a version, or all."""
+    return state.jobs.answer(read_version(since), flavour)
+
+
+def attention(state: State, flavour: Flavour, _: str) -> bytes:
+    """Jobs that need somebody's eye, as far as the viewer may see them."""
+    flags = [
+        {
+            "job_id": item.flag.job_id,
+            "id": item.id,
+            "user": item.user,
+            "concern": item.flag.concern.value,
+            "squares": ranges(item.squares),
+            "since_s": item.flag.since_s,
+            "coverage": round(item.flag.coverage, 3),
+            "verdict": None if item.flag.said is None else asdict(item.flag.said),
+        }
+        for item in state.flags
+        if flavour.may_see(item.user, item.uid)
+    ]
+    suspects = _suspects(state) if flavour.everything else []
+    return dump({"flags": flags, "suspects": suspects, "as_of_s": state.seen.live_s})
+
+
+def _suspects(state: State) -> list[dict[str, Any]]:
+    """GPUs and nodes that several jobs accuse, with their squares."""
+    told, square_of = state.seen.verdicts, state.layout.square_of
+    gpus = {report.node: [item.uuid for item in report.devices] for report in state.seen.reports}
+    return [
+        {
+            **asdict(item),
+            "squares": ranges(
+                sorted(
+                    square_of[uuid]
+                    for uuid in (gpus.get(item.node, ()) if item.device is None else (item.device,))
+                    if uuid in square_of
+                )
+            ),
+        }
+        for item in (() if told is None else told.suspects)
+    ]
+
+
+def free(state: State, _: Flavour, __: str) -> bytes:
+    """How many GPUs of each type are free, and when the next one is: occupancy is no secret."""
+    types = [
+        {
+            "type": kind.name,
+            "total": kind.total,
+            "free": kind.free,
+            "held": kind.held,
+            "out_of_service": kind.out_of_service,
+            "next_free_s": kind.next_free_s,
+        }
+        for kind in gpu_types(state.seen.cluster)
+    ]
+    return dump({"types": types})
+
+
+def queue(state: State, _: Flavour, __: str) -> bytes:
+    """Why jobs wait; the jobs by when Slurm expects them to start, those of which it has not said last."""
+    cluster = state.seen.cluster
+    reasons = [
+        {
+            "reason": item.reason,
+            "meaning": meaning(item.reason),
+            "n_jobs": item.n_jobs,
+            "n_gpus": item.n_gpus,
+            "next_start_s": item.next_start_s,
+        }
+        for item in wait_reasons(cluster)
+    ]
+    waiting = sorted(
+        (job for job in cluster.jobs if job.state == "PENDING"),
+        key=lambda job: (job.start_s is None, job.start_s or 0, job.submit_s or 0, job.job_id),
+    )
+    jobs = [{"job_id": job.job_id, "start_s": job.start_s} for job in waiting]
+    return dump({"reasons": reasons, "jobs": jobs})
+
+
+def reservations(state: State, flavour: Flavour, _: str) -> bytes:
+    """Those that are not over; why somebody asked, and was answered so, is theirs and the operators'."""
+    known = state.seen.reservations
+    shown = [
+        item if flavour.may_see(item.user, item.uid) else replace(item, full=False, **_WHYS)
+        for item in known or ()
+    ]
+    return dump({"reservations": [item.to_json() for item in shown], "known": known is not None})
+
+
+def squares(state: State, flavour: Flavour, metric: str) -> bytes:
+    """The frame as an SVG; raises UsageError where there is no such metric."""
+    octets = frame(state, flavour, metric)
+    known = state.layout.metrics[metric]
+    at = dt.datetime.fromtimestamp(state.as_of_s(metric), dt.UTC)
+    title = f"{known.title} of {state.layout.n_squares} GPUs, {at:%Y-%m-%d %H:%M:%S} UTC"
+    states = state.frames[STATE.name]
+    return draw(state.layout, plan(state.layout), known, octets, states, title).encode()
+
+
+def known_version(state: State, since: str) -> str:
+    """The version as it is written, and "" for one that is not known: all these get everything."""
+    version = read_version(since)
+    return str(version) if version is not None and state.jobs.knows(version) else ""
+
+
+def read_version(text: str) -> int | None:
+    """The version that a client has; None for none. Raises UsageError."""
+    return read_whole("since", text, "the version of an earlier answer, a whole number")
+
+
+def read_whole(name: str, text: str, meaning: str = "a whole number") -> int | None:
+    """A parameter that is a whole number; None for none. Raises UsageError."""
+    if text == "":
+        return None
+    try:
+        return parse_whole(text)
+    except ValueError:
+        raise UsageError(f"{name}: {text[:40]!r} must be {meaning}") from None
+
+
+def dump(value: Any) -> bytes:
+    """Compact JSON."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()

@@ -1,0 +1,109 @@
+"""Server-sent events: that there is a new state, and nothing of what is in it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection
+from starlette.types import Receive, Scope, Send
+
+from slurm_gpu.monitor.cluster.board import Board
+from slurm_gpu.monitor.cluster.state import State
+from slurm_gpu.monitor.cluster.viewer import ViewerOf
+
+COMMENT_EVERY_S = 15.0
+STREAM_S = 1800.0
+"""Then the browser comes again by itself, and shows whether it is still signed in."""
+STREAMS = 2000
+STREAMS_OF_A_USER = 256
+_HEADERS = (
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"private, no-store"),
+    (b"x-accel-buffering", b"no"),
+)
+
+
+async def _until_gone(stream: Coroutine[Any, Any, None], receive: Receive) -> None:
+    """Stream until it ends or the client leaves, which sending to it would not tell."""
+
+    async def gone() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    tasks = [asyncio.create_task(stream), asyncio.create_task(gone())]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def event_of(state: State) -> bytes:
+    """The announcement of a state."""
+    data = {"version": state.version, "layout": state.layout.id, "as_of_s": round(state.as_of_s(), 3)}
+    return b"event: state\ndata: " + json.dumps(data, separators=(",", ":")).encode() + b"\n\n"
+
+
+class Events:
+    """GET /api/v1/events as an ASGI application.
+
+    A client that reads slowly is told the newest state next, not each one that it missed: nothing queues up.
+    """
+
+    def __init__(self, board: Board, viewer_of: ViewerOf, monotonic: Callable[[], float]) -> None:
+        self._board, self._viewer_of, self._monotonic = board, viewer_of, monotonic
+        self._open: Counter[str] = Counter()
+        self._told: tuple[State | None, bytes] = (None, b"")
+
+    @property
+    def n_open(self) -> int:
+        """Streams that are open."""
+        return self._open.total()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Tell each new state until the client leaves."""
+        user = self._viewer_of(HTTPConnection(scope)).user
+        if scope["method"] == "HEAD":
+            await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        if self._open[user] >= STREAMS_OF_A_USER or self._open.total() >= STREAMS:
+            raise HTTPException(
+                503, "too many streams of events are open; close a page", {"Retry-After": "10"}
+            )
+        self._open[user] += 1
+        try:
+            await _until_gone(self._stream(send), receive)
+        finally:
+            self._open[user] -= 1
+            if not self._open[user]:
+                del self._open[user]
+
+    async def _stream(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
+        version: int | None = None
+        until = self._monotonic() + STREAM_S
+        while self._monotonic() < until and not self._board.stopping:
+            new = await self._board.changed(version, COMMENT_EVERY_S)
+            state = self._board.state
+            if self._board.stopping:
+                break
+            if new and state is not None:
+                version = state.version
+                body = self._announce(state)
+            else:
+                body = b":\n\n"
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    def _announce(self, state: State) -> bytes:
+        """Made once for all."""
+        if self._told[0] is not state:
+            self._told = state, event_of(state)
+        return self._told[1]

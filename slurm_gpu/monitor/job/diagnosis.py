@@ -1,0 +1,143 @@
+"""GET /diagnosis?id=JOB: why a job is slow, as a page, for whoever may see the job in full."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from slurm_gpu.errors import DatabaseError, OutsideError, UsageError
+from slurm_gpu.monitor.cluster.responses import read_whole
+from slurm_gpu.monitor.cluster.viewer import Flavour, NotSignedInError, ViewerOf
+from slurm_gpu.monitor.http.rate_limiter import Turns
+from slurm_gpu.monitor.job.drawing import Drawing
+from slurm_gpu.monitor.job.pages import JobSource, read_job
+from slurm_gpu.monitor.page.files import DRAWN_POLICY, address_of
+from slurm_gpu.reports.diagnosed.missing_data import silent_nodes, why_untold
+from slurm_gpu.text.hostlist import compress
+from slurm_gpu.wire.answers.runs import NodeWindow
+
+PATH = "/diagnosis"
+_HEADERS = {
+    "Content-Security-Policy": DRAWN_POLICY,
+    "Cache-Control": "private, no-store",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What slurm-gpu.yaml says of diagnoses."""
+
+    min_coverage: float = 0.8
+    timezone: str = "UTC"
+
+
+class DiagnosisPage:
+    """The endpoint. Whatever is in its way is told on a page as well: people follow links to it."""
+
+    def __init__(
+        self,
+        connect: Callable[[], AbstractContextManager[JobSource]],
+        viewer_of: ViewerOf,
+        wall: Callable[[], float],
+        turns: Turns,
+        drawing: Drawing,
+        terms: Terms,
+    ) -> None:
+        self._connect, self._viewer_of, self._wall = connect, viewer_of, wall
+        self._turns, self._drawing, self._terms = turns, drawing, terms
+
+    async def get(self, request: Request) -> Response:
+        """Answer a request."""
+        try:
+            return await self._answer(request)
+        except NotSignedInError as error:
+            return _told(401, str(error))
+        except UsageError as error:
+            return _told(400, str(error))
+        except OutsideError as error:
+            return _told(503, str(error), {"Retry-After": "5"})
+        except HTTPException as error:
+            return _told(error.status_code, error.detail, dict(error.headers or {}))
+
+    async def _answer(self, request: Request) -> Response:
+        viewer = self._viewer_of(request)
+        job = read_job(request.query_params.get("id", ""))
+        submit_s = read_whole("run", request.query_params.get("run", ""))
+
+        def ask() -> bytes:
+            with self._connect() as source:
+                return self._asked(source, job, submit_s, viewer.flavour)
+
+        asked = await self._turns.run(viewer.user, ask)
+        return Response(
+            await self._drawing.draw(viewer.user, asked), media_type="text/html", headers=_HEADERS
+        )
+
+    def _asked(self, source: JobSource, job: str, submit_s: int | None, flavour: Flavour) -> bytes:
+        runs = source.run(job)
+        chosen = [run for run in runs if submit_s is None or run.submit_s == submit_s]
+        if not chosen:
+            raise HTTPException(404, f"no such run of job {job} is known here")
+        run = chosen[0]
+        if not run.full or not flavour.may_see(run.user, run.uid):
+            raise HTTPException(403, f"job {job} is another user's; its owner and operators may diagnose it")
+        if not run.devices:
+            raise HTTPException(404, why_untold(run))
+        newest = (run.job_id, run.submit_s) == (runs[0].job_id, runs[0].submit_s)
+        told = _windows(source, job) if newest else None
+        windows = told or ()
+        silent = () if told is None else silent_nodes(run, windows)
+        hosts = source.hosts(job) if windows and run.end_s is None else ()
+        asked = {
+            "run": run.to_json(),
+            "windows": [item.to_json() for item in windows],
+            "hosts": [item.to_json() for item in hosts],
+            "timelines": [
+                item.to_json()
+                for item in source.timelines(job)
+                if (item.job_id, item.submit_s) == (run.job_id, run.submit_s)
+            ],
+            "min_coverage": self._terms.min_coverage,
+            "timezone": self._terms.timezone,
+            "now_s": self._wall(),
+            "site": {
+                "style": address_of("diagnosis.css"),
+                "script": address_of("diagnosis.js"),
+                "icon": address_of("icon.svg"),
+                "job": f"job?id={quote(job, safe='')}",
+                "again": f"diagnosis?id={quote(job, safe='')}" if silent or told == () else "",
+                "silent": compress(silent) if windows else "",
+            },
+        }
+        return json.dumps(asked).encode()
+
+
+def _windows(source: JobSource, job: str) -> Sequence[NodeWindow] | None:
+    """() where its nodes have been asked just now."""
+    try:
+        return source.windows(job)
+    except DatabaseError:
+        return None  # none was kept, or its nodes do not tell: the course does
+
+
+def _told(status: int, why: str, headers: dict[str, str] | None = None) -> Response:
+    page = (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>No diagnosis</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        f'<link rel="icon" href="{address_of("icon.svg")}" type="image/svg+xml">'
+        f'<link rel="stylesheet" href="{address_of("diagnosis.css")}"></head><body>'
+        '<header><p class="back"><a href=".">All GPUs</a></p><h1>No diagnosis</h1></header>'
+        f"<main><section><p>{html.escape(why)}.</p></section></main></body></html>\n"
+    )
+    return Response(page, status, {**_HEADERS, **(headers or {})}, media_type="text/html")

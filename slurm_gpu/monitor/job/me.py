@@ -1,0 +1,134 @@
+"""Who looks, their limits, and how long their jobs will go on to wait."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from starlette.requests import HTTPConnection
+from starlette.types import Receive, Scope, Send
+
+from slurm_gpu.clock import Clock
+from slurm_gpu.errors import OutsideError, UsageError
+from slurm_gpu.monitor.cluster.board import Board
+from slurm_gpu.monitor.cluster.responses import dump
+from slurm_gpu.monitor.cluster.viewer import ViewerOf
+from slurm_gpu.monitor.http.rate_limiter import Turns
+from slurm_gpu.monitor.http.response import JSON, Answer
+from slurm_gpu.monitor.job.pages import id_to_ask_by
+from slurm_gpu.wire.answers.cluster import ClusterJob
+from slurm_gpu.wire.answers.forecast import Forecast
+from slurm_gpu.wire.answers.quota import Quota
+
+MOST_FORECASTS = 20
+"""Of one user's jobs, those submitted first."""
+KEPT_S = 60.0
+LIMITS_KEPT_S = 10.0
+_MOST_KEPT = 10_000
+
+_Said = tuple[dict[str, Any] | None, str | None]
+"""A forecast, or why there is none."""
+
+
+class OwnSource(Protocol):
+    """The part of DatabaseClient that tells of a user's limits and waits."""
+
+    def quota(self, user: str) -> Quota:
+        """The user's limits, and what is used of them."""
+
+    def forecast(self, job: str) -> Forecast | str:
+        """How long a job that waits will wait, or why nothing can be said."""
+
+
+class Me:
+    """GET /api/v1/me as an ASGI application."""
+
+    def __init__(
+        self,
+        board: Board,
+        connect: Callable[[], AbstractContextManager[OwnSource]],
+        viewer_of: ViewerOf,
+        clock: Clock,
+        turns: Turns,
+    ) -> None:
+        self._board, self._connect, self._viewer_of, self._clock = board, connect, viewer_of, clock
+        self._turns = turns
+        self._lock = threading.Lock()
+        self._kept: dict[int, tuple[float, _Said]] = {}
+        self._limits: dict[str, tuple[float, Quota]] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        viewer = self._viewer_of(HTTPConnection(scope))
+        state = self._board.state
+        jobs = () if state is None else state.seen.cluster.jobs
+        waiting = sorted(
+            (job for job in jobs if job.state == "PENDING" and viewer.own.owns(job.user, job.uid)),
+            key=lambda job: (job.submit_s or 0, job.job_id),
+        )[:MOST_FORECASTS]
+        waits, quota = await self._turns.run(
+            viewer.user, lambda: (self._waits(waiting), self._quota(viewer.user).seen_by(viewer.uid))
+        )
+        told = {
+            "user": viewer.user,
+            "operator": viewer.operator,
+            "signed_in": "link" if viewer.by_link else "proxy",
+            "limits": quota.limits,
+            "limits_as_of_s": quota.as_of_s,
+            "limits_why": quota.why,
+            "waits": waits,
+        }
+        as_of_s = self._clock.wall() if state is None else state.as_of_s()
+        answer = Answer(dump(told), JSON, [(b"x-as-of-s", f"{as_of_s:.3f}".encode())])
+        await answer(scope, receive, send)
+
+    def _waits(self, jobs: list[ClusterJob]) -> list[dict[str, Any]]:
+        said = {job.job_id: self._known(job.job_id) for job in jobs}
+        if None in said.values():
+            with self._connect() as source:
+                for job in jobs:
+                    if said[job.job_id] is None:
+                        said[job.job_id] = self._ask(source, job)
+        return [
+            {"job_id": job.job_id, "id": job.id, "forecast": forecast, "why": why}
+            for job in jobs
+            if (found := said[job.job_id]) is not None
+            for forecast, why in [found]
+        ]
+
+    def _quota(self, user: str) -> Quota:
+        """What is told is good for some seconds; that nothing is known is asked anew each time."""
+        with self._lock:
+            until, kept = self._limits.get(user, (0.0, None))
+        if kept is not None and self._clock.monotonic() < until:
+            return kept
+        try:
+            with self._connect() as source:
+                quota = source.quota(user)
+        except (OutsideError, UsageError) as error:
+            return Quota(user=user, as_of_s=self._clock.wall(), limits=None, why=str(error))
+        if quota.limits is not None:
+            with self._lock:
+                if len(self._limits) >= _MOST_KEPT:
+                    self._limits.clear()
+                self._limits[user] = self._clock.monotonic() + LIMITS_KEPT_S, quota
+        return quota
+
+    def _known(self, job_id: int) -> _Said | None:
+        with self._lock:
+            until, said = self._kept.get(job_id, (0.0, None))
+        return said if self._clock.monotonic() < until else None
+
+    def _ask(self, source: OwnSource, job: ClusterJob) -> _Said:
+        try:
+            found = source.forecast(id_to_ask_by(job))
+            said: _Said = (None, found) if isinstance(found, str) else (found.to_json(), None)
+        except (OutsideError, UsageError) as error:  # it began meanwhile, or is held
+            said = None, str(error)
+        with self._lock:
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept.clear()
+            self._kept[job.job_id] = self._clock.monotonic() + KEPT_S, said
+        return said

@@ -1,0 +1,65 @@
+"""How `slurm-gpu open` asks slurm-gpuweb for a one-time link, as the calling user."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from dataclasses import dataclass
+
+import httpx
+
+from slurm_gpu import munge
+from slurm_gpu.config.site import SiteConfig
+from slurm_gpu.errors import NotAllowedError, OutsideError, UsageError
+
+_TIMEOUT_S = 20.0
+_PATH = "/signin"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Good once, until `until_s` (wall clock of slurm-gpuweb's host)."""
+
+    url: str
+    until_s: int
+
+
+def ask_for_link(config: SiteConfig, timeout_s: float = _TIMEOUT_S) -> Link:
+    """A link to slurm-gpuweb for whoever calls this.
+
+    Raises UsageError where slurm-gpu.yaml names none, MungeError without a credential, NotAllowedError where
+    it is refused, and OutsideError where slurm-gpuweb does not answer.
+    """
+    web = config.web
+    if web is None:
+        raise UsageError(
+            "web: is missing in slurm-gpu.yaml; write slurm-gpuweb's address, https://gpu.example.org"
+        )
+    body = json.dumps({"web": web}).encode()
+    credential = munge.encode(munge.request_digest("POST", _PATH, body), config.munge_socket)
+    headers = {"Authorization": f"MUNGE {credential}", "Content-Type": "application/json"}
+    try:
+        # The system's certificates have the site's own authority among them. A proxy would see the link.
+        trusted = ssl.create_default_context() if web.startswith("https:") else True
+        with httpx.Client(verify=trusted, trust_env=False, timeout=timeout_s) as client:
+            response = client.post(web + _PATH, content=body, headers=headers)
+    except httpx.TimeoutException as error:
+        raise OutsideError(f"slurm-gpuweb at {web} did not answer in time") from error
+    except httpx.HTTPError as error:
+        raise OutsideError(f"slurm-gpuweb at {web} cannot be reached: {error}") from error
+    try:
+        answer = response.json()
+        if response.is_success:
+            link = Link(str(answer["url"]), int(answer["until_s"]))
+            if link.url.startswith(f"{web}{_PATH}#") and link.url.isprintable() and link.url.isascii():
+                return link
+            raise OutsideError(f"{web} answered a link that leads elsewhere; is that slurm-gpuweb?")
+        why = str(answer["error"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise OutsideError(
+            f"{web} answered {response.status_code}, and not as slurm-gpuweb does; where the site has a page "
+            "of its own for signing in, open it in a browser"
+        ) from error
+    if response.status_code == 403:
+        raise NotAllowedError(f"not allowed: {why} (says slurm-gpuweb at {web})")
+    raise OutsideError(f"slurm-gpuweb at {web} answered {response.status_code}: {why}")

@@ -1,0 +1,246 @@
+"""What the prolog and epilog hooks leave behind: one file per event (docs/contracts.md, section 6).
+
+The directory is root's alone, but what stands in a file came out of a job's environment, so nothing of it is
+trusted beyond its shape. A file that cannot be one of ours is moved to `rejected/` beside the directory.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+from slurm_gpu.clock import Clock, wall_ahead_s
+from slurm_gpu.errors import SlurmGpuError
+from slurm_gpu.node.allocation.state_lock import lock_directory, own_directory
+
+log = logging.getLogger(__name__)
+
+MAX_BYTES = 64 * 1024
+MAX_POSITIONS = 1024
+# They lie in memory (tmpfs), as does the directory.
+MAX_REJECTED = 1000
+_UPTIME_STEP_S = 0.01
+_ROUNDING_S = 1e-4
+_FILE_NAME = re.compile(r"(?P<at_ns>\d{1,19})-(?P<job_id>\d{1,18})-(?P<kind>prolog|epilog)", re.ASCII)
+_NUMBER = re.compile(r"\d{1,18}", re.ASCII)
+_DECIMAL = re.compile(r"\d{1,12}(\.\d{1,9})?", re.ASCII)
+_POSITIONS = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?", re.ASCII)
+_NAME = re.compile(r"[A-Za-z0-9_.:+/-]{1,255}", re.ASCII)
+
+
+class HookFileError(SlurmGpuError):
+    """A file in the directory of events is not what a hook writes; the message says why."""
+
+
+class Kind(StrEnum):
+    """Which hook wrote it."""
+
+    PROLOG = "prolog"
+    EPILOG = "epilog"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookEvent:
+    """A job starts or stops to hold GPUs of this node.
+
+    `at_s` is the wall clock, `uptime_s` Clock.monotonic() in the boot `boot_id`. `positions` are Slurm's own
+    numbers of the GPUs (slurm_gpu.node.allocation.gres), empty for a job without any.
+    """
+
+    path: Path
+    kind: Kind
+    at_s: float
+    uptime_s: float
+    boot_id: str
+    job_id: int
+    restart: int
+    positions: tuple[int, ...]
+    uid: int | None
+    cluster: str | None
+    node: str | None
+    sluid: str | None
+
+
+def read_event(path: Path) -> HookEvent:
+    """Read one file; raises HookFileError."""
+    name = _FILE_NAME.fullmatch(path.name)
+    if name is None:
+        raise HookFileError("its name is not TIME-JOBID-prolog or -epilog")
+    try:
+        text, written_s = _content(path)
+    except OSError as error:
+        raise HookFileError(f"cannot be read: {error.strerror}") from error
+    values = _values(text)
+    if values.get("EVENT") != name["kind"] or values.get("SLURM_JOB_ID") != name["job_id"]:
+        raise HookFileError("its content is not of the event that its name tells")
+    at_ns, restart = int(name["at_ns"]), _number("SLURM_JOB_RESTART_COUNT", values)
+    return HookEvent(
+        path=path,
+        kind=Kind(name["kind"]),
+        at_s=at_ns / 1e9 if at_ns else written_s,
+        uptime_s=float(_matching("UPTIME_S", values, _DECIMAL)),
+        boot_id=_matching("BOOT_ID", values, _NAME),
+        job_id=int(name["job_id"]),
+        restart=0 if restart is None else restart,
+        positions=parse_positions(values.get("SLURM_JOB_GPUS", "")),
+        uid=_number("SLURM_JOB_UID", values),
+        cluster=_optional("SLURM_CLUSTER_NAME", values),
+        node=_optional("SLURMD_NODENAME", values),
+        sluid=_optional("SLURM_JOB_SLUID", values),
+    )
+
+
+def parse_positions(text: str) -> tuple[int, ...]:
+    """Positions in "0,1", "0-3" or "" as SLURM_JOB_GPUS lists them; raises HookFileError."""
+    positions: list[int] = []
+    for part in text.split(",") if text else ():
+        match = _POSITIONS.fullmatch(part)
+        if match is None:
+            raise HookFileError(f"SLURM_JOB_GPUS={text[:80]!r} is not a list of positions")
+        first = int(match[1])
+        positions.extend(range(first, int(match[2] or first) + 1))
+    if len(positions) > MAX_POSITIONS or len(set(positions)) != len(positions):
+        raise HookFileError(f"SLURM_JOB_GPUS={text[:80]!r} names a GPU twice, or too many")
+    return tuple(positions)
+
+
+def _content(path: Path) -> tuple[str, float]:
+    # A fifo or a link to one must not hold us up.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise HookFileError("it is not a plain file")
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise HookFileError(f"it is longer than {MAX_BYTES} bytes")
+    return data.decode("utf-8", "surrogateescape"), status.st_mtime
+
+
+def _values(text: str) -> Mapping[str, str]:
+    if not text.endswith("\n"):
+        raise HookFileError("its last line is cut off")
+    values: dict[str, str] = {}
+    for line in text[:-1].split("\n"):
+        key, equals, value = line.partition("=")
+        if not equals or key in values:
+            raise HookFileError(f"{line[:80]!r} is not a KEY=value line, or its key stands there twice")
+        values[key] = value
+    return values
+
+
+def _matching(key: str, values: Mapping[str, str], pattern: re.Pattern[str]) -> str:
+    value = values.get(key, "")
+    if pattern.fullmatch(value) is None:
+        raise HookFileError(f"{key}={value[:80]!r} is not what it should be")
+    return value
+
+
+def _number(key: str, values: Mapping[str, str]) -> int | None:
+    return int(_matching(key, values, _NUMBER)) if values.get(key) else None
+
+
+def _optional(key: str, values: Mapping[str, str]) -> str | None:
+    return _matching(key, values, _NAME) if values.get(key) else None
+
+
+class HookEvents(Protocol):
+    """Where events come from; each stays there until `remove`, so that a crash loses none."""
+
+    def take(self) -> list[HookEvent]:
+        """Those not taken before, in order."""
+
+    def remove(self, event: HookEvent) -> None:
+        """What the event says is kept elsewhere now."""
+
+
+class HookDirectory:
+    """The directory of events; files stay until `remove`, so that a crash loses none."""
+
+    def __init__(self, run_dir: Path, node: str, clock: Clock) -> None:
+        self._clock = clock
+        self.jobs = run_dir / "jobs"
+        self._rejected = run_dir / "rejected"
+        self._node = node
+        self._seen: set[str] = set()
+
+    def create(self) -> None:
+        """Make the directory, readable by root alone; raises OSError also where it is somebody else's."""
+        own_directory(self.jobs)
+
+    def claim(self) -> None:
+        """Let no other process take events here while this one lasts; raises BlockingIOError if one does.
+
+        Each event is one process's: two would share them, and neither would know who holds what.
+        """
+        lock_directory(self.jobs)
+
+    def take(self) -> list[HookEvent]:
+        """Events not taken before, in the order in which they happened, whoever set the wall clock."""
+        events = list(self._new_events())
+        boots: dict[str, float] = {}
+        for event in events:
+            boots[event.boot_id] = min(event.at_s, boots.get(event.boot_id, event.at_s))
+        boots[self._clock.boot_id()] = math.inf
+        return sorted(events, key=lambda event: (boots[event.boot_id], event.uptime_s, event.at_s))
+
+    def _new_events(self) -> Iterator[HookEvent]:
+        try:
+            # Names that begin with a dot are still being written.
+            names = [name for name in os.listdir(self.jobs) if not name.startswith(".")]  # noqa: PTH208
+        except FileNotFoundError:
+            self.create()
+            return
+        self._seen &= set(names)
+        for name in names:
+            if name in self._seen:
+                continue
+            path = self.jobs / name
+            try:
+                event = self._read(path)
+            except HookFileError as error:
+                self._reject(path, error)
+                continue
+            self._seen.add(name)
+            yield event
+
+    def _read(self, path: Path) -> HookEvent:
+        event = read_event(path)
+        if event.node not in (None, self._node):
+            raise HookFileError(f"it is of node {event.node}, but this is {self._node} (--node)")
+        return replace(event, uptime_s=self._finer(event))
+
+    def _finer(self, event: HookEvent) -> float:
+        """/proc/uptime counts in 10 ms: the wall clock says it finer, if nobody has set it since."""
+        if event.boot_id != self._clock.boot_id():
+            return event.uptime_s
+        by_wall_s = event.at_s - wall_ahead_s(self._clock)
+        late_s = by_wall_s - event.uptime_s
+        # Later than that, date was slow to start: on a busy node by more than uptime is coarse.
+        within = -_ROUNDING_S <= late_s <= _UPTIME_STEP_S
+        return by_wall_s if within else event.uptime_s + _UPTIME_STEP_S / 2
+
+    def remove(self, event: HookEvent) -> None:
+        """What the event says is kept elsewhere now."""
+        event.path.unlink(missing_ok=True)
+
+    def _reject(self, path: Path, why: HookFileError) -> None:
+        try:
+            self._rejected.mkdir(mode=0o700, exist_ok=True)
+            if len(os.listdir(self._rejected)) < MAX_REJECTED:  # noqa: PTH208
+                log.warning("%s: %s; moved to %s", path, why, self._rejected)
+                path.rename(self._rejected / path.name)
+            else:
+                log.warning("%s: %s; removed, since %s is full of such files", path, why, self._rejected)
+                path.unlink()
+        except OSError as error:
+            log.warning("%s: %s; cannot be moved: %s", path, why, error)
+            self._seen.add(path.name)

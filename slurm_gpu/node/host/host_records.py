@@ -1,0 +1,241 @@
+"""The host records of all segments: who is looked at when, in a thread, since /proc may block."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_gpu.node.allocation.tracker import Allocation
+from slurm_gpu.node.application.recognition import Recognition
+from slurm_gpu.node.application.rules import Rules
+from slurm_gpu.node.host.host_watch import HostWatch
+from slurm_gpu.node.process.environment_jobs import EnvironmentJobs
+from slurm_gpu.node.process.host_stats import HostStats
+from slurm_gpu.node.process.job_cgroups import JobCgroups, JobName
+from slurm_gpu.node.process.node_counters import NodeCounters, NodeReading
+from slurm_gpu.node.process.procfs import Processes
+from slurm_gpu.node.worker_thread import Worker, WorkThread
+from slurm_gpu.wire import Host
+
+log = logging.getLogger(__name__)
+
+STUCK_S = 30.0
+_MOST_STUCK = 4
+_NODE_FRESH_S = 0.2
+# A round is over in milliseconds; whoever has nothing else to do asks again after this time.
+_ASK_S = 0.5
+# Of so many jobs that ended last it is known which cgroup they had.
+_GROUPS_MOST = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mounts:
+    """Where the kernel tells things."""
+
+    proc: Path = Path("/proc")
+    cgroup: Path = Path("/sys/fs/cgroup")
+    sys: Path = Path("/sys")
+
+
+@dataclass(slots=True)
+class _Entry:
+    watch: HostWatch
+    end_s: float | None = None
+    stuck: bool = False
+
+
+@dataclass(slots=True)
+class _Round:
+    """One look at several jobs, one after another; the first `done` of them are through.
+
+    Once `given_up` it goes no further, since the next round looks at these jobs; `over` when it has ended.
+    """
+
+    entries: Sequence[_Entry]
+    on_gpu: Mapping[int, Sequence[int]]
+    began_s: float
+    ask_s: float
+    done: int = 0
+    given_up: bool = False
+    over: bool = False
+
+
+class HostBook:
+    """Host records of the open segments of `node`: `sync` and `step`, again and again."""
+
+    def __init__(
+        self,
+        node: str,
+        rules: Rules,
+        *,
+        mounts: Mounts | None = None,
+        worker: Worker | None = None,
+        environments: EnvironmentJobs | None = None,
+    ) -> None:
+        mounts = Mounts() if mounts is None else mounts
+        self._rules = rules
+        self._processes = Processes(mounts.proc)
+        self._cgroups = JobCgroups(node, mounts.cgroup)
+        self._environments = EnvironmentJobs(self._processes) if environments is None else environments
+        self._counters = NodeCounters(mounts.proc, mounts.sys)
+        self._reading: NodeReading | None = None
+        self._worker: Worker = WorkThread("host") if worker is None else worker
+        self._entries: dict[str, _Entry] = {}
+        # By job: a cgroup that outlives its run goes on counting in the next one.
+        self._groups: dict[int, int] = {}
+        self._round: _Round | None = None
+        # Rounds that have not come back, with the user whose job they are at.
+        self._lost: list[tuple[_Round, int | None]] = []
+
+    def begin(self, allocation: Allocation) -> None:
+        """Watch that allocation's job; every other job is no longer alone on the node."""
+        self.meet(allocation.key.job_id)
+        for entry in self._entries.values():
+            if entry.watch.key.job_id == allocation.key.job_id:
+                self._remember_group(entry.watch)
+        job = JobName(allocation.key.job_id, allocation.uid, allocation.sluid)
+        watch = HostWatch(
+            allocation.key,
+            job,
+            start_s=allocation.start_s,
+            start_wall_s=allocation.start_wall_s,
+            stats=HostStats(
+                job,
+                cgroups=self._cgroups,
+                environments=self._environments,
+                processes=self._processes,
+                since_s=allocation.start_s,
+                from_start=allocation.is_from_prolog,
+                requeued=allocation.key.restart > 0,
+                left_group=self._groups.get(job.job_id),
+            ),
+            recognition=Recognition(self._rules, self._processes),
+            cgroups=self._cgroups,
+        )
+        if any(e.end_s is None and e.watch.key.job_id != job.job_id for e in self._entries.values()):
+            watch.not_alone()
+        self._entries[allocation.key.segment] = _Entry(watch)
+
+    def _remember_group(self, watch: HostWatch) -> None:
+        if watch.group is None:
+            return
+        self._groups.pop(watch.key.job_id, None)
+        self._groups[watch.key.job_id] = watch.group
+        if len(self._groups) > _GROUPS_MOST:
+            del self._groups[next(iter(self._groups))]
+
+    def sync(self, allocations: Iterable[Allocation], now_s: float) -> None:
+        """These are open now: begin to watch what is new, end what is missing."""
+        missing = set(self._entries)
+        for allocation in allocations:
+            if allocation.key.segment in self._entries:
+                missing.discard(allocation.key.segment)
+            else:
+                self.begin(allocation)
+        for segment in missing:
+            self.end(segment, now_s)
+
+    def meet(self, job_id: int) -> None:
+        """A job, with GPUs or without, begins on this node."""
+        for entry in self._entries.values():
+            if entry.watch.key.job_id != job_id:
+                entry.watch.not_alone()
+
+    def end(self, segment: str, end_s: float) -> None:
+        """Its job has ended (Clock.monotonic()); `step` brings the final record."""
+        entry = self._entries.get(segment)
+        if entry is not None and entry.end_s is None:
+            entry.end_s = end_s
+
+    def step(self, now_s: float, on_gpu: Callable[[], Mapping[int, Sequence[int]]]) -> Sequence[Host]:
+        """Look at what is due; returns the final records of jobs that have ended.
+
+        `on_gpu` tells the process ids that NVML shows, by job.
+        """
+        self._collect(now_s)
+        if self._round is None:
+            self._start_round(now_s, on_gpu)
+            self._collect(now_s)
+        return self._finish() if self._round is None else ()
+
+    def next_step_s(self) -> float | None:
+        """When there will be something to do; None if nothing is watched."""
+        if self._round is not None:
+            return self._round.ask_s
+        due = [entry.watch.next_look_s for entry in self._entries.values() if self._may_look(entry)]
+        return min(due, default=None)
+
+    def hosts(self, now_s: float) -> Sequence[Host]:
+        """All that is known now of jobs that run; nothing while a look at them is under way."""
+        if self._round is not None:
+            return ()
+        return [entry.watch.host(now_s) for entry in self._entries.values() if entry.end_s is None]
+
+    def _may_look(self, entry: _Entry) -> bool:
+        if entry.stuck or entry.end_s is not None or len(self._lost) >= _MOST_STUCK:
+            return False
+        # Who can make one look wait could do so with one job after another.
+        return not any(uid is not None and uid == entry.watch.uid for _, uid in self._lost)
+
+    def _start_round(self, now_s: float, on_gpu: Callable[[], Mapping[int, Sequence[int]]]) -> None:
+        due = [e for e in self._entries.values() if self._may_look(e) and e.watch.next_look_s <= now_s]
+        if due:
+            self._round = this = _Round(due, on_gpu(), now_s, now_s + _ASK_S)
+            self._worker.start(lambda: self._look(this))
+
+    def _look(self, this: _Round) -> None:
+        """Runs beside the main thread, which leaves these watches alone meanwhile."""
+        try:
+            if self._reading is None or this.began_s - self._reading.at_s >= _NODE_FRESH_S:
+                self._reading = self._counters.look(this.began_s)
+            for entry in this.entries:
+                if this.given_up:
+                    return
+                entry.watch.look(this.began_s, self._reading, this.on_gpu.get(entry.watch.key.job_id, ()))
+                this.done += 1
+        finally:
+            this.over = True
+
+    def _collect(self, now_s: float) -> None:
+        """Has the round come to its end, or must it be given up?"""
+        self._lost = [lost for lost in self._lost if not lost[0].over]
+        this = self._round
+        if this is None:
+            return
+        if not self._worker.idle:
+            if now_s - this.began_s < STUCK_S:
+                this.ask_s = now_s + _ASK_S
+                return
+            this.given_up = True
+            self._worker.abandon()
+            self._lost.append((this, self._at(this).watch.uid))
+            self._give_up(this, "does not come back")
+        elif this.done < len(this.entries):
+            self._give_up(this, "failed")
+        self._round = None
+
+    def _at(self, this: _Round) -> _Entry:
+        """The job that it is at."""
+        return this.entries[min(this.done, len(this.entries) - 1)]
+
+    def _give_up(self, this: _Round, why: str) -> None:
+        entry = self._at(this)
+        entry.stuck = True
+        log.warning(
+            "a look at the processes of job %d %s; they are left alone from now on%s",
+            entry.watch.key.job_id,
+            why,
+            "" if len(self._lost) < _MOST_STUCK else ", and so are those of all other jobs until one does",
+        )
+
+    def _finish(self) -> list[Host]:
+        """The final records of jobs that have ended."""
+        ended = {segment: e for segment, e in self._entries.items() if e.end_s is not None}
+        for segment, entry in ended.items():
+            self._remember_group(entry.watch)
+            del self._entries[segment]
+        if ended:
+            self._environments.keep({entry.watch.uid for entry in self._entries.values()})
+        return [e.watch.host(e.end_s, final=True) for e in ended.values() if e.end_s is not None]

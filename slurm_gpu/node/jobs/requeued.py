@@ -1,0 +1,102 @@
+"""Requeued jobs, which Slurm may start again on this node without a prolog (docs/design.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from slurm_gpu.clock import Clock
+from slurm_gpu.node.allocation.hooks import HookEvent
+from slurm_gpu.node.process.job_cgroups import JobCgroups, JobName
+
+LOOK_S = 1.0
+# Slurm starts a requeued job again at once, or after two minutes; where it waits longer, others come and go.
+_RETURNS_WITHIN_S = 600.0
+
+
+@dataclass(slots=True)
+class Returning:
+    """A requeued job. Times are Clock.monotonic()."""
+
+    name: JobName
+    restart: int
+    """Of the run that is to come."""
+    until_s: float
+    absent_s: float | None = None
+    """When it had no cgroup here last."""
+    began_s: float | None = None
+    """When its new cgroup was made."""
+
+
+class ReturningJobs:
+    """Jobs that were requeued here and are not known to run again; finds when they do by their cgroups."""
+
+    def __init__(self, cgroups: JobCgroups, clock: Clock) -> None:
+        self._cgroups, self._clock = cgroups, clock
+        self._expected: dict[int, Returning] = {}
+        self._look_at_s = 0.0
+
+    def __bool__(self) -> bool:
+        return bool(self._expected)
+
+    def expect(self, epilog: HookEvent) -> None:
+        """Expect the job again: the epilog of a requeued run carries the restart count of the next one."""
+        name = JobName(epilog.job_id, epilog.uid, epilog.sluid)
+        until_s = self._clock.monotonic() + _RETURNS_WITHIN_S
+        self._expected[epilog.job_id] = Returning(name, epilog.restart, until_s)
+        self._look_at_s = 0.0
+
+    def is_expected(self, job_id: int) -> bool:
+        """Return whether the job was requeued and is not known to run again."""
+        return job_id in self._expected
+
+    def began_s(self, job_id: int) -> float | None:
+        """Return since when an expected job has run again; None while that was not seen."""
+        job = self._expected.get(job_id)
+        return None if job is None else job.began_s
+
+    def is_seen(self, job_id: int) -> bool:
+        """Return whether an expected job was seen to run again."""
+        return self.began_s(job_id) is not None
+
+    def pop(self, job_id: int) -> Returning | None:
+        """Return the same, and expect the job no longer."""
+        return self._expected.pop(job_id, None)
+
+    def expire(self) -> bool:
+        """Drop jobs that have not come for long; True if there were any."""
+        now_s = self._clock.monotonic()
+        over = [job_id for job_id, job in self._expected.items() if now_s >= job.until_s]
+        for job_id in over:
+            del self._expected[job_id]
+        return bool(over)
+
+    @property
+    def next_look_s(self) -> float | None:
+        """When to look again (Clock.monotonic()); None while no job is expected."""
+        return self._look_at_s if any(job.began_s is None for job in self._expected.values()) else None
+
+    def may_run_with(self, job_id: int) -> bool:
+        """Return whether any other expected job may run here now: without a cgroup it does not."""
+        before_s = self._clock.monotonic()
+        self._look_at_s = 0.0
+        self.look()
+        return any(
+            other != job_id and (job.began_s is not None or job.absent_s is None or job.absent_s < before_s)
+            for other, job in self._expected.items()
+        )
+
+    def look(self) -> None:
+        """See which jobs have a cgroup again, if it is time to."""
+        now_s = self._clock.monotonic()
+        if now_s < self._look_at_s:
+            return
+        self._look_at_s = now_s + LOOK_S
+        for job in self._expected.values():
+            if job.began_s is not None:
+                continue
+            age_s = self._cgroups.age_s(job.name, self._clock.wall())
+            if age_s is None:
+                job.absent_s = now_s
+            # The run before may have left its own.
+            elif job.absent_s is not None:
+                job.began_s = min(now_s, max(job.absent_s, now_s - age_s))

@@ -1,0 +1,60 @@
+"""What of a reading is one segment's own: all of it, or what its processes took of a shared device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from slurm_gpu.node.gpu.reading import Memory, Process, Reading
+from slurm_gpu.node.measure.tally import Look
+from slurm_gpu.node.process.process_jobs import NO_JOB
+
+
+class Owners:
+    """The processes that a shared device lists, by job (ProcessJobs.whose).
+
+    Some drivers list processes that do not exist, in the place of those that do. So that a job has none is
+    known only where each of those listed is known to be another job's.
+    """
+
+    def __init__(self, processes: Sequence[Process], whose: Callable[[int], int | None]) -> None:
+        self._found: dict[int | None, list[Process]] = {}
+        for process in processes:
+            self._found.setdefault(whose(process.pid), []).append(process)
+
+    def of(self, job: int) -> Sequence[Process] | None:
+        """Return the job's own; None if it may have others than those listed."""
+        own = self._found.get(job)
+        if own is None and not self._found.keys() & {None, NO_JOB}:
+            return ()
+        return own
+
+
+def whole(reading: Reading, *, detailed: bool, free_after: bool = True) -> Look:
+    """The look of a segment that holds the device alone; `free_after`: nobody has held it since its end."""
+    return Look(
+        reading=reading,
+        memory_used=None if reading.memory is None else reading.memory.used,
+        processes=None if reading.processes is None else len(reading.processes),
+        free_after=free_after,
+        detailed=detailed,
+    )
+
+
+def part(reading: Reading, own: Sequence[Process] | None, *, detailed: bool) -> Look:
+    """The look of a segment that shares the device; `own` are its processes, None if unknown."""
+    return Look(
+        reading=reading,
+        memory_used=_process_memory(own, reading.memory),
+        processes=None if own is None else len(own),
+        alone=False,
+        detailed=detailed,
+    )
+
+
+def _process_memory(processes: Sequence[Process] | None, memory: Memory | None) -> int | None:
+    """Bytes of these processes together, never more than the device has in use; None if unknown."""
+    if processes is None or memory is None:
+        return None
+    used = [process.used for process in processes]
+    known = [u for u in used if u is not None]
+    return min(memory.used, sum(known)) if len(known) == len(used) else None

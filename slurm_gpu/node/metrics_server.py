@@ -1,0 +1,137 @@
+"""Answers GET /metrics, each client in a thread of its own, so that a slow one holds up nothing.
+
+The threads do not look at the daemon's data: they ask for the text, wake the loop, and send what the loop
+has written. Nothing is prepared that nobody asks for. http.server would cost 7 MB.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+from slurm_gpu.clock import SystemClock
+from slurm_gpu.daemon.outage_log import OutageLog
+from slurm_gpu.errors import OutsideError
+
+log = logging.getLogger(__name__)
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+# A client may take so long to ask, and as long to take the answer.
+_CLIENT_WITHIN_S = 2.0
+# So many at once; the next one waits until one of them is through.
+_CLIENTS = 8
+_LEAST_WAIT_S = 1e-3
+# A loop that does not turn has no metrics.
+_TEXT_WITHIN_S = 10.0
+_REQUEST_BYTES = 8192
+_BACKLOG = 16
+
+
+class MetricsServer:
+    """Listens from the start; `wake` ends the loop's wait, after which it is to call `answer`."""
+
+    def __init__(self, host: str, port: int, wake: Callable[[], None]) -> None:
+        """Raises OutsideError where it cannot listen there."""
+        try:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            self._listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        except OSError as error:
+            raise OutsideError(
+                f"metrics: cannot listen on {host}:{port}: {error.strerror or error}"
+            ) from error
+        self._wake = wake
+        # Where each of those who asked waits for the text; None says that there is none.
+        self._asked: queue.SimpleQueue[queue.SimpleQueue[str | None]] = queue.SimpleQueue()
+        self._places = threading.BoundedSemaphore(_CLIENTS)
+        self._outage = OutageLog(
+            log, "/metrics could not be written: %s", SystemClock(), over="/metrics is written again"
+        )
+        threading.Thread(target=self._run, name="metrics", daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        """The port on which it listens."""
+        return int(self._listener.getsockname()[1])
+
+    def answer(self, text: Callable[[], str]) -> None:
+        """Hand out the text if somebody asked for it."""
+        waiting = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                waiting.append(self._asked.get_nowait())
+        if not waiting:
+            return
+        try:
+            written = text()
+            self._outage.worked()
+        except Exception as error:  # must not end the accounting
+            self._outage.failed(error)
+            written = None
+        for place in waiting:
+            place.put(written)
+
+    def close(self) -> None:
+        """Listen no more."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # ends the accept() that waits
+        self._listener.close()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            self._places.acquire()
+            threading.Thread(target=self._serve, args=(client,), name="scrape", daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        try:
+            with client:
+                response = self._response(_request_line(client))
+                client.settimeout(_CLIENT_WITHIN_S)
+                client.sendall(response)
+        except OSError as error:
+            log.debug("a client of /metrics went away: %s", error)
+        finally:
+            self._places.release()
+
+    def _response(self, request: str) -> bytes:
+        method, _, rest = request.partition(" ")
+        if rest.partition(" ")[0].partition("?")[0] != "/metrics":
+            return _http("404 Not Found", "there is only /metrics\n")
+        if method not in ("GET", "HEAD"):
+            return _http("405 Method Not Allowed", "only GET\n")
+        place: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._asked.put(place)
+        self._wake()
+        try:
+            text = place.get(timeout=_TEXT_WITHIN_S)
+        except queue.Empty:
+            return _http("503 Service Unavailable", "slurm-gpud is busy\n")
+        if text is None:
+            return _http("500 Internal Server Error", "slurm-gpud's log says why\n")
+        return _http("200 OK", text, with_body=method == "GET")
+
+
+def _request_line(client: socket.socket) -> str:
+    head = b""
+    deadline_s = time.monotonic() + _CLIENT_WITHIN_S
+    while b"\r\n\r\n" not in head and len(head) < _REQUEST_BYTES:
+        client.settimeout(max(_LEAST_WAIT_S, deadline_s - time.monotonic()))
+        piece = client.recv(_REQUEST_BYTES)
+        if not piece:
+            break
+        head += piece
+    return head.partition(b"\r\n")[0].decode("latin-1")
+
+
+def _http(status: str, text: str, *, with_body: bool = True) -> bytes:
+    body = text.encode()
+    head = f"HTTP/1.0 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + (body if with_body else b"")

@@ -1,0 +1,253 @@
+"""Records, host records, runs and events that wait until slurm-gpudbd has taken them.
+
+Of each segment the newest records (of devices and of the host) wait. An item that slurm-gpudbd rejects is
+kept as a file in `rejected/`. The bytes that may wait, on disk and in memory while the disk is full, are
+limited. Above the limits the oldest items are dropped, and counted.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Any
+
+from slurm_gpu.node.shipping.journal import Journal
+from slurm_gpu.node.shipping.rejected import RejectedFiles
+from slurm_gpu.node.shipping.spooled import is_count, is_event, is_of_segment, is_run
+from slurm_gpu.wire import Event, Host, HostRun, Record
+
+log = logging.getLogger(__name__)
+
+# More than 24 hours without slurm-gpudbd, with jobs of 10 s on each of 8 GPUs all the time.
+MAX_BYTES = 256 << 20
+MAX_BYTES_IN_MEMORY = 64 << 20
+# There is space again when at most this part of the limit is used.
+_SPACE_FRACTION = 0.9
+_SHIPPED_AS = {"record": "records", "host": "hosts", "event": "events", "run": "runs"}
+_DROPPED = "dropped"
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A record (with its `seq`), host, run or event to ship, as it was when it was picked."""
+
+    key: str
+    seq: int
+    wire: Mapping[str, Any]
+
+    @property
+    def kind(self) -> str:
+        """The list of a shipment to which it belongs: records, hosts, runs or events."""
+        return _SHIPPED_AS[self.key.partition("/")[0]]
+
+
+class ShipmentQueue:
+    """The items in a journal that are to be shipped, the oldest first; `len` counts them.
+
+    Final records, runs and events are urgent: they go at once. `open_segments` are those whose allocation is
+    open. Nothing is committed here (`Spool.commit`).
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        rejected: RejectedFiles,
+        open_segments: Sequence[str],
+        *,
+        max_bytes: int,
+        max_bytes_in_memory: int,
+    ) -> None:
+        self._journal, self._rejected = journal, rejected
+        self._max_bytes, self._max_bytes_in_memory = max_bytes, max_bytes_in_memory
+        # The keys of all that waits, and whether it is urgent.
+        self._waiting: dict[str, bool] = {}
+        # The seq of each run of a machine without Slurm that has not ended.
+        self._open_runs: dict[str, int] = {}
+        # The records of open allocations, by segment.
+        self._of_open: dict[str, set[str]] = {segment: set() for segment in open_segments}
+        for key, _ in self._sound("event/", is_event):
+            self._waiting[key] = True
+        for key, wire in self._sound("run/", is_run):
+            self._note_run(key, wire)
+            if wire["seq"] > self._shipped_seq(key):
+                self._waiting[key] = True
+        segments = self._sound("record/", is_of_segment), self._sound("host/", is_of_segment)
+        for key, wire in itertools.chain(*segments):
+            if wire["segment"] in self._of_open:
+                self._of_open[wire["segment"]].add(key)
+            if wire["seq"] > self._shipped_seq(key):
+                self._waiting[key] = wire["final"] or wire["segment"] not in self._of_open
+
+    def _sound(self, prefix: str, is_sound: Callable[[Any], bool]) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Return valid values by key; remove others, which a damaged disk or an edit leaves, and log them."""
+        for key in self._journal.keys(prefix):
+            value = self._journal.get(key)
+            if is_sound(value):
+                yield key, value
+            else:
+                log.error("%s cannot be read and is left out: %.300r", key, value)
+                self._journal.remove(key)
+
+    # Adding
+
+    def open_segment(self, segment: str) -> None:
+        """Keep the records of that segment after they are shipped, until it is closed."""
+        self._of_open.setdefault(segment, set())
+
+    def close_segment(self, segment: str) -> None:
+        """Make the records of that segment urgent; those that were shipped are removed."""
+        for key in self._of_open.pop(segment, ()):
+            if key in self._waiting:
+                self._waiting[key] = True
+            else:
+                self._forget(key)
+
+    def put_record(self, key: str, record: Record | Host) -> bytes:
+        """Add the record or replace the one with that key; returns it as JSON."""
+        text = self._journal.put(key, record.to_wire())
+        self._waiting[key] = record.final
+        if record.segment in self._of_open:
+            self._of_open[record.segment].add(key)
+        return text
+
+    def put_run(self, key: str, run: HostRun) -> None:
+        """Add the run or replace the one with that key; it is kept until it has ended."""
+        wire = run.to_wire()
+        self._journal.put(key, wire)
+        self._note_run(key, wire)
+        self._waiting[key] = True
+
+    def _note_run(self, key: str, wire: Mapping[str, Any]) -> None:
+        self._open_runs.pop(key, None)
+        if wire.get("end_s") is None:
+            self._open_runs[key] = wire["seq"]
+
+    def put_event(self, key: str, event: Event) -> None:
+        """Add the event."""
+        self._journal.put(key, event.to_wire())
+        self._waiting[key] = True
+
+    # Shipping
+
+    def urgent(self, limit: int) -> int:
+        """How many final records and events are to be shipped; more than `limit` are not counted."""
+        found = (key for key, urgent in self._waiting.items() if urgent)
+        return sum(1 for _ in itertools.islice(found, limit))
+
+    def __len__(self) -> int:
+        """How many records and events wait to be shipped, now or some time."""
+        return len(self._waiting)
+
+    def waiting_keys(self) -> list[str]:
+        """Keys of all that is to be shipped some time, oldest first."""
+        return list(self._waiting)
+
+    def never_shipped(self) -> list[str]:
+        """Keys of what slurm-gpudbd has heard nothing of, oldest first."""
+        return [key for key in self._waiting if f"shipped/{key}" not in self._journal]
+
+    def is_young(self, key: str, least_held_s: float) -> bool:
+        """Is it the record of a segment that has not ended and held its device for less than that?"""
+        if not key.startswith("record/") or self._waiting.get(key) is not False:
+            return False
+        match self._journal.get(key):
+            case {"held_s": int() | float() as held_s}:
+                return held_s < least_held_s
+        return False
+
+    def shipped_open_runs(self) -> dict[int, int]:
+        """Return the seq of each run that has not ended and that slurm-gpudbd has, by job id."""
+        found = (item for item in self._open_runs.items() if item[0] not in self._waiting)
+        return {int(key.removeprefix("run/")): seq for key, seq in found}
+
+    def ship_open_runs_again(self) -> None:
+        """Have runs that have not ended sent once more: slurm-gpudbd has lost them."""
+        self._waiting.update(dict.fromkeys(self._open_runs, True))
+
+    def waiting(self, limit: int, also: Set[str] = frozenset()) -> Sequence[Item]:
+        """At most `limit` things to ship, oldest first: the urgent ones, and those whose keys are given."""
+        keys = (key for key, urgent in self._waiting.items() if urgent or key in also)
+        items = []
+        for key in list(itertools.islice(keys, limit)):
+            wire = self._journal.get(key)
+            if wire is None:  # the disk has lost it
+                self._drop(key)
+            else:
+                items.append(Item(key, wire.get("seq", 0), wire))
+        return items
+
+    def shipped(self, item: Item) -> None:
+        """slurm-gpudbd has it; it may have been superseded meanwhile."""
+        current = self._journal.get(item.key)
+        if current is None:
+            return
+        if current.get("seq", 0) == item.seq:
+            self._waiting.pop(item.key, None)
+        if item.key in self._waiting or self._goes_on(item):
+            self._journal.put(f"shipped/{item.key}", item.seq)
+        else:
+            self._forget(item.key)
+
+    def reject(self, item: Item, why: str) -> None:
+        """slurm-gpudbd will never take it: keep it as a file for people, and never send it again."""
+        log.warning("%s was rejected: %s; kept in %s", item.key, why, self._rejected.directory)
+        text = json.dumps({"why": why, "item": item.wire})
+        try:
+            self._rejected.keep(item.key, text)
+        except OSError as error:
+            log.error("%s cannot be kept: %s; it was %s", item.key, error, text)  # noqa: TRY400
+        self.shipped(item)
+
+    def _goes_on(self, item: Item) -> bool:
+        if item.kind == "events":
+            return False
+        if item.kind == "runs":
+            return item.wire.get("end_s") is None
+        return item.wire["segment"] in self._of_open
+
+    # Limits
+
+    def gives_way(self, key: str) -> bool:
+        """Return whether the key is of a running job's record: others go first on a full disk."""
+        return key.startswith(("record/", "host/")) and self._waiting.get(key) is not True
+
+    def keep_within_limits(self) -> None:
+        """Drop the oldest urgent items above the limits; records of running jobs are few and stay."""
+        journal = self._journal
+        if journal.size_bytes <= self._max_bytes and journal.bytes_in_memory <= self._max_bytes_in_memory:
+            return
+        dropped = 0
+        for key in [key for key, urgent in self._waiting.items() if urgent]:
+            too_much_in_memory = journal.bytes_in_memory > self._max_bytes_in_memory
+            if not too_much_in_memory and journal.size_bytes <= self._max_bytes:
+                break
+            if not too_much_in_memory or journal.in_memory(key):
+                self._drop(key)
+                dropped += 1
+        if dropped:
+            log.error("the spool is full: the %d oldest records and events that wait are given up", dropped)
+
+    def take_dropped(self) -> int:
+        """Return how many items were dropped since last asked; 0 also while there is no space yet."""
+        if self._journal.failing or self._journal.size_bytes > _SPACE_FRACTION * self._max_bytes:
+            return 0
+        dropped = self._journal.get(_DROPPED)
+        self._journal.remove(_DROPPED)
+        return dropped if is_count(dropped) else 0
+
+    def _drop(self, key: str) -> None:
+        self._waiting.pop(key, None)
+        self._forget(key)
+        dropped = self._journal.get(_DROPPED)
+        self._journal.put(_DROPPED, dropped + 1 if is_count(dropped) else 1)
+
+    def _shipped_seq(self, key: str) -> int:
+        seq = self._journal.get(f"shipped/{key}")
+        return seq if is_count(seq) else -1
+
+    def _forget(self, key: str) -> None:
+        self._journal.remove(key)
+        self._journal.remove(f"shipped/{key}")

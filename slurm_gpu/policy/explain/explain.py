@@ -1,0 +1,112 @@
+"""What the installed job_submit.lua would say to a job now: the same file, in the same language."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slurm_gpu.errors import OutsideError
+from slurm_gpu.policy.explain.sbatch import SbatchRequest
+from slurm_gpu.policy.lua.bundle import MARK
+from slurm_gpu.policy.lua.script import INFINITE, NO_VAL, PolicyScript, ScalarFields, Verdict
+from slurm_gpu.slurm.client import QueuedJob
+from slurm_gpu.slurm.submission import Partition, UserDefaults
+
+_STATES = {"PENDING": 0, "RUNNING": 1, "SUSPENDED": 2}
+_ENDED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A verdict on a job that was not submitted."""
+
+    verdict: Verdict
+    notes: tuple[str, ...]
+
+
+def read_installed(script: Path) -> str:
+    """The installed bundle; raises OutsideError where there is none of ours."""
+    try:
+        text = script.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise OutsideError(
+            f"{script} does not exist; explain asks the script itself: `slurm-gpu policy apply` makes it "
+            "on the host of slurmctld, and other hosts need its directory, or a copy of it"
+        ) from None
+    except OSError as error:
+        raise OutsideError(f"{script} cannot be read: {error.strerror}") from error
+    if not text.startswith(MARK):
+        raise OutsideError(f"{script} was not made by slurm-gpu; explain can only run its own script")
+    return text
+
+
+def explain(
+    script: str,
+    request: SbatchRequest,
+    user: tuple[int, str],
+    defaults: UserDefaults,
+    jobs: Iterable[QueuedJob],
+    partitions: Sequence[Partition],
+    gpu_types: Collection[str] = (),
+) -> Explanation:
+    """Run the script for the request of `user` (uid, name) against the queue as it is.
+
+    `gpu_types` are those of the cluster, in any case; where none is given, none is called unknown.
+    """
+    policy = PolicyScript(script, considers=True)
+    policy.set_jobs(job_record(job) for job in jobs)
+    desc = request.description(*user, {kind.lower() for kind in gpu_types}) | {
+        "default_account": defaults.account,
+        "default_qos": defaults.qos,
+    }
+    verdict = policy.submit(desc, [partition_record(partition) for partition in partitions])
+    broken = [text for level, text in verdict.log if level == "error"]
+    return Explanation(verdict, tuple(broken))
+
+
+def job_record(job: QueuedJob) -> Mapping[str, Any]:
+    """A job as the script would find it in slurm.jobs."""
+    return {
+        "job_id": job.job_id,
+        "user_id": job.uid,
+        "account": job.account,
+        "qos": job.qos,
+        "partition": job.partition,
+        "job_state": _STATES.get(job.state, _ENDED),
+        "array_task_cnt": job.n_tasks if job.n_tasks > 1 else None,
+        "min_nodes": job.n_nodes,
+        "max_nodes": job.most_nodes,
+        # Slurm's total is that of the fewest nodes; with a range the script counts by the node instead.
+        "tres_per_node": None if job.most_nodes is None else job.tres_per_node or None,
+        "tres_fmt_req_str": _tres(job.tres_requested),
+        "tres_fmt_alloc_str": _tres(job.tres_allocated) if job.state != "PENDING" else None,
+        "admin_comment": job.admin_comment,
+        "submit_time": job.submit_s,
+    }
+
+
+def partition_record(partition: Partition) -> ScalarFields:
+    """A partition as the script would find it in its part_list."""
+
+    def minutes(seconds: int | None, otherwise: int) -> int:
+        return otherwise if seconds is None else seconds // 60
+
+    return {
+        "name": partition.name,
+        "flag_default": int(partition.is_default),
+        "default_time": minutes(partition.default_time_s, NO_VAL),
+        "max_share": 0 if partition.whole_nodes else 1,
+        "max_time": minutes(partition.max_time_s, INFINITE),
+    }
+
+
+def _tres(amounts: Mapping[str, float]) -> str | None:
+    """A total as Slurm prints it; memory in MiB."""
+    shown = (
+        f"{name}={amount:.0f}{'M' if name == 'mem' else ''}"
+        for name, amount in amounts.items()
+        if "/" in name or name in ("cpu", "mem")
+    )
+    return ",".join(shown) or None

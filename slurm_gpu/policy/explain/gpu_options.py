@@ -1,0 +1,147 @@
+"""GPUs asked for by the job, node, task and socket, as sbatch, srun and salloc settle them before they ask.
+
+From what is said they work out what is not: `--gpus=8 --gpus-per-node=4` are two nodes. What does not come
+out even they refuse themselves. As Slurm 22.05 does it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from slurm_gpu.policy.lua.script import NO_VAL, NO_VAL16
+
+_GPU = re.compile(r"gres/gpu(?::(?P<kind>[A-Za-z_][\w.-]*))?(?:[:=](?P<count>\d{1,9}))?")
+_OPTIONS = {
+    "tres_per_job": "--gpus",
+    "tres_per_node": "--gpus-per-node",
+    "tres_per_task": "--gpus-per-task",
+    "tres_per_socket": "--gpus-per-socket",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """GPUs of one form, such as 4 of --gpus-per-node."""
+
+    option: str
+    count: int
+    kind: str | None
+
+    def __str__(self) -> str:
+        return f"{self.option}={self.count}"
+
+
+def settled(tres: Mapping[str, str | None], numbers: Mapping[str, int | None]) -> dict[str, int]:
+    """The fields of job_desc that follow from the others: nodes, tasks, tasks per node.
+
+    `tres` has tres_per_job and its kin, `numbers` the fields of job_desc by name, None where the user said
+    nothing. Empty where the request does not come out even.
+    """
+    forms = _forms(tres)
+    if any(_uneven(forms, numbers)):
+        return {}
+    get = forms.get
+    job, node, task = get("tres_per_job"), get("tres_per_node"), get("tres_per_task")
+    found: dict[str, int] = {}
+    most, least = numbers.get("max_nodes"), numbers.get("min_nodes")
+    if job and node:
+        found |= dict.fromkeys(("min_nodes", "max_nodes"), job.count // node.count)
+    elif job and most is not None and most > job.count:
+        found["max_nodes"] = job.count
+    per_node, per_gpu = numbers.get("ntasks_per_node"), numbers.get("ntasks_per_tres")
+    if task and numbers.get("num_tasks") is None:
+        by_node = (1 if least is None else least) * (1 if per_node is None else per_node)
+        found["num_tasks"] = job.count // task.count if job else by_node
+    if node and task:
+        found["ntasks_per_node"] = node.count // task.count
+    if per_gpu is not None and (job or node):
+        nodes = found.get("min_nodes", 1 if least is None else least)
+        gpus = job.count if job else nodes * node.count if node else 0
+        found["num_tasks"] = gpus * per_gpu
+    return found
+
+
+def mistakes(tres: Mapping[str, str | None], numbers: Mapping[str, int | None]) -> list[str]:
+    """Why sbatch itself would refuse the GPUs of a request, in words that say what would be right."""
+    forms = _forms(tres)
+    kinds = {form.kind is None for form in forms.values()}
+    found = list(_uneven(forms, numbers))
+    if len(kinds) > 1:
+        kind = next(form.kind for form in forms.values() if form.kind is not None)
+        found.append(f"{_listed(forms)}: either all or none of them must name a type, such as {kind}:1")
+    said = [numbers.get(name) for name in ("min_nodes", "num_tasks", "ntasks_per_node")]
+    if "tres_per_task" in forms and "tres_per_job" not in forms and said == [None, None, None]:
+        found.append("--gpus-per-task needs --ntasks, --nodes or --gpus beside it")
+    if "tres_per_task" in forms and numbers.get("ntasks_per_tres") is not None:
+        found.append("--gpus-per-task and --ntasks-per-gpu exclude each other")
+    if "tres_per_socket" in forms and numbers.get("sockets_per_node") is None:
+        found.append("--gpus-per-socket needs --sockets-per-node beside it")
+    return found
+
+
+def _forms(tres: Mapping[str, str | None]) -> dict[str, _Form]:
+    """The forms in which one kind of GPU is asked for; types apart (a100:2,v100:1) are left out."""
+    forms = {}
+    for name, option in _OPTIONS.items():
+        items = [item for item in (tres.get(name) or "").split(",") if re.match(r"gres/gpu(?![\w])", item)]
+        match = _GPU.fullmatch(items[0]) if len(items) == 1 else None
+        count = 0 if match is None else int(match["count"] or 1)
+        if match is not None and count:
+            forms[name] = _Form(option, count, match["kind"])
+    return forms
+
+
+def _uneven(forms: Mapping[str, _Form], numbers: Mapping[str, int | None]) -> Iterator[str]:
+    """Where forms, nodes and tasks do not come out even."""
+    job, node, task = (forms.get(name) for name in ("tres_per_job", "tres_per_node", "tres_per_task"))
+    parts = [(part, whole) for part, whole in ((node, job), (task, job), (task, node)) if part and whole]
+    odd = False
+    for part, whole in parts:
+        if whole.count % part.count:
+            odd = True
+            right = max(part.count, whole.count // part.count * part.count)
+            yield f"{whole} is no multiple of {part}; {whole.option}={right} would be"
+    least, most = numbers.get("min_nodes"), numbers.get("max_nodes")
+    tasks, per_node = numbers.get("num_tasks"), numbers.get("ntasks_per_node")
+    if job and node is None and least is not None and least > job.count:
+        yield f"{job} is less than --nodes={least}: each node needs one"
+    if odd:
+        return
+    if job and node:
+        nodes = job.count // node.count
+        if (least is not None and nodes < least) or (most is not None and nodes > most):
+            said = f"{least}" if most in (least, None) else f"{least}-{most}"
+            yield f"{job} and {node} make --nodes={nodes}, not --nodes={said}"
+    if job and task and tasks is not None and tasks != job.count // task.count:
+        yield f"{job} and {task} make --ntasks={job.count // task.count}, not --ntasks={tasks}"
+    if node and task and per_node is not None and per_node != node.count // task.count:
+        yield f"{node} and {task} make --ntasks-per-node={node.count // task.count}, not {per_node}"
+
+
+def _listed(forms: Mapping[str, _Form]) -> str:
+    return " and ".join(form.option for form in forms.values())
+
+
+def asked_in_all(description: Mapping[str, object]) -> int:
+    """How many GPUs a job description asks for, of all types; without --nodes as for one node."""
+
+    def number(name: str) -> int:
+        value = description.get(name)
+        return value if isinstance(value, int) and value not in (NO_VAL, NO_VAL16) else 1
+
+    def count(name: str) -> int:
+        found = _GPU.finditer(str(description.get(name) or ""))
+        return sum(1 if match["count"] is None else int(match["count"]) for match in found)
+
+    sockets = number("min_nodes") * number("sockets_per_node")
+    for name, times in (
+        ("tres_per_job", 1),
+        ("tres_per_node", number("min_nodes")),
+        ("tres_per_task", number("num_tasks")),
+        ("tres_per_socket", sockets),
+    ):
+        if total := count(name):
+            return total * times
+    return 0

@@ -1,0 +1,68 @@
+"""What Slurm says to a job that names a reservation: who may be in it, and which nodes are left then.
+
+Measured on 22.05: it refuses at once a reservation that is not there, one that is not for the job's user or
+account, a job for which all of its nodes together are too few, and nodes by name that are not in it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from slurm_gpu.slurm.client import SlurmNode
+from slurm_gpu.slurm.reservations import SlurmReservation
+from slurm_gpu.text.hostlist import expand
+from slurm_gpu.text.units import few
+
+_MOST_NAMED = 12
+_NOT_BOUND = "FLEX"
+"""Flag of those whose jobs may use other nodes as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The reservations that Slurm has, as they were at `now_s`."""
+
+    all: Sequence[SlurmReservation]
+    now_s: float
+
+
+def may_not(names: str, user: str, account: str | None, known: Known) -> Iterator[str]:
+    """Why Slurm lets the job into none of the reservations of a --reservation; nothing where into one."""
+    reasons = [_reason(name, user, account, known) for name in names.split(",")]
+    if None not in reasons:
+        yield from (reason for reason in reasons if reason is not None)
+
+
+def nodes_in(names: str, nodes: Collection[SlurmNode], known: Known) -> list[SlurmNode] | None:
+    """Those that the job can have; None where its reservations do not say."""
+    named = [one for one in known.all if one.name in names.split(",")]
+    if not named or any(_NOT_BOUND in one.flags or not one.nodes for one in named):
+        return None
+    of_any = {name for one in named for name in expand(one.nodes)}
+    return [node for node in nodes if node.name in of_any]
+
+
+def _reason(name: str, user: str, account: str | None, known: Known) -> str | None:
+    found = next((one for one in known.all if one.name == name), None)
+    if found is None:
+        names = sorted(one.name for one in known.all)
+        close = [f"did you mean {one}? " for one in difflib.get_close_matches(name, names, 1)]
+        there = few(names, _MOST_NAMED) or "none"
+        return f"--reservation: {name!r} is not there; {''.join(close)}there are {there}"
+    if found.end_s <= known.now_s:
+        return f"--reservation: {name} is over"
+    for what, whose, allowed in (("users", user, found.users), ("accounts", account, found.accounts)):
+        if whose is not None and not _is_among(whose, allowed):
+            return f"--reservation: {name} is not for {whose}; it is for {what} {', '.join(sorted(allowed))}"
+    return None
+
+
+def _is_among(name: str, allowed: frozenset[str]) -> bool:
+    """Slurm writes those that may not with a - in front, and then all others may."""
+    if not allowed:
+        return True
+    if all(one.startswith("-") for one in allowed):
+        return f"-{name}" not in allowed
+    return name in allowed

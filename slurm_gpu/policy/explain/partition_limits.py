@@ -1,0 +1,147 @@
+"""What a partition keeps out: groups, accounts, QOS, and jobs that ask for more than it gives.
+
+Measured on 22.05, 24.11 and 26.05. Partitions for root alone, or for reservations, refuse; up to 22.05 those
+that are for other groups, too. For the rest EnforcePartLimits decides: with NO, the default, Slurm takes the
+job and lets it wait for ever; with ANY one of the partitions has to be right, with ALL each of them. A
+partition that starts no jobs, or gives a job fewer CPUs of a node than one of its tasks needs, is passed over
+while there is another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from slurm_gpu.policy.explain.submitter import Submitter
+from slurm_gpu.policy.lua.script import NO_VAL
+from slurm_gpu.slurm.submission import Partition
+from slurm_gpu.text.units import counted, format_duration, format_memory_mib
+
+_GROUPS_ARE_A_LIMIT = (23, 2)
+"""From this version on EnforcePartLimits decides about AllowGroups, too."""
+_TAKES_NONE = ("DRAIN", "INACTIVE")
+"""States of a partition that refuses jobs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What of a job partitions look at; None where it says nothing of it."""
+
+    time_limit: int | None = None
+    """Minutes."""
+    least_nodes: int | None = None
+    most_nodes: int | None = None
+    """Upper end of a range of nodes."""
+    cpus_per_task: int | None = None
+    memory_per_node_mib: int | None = None
+    in_reservation: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Barred:
+    """Why a job gets into none of its partitions, and whether Slurm says so or lets it wait."""
+
+    refused: tuple[str, ...] = ()
+    waits: tuple[str, ...] = ()
+
+
+def barred(
+    partitions: Sequence[Partition],
+    asked: Asked,
+    submitter: Submitter,
+    enforced: str,
+    version: tuple[int, ...] = (22, 5),
+) -> Barred:
+    """Judge a job by all partitions that it names.
+
+    `enforced` is EnforcePartLimits: NO, ANY or ALL; `version` is Slurm's.
+    """
+    shut = [next(_shut(part, asked, submitter, version), None) for part in partitions]
+    told = tuple(reason for reason in shut if reason is not None)
+    if told and (enforced != "NO" or len(told) == len(partitions)):
+        return Barred(refused=told)
+    beyond = [next(_beyond(part, asked, submitter, version), None) for part in partitions]
+    over = tuple(reason for reason in beyond if reason is not None)
+    if over and (enforced == "ALL" or (enforced == "ANY" and len(over) == len(partitions))):
+        return Barred(refused=over)
+    useless = [next(_useless(part, asked), None) for part in partitions]
+    reasons = tuple(
+        one or other or last or "" for one, other, last in zip(shut, beyond, useless, strict=True)
+    )
+    if not all(reasons):
+        return Barred()
+    # One that takes the job and lets it wait is enough for that.
+    waits = any(
+        part.state not in _TAKES_NONE and (other is not None or part.state == "DOWN")
+        for part, other in zip(partitions, beyond, strict=True)
+    )
+    return Barred(waits=reasons) if waits else Barred(refused=reasons)
+
+
+def _shut(part: Partition, asked: Asked, submitter: Submitter, version: tuple[int, ...]) -> Iterator[str]:
+    """Why Slurm refuses, however it enforces limits."""
+    if part.needs_reservation and not asked.in_reservation:
+        yield f"partition {part.name} is for jobs in a reservation only (--reservation)"
+    if part.root_only and not submitter.is_root:
+        yield f"partition {part.name} is for root only"
+    if version < _GROUPS_ARE_A_LIMIT:
+        yield from _other_groups(part, submitter)
+
+
+def _other_groups(part: Partition, submitter: Submitter) -> Iterator[str]:
+    allowed, groups = part.allow_groups, submitter.groups
+    if allowed is not None and groups is not None and allowed.isdisjoint(groups):
+        yield f"partition {part.name} is for members of {_any_of('UNIX group', allowed)} only"
+
+
+def _beyond(part: Partition, asked: Asked, submitter: Submitter, version: tuple[int, ...]) -> Iterator[str]:
+    """Why Slurm refuses where it enforces limits, and lets the job wait where it does not."""
+    where = f"partition {part.name}"
+    account = submitter.account
+    if version >= _GROUPS_ARE_A_LIMIT:
+        yield from _other_groups(part, submitter)
+    if account is not None and submitter.ancestors is not None:
+        line = {account, *submitter.ancestors}
+        if part.allow_accounts is not None and part.allow_accounts.isdisjoint(line):
+            yield f"{where} is for {_any_of('account', part.allow_accounts)} only, not for {account}"
+        if account in (part.deny_accounts or ()):
+            yield f"{where} is not for account {account}"
+    # Slurm looks at each of several QOS, and takes none of a partition's rules as kept while one breaks it.
+    for qos in () if submitter.qos is None else submitter.qos.split(","):
+        if part.allow_qos is not None and qos not in part.allow_qos:
+            yield f"{where} is for QOS {' or '.join(sorted(part.allow_qos))} only, not for {qos}"
+        if qos in (part.deny_qos or ()):
+            yield f"{where} is not for QOS {qos}"
+    yield from _amounts(part, asked, submitter)
+
+
+def _amounts(part: Partition, asked: Asked, submitter: Submitter) -> Iterator[str]:
+    where = f"partition {part.name}"
+    minutes = None if asked.time_limit == NO_VAL else asked.time_limit
+    passes = submitter.passes
+    too_long = part.max_time_s is not None and minutes is not None and minutes * 60 > part.max_time_s
+    if part.max_time_s is not None and too_long and "PartitionTimeLimit" not in passes:
+        yield f"{where} gives {format_duration(part.max_time_s)} at most (--time)"
+    most = asked.least_nodes if asked.most_nodes is None else asked.most_nodes
+    too_many = part.max_nodes is not None and most is not None and most > part.max_nodes
+    if part.max_nodes is not None and too_many and "PartitionMaxNodes" not in passes:
+        yield f"{where} gives {counted(part.max_nodes, 'node')} at most (--nodes)"
+    too_few = asked.least_nodes is not None and asked.least_nodes < part.min_nodes
+    if too_few and "PartitionMinNodes" not in passes:
+        yield f"{where} gives {counted(part.min_nodes, 'node')} at least (--nodes)"
+    mib, limit = asked.memory_per_node_mib, part.max_memory_per_node_mib
+    if mib is not None and limit is not None and (mib == 0 or mib > limit):
+        yield f"{where} gives {format_memory_mib(limit)} of a node at most (--mem)"
+
+
+def _useless(part: Partition, asked: Asked) -> Iterator[str]:
+    """Why no job like this starts there, which no setting makes a mistake."""
+    if part.state != "UP":
+        yield f"partition {part.name} is {part.state} until somebody sets it UP"
+    cpus, limit = asked.cpus_per_task, part.max_cpus_per_node
+    if cpus is not None and limit is not None and cpus > limit:
+        yield f"partition {part.name} gives {counted(limit, 'CPU')} of a node at most (--cpus-per-task)"
+
+
+def _any_of(what: str, names: Collection[str]) -> str:
+    return f"{what} {' or '.join(sorted(names))}"

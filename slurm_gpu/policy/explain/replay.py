@@ -1,0 +1,336 @@
+"""What a policy would have said to the jobs of the past: its very script, asked about each submission.
+
+Every submission is put to it with the queue as it stood at that moment, less what the policy would have kept
+out before. What records do not tell is not judged (`without_unknown`).
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from slurm_gpu.policy.language.lua_literals import Plain
+from slurm_gpu.policy.lua.bundle import build_bundle
+from slurm_gpu.policy.lua.script import EMPTY_DESCRIPTION, INFINITE, NO_VAL, PolicyScript, ScalarFields
+from slurm_gpu.slurm.tres import SHARED_GRES, amount, uses_gpus
+from slurm_gpu.text.units import counted
+
+_OPENING = re.compile(r"(?:Refused by|Against) (?:rule )?(.+?): ")
+"""Of what the script says for each rule or bundle that objects."""
+_REQUEUED = frozenset({"NODE_FAIL", "PREEMPTED", "REQUEUED"})
+_GPU = "gres/gpu"
+_NORMAL = "normal"
+_LENDING = (
+    "owners: it is told who would have borrowed, but rules are judged as if no job had been requeued for an "
+    "owner, or had waited for its own GPUs: all start and end as they did. Records do not tell who named a "
+    "QOS: what ran on loan is taken to have done so, any other job not"
+)
+"""What is not judged of lending."""
+_URGENT = "urgent: records do not tell reasons: jobs in its QOS are taken to have given one"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastJob:
+    """One job, or one task of an array, from its submission to its end; requeued runs are one job."""
+
+    job_id: int
+    label: str
+    """As Slurm prints it: 17, 17_3."""
+    array_job_id: int | None
+    user: str
+    uid: int
+    account: str
+    qos: str
+    partition: str
+    submit_s: int
+    start_s: int | None
+    end_s: int | None
+    """None while it goes on."""
+    time_limit_s: int | None
+    n_nodes: int
+    tres: Mapping[str, float]
+    """Requested in all, memory in MiB."""
+    n_gpus: float | None
+    """As the accounting has them: allocated, or requested by what never started; None where not known."""
+
+    @property
+    def has_gpus(self) -> bool:
+        """Whether it asks for any, or for a part of one."""
+        return bool(self.n_gpus) or uses_gpus(self.tres)
+
+    @property
+    def gpu_hours(self) -> float:
+        """What it used."""
+        if self.start_s is None or self.end_s is None or self.n_gpus is None:
+            return 0.0
+        return self.n_gpus * max(0, self.end_s - self.start_s) / 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What the script said to one submission: a job, or an array with all its tasks."""
+
+    jobs: tuple[PastJob, ...]
+    accepted: bool
+    rules: tuple[str, ...]
+    """That refused it, or that advised against it."""
+    messages: tuple[str, ...]
+    qos: str = ""
+    """In which it would have run."""
+
+    @property
+    def first(self) -> PastJob:
+        """The job, or the array's first task."""
+        return self.jobs[0]
+
+
+@dataclass(slots=True)
+class Replay:
+    """All judgements in the order of submission; `errors` are what the script wrote to its log."""
+
+    judgements: list[Judgement] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    loans: frozenset[str] = frozenset()
+    """The QOS of what is on loan; none where the policy lends nothing."""
+
+    @property
+    def refused(self) -> list[Judgement]:
+        """Those that would not have been let in."""
+        return [judgement for judgement in self.judgements if not judgement.accepted]
+
+    @property
+    def on_loan(self) -> list[Judgement]:
+        """Those that would have been let in to run on what others own."""
+        return [
+            judgement
+            for judgement in self.judgements
+            if judgement.accepted and judgement.qos in self.loans and judgement.first.has_gpus
+        ]
+
+
+def without_unknown(compiled: Mapping[str, Plain]) -> tuple[dict[str, Plain], list[str]]:
+    """The policy less what records cannot be judged by, and what that is, in words."""
+    remarks = []
+    rules: list[Plain] = []
+    for rule in _tables(compiled["rules"]):
+        kept = dict(rule)
+        if kept.get("kind") == "interactive":
+            remarks.append(f"rule {rule['id']} is left out: records do not tell interactive jobs from others")
+            continue
+        limits = {k: v for k, v in _table(rule["limits"]).items() if not k.startswith("gpu_hours")}
+        if len(limits) < len(_table(rule["limits"])):
+            remarks.append(f"GPU-hours of rule {rule['id']} are left out: they are not replayed")
+        kept["limits"] = limits
+        rules.append(kept)
+    if compiled.get("lending"):
+        remarks.append(_LENDING)
+    if compiled.get("urgent"):
+        remarks.append(_URGENT)
+    return {**compiled, "rules": rules, "snapshot": None, "job_state": None}, remarks
+
+
+def without_size(jobs: Iterable[PastJob]) -> tuple[list[PastJob], list[str]]:
+    """The jobs less those of which accounting does not tell what they ask for, and how many that are.
+
+    It may tell of that only once a job starts.
+    """
+    jobs = list(jobs)
+    shown = [job for job in jobs if job.tres or job.start_s is not None]
+    # The script counts shares, of whatever size, by what the policy has for a GPU.
+    known = [job for job in shown if job.n_gpus is not None or uses_gpus(job.tres)]
+    remarks = []
+    if missing := len(jobs) - len(shown):
+        remarks.append(
+            f"{counted(missing, 'job')} left out: Slurm's accounting does not show yet what they request"
+        )
+    if missing := len(shown) - len(known):
+        remarks.append(f"{counted(missing, 'job')} left out: Slurm does not account for their GPUs")
+    return known, remarks
+
+
+def judge_past(compiled: Mapping[str, Plain], jobs: Iterable[PastJob], since_s: int) -> Replay:
+    """Put every submission from `since_s` on to the policy; earlier jobs are only there as the queue."""
+    clock = _Clock()
+    script = PolicyScript(build_bundle(compiled), now=clock)
+    owners = _tables(_table(compiled.get("lending")).get("owners"))
+    loans, own = ({str(owner[key]) for owner in owners} for key in ("lend_in", "qos"))
+    queue, result = _Queue(script), Replay(loans=frozenset(loans))
+    for submission in _submissions(jobs):
+        first = submission[0]
+        clock.now_s = first.submit_s
+        queue.go_on_to(first.submit_s)
+        if first.submit_s < since_s:
+            queue.let_in(submission, "", first.qos)
+            continue
+        asked = _description(submission)
+        if owners and first.qos not in loans:
+            asked = {**asked, "qos": None, "default_qos": _NORMAL if first.qos in own else first.qos}
+        verdict = script.submit(asked, _partitions(first.partition))
+        qos = str(verdict.desc.get("qos") or asked.get("default_qos") or first.qos)
+        result.errors += [
+            text for level, text in verdict.log if level == "error" and text not in result.errors
+        ]
+        rules = dict.fromkeys(name for line in verdict.messages if (name := _rule_in(line)) is not None)
+        result.judgements.append(Judgement(submission, verdict.accepted, tuple(rules), verdict.messages, qos))
+        if verdict.accepted:
+            queue.let_in(submission, str(verdict.desc.get("admin_comment") or ""), qos)
+    return result
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.now_s = 0
+
+    def __call__(self) -> int:
+        return self.now_s
+
+
+class _Queue:
+    """slurm.jobs as it stood: jobs come in, start and end as they did."""
+
+    def __init__(self, script: PolicyScript) -> None:
+        self._script = script
+        self._coming: list[tuple[int, int, str]] = []
+        """(when, job id, start or end), the next first."""
+        self._jobs: dict[int, tuple[PastJob, str]] = {}
+        self._changed: dict[int, Mapping[str, Any] | None] = {}
+
+    def let_in(self, submission: Sequence[PastJob], admin_comment: str, qos: str) -> None:
+        """These wait from now on in a QOS, until they start."""
+        for recorded in submission:
+            job = replace(recorded, qos=qos)
+            self._jobs[job.job_id] = job, admin_comment
+            self._changed[job.job_id] = _record(job, 0, admin_comment)
+            if job.start_s is not None:
+                heapq.heappush(self._coming, (job.start_s, job.job_id, "start"))
+            if job.end_s is not None:
+                heapq.heappush(self._coming, (job.end_s, job.job_id, "end"))
+
+    def go_on_to(self, now_s: int) -> None:
+        """Let what happened up to now happen, and show the script a new table if anything did."""
+        while self._coming and self._coming[0][0] <= now_s:
+            _, job_id, what = heapq.heappop(self._coming)
+            if job_id not in self._jobs:
+                continue
+            job, comment = self._jobs[job_id]
+            if what == "start":
+                self._changed[job_id] = _record(job, 1, comment)
+            else:
+                self._changed[job_id] = None
+                del self._jobs[job_id]
+        if self._changed:
+            self._script.change_jobs(self._changed)
+            self._changed = {}
+
+
+def merge_requeued(jobs: Iterable[tuple[PastJob, str]]) -> list[PastJob]:
+    """Runs, each with its state, as jobs: a requeued one goes on in its next run."""
+    merged: dict[int, list[tuple[PastJob, str]]] = {}
+    for run, state in sorted(jobs, key=lambda pair: pair[0].submit_s):
+        before = merged.setdefault(run.job_id, [])
+        if before and before[-1][1] in _REQUEUED:
+            earlier, _ = before.pop()
+            start_s = run.start_s if earlier.start_s is None else earlier.start_s
+            before.append((replace(earlier, start_s=start_s, end_s=run.end_s), state))
+        else:
+            before.append((run, state))
+    return [job for pairs in merged.values() for job, _ in pairs]
+
+
+def _submissions(jobs: Iterable[PastJob]) -> Iterator[tuple[PastJob, ...]]:
+    """In the order of time; an array's tasks came together."""
+    arrays: dict[tuple[int, int], list[PastJob]] = {}
+    for job in jobs:
+        key = (job.job_id, job.submit_s) if job.array_job_id is None else (job.array_job_id, job.submit_s)
+        arrays.setdefault(key, []).append(job)
+    yield from sorted(map(tuple, arrays.values()), key=lambda tasks: (tasks[0].submit_s, tasks[0].job_id))
+
+
+def _description(submission: Sequence[PastJob]) -> ScalarFields:
+    """The request, as far as accounting tells it: totals, spread over the nodes that the job had."""
+    job = submission[0]
+    nodes = max(job.n_nodes, 1)
+    desc: dict[str, str | int | float | bool | None] = dict(EMPTY_DESCRIPTION)
+    desc |= {
+        "user_id": job.uid,
+        "user_name": job.user,
+        "account": job.account,
+        "qos": job.qos,
+        "partition": job.partition,
+        "script": "#!/bin/sh",
+        "comment": "on record",
+        "time_limit": INFINITE if job.time_limit_s is None else math.ceil(job.time_limit_s / 60),
+        "min_nodes": nodes,
+        "tres_per_job": _request(job) or None,
+    }
+    if (cpus := job.tres.get("cpu")) is not None:
+        desc["min_cpus"] = int(cpus)
+    if (mib := job.tres.get("mem")) is not None:
+        desc["min_mem_per_node"] = math.ceil(mib / nodes)
+    if len(submission) > 1 or job.array_job_id is not None:
+        desc["array_inx"] = f"0-{len(submission) - 1}"
+    return desc
+
+
+def as_request(tres: Mapping[str, float]) -> str:
+    """TRES totals as a request: typed GPUs by type, the rest untyped, shards and MPS."""
+    typed = {name: int(n) for name, n in tres.items() if name.startswith(f"{_GPU}:")}
+    untyped = int(amount(tres, "gpu")) - sum(typed.values())
+    items = [f"{name}:{n}" for name, n in typed.items() if n]
+    if untyped > 0:
+        items.append(f"{_GPU}:{untyped}")
+    items += [f"gres/{name}:{n}" for name in SHARED_GRES if (n := int(amount(tres, name)))]
+    return ",".join(items)
+
+
+def _request(job: PastJob) -> str:
+    """Return the GPUs of a job as a request; nodes recorded them where Slurm does not account for any."""
+    asked = as_request(job.tres)
+    return f"{_GPU}:{math.ceil(job.n_gpus)}" if not asked and job.n_gpus else asked
+
+
+def _record(job: PastJob, state: int, admin_comment: str) -> dict[str, Any]:
+    total = ",".join(_total(name, amount) for name, amount in job.tres.items())
+    return {
+        "job_id": job.job_id,
+        "user_id": job.uid,
+        "user_name": job.user,
+        "account": job.account,
+        "qos": job.qos,
+        "partition": job.partition,
+        "job_state": state,
+        "min_nodes": max(job.n_nodes, 1),
+        "tres_per_job": _request(job) or None,
+        "tres_fmt_req_str": total or None,
+        "tres_fmt_alloc_str": total if state == 1 and total else None,
+        "admin_comment": admin_comment,
+        "submit_time": job.submit_s,
+    }
+
+
+def _total(name: str, amount: float) -> str:
+    return f"{name}={amount:.0f}{'M' if name == 'mem' else ''}"
+
+
+def _partitions(names: str) -> list[ScalarFields]:
+    return [
+        {"name": name, "flag_default": 0, "default_time": NO_VAL, "max_time": INFINITE, "max_share": 1}
+        for name in names.split(",")
+    ]
+
+
+def _rule_in(line: str) -> str | None:
+    match = _OPENING.match(line)
+    return None if match is None else match[1]
+
+
+def _tables(value: Plain) -> list[Mapping[str, Any]]:
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+
+
+def _table(value: Plain) -> Mapping[str, Any]:
+    return {str(key): item for key, item in value.items()} if isinstance(value, Mapping) else {}

@@ -1,0 +1,560 @@
+"""Reads a command line as sbatch, srun and salloc do, as far as the policy can see it.
+
+Command line, then variables such as SBATCH_GPUS, then #SBATCH lines of the script: the earlier wins. The
+result is the job description that would be sent, in the spellings of Slurm 23.11 and later (`gres/gpu:2`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import shlex
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TextIO
+
+from slurm_gpu.errors import UsageError
+from slurm_gpu.policy.explain import gpu_options as gpuforms
+from slurm_gpu.policy.explain import option_values as optionvalues
+from slurm_gpu.policy.lua.script import EMPTY_DESCRIPTION
+
+# Of a job script: more than any max_script_size; Slurm's own is 4 MiB.
+_MOST_CHARACTERS = 64 * 2**20
+COMMANDS = ("sbatch", "srun", "salloc")
+
+_SHORT = {
+    "A": "account",
+    "a": "array",
+    "p": "partition",
+    "q": "qos",
+    "t": "time",
+    "N": "nodes",
+    "n": "ntasks",
+    "G": "gpus",
+    "w": "nodelist",
+    "M": "clusters",
+    "B": "extra-node-info",
+    "b": "begin",
+    "C": "constraint",
+    "c": "cpus-per-task",
+    "D": "chdir",
+    "d": "dependency",
+    "e": "error",
+    "F": "nodefile",
+    "i": "input",
+    "J": "job-name",
+    "L": "licenses",
+    "m": "distribution",
+    "o": "output",
+    "S": "core-spec",
+    "x": "exclude",
+    "H": "hold",
+    "h": "help",
+    "I": "immediate",
+    "k": "no-kill",
+    "O": "overcommit",
+    "Q": "quiet",
+    "s": "oversubscribe",
+    "V": "version",
+    "v": "verbose",
+    "W": "wait",
+}
+_READ = (
+    "account",
+    "array",
+    "partition",
+    "qos",
+    "time",
+    "nodes",
+    "ntasks",
+    "ntasks-per-node",
+    "ntasks-per-gpu",
+    "ntasks-per-socket",
+    "sockets-per-node",
+    "gpus",
+    "gpus-per-node",
+    "gpus-per-socket",
+    "gpus-per-task",
+    "gres",
+    "tres-per-task",
+    "nodelist",
+    "wrap",
+    "cpus-per-task",
+    "cpus-per-gpu",
+    "mincpus",
+    "mem",
+    "mem-per-cpu",
+    "mem-per-gpu",
+    "constraint",
+    "reservation",
+    "comment",
+    "dependency",
+    "exclude",
+    "job-name",
+    "licenses",
+    "wckey",
+)
+_PASSED_OVER = (
+    "acctg-freq",
+    "batch",
+    "bb",
+    "bbf",
+    "begin",
+    "chdir",
+    "clusters",
+    "cluster-constraint",
+    "container",
+    "container-id",
+    "core-spec",
+    "cores-per-socket",
+    "cpu-freq",
+    "deadline",
+    "delay-boot",
+    "distribution",
+    "error",
+    "export",
+    "export-file",
+    "extra",
+    "extra-node-info",
+    "gid",
+    "gpu-bind",
+    "gpu-freq",
+    "gres-flags",
+    "hint",
+    "input",
+    "mail-type",
+    "mail-user",
+    "mcs-label",
+    "mem-bind",
+    "network",
+    "nodefile",
+    "ntasks-per-core",
+    "open-mode",
+    "output",
+    "power",
+    "prefer",
+    "priority",
+    "profile",
+    "resv-ports",
+    "segment",
+    "signal",
+    "stepmgr",
+    "switches",
+    "thread-spec",
+    "threads-per-core",
+    "time-min",
+    "tmp",
+    "uid",
+    "wait-all-nodes",
+)
+_SHARING = ("exclusive", "oversubscribe")
+_OPTIONAL = ("get-user-env", "immediate", "kill-on-invalid-dep", "nice", "no-kill", "no-requeue", "propagate")
+_FLAGS = (
+    "contiguous",
+    "help",
+    "hold",
+    "ignore-pbs",
+    "overcommit",
+    "parsable",
+    "quiet",
+    "reboot",
+    "requeue",
+    "spread-job",
+    "test-only",
+    "usage",
+    "use-min-nodes",
+    "verbose",
+    "version",
+    "wait",
+)
+_BATCH_ONLY = (
+    "array",
+    "wrap",
+    "batch",
+    "ignore-pbs",
+    "parsable",
+    "requeue",
+    "no-requeue",
+    "test-only",
+    "wait",
+)
+_WITH_VALUE = frozenset((*_READ, *_PASSED_OVER))
+_WITHOUT = frozenset((*_OPTIONAL, *_SHARING, *_FLAGS))
+
+
+@dataclass(frozen=True, slots=True)
+class _Command:
+    """What one of Slurm's commands understands."""
+
+    name: str
+    variables: str
+    """How the variables begin from which it takes options."""
+    with_value: frozenset[str]
+    without: frozenset[str]
+    """Options that need no value; some take one after `=`."""
+    short: Mapping[str, str]
+
+    @property
+    def known(self) -> frozenset[str]:
+        return self.with_value | self.without
+
+
+_BY_NAME = {
+    "sbatch": _Command("sbatch", "SBATCH_", _WITH_VALUE, _WITHOUT, _SHORT),
+    "srun": _Command(
+        "srun",
+        "SLURM_",
+        _WITH_VALUE.difference(_BATCH_ONLY)
+        | {
+            "accel-bind",
+            "bcast-exclude",
+            "cpu-bind",
+            "epilog",
+            "het-group",
+            "jobid",
+            "kill-on-bad-exit",
+            "max-exit-timeout",
+            "max-threads",
+            "mpi",
+            "msg-timeout",
+            "ntasks-per-tres",
+            "pack-group",
+            "prolog",
+            "relative",
+            "slurmd-debug",
+            "task-epilog",
+            "task-prolog",
+            "threads",
+            "tres-bind",
+            "wait",
+        },
+        _WITHOUT.difference(_BATCH_ONLY)
+        | {
+            "bcast",
+            "compress",
+            "debugger-test",
+            "disable-status",
+            "exact",
+            "interactive",
+            "label",
+            "multi-prog",
+            "no-allocate",
+            "overlap",
+            "preserve-env",
+            "pty",
+            "quit-on-interrupt",
+            "send-libs",
+            "test-only",
+            "unbuffered",
+            "whole",
+            "x11",
+        },
+        _SHORT
+        | {
+            "E": "preserve-env",
+            "K": "kill-on-bad-exit",
+            "l": "label",
+            "r": "relative",
+            "T": "threads",
+            "u": "unbuffered",
+            "X": "disable-status",
+            "Z": "no-allocate",
+        },
+    ),
+    "salloc": _Command(
+        "salloc",
+        "SALLOC_",
+        _WITH_VALUE.difference(_BATCH_ONLY),
+        _WITHOUT.difference(_BATCH_ONLY) | {"bell", "kill-command", "no-bell", "no-shell", "x11"},
+        _SHORT | {"K": "kill-command"},
+    ),
+}
+
+_VARIABLES = {
+    "ACCOUNT": "account",
+    "ARRAY_INX": "array",
+    "PARTITION": "partition",
+    "QOS": "qos",
+    "TIMELIMIT": "time",
+    "GPUS": "gpus",
+    "GPUS_PER_NODE": "gpus-per-node",
+    "GPUS_PER_TASK": "gpus-per-task",
+    "GRES": "gres",
+    "EXCLUSIVE": "exclusive",
+    "CONSTRAINT": "constraint",
+    "RESERVATION": "reservation",
+    "JOB_NAME": "job-name",
+}
+_TEXTS = {
+    "account": "account",
+    "partition": "partition",
+    "qos": "qos",
+    "name": "job-name",
+    "comment": "comment",
+    "features": "constraint",
+    "dependency": "dependency",
+    "reservation": "reservation",
+    "req_nodes": "nodelist",
+    "exc_nodes": "exclude",
+    "licenses": "licenses",
+    "wckey": "wckey",
+}
+"""Fields of job_desc that are what the user wrote. Most of them only a site's own script looks at."""
+_VARIABLES_OF_SRUN = {"NNODES": "nodes", "NTASKS": "ntasks"}
+
+
+@dataclass(frozen=True, slots=True)
+class SbatchRequest:
+    """What a command line asks for."""
+
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Long option → value, of those that matter to the policy, or to whether Slurm takes it."""
+    command: str = "sbatch"
+    """sbatch, srun or salloc."""
+    script: str | None = None
+    """Text of the job script; None of srun and salloc."""
+
+    def description(
+        self, user_id: int, user_name: str, gpu_types: Collection[str] = ()
+    ) -> dict[str, str | int | float | bool | None]:
+        """The job description (the fields of job_desc that the Lua reads); raises UsageError.
+
+        `gpu_types` are those of the cluster in lower case; where there are none, any is taken.
+        """
+        tres = self._tres(gpu_types)
+        numbers = self._numbers()
+        numbers |= gpuforms.settled(tres, numbers)
+        get = self.options.get
+        desc = dict(EMPTY_DESCRIPTION) | {
+            "user_id": user_id,
+            "user_name": user_name,
+            "script": self.script,
+            "argc": 1 if self.command == "srun" else 0,
+            "array_inx": optionvalues.array(get("array")),
+            **{field: get(option) for field, option in _TEXTS.items()},
+        }
+        return desc | tres | {key: value for key, value in numbers.items() if value is not None}
+
+    def mistakes(self) -> list[str]:
+        """Why the command itself would refuse options that are fine one by one; raises UsageError."""
+        found = gpuforms.mistakes(self._tres(()), self._numbers())
+        for names in (("mem", "mem-per-cpu", "mem-per-gpu"), ("cpus-per-task", "cpus-per-gpu")):
+            given = [f"--{name}" for name in names if name in self.options]
+            if len(given) > 1:
+                found.append(f"{' and '.join(given)} exclude each other: leave one of them")
+        return found
+
+    def _tres(self, gpu_types: Collection[str]) -> dict[str, str | None]:
+        """Fields of job_desc with amounts of TRES."""
+        get = self.options.get
+
+        def gpus(option: str) -> str | None:
+            return optionvalues.gpus(option, get(option), gpu_types)
+
+        def gres(option: str) -> str | None:
+            return optionvalues.gres(option, get(option), gpu_types)
+
+        return {
+            "tres_per_job": gpus("gpus"),
+            "tres_per_node": _joined(gres("gres"), gpus("gpus-per-node")),
+            "tres_per_socket": gpus("gpus-per-socket"),
+            "tres_per_task": _joined(gpus("gpus-per-task"), gres("tres-per-task")),
+            "cpus_per_tres": _per_gpu(optionvalues.number("cpus-per-gpu", get("cpus-per-gpu"))),
+            "mem_per_tres": _per_gpu(optionvalues.mib("mem-per-gpu", get("mem-per-gpu"))),
+        }
+
+    def _numbers(self) -> dict[str, int | None]:
+        """Fields of job_desc that are numbers; None where nothing is said."""
+        get = self.options.get
+
+        def number(option: str) -> int | None:
+            return optionvalues.number(option, get(option))
+
+        nodes, most_nodes = optionvalues.nodes(get("nodes"), get("nodelist"))
+        tasks, cpus = number("ntasks"), number("cpus-per-task")
+        per_node = number("ntasks-per-node")
+        at_least = nodes if nodes is not None else 1
+        if tasks is None:
+            least_tasks = at_least * (1 if per_node is None else per_node)
+        else:
+            least_tasks = max(tasks, at_least)
+        return {
+            "shared": _shared(self.options),
+            "time_limit": optionvalues.minutes(get("time")),
+            "min_nodes": nodes,
+            "max_nodes": most_nodes,
+            "num_tasks": tasks,
+            "ntasks_per_node": per_node,
+            "ntasks_per_tres": number("ntasks-per-gpu"),
+            "sockets_per_node": number("sockets-per-node"),
+            "cpus_per_task": cpus,
+            "min_cpus": least_tasks * (1 if cpus is None else cpus),
+            "pn_min_cpus": number("mincpus") if cpus is None else cpus,
+            "min_mem_per_node": optionvalues.mib("mem", get("mem")),
+            "min_mem_per_cpu": optionvalues.mib("mem-per-cpu", get("mem-per-cpu")),
+        }
+
+
+def parse_command(
+    argv: Sequence[str], environ: Mapping[str, str], stdin: TextIO | None = None
+) -> SbatchRequest:
+    """Read `sbatch [options] [script [arguments]]`, `srun [options] program` or `salloc [options]`.
+
+    Without any of these words it is sbatch. `stdin` is where sbatch finds a script that is not named, None
+    where there is none. Raises UsageError.
+    """
+    words = list(argv)
+    name = Path(words[0]).name if words else ""
+    if name in COMMANDS:
+        words = words[1:]
+    elif words and not words[0].startswith("-") and not os.path.exists(words[0]):  # noqa: PTH110 - Path raises for names that are too long
+        raise UsageError(
+            f"{words[0][:100]!r} is none of {', '.join(COMMANDS)} and no job script that is here: write "
+            "`slurm-gpu explain -- sbatch [options] SCRIPT`"
+        )
+    command = _BY_NAME[name if name in COMMANDS else "sbatch"]
+    given, rest = _options(words, command, "the command line")
+    if ":" in (rest[:1] if command.name == "sbatch" else rest):
+        raise UsageError("`:` makes it a heterogeneous job; explain its components one by one")
+    options: dict[str, str] = {}
+    script = None
+    if command.name == "sbatch" and "wrap" in given:
+        options["job-name"] = "wrap"
+        script = f"#!/bin/sh\n# This script was created by sbatch --wrap.\n\n{given['wrap']}\n"
+    elif command.name == "sbatch":
+        script = _read_script(rest, stdin)
+        options["job-name"] = Path(rest[0]).name if rest else "sbatch"
+        options |= _script_options(script, rest[0] if rest else "standard input", command)
+    elif command.name == "srun" and not rest:
+        raise UsageError("no program: write `slurm-gpu explain -- srun [options] PROGRAM`")
+    variables = _VARIABLES | (_VARIABLES_OF_SRUN if command.name == "srun" else {})
+    for variable, option in variables.items():
+        value = environ.get(command.variables + variable)
+        if value and option in command.known:
+            options[option] = value
+    options |= given
+    return SbatchRequest(
+        {key: value for key, value in options.items() if key in _READ or key in _SHARING},
+        command.name,
+        script,
+    )
+
+
+def _read_script(rest: Sequence[str], stdin: TextIO | None) -> str:
+    """The text of the named script, or of standard input."""
+    script = rest[0] if rest else "standard input"
+    try:
+        if rest:
+            with Path(script).open(encoding="utf-8", errors="replace") as file:
+                text = file.read(_MOST_CHARACTERS)
+        else:
+            text = stdin.read(_MOST_CHARACTERS) if stdin is not None else ""
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{script} is not text (byte {error.start})") from error
+    except OSError as error:
+        raise UsageError(f"{script} cannot be read: {error.strerror}") from error
+    if not rest and not text.strip():
+        raise UsageError("no job script: write `slurm-gpu explain -- sbatch [options] SCRIPT`, or use --wrap")
+    return text
+
+
+def _script_options(text: str, script: str, command: _Command) -> dict[str, str]:
+    """What the #SBATCH lines of a script ask for."""
+    options: dict[str, str] = {}
+    for line in _directives(text):
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError as error:
+            raise UsageError(f"{script}: `#SBATCH {line}`: {error}") from error
+        if words and words[0] in ("hetjob", "packjob"):
+            raise UsageError(f"{script} is a heterogeneous job; explain its components one by one")
+        found, rest = _options(words, command, script)
+        if rest:
+            raise UsageError(f"{script}: `#SBATCH {line}`: {rest[0]!r} is not an option")
+        options |= found
+    return options
+
+
+def _directives(text: str) -> Iterator[str]:
+    """What follows #SBATCH, up to the first line that is a command."""
+    for line in text.splitlines():
+        if line.startswith("#SBATCH"):
+            yield line.removeprefix("#SBATCH").strip()
+        elif line.strip() and not line.lstrip().startswith("#"):
+            return
+
+
+def _options(words: Sequence[str], command: _Command, where: str) -> tuple[dict[str, str], list[str]]:
+    """Options up to the first word that is none, and the rest."""
+    found: dict[str, str] = {}
+    queue = list(words)
+    while queue:
+        word = queue[0]
+        if word == "--":
+            return found, queue[1:]
+        if word.startswith("--"):
+            queue.pop(0)
+            _long_option(word, queue, command, where, found)
+        elif word.startswith("-") and len(word) > 1:
+            queue.pop(0)
+            _short_options(word[1:], queue, command, where, found)
+        else:
+            return found, queue
+    return found, []
+
+
+def _long_option(word: str, queue: list[str], command: _Command, where: str, found: dict[str, str]) -> None:
+    name, equals, value = word[2:].partition("=")
+    # getopt takes any beginning that fits only one option.
+    known = command.known
+    fitting = [name] if name in known else sorted(option for option in known if option.startswith(name))
+    if len(fitting) > 1:
+        raise UsageError(f"{where}: --{name} could be --{' or --'.join(fitting)}")
+    if not fitting:
+        close = difflib.get_close_matches(name, known, 1)
+        hint = f"did you mean --{close[0]}?" if close else f"leave it out if your {command.name} knows it"
+        raise UsageError(f"{where}: --{name} is not an option of {command.name} known here; {hint}")
+    option = fitting[0]
+    if option in command.with_value and not equals:
+        if not queue:
+            raise UsageError(f"{where}: --{option} needs a value")
+        value = queue.pop(0)
+    found[option] = value
+
+
+def _short_options(
+    letters: str, queue: list[str], command: _Command, where: str, found: dict[str, str]
+) -> None:
+    while letters:
+        option = command.short.get(letters[0])
+        if option is None or option not in command.known:
+            raise UsageError(f"{where}: -{letters[0]} is not an option of {command.name} known here")
+        value, letters = letters[1:], letters[1:]
+        if option in command.with_value:
+            letters = ""
+            if not value:
+                if not queue:
+                    raise UsageError(f"{where}: --{option} needs a value")
+                value = queue.pop(0)
+            found[option] = value
+        elif option in ("immediate", "kill-command", "no-kill"):  # take a value only where it is attached
+            letters, found[option] = "", value
+        else:
+            found[option] = ""
+
+
+def _shared(options: Mapping[str, str]) -> int | None:
+    value = None
+    for option in _SHARING:
+        if option in options:
+            value = optionvalues.shared(option, options[option])
+    return value
+
+
+def _per_gpu(amount: int | None) -> str | None:
+    return None if amount is None else f"gres/gpu:{amount}"
+
+
+def _joined(*parts: str | None) -> str | None:
+    return ",".join(part for part in parts if part) or None

@@ -1,0 +1,258 @@
+"""What Slurm itself would refuse, whatever the policy says: unknown names, more than a node has.
+
+And what it would take, and never start.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from slurm_gpu.errors import SlurmError
+from slurm_gpu.policy.explain import named_reservation as namedreservation
+from slurm_gpu.policy.explain.constraint import names_in, nodes_with
+from slurm_gpu.policy.explain.partition_limits import Asked, Barred, barred
+from slurm_gpu.policy.explain.sbatch import SbatchRequest
+from slurm_gpu.policy.explain.submitter import Submitter
+from slurm_gpu.slurm.client import SlurmNode, SlurmSettings
+from slurm_gpu.slurm.submission import Partition, UserPlaces
+from slurm_gpu.text.hostlist import expand
+from slurm_gpu.text.units import counted, few
+
+_MOST_NAMED = 12
+"""So many names are told; more help nobody."""
+_GRES = re.compile(r"gres/(?P<name>\w+)(?::(?P<kind>[A-Za-z_][\w.-]*))?(?:[:=](?P<count>\d{1,9}))?")
+_SEVERAL_QOS = (24, 11)
+"""From there on --qos takes several, joined by commas: the job runs in the first that lets it."""
+_FORMS = {
+    "tres_per_job": "--gpus",
+    "tres_per_node": "GPUs per node",
+    "tres_per_task": "--gpus-per-task",
+    "tres_per_socket": "--gpus-per-socket",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What of a running Slurm decides whether it takes a job."""
+
+    settings: SlurmSettings
+    nodes: Sequence[SlurmNode]
+    partitions: Sequence[Partition]
+    user: str
+    places: UserPlaces
+    """Of that user."""
+    submitter: Submitter = field(default_factory=Submitter)
+    """That user's groups, and the job's account and QOS."""
+    reservations: namedreservation.Known | None = None
+    """None where they are not known, or the job names none."""
+
+    @property
+    def enforced(self) -> set[str]:
+        """What AccountingStorageEnforce names; limits and QOS enforce associations, too."""
+        return set(self.settings.raw.get("AccountingStorageEnforce", "").split(","))
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """Of Slurm, such as (24, 11)."""
+        return tuple(int(number) for number in re.findall(r"\d+", self.settings.version)[:2])
+
+
+def refusals_of_slurm(
+    request: SbatchRequest, description: Mapping[str, object], cluster: Cluster
+) -> list[str]:
+    """Why Slurm would refuse the job, each with what would be right; empty where nothing speaks against it.
+
+    `description` is the request's. Not all that Slurm looks at is looked at here.
+    """
+    found = [*request.mistakes(), *_names(request, cluster)]
+    asked = _asked_partitions(request, cluster)
+    nodes = [node for node in cluster.nodes if not set(asked.split(",")).isdisjoint(node.partitions)]
+    reserved, known = request.options.get("reservation"), cluster.reservations
+    if reserved and known is not None:
+        if not cluster.submitter.is_root:
+            found += namedreservation.may_not(reserved, cluster.user, cluster.submitter.account, known)
+        in_it = namedreservation.nodes_in(reserved, nodes, known)
+        if in_it is not None:
+            nodes, asked = in_it, f"reservation {reserved}"
+            found += _outside(request, nodes, asked)
+    found += _barred(request, description, cluster).refused
+    if nodes and not found:
+        found += [
+            *_gres(description, nodes, cluster),
+            *_amounts(request, description, nodes, asked),
+            *_features(request, description, nodes, asked),
+        ]
+    return found
+
+
+def waits_of_slurm(
+    request: SbatchRequest, description: Mapping[str, object], cluster: Cluster
+) -> tuple[str, ...]:
+    """Why Slurm would take the job and never start it, as long as the partition is as it is."""
+    return _barred(request, description, cluster).waits
+
+
+def _asked_partitions(request: SbatchRequest, cluster: Cluster) -> str:
+    default = ",".join(part.name for part in cluster.partitions if part.is_default)
+    return request.options.get("partition") or default
+
+
+def _barred(request: SbatchRequest, description: Mapping[str, object], cluster: Cluster) -> Barred:
+    asked = _asked_partitions(request, cluster).split(",")
+    partitions = [part for part in cluster.partitions if part.name in asked]
+    enforced = cluster.settings.raw.get("EnforcePartLimits", "NO").upper()
+    # YES is how ALL was spelt once.
+    enforced = {"YES": "ALL"}.get(enforced, enforced)
+    asked_for = _asked(request, description)
+    return barred(partitions, asked_for, cluster.submitter, enforced, cluster.version)
+
+
+def _asked(request: SbatchRequest, description: Mapping[str, object]) -> Asked:
+    def said(option: str, field: str) -> int | None:
+        value = description.get(field)
+        return value if option in request.options and isinstance(value, int) else None
+
+    return Asked(
+        time_limit=said("time", "time_limit"),
+        least_nodes=said("nodes", "min_nodes"),
+        most_nodes=said("nodes", "max_nodes"),
+        cpus_per_task=said("cpus-per-task", "cpus_per_task"),
+        memory_per_node_mib=said("mem", "min_mem_per_node"),
+        in_reservation="reservation" in request.options,
+    )
+
+
+def _features(
+    request: SbatchRequest, description: Mapping[str, object], nodes: Sequence[SlurmNode], asked: str
+) -> Iterator[str]:
+    """Fewer nodes than --nodes asks for that have what --constraint does."""
+    constraint = request.options.get("constraint", "")
+    having = nodes_with(constraint, nodes)
+    least = description.get("min_nodes")
+    needed = least if isinstance(least, int) and "nodes" in request.options else 1
+    if having is not None and having < needed:
+        has = f"no node of {asked} has" if having == 0 else f"of {asked} only {counted(having, 'node')} with"
+        yield f"--constraint={constraint}: {has} that"
+
+
+def _names(request: SbatchRequest, cluster: Cluster) -> Iterator[str]:
+    """Partitions, account, QOS and nodes that are not there, or not for this user."""
+    get = request.options.get
+    there = [part.name for part in cluster.partitions]
+    partition = get("partition")
+    for name in partition.split(",") if partition else ():
+        if there and name not in there:
+            yield f"--partition: {name!r} is no partition of this cluster; {_there_are(name, there)}"
+    if there and not partition and not any(part.is_default for part in cluster.partitions):
+        yield f"--partition is missing, and no partition is the default; there are {_listed(there)}"
+    for option, allowed, enforcing in (
+        ("account", cluster.places.accounts, {"associations", "limits", "safe", "qos", "wckeys", "all"}),
+        ("qos", cluster.places.qos, {"qos", "all"}),
+    ):
+        value = get(option)
+        several = option == "qos" and cluster.version >= _SEVERAL_QOS
+        for name in value.split(",") if value and several else filter(None, (value,)):
+            if allowed and name.lower() not in allowed and cluster.enforced & enforcing:
+                yield f"--{option}: {name!r} is not for {cluster.user}; {_there_are(name, sorted(allowed))}"
+    features = list(dict.fromkeys(feature for node in cluster.nodes for feature in node.features))
+    for name in names_in(get("constraint", "")):
+        if cluster.nodes and name not in features:
+            yield f"--constraint: {name!r} is no feature of any node; {_there_are(name, sorted(features))}"
+    names = [node.name for node in cluster.nodes]
+    for name in _nodelist(request):
+        if names and name not in names:
+            yield f"--nodelist: {name!r} is no node of this cluster; {_there_are(name, names)}"
+
+
+def _gres(description: Mapping[str, object], nodes: Sequence[SlurmNode], cluster: Cluster) -> Iterator[str]:
+    """Kinds of GRES, and types of GPUs, that no node of the partition has."""
+    told = cluster.settings.raw.get("GresTypes")
+    kinds = None if told is None else [] if told == "(null)" else told.split(",")
+    types = sorted({kind for node in nodes for kind in node.gpus if kind})
+    lower = {kind.lower() for kind in types}
+    for form, option in _FORMS.items():
+        for item in str(description.get(form) or "").split(","):
+            match = _GRES.fullmatch(item)
+            if match is None:
+                continue
+            name, kind = match["name"], match["kind"]
+            if kinds is not None and name not in kinds:
+                yield f"--gres: {name!r} is none of GresTypes; there are {_listed(kinds)}"
+            elif name == "gpu" and lower and kind and kind.lower() not in lower:
+                yield f"{option}: no node there has GPUs of type {kind!r}; there are {_listed(types)}"
+
+
+def _outside(request: SbatchRequest, nodes: Sequence[SlurmNode], asked: str) -> Iterator[str]:
+    """Nodes of --nodelist that are not among these."""
+    names = {node.name for node in nodes}
+    for name in _nodelist(request):
+        if name not in names:
+            yield f"--nodelist: {name!r} is not in {asked}; {_there_are(name, sorted(names))}"
+
+
+def _nodelist(request: SbatchRequest) -> list[str]:
+    """Names; none where they lie in a file, or cannot be read."""
+    nodelist = request.options.get("nodelist")
+    try:
+        return expand(nodelist) if nodelist and "/" not in nodelist else []
+    except (ValueError, SlurmError):
+        return []
+
+
+def _amounts(
+    request: SbatchRequest, description: Mapping[str, object], nodes: Sequence[SlurmNode], asked: str
+) -> Iterator[str]:
+    """More than any node of the partition has."""
+
+    def most(of: Callable[[SlurmNode], int]) -> int:
+        return max(of(node) for node in nodes)
+
+    where = f"no node of {asked} has more than"
+    gpus = _gpus(description, "tres_per_node")
+    if gpus > most(lambda node: node.n_gpus):
+        yield f"GPUs per node: {gpus} asked for, {where} {most(lambda node: node.n_gpus)}"
+    in_all, there = _gpus(description, "tres_per_job"), sum(node.n_gpus for node in nodes)
+    if in_all > there:
+        yield f"--gpus: {in_all} asked for, {asked} has {there}"
+    mib, per_gpu = description.get("min_mem_per_node"), request.options.get("mem-per-gpu")
+    memory = most(lambda node: node.memory_mib)
+    if isinstance(mib, int) and "mem" in request.options and mib > memory:
+        yield f"--mem={request.options['mem']}: {where} {_memory(memory)}"
+    if per_gpu is not None and _per_gpu_mib(description) > memory:
+        yield f"--mem-per-gpu={per_gpu}: {where} {_memory(memory)}"
+    cpus = description.get("cpus_per_task")
+    if isinstance(cpus, int) and "cpus-per-task" in request.options and cpus > most(lambda node: node.cpus):
+        yield f"--cpus-per-task={cpus}: {where} {counted(most(lambda node: node.cpus), 'CPU')}"
+    least = description.get("min_nodes")
+    if isinstance(least, int) and "nodes" in request.options and least > len(nodes):
+        yield f"--nodes={request.options['nodes']}: {asked} has {counted(len(nodes), 'node')}"
+
+
+def _gpus(description: Mapping[str, object], form: str) -> int:
+    return sum(
+        int(match["count"] or 1)
+        for item in str(description.get(form) or "").split(",")
+        if (match := _GRES.fullmatch(item)) and match["name"] == "gpu"
+    )
+
+
+def _per_gpu_mib(description: Mapping[str, object]) -> int:
+    match = _GRES.fullmatch(str(description.get("mem_per_tres") or ""))
+    return 0 if match is None else int(match["count"] or 0)
+
+
+def _memory(mib: int) -> str:
+    """As sbatch takes it, to the last MiB."""
+    return f"{mib}M" if mib % 1024 else f"{mib // 1024}G"
+
+
+def _there_are(name: str, known: Collection[str]) -> str:
+    close = difflib.get_close_matches(name, known, 1)
+    return (f"did you mean {close[0]}? " if close else "") + f"there are {_listed(known)}"
+
+
+def _listed(names: Collection[str]) -> str:
+    return few(names, _MOST_NAMED) or "none"

@@ -1,0 +1,146 @@
+"""Limits that the weekly review moved: beside policy.yaml, which only people write.
+
+`policy.moved.json` lists the moves in their order. One counts as long as policy.yaml has the value from which
+it started, and the bounds in which it lies: whoever writes another value there takes it back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from slurm_gpu.errors import InputError, OutsideError
+from slurm_gpu.files.atomic import whole_file
+from slurm_gpu.policy.language.limit_value import single_value, value_text, with_value
+from slurm_gpu.policy.language.limits import LIMITS
+from slurm_gpu.policy.language.model import Policy
+
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One limit of one rule got another value, in its own unit (mgpu, MiB or a count)."""
+
+    rule: str
+    limit: str
+    old: int
+    new: int
+    at_s: int
+    why: str
+    undone_s: int | None = None
+    """When a person took it back: it does not count, and the limit is left alone from then on."""
+
+    def __str__(self) -> str:
+        old, new = (value_text(self.limit, value) for value in (self.old, self.new))
+        return f"{self.limit} of {self.rule}: {old} → {new}"
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A policy with its moves."""
+
+    policy: Policy
+    counting: tuple[Move, ...] = ()
+    void: tuple[tuple[Move, str], ...] = ()
+    """Those that do not count any more, with the reason."""
+    undone: tuple[Move, ...] = ()
+    """Those that were taken back, and stand where they began: their limits are not to be moved."""
+
+
+def moves_path(policy: Path) -> Path:
+    """Where the moves of a policy stand."""
+    return policy.with_name(f"{policy.stem}.moved.json")
+
+
+def read_moves(policy: Path) -> tuple[Move, ...]:
+    """All moves of a policy, the first first; raises InputError where the file is not what was written."""
+    path = moves_path(policy)
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return ()
+    except NotADirectoryError:
+        return ()
+    except OSError as error:
+        raise InputError(str(path), 0, 0, f"cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise _unreadable(path, error) from error
+    try:
+        if plain["version"] != _VERSION:
+            raise InputError(
+                str(path), 0, 0, f"was written by another version of slurm-gpu ({plain['version']})"
+            )
+        return tuple(_move(item) for item in plain["moved"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise _unreadable(path, error) from error
+
+
+def write_moves(policy: Path, moves: Sequence[Move]) -> None:
+    """Replace the moves of a policy, readable for all as the policy is; raises OutsideError."""
+    path = moves_path(policy)
+    try:
+        if not moves:
+            path.unlink(missing_ok=True)
+            return
+        with whole_file(path) as fresh, fresh.open("w", encoding="utf-8") as out:
+            json.dump({"version": _VERSION, "moved": [asdict(move) for move in moves]}, out, indent=1)
+            out.write("\n")
+            fresh.chmod(0o644)
+    except OSError as error:
+        raise OutsideError(f"{path}: {error.strerror}") from error
+
+
+def with_moves(policy: Policy, moves: Iterable[Move]) -> Moved:
+    """The policy as the review has left it."""
+    counting: list[Move] = []
+    void: list[tuple[Move, str]] = []
+    undone: list[Move] = []
+    for move in moves:
+        why = _in_the_way(policy, move)
+        if why is None and move.undone_s is not None:
+            undone.append(move)
+        elif why is None:
+            policy = with_value(policy, move.rule, move.limit, move.new)
+            counting.append(move)
+        else:
+            void.append((move, why))
+    return Moved(policy, tuple(counting), tuple(void), tuple(undone))
+
+
+def _in_the_way(policy: Policy, move: Move) -> str | None:
+    rule = next((rule for rule in policy.rules if rule.id == move.rule), None)
+    if rule is None:
+        return "there is no such rule any more"
+    bounds = next((one for one in rule.adjust if one.key == move.limit), None)
+    if bounds is None:
+        return "the rule has no adjust: for it any more"
+    if single_value(rule, move.limit) != move.old:
+        return "policy.yaml has another value now"
+    if not bounds.low <= move.new <= bounds.high:
+        return "it lies outside of adjust: now"
+    return None
+
+
+def _move(item: Any) -> Move:
+    move = Move(**item)
+    texts = (move.rule, move.limit, move.why)
+    numbers = (move.old, move.new, move.at_s, 0 if move.undone_s is None else move.undone_s)
+    if move.limit not in LIMITS or not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"no such limit: {move.limit!r}")
+    if not all(isinstance(number, int) and not isinstance(number, bool) for number in numbers):
+        raise ValueError(f"no whole numbers: {numbers}")
+    return move
+
+
+def _unreadable(path: Path, error: Exception) -> InputError:
+    return InputError(
+        str(path),
+        0,
+        0,
+        f"cannot be read ({error}); `slurm-gpu policy review` wrote it: mend it, or remove it, and every "
+        "limit is as policy.yaml has it",
+    )

@@ -1,0 +1,67 @@
+"""Partitions and types of GPUs that a policy names and the cluster lacks: most likely misspelt."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+
+from slurm_gpu.config.yaml_source import Location, YamlSource
+from slurm_gpu.errors import InputError
+from slurm_gpu.policy.language.model import GpuLimit, Limits, Policy
+from slurm_gpu.policy.language.names import suggest
+from slurm_gpu.slurm.client import SlurmNode
+
+_Named = tuple[Location, str]
+
+
+def unknown_to_cluster(
+    policy: Policy, source: YamlSource, nodes: Iterable[SlurmNode]
+) -> tuple[InputError, ...]:
+    """Names for which there is no node, in the order of the file; none where the nodes tell no such names."""
+    nodes = list(nodes)
+    partitions = {partition for node in nodes for partition in node.partitions}
+    types = {gpu_type.lower() for node in nodes for gpu_type in node.gpus if gpu_type}
+    found = [
+        *_unknown(_partitions(policy), partitions, "no node is in partition {}"),
+        *_unknown(_gpu_types(policy), types, "no node has a GPU of type {}"),
+    ]
+    errors = [source.error(location, message, key=True) for location, message in found]
+    return tuple(sorted(errors, key=lambda error: (error.line, error.column)))
+
+
+def _unknown(named: Iterable[_Named], known: Collection[str], message: str) -> Iterator[_Named]:
+    for location, name in named:
+        if known and name not in known:
+            told = f"{message.format(repr(name))}; {suggest(name, known, 'see sinfo')}"
+            yield location, told
+
+
+def _partitions(policy: Policy) -> Iterator[_Named]:
+    for group in policy.groups.values():
+        for index, name in enumerate(group.partitions or ()):
+            yield ("groups", group.name, "partitions", index), name
+    for bundle in policy.bundles.values():
+        for index, name in enumerate(bundle.partitions or ()):
+            yield ("bundles", bundle.name, "partitions", index), name
+    for location, limits in _all_limits(policy):
+        for index, name in enumerate(limits.partitions or ()):
+            yield (*location, "partitions", index), name
+
+
+def _gpu_types(policy: Policy) -> Iterator[_Named]:
+    for bundle in policy.bundles.values():
+        for index, name in enumerate(bundle.gpu_types or ()):
+            yield ("bundles", bundle.name, "gpu_types", index), name
+    for location, limits in _all_limits(policy):
+        for index, name in enumerate(limits.gpu_types or ()):
+            yield (*location, "gpu_types", index), name
+        for key in ("gpus", "gpus_total", "gpus_running"):
+            limit: GpuLimit | None = getattr(limits, key)
+            for name in () if limit is None else limit.by_type_mgpu:
+                yield (*location, key, name), name
+
+
+def _all_limits(policy: Policy) -> Iterator[tuple[Location, Limits]]:
+    for rule in policy.rules:
+        yield (*rule.location, "limits"), rule.limits
+    for exception in policy.exceptions:
+        yield (*exception.location, "limits"), exception.limits

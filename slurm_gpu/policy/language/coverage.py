@@ -1,0 +1,134 @@
+"""Which rule's limits hold whenever another's do: of the looser one nobody ever hears."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from slurm_gpu.policy.language.limits import flat_limits
+from slurm_gpu.policy.language.model import Group, Mode, Per, Policy, Rule, WalltimeStep
+
+_STRENGTH = {Mode.OBSERVE: 0, Mode.ADVISE: 1, Mode.ENFORCE: 2}
+
+# Whose sum contains the other's: a user's jobs are among the group's, a job among either.
+_WITHIN = {Per.JOB: (Per.JOB, Per.USER, Per.GROUP), Per.USER: (Per.USER, Per.GROUP), Per.GROUP: (Per.GROUP,)}
+
+# What is part of what: GPUs of one job count among those running and pending.
+_PART_OF = {
+    "gpus": ("gpus_total",),
+    "gpus_running": ("gpus_total",),
+    "cpus": ("cpus_total",),
+    "cpus_running": ("cpus_total",),
+    "memory": ("memory_total",),
+    "memory_running": ("memory_total",),
+    "jobs_running": ("jobs_total",),
+    "array_tasks": ("jobs_total",),
+    "gpu_hours:day": ("gpu_hours:week", "gpu_hours:month"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Covered:
+    """A limit that can never be the one that binds."""
+
+    rule: Rule
+    key: str
+    """As in flat_limits."""
+    by: Rule
+    by_key: str
+
+
+def covered_limits(policy: Policy) -> Iterator[Covered]:
+    """Limits that another limit makes needless; of two equal ones the later."""
+    flat = [flat_limits(rule.limits) for rule in policy.rules]
+    excepted = {exception.rule for exception in policy.exceptions}  # for someone the rule gives way
+    for position, rule in enumerate(policy.rules):
+        for key in flat[position]:
+            wider = _wider_keys(key)
+            candidates = (
+                (other_position, other_key)
+                for other_position, other in enumerate(policy.rules)
+                for other_key in wider
+                if other_key in flat[other_position] and other.id not in excepted
+            )
+            for other_position, other_key in candidates:
+                if _covers(policy, flat, (other_position, other_key), (position, key)):
+                    yield Covered(rule, key, policy.rules[other_position], other_key)
+                    break
+
+
+def holds_whenever(policy: Policy, wider: Rule, rule: Rule) -> bool:
+    """Whether `wider` binds every job that `rule` binds, at least as strictly."""
+    return (
+        _contains(policy.groups[wider.group], policy.groups[rule.group])
+        and _STRENGTH[wider.mode] >= _STRENGTH[rule.mode]
+        and (wider.kind is None or wider.kind == rule.kind)
+        and (wider.when is None or wider.when == rule.when)
+    )
+
+
+def _covers(
+    policy: Policy, flat: Sequence[Mapping[str, object]], wider: tuple[int, str], limit: tuple[int, str]
+) -> bool:
+    """Whether the limit `wider` (position of its rule, key) leaves `limit` nothing to refuse."""
+    if wider == limit:
+        return False
+    other, rule = policy.rules[wider[0]], policy.rules[limit[0]]
+    first, second = flat[wider[0]][wider[1]], flat[limit[0]][limit[1]]
+    if not _at_most(first, second, rule, other) or not _precedes(policy, other, rule):
+        return False
+    # Of two that cover one another the later is needless.
+    mutual = wider[1] == limit[1] and _at_most(second, first, other, rule) and _precedes(policy, rule, other)
+    return not mutual or wider[0] < limit[0]
+
+
+def _precedes(policy: Policy, wider: Rule, rule: Rule) -> bool:
+    """Whether `wider` sums over no less than `rule`, whenever that binds."""
+    return wider.per in _WITHIN[rule.per] and holds_whenever(policy, wider, rule)
+
+
+def _wider_keys(key: str) -> tuple[str, ...]:
+    base, _, part = key.partition(":")
+    typed = [f"{wider}:{part}" for wider in _PART_OF.get(base, ())] if part else []
+    plain = [base, *_PART_OF.get(base, ())] if part and not base.startswith("gpu_hours") else []
+    return (key, *_PART_OF.get(key, ()), *typed, *plain)
+
+
+def _at_most(first: object, second: object, rule: Rule, other: Rule) -> bool:
+    """Whether a value `first` (of `other`) leaves nothing that `second` (of `rule`) would refuse."""
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        return first.keys() <= second.keys()  # names that are allowed
+    if isinstance(first, int | float) and isinstance(second, int | float):
+        return first <= second
+    ours, theirs = rule.limits.walltime, other.limits.walltime
+    if ours is None or theirs is None:
+        return False
+    edges = [step.from_mgpu for step in (*ours, *theirs)]
+    return all(_limit_at(theirs, edge) <= _limit_at(ours, edge) for edge in (0, *edges))
+
+
+def _limit_at(steps: tuple[WalltimeStep, ...], mgpu: int) -> float:
+    limit = math.inf
+    for step in steps:
+        if step.from_mgpu <= mgpu:
+            limit = step.limit_s
+    return limit
+
+
+def _contains(wider: Group, group: Group) -> bool:
+    """Whether every job of `group` is one of `wider` too."""
+    pairs = (
+        (wider.users, group.users),
+        (wider.unix_groups, group.unix_groups),
+        (_lower(wider.accounts), _lower(group.accounts)),
+        (_lower(wider.qos), _lower(group.qos)),
+        (wider.partitions, group.partitions),
+    )
+    if any(ours is not None and (names is None or not set(names) <= set(ours)) for ours, names in pairs):
+        return False
+    return wider.until is None or (group.until is not None and group.until <= wider.until)
+
+
+def _lower(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    return None if names is None else tuple(name.lower() for name in names)

@@ -1,0 +1,202 @@
+"""What stands in a policy and does nothing, or leaves no way through: not mistakes, but hardly meant."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+from collections.abc import Iterator
+
+from slurm_gpu.config.yaml_source import Location, YamlSource
+from slurm_gpu.errors import InputError
+from slurm_gpu.policy.language.coverage import covered_limits, holds_whenever
+from slurm_gpu.policy.language.limit_text import flat_text
+from slurm_gpu.policy.language.limits import flat_limits
+from slurm_gpu.policy.language.model import Bundle, Mode, Policy, Rule, RuleException
+from slurm_gpu.policy.language.names import ResolvedNames
+from slurm_gpu.policy.language.unheld import unheld_limits
+from slurm_gpu.text.units import format_duration, format_gpus
+
+_LEAST_GRACE_S = 1800
+_Doubt = tuple[Location, str]
+
+
+def find_doubts(policy: Policy, names: ResolvedNames, source: YamlSource, today: dt.date) -> list[InputError]:
+    """All of them in the order of the file; `today` is the day in the site's time zone."""
+    found = [
+        *_ended(policy, today),
+        *_empty_groups(policy, names),
+        *_needless_exceptions(policy),
+        *_needless_limits(policy),
+        *_unheld_limits(policy, names, today),
+        *_odd_walltimes(policy),
+        *_closed_ways(policy),
+        *_hidden_bundles(policy),
+        *_uncounted_shares(policy),
+        *_idle_sharing(policy),
+        *_hasty_ends(policy),
+    ]
+    errors = [source.error(location, message, key=True) for location, message in found]
+    return sorted(errors, key=lambda error: (error.line, error.column))
+
+
+def _ended(policy: Policy, today: dt.date) -> Iterator[_Doubt]:
+    for group in policy.groups.values():
+        if group.until is not None and group.until < today:
+            message = f"group {group.name} ended on {group.until}: its rules bind nobody"
+            yield ("groups", group.name, "until"), message
+    for exception in policy.exceptions:
+        if exception.until < today:
+            message = f"the exception of {exception.user} to {exception.rule} ended on {exception.until}"
+            yield (*exception.location, "until"), message
+
+
+def _empty_groups(policy: Policy, names: ResolvedNames) -> Iterator[_Doubt]:
+    for group in policy.groups.values():
+        if group.unix_groups is None or not set(group.unix_groups) <= names.members.keys():
+            continue
+        members = {uid for unix_group in group.unix_groups for uid in names.members[unix_group]}
+        users = {names.uids[user] for user in group.users or () if user in names.uids}
+        unix_groups = ", ".join(group.unix_groups)
+        if not members:
+            message = f"no user is in UNIX group {unix_groups}: group {group.name} is empty"
+            yield ("groups", group.name), message
+        elif users and not members & users:
+            message = f"none of its users is in UNIX group {unix_groups}: group {group.name} is empty"
+            yield ("groups", group.name), message
+
+
+def _needless_exceptions(policy: Policy) -> Iterator[_Doubt]:
+    rules = {rule.id: rule for rule in policy.rules}
+    for exception in policy.exceptions:
+        rule = rules[exception.rule]
+        group = policy.groups[rule.group]
+        if group.users is not None and exception.user not in group.users:
+            message = f"rule {rule.id} does not bind {exception.user}, who is not in group {group.name}"
+            yield (*exception.location, "user"), message
+        limits = flat_limits(rule.limits)
+        for key, value in flat_limits(exception.limits).items():
+            if value == limits[key]:
+                yield _place(exception, key), f"rule {rule.id} allows {exception.user} as much already"
+
+
+def _needless_limits(policy: Policy) -> Iterator[_Doubt]:
+    for covered in covered_limits(policy):
+        tighter = flat_text(covered.by.limits, covered.by_key)
+        by = "this rule" if covered.by is covered.rule else f"rule {covered.by.id}"
+        message = (
+            f"{covered.key} of rule {covered.rule.id} never binds: {by} already allows {tighter} "
+            f"per {covered.by.per}"
+        )
+        yield _place(covered.rule, covered.key), message
+
+
+def _unheld_limits(policy: Policy, names: ResolvedNames, today: dt.date) -> Iterator[_Doubt]:
+    for rule, key, why in unheld_limits(policy, names, today):
+        yield (*rule.location, "limits", key), f"nothing holds {key} of rule {rule.id}: {why}"
+
+
+def _uncounted_shares(policy: Policy) -> Iterator[_Doubt]:
+    """A limit on running GPUs binds jobs that share only where it is counted by others than Slurm."""
+    if policy.colocation is None:
+        return
+    rules = sorted(rule.id for rule in policy.rules if rule.limits.gpus_running is not None)
+    if rules:
+        message = (
+            f"gpus_running of rule {', '.join(rules)} is Slurm's to count, which counts no job that shares"
+        )
+        yield ("colocation",), message
+    if policy.owners:
+        yield ("colocation",), "owners' GPUs are Slurm's to count, which counts no job that shares among them"
+
+
+def _idle_sharing(policy: Policy) -> Iterator[_Doubt]:
+    """What keeps jobs from sharing that are to share."""
+    said = policy.colocation
+    if said is None:
+        return
+    if said.slowdown is not None and said.slowdown <= 1:
+        message = (
+            "slowdown: 1 lets nobody share who slows anybody down at all, which nearly all do; 1.10 would"
+        )
+        yield ("colocation", "slowdown"), message
+    if said.largest <= 0:
+        yield ("colocation", "largest"), "largest: 0 lets nobody share: every job needs some of a GPU"
+    for index, name in enumerate(said.may or ()):
+        if name in said.must:
+            message = f"group {name} is in must, too, whose jobs share unasked: may adds nothing"
+            yield ("colocation", "may", index), message
+
+
+def _hasty_ends(policy: Policy) -> Iterator[_Doubt]:
+    """Who is warned and has no time to do something about it."""
+    said = policy.cancel_idle
+    if said is None:
+        return
+    left_s = said.after_s - said.warn_s[-1]
+    if left_s < _LEAST_GRACE_S:
+        message = (
+            f"after: between the last warning and the end lie {format_duration(left_s)}: few read their mail "
+            "so soon"
+        )
+        yield ("cancel_idle", "after"), message
+    for index, name in enumerate(said.groups or ()):
+        if name in said.exempt:
+            yield ("cancel_idle", "for", index), f"group {name} is in exempt, too: its jobs are never ended"
+
+
+def _odd_walltimes(policy: Policy) -> Iterator[_Doubt]:
+    for rule in policy.rules:
+        steps = rule.limits.walltime
+        if steps is None:
+            continue
+        place = (*rule.location, "limits", "walltime")
+        for before, step in itertools.pairwise(steps):
+            if step.limit_s > before.limit_s:
+                shorter, longer = format_duration(before.limit_s), format_duration(step.limit_s)
+                gpus = format_gpus(step.from_mgpu)
+                message = f"walltime grows from {shorter} to {longer} at {gpus}: asking for more buys time"
+                yield place, message
+        most = None if rule.limits.gpus is None else rule.limits.gpus.all_mgpu
+        for step in steps:
+            if most is not None and step.from_mgpu > most:
+                gpus = format_gpus(step.from_mgpu)
+                yield place, f"no job has a walltime from {gpus} on: the rule allows {format_gpus(most)}"
+
+
+def _closed_ways(policy: Policy) -> Iterator[_Doubt]:
+    """Rules that together leave no partition or no type of GPU."""
+    enforced = [rule for rule in policy.rules if rule.mode is Mode.ENFORCE]
+    for rule in enforced:
+        allowed, of_group = rule.limits.partitions, policy.groups[rule.group].partitions
+        if allowed is not None and of_group is not None and not set(allowed) & set(of_group):
+            message = (
+                f"rule {rule.id} refuses every job: group {rule.group} is the jobs in "
+                f"{', '.join(of_group)}, and only {', '.join(allowed)} is allowed"
+            )
+            yield (*rule.location, "limits", "partitions"), message
+    for rule, other in itertools.combinations(enforced, 2):
+        if not (holds_whenever(policy, other, rule) or holds_whenever(policy, rule, other)):
+            continue
+        for key, what in (("partitions", "partition"), ("gpu_types", "type of GPU")):
+            first, second = getattr(rule.limits, key), getattr(other.limits, key)
+            if first is not None and second is not None and not set(first) & set(second):
+                message = f"no {what} is left: rule {rule.id} allows only {', '.join(first)}"
+                yield (*other.location, "limits", key), message
+
+
+def _hidden_bundles(policy: Policy) -> Iterator[_Doubt]:
+    for earlier, bundle in itertools.combinations(policy.bundles.values(), 2):
+        if _takes_all(earlier, bundle):
+            message = f"no job belongs to bundle {bundle.name}: {earlier.name} comes first and takes them all"
+            yield ("bundles", bundle.name), message
+
+
+def _takes_all(earlier: Bundle, bundle: Bundle) -> bool:
+    if (earlier.mgpu > 0) != (bundle.mgpu > 0):
+        return False
+    pairs = ((earlier.partitions, bundle.partitions), (earlier.gpu_types, bundle.gpu_types))
+    return all(ours is None or (theirs is not None and set(theirs) <= set(ours)) for ours, theirs in pairs)
+
+
+def _place(holder: Rule | RuleException, key: str) -> Location:
+    return (*holder.location, "limits", *key.split(":"))

@@ -1,0 +1,95 @@
+"""Limits in words, and with stable keys as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from slurm_gpu.policy.language.limits import LimitKind, LimitValue, Measure, Scope, set_limits
+from slurm_gpu.policy.language.model import GpuLimit, Limits, WalltimeStep
+from slurm_gpu.text.units import format_duration, format_gpus, format_memory_mib
+
+_HELD = {Scope.JOB: "", Scope.TOTAL: " running and pending", Scope.RUNNING: " running", Scope.PERIOD: ""}
+
+
+def limit_texts(limits: Limits, over: str = "") -> list[str]:
+    """Each limit that is set, such as "at most 12 GPUs running and pending".
+
+    `over` is written after each that is an amount: " per user".
+    """
+    return [
+        text if kind.measure in (Measure.NAMES, Measure.WALLTIME) else f"{text}{over}"
+        for kind, value in set_limits(limits)
+        for _, text in _texts(kind, value)
+    ]
+
+
+def flat_text(limits: Limits, key: str) -> str:
+    """One of them, by its key as in flat_limits."""
+    texts = [pair for kind, value in set_limits(limits) for pair in _texts(kind, value)]
+    return ", ".join(text for of_key, text in texts if of_key == key)
+
+
+def limits_json(limits: Limits) -> dict[str, Any]:
+    """Limits by their keys in policy.yaml.
+
+    GPUs are numbers or {type: number}, memory is in MiB (`memory_mib`), walltime in seconds
+    (`walltime_s`) or a list of {gpus, s}, gpu_hours {period: hours}.
+    """
+    told: dict[str, Any] = {}
+    for kind, value in set_limits(limits):
+        if isinstance(value, GpuLimit):
+            told[kind.key] = (
+                {gpu_type: mgpu / 1000 for gpu_type, mgpu in value.by_type_mgpu.items()}
+                if value.all_mgpu is None
+                else value.all_mgpu / 1000
+            )
+        elif isinstance(value, Mapping):
+            told[kind.key] = {str(period): hours for period, hours in value.items()}
+        elif isinstance(value, tuple) and kind.measure is Measure.WALLTIME:
+            told[f"{kind.key}_s"] = _steps_json(_steps(value))
+        elif isinstance(value, tuple):
+            told[kind.key] = list(value)
+        else:
+            told[kind.field] = value
+    return told
+
+
+def _steps_json(steps: list[WalltimeStep]) -> Any:
+    if _plain(steps):
+        return steps[0].limit_s
+    return [{"gpus": step.from_mgpu / 1000, "s": step.limit_s} for step in steps]
+
+
+def _texts(kind: LimitKind, value: LimitValue) -> Iterator[tuple[str, str]]:
+    """(key as in flat_limits, text)."""
+    held = _HELD[kind.scope]
+    if isinstance(value, GpuLimit):
+        if value.all_mgpu is not None:
+            yield kind.key, f"at most {format_gpus(value.all_mgpu)}{held}"
+        for gpu_type, mgpu in value.by_type_mgpu.items():
+            yield f"{kind.key}:{gpu_type}", f"at most {format_gpus(mgpu)} of type {gpu_type}{held}"
+    elif isinstance(value, Mapping):
+        for period, hours in value.items():
+            yield f"{kind.key}:{period}", f"at most {hours:g} {kind.noun(hours)} a {period}"
+    elif isinstance(value, tuple) and kind.measure is Measure.WALLTIME:
+        yield from ((kind.key, text) for text in _walltime_texts(_steps(value)))
+    elif isinstance(value, tuple):
+        yield kind.key, f"only {kind.what} {', '.join(map(str, value))}"
+    elif isinstance(value, int):
+        amount = f"{format_memory_mib(value)} of" if kind.measure is Measure.MEMORY else str(value)
+        yield kind.key, f"at most {amount} {kind.noun(value)}{held}"
+
+
+def _walltime_texts(steps: list[WalltimeStep]) -> Iterator[str]:
+    for step in steps:
+        limit = f"time limit at most {format_duration(step.limit_s)}"
+        yield limit if _plain(steps) else f"{limit} from {format_gpus(step.from_mgpu)} on"
+
+
+def _steps(value: tuple[Any, ...]) -> list[WalltimeStep]:
+    return [step for step in value if isinstance(step, WalltimeStep)]
+
+
+def _plain(steps: list[WalltimeStep]) -> bool:
+    return len(steps) == 1 and steps[0].from_mgpu == 0

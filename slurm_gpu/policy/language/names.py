@@ -1,0 +1,121 @@
+"""Users and UNIX groups of a policy as numbers: slurmctld must not wait for a directory service.
+
+Membership is that of the moment in which the policy is applied; apply it again when it changes.
+"""
+
+from __future__ import annotations
+
+import difflib
+import grp
+import pwd
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from slurm_gpu.config.yaml_source import YamlSource
+from slurm_gpu.errors import InputError
+from slurm_gpu.policy.language.model import Policy
+
+
+class Directory(Protocol):
+    """The host's users and groups, as getent shows them."""
+
+    def uid(self, user: str) -> int | None:
+        """The user's id; None where there is no such user."""
+
+    def member_uids(self, group: str) -> frozenset[int] | None:
+        """Ids of a UNIX group's members, primary members too; None where there is no such group."""
+
+    def known_users(self) -> Sequence[str]:
+        """Users to suggest for a misspelt one; may be incomplete."""
+
+    def known_groups(self) -> Sequence[str]:
+        """UNIX groups to suggest for a misspelt one; may be incomplete."""
+
+
+class SystemDirectory:
+    """What NSS answers on this host."""
+
+    def uid(self, user: str) -> int | None:
+        """The user's id; None where there is no such user."""
+        try:
+            return pwd.getpwnam(user).pw_uid
+        except KeyError:
+            return None
+
+    def member_uids(self, group: str) -> frozenset[int] | None:
+        """Ids of the members, also of those who have it as their primary group."""
+        try:
+            entry = grp.getgrnam(group)
+        except KeyError:
+            return None
+        uids = {user.pw_uid for user in pwd.getpwall() if user.pw_gid == entry.gr_gid}
+        uids.update(uid for uid in map(self.uid, entry.gr_mem) if uid is not None)
+        return frozenset(uids)
+
+    def known_users(self) -> Sequence[str]:
+        """All users that NSS enumerates."""
+        return [user.pw_name for user in pwd.getpwall()]
+
+    def known_groups(self) -> Sequence[str]:
+        """All groups that NSS enumerates."""
+        return [group.gr_name for group in grp.getgrall()]
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedNames:
+    """Ids behind the names of a policy, and a complaint for each name that has none."""
+
+    uids: dict[str, int] = field(default_factory=dict)
+    members: dict[str, frozenset[int]] = field(default_factory=dict)
+    unknown: tuple[InputError, ...] = ()
+
+
+def resolve_names(policy: Policy, source: YamlSource, directory: Directory) -> ResolvedNames:
+    """Look up every user and UNIX group that the policy names."""
+    names = ResolvedNames()
+    unknown: list[InputError] = []
+
+    def user(name: str, location: Sequence[str | int]) -> None:
+        uid = directory.uid(name)
+        if uid is None:
+            hint = suggest(name, directory.known_users(), "create the user first")
+            unknown.append(source.error(location, f"{name!r} is not a user of this host; {hint}"))
+        else:
+            names.uids[name] = uid
+
+    for group in policy.groups.values():
+        for index, name in enumerate(group.users or ()):
+            user(name, ("groups", group.name, "users", index))
+        for index, name in enumerate(group.unix_groups or ()):
+            members = directory.member_uids(name)
+            if members is None:
+                hint = suggest(name, directory.known_groups(), "create the group first")
+                place = ("groups", group.name, "unix_groups", index)
+                unknown.append(source.error(place, f"{name!r} is not a UNIX group of this host; {hint}"))
+            else:
+                names.members[name] = members
+    for exception in policy.exceptions:
+        user(exception.user, (*exception.location, "user"))
+    unknown.sort(key=lambda error: (error.line, error.column))
+    return ResolvedNames(names.uids, names.members, tuple(unknown))
+
+
+def unmanaged_accounts(policy: Policy, source: YamlSource) -> tuple[InputError, ...]:
+    """Accounts of groups that `manages: accounts` lacks, where it lists any: most likely misspelt."""
+    managed = {name.lower() for name in policy.manages.accounts}
+    return tuple(
+        source.error(
+            ("groups", group.name, "accounts", index),
+            f"account {name!r} is not among manages: accounts; {suggest(name, managed, 'add it there')}",
+        )
+        for group in policy.groups.values()
+        for index, name in enumerate(group.accounts or ())
+        if managed and name.lower() not in managed
+    )
+
+
+def suggest(name: str, known: Iterable[str], otherwise: str) -> str:
+    """The end of a message on a name that is not known."""
+    close = difflib.get_close_matches(name, list(known), 1)
+    return f"did you mean {close[0]}?" if close else otherwise

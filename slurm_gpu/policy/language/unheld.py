@@ -1,0 +1,64 @@
+"""Limits on what runs that nothing could ever hold, whatever slurmdbd may have.
+
+No submission can be refused for them, since the job may wait; so they are Slurm's to hold, and what Slurm
+cannot hold of them is in vain. What is missing in a slurmdbd at hand, `policy plan` says.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+
+from slurm_gpu.policy.language.limits import LimitKind, LimitValue, Scope, set_limits
+from slurm_gpu.policy.language.model import GpuLimit, Mode, Policy, Rule
+from slurm_gpu.policy.language.names import ResolvedNames
+from slurm_gpu.policy.native.wanted import Accounting, lua_only, want
+from slurm_gpu.slurm.sacctmgr import Association, Qos
+
+
+def unheld_limits(policy: Policy, names: ResolvedNames, today: dt.date) -> Iterator[tuple[Rule, str, str]]:
+    """(rule, key, why) of each."""
+    for rule in policy.rules:
+        if rule.mode is not Mode.ENFORCE:
+            for kind, _ in _running(rule):
+                yield (
+                    rule,
+                    kind.key,
+                    "Slurm's own limits hold it back or not; write it in a rule with mode: enforce",
+                )
+    rules = {rule.id: rule for rule in policy.rules}
+    if policy.manages.qos or policy.manages.accounts:
+        gaps = want(policy, names, _best_accounting(policy), today, lambda user: None).gaps
+    else:
+        gaps = lua_only(policy, today, "Slurm's own limits are set only on what manages: names")
+    yield from ((rules[gap.rule], gap.key, gap.why) for gap in gaps if gap.unheld)
+
+
+def _best_accounting(policy: Policy) -> Accounting:
+    """A slurmdbd that has all that the policy names, and something for each pattern in it."""
+    accounts = {name for group in policy.groups.values() for name in group.accounts or ()}
+    accounts |= {_example(pattern) for pattern in policy.manages.accounts}
+    qos = {name for group in policy.groups.values() for name in group.qos or ()}
+    qos |= {_example(pattern) for pattern in policy.manages.qos}
+    types = {
+        f"gres/gpu:{gpu_type}"
+        for rule in policy.rules
+        for _, value in _running(rule)
+        if isinstance(value, GpuLimit)
+        for gpu_type in value.by_type_mgpu
+    }
+    return Accounting(
+        cluster="",
+        associations=[Association(account=name.lower()) for name in sorted(accounts)],
+        qos=[Qos(name=name.lower()) for name in sorted(qos)],
+        tres=frozenset({"cpu", "mem", "node", "gres/gpu"} | types),
+    )
+
+
+def _example(pattern: str) -> str:
+    """A name that the pattern matches: sg-* → sg-."""
+    return pattern.replace("*", "").replace("?", "x")
+
+
+def _running(rule: Rule) -> Iterator[tuple[LimitKind, LimitValue]]:
+    return ((kind, value) for kind, value in set_limits(rule.limits) if kind.scope is Scope.RUNNING)

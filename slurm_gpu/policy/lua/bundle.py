@@ -1,0 +1,315 @@
+"""One job_submit.lua from the Lua modules and a policy as data (docs/contracts.md, section 4)."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+from slurm_gpu import __version__
+from slurm_gpu.errors import OutsideError
+from slurm_gpu.policy.language.limits import flat_limits
+from slurm_gpu.policy.language.local_time import end_of_day, utc_offsets
+from slurm_gpu.policy.language.lua_literals import Plain, to_lua
+from slurm_gpu.policy.language.model import Bundle, Hours, Policy
+from slurm_gpu.policy.language.names import ResolvedNames
+from slurm_gpu.policy.lua.colocation import compile_colocation
+from slurm_gpu.policy.lua.idle import compile_cancel_idle
+from slurm_gpu.policy.lua.lending import compile_lending, lending_groups
+from slurm_gpu.policy.lua.urgent import compile_urgent
+from slurm_gpu.slurm.client import SlurmNode, SlurmSettings, has_slurmdbd
+from slurm_gpu.slurm.gpu_count import most_per_gpu
+from slurm_gpu.text.units import counted, format_gpus, format_memory_mib
+
+RUN_DIRECTORY = Path("/run/slurm-gpu")
+SNAPSHOT = "snapshot.txt"
+DECISIONS_LOG = "decisions.log"
+DECISIONS_LOG_BYTES = 64 * 2**20
+"""decisions.log is moved aside at this size: it lies in memory."""
+
+MARK = "-- slurm-gpu "
+"""How a bundle begins, so that a site's own job_submit.lua is told apart from ours."""
+STUB_MARK = f"{MARK}was removed: "
+"""How what a removal leaves begins (packaging/hooks/place-lua); the next apply replaces it."""
+
+_STAGES = range(10, 80)
+"""Numbers of the modules that run for each job, one after another; the others are called by name."""
+_ENTRY = 99
+
+_CHECKOUT = Path(__file__).resolve().parent.parent.parent / "plugins" / "job_submit"
+
+
+@dataclass(frozen=True, slots=True)
+class SiteFacts:
+    """What the Lua must know of this cluster besides the policy."""
+
+    slurm_user_uid: int = 0
+    n_gpus: int = 0
+    """All GPUs of the cluster."""
+    has_qos: bool = True
+    """Whether there are QOS at all, without which nothing can be lent: they lie in slurmdbd."""
+    requeues: bool = True
+    """Whether jobs that do not say are requeued when they are preempted (JobRequeue)."""
+    shards_per_gpu: int | None = None
+    """None where no node has shards. Where nodes differ, the most: sizes count at their lower bound."""
+    mps_per_gpu: int | None = None
+    """The same of MPS."""
+    partition_gpus: Mapping[str, int] = field(default_factory=dict)
+    """The fewest GPUs that a node of each partition has."""
+    partition_cpus: Mapping[str, int] = field(default_factory=dict)
+    """The fewest CPUs that a node of each partition has."""
+    partition_mib: Mapping[str, int] = field(default_factory=dict)
+    """The least memory that a node of each partition has."""
+    partition_gpu_types: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Types of GPUs, in lower case, that the nodes of each partition have."""
+    default_mib: Mapping[str, int] = field(default_factory=dict)
+    """Memory of a job that asks for none: `per_gpu`, `per_cpu`, `per_node`; `whole_node` where it gets all
+    that a node has."""
+    shards_span_gpus: bool = False
+    """Whether one job's shards may come from several GPUs (MULTIPLE_SHARING_GRES_PJ)."""
+    job_state: Path | None = None
+    """Where slurmctld saves its jobs."""
+    run_directory: Path = RUN_DIRECTORY
+    timezone: str = "UTC"
+    """In which a day such as `until:` ends, and the hours of `when:` are."""
+    year: int = field(default_factory=lambda: dt.datetime.now(tz=dt.UTC).year)
+    """From which on changes of the clock are told."""
+
+    @classmethod
+    def of(
+        cls, settings: SlurmSettings, nodes: Iterable[SlurmNode], run_directory: Path, timezone: str
+    ) -> SiteFacts:
+        """The facts that a running Slurm shows."""
+        nodes = list(nodes)
+        types: dict[str, frozenset[str]] = {}
+        for node in nodes:
+            named = frozenset(kind.lower() for kind in node.gpus if kind)
+            types |= {name: types.get(name, frozenset()) | named for name in node.partitions}
+        per_gpu = most_per_gpu(nodes)
+        saved = settings.raw.get("StateSaveLocation")
+        return cls(
+            slurm_user_uid=settings.slurm_user_uid,
+            n_gpus=sum(node.n_gpus for node in nodes),
+            has_qos=has_slurmdbd(settings),
+            requeues=settings.raw.get("JobRequeue", "1") != "0",
+            shards_per_gpu=per_gpu.shard,
+            mps_per_gpu=per_gpu.mps,
+            partition_gpus=_least(nodes, lambda node: node.n_gpus),
+            partition_cpus=_least(nodes, lambda node: node.cpus),
+            partition_mib=_least(nodes, lambda node: node.memory_mib),
+            partition_gpu_types=types,
+            default_mib=_default_memory(settings.raw),
+            shards_span_gpus="MULTIPLE_SHARING_GRES_PJ" in settings.raw.get("SelectTypeParameters", ""),
+            job_state=Path(saved) / "job_state" if saved else None,
+            run_directory=run_directory,
+            timezone=timezone,
+        )
+
+
+def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> dict[str, Plain]:
+    """The policy as the plain table that the Lua modules read; looks into the scripts that it chains."""
+    index = {name: position for position, name in enumerate(policy.groups, 1)}
+    zone = ZoneInfo(facts.timezone)
+    groups: list[Plain] = [
+        {
+            "name": group.name,
+            "until_s": None if group.until is None else end_of_day(group.until, zone),
+            "uids": None if group.users is None else _number_set(names.uids[user] for user in group.users),
+            "member_uids": None
+            if group.unix_groups is None
+            else _number_set(uid for unix_group in group.unix_groups for uid in names.members[unix_group]),
+            # Slurm keeps names of accounts and QOS in lower case, whatever was typed.
+            "accounts": _name_set(group.accounts, lower=True),
+            "qos": _name_set(group.qos, lower=True),
+            "partitions": _name_set(group.partitions),
+        }
+        for group in policy.groups.values()
+    ]
+    exceptions: dict[str, dict[int, Plain]] = {}
+    for exception in policy.exceptions:
+        exceptions.setdefault(exception.rule, {})[names.uids[exception.user]] = {
+            "until_s": end_of_day(exception.until, zone),
+            "limits": flat_limits(exception.limits),
+            "why": exception.why,
+        }
+    rules: list[Plain] = [
+        {
+            "id": rule.id,
+            "group": index[rule.group],
+            "per": str(rule.per),
+            "why": rule.why,
+            "mode": str(rule.mode),
+            "on_error": str(rule.on_error),
+            "kind": None if rule.kind is None else str(rule.kind),
+            "when": None if rule.when is None else _when(rule.when),
+            "limits": flat_limits(rule.limits),
+            "exceptions": exceptions.get(rule.id),
+        }
+        for rule in policy.rules
+    ]
+    lending = compile_lending(policy, facts.n_gpus, requeues=facts.requeues) if facts.has_qos else None
+    if lending is not None:
+        groups += lending_groups(policy)
+    partitions: dict[str, Plain] = {
+        "partition_gpus": dict(sorted(facts.partition_gpus.items())),
+        "partition_cpus": dict(sorted(facts.partition_cpus.items())),
+        "partition_mib": dict(sorted(facts.partition_mib.items())),
+        "partition_gpu_types": {
+            name: _name_set(types) for name, types in sorted(facts.partition_gpu_types.items())
+        },
+    }
+    return {
+        "contact": policy.contact,
+        "groups": groups,
+        "groups_id": _digest(
+            [groups, facts.shards_per_gpu, facts.mps_per_gpu, dict(facts.default_mib), *partitions.values()]
+        ),
+        "rules": rules,
+        "bundles": [_bundle(bundle) for bundle in policy.bundles.values()],
+        "lending": lending,
+        "urgent": compile_urgent(policy, index) if facts.has_qos else None,
+        "colocation": compile_colocation(policy, index, requeues=facts.requeues),
+        "cancel_idle": compile_cancel_idle(policy, index),
+        "utc_offsets": [
+            {"from_s": second, "offset_s": east} for second, east in utc_offsets(zone, facts.year)
+        ],
+        "chain_before": _path(policy.chain.before),
+        "chain_after": _path(policy.chain.after),
+        # Loaded with the bundle: a changed one makes another bundle, which the next apply installs.
+        "chained": [_content(path) for path in (policy.chain.before, policy.chain.after) if path is not None],
+        "snapshot": str(facts.run_directory / SNAPSHOT),
+        "slurm_user_uid": facts.slurm_user_uid,
+        "shards_per_gpu": facts.shards_per_gpu,
+        "mps_per_gpu": facts.mps_per_gpu,
+        **partitions,
+        "default_mib": dict(facts.default_mib),
+        "shards_span_gpus": facts.shards_span_gpus,
+        "job_state": None if facts.job_state is None else str(facts.job_state),
+        "decisions_log": str(facts.run_directory / DECISIONS_LOG),
+        "decisions_log_bytes": DECISIONS_LOG_BYTES,
+    }
+
+
+def build_bundle(compiled: Mapping[str, Plain], directory: Path | None = None) -> str:
+    """The whole script; deterministic, so that equal policies give equal bundles."""
+    parts = [
+        f"{MARK}{__version__}: made from policy.yaml by `slurm-gpu policy apply`; changes here are lost.",
+        f"local policy = {to_lua(compiled)}",
+        "local lib = { modules = {} }",
+    ]
+    for number, name, text in _modules(directory if directory is not None else lua_directory()):
+        opening = "return (function(...)" if number == _ENTRY else f"lib.{name} = (function(...)"
+        parts.append(f"{opening}\n{text.rstrip()}\nend)(policy, lib)")
+        if number in _STAGES:
+            parts.append(f"lib.modules[#lib.modules + 1] = lib.{name}")
+    return "\n\n".join(parts) + "\n"
+
+
+def lua_directory() -> Path:
+    """Where the Lua modules lie: the checkout, the installation's share/, or the package's."""
+    candidates = (
+        _CHECKOUT,
+        Path(sys.prefix) / "share" / "slurm-gpu" / "job_submit",
+        Path("/usr/share/slurm-gpu/job_submit"),
+    )
+    for candidate in candidates:
+        if (candidate / "99_entry.lua").is_file():
+            return candidate
+    raise OutsideError(
+        f"the Lua modules of job_submit are missing: looked in {', '.join(map(str, candidates))}"
+    )
+
+
+def _least(nodes: Iterable[SlurmNode], amount: Callable[[SlurmNode], int]) -> dict[str, int]:
+    """The least that a node of each partition has."""
+    least: dict[str, int] = {}
+    for node in nodes:
+        for partition in node.partitions:
+            least[partition] = min(least.get(partition, amount(node)), amount(node))
+    return least
+
+
+def _default_memory(raw: Mapping[str, str]) -> dict[str, int]:
+    """What slurm.conf gives a job that asks for no memory, as scontrol shows it."""
+    found = {}
+    for key, text in (
+        ("per_gpu", raw.get("JobDefaults", "")),
+        ("per_cpu", f"DefMemPerCPU={raw.get('DefMemPerCPU', '')}"),
+        ("per_node", f"DefMemPerNode={raw.get('DefMemPerNode', '')}"),
+    ):
+        if match := re.search(r"DefMemPer(?:GPU|CPU|Node)=(\d+)", text):
+            found[key] = int(match[1])
+    if "MEMORY" in raw.get("SelectTypeParameters", "").upper() and not found.keys() & {"per_cpu", "per_node"}:
+        found["whole_node"] = 1
+    return found
+
+
+def _modules(directory: Path) -> list[tuple[int, str, str]]:
+    """Number, name and text of each module, in the order in which they run."""
+    files = sorted(directory.glob("[0-9][0-9]_*.lua"))
+    return [(int(file.stem[:2]), file.stem[3:], file.read_text(encoding="utf-8")) for file in files]
+
+
+def _digest(value: Plain) -> str:
+    """A name for what decides how jobs are counted: a snapshot taken by something else is not used."""
+    return hashlib.sha256(to_lua(value).encode()).hexdigest()[:16]
+
+
+def _when(when: Hours) -> dict[str, Plain]:
+    days: list[Plain] = [day in when.days for day in range(7)]
+    return {"days": days, "from_min": when.from_min, "to_min": when.to_min}
+
+
+def _bundle(bundle: Bundle) -> dict[str, Plain]:
+    return {
+        "name": bundle.name,
+        "mgpu": bundle.mgpu,
+        "cpus": bundle.cpus,
+        "mib": bundle.memory_mib,
+        "partitions": _name_set(bundle.partitions),
+        "gpu_types": _name_set(bundle.gpu_types, lower=True),
+        "mode": str(bundle.mode),
+        "why": bundle_reason(bundle),
+    }
+
+
+def bundle_reason(bundle: Bundle) -> str:
+    """Why there is the bundle: the reason given, or what it is in words."""
+    if bundle.why is not None:
+        return bundle.why
+    holder = format_gpus(bundle.mgpu) if bundle.mgpu > 0 else "a job without GPUs"
+    parts = []
+    if bundle.cpus is not None:
+        parts.append(counted(bundle.cpus, "CPU"))
+    if bundle.memory_mib is not None:
+        parts.append(f"{format_memory_mib(bundle.memory_mib)} of memory")
+    if not parts:
+        return f"Where {holder} belongs."
+    return f"What belongs to {holder}: {' and '.join(parts)}."
+
+
+def _path(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def _content(path: Path) -> str:
+    """A name for what a chained script says; "" where it cannot be read, which the Lua tells of."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    except OSError:
+        return ""
+
+
+def _name_set(names: Iterable[str] | None, *, lower: bool = False) -> dict[str, Plain] | None:
+    if names is None:
+        return None
+    return {name.lower() if lower else name: True for name in sorted(names)}
+
+
+def _number_set(numbers: Iterable[int]) -> dict[int, Plain]:
+    return dict.fromkeys(sorted(set(numbers)), True)

@@ -1,0 +1,70 @@
+"""Jobs that share a GPU as the Lua reads of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import unquote
+
+from slurm_gpu.policy.language.lua_literals import Plain
+from slurm_gpu.policy.language.model import Policy
+
+
+def compile_colocation(
+    policy: Policy, index: Mapping[str, int], *, requeues: bool
+) -> dict[str, Plain] | None:
+    """The `colocation` of the compiled policy; None where no jobs share. `index` is that of groups.
+
+    `requeues`: whether jobs that do not say may be requeued.
+    """
+    said = policy.colocation
+    if said is None:
+        return None
+    may: list[Plain] | None = None if said.may is None else [index[name] for name in said.may]
+    must: list[Plain] = [index[name] for name in said.must]
+    return {
+        "may": may,
+        "must": must,
+        "mode": str(said.mode),
+        "goal": str(said.goal),
+        "slowdown": said.slowdown,
+        "together": said.together,
+        "largest": said.largest,
+        "hold_s": said.hold_s,
+        "planner": said.planner,
+        "model": None if said.model is None else str(said.model),
+        "requeues": requeues,
+        "why": said.why,
+    }
+
+
+_KEPT = {
+    "interactive": "only jobs of sbatch share",
+    "array": "tasks of an array do not share",
+    "het": "components of a heterogeneous job do not share",
+    "nodes": "only jobs of one node share",
+    "gpus": "only jobs of exactly one GPU share",
+    "type": "it named a type of GPU, and its partition has several",
+    "per-gpu": "it asked for CPUs or memory by the GPU",
+    "bind": "it says how its GPU is to be bound or clocked",
+    "place": "it names nodes, features or a reservation",
+    "begin": "it had a begin time of its own",
+    "dependency": "it waited for another job",
+    "requeue": "it may not be requeued, as one has to that slows another down",
+    "loan": "it borrowed its GPU",
+    "urgent": "urgent jobs do not share",
+    "may": "it asked, and sharing is for others",
+    "off": "slurm-gpuctld had no places",
+    "unknown": "nobody knew yet what such jobs need",
+    "large": "it needs too much of one",
+}
+
+
+def in_words(share: str) -> str:
+    """What the log says of a job that agreed to share ("enforce:2/8:alice/train", "observe:-:array")."""
+    mode, _, rest = share.partition(":")
+    part, _, what = rest.partition(":")
+    if part == "-":
+        return f"it keeps a GPU for itself, as {_KEPT.get(what, 'nobody knew what such jobs need')}"
+    shards, _, of = part.partition("/")
+    would = "was to get" if mode == "enforce" else f"would have got ({mode})"
+    return f"it agreed to, and {would} {shards} of {of} shards, as jobs of {unquote(what)} need"

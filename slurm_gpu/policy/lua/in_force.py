@@ -1,0 +1,60 @@
+"""Whether the script that slurmctld asks is what a policy gives now."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from enum import Enum
+from pathlib import Path
+
+from slurm_gpu.config.yaml_source import YamlSource
+from slurm_gpu.errors import OutsideError
+from slurm_gpu.policy.language.local_time import YEARS
+from slurm_gpu.policy.language.model import Policy
+from slurm_gpu.policy.language.names import Directory, SystemDirectory, resolve_names
+from slurm_gpu.policy.lua.bundle import MARK, SiteFacts, build_bundle, compile_policy
+
+_IN_RUN_DIRECTORY = re.compile(r'\["(decisions_log|snapshot)"\] = "[^"]*"')
+
+
+class InForce(Enum):
+    """How an installed job_submit.lua stands to a policy."""
+
+    SAME = "same"
+    DIFFERENT = "different"
+    """The policy, members of its groups, the cluster's GPUs, or slurm-gpu changed since it was installed."""
+    FOREIGN = "foreign"
+    """It is a site's own."""
+    MISSING = "missing"
+
+
+def compare_installed(
+    script: Path,
+    policy: Policy,
+    source: YamlSource,
+    facts: SiteFacts,
+    directory: Directory | None = None,
+) -> InForce:
+    """Compare `script` with what `policy apply` would install; raises OutsideError if it cannot be read."""
+    try:
+        text = script.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return InForce.MISSING
+    except OSError as error:
+        raise OutsideError(f"{script} cannot be read: {error.strerror}") from error
+    if not text.startswith(MARK):
+        return InForce.FOREIGN
+    names = resolve_names(policy, source, SystemDirectory() if directory is None else directory)
+    if names.unknown:  # it could not have been made here now
+        return InForce.DIFFERENT
+    # One of an earlier year tells fewer future changes of the clock, and still those of this year.
+    years = range(facts.year, facts.year - YEARS, -1)
+    now = (build_bundle(compile_policy(policy, names, replace(facts, year=year))) for year in years)
+    installed = without_run_directory(text)
+    same = any(installed == without_run_directory(bundle) for bundle in now)
+    return InForce.SAME if same else InForce.DIFFERENT
+
+
+def without_run_directory(bundle: str) -> str:
+    """The text but for where decisions are logged and the snapshot lies: `apply --run-dir` chose that."""
+    return _IN_RUN_DIRECTORY.sub("", bundle)

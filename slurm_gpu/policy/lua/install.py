@@ -1,0 +1,304 @@
+"""Puts a bundle where slurmctld finds it: tried first, swapped in whole, the previous one kept."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slurm_gpu.errors import OutsideError, UsageError
+from slurm_gpu.files.atomic import whole_file
+from slurm_gpu.policy.journal import Entry, Journal, State, make_state_directory
+from slurm_gpu.policy.language.lua_literals import Plain
+from slurm_gpu.policy.lua.bundle import DECISIONS_LOG, MARK
+from slurm_gpu.policy.lua.script import (
+    EMPTY_DESCRIPTION,
+    LUA_VERSIONS,
+    PolicyScript,
+    ScalarFields,
+    ScriptError,
+    Verdict,
+)
+
+SCRIPT_NAME = "job_submit.lua"
+STATE_DIRECTORY = Path("/var/lib/slurm-gpu/policy")
+KEPT = 20
+"""Previous scripts of our own that are kept; those of the site stay for good."""
+
+_STRANGER = 65533
+"""A user whom no policy names."""
+_TRIALS: tuple[dict[str, str | int], ...] = (
+    {"num_tasks": 4},
+    {"tres_per_job": "gres:gpu:a100:100000", "time_limit": 60},
+    {"tres_per_node": "gres/gpu:8,gres/shard:3", "min_nodes": 4, "array_inx": "0-9:3%2", "time_limit": 1},
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """A bundle that is ready to take the place of a script."""
+
+    bundle: str
+    script: Path
+    previous: Path | None
+    """Where the script that it replaces is kept; None where there is none."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the bundle."""
+        return hashlib.sha256(self.bundle.encode()).hexdigest()
+
+
+def try_bundle(compiled: Mapping[str, Plain], bundle: str, now: Callable[[], float] = time.time) -> None:
+    """Run jobs of every group through the bundle in every Lua that a Slurm may be linked with.
+
+    All of them decide at one moment and find the same files: what the cluster admits meanwhile, or a second
+    that passes between two of them, would look like a disagreement.
+    Raises OutsideError when it does not load, raises an error, logs one, or the Luas disagree.
+    """
+    owners = [_STRANGER_OWNER, *(_member(group) for group in _tables(compiled["groups"]))]
+    results: dict[str, list[tuple[int, tuple[str, ...]]]] = {}
+    moment = int(now())
+    for version in LUA_VERSIONS:
+        try:
+            results[version] = [
+                result
+                for files in _told(compiled, moment)
+                for script in [PolicyScript(bundle, lua=version, files=files, now=lambda: moment)]
+                for owner in owners
+                for result in _trial(script, owner)
+            ]
+        except ScriptError as error:
+            raise OutsideError(f"the bundle fails its trial and is not installed: {error}") from error
+    first, *others = results.items()
+    for version, result in others:
+        if result != first[1]:
+            raise OutsideError(
+                f"the bundle decides differently in Lua {first[0]} and {version}: not installed"
+            )
+
+
+def _told(compiled: Mapping[str, Plain], moment: int) -> list[dict[str, str | None]]:
+    """What the bundle may find slurm-gpuctld to have told: that nothing is in use, and nothing at all.
+
+    Nothing was admitted lately either. Without a word of slurm-gpuctld's a limit on GPU-hours cannot be
+    checked, and rightly says so.
+    """
+    path, groups_id = compiled.get("snapshot"), compiled.get("groups_id")
+    logs = (compiled.get("decisions_log"), compiled.get("job_state"))
+    nothing: dict[str, str | None] = {log: None for log in logs if isinstance(log, str)}
+    if not isinstance(path, str):
+        return [nothing]
+    header = f"slurm-gpu-snapshot 1 1 {moment}"
+    told = nothing | {path: f"{header}\ngroups {groups_id}\nhours 0 0 0\nend 1\n"}
+    limits = [_keys(rule) for rule in _tables(compiled["rules"])]
+    counts_hours = any(key.startswith("gpu_hours") for keys in limits for key in keys)
+    return [told] if counts_hours else [told, nothing | {path: None}]
+
+
+def _keys(rule: Mapping[str, Any]) -> list[str]:
+    """Of all that a rule, or an exception to it, limits."""
+    exceptions = rule.get("exceptions") or {}
+    return [key for limits in (rule, *exceptions.values()) for key in limits["limits"]]
+
+
+_STRANGER_OWNER: dict[str, str | int] = {
+    "user_id": _STRANGER,
+    "account": "trial",
+    "qos": "normal",
+    "partition": "trial",
+}
+
+
+def _tables(value: Plain) -> list[Mapping[str, Any]]:
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+
+
+def _member(group: Mapping[str, Any]) -> dict[str, str | int]:
+    """A job owner that the group's rules are for, as far as there is one."""
+    users, members = group.get("uids"), group.get("member_uids")
+    uids = [uid for uid in (users or members or {}) if members is None or uid in members]
+    owner = dict(_STRANGER_OWNER)
+    if uids:
+        owner["user_id"] = uids[0]
+    for field, key in (("account", "accounts"), ("qos", "qos"), ("partition", "partitions")):
+        if group.get(key):
+            owner[field] = next(iter(group[key]))
+    return owner
+
+
+def _trial(script: PolicyScript, owner: dict[str, str | int]) -> list[tuple[int, tuple[str, ...]]]:
+    base: ScalarFields = {**EMPTY_DESCRIPTION, **owner, "script": "#!/bin/sh"}
+    partition: ScalarFields = {
+        "name": owner["partition"],
+        "flag_default": 1,
+        "default_time": 60,
+        "max_time": 600,
+    }
+    record: ScalarFields = {
+        **owner,
+        "job_id": 1,
+        "job_state": 0,
+        "min_nodes": 1,
+        "time_limit": 60,
+        "tres_per_node": "gres:gpu:1",
+    }
+    script.set_jobs([record])
+    verdicts = [script.submit({**base, **fields}, [partition]) for fields in _TRIALS]
+    verdicts.append(script.modify({**EMPTY_DESCRIPTION, "min_nodes": 8}, record, [partition]))
+    for verdict in verdicts:
+        _complain(verdict)
+    return [(verdict.code, verdict.messages) for verdict in verdicts]
+
+
+def _complain(verdict: Verdict) -> None:
+    for level, text in verdict.log:
+        if level == "error":
+            raise ScriptError(text)
+
+
+def prepare_replacement(
+    bundle: str,
+    directory: Path,
+    state_directory: Path,
+    *,
+    replace_foreign: bool = False,
+    owner_uid: int = 0,
+    now: Callable[[], float] = time.time,
+) -> Replacement | None:
+    """Keep a copy of the job_submit.lua in `directory`; None where it is exactly this bundle already.
+
+    Raises UsageError when the script there is a site's own and `replace_foreign` is not set, OutsideError
+    when files cannot be read or written.
+    """
+    script = directory / SCRIPT_NAME
+    try:
+        old = script.read_bytes() if script.exists() else None
+        if old is not None and not old.startswith(MARK.encode()) and not replace_foreign:
+            raise UsageError(
+                f"{script} is not slurm-gpu's; for it to be asked too, name a copy of it under `chain:` in "
+                "policy.yaml. Then use --replace, which keeps a copy besides"
+            )
+        if old == bundle.encode():
+            return None
+        previous = _keep(script, state_directory, owner_uid, now) if old is not None else None
+    except OSError as error:
+        raise OutsideError(f"{error.filename or script}: {error.strerror}; nothing was installed") from error
+    return Replacement(bundle, script, previous)
+
+
+def install(replacement: Replacement, now: Callable[[], float] = time.time) -> None:
+    """Make the bundle slurmctld's script; raises OutsideError when it cannot be written."""
+    _put(replacement.bundle.encode(), replacement.script, now)
+
+
+def is_installed(script: Path, digest: str) -> bool:
+    """Whether the script is still the one with this SHA-256."""
+    try:
+        return hashlib.sha256(script.read_bytes()).hexdigest() == digest
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise OutsideError(f"{script}: {error.strerror}") from error
+
+
+def made_by(journal: Journal, script: Path) -> Entry | None:
+    """The apply that made the script as it is now; None where none of this host did.
+
+    An apply that only changes Slurm's own limits makes none.
+    """
+    done = [entry for entry in journal.entries() if entry.state is State.DONE and entry.script == script]
+    return done[-1] if done and is_installed(script, done[-1].digest) else None
+
+
+def restore(previous: Path | None, script: Path, no_rules: str, now: Callable[[], float] = time.time) -> None:
+    """Bring back the script that was kept, or a bundle without rules where there was none.
+
+    Without any script slurmctld would not start again.
+    """
+    try:
+        content = no_rules.encode() if previous is None else previous.read_bytes()
+    except OSError as error:
+        raise OutsideError(f"{previous}: {error.strerror}; {script} stays as it is") from error
+    _put(content, script, now)
+
+
+def _put(content: bytes, script: Path, now: Callable[[], float]) -> None:
+    """Swap a script in by an atomic rename.
+
+    slurmctld loads a script only when its modification time, in whole seconds, is newer than that of the one
+    it runs; so it is set past the old one's.
+    """
+    try:
+        newer = int(now())
+        if script.exists():
+            newer = max(newer, int(script.stat().st_mtime) + 1)
+        _swap_in(content, script, newer)
+    except OSError as error:
+        raise OutsideError(f"{error.filename or script}: {error.strerror}; nothing was installed") from error
+
+
+def prepare_run_directory(directory: Path, owner_uid: int) -> None:
+    """Make the place of decisions.log: a file that slurmctld alone reads and writes."""
+    log = directory / DECISIONS_LOG
+    try:
+        if not directory.exists():
+            directory.mkdir(mode=0o755, parents=True)
+            os.chown(directory, owner_uid, -1)
+        log.touch(mode=0o600)
+        os.chown(log, owner_uid, -1)
+    except OSError as error:
+        raise OutsideError(f"{error.filename or log}: {error.strerror}") from error
+
+
+def put_aside(state_directory: Path) -> Path | None:
+    """The site's own script as it was when one of ours last took its place; None where none ever did.
+
+    Raises OutsideError where copies cannot be read.
+    """
+    try:
+        return next((copy for copy in reversed(_copies(state_directory)) if not _is_ours(copy)), None)
+    except OSError as error:
+        raise OutsideError(f"{error.filename}: {error.strerror}") from error
+
+
+def _keep(script: Path, state_directory: Path, owner_uid: int, now: Callable[[], float]) -> Path:
+    """Copy the script, unless the last copy is the same. Of our own the last ones stay, of the site's all."""
+    make_state_directory(state_directory, owner_uid)
+    copies = _copies(state_directory)
+    for last in (copies[-1] if copies else None, None if _is_ours(script) else put_aside(state_directory)):
+        if last is not None and last.read_bytes() == script.read_bytes():
+            return last
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now()))
+    kept = state_directory / f"job_submit-{stamp}.lua"
+    number = 1
+    while kept.exists():
+        kept = state_directory / f"job_submit-{stamp}.{number}.lua"
+        number += 1
+    shutil.copy2(script, kept)
+    for stale in [copy for copy in [*copies, kept] if _is_ours(copy)][:-KEPT]:
+        stale.unlink()
+    return kept
+
+
+def _copies(state_directory: Path) -> list[Path]:
+    """The oldest first."""
+    return sorted(state_directory.glob("job_submit-*.lua"))
+
+
+def _is_ours(script: Path) -> bool:
+    with script.open("rb") as file:
+        return file.read(len(MARK)) == MARK.encode()
+
+
+def _swap_in(content: bytes, script: Path, mtime: int) -> None:
+    """Write beside the script, then rename: slurmctld sees the old one or the new one, never a part."""
+    with whole_file(script) as fresh:
+        fresh.write_bytes(content)
+        fresh.chmod(0o644)
+        os.utime(fresh, (mtime, mtime))

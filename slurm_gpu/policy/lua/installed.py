@@ -1,0 +1,330 @@
+"""The policy in force, read out of the script that slurmctld asks.
+
+policy.yaml may have changed since, and so may the members of its groups; what counts is what `policy apply`
+made of them, and that stands as a table of plain data at the head of the bundle.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from slurm_gpu.errors import OutsideError
+from slurm_gpu.policy.lua.bundle import MARK, STUB_MARK
+
+T = TypeVar("T")
+
+_OPENING = "\n\nlocal policy = "
+_CLOSING = "\n\nlocal lib = "
+"""Neither can stand inside the table: its strings hold no newline."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInForce:
+    """Whose jobs a rule is for; None where the group does not ask."""
+
+    name: str
+    uids: frozenset[int] | None = None
+    member_uids: frozenset[int] | None = None
+    accounts: frozenset[str] | None = None
+    """In lower case, as `qos`."""
+    qos: frozenset[str] | None = None
+    partitions: frozenset[str] | None = None
+    until_s: int | None = None
+
+    def may_have(self, uid: int) -> bool:
+        """Whether jobs of this user can be in the group at all."""
+        return (self.uids is None or uid in self.uids) and (
+            self.member_uids is None or uid in self.member_uids
+        )
+
+    def matches(self, uid: int, account: str, qos: str, partition: str) -> bool:
+        """Whether a job is in the group, as the Lua decides it.
+
+        `partition`, and from Slurm 24.11 on `qos`, may be several, with commas: the job may start in any.
+        """
+        return (
+            self.may_have(uid)
+            and (self.accounts is None or account.lower() in self.accounts)
+            and (self.qos is None or not self.qos.isdisjoint(qos.lower().split(",")))
+            and (self.partitions is None or not self.partitions.isdisjoint(partition.split(",")))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RuleInForce:
+    """A rule as the Lua reads it; limits by their compiled keys (docs/contracts.md, section 4)."""
+
+    id: str
+    group: GroupInForce
+    per: str
+    why: str
+    mode: str
+    limits: Mapping[str, Any]
+    exceptions: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    kind: str | None = None
+    """interactive or batch, where the rule is not for both."""
+    when: Mapping[str, Any] | None = None
+    """Days and minutes of the day at which a submission meets the rule; None for always."""
+
+    def limits_of(self, uid: int, now_s: float) -> Mapping[str, Any]:
+        """The limits that bind this user now, with an exception in place of what it replaces."""
+        exception = self.exceptions.get(uid)
+        if exception is None or now_s >= exception["until_s"]:
+            return self.limits
+        return {**self.limits, **exception["limits"]}
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerInForce:
+    """A group that lends its idle GPUs."""
+
+    name: str
+    mgpu: int
+    qos: str
+    lend_in: str
+    return_within_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class LendingInForce:
+    """All owners, and what is nobody's."""
+
+    owners: tuple[OwnerInForce, ...]
+    unowned_mgpu: int
+
+
+@dataclass(frozen=True, slots=True)
+class ColocationInForce:
+    """For what, and how far, jobs share GPUs."""
+
+    mode: str
+    goal: str
+    slowdown: float | None
+    """By which nobody is slowed down beyond; None: no such promise is made."""
+    together: int
+    largest: float
+    hold_s: int
+    planner: str = "annealing"
+    """Who decides whom they share with; the default, too, of a bundle that names none."""
+    model: Path | None = None
+    """What it learned."""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelIdleInForce:
+    """Which jobs are ended whose GPUs were never used, and after which warnings."""
+
+    mode: str
+    how: str
+    """cancel or hold."""
+    warn_s: tuple[int, ...]
+    after_s: int
+    why: str
+    groups: tuple[GroupInForce, ...] | None = None
+    """Whose jobs; None for all."""
+    exempt: tuple[GroupInForce, ...] = ()
+
+    def binds(self, uid: int, account: str, qos: str, partition: str, now_s: float) -> bool:
+        """Whether it is for such a job, now; a group that is over has none."""
+
+        def are_in(groups: tuple[GroupInForce, ...]) -> bool:
+            return any(
+                group.matches(uid, account, qos, partition)
+                for group in groups
+                if group.until_s is None or now_s < group.until_s
+            )
+
+        return (self.groups is None or are_in(self.groups)) and not are_in(self.exempt)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyInForce:
+    """What of an installed bundle is needed to count, and to say what the limits are."""
+
+    groups: tuple[GroupInForce, ...] = ()
+    rules: tuple[RuleInForce, ...] = ()
+    groups_id: str | None = None
+    """Digest of the groups, and of what else decides how jobs are counted; None of an older bundle."""
+    shards_per_gpu: int | None = None
+    mps_per_gpu: int | None = None
+    partition_gpus: Mapping[str, int] = field(default_factory=dict)
+    """The fewest GPUs of a node of each partition."""
+    partition_cpus: Mapping[str, int] = field(default_factory=dict)
+    partition_gpu_types: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Types of GPUs, in lower case, that the nodes of each partition have."""
+    default_mib: Mapping[str, int] = field(default_factory=dict)
+    """What slurm.conf gives a job that asks for no memory: `per_gpu`, `per_cpu`, `per_node`."""
+    snapshot: Path | None = None
+    """Where the script looks for what slurm-gpuctld counted; None of an older bundle."""
+    decisions_log: Path | None = None
+    """Where the script writes what it decided."""
+    lending: LendingInForce | None = None
+    colocation: ColocationInForce | None = None
+    """None where no jobs share."""
+    cancel_idle: CancelIdleInForce | None = None
+    """None where nothing is ended."""
+    urgent_qos: str | None = None
+    """Of urgent jobs; None where there are none."""
+    urgent_preempts: frozenset[str] = frozenset()
+    """QOS whose jobs are requeued for them; none of an older bundle."""
+
+    @property
+    def counts_gpu_hours(self) -> bool:
+        """Whether any rule limits GPU-hours."""
+        return any(
+            key.startswith("gpu_hours")
+            for rule in self.rules
+            for limits in (rule.limits, *(exception["limits"] for exception in rule.exceptions.values()))
+            for key in limits
+        )
+
+
+def read_policy_in_force(script: Path) -> PolicyInForce | None:
+    """What the bundle at `script` was made of; None where there is none, or a site's own.
+
+    Raises OutsideError where the file cannot be read or is not what `policy apply` wrote.
+    """
+    return _read(script, _policy)
+
+
+def policy_of(bundle: str) -> PolicyInForce:
+    """What a bundle that is not installed was made of."""
+    return _policy(_table(bundle))
+
+
+def read_chain(script: Path) -> Mapping[str, Path] | None:
+    """The site's own scripts that the bundle at `script` asks, by when (`before`, `after`).
+
+    None where it is no bundle; raises OutsideError as `read_policy_in_force` does.
+    """
+    return _read(script, _chain)
+
+
+def _read(script: Path, part: Callable[[Mapping[Any, Any]], T]) -> T | None:
+    try:
+        text = script.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise OutsideError(f"{script} cannot be read: {error.strerror}") from error
+    if not text.startswith(MARK) or text.startswith(STUB_MARK):
+        return None
+    try:
+        return part(_table(text))
+    except (KeyError, TypeError, ValueError) as error:
+        raise OutsideError(f"{script} holds no policy that can be read: {error!r}") from error
+
+
+def _chain(table: Mapping[Any, Any]) -> Mapping[str, Path]:
+    places = ("before", "after")
+    return {place: Path(table[f"chain_{place}"]) for place in places if f"chain_{place}" in table}
+
+
+def _table(bundle: str) -> dict[Any, Any]:
+    """The policy table of a bundle; nothing else of it is run. Raises ValueError."""
+    start, end = bundle.find(_OPENING), bundle.find(_CLOSING)
+    if not 0 <= start < end:
+        raise ValueError("no policy table")
+    lua = importlib.import_module("lupa.lua54")
+    runtime = lua.LuaRuntime(register_eval=False, register_builtins=False)
+    try:
+        table = runtime.execute(f"return {bundle[start + len(_OPENING) : end]}")
+    except lua.LuaError as error:
+        raise ValueError(str(error)) from error
+    if lua.lua_type(table) != "table":
+        raise ValueError("the policy is not a table")
+
+    def plain(value: Any) -> Any:
+        if lua.lua_type(value) == "table":
+            return {key: plain(item) for key, item in value.items()}
+        return value
+
+    converted: dict[Any, Any] = plain(table)
+    return converted
+
+
+def _policy(table: Mapping[Any, Any]) -> PolicyInForce:
+    groups = tuple(_group(item) for item in _list(table["groups"]))
+    return PolicyInForce(
+        groups=groups,
+        rules=tuple(_rule(item, groups) for item in _list(table["rules"])),
+        groups_id=table.get("groups_id"),
+        shards_per_gpu=table.get("shards_per_gpu"),
+        mps_per_gpu=table.get("mps_per_gpu"),
+        partition_gpus=table.get("partition_gpus", {}),
+        partition_cpus=table.get("partition_cpus", {}),
+        default_mib=table.get("default_mib", {}),
+        partition_gpu_types={k: frozenset(v) for k, v in table.get("partition_gpu_types", {}).items()},
+        snapshot=Path(table["snapshot"]) if "snapshot" in table else None,
+        decisions_log=Path(table["decisions_log"]) if "decisions_log" in table else None,
+        lending=_lending(table["lending"]) if "lending" in table else None,
+        colocation=_colocation(table["colocation"]) if "colocation" in table else None,
+        cancel_idle=_cancel_idle(table["cancel_idle"], groups) if "cancel_idle" in table else None,
+        urgent_qos=table["urgent"]["qos"] if "urgent" in table else None,
+        urgent_preempts=frozenset(table.get("urgent", {}).get("preempts", {}).values()),
+    )
+
+
+def _lending(table: Mapping[str, Any]) -> LendingInForce:
+    keys = ("name", "mgpu", "qos", "lend_in", "return_within_s")
+    owners = tuple(OwnerInForce(**{key: item[key] for key in keys}) for item in _list(table["owners"]))
+    return LendingInForce(owners, table["unowned_mgpu"])
+
+
+def _colocation(table: Mapping[str, Any]) -> ColocationInForce:
+    keys = ("mode", "goal", "together", "largest", "hold_s")
+    return ColocationInForce(
+        **{key: table[key] for key in keys},
+        slowdown=table.get("slowdown"),
+        planner=table.get("planner", "annealing"),
+        model=Path(table["model"]) if "model" in table else None,
+    )
+
+
+def _cancel_idle(table: Mapping[str, Any], groups: tuple[GroupInForce, ...]) -> CancelIdleInForce:
+    def named(key: str) -> tuple[GroupInForce, ...]:
+        return tuple(groups[number - 1] for number in _list(table[key]))
+
+    return CancelIdleInForce(
+        **{key: table[key] for key in ("mode", "how", "after_s", "why")},
+        warn_s=tuple(_list(table["warn_s"])),
+        groups=named("groups") if "groups" in table else None,
+        exempt=named("exempt"),
+    )
+
+
+def _list(table: Mapping[Any, Any]) -> list[Any]:
+    return [table[index] for index in range(1, len(table) + 1)]
+
+
+def _group(table: Mapping[str, Any]) -> GroupInForce:
+    def names(key: str) -> frozenset[Any] | None:
+        return frozenset(table[key]) if key in table else None
+
+    return GroupInForce(
+        name=table["name"],
+        uids=names("uids"),
+        member_uids=names("member_uids"),
+        accounts=names("accounts"),
+        qos=names("qos"),
+        partitions=names("partitions"),
+        until_s=table.get("until_s"),
+    )
+
+
+def _rule(table: Mapping[str, Any], groups: tuple[GroupInForce, ...]) -> RuleInForce:
+    return RuleInForce(
+        id=table["id"],
+        group=groups[table["group"] - 1],
+        per=table["per"],
+        why=table["why"],
+        mode=table["mode"],
+        limits=table["limits"],
+        exceptions=table.get("exceptions", {}),
+        kind=table.get("kind"),
+        when=table.get("when"),
+    )

@@ -1,0 +1,58 @@
+"""Owners as the Lua reads them, and the sums by which one sees who lends how much to whom."""
+
+from __future__ import annotations
+
+from slurm_gpu.policy.language.lua_literals import Plain
+from slurm_gpu.policy.language.model import Policy
+from slurm_gpu.policy.native.lending import unowned_gpus
+
+
+def own_group(owner: str) -> str:
+    """The group of what runs on an owner's own GPUs."""
+    return f"own:{owner}"
+
+
+def loans_group(qos: str) -> str:
+    """The group of what runs on loan in a QOS."""
+    return f"loans:{qos}"
+
+
+def borrowed_group(owner: str, qos: str) -> str:
+    """The group of what an owner itself borrows in a QOS."""
+    return f"borrowed:{qos}:{owner}"
+
+
+def compile_lending(policy: Policy, n_gpus: int, *, requeues: bool) -> dict[str, Plain] | None:
+    """The `lending` of the compiled policy; None where nobody owns anything."""
+    if not policy.owners:
+        return None
+    owners: list[Plain] = [
+        {
+            "name": owner.group,
+            "accounts": dict.fromkeys(sorted(owner.accounts), True),
+            "mgpu": owner.gpus * 1000,
+            "qos": owner.qos,
+            "lend_in": owner.lend_in,
+            "return_within_s": owner.return_within_s,
+        }
+        for owner in policy.owners
+    ]
+    return {
+        "owners": owners,
+        "unowned_mgpu": unowned_gpus(policy.owners, n_gpus) * 1000,
+        "requeues": requeues,
+    }
+
+
+def lending_groups(policy: Policy) -> list[Plain]:
+    """Groups that slurm-gpuctld counts besides those of the policy, which have no colon in their names."""
+    loans = sorted({owner.lend_in for owner in policy.owners})
+    groups: list[Plain] = [{"name": loans_group(qos), "qos": {qos: True}} for qos in loans]
+    for owner in policy.owners:
+        groups.append({"name": own_group(owner.group), "qos": {owner.qos: True}})
+        accounts: dict[str, Plain] = dict.fromkeys(sorted(owner.accounts), True)
+        groups += [
+            {"name": borrowed_group(owner.group, qos), "qos": {qos: True}, "accounts": dict(accounts)}
+            for qos in loans
+        ]
+    return groups

@@ -1,0 +1,144 @@
+"""Which job_submit.lua each host of slurmctld has, where there are backups.
+
+Each host has its own copy, unless they share the directory of slurm.conf; a backup that lacks it does not
+start when it is needed. What hosts of slurmctld always share is StateSaveLocation, so `policy apply` leaves a
+word there, and `slurm-gpu doctor` on any of them compares.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_gpu.errors import OutsideError
+from slurm_gpu.files.atomic import whole_file
+from slurm_gpu.policy.lua.in_force import without_run_directory
+from slurm_gpu.slurm.client import SlurmSettings
+
+_VERSION = 1
+_DIRECTORY = "slurm-gpu"
+_INDEX = re.compile(r"SlurmctldHost(?:\[(\d+)\])?")
+_SHARED = re.compile(r"nfs|lustre|gpfs|ceph|beegfs|glusterfs|afs|gfs2|ocfs2|cifs|smb|wekafs|pvfs|orangefs|9p")
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a host said of its script when a policy was last applied there."""
+
+    host: str
+    digest: str
+    at_s: int
+
+
+def controllers(settings: SlurmSettings) -> list[str]:
+    """Short names of the hosts that slurmctld may run on, the primary one first."""
+    found = {
+        int(match[1] or 0): value.partition("(")[0].partition(".")[0]
+        for key, value in settings.raw.items()
+        if (match := _INDEX.fullmatch(key)) and value not in ("", "(null)")
+    }
+    return [found[index] for index in sorted(found)]
+
+
+def this_host() -> str:
+    """The short name of this host."""
+    return os.uname().nodename.partition(".")[0]
+
+
+def is_backup(settings: SlurmSettings, host: str) -> bool:
+    """Whether slurmctld runs there only when others are down."""
+    return host in controllers(settings)[1:]
+
+
+def digest_of(script: Path) -> str | None:
+    """SHA-256 of a script but for where it writes; None where there is none."""
+    try:
+        text = script.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise OutsideError(f"{script}: {error.strerror}") from error
+    return hashlib.sha256(without_run_directory(text).encode()).hexdigest()
+
+
+def shared_file_system(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str | None:
+    """The type of the network file system on which `path` lies; None where it is this host's own."""
+    best, kind = Path("/"), ""
+    real = path.resolve()
+    for line in mounts.read_text(errors="replace").splitlines():
+        _, where, this_kind, *_ = line.split(" ")
+        point = Path(where.replace("\\040", " "))
+        if real.is_relative_to(point) and len(point.parts) >= len(best.parts):
+            best, kind = point, this_kind
+    return kind if _SHARED.search(kind) else None
+
+
+def tell(settings: SlurmSettings, host: str, script: Path, at_s: float) -> None:
+    """Leave a word about the script of this host; raises OutsideError where StateSaveLocation refuses it."""
+    directory = _directory(settings)
+    file = directory / f"policy-{host}.json"
+    told = {"version": _VERSION, "host": host, "digest": digest_of(script), "at_s": int(at_s)}
+    try:
+        if not directory.exists():
+            directory.mkdir(mode=0o755)
+            _give(directory, settings)
+        with whole_file(file) as fresh:
+            fresh.write_text(json.dumps(told) + "\n", encoding="utf-8")
+            fresh.chmod(0o644)
+            _give(fresh, settings)
+    except OSError as error:
+        raise OutsideError(f"{error.filename or file}: {error.strerror}") from error
+
+
+def read_told(settings: SlurmSettings) -> dict[str, Told]:
+    """What each host said; raises OutsideError where StateSaveLocation cannot be read."""
+    try:
+        files = [file for file in _directory(settings).iterdir() if file.match("policy-*.json")]
+        return {told.host: told for file in files for told in _read(file)}
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise OutsideError(f"{error.filename}: {error.strerror}") from error
+
+
+def unlike(settings: SlurmSettings, host: str, script: Path) -> Iterator[tuple[str, Told | None]]:
+    """The other hosts that told of another script than this host has, or of none (None)."""
+    mine, told = digest_of(script), read_told(settings)
+    for other in controllers(settings):
+        if other != host and (other not in told or told[other].digest != mine):
+            yield other, told.get(other)
+
+
+def since_s(settings: SlurmSettings, host: str, script: Path) -> int:
+    """When the script of this host became what it is: as was told, or by its file where it changed since."""
+    told = read_told(settings).get(host)
+    if told is not None and told.digest == digest_of(script):
+        return told.at_s
+    try:
+        return int(script.stat().st_mtime)
+    except OSError as error:
+        raise OutsideError(f"{script}: {error.strerror}") from error
+
+
+def _directory(settings: SlurmSettings) -> Path:
+    return Path(settings.raw.get("StateSaveLocation", "/var/spool/slurmctld")) / _DIRECTORY
+
+
+def _read(file: Path) -> Iterator[Told]:
+    try:
+        plain = json.loads(file.read_text(encoding="utf-8"))
+        if plain["version"] == _VERSION:
+            yield Told(host=str(plain["host"]), digest=str(plain["digest"]), at_s=int(plain["at_s"]))
+    except (ValueError, KeyError, TypeError):
+        return  # a later version's, or half of one: as if it had not told
+
+
+def _give(path: Path, settings: SlurmSettings) -> None:
+    """What root writes is for SlurmUser to go on with."""
+    if os.geteuid() == 0:
+        os.chown(path, settings.slurm_user_uid, -1)

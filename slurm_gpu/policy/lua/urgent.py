@@ -1,0 +1,47 @@
+"""Urgent jobs as the Lua reads them, and in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from slurm_gpu.policy.language.lua_literals import Plain
+from slurm_gpu.policy.language.model import Group, Policy, Urgent
+
+POINTS = 1_000_000_000
+"""SiteFactor of an urgent job: beyond all that Slurm's own weights come to, below what its sum can hold."""
+
+
+def compile_urgent(policy: Policy, index: Mapping[str, int]) -> dict[str, Plain] | None:
+    """The `urgent` of the compiled policy; None where nobody has urgent jobs. `index` is that of groups."""
+    if policy.urgent is None:
+        return None
+    groups: list[Plain] = [index[name] for name in policy.urgent.groups]
+    preempts: list[Plain] = list(policy.urgent.preempts)
+    return {
+        "qos": policy.urgent.qos,
+        "groups": groups,
+        "who": who_may(policy.urgent, policy.groups),
+        "jobs_running": policy.urgent.jobs_running,
+        "points": POINTS,
+        "preempts": preempts,
+    }
+
+
+def who_may(urgent: Urgent, groups: Mapping[str, Group]) -> str:
+    """Such as "alice, bob; members of gpuops in account nlp"."""
+    return "; ".join(_people(groups[name]) for name in urgent.groups)
+
+
+def _people(group: Group) -> str:
+    parts = []
+    if group.users is not None:
+        parts.append(", ".join(group.users))
+    if group.unix_groups is not None:
+        parts.append(f"members of {' or '.join(group.unix_groups)}")
+    where = "" if group.accounts is None else f"account {' or '.join(group.accounts)}"
+    if not parts:
+        return where
+    people = " who are ".join(parts)
+    if where:
+        people += f" in {where}"
+    return people if group.until is None else f"{people} (until {group.until.isoformat()})"

@@ -1,0 +1,52 @@
+"""The page of a policy as Markdown, for a wiki or a site's documentation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from slurm_gpu.policy.pages.page import CLOSING, TITLE, Page, Section
+
+# What is markup anywhere in a line, and what is at its beginning; a text from policy.yaml is only to be read.
+_MARKUP = re.compile(r"([\\`*_\[\]<>#|~&])")
+_OPENING = re.compile(r"^(\d*)([-+=.)])")
+
+
+def render_markdown(page: Page) -> str:
+    """A document of its own, beginning with a heading of the first level."""
+    return "\n".join(_lines(page))
+
+
+def _lines(page: Page) -> Iterator[str]:
+    yield f"# {TITLE}"
+    for section in page.rules:
+        yield from _section(section)
+    for part in page.others:
+        yield ""
+        yield f"# {part.title}"
+        yield ""
+        yield part.opening
+        for section in part.sections:
+            yield from _section(section)
+    yield ""
+    yield CLOSING
+    if page.contact is not None:
+        yield ""
+        yield f"Questions: {_plain(page.contact)}"
+
+
+def _section(section: Section) -> Iterator[str]:
+    yield ""
+    yield f"## {_plain(section.name)}"
+    yield ""
+    yield f"*{_plain(section.whom)}*"
+    yield ""
+    yield _plain(section.why)
+    points = (*section.limits, *section.remarks, *section.exceptions)
+    if points:
+        yield ""
+    yield from (f"- {_plain(point)}" for point in points)
+
+
+def _plain(text: str) -> str:
+    return _OPENING.sub(r"\1\\\2", _MARKUP.sub(r"\\\1", " ".join(text.split())))

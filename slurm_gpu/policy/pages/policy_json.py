@@ -1,0 +1,137 @@
+"""A policy with stable keys as JSON: GPUs as numbers, memory in MiB, times in seconds, days as YYYY-MM-DD."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slurm_gpu.policy.language.limit_text import limits_json
+from slurm_gpu.policy.language.limits import LIMITS, Measure
+from slurm_gpu.policy.language.model import (
+    Adjust,
+    Bundle,
+    CancelIdle,
+    Colocation,
+    Hours,
+    Owner,
+    Policy,
+    Urgent,
+)
+from slurm_gpu.policy.lua.bundle import bundle_reason
+from slurm_gpu.policy.pages.page import conditions
+
+
+def to_json(policy: Policy) -> dict[str, Any]:
+    """All of it but what `policy apply` alone needs; null where something is not limited."""
+    return {
+        "contact": policy.contact,
+        "on_error": str(policy.on_error),
+        "bundles": {bundle.name: _bundle(bundle) for bundle in policy.bundles.values()},
+        "owners": {owner.group: _owner(owner) for owner in policy.owners},
+        "urgent": None if policy.urgent is None else _urgent(policy.urgent),
+        "colocation": None if policy.colocation is None else _colocation(policy.colocation),
+        "cancel_idle": None if policy.cancel_idle is None else _cancel_idle(policy.cancel_idle),
+        "groups": {
+            group.name: {
+                **{key: list(names) for key, names in conditions(group)},
+                **({} if group.until is None else {"until": group.until.isoformat()}),
+            }
+            for group in policy.groups.values()
+        },
+        "rules": [
+            {
+                "id": rule.id,
+                "for": rule.group,
+                "per": str(rule.per),
+                "why": rule.why,
+                "mode": str(rule.mode),
+                "on_error": str(rule.on_error),
+                "when": None if rule.when is None else _when(rule.when),
+                "kind": None if rule.kind is None else str(rule.kind),
+                "limits": limits_json(rule.limits),
+                "adjust": {one.key: list(_bounds_json(one)) for one in rule.adjust},
+            }
+            for rule in policy.rules
+        ],
+        "exceptions": [
+            {
+                "rule": exception.rule,
+                "user": exception.user,
+                "limits": limits_json(exception.limits),
+                "until": exception.until.isoformat(),
+                "why": exception.why,
+                "granted_by": exception.granted_by,
+            }
+            for exception in policy.exceptions
+        ],
+    }
+
+
+def _bounds_json(bounds: Adjust) -> tuple[float, float]:
+    """In the unit of the limit's own value above: GPUs, MiB or a count."""
+    per_unit = 1000 if LIMITS[bounds.key].measure is Measure.GPUS else 1
+    return bounds.low / per_unit, bounds.high / per_unit
+
+
+def _when(when: Hours) -> dict[str, Any]:
+    """`days` with 0 for Monday; from_min and to_min are minutes since midnight, the latter excluded."""
+    return {"days": sorted(when.days), "from_min": when.from_min, "to_min": when.to_min}
+
+
+def _owner(owner: Owner) -> dict[str, Any]:
+    return {
+        "accounts": list(owner.accounts),
+        "gpus": owner.gpus,
+        "qos": owner.qos,
+        "lend_in": owner.lend_in,
+        "return_within_s": owner.return_within_s,
+    }
+
+
+def _urgent(urgent: Urgent) -> dict[str, Any]:
+    return {
+        "for": list(urgent.groups),
+        "qos": urgent.qos,
+        "jobs_running": urgent.jobs_running,
+        "preempts": list(urgent.preempts),
+        "why": urgent.why,
+    }
+
+
+def _colocation(said: Colocation) -> dict[str, Any]:
+    return {
+        "may": None if said.may is None else list(said.may),
+        "must": list(said.must),
+        "mode": str(said.mode),
+        "goal": str(said.goal),
+        "slowdown": said.slowdown,
+        "together": said.together,
+        "largest": said.largest,
+        "hold_s": said.hold_s,
+        "planner": said.planner,
+        "model": None if said.model is None else str(said.model),
+        "why": said.why,
+    }
+
+
+def _cancel_idle(said: CancelIdle) -> dict[str, Any]:
+    return {
+        "for": None if said.groups is None else list(said.groups),
+        "exempt": list(said.exempt),
+        "warn_s": list(said.warn_s),
+        "after_s": said.after_s,
+        "then": str(said.how),
+        "mode": str(said.mode),
+        "why": said.why,
+    }
+
+
+def _bundle(bundle: Bundle) -> dict[str, Any]:
+    return {
+        "gpus": bundle.mgpu / 1000,
+        "cpus": bundle.cpus,
+        "memory_mib": bundle.memory_mib,
+        "partitions": None if bundle.partitions is None else list(bundle.partitions),
+        "gpu_types": None if bundle.gpu_types is None else list(bundle.gpu_types),
+        "mode": str(bundle.mode),
+        "why": bundle_reason(bundle),
+    }

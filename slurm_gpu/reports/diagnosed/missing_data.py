@@ -1,0 +1,27 @@
+"""What is not there to judge a run by, in words: made without numpy, for whoever serves pages too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from slurm_gpu.wire.answers.runs import NodeWindow, Run
+
+
+def why_untold(run: Run) -> str:
+    """Why nothing of its GPUs is known of a run."""
+    n_gpus = run.n_gpus if run.has_started else run.n_gpus_requested
+    if n_gpus == 0:
+        return f"job {run.id} has no GPUs"
+    if not run.has_started:
+        return f"job {run.id} " + ("has not started yet" if run.end_s is None else "never started")
+    if run.end_s is None:
+        return f"nothing was told of GPUs of job {run.id} yet: ask again in a minute"
+    return f"nothing was told of GPUs of job {run.id}, or it has none"
+
+
+def silent_nodes(run: Run, windows: Sequence[NodeWindow]) -> Sequence[str]:
+    """Nodes of a run that goes on of whose last minutes nothing has come so far."""
+    if run.end_s is not None:
+        return ()
+    answered = {item.node for item in windows if item.window.job_id == run.job_id}
+    return sorted({record.node for record in run.devices or () if not record.final} - answered)

@@ -1,0 +1,58 @@
+"""The axis of time that all drawings of the page share, in per cent of their width: they fit any screen."""
+
+from __future__ import annotations
+
+import datetime as dt
+from xml.etree.ElementTree import Element
+from zoneinfo import ZoneInfo
+
+from slurm_gpu.reports.diagnosed.page_model import Look, Sight
+from slurm_gpu.reports.page.markup import element
+from slurm_gpu.reports.page.scales import time_ticks
+
+_STEPS_S = (1, 2, 5, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200)
+_MOST, _MOST_NARROW = 10, 4
+
+
+def ticks(start_s: float, end_s: float, zone: str, most: int = _MOST) -> list[tuple[float, str]]:
+    """Moments to name, round ones by the clock of the zone."""
+    span_s = end_s - start_s
+    step_s = next((step for step in _STEPS_S if span_s / step <= most), None)
+    if step_s is None:
+        return time_ticks(start_s, end_s, zone, most)
+    offset = dt.datetime.fromtimestamp(start_s, ZoneInfo(zone)).utcoffset()
+    ahead_s = 0.0 if offset is None else offset.total_seconds()
+    first = -(-(start_s + ahead_s) // step_s) * step_s - ahead_s
+    form = "%H:%M" if step_s >= 60 else "%H:%M:%S"
+    count = int((end_s - first) // step_s) + 1
+    moments = [first + number * step_s for number in range(count)]
+    return [(at, dt.datetime.fromtimestamp(at, ZoneInfo(zone)).strftime(form)) for at in moments]
+
+
+def axis_element(sight: Sight, zone: str) -> Element:
+    """Its names: fewer of them on a narrow screen."""
+    svg = element("svg", {"class": "time", "width": "100%", "height": "20", "aria-hidden": "true"})
+    named = ticks(sight.start_s, sight.end_s, zone)
+    each = max(1, -(-len(named) // _MOST_NARROW))
+    for number, (at, name) in enumerate(named):
+        share = sight.share(at)
+        anchor = "start" if share < 0.03 else "end" if share > 0.97 else "middle"
+        attributes = {"x": f"{100 * share:.2f}%", "y": "14", "text-anchor": anchor}
+        svg.append(
+            element("text", {**attributes, "class": "f-muted many" if number % each else "f-muted"}, name)
+        )
+    return svg
+
+
+def time_lines(look: Look, sight: Sight, height: int) -> list[Element]:
+    """Since when, and until when it was so."""
+    lines = []
+    for at in (look.verdict.since_s, look.verdict.until_s):
+        if at is not None and sight.start_s <= at <= sight.end_s:
+            x = f"{100 * sight.share(at):.2f}%"
+            line = {"x1": x, "x2": x, "y1": "0", "y2": str(height)}
+            lines += [
+                element("line", {"class": "when under", **line}),
+                element("line", {"class": "when", **line}),
+            ]
+    return lines

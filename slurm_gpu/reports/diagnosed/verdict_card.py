@@ -1,0 +1,111 @@
+"""What was found, on top of the page: the verdict, who, since when, the evidence, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from xml.etree.ElementTree import Element
+
+from slurm_gpu.diagnose.verdict import Cause, Evidence
+from slurm_gpu.reports.diagnosed.page_model import Look
+from slurm_gpu.reports.diagnosed.words import clock_time, lasting
+from slurm_gpu.reports.page.markup import append, element
+from slurm_gpu.text.units import few
+
+_MOST_NAMES = 12
+_SIGNS = {
+    Cause.IMBALANCE: ("⚖", "uneven"),
+    Cause.SLOW: ("▼", "bad"),
+    Cause.COMMUNICATION: ("⇄", "bad"),
+    Cause.STARVATION: ("◌", "uneven"),
+    Cause.HANG: ("■", "bad"),
+    Cause.HEALTHY: ("✓", "good"),
+    Cause.UNKNOWN: ("?", "unknown"),
+}
+
+
+def verdict_card(look: Look) -> Element:
+    """The section with the verdict."""
+    verdict = look.verdict
+    sign, tone = _SIGNS[verdict.cause]
+    head = element(
+        "h2", {"id": "verdict-title"}, element("span", {"class": "sign", "aria-hidden": "true"}, sign)
+    )
+    append(head, verdict.cause.value, element("small", None, f" {verdict.kind}") if verdict.kind else None)
+    facts = element("dl", {"class": "facts"})
+    for name, value in _facts(look):
+        append(facts, element("div", None, element("dt", None, name), element("dd", None, value)))
+    card = element(
+        "section", {"id": "verdict", "class": f"verdict {tone}", "aria-labelledby": "verdict-title"}, head
+    )
+    if verdict.cause is not Cause.UNKNOWN:
+        append(card, _sureness(verdict.confidence, suspect=verdict.suspect))
+    append(card, facts)
+    if verdict.evidence:
+        append(card, element("h3", None, "Because"), _evidence(verdict.evidence))
+    if verdict.why_not:
+        limits = (element("li", None, why) for why in verdict.why_not)
+        title = "Why it cannot be told" if verdict.cause is Cause.UNKNOWN else "But"
+        append(card, element("h3", None, title), element("ul", {"class": "limits"}, *limits))
+    append(
+        card,
+        element("div", {"class": "next"}, element("h3", None, "Next"), element("p", None, verdict.next_step)),
+    )
+    return card
+
+
+def _sureness(confidence: float, *, suspect: bool) -> Element:
+    meter = element(
+        "svg",
+        {"class": "meter", "width": "120", "height": "8", "aria-hidden": "true"},
+        element("rect", {"class": "f-grid", "width": "120", "height": "8", "rx": "4"}),
+        element("rect", {"class": "sure", "width": f"{120 * confidence:.0f}", "height": "8", "rx": "4"}),
+    )
+    words = f"{confidence:.0%} sure"
+    words += ": a suspicion; drain nothing for it" if suspect else ""
+    return element("p", {"class": "sureness"}, meter, words)
+
+
+def _facts(look: Look) -> list[tuple[str, str]]:
+    verdict, series = look.verdict, look.case.series
+    facts = []
+    if verdict.culprits:
+        facts.append(("Who", few([worker.name for worker in verdict.culprits], _MOST_NAMES)))
+    elif verdict.roles:
+        facts.append(("Most to do (nobody is at fault)", few(verdict.roles, _MOST_NAMES)))
+    if verdict.nodes:
+        facts.append(("Nodes", few(verdict.nodes, _MOST_NAMES)))
+    if verdict.since_s is not None:
+        facts.append(("Since", clock_time(verdict.since_s, look.timezone)))
+    if verdict.until_s is not None:
+        facts.append(("Until", clock_time(verdict.until_s, look.timezone)))
+    span = lasting(series.end_s - series.start_s)
+    facts.append(("Judged by", f"{look.by}: {span}{look.told}"))
+    if series.offsets_s:
+        apart = (f"{node} {seconds:+.0f} s" for node, seconds in series.offsets_s.items())
+        facts.append(("Clocks set right", few(apart, _MOST_NAMES)))
+    return facts
+
+
+def _evidence(items: Sequence[Evidence]) -> Element:
+    listed = element("ul", {"class": "evidence"})
+    for item in items:
+        append(listed, element("li", None, element("span", None, item.text), _bars(item)))
+    return listed
+
+
+def _bars(item: Evidence) -> Element | None:
+    """What is, above what was expected; None where they are no two amounts of one kind."""
+    most = max(item.value, item.expected)
+    if min(item.value, item.expected) < 0 or not most > 0:
+        return None
+    svg = element("svg", {"class": "bars", "width": "100%", "height": "15", "aria-hidden": "true"})
+    for y, tone, value in ((0, "is", item.value), (8, "expected", item.expected)):
+        attributes = {
+            "class": tone,
+            "y": str(y),
+            "width": f"{100 * value / most:.1f}%",
+            "height": "6",
+            "rx": "2",
+        }
+        append(svg, element("rect", attributes))
+    return svg

@@ -1,0 +1,89 @@
+"""A recorded past through the model of its cluster, with jobs placed by one rule and by another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from slurm_gpu.placement.choice import LeastFragmentation, MostAllocated
+from slurm_gpu.placement.placing import ByRule
+from slurm_gpu.placement.replay import Figures, figures, in_one_zone_where_possible, mix_of
+from slurm_gpu.placement.weighted import NodeWeights
+from slurm_gpu.policy.lua.installed import PolicyInForce
+from slurm_gpu.reports.recommend.past import Past
+from slurm_gpu.reports.recommend.rules import count_by, counters, jobs_under, preemption_of
+from slurm_gpu.reports.recommend.waits import Reproduction, compare
+from slurm_gpu.simulate.jobs import Jobs
+from slurm_gpu.simulate.model import simulate
+from slurm_gpu.simulate.placement import FirstFit, Placement
+from slurm_gpu.simulate.scheduler import Scheduling
+
+SLURM, MOST_ALLOCATED, WEIGHTS, OURS = "slurm", "mostallocated", "weights", "ours"
+_WEIGHTS_EVERY = 10
+"""Decisions of Slurm's scheduler between two settings of weights: it starts several jobs at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What came of the same jobs under each rule."""
+
+    rules: Mapping[str, Figures]
+    reproduction: Reproduction
+    """How near the model with Slurm's own placement comes to the recorded waits."""
+
+
+def compare_rules(
+    past: Past,
+    policy: PolicyInForce,
+    scheduling: Scheduling,
+    at_s: float,
+    *,
+    zones: Mapping[str, str],
+    weights: Mapping[str, int],
+    zone_wait_s: float,
+    told: Callable[[str], object] = lambda rule: None,
+) -> Compared:
+    """Run the past under each rule, with a policy's limits on what runs as they were at `at_s`.
+
+    `zones` and `weights`: the zone, and the site's own Weight, of nodes by their names. By our rule jobs of
+    several nodes have to be in one zone for `zone_wait_s`, where there are zones. `told` is called with the
+    rule that comes next.
+    """
+    nodes = tuple(
+        replace(node, zone=zones.get(node.name, ""), weight=weights.get(node.name, 1))
+        for node in past.cluster.nodes
+    )
+    cluster = replace(past.cluster, nodes=nodes)
+    counted = count_by(policy, past.runs)
+    jobs = jobs_under(policy, past, counted)
+    mix = mix_of(jobs)
+    rules: dict[str, tuple[Placement, Jobs]] = {
+        SLURM: (FirstFit(), jobs),
+        MOST_ALLOCATED: (ByRule(cluster, MostAllocated()), jobs),
+        WEIGHTS: (ByRule(cluster, NodeWeights(mix, every=_WEIGHTS_EVERY)), jobs),
+        OURS: (
+            ByRule(cluster, LeastFragmentation(mix, whole_last=True)),
+            in_one_zone_where_possible(cluster, jobs) if zones else jobs,
+        ),
+    }
+    found: dict[str, Figures] = {}
+    wait_s = np.full(len(jobs), np.nan)
+    for name, (placement, asked) in rules.items():
+        told(name)
+        outcome = simulate(
+            cluster,
+            asked,
+            scheduling=scheduling,
+            counters=counters(policy, counted, at_s),
+            placement=placement,
+            preemption=preemption_of(policy),
+            zone_wait_s=zone_wait_s,
+            log=True,
+        )
+        found[name] = figures(cluster, asked, outcome, past.asked_mgpu())
+        if name == SLURM:
+            wait_s = past.wait_s(outcome.start_s)
+    judged = past.judged & ~np.isnan(wait_s)
+    return Compared(found, compare(past.recorded_wait_s(), wait_s, judged))

@@ -1,0 +1,102 @@
+"""Values as people read them in a table: 0 is a measurement and prints as 0, None is a gap, printed as –."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable
+from zoneinfo import ZoneInfo
+
+from slurm_gpu.text.units import format_memory_mib
+
+GAP = "–"
+
+
+def number(value: float | None, digits: int = 0) -> str:
+    """With at most `digits` decimals; exactly 0 prints as 0, what only rounds to it as 0.0."""
+    if value is None:
+        return GAP
+    return "0" if value == 0 else f"{value:.{digits}f}"
+
+
+def hours(value: float | None) -> str:
+    """Hours, to a few seconds while they are less than one."""
+    return number(value, 2 if value is not None and value >= 1 else 3)
+
+
+def count(value: float | None) -> str:
+    """GPUs: 2 as 2, a quarter as 0.25."""
+    return GAP if value is None else f"{value:.3f}".rstrip("0").rstrip(".")
+
+
+def gpus(number: float | None) -> str:
+    """With their noun: 1 GPU, 0.25 GPUs, 8 GPUs."""
+    shown = count(number)
+    return f"{shown} GPU" if shown == "1" else f"{shown} GPUs"
+
+
+def memory(mib: float | None) -> str:
+    """MiB as 512M, 64G or 1.5T."""
+    if mib is None:
+        return GAP
+    return "0" if mib == 0 else format_memory_mib(mib)
+
+
+def volume(n_bytes: float | None) -> str:
+    """Bytes as 512 MB, 1.5 TB: powers of 1000, as links and disks are counted."""
+    if n_bytes is None:
+        return GAP
+    for size, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if n_bytes >= size:
+            amount = n_bytes / size
+            return f"{amount:.0f} {unit}" if amount >= 100 else f"{amount:.1f} {unit}"
+    return "0" if n_bytes == 0 else f"{n_bytes:.0f} B"
+
+
+def percent(fraction: float | None, digits: int = 1) -> str:
+    """A fraction as the number of percent, for a column that says so."""
+    return number(None if fraction is None else 100 * fraction, digits)
+
+
+def energy(joule: float | None) -> str:
+    """Joules as kWh, or Wh where that is little."""
+    if joule is None:
+        return GAP
+    watt_hours = joule / 3600
+    return f"{number(watt_hours / 1000, 2)} kWh" if watt_hours >= 1000 else f"{number(watt_hours, 1)} Wh"
+
+
+def span(seconds: float | None) -> str:
+    """A duration with its two largest units: 0.4s, 45s, 12m30s, 3h05m, 2d04h; only 0 prints as 0s."""
+    if seconds is None:
+        return GAP
+    if 0 < seconds < 0.95:  # what is nearer to one second is one
+        return f"{seconds:.1f}s" if seconds >= 0.05 else "<0.1s"
+    whole = round(seconds)
+    for size, unit, lower, lower_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+        if whole >= size:
+            return f"{whole // size}{unit}{whole % size // lower:02d}{lower_unit}"
+    return f"{whole}s"
+
+
+def moment(epoch_s: float | None, zone: ZoneInfo) -> str:
+    """A time in the site's zone, 2026-11-21 09:30:00."""
+    return GAP if epoch_s is None else f"{dt.datetime.fromtimestamp(epoch_s, zone):%Y-%m-%d %H:%M:%S}"
+
+
+def text(value: str | None) -> str:
+    """A user's text without what could steer a terminal; "" and None are gaps."""
+    if not value:
+        return GAP
+    return "".join(character if character.isprintable() else "�" for character in value)
+
+
+def positions(numbers: Iterable[int]) -> str:
+    """Device positions as Slurm writes them: 0-2,5."""
+    parts: list[str] = []
+    for index, value in enumerate(ordered := sorted(numbers)):
+        if index and value == ordered[index - 1] + 1:
+            first = parts[-1].partition("-")[0]
+            parts[-1] = f"{first}-{value}"
+        else:
+            parts.append(str(value))
+    return ",".join(parts)

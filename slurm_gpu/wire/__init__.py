@@ -1,0 +1,56 @@
+"""What a node ships (docs/contracts.md, section 1): the one shape that the rooms share.
+
+0 is a measurement, None is a gap; every statistic carries the seconds it stands for, so that what several
+segments and devices tell merges without bias. Each kind checks itself in `from_wire`, which raises
+RecordError naming the field, and `to_wire` leaves gaps out.
+"""
+
+from slurm_gpu.wire.device import DeviceFacts
+from slurm_gpu.wire.event import Event
+from slurm_gpu.wire.host import Host
+from slurm_gpu.wire.host_run import HOST_CLUSTER, HostRun
+from slurm_gpu.wire.live import Live, LiveDevice
+from slurm_gpu.wire.quantities import (
+    HISTOGRAM_BINS,
+    Histogram,
+    Mean,
+    Total,
+    histogram_mean,
+    histogram_quantile,
+    merge_histograms,
+    merge_means,
+    merge_totals,
+)
+from slurm_gpu.wire.record import Record
+from slurm_gpu.wire.timeline import Timeline, merge_timelines
+from slurm_gpu.wire.window import Window
+
+__all__ = [
+    "HISTOGRAM_BINS",
+    "HOST_CLUSTER",
+    "WIRE_RANGE",
+    "WIRE_VERSION",
+    "DeviceFacts",
+    "Event",
+    "Histogram",
+    "Host",
+    "HostRun",
+    "Live",
+    "LiveDevice",
+    "Mean",
+    "Record",
+    "Timeline",
+    "Total",
+    "Window",
+    "histogram_mean",
+    "histogram_quantile",
+    "merge_histograms",
+    "merge_means",
+    "merge_timelines",
+    "merge_totals",
+]
+
+WIRE_VERSION = 2
+"""Each minor release has its own: 0.1 has 1, 0.2 has 2 (docs/contracts.md, section 5)."""
+WIRE_RANGE = (WIRE_VERSION - 1, WIRE_VERSION)
+"""What this release speaks: its own, and that of the release before."""

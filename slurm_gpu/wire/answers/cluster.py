@@ -1,0 +1,135 @@
+"""What GET /v1/cluster answers with, as the client hands it out: docs/api.md explains each key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Self, TypeVar
+
+from slurm_gpu.errors import DatabaseError
+from slurm_gpu.wire import Live
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterJob:
+    """A job that waits or holds nodes. `full` is False for another user's, of which `name` is None."""
+
+    id: str
+    """As users know it: 17, 17_3 or 17+1."""
+    job_id: int
+    full: bool
+    user: str
+    account: str
+    partition: str
+    qos: str
+    state: str
+    reason: str
+    """Slurm's word for why it waits, such as Resources."""
+    n_tasks: int
+    """Of an array that is not yet split: so many jobs are this one."""
+    n_nodes: int
+    n_gpus: float | None
+    """GPUs that one task requests in total; shards count as fractions. None if unknown."""
+    submit_s: int | None
+    eligible_s: int | None
+    start_s: int | None
+    """Of a waiting one, when Slurm expects it to start; None where it has not said."""
+    end_s: int | None
+    """When its time limit ends it."""
+    time_limit_s: int | None
+    name: str | None
+    uid: int | None = None
+    """None where an older slurm-gpudbd does not tell it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterHolder:
+    """A job's part of a node: positions of whole GPUs, and of those that it has shards of."""
+
+    job_id: int
+    gpus: Sequence[int]
+    shared_gpus: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterNode:
+    """One node, as slurmctld has it."""
+
+    node: str
+    state: str
+    """Words in lower case, joined by +."""
+    reason: str | None
+    in_service: bool
+    partitions: Sequence[str]
+    zone: str | None
+    server_type: str | None
+    gpus: Mapping[str, int]
+    """By type."""
+    gpus_free: int
+    cpus: int
+    cpus_allocated: int
+    memory_mib: int
+    memory_allocated_mib: int
+    holders: Sequence[ClusterHolder]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterState:
+    """All nodes and jobs of a moment."""
+
+    as_of_s: float
+    """When slurmctld said so."""
+    nodes: Sequence[ClusterNode]
+    jobs: Sequence[ClusterJob]
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict that json.dumps takes."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        """Read an answer; keys that a newer version adds are left. Raises DatabaseError."""
+        try:
+            return cls(
+                as_of_s=value["as_of_s"],
+                nodes=tuple(
+                    _read(ClusterNode, _OF_A_NODE, {**item, "holders": _holders(item["holders"])})
+                    for item in value["nodes"]
+                ),
+                jobs=tuple(_read(ClusterJob, _OF_A_JOB, item) for item in value["jobs"]),
+            )
+        except (AttributeError, KeyError, TypeError) as error:
+            raise DatabaseError(f"slurm-gpudbd answered a cluster that cannot be read: {error!r}") from error
+
+
+def live_of_slurm(cluster: ClusterState, live: Mapping[str, Live]) -> dict[str, Live]:
+    """Live values with those jobs alone that Slurm has on the node that tells of them.
+
+    A machine without Slurm counts jobs by itself, and a number alone does not say whose job it is.
+    """
+    here = {node.node: frozenset(holder.job_id for holder in node.holders) for node in cluster.nodes}
+    return {name: _with_jobs(values, here.get(name, frozenset())) for name, values in live.items()}
+
+
+def _with_jobs(values: Live, here: frozenset[int]) -> Live:
+    strange = {
+        uuid: replace(device, jobs=tuple(job for job in device.jobs if job in here))
+        for uuid, device in values.devices.items()
+        if not here.issuperset(device.jobs)
+    }
+    return replace(values, devices={**values.devices, **strange}) if strange else values
+
+
+def _read(kind: Callable[..., T], names: tuple[str, ...], item: Mapping[str, Any]) -> T:
+    return kind(**{name: item[name] for name in names if name in item})
+
+
+def _holders(items: Sequence[Mapping[str, Any]]) -> tuple[ClusterHolder, ...]:
+    return tuple(_read(ClusterHolder, _OF_A_HOLDER, item) for item in items)
+
+
+_OF_A_NODE, _OF_A_HOLDER, _OF_A_JOB = (
+    tuple(f.name for f in fields(kind)) for kind in (ClusterNode, ClusterHolder, ClusterJob)
+)

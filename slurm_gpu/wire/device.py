@@ -1,0 +1,55 @@
+"""What a GPU or MIG instance is: shipped when slurm-gpud starts, and when anything about it changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from slurm_gpu.wire import fields
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceFacts:
+    """A device on `node` at `at_s`; key uuid. None: the driver does not tell.
+
+    `parent` is the GPU of a MIG instance. Bandwidths are the most that the links carry in one direction.
+    """
+
+    uuid: str
+    node: str
+    at_s: int
+    name: str | None = None
+    minor: int | None = None
+    index: int | None = None
+    parent: str | None = None
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
+    memory_mib: float | None = None
+    power_limit_w: float | None = None
+    sm_clock_max_mhz: float | None = None
+    pcie_bytes_per_s: float | None = None
+    nvlink_bytes_per_s: float | None = None
+    pci_bus_id: str | None = None
+    driver: str | None = None
+
+    def to_wire(self) -> dict[str, Any]:
+        """A dict that json.dumps takes; gaps are left out, since missing means null on the wire."""
+        return fields.to_wire(self)
+
+    @classmethod
+    def from_wire(cls, wire: Any, dropped: fields.Dropped | None = None) -> DeviceFacts:
+        """Check and build from decoded JSON, unknown fields ignored; raises RecordError naming the field.
+
+        Wrong fields but the key and `at_s` are left out and added to `dropped`, where that is given.
+        """
+        return cls(**fields.checked("a device", wire, _CHECKS, ("uuid", "node", "at_s"), dropped))
+
+
+_CHECKS: fields.Checks = {
+    **dict.fromkeys(("uuid", "node", "parent", "pci_bus_id", "driver"), fields.word),
+    "at_s": fields.moment,
+    "name": fields.text,
+    **dict.fromkeys(("minor", "index", "gpu_instance", "compute_instance"), fields.whole),
+    **dict.fromkeys(("memory_mib", "power_limit_w", "sm_clock_max_mhz"), fields.quantity),
+    **dict.fromkeys(("pcie_bytes_per_s", "nvlink_bytes_per_s"), fields.quantity),
+}

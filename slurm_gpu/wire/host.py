@@ -1,0 +1,79 @@
+"""The host record: what one unbroken watch saw of one job's processes on one node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from slurm_gpu.wire import fields
+from slurm_gpu.wire.identity import IDENTITY, check_times
+
+_MAX_PARAMETERS = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """One segment, cumulative: the job's processes on this node, and what program it is; None is a gap.
+
+    `uptime_s` is when the segment began, in seconds since the boot `boot_id`; None of an older slurm-gpud.
+    The net_ and ib_ counters are the node's, measured only while the job was alone on it all the time.
+    `app_params` are named captures of the rule that recognised `app`, never a command line.
+    """
+
+    cluster: str
+    job_id: int
+    restart: int
+    prolog_s: int
+    node: str
+    boot_id: str
+    segment: str
+    seq: int
+    final: bool
+    first_s: int
+    last_s: int
+    uptime_s: float | None = None
+    cpu_s: float | None = None
+    rss_max_mib: float | None = None
+    read_bytes: int | None = None
+    write_bytes: int | None = None
+    net_rx_bytes: int | None = None
+    net_tx_bytes: int | None = None
+    ib_rx_bytes: int | None = None
+    ib_tx_bytes: int | None = None
+    app: str | None = None
+    app_field: str | None = None
+    app_params: Mapping[str, str] | None = None
+    container: bool | None = None
+
+    def to_wire(self) -> dict[str, Any]:
+        """A dict that json.dumps takes; gaps are left out, since missing means null on the wire."""
+        return fields.to_wire(self)
+
+    @classmethod
+    def from_wire(cls, wire: Any, dropped: fields.Dropped | None = None) -> Host:
+        """Check and build a host record from decoded JSON; unknown fields are ignored.
+
+        Wrong fields are left out and added to `dropped`, where that is given, but for those that say whose
+        the record is and of what time. Else RecordError names the first field that is missing or wrong.
+        """
+        host = cls(**fields.checked("a host record", wire, _CHECKS, IDENTITY, dropped))
+        check_times(host.first_s, host.last_s)
+        return host
+
+
+def _parameters(name: str, value: Any) -> Mapping[str, str]:
+    given = fields.mapping(name, value, "name: text", _MAX_PARAMETERS)
+    return {fields.word(name, key): fields.text(f"{name}.{key}", item) for key, item in given.items()}
+
+
+_CHECKS: fields.Checks = {
+    **IDENTITY,
+    "uptime_s": fields.seconds,
+    **dict.fromkeys(("cpu_s", "rss_max_mib"), fields.quantity),
+    **dict.fromkeys(("read_bytes", "write_bytes"), fields.whole_quantity),
+    **dict.fromkeys(("net_rx_bytes", "net_tx_bytes", "ib_rx_bytes", "ib_tx_bytes"), fields.whole_quantity),
+    **dict.fromkeys(("app", "app_field"), fields.text),
+    "app_params": _parameters,
+    "container": fields.flag,
+}

@@ -1,0 +1,114 @@
+"""Live values: what a node's devices do now. They are kept in memory only, and soon forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from slurm_gpu.errors import RecordError
+from slurm_gpu.wire import fields
+
+MAX_DEVICES = 512
+MAX_JOBS = 1000
+MAX_REASONS = 64
+MAX_HOST_VALUES = 64
+# Of the host: how often the process that calls NVML ended in the last ten minutes.
+READER_DEATHS = "reader_deaths"
+IDLE_PCT = 1.0
+"""Utilisation up to this is idle."""
+QUANTITIES = (
+    *("util_pct", "idle_s", "mem_used_mib", "mem_used_frac", "power_w", "temp_c", "sm_clock_mhz"),
+    *("sm_active_frac", "tensor_frac", "processes"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveDevice:
+    """The last values of one device, and the jobs that hold it; None = not measured."""
+
+    util_pct: float | None = None
+    idle_s: float | None = None
+    """For so long no reading has been above IDLE_PCT, those between two shipments included; None also where
+    none has been since slurm-gpud looks."""
+    mem_used_mib: float | None = None
+    mem_used_frac: float | None = None
+    power_w: float | None = None
+    temp_c: float | None = None
+    sm_clock_mhz: float | None = None
+    sm_active_frac: float | None = None
+    tensor_frac: float | None = None
+    processes: float | None = None
+    throttle: Sequence[str] | None = None
+    jobs: Sequence[int] = ()
+
+    def to_wire(self) -> dict[str, Any]:
+        """A dict that json.dumps takes; gaps are left out."""
+        return fields.to_wire(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Live:
+    """A node at `at_s` (wall clock): its devices by UUID, and the host's own values by name with unit."""
+
+    at_s: float
+    devices: Mapping[str, LiveDevice] = field(default_factory=dict)
+    host: Mapping[str, float] = field(default_factory=dict)
+
+    def to_wire(self) -> dict[str, Any]:
+        """A dict that json.dumps takes; gaps are left out."""
+        return fields.to_wire(self)
+
+    @classmethod
+    def from_wire(cls, wire: Any, dropped: fields.Dropped | None = None) -> Live:
+        """Check and build from decoded JSON, unknown fields ignored; raises RecordError naming the field.
+
+        Wrong values of devices and of the host are left out and added to `dropped`, where that is given.
+        """
+        fields.an_object("live", wire)
+        if wire.get("at_s") is None:
+            raise RecordError("at_s is missing")
+        devices = fields.mapping("devices", _or_empty(wire, "devices"), "uuid: values", MAX_DEVICES)
+        host = fields.mapping("host", _or_empty(wire, "host"), "name: number", MAX_HOST_VALUES)
+        checks = {fields.word("host", name): _host_value for name in host}
+        return cls(
+            at_s=fields.number("at_s", wire["at_s"], high=fields.MAX_MOMENT_S),
+            devices={
+                fields.word("devices", uuid): _device(uuid, item, dropped) for uuid, item in devices.items()
+            },
+            host=fields.checked("host", host, checks, (), dropped),
+        )
+
+
+def _or_empty(wire: Mapping[str, Any], name: str) -> Any:
+    value = wire.get(name)
+    return {} if value is None else value
+
+
+def _host_value(name: str, value: Any) -> float:
+    return fields.quantity(f"host.{name}", value)
+
+
+def _device(uuid: str, wire: Any, dropped: fields.Dropped | None) -> LiveDevice:
+    return LiveDevice(**fields.checked(f"devices.{uuid}", wire, _CHECKS, (), dropped))
+
+
+def _reasons(name: str, value: Any) -> Sequence[str]:
+    return tuple(fields.word(name, item) for item in _list(name, value, MAX_REASONS))
+
+
+def _jobs(name: str, value: Any) -> Sequence[int]:
+    return tuple(fields.job_number(name, item) for item in _list(name, value, MAX_JOBS))
+
+
+def _list(name: str, value: Any, most: int) -> list[Any]:
+    if not isinstance(value, list) or len(value) > most:
+        raise RecordError(f"{name}: must be a list of at most {most}")
+    return value
+
+
+_CHECKS: fields.Checks = {
+    **dict.fromkeys(QUANTITIES, fields.quantity),
+    "throttle": _reasons,
+    "jobs": _jobs,
+}

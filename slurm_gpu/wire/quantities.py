@@ -1,0 +1,132 @@
+"""Means, totals and histograms, each with the time for which it stands, so that parts merge without bias."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from slurm_gpu.errors import RecordError
+from slurm_gpu.plausible import greatest_total
+from slurm_gpu.wire import fields
+
+HISTOGRAM_BINS = 101
+_PERCENT = re.compile("[0-9]{1,3}")
+_PERCENTS = {str(percent): percent for percent in range(HISTOGRAM_BINS)}
+_FEW_MS = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """A quantity's time-weighted mean, minimum and maximum over `seconds` of measurement."""
+
+    seconds: float
+    mean: float
+    min: float
+    max: float
+
+    def to_wire(self) -> list[float]:
+        """As JSON carries it: [seconds, mean, min, max]."""
+        return [self.seconds, self.mean, self.min, self.max]
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """A counter's growth over `seconds` of measurement."""
+
+    seconds: float
+    total: float
+
+    def to_wire(self) -> list[float]:
+        """As JSON carries it: [seconds, total]."""
+        return [self.seconds, self.total]
+
+
+Histogram = Mapping[int, int]
+"""Milliseconds spent at each whole percent, {0…100: ms}; absent percents have none."""
+
+
+def read_mean(name: str, value: Any) -> Mean:
+    """A Mean from [seconds, mean, min, max]; RecordError where the mean is not between the others."""
+    seconds, *values = fields.numbers(name, value, 4)
+    mean, low, high = (fields.quantity(name, item) for item in values)
+    slack = 1e-6 * max(1.0, high)
+    if not low - slack <= mean <= high + slack:
+        raise RecordError(f"{name}: mean {mean:g} lies outside min {low:g} … max {high:g}")
+    return Mean(fields.seconds(name, seconds), mean, low, high)
+
+
+def read_total(name: str, value: Any) -> Total:
+    """A Total from [seconds, total]."""
+    seconds, total = fields.numbers(name, value, 2)
+    seconds = fields.seconds(name, seconds)
+    return Total(seconds, fields.number(name, total, high=greatest_total(name, seconds)))
+
+
+def read_histogram(name: str, value: Any) -> Histogram:
+    """A Histogram from {"0"…"100": ms}."""
+    histogram: dict[int, int] = {}
+    for key, milliseconds in fields.mapping(name, value, "percent: milliseconds", HISTOGRAM_BINS).items():
+        percent = _PERCENTS.get(key)
+        if percent is None:
+            if not (isinstance(key, str) and _PERCENT.fullmatch(key) and int(key) < HISTOGRAM_BINS):
+                raise RecordError(f"{name}: {fields.shown(key)} must be a whole percent from 0 to 100")
+            percent = int(key)
+        # Called for what is wrong alone: matching reads millions of these.
+        is_whole = type(milliseconds) is int and 0 <= milliseconds < _FEW_MS
+        histogram[percent] = milliseconds if is_whole else fields.whole(f"{name}[{key}]", milliseconds)
+    return histogram
+
+
+def histogram_mean(histogram: Histogram) -> float | None:
+    """Time-weighted mean percent, Σ pct·ms / Σ ms; None where no time was measured."""
+    total = sum(histogram.values())
+    return sum(percent * ms for percent, ms in histogram.items()) / total if total else None
+
+
+def histogram_quantile(histogram: Histogram, q: float) -> int | None:
+    """The least percent at or below which a fraction `q` (0–1) of the measured time was spent."""
+    total = sum(histogram.values())
+    if not total:
+        return None
+    reached = 0
+    for percent in sorted(histogram):
+        reached += histogram[percent]
+        if reached >= q * total and histogram[percent]:
+            return percent
+    raise AssertionError("unreachable: the whole histogram is at least q of itself")
+
+
+def merge_histograms(histograms: Iterable[Histogram | None]) -> dict[int, int] | None:
+    """Add up; None only where every part is a gap."""
+    merged: dict[int, int] | None = None
+    for histogram in histograms:
+        if histogram is not None:
+            merged = {} if merged is None else merged
+            for percent, milliseconds in histogram.items():
+                merged[percent] = merged.get(percent, 0) + milliseconds
+    return merged
+
+
+def merge_means(means: Iterable[Mean | None]) -> Mean | None:
+    """Weight by seconds; parts without time count for nothing, and None only where every part is a gap."""
+    parts = [mean for mean in means if mean is not None]
+    if not parts:
+        return None
+    seconds = math.fsum(part.seconds for part in parts)
+    weighed = [part for part in parts if part.seconds > 0]
+    if not weighed:
+        return parts[0]
+    low, high = min(part.min for part in weighed), max(part.max for part in weighed)
+    mean = math.fsum(part.mean * (part.seconds / seconds) for part in weighed)
+    return Mean(seconds, min(max(mean, low), high), low, high)
+
+
+def merge_totals(totals: Iterable[Total | None]) -> Total | None:
+    """Add up; None only where every part is a gap."""
+    parts = [total for total in totals if total is not None]
+    if not parts:
+        return None
+    return Total(math.fsum(part.seconds for part in parts), math.fsum(part.total for part in parts))

@@ -1,0 +1,136 @@
+"""The record: what one unbroken watch saw of one job on one device.
+
+It is cumulative: the node ships it whole, again and again, with a growing `seq`, and the database keeps the
+newest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from slurm_gpu.errors import RecordError
+from slurm_gpu.wire import fields
+from slurm_gpu.wire.identity import IDENTITY, check_times
+from slurm_gpu.wire.quantities import Histogram, Mean, Total, read_histogram, read_mean, read_total
+from slurm_gpu.wire.timeline import Timeline, read_timeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One (segment, device), cumulative. Field names carry their units; docs/contracts.md explains each."""
+
+    cluster: str
+    job_id: int
+    restart: int
+    prolog_s: int
+    node: str
+    boot_id: str
+    segment: str
+    device: str
+    seq: int
+    final: bool
+    first_s: int
+    last_s: int
+    held_s: float
+    sampled_s: float
+    uptime_s: float | None = None
+    no_process_s: float | None = None
+    suspended_s: float | None = None
+    granted_mgpu: int | None = None
+    util_hist_ms: Histogram | None = None
+    mem_hist_ms: Histogram | None = None
+    device_util_pct: Mean | None = None
+    mem_used_mib: Mean | None = None
+    mem_used_frac: Mean | None = None
+    mem_util_pct: Mean | None = None
+    sm_active_frac: Mean | None = None
+    sm_occupancy_frac: Mean | None = None
+    tensor_frac: Mean | None = None
+    dram_frac: Mean | None = None
+    power_w: Mean | None = None
+    temp_c: Mean | None = None
+    sm_clock_mhz: Mean | None = None
+    processes: Mean | None = None
+    energy_j: Total | None = None
+    energy_sampled_s: float | None = None
+    pcie_rx_bytes: Total | None = None
+    pcie_tx_bytes: Total | None = None
+    nvlink_rx_bytes: Total | None = None
+    nvlink_tx_bytes: Total | None = None
+    ecc_corrected: Total | None = None
+    ecc_uncorrected: Total | None = None
+    throttle_s: Mapping[str, float] | None = None
+    timeline: Timeline | None = None
+
+    def to_wire(self) -> dict[str, Any]:
+        """A dict that json.dumps takes; gaps are left out, since missing means null on the wire."""
+        return fields.to_wire(self)
+
+    @classmethod
+    def from_wire(cls, wire: Any, dropped: fields.Dropped | None = None) -> Record:
+        """Check and build a record from decoded JSON; unknown fields are ignored.
+
+        Wrong fields are left out and added to `dropped`, where that is given, but for those that say whose
+        the record is and of what time. Else RecordError names the first field that is missing or wrong.
+        """
+        values = fields.checked("a record", wire, _CHECKS, _IDENTITY, dropped)
+        if dropped is not None and "sampled_s" in dropped:
+            values["sampled_s"] = _sampled_s(values)
+        elif "sampled_s" not in values:
+            raise RecordError("sampled_s is missing")
+        check_times(values["first_s"], values["last_s"])
+        for name, why in _contradictions(values):
+            if dropped is None:
+                raise RecordError(why)
+            dropped[name] = why
+            if name == "sampled_s":
+                values[name] = _sampled_s(values)
+            else:
+                del values[name]
+        return cls(**values)
+
+
+def _contradictions(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Fields that measured more than the time in which the device was held, and why that is wrong."""
+    # Clocks round; a second of slack, but never more sampling than holding.
+    most_s = values["held_s"] + 1.0
+    for name in ("util_hist_ms", "mem_hist_ms"):
+        histogram = values.get(name)
+        if histogram is not None and sum(histogram.values()) > most_s * 1000:
+            yield name, f"{name}: sums to more than held_s {values['held_s']}"
+    if values["sampled_s"] > most_s:
+        yield "sampled_s", f"sampled_s: {values['sampled_s']} exceeds held_s {values['held_s']}"
+
+
+def _sampled_s(values: Mapping[str, Any]) -> float:
+    """Return the sampled time that the histograms of a record imply."""
+    histogram = values.get("mem_hist_ms" if values.get("device_util_pct") is None else "util_hist_ms")
+    return 0.0 if histogram is None else sum(histogram.values()) / 1000
+
+
+def _reasons(name: str, value: Any) -> Mapping[str, float]:
+    given = fields.mapping(name, value, "reason: seconds", 64)
+    return {fields.word(name, key): fields.seconds(f"{name}.{key}", item) for key, item in given.items()}
+
+
+WHOLE_GPU_MGPU = 1000
+_FIELDS = dataclasses.fields(Record)
+_CHECKS: fields.Checks = {
+    **IDENTITY,
+    "device": fields.word,
+    **dict.fromkeys(("uptime_s", "held_s", "sampled_s"), fields.seconds),
+    **dict.fromkeys(("no_process_s", "suspended_s", "energy_sampled_s"), fields.seconds),
+    "granted_mgpu": partial(fields.whole, high=WHOLE_GPU_MGPU),
+    **dict.fromkeys(("util_hist_ms", "mem_hist_ms"), read_histogram),
+    **{f.name: read_mean for f in _FIELDS if f.type == "Mean | None"},
+    **{f.name: read_total for f in _FIELDS if f.type == "Total | None"},
+    "throttle_s": _reasons,
+    "timeline": read_timeline,
+}
+_REQUIRED = frozenset(f.name for f in _FIELDS if "None" not in str(f.type))
+# A wrong sampled_s follows from the histograms.
+_IDENTITY = _REQUIRED - {"sampled_s"}
