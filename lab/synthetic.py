@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
-from slurm_gpu.database.live.host_minutes import NodeMinutes
 from slurm_gpu.text.hostlist import compress
 from slurm_gpu.wire import DeviceFacts, Live, LiveDevice, Mean, Record, Timeline
 from slurm_gpu.wire.answers.cluster import ClusterHolder, ClusterJob, ClusterNode, ClusterState
 from slurm_gpu.wire.answers.forecast import Forecast
+from slurm_gpu.wire.answers.node_minutes import NodeMinutes
 from slurm_gpu.wire.answers.quota import Quota
 from slurm_gpu.wire.answers.reservation import Reservation
 from slurm_gpu.wire.answers.running import Running, RunningUse

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from slurm_gpu.cli.main import COMMANDS
+
 ROOT = Path(__file__).resolve().parent.parent
 
 # Prints the packages outside the standard library that modules pull in, each with the first that does.
@@ -48,34 +50,14 @@ def test_what_was_learned_of_jobs_that_share_is_written_without_numpy():
     assert "numpy" not in _pulled_in("slurm_gpu.cli.colocation.learned")
 
 
-@pytest.mark.parametrize("module", ["dqngpu", "deeprm", "modelfile"])
+@pytest.mark.parametrize("module", ["dqngpu", "deeprm", "model_file"])
 def test_what_was_learned_is_used_with_numpy_alone(module: str):
     assert _pulled_in(f"slurm_gpu.colocation.learned.{module}").keys() <= {"numpy"}
 
 
 def test_a_login_node_needs_no_database_libraries():
     """All commands in one process: what none of them pulls in, no other pulls in either."""
-    commands = (
-        "main",
-        "job",
-        "jobs",
-        "nodes",
-        "top",
-        "open",
-        "doctor",
-        "explain",
-        "forecast",
-        "diagnose",
-        "quota",
-        "policy",
-        "placement",
-        "colocation",
-        "audit",
-        "notices",
-        "report",
-        "db",
-    )
-    foreign = _pulled_in(*(f"slurm_gpu.cli.{command}" for command in commands))
+    foreign = _pulled_in("slurm_gpu.cli.main", *(module for module, _ in COMMANDS.values()))
     of_daemons = {"sqlalchemy", "alembic", "msgspec", "pymysql", "starlette", "uvicorn", "psutil", "pynvml"}
     assert foreign.keys() & of_daemons == set(), {name: foreign[name] for name in foreign.keys() & of_daemons}
 

@@ -22,7 +22,7 @@ from slurm_gpu.text.cells import text
 DEBUG_VARIABLE = "SLURM_GPU_DEBUG"
 
 # Each is imported when it is called, so that one command's libraries do not slow the others down.
-_COMMANDS = {
+COMMANDS = {
     "job": ("slurm_gpu.cli.runs.job", "One job: its runs, and what each of its GPUs did."),
     "jobs": ("slurm_gpu.cli.runs.jobs", "A table of runs: waiting, running, GPU use."),
     "nodes": ("slurm_gpu.cli.cluster.nodes", "What is free, who uses which GPU, and until when."),
@@ -61,7 +61,7 @@ CARRIED_BY = {
 _IN_NO_PACKAGE = {"networkx": ("no package", "colocation")}
 _JUDGES_OF_SITE_FILE = ("doctor",)
 """Commands that say themselves what is wrong with the site file."""
-SUMMARIES = {name: summary for name, (_, summary) in _COMMANDS.items()}
+SUMMARIES = {name: summary for name, (_, summary) in COMMANDS.items()}
 
 
 class _ReaderGoneError(Exception):
@@ -76,12 +76,12 @@ class _LazyGroup(click.Group):
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
+        if cmd_name not in COMMANDS:
             return None
-        command = getattr(importlib.import_module(_COMMANDS[cmd_name][0]), cmd_name)
+        command = getattr(importlib.import_module(COMMANDS[cmd_name][0]), cmd_name)
         assert isinstance(command, click.Command)
         command.epilog = shown(cmd_name)
         return command

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Clients of slurm-gpudbd; every other part of slurm-gpu reads through them."""

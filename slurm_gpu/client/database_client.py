@@ -19,12 +19,11 @@ import httpx
 
 from slurm_gpu import munge
 from slurm_gpu.config.site import SiteConfig
-from slurm_gpu.database.http.web_reader import READS_ALL, READS_HEADER
-from slurm_gpu.database.live.host_minutes import NodeMinutes
 from slurm_gpu.errors import DatabaseError, NotAllowedError, NotFoundError, RecordError, UsageError
 from slurm_gpu.wire import Live
 from slurm_gpu.wire.answers.cluster import ClusterState
 from slurm_gpu.wire.answers.forecast import Forecast
+from slurm_gpu.wire.answers.node_minutes import NodeMinutes
 from slurm_gpu.wire.answers.quota import Quota
 from slurm_gpu.wire.answers.reservation import Report, Reservation
 from slurm_gpu.wire.answers.running import Running
@@ -40,6 +39,7 @@ from slurm_gpu.wire.answers.runs import (
     RunTimeline,
 )
 from slurm_gpu.wire.answers.verdicts import Verdicts
+from slurm_gpu.wire.headers import READS_ALL, READS_HEADER
 
 __all__ = [
     "Act",

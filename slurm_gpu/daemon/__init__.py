@@ -1,1 +1,1 @@
-"""TODO."""
+"""Functions that the daemons share: logging, systemd notification, memory."""

@@ -1,5 +1,4 @@
 """slurm-gpudbd, which stores records beside Slurm's accounting and answers questions about them.
 
-Others read through `slurm_gpu.client.database_client`; it and this file import no SQLAlchemy, so that a login node
-needs none.
+Others read through `slurm_gpu.client`, which imports no SQLAlchemy, so that a login node needs none.
 """

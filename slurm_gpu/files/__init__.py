@@ -1,1 +1,1 @@
-"""TODO."""
+"""Reading and writing files safely."""

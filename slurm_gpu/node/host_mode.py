@@ -36,7 +36,7 @@ _REMEMBERED = 10_000
 
 
 class HostOrder:
-    """Stands in for Slurm's order of GPUs (slurm_gpu.node.allocation.gres): the order in which they were met."""
+    """Stands in for Slurm's order of GPUs (node.allocation.gres): the order in which they were found."""
 
     assumed: bool = False
     # They are, but of all processes it is known whose they are.

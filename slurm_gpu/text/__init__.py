@@ -1,1 +1,1 @@
-"""TODO."""
+"""Formats and parsers of amounts, times, tables and host lists."""

@@ -20,11 +20,11 @@ from slurm_gpu.client.database_client import (
     RunPage,
     RunTimeline,
 )
-from slurm_gpu.database.live.host_minutes import NodeMinutes
 from slurm_gpu.errors import DatabaseError, NotFoundError, SlurmError
 from slurm_gpu.slurm.sacctmgr import LimitStore
 from slurm_gpu.wire import Live, Mean, Record, Total
 from slurm_gpu.wire.answers.cluster import ClusterState
+from slurm_gpu.wire.answers.node_minutes import NodeMinutes
 from slurm_gpu.wire.answers.reservation import MOST_IDS, Reservation
 from slurm_gpu.wire.answers.running import Running
 from slurm_gpu.wire.answers.verdicts import Verdicts

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.client.database_client import NodeWindow
-from slurm_gpu.database.live.host_minutes import NodeMinutes
+from slurm_gpu.wire.answers.node_minutes import NodeMinutes
 from tests.cli.conftest import START_S, CommandLine
 from tests.cli.diagnosed import BEGINS_S, a_job, running, windows_of, windows_of_a_throttled_gpu
 from tests.diagnose.training import Training

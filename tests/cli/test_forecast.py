@@ -348,6 +348,7 @@ def test_a_login_node_needs_no_numpy(tmp_path: Path):
     """What the command and its question to slurm-gpudbd import, with numpy out of reach."""
     code = (
         "import sys; sys.modules['numpy'] = sys.modules['sklearn'] = None\n"
-        "import slurm_gpu.cli.main, slurm_gpu.cli.forecast.group, slurm_gpu.client.database_client, slurm_gpu.cli.db"
+        "import slurm_gpu.cli.main, slurm_gpu.cli.forecast.group, slurm_gpu.cli.db\n"
+        "import slurm_gpu.client.database_client"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.database.live.host_minutes import SERIES, HostMinutes, NodeMinutes, alone_since
+from slurm_gpu.database.live.host_minutes import SERIES, HostMinutes, alone_since
 from slurm_gpu.database.live.node_memory import LIVE_FOR_S, LiveBoard
 from slurm_gpu.database.verdicts.job_series import host_course
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.errors import DatabaseError
 from slurm_gpu.wire import Live
+from slurm_gpu.wire.answers.node_minutes import NodeMinutes
 from tests.database.samples import T0, FakeClock, queued
 
 

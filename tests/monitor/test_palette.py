@@ -35,7 +35,7 @@ def test_no_other_module_and_no_style_sheet_has_a_colour_of_its_own():
     for name in set(script_names()) - {"palette"}:
         assert not _COLOUR.findall(module(name)), name
     assert not _COLOUR.findall(files("slurm_gpu.monitor.page").joinpath("monitor.css").read_text())
-    picture = files("slurm_gpu.monitor").joinpath("squares_svg.py").read_text()
+    picture = files("slurm_gpu.monitor").joinpath("cluster", "squares_svg.py").read_text()
     assert not _COLOUR.findall(picture)
 
 

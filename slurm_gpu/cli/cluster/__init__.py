@@ -1,1 +1,1 @@
-"""TODO."""
+"""Commands on the cluster as it is now: `nodes`, `top`, `open`."""

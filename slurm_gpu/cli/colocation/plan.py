@@ -21,6 +21,7 @@ from slurm_gpu.colocation.tables.strict_csv import rows_of
 from slurm_gpu.colocation.tables.strict_json import MOST_BYTES
 from slurm_gpu.config.yaml_source import read_yaml
 from slurm_gpu.errors import InputError
+from slurm_gpu.files.source_root import SOURCE_ROOT
 from slurm_gpu.text.cells import GAP
 from slurm_gpu.text.spreadsheet import bare
 from slurm_gpu.text.units import counted, few
@@ -201,5 +202,5 @@ def _price_files() -> tuple[Path, ...]:
         Path("/etc/slurm-gpu") / PRICES,
         Path(sys.prefix) / "share" / "slurm-gpu" / PRICES,
         Path("/usr/share/slurm-gpu") / PRICES,
-        Path(__file__).resolve().parents[2] / "etc" / PRICES,
+        SOURCE_ROOT / "etc" / PRICES,
     )

@@ -1,1 +1,1 @@
-"""TODO."""
+"""`slurm-gpu doctor` and its checks."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Commands on the policy: `policy`, `explain`, `quota`."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""`slurm-gpu reserve`."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Commands on runs: `job`, `jobs`, `diagnose`."""

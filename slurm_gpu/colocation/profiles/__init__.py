@@ -1,1 +1,1 @@
-"""TODO."""
+"""Profiles of applications: their use of a GPU, phase by phase."""

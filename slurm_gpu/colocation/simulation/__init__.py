@@ -1,1 +1,1 @@
-"""TODO."""
+"""A simulator of jobs that share GPUs."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Files of measured speeds and profiles in the supported formats."""

@@ -1,7 +1,7 @@
 """Speeds of pairs that nobody saw, from those that were seen: fitted beside the watcher, which never waits.
 
-The predictor is slurm_gpu.colocation.speeds.predictor, in numpy. A fit takes the cube of the speeds that it is made
-of, and memory by the square of the applications; so it is made of a bounded number of both.
+The predictor is colocation.speeds.predictor, in numpy. A fit takes the cube of the speeds that it is
+made of, and memory by the square of the applications; so it is made of a bounded number of both.
 """
 
 from __future__ import annotations

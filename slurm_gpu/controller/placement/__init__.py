@@ -1,1 +1,1 @@
-"""TODO."""
+"""Placement of jobs through Slurm: node weights, zones, priorities."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Reports to slurm-gpudbd: audit events, decisions, quotas."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Import of Slurm's accounting, and its match with the records of the nodes."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Routes of the read API, and their queries."""

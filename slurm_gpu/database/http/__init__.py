@@ -1,1 +1,1 @@
-"""TODO."""
+"""Requests to slurm-gpudbd: identity of the caller, parameters, rate limits, errors."""

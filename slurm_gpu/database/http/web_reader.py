@@ -13,9 +13,6 @@ from slurm_gpu.database.http.networks import Network, is_among
 
 log = logging.getLogger(__name__)
 
-READS_HEADER = "X-Slurm-Gpu-Reads"
-"""slurm-gpuweb sends it with READS_ALL: refuse the request if its sender may not see every run in full."""
-READS_ALL = "all"
 REPORTED_FOR_S = 600.0
 MOST_REFUSALS = 16
 

@@ -1,1 +1,1 @@
-"""TODO."""
+"""POST /v1/node: from the bytes of a request to stored records."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""State that slurm-gpudbd keeps in memory only: live values, arrivals, quotas."""

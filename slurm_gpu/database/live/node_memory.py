@@ -7,8 +7,9 @@ import threading
 from collections.abc import Collection, Mapping
 
 from slurm_gpu.clock import Clock
-from slurm_gpu.database.live.host_minutes import HostMinutes, NodeMinutes
+from slurm_gpu.database.live.host_minutes import HostMinutes
 from slurm_gpu.wire import Live
+from slurm_gpu.wire.answers.node_minutes import NodeMinutes
 
 LIVE_FOR_S = 60.0
 """Six shipments of live values: after that nobody knows."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Periodic upkeep of the database: node periods, retention."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Tables, migrations, the engine, and statements for SQLite and MariaDB."""

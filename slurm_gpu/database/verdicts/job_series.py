@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from slurm_gpu.database.live.host_minutes import NodeMinutes
-from slurm_gpu.diagnose.metric import Metric
+from slurm_gpu.diagnose.metric import HOST_METRICS, Metric
 from slurm_gpu.diagnose.peers import MODELS, Groups, Layout, groups_given
 from slurm_gpu.diagnose.series import (
     BAD_THROTTLES,
@@ -21,6 +20,7 @@ from slurm_gpu.diagnose.series import (
     course_of_timeline,
     courses_of_windows,
 )
+from slurm_gpu.wire.answers.node_minutes import NodeMinutes
 from slurm_gpu.wire.answers.runs import DeviceTimeline, NodeWindow, Run
 
 _WHOLE_MGPU = 1000
@@ -180,11 +180,14 @@ def host_course(told: NodeMinutes) -> HostCourse:
     start = int(at_s[0]) - usual
     since = np.maximum(np.concatenate([[start], at_s[:-1]]), at_s - 2 * usual)
     values = {}
-    for name, series in told.series.items():
+    for metric in HOST_METRICS:
+        series = told.series.get(metric.value)
+        if series is None:
+            continue
         row = np.full(int(at_s[-1]) - start, np.nan)
         for first, stop, value in zip(since - start, at_s - start, series, strict=True):
             row[first:stop] = np.nan if value is None else value
-        values[Metric(name)] = row
+        values[metric] = row
     return HostCourse(node=told.node, start_s=float(start), width_s=1.0, values=values)
 
 

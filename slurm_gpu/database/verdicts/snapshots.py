@@ -14,7 +14,7 @@ from slurm_gpu.database.accounting.slurm_view import SlurmView
 from slurm_gpu.database.api.run_detail import node_reports
 from slurm_gpu.database.api.run_queries import find_job, find_windows
 from slurm_gpu.database.http.identity import Caller
-from slurm_gpu.database.live.host_minutes import NodeMinutes, alone_since
+from slurm_gpu.database.live.host_minutes import alone_since
 from slurm_gpu.database.live.memory import Memory
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.database.verdicts.job_series import groups_of, series_of_windows
@@ -25,6 +25,7 @@ from slurm_gpu.diagnose.series import Series
 from slurm_gpu.diagnose.verdict import Verdict
 from slurm_gpu.slurm.client import QueuedJob
 from slurm_gpu.wire import DeviceFacts, Live
+from slurm_gpu.wire.answers.node_minutes import NodeMinutes
 from slurm_gpu.wire.answers.runs import Run
 
 FACTS_EACH_S = 600.0

@@ -1,1 +1,1 @@
-"""TODO."""
+"""The state of the cluster as each viewer may see it."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""HTTP of slurm-gpuweb: the server, responses, caching, limits."""

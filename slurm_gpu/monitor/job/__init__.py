@@ -1,1 +1,1 @@
-"""TODO."""
+"""Pages and data of one job."""

@@ -12,11 +12,10 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 from starlette.exceptions import HTTPException
 
-import slurm_gpu
+from slurm_gpu.files.source_root import SOURCE_ROOT
 
 log = logging.getLogger("slurm-gpuweb")
 
@@ -87,5 +86,4 @@ class Drawing:
 
 def _path() -> str:
     """Where this process finds what it imports: packages have libraries at places of their own."""
-    here = Path(slurm_gpu.__file__).resolve().parent.parent
-    return os.pathsep.join([str(here), *filter(None, sys.path)])
+    return os.pathsep.join([str(SOURCE_ROOT), *filter(None, sys.path)])

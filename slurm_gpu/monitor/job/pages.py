@@ -11,7 +11,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.types import Receive, Scope, Send
 
-from slurm_gpu.database.live.host_minutes import NodeMinutes
 from slurm_gpu.errors import NotAllowedError, NotFoundError, UsageError
 from slurm_gpu.monitor.cluster.responses import dump
 from slurm_gpu.monitor.cluster.viewer import Flavour, ViewerOf
@@ -21,6 +20,7 @@ from slurm_gpu.monitor.http.response import CSV, JSON, Answer, Header
 from slurm_gpu.monitor.job.csv_file import runs_csv, timelines_csv, windows_csv
 from slurm_gpu.monitor.job.percentiles import by_device, of_records, to_json
 from slurm_gpu.wire.answers.cluster import ClusterJob
+from slurm_gpu.wire.answers.node_minutes import NodeMinutes
 from slurm_gpu.wire.answers.runs import NodeWindow, Run, RunTimeline
 
 _JOB = re.compile(r"[1-9][0-9]{0,17}(_[0-9]{1,9}|\+[0-9]{1,9})?")

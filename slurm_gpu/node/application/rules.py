@@ -16,11 +16,12 @@ from typing import Any
 
 from slurm_gpu.config.checker import YamlCheck, shown
 from slurm_gpu.config.yaml_source import Location, YamlSource, read_yaml
+from slurm_gpu.files.source_root import SOURCE_ROOT
 from slurm_gpu.node.application.pattern_cost import LONGEST_TEXT, MOST_WAYS, ways_to_match
 
 FILE_NAME = "applications.yaml"
 SHIPPED = (
-    Path(__file__).resolve().parents[3] / "etc" / FILE_NAME,
+    SOURCE_ROOT / "etc" / FILE_NAME,
     Path(sys.prefix) / "share" / "slurm-gpu" / FILE_NAME,
     Path("/usr/share/slurm-gpu") / FILE_NAME,
 )

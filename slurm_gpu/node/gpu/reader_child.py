@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu.errors import NvmlError
+from slurm_gpu.files.source_root import SOURCE_ROOT
 from slurm_gpu.node.gpu.reading import ASKS_NONE, PROGRESS_BYTES, Facts
 
 log = logging.getLogger(__name__)
@@ -198,7 +199,7 @@ def _path() -> str:
             "NVML: the Python package nvidia-ml-py is not installed: the package slurm-gpu-node brings it "
             "(by hand: pip install 'slurm-gpu[node]')"
         )
-    return os.pathsep.join([str(Path(__file__).parents[3]), str(Path(binding.origin).parent)])
+    return os.pathsep.join([str(SOURCE_ROOT), str(Path(binding.origin).parent)])
 
 
 def _decode(line: bytes) -> list[list[Any]]:

@@ -1,6 +1,6 @@
 """The state of slurm-gpud on disk: open allocations, runs that ended recently, records, events.
 
-Records and events wait in its queue (shipmentqueue.py) until slurm-gpudbd has taken them.
+Records and events wait in its queue (shipment_queue.py) until slurm-gpudbd has taken them.
 """
 
 from __future__ import annotations

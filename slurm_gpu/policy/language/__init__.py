@@ -1,1 +1,1 @@
-"""TODO."""
+"""policy.yaml: its schema, its checks, and the typed model."""

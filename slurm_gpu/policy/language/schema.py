@@ -1,7 +1,7 @@
 """policy.yaml as a JSON Schema, by which editors complete and check it while it is written.
 
-`python -m slurm_gpu.policy.language.schema` prints it; etc/policy.schema.json is that, kept equal by a test. It says
-all that a schema can: that a rule's group exists, say, is for `slurm-gpu policy check`.
+`python -m slurm_gpu.policy.language.schema` prints it; etc/policy.schema.json is that, kept equal by a test.
+It says all that a schema can: that a rule's group exists, say, is for `slurm-gpu policy check`.
 """
 
 from __future__ import annotations

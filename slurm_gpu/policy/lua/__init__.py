@@ -1,1 +1,1 @@
-"""TODO."""
+"""The script for slurmctld: bundling, installing and running it."""

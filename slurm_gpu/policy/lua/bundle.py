@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 
 from slurm_gpu import __version__
 from slurm_gpu.errors import OutsideError
+from slurm_gpu.files.source_root import SOURCE_ROOT
 from slurm_gpu.policy.language.limits import flat_limits
 from slurm_gpu.policy.language.local_time import end_of_day, utc_offsets
 from slurm_gpu.policy.language.lua_literals import Plain, to_lua
@@ -40,8 +41,6 @@ STUB_MARK = f"{MARK}was removed: "
 _STAGES = range(10, 80)
 """Numbers of the modules that run for each job, one after another; the others are called by name."""
 _ENTRY = 99
-
-_CHECKOUT = Path(__file__).resolve().parent.parent.parent / "plugins" / "job_submit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +212,7 @@ def build_bundle(compiled: Mapping[str, Plain], directory: Path | None = None) -
 def lua_directory() -> Path:
     """Where the Lua modules lie: the checkout, the installation's share/, or the package's."""
     candidates = (
-        _CHECKOUT,
+        SOURCE_ROOT / "plugins" / "job_submit",
         Path(sys.prefix) / "share" / "slurm-gpu" / "job_submit",
         Path("/usr/share/slurm-gpu/job_submit"),
     )

@@ -1,1 +1,1 @@
-"""TODO."""
+"""A policy as a page for users: HTML, Markdown, text, JSON."""

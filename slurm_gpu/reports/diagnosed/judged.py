@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from slurm_gpu.database.live.host_minutes import NodeMinutes
 from slurm_gpu.database.verdicts.job_series import groups_of, series_of_timelines, series_of_windows
 from slurm_gpu.database.verdicts.purpose import in_its_place, may_rest
 from slurm_gpu.diagnose.case import Rules
@@ -17,6 +16,7 @@ from slurm_gpu.diagnose.stalls import STOOD
 from slurm_gpu.diagnose.steps import Steps
 from slurm_gpu.diagnose.verdict import Cause, Verdict
 from slurm_gpu.reports.diagnosed.words import lasting
+from slurm_gpu.wire.answers.node_minutes import NodeMinutes
 from slurm_gpu.wire.answers.runs import NodeWindow, Run, RunTimeline
 
 NOTHING = (Cause.HEALTHY, Cause.UNKNOWN)

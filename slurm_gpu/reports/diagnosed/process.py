@@ -13,11 +13,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from slurm_gpu.database.live.host_minutes import NodeMinutes
 from slurm_gpu.diagnose.case import Rules
 from slurm_gpu.reports.diagnosed.document import OnSite
 from slurm_gpu.reports.diagnosed.judged import judged
 from slurm_gpu.reports.diagnosed.run_page import run_page
+from slurm_gpu.wire.answers.node_minutes import NodeMinutes
 from slurm_gpu.wire.answers.runs import NodeWindow, Run, RunTimeline
 
 

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Answers of the read API."""

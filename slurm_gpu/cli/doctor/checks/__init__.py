@@ -1,1 +1,1 @@
-"""What `slurm-gpu doctor` looks at: a function per check, all listed in `slurm_gpu.cli.doctor.checks.every`."""
+"""The checks of `slurm-gpu doctor`, one function each, listed in `every`."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Checks of the daemons of slurm-gpu, of MUNGE and of the databases."""

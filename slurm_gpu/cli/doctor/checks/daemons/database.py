@@ -62,7 +62,7 @@ def answers(at: Surroundings) -> Iterator[Finding]:
 
 def schema_here() -> str:
     """The newest schema of this version, by the files that Alembic goes by: it is not on every host."""
-    versions = importlib.resources.files("slurm_gpu.database") / "migrations" / "versions"
+    versions = importlib.resources.files("slurm_gpu.database.storage") / "migrations" / "versions"
     names = (file.name for file in versions.iterdir())
     return max(name.partition("_")[0] for name in names if re.match(r"\d{4}_", name))
 

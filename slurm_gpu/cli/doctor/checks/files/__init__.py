@@ -1,1 +1,1 @@
-"""TODO."""
+"""Checks of files on this host: hooks, settings, permissions, units."""

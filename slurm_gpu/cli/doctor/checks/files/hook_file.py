@@ -7,10 +7,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurm_gpu.files.source_root import SOURCE_ROOT
+
 PACKAGED = Path("/usr/libexec/slurm-gpu/hooks")
 """Directory of the packaged hooks, with the command that installs them where Slurm runs them."""
-CHECKOUT = Path(__file__).resolve().parents[3]
-"""The root of the checkout, if this runs from one."""
 NAME_OF = {"Prolog": "10-slurm-gpu", "Epilog": "90-slurm-gpu"}
 """File names that `place` gives them: our prolog runs last, our epilog first."""
 
@@ -78,7 +78,7 @@ def source_of(kind: str) -> Path | None:
     """Return the path of this version's prolog or epilog on this host; None if there is none."""
     if has_package():
         return PACKAGED / kind.lower()
-    path = CHECKOUT / kind.lower() / "10-slurm-gpu"
+    path = SOURCE_ROOT / kind.lower() / "10-slurm-gpu"
     return path if path.is_file() else None
 
 

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Checks of Slurm's configuration and state."""

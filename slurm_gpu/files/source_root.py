@@ -1,0 +1,7 @@
+"""The directory that contains the package slurm_gpu: the root of a checkout, if it runs from one."""
+
+from pathlib import Path
+
+import slurm_gpu
+
+SOURCE_ROOT = Path(slurm_gpu.__file__).resolve().parent.parent
