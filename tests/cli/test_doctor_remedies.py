@@ -12,7 +12,7 @@ from slurm_gpu.cli.doctor.checks.files import hooks
 from slurm_gpu.cli.doctor.checks.finding import Surroundings, unit_is_here
 from tests.cli.installation import ROOT, Installation, worst
 
-_CHECKS = sorted((ROOT / "slurm_gpu" / "cli" / "checks").glob("*.py"))
+_CHECKS = sorted((ROOT / "slurm_gpu" / "cli" / "doctor" / "checks").rglob("*.py"))
 # These ask whether systemd has the unit; of another host they say "on its host".
 _MAY_NAME_SYSTEMD = {"services.py", "boot.py"}
 _NEEDS_A_UNIT = re.compile(r"\b(?:systemctl|journalctl)\b")
