@@ -198,6 +198,16 @@ def test_the_chain_of_migrations_has_one_end() -> None:
     assert len(list(scripts.walk_revisions())) == len(list((Path(scripts.dir) / "versions").glob("0*.py")))
 
 
+def test_migrations_import_no_code_that_may_change_after_them() -> None:
+    folder = Path(ScriptDirectory.from_config(engine_module._alembic(None)).dir)
+    files = [*folder.glob("*.py"), *(folder / "versions").glob("*.py")]
+    assert len(files) > 15
+    lines = [line.split() for file in files for line in file.read_text().splitlines()]
+    assert [
+        line for line in lines if line[:1] in (["from"], ["import"]) and line[1].startswith("slurm_gpu")
+    ] == []
+
+
 def test_sqlite_is_made_in_a_private_folder(tmp_path: Path) -> None:
     upgrade_database(f"sqlite:///{tmp_path / 'new' / 'x.db'}")
     assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o700

@@ -1,13 +1,13 @@
 """Records take less room: rows in the order in which they came, statistics, histograms and course packed."""
 
+import binascii
 import json
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
 from alembic import op
-
-from slurm_gpu.database.storage.packed import pack_statistics, pack_timeline
 
 revision = "0005"
 down_revision = "0004"
@@ -30,6 +30,16 @@ _INDEXES = {
     "run_device_match_due": ["match_due"],
     "run_device_run": ["run_id"],
 }
+# The packed forms "1" and "2" as they were defined by this migration: slurm_gpu/database/storage/packed.py reads them.
+_DICTIONARY = b"""\
+"nvlink_tx_bytes":["nvlink_rx_bytes":["ecc_uncorrected":["hw_power_brake_slowdown":"hw_thermal_slowdown":\
+"sync_boost":"sw_thermal_slowdown":"hw_slowdown":"sw_power_cap":,"nvlink",[1,2,4,8,16,32,64,128,256,512,1024,\
+"util","mem_used","sm_active","tensor","pcie","power","sm_clock"]
+{"uptime_s":0.0],"device_util_pct":[1000.0,0.0,100.0],"mem_used_mib":[0.0,81920.0],"mem_used_frac":[\
+0.0,1.0],"mem_util_pct":[0.0,100.0],"sm_active_frac":[0.0,0.0],"sm_occupancy_frac":[0.0,0.0],"tensor_frac":[\
+0.0,0.0],"dram_frac":[0.0,0.0],"power_w":[400.0],"temp_c":[30.0,60.0],"sm_clock_mhz":[210.0,1410.0],\
+"processes":[0.0,1.0,1.0],"energy_j":[0.0],"pcie_rx_bytes":[0.0],"pcie_tx_bytes":[0.0],"ecc_corrected":[0.0],\
+"throttle_s":{},"util_hist_ms":[0,0,0,0,0,0,0,0,0,0],"mem_hist_ms":[0,0,0,0,0]}"""
 
 
 def upgrade() -> None:
@@ -116,18 +126,43 @@ def _copy_rows(in_order: str) -> None:
 
 
 def _packed(row: dict[str, Any]) -> dict[str, Any]:
-    """The row as it is to be, of one in which there is JSON."""
+    """Return the row as the new table has it, of a row with JSON."""
     statistics = json.loads(row.pop("statistics"))
     for name in _HISTOGRAMS:
         histogram = row.pop(name)
         if histogram is not None:
-            statistics[name] = json.loads(histogram)
+            statistics[name] = _in_a_row(json.loads(histogram))
     timeline = row.pop("timeline")
     return {
         **row,
-        "statistics": pack_statistics(statistics),
-        "timeline": None if timeline is None else pack_timeline(json.loads(timeline)),
+        "statistics": b"1" + _deflated(_encoded(statistics)),
+        "timeline": None if timeline is None else _packed_timeline(json.loads(timeline)),
     }
+
+
+def _in_a_row(histogram: dict[str, int]) -> list[int] | dict[str, int]:
+    """Return the first percent, then the ms of that and of each that follows; the histogram where that loses any."""
+    if not histogram:
+        return histogram
+    first, last = int(next(iter(histogram))), int(next(reversed(histogram)))
+    row = [histogram.get(str(percent), 0) for percent in range(first, last + 1)]
+    return [first, *row] if len(row) - row.count(0) == len(histogram) else histogram
+
+
+def _packed_timeline(timeline: dict[str, Any]) -> bytes:
+    series = timeline["series"]
+    head = _encoded([timeline["width_s"], timeline["start_s"], *series])
+    levels = b"".join(binascii.a2b_base64(one) for one in series.values())
+    return b"2" + _deflated(head + b"\n" + levels)
+
+
+def _encoded(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _deflated(text: bytes) -> bytes:
+    deflater = zlib.compressobj(3, zlib.DEFLATED, -12, 6, zlib.Z_DEFAULT_STRATEGY, _DICTIONARY)
+    return deflater.compress(text) + deflater.flush()
 
 
 def _make_indexes(table: str) -> None:
