@@ -1,12 +1,14 @@
-"""How long others wait for slurm-gpudbd while one user reads as fast as 40 threads can.
+"""How long others wait for slurm-gpudbd while one user asks as fast as 40 threads can.
 
 A lab of its own (Slurm, MariaDB, slurm-gpudbd) with generated accounting. alice floods, each of her threads
 asking again as soon as it is answered, whatever the answer says; meanwhile bob asks for `/v1/health` and for
-a page of runs, each over a new connection. Without the flood first, for comparison.
+a page of runs, and root posts as a node over TCP, each over a new connection. Without the flood first, for
+comparison. alice's node posts go over TCP with MUNGE, and are refused.
 
     .venv/bin/python bench/readers.py [--runs 40000] [--threads 40] [--seconds 15] [--json]
 
-Run as root, with no lab up. With --json the last line is {FLOOD: {"health_p95_s", "runs_p95_s", "answers"}}.
+Run as root, with no lab up. With --json the last line is
+{FLOOD: {"health_p95_s", "runs_p95_s", "node_p95_s", "node_failed", "answers"}}.
 """
 
 from __future__ import annotations
@@ -36,11 +38,16 @@ SORTED = [f"/v1/runs?limit=1000&sort={column}" for column in ("uGPUcore", "RUN_h
 REQUEST = (
     '{"account": "nobodys", "partition": "gpu", "gpus": 1, "n_nodes": 1, "duration_s": 3600, "why": "x"}'
 )
+NODE = "/v1/node"
+SHIPMENT = json.dumps({"wire": 1, "node": "probe", "boot_id": "b", "records": []})
+RECORDS = json.dumps({"wire": 1, "node": "n1", "boot_id": "b", "records": ["x" * 50_000]})
 FLOODS: Mapping[str, tuple[str, str, Sequence[str]]] = {
     "none": ("", "", ()),
     "sorted pages": ("GET", "", SORTED),
     "cluster": ("GET", "", ("/v1/cluster",)),
     "reservations": ("POST", REQUEST, ("/v1/reservations",)),
+    "node posts": ("POST", SHIPMENT, (NODE,)),
+    "node posts with records": ("POST", RECORDS, (NODE,)),
 }
 
 
@@ -81,11 +88,13 @@ def measured(
     """The 95th percentiles of what bob waits, and what alice was answered."""
     method, body, targets = flood
     program = ["python3", "-c", Path(readers.__file__).read_text(encoding="utf-8")]
-    place = str(lab.layout.database_socket)
+    munge = {"MUNGE_SOCKET": str(lab.layout.munge_socket)}
 
     def run(user: str, what: str, lasts_s: float, *more: str) -> Any:
+        over_tcp = NODE in more
+        place = f"127.0.0.1:{lab.layout.database_port}" if over_tcp else str(lab.layout.database_socket)
         argv = [*program, what, place, str(lasts_s), *more]
-        return json.loads(lab.run_as(user, argv, timeout_s=lasts_s + 120).stdout)
+        return json.loads(lab.run_as(user, argv, timeout_s=lasts_s + 120, extra=munge).stdout)
 
     with ThreadPoolExecutor() as pool:
         answers = (
@@ -96,6 +105,7 @@ def measured(
         probes = {
             "health": pool.submit(run, "bob", "probe", seconds, "/v1/health"),
             "runs": pool.submit(run, "bob", "probe", seconds, "/v1/runs?limit=20"),
+            "node": pool.submit(run, "root", "probe", seconds, NODE, "POST", SHIPMENT),
         }
         found: dict[str, Any] = {}
         for name, probe in probes.items():

@@ -1,4 +1,4 @@
-"""A program that reads from slurm-gpudbd as the user that runs it, in many threads or at an even pace.
+"""A program that asks slurm-gpudbd as the user that runs it, in many threads or at an even pace.
 
 `flood` asks again as soon as it has an answer, whatever that says; `probe` measures how long each takes.
 Standard library alone: it runs as users who may not read this project's environment.
@@ -6,8 +6,11 @@ Standard library alone: it runs as users who may not read this project's environ
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
 import http.client
 import json
+import os
 import socket
 import sys
 import threading
@@ -17,24 +20,47 @@ from collections import Counter
 PROBE_EVERY_S = 0.05
 
 
-class _Unix(http.client.HTTPConnection):
-    """HTTP over slurm-gpudbd's socket."""
+class _Connection(http.client.HTTPConnection):
+    """HTTP over slurm-gpudbd's socket, or over TCP to host:port with a MUNGE credential for each request."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__("slurm-gpudbd", timeout=60)
-        self._path = path
+    def __init__(self, place: str) -> None:
+        super().__init__("slurm-gpudbd" if place.startswith("/") else place, timeout=60)
+        self._path = place if place.startswith("/") else None
 
     def connect(self) -> None:
         """Connect to the socket."""
+        if self._path is None:
+            super().connect()
+            return
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)
 
+    def signed(self, method: str, target: str, body: str | None) -> dict[str, str]:
+        """Return the headers that vouch for a request."""
+        if self._path is not None:
+            return {}
+        text = "\n".join((method, target, body or ""))
+        return {"Authorization": f"MUNGE {_credential(hashlib.sha256(text.encode()).hexdigest().encode())}"}
 
-def ask(connection: _Unix, target: str, method: str = "GET", body: str | None = None) -> tuple[int, bytes]:
+
+def _credential(payload: bytes) -> str:
+    munge = ctypes.CDLL("libmunge.so.2")
+    munge.munge_ctx_create.restype = ctypes.c_void_p
+    context, credential = ctypes.c_void_p(munge.munge_ctx_create()), ctypes.c_char_p()
+    if "MUNGE_SOCKET" in os.environ:
+        munge.munge_ctx_set(context, 8, os.environ["MUNGE_SOCKET"].encode())
+    munge.munge_encode(ctypes.byref(credential), context, payload, len(payload))
+    munge.munge_ctx_destroy(context)
+    return (credential.value or b"").decode()
+
+
+def ask(
+    connection: _Connection, target: str, method: str = "GET", body: str | None = None
+) -> tuple[int, bytes]:
     """Return status and body of an answer."""
     try:
-        connection.request(method, target, body)
+        connection.request(method, target, body, connection.signed(method, target, body))
         answer = connection.getresponse()
         return answer.status, answer.read()
     except (OSError, http.client.HTTPException):
@@ -49,7 +75,7 @@ def flood(
     until, found, lock = time.monotonic() + seconds, Counter[str](), threading.Lock()
 
     def read() -> None:
-        connection, number = _Unix(path), 0
+        connection, number = _Connection(path), 0
         while time.monotonic() < until:
             status, _ = ask(connection, targets[number % len(targets)], method, body)
             number += 1
@@ -64,12 +90,12 @@ def flood(
     print(json.dumps(found))
 
 
-def probe(path: str, seconds: float, target: str) -> None:
+def probe(path: str, seconds: float, target: str, method: str = "GET", body: str | None = None) -> None:
     """Print the seconds that each answer took, and how many were none."""
     until, took, failed = time.monotonic() + seconds, [], 0
     while time.monotonic() < until:
-        connection, began = _Unix(path), time.monotonic()
-        status, _ = ask(connection, target)
+        connection, began = _Connection(path), time.monotonic()
+        status, _ = ask(connection, target, method, body)
         took.append(time.monotonic() - began)
         failed += status != 200
         connection.close()
@@ -83,4 +109,4 @@ if __name__ == "__main__":
         threads, method, body, *targets = sys.argv[4:]
         flood(place, lasts, int(threads), method, targets, body or None)
     else:
-        probe(place, lasts, sys.argv[4])
+        probe(place, lasts, *sys.argv[4:])
