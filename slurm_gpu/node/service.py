@@ -81,7 +81,8 @@ class Service:
         self._seen = LastSeen(self._reader, self._reader)
         self._host_jobs: HostJobs | None = None
         events: HookEvents = hooks
-        processes = ProcessJobs()
+        cgroups = JobCgroups(self._name)
+        processes = ProcessJobs(job_of_sluid=cgroups.job_of_sluid)
         order: Order = GresOrder(
             options.node, clock, wake=self._waiter.wake, wait_s=DEADLINE_S if options.once else WAIT_S
         )
@@ -99,7 +100,7 @@ class Service:
             order=order,
             spool=self._spool,
             processes=processes,
-            cgroups=JobCgroups(self._name),
+            cgroups=cgroups,
             interval_s=config.sampling.interval_s,
             hosts=self._hosts,
             # Without Slurm the processes on GPUs are looked at each second anyway.

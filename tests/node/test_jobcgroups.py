@@ -69,6 +69,26 @@ def test_version_2(tmp_path: Path, scope: str, job: str) -> None:
     assert groups.is_alone(JOB)
 
 
+def test_a_requeued_job_is_found_by_the_title_of_its_slurmstepd(tmp_path: Path) -> None:
+    """Its SLUID is another than the one of the run before."""
+    scope = "system.slice/slurmstepd.scope"
+    for sluid, pid, title in (("s4BSM8HC7SRF00", 11, "4.batch"), ("s4BSM8HC7SRG00", 21, "5.batch stepmgr")):
+        v2(tmp_path, scope, sluid)
+        write(tmp_path / scope / sluid / "step_0" / "slurm" / "cgroup.procs", f"{pid}\n")
+        write(tmp_path / "proc" / str(pid) / "cmdline", f"slurmstepd: [{title}]\0")
+    groups = JobCgroups("n1", tmp_path, tmp_path / "proc")
+    returned = JobName(4, 1001, "s4BSM8HC7M5A00")
+    assert groups.pids(returned, 100) is not None
+    assert 11 in (groups.pids(returned, 100) or ())
+    assert groups.age_s(returned, 0.0) is not None
+    assert [groups.job_of_sluid(name) for name in ("s4BSM8HC7SRF00", "s4BSM8HC7SRG00", "s0")] == [4, 5, None]
+    assert groups.pids(JobName(6, 1001), 100) is None
+    assert not groups.is_alone(returned)
+    for file in (tmp_path / scope / "s4BSM8HC7SRG00").rglob("cgroup.procs"):
+        file.write_text("")
+    assert groups.is_alone(returned)
+
+
 def test_of_several_slurmds_on_one_host_each_sees_its_own(tmp_path: Path) -> None:
     v1(tmp_path, "slurm_n1")
     assert JobCgroups("n1", tmp_path).pids(JOB, 100) is not None

@@ -38,6 +38,12 @@ def proc(tmp_path: Path) -> Proc:
     return Proc(tmp_path)
 
 
+def test_a_job_of_which_no_hook_told_is_found_by_the_sluid_that_names_its_cgroup(tmp_path: Path) -> None:
+    FakeProc(tmp_path).process(5, cgroup="0::/system.slice/slurmstepd.scope/s4BS/step_batch/user/task_0\n")
+    jobs = ProcessJobs(tmp_path, lambda: 0.0, {"s4BS": 4}.get)
+    assert jobs.job_of(5, {4: JobOwner(1001)}) == 4
+
+
 def test_the_environment_counts_only_for_the_job_s_own_user(proc: Proc) -> None:
     proc.process(5, NO_JOB, b"SLURM_JOB_ID=12\0")
     assert proc.jobs.job_of(5, {12: JobOwner(1002)}) is None

@@ -2,14 +2,18 @@
 
 cgroup v1   cpuacct|memory|freezer|…/slurm[_NODE]/uid_U/job_J/step_S/task_T
 cgroup v2   system.slice/[NODE_]slurmstepd.scope/job_J/step_S/…
-Slurm 26.05 names the job's directory by its SLUID. (cgroup.py goes the other way: process → job.)
+Slurm 26.05 names the job's directory in v2 by its SLUID. (cgroup.py goes the other way: process → job.)
+A requeued job gets another SLUID, which neither the epilog before (measured on 26.05.5) nor slurm-gpudbd
+reports: then the title of slurmstepd, such as `slurmstepd: [4.batch]`, names the job.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,7 +32,11 @@ _REMEMBERED = 1_000
 _MOST_STEPS = 100
 _FROZEN = frozenset({b"FROZEN", b"FREEZING", b"1"})
 _NOT_JOBS = frozenset({"system"})
+_SLUID = re.compile(r"s[0-9A-Z]{1,20}", re.ASCII)
+_TITLE = re.compile(rb"slurmstepd: \[(\d{1,18})\.")
+_TITLE_BYTES = 64
 _Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +65,13 @@ class JobName:
 class JobCgroups:
     """The cgroups of jobs below `mount`, for the slurmd of node `node`."""
 
-    def __init__(self, node: str, mount: Path = Path("/sys/fs/cgroup")) -> None:
-        self._mount = str(mount)
+    def __init__(self, node: str, mount: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")) -> None:
+        self._mount, self._proc = str(mount), str(proc)
         self._v1_roots = (f"slurm_{node}", "slurm")
         self._v2_roots = (f"{node}_slurmstepd.scope", "slurmstepd.scope")
         self._known: dict[tuple[str, JobName], str] = {}
+        # The jobs of directories that are named by SLUID.
+        self._titled: dict[str, int] = {}
         # The file of a step of each job that was not frozen last time.
         self._running: dict[JobName, str] = {}
 
@@ -116,9 +126,15 @@ class JobCgroups:
 
     def is_alone(self, job: JobName) -> bool:
         """Has no other job a process on this node, as far as cgroups tell? True where it has none itself."""
-        own = set(job.directories)
+        directory = self._of_processes(job)
+        own = {*job.directories, os.path.basename(directory or "")}  # noqa: PTH119
         others = (path for path in self._jobs(job) if os.path.basename(path) not in own)  # noqa: PTH119
         return not any(_pids(other, 0) for other in others)
+
+    def job_of_sluid(self, sluid: str) -> int | None:
+        """Return the raw id of the job whose directory has that name, None where slurmstepd does not tell."""
+        found = (self._job_in(f"{scope}/{sluid}") for scope in self._scopes())
+        return next((job for job in found if job is not None), None)
 
     # Where things are
 
@@ -144,8 +160,29 @@ class JobCgroups:
             yield from (f"{top}/{user}/{name}" for user in users for name in job.directories)
 
     def _v2(self, job: JobName) -> str | None:
-        candidates = (f"{scope}/{name}" for scope in self._scopes() for name in job.directories)
-        return self._found("", job, candidates)
+        by_name = (f"{scope}/{name}" for scope in self._scopes() for name in job.directories)
+        return self._found("", job, chain(by_name, self._v2_by_title(job)))
+
+    def _v2_by_title(self, job: JobName) -> Iterator[str]:
+        for scope in self._scopes():
+            for name in filter(_SLUID.fullmatch, _names(scope)):
+                if self._job_in(f"{scope}/{name}") == job.job_id:
+                    yield f"{scope}/{name}"
+
+    def _job_in(self, directory: str) -> int | None:
+        """Return the job that the title of a slurmstepd there names; users have no processes in its group."""
+        if (known := self._titled.get(directory)) is not None:
+            return known
+        for step in _names(directory):
+            try:
+                for pid in read(f"{directory}/{step}/slurm/cgroup.procs", _STAT_LIMIT).split():
+                    title = read(f"{self._proc}/{int(pid)}/cmdline", _TITLE_BYTES)
+                    if found := _TITLE.match(title):
+                        _remember(self._titled, directory, int(found[1]))
+                        return int(found[1])
+            except (OSError, ValueError):
+                continue  # it went away
+        return None
 
     def _found(self, controller: str, job: JobName, candidates: Iterator[str]) -> str | None:
         """The first that exists, where it was last time if it is still there."""
@@ -221,10 +258,10 @@ def _is_frozen(file: str) -> bool | None:
         return None
 
 
-def _remember(known: dict[_Key, str], key: _Key, path: str) -> None:
+def _remember(known: dict[_Key, _Value], key: _Key, value: _Value) -> None:
     if len(known) >= _REMEMBERED:
         known.clear()
-    known[key] = path
+    known[key] = value
 
 
 def _counted(directory: str | None, name: str, parse: Callable[[bytes], float | None]) -> Counted | None:

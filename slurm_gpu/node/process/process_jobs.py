@@ -76,11 +76,16 @@ class _Known:
 class ProcessJobs:
     """Process id → job, remembered so that what a process did last counts after it has gone.
 
-    `monotonic` counts seconds.
+    `monotonic` counts seconds. `job_of_sluid` finds a job by the name of its cgroup on this node.
     """
 
-    def __init__(self, proc: Path = Path("/proc"), monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._proc, self._monotonic = str(proc), monotonic
+    def __init__(
+        self,
+        proc: Path = Path("/proc"),
+        monotonic: Callable[[], float] = time.monotonic,
+        job_of_sluid: Callable[[str], int | None] = lambda sluid: None,
+    ) -> None:
+        self._proc, self._monotonic, self._job_of_sluid = str(proc), monotonic, job_of_sluid
         self._known: dict[int, _Known] = {}
         self._environments = _Environments()
 
@@ -153,6 +158,9 @@ class ProcessJobs:
             if known.origin.cgroup is not None or now_s - known.read_s < _ANEW_S:
                 return known.origin
         cgroup = job_in_cgroup(_read(directory, "cgroup").decode("utf-8", "replace"))
+        if cgroup is not None and cgroup.sluid is not None:
+            job_id = self._job_of_sluid(cgroup.sluid)
+            cgroup = cgroup if job_id is None else CgroupJob(job_id)
         uid = _REAL_UID.search(_read(directory, "status"))
         if uid is None:
             return None
