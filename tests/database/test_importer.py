@@ -242,9 +242,33 @@ def test_trouble_is_told_when_it_begins_and_when_it_ends(
     importing.run_until(Passes())
     told = [entry.getMessage() for entry in caplog.records]
     assert told == [
-        "import: slurmctld does not answer; trying again every 60 s",
+        "import: slurmctld does not answer; trying again every 10 s",
         "import: works again",
     ]
+    assert importing.status.error is None
+
+
+@pytest.mark.parametrize(("interval_s", "retry_s"), [(60.0, 10.0), (5.0, 5.0)])
+def test_an_import_that_failed_is_tried_again_before_the_next_interval(
+    database: Database, interval_s: float, retry_s: float
+) -> None:
+    slurm, clock = MemorySlurm(), FakeClock()
+    slurm.away = True
+    importing = Importer(database, SlurmView(slurm, clock), clock, CLUSTER, interval_s)
+    waits: list[float | None] = []
+
+    class Passes(threading.Event):
+        """Stands for the pauses between three passes; Slurm answers again before the last one."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout)
+            slurm.away = len(waits) < 2
+            if len(waits) == 3:
+                self.set()
+            return True
+
+    importing.run_until(Passes())
+    assert waits == [retry_s, retry_s, interval_s]
     assert importing.status.error is None
 
 

@@ -56,6 +56,8 @@ _JOBS_PER_QUERY = 900
 _JOBS_PER_QUESTION = 1000
 _MAX_UNMATCHED = 10_000
 _MAX_WAIT_S = 3600.0
+# After a pass that failed: a whole interval would be lost each time that munged or slurmdbd answers again.
+_RETRY_S = 10.0
 _REST_PER_WORK, _MOST_REST_S = 4.0, 2.0
 """What is imported and matched late harms nobody; a node that has no answer sends the same again."""
 _NODES_WITHIN_S = 15.0
@@ -100,8 +102,9 @@ class Importer:
         self._patience: dict[int, tuple[float, float]] = {}
         self._in_question_up_to = 0
         self.status = ImportStatus()
+        self._retry_s = min(interval_s, _RETRY_S)
         self._outage = OutageLog(
-            log, f"import: %s; trying again every {interval_s:g} s", clock, over="import: works again"
+            log, f"import: %s; trying again every {self._retry_s:g} s", clock, over="import: works again"
         )
         self._stop = threading.Event()
         self.gives_way: Callable[[], bool] = lambda: False
@@ -110,7 +113,7 @@ class Importer:
         """When it last got on, by Clock.monotonic()."""
 
     def run_until(self, stop: threading.Event) -> None:
-        """A pass each interval until `stop`; tells of trouble when it begins and when it ends."""
+        """Run a pass each interval, sooner after one that failed, until `stop`; log each outage once."""
         self._stop = stop
         while not stop.is_set():
             self._step()
@@ -119,11 +122,13 @@ class Importer:
                 self.run_once()
                 self._outage.worked()
                 self.status = ImportStatus(self._clock.wall())
+                next_s = began + self.interval_s
             except Exception as error:  # the daemon must outlive what is not foreseen
                 self._outage.failed(error)
                 told = str(error) if isinstance(error, OutsideError) else f"{type(error).__name__}: {error}"
                 self.status = ImportStatus(self.status.last_import_s, told)
-            stop.wait(max(0.0, began + self.interval_s - self._clock.monotonic()))
+                next_s = began + self._retry_s
+            stop.wait(max(0.0, next_s - self._clock.monotonic()))
 
     def _step(self) -> None:
         before_s, self.stepped_s = self.stepped_s, self._clock.monotonic()
