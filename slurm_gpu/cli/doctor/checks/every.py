@@ -13,6 +13,7 @@ from slurm_gpu.cli.doctor.checks.daemons import (
     node,
     notices,
     readers,
+    slurmd,
     web,
 )
 from slurm_gpu.cli.doctor.checks.daemons import database_address as databaseaddress
@@ -76,6 +77,7 @@ CHECKS = (
     Check("web access", web.reads_everything, (_DATABASE,)),
     Check("forecasts", forecasts.learned, (_DATABASE,)),
     Check("reservations", reservations.reservations, (_SITE, _SLURM, _DATABASE)),
+    Check("slurmd", slurmd.reached, (_SLURM,)),
     Check("nodes", database.nodes_heard, (_SLURM, _DATABASE)),
     Check("readers", readers.alive, (_MUNGE, _DATABASE)),
     Check("devices", database.devices_agree, (_SLURM, _DATABASE)),

@@ -1,0 +1,117 @@
+"""`slurm-gpu doctor` names nodes whose slurmd does not answer, except nodes that are out on purpose."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import pytest
+
+from slurm_gpu import __version__
+from slurm_gpu.cli.doctor.checks.daemons import slurmd
+from slurm_gpu.cli.doctor.checks.finding import Finding, Level, Surroundings
+from slurm_gpu.client.database_client import NodeReport
+from tests.cli.installation import Installation, levels
+from tests.slurm.recorded import NOW_S
+
+
+def _with_n2(installed: Installation, state: str, reason: str | None = None) -> Surroundings:
+    at = installed.at()
+    others = [
+        dataclasses.replace(one, state="idle", reason=None, address=one.name) for one in at.site.slurm.nodes()
+    ]
+    at.nodes = [
+        dataclasses.replace(one, state=state, reason=reason) if one.name == "n2" else one for one in others
+    ]
+    return at
+
+
+def _report(installed: Installation, names: Sequence[str]) -> None:
+    installed.database.reports = [
+        NodeReport(node=name, heard_s=NOW_S - 5, version=__version__, devices=()) for name in names
+    ]
+
+
+def _only(at: Surroundings) -> Finding:
+    (found,) = slurmd.reached(at)
+    return found
+
+
+def test_a_dead_slurmd_on_a_host_that_is_up(installed: Installation):
+    _report(installed, ["n1", "n2", "n3"])
+    found = _only(_with_n2(installed, "down+not_responding", "Not responding"))
+    assert (found.level, found.message) == (
+        Level.FAIL,
+        "slurmd on n2 does not answer slurmctld, so no job starts there (state DOWN); slurm-gpud there still "
+        "reports, so the host and its network are up",
+    )
+    assert found.remedy == "ssh n2 systemctl restart slurmd; journalctl -u slurmd there has the cause"
+
+
+def test_a_host_that_is_down(installed: Installation):
+    _report(installed, ["n1", "n3"])
+    found = _only(_with_n2(installed, "down+not_responding", "Not responding"))
+    assert "slurm-gpud on n2 has not reported within the last minute either" in found.message
+    assert str(found.remedy).startswith("ping n2; if it answers, ssh n2 systemctl restart slurmd")
+
+
+def test_a_slurmd_before_slurmd_timeout(installed: Installation):
+    _report(installed, ["n1", "n2", "n3"])
+    found = _only(_with_n2(installed, "mixed+not_responding"))
+    assert (found.level, found.message.partition(";")[0]) == (
+        Level.WARN,
+        "slurmd on n2 does not answer slurmctld, so no job starts there (DOWN after SlurmdTimeout)",
+    )
+
+
+def test_the_finding_needs_no_slurm_gpudbd(installed: Installation):
+    installed.database.state = None
+    found = _only(_with_n2(installed, "down+not_responding", "Not responding"))
+    assert found.message.endswith("(state DOWN)")
+
+
+@pytest.mark.parametrize("reason", ["Not responding", "Node unexpectedly rebooted"])
+def test_a_node_that_slurm_leaves_down(installed: Installation, reason: str):
+    found = _only(_with_n2(installed, "down", reason))
+    assert found.message == "slurmd on n2 answers again, but no job starts there (state DOWN)"
+    assert found.remedy == "scontrol update nodename=n2 state=resume"
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        ("idle", None),
+        ("idle+drain", "new disk"),
+        ("down+drain+not_responding", "new disk"),
+        ("down+not_responding", "new disk"),
+        ("down", "new disk"),
+        ("idle+cloud+powered_down", None),
+        ("idle+cloud+powering_down+not_responding", None),
+        ("mixed+cloud+powering_up+not_responding", None),
+        ("down+maintenance+not_responding", "Not responding"),
+        ("down+reboot_issued+not_responding", "reboot ASAP"),
+        ("future", None),
+        ("unknown+not_responding", None),
+    ],
+)
+def test_a_node_that_is_out_of_service_on_purpose(installed: Installation, state: str, reason: str | None):
+    assert levels(slurmd.reached(_with_n2(installed, state, reason))) == ["ok"]
+
+
+def test_a_node_without_gpus_is_not_checked(installed: Installation):
+    at = _with_n2(installed, "down+not_responding", "Not responding")
+    at.nodes = [dataclasses.replace(one, gpus={}) if one.name == "n2" else one for one in at.nodes]
+    assert levels(slurmd.reached(at)) == ["ok"]
+
+
+def test_one_of_several_nodes_on_this_host(installed: Installation):
+    _report(installed, ["n1", "n2", "n3"])
+    at = _with_n2(installed, "down+not_responding", "Not responding")
+    at.nodes = [dataclasses.replace(one, address="127.0.0.1") for one in at.nodes]
+    for pid, node, state in ((7, "n1", "S"), (8, "n2", "T")):
+        process = installed.root / "proc" / str(pid)
+        process.mkdir()
+        (process / "cmdline").write_bytes(f"slurmd\0-D\0-N\0{node}".encode())
+        (process / "stat").write_text(f"{pid} (slurmd) {state} 1\n")
+    assert _only(at).remedy == "kill -CONT 8, as a signal stopped it"
+    (process / "stat").unlink()
+    (process / "cmdline").unlink()
+    assert _only(at).remedy == "start slurmd -N n2 again; its log has the cause"
