@@ -27,7 +27,8 @@ _DOWN = " is DOWN"
 """What `scontrol ping` says; that it took too long for an answer may be due to the load here."""
 
 
-def _connect_database(config: SiteConfig) -> DatabaseClient:
+def open_database(config: SiteConfig) -> DatabaseClient:
+    """Return a connection to slurm-gpudbd."""
     # httpx takes longer to import than most commands take to run.
     from slurm_gpu.client.database_client import DatabaseClient
 
@@ -41,11 +42,13 @@ class Site:
     config_path: Path = field(default_factory=default_path)
     connect_slurm: Callable[[], SlurmClient] | None = None
     """None: the Slurm that this host is configured for."""
-    connect_database: Callable[[SiteConfig], DatabaseClient] = _connect_database
+    connect_database: Callable[[SiteConfig], DatabaseClient] = open_database
     wall: Callable[[], float] = time.time
-    connect_limits: Callable[[], LimitStore] = Sacctmgr
+    connect_limits: Callable[[], LimitStore] | None = None
+    """None: those in slurmdbd."""
     run: Run = run_command
-    """Runs what is asked of Slurm besides."""
+    """Runs Slurm's commands."""
+    encode: Callable[[bytes, str | None], str] = munge.encode
     sleep: Callable[[float], None] = time.sleep
 
     @functools.cached_property
@@ -61,18 +64,18 @@ class Site:
     @functools.cached_property
     def limits(self) -> LimitStore:
         """Slurm's own limits, in slurmdbd."""
-        return self.connect_limits()
+        return Sacctmgr(self.run) if self.connect_limits is None else self.connect_limits()
 
     def _slurm_here(self) -> SlurmClient:
         """Pinged once: without slurmctld or munged every other question is tried for half a minute."""
-        client = connect()
+        client = connect(self.run)
         try:
             client.ping()
         except SlurmError as error:
             if _DOWN in str(error):
                 raise
             if self.config_path.exists():
-                munge.encode(b"slurm-gpu", self.config.munge_socket)
+                self.encode(b"slurm-gpu", self.config.munge_socket)
         return client
 
     def database(self) -> DatabaseClient:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -10,6 +11,7 @@ from slurm_gpu.cli.doctor.checks.daemons import database, forecasts, readers, we
 from slurm_gpu.cli.doctor.checks.finding import Level
 from slurm_gpu.client.database_client import NodeReport
 from slurm_gpu.database.storage.engine import head_revision
+from slurm_gpu.errors import SlurmError
 from slurm_gpu.wire import DeviceFacts, Live
 from tests.cli.conftest import make_health
 from tests.cli.installation import Installation, levels, worst
@@ -82,7 +84,24 @@ def test_another_version_or_clock(installed: Installation):
 )
 def test_an_import_that_lags(installed: Installation, changes: dict[str, object], level: str):
     installed.database.state = make_health(**changes)
+    installed.said["sacctmgr"] = "gres|gpu\n"
     assert levels(database.import_fresh(installed.at())) == [level]
+
+
+def test_an_import_that_lags_as_slurmdbd_hangs_names_slurmdbd(installed: Installation):
+    """Until sacct gives up, after ten minutes, the import has no error."""
+    installed.database.state = make_health(last_import_s=NOW_S - 190.0)
+    at = installed.at()
+
+    def run(argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
+        raise SlurmError(f"`{' '.join(argv)}` gave no answer within 10 s")
+
+    at.site.run = run
+    finding = worst(database.import_fresh(at))
+    assert finding.message == (
+        "Slurm's accounting was read 3m10s ago (every 1m00s): slurmdbd does not answer within 10 s"
+    )
+    assert str(finding.remedy).startswith("systemctl start slurmdbd")
 
 
 def test_an_import_that_failed_for_a_daemon_names_that(installed: Installation):

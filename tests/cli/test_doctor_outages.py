@@ -31,7 +31,7 @@ PERSISTENT = (
         ),
         (
             "`scontrol show node` gave no answer within 60 s",
-            "slurmctld does not answer",
+            "slurmctld does not answer within 60 s",
             "systemctl start slurmctld",
         ),
         (
@@ -49,7 +49,7 @@ PERSISTENT = (
         (PERSISTENT, "slurmdbd does not answer", "systemctl start slurmdbd"),
         (
             "`sacctmgr show qos` gave no answer within 60 s",
-            "slurmdbd does not answer",
+            "slurmdbd does not answer within 60 s",
             "systemctl start slurmdbd",
         ),
         (

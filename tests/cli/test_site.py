@@ -24,19 +24,19 @@ class Client:
 
 
 def test_a_slurmctld_that_is_down_is_not_asked_for_half_a_minute(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(site, "connect", lambda: Client(DOWN))
+    monkeypatch.setattr(site, "connect", lambda _: Client(DOWN))
     with pytest.raises(SlurmError, match="is DOWN"):
         _ = Site().slurm
 
 
 @pytest.mark.parametrize("said", [None, SLOW])
 def test_one_that_is_slow_is_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: str | None):
-    monkeypatch.setattr(site, "connect", lambda: Client(said))
+    monkeypatch.setattr(site, "connect", lambda _: Client(said))
     assert isinstance(Site(tmp_path / "none.yaml").slurm, Client)
 
 
 def test_a_munged_that_is_away_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setattr(site, "connect", lambda: Client(SLOW))
+    monkeypatch.setattr(site, "connect", lambda _: Client(SLOW))
     config = tmp_path / "slurm-gpu.yaml"
     config.write_text(f"cluster: neuron\nmunge_socket: {tmp_path}/munge.socket\n")
     with pytest.raises(MungedAwayError, match=r"is munged running\?"):

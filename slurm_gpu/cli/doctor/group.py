@@ -12,6 +12,7 @@ from rich.text import Text
 from slurm_gpu.cli.doctor.checks.every import run_checks
 from slurm_gpu.cli.doctor.checks.finding import Level, Result, Surroundings
 from slurm_gpu.cli.doctor.removal import steps
+from slurm_gpu.cli.doctor.time_bound import bounded
 from slurm_gpu.cli.output import console, print_json
 from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.policy.lua.bundle import RUN_DIRECTORY
@@ -65,7 +66,7 @@ def doctor(
     host and on nodes, with GPUs and without. Exit code 1 if anything failed.
     """
     at = Surroundings(
-        site,
+        bounded(site),
         run_dir=node_run_dir,
         state_dir=node_state_dir,
         policy_state=policy_state_dir,

@@ -8,12 +8,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from slurm_gpu import __version__
 from slurm_gpu.cli.doctor.checks.daemons.database_address import unanswered
-from slurm_gpu.cli.doctor.checks.daemons.outages import trouble
+from slurm_gpu.cli.doctor.checks.daemons.outages import daemon_that_is_down, trouble
 from slurm_gpu.cli.doctor.checks.daemons.processes import Process, running
 from slurm_gpu.cli.doctor.checks.daemons.services import has_systemd, log_there, start_and_log
 from slurm_gpu.cli.doctor.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
 from slurm_gpu.client.database_client import Health, NodeReport
-from slurm_gpu.errors import OutsideError
+from slurm_gpu.errors import OutsideError, SlurmError
 from slurm_gpu.text.cells import span
 from slurm_gpu.text.hostlist import compress
 from slurm_gpu.text.units import counted
@@ -78,7 +78,17 @@ def import_fresh(at: Surroundings) -> Iterator[Finding]:
         age_s = health.now_s - health.last_import_s
         message = f"Slurm's accounting was read {span(age_s)} ago (every {span(health.import_interval_s)})"
         late = age_s > _MISSED_IMPORTS * health.import_interval_s
-        yield fail(message, _log(at)) if late else ok(message)
+        yield _late_import(at, message) if late else ok(message)
+
+
+def _late_import(at: Surroundings, message: str) -> Finding:
+    """Return a finding that names slurmdbd if it hangs: sacct waits for it for ten minutes."""
+    try:
+        at.site.limits.tracked_tres()
+    except SlurmError as error:
+        if daemon_that_is_down(str(error)) is not None:
+            return trouble(at, str(error), _log(at), f"{message}: ")
+    return fail(message, _log(at))
 
 
 def nodes_ship(at: Surroundings) -> Iterator[Finding]:

@@ -21,7 +21,7 @@ def round_trip(at: Surroundings) -> Iterator[Finding]:
     """Encode and decode a credential; report a munged that is down, hangs or listens elsewhere."""
     socket_path, path = at.site.config.munge_socket, socket_of(at.site.config)
     try:
-        uid = munge.decode(munge.encode(b"slurm-gpu doctor", socket_path), socket_path).uid
+        uid = munge.decode(at.site.encode(b"slurm-gpu doctor", socket_path), socket_path).uid
     except MungedAwayError as error:
         yield _away(at, path, str(error))
         return

@@ -163,6 +163,8 @@ _OUTAGES = (
 )
 
 
+# Without it, a daemon that is slow would be said not to answer at all.
+_WITHIN = re.compile(r"gave no answer (within \S+ s)\b")
 _NOT_FOUND = "is not on the PATH"
 _PATH = (
     "if Slurm is in /opt/slurm: PATH=/opt/slurm/bin:/opt/slurm/sbin:$PATH slurm-gpu doctor; for the daemons "
@@ -185,6 +187,7 @@ def trouble(at: Surroundings, error: str, otherwise: str, prefix: str = "") -> F
     """Return a failure that names the daemon to start if the error identifies it; else `otherwise`."""
     for outage in _OUTAGES:
         if match := outage.said.search(error):
-            detail = match.groupdict().get("detail")
-            return fail(prefix + outage.message + (f": {detail}" if detail else ""), outage.remedy(at))
+            detail, within = match.groupdict().get("detail"), _WITHIN.search(error)
+            more = f" {within[1]}" if within else f": {detail}" if detail else ""
+            return fail(prefix + outage.message + more, outage.remedy(at))
     return fail(prefix + error, finding_slurm(error) or otherwise)

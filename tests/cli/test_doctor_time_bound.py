@@ -1,0 +1,119 @@
+"""`slurm-gpu doctor` waits for a daemon that hangs once, and for all of them within one bound."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_gpu.cli.doctor import time_bound
+from slurm_gpu.cli.doctor.time_bound import TimeBound, bounded
+from slurm_gpu.cli.site import Site
+from slurm_gpu.client.database_client import DatabaseClient
+from slurm_gpu.config.site import SiteConfig
+from slurm_gpu.errors import DatabaseError, MungedAwayError, SlurmError
+
+
+class Hanging:
+    """Slurm's commands, munged and slurm-gpudbd, of which each hangs; and the time that passes meanwhile."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.asked: list[tuple[str, float]] = []
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def _wait(self, what: str, timeout_s: float) -> None:
+        self.asked.append((what, timeout_s))
+        self.now_s += timeout_s
+
+    def run(self, argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
+        self._wait(argv[0], timeout_s)
+        raise SlurmError(f"`{argv[0]}` gave no answer within {timeout_s:g} s")
+
+    def encode(self, payload: bytes, socket: str | None) -> str:
+        self._wait("munged", 10.0)
+        raise MungedAwayError("MUNGE: Timed-out; is munged running?")
+
+    def response(self, method: str, path: str, timeout: float, **request: Any) -> Any:
+        self._wait(path, timeout)
+        raise DatabaseError("slurm-gpudbd did not answer in time")
+
+
+@pytest.fixture
+def hanging() -> Hanging:
+    return Hanging()
+
+
+@pytest.fixture
+def site(hanging: Hanging, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    monkeypatch.setattr(time_bound, "TimeBound", lambda: TimeBound(hanging.monotonic))
+    monkeypatch.setattr(DatabaseClient, "_response", lambda _, *args, **more: hanging.response(*args, **more))
+    config = tmp_path / "slurm-gpu.yaml"
+    config.write_text(f"cluster: neuron\ndatabase_socket: {tmp_path}/none\n")
+    return bounded(Site(config, run=hanging.run, encode=hanging.encode))
+
+
+def test_a_daemon_that_hangs_is_waited_for_once(site: Site, hanging: Hanging):
+    for command in ("sacctmgr", "sacct", "sacctmgr"):
+        with pytest.raises(SlurmError, match="`sacctmgr` gave no answer within 10 s"):
+            site.run([command], {}, 60.0)
+    assert hanging.asked == [("sacctmgr", 10.0)]
+
+
+def test_waits_for_several_daemons_share_one_bound(site: Site, hanging: Hanging):
+    for command in ("squeue", "sacctmgr"):
+        with pytest.raises(SlurmError):
+            site.run([command], {}, 60.0)
+    with site.database() as database:
+        for _ in range(2):
+            with pytest.raises(DatabaseError, match="did not answer in time"):
+                database.health()
+    assert hanging.asked == [("squeue", 10.0), ("sacctmgr", 4.0), ("/v1/health", 4.0)]
+
+
+def test_a_munged_that_hangs_is_not_waited_for_by_what_signs_requests(site: Site, hanging: Hanging):
+    for _ in range(2):
+        with pytest.raises(MungedAwayError):
+            site.encode(b"", None)
+    with pytest.raises(MungedAwayError):
+        site.database()
+    with pytest.raises(MungedAwayError):  # a ping that takes too long is first put down to munged
+        _ = site.slurm
+    assert hanging.asked == [("munged", 10.0), ("scontrol", 4.0)]
+
+
+def test_limits_of_slurmdbd_are_within_the_bound(site: Site, hanging: Hanging):
+    with pytest.raises(SlurmError):
+        site.limits.tracked_tres()
+    assert hanging.asked == [("sacctmgr", 10.0)]
+
+
+def test_a_daemon_that_refuses_at_once_is_asked_again(hanging: Hanging):
+    asked = []
+
+    def run(argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
+        asked.append(timeout_s)
+        raise SlurmError("`sacctmgr` failed (1): Connection refused")
+
+    bound = TimeBound(hanging.monotonic)
+    for _ in range(2):
+        with pytest.raises(SlurmError):
+            bound.run(run)(["sacctmgr"], {}, 60.0)
+    assert asked == [10.0, 10.0]
+
+
+def test_a_command_that_asks_no_daemon_has_its_own_time(hanging: Hanging):
+    bound = TimeBound(hanging.monotonic)
+    with pytest.raises(SlurmError, match="within 30 s"):
+        bound.run(hanging.run)(["systemctl"], {}, 30.0)
+
+
+def test_a_database_of_a_test_stays(site: Site):
+    def connect(_: SiteConfig) -> DatabaseClient:
+        raise DatabaseError("mine")
+
+    with pytest.raises(DatabaseError, match="mine"):
+        bounded(dataclasses.replace(site, connect_database=connect)).database()
