@@ -14,6 +14,7 @@ from pathlib import Path
 import slurm_gpu
 from slurm_gpu.clock import Clock, SystemClock
 from slurm_gpu.config.site import SiteConfig, load_config
+from slurm_gpu.config.value_types import listen_option
 from slurm_gpu.daemon.heap import giving_back
 from slurm_gpu.daemon.log import log_to_stderr
 from slurm_gpu.daemon.systemd import Notifier
@@ -34,7 +35,7 @@ from slurm_gpu.database.live.quota_board import QuotaBoard
 from slurm_gpu.database.maintenance.node_periods import Places
 from slurm_gpu.database.server import listen_tcp, listen_unix, serve
 from slurm_gpu.database.services import Importing, Services
-from slurm_gpu.database.settings import DaemonSettings, default_address, load_settings, parse_address
+from slurm_gpu.database.settings import DaemonSettings, default_address, load_settings
 from slurm_gpu.database.storage.engine import Database, UnusableDatabaseError
 from slurm_gpu.database.storage.upgrade import make_ready
 from slurm_gpu.database.verdicts.thread import watching
@@ -68,7 +69,7 @@ def _run(options: argparse.Namespace) -> None:
     settings = load_settings(options.database_config)
     listen = settings.listen or default_address(config.database)
     if options.listen is not None:
-        listen = parse_address(options.listen)
+        listen = listen_option(options.listen)
     notifier = Notifier(os.environ)
     clock = SystemClock()
     database = Database(settings.url)

@@ -19,10 +19,10 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from slurm_gpu.clock import SystemClock
+from slurm_gpu.config.value_types import Address
 from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.database.http.request import CONNECTION, PEER_UID
 from slurm_gpu.database.ingest.ingest_server import Hatch
-from slurm_gpu.database.settings import Address
 from slurm_gpu.errors import OutsideError
 
 log = logging.getLogger(__name__)

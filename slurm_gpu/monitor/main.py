@@ -16,10 +16,11 @@ import slurm_gpu
 from slurm_gpu.client.database_client import DatabaseClient
 from slurm_gpu.clock import Clock, SystemClock
 from slurm_gpu.config.site import load_config
+from slurm_gpu.config.value_types import listen_option
 from slurm_gpu.daemon.heap import giving_back
 from slurm_gpu.daemon.log import log_to_stderr
 from slurm_gpu.daemon.systemd import Notifier
-from slurm_gpu.errors import OutsideError, UsageError, exit_code_of
+from slurm_gpu.errors import OutsideError, exit_code_of
 from slurm_gpu.monitor.app import make_app
 from slurm_gpu.monitor.cluster.board import Board
 from slurm_gpu.monitor.cluster.poller import Poller
@@ -28,7 +29,7 @@ from slurm_gpu.monitor.cluster.viewer import viewer_of
 from slurm_gpu.monitor.http.server import listen, serve
 from slurm_gpu.monitor.job.diagnosis import Terms
 from slurm_gpu.monitor.routes import Site
-from slurm_gpu.monitor.settings import load_settings, parse_address
+from slurm_gpu.monitor.settings import load_settings
 from slurm_gpu.monitor.signin.assembly import SignIn
 
 log = logging.getLogger("slurm-gpuweb")
@@ -54,10 +55,7 @@ def _run(options: argparse.Namespace) -> None:
     settings = load_settings(options.web_config)
     address = settings.listen
     if options.listen is not None:
-        given = parse_address(options.listen)
-        if given is None:
-            raise UsageError(f"--listen {options.listen!r} must be HOST:PORT, such as {address}")
-        address = given
+        address = listen_option(options.listen)
     notifier, clock, board = Notifier(os.environ), SystemClock(), Board()
     kept = os.environ.get("STATE_DIRECTORY")
     sign_in = SignIn(config, settings, clock, None if kept is None else Path(kept))

@@ -114,7 +114,7 @@ class Service:
         if config.metrics.listen is None:
             return None
         try:
-            return MetricsServer(*config.metrics.listen, self._waiter.wake)
+            return MetricsServer(config.metrics.listen.host, config.metrics.listen.port, self._waiter.wake)
         except OutsideError as error:
             # Another program's port must not cost jobs their records.
             log.error("%s; jobs are watched all the same, /metrics waits for the next start", error)  # noqa: TRY400

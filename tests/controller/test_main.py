@@ -94,7 +94,7 @@ def test_a_wrong_site_file_is_wrong_usage(tmp_path: Path, capsys: pytest.Capture
     site = tmp_path / "slurm-gpu.yaml"
     site.write_text("cluster: 4\n")
     assert main(["--once", "--config", str(site)]) == 2
-    assert f"{site}:1:10: cluster: 4 must be a text" in capsys.readouterr().err
+    assert f"{site}:1:10: cluster: 4 must be the ClusterName of slurm.conf" in capsys.readouterr().err
 
 
 def test_a_run_directory_that_is_not_there_is_said(

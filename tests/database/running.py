@@ -20,6 +20,7 @@ from sqlalchemy import func, select
 
 from slurm_gpu import munge
 from slurm_gpu.config.site import Operators, Reservations, SiteConfig
+from slurm_gpu.config.value_types import Address
 from slurm_gpu.database.accounting.importer import Importer, store_changed_runs
 from slurm_gpu.database.accounting.run_row import run_row
 from slurm_gpu.database.accounting.slurm_view import SlurmView
@@ -36,7 +37,7 @@ from slurm_gpu.database.live.memory import Memory
 from slurm_gpu.database.live.quota_board import QuotaBoard
 from slurm_gpu.database.server import listen_unix, make_server
 from slurm_gpu.database.services import Services
-from slurm_gpu.database.settings import Address, PerUser
+from slurm_gpu.database.settings import PerUser
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.database.storage.schema import metadata
 from slurm_gpu.database.verdicts.board import VerdictBoard

@@ -4,16 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from slurm_gpu.config.value_types import Address, listen_option
 from slurm_gpu.database import settings
 from slurm_gpu.database.http.web_reader import WebReader
-from slurm_gpu.database.settings import (
-    Address,
-    default_address,
-    default_is_meant,
-    load_settings,
-    parse_address,
-)
-from slurm_gpu.errors import InputError, UsageError
+from slurm_gpu.database.settings import default_address, default_is_meant, load_settings
+from slurm_gpu.errors import InputError, InvalidFileError, UsageError
 
 SECRET = "url: mysql+pymysql://slurm_gpu:pw@localhost/slurm_gpu\n"
 
@@ -59,15 +54,28 @@ def test_without_a_password_anyone_may_read_it(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("- x\n", "must hold `key: value` lines"),
-        ("ulr: x\n", r":1:1: 'ulr' is not a setting; allowed: url, listen"),
+        ("ulr: x\n", r":1:1: 'ulr' is not a setting of the file; did you mean url"),
         ("url: 5\n", r":1:6: url: 5 must be a text"),
-        ("url: sqlite:////x\nlisten: 6829\n", r":2:9: listen: 6829 must be a text such as 0.0.0.0:6829"),
+        ("url: sqlite:////x\nlisten: 6829\n", r":2:9: listen: 6829 must be HOST:PORT, such as"),
         ("listen: nonsense\n", r":1:9: listen: 'nonsense' must be HOST:PORT"),
     ],
 )
 def test_mistakes_are_named_with_their_place(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         load_settings(write(tmp_path, text))
+
+
+def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
+    text = "url: 5\nworkers: 9\nper_user: {requests: 0, rows: 1}\nweb_user: root\n"
+    with pytest.raises(InvalidFileError) as caught:
+        load_settings(write(tmp_path, text))
+    assert [(error.line, error.message.split(";")[0]) for error in caught.value.errors] == [
+        (1, f"url: 5 must be a text in one line, such as {settings.DEFAULT_URL}"),
+        (2, "workers: 9 must be a whole number from 0 to 8"),
+        (3, "requests: 0 must be a whole number from 1 to 1000000000"),
+        (3, "'rows' is not a setting of per_user"),
+        (4, "web_user: 'root' may do everything here: slurm-gpuweb needs a user of its own"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -80,13 +88,13 @@ def test_mistakes_are_named_with_their_place(tmp_path: Path, text: str, message:
     ],
 )
 def test_addresses(text: str, address: Address) -> None:
-    assert parse_address(text) == address
+    assert listen_option(text) == address
 
 
 @pytest.mark.parametrize("text", ["", "host", "host:", "host:x", "host:70000", "u@host:1", "host:1/x"])
 def test_no_addresses(text: str) -> None:
     with pytest.raises(UsageError, match="must be HOST:PORT"):
-        parse_address(text)
+        listen_option(text)
 
 
 def test_the_default_port_is_the_one_that_nodes_are_told() -> None:

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from slurm_gpu.config.value_types import Address
 from slurm_gpu.monitor.http import events
 from slurm_gpu.monitor.http.connection_limits import ALWAYS, Senders
 from slurm_gpu.monitor.http.server import listen, make_server
-from slurm_gpu.monitor.settings import Address
 from tests.monitor.here import Here
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.config.site import check_config
+from slurm_gpu.config.value_types import Address
 from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.errors import InvalidFileError, UsageError
 from slurm_gpu.monitor.cluster.racks import racks_by_node
-from slurm_gpu.monitor.settings import Address, WebSettings, load_settings
+from slurm_gpu.monitor.settings import WebSettings, load_settings
 
 
 def written(directory: Path, text: str) -> Path:
@@ -39,7 +40,7 @@ def test_all_that_may_be_said(tmp_path: Path):
         ("listen: 0.0.0.0:0", "1:9: listen: '0.0.0.0:0' must be HOST:PORT"),
         ("url: gpu.example.org", "1:6: url: 'gpu.example.org' must be the address of the page"),
         ("url: http://me:secret@x", "1:6: url:"),
-        ("refresh: 5m", "1:10: refresh: '5m' must be a duration from 1s to 60s"),
+        ("refresh: 5m", "1:10: refresh: '5m' must be a duration from 1s to 1m, such as 3s"),
         ("refersh: 5s", "1:1: 'refersh' is not a setting of the file; did you mean refresh?"),
         ("- listen", "must hold `key: value` lines"),
     ],
@@ -82,21 +83,21 @@ def test_who_may_sign_people_in_and_how_long_sessions_last(tmp_path: Path):
     settings = load_settings(path)
     assert [str(network) for network in settings.trusted_proxies] == ["10.0.0.7/32", "fd00::/64"]
     assert settings.user_header == "X-User"
-    assert (settings.session_lifetime_s, settings.session_idle_s) == (86400, 1800)
-    assert settings.session_key_file == Path("/etc/k")
+    assert (settings.session.lifetime_s, settings.session.idle_s) == (86400, 1800)
+    assert settings.session.key_file == Path("/etc/k")
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("trusted_proxies: [10.0.0.7]", ":1:1: trusted_proxies says nothing without user_header"),
-        ("user_header: X-User", ":1:1: user_header says nothing without trusted_proxies"),
+        ("trusted_proxies: [10.0.0.7]", ":1:1: trusted_proxies has no effect without user_header"),
+        ("user_header: X-User", ":1:1: user_header has no effect without trusted_proxies"),
         ("user_header: X-User\ntrusted_proxies: [proxy1]", "'proxy1' must be an address or a network"),
         ("user_header: X-User\ntrusted_proxies: [10.0.0.7/24]", "must be an address or a network"),
         ("user_header: X-User\ntrusted_proxies: [0.0.0.0/0]", "must be an address or a network"),
         ("user_header: 'X User'\ntrusted_proxies: [10.0.0.7]", "must be a header's name"),
         ("session: {lifetime: 5s}", "lifetime: '5s' must be a duration from 1m to 31d"),
-        ("session: {key_file: key}", "must be the path of a file, from / on"),
+        ("session: {key_file: key}", "key_file: 'key' must be an absolute path"),
         ("session: {length: 5m}", "'length' is not a setting of session"),
     ],
 )

@@ -6,17 +6,18 @@ import ipaddress
 from collections.abc import Iterable
 from typing import Any
 
+from slurm_gpu.config.value_types import ValueType, require
+
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-EXPECTED = "must be an address or a network, as 10.0.0.7 or 10.1.0.0/24"
 
 
-def read_network(value: Any) -> Network | None:
-    """Return the network that a setting names; None for other values, and for all addresses (`/0`)."""
-    try:
-        network = ipaddress.ip_network(value) if isinstance(value, str) else None
-    except ValueError:
-        return None
-    return network if network is not None and network.prefixlen else None
+def _parse(value: Any) -> Network:
+    network = ipaddress.ip_network(require(isinstance(value, str), value))
+    return require(network.prefixlen, network)
+
+
+# Never all addresses: /0.
+NETWORK = ValueType("an address or a network", "10.1.0.0/24", _parse, {"type": "string"}, "networks")
 
 
 def is_among(address: str, networks: Iterable[Network]) -> bool:

@@ -12,10 +12,10 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from slurm_gpu.config.value_types import Address
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.monitor.http.connection_limits import Senders
 from slurm_gpu.monitor.http.headers import HEADERS
-from slurm_gpu.monitor.settings import Address
 
 _BACKLOG = 1024
 _STOP_WITHIN_S = 2

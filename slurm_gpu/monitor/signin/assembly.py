@@ -34,7 +34,7 @@ class SignIn:
     ) -> None:
         told = settings.url or config.web
         ended = None
-        if settings.session_key_file is not None:  # else no session outlasts this process
+        if settings.session.key_file is not None:  # else no session outlasts this process
             if state is None:
                 log.warning(
                     "there is no STATE_DIRECTORY: who signed out is signed in again by an old cookie after a "
@@ -42,10 +42,10 @@ class SignIn:
                 )
             ended = Ended(clock.wall, None if state is None else state / FILE_NAME)
         self._sessions = Sessions(
-            session_key(settings.session_key_file),
+            session_key(settings.session.key_file),
             clock.wall,
-            settings.session_lifetime_s,
-            settings.session_idle_s,
+            settings.session.lifetime_s,
+            settings.session.idle_s,
             ended,
         )
         self._cookie = Cookie.of(told or settings.base_url)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from slurm_gpu.config.value_types import Address
 from slurm_gpu.monitor.http.server import listen, make_server
-from slurm_gpu.monitor.settings import Address
 from tests import browsing
 from tests.monitor.drawn import Drawn
 from tests.monitor.page.madeup import HOSTILE

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.monitor.page.files import page_files
+from slurm_gpu.monitor.settings import SessionSettings
 from slurm_gpu.monitor.signin.rights import KEPT_S, Right
 from slurm_gpu.monitor.signin.tokens import GOOD_FOR_S, TOKENS_OF_A_USER
 from tests.monitor.signin.gate import ACTS, ELSEWHERE, HEADER, PROXY, SETTINGS, URL, Gate
@@ -186,7 +187,7 @@ def test_it_ends_when_nobody_uses_it_and_goes_on_while_somebody_does(gate: Gate)
     for _ in range(5):
         gate.here.clock.now += 3600
         assert gate.who() == ME
-    gate.here.clock.now += SETTINGS.session_idle_s
+    gate.here.clock.now += SETTINGS.session.idle_s
     assert gate.who() is None
 
 
@@ -219,9 +220,9 @@ def test_a_restart_ends_sessions_unless_the_key_is_in_a_file(gate: Gate, tmp_pat
     key = tmp_path / "key"
     key.write_bytes(b"k" * 32)
     key.chmod(0o600)
-    gate.started(session_key_file=key)
+    gate.started(session=SessionSettings(key_file=key))
     gate.use(gate.token())
-    gate.started(session_key_file=key)
+    gate.started(session=SessionSettings(key_file=key))
     assert gate.who() == ME
 
 
@@ -229,12 +230,12 @@ def test_who_signed_out_stays_out_after_a_restart(gate: Gate, tmp_path: Path) ->
     key = tmp_path / "key"
     key.write_bytes(b"k" * 32)
     key.chmod(0o600)
-    gate.started(session_key_file=key, state=tmp_path)
+    gate.started(session=SessionSettings(key_file=key), state=tmp_path)
     gate.use(gate.token())
     copy = dict(gate.cookies)
     assert gate.ask("POST", "/signout", headers=ACTS).status_code == 204
     gate.use(gate.token())
-    gate.started(session_key_file=key, state=tmp_path)
+    gate.started(session=SessionSettings(key_file=key), state=tmp_path)
     assert gate.who() == ME
     gate.cookies = copy
     assert gate.who() is None
@@ -242,7 +243,7 @@ def test_who_signed_out_stays_out_after_a_restart(gate: Gate, tmp_path: Path) ->
 
 def test_what_a_shared_cache_may_keep_brings_nobodys_session_with_it(gate: Gate) -> None:
     gate.use(gate.token())
-    gate.here.clock.now += SETTINGS.session_idle_s / 2
+    gate.here.clock.now += SETTINGS.session.idle_s / 2
     old = dict(gate.cookies)
     for path in (*page_files(), "/signin", "/signin/signin.js", "/openapi.json", "/api/v1/layout", "/none"):
         gate.cookies = dict(old)

@@ -70,7 +70,7 @@ def _here(at: Surroundings, path: Path) -> Iterator[Finding]:
         return
     if uid is not None and path.exists():
         yield from kept_out(path, uid, _name(uid), _DAEMON)
-    key = settings.session_key_file
+    key = settings.session.key_file
     if key is not None and key.exists() and stat.S_IMODE(key.stat().st_mode) & 0o077:
         yield fail(
             f"users other than its owner may read {key}, which signs sessions",

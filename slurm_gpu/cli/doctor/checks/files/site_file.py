@@ -13,7 +13,7 @@ from slurm_gpu.cli.doctor.checks.daemons.processes import running
 from slurm_gpu.cli.doctor.checks.daemons.services import restart
 from slurm_gpu.cli.doctor.checks.files.access import ANY_USER, denies
 from slurm_gpu.cli.doctor.checks.finding import Finding, Surroundings, fail, ok, warn
-from slurm_gpu.config.sections import Operators
+from slurm_gpu.config.site import Operators
 from slurm_gpu.errors import InputError
 from slurm_gpu.text.hostlist import expand
 from slurm_gpu.text.units import few

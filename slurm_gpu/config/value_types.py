@@ -1,0 +1,181 @@
+"""The types of single values in configuration files: how each is parsed, and what is allowed."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from slurm_gpu.config.checker import did_you_mean
+from slurm_gpu.errors import UsageError
+from slurm_gpu.text.units import format_duration, parse_duration
+
+CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+# 100 years from now there are dates.
+LONGEST_S = 100 * 366 * 86400.0
+DURATION = r"^\s*(\d+(\.\d+)?\s*[smhdw]|\d+-\d+(:\d+(:\d+)?)?|\d+:\d+(:\d+)?)\s*$"
+EVERYWHERE = "0.0.0.0"
+_T = TypeVar("_T")
+
+
+class InvalidValueError(ValueError):
+    """A value is not valid; the message continues its name and text: `must be …`, `is not …`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueType:
+    """One type of value; `parse` raises InvalidValueError, ValueError, LookupError, TypeError or the like.
+
+    `plural` names several; `suffix` is the unit in names of fields, which their keys do not have.
+    """
+
+    what: str
+    example: str
+    parse: Callable[[Any], Any]
+    schema: Mapping[str, Any] = field(default_factory=dict)
+    plural: str = "values"
+    suffix: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.what}, such as {self.example}" if self.example else self.what
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to listen for TCP connections."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_address(text: str) -> Address:
+    """HOST:PORT, [IPv6]:PORT or :PORT; raises ValueError."""
+    parts = urlsplit(f"//{require(isinstance(text, str), text)}")
+    require(parts.port and not (parts.path or parts.query or parts.fragment or parts.username), text)
+    return Address(parts.hostname or EVERYWHERE, parts.port or 0)
+
+
+def listen_option(text: str) -> Address:
+    """Return the address of `--listen`; raises UsageError."""
+    try:
+        return parse_address(text)
+    except ValueError:
+        raise UsageError(f"--listen {text!r} must be {ADDRESS}") from None
+
+
+def page_address(text: str) -> str:
+    """Return the address of a page, perhaps with a path, without a slash at its end; raises ValueError."""
+    parts = urlsplit(text)
+    require(parts.scheme in ("http", "https") and parts.hostname and parts.port != 0, text)
+    require(not (parts.query or parts.fragment or parts.username or parts.password), text)
+    return text.rstrip("/")
+
+
+def require(condition: object, value: _T) -> _T:
+    """Return the value; raises ValueError unless the condition is met."""
+    if not condition:
+        raise ValueError
+    return value
+
+
+def choice(allowed: Iterable[str]) -> ValueType:
+    """One of a few words; members of an enum become its members."""
+    members = {str(member): member for member in allowed}
+
+    def parse(value: Any) -> str:
+        if isinstance(value, str) and value in members:
+            return members[value]
+        raise InvalidValueError(f"is not possible; {did_you_mean(value, members)}")
+
+    return ValueType(f"one of {', '.join(members)}", "", parse, {"enum": [*members]})
+
+
+def text(
+    example: str, what: str = "a text in one line", plural: str = "texts", make: Callable[[str], Any] = str
+) -> ValueType:
+    """Text that is not empty, without the white space around it."""
+    return ValueType(
+        what, example, lambda value: make(one_line(value)), {"type": "string", "pattern": r"\S"}, plural
+    )
+
+
+def one_line(value: Any) -> str:
+    """Return text in one line, without the white space around it; raises ValueError."""
+    stripped: str = require(isinstance(value, str), value).strip()
+    return str(require(stripped and not CONTROL.search(stripped), stripped))
+
+
+def pattern(example: str, what: str, expression: str) -> ValueType:
+    """Text that matches a regular expression as a whole."""
+    compiled = re.compile(expression)
+    return ValueType(
+        what,
+        example,
+        lambda value: require(compiled.fullmatch(value), value),
+        {"type": "string", "pattern": f"^{expression}$"},
+    )
+
+
+def path(example: str) -> ValueType:
+    """The absolute path of a file or directory, which need not exist."""
+
+    def parse(value: Any) -> Path:
+        return Path(require(value.startswith("/") and not CONTROL.search(value), value))
+
+    return ValueType("an absolute path", example, parse, {"type": "string", "pattern": "^/"})
+
+
+def whole_number(least: int, most: int, example: str = "") -> ValueType:
+    """A whole number within bounds."""
+    return ValueType(
+        f"a whole number from {least} to {most}",
+        example,
+        lambda value: require(type(value) is int and least <= value <= most, value),
+        {"type": "integer", "minimum": least, "maximum": most},
+    )
+
+
+def number(least: float, most: float = math.inf, example: str = "") -> ValueType:
+    """A finite number within bounds."""
+    # YAML's yes and no are Python's 1 and 0.
+    return ValueType(
+        f"a number from {least:g} to {most:.7g}" if most < math.inf else f"a number ≥ {least:g}",
+        example,
+        lambda value: float(
+            require(type(value) in (int, float) and least <= value <= most and value < math.inf, value)
+        ),
+        {"type": "number", "minimum": least} | ({"maximum": most} if most < math.inf else {}),
+    )
+
+
+def or_none(value_type: ValueType) -> ValueType:
+    """The same, or null, which is the same as leaving the key out."""
+    return replace(value_type, parse=lambda value: None if value is None else value_type.parse(value))
+
+
+def duration(least_s: float = 0.0, most_s: float = LONGEST_S, example: str = "10m") -> ValueType:
+    """Time with its unit, in seconds; never 0."""
+    bounds = f" from {format_duration(least_s)} to {format_duration(most_s)}" if least_s else ""
+
+    def parse(value: Any) -> float:
+        seconds = parse_duration(value)
+        return float(require(seconds > 0 and least_s <= seconds <= most_s, seconds))
+
+    return ValueType(
+        f"a duration{bounds}", example, parse, {"type": "string", "pattern": DURATION}, suffix="_s"
+    )
+
+
+BOOL = ValueType(
+    "true or false", "", lambda value: require(isinstance(value, bool), value), {"type": "boolean"}
+)
+NAME = text("alice", "a name", "names")
+ADDRESS = ValueType("HOST:PORT", "127.0.0.1:6830", parse_address, {"type": "string"})
+PAGE = ValueType("the address of the page", "https://gpu.example.org", page_address, {"type": "string"})
