@@ -35,6 +35,7 @@ test-versions-%:
 check: compiled browser $(VENV)/torch
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/vulture
 	@types=$$(mktemp); $(BIN)/mypy >$$types 2>&1 & mypy=$$!; \
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder tests -m "not lab"; failed=$$?; \
 	wait $$mypy || failed=1; echo "mypy: $$(cat $$types)"; rm $$types; exit $$failed

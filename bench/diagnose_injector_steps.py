@@ -6,7 +6,7 @@ meet at the exchange of gradients, so that a step takes every worker equally lon
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,6 @@ class Condition:
     """How many times as long each takes at the same clock: its memory, say."""
     throttled: Floats | float = 0.0
     """Part of the time for which the driver tells a fault that holds the clock down."""
-    braked: bool = False
     work: Floats | float = 1.0
     """Of each replica (data,): how much there is to do."""
     stage: Floats | float = 1.0
@@ -74,9 +73,6 @@ class Steps:
     meet_s: Floats
     comm_s: Floats
     optimizer_s: Floats
-    forward_s: Floats = field(repr=False)
-    """Computing of each microbatch (n, microbatches, pipeline, data), of the slowest of each group."""
-    backward_s: Floats = field(repr=False)
 
     @property
     def total_s(self) -> Floats:
@@ -148,8 +144,6 @@ def run_steps(
         meet_s=meet,
         comm_s=exposed * rng.lognormal(0, 0.03, len(meet)),
         optimizer_s=np.full(len(meet), optimizer),
-        forward_s=forward,
-        backward_s=backward,
     )
 
 

@@ -213,7 +213,6 @@ def _queued(job: int, case: Case) -> QueuedJob:
         gres_per_node="",
         features="",
         admin_comment="",
-        work_dir="",
     )
 
 

@@ -27,7 +27,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import re
 import subprocess
 import sys
 import time
@@ -54,7 +53,6 @@ OURS = "slurm-gpu"
 JOBS_AT_ONCE = 12
 LOOK_S = 5.0
 TOLD_EVERY_S = 600.0
-HOOK = re.compile("prolog|epilog", re.IGNORECASE)
 SPARED = frozenset({"slurm-gpud-n1", "slurm-gpudbd", "slurm-gpuctld"})
 """In the second half these are left alone, whatever else is not: a leak is seen in a long life."""
 OUTAGE_S = 60.0

@@ -33,7 +33,6 @@ NO_INSTANCE = 0xFFFFFFFF
 
 MIG_DISABLED = 0
 MIG_ENABLED = 1
-MIG_NOT_SUPPORTED = 2
 
 
 class PointStruct(ctypes.Structure):

@@ -46,11 +46,6 @@ class Looks:
         arrays = ("at_s", "start_s", "gone_s", "features", "alike")
         return replace(self, groups=groups, **{name: getattr(self, name)[rows] for name in arrays})
 
-    def with_features(self, names: Sequence[str], columns: Floats) -> Looks:
-        """The same rows with more features, (n, len(names))."""
-        features = np.concatenate([self.features, columns.astype(np.float32)], axis=1)
-        return replace(self, names=[*self.names, *names], features=features)
-
     def known_at(self, now_s: float) -> Known:
         """What was known at `now_s` of looks that were made before."""
         looks = self[self.at_s < now_s]

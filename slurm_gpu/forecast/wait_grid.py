@@ -83,12 +83,6 @@ def quantile(mass: Floats, share: float | Floats) -> Floats:
     return np.asarray(2.0 ** exponent[..., 0])
 
 
-def share_below(mass: Floats, wait_s: Floats) -> Floats:
-    """The share of each distribution (n, N_BINS) that is not beyond a wait (n) in seconds."""
-    total = _total(mass)
-    return _total_at(total, np.log2(np.maximum(wait_s, 2.0 ** _BOUNDS[0]))[:, None])[:, 0] / total[:, -1]
-
-
 def likeliest(mass: Floats, factor: float = 2.0, wider: float = 3.0) -> Floats:
     """The wait in seconds from which the truth is least likely to be further than `factor` away.
 

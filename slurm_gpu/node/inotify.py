@@ -7,23 +7,12 @@ import logging
 import os
 import select
 from pathlib import Path
-from typing import Protocol
 
 log = logging.getLogger(__name__)
 
 _IN_CLOEXEC_NONBLOCK = os.O_CLOEXEC | os.O_NONBLOCK
 _IN_MOVED_TO = 0x80
 _IN_DELETE_SELF = 0x400
-
-
-class Waiter(Protocol):
-    """What the daemon sleeps in."""
-
-    def wait(self, timeout_s: float) -> None:
-        """Return when something may have happened, at the latest after the timeout."""
-
-    def wake(self) -> None:
-        """End a wait; may be called from a thread or a signal handler."""
 
 
 class DirectoryWaiter:
@@ -40,7 +29,7 @@ class DirectoryWaiter:
             self._poll.register(self._inotify, select.POLLIN)
 
     def wait(self, timeout_s: float) -> None:
-        """See Waiter; without inotify this polls at the caller's timeout."""
+        """Return when something may have happened, at the latest after the timeout; all without inotify."""
         self._watch()
         ready = self._poll.poll(max(0.0, timeout_s) * 1000)
         for descriptor, _ in ready:
@@ -50,7 +39,7 @@ class DirectoryWaiter:
                 self._watched_inode = None  # it may have been that the directory was removed
 
     def wake(self) -> None:
-        """See Waiter."""
+        """End a wait; may be called from a thread or a signal handler."""
         try:
             os.write(self._wake_write, b"\0")
         except BlockingIOError:

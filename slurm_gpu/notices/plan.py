@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from slurm_gpu.notices.finding import KINDS, Finding
-from slurm_gpu.notices.ledger import DAY_S, Ledger, Notice, State
+from slurm_gpu.notices.ledger import DAY_S, Ledger, Notice
 from slurm_gpu.notices.settings import Settings
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
@@ -99,10 +99,3 @@ def _alone(now_s: float, finding: Finding, ledger: Ledger, settings: Settings) -
     if not can_be_told(user, settings):
         return Outcome(finding, Verdict.NO_WAY)
     return Outcome(finding, Verdict.DUE)
-
-
-def state_of(notice: Notice) -> State:
-    """Of a notice as a whole: the best that became of it on any channel."""
-    order = (State.SENT, State.SENDING, State.WAITING, State.UNKNOWN, State.FAILED, State.OVER)
-    states = {one.state for one in notice.deliveries.values()}
-    return next((state for state in order if state in states), State.FAILED)

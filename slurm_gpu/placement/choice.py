@@ -76,15 +76,6 @@ class MostAllocated:
         return _first(nodes, request, fits, free, first_device)
 
 
-class FirstNode:
-    """The first node that has room."""
-
-    def choose(self, nodes: Nodes, request: Request, among: Mask | None = None) -> tuple[Place, ...]:
-        """In the order of the configuration."""
-        fits = _fitting(nodes, request, among)
-        return _first(nodes, request, fits, np.zeros(len(fits)), first_device)
-
-
 class FewestCPUs:
     """The node with the fewest free CPUs that will do: as Slurm's select/cons_tres does without weights."""
 

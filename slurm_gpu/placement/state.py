@@ -126,13 +126,6 @@ class Nodes:
             mask &= (self.usable_mgpu(request.gpu_type) >= request.share_mgpu).any(axis=1)
         return mask
 
-    def in_zone(self, zone: str) -> Mask:
-        """(n,): nodes of a zone; none where no node is in it."""
-        if zone not in self.zones:
-            return np.zeros(len(self), dtype=np.bool_)
-        mask: Mask = self.zone == self.zones.index(zone)
-        return mask
-
     def take(self, node: int, request: Request, devices: Sequence[int]) -> Nodes:
         """The state once one node's part of a request holds these GPUs; ValueError where it has no room."""
         return self._changed(node, request, devices, -1)

@@ -11,9 +11,6 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-MOST_ALTERNATIVES = 32
-"""In one constraint; each is tried in turn by Slurm's scheduler."""
-
 _NAME = r"[A-Za-z0-9_.:+=-]+"
 _OWN = re.compile(rf"{_NAME}(?:&{_NAME})*|{_NAME}(?:\|{_NAME})*")
 _ZONE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")

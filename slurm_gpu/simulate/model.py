@@ -50,7 +50,7 @@ def simulate(
     speed: Speed | None = None,
     zone_wait_s: float = math.inf,
     log: bool = False,
-    progress: Callable[[int], object] = lambda n_over: None,
+    progress: Callable[[int], object] = lambda _: None,
 ) -> Outcome:
     """Run all jobs to their end; `progress` is told every now and then how many are over.
 
@@ -154,7 +154,7 @@ class _Model:
         progress(self._over)
 
     def outcome(self) -> Outcome:
-        return Outcome(self._first, self._last, self._end, self._restarts, self._held, tuple(self._log or ()))
+        return Outcome(self._first, self._end, self._restarts, self._held, tuple(self._log or ()))
 
     def _next_s(self) -> float:
         now = min(self._backfill_at, self._rerank_at)

@@ -38,8 +38,6 @@ class Outcome:
 
     start_s: NDArray[np.float64]
     """Of its first run."""
-    last_start_s: NDArray[np.float64]
-    """Of the run that went to the end."""
     end_s: NDArray[np.float64]
     restarts: NDArray[np.int32]
     held_s: NDArray[np.float64]

@@ -144,13 +144,6 @@ class Queue:
         """The next job of a partition that no limit is known to hinder."""
         return self._of_partitions.first_key(partition)
 
-    def first_of_shape(self, shape: int) -> Key | None:
-        """Likewise, of a shape."""
-        key = self._of_shapes.first_key(shape)
-        if key is None:
-            self.active.pop(shape, None)
-        return key
-
     def in_turn(self, shape: int) -> InTurn:
         """The first job of each kind of a shape, one after the other."""
         return InTurn(shape, self._of_shapes.entries(shape), self._of_kinds.first_key)

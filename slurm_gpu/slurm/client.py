@@ -136,7 +136,6 @@ class QueuedJob:
     """TresPerNode/TresPerJob as printed, to show what was asked for."""
     features: str
     admin_comment: str
-    work_dir: str
     most_nodes: int | None = None
     """Upper end of the range of nodes (--nodes=1-3) that a pending job asks for; None without a range."""
     tres_per_node: str = ""

@@ -311,7 +311,6 @@ def _job(job_id: int, label: Label, text: str) -> QueuedJob:
             gres_per_node=fields.word("TresPerNode") or fields.word("TresPerJob"),
             features=fields.word("Features"),
             admin_comment=label.admin_comment,
-            work_dir=fields.line("WorkDir"),
             most_nodes=fields.upper_end("NumNodes"),
             tres_per_node=fields.word("TresPerNode"),
             gres_per_task=fields.word("TresPerTask") or fields.word("TresPerSocket"),

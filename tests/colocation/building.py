@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from slurm_gpu.colocation.planner import Belief, Start, View
 from slurm_gpu.colocation.profiles.profile import Phase, Profile
+from slurm_gpu.colocation.simulation.outcome import Event, What
 from slurm_gpu.colocation.simulation.simulator import Job
 from slurm_gpu.colocation.simulation.world import TableWorld, World
 from slurm_gpu.colocation.tables.pair_table import PairTable
@@ -46,6 +48,30 @@ class OneAtATime:
     def choose(self, view: View) -> list[Start]:
         free = [index for index, gpu in enumerate(view.gpus) if not gpu.running]
         return [Start(gpu, (one.job,)) for gpu, one in zip(free, view.waiting, strict=False)]
+
+
+class Replay:
+    """Starts what a log says: with the same jobs in the same world all else follows."""
+
+    name = "replay"
+
+    def __init__(self, log: Sequence[Event]) -> None:
+        self._log, self._at = log, 0
+
+    def choose(self, view: View) -> list[Start]:
+        while self._at < len(self._log) and self._log[self._at].what is not What.START:
+            self._at += 1
+        starts: list[Start] = []
+        for event in self._log[self._at :]:
+            if event.what is not What.START or event.at_s > view.now_s:
+                break
+            starts.append(Start(event.gpu, (event.job,)))
+        self._at += len(starts)
+        return starts
+
+    @property
+    def wake_s(self) -> float:
+        return next((one.at_s for one in self._log[self._at :] if one.what is What.START), math.inf)
 
 
 class Reckless:

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from slurm_gpu.colocation.belief.known import Known
 from slurm_gpu.colocation.planner import Member
 from slurm_gpu.colocation.simulation.outcome import What
-from slurm_gpu.colocation.simulation.replay import Replay
 from slurm_gpu.colocation.simulation.sharing import Stretch
 from slurm_gpu.colocation.simulation.simulator import simulate
-from tests.colocation.building import CAPACITY_MIB, OneAtATime, Reckless, Trusting, jobs, worlds
+from tests.colocation.building import CAPACITY_MIB, OneAtATime, Reckless, Replay, Trusting, jobs, worlds
 
 
 class Books:

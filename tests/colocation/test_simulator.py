@@ -11,12 +11,11 @@ from slurm_gpu.colocation.belief.known import Known, over_phases
 from slurm_gpu.colocation.planner import Member, Start, View
 from slurm_gpu.colocation.profiles.profile import Phase, Profile
 from slurm_gpu.colocation.simulation.outcome import What
-from slurm_gpu.colocation.simulation.replay import Replay
 from slurm_gpu.colocation.simulation.sharing import look_ahead
 from slurm_gpu.colocation.simulation.simulator import Job, simulate
 from slurm_gpu.colocation.simulation.world import TableWorld
 from slurm_gpu.colocation.tables.pair_table import PairTable
-from tests.colocation.building import OneAtATime, PhaseWorld, Reckless, Trusting, pairs, profile
+from tests.colocation.building import OneAtATime, PhaseWorld, Reckless, Replay, Trusting, pairs, profile
 
 
 class AllAtOnce:
@@ -82,7 +81,7 @@ def test_memory_that_runs_out_in_a_later_phase_kills_who_started_last_who_begins
     assert ran.kills.tolist() == [0, 1]
     assert ran.slowdown.tolist() == pytest.approx([1.0, 1.0])  # of the run that counted
     assert ran.wait_s.tolist() == [0.0, 0.0]
-    assert ran.completion_s.tolist() == [20.0, 140.0]
+    assert ran.end_s.tolist() == [20.0, 140.0]
     assert ran.placements == 3
 
 

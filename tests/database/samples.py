@@ -202,7 +202,6 @@ def queued(**given: Any) -> QueuedJob:
         "gres_per_node": "gres:gpu:1",
         "features": "",
         "admin_comment": "",
-        "work_dir": "/home/alice",
     }
     return QueuedJob(**{**values, **given})
 

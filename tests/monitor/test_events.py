@@ -68,7 +68,7 @@ async def served(here: Here) -> AsyncIterator[int]:
 def n_open(here: Here) -> int:
     (route,) = [route for route in here.app.routes if getattr(route, "path", "") == "/api/v1/events"]
     stream: events.Events = route.app  # type: ignore[attr-defined]
-    return stream.n_open
+    return stream._open.total()
 
 
 async def until(true: Any) -> None:

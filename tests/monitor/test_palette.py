@@ -13,8 +13,9 @@ from slurm_gpu.monitor import palette
 from slurm_gpu.monitor.cluster.layout import Layout
 from slurm_gpu.monitor.cluster.metrics import GAP, OUT_OF_SERVICE, STATE
 from slurm_gpu.monitor.cluster.squares_svg import draw, plan
-from slurm_gpu.monitor.page.files import module, page_files, script_names
+from slurm_gpu.monitor.page.files import module, page_files
 from tests.monitor.here import Here
+from tests.monitor.page.test_files import SCRIPTS
 
 _COLOUR = re.compile(r"#[0-9a-f]{6}\b")
 
@@ -32,7 +33,7 @@ def drawn(layout: Layout, metric: str, octet: int, state: int = 1) -> set[str]:
 
 
 def test_no_other_module_and_no_style_sheet_has_a_colour_of_its_own():
-    for name in set(script_names()) - {"palette"}:
+    for name in set(SCRIPTS) - {"palette"}:
         assert not _COLOUR.findall(module(name)), name
     assert not _COLOUR.findall(files("slurm_gpu.monitor.page").joinpath("monitor.css").read_text())
     picture = files("slurm_gpu.monitor").joinpath("cluster", "squares_svg.py").read_text()
@@ -42,7 +43,7 @@ def test_no_other_module_and_no_style_sheet_has_a_colour_of_its_own():
 def test_every_colour_that_the_style_sheet_and_the_scripts_name_is_there_on_both_grounds():
     (style,) = (file.body.decode() for path, file in page_files().items() if path.endswith("monitor.css"))
     named = set(re.findall(r"var\(--([\w-]+)\)", style))
-    for name in script_names():
+    for name in SCRIPTS:
         named |= set(re.findall(r'"--([\w-]+)"', module(name)))
     assert named - {"tone"} <= palette.INKS["light"].keys() == palette.INKS["dark"].keys()
 

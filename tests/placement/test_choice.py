@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from slurm_gpu.placement.choice import (
     BestFit,
     FewestCPUs,
-    FirstNode,
     LeastFragmentation,
     MostAllocated,
     Place,
@@ -31,7 +30,6 @@ RULES: list[Rule] = [
     Random(1),
     BestFit(),
     MostAllocated(),
-    FirstNode(),
     LeastFragmentation(MIX),
     LeastFragmentation(MIX, Measure.FGD),
     LeastFragmentation(Mix.of([])),
@@ -61,7 +59,6 @@ def test_a_small_job_goes_to_the_fullest_node_that_has_room_and_by_slurm_alone_t
         assert chosen(rule, BUSY_1_3_2_0, gpus=1, cpus=4) == ["n2"]
         assert chosen(rule, BUSY_1_3_2_0, gpus=2, cpus=4) == ["n3"]
         assert chosen(rule, BUSY_1_3_2_0, gpus=4, cpus=4) == ["n4"]
-    assert chosen(FirstNode(), BUSY_1_3_2_0, gpus=1, cpus=4) == ["n1"]
     # By FGD's measure all but the whole node are equal here, and it says nothing of equals.
     assert chosen(LeastFragmentation(MIX, Measure.FGD), BUSY_1_3_2_0, gpus=1, cpus=4) == ["n1"]
 

@@ -66,9 +66,7 @@ def test_a_type_of_gpu_is_asked_for_by_name() -> None:
     assert fitting(mixed, gpus=2) == ["n"]
 
 
-def test_zones_and_names() -> None:
-    assert CLUSTER.in_zone("z1").tolist() == [name == "half" for name in CLUSTER.names]
-    assert not CLUSTER.in_zone("nowhere").any()
+def test_names_and_gpus() -> None:
     assert CLUSTER.index["whole"] == 2
     assert CLUSTER.n_gpus.tolist() == [2, 2, 4, 2, 2, 2, 0]
     assert CLUSTER.free_gpus.tolist() == [0, 1, 4, 2, 2, 2, 0]

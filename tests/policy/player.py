@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu.policy.lua.bundle import build_bundle
-from slurm_gpu.policy.lua.script import BOOT, PolicyScript, Verdict
+from slurm_gpu.policy.lua.script import PolicyScript, Verdict
 
 from .compile import compiled, lending
 from .judgement import Hours, Judgement, Known, Outcome, admitted, judge, judge_change, unreadable
@@ -246,7 +246,7 @@ class Player:
         if self.scenario.placement:
             text = with_zones(text, self.scenario.placement)
         if self.scenario.tells_uptime:
-            text = text.replace("\ngroups ", f"\nlooked {self.up_s:.2f} 0.05 {BOOT}\ngroups ", 1)
+            text = text.replace("\ngroups ", f"\nlooked {self.up_s:.2f} 0.05 boot\ngroups ", 1)
         if source is Source.ABSENT:
             self.snapshot.unlink(missing_ok=True)
         elif source is Source.HALF_WRITTEN:

@@ -118,7 +118,6 @@ def queued(gpus: int, **more: Any) -> QueuedJob:
         gres_per_node="",
         features="",
         admin_comment="",
-        work_dir="/",
         **more,
     )
 

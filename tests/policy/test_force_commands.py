@@ -192,7 +192,6 @@ def pending(job_id: int, user: str, qos: str) -> QueuedJob:
         gres_per_node="",
         features="",
         admin_comment="",
-        work_dir="/",
     )
 
 

@@ -182,7 +182,6 @@ def job(job_id: int, user_: str = "alice", account_: str = "vision", **more) -> 
         gres_per_node="",
         features="",
         admin_comment="",
-        work_dir="/",
         **given_,
     )
 

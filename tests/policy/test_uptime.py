@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.policy.lua.bundle import build_bundle
-from slurm_gpu.policy.lua.script import BOOT, LUA_VERSIONS, PolicyScript, Verdict
+from slurm_gpu.policy.lua.script import LUA_VERSIONS, PolicyScript, Verdict
 
 from .compile import compiled
 from .model import Request, RuleModel
@@ -46,7 +46,7 @@ class Site:
     def second(self) -> int:
         return int(START + self.up + self.step)
 
-    def take(self, *gpus: int, tokens: tuple[str, ...] = (), took: float = 0.05, boot: str = BOOT) -> None:
+    def take(self, *gpus: int, tokens: tuple[str, ...] = (), took: float = 0.05, boot: str = "boot") -> None:
         """What slurm-gpuctld writes of a look that began now: jobs with so many GPUs pend."""
         self.generation += 1
         jobs = [(Request(uid=1001, account="vision", per_job=n), False) for n in gpus]

@@ -108,10 +108,11 @@ def test_nothing_is_held_twice_limits_are_kept_and_every_job_is_accounted_for(
     assert not books.running
     ends = [event.job for event in outcome.log if event.what is What.END]
     assert len(ends) == len(set(ends))
+    last_start_s = {event.job: event.at_s for event in outcome.log if event.what is What.START}
     for index, job in enumerate(jobs):
         if index in ends:
-            assert outcome.end_s[index] == outcome.last_start_s[index] + min(job.run_s, job.limit_s)
-            assert job.submit_s <= outcome.start_s[index] <= outcome.last_start_s[index]
+            assert outcome.end_s[index] == last_start_s[index] + min(job.run_s, job.limit_s)
+            assert job.submit_s <= outcome.start_s[index] <= last_start_s[index]
             assert 0 <= outcome.held_s[index] <= outcome.start_s[index] - job.submit_s
         else:
             gave_up = job.give_up_s < math.inf

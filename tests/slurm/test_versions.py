@@ -39,7 +39,7 @@ def test_requested_and_allocated_apart_as_from_2411():
     assert (job.tres_requested["cpu"], job.tres_allocated["cpu"]) == (2, 4)
     assert "gres/gpu:a100" not in job.tres_requested
     assert job.gpu_index == {"n1": {"gpu": [0, 1]}, "n2": {"gpu": [0, 1]}}
-    assert (job.gres_per_node, job.features, job.work_dir) == ("gres/gpu:2", "a100", "/home/alice/my project")
+    assert (job.gres_per_node, job.features) == ("gres/gpu:2", "a100")
 
 
 def test_columns_that_only_newer_versions_have_are_asked_for_there():

@@ -142,9 +142,8 @@ class NumpyLearner:
     def _backward(self, seen: Sequence[Floats], slope: Floats, slopes: Sequence[Floats]) -> None:
         for number in range(len(self._layers) - 2, -1, -2):
             before = seen[number // 2]
-            weight_slope, bias_slope = slopes[number], slopes[number + 1]
-            weight_slope += before.T @ slope
-            bias_slope += slope.sum(axis=0)
+            slopes[number][...] += before.T @ slope
+            slopes[number + 1][...] += slope.sum(axis=0)
             if number:
                 slope = slope @ self._layers[number].T
                 slope *= before > 0

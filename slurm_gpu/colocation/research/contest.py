@@ -11,7 +11,6 @@ import numpy as np
 from slurm_gpu.colocation.planner import Planner, Start, View, wake_s
 from slurm_gpu.colocation.planners import Setting, planner
 from slurm_gpu.colocation.planners.bound import NOTICED, least_makespan
-from slurm_gpu.colocation.profiles.profile import Profile
 from slurm_gpu.colocation.simulation.outcome import Outcome
 from slurm_gpu.colocation.simulation.simulator import Job, simulate
 from slurm_gpu.colocation.simulation.world import World
@@ -19,7 +18,6 @@ from slurm_gpu.colocation.simulation.world import World
 BASELINE = "sjf"
 FULL = 8
 """So many jobs fill the slots of the planner that learns (M)."""
-_SHORTEST = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +65,6 @@ class Timed:
     def wake_s(self) -> float:
         """See planner.Waker."""
         return wake_s(self._inner)
-
-
-def drawn_jobs(profiles: Sequence[Profile], seed: int, n: int) -> list[Job]:
-    """Any applications; each job takes between a tenth of its profile's time and all of it."""
-    random = np.random.default_rng(seed)
-    return [
-        Job(int(one), profiles[int(one)].seconds * float(np.exp(random.uniform(np.log(_SHORTEST), 0))))
-        for one in random.integers(len(profiles), size=n)
-    ]
 
 
 def contest(

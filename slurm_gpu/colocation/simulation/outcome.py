@@ -84,11 +84,6 @@ class Outcome:
         return self.first_start_s - self.submit_s
 
     @property
-    def completion_s(self) -> Floats:
-        """From submission to end."""
-        return self.end_s - self.submit_s
-
-    @property
     def out_of_memory(self) -> int:
         """How often any job was killed."""
         return int(self.kills.sum())

@@ -9,16 +9,14 @@ the other's. [0, 0] says that they cannot run together, 0 alone that it cannot r
 from __future__ import annotations
 
 import ast
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from slurm_gpu.colocation.speeds.speeds import Beside
 from slurm_gpu.colocation.tables.measured import LONGEST_NAME, Measured
 from slurm_gpu.colocation.tables.strict_json import mapping, number, shown
-from slurm_gpu.errors import InputError, UsageError
-from slurm_gpu.files.atomic import whole_file
+from slurm_gpu.errors import InputError
 
 _LONGEST_KEY = 4 * LONGEST_NAME
 _SAME = 1e-6
@@ -27,13 +25,13 @@ _SAME = 1e-6
 Key = tuple[str, int]
 
 
-def tables_of(path: Path, decoded: Mapping[str, Any], scale: int = 1) -> tuple[Measured, ...]:
-    """The table of each model of GPU, of the jobs of `scale` GPUs; of others the form alone is checked.
+def tables_of(path: Path, decoded: Mapping[str, Any]) -> tuple[Measured, ...]:
+    """The table of each model of GPU, of the jobs of one GPU; of others the form alone is checked.
 
     An application that cannot run on a model at all is not in that model's table. Raises InputError with the
     keys and the value.
     """
-    return tuple(_Reader(path, model).table(of_model, scale) for model, of_model in decoded.items())
+    return tuple(_Reader(path, model).table(of_model) for model, of_model in decoded.items())
 
 
 class _Reader:
@@ -42,13 +40,13 @@ class _Reader:
     def __init__(self, path: Path, model: str) -> None:
         self._path, self._model = path, model
 
-    def table(self, value: Any, scale: int) -> Measured:
+    def table(self, value: Any) -> Measured:
         rows = {
             self._key(text): (text, mapping(self._path, f"{self._model}: {text}", row, "{key: speeds}"))
             for text, row in self._object(value).items()
         }
         alone = {key: self._alone(text, row) for key, (text, row) in rows.items()}
-        wanted = [key for key in rows if key[1] == scale]
+        wanted = [key for key in rows if key[1] == 1]
         runs = {key: at for at, key in enumerate(key for key in wanted if alone[key] > 0)}
         speeds: dict[Beside, float] = {}
         for mine, (text, row) in rows.items():
@@ -57,7 +55,7 @@ class _Reader:
                     continue
                 other = self._key(other_text, text)
                 steps = self._pair(f"{text}: {other_text}", pair)
-                if mine[1] == other[1] == scale:
+                if mine[1] == other[1] == 1:
                     self._same_as_back(rows, mine, other, steps)
                     self._add(speeds, runs, alone, mine, other, steps)
         try:
@@ -146,38 +144,3 @@ class _Reader:
     def _error(self, where: str, message: str) -> InputError:
         place = f"{self._model}: {where}" if where else self._model
         return InputError(str(self._path), 0, 0, f"{place}: {message}")
-
-
-def write_gavel(path: Path, tables: Sequence[Measured]) -> None:
-    """Tables of several models of GPU as one file; all jobs are of one GPU.
-
-    Raises UsageError where a table has what the format cannot hold, groups of three, or lacks what it needs,
-    each speed alone; OSError where it cannot be written.
-    """
-    out: dict[str, dict[str, dict[str, float | list[float]]]] = {}
-    for table in tables:
-        if any(len(group) > 2 for group in table.groups):
-            raise UsageError(
-                f"{table.gpu_model}: Gavel's format has pairs alone, and there are larger groups"
-            )
-        keys = [repr((name, 1)) for name in table.names]
-        rows: dict[str, dict[str, float | list[float]]] = {}
-        for name, key, alone in zip(table.names, keys, table.alone_per_s, strict=True):
-            if alone is None:
-                raise UsageError(f"{table.gpu_model}: Gavel's format needs the speed alone of {name!r}")
-            rows[key] = {"null": alone}
-        for first, second in table.groups:
-            mine, theirs = _steps(table, first, second), _steps(table, second, first)
-            rows[keys[first]][keys[second]] = [mine, theirs]
-            rows[keys[second]][keys[first]] = [theirs, mine]
-        out[table.gpu_model] = rows
-    with whole_file(path) as unfinished:
-        unfinished.write_text(json.dumps(out, ensure_ascii=False, indent=1), encoding="utf-8")
-
-
-def _steps(table: Measured, one: int, other: int) -> float:
-    speed, alone = table.speeds.get((one, (other,))), table.alone_per_s[one]
-    if speed is None or alone is None:
-        pair = f"{table.names[one]!r} beside {table.names[other]!r}"
-        raise UsageError(f"{table.gpu_model}: Gavel's format needs the speed of {pair}")
-    return speed * alone

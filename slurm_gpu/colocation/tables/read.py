@@ -14,22 +14,22 @@ from slurm_gpu.errors import InputError
 _BATCH = re.compile(r"(?P<application>.*\S)\s*\(batch size (?P<size>\d{1,9})\)")
 
 
-def read_tables(path: Path, scale: int = 1) -> tuple[Measured, ...]:
+def read_tables(path: Path) -> tuple[Measured, ...]:
     """One table for each model of GPU in a file: our CSV or JSON (docs/colocation.md), or Gavel's JSON.
 
-    `scale`: of Gavel's, the jobs of so many GPUs. Raises InputError, which names the key and the value.
+    Of Gavel's, the jobs of one GPU. Raises InputError, which names the key and the value.
     """
     if path.suffix.lower() == ".csv":
         return pairfile.tables_of_csv(path)
     decoded = mapping(path, "the file", read_json(path), "a JSON object")
     if "format" in decoded:
         return (pairfile.table_of_json(path, decoded),)
-    return gavel.tables_of(path, decoded, scale)
+    return gavel.tables_of(path, decoded)
 
 
-def read_table(path: Path, gpu_model: str | None = None, scale: int = 1) -> Measured:
+def read_table(path: Path, gpu_model: str | None = None) -> Measured:
     """As read_tables, of one model of GPU: the only one there is, or the named one."""
-    tables = read_tables(path, scale)
+    tables = read_tables(path)
     if gpu_model is None and len(tables) == 1:
         return tables[0]
     for table in tables:

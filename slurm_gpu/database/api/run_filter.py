@@ -31,7 +31,6 @@ MAX_LIMIT = 1000
 DEFAULT_LIMIT = 100
 _INT64 = 2**63 - 1
 _MICRO = 1_000_000
-_MOST_CHARACTERS = 4096
 _FILTERS = (
     *("user", "account", "state", "qos", "partition", "app", "gpu_type", "server_type", "zone", "min_gpus"),
     *("since", "until", "sort", "order", "limit", "cursor"),

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 from collections.abc import Iterator
 
 from slurm_gpu.database.services import Services
 from slurm_gpu.database.verdicts.board import Shown
-
-log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager

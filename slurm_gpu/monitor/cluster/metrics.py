@@ -46,8 +46,6 @@ class Metric:
 STATE = Metric("state", "State", "", 4, 1)
 FREE, HELD, SHARED, OUT_OF_SERVICE, UNWATCHED = range(5)
 """The values of `state`."""
-OF_A_JOB = ("p25_util", "p95_util", "p25_mem", "p95_mem")
-"""Of the run that holds the GPU, since it began."""
 
 
 def metrics_for(power_limits_w: Iterable[float | None]) -> list[Metric]:

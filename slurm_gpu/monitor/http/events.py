@@ -61,11 +61,6 @@ class Events:
         self._open: Counter[str] = Counter()
         self._told: tuple[State | None, bytes] = (None, b"")
 
-    @property
-    def n_open(self) -> int:
-        """Streams that are open."""
-        return self._open.total()
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Tell each new state until the client leaves."""
         user = self._viewer_of(HTTPConnection(scope)).user

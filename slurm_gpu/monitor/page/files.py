@@ -85,13 +85,6 @@ def address_of(name: str) -> str:
     return next(path for path in page_files() if path.endswith(f"/{name}")).removeprefix("/")
 
 
-def script_names() -> list[str]:
-    """The modules, by name without ".js"."""
-    here = files(__package__).joinpath("script")
-    files_here = (item.name.removesuffix(".js") for item in here.iterdir() if item.name.endswith(".js"))
-    return sorted([*files_here, _PALETTE])
-
-
 def module(name: str) -> str:
     """The text of a module: a file, but for the colours, which the picture without scripts has as well."""
     if name == _PALETTE:

@@ -10,7 +10,7 @@ import base64
 import math
 import zlib
 from array import array
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from operator import add
 
 from slurm_gpu.node.measure.statistics import Values
@@ -137,16 +137,6 @@ class TimelineSum:
             bins.merge_pairs(odd)
         self._n = (self._n + odd + 1) // 2
         self._width_s *= 2
-
-    def integral(self, name: str) -> float:
-        """All that was added to a series: fraction × s."""
-        bins = self._series.get(name)
-        return 0.0 if bins is None else sum(bins.integrals)
-
-    def measured_s(self, name: str) -> Sequence[float]:
-        """For how long each bin of a series was measured."""
-        bins = self._series.get(name)
-        return [] if bins is None else list(bins.seconds[: self._n])
 
     def timeline(self, leave_out: Collection[str] = ()) -> Timeline | None:
         """As it is shipped, after doubling if that would be too long; None until something was added.

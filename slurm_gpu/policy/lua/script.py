@@ -15,8 +15,6 @@ from slurm_gpu.errors import OutsideError
 LUA_VERSIONS = ("5.1", "5.2", "5.3", "5.4")
 """Debian 12 links Slurm with 5.1, others with 5.3 or 5.4."""
 
-BOOT = "boot"
-"""The boot id of a machine whose uptime is given."""
 
 NO_VAL = 4294967294
 INFINITE = 4294967295
@@ -170,7 +168,7 @@ class PolicyScript:
 
     `writes` lets it touch files, as in slurmctld; without it, what it would write is thrown away. `now` is
     what Lua's os.time and os.date take for the time, and `uptime` then the machine's, which does not tell
-    without it; its boot is BOOT. Of the paths in `files` it reads these texts, and None
+    without it; its boot id is "boot". Of the paths in `files` it reads these texts, and None
     is no such file. With `considers` verdicts tell every limit that was looked at.
     Raises ScriptError where slurmctld would refuse to load the script.
     """

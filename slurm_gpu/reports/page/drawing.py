@@ -14,7 +14,6 @@ import numpy as np
 
 from slurm_gpu.reports.category import Floats
 
-TEXT_SIZE = 13.0
 SMALL_SIZE = 12.0
 _EM_SHARE = 0.6
 """What a letter takes on average, of the text's size."""

@@ -256,7 +256,6 @@ def _queued(job: Job) -> QueuedJob:
         gres_per_node="",
         features="",
         admin_comment="",
-        work_dir="/",
     )
 
 

@@ -7,8 +7,9 @@ from importlib.resources import files
 import pytest
 
 from slurm_gpu.monitor.page.bundle import BundleError, bundled, in_order
-from slurm_gpu.monitor.page.files import DRAWN, FIRST, POLICY, module, page_files, script_names
+from slurm_gpu.monitor.page.files import DRAWN, FIRST, POLICY, module, page_files
 
+SCRIPTS = sorted({name for first in FIRST.values() for name in in_order(first, module)})
 _HTML = ("/", "/job")
 _MAKES_MARKUP_OR_CODE = (
     "innerHTML",
@@ -30,7 +31,8 @@ def test_every_file_is_sent_and_every_module_is_of_a_page():
     sent = {path.rsplit("/", 1)[1] for path in page_files() if path.startswith("/page/")}
     scripts = {f"{first}.js" for first in FIRST.values()}
     assert sent == {name for name in here if name.endswith((".css", ".svg"))} | scripts | DRAWN.keys()
-    assert {name for first in FIRST.values() for name in in_order(first, module)} == set(script_names())
+    modules = files("slurm_gpu.monitor.page").joinpath("script").iterdir()
+    assert {f"{name}.js" for name in SCRIPTS} == {item.name for item in modules} | {"palette.js"}
 
 
 @pytest.mark.parametrize("path", _HTML)
@@ -89,7 +91,7 @@ def test_nothing_in_a_page_is_inline_or_from_elsewhere(path: str):
     assert policy.startswith("default-src 'none'; script-src 'self';")
 
 
-@pytest.mark.parametrize("name", script_names())
+@pytest.mark.parametrize("name", SCRIPTS)
 def test_no_script_makes_markup_or_code_of_text(name: str):
     text = module(name)
     for word in _MAKES_MARKUP_OR_CODE:
