@@ -51,10 +51,10 @@ from bench.colocation_runs import (
     runs,
 )
 from bench.colocation_thesis import BUCKETS, buckets, mean_and_interval
+from bench.colocation_workloads import TITAN_XP
 from slurm_gpu.colocation.learned.models import read_any
 from slurm_gpu.colocation.planners import DEFAULT, LEARNED, PLANNERS
 from slurm_gpu.colocation.research.price import comparisons
-from slurm_gpu.colocation.research.workloads import TITAN_XP
 from slurm_gpu.colocation.tables.read import read_table
 from slurm_gpu.config.yaml_source import read_yaml
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from bench.colocation_contention import level
 from bench.colocation_runs import Run
+from bench.colocation_workloads import PROFILES, THESIS_WORLD, TITAN_XP, application
 from slurm_gpu.colocation.planner import Member
 from slurm_gpu.colocation.profiles.profile import Profile
-from slurm_gpu.colocation.research.contention import level
-from slurm_gpu.colocation.research.workloads import PROFILES, THESIS_WORLD, TITAN_XP, application
 from slurm_gpu.colocation.simulation.sharing import Stretch, look_ahead
 
 PAIRS = ("vgg16", "googlenet", "LAMMPS", "GROMACS")

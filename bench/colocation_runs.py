@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
+from bench.colocation_belief import Learned
 from bench.colocation_beliefs import Unseen
+from bench.colocation_workloads import THESIS, THESIS_WORLD, thesis_jobs
 from slurm_gpu.colocation.belief.known import Known
-from slurm_gpu.colocation.belief.learned import Learned
 from slurm_gpu.colocation.learned.models import read_any
 from slurm_gpu.colocation.learned.net import Net
 from slurm_gpu.colocation.planner import Belief, Member, Start, View
@@ -21,11 +22,8 @@ from slurm_gpu.colocation.planners.bound import least_makespan
 from slurm_gpu.colocation.research.contest import BASELINE, Timed
 from slurm_gpu.colocation.research.workloads import (
     TABLE,
-    THESIS,
-    THESIS_WORLD,
     table_jobs,
     table_world,
-    thesis_jobs,
 )
 from slurm_gpu.colocation.simulation.simulator import Job, simulate
 from slurm_gpu.colocation.simulation.world import World

@@ -26,16 +26,10 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.arguments import number, numbers
+from bench.placement_rules import BestFit, FewestCPUs, Random
 from slurm_gpu.controller.placement.original_weights import Memory
 from slurm_gpu.controller.placement.weight_plan import kind_and_room, plan
-from slurm_gpu.placement.choice import (
-    BestFit,
-    FewestCPUs,
-    LeastFragmentation,
-    MostAllocated,
-    Random,
-    Rule,
-)
+from slurm_gpu.placement.choice import LeastFragmentation, MostAllocated, Rule
 from slurm_gpu.placement.fragmentation import Measure
 from slurm_gpu.placement.mix import Mix
 from slurm_gpu.placement.order import Kind, Order

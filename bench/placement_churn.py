@@ -27,7 +27,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.arguments import number
-from slurm_gpu.placement.choice import FewestCPUs, LeastFragmentation, Place, Rule
+from bench.placement_rules import FewestCPUs
+from slurm_gpu.placement.choice import LeastFragmentation, Place, Rule
 from slurm_gpu.placement.mix import Mix
 from slurm_gpu.placement.state import Nodes, NodeState, Running
 from slurm_gpu.placement.weighted import NodeWeights

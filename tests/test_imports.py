@@ -1,12 +1,15 @@
 """The rooms hold: who may import whom, and what a host of each kind needs to have installed."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import grimp
 import pytest
 
 from slurm_gpu.cli.main import COMMANDS
+from slurm_gpu.programs import PROGRAMS
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -27,6 +30,19 @@ def test_imports_point_one_way():
     lint = Path(sys.executable).with_name("lint-imports")
     done = subprocess.run([lint, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_module_is_reached_from_a_program():
+    """Benchmarks and tests do not count: what they alone use belongs to them."""
+    graph = grimp.build_graph("slurm_gpu", cache_dir=None)
+    sources = "".join(path.read_text() for path in (ROOT / "slurm_gpu").rglob("*.py"))
+    started = set(re.findall(r'"-m", "(slurm_gpu[\w.]+)"', sources))
+    started |= {"slurm_gpu.programs", *(f"slurm_gpu.{part}.main" for part in PROGRAMS)}
+    started |= {module for module, _ in COMMANDS.values()}
+    started |= {module for module in graph.modules if ".storage.migrations" in module}
+    reached = started.union(*(graph.find_upstream_modules(module) for module in started))
+    packages = {module for module in graph.modules if graph.find_children(module)}
+    assert graph.modules - packages - reached == set()
 
 
 def _pulled_in(*modules: str) -> dict[str, str]:

@@ -37,52 +37,14 @@ class Rule(Protocol):
         ...
 
 
-class Random:
-    """Any nodes with room, and any of their GPUs with enough."""
-
-    def __init__(self, seed: int) -> None:
-        self._random = np.random.default_rng(seed)
-
-    def choose(self, nodes: Nodes, request: Request, among: Mask | None = None) -> tuple[Place, ...]:
-        """Each with the same probability."""
-        fits = _fitting(nodes, request, among)
-        if len(fits) < request.nodes:
-            return ()
-        chosen = self._random.choice(fits, size=request.nodes, replace=False)
-        return tuple(Place(node, self._devices(nodes, node, request)) for node in chosen.tolist())
-
-    def _devices(self, nodes: Nodes, node: int, request: Request) -> tuple[int, ...]:
-        n = request.gpus or (1 if request.share_mgpu else 0)
-        enough = np.flatnonzero(nodes.usable_mgpu(request.gpu_type)[node] >= (request.share_mgpu or GPU_MGPU))
-        return tuple(sorted(self._random.choice(enough, size=n, replace=False).tolist())) if n else ()
-
-
-class BestFit:
-    """Where least is left of CPUs and GPUs; a share goes to the GPU with the least that is enough."""
-
-    def choose(self, nodes: Nodes, request: Request, among: Mask | None = None) -> tuple[Place, ...]:
-        """Ties by index."""
-        fits = _fitting(nodes, request, among)
-        return _first(nodes, request, fits, left_over(nodes, fits), tightest_device)
-
-
 class MostAllocated:
     """The node of which least is free of its GPUs, whatever the job."""
 
     def choose(self, nodes: Nodes, request: Request, among: Mask | None = None) -> tuple[Place, ...]:
         """Ties by index; a share goes to the first GPU that has enough."""
-        fits = _fitting(nodes, request, among)
+        fits = fitting(nodes, request, among)
         free = nodes.free_mgpu[fits].sum(axis=1, dtype=np.float64)
-        return _first(nodes, request, fits, free, first_device)
-
-
-class FewestCPUs:
-    """The node with the fewest free CPUs that will do: as Slurm's select/cons_tres does without weights."""
-
-    def choose(self, nodes: Nodes, request: Request, among: Mask | None = None) -> tuple[Place, ...]:
-        """Ties by index; a share goes to the first GPU that has enough."""
-        fits = _fitting(nodes, request, among)
-        return _first(nodes, request, fits, nodes.free_cpus[fits].astype(np.float64), first_device)
+        return in_order(nodes, request, fits, free, first_device)
 
 
 class LeastFragmentation:
@@ -143,18 +105,13 @@ def first_device(nodes: Nodes, node: int, request: Request) -> int:
     return int((nodes.usable_mgpu(request.gpu_type)[node] >= request.share_mgpu).argmax())
 
 
-def tightest_device(nodes: Nodes, node: int, request: Request) -> int:
-    """The GPU of a node with the least room that is enough for a share."""
-    usable = nodes.usable_mgpu(request.gpu_type)[node]
-    return int(np.where(usable >= request.share_mgpu, usable, GPU_MGPU + 1).argmin())
-
-
-def _fitting(nodes: Nodes, request: Request, among: Mask | None) -> NDArray[np.intp]:
+def fitting(nodes: Nodes, request: Request, among: Mask | None) -> NDArray[np.intp]:
+    """Return the nodes (of `among`) that have room."""
     fits = nodes.fits(request)
     return np.flatnonzero(fits if among is None else fits & among)
 
 
-def _first(
+def in_order(
     nodes: Nodes,
     request: Request,
     fits: NDArray[np.intp],

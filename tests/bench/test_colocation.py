@@ -15,10 +15,10 @@ from bench import colocation, colocation_figures
 from bench.colocation_beliefs import Unseen, predict_unseen
 from bench.colocation_runs import AnyFit, Place, Run, Task, place_with_errors, runs
 from bench.colocation_thesis import FIGURE_17, FIGURES, MEASURES, OURS, buckets, compare, savings
+from bench.colocation_workloads import THESIS
 from slurm_gpu.colocation.planner import Member
 from slurm_gpu.colocation.profiles.profile import Phase, Profile
 from slurm_gpu.colocation.research.price import Comparison
-from slurm_gpu.colocation.research.workloads import THESIS
 from slurm_gpu.colocation.simulation.simulator import Job, simulate
 from slurm_gpu.colocation.simulation.world import TableWorld
 from slurm_gpu.colocation.tables.pair_table import PairTable

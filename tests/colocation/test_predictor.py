@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.colocation.profiles.profile import Phase, Profile
-from slurm_gpu.colocation.profiles.traits import Floats, Traits, likeness, traits_of_profile, traits_of_table
+from slurm_gpu.colocation.profiles.traits import Floats, Traits, likeness, traits_of_table
 from slurm_gpu.colocation.speeds.predictor import MOST_FITTED, Predicted, _warn_once, predict
 from slurm_gpu.colocation.tables.measured import Measured
 
@@ -251,13 +250,7 @@ def test_that_pairs_are_not_fitted_to_is_told_once(caplog: pytest.LogCaptureFixt
     assert "than a fit takes (50)" in message
 
 
-def test_traits_come_from_a_profile_or_from_a_table_of_names() -> None:
-    profile = Profile(
-        "LAMMPS", "V100", (Phase(seconds=1, util=0.2), Phase(seconds=3, util=0.6, sm=0.1)), input_size=32000
-    )
-    found = traits_of_profile(profile)
-    assert (found.family, found.size) == ("LAMMPS", 32000)
-    assert found.uses == (pytest.approx(0.5), pytest.approx(0.1), None)
+def test_traits_come_from_a_table_of_names() -> None:
     table = Measured("V100", ("ResNet-18 (batch size 16)", "A3C"), (4.0, None), {})
     assert traits_of_table(table) == (Traits("ResNet-18", 16, (-2.0,)), Traits("A3C", None, (None,)))
 

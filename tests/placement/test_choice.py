@@ -9,13 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.placement_rules import BestFit, FewestCPUs, Random
 from slurm_gpu.placement.choice import (
-    BestFit,
-    FewestCPUs,
     LeastFragmentation,
     MostAllocated,
     Place,
-    Random,
     Rule,
 )
 from slurm_gpu.placement.fragmentation import Measure

@@ -11,7 +11,6 @@ import pytest
 from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.policy.language.check import check_policy
 from slurm_gpu.policy.language.names import resolve_names
-from slurm_gpu.policy.language.schema import policy_schema
 from slurm_gpu.policy.lua.bundle import SiteFacts, build_bundle, compile_policy
 from slurm_gpu.policy.lua.installed import CancelIdleInForce, policy_of
 from slurm_gpu.policy.pages.page import make_page
@@ -32,6 +31,9 @@ cancel_idle: {{for: [vision, course], exempt: [course], warn: [30m, 60m], after:
 LAST_DAY_S = 1_797_724_800
 """2026-12-20 00:00 UTC."""
 ALICE = UIDS["alice"]
+SCHEMA = jsonschema.Draft202012Validator(
+    json.loads((Path(__file__).resolve().parents[2] / "etc/policy.schema.json").read_text())
+)
 
 
 def bundle(text: str, directory: Path) -> str:
@@ -127,5 +129,5 @@ def test_mistakes_are_named(line: str, complaint: str) -> None:
 @pytest.mark.parametrize(("line", "complaint"), MISTAKES)
 def test_an_editor_marks_what_a_schema_can_say(line: str, complaint: str) -> None:
     value = parse_yaml(f"version: 1\ncancel_idle: {line}\n", "p.yaml").value
-    marked = list(jsonschema.Draft202012Validator(policy_schema()).iter_errors(value))
+    marked = list(SCHEMA.iter_errors(value))
     assert bool(marked) is not any(words in complaint for words in BEYOND_A_SCHEMA)

@@ -9,12 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.colocation.profiles.profile import Profile
 from slurm_gpu.colocation.tables.measured import Measured
 from slurm_gpu.colocation.tables.read import application_and_size
 
 Floats = NDArray[np.float64]
-_USES = ("util", "sm", "pcie")
 _LINE = 2
 """Through so many points there is always a line."""
 
@@ -29,11 +27,6 @@ class Traits:
     """Of its input."""
     uses: tuple[float | None, ...] = ()
     """Whatever else tells two of them apart, alone: equally many, in one order and scale for all."""
-
-
-def traits_of_profile(profile: Profile) -> Traits:
-    """Its name and input, and the mean use of the GPU that it has for itself."""
-    return Traits(profile.application, profile.input_size, tuple(profile.mean(use) for use in _USES))
 
 
 def traits_of_table(table: Measured) -> tuple[Traits, ...]:

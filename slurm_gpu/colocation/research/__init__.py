@@ -1,1 +1,1 @@
-"""Experiments that no daemon imports: workloads of the DqnGPU thesis, contests of planners."""
+"""Experiments that no daemon imports: workloads, contests of planners, and what sharing costs."""

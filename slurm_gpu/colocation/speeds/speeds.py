@@ -15,12 +15,6 @@ def views_of(group: Sequence[int]) -> Iterator[Beside]:
         yield one, tuple(sorted((*group[:place], *group[place + 1 :])))
 
 
-def contains(group: Sequence[int], small: Sequence[int]) -> bool:
-    """Whether all of the small one are in the group, each as often."""
-    there = list(group)
-    return all(there.count(one) >= small.count(one) for one in small)
-
-
 class Speeds(Protocol):
     """A pure function of who runs together; applications are indices into a list of profiles."""
 

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
+from bench.colocation_workloads import THESIS_WORLD, thesis_jobs
 from slurm_gpu.colocation.belief.known import Known
 from slurm_gpu.colocation.learned.co_runners import MARGIN
 from slurm_gpu.colocation.learned.dqngpu import DqnGpu, GroupPlayer, scores
@@ -13,7 +14,6 @@ from slurm_gpu.colocation.learned.episodes import Episodes
 from slurm_gpu.colocation.learned.play import likeliest, play
 from slurm_gpu.colocation.learned.prices import FIRST_PRICE, refine
 from slurm_gpu.colocation.learned.queues import draw_queues
-from slurm_gpu.colocation.research.workloads import THESIS_WORLD, thesis_jobs
 from slurm_gpu.colocation.simulation.outcome import Outcome, What
 from slurm_gpu.colocation.simulation.simulator import Job, simulate
 from tests.colocation.building import jobs, pairs, profile, worlds

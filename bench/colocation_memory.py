@@ -7,9 +7,9 @@ from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bench.colocation_experience import contains
 from slurm_gpu.colocation.planner import Member
 from slurm_gpu.colocation.profiles.profile import Profile
-from slurm_gpu.colocation.speeds.speeds import contains
 
 _ENOUGH = 30
 """So many errors must be known before headroom may be less than it began with."""

@@ -9,12 +9,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_gpu.colocation.profiles.traits import Floats
-from slurm_gpu.colocation.speeds.speeds import Beside, contains, views_of
+from slurm_gpu.colocation.speeds.speeds import Beside, views_of
 from slurm_gpu.colocation.tables.measured import Measured
 
 TABLE_RUNS = 20
 """A table of measurements counts like so many runs of each group."""
 _A_RUN_S = 60.0
+
+
+def contains(group: Sequence[int], small: Sequence[int]) -> bool:
+    """Whether all of the small one are in the group, each as often."""
+    there = list(group)
+    return all(there.count(one) >= small.count(one) for one in small)
 
 
 @dataclass(frozen=True, slots=True)

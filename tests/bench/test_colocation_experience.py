@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.colocation.belief.experience import Experience, Seen
+from bench.colocation_experience import Experience, Seen
 from slurm_gpu.colocation.tables.measured import Measured
 
 RUNS = st.lists(st.tuples(st.floats(0, 1), st.floats(1e-3, 1e5)), min_size=1, max_size=30)

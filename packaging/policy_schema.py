@@ -1,6 +1,6 @@
-"""policy.yaml as a JSON Schema, by which editors complete and check it while it is written.
+"""Print policy.yaml as a JSON Schema, by which editors complete and check it while it is written.
 
-`python -m slurm_gpu.policy.language.schema` prints it; etc/policy.schema.json is that, kept equal by a test.
+`PYTHONPATH=. python packaging/policy_schema.py > etc/policy.schema.json`; a test keeps both equal.
 It says all that a schema can: that a rule's group exists, say, is for `slurm-gpu policy check`.
 """
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_gpu.colocation.belief.experience import Experience
-from slurm_gpu.colocation.belief.learned import Learned
-from slurm_gpu.colocation.belief.memory import Headroom
+from bench.colocation_belief import Learned, traits_of_profile
+from bench.colocation_experience import Experience
+from bench.colocation_memory import Headroom
 from slurm_gpu.colocation.planner import Member
 from slurm_gpu.colocation.profiles.profile import Phase, Profile
 from slurm_gpu.colocation.profiles.traits import Traits, traits_of_table
@@ -276,3 +276,16 @@ def test_the_same_is_believed_every_time(seed: int, most: int) -> None:
 def test_traits_must_be_as_many_as_profiles() -> None:
     with pytest.raises(ValueError, match="2 profiles have 1 traits"):
         Learned([LIGHT, HEAVY], 1.0, traits=[Traits("a")])
+
+
+def test_traits_come_from_a_profile() -> None:
+    found = traits_of_profile(
+        Profile(
+            "LAMMPS",
+            "V100",
+            (Phase(seconds=1, util=0.2), Phase(seconds=3, util=0.6, sm=0.1)),
+            input_size=32000,
+        )
+    )
+    assert (found.family, found.size) == ("LAMMPS", 32000)
+    assert found.uses == (pytest.approx(0.5), pytest.approx(0.1), None)

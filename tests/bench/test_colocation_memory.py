@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from slurm_gpu.colocation.belief.memory import Headroom, Margin, Stay, needed_mib, stays
+from bench.colocation_memory import Headroom, Margin, Stay, needed_mib, stays
 from slurm_gpu.colocation.planner import Member
 from slurm_gpu.colocation.profiles.profile import Phase, Profile
 from slurm_gpu.colocation.simulation.sharing import look_ahead

@@ -8,15 +8,15 @@ from statistics import NormalDist
 
 import numpy as np
 
-from slurm_gpu.colocation.belief.experience import Experience, Seen
-from slurm_gpu.colocation.belief.memory import Headroom, at_most, needed_mib, stays
+from bench.colocation_experience import Experience, Seen, contains
+from bench.colocation_memory import Headroom, at_most, needed_mib, stays
 from slurm_gpu.colocation.planner import Member
 from slurm_gpu.colocation.profiles.profile import Profile
-from slurm_gpu.colocation.profiles.traits import Floats, Traits, traits_of_profile
+from slurm_gpu.colocation.profiles.traits import Floats, Traits
 from slurm_gpu.colocation.simulation.sharing import Stretch
 from slurm_gpu.colocation.speeds.groups import ends_s
 from slurm_gpu.colocation.speeds.predictor import Predicted, predict
-from slurm_gpu.colocation.speeds.speeds import beside_all, contains, views_of
+from slurm_gpu.colocation.speeds.speeds import beside_all, views_of
 
 _ONE_RUN_DEVIATION = 0.02
 """Of a pair's speed from run to run, until its own runs tell."""
@@ -26,6 +26,7 @@ _MANY = 4
 _OUTDONE = 5
 """So many runs of a larger pair for each time that a pair ran out of memory, and it may be tried again."""
 _SLOWEST = 0.02
+_USES = ("util", "sm", "pcie")
 
 _OfView = Callable[[int, tuple[int, ...]], float]
 
@@ -263,6 +264,11 @@ class Learned:
         if mine.family != theirs.family or mine.size is None or theirs.size is None:
             return False
         return mine.size >= theirs.size
+
+
+def traits_of_profile(profile: Profile) -> Traits:
+    """Its name and input, and the mean use of the GPU that it has for itself."""
+    return Traits(profile.application, profile.input_size, tuple(profile.mean(use) for use in _USES))
 
 
 def _prior(profiles: Sequence[Profile]) -> Floats:
