@@ -21,15 +21,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.arguments import number, seconds
 from lab.synthetic import SyntheticCluster, uid_of
 from slurm_gpu.clock import SystemClock
+from slurm_gpu.config.value_types import Address
+from slurm_gpu.http.server import run
+from slurm_gpu.http.sockets import listen_tcp
 from slurm_gpu.monitor.app import make_app
 from slurm_gpu.monitor.cluster.board import Board
 from slurm_gpu.monitor.cluster.database_state import Seen
 from slurm_gpu.monitor.cluster.flags import Attention
 from slurm_gpu.monitor.cluster.state import State, make_state
 from slurm_gpu.monitor.cluster.viewer import Viewer, ViewerOf, viewer_of
-from slurm_gpu.monitor.http.server import listen, serve
+from slurm_gpu.monitor.http.server import make_server
 from slurm_gpu.monitor.routes import Site
-from slurm_gpu.monitor.settings import Address
 from slurm_gpu.monitor.signin.guard import Cookie, Guard
 from slurm_gpu.monitor.signin.rights import Right, Rights
 from slurm_gpu.monitor.signin.sessions import Sessions, session_key
@@ -100,10 +102,10 @@ async def _serve(
             board.show(await asyncio.to_thread(synthetic.look, every_s))
 
     living = asyncio.create_task(live())
-    listener = listen(Address("127.0.0.1", port))
+    listener = listen_tcp(Address("127.0.0.1", port))
     print(f"http://127.0.0.1:{listener.getsockname()[1]}/", *told, sep="\n", flush=True)
     try:
-        await serve(app, listener, board.stop)
+        await run(make_server(app, board.stop), [listener])
     finally:
         living.cancel()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import logging
 import os
 import signal
@@ -21,9 +22,7 @@ from slurm_gpu.daemon.systemd import Notifier
 from slurm_gpu.database.accounting.import_thread import ImportThread, make_importer, tune_python
 from slurm_gpu.database.accounting.slurm_view import SlurmView
 from slurm_gpu.database.app import make_app
-from slurm_gpu.database.http.identity import Authenticator
 from slurm_gpu.database.http.rate_limits import CallerBounds
-from slurm_gpu.database.http.web_reader import warn_of_unknown_user
 from slurm_gpu.database.ingest.body_budget import Bodies, BoundedBodies
 from slurm_gpu.database.ingest.heartbeat import Answering, Pulse
 from slurm_gpu.database.ingest.ingest_server import Hatch
@@ -33,13 +32,17 @@ from slurm_gpu.database.ingest.worker_pool import FarImport, Workers
 from slurm_gpu.database.live.memory import Memory
 from slurm_gpu.database.live.quota_board import QuotaBoard
 from slurm_gpu.database.maintenance.node_periods import Places
-from slurm_gpu.database.server import listen_tcp, listen_unix, serve
+from slurm_gpu.database.server import make_server
 from slurm_gpu.database.services import Importing, Services
 from slurm_gpu.database.settings import DaemonSettings, default_address, load_settings
 from slurm_gpu.database.storage.engine import Database, UnusableDatabaseError
 from slurm_gpu.database.storage.upgrade import make_ready
 from slurm_gpu.database.verdicts.thread import watching
 from slurm_gpu.errors import DatabaseError, exit_code_of
+from slurm_gpu.http.identity import Authenticator
+from slurm_gpu.http.server import run
+from slurm_gpu.http.sockets import listen_tcp, listen_unix
+from slurm_gpu.http.web_reader import warn_of_unknown_user
 from slurm_gpu.slurm.connect import connect
 
 log = logging.getLogger("slurm-gpudbd")
@@ -109,12 +112,13 @@ def _run(options: argparse.Namespace) -> None:
         _end_at_last()
 
     beat = pulse.beat if notifier.listens else None
+    server = make_server(answering, hatch, stopping)
     with watching(services), giving_back():
         if isinstance(importing, ImportThread):
             with importing.going_on(answering.is_behind):
-                serve(answering, hatch, sockets, stopping, beat)
+                asyncio.run(run(server, sockets, beat))
         elif workers is not None:
-            serve(answering, hatch, sockets, stopping, beat, workers.run)
+            asyncio.run(run(server, sockets, beat, workers.run()))
     log.info("stopped")
 
 

@@ -12,7 +12,6 @@ from slurm_gpu.config.site import Reservations
 from slurm_gpu.database.accounting.importer import ImportStatus
 from slurm_gpu.database.accounting.reconcile import DEFAULT_MIN_COVERAGE
 from slurm_gpu.database.accounting.slurm_view import SlurmView
-from slurm_gpu.database.http.identity import Authenticator
 from slurm_gpu.database.http.rate_limits import CallerBounds
 from slurm_gpu.database.ingest.intake import Intake
 from slurm_gpu.database.ingest.worker_pool import Workers
@@ -21,6 +20,7 @@ from slurm_gpu.database.live.quota_board import QuotaBoard
 from slurm_gpu.database.maintenance.node_periods import Places
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.database.verdicts.board import VerdictBoard
+from slurm_gpu.http.identity import Authenticator
 from slurm_gpu.slurm.submission import UserPlaces, read_user_places
 
 

@@ -20,9 +20,9 @@ from slurm_gpu.config.value_types import (
     whole_number,
 )
 from slurm_gpu.config.yaml_source import read_yaml
-from slurm_gpu.database.http.networks import NETWORK, Network
-from slurm_gpu.database.http.web_reader import WebReader
 from slurm_gpu.errors import InputError, UsageError
+from slurm_gpu.http.networks import NETWORK, Network
+from slurm_gpu.http.web_reader import WebReader
 
 DEFAULT_PATH = Path("/etc/slurm-gpu/slurm-gpudbd.yaml")
 DEFAULT_DATABASE = Path("/var/lib/slurm-gpu/slurm-gpu.db")

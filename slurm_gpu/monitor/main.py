@@ -21,12 +21,14 @@ from slurm_gpu.daemon.heap import giving_back
 from slurm_gpu.daemon.log import log_to_stderr
 from slurm_gpu.daemon.systemd import Notifier
 from slurm_gpu.errors import OutsideError, exit_code_of
+from slurm_gpu.http.server import run
+from slurm_gpu.http.sockets import listen_tcp
 from slurm_gpu.monitor.app import make_app
 from slurm_gpu.monitor.cluster.board import Board
 from slurm_gpu.monitor.cluster.poller import Poller
 from slurm_gpu.monitor.cluster.racks import racks_by_node
 from slurm_gpu.monitor.cluster.viewer import viewer_of
-from slurm_gpu.monitor.http.server import listen, serve
+from slurm_gpu.monitor.http.server import make_server
 from slurm_gpu.monitor.job.diagnosis import Terms
 from slurm_gpu.monitor.routes import Site
 from slurm_gpu.monitor.settings import load_settings
@@ -76,7 +78,7 @@ def _run(options: argparse.Namespace) -> None:
             raise OutsideError(str(poller.trouble))
         log.info("%d GPUs of %d nodes", state.layout.n_squares, len(state.layout.nodes))
         return
-    listener = listen(address)
+    listener = listen_tcp(address)
     stop = threading.Event()
     thread = threading.Thread(target=poller.run, args=(settings.refresh_s, stop), name="poller", daemon=True)
     thread.start()
@@ -94,7 +96,7 @@ def _run(options: argparse.Namespace) -> None:
     terms = Terms(config.sampling.min_coverage, config.timezone)
     app = sign_in.guarded(make_app(Site(board, viewer_of, connect, clock, terms=terms), sign_in.routes()))
     with giving_back():
-        asyncio.run(serve(app, listener, stopping, beat))
+        asyncio.run(run(make_server(app, stopping), [listener], beat))
     sign_in.close()
     log.info("stopped")
 

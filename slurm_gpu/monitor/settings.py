@@ -9,7 +9,7 @@ from typing import Annotated
 from slurm_gpu.config.decoder import Decoder, Items
 from slurm_gpu.config.value_types import ADDRESS, PAGE, Address, duration, path, pattern
 from slurm_gpu.config.yaml_source import read_yaml
-from slurm_gpu.database.http.networks import NETWORK, Network
+from slurm_gpu.http.networks import NETWORK, Network
 from slurm_gpu.monitor.signin.sessions import DEFAULT_IDLE_S, DEFAULT_LIFETIME_S
 
 DEFAULT_PATH = Path("/etc/slurm-gpu/slurm-gpuweb.yaml")

@@ -25,9 +25,7 @@ from slurm_gpu.database.accounting.importer import Importer, store_changed_runs
 from slurm_gpu.database.accounting.run_row import run_row
 from slurm_gpu.database.accounting.slurm_view import SlurmView
 from slurm_gpu.database.app import make_app
-from slurm_gpu.database.http.identity import Authenticator
 from slurm_gpu.database.http.rate_limits import WAIT_S, CallerBounds
-from slurm_gpu.database.http.web_reader import WebReader
 from slurm_gpu.database.ingest.body_budget import Bodies, BoundedBodies
 from slurm_gpu.database.ingest.heartbeat import Answering
 from slurm_gpu.database.ingest.ingest_server import Hatch
@@ -35,12 +33,16 @@ from slurm_gpu.database.ingest.intake import Intake
 from slurm_gpu.database.ingest.posts import Posts
 from slurm_gpu.database.live.memory import Memory
 from slurm_gpu.database.live.quota_board import QuotaBoard
-from slurm_gpu.database.server import listen_unix, make_server
+from slurm_gpu.database.server import make_server
 from slurm_gpu.database.services import Services
 from slurm_gpu.database.settings import PerUser
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.database.storage.schema import metadata
 from slurm_gpu.database.verdicts.board import VerdictBoard
+from slurm_gpu.http.identity import Authenticator
+from slurm_gpu.http.server import HttpServer
+from slurm_gpu.http.sockets import listen_unix
+from slurm_gpu.http.web_reader import WebReader
 from slurm_gpu.slurm.submission import UserPlaces
 from tests.database.samples import CLUSTER, FakeClock, MemorySlurm, node, record, row
 
@@ -75,6 +77,7 @@ class Running:
     bodies: Bodies
     services: Services
     posts: Posts
+    http_server: HttpServer
 
     @property
     def port(self) -> int:
@@ -176,7 +179,9 @@ def running_server(
         munge_socket=munge_socket,
     )
     database.write(lambda connection: store_changed_runs(connection, [run_row(row(name="secret"), {})]))
-    yield Running(database, config, munge_socket, clock, slurm, services.verdicts, bodies, services, posts)
+    yield Running(
+        database, config, munge_socket, clock, slurm, services.verdicts, bodies, services, posts, uvicorn
+    )
     uvicorn.should_exit = True
     thread.join()
     database.dispose()

@@ -6,8 +6,8 @@ from slurm_gpu.database.accounting.importer import Importer
 from slurm_gpu.database.accounting.slurm_view import SlurmView
 from slurm_gpu.database.api.run_filter import RunFilter
 from slurm_gpu.database.api.run_queries import find_job, find_runs
-from slurm_gpu.database.http.identity import Caller
 from slurm_gpu.database.storage.engine import Database
+from slurm_gpu.http.identity import Caller
 from slurm_gpu.slurm import sacct
 from slurm_gpu.wire.answers.runs import Run
 from tests.database.samples import CLUSTER, T0, FakeClock, MemorySlurm

@@ -17,11 +17,11 @@ from starlette.routing import Route
 
 from slurm_gpu.client.database_client import DatabaseClient
 from slurm_gpu.database.app import make_app
-from slurm_gpu.database.http.identity import Caller
 from slurm_gpu.database.http.rate_limits import BURST_S, WEB_FACTOR, CallerBounds, Share
 from slurm_gpu.database.reservations.places import AGAIN_AFTER_FAILURE_S, KEPT_S, KeptPlaces
 from slurm_gpu.database.settings import PerUser
 from slurm_gpu.errors import DatabaseError
+from slurm_gpu.http.identity import Caller
 from slurm_gpu.slurm.submission import UserPlaces
 from tests.database.running import NOBODY, OPERATOR, ROOT, WEB, Running, acting_as, running_server
 from tests.database.samples import FakeClock

@@ -16,9 +16,10 @@ from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.database.ingest.body_budget import Bodies
 from slurm_gpu.database.ingest.ingest_server import Hatch, Visit
 from slurm_gpu.database.ingest.stall_detector import Lane
-from slurm_gpu.database.server import listen_unix, make_server
+from slurm_gpu.database.server import make_server
 from slurm_gpu.database.storage.engine import head_revision
 from slurm_gpu.errors import DatabaseError, OutsideError, UsageError
+from slurm_gpu.http.sockets import listen_unix
 from slurm_gpu.wire import WIRE_RANGE
 from tests.database.running import Running
 from tests.database.samples import CLUSTER

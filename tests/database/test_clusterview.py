@@ -7,9 +7,9 @@ import pytest
 from slurm_gpu.client.database_client import DatabaseClient
 from slurm_gpu.database.accounting.slurm_view import JOBS_FOR_S, Queue
 from slurm_gpu.database.api.cluster import show_cluster
-from slurm_gpu.database.http.identity import Caller
 from slurm_gpu.database.maintenance.node_periods import Places
 from slurm_gpu.errors import DatabaseError
+from slurm_gpu.http.identity import Caller
 from slurm_gpu.slurm.client import QueuedJob
 from slurm_gpu.wire.answers.cluster import ClusterHolder, ClusterState
 from tests.database.running import NOBODY, ROOT, Running

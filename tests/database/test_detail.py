@@ -19,9 +19,9 @@ from slurm_gpu.database.api import reads
 from slurm_gpu.database.api import run_detail as detail
 from slurm_gpu.database.api import run_queries as queries
 from slurm_gpu.database.api.run_queries import FRESH_S, find_windows
-from slurm_gpu.database.http.identity import Caller
 from slurm_gpu.database.storage.schema import metadata
 from slurm_gpu.errors import DatabaseError
+from slurm_gpu.http.identity import Caller
 from slurm_gpu.wire import Event, HostRun, Mean
 from slurm_gpu.wire.window import pack
 from tests.database.running import NOBODY, OPERATOR, ROOT, Running, acting_as, running_server

@@ -24,9 +24,9 @@ from slurm_gpu.database.api.cluster import cluster_state
 from slurm_gpu.database.api.run_filter import SORTS, RunFilter
 from slurm_gpu.database.api.run_queries import find_runs
 from slurm_gpu.database.forecasts.runs import job_run
-from slurm_gpu.database.http.identity import Caller
 from slurm_gpu.database.ingest.job_facts import job_facts
 from slurm_gpu.database.storage.engine import Database
+from slurm_gpu.http.identity import Caller
 from slurm_gpu.monitor.cluster.summary import wait_reasons
 from slurm_gpu.policy.explain.replay import as_request
 from slurm_gpu.policy.lua.bundle import SiteFacts

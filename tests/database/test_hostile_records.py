@@ -15,11 +15,11 @@ from slurm_gpu.database.accounting.run_row import run_row
 from slurm_gpu.database.accounting.slurm_view import SlurmView
 from slurm_gpu.database.api.run_filter import RunFilter
 from slurm_gpu.database.api.run_queries import find_job, find_runs, find_timelines
-from slurm_gpu.database.http.identity import Caller
 from slurm_gpu.database.ingest.intake import Intake
 from slurm_gpu.database.ingest.shipment import ShipmentError, parse_shipment
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.database.storage.schema import run
+from slurm_gpu.http.identity import Caller
 from tests.database.conftest import empty
 from tests.database.samples import CLUSTER, T0, FakeClock, MemorySlurm, queued, record, row, segment, timeline
 from tests.examples import examples

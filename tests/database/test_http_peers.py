@@ -12,10 +12,11 @@ import pytest
 
 from slurm_gpu.client.database_client import DatabaseClient
 from slurm_gpu.daemon.outage_log import OutageLog
-from slurm_gpu.database import server as server_module
 from slurm_gpu.database.ingest import posts
 from slurm_gpu.database.ingest import storage_threads as storers
 from slurm_gpu.database.ingest.shipment import parse_shipment
+from slurm_gpu.database.server import LIMITS
+from slurm_gpu.http import connection_limits
 from tests.database.running import Running, shipment
 from tests.database.samples import CLUSTER, FakeClock
 
@@ -46,7 +47,7 @@ def test_no_node_can_take_all_threads(server: Running, monkeypatch: pytest.Monke
 
 
 def test_a_peer_that_says_nothing_is_let_go(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "_REQUEST_WITHIN_S", 0.2)
+    monkeypatch.setattr(LIMITS, "request_within_s", 0.2)
     url = urlsplit(server.config.database)
     with socket.create_connection((url.hostname, url.port), timeout=10) as mute:
         mute.sendall(b"GET /v1/health HTTP/1.1\r\nHost: x\r\n")
@@ -55,7 +56,7 @@ def test_a_peer_that_says_nothing_is_let_go(server: Running, monkeypatch: pytest
 
 
 def test_no_peer_can_take_all_connections(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "_CONNECTIONS_OF_A_PEER", 5)
+    monkeypatch.setattr(LIMITS, "most_of_sender", 5)
     url = urlsplit(server.config.database)
     many = [socket.create_connection((url.hostname, url.port), timeout=10) for _ in range(6)]
     try:
@@ -81,7 +82,7 @@ def test_who_was_answered_and_sends_what_is_no_request_is_let_go(
     server: Running, monkeypatch: pytest.MonkeyPatch, request_head: bytes, more: bytes
 ) -> None:
     """Nothing that comes ends the time in which a request has to, or connections would be held for ever."""
-    monkeypatch.setattr(server_module, "_REQUEST_WITHIN_S", 0.2)
+    monkeypatch.setattr(LIMITS, "request_within_s", 0.2)
     url = urlsplit(server.config.database)
     with socket.create_connection((url.hostname, url.port), timeout=10) as holder:
         holder.sendall(request_head)
@@ -94,7 +95,7 @@ def test_who_was_answered_and_sends_what_is_no_request_is_let_go(
 
 
 def test_who_does_not_read_the_answers_is_let_go(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "_UNREAD_MS", 200)
+    monkeypatch.setattr(LIMITS, "unread_ms", 200)
     url = urlsplit(server.config.database)
     asks = b"GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n" * 1_000_000
     with socket.socket() as deaf:
@@ -112,19 +113,19 @@ def test_a_few_peers_that_take_all_they_can_leave_room_for_others(n_peers: int) 
     while True:
         before = list(held)
         for peer in range(n_peers):
-            free = server_module._CONNECTIONS - sum(held) - 1
-            held[peer] += held[peer] + 1 <= server_module._most_of_a_peer(free)
+            free = LIMITS.connections - sum(held) - 1
+            held[peer] += held[peer] + 1 <= LIMITS.most(free)
         if held == before:
             break
-    assert max(held) <= server_module._CONNECTIONS_OF_A_PEER
-    assert server_module._CONNECTIONS - sum(held) >= {1: 3800, 5: 3000, 50: 250}[n_peers]
+    assert max(held) <= LIMITS.most_of_sender
+    assert LIMITS.connections - sum(held) >= {1: 3800, 5: 3000, 50: 250}[n_peers]
 
 
 def test_a_peer_may_have_fewer_connections_where_little_room_is_left(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_module, "_CONNECTIONS", 9)
-    monkeypatch.setattr(server_module, "_ALWAYS_OF_A_PEER", 1)
+    monkeypatch.setattr(LIMITS, "connections", 9)
+    monkeypatch.setattr(LIMITS, "always_of_sender", 1)
     url = urlsplit(server.config.database)
     with contextlib.ExitStack() as held:
         many = [
@@ -143,9 +144,9 @@ def test_a_peer_may_have_fewer_connections_where_little_room_is_left(
 def test_thousands_that_are_refused_are_a_line_in_the_log(
     server: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(server_module, "_CONNECTIONS_OF_A_PEER", 0)
+    monkeypatch.setattr(LIMITS, "most_of_sender", 0)
     clock = FakeClock()
-    monkeypatch.setattr(server_module.PEERS, "_crowded", OutageLog(server_module.log, "%s", clock))
+    monkeypatch.setattr(server.http_server.senders, "_crowded", OutageLog(connection_limits.log, "%s", clock))
     url = urlsplit(server.config.database)
     for _ in range(50):
         with (
@@ -160,7 +161,7 @@ def test_who_finds_no_room_waits_and_is_answered_in_turn(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Refusing costs as much as answering, and who was refused comes again."""
-    monkeypatch.setattr(server_module, "_CONNECTIONS", 2)
+    monkeypatch.setattr(LIMITS, "connections", 2)
     url = urlsplit(server.config.database)
     body, answers = shipment(records=[]), list[int]()
     with contextlib.ExitStack() as held:
@@ -182,8 +183,8 @@ def test_who_has_waited_for_too_long_is_let_go_and_the_next_is_answered(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is about to give up; and so would be the next one, by the time that this one was served."""
-    monkeypatch.setattr(server_module, "_CONNECTIONS", 1)
-    monkeypatch.setattr(server_module, "_WAITED_S", 0.3)
+    monkeypatch.setattr(LIMITS, "connections", 1)
+    monkeypatch.setattr(LIMITS, "backlog_s", 0.3)
     url = urlsplit(server.config.database)
     with socket.create_connection((url.hostname, url.port), timeout=10) as holder:
         early = socket.create_connection((url.hostname, url.port), timeout=10)

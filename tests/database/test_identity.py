@@ -6,8 +6,8 @@ import pytest
 
 from slurm_gpu import munge
 from slurm_gpu.config.site import Operators
-from slurm_gpu.database.http.identity import Authenticator, NotAuthenticatedError
 from slurm_gpu.errors import MungedAwayError
+from slurm_gpu.http.identity import Authenticator, NotAuthenticatedError
 from tests.database.samples import SLURM_UID, FakeClock
 
 DAEMON = pwd.getpwnam("daemon")

@@ -14,13 +14,13 @@ from slurm_gpu.database.accounting.run_row import run_row
 from slurm_gpu.database.accounting.slurm_view import SlurmView
 from slurm_gpu.database.api.run_detail import node_reports
 from slurm_gpu.database.api.run_queries import find_job
-from slurm_gpu.database.http.identity import Caller
 from slurm_gpu.database.ingest.intake import Intake
 from slurm_gpu.database.ingest.shipment import MAX_ITEMS, ShipmentError, parse_shipment
 from slurm_gpu.database.live import node_memory as nodememory
 from slurm_gpu.database.live.node_memory import LIVE_FOR_S, WANTED_FOR_S
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.database.storage.schema import device, event, run_device, run_host, run_window
+from slurm_gpu.http.identity import Caller
 from slurm_gpu.wire import Event, Window
 from slurm_gpu.wire.window import pack
 from tests.database.gate import N1, N2, Gate, whys

@@ -13,10 +13,10 @@ from slurm_gpu.database.accounting.run_row import run_row
 from slurm_gpu.database.accounting.writer import store_hosts, store_records
 from slurm_gpu.database.api.run_filter import SORTS, Place, RunFilter
 from slurm_gpu.database.api.run_queries import find_runs
-from slurm_gpu.database.http.identity import Caller
 from slurm_gpu.database.maintenance.node_periods import Places, store_node_periods
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.errors import UsageError
+from slurm_gpu.http.identity import Caller
 from slurm_gpu.slurm.client import AccountingRun
 from slurm_gpu.wire.answers.runs import Run
 from tests.database.samples import CLUSTER, T0, host, node, record, row, segment

@@ -6,9 +6,9 @@ import pytest
 
 from slurm_gpu.config.value_types import Address, listen_option
 from slurm_gpu.database import settings
-from slurm_gpu.database.http.web_reader import WebReader
 from slurm_gpu.database.settings import default_address, default_is_meant, load_settings
 from slurm_gpu.errors import InputError, InvalidFileError, UsageError
+from slurm_gpu.http.web_reader import WebReader
 
 SECRET = "url: mysql+pymysql://slurm_gpu:pw@localhost/slurm_gpu\n"
 

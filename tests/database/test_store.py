@@ -12,9 +12,9 @@ from slurm_gpu.database.accounting.reconcile import reconcile
 from slurm_gpu.database.accounting.run_row import run_row
 from slurm_gpu.database.accounting.writer import read_record, store_events, store_hosts, store_records
 from slurm_gpu.database.api.run_queries import count_unmatched, find_job
-from slurm_gpu.database.http.identity import Caller
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.database.storage.schema import event, run, run_device, run_host
+from slurm_gpu.http.identity import Caller
 from slurm_gpu.slurm.client import AccountingRun
 from slurm_gpu.wire import Event, Mean, Record
 from tests.database.samples import CLUSTER, T0, host, record, requeued, row, segment

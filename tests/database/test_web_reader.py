@@ -14,8 +14,8 @@ import pytest
 
 from slurm_gpu.client.database_client import DatabaseClient
 from slurm_gpu.database.http.request import FOR_USER
-from slurm_gpu.database.http.web_reader import WebReader, warn_of_unknown_user
 from slurm_gpu.errors import NotAllowedError
+from slurm_gpu.http.web_reader import WebReader, warn_of_unknown_user
 from slurm_gpu.wire.headers import READS_ALL, READS_HEADER
 from tests.database.running import NOBODY, OPERATOR, ROOT, WEB, WEB_HOST, Running, acting_as, shipment
 from tests.database.samples import T0

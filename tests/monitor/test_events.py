@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from slurm_gpu.config.value_types import Address
+from slurm_gpu.http.connection_limits import Senders
+from slurm_gpu.http.sockets import listen_tcp
 from slurm_gpu.monitor.http import events
-from slurm_gpu.monitor.http.connection_limits import ALWAYS, Senders
-from slurm_gpu.monitor.http.server import listen, make_server
+from slurm_gpu.monitor.http.server import LIMITS, make_server
 from tests.monitor.here import Here
 
 
@@ -55,7 +56,7 @@ class Stream:
 
 @contextlib.asynccontextmanager
 async def served(here: Here) -> AsyncIterator[int]:
-    listener = listen(Address("127.0.0.1", 0))
+    listener = listen_tcp(Address("127.0.0.1", 0))
     server = make_server(here.app, here.board.stop)
     serving = asyncio.create_task(server.serve([listener]))
     try:
@@ -149,7 +150,7 @@ def test_a_user_may_not_take_all_streams(here: Here, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("line", [b"GET /openapi.json", b"POST /signout", b"GET /api/v1/events"])
 def test_who_sends_a_body_drop_by_drop_is_let_go(here: Here, monkeypatch: pytest.MonkeyPatch, line: bytes):
-    monkeypatch.setattr("slurm_gpu.monitor.http.server._BODY_WITHIN_S", 0.3)
+    monkeypatch.setattr(LIMITS, "body_within_s", 0.3)
 
     async def story() -> None:
         async with served(here) as port:
@@ -170,8 +171,8 @@ def test_who_sends_a_body_drop_by_drop_is_let_go(here: Here, monkeypatch: pytest
 
 
 def test_a_stream_outlives_the_time_for_a_request(here: Here, monkeypatch: pytest.MonkeyPatch):
-    for name in ("_BODY_WITHIN_S", "_REQUEST_WITHIN_S"):
-        monkeypatch.setattr(f"slurm_gpu.monitor.http.server.{name}", 0.05)
+    for name in ("body_within_s", "request_within_s"):
+        monkeypatch.setattr(LIMITS, name, 0.05)
 
     async def story() -> None:
         async with served(here) as port:
@@ -200,7 +201,7 @@ def test_only_the_head_of_a_stream_opens_none(here: Here):
 
 
 def test_no_address_can_take_all_connections():
-    senders = Senders()
+    senders = Senders(LIMITS)
 
     def most(address: str, free: int) -> int:
         n = 0
@@ -213,7 +214,7 @@ def test_no_address_can_take_all_connections():
     for number in range(5):
         free -= most(f"192.0.2.{number}", free)
     assert free > 500
-    assert most("192.0.2.77", 10) == ALWAYS
+    assert most("192.0.2.77", 10) == LIMITS.always_of_sender
     for address in ("127.0.0.1", "::1", "::ffff:127.0.0.1"):  # a reverse proxy of this host
         assert all(senders.come(address, free) for _ in range(3000))
     for number in range(5):
@@ -223,12 +224,12 @@ def test_no_address_can_take_all_connections():
 
 
 def test_an_address_that_has_too_many_is_cut_off_and_comes_back(here: Here, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("slurm_gpu.monitor.http.connection_limits._is_here", lambda _: False)
-    monkeypatch.setattr("slurm_gpu.monitor.http.connection_limits._PART", 4000)
+    monkeypatch.setattr(LIMITS, "is_unlimited", lambda _: False)
+    monkeypatch.setattr(LIMITS, "share_of_sender", 4000)
 
     async def story() -> None:
         async with served(here) as port:
-            streams = [await Stream.open(port) for _ in range(ALWAYS)]
+            streams = [await Stream.open(port) for _ in range(LIMITS.always_of_sender)]
             one_more = Stream(*await asyncio.open_connection("127.0.0.1", port))
             with contextlib.suppress(ConnectionError):
                 assert await asyncio.wait_for(one_more._reader.read(), 10) == b""
@@ -244,7 +245,7 @@ def test_an_address_that_has_too_many_is_cut_off_and_comes_back(here: Here, monk
 
 
 def test_who_asks_for_nothing_is_let_go(here: Here, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("slurm_gpu.monitor.http.server._REQUEST_WITHIN_S", 0.05)
+    monkeypatch.setattr(LIMITS, "request_within_s", 0.05)
 
     async def story() -> None:
         async with served(here) as port:
@@ -289,7 +290,7 @@ def test_nobody_fills_memory_by_what_is_no_single_request(here: Here, sent: byte
 
 
 def test_empty_lines_keep_no_connection(here: Here, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("slurm_gpu.monitor.http.server._REQUEST_WITHIN_S", 0.5)
+    monkeypatch.setattr(LIMITS, "request_within_s", 0.5)
 
     async def story() -> None:
         async with served(here) as port:
@@ -299,10 +300,21 @@ def test_empty_lines_keep_no_connection(here: Here, monkeypatch: pytest.MonkeyPa
     asyncio.run(story())
 
 
+def test_the_rest_of_an_answered_request_keeps_no_connection(here: Here, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(LIMITS, "body_within_s", 0.5)
+
+    async def story() -> None:
+        async with served(here) as port:
+            head = b"GET /api HTTP/1.1\r\nContent-Length: 1\r\n\r\n"
+            assert (await _until_cut_off(port, head, b"x")).count(b"HTTP/1.1 404") == 1
+
+    asyncio.run(story())
+
+
 def test_the_end_of_an_answer_waits_for_no_confirmation_of_its_beginning(here: Here):
     async def story() -> None:
         server = make_server(here.app, here.board.stop)
-        listener = listen(Address("127.0.0.1", 0))
+        listener = listen_tcp(Address("127.0.0.1", 0))
         serving = asyncio.create_task(server.serve([listener]))
         stream = await Stream.open(listener.getsockname()[1])
         (connection,) = server.server_state.connections

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slurm_gpu.database.api.run_queries import find_job
-from slurm_gpu.database.http.identity import Caller
+from slurm_gpu.http.identity import Caller
 from slurm_gpu.monitor.cluster.viewer import Flavour
 from slurm_gpu.monitor.cluster.visible import visible
 from slurm_gpu.wire.answers.runs import Run

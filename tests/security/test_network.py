@@ -56,5 +56,5 @@ def test_nothing_listens_that_was_not_asked_to() -> None:
         for file in (ROOT / "slurm_gpu").rglob("*.py")
         if re.search(r"\b(?:create|start)_server\(|\.bind\(", file.read_text())
     }
-    assert listening == {"database/server.py", "monitor/http/server.py", "node/metrics_server.py"}
+    assert listening == {"http/sockets.py", "node/metrics_server.py"}
     assert WebSettings().listen.host == "127.0.0.1"

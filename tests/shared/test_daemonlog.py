@@ -10,7 +10,7 @@ from itertools import cycle, islice
 import pytest
 
 from slurm_gpu.daemon.log import JournalFormatter, log_to_stderr
-from slurm_gpu.database.http.web_reader import MOST_REFUSALS, Origin, WebReader, WebRefusals
+from slurm_gpu.http.web_reader import MOST_REFUSALS, Origin, WebReader, WebRefusals
 from tests.node.fakes import FakeClock
 
 

@@ -296,7 +296,7 @@ OF_ONE_ITEM = {
     "database/main.py::_make_ready_when_there",
     "database/accounting/reconcile.py::_reconcile_one",
     "database/accounting/writer.py::readable",
-    "database/http/web_reader.py::warn_of_unknown_user",
+    "http/web_reader.py::warn_of_unknown_user",
     "controller/reporting/audit_reporter.py::_send_all",
     "controller/colocation/terminations.py::send_back",
     "controller/colocation/terminations.py::_tell",

@@ -22,8 +22,8 @@ from slurm_gpu.controller.reservations.rows import ReservationTable
 from slurm_gpu.controller.reservations.use import Use, ends_s, use_of, whose
 from slurm_gpu.controller.reservations.windows import is_reserved
 from slurm_gpu.daemon.outage_log import OutageLog
-from slurm_gpu.database.http.identity import uid_of
 from slurm_gpu.errors import SlurmError
+from slurm_gpu.http.identity import uid_of
 from slurm_gpu.slurm.reservations import JobAround, NodesBusyError, SlurmReservation
 from slurm_gpu.text.hostlist import expand
 from slurm_gpu.text.units import format_duration

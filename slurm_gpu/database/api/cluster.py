@@ -14,8 +14,8 @@ from slurm_gpu.wire.answers.cluster import ClusterHolder, ClusterJob, ClusterNod
 if TYPE_CHECKING:
     # `slurm-gpu nodes` asks Slurm itself, where there are no database libraries.
     from slurm_gpu.database.accounting.slurm_view import Queue
-    from slurm_gpu.database.http.identity import Caller
     from slurm_gpu.database.maintenance.node_periods import Places
+    from slurm_gpu.http.identity import Caller
 
 _WAITING = "PENDING"
 

@@ -34,11 +34,11 @@ from slurm_gpu.database.api.run_queries import (
     show_live,
 )
 from slurm_gpu.database.forecasts.store import newest_model
-from slurm_gpu.database.http.identity import Caller
 from slurm_gpu.database.http.rate_limits import share_of
 from slurm_gpu.database.http.request import RETRY_AFTER_S, authenticated, parameters
 from slurm_gpu.database.live.host_minutes import alone_since
 from slurm_gpu.database.services import Services
+from slurm_gpu.http.identity import Caller
 from slurm_gpu.wire import WIRE_RANGE
 from slurm_gpu.wire.answers.runs import Health
 

@@ -22,10 +22,10 @@ from sqlalchemy import (
     true,
 )
 
-from slurm_gpu.database.http.identity import Caller
 from slurm_gpu.database.http.request import whole_parameter
 from slurm_gpu.database.storage.schema import run
 from slurm_gpu.errors import UsageError
+from slurm_gpu.http.identity import Caller
 
 MAX_LIMIT = 1000
 DEFAULT_LIMIT = 100

@@ -25,9 +25,9 @@ from slurm_gpu.database.accounting.resized import (
 from slurm_gpu.database.accounting.slurm_view import Queue
 from slurm_gpu.database.api.run_detail import Detail, details, nodes_without_window, timelines, windows
 from slurm_gpu.database.api.run_filter import MAX_LIMIT, SUBMIT, Order, RunFilter, conditions
-from slurm_gpu.database.http.identity import Caller
 from slurm_gpu.database.storage.schema import run, run_device
 from slurm_gpu.errors import UsageError
+from slurm_gpu.http.identity import Caller
 from slurm_gpu.wire import Live, LiveDevice
 from slurm_gpu.wire.answers.runs import NodeWindow, Run, RunPage, RunTimeline
 

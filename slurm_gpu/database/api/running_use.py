@@ -16,11 +16,11 @@ from starlette.responses import Response
 from slurm_gpu.alerts.alert import Rules
 from slurm_gpu.database.accounting.derived_columns import resolve_double_watches
 from slurm_gpu.database.accounting.writer import RECORD_WITHOUT_TIMELINE, read_record, readable
-from slurm_gpu.database.http.identity import Caller
 from slurm_gpu.database.http.request import authenticated
 from slurm_gpu.database.services import Services
 from slurm_gpu.database.storage.packed import HISTOGRAMS, pack_statistics, unpacker
 from slurm_gpu.database.storage.schema import Packed, event, run, run_device
+from slurm_gpu.http.identity import Caller
 from slurm_gpu.text.hostlist import expand
 from slurm_gpu.wire import Histogram, histogram_quantile, merge_histograms
 from slurm_gpu.wire.answers.running import RecentXid, Running, RunningUse

@@ -12,10 +12,10 @@ from starlette.responses import JSONResponse, Response
 
 from slurm_gpu.database.accounting.slurm_view import Queue
 from slurm_gpu.database.api.run_queries import job_name, rows_of_job
-from slurm_gpu.database.http.identity import Caller
 from slurm_gpu.database.http.request import authenticated, parameters
 from slurm_gpu.database.services import Services
 from slurm_gpu.errors import SlurmError, UsageError
+from slurm_gpu.http.identity import Caller
 from slurm_gpu.slurm.client import QueuedJob
 from slurm_gpu.text.hostlist import task_ranges
 from slurm_gpu.wire.answers.forecast import Forecast

@@ -18,12 +18,12 @@ from slurm_gpu.database.forecasts.store import (
     remember,
     stored_models,
 )
-from slurm_gpu.database.http.identity import Caller
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.errors import DatabaseError
 from slurm_gpu.forecast.model import Model
 from slurm_gpu.forecast.model_file import read_model
 from slurm_gpu.forecast.queue import Runs
+from slurm_gpu.http.identity import Caller
 from slurm_gpu.slurm.client import QueuedJob
 from slurm_gpu.wire.answers.forecast import Forecast, Judged, Reason
 

@@ -6,10 +6,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 
-from slurm_gpu.database.http.identity import NotAuthenticatedError, NotPermittedError
 from slurm_gpu.database.http.request import RETRY_AFTER_S
 from slurm_gpu.database.ingest.shipment import ShipmentError
 from slurm_gpu.errors import DatabaseError, MungedAwayError, SlurmError, UsageError
+from slurm_gpu.http.identity import NotAuthenticatedError, NotPermittedError
 from slurm_gpu.wire import WIRE_RANGE
 
 _LONGEST = 4000

@@ -19,8 +19,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.daemon.outage_log import OutageLog
-from slurm_gpu.database.http.identity import Caller
 from slurm_gpu.database.settings import PerUser
+from slurm_gpu.http.identity import Caller
 
 log = logging.getLogger(__name__)
 

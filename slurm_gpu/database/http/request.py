@@ -10,19 +10,15 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from slurm_gpu.database.http.identity import Authenticator, Caller, NotAuthenticatedError, NotPermittedError
-from slurm_gpu.database.http.networks import plain
 from slurm_gpu.database.http.rate_limits import share_of
-from slurm_gpu.database.http.web_reader import THIS_HOST, Origin
 from slurm_gpu.database.ingest.shipment import MAX_BODY_BYTES
 from slurm_gpu.errors import UsageError
+from slurm_gpu.http.identity import PEER_UID, Authenticator, Caller, NotAuthenticatedError, NotPermittedError
+from slurm_gpu.http.networks import plain
+from slurm_gpu.http.web_reader import THIS_HOST, Origin
 from slurm_gpu.text.units import parse_whole
 from slurm_gpu.wire.headers import READS_ALL, READS_HEADER
 
-PEER_UID = "peer_uid"
-"""Where the server leaves the uid of a Unix socket's peer, in the request's state."""
-CONNECTION = "connection"
-"""Where it leaves the asyncio.Transport of the connection."""
 TELLS_OF_ACTS = "/v1/controller"
 FOR_USER = "X-Slurm-Gpu-User"
 """Refused header: such a request would be answered with the rights of its sender."""

@@ -15,8 +15,6 @@ from slurm_gpu.clock import Clock
 from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.database.accounting.slurm_view import Queue, SlurmView
 from slurm_gpu.database.accounting.writer import prepare
-from slurm_gpu.database.http.identity import uid_of
-from slurm_gpu.database.http.networks import plain
 from slurm_gpu.database.ingest.admitted_items import Goods
 from slurm_gpu.database.ingest.dropped_fields import DroppedLog
 from slurm_gpu.database.ingest.ended_jobs import RunEnds, ended, run_ends
@@ -32,6 +30,8 @@ from slurm_gpu.database.live.memory import Memory
 from slurm_gpu.database.live.node_memory import AT_ONCE_ITEMS, ITEMS_PER_S, Allowances
 from slurm_gpu.database.storage.engine import REFUSED, Database, LockedError, LockWait, why_refused
 from slurm_gpu.errors import DatabaseError
+from slurm_gpu.http.identity import uid_of
+from slurm_gpu.http.networks import plain
 from slurm_gpu.wire import WIRE_RANGE, DeviceFacts, Event, HostRun, Live
 
 log = logging.getLogger(__name__)

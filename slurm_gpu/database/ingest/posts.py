@@ -16,8 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slurm_gpu.daemon.outage_log import OutageLog
-from slurm_gpu.database.http.identity import Caller
-from slurm_gpu.database.http.request import CONNECTION, PEER_UID, RETRY_AFTER_S, asked
+from slurm_gpu.database.http.request import RETRY_AFTER_S, asked
 from slurm_gpu.database.ingest.admission import Admission
 from slurm_gpu.database.ingest.ingest_server import TARGET, Visit
 from slurm_gpu.database.ingest.shipment import ShipmentError
@@ -25,6 +24,7 @@ from slurm_gpu.database.ingest.storage_threads import Parcel, Storers, encode
 from slurm_gpu.database.ingest.thread_pool import Crew, outcome_of
 from slurm_gpu.database.services import Services
 from slurm_gpu.errors import MungedAwayError, SlurmError
+from slurm_gpu.http.identity import CONNECTION, PEER_UID, Caller
 
 log = logging.getLogger(__name__)
 

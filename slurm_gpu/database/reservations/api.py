@@ -14,7 +14,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from slurm_gpu.config.site import Reservations as Settings
-from slurm_gpu.database.http.identity import Caller, uid_of
 from slurm_gpu.database.http.rate_limits import share_of
 from slurm_gpu.database.http.request import authenticated, parameters, posted, whole_parameter
 from slurm_gpu.database.reservations import store
@@ -22,6 +21,7 @@ from slurm_gpu.database.reservations.places import KeptPlaces
 from slurm_gpu.database.services import Services
 from slurm_gpu.database.storage.schema import NAME_LENGTH
 from slurm_gpu.errors import UsageError
+from slurm_gpu.http.identity import Caller, uid_of
 from slurm_gpu.text.hostlist import compress, expand
 from slurm_gpu.text.units import format_duration, parse_whole
 from slurm_gpu.wire.answers.reservation import MOST_IDS, Reservation, State

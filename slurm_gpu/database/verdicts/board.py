@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from slurm_gpu.database.http.identity import Authenticator, Caller
 from slurm_gpu.database.http.request import authenticated
+from slurm_gpu.http.identity import Authenticator, Caller
 from slurm_gpu.wire.answers.verdicts import JobVerdict, ToldSuspect, Verdicts
 
 

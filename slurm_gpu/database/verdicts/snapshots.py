@@ -13,7 +13,6 @@ from slurm_gpu.clock import Clock
 from slurm_gpu.database.accounting.slurm_view import SlurmView
 from slurm_gpu.database.api.run_detail import node_reports
 from slurm_gpu.database.api.run_queries import find_job, find_windows
-from slurm_gpu.database.http.identity import Caller
 from slurm_gpu.database.live.host_minutes import alone_since
 from slurm_gpu.database.live.memory import Memory
 from slurm_gpu.database.storage.engine import Database
@@ -23,6 +22,7 @@ from slurm_gpu.database.verdicts.store import Told, close_left, statements, stor
 from slurm_gpu.diagnose.peers import Groups
 from slurm_gpu.diagnose.series import Series
 from slurm_gpu.diagnose.verdict import Verdict
+from slurm_gpu.http.identity import Caller
 from slurm_gpu.slurm.client import QueuedJob
 from slurm_gpu.wire import DeviceFacts, Live
 from slurm_gpu.wire.answers.node_minutes import NodeMinutes

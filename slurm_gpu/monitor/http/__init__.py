@@ -1,1 +1,1 @@
-"""HTTP of slurm-gpuweb: the server, responses, caching, limits."""
+"""HTTP of slurm-gpuweb: responses, caching, limits for each viewer."""

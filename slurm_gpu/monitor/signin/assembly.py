@@ -10,7 +10,7 @@ from starlette.types import ASGIApp
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.config.site import SiteConfig
-from slurm_gpu.database.http.identity import Authenticator
+from slurm_gpu.http.identity import Authenticator
 from slurm_gpu.monitor.settings import WebSettings
 from slurm_gpu.monitor.signin.guard import Cookie, Guard
 from slurm_gpu.monitor.signin.pages import SignInPages

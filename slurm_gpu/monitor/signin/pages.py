@@ -15,8 +15,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from slurm_gpu.database.http.identity import Authenticator, Caller, NotAuthenticatedError
 from slurm_gpu.errors import MungedAwayError
+from slurm_gpu.http.identity import Authenticator, Caller, NotAuthenticatedError
 from slurm_gpu.monitor.signin.guard import SESSION, SIGN_IN, Cookie
 from slurm_gpu.monitor.signin.sessions import Session, Sessions
 from slurm_gpu.monitor.signin.tokens import GOOD_FOR_S, FullError, Owner, Tokens

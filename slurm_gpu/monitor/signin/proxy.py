@@ -10,7 +10,7 @@ from starlette.types import Scope
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.daemon.outage_log import OutageLog
-from slurm_gpu.database.http.networks import Network, is_among
+from slurm_gpu.http.networks import Network, is_among
 
 log = logging.getLogger(__name__)
 

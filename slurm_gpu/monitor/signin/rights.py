@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import pwd
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -11,7 +10,7 @@ from typing import NamedTuple
 from slurm_gpu.clock import SystemClock
 from slurm_gpu.config.site import Operators
 from slurm_gpu.daemon.outage_log import OutageLog
-from slurm_gpu.database.http.identity import is_operator
+from slurm_gpu.http.identity import is_operator, uid_of
 
 log = logging.getLogger("slurm-gpuweb")
 
@@ -28,11 +27,7 @@ class Right(NamedTuple):
 
 def right_of(user: str, operators: Operators) -> Right:
     """Asks the system, which may wait for a directory server."""
-    try:
-        uid = pwd.getpwnam(user).pw_uid
-    except (KeyError, ValueError):
-        uid = None
-    return Right(uid, is_operator(operators, user))
+    return Right(uid_of(user), is_operator(operators, user))
 
 
 class Rights:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from slurm_gpu.config.value_types import Address
-from slurm_gpu.monitor.http.server import listen, make_server
+from slurm_gpu.http.sockets import listen_tcp
+from slurm_gpu.monitor.http.server import make_server
 from tests import browsing
 from tests.monitor.drawn import Drawn
 from tests.monitor.page.madeup import HOSTILE
@@ -20,7 +21,7 @@ from tests.monitor.page.madeup import HOSTILE
 def served(drawn: Drawn) -> Iterator[str]:
     """The address at which the real server has it."""
     server = make_server(drawn.app)
-    listener = listen(Address("127.0.0.1", 0))
+    listener = listen_tcp(Address("127.0.0.1", 0))
     thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()
     try:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slurm_gpu.clock import Clock
-from slurm_gpu.database.http.networks import Network, is_among
+from slurm_gpu.http.networks import Network, is_among
 
 log = logging.getLogger(__name__)
 

@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from slurm_gpu import munge
 from slurm_gpu.clock import Clock
 from slurm_gpu.config.site import Operators
-from slurm_gpu.database.http.web_reader import THIS_HOST, Origin, WebReader, WebRefusals
 from slurm_gpu.errors import MungedAwayError, MungeError
+from slurm_gpu.http.web_reader import THIS_HOST, Origin, WebReader, WebRefusals
 
+# Keys of a request's state: the uid of a Unix socket's peer, and the asyncio.Transport of the connection.
+PEER_UID = "peer_uid"
+CONNECTION = "connection"
 _KEPT_S = 60.0
 _MAX_KEPT = 10_000
 

@@ -1,0 +1,76 @@
+"""Limits of a server: no sender takes all connections, or holds one without sending a request."""
+
+from __future__ import annotations
+
+import logging
+import math
+import socket
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from slurm_gpu.clock import SystemClock
+from slurm_gpu.daemon.outage_log import OutageLog
+
+log = logging.getLogger(__name__)
+
+# The uid of a Unix socket's peer, otherwise the address; None where the peer has closed the connection.
+Sender = int | str | None
+
+
+@dataclass(slots=True)
+class ConnectionLimits:
+    """Limits that a server enforces on its clients."""
+
+    request_within_s: float
+    """From when a client connects, or begins a request, until its headers are complete."""
+    body_within_s: float | None
+    """None: the application limits this time."""
+    keep_alive_s: int
+    always_of_sender: int
+    share_of_sender: int
+    """A sender may have one in this many of the free connections."""
+    is_unlimited: Callable[[Sender], bool]
+    """Senders that may have any number of connections."""
+    most_of_sender: float = math.inf
+    connections: int = 4000
+    more_on_unix: int = 500
+    """Users of this host get in where senders on the network have to wait."""
+    backlog_s: float = math.inf
+    """A connection that has waited in the kernel for longer is closed."""
+    unread_ms: int = 60_000
+    """A client that does not read its answer for so long is disconnected."""
+
+    def room(self, family: int) -> int:
+        """Return the number of connections at which those of a family have to wait."""
+        return self.connections + (self.more_on_unix if family == socket.AF_UNIX else 0)
+
+    def most(self, free: int) -> float:
+        """Return the number of connections that one sender may have while this many are free."""
+        return min(self.most_of_sender, max(self.always_of_sender, free // self.share_of_sender))
+
+
+class Senders:
+    """The number of connections of each sender."""
+
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self._limits = limits
+        self._open: Counter[Sender] = Counter()
+        self._crowded = OutageLog(log, "%s", SystemClock())
+
+    def come(self, sender: Sender, free: int) -> bool:
+        """Count a connection, which is to `go` in any case; return whether it may stay."""
+        self._open[sender] += 1
+        if sender is None:
+            return False
+        most = self._limits.most(free)
+        if self._open[sender] <= most or self._limits.is_unlimited(sender):
+            return True
+        self._crowded.failed(f"{sender} has more than {most} connections")
+        return False
+
+    def go(self, sender: Sender) -> None:
+        """Count one connection less."""
+        self._open[sender] -= 1
+        if not self._open[sender]:
+            del self._open[sender]

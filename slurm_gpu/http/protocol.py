@@ -1,0 +1,113 @@
+"""HTTP/1.1 with limits on time, headers and requests under way."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from typing import TYPE_CHECKING
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from slurm_gpu.http.connection_limits import Sender
+from slurm_gpu.http.identity import CONNECTION, PEER_UID
+
+if TYPE_CHECKING:
+    from slurm_gpu.http.server import HttpServer
+
+_HEAD_BYTES = 1 << 16
+# Requests sent before the answer to the first. Each answer admits a quarter of a MiB of them, which takes
+# 30 MiB of memory; no client of ours, and no browser, sends any.
+_AHEAD = 16
+_UCRED = struct.Struct("3i")  # pid, uid, gid: struct ucred of socket(7)
+
+
+class LimitedProtocol(HttpToolsProtocol):
+    """One connection: uvicorn's protocol, which alone would wait indefinitely for a request.
+
+    The uid of a Unix socket's peer, as the kernel saw it connect, is in the state of its requests.
+    """
+
+    def __init__(self, server: HttpServer, early: bytes = b"") -> None:
+        """`early` was read of the connection already."""
+        super().__init__(server.config, server.server_state, server.lifespan.state)
+        self._limits, self._senders, self._early = server.limits, server.senders, early
+        self._sender: Sender = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._head_bytes = 0
+        self._in_body = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin a connection."""
+        super().connection_made(transport)
+        connection: socket.socket = transport.get_extra_info("socket")
+        self.app_state = {**self.app_state, CONNECTION: transport}
+        if connection.family == socket.AF_UNIX:
+            self._sender = _peer_uid(connection)
+            self.app_state[PEER_UID] = self._sender
+        elif self.client is not None:
+            self._sender = self.client[0]
+        free = self._limits.room(connection.family) - len(self.connections)
+        if not self._senders.come(self._sender, free):
+            transport.abort()
+            return
+        self._require_within(self._limits.request_within_s)
+        if self._early:
+            early, self._early = self._early, b""
+            self.data_received(early)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End a connection."""
+        self._senders.go(self._sender)
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Read a part of a request."""
+        if self._timer is None and (self.cycle is None or self.cycle.response_complete):
+            # It may be empty lines, or the rest of a request that is answered: uvicorn waits for neither.
+            self._require_within(self._limits.request_within_s)
+        self._head_bytes += len(data)
+        super().data_received(data)
+        if self._timer is not None and not self._in_body and self._head_bytes > _HEAD_BYTES:
+            self.transport.abort()
+
+    def on_message_begin(self) -> None:
+        """Begin a request, perhaps the next one on this connection."""
+        if len(self.pipeline) >= _AHEAD:
+            # Ends the parsing, and is answered with 400.
+            raise ValueError(f"more than {_AHEAD} requests wait for the answer to the first")
+        super().on_message_begin()
+        if self._timer is None:
+            self._require_within(self._limits.request_within_s)
+
+    def on_headers_complete(self) -> None:
+        """Begin the body, which may be empty."""
+        self._stop_timer()
+        if self._limits.body_within_s is not None:
+            self._require_within(self._limits.body_within_s)
+        self._in_body = True
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """End a request."""
+        self._in_body = False
+        if not self.cycle.response_complete:
+            self._stop_timer()
+        # Otherwise the next request is due: uvicorn's own timer ended when the rest of this one arrived.
+        super().on_message_complete()
+
+    def _require_within(self, seconds: float) -> None:
+        self._head_bytes = 0
+        self._timer = self.loop.call_later(seconds, self.transport.abort)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _peer_uid(connection: socket.socket) -> int:
+    """Return the uid that the peer of a Unix socket had when it connected."""
+    _, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    return int(uid)
