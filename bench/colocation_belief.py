@@ -11,9 +11,9 @@ import numpy as np
 from bench.colocation_experience import Experience, Seen, contains
 from bench.colocation_memory import Headroom, at_most, needed_mib, stays
 from slurm_gpu.colocation.planner import Member
-from slurm_gpu.colocation.profiles.profile import Profile
+from slurm_gpu.colocation.profiles.profile import ApplicationProfile
 from slurm_gpu.colocation.profiles.traits import Floats, Traits
-from slurm_gpu.colocation.simulation.sharing import Stretch
+from slurm_gpu.colocation.simulation.sharing import SharingStretch
 from slurm_gpu.colocation.speeds.groups import ends_s
 from slurm_gpu.colocation.speeds.predictor import Predicted, predict
 from slurm_gpu.colocation.speeds.speeds import beside_all, views_of
@@ -40,7 +40,7 @@ class Learned:
 
     def __init__(
         self,
-        profiles: Sequence[Profile],
+        profiles: Sequence[ApplicationProfile],
         capacity_mib: float,
         experience: Experience | None = None,
         headroom: Headroom | None = None,
@@ -127,7 +127,7 @@ class Learned:
             lambda some: self.slowest(tuple(applications[one] for one in some)),
         )
 
-    def ran(self, stretch: Stretch) -> None:
+    def ran(self, stretch: SharingStretch) -> None:
         """See sharing.Watcher: what is seen goes into experience and headroom; `learn` makes use of it."""
         group = [one.application for one in stretch.ran]
         self.experience.add(group, [one.speed for one in stretch.ran], stretch.to_s - stretch.from_s)
@@ -266,12 +266,12 @@ class Learned:
         return mine.size >= theirs.size
 
 
-def traits_of_profile(profile: Profile) -> Traits:
+def traits_of_profile(profile: ApplicationProfile) -> Traits:
     """Its name and input, and the mean use of the GPU that it has for itself."""
     return Traits(profile.application, profile.input_size, tuple(profile.mean(use) for use in _USES))
 
 
-def _prior(profiles: Sequence[Profile]) -> Floats:
+def _prior(profiles: Sequence[ApplicationProfile]) -> Floats:
     """(n, n) as if they took turns: both as fast as alone while their use is 1 together; NaN not known."""
     util = np.array([math.nan if (mean := one.mean("util")) is None else mean for one in profiles])
     together = util[:, None] + util

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from slurm_gpu.colocation.belief.known import Known
+from slurm_gpu.colocation.belief.known import KnownBelief
 from slurm_gpu.colocation.planner import Member
 from slurm_gpu.colocation.profiles.traits import Floats, traits_of_table
-from slurm_gpu.colocation.simulation.sharing import Stretch
+from slurm_gpu.colocation.simulation.sharing import SharingStretch
 from slurm_gpu.colocation.simulation.world import TableWorld, World
 from slurm_gpu.colocation.speeds.groups import ends_s
 from slurm_gpu.colocation.speeds.predictor import predict
@@ -64,7 +64,7 @@ def predict_unseen(measured: Measured, path: Path, division: int = 0) -> float:
     return float(np.nanmean(np.abs(mean - true)[true > 0]))
 
 
-class Unseen(Known):
+class Unseen(KnownBelief):
     """Begins with predictions alone, and learns the speed of each pair that it sees running."""
 
     def __init__(
@@ -97,7 +97,7 @@ class Unseen(Known):
             lambda some: self._careful.together(tuple(applications[one] for one in some)),
         )
 
-    def ran(self, stretch: Stretch) -> None:
+    def ran(self, stretch: SharingStretch) -> None:
         """See sharing.Watcher."""
         if len(stretch.ran) == 2 and stretch.to_s - stretch.from_s >= SEEN_S:
             one, other = stretch.ran

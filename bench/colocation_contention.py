@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from slurm_gpu.colocation.profiles.profile import Profile
+from slurm_gpu.colocation.profiles.profile import ApplicationProfile
 
 TIME_KNEE = 0.9
 LINK_KNEE = 0.7
@@ -24,7 +24,9 @@ class TurnTaking:
     Profiles must tell util and pcie of every phase; raises ValueError, which names the application, else.
     """
 
-    def __init__(self, profiles: Sequence[Profile], refill: Sequence[float], capacity_mib: float) -> None:
+    def __init__(
+        self, profiles: Sequence[ApplicationProfile], refill: Sequence[float], capacity_mib: float
+    ) -> None:
         self.profiles, self.refill, self.capacity_mib = tuple(profiles), tuple(refill), capacity_mib
         self._uses = [
             [(_known(one, phase.util, "util"), _known(one, phase.pcie, "pcie")) for phase in one.phases]
@@ -64,7 +66,7 @@ def level(value: float, low: float, high: float) -> int:
     return max(1, min(5, math.ceil(5 * (value - low) / (high - low))))
 
 
-def _known(profile: Profile, value: float | None, name: str) -> float:
+def _known(profile: ApplicationProfile, value: float | None, name: str) -> float:
     if value is None:
         raise ValueError(f"the profile of {profile.application} has a phase without {name}")
     return value

@@ -13,8 +13,8 @@ from bench.colocation_contention import level
 from bench.colocation_runs import Run
 from bench.colocation_workloads import PROFILES, THESIS_WORLD, TITAN_XP, application
 from slurm_gpu.colocation.planner import Member
-from slurm_gpu.colocation.profiles.profile import Profile
-from slurm_gpu.colocation.simulation.sharing import Stretch, look_ahead
+from slurm_gpu.colocation.profiles.profile import ApplicationProfile
+from slurm_gpu.colocation.simulation.sharing import SharingStretch, look_ahead
 
 PAIRS = ("vgg16", "googlenet", "LAMMPS", "GROMACS")
 """Of figure 3; its fifth application, "CNN", is in no list of the thesis."""
@@ -51,7 +51,7 @@ def _profiles() -> Any:
     names = ("vgg16", "resnet50", "LAMMPS", "QMCPACK")
     figure, axes = _canvas(2, len(names), 12, 4.5)
     for column, name in enumerate(names):
-        profile: Profile = PROFILES[application(name)]
+        profile: ApplicationProfile = PROFILES[application(name)]
         edges = [0.0, *profile.ends_s]
         for at, (use, scale, label) in enumerate(
             (("util", 100, "utilisation %"), ("memory_mib", 1, "memory MiB"))
@@ -103,7 +103,7 @@ def pair_levels(first: str, second: str) -> dict[str, int | None]:
     }
 
 
-def _sum(stretch: Stretch, use: str) -> float:
+def _sum(stretch: SharingStretch, use: str) -> float:
     return sum(getattr(PROFILES[one.application].phases[one.phase], use) for one in stretch.ran)
 
 

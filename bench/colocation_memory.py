@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from bench.colocation_experience import contains
 from slurm_gpu.colocation.planner import Member
-from slurm_gpu.colocation.profiles.profile import Profile
+from slurm_gpu.colocation.profiles.profile import ApplicationProfile
 
 _ENOUGH = 30
 """So many errors must be known before headroom may be less than it began with."""
@@ -112,7 +112,7 @@ class Stay:
     memory_mib: float
 
 
-def stays(profile: Profile, member: Member, slowest: float, timing: float) -> list[Stay] | None:
+def stays(profile: ApplicationProfile, member: Member, slowest: float, timing: float) -> list[Stay] | None:
     """When a job may be in which phase, from now on; None where its memory is known of no phase.
 
     It runs at a speed between `slowest` (above 0) and 1, and each phase of it may end by a part of `timing`

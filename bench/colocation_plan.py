@@ -151,7 +151,7 @@ class _Site:
     """What slurm-gpuctld would see."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        from slurm_gpu.controller.colocation.free_shards import Gpu, Place, Room
+        from slurm_gpu.controller.colocation.free_shards import CorunGpu, GpuPlace, SharedNode
 
         self._rng = random.Random(1)
         self.book = _book(options.keys, self._rng)
@@ -162,8 +162,11 @@ class _Site:
         self.rooms: dict[str, Any] = {}
         for first in range(0, options.gpus, GPUS_OF_A_NODE):
             name = f"n{first // GPUS_OF_A_NODE:03}"
-            gpus = [Gpu(Place(name, at), SHARDS) for at in range(min(GPUS_OF_A_NODE, options.gpus - first))]
-            self.rooms[name] = Room(_node(name, len(gpus)), gpus, 10**6, 10**9)
+            gpus = [
+                CorunGpu(GpuPlace(name, at), SHARDS)
+                for at in range(min(GPUS_OF_A_NODE, options.gpus - first))
+            ]
+            self.rooms[name] = SharedNode(_node(name, len(gpus)), gpus, 10**6, 10**9)
         self._shards: dict[int, int] = {}
         for room in self.rooms.values():
             for gpu in room.gpus:
@@ -192,12 +195,12 @@ class _Site:
 
     def _job(self) -> Any:
         from slurm_gpu.controller.colocation.agreed import Agreed
-        from slurm_gpu.controller.colocation.plan import Waiting
+        from slurm_gpu.controller.colocation.plan import WaitingSharer
 
         self._last += 1
         key = self._rng.choice(self.keys)
         least = self.book.shards(key, SHARDS)
-        return Waiting(Agreed(_counted(self._last), key, least, SHARDS), least, 1, 1)
+        return WaitingSharer(Agreed(_counted(self._last), key, least, SHARDS), least, 1, 1)
 
     def _run(self, job: Any, room: Any, position: int, part: float = 0.0, shards: int | None = None) -> None:
         key, number = job.agreed.key, job.agreed.job.job_id
@@ -229,7 +232,7 @@ def _node(name: str, n_gpus: int) -> Any:
 
 
 def _counted(number: int) -> Any:
-    from slurm_gpu.slurm.queue import CountedJob, Phase
+    from slurm_gpu.slurm.queue import CountedJob, JobPhase
 
     return CountedJob(
         job_id=number,
@@ -238,7 +241,7 @@ def _counted(number: int) -> Any:
         account="any",
         qos="normal",
         partition="gpu",
-        phase=Phase.PENDING,
+        phase=JobPhase.PENDING,
         n_tasks=1,
         n_nodes=1,
         n_cpus=1,

@@ -13,19 +13,19 @@ import numpy as np
 from bench.colocation_belief import Learned
 from bench.colocation_beliefs import Unseen
 from bench.colocation_workloads import THESIS, THESIS_WORLD, thesis_jobs
-from slurm_gpu.colocation.belief.known import Known
+from slurm_gpu.colocation.belief.known import KnownBelief
 from slurm_gpu.colocation.learned.models import read_any
 from slurm_gpu.colocation.learned.net import Net
-from slurm_gpu.colocation.planner import Belief, Member, Start, View
+from slurm_gpu.colocation.planner import Belief, Member, PlannerView, Start
 from slurm_gpu.colocation.planners import Setting, planner
 from slurm_gpu.colocation.planners.bound import least_makespan
-from slurm_gpu.colocation.research.contest import BASELINE, Timed
+from slurm_gpu.colocation.research.contest import BASELINE, TimedPlanner
 from slurm_gpu.colocation.research.workloads import (
     TABLE,
     table_jobs,
     table_world,
 )
-from slurm_gpu.colocation.simulation.simulator import Job, simulate
+from slurm_gpu.colocation.simulation.simulator import SharingJob, simulate
 from slurm_gpu.colocation.simulation.world import World
 from slurm_gpu.colocation.tables.read import read_table
 
@@ -67,7 +67,7 @@ class Place:
     def world(self) -> World:
         return THESIS_WORLD if self.table is None else _table_world(self.table, self.gpu_model)
 
-    def jobs(self, workload: str, seed: int) -> list[Job]:
+    def jobs(self, workload: str, seed: int) -> list[SharingJob]:
         if self.table is None:
             return thesis_jobs(workload, seed, self.n_jobs)
         return table_jobs(read_table(self.table, self.gpu_model), workload, seed, self.n_jobs)
@@ -78,9 +78,9 @@ def _table_world(table: Path, gpu_model: str | None) -> World:
     return table_world(read_table(table, gpu_model))
 
 
-def known(place: Place, cap: float) -> Known:
+def known(place: Place, cap: float) -> KnownBelief:
     """What is true."""
-    return Known(place.world(), most_together=place.most_together, cap=cap)
+    return KnownBelief(place.world(), most_together=place.most_together, cap=cap)
 
 
 def division(place: Place, seed: int) -> int:
@@ -88,7 +88,7 @@ def division(place: Place, seed: int) -> int:
     return seed % len(place.predicted)
 
 
-def believed(place: Place, information: str, cap: float, seed: int) -> Known:
+def believed(place: Place, information: str, cap: float, seed: int) -> KnownBelief:
     """By the name of what planners are told."""
     if information == "known":
         return known(place, cap)
@@ -216,7 +216,7 @@ def _with(run: Run, mode: str, bounds_s: tuple[float, float]) -> Run:
 def _run(
     task: Task,
     world: World,
-    jobs: Sequence[Job],
+    jobs: Sequence[SharingJob],
     mode: str,
     information: str,
     name: str,
@@ -224,7 +224,7 @@ def _run(
     bounds_s: tuple[float, float],
 ) -> Run:
     setting = setting_of(task.place, mode, information, seed=task.seed)
-    timed = Timed(planner(name, setting), task.place.most_together)
+    timed = TimedPlanner(planner(name, setting), task.place.most_together)
     watcher = setting.belief if isinstance(setting.belief, Unseen) else None
     ran = simulate(world, jobs, timed, n_gpus=task.place.n_gpus, watcher=watcher)
     return Run(
@@ -257,7 +257,7 @@ def decisions_alone(place: Place, seeds: Sequence[int], name: str) -> dict[str, 
     for workload in place.workloads:
         for seed in seeds:
             setting = setting_of(place, "throughput", "known", seed=seed)
-            timed = Timed(planner(name, setting), place.most_together)
+            timed = TimedPlanner(planner(name, setting), place.most_together)
             simulate(place.world(), place.jobs(workload, seed), timed, n_gpus=place.n_gpus)
             full_ms += timed.full_ms
             all_ms += timed.took_ms
@@ -279,7 +279,7 @@ class AnyFit:
     def __init__(self, belief: Belief, seed: int) -> None:
         self._belief, self._random = belief, np.random.default_rng(seed)
 
-    def choose(self, view: View) -> list[Start]:
+    def choose(self, view: PlannerView) -> list[Start]:
         for gpu in self._random.permutation(len(view.gpus)).tolist():
             running = view.gpus[gpu].running
             if len(running) >= self._belief.most_together:
@@ -308,17 +308,17 @@ def place_with_errors(headroom: float | None, n_placements: int, seed: int) -> P
     that learns, headroom too, from what it sees of these same jobs.
     """
     random = np.random.default_rng(seed)
-    belief: Known | Learned
+    belief: KnownBelief | Learned
     if headroom is None:
         belief = Learned(THESIS_WORLD.profiles, THESIS_WORLD.capacity_mib, most_together=TOGETHER_THESIS)
     else:
-        belief = Known(THESIS_WORLD, most_together=TOGETHER_THESIS, headroom=headroom)
+        belief = KnownBelief(THESIS_WORLD, most_together=TOGETHER_THESIS, headroom=headroom)
     watcher = belief if isinstance(belief, Learned) else None
     n = kills = 0
     together: list[float] = []
     while n < n_placements:
         jobs = [
-            Job(one.application, one.work_s, memory_factor=factor)
+            SharingJob(one.application, one.work_s, memory_factor=factor)
             for one, factor in zip(
                 thesis_jobs("random", int(random.integers(1 << 31)), 100),
                 random.uniform(1 - MEMORY_ERROR, 1 + MEMORY_ERROR, 100).tolist(),

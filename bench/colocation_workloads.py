@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bench.colocation_contention import TurnTaking
-from slurm_gpu.colocation.profiles.profile import Phase, Profile
+from slurm_gpu.colocation.profiles.profile import ApplicationProfile, ProfilePhase
 from slurm_gpu.colocation.research.workloads import JOBS, random_of
-from slurm_gpu.colocation.simulation.simulator import Job
+from slurm_gpu.colocation.simulation.simulator import SharingJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +32,18 @@ TITAN_XP = Card("NVIDIA TITAN Xp", 12196, 3840, 32.0)
 
 @dataclass(frozen=True, slots=True)
 class _App:
-    profile: Profile
+    profile: ApplicationProfile
     refill: float
 
 
 def _app(name: str, kind: str, refill: float, *phases: tuple[float, float, float, float, float]) -> _App:
     """Phases are (seconds, util, memory in MiB, sm, pcie)."""
     return _App(
-        Profile(
+        ApplicationProfile(
             name,
             TITAN_XP.name,
             tuple(
-                Phase(seconds=seconds, util=util, memory_mib=mib, sm=sm, pcie=pcie)
+                ProfilePhase(seconds=seconds, util=util, memory_mib=mib, sm=sm, pcie=pcie)
                 for seconds, util, mib, sm, pcie in phases
             ),
             kind,
@@ -105,9 +105,9 @@ def application(name: str) -> int:
     return next(index for index, one in enumerate(PROFILES) if one.application == name)
 
 
-def thesis_jobs(workload: str, seed: int, n: int = JOBS) -> list[Job]:
+def thesis_jobs(workload: str, seed: int, n: int = JOBS) -> list[SharingJob]:
     """Drawn with replacement; all wait from the beginning, each runs as long as its profile."""
     random = random_of(workload, seed)
     names = THESIS[workload]
     drawn = [application(names[int(index)]) for index in random.integers(len(names), size=n)]
-    return [Job(one, PROFILES[one].seconds) for one in drawn]
+    return [SharingJob(one, PROFILES[one].seconds) for one in drawn]

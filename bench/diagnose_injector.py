@@ -25,7 +25,7 @@ from bench.diagnose_injector_record import (
 )
 from bench.diagnose_injector_steps import Condition
 from slurm_gpu.diagnose.peers import Groups
-from slurm_gpu.diagnose.steps import Steps
+from slurm_gpu.diagnose.steps import StepSeries
 from slurm_gpu.diagnose.verdict import Cause
 
 WINDOW_S = 600
@@ -70,7 +70,7 @@ class Case:
     undecidable: bool = False
     """Nothing that is told tells it from a training that is well."""
     play: Play | None = field(default=None, repr=False)
-    steps: Steps | None = field(default=None, repr=False)
+    steps: StepSeries | None = field(default=None, repr=False)
     """What the training timed itself."""
 
     @property

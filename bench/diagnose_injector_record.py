@@ -30,7 +30,7 @@ from bench.diagnose_injector_play import (
     Play,
 )
 from slurm_gpu.diagnose.metric import Metric
-from slurm_gpu.diagnose.series import Course, HostCourse, Series, Worker, align
+from slurm_gpu.diagnose.series import HostCourse, JobWorker, Series, WorkerSeries, align
 from slurm_gpu.wire import Event
 
 START_S = 1_790_000_000.0
@@ -84,7 +84,7 @@ class Recording:
     """Values of each worker (n_workers, n) in bins of `width_s`, and when they were known."""
 
     job: Job
-    workers: tuple[Worker, ...]
+    workers: tuple[JobWorker, ...]
     values: dict[Metric, Floats]
     hosts: dict[Metric, Floats]
     known_s: dict[Metric, Floats]
@@ -109,7 +109,9 @@ class Recording:
                 if np.isfinite(line).any():
                     told[metric] = line
             courses.append(
-                Course(worker=worker, start_s=START_S, width_s=self.width_s, values=told, step=self.step)
+                WorkerSeries(
+                    worker=worker, start_s=START_S, width_s=self.width_s, values=told, step=self.step
+                )
             )
         missing = [worker for row, worker in enumerate(self.workers) if node[row] in self.silent]
         hosts = [
@@ -131,10 +133,10 @@ class Recording:
         return align(courses, hosts=hosts, missing=missing, events=events)
 
 
-def workers_of(job: Job) -> tuple[Worker, ...]:
+def workers_of(job: Job) -> tuple[JobWorker, ...]:
     """Named as the command has them: by node, UUID and index."""
     return tuple(
-        Worker(
+        JobWorker(
             node=f"n{rank // job.per_node + 1}",
             device=f"GPU-{rank // job.per_node + 1:04x}-{rank % job.per_node:x}",
             index=rank % job.per_node,

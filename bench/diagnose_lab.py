@@ -39,7 +39,7 @@ from lab.options import GpuModel, JobSubmit, NodeGpus, Options
 from lab.polling import wait_for
 from slurm_gpu.client.database_client import DatabaseClient
 from slurm_gpu.config.site import load_config
-from slurm_gpu.diagnose.case import Rules
+from slurm_gpu.diagnose.case import DiagnosisThresholds
 from slurm_gpu.diagnose.judge import diagnose
 from slurm_gpu.diagnose.verdict import Cause, Verdict
 from slurm_gpu.reports.diagnosed.judged import judged
@@ -305,7 +305,7 @@ def _when_over(lab: Lab, database: DatabaseClient, one: Training) -> Said:
 
     wait_for(is_over, _OVER_S, f"slurm-gpudbd knows that job {one.job_id} is over")
     run = database.run(str(one.job_id))[0]
-    verdict = judged(run, (), database.timelines(str(one.job_id)), Rules()).verdict
+    verdict = judged(run, (), database.timelines(str(one.job_id)), DiagnosisThresholds()).verdict
     return one.said(lab, verdict.to_json(), "timeline")
 
 

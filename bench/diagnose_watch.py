@@ -30,9 +30,9 @@ from bench.diagnose_injector import WINDOW_S, Case, faulty, healthy
 from bench.diagnose_injector_record import START_S
 from slurm_gpu.alerts.suspects import Statement
 from slurm_gpu.database.verdicts.accused import Accused
-from slurm_gpu.database.verdicts.store import Told
+from slurm_gpu.database.verdicts.store import StoredVerdict
 from slurm_gpu.database.verdicts.watch import LOOK_S, JobWatch
-from slurm_gpu.diagnose.case import Rules
+from slurm_gpu.diagnose.case import DiagnosisThresholds
 from slurm_gpu.diagnose.live import BYTES_OF_A_GPU
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.peers import Groups
@@ -58,7 +58,7 @@ class Played:
     def __init__(self, cases: Mapping[int, Case]) -> None:
         self.cases = cases
         self.second = 0
-        self.told: list[Told] = []
+        self.told: list[StoredVerdict] = []
         self.windows = 0
         self._asked: dict[int, int] = {}
         self._live: dict[str, Live] = {}
@@ -132,7 +132,7 @@ class Played:
         case = self.cases[job.job_id]
         return case.recording.series(float(self.second)), case.groups
 
-    def store(self, told: Told) -> None:
+    def store(self, told: StoredVerdict) -> None:
         """Keep it."""
         self.told.append(told)
 
@@ -218,7 +218,7 @@ def _queued(job: int, case: Case) -> QueuedJob:
 
 def watched(played: Played) -> tuple[JobWatch, list[float]]:
     """Ten minutes of looks, and the processor time of each."""
-    watch = JobWatch(played, Accused(played.statements, played.index_of), Rules())  # type: ignore[arg-type]
+    watch = JobWatch(played, Accused(played.statements, played.index_of), DiagnosisThresholds())  # type: ignore[arg-type]
     took = []
     while played.second + LOOK_S <= WINDOW_S:
         played.pass_s(int(LOOK_S))
@@ -279,7 +279,7 @@ def detection(n_cases: int, seed: int) -> dict[str, Any]:
         for job, case in enumerate(cases, 1)
         if not case.timeline and case.running and case.steps is None
     }
-    first: dict[int, Told] = {}
+    first: dict[int, StoredVerdict] = {}
     jobs = list(chosen)
     for at in range(0, len(jobs), TOGETHER):
         played = Played({job: chosen[job] for job in jobs[at : at + TOGETHER]})

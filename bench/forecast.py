@@ -23,12 +23,12 @@ from bench.forecast_data import TABLE_ORDER, read_folder, waited_before_s
 from slurm_gpu.forecast.forecaster import KIND, KINDS, LEARNED, Learner, train
 from slurm_gpu.forecast.learn import learn
 from slurm_gpu.forecast.regression import Regression
-from slurm_gpu.forecast.samples import Floats, Known, Looks
+from slurm_gpu.forecast.samples import Floats, QueueSamples, WaitSamples
 from slurm_gpu.forecast.tables import wait_tables
 from slurm_gpu.forecast.wait_grid import quantile
 
 MOST_ROWS = 20_000
-Baseline = Callable[[Known, Looks], Floats]
+Baseline = Callable[[WaitSamples, QueueSamples], Floats]
 EVERY_LOOK = 1000
 """Forecasts are judged by what would have been said at each look before, from what was known at it."""
 
@@ -92,7 +92,7 @@ def remembered(learner: Learner) -> Learner:
     """
     known: dict[float, Regression] = {}
 
-    def learned(past: Known, names: Sequence[str], weight: Floats) -> Regression:
+    def learned(past: WaitSamples, names: Sequence[str], weight: Floats) -> Regression:
         if past.now_s not in known:
             known[past.now_s] = learner(past, names, weight)
         return known[past.now_s]
@@ -100,13 +100,13 @@ def remembered(learner: Learner) -> Learner:
     return learned
 
 
-def partition_median(past: Known, now: Looks) -> Floats:
+def partition_median(past: WaitSamples, now: QueueSamples) -> Floats:
     """The median of the last 14 days of the partition, of jobs that have started."""
     weight = past.started.astype(float)
     return quantile(wait_tables(past, ("partition",), weight).distribution(now), 0.5)
 
 
-def gradient_boosting(past: Known, now: Looks) -> Floats:
+def gradient_boosting(past: WaitSamples, now: QueueSamples) -> Floats:
     """As it comes, on all features and, evenly taken, MOST_ROWS of the jobs that have started."""
     rows = np.flatnonzero(past.started)
     rows = rows[:: -(-len(rows) // MOST_ROWS)]
@@ -115,7 +115,7 @@ def gradient_boosting(past: Known, now: Looks) -> Floats:
     return np.asarray(2.0 ** model.predict(now.features))
 
 
-def report(looks: Looks, said: dict[str, Floats], sources: NDArray[np.str_]) -> dict[str, float]:
+def report(looks: QueueSamples, said: dict[str, Floats], sources: NDArray[np.str_]) -> dict[str, float]:
     wait = looks.start_s - looks.at_s
     gpu = looks.groups[KIND] == KINDS["gpu"]
     every = np.ones(len(wait), dtype=bool)

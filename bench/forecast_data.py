@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_gpu.forecast.forecaster import KINDS
-from slurm_gpu.forecast.samples import Floats, Looks, codes_of
+from slurm_gpu.forecast.samples import Floats, QueueSamples, codes_of
 
 _OF_JOB = ("req_cpus", "req_mem_total", "req_mem_per_cpu", "time_limit_sec", "account_id", "partition_id_y")
 _AMOUNTS = ("jobs", "cores", "mem", "core_hours", "gpus", "gpu_hours")
@@ -42,7 +42,7 @@ _NOT_FEATURES = {"r_jobs", "r_cores", "r_mem", "r_gpus"}
 TABLE_ORDER = ("all", "kind", "partition", "size", "account and partition")
 
 
-def read_folder(folder: Path) -> Looks:
+def read_folder(folder: Path) -> QueueSamples:
     """All files *.csv and *.csv.gz of `folder`."""
     paths = sorted([*folder.glob("*.csv"), *folder.glob("*.csv.gz")])
     numbers, times, gpus, nodes = [], [], [], []
@@ -64,7 +64,7 @@ def read_folder(folder: Path) -> Looks:
     return _looks(value | {"gpus": np.array(gpus), "nodes": np.array(nodes)})
 
 
-def _looks(value: dict[str, Floats]) -> Looks:
+def _looks(value: dict[str, Floats]) -> QueueSamples:
     at_s, hours = value["poll_time"], value["time_limit_sec"] / 3600
     eligible_for_s = at_s - value["eligible_time"]
     feature = {
@@ -95,7 +95,7 @@ def _looks(value: dict[str, Floats]) -> Looks:
         "account and partition": codes_of(account, partition),
     }
     asked = (value["req_cpus"], value["req_mem_total"], value["gpus"], value["time_limit_sec"])
-    return Looks(
+    return QueueSamples(
         at_s=at_s,
         start_s=value["start_time"],
         gone_s=np.full(len(at_s), np.nan),
@@ -106,7 +106,7 @@ def _looks(value: dict[str, Floats]) -> Looks:
     )
 
 
-def waited_before_s(looks: Looks) -> NDArray[np.float64]:
+def waited_before_s(looks: QueueSamples) -> NDArray[np.float64]:
     """(n) how long each job had waited when it was seen."""
     return np.asarray(2.0 ** looks.features[:, looks.names.index("waited")] - 1.0, dtype=float)
 

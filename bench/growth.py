@@ -39,7 +39,7 @@ from slurm_gpu.database.accounting import writer as store
 from slurm_gpu.database.accounting.importer import batched, store_changed_runs
 from slurm_gpu.database.accounting.reconcile import reconcile
 from slurm_gpu.database.accounting.run_row import RunRow, run_row
-from slurm_gpu.database.ingest.shipment import Shipment, parse_shipment
+from slurm_gpu.database.ingest.shipment import CheckedShipment, parse_shipment
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.wire import WIRE_VERSION
 from tests.database.samples import row
@@ -240,12 +240,12 @@ def _pass(database: Database, waiting: list[RunRow], spent: Spent) -> None:
     spent.on("matching", partial(reconcile, database))
 
 
-def _prepare(shipments: Iterable[Shipment]) -> None:
+def _prepare(shipments: Iterable[CheckedShipment]) -> None:
     for item in shipments:
         store.prepare(item.records.values())
 
 
-def _store(shipments: Iterable[Shipment], connection: Connection) -> None:
+def _store(shipments: Iterable[CheckedShipment], connection: Connection) -> None:
     records = [record for item in shipments for record in item.records.values()]
     hosts = [host for item in shipments for host in item.hosts.values()]
     store.foreign_segments(connection, dict(enumerate(records)))

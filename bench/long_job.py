@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from lab.nvml import build
 from lab.simgpu.load import Point
 from lab.simgpu.specs import hopper
-from slurm_gpu.node.shipping.shipment import Shipment
+from slurm_gpu.node.shipping.shipment import OutgoingShipment
 from tests.node.simulated import SimulatedMachine
 
 JOB_ID = 12345678
@@ -44,6 +44,6 @@ def shipped_bytes(seed: int = 1) -> int:
         assert machine.spool is not None
         waiting = machine.spool.queue.waiting(100, set(machine.spool.queue.waiting_keys()))
         records = [item for item in waiting if item.kind == "records"]
-        body = Shipment(node="gpu-node-17", boot_id=machine.clock.boot_id(), items=records).body()
+        body = OutgoingShipment(node="gpu-node-17", boot_id=machine.clock.boot_id(), items=records).body()
         machine.close()
     return len(body)

@@ -26,12 +26,12 @@ from slurm_gpu.http.server import run
 from slurm_gpu.http.sockets import listen_tcp
 from slurm_gpu.monitor.app import make_app
 from slurm_gpu.monitor.cluster.board import Board
-from slurm_gpu.monitor.cluster.database_state import Seen
+from slurm_gpu.monitor.cluster.database_state import DatabaseState
 from slurm_gpu.monitor.cluster.flags import Attention
-from slurm_gpu.monitor.cluster.state import State, make_state
+from slurm_gpu.monitor.cluster.state import PageState, make_state
 from slurm_gpu.monitor.cluster.viewer import Viewer, ViewerOf, viewer_of
 from slurm_gpu.monitor.http.server import make_server
-from slurm_gpu.monitor.routes import Site
+from slurm_gpu.monitor.routes import RouteContext
 from slurm_gpu.monitor.signin.guard import Cookie, Guard
 from slurm_gpu.monitor.signin.rights import Right, Rights
 from slurm_gpu.monitor.signin.sessions import Sessions, session_key
@@ -44,14 +44,14 @@ class Synthetic:
         self.source = SyntheticCluster(n_gpus, seed, now_s=time.time())
         self._reports = self.source.nodes()
         self._attention = Attention()
-        self.state: State | None = None
+        self.state: PageState | None = None
 
-    def look(self, step_s: float = 5.0) -> State:
+    def look(self, step_s: float = 5.0) -> PageState:
         """The next state."""
         if self.state is not None:
             self.source.step(step_s)
         source = self.source
-        seen = Seen(
+        seen = DatabaseState(
             cluster=source.cluster(),
             live=source.live(),
             live_s=source.now_s,
@@ -82,7 +82,7 @@ def main() -> None:
     board.show(synthetic.look())
     clock = SystemClock()
     who: ViewerOf = viewer_of if options.sessions else lambda _: viewer
-    app: ASGIApp = make_app(Site(board, who, lambda: synthetic.source, clock))
+    app: ASGIApp = make_app(RouteContext(board, who, lambda: synthetic.source, clock))
     told = []
     if options.sessions:
         sessions, cookie = Sessions(session_key(None), clock.wall), Cookie.of("http://127.0.0.1")

@@ -27,16 +27,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.arguments import number, numbers
 from bench.placement_rules import BestFit, FewestCPUs, Random
-from slurm_gpu.controller.placement.original_weights import Memory
+from slurm_gpu.controller.placement.original_weights import OriginalWeights
 from slurm_gpu.controller.placement.weight_plan import kind_and_room, plan
-from slurm_gpu.placement.choice import LeastFragmentation, MostAllocated, Rule
-from slurm_gpu.placement.fragmentation import Measure
+from slurm_gpu.placement.choice import LeastFragmentation, MostAllocated, PlacementRule
+from slurm_gpu.placement.fragmentation import StrandedMeasure
 from slurm_gpu.placement.mix import Mix
-from slurm_gpu.placement.order import Kind, Order
+from slurm_gpu.placement.order import NodeKind, NodeOrder
 from slurm_gpu.placement.state import Nodes, NodeState
 from slurm_gpu.placement.weighted import NodeWeights
 from slurm_gpu.simulate.cluster import GPU_MGPU
-from slurm_gpu.simulate.jobs import Request
+from slurm_gpu.simulate.jobs import ResourceRequest
 from slurm_gpu.slurm.client import SlurmNode
 
 PUBLISHED = {"random": 87.5, "bestfit": 93.1, "fgd": 95.4}
@@ -48,7 +48,7 @@ LOOK_CHANGES = 100
 """Nodes that changed since the last look, for its time."""
 
 
-def rules(mix: Mix) -> dict[str, Callable[[int], Rule]]:
+def rules(mix: Mix) -> dict[str, Callable[[int], PlacementRule]]:
     """By name, made for a seed."""
     return {
         "random": Random,
@@ -57,7 +57,7 @@ def rules(mix: Mix) -> dict[str, Callable[[int], Rule]]:
         "slurm": lambda _: FewestCPUs(),
         "weights_fullness": lambda _: NodeWeights(None, every=WEIGHTS_EVERY),
         "weights": lambda _: NodeWeights(mix, every=WEIGHTS_EVERY),
-        "fgd": lambda _: LeastFragmentation(mix, Measure.FGD),
+        "fgd": lambda _: LeastFragmentation(mix, StrandedMeasure.FGD),
         "ours": lambda _: LeastFragmentation(mix),
         "ours_whole_last": lambda _: LeastFragmentation(mix, whole_last=True),
     }
@@ -82,18 +82,18 @@ def _node(row: dict[str, str]) -> NodeState:
     )
 
 
-def read_pods(folder: Path) -> list[Request]:
+def read_pods(folder: Path) -> list[ResourceRequest]:
     """What each pod asks for."""
     with (folder / "openb_pod_list_default.csv").open(newline="") as file:
         return [_request(row) for row in csv.DictReader(file)]
 
 
-def _request(row: dict[str, str]) -> Request:
+def _request(row: dict[str, str]) -> ResourceRequest:
     n_gpus, mgpu = int(row["num_gpu"]), int(row["gpu_milli"])
     if row["gpu_spec"]:
         raise SystemExit(f"{row['name']} asks for GPUs {row['gpu_spec']}; here pods may have any")
     whole = mgpu == GPU_MGPU or n_gpus == 0
-    return Request(
+    return ResourceRequest(
         gpus=n_gpus if whole else 0,
         share_mgpu=0 if whole else mgpu,
         cpus=int(row["cpu_milli"]),
@@ -101,7 +101,7 @@ def _request(row: dict[str, str]) -> Request:
     )
 
 
-def arrivals(pods: Sequence[Request], capacity_mgpu: int, seed: int) -> Iterator[Request]:
+def arrivals(pods: Sequence[ResourceRequest], capacity_mgpu: int, seed: int) -> Iterator[ResourceRequest]:
     """Until they have asked for `ARRIVALS` of the capacity."""
     random = np.random.default_rng(seed)
     asked = 0
@@ -111,7 +111,7 @@ def arrivals(pods: Sequence[Request], capacity_mgpu: int, seed: int) -> Iterator
         yield pod
 
 
-def fill(nodes: Nodes, rule: Rule, pods: Iterator[Request]) -> Nodes:
+def fill(nodes: Nodes, rule: PlacementRule, pods: Iterator[ResourceRequest]) -> Nodes:
     """The cluster once all have come."""
     for pod in pods:
         for place in rule.choose(nodes, pod):
@@ -124,7 +124,7 @@ def allocated_percent(nodes: Nodes) -> float:
     return 100.0 * (1.0 - float(nodes.free_mgpu.sum()) / float(nodes.n_gpus.sum() * GPU_MGPU))
 
 
-def half_full(nodes: Nodes, n_nodes: int, pods: Sequence[Request]) -> Nodes:
+def half_full(nodes: Nodes, n_nodes: int, pods: Sequence[ResourceRequest]) -> Nodes:
     """So many nodes, of the trace's kinds in turn, filled by half at random."""
     kinds = [
         NodeState(
@@ -147,7 +147,7 @@ def half_full(nodes: Nodes, n_nodes: int, pods: Sequence[Request]) -> Nodes:
     return state
 
 
-def decision_ms(state: Nodes, mix: Mix, pods: Sequence[Request]) -> dict[str, float]:
+def decision_ms(state: Nodes, mix: Mix, pods: Sequence[ResourceRequest]) -> dict[str, float]:
     """Of our rule, medians: with all nodes scored anew, and with those scored that changed since."""
     random = np.random.default_rng(1)
     anew, anew_cpu, since, since_cpu = [], [], [], []
@@ -184,18 +184,18 @@ def look_ms(state: Nodes, mix: Mix) -> dict[str, float]:
     random = np.random.default_rng(1)
     nodes = [_slurm_node(state, index) for index in range(len(state))]
 
-    def took(order_of: Callable[[Mapping[Kind, int]], Order | None]) -> float:
+    def took(order_of: Callable[[Mapping[NodeKind, int]], NodeOrder | None]) -> float:
         began = time.process_time()
-        plan(nodes, nodes, Memory(), {}, {}, order_of)
+        plan(nodes, nodes, OriginalWeights(), {}, {}, order_of)
         return 1000 * (time.process_time() - began)
 
-    def anew(kinds: Mapping[Kind, int]) -> Order:
-        return Order(mix, len(state), kinds)
+    def anew(kinds: Mapping[NodeKind, int]) -> NodeOrder:
+        return NodeOrder(mix, len(state), kinds)
 
     order = anew(Counter(kind_and_room(node)[0] for node in nodes))
     fullness = [took(lambda _: None) for _ in range(5)]
     all_anew = [took(anew) for _ in range(5)]
-    plan(nodes, nodes, Memory(), {}, {}, lambda _: order)
+    plan(nodes, nodes, OriginalWeights(), {}, {}, lambda _: order)
     changed = []
     for _ in range(5):
         for index in random.choice(len(nodes), size=LOOK_CHANGES, replace=len(nodes) < LOOK_CHANGES).tolist():

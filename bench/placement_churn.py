@@ -28,11 +28,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.arguments import number
 from bench.placement_rules import FewestCPUs
-from slurm_gpu.placement.choice import LeastFragmentation, Place, Rule
+from slurm_gpu.placement.choice import LeastFragmentation, NodeShare, PlacementRule
 from slurm_gpu.placement.mix import Mix
-from slurm_gpu.placement.state import Nodes, NodeState, Running
+from slurm_gpu.placement.state import Nodes, NodeState, RunningUntil
 from slurm_gpu.placement.weighted import NodeWeights
-from slurm_gpu.simulate.jobs import Request
+from slurm_gpu.simulate.jobs import ResourceRequest
 
 GPUS, CPUS = 8, 64
 STAY_S = 36_000.0
@@ -82,7 +82,7 @@ class Found:
     """Nodes of which no GPU is in use."""
 
 
-def rules(mix: Mix, every: int) -> dict[str, Callable[[], Rule]]:
+def rules(mix: Mix, every: int) -> dict[str, Callable[[], PlacementRule]]:
     """By name, one for each run."""
     return {
         "slurm": FewestCPUs,
@@ -112,12 +112,12 @@ def empty_nodes(n: int) -> Nodes:
 def with_running(nodes: Nodes, ends: Sequence[Mapping[int, float]], now_s: float) -> Nodes:
     """The nodes with what is known of how long their jobs (by number, until when) may go on."""
     until_s = np.array([max(one.values(), default=0.0) for one in ends])
-    return replace(nodes, running=Running(now_s, until_s, np.array([len(one) for one in ends])))
+    return replace(nodes, running=RunningUntil(now_s, until_s, np.array([len(one) for one in ends])))
 
 
 def run(
-    rule: Rule,
-    asked: Mapping[Request, int],
+    rule: PlacementRule,
+    asked: Mapping[ResourceRequest, int],
     nodes: Nodes,
     load: float,
     seed: int,
@@ -129,7 +129,7 @@ def run(
     requests, times = list(asked), list(asked.values())
     gpus_each = sum(one.gpus * n for one, n in asked.items()) / sum(times)
     rate = load * len(nodes) * GPUS / (gpus_each * STAY_S)
-    now_s, running = 0.0, list[tuple[float, int, Request, Place]]()
+    now_s, running = 0.0, list[tuple[float, int, ResourceRequest, NodeShare]]()
     came, away = Counter[int](), Counter[int]()
     used, whole = [], []
     ends: list[dict[int, float]] = [{} for _ in range(len(nodes))]
@@ -175,7 +175,7 @@ def main() -> None:
     options = parser.parse_args()
     nodes, answer = empty_nodes(options.nodes), dict[str, dict[str, dict[str, float]]]()
     for name, classes in LOADS.items():
-        asked = {Request(gpus=gpus, cpus=cpus): n for (gpus, cpus), n in classes.items()}
+        asked = {ResourceRequest(gpus=gpus, cpus=cpus): n for (gpus, cpus), n in classes.items()}
         print(f"{name}: {options.load:.0%} of the GPUs of {options.nodes} nodes asked for")
         print(f"  {'rule':17} {'turned away':>11} {'+-':>5} {'of 8 GPUs':>9} {'used':>6} {'whole':>6}")
         answer[name] = {}

@@ -30,9 +30,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.arguments import number
 from bench.placement_churn import GUESSES, LOADS, STAY_S
 from slurm_gpu.placement.mix import Mix
-from slurm_gpu.placement.order import Kind, Order, Room
-from slurm_gpu.placement.weights import NodeRoom, Scale, level_of
-from slurm_gpu.simulate.request import GPU_MGPU, Request
+from slurm_gpu.placement.order import FreeRoom, NodeKind, NodeOrder
+from slurm_gpu.placement.weights import NodeRoom, WeightScale, level_of
+from slurm_gpu.simulate.request import GPU_MGPU, ResourceRequest
 
 Asked = Mapping[tuple[int, int], int]
 """GPUs and CPUs of a job, and how often it comes."""
@@ -102,14 +102,14 @@ def orders(asked: Asked, n_gpus: int, n_nodes: int) -> dict[str, Callable[[], Ke
 
 def _levels(asked: Asked, n_gpus: int, n_nodes: int, *, timed: bool) -> Key:
     """As slurm-gpuctld has them, bands and all."""
-    kind = Kind(("",) * n_gpus, n_gpus * CPUS_PER_GPU, 1)
-    mix = Mix.of((Request(gpus=gpus, cpus=cpus), times) for (gpus, cpus), times in asked.items())
-    order, levels = Order(mix, 1000.0, {kind: n_nodes}), dict[int, int]()
-    scale = Scale(n_gpus, order.n_whole_ranks, timed)
+    kind = NodeKind(("",) * n_gpus, n_gpus * CPUS_PER_GPU, 1)
+    mix = Mix.of((ResourceRequest(gpus=gpus, cpus=cpus), times) for (gpus, cpus), times in asked.items())
+    order, levels = NodeOrder(mix, 1000.0, {kind: n_nodes}), dict[int, int]()
+    scale = WeightScale(n_gpus, order.n_whole_ranks, timed)
 
     def level(node: Node, now_s: float) -> int:
         free_mgpu = (0,) * (n_gpus - node.gpus) + (GPU_MGPU,) * node.gpus
-        stake = order.stake(kind, Room(free_mgpu, node.cpus, 1))
+        stake = order.stake(kind, FreeRoom(free_mgpu, node.cpus, 1))
         room = NodeRoom(
             name="",
             gpus=n_gpus,

@@ -24,24 +24,26 @@ from bench.simulate import GPUS_PER_NODE, make_jobs
 from slurm_gpu.placement.choice import LeastFragmentation, MostAllocated
 from slurm_gpu.placement.placing import ByRule
 from slurm_gpu.placement.replay import figures, in_one_zone_where_possible, mix_of
-from slurm_gpu.simulate.cluster import Cluster, Node, Partition
-from slurm_gpu.simulate.jobs import Jobs, Request
+from slurm_gpu.simulate.cluster import ModelCluster, ModelNode, ModelPartition
+from slurm_gpu.simulate.jobs import Jobs, ResourceRequest
 from slurm_gpu.simulate.model import simulate
 from slurm_gpu.simulate.placement import FirstFit
 from slurm_gpu.simulate.scheduler import Scheduling
 
 
-def make_cluster(n_nodes: int, per_zone: int) -> Cluster:
+def make_cluster(n_nodes: int, per_zone: int) -> ModelCluster:
     nodes = tuple(
-        Node(name=f"n{i}", gpus=GPUS_PER_NODE, cpus=128, memory_mib=1_000_000, zone=f"zone{i // per_zone}")
+        ModelNode(
+            name=f"n{i}", gpus=GPUS_PER_NODE, cpus=128, memory_mib=1_000_000, zone=f"zone{i // per_zone}"
+        )
         for i in range(n_nodes)
     )
-    return Cluster(nodes, (Partition("gpu", tuple(range(n_nodes))),))
+    return ModelCluster(nodes, (ModelPartition("gpu", tuple(range(n_nodes))),))
 
 
 def with_shares(jobs: Jobs, seed: int) -> Jobs:
     """One in five of those for one GPU asks for a quarter of it."""
-    share = Request(share_mgpu=250, cpus=2, memory_mib=16000)
+    share = ResourceRequest(share_mgpu=250, cpus=2, memory_mib=16000)
     ones = np.array([request.mgpu == 1000 for request in jobs.requests])[jobs.request]
     fewer = ones & (np.random.default_rng(seed).random(len(jobs)) < 0.2)
     codes = np.where(fewer, len(jobs.requests), jobs.request).astype(np.int32)

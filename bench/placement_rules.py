@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from slurm_gpu.placement.choice import Place, first_device, fitting, in_order, left_over
+from slurm_gpu.placement.choice import NodeShare, first_device, fitting, in_order, left_over
 from slurm_gpu.placement.state import Mask, Nodes
 from slurm_gpu.simulate.cluster import GPU_MGPU
-from slurm_gpu.simulate.jobs import Request
+from slurm_gpu.simulate.jobs import ResourceRequest
 
 
 class Random:
@@ -16,15 +16,17 @@ class Random:
     def __init__(self, seed: int) -> None:
         self._random = np.random.default_rng(seed)
 
-    def choose(self, nodes: Nodes, request: Request, among: Mask | None = None) -> tuple[Place, ...]:
+    def choose(
+        self, nodes: Nodes, request: ResourceRequest, among: Mask | None = None
+    ) -> tuple[NodeShare, ...]:
         """Each with the same probability."""
         fits = fitting(nodes, request, among)
         if len(fits) < request.nodes:
             return ()
         chosen = self._random.choice(fits, size=request.nodes, replace=False)
-        return tuple(Place(node, self._devices(nodes, node, request)) for node in chosen.tolist())
+        return tuple(NodeShare(node, self._devices(nodes, node, request)) for node in chosen.tolist())
 
-    def _devices(self, nodes: Nodes, node: int, request: Request) -> tuple[int, ...]:
+    def _devices(self, nodes: Nodes, node: int, request: ResourceRequest) -> tuple[int, ...]:
         n = request.gpus or (1 if request.share_mgpu else 0)
         enough = np.flatnonzero(nodes.usable_mgpu(request.gpu_type)[node] >= (request.share_mgpu or GPU_MGPU))
         return tuple(sorted(self._random.choice(enough, size=n, replace=False).tolist())) if n else ()
@@ -33,7 +35,9 @@ class Random:
 class BestFit:
     """Where least is left of CPUs and GPUs; a share goes to the GPU with the least that is enough."""
 
-    def choose(self, nodes: Nodes, request: Request, among: Mask | None = None) -> tuple[Place, ...]:
+    def choose(
+        self, nodes: Nodes, request: ResourceRequest, among: Mask | None = None
+    ) -> tuple[NodeShare, ...]:
         """Ties by index."""
         fits = fitting(nodes, request, among)
         return in_order(nodes, request, fits, left_over(nodes, fits), tightest_device)
@@ -42,13 +46,15 @@ class BestFit:
 class FewestCPUs:
     """The node with the fewest free CPUs that will do: as Slurm's select/cons_tres does without weights."""
 
-    def choose(self, nodes: Nodes, request: Request, among: Mask | None = None) -> tuple[Place, ...]:
+    def choose(
+        self, nodes: Nodes, request: ResourceRequest, among: Mask | None = None
+    ) -> tuple[NodeShare, ...]:
         """Ties by index; a share goes to the first GPU that has enough."""
         fits = fitting(nodes, request, among)
         return in_order(nodes, request, fits, nodes.free_cpus[fits].astype(np.float64), first_device)
 
 
-def tightest_device(nodes: Nodes, node: int, request: Request) -> int:
+def tightest_device(nodes: Nodes, node: int, request: ResourceRequest) -> int:
     """The GPU of a node with the least room that is enough for a share."""
     usable = nodes.usable_mgpu(request.gpu_type)[node]
     return int(np.where(usable >= request.share_mgpu, usable, GPU_MGPU + 1).argmin())

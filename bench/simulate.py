@@ -16,15 +16,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from slurm_gpu.simulate.cluster import Cluster, Node, Partition
-from slurm_gpu.simulate.jobs import Jobs, Request
-from slurm_gpu.simulate.limits import Counter, Resource
+from slurm_gpu.simulate.cluster import ModelCluster, ModelNode, ModelPartition
+from slurm_gpu.simulate.jobs import Jobs, ResourceRequest
+from slurm_gpu.simulate.limits import LimitCounter, Resource
 from slurm_gpu.simulate.model import simulate
 from slurm_gpu.simulate.scheduler import Scheduling
 
 GPUS_PER_NODE = 8
 REQUESTS = tuple(
-    Request(nodes=nodes, gpus=gpus, cpus=8 * gpus, memory_mib=64000 * gpus)
+    ResourceRequest(nodes=nodes, gpus=gpus, cpus=8 * gpus, memory_mib=64000 * gpus)
     for nodes, gpus in ((1, 1), (1, 1), (1, 2), (1, 4), (1, 8), (2, 8), (4, 8), (16, 8))
 )
 SHARES = (0.45, 0.15, 0.13, 0.12, 0.09, 0.03, 0.02, 0.01)
@@ -78,14 +78,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     nodes = tuple(
-        Node(name=f"n{i}", gpus=GPUS_PER_NODE, cpus=128, memory_mib=1_000_000) for i in range(options.nodes)
+        ModelNode(name=f"n{i}", gpus=GPUS_PER_NODE, cpus=128, memory_mib=1_000_000)
+        for i in range(options.nodes)
     )
-    cluster = Cluster(nodes, (Partition("gpu", tuple(range(options.nodes))),))
+    cluster = ModelCluster(nodes, (ModelPartition("gpu", tuple(range(options.nodes))),))
     jobs = make_jobs(
         options.jobs, cluster.total_gpus, options.users, options.load, options.seed, options.shapes
     )
     most = {Resource.MGPU: cluster.total_gpus * 1000 // 4}
-    counters = [Counter(f"user{i}", most) for i in range(options.users)]
+    counters = [LimitCounter(f"user{i}", most) for i in range(options.users)]
     began, cpu_began = time.monotonic(), time.process_time()
     outcome = simulate(
         cluster, jobs, scheduling=Scheduling(backfill_every_s=30, depth=500), counters=counters

@@ -22,8 +22,17 @@ from slurm_gpu.policy.language.check_colocation import (
 from slurm_gpu.policy.language.check_hours import DAYS
 from slurm_gpu.policy.language.check_idle import MOST_WARNINGS
 from slurm_gpu.policy.language.check_values import ID, MOST_COUNT, MOST_GPUS
-from slurm_gpu.policy.language.limits import LIMITS, LimitKind, Measure, Scope
-from slurm_gpu.policy.language.model import BundleMode, Ending, Goal, Kind, Mode, OnError, Per, Period
+from slurm_gpu.policy.language.limits import LIMITS, LimitKind, LimitUnit, Scope
+from slurm_gpu.policy.language.model import (
+    BundleMode,
+    Goal,
+    HoursPeriod,
+    IdleAction,
+    JobKind,
+    Mode,
+    OnError,
+    Per,
+)
 
 Schema = dict[str, Any]
 
@@ -105,7 +114,7 @@ def _definitions() -> Schema:
         },
         "walltime": {"anyOf": [_ref("duration"), _by_pattern(r"^\d+(\.\d{1,3})?$", _ref("duration"))]},
         "gpu_hours": _table(
-            {str(period): {"type": "number", "minimum": 0, "maximum": 1e9} for period in Period}
+            {str(period): {"type": "number", "minimum": 0, "maximum": 1e9} for period in HoursPeriod}
         )
         | {"minProperties": 1},
         "limits_of_a_job": _limits(Per.JOB),
@@ -120,14 +129,14 @@ def _limits(per: Per) -> Schema:
 
 def _limit(kind: LimitKind) -> Schema:
     of = {
-        Measure.GPUS: "gpus_or_by_type",
-        Measure.COUNT: "count",
-        Measure.MEMORY: "memory",
-        Measure.WALLTIME: "walltime",
-        Measure.NAMES: "names",
-        Measure.GPU_HOURS: "gpu_hours",
+        LimitUnit.GPUS: "gpus_or_by_type",
+        LimitUnit.COUNT: "count",
+        LimitUnit.MEMORY: "memory",
+        LimitUnit.WALLTIME: "walltime",
+        LimitUnit.NAMES: "names",
+        LimitUnit.GPU_HOURS: "gpu_hours",
     }[kind.measure]
-    most = "Allowed" if kind.measure is Measure.NAMES else "At most:"
+    most = "Allowed" if kind.measure is LimitUnit.NAMES else "At most:"
     return _told(_ref(of), f"{most} {kind.what} {_HELD[kind.scope]}.")
 
 
@@ -149,7 +158,7 @@ def _rule() -> Schema:
             "on_error": _told(_choice(OnError), "What happens to a job when our own code fails."),
             "when": _table({"days": _ref("days"), "hours": _ref("hours")})
             | {"minProperties": 1, "description": "When it holds, by the moment of submission."},
-            "kind": _told(_choice(Kind), "Only for jobs with a script (batch) or without (interactive)."),
+            "kind": _told(_choice(JobKind), "Only for jobs with a script (batch) or without (interactive)."),
             "adjust": _told(_adjust(), "Within which bounds the weekly review may move limits on what runs."),
         },
         required=("id", "for", "per", "why", "limits"),
@@ -165,7 +174,7 @@ def _adjust() -> Schema:
 
 
 def _bounds(kind: LimitKind) -> Schema:
-    of = {Measure.GPUS: "gpus", Measure.COUNT: "count", Measure.MEMORY: "memory"}[kind.measure]
+    of = {LimitUnit.GPUS: "gpus", LimitUnit.COUNT: "count", LimitUnit.MEMORY: "memory"}[kind.measure]
     return {"type": "array", "items": _ref(of), "minItems": 2, "maxItems": 2}
 
 
@@ -267,7 +276,7 @@ def _cancel_idle() -> Schema:
             "exempt": _told(_ref("names"), "Groups whose jobs never."),
             "warn": _told(times, "When nothing was computed for so long, their owner is warned."),
             "after": _told(_ref("duration"), "When nothing was computed for so long, they are ended."),
-            "then": _told(_choice(Ending), "cancel (the default), or hold: back into the queue, held."),
+            "then": _told(_choice(IdleAction), "cancel (the default), or hold: back into the queue, held."),
             "mode": _told(_choice(Mode), "Write it down (the default), only warn, or do it."),
             "why": _ref("text"),
         },

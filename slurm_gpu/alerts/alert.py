@@ -38,7 +38,7 @@ CLOCKS_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class AlertThresholds:
     """When something is a concern."""
 
     window_s: float = 240.0

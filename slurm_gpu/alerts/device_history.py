@@ -7,14 +7,14 @@ from collections import deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from slurm_gpu.alerts.alert import BAD_THROTTLES, CLOCKS_S, Rules
+from slurm_gpu.alerts.alert import BAD_THROTTLES, CLOCKS_S, AlertThresholds
 from slurm_gpu.wire import LiveDevice
 
 _READ_S = 15.0
 """A value is told for so long after it was read; with `idle_s` it is known when."""
 
 
-class _Seen(NamedTuple):
+class _HistoryValue(NamedTuple):
     """One value, and the seconds before it of which it tells."""
 
     at_s: float
@@ -23,7 +23,7 @@ class _Seen(NamedTuple):
     throttled: bool | None
 
 
-class Idle(NamedTuple):
+class IdlePeriod(NamedTuple):
     """A device that has computed nothing for a window or longer, and how much was seen of that time."""
 
     since_s: float
@@ -37,16 +37,16 @@ class _Stretch:
     since_s: float
     known_s: float = 0.0
 
-    def idle(self, now_s: float, rules: Rules) -> Idle | None:
+    def idle(self, now_s: float, rules: AlertThresholds) -> IdlePeriod | None:
         """None while that is too short, or too little was seen of it."""
         long_s = now_s - self.since_s
         if long_s < rules.window_s:
             return None
         coverage = min(self.known_s / long_s, 1.0)
-        return Idle(self.since_s, coverage) if coverage >= rules.min_coverage else None
+        return IdlePeriod(self.since_s, coverage) if coverage >= rules.min_coverage else None
 
 
-class Course:
+class DeviceHistory:
     """One device of one job."""
 
     def __init__(self, since_s: float, used: bool | None) -> None:
@@ -57,11 +57,11 @@ class Course:
         """Since the end of its last use; where there was none, since it is watched."""
         self._watched = _Stretch(since_s)
         """Of that, the part after the last silence that was too long to judge across it."""
-        self._recent: deque[_Seen] = deque()
+        self._recent: deque[_HistoryValue] = deque()
         self._n_throttled = 0
         """How many of these: nearly always none, and then nothing has to be summed up."""
 
-    def see(self, at_s: float, value: LiveDevice, rules: Rules) -> None:
+    def see(self, at_s: float, value: LiveDevice, rules: AlertThresholds) -> None:
         """A value arrived; one that is no newer than the last tells nothing."""
         if at_s <= self._at_s or value.util_pct is None:
             return
@@ -81,19 +81,21 @@ class Course:
             self.used = True
         throttled = None if value.throttle is None else not BAD_THROTTLES.isdisjoint(value.throttle)
         full = value.mem_used_frac is not None and value.mem_used_frac >= rules.memory_frac
-        self._recent.append(_Seen(at_s, for_s, full, throttled))
+        self._recent.append(_HistoryValue(at_s, for_s, full, throttled))
         self._n_throttled += bool(throttled)
         while self._recent[0].at_s <= at_s - rules.window_s:
             self._n_throttled -= bool(self._recent.popleft().throttled)
 
-    def _computed_s(self, at_s: float, before_s: float, value: LiveDevice, rules: Rules) -> float | None:
+    def _computed_s(
+        self, at_s: float, before_s: float, value: LiveDevice, rules: AlertThresholds
+    ) -> float | None:
         """When it computed since the last value, or shortly before: a node may learn of it late."""
         if value.idle_s is not None:
             return at_s - value.idle_s if value.idle_s <= at_s - before_s + rules.value_for_s else None
         assert value.util_pct is not None
         return at_s - _READ_S if value.util_pct > rules.idle_pct else None
 
-    def idle(self, now_s: float, rules: Rules, *, unused: bool) -> Idle | None:
+    def idle(self, now_s: float, rules: AlertThresholds, *, unused: bool) -> IdlePeriod | None:
         """Whether it does nothing, for a window or longer; None where it does, or too little was seen.
 
         Of one that was used it is enough that it has been seen idle since the last long silence; who would
@@ -102,13 +104,13 @@ class Course:
         whole = self._unused.idle(now_s, rules)
         return whole if whole is not None or unused else self._watched.idle(now_s, rules)
 
-    def memory_is_full(self, now_s: float, rules: Rules) -> bool:
+    def memory_is_full(self, now_s: float, rules: AlertThresholds) -> bool:
         """Whether it was, each time that anybody looked within the window."""
         since_s = now_s - rules.window_s
         latest = itertools.takewhile(lambda seen: seen.at_s > since_s, reversed(self._recent))
         return next((seen.memory_full for seen in latest), False) and all(seen.memory_full for seen in latest)
 
-    def throttled(self, now_s: float, rules: Rules) -> tuple[float, float] | None:
+    def throttled(self, now_s: float, rules: AlertThresholds) -> tuple[float, float] | None:
         """(since when, coverage), where it was for too much of the window; None where not, or not seen."""
         if not self._n_throttled:
             return None

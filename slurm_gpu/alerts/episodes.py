@@ -16,7 +16,7 @@ TIMES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Found(Generic[T]):
+class EpisodeFinding(Generic[T]):
     """What was judged. `cause` None: the job is well. Where nothing can be told, nothing was found."""
 
     cause: str | None
@@ -28,19 +28,19 @@ class Found(Generic[T]):
 class Episode(Generic[T]):
     """One cause of trouble, from when it was told until it is over."""
 
-    found: Found[T]
+    found: EpisodeFinding[T]
     told_s: float
     last_s: float
     """When it was found last."""
     over_s: float | None = None
 
 
-class Course(Generic[T]):
+class RunEpisodes(Generic[T]):
     """Of one run."""
 
     def __init__(self) -> None:
         self.told: Episode[T] | None = None
-        self._maybe: Found[T] | None = None
+        self._maybe: EpisodeFinding[T] | None = None
         self._others = 0
 
     @property
@@ -48,7 +48,7 @@ class Course(Generic[T]):
         """Whether another look would settle something."""
         return self._maybe is not None or self._others > 0
 
-    def hear(self, found: Found[T], now_s: float) -> list[Episode[T]]:
+    def hear(self, found: EpisodeFinding[T], now_s: float) -> list[Episode[T]]:
         """Something was judged; returns what is to be told: begun, found again, or over."""
         trouble = found.cause is not None and found.confidence >= LEAST
         if self.told is not None and trouble and found.cause == self.told.found.cause:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class RotationIntervals:
     """Seconds."""
 
     at_once: int = 12
@@ -40,11 +40,11 @@ class _Turn:
     """When its turn began."""
 
 
-class Turns:
+class JudgingRotation:
     """All jobs that are watched."""
 
-    def __init__(self, pace: Pace | None = None) -> None:
-        self.pace = pace or Pace()
+    def __init__(self, pace: RotationIntervals | None = None) -> None:
+        self.pace = pace or RotationIntervals()
         self._turns: dict[int, _Turn] = {}
         self._going: dict[int, float] = {}
         self._calm_s = -math.inf

@@ -30,7 +30,7 @@ class Statement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class SuspectThresholds:
     """When somebody is a suspect."""
 
     jobs: int = 3
@@ -55,12 +55,14 @@ class Suspect:
     last_s: float
 
 
-def suspects(statements: Iterable[Statement], now_s: float, rule: Rule | None = None) -> list[Suspect]:
+def suspects(
+    statements: Iterable[Statement], now_s: float, rule: SuspectThresholds | None = None
+) -> list[Suspect]:
     """Those accused by `rule.jobs` jobs of `rule.users` users, less the jobs that were well there since.
 
     The ones with most jobs first. A node stands for its GPUs where no single one is accused often enough.
     """
-    rule = rule or Rule()
+    rule = rule or SuspectThresholds()
     accusing: dict[Place, list[Statement]] = defaultdict(list)
     healthy: dict[Place, list[Statement]] = defaultdict(list)
     for item in statements:
@@ -92,7 +94,11 @@ def suspects(statements: Iterable[Statement], now_s: float, rule: Rule | None = 
 
 
 def _judged(
-    node: str, device: str | None, against: Sequence[Statement], well: Sequence[Statement], rule: Rule
+    node: str,
+    device: str | None,
+    against: Sequence[Statement],
+    well: Sequence[Statement],
+    rule: SuspectThresholds,
 ) -> Suspect | None:
     jobs = {item.job for item in against}
     last_s = max(item.at_s for item in against)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from slurm_gpu.alerts.alert import CLOCKS_S, Concern, Flag, Rules
-from slurm_gpu.alerts.device_history import Course, Idle
+from slurm_gpu.alerts.alert import CLOCKS_S, AlertThresholds, Concern, Flag
+from slurm_gpu.alerts.device_history import DeviceHistory, IdlePeriod
 from slurm_gpu.wire import LiveDevice
 
 XID_FOR_S = 3600.0
@@ -31,11 +31,11 @@ class RunningJob:
 
 
 @dataclass(slots=True)
-class _Watched:
+class _WatchedRun:
     start_s: float
     used_before: bool | None = None
     unused_before: frozenset[str] = frozenset()
-    courses: dict[str, Course] = field(default_factory=dict)
+    courses: dict[str, DeviceHistory] = field(default_factory=dict)
     xids: dict[str, float] = field(default_factory=dict)
 
     def is_unused(self, uuid: str) -> bool:
@@ -47,9 +47,9 @@ class _Watched:
 class Watch:
     """Remembers, of each running job's devices, a window; O(1) for each value that arrives."""
 
-    def __init__(self, rules: Rules | None = None) -> None:
-        self.rules = rules or Rules()
-        self._jobs: dict[int, _Watched] = {}
+    def __init__(self, rules: AlertThresholds | None = None) -> None:
+        self.rules = rules or AlertThresholds()
+        self._jobs: dict[int, _WatchedRun] = {}
 
     def look(
         self,
@@ -75,7 +75,7 @@ class Watch:
         for uuid, (at_s, value) in devices.items():
             if len(value.jobs) != 1 or (job := running.get(value.jobs[0])) is None:
                 continue
-            watched = self._jobs.setdefault(job.job_id, _Watched(job.start_s))
+            watched = self._jobs.setdefault(job.job_id, _WatchedRun(job.start_s))
             if job.used_before is not None:
                 watched.used_before, watched.unused_before = job.used_before, job.unused_before
             course = watched.courses.get(uuid)
@@ -84,7 +84,7 @@ class Watch:
                 late = now_s - job.start_s > self.rules.value_for_s
                 used = course.used if course is not None else None if late else False
                 since_s = at_s if job.suspended else max(job.start_s, at_s - self.rules.value_for_s)
-                course = watched.courses[uuid] = Course(since_s, used)
+                course = watched.courses[uuid] = DeviceHistory(since_s, used)
             if not job.suspended:
                 course.see(at_s, value, self.rules)
 
@@ -100,7 +100,7 @@ class Watch:
         order = {concern: place for place, concern in enumerate(Concern)}
         return sorted(found, key=lambda flag: (order[flag.concern], flag.since_s, flag.job_id))
 
-    def _of(self, job_id: int, watched: _Watched, now_s: float) -> Iterator[Flag]:
+    def _of(self, job_id: int, watched: _WatchedRun, now_s: float) -> Iterator[Flag]:
         xids = {uuid: at_s for uuid, at_s in watched.xids.items() if now_s - at_s < XID_FOR_S}
         if xids:
             yield _flag(job_id, Concern.XID, xids, max(xids.values()), 1.0)
@@ -133,7 +133,7 @@ def _has(told: tuple[float, LiveDevice] | None, job_id: int) -> bool:
     return told is None or job_id in told[1].jobs
 
 
-def _idle_flag(job_id: int, concern: Concern, idle: Mapping[str, Idle], some: Iterable[str]) -> Flag:
+def _idle_flag(job_id: int, concern: Concern, idle: Mapping[str, IdlePeriod], some: Iterable[str]) -> Flag:
     """Of some of those that are idle."""
     seen = {uuid: idle[uuid] for uuid in some}
     since_s = max(one.since_s for one in seen.values())

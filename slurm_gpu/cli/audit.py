@@ -11,12 +11,12 @@ from zoneinfo import ZoneInfo
 import click
 
 from slurm_gpu.cli.output import print_json, print_table, remark
-from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.errors import DatabaseError, UsageError
 from slurm_gpu.simulate.request import GPU_MGPU
 from slurm_gpu.text.cells import GAP, count, moment, text
 from slurm_gpu.wire.answers.reservation import MOST_IDS, Reservation
-from slurm_gpu.wire.answers.runs import Act, Decision
+from slurm_gpu.wire.answers.runs import AuditEvent, Decision
 
 if TYPE_CHECKING:  # httpx takes its time
     from slurm_gpu.client.database_client import DatabaseClient
@@ -37,7 +37,7 @@ _RESERVATION = re.compile(r"sg_(\d{1,18})")
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with the evidence of each act.")
 @with_site
-def audit(site: Site, last: int, act: str | None, refused: str | None, as_json: bool) -> None:
+def audit(site: CommandSite, last: int, act: str | None, refused: str | None, as_json: bool) -> None:
     """What was done to the cluster: urgent jobs that started, limits that moved, weights, reservations.
 
     The last one comes last. For operators, root and SlurmUser.
@@ -64,7 +64,7 @@ def audit(site: Site, last: int, act: str | None, refused: str | None, as_json: 
     _tell_of_more(len(chosen), last, len(found))
 
 
-def _print_acts(acts: Sequence[Act], owners: Mapping[str, str], zone: ZoneInfo) -> None:
+def _print_acts(acts: Sequence[AuditEvent], owners: Mapping[str, str], zone: ZoneInfo) -> None:
     rows = [
         (
             moment(one.at_s, zone),
@@ -80,7 +80,7 @@ def _print_acts(acts: Sequence[Act], owners: Mapping[str, str], zone: ZoneInfo) 
     print_table(_COLUMNS, rows, whole=("when",), spare=("told by", "before", "after"))
 
 
-def _owners(database: DatabaseClient, acts: Sequence[Act]) -> dict[str, str]:
+def _owners(database: DatabaseClient, acts: Sequence[AuditEvent]) -> dict[str, str]:
     """By the name of a reservation: " of USER"; of none that slurm-gpudbd does not know."""
     numbers = sorted({int(match[1]) for one in acts if (match := _RESERVATION.fullmatch(one.subject))})
     known: list[Reservation] = []

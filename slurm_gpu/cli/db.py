@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import click
 
 from slurm_gpu.cli.output import remark
-from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.cli.times import parse_moment
 from slurm_gpu.errors import OutsideError, UsageError
 from slurm_gpu.text.units import counted, format_duration
@@ -81,7 +81,7 @@ def upgrade(database_config: Path | None, backup_to: Path | None, *, no_backup: 
 @click.option("--timelines", is_flag=True, help="The course of each record, too: much more data.")
 @with_site
 def export(
-    site: Site,
+    site: CommandSite,
     database_config: Path | None,
     out: Path,
     since: str | None,
@@ -117,7 +117,7 @@ def export(
 @_at_database
 @click.option("--dry-run", is_flag=True, help="Only say what would be dropped.")
 @with_site
-def prune(site: Site, database_config: Path | None, *, dry_run: bool) -> None:
+def prune(site: CommandSite, database_config: Path | None, *, dry_run: bool) -> None:
     """Drop timelines, windows, events and such that are older than `retention:` says; verdicts as events.
 
     slurm-gpudbd does the same each hour. Runs and what was measured of them in all stay.
@@ -144,7 +144,7 @@ def prune(site: Site, database_config: Path | None, *, dry_run: bool) -> None:
 @db.command(short_help="Learn how long jobs wait, for `slurm-gpu forecast`.")
 @_at_database
 @with_site
-def train(site: Site, database_config: Path | None) -> None:
+def train(site: CommandSite, database_config: Path | None) -> None:
     """Learn from the accounting of the last weeks how long jobs wait, for `slurm-gpu forecast`.
 
     Tables of what jobs waited take numpy alone. With scikit-learn (extra `learn`) a model is learned beside

@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 from slurm_gpu import __version__
 from slurm_gpu.cli.encoding import spell_out
 from slurm_gpu.cli.examples import shown
-from slurm_gpu.cli.site import Site
+from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.errors import OutsideError, SlurmGpuError, SlurmRefusalError
 from slurm_gpu.text.cells import text
 
@@ -126,7 +126,7 @@ def cli(ctx: click.Context, config: Path | None) -> None:
     Exit codes: 0 done, 1 found the problem it was asked to look for, 2 wrong usage, 3 Slurm, the database
     or another thing outside failed.
     """
-    site = ctx.ensure_object(Site)
+    site = ctx.ensure_object(CommandSite)
     if config is None:
         return
     site.config_path = config
@@ -135,7 +135,7 @@ def cli(ctx: click.Context, config: Path | None) -> None:
         _ = site.config
 
 
-def main(argv: Sequence[str] | None = None, site: Site | None = None) -> int:
+def main(argv: Sequence[str] | None = None, site: CommandSite | None = None) -> int:
     """Run the command line and return its exit code; errors raised on purpose become one message."""
     spell_out(sys.stdout, sys.stderr)
     try:

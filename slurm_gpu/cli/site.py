@@ -15,7 +15,7 @@ from slurm_gpu import munge
 from slurm_gpu.config.site import SiteConfig, default_path, load_config
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.client import SlurmClient
-from slurm_gpu.slurm.commands import Run, run_command
+from slurm_gpu.slurm.commands import CommandRunner, run_command
 from slurm_gpu.slurm.connect import connect
 from slurm_gpu.slurm.sacctmgr import LimitStore, Sacctmgr
 
@@ -36,7 +36,7 @@ def open_database(config: SiteConfig) -> DatabaseClient:
 
 
 @dataclass
-class Site:
+class CommandSite:
     """One call of the command. Tests hand in their own Slurm, database and time."""
 
     config_path: Path = field(default_factory=default_path)
@@ -46,7 +46,7 @@ class Site:
     wall: Callable[[], float] = time.time
     connect_limits: Callable[[], LimitStore] | None = None
     """None: those in slurmdbd."""
-    run: Run = run_command
+    run: CommandRunner = run_command
     """Runs Slurm's commands."""
     encode: Callable[[bytes, str | None], str] = munge.encode
     sleep: Callable[[float], None] = time.sleep
@@ -85,4 +85,4 @@ class Site:
 
 def with_site(command: Callable[..., Any]) -> Callable[..., Any]:
     """Hand a click command the Site as its first argument."""
-    return click.make_pass_decorator(Site, ensure=True)(command)
+    return click.make_pass_decorator(CommandSite, ensure=True)(command)

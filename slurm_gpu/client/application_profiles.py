@@ -7,7 +7,7 @@ from typing import Any
 
 from slurm_gpu.client.database_client import DatabaseClient, Run, RunTimeline
 from slurm_gpu.colocation.profiles.phases import phases_of
-from slurm_gpu.colocation.profiles.profile import Profile
+from slurm_gpu.colocation.profiles.profile import ApplicationProfile
 
 _FINISHED = ("COMPLETED",)
 _WHOLE_GPU = 1.0
@@ -15,7 +15,7 @@ SIZES = ("batch_size", "atoms", "input_bytes", "topology_bytes")
 """Of an application's parameters those that tell the size of its input, the first that is known."""
 
 
-def recorded_profiles(client: DatabaseClient, **filters: Any) -> Iterator[Profile]:
+def recorded_profiles(client: DatabaseClient, **filters: Any) -> Iterator[ApplicationProfile]:
     """A profile of each finished run on one whole GPU of an application that is known, the newest first.
 
     `filters` are those of DatabaseClient.runs, such as since_s. Runs of several GPUs, of parts of a GPU and
@@ -29,7 +29,7 @@ def recorded_profiles(client: DatabaseClient, **filters: Any) -> Iterator[Profil
                 yield profile
 
 
-def _of_run(client: DatabaseClient, listed: Run) -> Profile | None:
+def _of_run(client: DatabaseClient, listed: Run) -> ApplicationProfile | None:
     run = next((one for one in client.run(listed.id) if one.submit_s == listed.submit_s), None)
     timeline = next((one for one in client.timelines(listed.id) if one.submit_s == listed.submit_s), None)
     if run is None or timeline is None:
@@ -37,7 +37,7 @@ def _of_run(client: DatabaseClient, listed: Run) -> Profile | None:
     return profile_of(run, timeline)
 
 
-def profile_of(run: Run, recorded: RunTimeline) -> Profile | None:
+def profile_of(run: Run, recorded: RunTimeline) -> ApplicationProfile | None:
     """Of one run, as DatabaseClient.run gives it; None where too little was recorded."""
     devices = [one for one in recorded.devices or () if one.timeline is not None]
     if run.app is None or len(devices) != 1 or devices[0].timeline is None:
@@ -51,7 +51,7 @@ def profile_of(run: Run, recorded: RunTimeline) -> Profile | None:
     parameters = _parameters(run)
     size = next((name for name in SIZES if _number(parameters.get(name)) is not None), None)
     others = tuple(sorted((name, text) for name, text in parameters.items() if name != size))
-    return Profile(
+    return ApplicationProfile(
         application=run.app,
         gpu_model=model,
         phases=tuple(phases),

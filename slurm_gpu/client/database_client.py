@@ -28,7 +28,7 @@ from slurm_gpu.wire.answers.quota import Quota
 from slurm_gpu.wire.answers.reservation import Report, Reservation
 from slurm_gpu.wire.answers.running import Running
 from slurm_gpu.wire.answers.runs import (
-    Act,
+    AuditEvent,
     Decision,
     DeviceTimeline,
     Health,
@@ -42,7 +42,7 @@ from slurm_gpu.wire.answers.verdicts import Verdicts
 from slurm_gpu.wire.headers import READS_ALL, READS_HEADER
 
 __all__ = [
-    "Act",
+    "AuditEvent",
     "DatabaseClient",
     "Decision",
     "DeviceTimeline",
@@ -246,13 +246,14 @@ class DatabaseClient:
         query = {name: str(value) for name, value in asked.items() if value is not None}
         return _forecast(self._get("/v1/forecast", query))
 
-    def acts(self, limit: int = 100) -> Sequence[Act]:
+    def acts(self, limit: int = 100) -> Sequence[AuditEvent]:
         """The last acts on the cluster, the newest first; for operators."""
         return tuple(
-            Act.from_json(item) for item in _list(self._get("/v1/audit", {"limit": str(limit)}), "audit")
+            AuditEvent.from_json(item)
+            for item in _list(self._get("/v1/audit", {"limit": str(limit)}), "audit")
         )
 
-    def tell_acts(self, acts: Sequence[Act]) -> None:
+    def tell_acts(self, acts: Sequence[AuditEvent]) -> None:
         """Have acts kept; only root and SlurmUser may, and telling them again is harmless."""
         told = [{name: value for name, value in act.to_json().items() if name != "who"} for act in acts]
         self._ask("POST", "/v1/controller", content=json.dumps({"audit": told}).encode())

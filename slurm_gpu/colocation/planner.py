@@ -32,7 +32,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class PlannerGpu:
     """One GPU and who runs on it."""
 
     running: tuple[Member, ...] = ()
@@ -41,13 +41,13 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class PlannerView:
     """All that a planner may know at a moment; nothing of the future but what waits."""
 
     now_s: float
     waiting: tuple[Member, ...]
     """In the order of submission."""
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[PlannerGpu, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class Planner(Protocol):
 
     name: str
 
-    def choose(self, view: View) -> Sequence[Start]:
+    def choose(self, view: PlannerView) -> Sequence[Start]:
         """Who starts now. Nothing: all wait until the next event (never while every GPU is idle)."""
         ...
 

@@ -33,7 +33,7 @@ from slurm_gpu.controller.placement.weights import WeightKeeper
 from slurm_gpu.controller.placement.zone_wait import ZoneWait
 from slurm_gpu.controller.queue import job_mix as jobmix
 from slurm_gpu.controller.queue.call_statistics import CountingRun
-from slurm_gpu.controller.queue.ended_runs import EndedRuns
+from slurm_gpu.controller.queue.ended_runs import EndedRunsPoll
 from slurm_gpu.controller.queue.job_mix import JobMix
 from slurm_gpu.controller.queue.nodes import NodeLooks
 from slurm_gpu.controller.reporting.audit_reporter import FILE_NAME as ACTS_FILE
@@ -47,7 +47,7 @@ from slurm_gpu.controller.reservations.reconciler import ReservationKeeper
 from slurm_gpu.controller.reservations.replacement import Mender
 from slurm_gpu.controller.reservations.rows import ReservationTable, exchange_with
 from slurm_gpu.controller.urgent_audit import DatabaseAudit, UrgentAudit
-from slurm_gpu.controller.watcher import Watcher, cpu_seconds
+from slurm_gpu.controller.watcher import QueueWatcher, cpu_seconds
 from slurm_gpu.daemon.log import log_to_stderr
 from slurm_gpu.daemon.systemd import Notifier
 from slurm_gpu.errors import OutsideError, exit_code_of
@@ -86,7 +86,7 @@ def _run(options: argparse.Namespace) -> None:
     clock = SystemClock()
     calls = CountingRun(clock)
     client = connect(calls)
-    ended = EndedRuns(client, _in_background)
+    ended = EndedRunsPoll(client, _in_background)
     nodes = NodeLooks(client, clock)
     acts = Acts(clock, sender(config), options.run_dir / ACTS_FILE)
     reservations = _reservations(config, calls, client, nodes, clock, acts)
@@ -101,7 +101,7 @@ def _run(options: argparse.Namespace) -> None:
         clock,
         cpu_seconds,
     )
-    watcher = Watcher(
+    watcher = QueueWatcher(
         config,
         options.run_dir,
         QueueReader(calls),
@@ -195,7 +195,7 @@ def _reservations(
 
 
 def _watch(
-    watcher: Watcher,
+    watcher: QueueWatcher,
     keeper: WeightKeeper,
     duties: Sequence[Callable[[], None]],
     calls: CountingRun,
@@ -226,7 +226,7 @@ def _watch(
         log.info("stopped; snapshots written: %d; asked of Slurm: %s", watcher.written, calls)
 
 
-def _rest(watcher: Watcher, pause_s: float, clock: Clock) -> None:
+def _rest(watcher: QueueWatcher, pause_s: float, clock: Clock) -> None:
     """Until the next look, which may become due sooner meanwhile."""
     began = clock.monotonic()
     while (left_s := watcher.hurried(pause_s) - (clock.monotonic() - began)) > 0:

@@ -13,8 +13,8 @@ from urllib.parse import quote, unquote
 from slurm_gpu.controller.colocation.lua_state import ShareTable
 from slurm_gpu.controller.placement.zone_table import ZoneTable
 from slurm_gpu.controller.placement.zones import ZoneRoom
-from slurm_gpu.controller.queue.gpu_hours import Period
-from slurm_gpu.controller.queue.usage import RunningAndPending, Subject, Usage, Use
+from slurm_gpu.controller.queue.gpu_hours import CalendarPeriod
+from slurm_gpu.controller.queue.usage import RunningAndPending, Subject, Usage, UsageTotals
 from slurm_gpu.controller.reservations.lua_state import ReserveTable
 from slurm_gpu.errors import OutsideError
 
@@ -49,9 +49,9 @@ class Snapshot:
     groups_id: str | None
     """Of the policy whose groups were counted; None where none is installed."""
     usage: Usage
-    hours: Mapping[Subject, Mapping[Period, float]] | None = None
+    hours: Mapping[Subject, Mapping[CalendarPeriod, float]] | None = None
     """GPU-hours of each subject that has any; None while they are not known."""
-    period_starts: Mapping[Period, int] = field(default_factory=dict)
+    period_starts: Mapping[CalendarPeriod, int] = field(default_factory=dict)
     seen: Mapping[str, int] = field(default_factory=dict)
     """Tokens of jobs let in lately that are counted, with when slurmctld put them in; the last first."""
     zones: tuple[ZoneRoom, ...] = ()
@@ -61,7 +61,7 @@ class Snapshot:
     reserve: ReserveTable | None = None
     looked: Looked | None = None
 
-    def hours_of(self, user: str | None, group: str | None, period: Period) -> float | None:
+    def hours_of(self, user: str | None, group: str | None, period: CalendarPeriod) -> float | None:
         """GPU-hours of one subject; None while they are not known."""
         if self.hours is None:
             return None
@@ -82,9 +82,9 @@ def parse(text: str) -> Snapshot:
     if not text.endswith("\n") or lines[-1] != f"end {header[1]}":
         raise ValueError("it is not whole: its end is missing")
     by_subject: dict[Subject, RunningAndPending] = {}
-    hours: dict[Subject, dict[Period, float]] = {}
+    hours: dict[Subject, dict[CalendarPeriod, float]] = {}
     uids: dict[str, int] = {}
-    starts: dict[Period, int] = {}
+    starts: dict[CalendarPeriod, int] = {}
     groups_id, zones, looked = None, [], None
     seen: dict[str, int] = {}
     for line in lines[1:-1]:
@@ -94,7 +94,7 @@ def parse(text: str) -> Snapshot:
         elif kind == "looked":
             looked = Looked(float(words[0]), float(words[1]), words[2])
         elif kind == "hours":
-            starts = dict(zip(Period, map(int, words), strict=True))
+            starts = dict(zip(CalendarPeriod, map(int, words), strict=True))
         elif kind == "use":
             subject = _read_subject(words[0])
             by_subject[subject], hours[subject] = _read_use(words[1:])
@@ -159,7 +159,7 @@ def _lines(snapshot: Snapshot) -> Iterator[str]:
         began_s, took_s = math.floor(snapshot.looked.began_s * 100), math.ceil(snapshot.looked.took_s * 100)
         yield f"looked {began_s / 100:.2f} {took_s / 100:.2f} {snapshot.looked.boot_id}"
     if snapshot.hours is not None:
-        yield "hours " + " ".join(str(snapshot.period_starts[period]) for period in Period)
+        yield "hours " + " ".join(str(snapshot.period_starts[period]) for period in CalendarPeriod)
     hours = snapshot.hours or {}
     known: list[Subject] = sorted({*snapshot.usage.by_subject, *hours}, key=_subject)
     for subject in known:
@@ -184,7 +184,7 @@ def _lines(snapshot: Snapshot) -> Iterator[str]:
 
 def _counts(both: RunningAndPending) -> Iterator[str]:
     for suffix, half in _HALVES:
-        use: Use = getattr(both, half)
+        use: UsageTotals = getattr(both, half)
         for key in _COUNTS:
             if value := getattr(use, key):
                 yield f"{key}_{suffix}={value}"
@@ -194,14 +194,14 @@ def _counts(both: RunningAndPending) -> Iterator[str]:
         yield f"last_pend={both.last_pending}"
 
 
-def _hours(hours: Mapping[Period, float]) -> Iterator[str]:
+def _hours(hours: Mapping[CalendarPeriod, float]) -> Iterator[str]:
     for period, value in hours.items():
         if value > 0:
             yield f"gpu_h_{period}={value:.3f}"
 
 
-def _read_use(words: list[str]) -> tuple[RunningAndPending, dict[Period, float]]:
-    both, hours = RunningAndPending(), dict[Period, float]()
+def _read_use(words: list[str]) -> tuple[RunningAndPending, dict[CalendarPeriod, float]]:
+    both, hours = RunningAndPending(), dict[CalendarPeriod, float]()
     halves = {suffix: getattr(both, half) for suffix, half in _HALVES}
     for word in words:
         name, _, value = word.partition("=")
@@ -209,7 +209,7 @@ def _read_use(words: list[str]) -> tuple[RunningAndPending, dict[Period, float]]
             both.last_pending = int(value)
             continue
         if name.startswith("gpu_h_"):
-            hours[Period(name.removeprefix("gpu_h_"))] = float(value)
+            hours[CalendarPeriod(name.removeprefix("gpu_h_"))] = float(value)
             continue
         key, _, suffix = name.partition("_")
         suffix, _, kind = suffix.partition(":")

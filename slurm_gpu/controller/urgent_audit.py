@@ -21,10 +21,10 @@ from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.errors import SlurmGpuError
 from slurm_gpu.policy.lua.peers import this_host
 from slurm_gpu.slurm.client import AccountingRun
-from slurm_gpu.slurm.queue import CountedJob, Phase
+from slurm_gpu.slurm.queue import CountedJob, JobPhase
 from slurm_gpu.text.hostlist import expand
 from slurm_gpu.text.units import counted, few
-from slurm_gpu.wire.answers.runs import Act
+from slurm_gpu.wire.answers.runs import AuditEvent
 
 if TYPE_CHECKING:
     from slurm_gpu.client.database_client import DatabaseClient
@@ -50,7 +50,7 @@ _Start = tuple[int, int]
 """A job's id, and when it started: of one that is requeued there are several."""
 
 
-class Accounting(Protocol):
+class AccountingSource(Protocol):
     """Slurm's accounting: slurm_gpu.slurm.preempted.FewRuns, or a test's."""
 
     def of_qos(self, qos: str, since_s: int) -> Sequence[AccountingRun]:
@@ -66,7 +66,7 @@ class Audit(Protocol):
     def reason(self, token: str) -> str | None:
         """Why the job with this token was to be urgent; None where that is not known."""
 
-    def tell(self, acts: Sequence[Act]) -> None:
+    def tell(self, acts: Sequence[AuditEvent]) -> None:
         """Have acts kept."""
 
     def told(self) -> Collection[str]:
@@ -86,7 +86,13 @@ class UrgentAudit:
     """`turn` looks at the queue, and never waits. Nothing that fails ends it."""
 
     def __init__(
-        self, cluster: str, accounting: Accounting, audit: Audit, clock: Clock, *, in_thread: bool = True
+        self,
+        cluster: str,
+        accounting: AccountingSource,
+        audit: Audit,
+        clock: Clock,
+        *,
+        in_thread: bool = True,
     ) -> None:
         self._cluster, self._accounting, self._audit, self._clock = cluster, accounting, audit, clock
         self._in_thread = in_thread
@@ -120,12 +126,12 @@ class UrgentAudit:
         started = {
             (job.job_id, job.start_s): job
             for job in urgent
-            if job.phase is Phase.RUNNING and job.start_s is not None
+            if job.phase is JobPhase.RUNNING and job.start_s is not None
         }
         for key, job in started.items():
             if key not in self._told and job.job_id in self._waited and key not in self._overtook:
                 self._overtook[key] = overtaken_by(job, jobs)
-        self._waited = frozenset(job.job_id for job in urgent if job.phase is Phase.PENDING)
+        self._waited = frozenset(job.job_id for job in urgent if job.phase is JobPhase.PENDING)
         self._seen = {
             key
             for key in self._seen | started.keys()
@@ -171,7 +177,7 @@ class UrgentAudit:
             return True
         since_s = min(run.start_s or now_s for run in runs) - _GAVE_WAY_WITHIN_S
         gave_way = gave_way_to(runs, self._accounting.preempted(since_s, now_s), qos)
-        acts: dict[_Start, Act] = {}
+        acts: dict[_Start, AuditEvent] = {}
         complete = True
         for key, run in zip(keys, runs, strict=True):
             if key in self._told:
@@ -201,7 +207,7 @@ class UrgentAudit:
 
     def _act(
         self, run: AccountingRun, key: _Start, reason: str | None, gave_way: Sequence[AccountingRun]
-    ) -> Act:
+    ) -> AuditEvent:
         overtook = self._overtook.get(key)
         evidence: dict[str, Any] = {
             "job_id": run.job_id,
@@ -215,7 +221,7 @@ class UrgentAudit:
             "overtook": None if overtook is None else {"jobs": overtook.n, "job_ids": overtook.job_ids},
             "preempted": [{"job_id": one.job_id, "user": one.user, "end_s": one.end_s} for one in gave_way],
         }
-        return Act(
+        return AuditEvent(
             id=self._id_of(key),
             at_s=key[1],
             host=this_host(),
@@ -232,7 +238,7 @@ def overtaken_by(job: CountedJob, jobs: Iterable[CountedJob]) -> Overtaken:
     earlier = sorted(
         other.job_id
         for other in jobs
-        if other.phase is Phase.PENDING
+        if other.phase is JobPhase.PENDING
         and other.qos != job.qos
         and job.partition in other.partition.split(",")
         and other.submit_s is not None
@@ -295,7 +301,7 @@ class DatabaseAudit:
             found = database.decisions(token)
         return found[0].job.get("urgent") if found else None
 
-    def tell(self, acts: Sequence[Act]) -> None:
+    def tell(self, acts: Sequence[AuditEvent]) -> None:
         """Have acts kept."""
         with _connect(self._config) as database:
             database.tell_acts(acts)

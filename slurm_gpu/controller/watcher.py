@@ -19,12 +19,12 @@ from slurm_gpu.controller import snapshot as snapshots
 from slurm_gpu.controller.colocation.lua_state import ShareTable
 from slurm_gpu.controller.placement.zone_table import ZoneTable, ZoneTables
 from slurm_gpu.controller.placement.zones import ZoneMap
-from slurm_gpu.controller.queue.amounts import Facts, amounts_of
+from slurm_gpu.controller.queue.amounts import CountingFacts, amounts_of
 from slurm_gpu.controller.queue.demand import DecisionsWatch
-from slurm_gpu.controller.queue.ended_runs import EndedRuns
-from slurm_gpu.controller.queue.gpu_hours import GpuHours, GpuRun, Period
+from slurm_gpu.controller.queue.ended_runs import EndedRunsPoll
+from slurm_gpu.controller.queue.gpu_hours import CalendarPeriod, GpuHours, GpuRun
 from slurm_gpu.controller.queue.nodes import NodeLooks
-from slurm_gpu.controller.queue.poll_interval import Pace
+from slurm_gpu.controller.queue.poll_interval import PollPace
 from slurm_gpu.controller.queue.usage import Subject, UsageCounter, owner_of, usage_by_kind
 from slurm_gpu.controller.reporting.quota import InUse
 from slurm_gpu.controller.reservations.lua_state import ReserveTable
@@ -40,7 +40,7 @@ from slurm_gpu.policy.lua.installed import (
     read_policy_in_force,
 )
 from slurm_gpu.slurm.client import SlurmClient, SlurmNode, SlurmSettings
-from slurm_gpu.slurm.queue import CountedJob, Phase
+from slurm_gpu.slurm.queue import CountedJob, JobPhase
 from slurm_gpu.slurm.submission import Partition
 
 log = logging.getLogger("slurm-gpuctld")
@@ -60,7 +60,7 @@ def cpu_seconds() -> float:
     return time.process_time() + children.ru_utime + children.ru_stime
 
 
-class Queue(Protocol):
+class QueueSource(Protocol):
     """What the watcher asks each second: slurm_gpu.slurm.queue.QueueReader, or a test's."""
 
     def read(self) -> Sequence[CountedJob]:
@@ -75,7 +75,7 @@ class _Script:
     policy: PolicyInForce = field(default_factory=PolicyInForce)
 
 
-class Watcher:
+class QueueWatcher:
     """Holds what was learnt between looks. `turn` takes one look and says when the next is due.
 
     Nothing that fails ends it: a snapshot that cannot be renewed grows old, and job_submit.lua then does
@@ -86,10 +86,10 @@ class Watcher:
         self,
         config: SiteConfig,
         run_directory: Path,
-        queue: Queue,
+        queue: QueueSource,
         client: SlurmClient,
         partitions: Callable[[], Sequence[Partition]],
-        ended: EndedRuns,
+        ended: EndedRunsPoll,
         clock: Clock,
         read_policy: Callable[[Path], PolicyInForce | None] = read_policy_in_force,
         cpu: Callable[[], float] = cpu_seconds,
@@ -106,7 +106,7 @@ class Watcher:
         self._zone_tables = ZoneTables(config.placement, config.zones)
         self._hours = GpuHours(ZoneInfo(config.timezone))
         self._usage = UsageCounter()
-        self._pace = Pace()
+        self._pace = PollPace()
         self._script = _Script()
         self._settings: tuple[float, SlurmSettings] | None = None
         self._nodes = NodeLooks(client, clock) if nodes is None else nodes
@@ -120,7 +120,7 @@ class Watcher:
         self._answered = False
         self._jobs: Sequence[CountedJob] = ()
         self._snapshot: Snapshot | None = None
-        self.facts = Facts()
+        self.facts = CountingFacts()
         """What jobs were counted by at the last look."""
         self.written = 0
         """Snapshots so far."""
@@ -128,7 +128,7 @@ class Watcher:
     @property
     def running(self) -> int:
         """Another number whenever other jobs run than at the look before, or elsewhere."""
-        return hash(frozenset((job.job_id, job.nodes) for job in self._jobs if job.phase is Phase.RUNNING))
+        return hash(frozenset((job.job_id, job.nodes) for job in self._jobs if job.phase is JobPhase.RUNNING))
 
     @property
     def in_use(self) -> InUse | None:
@@ -243,17 +243,17 @@ class Watcher:
         return self._script.policy
 
     def _gpu_hours(
-        self, jobs: Sequence[CountedJob], policy: PolicyInForce, facts: Facts, now_s: float
-    ) -> dict[Subject, dict[Period, float]] | None:
+        self, jobs: Sequence[CountedJob], policy: PolicyInForce, facts: CountingFacts, now_s: float
+    ) -> dict[Subject, dict[CalendarPeriod, float]] | None:
         first_s = min(self._hours.starts(now_s).values())
         for run in self._ended.poll(first_s, now_s, facts):
             self._hours.note_ended(run)
         running = []
         for job in jobs:
-            if job.phase is Phase.PENDING or job.start_s is None:
+            if job.phase is JobPhase.PENDING or job.start_s is None:
                 continue
             mgpu = amounts_of(job, facts).mgpu
-            if job.phase is Phase.RUNNING:
+            if job.phase is JobPhase.RUNNING:
                 running.append(GpuRun(job.job_id, owner_of(job), mgpu, job.start_s, None))
             else:
                 self._hours.note_gone(GpuRun(job.job_id, owner_of(job), mgpu, job.start_s, job.end_s))
@@ -265,14 +265,16 @@ def _has_accounting(settings: SlurmSettings) -> bool:
     return settings.raw.get("AccountingStorageType", "").endswith("slurmdbd")
 
 
-def facts_of(policy: PolicyInForce, nodes: Sequence[SlurmNode], partitions: Sequence[Partition]) -> Facts:
+def facts_of(
+    policy: PolicyInForce, nodes: Sequence[SlurmNode], partitions: Sequence[Partition]
+) -> CountingFacts:
     """What must be known to count."""
     types = {}
     for node in nodes:
         kinds = [kind for kind, count in node.gpus.items() if count]
         if len(kinds) == 1 and kinds[0]:
             types[node.name] = kinds[0].lower()
-    return Facts(
+    return CountingFacts(
         shards_per_gpu=policy.shards_per_gpu,
         mps_per_gpu=policy.mps_per_gpu,
         partition_gpus=policy.partition_gpus,

@@ -32,14 +32,14 @@ class LineLimit(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._uses: dict[tuple[str, int], _Use] = {}
+        self._uses: dict[tuple[str, int], _LineCount] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether to write the line; the last one of a minute, and the next one, say what is left out.
 
         Handlers call it under their lock.
         """
-        use = self._uses.setdefault((record.name, record.lineno), _Use())
+        use = self._uses.setdefault((record.name, record.lineno), _LineCount())
         note = ""
         if not 0 <= record.created - use.since_s < _PERIOD_S:
             if use.n_left_out:
@@ -58,7 +58,7 @@ class LineLimit(logging.Filter):
 
 
 @dataclass(slots=True)
-class _Use:
+class _LineCount:
     """The lines of one logging call since `since_s`, by the wall clock."""
 
     since_s: float = -math.inf

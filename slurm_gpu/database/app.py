@@ -17,7 +17,7 @@ from slurm_gpu.database.api.controller import ControllerWords
 from slurm_gpu.database.api.quota import QuotaPages
 from slurm_gpu.database.api.reads import Reads
 from slurm_gpu.database.api.running_use import RunningPage
-from slurm_gpu.database.forecasts.api import Forecasts
+from slurm_gpu.database.forecasts.api import ForecastApi
 from slurm_gpu.database.http.error_responses import FORESEEN, answer_to
 from slurm_gpu.database.http.rate_limits import BoundedCallers
 from slurm_gpu.database.ingest.posts import Posts
@@ -29,7 +29,7 @@ from slurm_gpu.database.verdicts.board import VerdictsPage
 def make_app(services: Services, posts: Posts) -> Starlette:
     """The ASGI application."""
     reads, words = Reads(services), ControllerWords(services)
-    forecasts, reservations, quotas = Forecasts(services), ReservationPages(services), QuotaPages(services)
+    forecasts, reservations, quotas = ForecastApi(services), ReservationPages(services), QuotaPages(services)
     routes = [
         Route("/v1/node", posts.post_node, methods=["POST"]),
         Route("/v1/runs", reads.get_runs, methods=["GET"]),

@@ -29,7 +29,7 @@ from slurm_gpu.database.ingest.ingest_server import Hatch
 from slurm_gpu.database.ingest.intake import Intake
 from slurm_gpu.database.ingest.posts import Posts
 from slurm_gpu.database.ingest.worker_pool import FarImport, Workers
-from slurm_gpu.database.live.memory import Memory
+from slurm_gpu.database.live.memory import LiveState
 from slurm_gpu.database.live.quota_board import QuotaBoard
 from slurm_gpu.database.maintenance.node_periods import Places
 from slurm_gpu.database.server import make_server
@@ -87,7 +87,7 @@ def _run(options: argparse.Namespace) -> None:
     _make_ready_when_there(database, notifier)
     warn_of_unknown_user(settings.web)
     sockets = [listen_tcp(listen), listen_unix(options.socket or config.database_socket)]
-    memory = Memory.fresh(clock)
+    memory = LiveState.fresh(clock)
     workers: Workers | None = None
     if settings.workers:
         for_people: bool = options.foreground
@@ -144,7 +144,7 @@ def _services(
     view: SlurmView,
     importing: Importing,
     clock: Clock,
-    memory: Memory,
+    memory: LiveState,
     workers: Workers | None,
 ) -> Services:
     def slurm_uid() -> int | None:

@@ -15,7 +15,7 @@ from slurm_gpu.database.accounting.slurm_view import SlurmView
 from slurm_gpu.database.http.rate_limits import CallerBounds
 from slurm_gpu.database.ingest.intake import Intake
 from slurm_gpu.database.ingest.worker_pool import Workers
-from slurm_gpu.database.live.memory import Memory
+from slurm_gpu.database.live.memory import LiveState
 from slurm_gpu.database.live.quota_board import QuotaBoard
 from slurm_gpu.database.maintenance.node_periods import Places
 from slurm_gpu.database.storage.engine import Database
@@ -53,7 +53,7 @@ class Services:
     intake: Intake
     importing: Importing
     view: SlurmView
-    memory: Memory
+    memory: LiveState
     quotas: QuotaBoard
     clock: Clock
     bounds: CallerBounds

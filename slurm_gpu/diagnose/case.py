@@ -12,7 +12,7 @@ from slurm_gpu.diagnose.metric import HOST_METRICS, Metric
 from slurm_gpu.diagnose.peers import Groups, infer_groups
 from slurm_gpu.diagnose.phases import Phases, in_passing, phases, surely_active, without_offsets
 from slurm_gpu.diagnose.robust import Matrix, median, quantile
-from slurm_gpu.diagnose.series import Series, Worker
+from slurm_gpu.diagnose.series import JobWorker, Series
 from slurm_gpu.diagnose.signals import LEAST_BLOCKS, Deviation, Signal, all_deviations, blocks
 from slurm_gpu.diagnose.verdict import Cause, Evidence, Verdict
 
@@ -23,7 +23,7 @@ _NOTHING = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class DiagnosisThresholds:
     """What is asked for before anything is said."""
 
     min_coverage: float = 0.8
@@ -56,17 +56,17 @@ class Case:
     signals: dict[Signal, Matrix]
     deviations: dict[Signal, Deviation]
     bins_of_block: int
-    rules: Rules
+    rules: DiagnosisThresholds
     running: bool
     cut_short: bool
     """It is over, and not because it had done all that it had to."""
     judged: NDArray[np.bool_]
-    missing: tuple[Worker, ...]
+    missing: tuple[JobWorker, ...]
     """Those that told nothing."""
-    barely: tuple[Worker, ...]
+    barely: tuple[JobWorker, ...]
     """Those that told something, and less than `rules.missing_below`."""
-    shared: tuple[Worker, ...]
-    unused: tuple[Worker, ...]
+    shared: tuple[JobWorker, ...]
+    unused: tuple[JobWorker, ...]
     """Never had anything to run, while others had."""
     coverage: float
 
@@ -155,7 +155,7 @@ class Case:
         """Whether there is something to show of a signal, for each of these workers."""
         return signal in self.deviations and bool(np.isfinite(self.level(signal)[rows]).all())
 
-    def workers(self, rows: NDArray[np.bool_]) -> tuple[Worker, ...]:
+    def workers(self, rows: NDArray[np.bool_]) -> tuple[JobWorker, ...]:
         """Those of these rows."""
         return tuple(self.series.workers[row] for row in np.flatnonzero(rows))
 
@@ -215,7 +215,7 @@ def _shown(signal: Signal, value: float) -> str:
 
 
 def build_case(
-    series: Series, groups: Groups | None, rules: Rules, running: bool, cut_short: bool = False
+    series: Series, groups: Groups | None, rules: DiagnosisThresholds, running: bool, cut_short: bool = False
 ) -> Case:
     """Find peers, phases and deviations; ValueError where the groups are of other workers."""
     n = len(series.workers)

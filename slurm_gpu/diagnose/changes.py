@@ -23,7 +23,7 @@ class Split(NamedTuple):
     """The difference of the means over its standard error; 0 where there is none to tell."""
 
 
-class Segment(NamedTuple):
+class LevelSegment(NamedTuple):
     """Columns [start, stop) of one level."""
 
     start: int
@@ -74,7 +74,7 @@ def split(rows: Matrix, least: int = 3) -> Split:
     )
 
 
-def segments(row: Matrix, penalty: float = 3.0, least: int = 3) -> list[Segment]:
+def segments(row: Matrix, penalty: float = 3.0, least: int = 3) -> list[LevelSegment]:
     """Levels of one row, by least squares with a price for each change; [] of gaps alone.
 
     Pruned search (Killick, Fearnhead and Eckley 2012): O(n) as long as changes come at a steady pace. The
@@ -113,7 +113,7 @@ def segments(row: Matrix, penalty: float = 3.0, least: int = 3) -> list[Segment]
         level = float((sums[stop] - sums[start]) / (stop - start))
         left = 0 if start == 0 else int(columns[start])
         right = len(row) if stop == n else int(columns[stop])
-        found.append(Segment(left, right, level))
+        found.append(LevelSegment(left, right, level))
     return found
 
 

@@ -6,16 +6,16 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from slurm_gpu.diagnose.case import Case, Rules, build_case, only_utilisation
+from slurm_gpu.diagnose.case import Case, DiagnosisThresholds, build_case, only_utilisation
 from slurm_gpu.diagnose.gaps import heavier_by_gaps
 from slurm_gpu.diagnose.hardware import LOST, contradicts, failing, slow
 from slurm_gpu.diagnose.lockstep import out_of_step
 from slurm_gpu.diagnose.peers import Groups
-from slurm_gpu.diagnose.series import Series, Worker
+from slurm_gpu.diagnose.series import JobWorker, Series
 from slurm_gpu.diagnose.signals import LEAST_BLOCKS
 from slurm_gpu.diagnose.slower import slower_than_before
 from slurm_gpu.diagnose.stalls import STOOD, hanging, stood
-from slurm_gpu.diagnose.steps import Steps, judge_steps
+from slurm_gpu.diagnose.steps import StepSeries, judge_steps
 from slurm_gpu.diagnose.supply import links, starved_all, starved_some
 from slurm_gpu.diagnose.verdict import NO_PEERS, NOTHING_RAN, SUSPICION, TOO_EARLY, Cause, Evidence, Verdict
 from slurm_gpu.diagnose.workload import heavier, replicas, sequences, stages
@@ -46,8 +46,8 @@ def diagnose(
     series: Series,
     *,
     groups: Groups | None = None,
-    steps: Steps | None = None,
-    rules: Rules | None = None,
+    steps: StepSeries | None = None,
+    rules: DiagnosisThresholds | None = None,
     running: bool = True,
     cut_short: bool = False,
 ) -> Verdict:
@@ -60,7 +60,7 @@ def diagnose(
     """
     if cut_short:
         series = _without_its_end(series)
-    case = build_case(series, groups, rules or Rules(), running, cut_short)
+    case = build_case(series, groups, rules or DiagnosisThresholds(), running, cut_short)
     verdict = _by_counters(case)
     if steps is None:
         return verdict
@@ -175,7 +175,7 @@ def _limits(case: Case, verdict: Verdict) -> Verdict:
     return verdict
 
 
-def _names(workers: Sequence[Worker]) -> str:
+def _names(workers: Sequence[JobWorker]) -> str:
     nodes = dict.fromkeys(worker.node for worker in workers)
     return f"{counted(len(workers), 'GPU')} on {', '.join(nodes)}"
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from slurm_gpu.diagnose.metric import Metric, of_host
 from slurm_gpu.diagnose.robust import MAD_TO_SIGMA, Matrix, median
-from slurm_gpu.diagnose.series import BAD_THROTTLES, Series, Worker
+from slurm_gpu.diagnose.series import BAD_THROTTLES, JobWorker, Series
 from slurm_gpu.wire import DeviceFacts, LiveDevice
 
 WIDTH_S = 10.0
@@ -34,11 +34,11 @@ _AHEAD_S = 30.0
 _LEAST_ROWS = 64
 
 
-class Holder(NamedTuple):
+class SoleHolder(NamedTuple):
     """A job that holds a GPU alone, and which GPU that is."""
 
     job_id: int
-    worker: Worker
+    worker: JobWorker
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class _Job:
     start_s: float
     rows: dict[tuple[str, str], int]
     """By node and UUID."""
-    workers: dict[tuple[str, str], Worker]
+    workers: dict[tuple[str, str], JobWorker]
 
 
 class LiveTable:
@@ -64,7 +64,7 @@ class LiveTable:
         self,
         now_s: float,
         jobs: Mapping[int, float],
-        told: Iterable[tuple[Holder, float, tuple[float, ...]]],
+        told: Iterable[tuple[SoleHolder, float, tuple[float, ...]]],
     ) -> None:
         """Take in what was told: (who, wall clock, values as METRICS), NaN for gaps.
 
@@ -108,7 +108,7 @@ class LiveTable:
         """How many GPUs each job has that is watched: two and more, since one has no peers."""
         return {job_id: len(job.rows) for job_id, job in self._jobs.items() if len(job.rows) >= 2}
 
-    def workers(self, job_id: int) -> Collection[Worker]:
+    def workers(self, job_id: int) -> Collection[JobWorker]:
         """The GPUs of one job; none of one that nobody told of."""
         job = self._jobs.get(job_id)
         return () if job is None else job.workers.values()
@@ -185,7 +185,7 @@ class LiveTable:
             self._newest = newest
 
 
-def _order(worker: Worker) -> tuple[str, float, str]:
+def _order(worker: JobWorker) -> tuple[str, float, str]:
     return worker.node, math.inf if worker.index is None else worker.index, worker.device
 
 

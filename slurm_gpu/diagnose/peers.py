@@ -44,7 +44,7 @@ class Groups:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class TrainingLayout:
     """How a training is laid out: `pipeline` stages; ranks count tensor-parallel ones first, stages last."""
 
     pipeline: int = 1
@@ -91,7 +91,7 @@ def groups_given(text: str, n_workers: int) -> Groups:
             raise ValueError(
                 f"--groups: {text} alone parts nobody; say how many stages there are: pp=N,{text}"
             )
-        return Layout(**sizes).groups(n_workers, source)
+        return TrainingLayout(**sizes).groups(n_workers, source)
     of = np.full(n_workers, -1, dtype=np.intp)
     parts = text.split("/")
     for number, part in enumerate(parts):

@@ -26,7 +26,7 @@ BAD_THROTTLES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Worker:
+class JobWorker:
     """One GPU of the job. `rank` as the launcher counts, `index` as its node does, where known.
 
     `shared`: other jobs hold it too.
@@ -48,13 +48,13 @@ class Worker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
+class WorkerSeries:
     """What one worker told: bins of `width_s` from `start_s` (wall clock); all arrays equally long.
 
     `step`: what values are rounded to; 0 where they are not.
     """
 
-    worker: Worker
+    worker: JobWorker
     start_s: float
     width_s: float
     values: Mapping[Metric, Matrix]
@@ -96,7 +96,7 @@ class Series:
     to be ahead, and has been taken back. `step`: what the coarsest values are rounded to.
     """
 
-    workers: tuple[Worker, ...]
+    workers: tuple[JobWorker, ...]
     start_s: float
     width_s: float
     n_bins: int
@@ -134,13 +134,13 @@ class Series:
         return told.mean(axis=1) if self.n_bins else np.zeros(len(self.workers))
 
 
-def course_of_timeline(worker: Worker, timeline: Timeline) -> Course:
+def course_of_timeline(worker: JobWorker, timeline: Timeline) -> WorkerSeries:
     """A timeline's series; they are named alike, and are fractions already."""
     values = {}
     for name, packed in timeline.series.items():
         levels = np.frombuffer(packed, dtype=np.uint8)
         values[Metric(name)] = np.where(levels == GAP, np.nan, levels / FULL)
-    return Course(
+    return WorkerSeries(
         worker=worker,
         start_s=float(timeline.start_s),
         width_s=float(timeline.width_s),
@@ -160,8 +160,8 @@ _OF_WINDOWS = {
 
 
 def courses_of_windows(
-    windows: Iterable[tuple[Worker, Window]], facts: Mapping[str, DeviceFacts] | None = None
-) -> list[Course]:
+    windows: Iterable[tuple[JobWorker, Window]], facts: Mapping[str, DeviceFacts] | None = None
+) -> list[WorkerSeries]:
     """Windows as courses; `facts`, by device, tell what is the whole of power, clock and links."""
     raw = [(worker, window, _raw(window)) for worker, window in windows]
     if any(name.startswith(_THROTTLE) for _, window, _ in raw for name in window.series):
@@ -180,7 +180,9 @@ def courses_of_windows(
             if metric in values:
                 whole = wholes.get(metric, greatest)
                 values[metric] = values[metric] / whole if whole > 0 else values[metric]
-        courses.append(Course(worker=worker, start_s=window.start_s, width_s=window.width_s, values=values))
+        courses.append(
+            WorkerSeries(worker=worker, start_s=window.start_s, width_s=window.width_s, values=values)
+        )
     return courses
 
 
@@ -228,10 +230,10 @@ def _raw(window: Window) -> dict[Metric, Matrix]:
 
 
 def align(
-    courses: Sequence[Course],
+    courses: Sequence[WorkerSeries],
     *,
     hosts: Sequence[HostCourse] = (),
-    missing: Sequence[Worker] = (),
+    missing: Sequence[JobWorker] = (),
     events: Iterable[Event] = (),
 ) -> Series:
     """All courses on the grid of the widest bins; several of one worker (segments) are averaged.
@@ -271,7 +273,7 @@ def align(
     )
 
 
-def _order(worker: Worker) -> tuple[object, ...]:
+def _order(worker: JobWorker) -> tuple[object, ...]:
     """By rank; without ranks as launchers mostly count: nodes in natural order (n2, n10), and indices."""
     node = [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split("([0-9]+)", worker.node)]
     rank = -1 if worker.rank is None else worker.rank

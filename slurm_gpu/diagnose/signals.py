@@ -52,7 +52,7 @@ class Signal(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class _SignalKind:
     worse_up: bool
     """Whether trouble makes it higher: its peers are then those in the lower half."""
     differs_by: float
@@ -64,17 +64,17 @@ class _Kind:
 
 
 _KINDS = {
-    Signal.BUSY: _Kind(True, 0.006),
-    Signal.WORK: _Kind(True, 0.008),
-    Signal.POWER: _Kind(True, 0.012),
-    Signal.CLOCK: _Kind(False, 0.006),
-    Signal.THROTTLE: _Kind(True, 0.02, ratio=False),
-    Signal.UTIL: _Kind(False, 0.01, ratio=False),
-    Signal.NVLINK: _Kind(False, 0.02, in_bursts=True),
-    Signal.PCIE: _Kind(False, 0.03, in_bursts=True),
-    Signal.INFINIBAND: _Kind(False, 0.02, in_bursts=True),
-    Signal.NETWORK: _Kind(False, 0.04, in_bursts=True),
-    Signal.CPU: _Kind(True, 0.05, ratio=False),
+    Signal.BUSY: _SignalKind(True, 0.006),
+    Signal.WORK: _SignalKind(True, 0.008),
+    Signal.POWER: _SignalKind(True, 0.012),
+    Signal.CLOCK: _SignalKind(False, 0.006),
+    Signal.THROTTLE: _SignalKind(True, 0.02, ratio=False),
+    Signal.UTIL: _SignalKind(False, 0.01, ratio=False),
+    Signal.NVLINK: _SignalKind(False, 0.02, in_bursts=True),
+    Signal.PCIE: _SignalKind(False, 0.03, in_bursts=True),
+    Signal.INFINIBAND: _SignalKind(False, 0.02, in_bursts=True),
+    Signal.NETWORK: _SignalKind(False, 0.04, in_bursts=True),
+    Signal.CPU: _SignalKind(True, 0.05, ratio=False),
 }
 _DIRECT = {
     Signal.BUSY: Metric.SM_ACTIVE,
@@ -223,7 +223,7 @@ def _mean(rows: Matrix) -> Matrix:
     return found
 
 
-def _coarse(kind: _Kind, rows: Matrix, step: float) -> _Kind:
+def _coarse(kind: _SignalKind, rows: Matrix, step: float) -> _SignalKind:
     """Peers that are alike differ by what rounding makes of them as well: much, where values are small."""
     usual = middle(median(rows)) if kind.ratio else 1.0
     if not (step > 0 and usual > 0):
@@ -236,7 +236,7 @@ def _changed(
     row: int,
     members: NDArray[np.intp],
     inside: NDArray[np.bool_],
-    kind: _Kind,
+    kind: _SignalKind,
     error: float,
 ) -> tuple[float, float]:
     """How far a worker moved from its own place among its peers, and in spreads of how the peers moved.
@@ -251,7 +251,7 @@ def _changed(
     return change, float(change / np.hypot(max(spread, kind.differs_by), error if kind.ratio else 0.0))
 
 
-def _to_peers(rows: Matrix, groups: Groups, kind: _Kind) -> Matrix:
+def _to_peers(rows: Matrix, groups: Groups, kind: _SignalKind) -> Matrix:
     """Each block relative to the level of the group's better half in the same block."""
     ratios = np.full(rows.shape, np.nan)
     for members in groups.members():
@@ -272,7 +272,7 @@ def _to_peers(rows: Matrix, groups: Groups, kind: _Kind) -> Matrix:
     return ratios
 
 
-def _alike(levels: Matrix, kind: _Kind) -> tuple[float, float]:
+def _alike(levels: Matrix, kind: _SignalKind) -> tuple[float, float]:
     """Centre and spread of the peers that are well, where up to half of them are not.
 
     Of a normal distribution the better half has its median 0.674 σ beside the centre, and half of it lies
@@ -288,7 +288,7 @@ def _alike(levels: Matrix, kind: _Kind) -> tuple[float, float]:
     return within + (0.674 if kind.worse_up else -0.674) * spread, spread
 
 
-def _standard_error(part: Matrix, level: Matrix, kind: _Kind) -> Matrix:
+def _standard_error(part: Matrix, level: Matrix, kind: _SignalKind) -> Matrix:
     counts = np.isfinite(part).sum(axis=1)
     if kind.ratio:
         # Not by the median: readings that hold two steps or three scatter between these alone.
@@ -299,7 +299,7 @@ def _standard_error(part: Matrix, level: Matrix, kind: _Kind) -> Matrix:
     return np.where(np.isfinite(error), error, 0.0)
 
 
-def _episodes(ratios: Matrix, kind: _Kind, block_s: float) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def _episodes(ratios: Matrix, kind: _SignalKind, block_s: float) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Of each row the blocks [first, stop) between clear changes that lie farthest from the peers."""
     n_rows, n = ratios.shape
     least_past = max(LEAST_BLOCKS, round(_LEAST_PAST_S / block_s))

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_gpu.diagnose.robust import MAD_TO_SIGMA, Matrix, median
-from slurm_gpu.diagnose.series import Worker
+from slurm_gpu.diagnose.series import JobWorker
 from slurm_gpu.diagnose.verdict import SUSPECT_BELOW, Cause, Evidence, Verdict
 from slurm_gpu.text.units import few
 
@@ -47,7 +47,7 @@ _LITTLE_CV, _LITTLE_CORRELATION = 0.045, 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Steps:
+class StepSeries:
     """Seconds of computing, (replicas, stages, steps, microbatches), NaN where nothing was told.
 
     `ranks` (replicas, stages, ranks of a place) are the launcher's, −1 where there is none: several where
@@ -60,7 +60,7 @@ class Steps:
     numbers: NDArray[np.intp]
 
 
-def read_steps(columns: Mapping[str, Any]) -> Steps:
+def read_steps(columns: Mapping[str, Any]) -> StepSeries:
     """A table's columns (arrays of equal length) as Steps; ValueError names the column that is wrong."""
     lacking = [name for name in COLUMNS if name not in columns]
     if lacking:
@@ -99,7 +99,7 @@ def read_steps(columns: Mapping[str, Any]) -> Steps:
     flat = np.ravel_multi_index(tuple(index), tuple(shape)) * n_slots + slot
     _told_once(flat, backward, index, ranks, slot)
     whole = (*shape, n_slots)
-    return Steps(
+    return StepSeries(
         # Several chunks of the model on one stage (interleaving) are computed one after the other.
         forward=_slowest(_summed(flat[~backward], seconds[~backward], whole)),
         backward=_slowest(_summed(flat[backward], seconds[backward], whole)),
@@ -166,7 +166,7 @@ def step_seconds(cost: Matrix) -> float:
     return float(replica.max(axis=0).mean())
 
 
-def judge_steps(steps: Steps) -> Verdict:
+def judge_steps(steps: StepSeries) -> Verdict:
     """What the timings alone say. A worker slower than its stage's others throughout is told as such.
 
     That it has more to do in each step they cannot exclude: the GPUs' own counters can.
@@ -215,7 +215,7 @@ def judge_steps(steps: Steps) -> Verdict:
     )
 
 
-def _cost(steps: Steps) -> Matrix:
+def _cost(steps: StepSeries) -> Matrix:
     # Where only one way was told (inference, a cut-off trace) that is what there is to compare.
     both = np.isfinite(steps.forward) & np.isfinite(steps.backward)
     if both.any():
@@ -243,7 +243,7 @@ def _evened(cost: Matrix, levels: Matrix) -> Matrix:
     return np.where(np.isfinite(cost), levels[:, :, None, None], np.nan)
 
 
-def _worker(ratio: Matrix, steps: Steps) -> Verdict | None:
+def _worker(ratio: Matrix, steps: StepSeries) -> Verdict | None:
     """Workers that take longer than others of their stage for the usual microbatch."""
     spread = MAD_TO_SIGMA * median(np.abs(ratio - 1.0).T)
     slow = (ratio > _SLOW_RATIO) & (ratio - 1.0 > _SLOW_Z * np.maximum(spread, _LEAST_SIGMA))
@@ -265,7 +265,7 @@ def _worker(ratio: Matrix, steps: Steps) -> Verdict | None:
     verdict = Verdict(
         cause=Cause.SLOW,
         kind="slower than its peers in each step",
-        culprits=tuple(Worker(node="", device="", rank=rank) for here in ranks for rank in here),
+        culprits=tuple(JobWorker(node="", device="", rank=rank) for here in ranks for rank in here),
         confidence=0.7,
         evidence=evidence,
         why_not=("timings alone do not exclude that it has more to do in each step",),
@@ -276,7 +276,7 @@ def _worker(ratio: Matrix, steps: Steps) -> Verdict | None:
     return verdict
 
 
-def _ranks(steps: Steps, replica: int, stage: int) -> tuple[int, ...]:
+def _ranks(steps: StepSeries, replica: int, stage: int) -> tuple[int, ...]:
     """Those of a place; none where nobody knows."""
     return tuple(int(rank) for rank in steps.ranks[replica, stage] if rank >= 0)
 
@@ -297,7 +297,7 @@ def _of_replicas(ratio: Matrix) -> Matrix:
     return np.where(np.isfinite(times), times, 1.0)
 
 
-def _replica(ratio: Matrix, steps: Steps) -> Verdict | None:
+def _replica(ratio: Matrix, steps: StepSeries) -> Verdict | None:
     """Replicas of which all stages take longer, by the same: they have more to do. A slow GPU is of one."""
     n_replicas, n_stages = ratio.shape
     if n_replicas < 2 or n_stages < 2:
@@ -342,7 +342,7 @@ def _stage(stage: Matrix) -> Verdict | None:
     )
 
 
-def _sequence(steps: Steps) -> Verdict | None:
+def _sequence(steps: StepSeries) -> Verdict | None:
     """Microbatches that differ, and do so alike forward and backward: it is what is in them."""
     forward, backward = _residuals(steps.forward), _residuals(steps.backward)
     spread = _spread(forward)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from slurm_gpu.diagnose.series import Worker
+from slurm_gpu.diagnose.series import JobWorker
 
 
 class Cause(StrEnum):
@@ -91,7 +91,7 @@ class Verdict:
 
     cause: Cause
     kind: str = ""
-    culprits: tuple[Worker, ...] = ()
+    culprits: tuple[JobWorker, ...] = ()
     nodes: tuple[str, ...] = ()
     roles: tuple[str, ...] = ()
     """Stages or roles that have most to do, of an imbalance."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from slurm_gpu.forecast.forecaster import LEARNED, Forecaster
-from slurm_gpu.forecast.samples import Floats, Looks
+from slurm_gpu.forecast.samples import Floats, QueueSamples
 
 RESPECTS: Mapping[str, Sequence[str]] = {
     "GPUs asked for": ("gpus", "gpu_hours"),
@@ -40,7 +40,7 @@ class Driver:
     factor: float
 
 
-def drivers(forecaster: Forecaster, look: Looks, typical: Floats, most: int = 4) -> list[Driver]:
+def drivers(forecaster: Forecaster, look: QueueSamples, typical: Floats, most: int = 4) -> list[Driver]:
     """What drives the forecast of one job, the strongest first.
 
     `typical` are the features of an ordinary job: without a learned forecast it is told instead which group's
@@ -55,7 +55,7 @@ def drivers(forecaster: Forecaster, look: Looks, typical: Floats, most: int = 4)
     return sorted(strong, key=lambda driver: -abs(np.log2(driver.factor)))[:most]
 
 
-def _of_features(forecaster: Forecaster, look: Looks, typical: Floats) -> list[Driver]:
+def _of_features(forecaster: Forecaster, look: QueueSamples, typical: Floats) -> list[Driver]:
     regression = forecaster.regression
     assert regression is not None
     whole = regression.log2_wait(look)[0]
@@ -81,7 +81,7 @@ def _respect(name: str) -> str | None:
     return max(fits)[1] if fits else None
 
 
-def _of_tables(forecaster: Forecaster, look: Looks) -> list[Driver]:
+def _of_tables(forecaster: Forecaster, look: QueueSamples) -> list[Driver]:
     tables = forecaster.tables
     steps = [
         replace(tables, order=tables.order[: n + 1]).log2_wait(look)[0] for n in range(len(tables.order))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from slurm_gpu.forecast.past_forecasts import Errors
 from slurm_gpu.forecast.regression import Regression
-from slurm_gpu.forecast.samples import Floats, Known, Looks
+from slurm_gpu.forecast.samples import Floats, QueueSamples, WaitSamples
 from slurm_gpu.forecast.tables import WaitTables, wait_tables
 from slurm_gpu.forecast.wait_grid import around, likeliest, quantile
 
@@ -39,7 +39,7 @@ _HALF_LIFE_DAYS = 60.0
 _ERROR_HALF_LIFE_DAYS = 10.0
 _STILL_WAITING_OCTAVES = 1.0
 
-Learner = Callable[[Known, Sequence[str], Floats], Regression]
+Learner = Callable[[WaitSamples, Sequence[str], Floats], Regression]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Correction:
 
 
 @dataclass(frozen=True, slots=True)
-class Forecasts:
+class ForecastIntervals:
     """Of n jobs, seconds from the look on."""
 
     low_s: Floats
@@ -78,7 +78,7 @@ class Forecaster:
     corrections: Mapping[str, Correction]
     """By kind; a kind that is missing had too little history to be judged by."""
 
-    def forecast(self, looks: Looks) -> Forecasts:
+    def forecast(self, looks: QueueSamples) -> ForecastIntervals:
         """How long each of these jobs goes on to wait, with an interval that is to hold 80 % of the truth."""
         mass = self.tables.distribution(looks)
         low, middle, high = (np.log2(quantile(mass, share)) for share in (0.1, 0.5, 0.9))
@@ -95,7 +95,9 @@ class Forecaster:
             low[of_kind], high[of_kind] = base + below, base + above
             source[of_kind] = correction.source
         # The likeliest wait may lie outside of the middle 80 %: then the interval reaches as far.
-        return Forecasts(2.0 ** np.minimum(low, middle), 2.0**middle, 2.0 ** np.maximum(high, middle), source)
+        return ForecastIntervals(
+            2.0 ** np.minimum(low, middle), 2.0**middle, 2.0 ** np.maximum(high, middle), source
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,7 @@ class _Learned:
     mass: Floats
 
     @classmethod
-    def of(cls, regression: Regression, looks: Looks) -> _Learned:
+    def of(cls, regression: Regression, looks: QueueSamples) -> _Learned:
         return cls(regression.log2_wait(looks), regression.distribution(looks))
 
     def likeliest(self, spread: Floats) -> Floats:
@@ -119,7 +121,7 @@ class _Learned:
 
 
 def train(
-    past: Known,
+    past: WaitSamples,
     order: Sequence[str],
     names: Sequence[str],
     learner: Learner | None = None,
@@ -143,7 +145,7 @@ def train(
     return Forecaster(past.now_s, tables, regression, corrections)
 
 
-def _sample(past: Known) -> tuple[Known, Floats, Floats]:
+def _sample(past: WaitSamples) -> tuple[WaitSamples, Floats, Floats]:
     """A few of each group of like jobs, what each counts for, and for how many jobs it stands."""
     order = np.lexsort((_scattered(len(past.wait_s)), past.looks.alike))
     alike = past.looks.alike[order]
@@ -164,7 +166,7 @@ def _scattered(n: int) -> NDArray[np.uint64]:
 
 
 def _walk_forward(
-    past: Known, order: Sequence[str], names: Sequence[str], learner: Learner | None, most_blocks: int
+    past: WaitSamples, order: Sequence[str], names: Sequence[str], learner: Learner | None, most_blocks: int
 ) -> tuple[dict[str, dict[str, Errors]], dict[str, Floats]]:
     """By kind and source, the errors of forecasts of the last blocks from what was known before each; and by
     kind how the truth lay about the middle of what was learned.
@@ -199,7 +201,7 @@ def _walk_forward(
     return errors, spreads
 
 
-_Part = tuple[Known, Floats, Floats]
+_Part = tuple[WaitSamples, Floats, Floats]
 """Looks, for how many jobs each stands, and log2 of the seconds that were said."""
 
 

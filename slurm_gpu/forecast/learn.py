@@ -11,8 +11,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeRegressor, ExtraTreeRegressor
 
-from slurm_gpu.forecast.regression import Line, Regression, Trees, filled
-from slurm_gpu.forecast.samples import Floats, Known
+from slurm_gpu.forecast.regression import LinearRegression, Regression, Trees, filled
+from slurm_gpu.forecast.samples import Floats, WaitSamples
 from slurm_gpu.forecast.wait_grid import N_BINS, bin_of
 
 _TREES_OF_A_KIND = 30
@@ -27,7 +27,7 @@ learns what sets them apart, which says nothing of days to come."""
 _SEED = 0
 
 
-def learn(past: Known, names: Sequence[str], weight: Floats) -> Regression:
+def learn(past: WaitSamples, names: Sequence[str], weight: Floats) -> Regression:
     """A regression on the columns `names` of the looks' features, as far as their fate is known."""
     features = filled(past.looks, names)
     wanted = np.log2(past.wait_s) + np.where(past.started, 0.0, _STILL_WAITING_OCTAVES)
@@ -81,9 +81,9 @@ def trees_of(models: Sequence[DecisionTreeRegressor], held: Sequence[Floats]) ->
     )
 
 
-def _line(features: NDArray[np.float32], wanted: Floats, weight: Floats) -> Line:
+def _line(features: NDArray[np.float32], wanted: Floats, weight: Floats) -> LinearRegression:
     model = make_pipeline(StandardScaler(), RidgeCV(_PENALTIES))
     model.fit(features, wanted, ridgecv__sample_weight=weight)
     scaler, ridge = model[0], model[1]
     slopes = ridge.coef_ / scaler.scale_
-    return Line(slopes, float(ridge.intercept_ - slopes @ scaler.mean_))
+    return LinearRegression(slopes, float(ridge.intercept_ - slopes @ scaler.mean_))

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_gpu.forecast.drivers import Driver, drivers
-from slurm_gpu.forecast.forecaster import Correction, Forecaster, Forecasts, Learner, train
+from slurm_gpu.forecast.forecaster import Correction, Forecaster, ForecastIntervals, Learner, train
 from slurm_gpu.forecast.queue import TABLE_ORDER, Runs, Vocabulary, look_for, past_looks
 from slurm_gpu.forecast.samples import Floats
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ForecastModel:
     """All that a forecast of a job takes, but the queue as it is now."""
 
     forecaster: Forecaster
@@ -26,7 +26,7 @@ class Model:
     lost: str = ""
     """Where the learned forecast that was stored cannot be read, why; then the tables forecast."""
 
-    def forecast(self, queue: Runs, wanted: Runs, now_s: float) -> Forecasts:
+    def forecast(self, queue: Runs, wanted: Runs, now_s: float) -> ForecastIntervals:
         """Of the jobs `wanted`, with what waits and runs now."""
         return self.forecaster.forecast(look_for(queue, wanted, self.vocabulary, now_s))
 
@@ -40,7 +40,7 @@ class Model:
         return self.forecaster.corrections.get(kind)
 
 
-def make_model(runs: Runs, now_s: float, learner: Learner | None = None) -> Model:
+def make_model(runs: Runs, now_s: float, learner: Learner | None = None) -> ForecastModel:
     """Of what was known of a site's runs at `now_s`; what lies later in them is not looked at."""
     runs = known_runs(runs, now_s)
     vocabulary = Vocabulary.of(runs)
@@ -50,7 +50,7 @@ def make_model(runs: Runs, now_s: float, learner: Learner | None = None) -> Mode
     n = len(past.wait_s)
     typical = np.median(past.looks.features, axis=0) if n else np.zeros(len(looks.names))
     since_s = float(past.looks.at_s.min()) if n else now_s
-    return Model(forecaster, vocabulary, typical.astype(float), n, since_s)
+    return ForecastModel(forecaster, vocabulary, typical.astype(float), n, since_s)
 
 
 def known_runs(runs: Runs, now_s: float) -> Runs:

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from slurm_gpu.errors import DatabaseError
 from slurm_gpu.forecast.forecaster import LEARNED, TABLES, Correction, Forecaster
-from slurm_gpu.forecast.model import Model
-from slurm_gpu.forecast.packing import DamagedError, Packed, pack
+from slurm_gpu.forecast.model import ForecastModel
+from slurm_gpu.forecast.packing import DamagedError, PackedArchive, pack
 from slurm_gpu.forecast.queue import TABLE_ORDER, Vocabulary, feature_names
-from slurm_gpu.forecast.regression import Line, Regression, Trees
+from slurm_gpu.forecast.regression import LinearRegression, Regression, Trees
 from slurm_gpu.forecast.samples import Floats
 from slurm_gpu.forecast.tables import WaitTables
 from slurm_gpu.forecast.wait_grid import N_BINS, SPREAD_OCTAVES
@@ -62,7 +62,7 @@ class _Judged(msgspec.Struct, forbid_unknown_fields=True):
     spread: tuple[_Share, ...]
 
 
-class _Told(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class _ModelFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     format: int
     made_at_s: _Epoch
     since_s: _Epoch
@@ -75,7 +75,7 @@ class _Told(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     intercept: float
 
 
-def model_bytes(model: Model) -> bytes:
+def model_bytes(model: ForecastModel) -> bytes:
     """For `read_model`."""
     forecaster, regression = model.forecaster, model.forecaster.regression
     tables = forecaster.tables
@@ -86,7 +86,7 @@ def model_bytes(model: Model) -> bytes:
     if regression is not None:
         arrays |= {name: getattr(regression.trees, name).astype(dtype) for name, dtype in _TREES.items()}
         arrays |= {"slopes": regression.line.slopes.astype(np.float64), "typical": model.typical}
-    told = _Told(
+    told = _ModelFile(
         format=FORMAT,
         made_at_s=forecaster.made_at_s,
         since_s=model.since_s,
@@ -102,10 +102,10 @@ def model_bytes(model: Model) -> bytes:
     return pack(told, arrays)
 
 
-def read_model(body: bytes) -> Model:
+def read_model(body: bytes) -> ForecastModel:
     """What `model_bytes` made; raises DatabaseError where it is no model of this version."""
     try:
-        packed = Packed(body)
+        packed = PackedArchive(body)
         told = _told(packed)
         model = _without_learned(packed, told)
     except DamagedError as error:
@@ -119,14 +119,14 @@ def read_model(body: bytes) -> Model:
     return replace(model, forecaster=replace(model.forecaster, regression=regression), typical=typical)
 
 
-def _told(packed: Packed) -> _Told:
+def _told(packed: PackedArchive) -> _ModelFile:
     found = packed.told(_AnyFormat).format
     if found != FORMAT:
         raise DamagedError(f"they have format {found}, not {FORMAT}")
-    return packed.told(_Told)
+    return packed.told(_ModelFile)
 
 
-def _without_learned(packed: Packed, told: _Told) -> Model:
+def _without_learned(packed: PackedArchive, told: _ModelFile) -> ForecastModel:
     corrections: dict[str, Correction] = {
         kind: _correction(kind, one) for kind, one in told.corrections.items()
     }
@@ -134,7 +134,7 @@ def _without_learned(packed: Packed, told: _Told) -> Model:
     for name in TABLE_ORDER:
         if tables.started[name].shape != tables.waiting[name].shape:
             raise DamagedError(f"waiting.{name} has other groups than started.{name}")
-    return Model(
+    return ForecastModel(
         Forecaster(told.made_at_s, tables, None, corrections),
         Vocabulary(_names(told.accounts, "accounts"), _names(told.partitions, "partitions")),
         np.zeros(len(feature_names())),
@@ -143,7 +143,7 @@ def _without_learned(packed: Packed, told: _Told) -> Model:
     )
 
 
-def _of_tables(model: Model, lost: str) -> Model:
+def _of_tables(model: ForecastModel, lost: str) -> ForecastModel:
     """The tables forecast, with the interval that their own errors give."""
     corrections = {kind: replace(one, source=TABLES) for kind, one in model.forecaster.corrections.items()}
     return replace(model, forecaster=replace(model.forecaster, corrections=corrections), lost=lost)
@@ -158,7 +158,7 @@ def _correction(kind: str, judged: _Judged) -> Correction:
     return Correction(**msgspec.structs.asdict(judged))
 
 
-def _counts(packed: Packed, what: str) -> Mapping[str, Floats]:
+def _counts(packed: PackedArchive, what: str) -> Mapping[str, Floats]:
     """By grouping (groups, N_BINS)."""
     found = {}
     for name in TABLE_ORDER:
@@ -175,7 +175,7 @@ def _names(names: list[str], what: str) -> NDArray[np.str_]:
     return np.array(names, dtype=np.str_)
 
 
-def _learned(packed: Packed, told: _Told) -> tuple[Regression, Floats]:
+def _learned(packed: PackedArchive, told: _ModelFile) -> tuple[Regression, Floats]:
     """The regression, and the features of an ordinary job."""
     known, typical = feature_names(), packed.array("typical", np.float64)
     if unknown := set(told.features) - set(known):
@@ -187,7 +187,7 @@ def _learned(packed: Packed, told: _Told) -> tuple[Regression, Floats]:
         raise DamagedError(f"slopes: are no slope for each of {len(told.features)} features")
     trees = Trees(**{name: packed.array(name, dtype) for name, dtype in _TREES.items()})
     _check_trees(trees, len(told.features))
-    return Regression(told.features, trees, Line(slopes, told.intercept)), typical
+    return Regression(told.features, trees, LinearRegression(slopes, told.intercept)), typical
 
 
 def _check_trees(trees: Trees, n_columns: int) -> None:

@@ -37,7 +37,7 @@ def pack(told: msgspec.Struct, arrays: Mapping[str, NDArray[Any]]) -> bytes:
     return file.getvalue()
 
 
-class Packed:
+class PackedArchive:
     """What `pack` made. Whatever is wrong with it raises DamagedError."""
 
     def __init__(self, body: bytes) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_gpu.forecast.forecaster import KIND, KINDS
-from slurm_gpu.forecast.samples import Codes, Floats, Looks, codes_of
+from slurm_gpu.forecast.samples import Codes, Floats, QueueSamples, codes_of
 
 EVERY_S = 3 * 3600
 """So often the past is looked at."""
@@ -77,7 +77,7 @@ class Vocabulary:
         return cls(np.unique(runs.account), np.unique(runs.partition))
 
 
-def past_looks(runs: Runs, vocabulary: Vocabulary, now_s: float) -> Looks:
+def past_looks(runs: Runs, vocabulary: Vocabulary, now_s: float) -> QueueSamples:
     """Looks at the queue as it was each EVERY_S before `now_s`, the oldest first.
 
     Who came between two looks is looked at on arrival, beside what the queue was at the earlier one: most
@@ -93,7 +93,7 @@ def past_looks(runs: Runs, vocabulary: Vocabulary, now_s: float) -> Looks:
     ]
     if not parts:
         return _look_at(runs[:0], vocabulary, _scopes(runs[:0]), now_s, now_s)
-    return Looks.joined(parts)
+    return QueueSamples.joined(parts)
 
 
 def feature_names() -> Sequence[str]:
@@ -106,7 +106,7 @@ def feature_names() -> Sequence[str]:
 
 def _look_at(
     runs: Runs, vocabulary: Vocabulary, scopes: Mapping[str, Codes], moment_s: float, until_s: float
-) -> Looks:
+) -> QueueSamples:
     """Who waited at a moment, and who came from then until before `until_s`.
 
     At most MOST_OF_A_LOOK of those who waited and of those who came.
@@ -121,7 +121,7 @@ def _look_at(
     return _looks(runs, taken, waits, runs_now, vocabulary, scopes, moment_s)
 
 
-def look_for(runs: Runs, wanted: Runs, vocabulary: Vocabulary, now_s: float) -> Looks:
+def look_for(runs: Runs, wanted: Runs, vocabulary: Vocabulary, now_s: float) -> QueueSamples:
     """A look now at jobs `wanted`, of which none needs to be among `runs`; these alone are the queue."""
     both = Runs.joined([runs, wanted])
     is_run = np.arange(len(both)) < len(runs)
@@ -145,7 +145,7 @@ def _looks(
     vocabulary: Vocabulary,
     scopes: Mapping[str, Codes],
     moment_s: float,
-) -> Looks:
+) -> QueueSamples:
     jobs = runs[taken]
     at_s = np.maximum(jobs.eligible_s, moment_s)
     hours = _limit_s(jobs) / 3600
@@ -169,7 +169,7 @@ def _looks(
         for i, amount in ((1, "cores"), (4, "gpus")):
             feature[f"q_{scope}{amount}/r"] = _log(ahead[:, i]) - _log(held[:, i])
     names = list(feature)
-    return Looks(
+    return QueueSamples(
         at_s=at_s,
         start_s=jobs.start_s,
         gone_s=np.where(np.isnan(jobs.start_s), jobs.end_s, np.nan),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.forecast.samples import Floats, Looks
+from slurm_gpu.forecast.samples import Floats, QueueSamples
 from slurm_gpu.forecast.wait_grid import N_BINS
 
 GAP = -9.0
@@ -74,7 +74,7 @@ class Trees:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LinearRegression:
     """A linear regression."""
 
     slopes: Floats
@@ -92,20 +92,20 @@ class Regression:
     names: Sequence[str]
     """The columns of the features that it knows."""
     trees: Trees
-    line: Line
+    line: LinearRegression
 
-    def log2_wait(self, looks: Looks) -> Floats:
+    def log2_wait(self, looks: QueueSamples) -> Floats:
         """(n) log2 of the seconds to wait, in the middle."""
         features = filled(looks, self.names)
         both = (self.trees.predict(features) + self.line.predict(features)) / 2
         return np.clip(both, _SHORTEST, _LONGEST)
 
-    def distribution(self, looks: Looks) -> Floats:
+    def distribution(self, looks: QueueSamples) -> Floats:
         """(n, N_BINS): how long jobs waited that the trees take for alike."""
         return self.trees.distribution(filled(looks, self.names))
 
 
-def filled(looks: Looks, names: Sequence[str]) -> NDArray[np.float32]:
+def filled(looks: QueueSamples, names: Sequence[str]) -> NDArray[np.float32]:
     """(n, len(names)) the named columns of the features, without gaps."""
     columns = [looks.names.index(name) for name in names]
     return np.nan_to_num(looks.features[:, columns], nan=GAP).astype(np.float32)

@@ -20,7 +20,7 @@ SHORTEST_WAIT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Looks:
+class QueueSamples:
     """n rows; times are epoch seconds."""
 
     at_s: Floats
@@ -40,13 +40,13 @@ class Looks:
     def __len__(self) -> int:
         return len(self.at_s)
 
-    def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.intp] | slice) -> Looks:
+    def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.intp] | slice) -> QueueSamples:
         """Some of the rows."""
         groups = {name: codes[rows] for name, codes in self.groups.items()}
         arrays = ("at_s", "start_s", "gone_s", "features", "alike")
         return replace(self, groups=groups, **{name: getattr(self, name)[rows] for name in arrays})
 
-    def known_at(self, now_s: float) -> Known:
+    def known_at(self, now_s: float) -> WaitSamples:
         """What was known at `now_s` of looks that were made before."""
         looks = self[self.at_s < now_s]
         started = looks.start_s < now_s
@@ -55,35 +55,35 @@ class Looks:
         wait_s = np.maximum(until_s - looks.at_s, SHORTEST_WAIT_S)
         hidden = np.full(len(looks), np.nan)
         looks = replace(looks, start_s=np.where(started, looks.start_s, hidden), gone_s=hidden)
-        return Known(now_s=now_s, looks=looks, wait_s=wait_s, started=started)
+        return WaitSamples(now_s=now_s, looks=looks, wait_s=wait_s, started=started)
 
     @staticmethod
-    def joined(parts: Sequence[Looks]) -> Looks:
+    def joined(parts: Sequence[QueueSamples]) -> QueueSamples:
         """All rows of `parts`, which have the same features and groupings; `alike` stays apart."""
         first = parts[0]
         arrays = {
             field.name: np.concatenate([getattr(part, field.name) for part in parts])
-            for field in fields(Looks)
+            for field in fields(QueueSamples)
             if field.name not in ("names", "groups", "alike")
         }
         groups = {name: np.concatenate([part.groups[name] for part in parts]) for name in first.groups}
         offsets = np.cumsum([0, *(part.alike.max(initial=-1) + 1 for part in parts[:-1])])
         alike = np.concatenate([part.alike + offset for part, offset in zip(parts, offsets, strict=True)])
-        return Looks(names=first.names, groups=groups, alike=alike, **arrays)
+        return QueueSamples(names=first.names, groups=groups, alike=alike, **arrays)
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class WaitSamples:
     """Looks as they are known at a moment: how long each job has waited since, and whether it has started."""
 
     now_s: float
-    looks: Looks
+    looks: QueueSamples
     wait_s: Floats
     """(n) of those that started the wait; of others how long they are known to have waited."""
     started: NDArray[np.bool_]
 
-    def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> Known:
-        return Known(self.now_s, self.looks[rows], self.wait_s[rows], self.started[rows])
+    def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> WaitSamples:
+        return WaitSamples(self.now_s, self.looks[rows], self.wait_s[rows], self.started[rows])
 
     @property
     def age_days(self) -> Floats:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.forecast.samples import Codes, Floats, Known, Looks
+from slurm_gpu.forecast.samples import Codes, Floats, QueueSamples, WaitSamples
 from slurm_gpu.forecast.wait_grid import N_BINS, bin_of, distribution, likeliest
 
 MEMORY_DAYS = 14.0
@@ -31,7 +31,7 @@ class WaitTables:
     waiting: Mapping[str, Floats]
     """Of those that still waited, or had left without a start, when last seen."""
 
-    def distribution(self, looks: Looks) -> Floats:
+    def distribution(self, looks: QueueSamples) -> Floats:
         """(n, N_BINS): how long jobs like these go on to wait."""
         mass = np.full((len(looks), N_BINS), 1.0 / N_BINS)
         for name in self.order:
@@ -40,12 +40,12 @@ class WaitTables:
             mass = distribution(started + _BORROWED_JOBS * mass, waiting)
         return mass
 
-    def log2_wait(self, looks: Looks) -> Floats:
+    def log2_wait(self, looks: QueueSamples) -> Floats:
         """(n) log2 of the seconds that are likeliest."""
         return np.log2(likeliest(self.distribution(looks)))
 
 
-def wait_tables(past: Known, order: Sequence[str], weight: Floats) -> WaitTables:
+def wait_tables(past: WaitSamples, order: Sequence[str], weight: Floats) -> WaitTables:
     """What is known of the past by group; `weight` is what each look counts for."""
     recent = past.age_days <= MEMORY_DAYS
     if not recent.any():

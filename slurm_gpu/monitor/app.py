@@ -15,18 +15,18 @@ import slurm_gpu
 from slurm_gpu.errors import NotFoundError, OutsideError, UsageError
 from slurm_gpu.monitor.cluster.responses import dump
 from slurm_gpu.monitor.cluster.viewer import NotSignedInError
-from slurm_gpu.monitor.http.response import JSON, Answer
+from slurm_gpu.monitor.http.response import JSON, CachedResponse
 from slurm_gpu.monitor.job.diagnosis import PATH, DiagnosisPage
 from slurm_gpu.monitor.listings import RETRY_AFTER_S
 from slurm_gpu.monitor.openapi import document
 from slurm_gpu.monitor.page.serve import page_routes
-from slurm_gpu.monitor.routes import ROUTES, Site
+from slurm_gpu.monitor.routes import ROUTES, RouteContext
 
 
-def make_app(site: Site, more: Sequence[BaseRoute] = ()) -> Starlette:
+def make_app(site: RouteContext, more: Sequence[BaseRoute] = ()) -> Starlette:
     """The application; `more` are routes beside the API's and the pages'."""
     api = [Route(route.path, route.make(site), methods=["GET"]) for route in ROUTES]
-    described = Answer(dump(document(ROUTES)), JSON)
+    described = CachedResponse(dump(document(ROUTES)), JSON)
     openapi = Route("/openapi.json", described, methods=["GET"])
     diagnosis = DiagnosisPage(
         site.connect, site.viewer_of, site.clock.wall, site.turns, site.drawing, site.terms

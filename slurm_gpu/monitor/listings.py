@@ -12,18 +12,18 @@ from starlette.types import Receive, Scope, Send
 
 from slurm_gpu.errors import UsageError
 from slurm_gpu.monitor.cluster.board import Board
-from slurm_gpu.monitor.cluster.state import State
+from slurm_gpu.monitor.cluster.state import PageState
 from slurm_gpu.monitor.cluster.viewer import Flavour, ViewerOf
-from slurm_gpu.monitor.http.response import JSON, Answer
-from slurm_gpu.monitor.http.response_cache import Key
+from slurm_gpu.monitor.http.response import JSON, CachedResponse
+from slurm_gpu.monitor.http.response_cache import CacheKey
 
 RETRY_AFTER_S = 5
-Make = Callable[[State, Flavour, str], bytes]
+Make = Callable[[PageState, Flavour, str], bytes]
 """(state, who may see it, the parameter's value) to a body; raises UsageError for a value that is none."""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ListingKind:
     """One kind of answer: by its name it is kept; `parameter` is the query's only one, if there is one."""
 
     name: str
@@ -35,14 +35,14 @@ class Told:
     """Whether everybody gets the same."""
     of_metric: bool = False
     """Whether it is as old as the metric that its parameter names."""
-    same_as: Callable[[State, str], str] = lambda _, value: value
+    same_as: Callable[[PageState, str], str] = lambda _, value: value
     """A value that is answered alike: what may be anything must not be kept under each; raises UsageError."""
 
 
 class Listing:
     """GET of one kind of answer."""
 
-    def __init__(self, told: Told, board: Board, viewer_of: ViewerOf) -> None:
+    def __init__(self, told: ListingKind, board: Board, viewer_of: ViewerOf) -> None:
         self._told, self._board, self._viewer_of = told, board, viewer_of
         self._query = b"" if told.parameter is None else told.parameter.encode() + b"="
 
@@ -56,12 +56,12 @@ class Listing:
         answer = self.answer(state, viewer.flavour, self._value(scope["query_string"]))
         await answer(scope, receive, send)
 
-    def answer(self, state: State, flavour: Flavour, value: str) -> Answer:
+    def answer(self, state: PageState, flavour: Flavour, value: str) -> CachedResponse:
         """The one that is kept, or a new one."""
         told = self._told
         seen_by = Flavour(True, "") if told.for_all else flavour
         value = told.same_as(state, value)
-        key = Key(told.name, value, seen_by)
+        key = CacheKey(told.name, value, seen_by)
         answer = state.answers.get(key)
         if answer is None:
             body = told.make(state, seen_by, value)
@@ -70,7 +70,7 @@ class Listing:
                 (b"x-as-of-s", f"{as_of_s:.3f}".encode()),
                 (b"x-layout", state.layout.id.encode()),
             ]
-            answer = Answer(body, told.media, headers)
+            answer = CachedResponse(body, told.media, headers)
             state.answers.keep(key, answer)
         return answer
 

@@ -30,7 +30,7 @@ from slurm_gpu.monitor.cluster.racks import racks_by_node
 from slurm_gpu.monitor.cluster.viewer import viewer_of
 from slurm_gpu.monitor.http.server import make_server
 from slurm_gpu.monitor.job.diagnosis import Terms
-from slurm_gpu.monitor.routes import Site
+from slurm_gpu.monitor.routes import RouteContext
 from slurm_gpu.monitor.settings import load_settings
 from slurm_gpu.monitor.signin.assembly import SignIn
 
@@ -94,7 +94,9 @@ def _run(options: argparse.Namespace) -> None:
     notifier.ready()
     beat = _beat(notifier, poller, board, clock) if notifier.listens else None
     terms = Terms(config.sampling.min_coverage, config.timezone)
-    app = sign_in.guarded(make_app(Site(board, viewer_of, connect, clock, terms=terms), sign_in.routes()))
+    app = sign_in.guarded(
+        make_app(RouteContext(board, viewer_of, connect, clock, terms=terms), sign_in.routes())
+    )
     with giving_back():
         asyncio.run(run(make_server(app, stopping), [listener], beat))
     sign_in.close()

@@ -7,7 +7,7 @@ from typing import Any
 
 import slurm_gpu
 from slurm_gpu.monitor import schemas
-from slurm_gpu.monitor.routes import ApiRoute, Parameter
+from slurm_gpu.monitor.routes import ApiRoute, RouteParameter
 
 _REFUSED = {
     "400": "the request cannot be carried out as it is written",
@@ -53,7 +53,7 @@ def _operation(route: ApiRoute) -> dict[str, Any]:
     }
 
 
-def _parameter(item: Parameter) -> dict[str, Any]:
+def _parameter(item: RouteParameter) -> dict[str, Any]:
     told: dict[str, Any] = {
         "name": item.name,
         "in": "path" if item.in_path else "query",

@@ -15,36 +15,36 @@ from slurm_gpu.monitor.cluster import responses as told
 from slurm_gpu.monitor.cluster.board import Board
 from slurm_gpu.monitor.cluster.viewer import ViewerOf
 from slurm_gpu.monitor.http.events import Events
-from slurm_gpu.monitor.http.rate_limiter import Turns
+from slurm_gpu.monitor.http.rate_limiter import RequestSlots
 from slurm_gpu.monitor.http.response import CSV, JSON, OCTETS, SVG
 from slurm_gpu.monitor.job import pages as jobpages
 from slurm_gpu.monitor.job.diagnosis import Terms
-from slurm_gpu.monitor.job.drawing import Drawing
+from slurm_gpu.monitor.job.drawing import DrawingProcess
 from slurm_gpu.monitor.job.me import Me, OwnSource
 from slurm_gpu.monitor.job.pages import JobPage, JobSource
-from slurm_gpu.monitor.listings import Listing, Make, Told
+from slurm_gpu.monitor.listings import Listing, ListingKind, Make
 from slurm_gpu.monitor.schemas import Schema
 
 
-class Details(JobSource, OwnSource, Protocol):
+class DetailSource(JobSource, OwnSource, Protocol):
     """What slurm-gpudbd is asked when somebody looks."""
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class RouteContext:
     """All that routes are made over."""
 
     board: Board
     viewer_of: ViewerOf
-    connect: Callable[[], AbstractContextManager[Details]]
+    connect: Callable[[], AbstractContextManager[DetailSource]]
     clock: Clock
-    turns: Turns = field(default_factory=Turns)
-    drawing: Drawing = field(default_factory=Drawing)
+    turns: RequestSlots = field(default_factory=RequestSlots)
+    drawing: DrawingProcess = field(default_factory=DrawingProcess)
     terms: Terms = field(default_factory=Terms)
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class RouteParameter:
     """Of a path or a query."""
 
     name: str
@@ -60,29 +60,29 @@ class ApiRoute:
 
     path: str
     summary: str
-    make: Callable[[Site], ASGIApp]
+    make: Callable[[RouteContext], ASGIApp]
     answers: Sequence[tuple[bytes, Schema]]
     """By media type."""
-    parameters: Sequence[Parameter] = ()
+    parameters: Sequence[RouteParameter] = ()
     missing: bool = False
     """Whether what is asked for may not be there, or not be the viewer's."""
 
 
-_METRIC = Parameter("metric", "one of the layout's metrics", schemas.TEXT, example="util")
-_SINCE = Parameter("since", "the version of an earlier answer: only what changed since", schemas.WHOLE)
-_JOB = Parameter("job", "JOBID, JOBID_TASK or JOBID+OFFSET", schemas.TEXT, in_path=True, example="17")
-_FORMAT = Parameter("format", "csv to download it", {"type": "string", "enum": list(jobpages.FORMATS)})
+_METRIC = RouteParameter("metric", "one of the layout's metrics", schemas.TEXT, example="util")
+_SINCE = RouteParameter("since", "the version of an earlier answer: only what changed since", schemas.WHOLE)
+_JOB = RouteParameter("job", "JOBID, JOBID_TASK or JOBID+OFFSET", schemas.TEXT, in_path=True, example="17")
+_FORMAT = RouteParameter("format", "csv to download it", {"type": "string", "enum": list(jobpages.FORMATS)})
 
 
-def _listing(item: Told) -> Callable[[Site], ASGIApp]:
+def _listing(item: ListingKind) -> Callable[[RouteContext], ASGIApp]:
     return lambda site: Listing(item, site.board, site.viewer_of)
 
 
-def _told(name: str, make: Make, *, for_all: bool = False) -> Callable[[Site], ASGIApp]:
-    return _listing(Told(name, make, for_all=for_all))
+def _told(name: str, make: Make, *, for_all: bool = False) -> Callable[[RouteContext], ASGIApp]:
+    return _listing(ListingKind(name, make, for_all=for_all))
 
 
-def _of_job(name: str, tell: jobpages.Tell) -> Callable[[Site], ASGIApp]:
+def _of_job(name: str, tell: jobpages.Tell) -> Callable[[RouteContext], ASGIApp]:
     return lambda site: JobPage(name, tell, site.connect, site.viewer_of, site.clock.wall, site.turns)
 
 
@@ -95,14 +95,14 @@ ROUTES = (
     ApiRoute(
         "/api/v1/frame",
         "One octet for each square: 255 is a gap, else value = octet × step of the metric.",
-        _listing(Told("frame", told.frame, "metric", "util", OCTETS, of_metric=True)),
+        _listing(ListingKind("frame", told.frame, "metric", "util", OCTETS, of_metric=True)),
         ((OCTETS, schemas.OCTETS),),
         (_METRIC,),
     ),
     ApiRoute(
         "/api/v1/jobs",
         "Jobs that run and that wait: all, or what changed since a version.",
-        _listing(Told("jobs", told.jobs, "since", same_as=told.known_version)),
+        _listing(ListingKind("jobs", told.jobs, "since", same_as=told.known_version)),
         ((JSON, schemas.JOBS),),
         (_SINCE,),
     ),
@@ -172,7 +172,7 @@ ROUTES = (
     ApiRoute(
         "/squares.svg",
         "All squares as a picture, for browsers without scripts and for paper.",
-        _listing(Told("squares", told.squares, "metric", "util", SVG, of_metric=True)),
+        _listing(ListingKind("squares", told.squares, "metric", "util", SVG, of_metric=True)),
         ((SVG, schemas.TEXT),),
         (_METRIC,),
     ),

@@ -9,13 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 from slurm_gpu.clock import Clock
-from slurm_gpu.node.allocation.hooks import HookEvents, Kind
+from slurm_gpu.node.allocation.hooks import HookEvents, HookKind
 from slurm_gpu.node.clock_step import ClockSteps
 from slurm_gpu.node.gpu.reader_exits import Dying
-from slurm_gpu.node.gpu.reading import Failure, Follower, Reader, Reading, Request, Trouble, Xid
+from slurm_gpu.node.gpu.reading import Failure, Follower, Reader, ReadError, Reading, ReadRequest, Xid
 from slurm_gpu.node.host.host_records import HostBook
 from slurm_gpu.node.jobs.cross_check import Crosscheck
-from slurm_gpu.node.jobs.inventory import EVENT_OF, Inventory, Order
+from slurm_gpu.node.jobs.inventory import EVENT_OF, DeviceOrder, Inventory
 from slurm_gpu.node.jobs.lifecycle import LifeCycle
 from slurm_gpu.node.jobs.suspension import Suspensions
 from slurm_gpu.node.measure.sampling_interval import DETAIL_SHARE
@@ -25,7 +25,7 @@ from slurm_gpu.node.process.process_jobs import ProcessJobs
 from slurm_gpu.node.shipping.events import EventBook
 from slurm_gpu.node.shipping.implausible import ImplausibleValues
 from slurm_gpu.node.shipping.shipment import JobFacts
-from slurm_gpu.node.shipping.spool import Spool
+from slurm_gpu.node.shipping.spool import NodeSpool
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ SPOOL_RETRY_S = 1.0
 _MAX_WHY = 500
 
 
-class Node:
+class NodeDaemon:
     """All that slurm-gpud knows and does on one node, but for shipping.
 
     Call `start` once, then `step` again and again; `stop` at the end. While nothing but looks at memory is
@@ -53,8 +53,8 @@ class Node:
         clock: Clock,
         hooks: HookEvents,
         reader: Reader,
-        order: Order,
-        spool: Spool,
+        order: DeviceOrder,
+        spool: NodeSpool,
         processes: ProcessJobs,
         cgroups: JobCgroups,
         interval_s: float,
@@ -113,7 +113,7 @@ class Node:
         self._take_followed()
         for event in self._hooks.take():
             self._life.apply(event)
-            if self._hosts is not None and event.kind is Kind.PROLOG:
+            if self._hosts is not None and event.kind is HookKind.PROLOG:
                 self._hosts.meet(event.job_id)
         now_s = self._clock.monotonic()
         self._life.returning.look()
@@ -203,19 +203,19 @@ class Node:
     def _looking(self) -> list[DeviceWatch]:
         return [watch for watch in self._life.watches.values() if watch.held and watch.failure is None]
 
-    def _unheld(self) -> list[Request]:
+    def _unheld(self) -> list[ReadRequest]:
         """What to ask devices that nobody holds: they may fail, tell XIDs, or have processes all the same."""
         held = {watch.uuid for watch in self._life.watches.values() if watch.held}
         answering = self._inventory.answering
         # A GPU that is cut up shows the processes of its instances.
         cut_up = {facts.parent for facts in answering.values()}
         return [
-            Request(uuid=uuid, detailed=True, processes=uuid not in cut_up)
+            ReadRequest(uuid=uuid, detailed=True, processes=uuid not in cut_up)
             for uuid in answering
             if uuid not in held and uuid not in self._unheld_failures
         ]
 
-    def _look(self, watches: Sequence[DeviceWatch], now_s: float, unheld: Sequence[Request] = ()) -> None:
+    def _look(self, watches: Sequence[DeviceWatch], now_s: float, unheld: Sequence[ReadRequest] = ()) -> None:
         """One look at the devices of these watches, and at some that nobody holds, all together."""
         held = [request for watch in watches if (request := watch.request(now_s)) is not None]
         if not held and not unheld:
@@ -320,7 +320,7 @@ class Node:
         failed = {watch.uuid: watch.failure for watch in watches.values() if watch.failure is not None}
         unheld, self._unheld_failures = self._unheld_failures, {}
         failed |= unheld
-        if any(failure.trouble is Trouble.DRIVER for failure in failed.values()):
+        if any(failure.trouble is ReadError.DRIVER for failure in failed.values()):
             log.warning("the driver answers again")
             self._events.tell("driver_reloaded")
         for uuid, failure in failed.items():
@@ -333,8 +333,8 @@ class Node:
                     self._tell_of(uuid, "gpu_back")
                 self._inventory.reported_back(uuid)
                 continue
-            if failure.trouble is Trouble.DRIVER:
-                failure = Failure(Trouble.LOST, "the driver came back without it")
+            if failure.trouble is ReadError.DRIVER:
+                failure = Failure(ReadError.LOST, "the driver came back without it")
                 self._tell_failure(uuid, failure)
             if watch is not None and watch.failure is not None:
                 watch.fail(failure)

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurm_gpu.clock import Clock, wall_ahead_s
-from slurm_gpu.node.allocation.hooks import HookEvent, Kind
+from slurm_gpu.node.allocation.hooks import HookEvent, HookKind
 from slurm_gpu.node.allocation.tracker import Allocation
-from slurm_gpu.node.gpu.reading import Facts, Reading, Request
+from slurm_gpu.node.gpu.reading import DeviceProperties, Reading, ReadRequest
 from slurm_gpu.node.live import LastSeen, NodeSource
 from slurm_gpu.node.process.cgroup import JobOwner
 from slurm_gpu.node.process.process_jobs import ProcessJobs
 from slurm_gpu.node.shipping.shipment import JobFacts
-from slurm_gpu.node.shipping.spool import Spool
+from slurm_gpu.node.shipping.spool import NodeSpool
 from slurm_gpu.wire import HOST_CLUSTER, HostRun
 
 POLL_S = 1.0
@@ -61,7 +61,7 @@ class HostOrder:
             self._uuids.append(uuid)
         return self._uuids.index(uuid)
 
-    def uuids(self, positions: Sequence[int], devices: Sequence[Facts]) -> Mapping[int, str]:
+    def uuids(self, positions: Sequence[int], devices: Sequence[DeviceProperties]) -> Mapping[int, str]:
         """The devices with these numbers, as far as they are there."""
         there = {facts.uuid for facts in devices}
         known = {p: self._uuids[p] for p in positions if p < len(self._uuids)}
@@ -112,7 +112,7 @@ class HostJobs:
         reader: LastSeen,
         order: HostOrder,
         processes: ProcessJobs,
-        spool: Spool,
+        spool: NodeSpool,
     ) -> None:
         self._name, self._clock, self._reader, self._order = name, clock, reader, order
         self._processes, self._spool = processes, spool
@@ -165,9 +165,11 @@ class HostJobs:
             self._order.position(uuid)
 
     def _look(self, now_s: float) -> None:
-        requests = [Request(uuid=facts.uuid) for facts in self._reader.facts]
+        requests = [ReadRequest(uuid=facts.uuid) for facts in self._reader.facts]
         readings = self._reader.glance(requests)
-        changed = [Request(uuid, processes=True) for uuid, r in readings.items() if self._may_differ(uuid, r)]
+        changed = [
+            ReadRequest(uuid, processes=True) for uuid, r in readings.items() if self._may_differ(uuid, r)
+        ]
         self._listed = {uuid: listed for uuid, listed in self._listed.items() if uuid in readings}
         self._listed |= self._reader.glance(changed)
         shown = {uuid: r.processes for uuid, r in self._listed.items() if r.processes is not None}
@@ -232,13 +234,13 @@ class HostJobs:
                 devices=sorted(stay.held),
             )
         self._spool.save_run(stay.job)
-        return self._event(Kind.PROLOG, stay.job, stay, begin_s)
+        return self._event(HookKind.PROLOG, stay.job, stay, begin_s)
 
     def _end(self, stay: _Stay, now_s: float) -> HookEvent:
         assert stay.job is not None
         stay.job = stay.job.ended(int(now_s + self._offset_s))
         self._spool.save_run(stay.job)
-        event = self._event(Kind.EPILOG, stay.job, stay, now_s)
+        event = self._event(HookKind.EPILOG, stay.job, stay, now_s)
         stay.held, stay.left_s = frozenset(), now_s
         return event
 
@@ -246,7 +248,7 @@ class HostJobs:
     def _offset_s(self) -> float:
         return wall_ahead_s(self._clock)
 
-    def _event(self, kind: Kind, job: HostRun, stay: _Stay, at_s: float) -> HookEvent:
+    def _event(self, kind: HookKind, job: HostRun, stay: _Stay, at_s: float) -> HookEvent:
         return HookEvent(
             path=_NO_FILE,
             kind=kind,

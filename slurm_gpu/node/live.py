@@ -10,19 +10,19 @@ from typing import Any, Protocol
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.node.gpu.reading import (
-    Facts,
+    DeviceMemory,
+    DeviceProperties,
     Failure,
     Follower,
-    Memory,
     Reader,
     Reading,
-    Request,
+    ReadRequest,
     Results,
     Xid,
 )
 from slurm_gpu.node.process.node_counters import NodeCounters
 from slurm_gpu.node.shipping.implausible import ImplausibleValues
-from slurm_gpu.node.shipping.ship import Source
+from slurm_gpu.node.shipping.ship import ShipmentSource
 from slurm_gpu.node.shipping.shipment import JobFacts
 from slurm_gpu.wire import DeviceFacts, Live, LiveDevice
 from slurm_gpu.wire.live import IDLE_PCT
@@ -36,14 +36,14 @@ _MOST_XIDS = 1000
 
 
 @dataclass(slots=True)
-class Seen:
+class LatestReading:
     """The last readings of one device: `at_s` of any, `detail` the last detailed one.
 
     `computed_s` is when one showed it computing, None where none has.
     """
 
     at_s: float
-    memory: Memory | None = None
+    memory: DeviceMemory | None = None
     util_pct: float | None = None
     computed_s: float | None = None
     detail: Reading | None = None
@@ -58,12 +58,12 @@ class LastSeen:
 
     def __init__(self, reader: Reader, follower: Follower | None = None) -> None:
         self._reader, self._follower = reader, follower
-        self._seen: dict[str, Seen] = {}
-        self.facts: Sequence[Facts] = ()
+        self._seen: dict[str, LatestReading] = {}
+        self.facts: Sequence[DeviceProperties] = ()
         self.looks = self.failed_looks = 0
         self._xids: list[Xid] = []
 
-    def devices(self) -> Sequence[Facts]:
+    def devices(self) -> Sequence[DeviceProperties]:
         """See Reader."""
         self.facts = self._reader.devices()
         return self.facts
@@ -73,7 +73,7 @@ class LastSeen:
         """See Reader."""
         return self._reader.silent
 
-    def read(self, requests: Sequence[Request]) -> Results:
+    def read(self, requests: Sequence[ReadRequest]) -> Results:
         """See Reader."""
         results = self._read(requests)
         if self._xids:
@@ -81,7 +81,7 @@ class LastSeen:
             self._xids.clear()
         return results
 
-    def glance(self, requests: Sequence[Request]) -> Mapping[str, Reading]:
+    def glance(self, requests: Sequence[ReadRequest]) -> Mapping[str, Reading]:
         """Read besides what the daemon reads, which still gets the XIDs that come along."""
         results = self._read(requests) if requests else Results(readings={}, failures={})
         self._xids += results.xids
@@ -118,11 +118,11 @@ class LastSeen:
         """See Follower."""
         readings = () if self._follower is None else self._follower.followed()
         for uuid, reading in readings:
-            self._remember(Request(uuid), reading)
+            self._remember(ReadRequest(uuid), reading)
         self.looks += sum(uuid == readings[0][0] for uuid, _ in readings)
         return readings
 
-    def _read(self, requests: Sequence[Request]) -> Results:
+    def _read(self, requests: Sequence[ReadRequest]) -> Results:
         results = self._reader.read(requests)
         self.looks += 1
         for request in requests:
@@ -135,10 +135,10 @@ class LastSeen:
                 self._seen.pop(request.uuid, None)
         return results
 
-    def _remember(self, request: Request, reading: Reading) -> None:
+    def _remember(self, request: ReadRequest, reading: Reading) -> None:
         seen = self._seen.get(request.uuid)
         if seen is None:
-            seen = self._seen[request.uuid] = Seen(reading.at_s)
+            seen = self._seen[request.uuid] = LatestReading(reading.at_s)
         seen.at_s, seen.memory = reading.at_s, reading.memory
         if request.detailed:
             seen.detail = reading
@@ -152,7 +152,7 @@ class LastSeen:
         if computed_s is not None:
             seen.computed_s = computed_s
 
-    def of(self, uuid: str, now_s: float) -> Seen | None:
+    def of(self, uuid: str, now_s: float) -> LatestReading | None:
         """What was read of that device in the last FRESH_S."""
         seen = self._seen.get(uuid)
         return seen if seen is not None and now_s - seen.at_s <= FRESH_S else None
@@ -179,7 +179,7 @@ class Holders(Protocol):
         """Jobs that Slurm says are over."""
 
 
-class NodeSource(Source):
+class NodeSource(ShipmentSource):
     """What a node tells of itself besides records."""
 
     def __init__(
@@ -253,7 +253,7 @@ def _computed_s(reading: Reading) -> float | None:
     return reading.at_s if reading.util_pct is not None and reading.util_pct > IDLE_PCT else None
 
 
-def live_device(seen: Seen | None, jobs: Sequence[int], now_s: float) -> LiveDevice:
+def live_device(seen: LatestReading | None, jobs: Sequence[int], now_s: float) -> LiveDevice:
     """The last values of a device at `now_s`, gaps where nothing fresh is known."""
     if seen is None:
         return LiveDevice(jobs=jobs)
@@ -281,7 +281,7 @@ def _fraction(value: float | None) -> float | None:
     return None if value is None else round(min(max(value, 0.0), 1.0), 4)
 
 
-def device_facts(facts: Facts, node: str, at_s: int) -> DeviceFacts:
+def device_facts(facts: DeviceProperties, node: str, at_s: int) -> DeviceFacts:
     """As they are shipped."""
     values = facts._asdict()
     memory = values.pop("memory_bytes")

@@ -19,7 +19,7 @@ from slurm_gpu.daemon.log import log_to_stderr
 from slurm_gpu.daemon.systemd import Notifier
 from slurm_gpu.errors import SlurmGpuError
 from slurm_gpu.node.one_shot import bystander
-from slurm_gpu.node.service import AlreadyRunningError, Options, Service
+from slurm_gpu.node.service import AlreadyRunningError, Service, ServiceOptions
 from slurm_gpu.wire import HOST_CLUSTER
 
 log = logging.getLogger("slurm_gpu.node")
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         logging.getLogger("slurm_gpu").setLevel(logging.WARNING)
     del parsed.foreground
     try:
-        options = Options(**vars(parsed))
+        options = ServiceOptions(**vars(parsed))
         _run(options, _site(options))
     except SlurmGpuError as error:
         log.error("%s", error)  # noqa: TRY400 - said to the admin, who has no use for a traceback
@@ -113,14 +113,14 @@ def _address(text: str) -> str:
     return text
 
 
-def _site(options: Options) -> SiteConfig:
+def _site(options: ServiceOptions) -> SiteConfig:
     """The site file; a machine without Slurm can do without one."""
     if options.no_slurm and options.config == default_path() and not options.config.exists():
         return SiteConfig(cluster=HOST_CLUSTER + os.uname().nodename.partition(".")[0])
     return load_config(options.config)
 
 
-def _run(options: Options, config: SiteConfig) -> None:
+def _run(options: ServiceOptions, config: SiteConfig) -> None:
     try:
         service = Service(options, config, SystemClock(), Notifier(os.environ))
     except AlreadyRunningError as error:

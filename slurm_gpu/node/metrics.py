@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_gpu import __version__
-from slurm_gpu.node.gpu.reading import Activity, Facts, Reading
-from slurm_gpu.node.live import LastSeen, Seen
+from slurm_gpu.node.gpu.reading import Activity, DeviceProperties, Reading
+from slurm_gpu.node.live import LastSeen, LatestReading
 from slurm_gpu.node.process.procfs import PAGE_BYTES, TICKS_PER_S, Processes
 
 Labels = Mapping[str, str]
@@ -52,7 +52,7 @@ def _number(value: float) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
+class DaemonHealth:
     """How the daemon itself is doing."""
 
     looks: int
@@ -68,7 +68,7 @@ class Health:
 
 
 def expose(
-    node: str, seen: LastSeen, holders: Mapping[str, Sequence[int]], health: Health, now_s: float
+    node: str, seen: LastSeen, holders: Mapping[str, Sequence[int]], health: DaemonHealth, now_s: float
 ) -> str:
     """The whole text."""
     out = Exposition()
@@ -87,7 +87,7 @@ def expose(
     return out.text
 
 
-def _labels(node: str, facts: Facts) -> Labels:
+def _labels(node: str, facts: DeviceProperties) -> Labels:
     return {"node": node, "index": str(facts.index), "uuid": facts.uuid}
 
 
@@ -177,7 +177,7 @@ def _scaled(value: float | None, factor: float) -> float | None:
     return None if value is None else value * factor
 
 
-def _memory(seen: Seen, field: str) -> float | None:
+def _memory(seen: LatestReading, field: str) -> float | None:
     return None if seen.memory is None else getattr(seen.memory, field)
 
 
@@ -190,7 +190,7 @@ def _counter(detail: Reading, field: str, factor: float) -> float | None:
     return None if counter is None else counter.value * factor
 
 
-def _expose_health(out: Exposition, node: str, health: Health) -> None:
+def _expose_health(out: Exposition, node: str, health: DaemonHealth) -> None:
     own = {"node": node}
     out.family("slurm_gpud_info", "gauge", "This slurm-gpud.", [({**own, "version": __version__}, 1)])
     for name, kind, help_text, value in (

@@ -8,8 +8,8 @@ from pathlib import Path
 from slurm_gpu.clock import Clock
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.node.gpu.reader_process import START_DEADLINE_S, ReaderProcess
-from slurm_gpu.node.gpu.reading import Request
-from slurm_gpu.node.live import LastSeen, Seen, live_device
+from slurm_gpu.node.gpu.reading import ReadRequest
+from slurm_gpu.node.live import LastSeen, LatestReading, live_device
 from slurm_gpu.node.process.cgroup import job_in_cgroup
 
 _HEADER = ("GPU", "UUID", "NAME", "UTIL", "MEMORY", "POWER", "PROCESSES", "JOBS")
@@ -20,7 +20,7 @@ def look_at_all(seen: LastSeen, clock: Clock) -> None:
     """Read all that each device tells, held or not."""
     after_us = round(clock.wall() * 1e6) - _RING_US
     requests = [
-        Request(uuid=facts.uuid, detailed=True, processes=True, ring_after_us=after_us)
+        ReadRequest(uuid=facts.uuid, detailed=True, processes=True, ring_after_us=after_us)
         for facts in seen.facts
     ]
     seen.glance(requests)
@@ -41,7 +41,7 @@ def bystander(clock: Clock) -> str:
         reader.close()
 
 
-def _jobs_on(seen: Seen | None) -> Sequence[int]:
+def _jobs_on(seen: LatestReading | None) -> Sequence[int]:
     detail = None if seen is None else seen.detail
     processes = () if detail is None or detail.processes is None else detail.processes
     jobs = {job for process in processes if (job := _job_of(process.pid)) is not None}

@@ -21,16 +21,16 @@ from slurm_gpu.errors import OutsideError, SlurmGpuError
 from slurm_gpu.node.allocation.gres import WAIT_S, GresOrder
 from slurm_gpu.node.allocation.hooks import HookDirectory, HookEvents
 from slurm_gpu.node.allocation.slurmd import DEADLINE_S
-from slurm_gpu.node.application.rules import NO_RULES, Rules, load_rules, rules_path
-from slurm_gpu.node.daemon import Node
+from slurm_gpu.node.application.rules import NO_RULES, ApplicationRules, load_rules, rules_path
+from slurm_gpu.node.daemon import NodeDaemon
 from slurm_gpu.node.gpu.reader_process import START_DEADLINE_S, START_WAIT_S, ReaderProcess
 from slurm_gpu.node.host.host_records import HostBook
 from slurm_gpu.node.host_mode import HostJobs, HostOrder, HostProcesses, HostSource
 from slurm_gpu.node.host_tree import HostTree
 from slurm_gpu.node.inotify import DirectoryWaiter
-from slurm_gpu.node.jobs.inventory import Order
+from slurm_gpu.node.jobs.inventory import DeviceOrder
 from slurm_gpu.node.live import LastSeen, NodeSource
-from slurm_gpu.node.metrics import Health, expose
+from slurm_gpu.node.metrics import DaemonHealth, expose
 from slurm_gpu.node.metrics_server import MetricsServer
 from slurm_gpu.node.one_shot import look_at_all, summary
 from slurm_gpu.node.process.job_cgroups import JobCgroups
@@ -38,7 +38,7 @@ from slurm_gpu.node.process.node_counters import NodeCounters
 from slurm_gpu.node.process.process_jobs import ProcessJobs
 from slurm_gpu.node.shipping.post import DirectSender, HttpPost, Reply, ThreadSender
 from slurm_gpu.node.shipping.ship import Courier
-from slurm_gpu.node.shipping.spool import Spool
+from slurm_gpu.node.shipping.spool import NodeSpool
 from slurm_gpu.text.units import counted
 from slurm_gpu.wire import HOST_CLUSTER
 from slurm_gpu.wire.live import READER_DEATHS
@@ -53,7 +53,7 @@ class AlreadyRunningError(OutsideError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class ServiceOptions:
     """What the command line says; `node` is None where it does not name the node."""
 
     config: Path
@@ -69,7 +69,7 @@ class Options:
 class Service:
     """Everything that slurm-gpud does, from its first look to its last."""
 
-    def __init__(self, options: Options, config: SiteConfig, clock: Clock, notifier: Notifier) -> None:
+    def __init__(self, options: ServiceOptions, config: SiteConfig, clock: Clock, notifier: Notifier) -> None:
         """Raises OutsideError where the machine does not let it work; AlreadyRunningError is one."""
         self._options, self._clock, self._notifier = options, clock, notifier
         self._name = options.node or os.uname().nodename.partition(".")[0]
@@ -83,7 +83,7 @@ class Service:
         events: HookEvents = hooks
         cgroups = JobCgroups(self._name)
         processes = ProcessJobs(job_of_sluid=cgroups.job_of_sluid)
-        order: Order = GresOrder(
+        order: DeviceOrder = GresOrder(
             options.node, clock, wake=self._waiter.wake, wait_s=DEADLINE_S if options.once else WAIT_S
         )
         if options.no_slurm:
@@ -91,7 +91,7 @@ class Service:
             events = self._host_jobs = HostJobs(self._name, clock, self._seen, order, processes, self._spool)
         tree = None if self._host_jobs is None else HostTree(self._host_jobs.pids_of)
         self._hosts = HostBook(self._name, _rules(options.config), environments=tree)
-        self._node = Node(
+        self._node = NodeDaemon(
             name=self._name,
             cluster=self._cluster,
             clock=clock,
@@ -202,7 +202,7 @@ class Service:
 
     def _exposition(self) -> str:
         reader_pid = self._reader.pid
-        health = Health(
+        health = DaemonHealth(
             looks=self._seen.looks,
             failed_looks=self._seen.failed_looks,
             open_jobs=len(self._node.open_jobs()),
@@ -218,10 +218,10 @@ class Service:
         return expose(self._name, self._seen, self._node.holders(), health, now_s)
 
 
-def _open_spool(options: Options, config: SiteConfig, hooks: HookDirectory) -> Spool:
+def _open_spool(options: ServiceOptions, config: SiteConfig, hooks: HookDirectory) -> NodeSpool:
     try:
         hooks.create()
-        spool = Spool(
+        spool = NodeSpool(
             options.state_dir / "spool",
             int(config.spool.max_size_mib * 2**20),
             mark=options.state_dir / "node" / "spool",
@@ -238,7 +238,7 @@ def _open_spool(options: Options, config: SiteConfig, hooks: HookDirectory) -> S
     return spool
 
 
-def _rules(site_file: Path) -> Rules:
+def _rules(site_file: Path) -> ApplicationRules:
     """A mistake in the rules costs the names of applications, not the accounting."""
     try:
         return load_rules(rules_path(site_file))

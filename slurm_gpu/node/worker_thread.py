@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 Task = Callable[[], None]
 
 
-class Worker(Protocol):
+class TaskRunner(Protocol):
     """Runs tasks beside the caller, or at once."""
 
     def start(self, task: Task) -> None:

@@ -27,7 +27,7 @@ KINDS = (WARNING, ENDED, *map(str, CONCERNS))
 """Of notices, those that matter most first."""
 
 
-class Run(NamedTuple):
+class NoticedRun(NamedTuple):
     """One run of a job: who is requeued begins anew."""
 
     job_id: int
@@ -35,10 +35,10 @@ class Run(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class NoticedJob:
     """A job that runs. Its name is whatever its owner made it."""
 
-    run: Run
+    run: NoticedRun
     id: str
     """As users know it: 17, 17_3 or 17+1."""
     user: str
@@ -55,10 +55,10 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class JobFinding:
     """One thing about one job."""
 
-    job: Job
+    job: NoticedJob
     kind: str
     stage: int = 0
     """Which warning, the first is 0; 0 of all else."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from slurm_gpu.notices.finding import WARNING, Finding, Job
+from slurm_gpu.notices.finding import WARNING, JobFinding, NoticedJob
 from slurm_gpu.notices.ledger import Ledger
 
 COVERAGE = 0.95
@@ -28,13 +28,13 @@ class IdleRule:
 class IdleJob:
     """A job of which no GPU ever computed, wholly seen."""
 
-    job: Job
+    job: NoticedJob
     since_s: float
     coverage: float
     n_devices: int
 
 
-class Step(StrEnum):
+class IdleStage(StrEnum):
     """Where an idle job stands."""
 
     WARN = "warn"
@@ -47,17 +47,17 @@ class Step(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class IdleStanding:
     """One idle job."""
 
-    finding: Finding
+    finding: JobFinding
     """The next warning, or the last one where all went out."""
-    step: Step
+    step: IdleStage
     end_s: float
     """Not ended sooner, as things stand."""
 
 
-def standing(now_s: float, idle: IdleJob, rule: IdleRule, ledger: Ledger) -> Standing:
+def standing(now_s: float, idle: IdleJob, rule: IdleRule, ledger: Ledger) -> IdleStanding:
     """Where a job stands now."""
     run = idle.job.run
     told = [ledger.told(run, WARNING, stage) for stage in range(len(rule.warn_s))]
@@ -71,18 +71,18 @@ def standing(now_s: float, idle: IdleJob, rule: IdleRule, ledger: Ledger) -> Sta
         notice = told[stage]
         end_s = max(due_s, now_s) + rule.after_s - at_s
         if notice is None:
-            return Standing(_warning(idle, stage, since_s, due_s, end_s), Step.WARN, end_s)
+            return IdleStanding(_warning(idle, stage, since_s, due_s, end_s), IdleStage.WARN, end_s)
         if notice.sent_s is None:
-            step = Step.WARN if notice.waits else Step.BLOCKED
-            return Standing(_warning(idle, stage, since_s, due_s, end_s), step, end_s)
+            step = IdleStage.WARN if notice.waits else IdleStage.BLOCKED
+            return IdleStanding(_warning(idle, stage, since_s, due_s, end_s), step, end_s)
         before_s = max(due_s, notice.sent_s)
     end_s = before_s + rule.after_s - rule.warn_s[-1]
     last = _warning(idle, len(rule.warn_s) - 1, since_s, before_s, end_s)
-    return Standing(last, Step.END if now_s >= end_s else Step.GRACE, end_s)
+    return IdleStanding(last, IdleStage.END if now_s >= end_s else IdleStage.GRACE, end_s)
 
 
-def _warning(idle: IdleJob, stage: int, since_s: float, due_s: float, end_s: float) -> Finding:
-    return Finding(
+def _warning(idle: IdleJob, stage: int, since_s: float, due_s: float, end_s: float) -> JobFinding:
+    return JobFinding(
         job=idle.job,
         kind=WARNING,
         stage=stage,
@@ -94,6 +94,8 @@ def _warning(idle: IdleJob, stage: int, since_s: float, due_s: float, end_s: flo
     )
 
 
-def standings(now_s: float, jobs: Sequence[IdleJob], rule: IdleRule, ledger: Ledger) -> dict[int, Standing]:
+def standings(
+    now_s: float, jobs: Sequence[IdleJob], rule: IdleRule, ledger: Ledger
+) -> dict[int, IdleStanding]:
     """Of all, by job id."""
     return {idle.job.run.job_id: standing(now_s, idle, rule, ledger) for idle in jobs}

@@ -15,7 +15,7 @@ from typing import Any
 
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.files.atomic import whole_file
-from slurm_gpu.notices.finding import Run
+from slurm_gpu.notices.finding import NoticedRun
 
 FILE_NAME = "notices.json"
 _VERSION = 1
@@ -23,7 +23,7 @@ DAY_S = 86400.0
 KEPT_S = 7 * DAY_S
 
 
-class State(StrEnum):
+class DeliveryState(StrEnum):
     """Of one notice on one channel."""
 
     WAITING = "waiting"
@@ -40,7 +40,7 @@ class State(StrEnum):
 class Delivery:
     """One notice on one channel."""
 
-    state: State = State.WAITING
+    state: DeliveryState = DeliveryState.WAITING
     attempts: int = 0
     at_s: float = 0.0
     """Of the last attempt."""
@@ -55,7 +55,7 @@ class Notice:
     user: str
     kind: str
     stage: int
-    runs: dict[Run, float]
+    runs: dict[NoticedRun, float]
     """The runs that it is about, and since when it is so of each."""
     made_s: float
     deliveries: dict[str, Delivery]
@@ -65,18 +65,18 @@ class Notice:
     @property
     def sent_s(self) -> float | None:
         """When it went out for the first time; None as long as it surely did not."""
-        times = [one.at_s for one in self.deliveries.values() if one.state is State.SENT]
+        times = [one.at_s for one in self.deliveries.values() if one.state is DeliveryState.SENT]
         return min(times, default=None)
 
     @property
     def is_void(self) -> bool:
         """Whether it never went out, as it was no longer so."""
-        return all(one.state is State.OVER for one in self.deliveries.values())
+        return all(one.state is DeliveryState.OVER for one in self.deliveries.values())
 
     @property
     def waits(self) -> bool:
         """Whether it is still to be sent on some channel."""
-        return any(one.state is State.WAITING for one in self.deliveries.values())
+        return any(one.state is DeliveryState.WAITING for one in self.deliveries.values())
 
 
 class EndState(StrEnum):
@@ -91,7 +91,7 @@ class EndState(StrEnum):
 class End:
     """A job that we ended, or were about to."""
 
-    run: Run
+    run: NoticedRun
     id: str
     user: str
     name: str
@@ -113,7 +113,7 @@ class Ledger:
     notices: list[Notice] = field(default_factory=list)
     ended: list[End] = field(default_factory=list)
 
-    def told(self, run: Run, kind: str, stage: int = 0) -> Notice | None:
+    def told(self, run: NoticedRun, kind: str, stage: int = 0) -> Notice | None:
         """The last notice of that kind about that run."""
         for one in reversed(self.notices):
             if one.kind == kind and one.stage == stage and run in one.runs and not one.is_void:
@@ -135,11 +135,11 @@ class Ledger:
         ]
         return min(times, default=None)
 
-    def end_of(self, run: Run) -> End | None:
+    def end_of(self, run: NoticedRun) -> End | None:
         """The end that we made of a run."""
         return next((one for one in reversed(self.ended) if one.run == run), None)
 
-    def take_back(self, runs: Collection[Run], kind: str) -> bool:
+    def take_back(self, runs: Collection[NoticedRun], kind: str) -> bool:
         """What was told of these runs does not count any more; whether there was any."""
         found = False
         for one in self.notices:
@@ -149,7 +149,7 @@ class Ledger:
                     found = True
         return found
 
-    def prune(self, running: Collection[Run], now_s: float) -> None:
+    def prune(self, running: Collection[NoticedRun], now_s: float) -> None:
         """Forget what is older than a week and of no job that runs."""
         self.notices = [
             one
@@ -162,7 +162,7 @@ class Ledger:
         """What is still to be sent, the first first."""
         for notice in self.notices:
             for channel, delivery in notice.deliveries.items():
-                if delivery.state is State.WAITING:
+                if delivery.state is DeliveryState.WAITING:
                     yield notice, channel, delivery
 
     def to_json(self) -> dict[str, Any]:
@@ -223,12 +223,12 @@ def _notice(plain: Mapping[str, Any]) -> Notice:
         user=str(plain["user"]),
         kind=str(plain["kind"]),
         stage=int(plain["stage"]),
-        runs={Run(int(job), int(start_s)): float(since_s) for job, start_s, since_s in plain["runs"]},
+        runs={NoticedRun(int(job), int(start_s)): float(since_s) for job, start_s, since_s in plain["runs"]},
         made_s=float(plain["made_s"]),
         audited=bool(plain["audited"]),
         deliveries={
             str(channel): Delivery(
-                state=State(one["state"]),
+                state=DeliveryState(one["state"]),
                 attempts=int(one["attempts"]),
                 at_s=float(one["at_s"]),
                 why=str(one["why"]),
@@ -240,7 +240,7 @@ def _notice(plain: Mapping[str, Any]) -> Notice:
 
 def _end(plain: Mapping[str, Any]) -> End:
     return End(
-        run=Run(int(plain["job_id"]), int(plain["start_s"])),
+        run=NoticedRun(int(plain["job_id"]), int(plain["start_s"])),
         id=str(plain["id"]),
         user=str(plain["user"]),
         name=str(plain["name"]),
@@ -274,8 +274,8 @@ def after_a_kill(ledger: Ledger) -> Sequence[Notice]:
     found = []
     for notice in ledger.notices:
         for delivery in notice.deliveries.values():
-            if delivery.state is State.SENDING:
-                delivery.state = State.UNKNOWN
+            if delivery.state is DeliveryState.SENDING:
+                delivery.state = DeliveryState.UNKNOWN
                 delivery.why = "slurm-gpuctld ended while it was sent"
                 found.append(notice)
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-from slurm_gpu.notices.ledger import Delivery, Ledger, Notice, State
+from slurm_gpu.notices.ledger import Delivery, DeliveryState, Ledger, Notice
 from slurm_gpu.notices.sending import Channel, Message, NotSentError, UnknownFateError
 
 log = logging.getLogger("slurm-gpuctld")
@@ -19,7 +19,7 @@ _AT_ONCE = 20
 
 def is_due(delivery: Delivery, now_s: float) -> bool:
     """Whether the next attempt is to be made."""
-    if delivery.state is not State.WAITING:
+    if delivery.state is not DeliveryState.WAITING:
         return False
     if delivery.attempts == 0:
         return True
@@ -47,13 +47,13 @@ def send_all(
     for notice, name, delivery in chosen:
         message = messages.get(notice.id)
         if message is None or name not in channels:
-            delivery.state, delivery.why = State.OVER, "it was no longer so"
+            delivery.state, delivery.why = DeliveryState.OVER, "it was no longer so"
             if message is not None:
-                delivery.state, delivery.why = State.FAILED, f"notices.yaml has no {name} any more"
+                delivery.state, delivery.why = DeliveryState.FAILED, f"notices.yaml has no {name} any more"
             save()
             continue
         before = delivery.state, delivery.at_s, delivery.attempts
-        delivery.state, delivery.at_s = State.SENDING, wall()
+        delivery.state, delivery.at_s = DeliveryState.SENDING, wall()
         delivery.attempts += 1
         try:
             save()
@@ -66,28 +66,28 @@ def send_all(
         save()
 
 
-def _sent(channel: Channel, message: Message, attempts: int) -> tuple[State, str]:
+def _sent(channel: Channel, message: Message, attempts: int) -> tuple[DeliveryState, str]:
     try:
         channel.send(message)
     except NotSentError as error:
         gives_up = error.for_good or attempts > len(AGAIN_AFTER_S)
-        return State.FAILED if gives_up else State.WAITING, str(error)[:_LONGEST_WHY]
+        return DeliveryState.FAILED if gives_up else DeliveryState.WAITING, str(error)[:_LONGEST_WHY]
     except UnknownFateError as error:
-        return State.UNKNOWN, str(error)[:_LONGEST_WHY]
+        return DeliveryState.UNKNOWN, str(error)[:_LONGEST_WHY]
     except Exception as error:
         # Such as a name that cannot be in a header: the others are to be told all the same.
         log.exception("a notice could not be made")
-        return State.FAILED, f"{type(error).__name__}: {error}"[:_LONGEST_WHY]
-    return State.SENT, ""
+        return DeliveryState.FAILED, f"{type(error).__name__}: {error}"[:_LONGEST_WHY]
+    return DeliveryState.SENT, ""
 
 
 def _tell(notice: Notice, channel: str, delivery: Delivery) -> None:
     what = f"{notice.kind} to {notice.user} by {channel}"
-    if delivery.state is State.SENT:
+    if delivery.state is DeliveryState.SENT:
         log.info("told: %s", what)
-    elif delivery.state is State.WAITING:
+    elif delivery.state is DeliveryState.WAITING:
         log.info("not sent yet: %s: %s; retrying", what, delivery.why)
-    elif delivery.state is State.UNKNOWN:
+    elif delivery.state is DeliveryState.UNKNOWN:
         log.warning("perhaps not sent: %s: %s; it is not sent again", what, delivery.why)
     else:
         log.warning("not sent: %s: %s; it is given up", what, delivery.why)

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from slurm_gpu.notices.finding import KINDS, Finding
+from slurm_gpu.notices.finding import KINDS, JobFinding
 from slurm_gpu.notices.ledger import DAY_S, Ledger, Notice
 from slurm_gpu.notices.settings import Settings
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 
 
-class Verdict(StrEnum):
+class NoticeDecision(StrEnum):
     """What becomes of a finding now."""
 
     DUE = "due"
@@ -28,11 +28,11 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class FindingOutcome:
     """One finding, and what becomes of it."""
 
-    finding: Finding
-    verdict: Verdict
+    finding: JobFinding
+    verdict: NoticeDecision
     notice: Notice | None = None
     """The one by which it was told."""
     free_s: float | None = None
@@ -46,7 +46,7 @@ class Draft:
     user: str
     kind: str
     stage: int
-    findings: tuple[Finding, ...]
+    findings: tuple[JobFinding, ...]
     channels: tuple[str, ...]
 
 
@@ -56,18 +56,18 @@ def can_be_told(user: str, settings: Settings) -> tuple[str, ...]:
 
 
 def plan(
-    now_s: float, findings: Sequence[Finding], ledger: Ledger, settings: Settings
-) -> tuple[list[Outcome], list[Draft]]:
+    now_s: float, findings: Sequence[JobFinding], ledger: Ledger, settings: Settings
+) -> tuple[list[FindingOutcome], list[Draft]]:
     """What becomes of each finding, in their order, and the messages that are due.
 
     Of one run and kind somebody is told once, and of nothing more than `per_user_a_day` times in 24 hours.
     """
-    outcomes: dict[int, Outcome] = {}
+    outcomes: dict[int, FindingOutcome] = {}
     due: dict[tuple[int, str, str, int], list[int]] = {}
     for at, finding in enumerate(findings):
         outcome = _alone(now_s, finding, ledger, settings)
         outcomes[at] = outcome
-        if outcome.verdict is Verdict.DUE:
+        if outcome.verdict is NoticeDecision.DUE:
             kind = KINDS.index(finding.kind)
             due.setdefault((kind, finding.job.user, finding.kind, finding.stage), []).append(at)
     drafts: list[Draft] = []
@@ -78,7 +78,7 @@ def plan(
             first_s = ledger.first_of_day_s(user, now_s)
             free_s = (now_s if first_s is None else first_s) + DAY_S
             for at in places:
-                outcomes[at] = Outcome(findings[at], Verdict.LIMIT, free_s=free_s)
+                outcomes[at] = FindingOutcome(findings[at], NoticeDecision.LIMIT, free_s=free_s)
             continue
         drafted[user] = drafted.get(user, 0) + 1
         chosen = tuple(findings[at] for at in places)
@@ -86,16 +86,16 @@ def plan(
     return [outcomes[at] for at in range(len(findings))], drafts
 
 
-def _alone(now_s: float, finding: Finding, ledger: Ledger, settings: Settings) -> Outcome:
+def _alone(now_s: float, finding: JobFinding, ledger: Ledger, settings: Settings) -> FindingOutcome:
     """Without the others."""
     user = finding.job.user
     notice = ledger.told(finding.job.run, finding.kind, finding.stage)
     if notice is not None:
-        return Outcome(finding, Verdict.TOLD, notice)
+        return FindingOutcome(finding, NoticeDecision.TOLD, notice)
     if user in settings.exempt_users:
-        return Outcome(finding, Verdict.EXEMPT)
+        return FindingOutcome(finding, NoticeDecision.EXEMPT)
     if now_s < finding.due_s:
-        return Outcome(finding, Verdict.EARLY)
+        return FindingOutcome(finding, NoticeDecision.EARLY)
     if not can_be_told(user, settings):
-        return Outcome(finding, Verdict.NO_WAY)
-    return Outcome(finding, Verdict.DUE)
+        return FindingOutcome(finding, NoticeDecision.NO_WAY)
+    return FindingOutcome(finding, NoticeDecision.DUE)

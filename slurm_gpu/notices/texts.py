@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 
 from slurm_gpu.errors import InputError, InvalidFileError
 from slurm_gpu.files.bounded_read import read_bytes
-from slurm_gpu.notices.finding import KINDS, Finding
+from slurm_gpu.notices.finding import KINDS, JobFinding
 from slurm_gpu.text.units import counted, format_gpus
 
 PLACEHOLDERS = {
@@ -50,7 +50,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class NoticeContext:
     """What all notices of a site have in common."""
 
     cluster: str
@@ -139,8 +139,8 @@ def _wrong(path: Path, line: int, message: str) -> InvalidFileError:
 def render(
     template: Template,
     user: str,
-    findings: Sequence[Finding],
-    around: Surroundings,
+    findings: Sequence[JobFinding],
+    around: NoticeContext,
     *,
     why: str = "",
     fate: str = "",
@@ -164,7 +164,7 @@ def render(
     return Text(subject, body + "\n")
 
 
-def _lines(findings: Sequence[Finding], zone: ZoneInfo) -> list[str]:
+def _lines(findings: Sequence[JobFinding], zone: ZoneInfo) -> list[str]:
     lines = [
         f"  {plain(one.job.id)}  {plain(one.job.name, _LONGEST_NAME) or '(no name)'}: "
         f"{format_gpus(round(1000 * one.job.n_gpus))}, since {moment(one.since_s, zone)}{_said(one)}"
@@ -174,7 +174,7 @@ def _lines(findings: Sequence[Finding], zone: ZoneInfo) -> list[str]:
     return [*lines, f"  and {counted(left, 'other')}"] if left > 0 else lines
 
 
-def _said(finding: Finding) -> str:
+def _said(finding: JobFinding) -> str:
     """What a diagnosis found, and what to do, each in a line of its own below the job."""
     said = finding.said
     if said is None:

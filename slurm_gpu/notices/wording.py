@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from zoneinfo import ZoneInfo
 
-from slurm_gpu.notices.idle_rule import Standing, Step
-from slurm_gpu.notices.ledger import End, EndState, Notice, State
+from slurm_gpu.notices.idle_rule import IdleStage, IdleStanding
+from slurm_gpu.notices.ledger import DeliveryState, End, EndState, Notice
 from slurm_gpu.notices.outbox import AGAIN_AFTER_S
-from slurm_gpu.notices.plan import Outcome, Verdict
+from slurm_gpu.notices.plan import FindingOutcome, NoticeDecision
 from slurm_gpu.notices.texts import moment
 
 CANCEL, HOLD = "cancel", "hold"
@@ -36,21 +36,21 @@ def fate_of_ended(how: str, at: str, name: str) -> str:
     )
 
 
-def of_outcome(outcome: Outcome, zone: ZoneInfo, *, sends: bool) -> str:
+def of_outcome(outcome: FindingOutcome, zone: ZoneInfo, *, sends: bool) -> str:
     """What becomes of a finding, for operators."""
     match outcome.verdict:
-        case Verdict.DUE:
+        case NoticeDecision.DUE:
             return "is told now" if sends else "would be told now"
-        case Verdict.EARLY:
+        case NoticeDecision.EARLY:
             return f"is told from {moment(outcome.finding.due_s, zone)} on, if it stays so"
-        case Verdict.LIMIT:
+        case NoticeDecision.LIMIT:
             free = "" if outcome.free_s is None else f" until {moment(outcome.free_s, zone)}"
             return f"not told{free}: enough for a day"
-        case Verdict.EXEMPT:
+        case NoticeDecision.EXEMPT:
             return "not told: exempt_users"
-        case Verdict.NO_WAY:
+        case NoticeDecision.NO_WAY:
             return "not told: no channel reaches such a name"
-        case Verdict.TOLD:
+        case NoticeDecision.TOLD:
             assert outcome.notice is not None
             return of_notice(outcome.notice, zone)
 
@@ -61,28 +61,28 @@ def of_notice(notice: Notice, zone: ZoneInfo) -> str:
     for channel, one in notice.deliveries.items():
         at = moment(one.at_s, zone) if one.at_s else ""
         match one.state:
-            case State.SENT:
+            case DeliveryState.SENT:
                 parts.append(f"{channel} {at}")
-            case State.UNKNOWN:
+            case DeliveryState.UNKNOWN:
                 parts.append(f"{channel} perhaps {at}: {one.why}")
-            case State.FAILED:
+            case DeliveryState.FAILED:
                 parts.append(f"{channel} failed: {one.why}")
-            case State.OVER:
+            case DeliveryState.OVER:
                 parts.append(f"{channel} not needed any more")
-            case State.SENDING:
+            case DeliveryState.SENDING:
                 parts.append(f"{channel} is on its way")
-            case State.WAITING if one.attempts:
+            case DeliveryState.WAITING if one.attempts:
                 of = f"{one.attempts} of {len(AGAIN_AFTER_S) + 1}"
                 parts.append(f"{channel} waits, attempt {of} failed: {one.why}")
-            case State.WAITING:
+            case DeliveryState.WAITING:
                 parts.append(f"{channel} waits")
     return "; ".join(parts)
 
 
-def of_standing(standing: Standing, how: str, mode: str, zone: ZoneInfo) -> str:
+def of_standing(standing: IdleStanding, how: str, mode: str, zone: ZoneInfo) -> str:
     """What becomes of an idle job."""
     end, what = moment(standing.end_s, zone), _PASSIVE[how]
-    if standing.step is Step.BLOCKED:
+    if standing.step is IdleStage.BLOCKED:
         return f"not {what}: warning {standing.finding.stage + 1} did not surely go out"
     if mode == ENFORCE:
         return f"{what} from {end} on"

@@ -34,7 +34,7 @@ class Taken(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class CalendarWindow:
     """Nodes for a span."""
 
     start_s: int
@@ -49,7 +49,7 @@ def earliest_window(
     duration_s: int,
     earliest_s: int,
     latest_s: int = FOREVER,
-) -> Window | None:
+) -> CalendarWindow | None:
     """The first window of `duration_s` on `n_nodes` at once that starts within [earliest_s, latest_s].
 
     None where there is none. Of the nodes that are free then, those of one zone come first, of the zone with
@@ -74,7 +74,7 @@ def earliest_window(
         free.update(name for _, name in opening)
         if len(free) >= n_nodes:
             chosen = _chosen([one for one in by_name.values() if one.name in free], n_nodes)
-            return Window(start_s, start_s + duration_s, chosen)
+            return CalendarWindow(start_s, start_s + duration_s, chosen)
     return None
 
 

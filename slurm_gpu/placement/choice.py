@@ -13,26 +13,28 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.placement.fragmentation import Measure
+from slurm_gpu.placement.fragmentation import StrandedMeasure
 from slurm_gpu.placement.mix import Mix
 from slurm_gpu.placement.scorer import Scorer
 from slurm_gpu.placement.state import Mask, Nodes
 from slurm_gpu.simulate.cluster import GPU_MGPU
-from slurm_gpu.simulate.jobs import Request
+from slurm_gpu.simulate.jobs import ResourceRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NodeShare:
     """One node's part of a job."""
 
     node: int
     devices: tuple[int, ...]
 
 
-class Rule(Protocol):
+class PlacementRule(Protocol):
     """Chooses a job's nodes and GPUs."""
 
-    def choose(self, nodes: Nodes, request: Request, among: Mask | None = None) -> tuple[Place, ...]:
+    def choose(
+        self, nodes: Nodes, request: ResourceRequest, among: Mask | None = None
+    ) -> tuple[NodeShare, ...]:
         """`request.nodes` different nodes (of `among`, if it is given); none at all where that is too few."""
         ...
 
@@ -40,7 +42,9 @@ class Rule(Protocol):
 class MostAllocated:
     """The node of which least is free of its GPUs, whatever the job."""
 
-    def choose(self, nodes: Nodes, request: Request, among: Mask | None = None) -> tuple[Place, ...]:
+    def choose(
+        self, nodes: Nodes, request: ResourceRequest, among: Mask | None = None
+    ) -> tuple[NodeShare, ...]:
         """Ties by index; a share goes to the first GPU that has enough."""
         fits = fitting(nodes, request, among)
         free = nodes.free_mgpu[fits].sum(axis=1, dtype=np.float64)
@@ -56,11 +60,15 @@ class LeastFragmentation:
     come and go a whole node is harder to have back than to keep.
     """
 
-    def __init__(self, mix: Mix, measure: Measure = Measure.FED, *, whole_last: bool = False) -> None:
+    def __init__(
+        self, mix: Mix, measure: StrandedMeasure = StrandedMeasure.FED, *, whole_last: bool = False
+    ) -> None:
         self._scorer = Scorer(mix, measure)
-        self._fullest_first, self._whole_last = measure is Measure.FED, whole_last
+        self._fullest_first, self._whole_last = measure is StrandedMeasure.FED, whole_last
 
-    def choose(self, nodes: Nodes, request: Request, among: Mask | None = None) -> tuple[Place, ...]:
+    def choose(
+        self, nodes: Nodes, request: ResourceRequest, among: Mask | None = None
+    ) -> tuple[NodeShare, ...]:
         """The least, then the fullest, then by index."""
         best = self._scorer.best(nodes, request)
         rooms = np.isfinite(best.increase_mgpu)
@@ -79,9 +87,9 @@ class LeastFragmentation:
             keys = (left_over(nodes, fits), increase) if self._fullest_first else (increase,)
             first = fits[np.lexsort(keys)[: request.nodes]]
         return tuple(
-            Place(node, (int(best.device[node]),))
+            NodeShare(node, (int(best.device[node]),))
             if request.share_mgpu
-            else Place(node, first_whole(nodes, node, request))
+            else NodeShare(node, first_whole(nodes, node, request))
             for node in first.tolist()
         )
 
@@ -94,18 +102,18 @@ def left_over(nodes: Nodes, at: NDArray[np.intp]) -> NDArray[np.float64]:
     return mean
 
 
-def first_whole(nodes: Nodes, node: int, request: Request) -> tuple[int, ...]:
+def first_whole(nodes: Nodes, node: int, request: ResourceRequest) -> tuple[int, ...]:
     """The first GPUs of a node that are free as a whole, as many as a request has."""
     usable = nodes.usable_mgpu(request.gpu_type)[node]
     return tuple(np.flatnonzero(usable == GPU_MGPU)[: request.gpus].tolist())
 
 
-def first_device(nodes: Nodes, node: int, request: Request) -> int:
+def first_device(nodes: Nodes, node: int, request: ResourceRequest) -> int:
     """The first GPU of a node that has room for a share: as Slurm does."""
     return int((nodes.usable_mgpu(request.gpu_type)[node] >= request.share_mgpu).argmax())
 
 
-def fitting(nodes: Nodes, request: Request, among: Mask | None) -> NDArray[np.intp]:
+def fitting(nodes: Nodes, request: ResourceRequest, among: Mask | None) -> NDArray[np.intp]:
     """Return the nodes (of `among`) that have room."""
     fits = nodes.fits(request)
     return np.flatnonzero(fits if among is None else fits & among)
@@ -113,17 +121,17 @@ def fitting(nodes: Nodes, request: Request, among: Mask | None) -> NDArray[np.in
 
 def in_order(
     nodes: Nodes,
-    request: Request,
+    request: ResourceRequest,
     fits: NDArray[np.intp],
     key: NDArray[np.float64],
-    device: Callable[[Nodes, int, Request], int],
-) -> tuple[Place, ...]:
+    device: Callable[[Nodes, int, ResourceRequest], int],
+) -> tuple[NodeShare, ...]:
     """The fitting nodes with the smallest keys."""
     if len(fits) < request.nodes:
         return ()
     order = [int(key.argmin())] if request.nodes == 1 else np.argsort(key, kind="stable")[: request.nodes]
     return tuple(
-        Place(
+        NodeShare(
             node,
             (device(nodes, node, request),) if request.share_mgpu else first_whole(nodes, node, request),
         )

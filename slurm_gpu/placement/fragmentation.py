@@ -25,7 +25,7 @@ from slurm_gpu.placement.mix import Mix
 from slurm_gpu.placement.needs import Needs
 from slurm_gpu.placement.state import Mask, Nodes
 from slurm_gpu.simulate.cluster import GPU_MGPU
-from slurm_gpu.simulate.jobs import Request
+from slurm_gpu.simulate.jobs import ResourceRequest
 
 Floats = NDArray[np.float64]
 
@@ -37,7 +37,7 @@ _DECIMALS = 6
 """Of a mgpu: sums that differ by less are one, so that equals are equals whatever the order of summing."""
 
 
-class Measure(Enum):
+class StrandedMeasure(Enum):
     """Which GPUs count as stranded."""
 
     FGD = "fgd"
@@ -72,7 +72,7 @@ class Candidates:
 
 
 def stranded_mgpu(
-    nodes: Nodes, mix: Mix, measure: Measure = Measure.FED, at: NDArray[np.intp] | None = None
+    nodes: Nodes, mix: Mix, measure: StrandedMeasure = StrandedMeasure.FED, at: NDArray[np.intp] | None = None
 ) -> Floats:
     """Expected stranded part of each node's free GPUs (of `at`, if it is given), in thousandths.
 
@@ -87,9 +87,9 @@ def stranded_mgpu(
 
 def candidates(
     nodes: Nodes,
-    request: Request,
+    request: ResourceRequest,
     mix: Mix,
-    measure: Measure = Measure.FED,
+    measure: StrandedMeasure = StrandedMeasure.FED,
     among: NDArray[np.intp] | None = None,
 ) -> Candidates:
     """All ways to place one node's part of a request on nodes that have room (of `among`, if it is given)."""
@@ -130,7 +130,7 @@ def _first_of_equals(free: NDArray[np.int32], gpu_type: NDArray[np.int16]) -> Ma
     return first
 
 
-def _stranded(rows: _Rows, types: tuple[str, ...], mix: Mix, measure: Measure) -> Floats:
+def _stranded(rows: _Rows, types: tuple[str, ...], mix: Mix, measure: StrandedMeasure) -> Floats:
     if not mix.requests:
         return np.zeros(len(rows.cpus))
     found = np.empty(len(rows.cpus))
@@ -143,7 +143,7 @@ def _stranded(rows: _Rows, types: tuple[str, ...], mix: Mix, measure: Measure) -
     return found
 
 
-def _useful(rows: _Rows, types: tuple[str, ...], needs: Needs, measure: Measure) -> Floats:
+def _useful(rows: _Rows, types: tuple[str, ...], needs: Needs, measure: StrandedMeasure) -> Floats:
     """(k, m): what of each node's free GPUs is of use for each class."""
     enough = rows.free_mgpu[:, :, np.newaxis] >= needs.per_gpu_mgpu  # (k, g, d)
     for level, gpu_type in enumerate(needs.gpu_types):
@@ -152,7 +152,7 @@ def _useful(rows: _Rows, types: tuple[str, ...], needs: Needs, measure: Measure)
     n_enough = np.count_nonzero(enough, axis=1)[:, needs.level]
     useful = np.einsum("kg,kgd->kd", rows.free_mgpu, enough, dtype=np.float64)[:, needs.level]
     cpus, memory_mib = rows.cpus[:, np.newaxis], rows.memory_mib[:, np.newaxis]
-    if measure is Measure.FED:
+    if measure is StrandedMeasure.FED:
         for free, each in ((cpus, needs.cpus), (memory_mib, needs.memory_mib)):
             fed = np.where(each > 0, free * (needs.mgpu / np.maximum(each, 1)), np.inf)
             useful = np.minimum(useful, fed)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from slurm_gpu.simulate.request import Request
+from slurm_gpu.simulate.request import ResourceRequest
 
 if TYPE_CHECKING:  # numpy is there only where arrays are asked for
     from slurm_gpu.placement.needs import Needs
@@ -22,16 +22,16 @@ class Mix:
     Only requests for GPUs: what needs none strands none. An empty mix judges nothing.
     """
 
-    requests: tuple[Request, ...] = ()
+    requests: tuple[ResourceRequest, ...] = ()
     popularity: tuple[float, ...] = ()
 
     @classmethod
-    def of(cls, seen: Iterable[tuple[Request, float]]) -> Mix:
+    def of(cls, seen: Iterable[tuple[ResourceRequest, float]]) -> Mix:
         """Of requests and how often each was seen; one for several nodes counts once for each of them.
 
         Raises ValueError where something was seen less than never.
         """
-        weights: dict[Request, float] = {}
+        weights: dict[ResourceRequest, float] = {}
         for request, times in seen:
             if not times >= 0:
                 raise ValueError(f"a request is seen 0 times or more, not {times}: {request}")
@@ -63,7 +63,7 @@ class Mix:
         return Needs.of(self.requests, self.popularity)
 
 
-def coarse(request: Request) -> Request:
+def coarse(request: ResourceRequest) -> ResourceRequest:
     """The same with CPUs and memory on a grid of eight steps for each doubling, so that few classes differ.
 
     Rounded down: what fits an empty node as it was asked for still does.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.simulate.request import GPU_MGPU, Request
+from slurm_gpu.simulate.request import GPU_MGPU, ResourceRequest
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +30,7 @@ class Needs:
     popularity: NDArray[np.float64]
 
     @classmethod
-    def of(cls, requests: Sequence[Request], popularity: Sequence[float]) -> Needs:
+    def of(cls, requests: Sequence[ResourceRequest], popularity: Sequence[float]) -> Needs:
         """Of requests for GPUs."""
         levels: dict[tuple[str, int], int] = {}
         level = [

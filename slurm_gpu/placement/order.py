@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from slurm_gpu.placement.mix import Mix, coarse
-from slurm_gpu.simulate.request import GPU_MGPU, Request
+from slurm_gpu.simulate.request import GPU_MGPU, ResourceRequest
 
 MOST_CLASSES = 16
 """Classes of the mix that count, the most popular."""
@@ -39,7 +39,7 @@ _MOST_REMEMBERED = 50_000
 _DECIMALS = 6
 
 
-class Kind(NamedTuple):
+class NodeKind(NamedTuple):
     """Nodes that are alike when they are empty."""
 
     gpu_types: tuple[str, ...]
@@ -48,7 +48,7 @@ class Kind(NamedTuple):
     memory_mib: int
 
 
-class Room(NamedTuple):
+class FreeRoom(NamedTuple):
     """What is free on a node of some kind."""
 
     free_mgpu: tuple[int, ...]
@@ -71,10 +71,10 @@ class Stake:
     """Whether any job of the mix has room."""
 
 
-class Order:
+class NodeOrder:
     """The order of nodes of some kinds, for one mix."""
 
-    def __init__(self, mix: Mix, n_seen: float, kinds: Mapping[Kind, int]) -> None:
+    def __init__(self, mix: Mix, n_seen: float, kinds: Mapping[NodeKind, int]) -> None:
         """`n_seen`: how many jobs the mix is made of; `kinds`: how many nodes are of each."""
         mix = Mix.of(
             (coarse(request), times) for request, times in zip(mix.requests, mix.popularity, strict=True)
@@ -86,7 +86,7 @@ class Order:
         self._scale = [] if scale is None else _scale(self._judges[scale])
         self._whole_ranks = _ranks({kind: judge.empty().place for kind, judge in self._judges.items()})
 
-    def stake(self, kind: Kind, room: Room) -> Stake:
+    def stake(self, kind: NodeKind, room: FreeRoom) -> Stake:
         """What is at stake on a node; KeyError for a kind that the order does not know."""
         return self._judges[kind].stake(room)
 
@@ -105,7 +105,7 @@ class Order:
         low, high = self._scale[index - 1 : index + 1]
         return index + (stake.place - low) / (high - low)
 
-    def whole_rank(self, kind: Kind) -> int:
+    def whole_rank(self, kind: NodeKind) -> int:
         """The place of whole nodes of a kind among whole nodes: 0 for those with the least at stake."""
         return self._whole_ranks[kind]
 
@@ -134,11 +134,11 @@ _Enough = tuple[int, int]
 class _Judge:
     """Stakes on nodes of one kind: by the jobs that it could take when it is empty, and one GPU's share."""
 
-    def __init__(self, kind: Kind, mix: Mix, prior: float) -> None:
+    def __init__(self, kind: NodeKind, mix: Mix, prior: float) -> None:
         self.kind = kind
-        self._empty = Room((GPU_MGPU,) * len(kind.gpu_types), kind.cpus, kind.memory_mib)
+        self._empty = FreeRoom((GPU_MGPU,) * len(kind.gpu_types), kind.cpus, kind.memory_mib)
         n = len(kind.gpu_types)
-        share = Request(gpus=1, cpus=kind.cpus // n, memory_mib=kind.memory_mib // n)
+        share = ResourceRequest(gpus=1, cpus=kind.cpus // n, memory_mib=kind.memory_mib // n)
         seen = Mix.of(
             (request, times)
             for request, times in zip(mix.requests, mix.popularity, strict=True)
@@ -154,9 +154,9 @@ class _Judge:
         self._classes.sort(key=lambda one: (one.mgpu > GPU_MGPU, -one.popularity))
         self._small = [one for one in self._classes[:_MOST_SMALL] if one.mgpu <= GPU_MGPU]
         """The first of them."""
-        self._known: dict[Room, Stake] = {}
+        self._known: dict[FreeRoom, Stake] = {}
 
-    def _class(self, request: Request, popularity: float) -> _Class:
+    def _class(self, request: ResourceRequest, popularity: float) -> _Class:
         level = (request.gpu_type, request.share_mgpu or GPU_MGPU)
         if level not in self._levels:
             self._levels.append(level)
@@ -169,7 +169,7 @@ class _Judge:
             popularity,
         )
 
-    def _could_take(self, request: Request) -> bool:
+    def _could_take(self, request: ResourceRequest) -> bool:
         types = self.kind.gpu_types
         n = types.count(request.gpu_type) if request.gpu_type else len(types)
         enough = n >= (request.gpus or 1)
@@ -179,7 +179,7 @@ class _Judge:
         """Of an empty node."""
         return self.stake(self._empty)
 
-    def stake(self, room: Room) -> Stake:
+    def stake(self, room: FreeRoom) -> Stake:
         """Of a node with that room."""
         known = self._known.get(room)
         if known is None:
@@ -188,7 +188,7 @@ class _Judge:
             known = self._known[room] = self._reckoned(room)
         return known
 
-    def _reckoned(self, room: Room) -> Stake:
+    def _reckoned(self, room: FreeRoom) -> Stake:
         enough = [self._enough(level, room.free_mgpu) for level in self._levels]
         useful, hosts = self._useful(enough, room.cpus, room.memory_mib)
         strands = weight = 0.0
@@ -252,7 +252,7 @@ class _Judge:
                 found.append((n, free - one.mgpu))
         return found
 
-    def _share(self, room: Room) -> float:
+    def _share(self, room: FreeRoom) -> float:
         """GPUs left, no more than there are cores and memory left for at their share of the node."""
         kind = self.kind
         parts = [
@@ -260,11 +260,11 @@ class _Judge:
         ]
         return min(sum(room.free_mgpu) / GPU_MGPU, len(kind.gpu_types) * min(parts))
 
-    def with_share(self, n_free: int) -> Room:
+    def with_share(self, n_free: int) -> FreeRoom:
         """The room of a node of which so many GPUs are free, with their share of cores and memory."""
         n = len(self.kind.gpu_types)
         free_mgpu = (0,) * (n - n_free) + (GPU_MGPU,) * n_free
-        return Room(free_mgpu, self.kind.cpus * n_free // n, self.kind.memory_mib * n_free // n)
+        return FreeRoom(free_mgpu, self.kind.cpus * n_free // n, self.kind.memory_mib * n_free // n)
 
 
 def _scale(judge: _Judge) -> list[float]:
@@ -276,7 +276,7 @@ def _scale(judge: _Judge) -> list[float]:
     return rising
 
 
-def _ranks(places: Mapping[Kind, float]) -> dict[Kind, int]:
+def _ranks(places: Mapping[NodeKind, float]) -> dict[NodeKind, int]:
     """Of kinds of whole nodes, as few as there may be: those that differ least have one rank."""
     distinct = sorted(set(places.values()))
     while len(distinct) > _MOST_WHOLE:

@@ -7,15 +7,15 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.placement.choice import Rule
-from slurm_gpu.placement.state import Mask, Nodes, NodeState, Running
-from slurm_gpu.simulate.cluster import GPU_MGPU, Cluster
-from slurm_gpu.simulate.jobs import Request
+from slurm_gpu.placement.choice import PlacementRule
+from slurm_gpu.placement.state import Mask, Nodes, NodeState, RunningUntil
+from slurm_gpu.simulate.cluster import GPU_MGPU, ModelCluster
+from slurm_gpu.simulate.jobs import ResourceRequest
 from slurm_gpu.simulate.placement import first_devices
-from slurm_gpu.simulate.state import ClusterState
+from slurm_gpu.simulate.state import ModelState
 
 
-def empty_nodes(cluster: Cluster) -> Nodes:
+def empty_nodes(cluster: ModelCluster) -> Nodes:
     """A modelled cluster with nothing on it."""
     return Nodes.of(
         NodeState(
@@ -32,15 +32,15 @@ def empty_nodes(cluster: Cluster) -> Nodes:
     )
 
 
-class View:
+class ModelView:
     """The state of one run of a model, as rules read it; only nodes that changed are read anew."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ModelCluster) -> None:
         n = len(cluster.nodes)
-        self._running = Running(0.0, np.zeros(n), np.zeros(n, dtype=np.int64))
+        self._running = RunningUntil(0.0, np.zeros(n), np.zeros(n, dtype=np.int64))
         self._nodes, self._seen = replace(empty_nodes(cluster), running=self._running), 0
 
-    def nodes(self, state: ClusterState) -> tuple[Nodes, NDArray[np.intp]]:
+    def nodes(self, state: ModelState) -> tuple[Nodes, NDArray[np.intp]]:
         """All of them, and which changed since the last question."""
         changed = np.flatnonzero(state.changed > self._seen)
         if len(changed):
@@ -51,7 +51,7 @@ class View:
                 free_mgpu[node, : len(devices)] = devices
                 until_s[node] = max((one.until_s for one in state.on_node[node].values()), default=0.0)
                 n_jobs[node] = len(state.on_node[node])
-            self._running = Running(state.now_s, until_s, n_jobs)
+            self._running = RunningUntil(state.now_s, until_s, n_jobs)
             self._nodes = replace(
                 self._nodes,
                 free_mgpu=free_mgpu,
@@ -67,10 +67,10 @@ class View:
 class ByRule:
     """The `simulate.placement.Placement` of a rule; for one run of one model."""
 
-    def __init__(self, cluster: Cluster, rule: Rule) -> None:
-        self._rule, self._view = rule, View(cluster)
+    def __init__(self, cluster: ModelCluster, rule: PlacementRule) -> None:
+        self._rule, self._view = rule, ModelView(cluster)
 
-    def choose(self, state: ClusterState, request: Request, fitting: NDArray[np.intp]) -> list[int]:
+    def choose(self, state: ModelState, request: ResourceRequest, fitting: NDArray[np.intp]) -> list[int]:
         """What the rule says among the lightest nodes, as far as there are enough, then among heavier ones.
 
         Of zones with room, for a job that has to be in one, it is the one with the fewest free GPUs.
@@ -89,7 +89,7 @@ class ByRule:
                 return chosen
         return []
 
-    def devices(self, state: ClusterState, node: int, request: Request) -> tuple[int, ...]:
+    def devices(self, state: ModelState, node: int, request: ResourceRequest) -> tuple[int, ...]:
         """The first whole GPUs; for a share, what the rule says."""
         if not request.share_mgpu:
             return first_devices(state.devices[node], request)
@@ -100,7 +100,7 @@ class ByRule:
         return place.devices
 
 
-def _in_one_zone(nodes: Nodes, request: Request, fitting: NDArray[np.intp]) -> NDArray[np.intp]:
+def _in_one_zone(nodes: Nodes, request: ResourceRequest, fitting: NDArray[np.intp]) -> NDArray[np.intp]:
     """Those of the zone with room where the fewest GPUs are free; all, for a job that may be in several."""
     if not request.one_zone or request.nodes == 1:
         return fitting

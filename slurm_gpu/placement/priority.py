@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from slurm_gpu.placement.zones import Scale
+from slurm_gpu.placement.zones import JobScale
 
 _STEPS = 50
 """Points grow in so many steps at most: each value that jobs have is a call of slurmctld."""
@@ -19,7 +19,7 @@ _STEPS = 50
 class PriorityWeights:
     """What an hour of waiting is worth, in points of Slurm's priority."""
 
-    per_hour: Mapping[Scale, float]
+    per_hour: Mapping[JobScale, float]
     """Of a scale that is not named nothing."""
     most: int
     """However long a job waits."""
@@ -30,7 +30,7 @@ class PriorityWeights:
         return max(1, self.most // _STEPS)
 
 
-def points(weights: PriorityWeights, scale: Scale, waited_s: float) -> int:
+def points(weights: PriorityWeights, scale: JobScale, waited_s: float) -> int:
     """What such a job has earned; never less than before while weights stay as they are."""
     earned = weights.per_hour.get(scale, 0.0) * max(0.0, waited_s) / 3600
     return int(min(earned, weights.most) // weights.step) * weights.step

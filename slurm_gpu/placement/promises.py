@@ -8,7 +8,7 @@ from statistics import median
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class PromiseDelays:
     """How late the first jobs of reservations started, in seconds after the promise; None of no such job."""
 
     n: int
@@ -29,10 +29,10 @@ def lateness_s(promised_s: int, started_s: int | None, submitted_s: int | None =
     return max(0, started_s - due_s)
 
 
-def kept(lateness: Collection[int | None], not_made: int = 0) -> Kept:
+def kept(lateness: Collection[int | None], not_made: int = 0) -> PromiseDelays:
     """The sum of it, over reservations that are over, and the number of others that Slurm never had."""
     late = [one for one in lateness if one is not None]
     unused = len(lateness) - len(late)
     if not late:
-        return Kept(0, unused, not_made=not_made)
-    return Kept(len(late), unused, float(median(late)), float(max(late)), not_made)
+        return PromiseDelays(0, unused, not_made=not_made)
+    return PromiseDelays(len(late), unused, float(median(late)), float(max(late)), not_made)

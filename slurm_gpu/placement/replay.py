@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from slurm_gpu.placement.fragmentation import stranded_mgpu
 from slurm_gpu.placement.mix import Mix
-from slurm_gpu.placement.placing import View
+from slurm_gpu.placement.placing import ModelView
 from slurm_gpu.placement.state import Mask
-from slurm_gpu.simulate.cluster import GPU_MGPU, Cluster
+from slurm_gpu.simulate.cluster import GPU_MGPU, ModelCluster
 from slurm_gpu.simulate.jobs import Jobs
-from slurm_gpu.simulate.outcome import Event, Outcome, What
-from slurm_gpu.simulate.state import ClusterState
+from slurm_gpu.simulate.outcome import JobTransition, ModelEvent, ModelOutcome
+from slurm_gpu.simulate.state import ModelState
 
 _SCALES = ((GPU_MGPU, "1 GPU or less"), (8 * GPU_MGPU, "2 to 8 GPUs"), (32 * GPU_MGPU, "9 to 32 GPUs"))
 _LARGEST_SCALE = "33 GPUs and more"
@@ -24,7 +24,7 @@ _NO_GPU = "no GPU"
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
+class ScaleWaits:
     """Of jobs of one scale that started, in hours."""
 
     jobs: int
@@ -49,7 +49,7 @@ class Figures:
     """Jobs of several nodes that ran in more than one zone."""
     longest_as_first_h: float
     """The longest that a job waited after all before it in the queue had started."""
-    waits: Mapping[str, Waits]
+    waits: Mapping[str, ScaleWaits]
     """By scale."""
 
 
@@ -61,9 +61,9 @@ def mix_of(jobs: Jobs) -> Mix:
     )
 
 
-def in_one_zone_where_possible(cluster: Cluster, jobs: Jobs) -> Jobs:
+def in_one_zone_where_possible(cluster: ModelCluster, jobs: Jobs) -> Jobs:
     """These jobs, of which those of several nodes have to be in one zone if there is a zone that could do."""
-    state = ClusterState(cluster)
+    state = ModelState(cluster)
     pairs = sorted(set(zip(jobs.request.tolist(), jobs.partition.tolist(), strict=True)))
     requests = [replace(request, one_zone=request.nodes > 1) for request in jobs.requests]
     for code, partition in pairs:
@@ -73,7 +73,7 @@ def in_one_zone_where_possible(cluster: Cluster, jobs: Jobs) -> Jobs:
     return replace(jobs, requests=requests)
 
 
-def longest_as_first_s(jobs: Jobs, outcome: Outcome, among: Mask | None = None) -> float:
+def longest_as_first_s(jobs: Jobs, outcome: ModelOutcome, among: Mask | None = None) -> float:
     """The longest that a job (of `among`) waited after it came and all before it had started, by partition.
 
     For queues in the order of submission. Jobs that never started do not count.
@@ -91,7 +91,7 @@ def longest_as_first_s(jobs: Jobs, outcome: Outcome, among: Mask | None = None) 
 
 
 def figures(
-    cluster: Cluster, jobs: Jobs, outcome: Outcome, asked_mgpu: NDArray[np.int64] | None = None
+    cluster: ModelCluster, jobs: Jobs, outcome: ModelOutcome, asked_mgpu: NDArray[np.int64] | None = None
 ) -> Figures:
     """Of a run with its log; raises ValueError where it has none.
 
@@ -119,9 +119,9 @@ def _span_h(jobs: Jobs) -> float:
     return float(jobs.submit_s[-1] - jobs.submit_s[0]) / 3600 if len(jobs) else 0.0
 
 
-def _integrals(cluster: Cluster, jobs: Jobs, outcome: Outcome) -> tuple[float, float, float]:
+def _integrals(cluster: ModelCluster, jobs: Jobs, outcome: ModelOutcome) -> tuple[float, float, float]:
     """GPU-hours in use, stranded, and idle while jobs waited for GPUs, between the submissions."""
-    state, view, mix = ClusterState(cluster), View(cluster), mix_of(jobs)
+    state, view, mix = ModelState(cluster), ModelView(cluster), mix_of(jobs)
     stranded = np.zeros(len(cluster.nodes))
     totals = np.zeros(3)
     free, waiting, last_s = float(cluster.total_gpus), 0, float(jobs.submit_s[0]) if len(jobs) else 0.0
@@ -137,10 +137,10 @@ def _integrals(cluster: Cluster, jobs: Jobs, outcome: Outcome) -> tuple[float, f
         for event in events:
             request = jobs.requests[jobs.request[event.job]]
             waiting += _comes(event) if request.mgpu else 0
-            if event.what is What.START:
+            if event.what is JobTransition.START:
                 state.start(event.job, request, event.nodes, event.devices, np.inf)
                 free -= request.mgpu / GPU_MGPU
-            elif event.what in (What.END, What.REQUEUE):
+            elif event.what in (JobTransition.END, JobTransition.REQUEUE):
                 state.end(event.job)
                 free += request.mgpu / GPU_MGPU
         nodes, changed = view.nodes(state)
@@ -149,21 +149,21 @@ def _integrals(cluster: Cluster, jobs: Jobs, outcome: Outcome) -> tuple[float, f
     return used, lost, idle
 
 
-def _comes(event: Event) -> int:
+def _comes(event: ModelEvent) -> int:
     """How many more jobs wait."""
-    return {What.SUBMIT: 1, What.REQUEUE: 1, What.END: 0}.get(event.what, -1)
+    return {JobTransition.SUBMIT: 1, JobTransition.REQUEUE: 1, JobTransition.END: 0}.get(event.what, -1)
 
 
-def _straddling(cluster: Cluster, log: Sequence[Event]) -> int:
+def _straddling(cluster: ModelCluster, log: Sequence[ModelEvent]) -> int:
     jobs = {
         event.job
         for event in log
-        if event.what is What.START and len({cluster.nodes[node].zone for node in event.nodes}) > 1
+        if event.what is JobTransition.START and len({cluster.nodes[node].zone for node in event.nodes}) > 1
     }
     return len(jobs)
 
 
-def _waits(jobs: Jobs, outcome: Outcome, asked_mgpu: NDArray[np.int64] | None) -> dict[str, Waits]:
+def _waits(jobs: Jobs, outcome: ModelOutcome, asked_mgpu: NDArray[np.int64] | None) -> dict[str, ScaleWaits]:
     mgpu = asked_mgpu
     if mgpu is None:
         mgpu = np.array([request.mgpu for request in jobs.requests], dtype=np.int64)[jobs.request]
@@ -184,5 +184,7 @@ def _by_scale(mgpu: NDArray[np.int64]) -> Iterator[tuple[str, Mask]]:
     yield _LARGEST_SCALE, mgpu > low
 
 
-def _waits_of(hours: NDArray[np.float64]) -> Waits:
-    return Waits(len(hours), float(hours.mean()), float(np.median(hours)), float(np.quantile(hours, 0.95)))
+def _waits_of(hours: NDArray[np.float64]) -> ScaleWaits:
+    return ScaleWaits(
+        len(hours), float(hours.mean()), float(np.median(hours)), float(np.quantile(hours, 0.95))
+    )

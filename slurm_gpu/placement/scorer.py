@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.placement.fragmentation import Candidates, Floats, Measure, candidates
+from slurm_gpu.placement.fragmentation import Candidates, Floats, StrandedMeasure, candidates
 from slurm_gpu.placement.mix import Mix
 from slurm_gpu.placement.state import Nodes
-from slurm_gpu.simulate.jobs import Request
+from slurm_gpu.simulate.jobs import ResourceRequest
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,15 +29,15 @@ class Scorer:
     It may be asked about any states one after the other; what it answers depends on none of the earlier ones.
     """
 
-    def __init__(self, mix: Mix, measure: Measure = Measure.FED) -> None:
+    def __init__(self, mix: Mix, measure: StrandedMeasure = StrandedMeasure.FED) -> None:
         self.mix, self.measure = mix, measure
         self._nodes: Nodes | None = None
         self._tick = 0
         self._changed = np.zeros(0, dtype=np.int64)
         """(n,): the tick of each node's last change."""
-        self._known: dict[Request, tuple[int, Best]] = {}
+        self._known: dict[ResourceRequest, tuple[int, Best]] = {}
 
-    def best(self, nodes: Nodes, request: Request) -> Best:
+    def best(self, nodes: Nodes, request: ResourceRequest) -> Best:
         """How one node's part of a request is placed best on each node; holds until the next question."""
         self._see(nodes)
         request = replace(request, nodes=1, one_zone=False)

@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_gpu.placement.node import NodeState as NodeState
-from slurm_gpu.simulate.request import GPU_MGPU, Request
+from slurm_gpu.simulate.request import GPU_MGPU, ResourceRequest
 
 Mask = NDArray[np.bool_]
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
 @dataclass(frozen=True, eq=False)
-class Running:
+class RunningUntil:
     """How long jobs may go on; n nodes. 0 jobs, until 0, where nothing runs."""
 
     now_s: float
@@ -50,7 +50,7 @@ class Nodes:
     """Names of zones; `zone` has their places in here."""
     zone: NDArray[np.int32]
     up: Mask
-    running: Running | None = None
+    running: RunningUntil | None = None
     """Where somebody told of it; what takes and gives back GPUs does not change it."""
 
     @classmethod
@@ -116,7 +116,7 @@ class Nodes:
             return np.zeros_like(self.free_mgpu)
         return np.where(self.gpu_type == self.types.index(gpu_type), self.free_mgpu, 0)
 
-    def fits(self, request: Request) -> Mask:
+    def fits(self, request: ResourceRequest) -> Mask:
         """(n,): nodes that take jobs and have room for one node's part of a request."""
         mask = self.up & (self.free_cpus >= request.cpus) & (self.free_memory_mib >= request.memory_mib)
         if request.gpus:
@@ -126,15 +126,15 @@ class Nodes:
             mask &= (self.usable_mgpu(request.gpu_type) >= request.share_mgpu).any(axis=1)
         return mask
 
-    def take(self, node: int, request: Request, devices: Sequence[int]) -> Nodes:
+    def take(self, node: int, request: ResourceRequest, devices: Sequence[int]) -> Nodes:
         """The state once one node's part of a request holds these GPUs; ValueError where it has no room."""
         return self._changed(node, request, devices, -1)
 
-    def give_back(self, node: int, request: Request, devices: Sequence[int]) -> Nodes:
+    def give_back(self, node: int, request: ResourceRequest, devices: Sequence[int]) -> Nodes:
         """The state once it holds them no more; ValueError where it cannot have held them."""
         return self._changed(node, request, devices, 1)
 
-    def _changed(self, node: int, request: Request, devices: Sequence[int], sign: int) -> Nodes:
+    def _changed(self, node: int, request: ResourceRequest, devices: Sequence[int], sign: int) -> Nodes:
         n_needed = request.gpus or (1 if request.share_mgpu else 0)
         if len(set(devices)) != n_needed or len(devices) != n_needed:
             raise ValueError(f"{request} needs {n_needed} different GPUs of a node, not {list(devices)}")

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.placement.choice import Place, first_device, first_whole
+from slurm_gpu.placement.choice import NodeShare, first_device, first_whole
 from slurm_gpu.placement.mix import Mix
-from slurm_gpu.placement.order import Kind, Order, Room
+from slurm_gpu.placement.order import FreeRoom, NodeKind, NodeOrder
 from slurm_gpu.placement.state import Mask, Nodes
-from slurm_gpu.placement.weights import NodeRoom, Scale, level_of
-from slurm_gpu.simulate.request import GPU_MGPU, Request
+from slurm_gpu.placement.weights import NodeRoom, WeightScale, level_of
+from slurm_gpu.simulate.request import GPU_MGPU, ResourceRequest
 
 _TIME_EVERY_S = 60.0
 """So often nodes are judged anew on which nothing changed but the time that is left."""
@@ -22,7 +22,7 @@ _TIME_EVERY_S = 60.0
 class _Node:
     """What does not change of a node."""
 
-    kind: Kind
+    kind: NodeKind
     order: tuple[int, ...]
     """Its GPUs by their type, as a kind has them."""
 
@@ -39,7 +39,7 @@ class NodeWeights:
         self, mix: Mix | None, n_seen: float = 1000.0, every: int = 1, *, timed: bool = True
     ) -> None:
         self._mix, self._n_seen, self._every, self._timed = mix, n_seen, every, timed
-        self._order: Order | None = None
+        self._order: NodeOrder | None = None
         self._nodes: list[_Node] = []
         self._seen: Nodes | None = None
         self._level: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
@@ -47,7 +47,9 @@ class NodeWeights:
         self._timed_s = 0.0
         """When all nodes with jobs were last looked at."""
 
-    def choose(self, nodes: Nodes, request: Request, among: Mask | None = None) -> tuple[Place, ...]:
+    def choose(
+        self, nodes: Nodes, request: ResourceRequest, among: Mask | None = None
+    ) -> tuple[NodeShare, ...]:
         """Ties by index; a share goes to the first GPU that has enough."""
         if self._seen is None or not _same_cluster(self._seen, nodes):
             self._begin(nodes)
@@ -60,9 +62,9 @@ class NodeWeights:
         self._decisions += 1
         first = fits[np.lexsort((nodes.free_cpus[fits], self._level[fits]))[: request.nodes]]
         return tuple(
-            Place(node, (first_device(nodes, node, request),))
+            NodeShare(node, (first_device(nodes, node, request),))
             if request.share_mgpu
-            else Place(node, first_whole(nodes, node, request))
+            else NodeShare(node, first_whole(nodes, node, request))
             for node in first.tolist()
         )
 
@@ -83,19 +85,19 @@ class NodeWeights:
     def _begin(self, nodes: Nodes) -> None:
         self._seen, self._decisions, self._timed_s = None, self._every, -_TIME_EVERY_S
         self._level = np.zeros(len(nodes), dtype=np.int64)
-        self._nodes, kinds = [], dict[Kind, int]()
+        self._nodes, kinds = [], dict[NodeKind, int]()
         for index, n_gpus in enumerate(nodes.n_gpus.tolist()):
             types = [nodes.types[code] for code in nodes.gpu_type[index, :n_gpus].tolist()]
             order = tuple(sorted(range(n_gpus), key=types.__getitem__))
-            kind = Kind(
+            kind = NodeKind(
                 tuple(types[at] for at in order), int(nodes.cpus[index]), int(nodes.memory_mib[index])
             )
             kinds[kind] = kinds.get(kind, 0) + 1
             self._nodes.append(_Node(kind, order))
-        self._order = None if self._mix is None else Order(self._mix, self._n_seen, kinds)
+        self._order = None if self._mix is None else NodeOrder(self._mix, self._n_seen, kinds)
         largest = max((len(kind.gpu_types) for kind in kinds), default=1)
         ranks = 1 if self._order is None else self._order.n_whole_ranks
-        self._scale = Scale(max(largest, 1), ranks, self._timed and nodes.running is not None)
+        self._scale = WeightScale(max(largest, 1), ranks, self._timed and nodes.running is not None)
         self._look(nodes)
 
     def _room(self, nodes: Nodes, index: int) -> NodeRoom:
@@ -104,7 +106,7 @@ class NodeWeights:
         cpus, memory_mib = int(nodes.free_cpus[index]), int(nodes.free_memory_mib[index])
         worth, rank = None, 0
         if self._order is not None and one.kind.gpu_types:
-            room = Room(tuple(free_mgpu[at] for at in one.order), cpus, memory_mib)
+            room = FreeRoom(tuple(free_mgpu[at] for at in one.order), cpus, memory_mib)
             worth = self._order.gpus_left(self._order.stake(one.kind, room))
             rank = self._order.whole_rank(one.kind)
         n_gpus, running = len(one.kind.gpu_types), nodes.running

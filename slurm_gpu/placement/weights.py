@@ -79,7 +79,7 @@ class NodeRoom:
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class WeightScale:
     """What levels there are: FULL, one for each number of GPUs left up to a bound, whole nodes."""
 
     largest: int
@@ -90,7 +90,7 @@ class Scale:
     """Whether it counts how long jobs may go on."""
 
     @classmethod
-    def of(cls, rooms: Iterable[NodeRoom], whole_ranks: int = 1, *, timed: bool = False) -> Scale:
+    def of(cls, rooms: Iterable[NodeRoom], whole_ranks: int = 1, *, timed: bool = False) -> WeightScale:
         """The scale of these nodes."""
         return cls(max((room.gpus for room in rooms), default=1), whole_ranks, timed)
 
@@ -105,7 +105,7 @@ class Scale:
         return self.below_whole + self.whole_ranks
 
 
-def level_of(room: NodeRoom, scale: Scale, before: int | None = None) -> int:
+def level_of(room: NodeRoom, scale: WeightScale, before: int | None = None) -> int:
     """From FULL to the last of the scale; whole nodes have those above `below_whole` to themselves.
 
     `before` is its level until now, which it keeps where it has hardly moved.
@@ -132,7 +132,7 @@ def _place(usable: float, most: int, largest: int) -> float:
     return exact + (usable - exact) * (most - exact) / (largest - 1 - exact)
 
 
-def _timed_place(worth: float, room: NodeRoom, most: int, scale: Scale) -> float:
+def _timed_place(worth: float, room: NodeRoom, most: int, scale: WeightScale) -> float:
     """GPUs left, less one for each doubling of the time until the node will be whole, spread over the levels.
 
     From FULL for none beside a job that goes on for very long.

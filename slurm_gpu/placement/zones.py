@@ -22,7 +22,7 @@ _COMMON = 0.5
 _LEAST_GUEST, _MOST_GUEST = 0.1, 0.4
 
 
-class Scale(StrEnum):
+class JobScale(StrEnum):
     """How large a job is, and the role of a zone for such jobs."""
 
     SMALL = "small"
@@ -32,7 +32,7 @@ class Scale(StrEnum):
     LARGE = "large"
 
 
-_ORDER = tuple(Scale)
+_ORDER = tuple(JobScale)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,9 @@ class ZoneLoad:
     """What its nodes have in all."""
 
     @property
-    def scale(self) -> Scale | None:
+    def scale(self) -> JobScale | None:
         """That of its role; None where the zone is for all alike."""
-        return Scale(self.role) if self.role in _ORDER else None
+        return JobScale(self.role) if self.role in _ORDER else None
 
     @property
     def fullness(self) -> float:
@@ -63,14 +63,14 @@ def most_medium_nodes(zones: Iterable[ZoneLoad]) -> int:
     return max(1, max((zone.nodes for zone in zones), default=0) // 2)
 
 
-def scale_of(nodes: int, most_medium: int) -> Scale:
+def scale_of(nodes: int, most_medium: int) -> JobScale:
     """The scale of a job on so many nodes."""
     if nodes <= 1:
-        return Scale.SMALL
-    return Scale.MEDIUM if nodes <= most_medium else Scale.LARGE
+        return JobScale.SMALL
+    return JobScale.MEDIUM if nodes <= most_medium else JobScale.LARGE
 
 
-def scores(zones: Sequence[ZoneLoad], demand: Mapping[Scale, int]) -> dict[str, dict[Scale, int]]:
+def scores(zones: Sequence[ZoneLoad], demand: Mapping[JobScale, int]) -> dict[str, dict[JobScale, int]]:
     """By zone and scale, how good a place the zone is for such a job, 0 to 1000.
 
     `demand`: mgpu that jobs of each scale hold and wait for. A zone that is for a scale always scores higher
@@ -86,12 +86,14 @@ def scores(zones: Sequence[ZoneLoad], demand: Mapping[Scale, int]) -> dict[str, 
     }
 
 
-def welcome_by_zone(zones: Sequence[ZoneLoad], demand: Mapping[Scale, int]) -> dict[str, dict[Scale, float]]:
+def welcome_by_zone(
+    zones: Sequence[ZoneLoad], demand: Mapping[JobScale, int]
+) -> dict[str, dict[JobScale, float]]:
     """By zone and scale, from 0 (not at all) to 1 (the zone is for these)."""
     capacity = {scale: sum(zone.mgpu for zone in zones if zone.scale is scale) for scale in _ORDER}
     taken_in = stretched(capacity, demand, sum(zone.mgpu for zone in zones if zone.scale is None))
 
-    def welcome(zone: ZoneLoad, guest: Scale) -> float:
+    def welcome(zone: ZoneLoad, guest: JobScale) -> float:
         host = zone.scale
         if host is None:
             return _COMMON
@@ -106,8 +108,8 @@ def welcome_by_zone(zones: Sequence[ZoneLoad], demand: Mapping[Scale, int]) -> d
 
 
 def stretched(
-    capacity: Mapping[Scale, int], demand: Mapping[Scale, int], common: int = 0
-) -> dict[tuple[Scale, Scale], float]:
+    capacity: Mapping[JobScale, int], demand: Mapping[JobScale, int], common: int = 0
+) -> dict[tuple[JobScale, JobScale], float]:
     """By (guest, host), the mgpu of the host's zones that jobs of the guest's scale are welcome to.
 
     What a scale wants beyond its own zones goes first into those without a role (`common` mgpu in all), then
@@ -120,7 +122,7 @@ def stretched(
     if wanted > 0:
         kept = max(0.0, 1 - common / wanted)
         over = {scale: amount * kept for scale, amount in over.items()}
-    granted: dict[tuple[Scale, Scale], float] = {}
+    granted: dict[tuple[JobScale, JobScale], float] = {}
     for distance in range(1, len(_ORDER)):
         asked = {pair: amount for guest in _ORDER for pair, amount in _asks(guest, distance, over, left)}
         for host in _ORDER:
@@ -134,8 +136,8 @@ def stretched(
 
 
 def _asks(
-    guest: Scale, distance: int, over: Mapping[Scale, float], left: Mapping[Scale, float]
-) -> list[tuple[tuple[Scale, Scale], float]]:
+    guest: JobScale, distance: int, over: Mapping[JobScale, float], left: Mapping[JobScale, float]
+) -> list[tuple[tuple[JobScale, JobScale], float]]:
     """What a scale asks of each role at that distance: of the one that has more left the more."""
     at = _ORDER.index(guest)
     hosts = [_ORDER[place] for place in (at - distance, at + distance) if 0 <= place < len(_ORDER)]

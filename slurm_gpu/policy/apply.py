@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from slurm_gpu.errors import OutsideError, SlurmGpuError, SlurmRefusalError
-from slurm_gpu.policy.journal import Entry, Journal, State
+from slurm_gpu.policy.journal import ApplyJournal, ApplyState, Entry
 from slurm_gpu.policy.lua.install import Replacement, install, is_installed, restore
-from slurm_gpu.policy.native.difference import Step, commands
+from slurm_gpu.policy.native.difference import LimitChange, commands
 from slurm_gpu.policy.native.lending import NewQos
-from slurm_gpu.policy.native.wanted import Accounting
+from slurm_gpu.policy.native.wanted import SlurmdbdLimits
 from slurm_gpu.slurm.sacctmgr import Entity, Limits, LimitStore
 
 
@@ -27,7 +27,7 @@ class TakenBack:
     entry: Entry
     left: tuple[str, ...] = ()
     """What was not undone, because somebody changed it since."""
-    steps: tuple[Step, ...] = ()
+    steps: tuple[LimitChange, ...] = ()
     """Those that gave Slurm's own limits back what they were."""
     found: Mapping[Entity, Limits] = field(default_factory=dict)
     """Slurm's own limits before; nothing where none were to be undone."""
@@ -40,7 +40,7 @@ class Force:
 
     def __init__(
         self,
-        journal: Journal,
+        journal: ApplyJournal,
         store: LimitStore,
         no_rules: str,
         now: Callable[[], float] = time.time,
@@ -66,31 +66,31 @@ class Force:
             self._set(entry.cluster, entry.steps)
             if replacement is not None:
                 install(replacement, self._now)
-            return self.journal.mark(entry, State.DONE)
+            return self.journal.mark(entry, ApplyState.DONE)
         except BaseException as error:
             self._undo_after(entry, error)
             raise
 
     def recover(self) -> TakenBack | None:
         """Undo an apply that was cut short (by a power cut, say); None where there is none."""
-        entry = self.journal.newest(State.BEGUN)
+        entry = self.journal.newest(ApplyState.BEGUN)
         if entry is None:
             return None
         back = self._take_back(entry)
-        return replace(back, entry=self.journal.mark(entry, State.UNDONE))
+        return replace(back, entry=self.journal.mark(entry, ApplyState.UNDONE))
 
     def rollback(self) -> TakenBack | None:
         """Take the last apply back; None where there is none that could be."""
-        entry = self.journal.newest(State.DONE)
+        entry = self.journal.newest(ApplyState.DONE)
         if entry is None:
             return None
         back = self._take_back(entry)
-        return replace(back, entry=self.journal.mark(entry, State.ROLLED_BACK))
+        return replace(back, entry=self.journal.mark(entry, ApplyState.ROLLED_BACK))
 
     def _undo_after(self, entry: Entry, error: BaseException) -> None:
         try:
             self._take_back(entry)
-            self.journal.mark(entry, State.UNDONE)
+            self.journal.mark(entry, ApplyState.UNDONE)
         except SlurmGpuError as second:
             kind = SlurmRefusalError if isinstance(second, SlurmRefusalError) else OutsideError
             raise kind(
@@ -100,7 +100,7 @@ class Force:
 
     def _take_back(self, entry: Entry) -> TakenBack:
         left: list[str] = []
-        back: list[Step] = []
+        back: list[LimitChange] = []
         found: Mapping[Entity, Limits] = {}
         if entry.steps:
             found = self._found(entry.cluster)
@@ -133,14 +133,14 @@ class Force:
         except OSError as error:
             raise OutsideError(f"{error.filename}: {error.strerror}") from error
 
-    def _set(self, cluster: str, steps: Iterable[Step]) -> None:
+    def _set(self, cluster: str, steps: Iterable[LimitChange]) -> None:
         steps = tuple(steps)
         for entities, values in commands(steps):
             self._store.set_limits(cluster, entities, values)
         if steps:
             self._verify(cluster, steps)
 
-    def _verify(self, cluster: str, steps: Iterable[Step]) -> None:
+    def _verify(self, cluster: str, steps: Iterable[LimitChange]) -> None:
         found = self._found(cluster)
         for step in steps:
             value = found.get(step.entity, {}).get(step.limit)
@@ -151,7 +151,7 @@ class Force:
                 )
 
     def _found(self, cluster: str) -> dict[Entity, Limits]:
-        accounting = Accounting(
+        accounting = SlurmdbdLimits(
             cluster=cluster, associations=self._store.associations(cluster), qos=self._store.qos()
         )
         return accounting.limits()

@@ -19,7 +19,7 @@ from typing import Any
 
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.files.atomic import whole_file
-from slurm_gpu.policy.native.difference import Owned, Step
+from slurm_gpu.policy.native.difference import LimitChange, Owned
 from slurm_gpu.slurm.sacctmgr import Entity, EntityKind, LimitField
 
 KEPT = 20
@@ -27,7 +27,7 @@ KEPT = 20
 _VERSION = 1
 
 
-class State(StrEnum):
+class ApplyState(StrEnum):
     """How far an apply came."""
 
     BEGUN = "begun"
@@ -43,11 +43,11 @@ class Entry:
 
     name: str = ""
     """When it was, as 20261121T183000Z; "" before it is written."""
-    state: State = State.BEGUN
+    state: ApplyState = ApplyState.BEGUN
     cluster: str
     policy: str
     """The file that was applied."""
-    steps: tuple[Step, ...] = ()
+    steps: tuple[LimitChange, ...] = ()
     owned: tuple[Owned, ...] = ()
     """Limits of Slurm's that are the policy's own once it is done."""
     script: Path | None = None
@@ -64,7 +64,7 @@ class Entry:
         return f"{n[:4]}-{n[4:6]}-{n[6:8]} {n[9:11]}:{n[11:13]}:{n[13:15]} UTC"
 
 
-class Journal:
+class ApplyJournal:
     """The applies of one host; every method raises OutsideError where files cannot be read or written."""
 
     def __init__(self, directory: Path, owner_uid: int = 0, now: Callable[[], float] = time.time) -> None:
@@ -105,7 +105,7 @@ class Journal:
         except OSError as error:
             raise OutsideError(f"{error.filename}: {error.strerror}") from error
 
-    def newest(self, *states: State) -> Entry | None:
+    def newest(self, *states: ApplyState) -> Entry | None:
         """The last apply that came so far."""
         return next((entry for entry in reversed(self.entries()) if entry.state in states), None)
 
@@ -113,16 +113,16 @@ class Journal:
         """The applies that were rolled back since the one that counts, oldest first."""
         found: list[Entry] = []
         for entry in reversed(self.entries()):
-            if entry.state is State.DONE:
+            if entry.state is ApplyState.DONE:
                 break
-            if entry.state is State.ROLLED_BACK:
+            if entry.state is ApplyState.ROLLED_BACK:
                 found.append(entry)
         return found[::-1]
 
     def owned(self, cluster: str) -> tuple[Owned, ...]:
         """Limits of Slurm's that the policy in force has set."""
         for entry in reversed(self.entries()):
-            if entry.state is State.DONE and entry.cluster == cluster:
+            if entry.state is ApplyState.DONE and entry.cluster == cluster:
                 return entry.owned
         return ()
 
@@ -134,15 +134,15 @@ class Journal:
             if stamp <= newest:  # within one second, or the clock was set back
                 stamp, number = newest, last + 1
         name = f"{stamp}.{number}" if number else stamp
-        entry = replace(entry, name=name, state=State.BEGUN)
+        entry = replace(entry, name=name, state=ApplyState.BEGUN)
         self._write(entry)
         return entry
 
-    def mark(self, entry: Entry, state: State) -> Entry:
+    def mark(self, entry: Entry, state: ApplyState) -> Entry:
         """Write down how far it came."""
         entry = replace(entry, state=state)
         self._write(entry)
-        if state is State.DONE:
+        if state is ApplyState.DONE:
             self._prune()
         return entry
 
@@ -167,7 +167,7 @@ class Journal:
     def _prune(self) -> None:
         entries = self.entries()
         # What is in force, and what a rollback makes so again, whatever was tried and taken back since.
-        done = [entry for entry in entries if entry.state is State.DONE][-KEPT:]
+        done = [entry for entry in entries if entry.state is ApplyState.DONE][-KEPT:]
         with contextlib.suppress(OSError):  # no reason to undo what is done
             for entry in entries[:-KEPT]:
                 if entry not in done:
@@ -214,14 +214,14 @@ def _read(file: Path) -> Entry:
             raise OutsideError(f"{file} was written by another version of slurm-gpu ({plain['version']})")
         return Entry(
             name=file.stem.removeprefix("apply-"),
-            state=State(plain["state"]),
+            state=ApplyState(plain["state"]),
             cluster=plain["cluster"],
             policy=plain["policy"],
             script=None if plain["script"] is None else Path(plain["script"]),
             previous=None if plain["previous"] is None else Path(plain["previous"]),
             digest=plain["digest"],
             steps=tuple(
-                Step(_entity(row), LimitField(row[3], row[4]), row[5], row[6], row[7])
+                LimitChange(_entity(row), LimitField(row[3], row[4]), row[5], row[6], row[7])
                 for row in plain["steps"]
             ),
             owned=tuple(

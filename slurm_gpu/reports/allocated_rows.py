@@ -10,8 +10,8 @@ import numpy as np
 from slurm_gpu.database.accounting.derived_columns import RESIZING
 from slurm_gpu.database.accounting.resized import Row
 from slurm_gpu.reports.category import Floats, Integers, Mask
-from slurm_gpu.reports.period import Period
-from slurm_gpu.reports.rows import Rows
+from slurm_gpu.reports.period import ReportPeriod
+from slurm_gpu.reports.rows import RunColumns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,9 @@ class HeldRows:
         return (self.to_s > self.from_s) & np.isnan(self.mgpu)
 
 
-def held_rows(rows: Rows, resized: Sequence[Sequence[Row]], period: Period, now_s: float) -> HeldRows:
+def held_rows(
+    rows: RunColumns, resized: Sequence[Sequence[Row]], period: ReportPeriod, now_s: float
+) -> HeldRows:
     """What goes on holds its GPUs up to `now_s`; suspended runs hold theirs too, as Slurm accounts it."""
     last = np.arange(len(rows))
     goes_on = rows.texts["state"].is_(RESIZING)

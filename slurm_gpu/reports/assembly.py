@@ -14,9 +14,9 @@ from slurm_gpu.database.accounting.resized import elapsed_s, part_s, whole
 from slurm_gpu.reports.allocated_rows import HeldRows
 from slurm_gpu.reports.category import UNKNOWN, Category, Floats, Integers
 from slurm_gpu.reports.job_table import MGPU_S_PER_GPU_H, SCALES, JobIds, JobTable
-from slurm_gpu.reports.period import Period
+from slurm_gpu.reports.period import ReportPeriod
 from slurm_gpu.reports.placing import Group
-from slurm_gpu.reports.rows import Rows
+from slurm_gpu.reports.rows import RunColumns
 from slurm_gpu.reports.shares import as_shares, main_place
 
 _J_PER_KWH = 3_600_000
@@ -28,12 +28,12 @@ _OF_WHOLE = {name: name for name in ("submit_s", "eligible_s", "start_s", "elaps
 
 
 def assemble(
-    rows: Rows,
+    rows: RunColumns,
     held: HeldRows,
     portions: tuple[Integers, Integers, Integers],
     groups: Sequence[Group],
     config: SiteConfig,
-    period: Period,
+    period: ReportPeriod,
     now_s: float,
 ) -> JobTable:
     """One row for each run; `portions` are (row, group, mgpu·s) of what rows held in the period."""
@@ -100,7 +100,7 @@ def assemble(
     )
 
 
-def _numbers(rows: Rows, held: HeldRows, runs: Integers, now_s: float) -> dict[str, Floats]:
+def _numbers(rows: RunColumns, held: HeldRows, runs: Integers, now_s: float) -> dict[str, Floats]:
     """The numbers of each run; a resized one was submitted and begun as its first part was."""
     numbers = dict(rows.numbers)
     running = np.isnan(numbers["end_s"]) & ~np.isnan(numbers["start_s"])

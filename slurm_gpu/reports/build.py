@@ -19,16 +19,16 @@ from slurm_gpu.policy.language.model import Bundle
 from slurm_gpu.reports.figure import Figure
 from slurm_gpu.reports.figures import all_figures
 from slurm_gpu.reports.load import load
-from slurm_gpu.reports.page.document import Page, page_html
+from slurm_gpu.reports.page.document import ReportPage, page_html
 from slurm_gpu.reports.page.tiles import tiles_of
-from slurm_gpu.reports.period import Period
+from slurm_gpu.reports.period import ReportPeriod
 from slurm_gpu.reports.table_files import write_csv, write_parquet
 
 PAGE_NAME = "report.html"
 TABLES, PICTURES = "tables", "figures"
 
 
-class Told(Protocol):
+class ReportProgress(Protocol):
     """Hears how far a report is: `done` of `total` steps, and what is done now."""
 
     def __call__(self, done: int, total: int, now: str) -> None:
@@ -59,11 +59,11 @@ def open_database(url: str) -> Database:
 def build_report(
     database: Database,
     config: SiteConfig,
-    period: Period,
+    period: ReportPeriod,
     out: Path,
     now_s: float,
     *,
-    told: Told,
+    told: ReportProgress,
     low_priority: Collection[str] = (),
     bundles: Sequence[Bundle] = (),
     beside: bool = True,
@@ -82,7 +82,7 @@ def build_report(
     figures = all_figures(accounts, low_priority, bundles)
     total = 3 + (len(figures) * 2 if beside else 0)
     told(2, total, "writing the page")
-    page = Page(
+    page = ReportPage(
         title=f"GPU report of {config.cluster}",
         period=period_text(period),
         made=f"version {__version__}, on {_moment(now_s, config.timezone)}",
@@ -99,7 +99,7 @@ def build_report(
     return Built(out / PAGE_NAME, files, len(accounts.jobs), len(figures))
 
 
-def period_text(period: Period) -> str:
+def period_text(period: ReportPeriod) -> str:
     """As in 1 October to 31 October 2026, Asia/Seoul; both days belong to it."""
     last = period.until - dt.timedelta(days=1)
     first = period.since
@@ -109,7 +109,7 @@ def period_text(period: Period) -> str:
     return f"{_day(first)}{year} to {_day(last)} {last.year}, {period.timezone}"
 
 
-def _write_beside(out: Path, figures: Sequence[Figure], total: int, told: Told) -> None:
+def _write_beside(out: Path, figures: Sequence[Figure], total: int, told: ReportProgress) -> None:
     # matplotlib takes longer to import than the page takes to write.
     from slurm_gpu.reports.pictures import write_pictures
 

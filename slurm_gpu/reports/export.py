@@ -40,7 +40,7 @@ from sqlalchemy import (
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.database.storage.schema import (
     Json,
-    Packed,
+    PackedColumn,
     device,
     event,
     node_period,
@@ -65,21 +65,21 @@ _TIMELINE = "timeline"
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Month:
+class ExportMonth:
     """A calendar month of UTC."""
 
     year: int
     number: int
 
     @classmethod
-    def at(cls, time_s: float) -> Month:
+    def at(cls, time_s: float) -> ExportMonth:
         """The month in which this moment lies."""
         moment = dt.datetime.fromtimestamp(time_s, dt.UTC)
         return cls(moment.year, moment.month)
 
-    def following(self) -> Month:
+    def following(self) -> ExportMonth:
         """The one after it."""
-        return Month(self.year + self.number // 12, self.number % 12 + 1)
+        return ExportMonth(self.year + self.number // 12, self.number % 12 + 1)
 
     @property
     def begin_s(self) -> int:
@@ -173,10 +173,10 @@ class _Progress:
         self.path.unlink(missing_ok=True)
 
 
-def _months(connection: Connection, since_s: int | None, until_s: int | None) -> list[Month]:
+def _months(connection: Connection, since_s: int | None, until_s: int | None) -> list[ExportMonth]:
     """Those that reach into the period and have something: a clock that stood wrong is no thousand months."""
-    months: list[Month] = []
-    next_s = None if since_s is None else Month.at(min(max(since_s, 0), MAX_MOMENT_S)).begin_s
+    months: list[ExportMonth] = []
+    next_s = None if since_s is None else ExportMonth.at(min(max(since_s, 0), MAX_MOMENT_S)).begin_s
     while True:
         firsts = [
             connection.execute(
@@ -184,14 +184,14 @@ def _months(connection: Connection, since_s: int | None, until_s: int | None) ->
             ).scalar()
             for at in (run.c.submit_s, event.c.at_s)
         ]
-        month = min((Month.at(first_s) for first_s in firsts if first_s is not None), default=None)
+        month = min((ExportMonth.at(first_s) for first_s in firsts if first_s is not None), default=None)
         if month is None or (until_s is not None and month.begin_s >= until_s):
             return months
         months.append(month)
         next_s = month.following().begin_s
 
 
-def _export_month(database: Database, out: Path, month: Month, *, timelines: bool) -> dict[str, int]:
+def _export_month(database: Database, out: Path, month: ExportMonth, *, timelines: bool) -> dict[str, int]:
     begin_s, end_s = month.begin_s, month.following().begin_s
     with ExitStack() as stack:
 
@@ -332,6 +332,6 @@ def _kind(column: Column[Any]) -> pa.DataType:
 
 def _value(column: Column[Any], value: Any) -> Any:
     """JSON of what is stored packed."""
-    if value is None or not isinstance(column.type, Packed):
+    if value is None or not isinstance(column.type, PackedColumn):
         return value
     return json.dumps(value, separators=(",", ":"))

@@ -12,7 +12,7 @@ Values = Floats | Integers | Category | Sequence[str] | Sequence[str | None] | S
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """`unit` is "" for texts and counts; `about` says what it is and how it was counted."""
 
     name: str
@@ -21,12 +21,12 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class FigureTable:
     """All numbers behind a figure: CSV and Parquet of this `name` are written of it."""
 
     name: str
     title: str
-    columns: Sequence[Column]
+    columns: Sequence[TableColumn]
     data: Mapping[str, Values]
 
     def __post_init__(self) -> None:
@@ -77,7 +77,7 @@ class Axis:
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class StepCurve:
     """A distribution: the share `upto[i]` (0–1) of all is `x[i]` or less; both ascend, as steps."""
 
     x: Floats
@@ -90,7 +90,7 @@ class Cdf:
     """Cumulative distributions: for each axis one curve for each application, by its name."""
 
     axes: Sequence[Axis]
-    curves: Mapping[str, Mapping[str, Steps]]
+    curves: Mapping[str, Mapping[str, StepCurve]]
     """By axis, by application."""
 
 
@@ -131,6 +131,6 @@ class Figure:
     id: str
     title: str
     reading: str
-    table: Table
+    table: FigureTable
     chart: Chart
     notes: Sequence[str] = field(default=())

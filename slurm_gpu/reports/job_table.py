@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_gpu.reports.category import Category, Floats, Integers, Mask
-from slurm_gpu.reports.period import Period
+from slurm_gpu.reports.period import ReportPeriod
 
 MGPU_S_PER_GPU_H = 3_600_000
 NO_GPU, SHARED, SINGLE, NODE, MULTI_NODE = "no GPU", "shared GPU", "1 GPU", "one node", "several nodes"
@@ -69,7 +69,7 @@ class JobTable:
     it. `server_type` and `zone` are those in which a run held most.
     """
 
-    period: Period
+    period: ReportPeriod
     min_coverage: float
     ids: JobIds
     cluster: Category

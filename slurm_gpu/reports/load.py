@@ -13,10 +13,10 @@ from slurm_gpu.reports.assembly import assemble
 from slurm_gpu.reports.capacity import Capacity, capacity_of
 from slurm_gpu.reports.category import Integers
 from slurm_gpu.reports.job_table import JobTable
-from slurm_gpu.reports.months import Month, months_of
-from slurm_gpu.reports.occupancy import Occupancy, occupancy, spread
+from slurm_gpu.reports.months import MonthTotals, months_of
+from slurm_gpu.reports.occupancy import OccupancySpans, occupancy, spread
 from slurm_gpu.reports.past_forecasts import PastForecasts, past_forecasts
-from slurm_gpu.reports.period import Period
+from slurm_gpu.reports.period import ReportPeriod
 from slurm_gpu.reports.placing import Placing
 from slurm_gpu.reports.recorded import read_periods, recorded_mgpu, resized_parts
 from slurm_gpu.reports.rows import read_rows
@@ -29,12 +29,12 @@ class Accounts:
 
     jobs: JobTable
     capacity: Capacity
-    occupancy: Occupancy
-    months: Sequence[Month]
+    occupancy: OccupancySpans
+    months: Sequence[MonthTotals]
     forecasts: Sequence[PastForecasts]
 
 
-def load(database: Database, config: SiteConfig, period: Period, now_s: float) -> Accounts:
+def load(database: Database, config: SiteConfig, period: ReportPeriod, now_s: float) -> Accounts:
     """Read the runs and nodes of a period; what goes on counts up to `now_s`.
 
     Raises UsageError where slurm-gpu.yaml puts a node into two groups, and DatabaseError when the database is

@@ -13,16 +13,16 @@ from slurm_gpu.database.accounting.derived_columns import RESIZING
 from slurm_gpu.reports.allocated_rows import began_at, stopped_at
 from slurm_gpu.reports.capacity import capacity_of
 from slurm_gpu.reports.category import Integers
-from slurm_gpu.reports.period import Period
+from slurm_gpu.reports.period import ReportPeriod
 from slurm_gpu.reports.placing import NodePeriod, Placing
-from slurm_gpu.reports.rows import Rows, read_numbers
+from slurm_gpu.reports.rows import RunColumns, read_numbers
 
 N_MONTHS = 13
 """A year, and the month with which the last one is compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Month:
+class MonthTotals:
     """One calendar month, or what of it lies before the report's end.
 
     `runs` are those with GPUs that ended then; `median_wait_h` and `mean_wait_h` are of these. `ugpucore` is
@@ -40,15 +40,15 @@ class Month:
 
 def months_of(
     connection: Connection,
-    rows: Rows,
+    rows: RunColumns,
     periods: Sequence[NodePeriod],
     placing: Placing,
     *,
     cluster: str,
-    period: Period,
+    period: ReportPeriod,
     now_s: float,
     min_coverage: float,
-) -> list[Month]:
+) -> list[MonthTotals]:
     """The last N_MONTHS; `rows` are those of the period, which are read anew only where it is shorter.
 
     Months before the first of which anything is known are left out.
@@ -66,7 +66,7 @@ def months_of(
     of_gpus = mgpu > 0
     wait_h = (numbers["start_s"] - numbers["eligible_s"]) / 3600
     measured = (numbers["coverage"] >= min_coverage) & ~np.isnan(numbers["ugpucore"])
-    found: list[Month] = []
+    found: list[MonthTotals] = []
     for first, from_s, to_s in zip(firsts[:-1], edges[:-1].tolist(), edges[1:].tolist(), strict=True):
         seconds = np.nan_to_num(np.minimum(stop_s, to_s) - np.maximum(began_s, from_s)).clip(min=0)
         held: Integers = (seconds * mgpu).astype(np.int64)
@@ -75,7 +75,7 @@ def months_of(
         waits = wait_h[ended & (wait_h >= 0)]
         weight = held[measured]
         found.append(
-            Month(
+            MonthTotals(
                 first=first,
                 held_mgpu_s=int(held.sum()),
                 capacity_mgpu_s=int(capacity.mgpu_s.sum()),

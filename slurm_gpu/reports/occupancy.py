@@ -20,7 +20,7 @@ _MODEST = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class NodeOccupancy:
     """What runs held of nodes, each run's amounts spread evenly over its own; cut to the period."""
 
     node: Category
@@ -32,7 +32,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Occupancy:
+class OccupancySpans:
     """Spans in which nothing changed on a node with GPUs, and GPU/1000 of it.
 
     `allocated` + `stranded` + `free` + `out` = what the node has, unless more was allocated than that:
@@ -47,7 +47,9 @@ class Occupancy:
     out: Integers
 
 
-def spread(nodes: Category, from_s: Floats, to_s: Floats, mgpu: Floats, cpus: Floats, mib: Floats) -> Held:
+def spread(
+    nodes: Category, from_s: Floats, to_s: Floats, mgpu: Floats, cpus: Floats, mib: Floats
+) -> NodeOccupancy:
     """The amounts that rows on hostlists held, node by node; what is not known of them counts as nothing."""
     running = np.flatnonzero((to_s > from_s) & (nodes.codes >= 0))
     names: dict[str, int] = {}
@@ -67,7 +69,7 @@ def spread(nodes: Category, from_s: Floats, to_s: Floats, mgpu: Floats, cpus: Fl
         whole = (np.nan_to_num(amounts[running]) * factor).astype(np.int64)
         return np.repeat(whole // np.maximum(n_nodes, 1), n_nodes)
 
-    return Held(
+    return NodeOccupancy(
         node=Category(list(names), flat[where]),
         from_s=from_s[rows],
         to_s=to_s[rows],
@@ -77,7 +79,7 @@ def spread(nodes: Category, from_s: Floats, to_s: Floats, mgpu: Floats, cpus: Fl
     )
 
 
-def occupancy(capacity: Capacity, held: Held) -> Occupancy:
+def occupancy(capacity: Capacity, held: NodeOccupancy) -> OccupancySpans:
     """What was held, stranded, free and out of service, of nodes with GPUs."""
     names = list(dict.fromkeys([*capacity.node.names, *held.node.names]))
     place = {name: index for index, name in enumerate(names)}
@@ -114,7 +116,7 @@ def occupancy(capacity: Capacity, held: Held) -> Occupancy:
     )
     usable = np.where(is_up, np.minimum(idle, fits), 0)
     spans = np.flatnonzero((on[1:] == on[:-1]) & (at_s[1:] > at_s[:-1]) & ((has > 0) | (allocated > 0))[:-1])
-    return Occupancy(
+    return OccupancySpans(
         from_s=at_s[spans],
         to_s=at_s[spans + 1],
         allocated=allocated[spans],
@@ -125,7 +127,7 @@ def occupancy(capacity: Capacity, held: Held) -> Occupancy:
 
 
 def _modest_needs(
-    capacity: Capacity, held: Held, held_on: Integers, n_nodes: int
+    capacity: Capacity, held: NodeOccupancy, held_on: Integers, n_nodes: int
 ) -> tuple[Integers, Integers]:
     """By node, the CPUs/1000 and MiB without which a GPU of it is of little use; at least 1 of each."""
     type_of = np.full(n_nodes, -1, np.int64)

@@ -9,9 +9,9 @@ from zoneinfo import ZoneInfo
 
 from sqlalchemy import Connection, select
 
-from slurm_gpu.database.forecasts.outcomes import Outcome, judged, outcomes
+from slurm_gpu.database.forecasts.outcomes import ForecastOutcome, judged, outcomes
 from slurm_gpu.database.storage.schema import forecast
-from slurm_gpu.reports.period import Period
+from slurm_gpu.reports.period import ReportPeriod
 
 _SHORTEST_S = 60
 """Who waits less is told so, and a factor between seconds says nothing."""
@@ -27,7 +27,7 @@ class Score:
     held: int = 0
     """The job began within the interval told."""
 
-    def add(self, one: Outcome) -> None:
+    def add(self, one: ForecastOutcome) -> None:
         """Count one more; one of a job that has not begun since is near nothing."""
         factor = _factor(one)
         self.n += 1
@@ -49,7 +49,7 @@ class PastForecasts:
 
 
 def past_forecasts(
-    connection: Connection, cluster: str, period: Period, now_s: float
+    connection: Connection, cluster: str, period: ReportPeriod, now_s: float
 ) -> Sequence[PastForecasts]:
     """By month, and by partition; of forecasts of which is known by now whether they were right."""
     told = forecast.c.at_s.between(period.since_s, period.until_s - 1)
@@ -62,7 +62,7 @@ def past_forecasts(
     return [PastForecasts(*key, score) for key, score in sorted(scores.items())]
 
 
-def _factor(one: Outcome) -> float:
+def _factor(one: ForecastOutcome) -> float:
     """By how much the wait was longer or shorter than told."""
     if one.started_s is None:
         return float("inf")

@@ -18,7 +18,7 @@ _FIRST, _LAST = date(1970, 1, 1), date(9000, 1, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Period:
+class ReportPeriod:
     """From the midnight that begins `since` to the one that begins `until`, which is no part of it."""
 
     since: date

@@ -12,12 +12,12 @@ from slurm_gpu.placement.placing import ByRule
 from slurm_gpu.placement.replay import Figures, figures, in_one_zone_where_possible, mix_of
 from slurm_gpu.placement.weighted import NodeWeights
 from slurm_gpu.policy.lua.installed import PolicyInForce
-from slurm_gpu.reports.recommend.past import Past
+from slurm_gpu.reports.recommend.past import RecordedPast
 from slurm_gpu.reports.recommend.rules import count_by, counters, jobs_under, preemption_of
 from slurm_gpu.reports.recommend.waits import Reproduction, compare
 from slurm_gpu.simulate.jobs import Jobs
 from slurm_gpu.simulate.model import simulate
-from slurm_gpu.simulate.placement import FirstFit, Placement
+from slurm_gpu.simulate.placement import FirstFit, PlacementChoice
 from slurm_gpu.simulate.scheduler import Scheduling
 
 SLURM, MOST_ALLOCATED, WEIGHTS, OURS = "slurm", "mostallocated", "weights", "ours"
@@ -35,7 +35,7 @@ class Compared:
 
 
 def compare_rules(
-    past: Past,
+    past: RecordedPast,
     policy: PolicyInForce,
     scheduling: Scheduling,
     at_s: float,
@@ -59,7 +59,7 @@ def compare_rules(
     counted = count_by(policy, past.runs)
     jobs = jobs_under(policy, past, counted)
     mix = mix_of(jobs)
-    rules: dict[str, tuple[Placement, Jobs]] = {
+    rules: dict[str, tuple[PlacementChoice, Jobs]] = {
         SLURM: (FirstFit(), jobs),
         MOST_ALLOCATED: (ByRule(cluster, MostAllocated()), jobs),
         WEIGHTS: (ByRule(cluster, NodeWeights(mix, every=_WEIGHTS_EVERY)), jobs),

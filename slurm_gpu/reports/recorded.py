@@ -12,7 +12,7 @@ from slurm_gpu.database.accounting.derived_columns import RESIZING
 from slurm_gpu.database.accounting.resized import Row, find_parts
 from slurm_gpu.database.storage.schema import node_period, run, run_device
 from slurm_gpu.reports.placing import NodePeriod
-from slurm_gpu.reports.rows import Rows
+from slurm_gpu.reports.rows import RunColumns
 
 T = TypeVar("T")
 _IDS_PER_STATEMENT = 500
@@ -59,7 +59,7 @@ def recorded_mgpu(connection: Connection, run_ids: Sequence[int]) -> dict[int, d
     return known
 
 
-def resized_parts(connection: Connection, rows: Rows) -> list[Sequence[Row]]:
+def resized_parts(connection: Connection, rows: RunColumns) -> list[Sequence[Row]]:
     """The parts, in order of time, of those runs of which a row here is the last of several."""
     state = rows.texts["state"]
     if not state.is_(RESIZING).any():

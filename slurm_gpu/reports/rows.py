@@ -15,7 +15,7 @@ from slurm_gpu.database.accounting.derived_columns import RESIZING
 from slurm_gpu.database.accounting.host_runs import shown_here
 from slurm_gpu.database.storage.schema import run
 from slurm_gpu.reports.category import Category, Codes, Encoder, Floats, Integers, Mask
-from slurm_gpu.reports.period import Period
+from slurm_gpu.reports.period import ReportPeriod
 
 T = TypeVar("T", np.float64, np.int32)
 _LOT = 500
@@ -64,7 +64,7 @@ _OF_TOTALS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RunColumns:
     """Columns by name: numbers, of which NaN is a null, and texts.
 
     `mgpu` is what was granted, by derivation or, until it is derived, what Slurm says was allocated.
@@ -82,7 +82,7 @@ class Rows:
         values = self.numbers[name]
         return np.where(np.isnan(values), -1, values).astype(np.int64)
 
-    def take(self, rows: Integers) -> Rows:
+    def take(self, rows: Integers) -> RunColumns:
         """These rows."""
         return replace(
             self,
@@ -101,7 +101,7 @@ class Rows:
         return np.array([*known, np.nan], np.float64)[column.codes]
 
 
-def read_rows(connection: Connection, cluster: str, period: Period) -> Rows:
+def read_rows(connection: Connection, cluster: str, period: ReportPeriod) -> RunColumns:
     """All rows that began or ended in the period, or went on all through it, by run_id."""
     texts = [
         *(run.c[name] for name in _TEXTS),
@@ -119,7 +119,7 @@ def read_rows(connection: Connection, cluster: str, period: Period) -> Rows:
             numbers.append(np.array(values, np.float64))
         for codes, encoder, values in zip(coded, encoders, columns[len(numeric) :], strict=True):
             codes.append(encoder.codes(values))
-    rows = Rows(
+    rows = RunColumns(
         {name: _joined(lots.pop(0), np.float64) for name in numeric},
         {
             name: Category(encoder.names, _joined(coded.pop(0), np.int32))
@@ -157,7 +157,9 @@ def _columns(connection: Connection, query: Select[Any]) -> Iterator[list[tuple[
         yield list(zip(*lot, strict=True))
 
 
-def read_numbers(connection: Connection, cluster: str, period: Period) -> tuple[dict[str, Floats], Mask]:
+def read_numbers(
+    connection: Connection, cluster: str, period: ReportPeriod
+) -> tuple[dict[str, Floats], Mask]:
     """Of the same rows only what totals are made of, and which of them are parts of resized runs."""
     numeric = {**{name: run.c[name] for name in _OF_TOTALS}, _MGPU: _mgpu()}
     query = select(*numeric.values(), run.c.state == RESIZING).where(shown_here(cluster), _in(period))
@@ -169,7 +171,7 @@ def read_numbers(connection: Connection, cluster: str, period: Period) -> tuple[
     return {name: _joined(lots.pop(0), np.float64) for name in numeric}, resizing
 
 
-def _in(period: Period) -> ColumnElement[bool]:
+def _in(period: ReportPeriod) -> ColumnElement[bool]:
     over_s, begin_s = run.c.end_s, run.c.start_s
     not_before = or_(over_s.is_(None), over_s >= period.since_s)
     return and_(not_before, or_(begin_s < period.until_s, over_s < period.until_s))

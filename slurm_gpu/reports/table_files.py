@@ -12,13 +12,13 @@ import pyarrow.parquet
 
 from slurm_gpu.files.atomic import whole_file
 from slurm_gpu.reports.category import UNKNOWN, Category
-from slurm_gpu.reports.figure import Table, Values
+from slurm_gpu.reports.figure import FigureTable, Values
 from slurm_gpu.text.spreadsheet import defused
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
-def write_csv(table: Table, path: Path) -> None:
+def write_csv(table: FigureTable, path: Path) -> None:
     """UTF-8 with a header; a gap is an empty cell, and text that a spreadsheet might compute begins with '.
 
     Raises OSError.
@@ -28,7 +28,7 @@ def write_csv(table: Table, path: Path) -> None:
         pyarrow.csv.write_csv(pa.table(columns), unfinished)
 
 
-def write_parquet(table: Table, path: Path) -> None:
+def write_parquet(table: FigureTable, path: Path) -> None:
     """Every value as it is; each column's unit and meaning are in its metadata. Raises OSError."""
     columns = {name: _column(values, defuse=False) for name, values in table.data.items()}
     about = {c.name: {"unit": c.unit, "about": c.about} for c in table.columns}

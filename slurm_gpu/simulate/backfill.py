@@ -8,8 +8,8 @@ import math
 from slurm_gpu.simulate.blocked_shapes import TooMuch
 from slurm_gpu.simulate.lazy_heaps import Key
 from slurm_gpu.simulate.prospects import Prospects
-from slurm_gpu.simulate.queue import InTurn, Kind
-from slurm_gpu.simulate.reservation import Reservation
+from slurm_gpu.simulate.queue import InTurn, JobClass
+from slurm_gpu.simulate.reservation import BackfillReservation
 from slurm_gpu.simulate.starter import Starter, Tried
 
 
@@ -24,7 +24,7 @@ class BackfillPass:
         self._starter, self._queue, self._prospects, self._now_s = starter, starter.queue, prospects, now_s
         self._turns: list[tuple[Key, int, InTurn | None]] = []
         """(key of a job, its kind, the other kinds of its shape; None for the first of a partition)."""
-        self._promised: dict[int, Reservation] = {}
+        self._promised: dict[int, BackfillReservation] = {}
         """By partition."""
         self._too_much = too_much
         too_much.begin()
@@ -54,7 +54,7 @@ class BackfillPass:
                 others.again(index)
                 self._push_next_of(others)
 
-    def _start(self, job: int, kind: Kind) -> bool:
+    def _start(self, job: int, kind: JobClass) -> bool:
         tried = self._starter.try_to_start(job, self._now_s, None, self._promised.values())
         if tried is Tried.STARTED:
             return True
@@ -63,7 +63,7 @@ class BackfillPass:
         self._too_much.add(kind.shape, max(outlasted, default=-math.inf), larger_too=tried is Tried.NO_ROOM)
         return False
 
-    def _is_blocked(self, kind: Kind, others: InTurn | None) -> None:
+    def _is_blocked(self, kind: JobClass, others: InTurn | None) -> None:
         partition = self._queue.shapes[kind.shape].partition
         if others is not None:
             self._push_next_of(others)
@@ -82,7 +82,7 @@ class BackfillPass:
         """Keep nodes for the first that is blocked; False where the time limits promise it none."""
         shape, state = self._queue.shapes[shape_index], self._starter.state
         when = self._prospects.when(shape.request, state.room(shape.partition, shape.request.gpu_type))
-        reservation = Reservation.of(state, shape.request, when, self._now_s)
+        reservation = BackfillReservation.of(state, shape.request, when, self._now_s)
         if reservation is None:
             return False
         self._promised[shape.partition] = reservation

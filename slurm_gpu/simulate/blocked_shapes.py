@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from slurm_gpu.simulate.queue import Shape
+from slurm_gpu.simulate.queue import JobShape
 
 _Needs = tuple[int, int, int, int]
 """Nodes, whole GPUs, CPUs, memory (MiB)."""
@@ -14,7 +14,7 @@ _Needs = tuple[int, int, int, int]
 class TooMuch:
     """Within one pass what is free only shrinks, and what is promised only grows."""
 
-    def __init__(self, shapes: Sequence[Shape]) -> None:
+    def __init__(self, shapes: Sequence[JobShape]) -> None:
         requests = [shape.request for shape in shapes]
         self._needs = [(one.nodes, one.gpus, one.cpus, one.memory_mib) for one in requests]
         self._like = [

@@ -14,7 +14,7 @@ from slurm_gpu.simulate.request import GPU_MGPU as GPU_MGPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class ModelNode:
     """One node."""
 
     name: str
@@ -28,7 +28,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Partition:
+class ModelPartition:
     """A named set of nodes; partitions may share nodes."""
 
     name: str
@@ -45,11 +45,11 @@ class Outage:
 
 
 @dataclass(frozen=True)
-class Cluster:
+class ModelCluster:
     """Nodes, partitions and outages; raises ValueError where they do not fit one another."""
 
-    nodes: Sequence[Node]
-    partitions: Sequence[Partition]
+    nodes: Sequence[ModelNode]
+    partitions: Sequence[ModelPartition]
     outages: Sequence[Outage] = field(default=())
 
     def __post_init__(self) -> None:

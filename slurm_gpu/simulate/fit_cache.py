@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.simulate.queue import Shape
-from slurm_gpu.simulate.state import ClusterState
+from slurm_gpu.simulate.queue import JobShape
+from slurm_gpu.simulate.state import ModelState
 
 
 class Openings:
     """A shape that was found to have no room has none until a node is freed that can take a part of it."""
 
-    def __init__(self, state: ClusterState, shapes: Sequence[Shape]) -> None:
+    def __init__(self, state: ModelState, shapes: Sequence[JobShape]) -> None:
         self._state = state
         self._may_fit = np.ones(len(shapes), dtype=np.bool_)
         requests = [shape.request for shape in shapes]

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.simulate.request import Request as Request
+from slurm_gpu.simulate.request import ResourceRequest as ResourceRequest
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int32]
@@ -19,10 +19,10 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class ModelJob:
     """One job, for those who have few."""
 
-    request: Request
+    request: ResourceRequest
     submit_s: float
     run_s: float
     limit_s: float = math.inf
@@ -51,7 +51,7 @@ class Jobs:
     partition: Codes
     counters: Codes
     qos: Codes
-    requests: Sequence[Request]
+    requests: Sequence[ResourceRequest]
     counter_sets: Sequence[tuple[int, ...]] = ((),)
     qos_names: Sequence[str] = ("",)
 
@@ -78,10 +78,10 @@ class Jobs:
         return len(self.submit_s)
 
     @classmethod
-    def of(cls, jobs: Iterable[Job]) -> Jobs:
+    def of(cls, jobs: Iterable[ModelJob]) -> Jobs:
         """Columns of these jobs, which come into the order of submission (a stable sort)."""
         rows = sorted(jobs, key=lambda job: job.submit_s)
-        requests = _Table[Request]()
+        requests = _Table[ResourceRequest]()
         counter_sets = _Table[tuple[int, ...]]()
         names = _Table[str]()
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from slurm_gpu.simulate.jobs import Request
+from slurm_gpu.simulate.jobs import ResourceRequest
 
 
 class Resource(IntEnum):
@@ -23,24 +23,24 @@ Amounts = tuple[int, int, int, int, int]
 """By Resource."""
 
 
-def amounts_of(request: Request) -> Amounts:
+def amounts_of(request: ResourceRequest) -> Amounts:
     """What a job with this request counts as."""
     n = request.nodes
     return (request.mgpu, 1, n * request.cpus, n * request.memory_mib, n)
 
 
 @dataclass(frozen=True, slots=True)
-class Counter:
+class LimitCounter:
     """A sum over the running jobs that name it, and how large it may be."""
 
     name: str
     caps: Mapping[Resource, int]
 
 
-class Limits:
+class LimitCounters:
     """The counters while a model runs."""
 
-    def __init__(self, counters: Sequence[Counter]) -> None:
+    def __init__(self, counters: Sequence[LimitCounter]) -> None:
         self.counters = counters
         self._caps = [tuple((int(r), cap) for r, cap in counter.caps.items()) for counter in counters]
         self._used = [[0] * len(Resource) for _ in counters]

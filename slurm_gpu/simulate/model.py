@@ -11,24 +11,24 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.simulate.cluster import Cluster
+from slurm_gpu.simulate.cluster import ModelCluster
 from slurm_gpu.simulate.fluid import Work
 from slurm_gpu.simulate.jobs import Jobs
-from slurm_gpu.simulate.limits import Counter, Limits
-from slurm_gpu.simulate.outcome import Event, Outcome, What
-from slurm_gpu.simulate.placement import FirstFit, Placement
+from slurm_gpu.simulate.limits import LimitCounter, LimitCounters
+from slurm_gpu.simulate.outcome import JobTransition, ModelEvent, ModelOutcome
+from slurm_gpu.simulate.placement import FirstFit, PlacementChoice
 from slurm_gpu.simulate.preemption import Preemption
 from slurm_gpu.simulate.preemption_fit import Reach
-from slurm_gpu.simulate.queue import Queue, Shape
+from slurm_gpu.simulate.queue import JobShape, ModelQueue
 from slurm_gpu.simulate.scheduler import Scheduler, Scheduling
 from slurm_gpu.simulate.speed import Speed, sharers
 from slurm_gpu.simulate.starter import Starter
-from slurm_gpu.simulate.state import ClusterState
+from slurm_gpu.simulate.state import ModelState
 
 _PROGRESS_EVERY = 1000
 
 
-class Priority(Protocol):
+class PriorityOrder(Protocol):
     """A queue's order that changes with time, as Slurm computes it anew every PriorityCalcPeriod."""
 
     every_s: float
@@ -39,19 +39,19 @@ class Priority(Protocol):
 
 
 def simulate(
-    cluster: Cluster,
+    cluster: ModelCluster,
     jobs: Jobs,
     *,
     scheduling: Scheduling | None = None,
-    counters: Sequence[Counter] = (),
-    placement: Placement | None = None,
+    counters: Sequence[LimitCounter] = (),
+    placement: PlacementChoice | None = None,
     preemption: Preemption | None = None,
-    priority: Priority | None = None,
+    priority: PriorityOrder | None = None,
     speed: Speed | None = None,
     zone_wait_s: float = math.inf,
     log: bool = False,
     progress: Callable[[int], object] = lambda _: None,
-) -> Outcome:
+) -> ModelOutcome:
     """Run all jobs to their end; `progress` is told every now and then how many are over.
 
     A job that has to be in one zone, and came `zone_wait_s` ago, may from then on be in several.
@@ -59,7 +59,7 @@ def simulate(
     Raises ValueError where jobs name partitions or counters that are not there, or a placement gives nodes
     or GPUs that are not free. A job that fits nowhere, or exceeds a limit by itself, never starts.
     """
-    model = _Model(
+    model = _QueueModel(
         cluster,
         jobs,
         scheduling or Scheduling(),
@@ -75,16 +75,16 @@ def simulate(
     return model.outcome()
 
 
-class _Model:
+class _QueueModel:
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ModelCluster,
         jobs: Jobs,
         scheduling: Scheduling,
-        counters: Sequence[Counter],
-        placement: Placement,
+        counters: Sequence[LimitCounter],
+        placement: PlacementChoice,
         preemption: Preemption,
-        priority: Priority | None,
+        priority: PriorityOrder | None,
         speed: Speed | None,
         zone_wait_s: float,
         log: bool,
@@ -93,10 +93,10 @@ class _Model:
         n = len(jobs)
         self._jobs, self._scheduling, self._priority, self._speed = jobs, scheduling, priority, speed
         self._now_s = -math.inf
-        self._log: list[Event] | None = [] if log else None
-        self._state = ClusterState(cluster)
-        self._queue = Queue(jobs, len(counters), len(cluster.partitions))
-        self._limits = Limits(counters)
+        self._log: list[ModelEvent] | None = [] if log else None
+        self._state = ModelState(cluster)
+        self._queue = ModelQueue(jobs, len(counters), len(cluster.partitions))
+        self._limits = LimitCounters(counters)
         self._preemption = preemption
         self._reach = Reach(cluster, self._queue.shapes, preemption)
         starter = Starter(
@@ -153,8 +153,8 @@ class _Model:
                 told = self._over + _PROGRESS_EVERY
         progress(self._over)
 
-    def outcome(self) -> Outcome:
-        return Outcome(self._first, self._end, self._restarts, self._held, tuple(self._log or ()))
+    def outcome(self) -> ModelOutcome:
+        return ModelOutcome(self._first, self._end, self._restarts, self._held, tuple(self._log or ()))
 
     def _next_s(self) -> float:
         now = min(self._backfill_at, self._rerank_at)
@@ -189,7 +189,7 @@ class _Model:
             if self._queue.is_waiting(job) and not self._restarts[job]:
                 self._queue.give_up(job)
                 self._over += 1
-                self._write(What.GIVE_UP, job)
+                self._write(JobTransition.GIVE_UP, job)
                 changed = True
         while self._releases and self._releases[0][0] <= now:
             _, job = heapq.heappop(self._releases)
@@ -204,7 +204,7 @@ class _Model:
         while self._arrived < len(jobs) and jobs.submit_s[self._arrived] <= now:
             job = self._arrived
             self._arrived += 1
-            self._write(What.SUBMIT, job)
+            self._write(JobTransition.SUBMIT, job)
             self._wait(job)
             if jobs.give_up_s[job] < math.inf:
                 heapq.heappush(self._give_ups, (float(jobs.give_up_s[job]), job))
@@ -235,7 +235,7 @@ class _Model:
         if not self._queue.n_waiting:
             self._backfill_at = math.inf
 
-    def _fits_empty(self, shape: Shape) -> bool:
+    def _fits_empty(self, shape: JobShape) -> bool:
         """Whether the cluster could ever run it; Slurm lets no other job into its queue."""
         fit = self._state.fits(shape.request, self._state.room(shape.partition, shape.request.gpu_type))
         if self._zone_wait_s == math.inf:
@@ -280,7 +280,7 @@ class _Model:
         if math.isnan(self._first[job]):
             self._first[job], self._held[job] = now, held_s
         self._last[job] = now
-        self._write(What.START, job, nodes, devices)
+        self._write(JobTransition.START, job, nodes, devices)
         run_s = float(jobs.run_s[job])
         if self._speed is not None and request.share_mgpu:
             self._work[job] = Work(run_s, now)
@@ -298,13 +298,13 @@ class _Model:
         del self._planned[job]
         self._end[job] = self._now_s
         self._over += 1
-        self._write(What.END, job)
+        self._write(JobTransition.END, job)
 
     def _requeue(self, job: int) -> None:
         self._release(job)
         self._planned[job] += 1  # what was planned does not count any more
         self._restarts[job] += 1
-        self._write(What.REQUEUE, job)
+        self._write(JobTransition.REQUEUE, job)
         heapq.heappush(self._coming, (self._now_s + self._preemption.requeue_after_s, job))
         self._requeued = True
 
@@ -333,16 +333,16 @@ class _Model:
 
     def _write(
         self,
-        what: What,
+        what: JobTransition,
         job: int,
         nodes: tuple[int, ...] = (),
         devices: tuple[tuple[int, ...], ...] = (),
     ) -> None:
         if self._log is not None:
-            self._log.append(Event(self._now_s, what, job, nodes, devices))
+            self._log.append(ModelEvent(self._now_s, what, job, nodes, devices))
 
 
-def _check(cluster: Cluster, jobs: Jobs, counters: Sequence[Counter]) -> None:
+def _check(cluster: ModelCluster, jobs: Jobs, counters: Sequence[LimitCounter]) -> None:
     for what, codes, n in (
         ("partition", jobs.partition, len(cluster.partitions)),
         ("request", jobs.request, len(jobs.requests)),

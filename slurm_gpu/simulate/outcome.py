@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class What(StrEnum):
+class JobTransition(StrEnum):
     """What happened to a job."""
 
     SUBMIT = "submit"
@@ -22,18 +22,18 @@ class What(StrEnum):
     """It was cancelled before it started."""
 
 
-class Event(NamedTuple):
+class ModelEvent(NamedTuple):
     """One line of the log."""
 
     at_s: float
-    what: What
+    what: JobTransition
     job: int
     nodes: tuple[int, ...] = ()
     devices: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ModelOutcome:
     """Columns by job; NaN for what never happened."""
 
     start_s: NDArray[np.float64]
@@ -42,5 +42,5 @@ class Outcome:
     restarts: NDArray[np.int32]
     held_s: NDArray[np.float64]
     """How much of the wait for the first start its limits were in the way; NaN for what never started."""
-    log: tuple[Event, ...] = ()
+    log: tuple[ModelEvent, ...] = ()
     """All events in their order, where they were asked for."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from slurm_gpu.simulate.cluster import GPU_MGPU
-from slurm_gpu.simulate.jobs import Request
-from slurm_gpu.simulate.state import Allocation, ClusterState, Free, Mask
+from slurm_gpu.simulate.jobs import ResourceRequest
+from slurm_gpu.simulate.state import Free, Mask, ModelAllocation, ModelState
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,8 @@ class Preemption:
 
 
 def victims_for(
-    state: ClusterState,
-    request: Request,
+    state: ModelState,
+    request: ResourceRequest,
     room: Mask,
     gives_way: Callable[[int], bool],
     ran_s: Callable[[int], float],
@@ -49,8 +49,10 @@ def victims_for(
     return tuple(sorted(node for _, node, _ in chosen)), tuple(sorted(jobs))
 
 
-def _enough(free: Free, request: Request, there: list[Allocation], node: int) -> list[Allocation] | None:
-    gone: list[Allocation] = []
+def _enough(
+    free: Free, request: ResourceRequest, there: list[ModelAllocation], node: int
+) -> list[ModelAllocation] | None:
+    gone: list[ModelAllocation] = []
     for allocation in there:
         if free.fits(request):
             break

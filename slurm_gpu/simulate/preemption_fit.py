@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from slurm_gpu.simulate.cluster import Cluster
+from slurm_gpu.simulate.cluster import ModelCluster
 from slurm_gpu.simulate.fit_cache import Openings
 from slurm_gpu.simulate.preemption import Preemption
-from slurm_gpu.simulate.queue import Shape
-from slurm_gpu.simulate.state import Allocation, ClusterState, Mask
+from slurm_gpu.simulate.queue import JobShape
+from slurm_gpu.simulate.state import Mask, ModelAllocation, ModelState
 
 Victims = frozenset[str]
 """QOS whose jobs may be requeued."""
@@ -19,14 +19,14 @@ Victims = frozenset[str]
 class Reach:
     """Kept beside the state itself, so that jobs that would preempt in vain cost no look at each node."""
 
-    def __init__(self, cluster: Cluster, shapes: Sequence[Shape], preemption: Preemption) -> None:
+    def __init__(self, cluster: ModelCluster, shapes: Sequence[JobShape], preemption: Preemption) -> None:
         self._shapes = shapes
         self._victims = [
             None if shape.request.one_zone and shape.request.nodes > 1 else preemption.of.get(shape.qos)
             for shape in shapes
         ]
         """None, too, for jobs that wait for one zone: they preempt once they wait for it no more."""
-        self._states = {victims: ClusterState(cluster) for victims in set(preemption.of.values())}
+        self._states = {victims: ModelState(cluster) for victims in set(preemption.of.values())}
         self._openings = {victims: Openings(state, shapes) for victims, state in self._states.items()}
 
     def victims_of(self, shape: int) -> Victims | None:
@@ -56,7 +56,7 @@ class Reach:
         for openings in self._openings.values():
             openings.look_again()
 
-    def start(self, allocation: Allocation, qos: str) -> None:
+    def start(self, allocation: ModelAllocation, qos: str) -> None:
         """A job of this QOS starts."""
         for victims, state in self._states.items():
             if qos not in victims:

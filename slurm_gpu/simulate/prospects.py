@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_gpu.simulate.cluster import GPU_MGPU
-from slurm_gpu.simulate.jobs import Request
-from slurm_gpu.simulate.state import ClusterState, Mask
+from slurm_gpu.simulate.jobs import ResourceRequest
+from slurm_gpu.simulate.state import Mask, ModelState
 
 _CPUS, _MEMORY_MIB, _GPUS, _LARGEST_MGPU = range(4)
 
@@ -20,7 +20,7 @@ class Prospects:
     Only rows of nodes that changed since the last question are made anew.
     """
 
-    def __init__(self, state: ClusterState) -> None:
+    def __init__(self, state: ModelState) -> None:
         self._state = state
         n = len(state.on_node)
         self._at_s = np.full((n, 1), math.inf)
@@ -28,7 +28,7 @@ class Prospects:
         self._free = np.zeros((4, n, 1), dtype=np.int64)
         self._seen = -1
 
-    def when(self, request: Request, room: Mask) -> NDArray[np.float64]:
+    def when(self, request: ResourceRequest, room: Mask) -> NDArray[np.float64]:
         """By node, when one node's part of a request has room there: -inf for now, inf for never."""
         self._bring_up_to_date()
         fits = self._free[_CPUS] >= request.cpus

@@ -17,22 +17,22 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.simulate.jobs import Jobs, Request
+from slurm_gpu.simulate.jobs import Jobs, ResourceRequest
 from slurm_gpu.simulate.lazy_heaps import Firsts, Key
 from slurm_gpu.simulate.limits import Amounts, amounts_of
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class JobShape:
     """What is asked for, where, and by whom it may preempt."""
 
-    request: Request
+    request: ResourceRequest
     partition: int
     qos: str
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class JobClass:
     """What jobs of one kind have in common."""
 
     shape: int
@@ -53,7 +53,7 @@ class _Line:
     """In all, up to the last time that it was let go."""
 
 
-class Queue:
+class ModelQueue:
     """The waiting jobs of one model. What it is asked about a job is by the job's index."""
 
     def __init__(self, jobs: Jobs, n_counters: int, n_partitions: int) -> None:
@@ -82,7 +82,7 @@ class Queue:
         self.active: dict[int, None] = {}
         """Shapes of which some job may be waiting, unparked."""
 
-    def shape_of(self, job: int) -> Shape:
+    def shape_of(self, job: int) -> JobShape:
         """What it asks for."""
         return self.shapes[self.kinds[self.kind_of(job)].shape]
 
@@ -254,7 +254,7 @@ class _Columns:
     qos: NDArray[np.int32]
     counters: NDArray[np.int32]
     limit_s: NDArray[np.float64]
-    requests: Sequence[Request]
+    requests: Sequence[ResourceRequest]
     qos_names: Sequence[str]
     zoned: NDArray[np.intp]
     """The jobs that stand there twice."""
@@ -280,15 +280,15 @@ class _Columns:
         )
 
 
-def _shapes_and_kinds(jobs: _Columns) -> tuple[list[Shape], list[Kind], NDArray[np.int64]]:
+def _shapes_and_kinds(jobs: _Columns) -> tuple[list[JobShape], list[JobClass], NDArray[np.int64]]:
     """All of them, and for each job its kind."""
     columns = (jobs.request, jobs.partition, jobs.qos)
     shapes, shape_of_job = _codes(np.stack([np.asarray(column, dtype=np.int64) for column in columns]))
     limits, limit_of_job = np.unique(jobs.limit_s, return_inverse=True)
     kinds, kind_of_job = _codes(np.stack((shape_of_job, limit_of_job)))
     return (
-        [Shape(jobs.requests[r], p, jobs.qos_names[q]) for r, p, q in shapes.T.tolist()],
-        [Kind(shape, float(limits[limit])) for shape, limit in kinds.T.tolist()],
+        [JobShape(jobs.requests[r], p, jobs.qos_names[q]) for r, p, q in shapes.T.tolist()],
+        [JobClass(shape, float(limits[limit])) for shape, limit in kinds.T.tolist()],
         kind_of_job,
     )
 

@@ -9,7 +9,7 @@ GPU_MGPU = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class ResourceRequest:
     """What a job needs on each of its nodes, all of which are alike."""
 
     nodes: int = 1

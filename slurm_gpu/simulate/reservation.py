@@ -12,27 +12,29 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.simulate.jobs import Request
-from slurm_gpu.simulate.state import ClusterState, Free, Mask
+from slurm_gpu.simulate.jobs import ResourceRequest
+from slurm_gpu.simulate.state import Free, Mask, ModelState
 
 
-class Reservation:
+class BackfillReservation:
     """The nodes that a blocked job will have at `at_s`."""
 
-    def __init__(self, state: ClusterState, request: Request, nodes: Sequence[int], at_s: float) -> None:
+    def __init__(
+        self, state: ModelState, request: ResourceRequest, nodes: Sequence[int], at_s: float
+    ) -> None:
         self.at_s = at_s
         self.nodes = frozenset(nodes)
         self.mask: Mask = np.zeros(len(state.on_node), dtype=np.bool_)
         self.mask[list(nodes)] = True
-        self.left_room: dict[Request, dict[int, bool]] = {}
+        self.left_room: dict[ResourceRequest, dict[int, bool]] = {}
         """What `leaves_room` said, for the scheduler to remember; forgotten where something was taken."""
         self._state, self._request = state, request
         self._then: dict[int, Free] = {}
 
     @classmethod
     def of(
-        cls, state: ClusterState, request: Request, when: NDArray[np.float64], now_s: float
-    ) -> Reservation | None:
+        cls, state: ModelState, request: ResourceRequest, when: NDArray[np.float64], now_s: float
+    ) -> BackfillReservation | None:
         """The earliest, by when each node has room; None for a job that has it now, or is promised none."""
         n = request.nodes
         if n > len(when):
@@ -48,7 +50,7 @@ class Reservation:
         at_s = float(when[first].max())
         return None if math.isinf(at_s) else cls(state, request, first, max(now_s, at_s))
 
-    def leaves_room(self, node: int, request: Request, devices: Sequence[int]) -> bool:
+    def leaves_room(self, node: int, request: ResourceRequest, devices: Sequence[int]) -> bool:
         """Whether a job that outlasts `at_s` may have its part on a reserved node."""
         then = self._free_then(node)
         then.take(request, devices)
@@ -56,7 +58,7 @@ class Reservation:
         then.give_back(request, devices)
         return left
 
-    def take(self, node: int, request: Request, devices: Sequence[int]) -> None:
+    def take(self, node: int, request: ResourceRequest, devices: Sequence[int]) -> None:
         """A job that outlasts `at_s` starts on a reserved node."""
         self._free_then(node).take(request, devices)
         for seen in self.left_room.values():
@@ -73,7 +75,7 @@ class Reservation:
         return then
 
 
-def _first_in_one_zone(when: NDArray[np.float64], state: ClusterState, n: int) -> list[int]:
+def _first_in_one_zone(when: NDArray[np.float64], state: ModelState, n: int) -> list[int]:
     """The n nodes of a zone that have room first; none where no zone has so many nodes."""
     order = np.argsort(when, kind="stable")
     best: list[int] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from slurm_gpu.simulate.state import ClusterState
+from slurm_gpu.simulate.state import ModelState
 
 
 class Speed(Protocol):
@@ -16,7 +16,7 @@ class Speed(Protocol):
         ...
 
 
-def sharers(state: ClusterState, job: int) -> Iterator[int]:
+def sharers(state: ModelState, job: int) -> Iterator[int]:
     """Jobs that hold parts of a running job's GPUs, once for each GPU."""
     allocation = state.running[job]
     if not allocation.request.share_mgpu:

@@ -9,14 +9,14 @@ from enum import Enum
 import numpy as np
 
 from slurm_gpu.simulate.fit_cache import Openings
-from slurm_gpu.simulate.jobs import Request
-from slurm_gpu.simulate.limits import Limits
-from slurm_gpu.simulate.placement import Placement
+from slurm_gpu.simulate.jobs import ResourceRequest
+from slurm_gpu.simulate.limits import LimitCounters
+from slurm_gpu.simulate.placement import PlacementChoice
 from slurm_gpu.simulate.preemption import victims_for
 from slurm_gpu.simulate.preemption_fit import Reach
-from slurm_gpu.simulate.queue import Queue
-from slurm_gpu.simulate.reservation import Reservation
-from slurm_gpu.simulate.state import ClusterState, Mask
+from slurm_gpu.simulate.queue import ModelQueue
+from slurm_gpu.simulate.reservation import BackfillReservation
+from slurm_gpu.simulate.state import Mask, ModelState
 
 Start = Callable[[int, tuple[int, ...], tuple[tuple[int, ...], ...]], None]
 """Carries out the start of a job on these nodes, with the GPUs of each."""
@@ -36,10 +36,10 @@ class Tried(Enum):
 class Starter:
     """Knows the moment only by what it is told."""
 
-    state: ClusterState
-    queue: Queue
-    limits: Limits
-    placement: Placement
+    state: ModelState
+    queue: ModelQueue
+    limits: LimitCounters
+    placement: PlacementChoice
     reach: Reach
     qos_of: Callable[[int], str]
     start: Start
@@ -71,7 +71,7 @@ class Starter:
         return self._openings.may_fit(shape) or self.reach.may_fit(shape)
 
     def try_to_start(
-        self, job: int, now_s: float, kept: Mask | None, ahead: Collection[Reservation]
+        self, job: int, now_s: float, kept: Mask | None, ahead: Collection[BackfillReservation]
     ) -> Tried:
         """Start a job if it has room that is kept for nobody; else, if it may, by preemption.
 
@@ -101,7 +101,9 @@ class Starter:
                 room = room & ~mask
         return Tried.STARTED if self._preempt(job, kind.shape, room) else tried
 
-    def _place(self, job: int, request: Request, fit: Mask, outlasted: Sequence[Reservation]) -> Tried:
+    def _place(
+        self, job: int, request: ResourceRequest, fit: Mask, outlasted: Sequence[BackfillReservation]
+    ) -> Tried:
         fitting = np.flatnonzero(self.state.together(request, fit))
         if len(fitting) < request.nodes:
             return Tried.NO_ROOM
@@ -123,7 +125,7 @@ class Starter:
         self.start(job, nodes, devices)
         return Tried.STARTED
 
-    def _keep_off(self, fit: Mask, request: Request, reservation: Reservation) -> None:
+    def _keep_off(self, fit: Mask, request: ResourceRequest, reservation: BackfillReservation) -> None:
         """Take out the reserved nodes on which a job that outlasts the reservation would be in the way."""
         seen = reservation.left_room.setdefault(request, {})
         for node in np.flatnonzero(fit & reservation.mask).tolist():

@@ -8,18 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.simulate.cluster import GPU_MGPU, Cluster
-from slurm_gpu.simulate.jobs import Request
+from slurm_gpu.simulate.cluster import GPU_MGPU, ModelCluster
+from slurm_gpu.simulate.jobs import ResourceRequest
 
 Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Allocation:
+class ModelAllocation:
     """What one running job holds."""
 
     job: int
-    request: Request
+    request: ResourceRequest
     nodes: tuple[int, ...]
     devices: tuple[tuple[int, ...], ...]
     """For each of `nodes`, the GPUs there."""
@@ -39,7 +39,7 @@ class Free:
     def __init__(self, devices: Sequence[int], cpus: int, memory_mib: int) -> None:
         self.devices, self.cpus, self.memory_mib = list(devices), cpus, memory_mib
 
-    def fits(self, request: Request) -> bool:
+    def fits(self, request: ResourceRequest) -> bool:
         """Whether one node's part of a request has room here."""
         if request.cpus > self.cpus or request.memory_mib > self.memory_mib:
             return False
@@ -47,15 +47,15 @@ class Free:
             return self.devices.count(GPU_MGPU) >= request.gpus
         return not request.share_mgpu or max(self.devices, default=0) >= request.share_mgpu
 
-    def give_back(self, request: Request, devices: Sequence[int]) -> None:
+    def give_back(self, request: ResourceRequest, devices: Sequence[int]) -> None:
         """One node's part of a job ends."""
         self._change(request, devices, 1)
 
-    def take(self, request: Request, devices: Sequence[int]) -> None:
+    def take(self, request: ResourceRequest, devices: Sequence[int]) -> None:
         """One node's part of a job starts."""
         self._change(request, devices, -1)
 
-    def _change(self, request: Request, devices: Sequence[int], sign: int) -> None:
+    def _change(self, request: ResourceRequest, devices: Sequence[int], sign: int) -> None:
         self.cpus += sign * request.cpus
         self.memory_mib += sign * request.memory_mib
         amount = sign * (request.share_mgpu or GPU_MGPU)
@@ -63,14 +63,14 @@ class Free:
             self.devices[device] += amount
 
 
-class ClusterState:
+class ModelState:
     """A cluster while a model runs.
 
     The arrays, one element per node, are for placements to read: whole GPUs free, the largest free part of a
     GPU (mgpu; 1000 where one is free as a whole), CPUs, memory, and whether the node takes jobs.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ModelCluster) -> None:
         nodes = cluster.nodes
         self.cluster = cluster
         self.devices = [[GPU_MGPU] * node.gpus for node in nodes]
@@ -80,9 +80,9 @@ class ClusterState:
         self.free_memory_mib = np.array([node.memory_mib for node in nodes], dtype=np.int64)
         self.weight = np.array([node.weight for node in nodes], dtype=np.int64)
         self.open = np.ones(len(nodes), dtype=np.bool_)
-        self.on_node: list[dict[int, Allocation]] = [{} for _ in nodes]
+        self.on_node: list[dict[int, ModelAllocation]] = [{} for _ in nodes]
         """Node → job → what it holds."""
-        self.running: dict[int, Allocation] = {}
+        self.running: dict[int, ModelAllocation] = {}
         self.changed = np.zeros(len(nodes), dtype=np.int64)
         """Node → the tick of its last change."""
         self.tick = 0
@@ -105,7 +105,7 @@ class ClusterState:
             mask = self._rooms[key] = self.cluster.room(partition, gpu_type)
         return mask
 
-    def fits(self, request: Request, room: Mask) -> Mask:
+    def fits(self, request: ResourceRequest, room: Mask) -> Mask:
         """Which nodes of `room` could take one node's part of a request now."""
         mask = room & self.open & (self.free_cpus >= request.cpus)
         if request.gpus:
@@ -116,7 +116,7 @@ class ClusterState:
             mask &= self.free_memory_mib >= request.memory_mib
         return mask
 
-    def together(self, request: Request, fit: Mask) -> Mask:
+    def together(self, request: ResourceRequest, fit: Mask) -> Mask:
         """Of the nodes that fit, those that could have the whole job with others of their zone.
 
         All of them where it does not have to be in one zone.
@@ -133,24 +133,24 @@ class ClusterState:
     def start(
         self,
         job: int,
-        request: Request,
+        request: ResourceRequest,
         nodes: Sequence[int],
         devices: Sequence[tuple[int, ...]],
         until_s: float,
-    ) -> Allocation:
+    ) -> ModelAllocation:
         """Let a job have these nodes and GPUs; raises ValueError where they are not free."""
         if len(nodes) != request.nodes or len(set(nodes)) != len(nodes):
             raise ValueError(f"job {job} needs {request.nodes} different nodes, not {list(nodes)}")
         for node, indices in zip(nodes, devices, strict=True):
             self._check(job, request, node, indices)
-        allocation = Allocation(job, request, tuple(nodes), tuple(devices), until_s)
+        allocation = ModelAllocation(job, request, tuple(nodes), tuple(devices), until_s)
         for node, indices in zip(nodes, devices, strict=True):
             self._change(node, request, indices, -1)
             self.on_node[node][job] = allocation
         self.running[job] = allocation
         return allocation
 
-    def end(self, job: int) -> Allocation:
+    def end(self, job: int) -> ModelAllocation:
         """Take back what a job holds."""
         allocation = self.running.pop(job)
         for node, indices in zip(allocation.nodes, allocation.devices, strict=True):
@@ -174,7 +174,7 @@ class ClusterState:
         self.open[node] = self._closed_times[node] == 0
         self._touch(node)
 
-    def _check(self, job: int, request: Request, node: int, indices: Sequence[int]) -> None:
+    def _check(self, job: int, request: ResourceRequest, node: int, indices: Sequence[int]) -> None:
         needed = request.share_mgpu or GPU_MGPU
         right = len(set(indices)) == len(indices) == (request.gpus or (1 if request.share_mgpu else 0))
         free = self.devices[node]
@@ -188,7 +188,7 @@ class ClusterState:
             name = self.cluster.nodes[node].name
             raise ValueError(f"job {job} cannot have GPUs {list(indices)} of node {name}: {request}")
 
-    def _change(self, node: int, request: Request, indices: Sequence[int], sign: int) -> None:
+    def _change(self, node: int, request: ResourceRequest, indices: Sequence[int], sign: int) -> None:
         self.free_cpus[node] += sign * request.cpus
         self.free_memory_mib[node] += sign * request.memory_mib
         if indices:

@@ -61,7 +61,7 @@ def query_environment(environ: Mapping[str, str]) -> Mapping[str, str]:
     return {k: v for k, v in environ.items() if not k.startswith(_FOREIGN)} | _ENVIRONMENT
 
 
-class Run(Protocol):
+class CommandRunner(Protocol):
     """Runs a command and gives its standard output; raises SlurmError with command and stderr."""
 
     def __call__(self, argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
@@ -132,7 +132,7 @@ def _pieces(process: subprocess.Popen[bytes], argv: Sequence[str], timeout_s: fl
     raise _silent(argv, timeout_s)
 
 
-def _in_one_piece(run: Run) -> Stream:
+def _in_one_piece(run: CommandRunner) -> Stream:
     def stream(
         argv: Sequence[str], environ: Mapping[str, str], timeout_s: float
     ) -> Generator[str, None, None]:
@@ -172,7 +172,7 @@ class CommandClient:
 
     def __init__(
         self,
-        run: Run = run_command,
+        run: CommandRunner = run_command,
         environ: Mapping[str, str] = os.environ,
         stream: Stream | None = None,
     ) -> None:
@@ -290,13 +290,13 @@ class CommandClient:
     def _query(self, *argv: str) -> str:
         return self.run(argv, self.environ, QUERY_TIMEOUT_S)
 
-    def _labels(self) -> dict[int, scontrol.Label]:
+    def _labels(self) -> dict[int, scontrol.JobTexts]:
         mark = _mark()
         columns = ",".join(f"{column}:0{mark}" for column in scontrol.LABEL_COLUMNS)
         text = self._query("squeue", "--all", "--noheader", "--states=all", f"--Format={columns}")
         return scontrol.parse_labels(text, mark)
 
-    def _singly(self, labels: Mapping[int, scontrol.Label]) -> list[QueuedJob]:
+    def _singly(self, labels: Mapping[int, scontrol.JobTexts]) -> list[QueuedJob]:
         jobs = []
         for job_id, label in labels.items():
             try:

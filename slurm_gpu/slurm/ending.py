@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from slurm_gpu.slurm.commands import QUERY_TIMEOUT_S, Run, query_environment, run_command
+from slurm_gpu.slurm.commands import QUERY_TIMEOUT_S, CommandRunner, query_environment, run_command
 
 
 class EndingClient:
@@ -14,7 +14,7 @@ class EndingClient:
     The raw number of an array's last task is that of the whole array: never end a job by its raw number.
     """
 
-    def __init__(self, run: Run = run_command, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, run: CommandRunner = run_command, environ: Mapping[str, str] = os.environ) -> None:
         self._run, self._environ = run, query_environment(environ)
 
     def cancel(self, name: str) -> None:

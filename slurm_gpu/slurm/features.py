@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.slurm.commands import QUERY_TIMEOUT_S, Run, query_environment, run_command
+from slurm_gpu.slurm.commands import QUERY_TIMEOUT_S, CommandRunner, query_environment, run_command
 
 _COLUMNS = ("JobID", "Feature", "Reason")
 _AT_ONCE = 200
@@ -29,7 +29,7 @@ class ConstrainedJob:
 class FeatureClient:
     """Asks squeue, and changes jobs with scontrol; each method raises SlurmError."""
 
-    def __init__(self, run: Run = run_command, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, run: CommandRunner = run_command, environ: Mapping[str, str] = os.environ) -> None:
         self._run, self._environ = run, query_environment(environ)
 
     def pending(self, job_ids: Collection[int]) -> list[ConstrainedJob]:

@@ -38,7 +38,7 @@ _OUT_OF_SERVICE = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
+class DeviceHolder:
     """A job's part of one node: positions of whole GPUs, and of GPUs that it has shards or MPS of."""
 
     job: QueuedJob
@@ -49,22 +49,22 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Occupancy:
+class NodeHolders:
     """A node with its holders; what is free counts only where the node takes jobs."""
 
     node: SlurmNode
-    holders: Sequence[Holder]
+    holders: Sequence[DeviceHolder]
     in_service: bool
     gpus_free: int
     """Whole GPUs that no job holds, and of which no job has a share."""
     shards_free: int
 
 
-def occupancy(nodes: Iterable[SlurmNode], jobs: Iterable[QueuedJob]) -> list[Occupancy]:
+def occupancy(nodes: Iterable[SlurmNode], jobs: Iterable[QueuedJob]) -> list[NodeHolders]:
     """One entry per node, in their order; holders by when they are expected to leave."""
     nodes = list(nodes)
     per_gpu = {node.name: node.per_gpu for node in nodes}
-    holders: dict[str, list[Holder]] = {}
+    holders: dict[str, list[DeviceHolder]] = {}
     for job in jobs:
         if job.state in HOLDING:
             has_all = _shares_none(job, per_gpu)
@@ -72,7 +72,9 @@ def occupancy(nodes: Iterable[SlurmNode], jobs: Iterable[QueuedJob]) -> list[Occ
                 index = job.gpu_index.get(name, {})
                 whole = index.get("gpu", ())
                 shared = [position for kind in SHARED_GRES for position in index.get(kind, ())]
-                holder = Holder(job=job, gpus=whole, shared_gpus=shared, all_shards=has_all and bool(shared))
+                holder = DeviceHolder(
+                    job=job, gpus=whole, shared_gpus=shared, all_shards=has_all and bool(shared)
+                )
                 holders.setdefault(name, []).append(holder)
     return [_occupancy(node, holders.get(node.name, [])) for node in nodes]
 
@@ -82,13 +84,13 @@ def out_of_service(node: SlurmNode) -> list[str]:
     return sorted(_OUT_OF_SERVICE.intersection(node.state.split("+")))
 
 
-def _occupancy(node: SlurmNode, holders: list[Holder]) -> Occupancy:
+def _occupancy(node: SlurmNode, holders: list[DeviceHolder]) -> NodeHolders:
     in_service = not out_of_service(node)
     shared = {position for holder in holders for position in holder.shared_gpus}
     held = sum(node.gpus_allocated.values())
     per_gpu = node.shards_per_gpu
     held_shards = node.shards_allocated + (0 if per_gpu is None else held * per_gpu)
-    return Occupancy(
+    return NodeHolders(
         node=node,
         holders=sorted(holders, key=_leaves),
         in_service=in_service,
@@ -112,7 +114,7 @@ def _shares_none(job: QueuedJob, per_gpu: Mapping[str, PerGpu]) -> bool:
     return any(whole.values()) and all(amount(job.tres_allocated, kind) == n for kind, n in whole.items())
 
 
-def _leaves(holder: Holder) -> tuple[bool, int, int]:
+def _leaves(holder: DeviceHolder) -> tuple[bool, int, int]:
     """Jobs without an end come last."""
     end_s = holder.job.end_s
     return end_s is None, 0 if end_s is None else end_s, holder.job.job_id

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from slurm_gpu.slurm.commands import Run, query_environment, run_command
+from slurm_gpu.slurm.commands import CommandRunner, query_environment, run_command
 
 _WITHIN_S = 2.0
 
 
-def read_own_jobs(run: Run = run_command, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+def read_own_jobs(
+    run: CommandRunner = run_command, environ: Mapping[str, str] = os.environ
+) -> dict[str, str]:
     """State by id: 17, 17_3 of an array's task; 17 where tasks still wait. Raises SlurmError.
 
     slurmctld looks up one user's jobs without a walk through the others'.

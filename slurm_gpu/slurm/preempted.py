@@ -8,13 +8,13 @@ from collections.abc import Mapping
 
 from slurm_gpu.slurm import sacct
 from slurm_gpu.slurm.client import AccountingRun
-from slurm_gpu.slurm.commands import ACCOUNTING_TIMEOUT_S, Run, query_environment, run_command
+from slurm_gpu.slurm.commands import ACCOUNTING_TIMEOUT_S, CommandRunner, query_environment, run_command
 
 
 class FewRuns:
     """Asks sacct; each method raises SlurmError, and yields nothing where Slurm has no accounting."""
 
-    def __init__(self, run: Run = run_command, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, run: CommandRunner = run_command, environ: Mapping[str, str] = os.environ) -> None:
         self._run, self._environ = run, query_environment(environ)
 
     def of_qos(self, qos: str, since_s: int) -> list[AccountingRun]:

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.slurm.commands import QUERY_TIMEOUT_S, Run, query_environment, run_command
+from slurm_gpu.slurm.commands import QUERY_TIMEOUT_S, CommandRunner, query_environment, run_command
 from slurm_gpu.text.hostlist import count_tasks
 
 
-class Phase(Enum):
+class JobPhase(Enum):
     """Whether a job waits, holds resources, or has ended."""
 
     PENDING = "pending"
@@ -42,7 +42,7 @@ class CountedJob:
     qos: str
     partition: str
     """Of a pending job perhaps several, with commas."""
-    phase: Phase
+    phase: JobPhase
     n_tasks: int
     n_nodes: int
     """Of a pending job with a range of nodes the upper end."""
@@ -130,7 +130,7 @@ class QueueReader:
 
     def __init__(
         self,
-        run: Run = run_command,
+        run: CommandRunner = run_command,
         environ: Mapping[str, str] = os.environ,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -214,12 +214,14 @@ def _job(row: str, now_s: float, whole_nodes: str) -> CountedJob:
         raise SlurmError(f"squeue: job {value['JobID']}: {error}") from None
 
 
-def _phase(state: str, end_s: int | None, now_s: float) -> Phase:
+def _phase(state: str, end_s: int | None, now_s: float) -> JobPhase:
     # A job that was requeued is shown as completing until its nodes are clean, with an end yet to come.
     requeued = state == "COMPLETING" and (end_s is None or end_s > now_s)
     if state in _PENDING or requeued:
-        return Phase.PENDING
-    return Phase.ENDED if state in _ENDED else Phase.RUNNING  # what a later Slurm may add holds resources
+        return JobPhase.PENDING
+    return (
+        JobPhase.ENDED if state in _ENDED else JobPhase.RUNNING
+    )  # what a later Slurm may add holds resources
 
 
 def _text(value: str) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from zoneinfo import ZoneInfo
 
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.slurm.commands import QUERY_TIMEOUT_S, Run, query_environment, run_command
+from slurm_gpu.slurm.commands import QUERY_TIMEOUT_S, CommandRunner, query_environment, run_command
 from slurm_gpu.slurm.scontrol import parse_time_limit
 
 _BEGIN = re.compile(r"^(?=ReservationName=)", re.MULTILINE)
@@ -101,7 +101,7 @@ class JobAround:
 class ReservationClient:
     """Asks scontrol and squeue; each method raises SlurmError."""
 
-    def __init__(self, run: Run = run_command, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, run: CommandRunner = run_command, environ: Mapping[str, str] = os.environ) -> None:
         self._run, self._environ = run, query_environment(environ)
 
     def all(self) -> list[SlurmReservation]:

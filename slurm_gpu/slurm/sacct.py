@@ -99,7 +99,7 @@ Column = Sequence[str]
 Values = Iterable[Any]
 
 
-class _Known(dict[str, Any]):
+class _ParsedTexts(dict[str, Any]):
     """What `read` makes of each text; the same object for the same text, so nobody may change it."""
 
     def __init__(self, read: Callable[[str], Any]) -> None:
@@ -115,7 +115,7 @@ class _Known(dict[str, Any]):
 
 def _known(read: Callable[[str], Any]) -> Callable[[Column], Values]:
     """For columns whose texts many rows have in common."""
-    known = _Known(read)
+    known = _ParsedTexts(read)
     return lambda column: map(known.__getitem__, column)
 
 

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from slurm_gpu.errors import SlurmError, SlurmRefusalError
-from slurm_gpu.slurm.commands import QUERY_TIMEOUT_S, Run, run_command
+from slurm_gpu.slurm.commands import QUERY_TIMEOUT_S, CommandRunner, run_command
 from slurm_gpu.slurm.tres import parse_tres
 from slurm_gpu.text.units import format_slurm_time, parse_slurm_time
 
@@ -191,7 +191,7 @@ class LimitStore(Protocol):
 class Sacctmgr:
     """LimitStore over sacctmgr, correct on 22.05 and later."""
 
-    def __init__(self, run: Run = run_command, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, run: CommandRunner = run_command, environ: Mapping[str, str] = os.environ) -> None:
         self._run = run
         self._environ = {**environ, "LC_ALL": "C.UTF-8"}
 

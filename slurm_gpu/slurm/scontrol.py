@@ -47,7 +47,7 @@ _JOB_GRES = re.compile(r"^ +Nodes=(?P<nodes>\S+) CPU_IDs=.*? GRES=(?P<gres>\S*)"
 
 
 @dataclass(frozen=True, slots=True)
-class Label:
+class JobTexts:
     """The texts of a job that can be forged in scontrol's output, from squeue."""
 
     name: str
@@ -93,13 +93,13 @@ class JobReader:
 
     def __init__(self) -> None:
         # A hash of each text, by a key that no user knows: the texts of a long queue would take 100 MB.
-        self._read: dict[int, tuple[int, Label, QueuedJob]] = {}
+        self._read: dict[int, tuple[int, JobTexts, QueuedJob]] = {}
 
-    def parse_jobs(self, text: str, labels: Mapping[int, Label]) -> tuple[list[QueuedJob], set[int]]:
+    def parse_jobs(self, text: str, labels: Mapping[int, JobTexts]) -> tuple[list[QueuedJob], set[int]]:
         """As the function does; what is not there any more is forgotten."""
-        before, now = self._read, dict[int, tuple[int, Label, QueuedJob]]()
+        before, now = self._read, dict[int, tuple[int, JobTexts, QueuedJob]]()
 
-        def read(job_id: int, label: Label, chunk: str) -> QueuedJob:
+        def read(job_id: int, label: JobTexts, chunk: str) -> QueuedJob:
             # For how long a job has run is all that changes while it runs, and nobody asks for it.
             head, _, rest = chunk.partition("\n   RunTime=")
             told = hash(head + rest[rest.find(" ") :])
@@ -115,7 +115,7 @@ class JobReader:
 
 
 def parse_jobs(
-    text: str, labels: Mapping[int, Label], read: Callable[[int, Label, str], QueuedJob] | None = None
+    text: str, labels: Mapping[int, JobTexts], read: Callable[[int, JobTexts, str], QueuedJob] | None = None
 ) -> tuple[list[QueuedJob], set[int]]:
     """Jobs from `scontrol show job -d`, and the ids that are not certain.
 
@@ -138,7 +138,7 @@ def parse_jobs(
     return [job for job_id, job in jobs.items() if job_id not in uncertain], uncertain
 
 
-def parse_single_job(text: str, job_id: int, label: Label) -> QueuedJob | None:
+def parse_single_job(text: str, job_id: int, label: JobTexts) -> QueuedJob | None:
     """The one job of `scontrol show job -d ID`, None where it is not there: its own text comes first."""
     for head in _JOB_HEAD.finditer(text):
         if int(head["id"]) == job_id:
@@ -151,12 +151,12 @@ def parse_single_job(text: str, job_id: int, label: Label) -> QueuedJob | None:
 LABEL_COLUMNS = ("JobID", "Name", "admin_comment")
 
 
-def parse_labels(text: str, mark: str) -> dict[int, Label]:
+def parse_labels(text: str, mark: str) -> dict[int, JobTexts]:
     """Labels by raw job id from squeue with LABEL_COLUMNS, each ending with a mark that no user can guess."""
     words = text.split(mark)
     try:
         return {
-            int(job_id): Label(name, "" if comment == "(null)" else comment)
+            int(job_id): JobTexts(name, "" if comment == "(null)" else comment)
             for job_id, name, comment in zip(words[:-1:3], words[1::3], words[2::3], strict=True)
         }
     except ValueError as error:
@@ -264,7 +264,7 @@ def _gpus_allocated(
     return {kind: max(n, int(allocated.get(f"gres/gpu:{kind}", 0))) for kind, n in held.items()}
 
 
-def _job(job_id: int, label: Label, text: str) -> QueuedJob:
+def _job(job_id: int, label: JobTexts, text: str) -> QueuedJob:
     fields = _Fields(text)
     user = _USER.fullmatch(fields.word("UserId"))
     if user is None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from slurm_gpu.slurm.commands import QUERY_TIMEOUT_S, Run, query_environment, run_command
+from slurm_gpu.slurm.commands import QUERY_TIMEOUT_S, CommandRunner, query_environment, run_command
 
 
 class SharingClient:
     """Changes jobs with scontrol; each method raises SlurmError."""
 
-    def __init__(self, run: Run = run_command, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, run: CommandRunner = run_command, environ: Mapping[str, str] = os.environ) -> None:
         self._run, self._environ = run, query_environment(environ)
 
     def start(self, job_id: int, node: str, gres: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.slurm.commands import QUERY_TIMEOUT_S, Run, run_command
+from slurm_gpu.slurm.commands import QUERY_TIMEOUT_S, CommandRunner, run_command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,14 +62,16 @@ class UserPlaces:
     """Whether slurmdbd answered."""
 
 
-def read_partitions(run: Run = run_command, environ: Mapping[str, str] = os.environ) -> Sequence[Partition]:
+def read_partitions(
+    run: CommandRunner = run_command, environ: Mapping[str, str] = os.environ
+) -> Sequence[Partition]:
     """All partitions, also those that are hidden from the caller; raises SlurmError where Slurm is silent."""
     text = run(["scontrol", "--all", "--oneliner", "show", "partition"], environ, QUERY_TIMEOUT_S)
     return [_partition(line) for line in text.splitlines() if line.startswith("PartitionName=")]
 
 
 def read_user_defaults(
-    user: str, account: str | None, run: Run = run_command, environ: Mapping[str, str] = os.environ
+    user: str, account: str | None, run: CommandRunner = run_command, environ: Mapping[str, str] = os.environ
 ) -> UserDefaults:
     """Defaults of a user (for `account`, or for the default account where it is None).
 
@@ -91,7 +93,7 @@ def read_user_defaults(
 
 
 def read_user_places(
-    user: str, run: Run = run_command, environ: Mapping[str, str] = os.environ
+    user: str, run: CommandRunner = run_command, environ: Mapping[str, str] = os.environ
 ) -> UserPlaces:
     """The user's associations; nothing is known without accounting storage, or of an unknown user."""
     argv = ["sacctmgr", "--noheader", "--parsable2", "show", "assoc", f"user={user}", "format=Account,QOS"]
@@ -106,7 +108,7 @@ def read_user_places(
     return UserPlaces(accounts=frozenset(account for account, _ in rows), qos=frozenset(qos) or None)
 
 
-def _remembered_account(user: str, run: Run, environ: Mapping[str, str]) -> str | None:
+def _remembered_account(user: str, run: CommandRunner, environ: Mapping[str, str]) -> str | None:
     """The default account as slurmctld has it in memory."""
     argv = ["scontrol", "show", "assoc_mgr", f"users={user}", "flags=users"]
     try:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class GridColumn:
     """`least`: so narrow it may become, None: it is never cut. `spare`: in this order some are left out."""
 
     title: str
@@ -18,7 +18,7 @@ class Column:
     spare: int | None = None
 
 
-def grid(columns: Sequence[Column], rows: Sequence[Sequence[Text]], width: int | None) -> list[Text]:
+def grid(columns: Sequence[GridColumn], rows: Sequence[Sequence[Text]], width: int | None) -> list[Text]:
     """A heading and a line for each row, none wider than `width` (None: as wide as they are).
 
     Where there is no room columns are cut to their `least`, then left out by their `spare`; at last the line
@@ -48,7 +48,7 @@ def _line(
     row: Sequence[Text],
     shown: Sequence[int],
     widths: Sequence[int],
-    columns: Sequence[Column],
+    columns: Sequence[GridColumn],
     gap: int,
     width: int | None,
 ) -> Text:

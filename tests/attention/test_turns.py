@@ -7,11 +7,11 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.alerts.rotation import Pace, Turns
+from slurm_gpu.alerts.rotation import JudgingRotation, RotationIntervals
 
 
 def test_the_farthest_off_come_first_and_no_more_than_there_is_room_for():
-    turns = Turns(Pace(at_once=2))
+    turns = JudgingRotation(RotationIntervals(at_once=2))
     assert turns.next(0.0, {1: 1.5, 2: 9.0, 3: 4.0, 4: 0.2}) == [2, 3]
     assert turns.next(5.0, {1: 1.5, 2: 9.0, 3: 4.0, 4: 0.2}) == []
     turns.judged(2, 10.0, found=False, settled=True)
@@ -19,7 +19,7 @@ def test_the_farthest_off_come_first_and_no_more_than_there_is_room_for():
 
 
 def test_one_that_differs_for_ever_and_is_well_is_judged_ever_more_rarely():
-    turns, begins = Turns(), []
+    turns, begins = JudgingRotation(), []
     for second in range(0, 7200, 5):
         for job in turns.next(float(second), {1: 3.0}):
             begins.append(second)
@@ -31,7 +31,7 @@ def test_one_that_differs_for_ever_and_is_well_is_judged_ever_more_rarely():
 
 
 def test_one_that_is_much_farther_off_than_when_it_was_judged_does_not_wait():
-    turns = Turns()
+    turns = JudgingRotation()
     for second in range(0, 3600, 5):
         for job in turns.next(float(second), {1: 2.0}):
             turns.judged(job, float(second), found=False, settled=True)
@@ -40,7 +40,7 @@ def test_one_that_is_much_farther_off_than_when_it_was_judged_does_not_wait():
 
 
 def test_news_is_looked_at_again_and_again_for_a_while_as_trouble_shows_by_and_by():
-    turns, begins = Turns(Pace(calm_s=1e9)), []
+    turns, begins = JudgingRotation(RotationIntervals(calm_s=1e9)), []
     for second in range(0, 400, 5):
         for job in turns.next(float(second), {1: 0.0 if second < 100 else 8.0}):
             begins.append(second)
@@ -49,7 +49,7 @@ def test_news_is_looked_at_again_and_again_for_a_while_as_trouble_shows_by_and_b
 
 
 def test_trouble_that_is_told_is_looked_at_each_minute_and_what_is_not_settled_sooner():
-    turns = Turns(Pace(calm_s=1e9))
+    turns = JudgingRotation(RotationIntervals(calm_s=1e9))
     turns.next(0.0, {1: 5.0, 2: 5.0})
     turns.judged(1, 0.0, found=True, settled=True)
     turns.judged(2, 0.0, found=False, settled=False)
@@ -58,7 +58,7 @@ def test_trouble_that_is_told_is_looked_at_each_minute_and_what_is_not_settled_s
 
 
 def test_the_calm_have_their_turn_one_after_the_other_where_nobody_else_has():
-    turns, judged = Turns(), []
+    turns, judged = JudgingRotation(), []
     for second in range(0, 1800, 5):
         for job in turns.next(float(second), dict.fromkeys(range(10), 0.0)):
             judged.append(job)
@@ -67,7 +67,7 @@ def test_the_calm_have_their_turn_one_after_the_other_where_nobody_else_has():
 
 
 def test_jobs_that_are_wanted_are_judged_each_ten_minutes():
-    turns, begins = Turns(Pace(calm_s=1e9)), []
+    turns, begins = JudgingRotation(RotationIntervals(calm_s=1e9)), []
     for second in range(0, 1900, 5):
         for job in turns.next(float(second), {1: 0.0}, wanted={1}):
             begins.append(second)
@@ -84,7 +84,7 @@ def test_jobs_that_are_wanted_are_judged_each_ten_minutes():
     )
 )
 def test_whatever_comes_there_is_room_and_nobody_is_judged_twice_at_once(looks):
-    turns = Turns()
+    turns = JudgingRotation()
     for number, (scores, found, settled) in enumerate(looks):
         begins = turns.next(number * 5.0, scores)
         assert len(set(begins)) == len(begins)

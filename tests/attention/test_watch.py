@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from slurm_gpu.alerts.alert import Concern, Rules
+from slurm_gpu.alerts.alert import AlertThresholds, Concern
 from slurm_gpu.alerts.watch import RunningJob, Watch
 from slurm_gpu.wire import LiveDevice
 
@@ -36,7 +36,7 @@ class Told:
     last: dict[Concern, float] = field(default_factory=dict)
 
 
-def watched(*gpus: Gpu, rules: Rules | None = None, silent: range = range(0)) -> Told:
+def watched(*gpus: Gpu, rules: AlertThresholds | None = None, silent: range = range(0)) -> Told:
     """One job from its start on, looked at each ten seconds; `silent`: its node tells nothing."""
     watch, told = Watch(rules), Told()
     job = RunningJob(job_id=1, start_s=START)
@@ -250,4 +250,4 @@ def test_while_others_cannot_be_read_none_is_said_to_be_the_only_one_used() -> N
 @pytest.mark.parametrize("wrong", [{"window_s": 0}, {"min_coverage": 1.1}, {"memory_frac": 0}])
 def test_rules_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
-        Rules(**wrong)
+        AlertThresholds(**wrong)

@@ -17,9 +17,9 @@ from bench.colocation_runs import AnyFit, Place, Run, Task, place_with_errors, r
 from bench.colocation_thesis import FIGURE_17, FIGURES, MEASURES, OURS, buckets, compare, savings
 from bench.colocation_workloads import THESIS
 from slurm_gpu.colocation.planner import Member
-from slurm_gpu.colocation.profiles.profile import Phase, Profile
+from slurm_gpu.colocation.profiles.profile import ApplicationProfile, ProfilePhase
 from slurm_gpu.colocation.research.price import Comparison
-from slurm_gpu.colocation.simulation.simulator import Job, simulate
+from slurm_gpu.colocation.simulation.simulator import SharingJob, simulate
 from slurm_gpu.colocation.simulation.world import TableWorld
 from slurm_gpu.colocation.tables.pair_table import PairTable
 from slurm_gpu.colocation.tables.read import read_table
@@ -147,8 +147,8 @@ def test_without_headroom_memory_that_is_off_runs_out_and_with_it_never() -> Non
 
 
 def test_who_has_predictions_alone_learns_the_speed_of_pairs_that_it_sees_running(tmp_path: Path) -> None:
-    one = Profile("one", "card", (Phase(seconds=100.0),))
-    two = Profile("two", "card", (Phase(seconds=100.0),))
+    one = ApplicationProfile("one", "card", (ProfilePhase(seconds=100.0),))
+    two = ApplicationProfile("two", "card", (ProfilePhase(seconds=100.0),))
     names = ["one", "two"]
     true = np.array([[0.9, 0.5], [0.6, 0.9]])
     world = TableWorld([one, two], PairTable(names, true))
@@ -156,7 +156,7 @@ def test_who_has_predictions_alone_learns_the_speed_of_pairs_that_it_sees_runnin
     belief = Unseen(world, names, tmp_path / "predicted.npz", most_together=2, cap=1.1)
     members = [Member(0, 0, 100.0), Member(1, 1, 100.0)]
     assert belief.may_share(members)
-    simulate(world, [Job(0, 100.0), Job(1, 100.0)], AnyFit(belief, 0), watcher=belief)
+    simulate(world, [SharingJob(0, 100.0), SharingJob(1, 100.0)], AnyFit(belief, 0), watcher=belief)
     assert belief.speeds((0, 1)) == pytest.approx((0.5, 0.6))
     assert belief.speeds((0, 0)) == pytest.approx((0.95, 0.95))
     assert not belief.may_share(members)

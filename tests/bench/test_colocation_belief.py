@@ -13,9 +13,9 @@ from bench.colocation_belief import Learned, traits_of_profile
 from bench.colocation_experience import Experience
 from bench.colocation_memory import Headroom
 from slurm_gpu.colocation.planner import Member
-from slurm_gpu.colocation.profiles.profile import Phase, Profile
+from slurm_gpu.colocation.profiles.profile import ApplicationProfile, ProfilePhase
 from slurm_gpu.colocation.profiles.traits import Traits, traits_of_table
-from slurm_gpu.colocation.simulation.simulator import Job, simulate
+from slurm_gpu.colocation.simulation.simulator import SharingJob, simulate
 from slurm_gpu.colocation.simulation.world import TableWorld
 from slurm_gpu.colocation.speeds.speeds import beside_all
 from slurm_gpu.colocation.tables.measured import Measured
@@ -94,7 +94,7 @@ def test_who_ran_out_of_memory_may_again_where_less_is_expected_of_them() -> Non
 def test_who_ran_out_of_memory_that_nobody_knows_may_again_once_larger_ones_did() -> None:
     names = [f"net (batch size {size})" for size in (8, 16, 32)]
     table = Measured("card", tuple(names), (1.0,) * 3, {})
-    profiles = [Profile(name, "card", (Phase(seconds=60),)) for name in names]
+    profiles = [ApplicationProfile(name, "card", (ProfilePhase(seconds=60),)) for name in names]
     belief = Learned(profiles, CAPACITY_MIB, traits=traits_of_table(table))
     pair = [of(0), of(1)]
     assert belief.may_share(pair)
@@ -122,7 +122,7 @@ def test_what_a_table_says_of_a_pair_is_not_outdone_by_what_it_says_of_others() 
     names = [f"net (batch size {size})" for size in (8, 16)]
     speeds = {(0, (0,)): 0.0, (0, (1,)): 0.9, (1, (0,)): 0.9, (1, (1,)): 0.9}
     table = Measured("card", tuple(names), (1.0,) * 2, speeds)
-    profiles = [Profile(name, "card", (Phase(seconds=60),)) for name in names]
+    profiles = [ApplicationProfile(name, "card", (ProfilePhase(seconds=60),)) for name in names]
     belief = Learned(profiles, CAPACITY_MIB, Experience.of(table), traits=traits_of_table(table))
     assert not belief.may_share([of(0), of(0)])
     assert belief.may_share([of(1), of(1)])
@@ -142,7 +142,7 @@ def test_a_pair_that_takes_more_than_anybody_knew_runs_out_of_memory_once_and_sh
     big, small = profile("big", (60, 9000.0), (60, 1000.0)), profile("small", (300, 2700.0))
     true = TableWorld([big, small], PairTable(["big", "small"], np.full((2, 2), 0.9)), CAPACITY_MIB)
     belief = Learned(true.profiles, CAPACITY_MIB, headroom=Headroom(0.0, 0.0))
-    work = [Job(at % 2, 300.0 if at % 2 else 120.0, 0.0, 1.1) for at in range(20)]
+    work = [SharingJob(at % 2, 300.0 if at % 2 else 120.0, 0.0, 1.1) for at in range(20)]
     ran = simulate(true, work, Trusting(belief), watcher=belief)
     assert ran.out_of_memory == 1
     assert ran.together > 1.3
@@ -168,7 +168,7 @@ def test_without_memory_known_those_like_who_could_not_do_not_share() -> None:
     speeds = {(i, (j,)): 0.9 for i in range(5) for j in range(5) if i < 3 or j < 3}
     del speeds[3, (2,)], speeds[2, (3,)]
     table = Measured("card", tuple(names), (1.0,) * 5, speeds | {(2, (2,)): 0.0})
-    profiles = [Profile(name, "card", (Phase(seconds=60),)) for name in names]
+    profiles = [ApplicationProfile(name, "card", (ProfilePhase(seconds=60),)) for name in names]
     belief = Learned(
         profiles, CAPACITY_MIB, Experience.of(table), traits=traits_of_table(table), most_together=3
     )
@@ -197,10 +197,10 @@ def world(seed: int) -> TableWorld:
     return TableWorld(profiles, PairTable([one.application for one in profiles], speeds), CAPACITY_MIB)
 
 
-def jobs(seed: int, n: int = 40, error: float = 0.2) -> list[Job]:
+def jobs(seed: int, n: int = 40, error: float = 0.2) -> list[SharingJob]:
     rng = np.random.default_rng(seed)
     return [
-        Job(
+        SharingJob(
             int(rng.integers(6)),
             float(rng.uniform(10, 200)),
             float(at),
@@ -280,10 +280,10 @@ def test_traits_must_be_as_many_as_profiles() -> None:
 
 def test_traits_come_from_a_profile() -> None:
     found = traits_of_profile(
-        Profile(
+        ApplicationProfile(
             "LAMMPS",
             "V100",
-            (Phase(seconds=1, util=0.2), Phase(seconds=3, util=0.6, sm=0.1)),
+            (ProfilePhase(seconds=1, util=0.2), ProfilePhase(seconds=3, util=0.6, sm=0.1)),
             input_size=32000,
         )
     )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bench.colocation_memory import Headroom, Margin, Stay, needed_mib, stays
 from slurm_gpu.colocation.planner import Member
-from slurm_gpu.colocation.profiles.profile import Phase, Profile
+from slurm_gpu.colocation.profiles.profile import ApplicationProfile, ProfilePhase
 from slurm_gpu.colocation.simulation.sharing import look_ahead
 from slurm_gpu.colocation.simulation.world import World
 from tests.colocation.building import CAPACITY_MIB, profile, worlds
@@ -60,9 +60,11 @@ def test_what_is_over_before_the_other_grows_does_not_count() -> None:
 
 
 def test_a_gap_takes_as_much_as_the_largest_and_nothing_but_gaps_is_not_known() -> None:
-    holes = Profile("holes", "card", (Phase(seconds=5), Phase(seconds=5, memory_mib=700)))
+    holes = ApplicationProfile(
+        "holes", "card", (ProfilePhase(seconds=5), ProfilePhase(seconds=5, memory_mib=700))
+    )
     assert stays(holes, Member(0, 0, 5.0), 1.0, 0.0) == [Stay(0, 5, 700)]
-    nothing = Profile("nothing", "card", (Phase(seconds=5),))
+    nothing = ApplicationProfile("nothing", "card", (ProfilePhase(seconds=5),))
     assert stays(nothing, Member(0, 0, 5.0), 1.0, 0.0) is None
 
 

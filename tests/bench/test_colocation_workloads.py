@@ -16,7 +16,7 @@ from bench.colocation_workloads import (
     thesis_jobs,
 )
 from slurm_gpu.colocation.planner import Member
-from slurm_gpu.colocation.profiles.profile import Phase, Profile
+from slurm_gpu.colocation.profiles.profile import ApplicationProfile, ProfilePhase
 from slurm_gpu.colocation.research.workloads import JOBS
 from slurm_gpu.colocation.simulation.sharing import look_ahead
 from slurm_gpu.colocation.simulation.simulator import simulate
@@ -100,15 +100,15 @@ def test_three_light_jobs_at_once_hardly_slow_each_other_and_two_heavy_ones_gain
 
 
 some_phases = st.builds(
-    Phase, seconds=st.just(1.0), util=st.floats(0, 1), pcie=st.floats(0, 1), memory_mib=st.just(0.0)
+    ProfilePhase, seconds=st.just(1.0), util=st.floats(0, 1), pcie=st.floats(0, 1), memory_mib=st.just(0.0)
 )
 
 
 @given(st.lists(some_phases, min_size=2, max_size=5), st.floats(0, 0.5))
 def test_nobody_runs_faster_than_alone_and_no_more_is_used_than_there_is(
-    phases: list[Phase], refill: float
+    phases: list[ProfilePhase], refill: float
 ) -> None:
-    profiles = [Profile(f"app{i}", "card", (phase,)) for i, phase in enumerate(phases)]
+    profiles = [ApplicationProfile(f"app{i}", "card", (phase,)) for i, phase in enumerate(phases)]
     world = TurnTaking(profiles, [refill] * len(profiles), 1000.0)
     speeds = world.speeds(tuple((i, 0) for i in range(len(profiles))))
     assert all(0 < speed <= 1 for speed in speeds)
@@ -118,7 +118,7 @@ def test_nobody_runs_faster_than_alone_and_no_more_is_used_than_there_is(
 
 def test_a_profile_with_gaps_is_no_truth() -> None:
     with pytest.raises(ValueError, match="the profile of app has a phase without pcie"):
-        TurnTaking([Profile("app", "card", (Phase(seconds=1, util=0.5),))], [0.0], 1000.0)
+        TurnTaking([ApplicationProfile("app", "card", (ProfilePhase(seconds=1, util=0.5),))], [0.0], 1000.0)
 
 
 @pytest.mark.parametrize("workload", THESIS)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench import placement
-from slurm_gpu.simulate.jobs import Request
+from slurm_gpu.simulate.jobs import ResourceRequest
 
 
 @pytest.fixture
@@ -29,10 +29,10 @@ def trace(tmp_path: Path) -> Path:
 
 def test_pods_ask_for_whole_gpus_parts_of_one_or_none(trace: Path) -> None:
     assert placement.read_pods(trace) == [
-        Request(gpus=1, cpus=4000, memory_mib=8192),
-        Request(share_mgpu=250, cpus=1000, memory_mib=1024),
-        Request(gpus=4, cpus=8000, memory_mib=8192),
-        Request(cpus=2000, memory_mib=1024),
+        ResourceRequest(gpus=1, cpus=4000, memory_mib=8192),
+        ResourceRequest(share_mgpu=250, cpus=1000, memory_mib=1024),
+        ResourceRequest(gpus=4, cpus=8000, memory_mib=8192),
+        ResourceRequest(cpus=2000, memory_mib=1024),
     ]
     assert placement.read_nodes(trace).n_gpus.tolist() == [4, 4, 4, 4]
 

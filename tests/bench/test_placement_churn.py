@@ -9,9 +9,9 @@ import pytest
 
 from bench import placement_churn
 from slurm_gpu.placement.mix import Mix
-from slurm_gpu.simulate.jobs import Request
+from slurm_gpu.simulate.jobs import ResourceRequest
 
-ASKED = {Request(gpus=1, cpus=8): 3, Request(gpus=8, cpus=64): 1}
+ASKED = {ResourceRequest(gpus=1, cpus=8): 3, ResourceRequest(gpus=8, cpus=64): 1}
 
 
 def test_a_cluster_that_is_asked_for_little_turns_nobody_away() -> None:

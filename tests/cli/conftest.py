@@ -9,9 +9,9 @@ import pytest
 from slurm_gpu import __version__
 from slurm_gpu.cli.doctor.checks.daemons.database import schema_here
 from slurm_gpu.cli.main import main
-from slurm_gpu.cli.site import Site
+from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.client.database_client import (
-    Act,
+    AuditEvent,
     Decision,
     Health,
     NodeReport,
@@ -145,7 +145,7 @@ class Database:
         """None of an older slurm-gpudbd."""
         self.state: Health | None = make_health()
         self.asked: dict[str, Any] = {}
-        self.act_list: list[Act] = []
+        self.act_list: list[AuditEvent] = []
         """The newest first."""
         self.refused: list[Decision] = []
         """The newest first."""
@@ -168,7 +168,7 @@ class Database:
     def run_page(self, job: str) -> RunPage:
         return RunPage(runs=self.run(job), cursor=None, left_out=self.left_out, events_left_out=self.left_out)
 
-    def acts(self, limit: int = 100) -> list[Act]:
+    def acts(self, limit: int = 100) -> list[AuditEvent]:
         return self.act_list[:limit]
 
     def refusals(self, rule: str | None = None, limit: int = 100) -> list[Decision]:
@@ -225,7 +225,7 @@ class CommandLine:
 
     def __init__(self, config: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.config, self.database, self._capsys = config, Database(), capsys
-        self.site = Site(
+        self.site = CommandSite(
             config, recorded_client, lambda _: self.database, lambda: NOW_S, connect_limits=_slurmdbd_is_away
         )
         self.out = self.err = ""

@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from slurm_gpu.cli.doctor.checks.finding import Finding, Level, Surroundings
-from slurm_gpu.cli.site import Site
+from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, Level
+from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.slurm.client import SlurmSettings
 from slurm_gpu.slurm.commands import CommandClient
 from tests.cli.conftest import Database
@@ -49,15 +49,15 @@ class Installation:
             hook.chmod(0o755)
             self.conf[kind] = f"{hook.parent}/*"
 
-    def at(self, host: str = "head") -> Surroundings:
-        site = Site(
+    def at(self, host: str = "head") -> DoctorContext:
+        site = CommandSite(
             self.site_file,
             lambda: Slurm(self.conf),
             lambda _: self.database,
             lambda: NOW_S,
             run=lambda argv, environ, timeout_s: self._say(argv),
         )
-        return Surroundings(
+        return DoctorContext(
             site,
             run_dir=self.root / "run",
             state_dir=self.root / "state",
@@ -77,11 +77,11 @@ class Installation:
         return next(text for start, text in self.said.items() if command.startswith(start))
 
 
-def levels(findings: Iterator[Finding]) -> list[str]:
+def levels(findings: Iterator[CheckResult]) -> list[str]:
     return [finding.level.value for finding in findings]
 
 
-def worst(findings: Iterator[Finding]) -> Finding:
+def worst(findings: Iterator[CheckResult]) -> CheckResult:
     found = list(findings)
     order = [Level.FAIL, Level.WARN, Level.OK, Level.SKIPPED]
     least = min(found, key=lambda finding: order.index(finding.level))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from slurm_gpu.client.database_client import Act, Decision
-from slurm_gpu.wire.answers.reservation import MOST_IDS, Reservation, State
+from slurm_gpu.client.database_client import AuditEvent, Decision
+from slurm_gpu.wire.answers.reservation import MOST_IDS, Reservation, ReservationState
 from tests.cli.conftest import CommandLine
 from tests.slurm.recorded import NOW_S
 
-URGENT = Act(
+URGENT = AuditEvent(
     id="1" * 32,
     at_s=NOW_S - 60,
     host="head",
@@ -21,7 +21,7 @@ URGENT = Act(
     evidence={"job_id": 7},
     who="slurm",
 )
-MOVED = Act(
+MOVED = AuditEvent(
     id="2" * 32, at_s=NOW_S, host="head", act="limit moved", subject="share", why="w", old="1", new="2"
 )
 ASKED = Reservation(
@@ -35,7 +35,7 @@ ASKED = Reservation(
     duration_s=86400,
     earliest_s=NOW_S,
     why="the paper",
-    state=State.REQUESTED,
+    state=ReservationState.REQUESTED,
     requested_s=NOW_S,
 )
 

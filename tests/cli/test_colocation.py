@@ -53,7 +53,7 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trains for an epoch of each kind; what more of them learn is tests/colocation's."""
     usual = school.settings_of
 
-    def short(name: str, *, seed: int = 0, again: bool = False) -> school.Settings:
+    def short(name: str, *, seed: int = 0, again: bool = False) -> school.TrainingSettings:
         return replace(
             usual(name, seed=seed, again=again),
             taught_epochs=1,

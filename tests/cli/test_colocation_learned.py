@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 
 from slurm_gpu.cli.colocation.learned import measured_of, write_learned
-from slurm_gpu.cli.site import Site
+from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.colocation.tables.pair_file import write_csv
 from slurm_gpu.colocation.tables.read import read_table
 from slurm_gpu.controller.colocation import store as books
@@ -20,13 +20,13 @@ from tests.cli.installation import Installation
 
 
 @pytest.fixture
-def site(installed: Installation, tmp_path: Path) -> Site:
+def site(installed: Installation, tmp_path: Path) -> CommandSite:
     installed.conf["StateSaveLocation"] = str(tmp_path)
     return installed.at().site
 
 
 @pytest.fixture
-def settings(site: Site) -> SlurmSettings:
+def settings(site: CommandSite) -> SlurmSettings:
     return site.slurm.settings()
 
 
@@ -44,7 +44,7 @@ def book() -> Book:
 
 @pytest.mark.parametrize("name", ["out.csv", "out.json"])
 def test_it_is_read_as_any_table_is(
-    site: Site, settings: SlurmSettings, book: Book, tmp_path: Path, name: str
+    site: CommandSite, settings: SlurmSettings, book: Book, tmp_path: Path, name: str
 ) -> None:
     books.write(books.path_of(settings), book, 0, os.geteuid())
     write_learned(site, tmp_path / name, "a100")
@@ -81,14 +81,14 @@ def test_the_longest_key_that_job_submit_lua_writes_is_an_application(book: Book
     assert key in read_table(tmp_path / "out.csv").names
 
 
-def test_nothing_learned_and_nothing_to_write_to_are_told(site: Site, tmp_path: Path) -> None:
+def test_nothing_learned_and_nothing_to_write_to_are_told(site: CommandSite, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="nothing is known yet"):
         write_learned(site, tmp_path / "out.csv", "any")
     with pytest.raises(UsageError, match=r"ends in \.csv or \.json"):
         write_learned(site, tmp_path / "out.txt", "any")
 
 
-def test_a_damaged_book_is_no_empty_one(site: Site, settings: SlurmSettings, tmp_path: Path) -> None:
+def test_a_damaged_book_is_no_empty_one(site: CommandSite, settings: SlurmSettings, tmp_path: Path) -> None:
     path = books.path_of(settings)
     path.parent.mkdir()
     path.write_text("{")

@@ -8,22 +8,24 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.client.database_client import DeviceTimeline, RunTimeline
-from slurm_gpu.colocation.profiles.profile import Phase, Profile
+from slurm_gpu.colocation.profiles.profile import ApplicationProfile, ProfilePhase
 from slurm_gpu.colocation.profiles.profile_file import read_profiles, write_profiles_csv, write_profiles_json
 from slurm_gpu.wire import DeviceFacts, Timeline
 from tests.cli.conftest import CommandLine, make_run
 from tests.cli.test_job_detail import make_host
 
 CARD = "NVIDIA A100-SXM4-80GB"
-SMALL = Profile(
+SMALL = ApplicationProfile(
     "resnet",
     CARD,
-    (Phase(seconds=10, util=0.1), Phase(seconds=90, util=0.8, memory_mib=9000)),
+    (ProfilePhase(seconds=10, util=0.1), ProfilePhase(seconds=90, util=0.8, memory_mib=9000)),
     "training",
     64,
 )
-LARGE = Profile("resnet", CARD, (Phase(seconds=300, util=0.95, memory_mib=30000),), "training", 512)
-OTHER = Profile("vgg", CARD, (Phase(seconds=50, util=0.9),), "training", 64)
+LARGE = ApplicationProfile(
+    "resnet", CARD, (ProfilePhase(seconds=300, util=0.95, memory_mib=30000),), "training", 512
+)
+OTHER = ApplicationProfile("vgg", CARD, (ProfilePhase(seconds=50, util=0.9),), "training", 64)
 
 
 @pytest.fixture
@@ -63,7 +65,7 @@ def test_recorded_runs_and_files_become_one_file(
     found = {one.application: one for one in read_profiles(out)}
     assert set(read_profiles(out)) >= {SMALL, LARGE, OTHER}
     assert (found["GROMACS"].gpu_model, found["GROMACS"].input_size) == (CARD, 5000)
-    assert found["GROMACS"].phases == (Phase(seconds=3600, util=0.5),)
+    assert found["GROMACS"].phases == (ProfilePhase(seconds=3600, util=0.5),)
 
 
 def test_files_alone_are_put_together_without_a_database(
@@ -156,7 +158,9 @@ def test_people_are_told_how_many_shards_such_a_job_needs(
     slurm_gpu: CommandLine, files: tuple[Path, Path]
 ) -> None:
     out = str(files[0].with_name("whole.json"))
-    whole = Profile("bert", CARD, (Phase(seconds=90, util=0.8, memory_mib=9000),), "training", 64)
+    whole = ApplicationProfile(
+        "bert", CARD, (ProfilePhase(seconds=90, util=0.8, memory_mib=9000),), "training", 64
+    )
     write_profiles_json(Path(out), [whole, SMALL])
     argv = ("colocation", "nearest", out, "bert", "--gpu-model", CARD, "--shards", "8", "--gpu-memory", "80G")
     assert slurm_gpu(*argv) == 0

@@ -10,26 +10,26 @@ import pytest
 from click.shell_completion import BashComplete
 
 from slurm_gpu.cli.main import SUMMARIES, cli
-from slurm_gpu.cli.site import Site
+from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.errors import SlurmError
 
 ROOT = Path(__file__).parents[2]
 MINE = "17 RUNNING\n18_3 RUNNING\n18_[4-9%2] PENDING\n4+1 PENDING\n"
 
 
-def offered(*words: str, site: Site | None = None) -> list[str]:
+def offered(*words: str, site: CommandSite | None = None) -> list[str]:
     """For the last of the words, which is begun or empty."""
-    complete = BashComplete(cli, {"obj": site or Site()}, "slurm-gpu", "_SLURM_GPU_COMPLETE")
+    complete = BashComplete(cli, {"obj": site or CommandSite()}, "slurm-gpu", "_SLURM_GPU_COMPLETE")
     return [item.value for item in complete.get_completions(list(words[:-1]), words[-1])]
 
 
-def answers(text: str) -> Site:
+def answers(text: str) -> CommandSite:
     def run(argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
         assert argv[:2] == ("squeue", "--me")
         assert timeout_s <= 2
         return text
 
-    return Site(run=run)
+    return CommandSite(run=run)
 
 
 def test_commands_and_options_are_offered() -> None:
@@ -56,7 +56,7 @@ def test_a_slurm_that_does_not_answer_is_no_reason_to_disturb() -> None:
     def away(argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
         raise SlurmError("squeue gave no answer")
 
-    assert offered("job", "", site=Site(run=away)) == []
+    assert offered("job", "", site=CommandSite(run=away)) == []
 
 
 @pytest.mark.parametrize("words", ["slurm-gpu ", "slurm-gpu --"])

@@ -15,10 +15,10 @@ import pytest
 from slurm_gpu.cli.doctor.checks.daemons import munged
 from slurm_gpu.cli.doctor.checks.every import CHECKS, run_checks
 from slurm_gpu.cli.doctor.checks.files import site_file
-from slurm_gpu.cli.doctor.checks.finding import Check, Finding, Level, Surroundings, fail, ok, skipped
+from slurm_gpu.cli.doctor.checks.finding import Check, CheckResult, DoctorContext, Level, fail, ok, skipped
 from slurm_gpu.cli.doctor.checks.slurm import job_submit, slurm_conf
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.policy.journal import Entry, Journal, State
+from slurm_gpu.policy.journal import ApplyJournal, ApplyState, Entry
 from slurm_gpu.policy.language.check import load_policy
 from slurm_gpu.policy.language.names import SystemDirectory, resolve_names
 from slurm_gpu.policy.lua.bundle import SiteFacts, build_bundle, compile_policy
@@ -253,11 +253,11 @@ def test_the_script_in_force_is_the_policys(installed: Installation):
     script.write_text(whole)
     policy_file.write_text(_POLICY.replace("gpus_total: 4", "gpus_total: 8"))
     assert worst(job_submit.script(at)).remedy == "slurm-gpu policy apply"
-    journal, other = Journal(at.policy_state), "/root/other.yaml"
+    journal, other = ApplyJournal(at.policy_state), "/root/other.yaml"
     with journal.lock():
         digest = hashlib.sha256(script.read_bytes()).hexdigest()
         entry = Entry(cluster="neuron", policy=other, script=script, digest=digest)
-        journal.mark(journal.begin(entry), State.DONE)
+        journal.mark(journal.begin(entry), ApplyState.DONE)
     assert worst(job_submit.script(at)).message == (
         f"{script} is as {other} said when it was applied, not as {policy_file} says"
     )
@@ -270,7 +270,7 @@ def test_the_script_in_force_is_the_policys(installed: Installation):
 
 
 def test_one_cause_gives_one_failure(installed: Installation):
-    def dead(at: Surroundings) -> Iterator[Finding]:
+    def dead(at: DoctorContext) -> Iterator[CheckResult]:
         raise SlurmError("slurmctld is away")
 
     checks = [
@@ -287,7 +287,7 @@ def test_one_cause_gives_one_failure(installed: Installation):
 def test_what_only_root_may_see_is_no_failure_where_others_look(
     installed: Installation, monkeypatch: pytest.MonkeyPatch, uid: int, level: str
 ):
-    def closed(at: Surroundings) -> Iterator[Finding]:
+    def closed(at: DoctorContext) -> Iterator[CheckResult]:
         raise PermissionError(13, "Permission denied", "/etc/slurm/job_submit.lua")
 
     monkeypatch.setattr(os, "geteuid", lambda: uid)
@@ -376,5 +376,5 @@ def test_what_others_wrote_steers_no_terminal(slurm_gpu: CommandLine, monkeypatc
     assert "\x1b]" not in slurm_gpu.out
 
 
-def _gpu_node(at: Surroundings) -> SlurmNode:
+def _gpu_node(at: DoctorContext) -> SlurmNode:
     return at.site.slurm.nodes()[0]

@@ -1,8 +1,8 @@
 """What `slurm-gpu doctor` says of what `policy apply` did: cut short, or changed by hand since."""
 
-from slurm_gpu.cli.doctor.checks.finding import Surroundings
+from slurm_gpu.cli.doctor.checks.finding import DoctorContext
 from slurm_gpu.cli.doctor.checks.slurm import journal
-from slurm_gpu.policy.journal import Entry, Journal, State
+from slurm_gpu.policy.journal import ApplyJournal, ApplyState, Entry
 from slurm_gpu.policy.native.difference import Owned
 from tests.cli.installation import Installation, levels, worst
 from tests.policy.limitstore import MemoryStore, account, limit, of
@@ -10,10 +10,10 @@ from tests.policy.limitstore import MemoryStore, account, limit, of
 LIMIT = Owned(of("vision"), limit("MaxTRES_gpu"), 4, None, "size")
 
 
-def applied(installed: Installation, state: State, *owned: Owned, found: int = 4) -> Surroundings:
+def applied(installed: Installation, state: ApplyState, *owned: Owned, found: int = 4) -> DoctorContext:
     """A controller on which an apply came so far; slurmdbd holds `found`."""
     at = installed.at()
-    written = Journal(at.policy_state)
+    written = ApplyJournal(at.policy_state)
     with written.lock():
         entry = Entry(cluster=at.settings.cluster, policy="/etc/slurm-gpu/policy.yaml", owned=owned)
         written.mark(written.begin(entry), state)
@@ -26,17 +26,17 @@ def test_nothing_was_ever_applied(installed: Installation):
 
 
 def test_all_is_as_it_was_applied(installed: Installation):
-    assert levels(journal.applied(applied(installed, State.DONE, LIMIT))) == ["ok"]
+    assert levels(journal.applied(applied(installed, ApplyState.DONE, LIMIT))) == ["ok"]
 
 
 def test_an_apply_that_was_cut_short(installed: Installation):
-    finding = worst(journal.applied(applied(installed, State.BEGUN)))
+    finding = worst(journal.applied(applied(installed, ApplyState.BEGUN)))
     assert "(/etc/slurm-gpu/policy.yaml) was cut short" in finding.message
     assert finding.remedy == "slurm-gpu policy rollback undoes it"
 
 
 def test_a_limit_that_was_changed_by_hand(installed: Installation):
-    finding = worst(journal.applied(applied(installed, State.DONE, LIMIT, found=7)))
+    finding = worst(journal.applied(applied(installed, ApplyState.DONE, LIMIT, found=7)))
     assert finding.message == (
         "Slurm's own limits are not as they were applied: "
         "account vision: MaxTRES=gres/gpu=4 (rule size) was set to 7 by hand"
@@ -44,6 +44,6 @@ def test_a_limit_that_was_changed_by_hand(installed: Installation):
 
 
 def test_other_hosts_have_no_journal(installed: Installation):
-    at = applied(installed, State.BEGUN)
+    at = applied(installed, ApplyState.BEGUN)
     at.host = "n1"
     assert levels(journal.applied(at)) == ["skipped"]

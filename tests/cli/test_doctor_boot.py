@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from slurm_gpu.cli.doctor.checks.files import boot
-from slurm_gpu.cli.doctor.checks.finding import Finding, Surroundings
+from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext
 from slurm_gpu.errors import SlurmError
 from tests.cli.installation import Installation
 from tests.cli.test_doctor_controller import install
@@ -35,7 +35,7 @@ def host(installed: Installation, monkeypatch: pytest.MonkeyPatch) -> Installati
     return installed
 
 
-def found(host: Installation, states: Mapping[str, str], *, is_node: bool = False) -> list[Finding]:
+def found(host: Installation, states: Mapping[str, str], *, is_node: bool = False) -> list[CheckResult]:
     """The findings where systemd says so of units, as "loaded enabled active USER", else they are off."""
     blocks = []
     for name in (NODE, DATABASE, CONTROLLER, WEB, REVIEW, DAILY, REPORT):
@@ -50,7 +50,7 @@ def found(host: Installation, states: Mapping[str, str], *, is_node: bool = Fals
     return list(boot.enabled(at))
 
 
-def told(findings: list[Finding]) -> list[tuple[str, str | None]]:
+def told(findings: list[CheckResult]) -> list[tuple[str, str | None]]:
     return [(finding.level.value, finding.remedy) for finding in findings]
 
 
@@ -130,6 +130,6 @@ def test_a_systemd_that_does_not_answer_is_no_failure(host: Installation) -> Non
     def silent(argv: object, environ: object, timeout_s: object) -> str:
         raise SlurmError("`systemctl show` gave no answer within 10 s")
 
-    at: Surroundings = host.at("head")
+    at: DoctorContext = host.at("head")
     at.site.run = silent
     assert told(list(boot.enabled(at))) == [("skipped", None)]

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from slurm_gpu.cli.doctor.checks.finding import Finding, Level
+from slurm_gpu.cli.doctor.checks.finding import CheckResult, Level
 from slurm_gpu.cli.doctor.checks.slurm import colocation
 from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.policy.language.check import check_policy
@@ -22,7 +22,7 @@ RIGHT = {"SelectType": "select/cons_tres", "SelectTypeParameters": "CR_CORE_MEMO
 
 def found(
     installed: Installation, policy: str = POLICY, shards: int = 32, age_s: float = 5, **told: object
-) -> Finding:
+) -> CheckResult:
     compiled = compile_policy(check_policy(parse_yaml(policy, "p")), ResolvedNames({}, {}), SiteFacts())
     (installed.root / "slurm" / "job_submit.lua").write_text(build_bundle(compiled))
     at = installed.at()

@@ -6,7 +6,7 @@ import pytest
 
 from slurm_gpu.cli.doctor.checks.every import CHECKS, run_checks
 from slurm_gpu.cli.doctor.checks.files import commands
-from slurm_gpu.cli.doctor.checks.finding import Level, Surroundings
+from slurm_gpu.cli.doctor.checks.finding import DoctorContext, Level
 from slurm_gpu.cli.doctor.checks.slurm import gres
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.node.allocation import slurmd
@@ -70,7 +70,7 @@ def test_where_none_runs_or_needs_none_there_is_nothing_to_find(installed: Insta
 
 
 def test_a_command_that_this_shell_does_not_find(installed: Installation):
-    def lost(at: Surroundings) -> None:
+    def lost(at: DoctorContext) -> None:
         raise SlurmError("scontrol is not on the PATH; install Slurm's client commands")
 
     (check,) = (check for check in CHECKS if check.name == "Slurm")

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.cli.doctor.checks.files import hooks
-from slurm_gpu.cli.doctor.checks.finding import Level, Surroundings
+from slurm_gpu.cli.doctor.checks.finding import DoctorContext, Level
 from slurm_gpu.cli.doctor.checks.slurm import drains
 from tests.cli.installation import Installation, levels, worst
 
 
-def without_gpus(installed: Installation) -> Surroundings:
+def without_gpus(installed: Installation) -> DoctorContext:
     """A node of Slurm's that has none."""
     at = installed.at("c1")
     at.nodes = [dataclasses.replace(at.site.slurm.nodes()[0], name="c1", address="10.0.0.9", gpus={})]
@@ -137,7 +137,7 @@ def test_a_directory_that_only_root_may_read_is_not_empty(
 # Nodes that are drained already
 
 
-def drained(installed: Installation, *states: tuple[str, str, str | None]) -> Surroundings:
+def drained(installed: Installation, *states: tuple[str, str, str | None]) -> DoctorContext:
     at = installed.at()
     node = at.site.slurm.nodes()[0]
     at.nodes = [

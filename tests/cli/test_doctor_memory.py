@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from slurm_gpu.cli.doctor.checks.finding import Finding, Level
+from slurm_gpu.cli.doctor.checks.finding import CheckResult, Level
 from slurm_gpu.cli.doctor.checks.slurm import memory
 from tests.cli.installation import Installation
 
@@ -31,7 +31,7 @@ def _have(cluster: Installation, **partitions: str) -> None:
     cluster.said["scontrol --all --oneliner show partition"] = text
 
 
-def _found(cluster: Installation, conf: Mapping[str, str]) -> list[Finding]:
+def _found(cluster: Installation, conf: Mapping[str, str]) -> list[CheckResult]:
     cluster.conf |= conf
     return list(memory.defaults(cluster.at()))
 

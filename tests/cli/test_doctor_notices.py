@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.cli.doctor.checks.daemons import notices
-from slurm_gpu.cli.doctor.checks.finding import Finding, Level
+from slurm_gpu.cli.doctor.checks.finding import CheckResult, Level
 from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.policy.language.check import check_policy
 from slurm_gpu.policy.language.names import ResolvedNames
@@ -38,7 +38,7 @@ def web() -> Iterator[WebServer]:
 
 def found(
     installed: Installation, text: str | None, policy: str = "version: 1\n", uid: int | None = None
-) -> Finding:
+) -> CheckResult:
     """`uid` is SlurmUser's: who runs the test, where it is not given."""
     compiled = compile_policy(check_policy(parse_yaml(policy, "p")), ResolvedNames({}, {}), SiteFacts())
     (installed.root / "slurm" / "job_submit.lua").write_text(build_bundle(compiled))

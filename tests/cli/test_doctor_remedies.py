@@ -9,7 +9,7 @@ import pytest
 
 from slurm_gpu.cli.doctor.checks.daemons import munged, node, services
 from slurm_gpu.cli.doctor.checks.files import hooks
-from slurm_gpu.cli.doctor.checks.finding import Surroundings, unit_is_here
+from slurm_gpu.cli.doctor.checks.finding import DoctorContext, unit_is_here
 from tests.cli.installation import ROOT, Installation, worst
 
 _CHECKS = sorted((ROOT / "slurm_gpu" / "cli" / "doctor" / "checks").rglob("*.py"))
@@ -18,7 +18,7 @@ _MAY_NAME_SYSTEMD = {"services.py", "boot.py"}
 _NEEDS_A_UNIT = re.compile(r"\b(?:systemctl|journalctl)\b")
 
 
-def _daemon(at: Surroundings, number: int, *words: str, state: str = "S") -> None:
+def _daemon(at: DoctorContext, number: int, *words: str, state: str = "S") -> None:
     process = at.proc / str(number)
     process.mkdir()
     (process / "cmdline").write_text("\0".join(words) + "\0")

@@ -7,9 +7,9 @@ import pytest
 
 from slurm_gpu.cli.doctor import removal
 from slurm_gpu.cli.doctor.checks.files import boot
-from slurm_gpu.cli.doctor.checks.finding import Surroundings
+from slurm_gpu.cli.doctor.checks.finding import DoctorContext
 from slurm_gpu.errors import OutsideError, SlurmError
-from slurm_gpu.policy.journal import Entry, Journal, State
+from slurm_gpu.policy.journal import ApplyJournal, ApplyState, Entry
 from slurm_gpu.policy.language.model import Chain, Policy
 from slurm_gpu.policy.language.names import ResolvedNames
 from slurm_gpu.policy.lua.bundle import SiteFacts, build_bundle, compile_policy
@@ -190,10 +190,10 @@ def test_timers_that_are_here_are_disabled_and_what_brought_them_goes(
 def test_limits_that_the_policy_set_are_given_back_first(installed: Installation, conf: Path):
     apply(installed, Path("/etc/slurm/site.lua"))
     owned = Owned(Entity(EntityKind.QOS, "sg-a"), LimitField("MaxWall"), 60, None, "r")
-    journal = Journal(installed.at().policy_state)
+    journal = ApplyJournal(installed.at().policy_state)
     with journal.lock():
         entry = Entry(cluster=installed.at().settings.cluster, policy="/p.yaml", owned=(owned,))
-        journal.mark(journal.begin(entry), State.DONE)
+        journal.mark(journal.begin(entry), ApplyState.DONE)
     assert lines(installed)[:2] == [
         r"printf '%s\n' 'version: 1' 'chain: {before: /etc/slurm/site.lua}' >/root/no-rules.yaml",
         "slurm-gpu policy apply /root/no-rules.yaml",
@@ -209,10 +209,10 @@ def test_qos_that_stay_are_named_and_how_they_go(installed: Installation, conf: 
         for name in ("sg-vision", "sg-loans")
     ]
     limit = Owned(Entity(EntityKind.QOS, "normal"), LimitField("GrpTRES", "gres/gpu"), 4, None, "owners")
-    journal = Journal(installed.at().policy_state)
+    journal = ApplyJournal(installed.at().policy_state)
     with journal.lock():
         entry = Entry(cluster=installed.at().settings.cluster, policy="/p.yaml", owned=(*given, limit))
-        journal.mark(journal.begin(entry), State.DONE)
+        journal.mark(journal.begin(entry), ApplyState.DONE)
     step = removal.steps(installed.at())[1]
     assert "(sg-loans, sg-vision) stay" in step.what
     assert step.lines == ("sacctmgr delete qos sg-loans", "sacctmgr delete qos sg-vision")
@@ -272,11 +272,11 @@ def test_the_host_of_the_page_needs_no_slurm(
     (installed.root / "slurm-gpuweb.yaml").write_text("")
     said = "scontrol is not on the PATH; install Slurm's client commands"
 
-    def settings(self: Surroundings) -> None:
+    def settings(self: DoctorContext) -> None:
         raise SlurmError(said)
 
-    monkeypatch.setattr(Surroundings, "settings", property(settings))
-    monkeypatch.setattr(Surroundings, "nodes", property(settings))
+    monkeypatch.setattr(DoctorContext, "settings", property(settings))
+    monkeypatch.setattr(DoctorContext, "nodes", property(settings))
     first, *rest = removal.steps(installed.at("web"))
     assert "taken for one without Slurm" in first.what
     assert [line for step in rest for line in step.lines] == [
@@ -304,7 +304,7 @@ def test_without_slurm_conf_nothing_can_be_told(installed: Installation):
 
 
 def test_the_command_numbers_the_steps(slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch):
-    steps = [removal.Step("First.", ("type this",)), removal.Step("Then that.")]
+    steps = [removal.RemovalStep("First.", ("type this",)), removal.RemovalStep("Then that.")]
     monkeypatch.setattr("slurm_gpu.cli.doctor.group.steps", lambda at: steps)
     assert slurm_gpu("doctor", "remove") == 0
     assert slurm_gpu.out.splitlines() == [" 1  First.", "      type this", " 2  Then that."]

@@ -6,20 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from slurm_gpu.cli.doctor.checks.finding import Surroundings
+from slurm_gpu.cli.doctor.checks.finding import DoctorContext
 from slurm_gpu.cli.doctor.checks.slurm.reservations import reservations
-from slurm_gpu.wire.answers.reservation import Reservation, State
+from slurm_gpu.wire.answers.reservation import Reservation, ReservationState
 from tests.cli.conftest import CommandLine
 from tests.cli.test_reserve import ASKED, PROMISED, Commands, with_rows
 from tests.slurm.recorded import NOW_S
 
 OLD = replace(PROMISED, decided_s=NOW_S - 600)
-OVER = replace(OLD, state=State.CANCELLED, over_s=NOW_S - 600)
+OVER = replace(OLD, state=ReservationState.CANCELLED, over_s=NOW_S - 600)
 IN_SLURM = "ReservationName=sg_5 StartTime=1 EndTime=2 Nodes=n3 Users=bob Accounts=nlp Flags=MAGNETIC\n"
 
 
-def _at(command: CommandLine) -> Surroundings:
-    return Surroundings(command.site, has_unit=lambda _: True)
+def _at(command: CommandLine) -> DoctorContext:
+    return DoctorContext(command.site, has_unit=lambda _: True)
 
 
 def looked(command: CommandLine, in_slurm: str, *rows: Reservation) -> list[tuple[str, str]]:
@@ -73,7 +73,7 @@ def test_what_does_not_agree_is_named_with_what_to_type(
 def test_promised_nodes_that_are_out_of_service_are_named(command: CommandLine) -> None:
     client = command.site.slurm
     nodes = [replace(node, state="idle+drain") if node.name == "n3" else node for node in client.nodes()]
-    at = Surroundings(command.site)
+    at = DoctorContext(command.site)
     at.__dict__["nodes"] = nodes
     commands = Commands()
     commands.reservations, command.site.run = IN_SLURM, commands

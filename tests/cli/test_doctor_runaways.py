@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from slurm_gpu.cli.doctor.checks.finding import Finding, Level
+from slurm_gpu.cli.doctor.checks.finding import CheckResult, Level
 from slurm_gpu.cli.doctor.checks.slurm.runaways import ended
 from slurm_gpu.client.database_client import Run
 from slurm_gpu.slurm.client import AccountingRun, QueuedJob
@@ -43,7 +43,7 @@ def queued(job_id: int, submit_s: int) -> QueuedJob:
     return replace(recorded_client().jobs()[0], job_id=job_id, submit_s=submit_s)
 
 
-def look(installed: Installation, slurm: After, *runs: Run) -> Iterator[Finding]:
+def look(installed: Installation, slurm: After, *runs: Run) -> Iterator[CheckResult]:
     installed.database.runs = list(runs)
     at = installed.at()
     at.site.connect_slurm = lambda: slurm

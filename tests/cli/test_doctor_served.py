@@ -13,10 +13,10 @@ import pytest
 
 from slurm_gpu.cli.doctor.checks.daemons import database, web
 from slurm_gpu.cli.doctor.checks.daemons import database_address as databaseaddress
-from slurm_gpu.cli.doctor.checks.daemons.processes import Process, ports
+from slurm_gpu.cli.doctor.checks.daemons.processes import DaemonProcess, ports
 from slurm_gpu.cli.doctor.checks.files import access, site_file
 from slurm_gpu.cli.doctor.checks.files import secret_files as secretfiles
-from slurm_gpu.cli.doctor.checks.finding import Finding, Level, Surroundings
+from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, Level
 from slurm_gpu.cli.doctor.checks.slurm import gres, slurm_conf
 from slurm_gpu.client.database_client import NodeReport
 from slurm_gpu.config.site import SiteConfig
@@ -145,7 +145,7 @@ def host(installed: Installation) -> Installation:
     return installed
 
 
-def _address(host: Installation, by_network: Database | Exception) -> list[Finding]:
+def _address(host: Installation, by_network: Database | Exception) -> list[CheckResult]:
     at = host.at()
     at.nodes = [dataclasses.replace(node, host=node.name, address=node.name) for node in at.nodes]
 
@@ -197,7 +197,7 @@ def test_an_address_that_is_each_host_itself(host: Installation, name: str):
 
 def test_the_ports_of_a_process_are_those_at_which_it_listens():
     with socket.create_server(("127.0.0.1", 0)) as server:
-        here = [Process(Path("/proc/self"), [], None)]
+        here = [DaemonProcess(Path("/proc/self"), [], None)]
         assert server.getsockname()[1] in ports(here)
 
 
@@ -264,7 +264,7 @@ def page() -> Iterator[type[_Page]]:
     server.server_close()
 
 
-def _web(installed: Installation, page: type[_Page]) -> Surroundings:
+def _web(installed: Installation, page: type[_Page]) -> DoctorContext:
     _site(installed, web=page.url)  # type: ignore[attr-defined]
     return installed.at("login")
 

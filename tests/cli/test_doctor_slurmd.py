@@ -7,13 +7,13 @@ import pytest
 
 from slurm_gpu import __version__
 from slurm_gpu.cli.doctor.checks.daemons import slurmd
-from slurm_gpu.cli.doctor.checks.finding import Finding, Level, Surroundings
+from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, Level
 from slurm_gpu.client.database_client import NodeReport
 from tests.cli.installation import Installation, levels
 from tests.slurm.recorded import NOW_S
 
 
-def _with_n2(installed: Installation, state: str, reason: str | None = None) -> Surroundings:
+def _with_n2(installed: Installation, state: str, reason: str | None = None) -> DoctorContext:
     at = installed.at()
     others = [
         dataclasses.replace(one, state="idle", reason=None, address=one.name) for one in at.site.slurm.nodes()
@@ -30,7 +30,7 @@ def _report(installed: Installation, names: Sequence[str]) -> None:
     ]
 
 
-def _only(at: Surroundings) -> Finding:
+def _only(at: DoctorContext) -> CheckResult:
     (found,) = slurmd.reached(at)
     return found
 

@@ -9,7 +9,7 @@ import pytest
 
 from slurm_gpu.cli.doctor import time_bound
 from slurm_gpu.cli.doctor.time_bound import TimeBound, bounded
-from slurm_gpu.cli.site import Site
+from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.client.database_client import DatabaseClient
 from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.errors import DatabaseError, MungedAwayError, SlurmError
@@ -48,22 +48,22 @@ def hanging() -> Hanging:
 
 
 @pytest.fixture
-def site(hanging: Hanging, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+def site(hanging: Hanging, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandSite:
     monkeypatch.setattr(time_bound, "TimeBound", lambda: TimeBound(hanging.monotonic))
     monkeypatch.setattr(DatabaseClient, "_response", lambda _, *args, **more: hanging.response(*args, **more))
     config = tmp_path / "slurm-gpu.yaml"
     config.write_text(f"cluster: neuron\ndatabase_socket: {tmp_path}/none\n")
-    return bounded(Site(config, run=hanging.run, encode=hanging.encode))
+    return bounded(CommandSite(config, run=hanging.run, encode=hanging.encode))
 
 
-def test_a_daemon_that_hangs_is_waited_for_once(site: Site, hanging: Hanging):
+def test_a_daemon_that_hangs_is_waited_for_once(site: CommandSite, hanging: Hanging):
     for command in ("sacctmgr", "sacct", "sacctmgr"):
         with pytest.raises(SlurmError, match="`sacctmgr` gave no answer within 10 s"):
             site.run([command], {}, 60.0)
     assert hanging.asked == [("sacctmgr", 10.0)]
 
 
-def test_waits_for_several_daemons_share_one_bound(site: Site, hanging: Hanging):
+def test_waits_for_several_daemons_share_one_bound(site: CommandSite, hanging: Hanging):
     for command in ("squeue", "sacctmgr"):
         with pytest.raises(SlurmError):
             site.run([command], {}, 60.0)
@@ -74,7 +74,7 @@ def test_waits_for_several_daemons_share_one_bound(site: Site, hanging: Hanging)
     assert hanging.asked == [("squeue", 10.0), ("sacctmgr", 4.0), ("/v1/health", 4.0)]
 
 
-def test_a_munged_that_hangs_is_not_waited_for_by_what_signs_requests(site: Site, hanging: Hanging):
+def test_a_munged_that_hangs_is_not_waited_for_by_what_signs_requests(site: CommandSite, hanging: Hanging):
     for _ in range(2):
         with pytest.raises(MungedAwayError):
             site.encode(b"", None)
@@ -85,7 +85,7 @@ def test_a_munged_that_hangs_is_not_waited_for_by_what_signs_requests(site: Site
     assert hanging.asked == [("munged", 10.0), ("scontrol", 4.0)]
 
 
-def test_limits_of_slurmdbd_are_within_the_bound(site: Site, hanging: Hanging):
+def test_limits_of_slurmdbd_are_within_the_bound(site: CommandSite, hanging: Hanging):
     with pytest.raises(SlurmError):
         site.limits.tracked_tres()
     assert hanging.asked == [("sacctmgr", 10.0)]
@@ -111,7 +111,7 @@ def test_a_command_that_asks_no_daemon_has_its_own_time(hanging: Hanging):
         bound.run(hanging.run)(["systemctl"], {}, 30.0)
 
 
-def test_a_database_of_a_test_stays(site: Site):
+def test_a_database_of_a_test_stays(site: CommandSite):
     def connect(_: SiteConfig) -> DatabaseClient:
         raise DatabaseError("mine")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.cli.doctor.checks.finding import Finding, Level
+from slurm_gpu.cli.doctor.checks.finding import CheckResult, Level
 from slurm_gpu.cli.doctor.checks.slurm import job_submit
 from tests.cli.installation import Installation, worst
 
@@ -26,7 +26,7 @@ RIGHT = {
 }
 
 
-def found(installed: Installation, tmp_path: Path, text: str = POLICY) -> Finding:
+def found(installed: Installation, tmp_path: Path, text: str = POLICY) -> CheckResult:
     path = tmp_path / "policy.yaml"
     path.write_text(text)
     return worst(job_submit.urgent(dataclasses.replace(installed.at(), policy_file=path)))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from slurm_gpu.cli.doctor.checks.finding import Finding, Level
+from slurm_gpu.cli.doctor.checks.finding import CheckResult, Level
 from slurm_gpu.cli.doctor.checks.slurm.weights import weights
 from slurm_gpu.controller.placement import table as placementtable
 from slurm_gpu.controller.placement.table import PlacementTable
@@ -24,7 +24,7 @@ def started_with(installed: Installation, mode: str, age_s: int = 1) -> None:
     (process / "cmdline").write_bytes(b"python3\0/usr/sbin/slurm-gpuctld\0")
 
 
-def look(installed: Installation) -> Iterator[Finding]:
+def look(installed: Installation) -> Iterator[CheckResult]:
     return weights(replace(installed.at(), controller_run=installed.root / "run"))
 
 

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from slurm_gpu.cli.policy.explain_job import Ending, ExplainedJob, decision_of, lines, token_of
+from slurm_gpu.cli.policy.explain_job import ExplainedJob, SharingEnd, decision_of, lines, token_of
 from slurm_gpu.controller.colocation.status import sharing_of
 from slurm_gpu.policy.lua.decisions import find_decision, find_endings, write_ending
 
@@ -140,7 +140,7 @@ def test_why_its_sharing_was_ended(tmp_path: Path) -> None:
     ):
         (line,) = find_endings(tmp_path, token)
         job = ExplainedJob(job_id, "RUNNING", f"slurm-gpu/1 t={token} c=2/8:bert", "")
-        ending = Ending.of(line.at_s, line.said)
+        ending = SharingEnd.of(line.at_s, line.said)
         assert ending is not None
         text = "\n".join(lines(replace(decision_of(job, None), endings=(ending,)), is_logged=True))
         assert f"  Sharing was ended 1970-01-01 00:33:20: {why};\n    {what}" in text
@@ -149,5 +149,5 @@ def test_why_its_sharing_was_ended(tmp_path: Path) -> None:
 
 
 def test_a_line_of_an_ending_that_is_not_whole_is_passed_over() -> None:
-    assert Ending.of(1, {"beside": "7", "why": "x"}) is None
-    assert Ending.of(1, {"beside": "7", "gone": "me", "why": "x"}) is None
+    assert SharingEnd.of(1, {"beside": "7", "why": "x"}) is None
+    assert SharingEnd.of(1, {"beside": "7", "gone": "me", "why": "x"}) is None

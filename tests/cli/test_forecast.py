@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from slurm_gpu.config.yaml_source import parse_yaml
-from slurm_gpu.controller.queue.usage import RunningAndPending, Subject, Usage, Use
+from slurm_gpu.controller.queue.usage import RunningAndPending, Subject, Usage, UsageTotals
 from slurm_gpu.controller.snapshot import Snapshot, render
 from slurm_gpu.errors import SlurmError, UsageError
 from slurm_gpu.policy.explain.gpu_options import asked_in_all
@@ -25,7 +25,7 @@ from slurm_gpu.policy.language.names import SystemDirectory, resolve_names
 from slurm_gpu.policy.lua.bundle import SiteFacts, build_bundle, compile_policy
 from slurm_gpu.policy.lua.installed import read_policy_in_force
 from slurm_gpu.slurm.client import SlurmSettings
-from slurm_gpu.wire.answers.forecast import Forecast, Judged, Past, Reason
+from slurm_gpu.wire.answers.forecast import Forecast, ForecastAccuracy, ForecastRecord, Reason
 from tests.cli.conftest import CommandLine
 from tests.slurm.recorded import NOW_S, recorded_client
 
@@ -42,8 +42,8 @@ SAID = Forecast(
     looks=14_203,
     since_s=NOW_S - 60 * 86400,
     with_gpus=True,
-    judged=Judged(kinds=150, within_2x=0.44, within_3x=0.64),
-    past=Past(n=200, held=162, since_s=NOW_S - 9),
+    judged=ForecastAccuracy(kinds=150, within_2x=0.44, within_3x=0.64),
+    past=ForecastRecord(n=200, held=162, since_s=NOW_S - 9),
 )
 
 
@@ -85,10 +85,10 @@ def test_when_why_and_how_sure(slurm_gpu: CommandLine):
         ({"low_s": 1.0, "middle_s": 8.0, "high_s": 40.0}, "start within a minute\n"),
         ({"low_s": 20.0, "middle_s": 90.0, "high_s": 600.0}, "start within 10m00s (by "),
         (
-            {"past": Past(n=3, held=2, since_s=1)},
+            {"past": ForecastRecord(n=3, held=2, since_s=1)},
             "right so far, as the job started in the interval: 2 of 3",
         ),
-        ({"past": Past(n=0, held=0, since_s=None)}, "no forecast made here is old enough"),
+        ({"past": ForecastRecord(n=0, held=0, since_s=None)}, "no forecast made here is old enough"),
         ({"judged": None}, "too few jobs with GPUs have waited here lately"),
         ({"judged": None, "with_gpus": False}, "too few jobs without GPUs"),
         ({"source": "tables"}, "from tables made 5h00m ago"),
@@ -235,7 +235,9 @@ def policy(slurm_gpu: CommandLine, cluster: None, tmp_path: Path) -> None:
     in_force = read_policy_in_force(tmp_path / "job_submit.lua")
     assert in_force is not None
     me = getpass.getuser()
-    usage = Usage({Subject(me, "vision"): RunningAndPending(Use(jobs=1, mgpu=2000))}, {me: os.getuid()})
+    usage = Usage(
+        {Subject(me, "vision"): RunningAndPending(UsageTotals(jobs=1, mgpu=2000))}, {me: os.getuid()}
+    )
     snapshot = Snapshot(1, NOW_S, in_force.groups_id, usage)
     (tmp_path / "snapshot.txt").write_text(render(snapshot))
 

@@ -15,12 +15,12 @@ from slurm_gpu.controller.notices import status
 from slurm_gpu.controller.notices.status import OutlookLine, Status
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.notices import ledger as ledgers
-from slurm_gpu.notices.finding import Run
-from slurm_gpu.notices.ledger import Delivery, End, EndState, Ledger, Notice, State
+from slurm_gpu.notices.finding import NoticedRun
+from slurm_gpu.notices.ledger import Delivery, DeliveryState, End, EndState, Ledger, Notice
 from slurm_gpu.slurm.client import QueuedJob, SlurmSettings
 from slurm_gpu.wire import Live, LiveDevice
 from slurm_gpu.wire.answers.running import RecentXid, Running, RunningUse
-from slurm_gpu.wire.answers.runs import Act
+from slurm_gpu.wire.answers.runs import AuditEvent
 from slurm_gpu.wire.answers.verdicts import JobVerdict, Verdicts
 from tests.cli.conftest import CommandLine
 from tests.database.samples import queued
@@ -29,7 +29,7 @@ from tests.slurm.recorded import NOW_S, recorded_client
 
 SETTINGS = 'mode: send\ncontact: help@b.edu\nmail: {from: gpu@b.edu, to: "{user}@b.edu"}\n'
 ENDED = End(
-    run=Run(17, NOW_S - 9000),
+    run=NoticedRun(17, NOW_S - 9000),
     id="17_3",
     user="alice",
     name="x\x1b[2J",
@@ -46,7 +46,7 @@ TOLD = Notice(
     stage=1,
     runs={ENDED.run: NOW_S - 9000.0},
     made_s=NOW_S - 3600.0,
-    deliveries={"mail": Delivery(state=State.SENT, attempts=1, at_s=NOW_S - 3600.0)},
+    deliveries={"mail": Delivery(state=DeliveryState.SENT, attempts=1, at_s=NOW_S - 3600.0)},
 )
 
 
@@ -56,7 +56,7 @@ class Here:
     def __init__(self, line: CommandLine, directory: Path) -> None:
         self.line, self.directory = line, directory
         self.commands: list[list[str]] = []
-        self.acts: list[Act] = []
+        self.acts: list[AuditEvent] = []
         self.refuses = False
         client = recorded_client()
         known = client.settings()

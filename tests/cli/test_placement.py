@@ -14,7 +14,7 @@ from slurm_gpu.cli.doctor.checks.finding import Level
 from slurm_gpu.cli.doctor.checks.slurm import weights
 from slurm_gpu.controller.placement import original_weights as weightmemory
 from slurm_gpu.controller.placement import table as placementtable
-from slurm_gpu.controller.placement.original_weights import Known, Memory
+from slurm_gpu.controller.placement.original_weights import OriginalWeights, RecordedWeights
 from slurm_gpu.controller.placement.table import LastAct, MixLine, NodeLine, PlacementTable
 from slurm_gpu.slurm.client import SlurmNode, SlurmSettings
 from slurm_gpu.slurm.commands import CommandClient
@@ -93,9 +93,9 @@ def command(
     return slurm_gpu
 
 
-def remember(slurm: Slurm, **nodes: Known) -> Path:
+def remember(slurm: Slurm, **nodes: RecordedWeights) -> Path:
     path = weightmemory.path_of(slurm.settings())
-    weightmemory.write(path, Memory(nodes, "head", NOW_S), os.getuid())
+    weightmemory.write(path, OriginalWeights(nodes, "head", NOW_S), os.getuid())
     return path
 
 
@@ -184,7 +184,9 @@ def test_without_slurm_gpuctld_it_is_worked_out_and_nothing_is_set(
 
 
 def test_release_puts_back_what_a_killed_slurm_gpuctld_left(command: CommandLine, slurm: Slurm) -> None:
-    path = remember(slurm, n1=Known(1, OURS), n2=Known(1, OURS), n3=Known(1, OURS))
+    path = remember(
+        slurm, n1=RecordedWeights(1, OURS), n2=RecordedWeights(1, OURS), n3=RecordedWeights(1, OURS)
+    )
     slurm.given = {"n1": 4, "n2": 1, "n3": 900}
     assert command("placement", "release") == 0
     assert command.out == "The site's own Weight is back on 1 node\n"
@@ -228,7 +230,7 @@ def test_doctor_is_content_where_nothing_is_set(installed: Installation, slurm: 
 
 
 def test_doctor_is_content_with_weights_that_are_looked_after(installed: Installation, slurm: Slurm) -> None:
-    remember(slurm, n1=Known(1, OURS), n2=Known(1, OURS), n3=Known(1, OURS))
+    remember(slurm, n1=RecordedWeights(1, OURS), n2=RecordedWeights(1, OURS), n3=RecordedWeights(1, OURS))
     slurm.given = {"n1": 4, "n2": 1, "n3": 2}
     host = Host(installed, slurm, "enforce")
     host.write()
@@ -238,7 +240,7 @@ def test_doctor_is_content_with_weights_that_are_looked_after(installed: Install
 
 
 def test_doctor_names_weights_that_somebody_typed(installed: Installation, slurm: Slurm) -> None:
-    remember(slurm, n1=Known(1, OURS), n2=Known(1, OURS), n3=Known(1, OURS))
+    remember(slurm, n1=RecordedWeights(1, OURS), n2=RecordedWeights(1, OURS), n3=RecordedWeights(1, OURS))
     slurm.given = {"n1": 400, "n2": 400, "n3": 2}
     host = Host(installed, slurm, "enforce")
     host.write()
@@ -253,7 +255,7 @@ def test_doctor_names_weights_that_somebody_typed(installed: Installation, slurm
 def test_doctor_fails_where_nobody_looks_after_our_weights(
     installed: Installation, slurm: Slurm, mode: str
 ) -> None:
-    remember(slurm, n1=Known(1, OURS))
+    remember(slurm, n1=RecordedWeights(1, OURS))
     slurm.given = {"n1": 4}
     finding = worst(weights.weights(Host(installed, slurm, mode).at))
     assert finding.level is Level.FAIL
@@ -262,7 +264,7 @@ def test_doctor_fails_where_nobody_looks_after_our_weights(
 
 
 def test_doctor_notices_a_slurm_gpuctld_that_was_just_killed(installed: Installation, slurm: Slurm) -> None:
-    remember(slurm, n1=Known(1, OURS))
+    remember(slurm, n1=RecordedWeights(1, OURS))
     slurm.given = {"n1": 4}
     host = Host(installed, slurm, "enforce")
     host.write()

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.cli.main import main
-from slurm_gpu.cli.site import Site
+from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.config.yaml_source import parse_yaml
-from slurm_gpu.controller.queue.gpu_hours import Period
-from slurm_gpu.controller.queue.usage import RunningAndPending, Subject, Usage, Use
+from slurm_gpu.controller.queue.gpu_hours import CalendarPeriod
+from slurm_gpu.controller.queue.usage import RunningAndPending, Subject, Usage, UsageTotals
 from slurm_gpu.controller.snapshot import Snapshot, render
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.policy.language.check import check_policy
@@ -84,7 +84,7 @@ class Command:
         return "".join(job.replace("|", mark[0]) + mark[0] + "\n" for job in self.queue)
 
     def __call__(self, *argv: str) -> int:
-        site = Site(
+        site = CommandSite(
             self.directory / "slurm-gpu.yaml", lambda: self.slurm, wall=lambda: float(NOON_S), run=self.run
         )
         code = main(["quota", *argv], site)
@@ -94,7 +94,9 @@ class Command:
     def write_snapshot(self, **changes: object) -> None:
         policy = read_policy_in_force(self.script)
         assert policy is not None
-        usage = Usage({Subject(ME, "vision"): RunningAndPending(Use(jobs=1, mgpu=2500))}, {ME: os.getuid()})
+        usage = Usage(
+            {Subject(ME, "vision"): RunningAndPending(UsageTotals(jobs=1, mgpu=2500))}, {ME: os.getuid()}
+        )
         snapshot = Snapshot(1, NOON_S - 5, policy.groups_id, usage)
         path = self.run_directory / "snapshot.txt"
         path.write_text(render(replace(snapshot, **changes)))  # type: ignore[arg-type]
@@ -153,7 +155,7 @@ def test_rules_for_interactive_jobs_count_these_alone(quota: Command) -> None:
         "  - {id: shells, for: all, per: user, kind: interactive, why: W., limits: {jobs_total: 1}}\n"
         "  - {id: scripts, for: all, per: user, kind: batch, why: W., limits: {gpus_total: 8}}\n"
     )
-    usage = Usage({Subject(ME, "all"): RunningAndPending(Use(jobs=2, mgpu=8000))}, {ME: os.getuid()})
+    usage = Usage({Subject(ME, "all"): RunningAndPending(UsageTotals(jobs=2, mgpu=8000))}, {ME: os.getuid()})
     quota.write_snapshot(usage=usage)
     assert quota() == 0
     assert [row[3:6] for row in rows(quota)[1:]] == [["0", "1", "1"], ["4", "8", "4"]]
@@ -167,8 +169,8 @@ def test_a_few_minutes_of_a_gpu_are_not_0_gpu_hours(quota: Command) -> None:
         "version: 1\ngroups: {all: {}}\nrules:\n"
         "  - {id: week, for: all, per: user, why: W., limits: {gpu_hours: {week: 500, day: 0.5}}}\n"
     )
-    hours = {Subject(ME, "all"): {Period.DAY: 0.0514, Period.WEEK: 410.25}}
-    quota.write_snapshot(hours=hours, period_starts=dict.fromkeys(Period, 1))
+    hours = {Subject(ME, "all"): {CalendarPeriod.DAY: 0.0514, CalendarPeriod.WEEK: 410.25}}
+    quota.write_snapshot(hours=hours, period_starts=dict.fromkeys(CalendarPeriod, 1))
     assert quota() == 0
     assert [row[1:] for row in rows(quota)[1:]] == [
         ["GPU-hours today", ME, "0.051", "0.5", "0.449"],
@@ -186,11 +188,11 @@ def test_owners_and_what_they_lend_are_for_everyone_to_see(quota: Command) -> No
     quota.install(POLICY.replace("rules:", owners + "rules:"))
     usage = Usage(
         {
-            Subject("bob", None): RunningAndPending(Use(jobs=1, mgpu=8000)),
-            Subject("alice", None): RunningAndPending(Use(jobs=3, mgpu=4000)),
-            Subject(None, "own:vision"): RunningAndPending(Use(jobs=1, mgpu=2000)),
-            Subject(None, "loans:sg-loans"): RunningAndPending(Use(jobs=2, mgpu=9000)),
-            Subject(None, "borrowed:sg-loans:vision"): RunningAndPending(Use(jobs=1, mgpu=1000)),
+            Subject("bob", None): RunningAndPending(UsageTotals(jobs=1, mgpu=8000)),
+            Subject("alice", None): RunningAndPending(UsageTotals(jobs=3, mgpu=4000)),
+            Subject(None, "own:vision"): RunningAndPending(UsageTotals(jobs=1, mgpu=2000)),
+            Subject(None, "loans:sg-loans"): RunningAndPending(UsageTotals(jobs=2, mgpu=9000)),
+            Subject(None, "borrowed:sg-loans:vision"): RunningAndPending(UsageTotals(jobs=1, mgpu=1000)),
         },
         {"bob": 1002},
     )

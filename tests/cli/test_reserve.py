@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from slurm_gpu.errors import UsageError
-from slurm_gpu.wire.answers.reservation import Reservation, State
+from slurm_gpu.wire.answers.reservation import Reservation, ReservationState
 from tests.cli.conftest import CommandLine, Database
 from tests.slurm.recorded import NOW_S, RecordedSlurm
 
@@ -31,7 +31,7 @@ ASKED = Reservation(
     duration_s=3 * DAY_S,
     earliest_s=NOW_S,
     why="the model of the paper",
-    state=State.REQUESTED,
+    state=ReservationState.REQUESTED,
     requested_s=NOW_S,
 )
 PROMISED = replace(
@@ -39,7 +39,7 @@ PROMISED = replace(
     id=5,
     user="bob",
     account="nlp",
-    state=State.APPROVED,
+    state=ReservationState.APPROVED,
     start_s=NOW_S + DAY_S,
     nodes="n3",
     gpus=4,
@@ -53,7 +53,7 @@ PROMISED = replace(
 ENDED = replace(
     PROMISED,
     id=2,
-    state=State.ENDED,
+    state=ReservationState.ENDED,
     start_s=NOW_S - 5 * DAY_S,
     end_s=NOW_S - 4 * DAY_S,
     first_job_id=99,
@@ -65,7 +65,7 @@ ENDED = replace(
 UNUSED = replace(
     ENDED,
     id=3,
-    state=State.RELEASED,
+    state=ReservationState.RELEASED,
     first_job_id=None,
     first_eligible_s=None,
     first_start_s=None,
@@ -107,8 +107,8 @@ class Table(Database):
             raise UsageError(f"there is no reservation {number}")
         row = self.rows[number]
         if act == "approve":
-            return replace(row, state=State.APPROVED, **more)
-        return replace(row, state=State.CANCELLED if act == "cancel" else State.DENIED)
+            return replace(row, state=ReservationState.APPROVED, **more)
+        return replace(row, state=ReservationState.CANCELLED if act == "cancel" else ReservationState.DENIED)
 
 
 class Commands(RecordedSlurm):
@@ -343,7 +343,7 @@ def test_the_past_shows_how_promises_were_kept(command: CommandLine) -> None:
 
 
 def test_one_that_slurm_never_had_is_none_that_nobody_used(command: CommandLine) -> None:
-    never = replace(UNUSED, state=State.ENDED, trouble="Invalid account or account/partition")
+    never = replace(UNUSED, state=ReservationState.ENDED, trouble="Invalid account or account/partition")
     with_rows(command, ENDED, never)
     assert command("reserve", "list", "--past") == 0
     assert command.out.splitlines()[-1] == "Promised, and Slurm never had it: 1"

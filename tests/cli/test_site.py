@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.cli import site
-from slurm_gpu.cli.site import Site
+from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.errors import MungedAwayError, SlurmError
 
 DOWN = "`scontrol ping` failed (1): Slurmctld(primary) at head is DOWN"
@@ -26,13 +26,13 @@ class Client:
 def test_a_slurmctld_that_is_down_is_not_asked_for_half_a_minute(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(site, "connect", lambda _: Client(DOWN))
     with pytest.raises(SlurmError, match="is DOWN"):
-        _ = Site().slurm
+        _ = CommandSite().slurm
 
 
 @pytest.mark.parametrize("said", [None, SLOW])
 def test_one_that_is_slow_is_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: str | None):
     monkeypatch.setattr(site, "connect", lambda _: Client(said))
-    assert isinstance(Site(tmp_path / "none.yaml").slurm, Client)
+    assert isinstance(CommandSite(tmp_path / "none.yaml").slurm, Client)
 
 
 def test_a_munged_that_is_away_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -40,4 +40,4 @@ def test_a_munged_that_is_away_is_named(monkeypatch: pytest.MonkeyPatch, tmp_pat
     config = tmp_path / "slurm-gpu.yaml"
     config.write_text(f"cluster: neuron\nmunge_socket: {tmp_path}/munge.socket\n")
     with pytest.raises(MungedAwayError, match=r"is munged running\?"):
-        _ = Site(config).slurm
+        _ = CommandSite(config).slurm

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu.alerts.alert import Concern, Flag
-from slurm_gpu.cli.cluster.top_screen import Screen, Trouble, draw
+from slurm_gpu.cli.cluster.top_screen import Screen, StaleReason, draw
 from slurm_gpu.monitor.cluster.overview import make_overview
 from slurm_gpu.wire import Live, LiveDevice
 from slurm_gpu.wire.answers.cluster import ClusterState
@@ -100,7 +100,7 @@ def test_jobs_that_need_attention_are_told_and_marked() -> None:
 
 
 def test_while_slurm_gpudbd_is_away_the_last_state_is_shown_with_its_age() -> None:
-    trouble = Trouble(why="slurm-gpudbd at http://dbhost:6829 cannot be reached", since_s=NOW_S - 95)
+    trouble = StaleReason(why="slurm-gpudbd at http://dbhost:6829 cannot be reached", since_s=NOW_S - 95)
     lines = _plain(_drawn(_small(), width=80, trouble=trouble))
     assert lines[1] == "! 1m35s old: slurm-gpudbd at http://dbhost:6829 cannot be reached"
     assert any("alice" in line for line in lines)
@@ -212,11 +212,11 @@ import sys
 from tests.cli.conftest import Database
 from tests.cli.test_top import _live, _small
 from slurm_gpu.cli.main import main
-from slurm_gpu.cli.site import Site
+from slurm_gpu.cli.site import CommandSite
 from pathlib import Path
 database = Database()
 database.cluster_state, database.lives = _small(), _live()
-sys.exit(main(["top"], Site(Path(sys.argv[1]), connect_database=lambda _: database)))
+sys.exit(main(["top"], CommandSite(Path(sys.argv[1]), connect_database=lambda _: database)))
 """
 
 

@@ -8,22 +8,24 @@ from collections.abc import Sequence
 import numpy as np
 from hypothesis import strategies as st
 
-from slurm_gpu.colocation.planner import Belief, Start, View
-from slurm_gpu.colocation.profiles.profile import Phase, Profile
-from slurm_gpu.colocation.simulation.outcome import Event, What
-from slurm_gpu.colocation.simulation.simulator import Job
+from slurm_gpu.colocation.planner import Belief, PlannerView, Start
+from slurm_gpu.colocation.profiles.profile import ApplicationProfile, ProfilePhase
+from slurm_gpu.colocation.simulation.outcome import SharingEvent, SharingTransition
+from slurm_gpu.colocation.simulation.simulator import SharingJob
 from slurm_gpu.colocation.simulation.world import TableWorld, World
 from slurm_gpu.colocation.tables.pair_table import PairTable
 
 CAPACITY_MIB = 12000.0
 
 
-def profile(name: str, *phases: tuple[float, float]) -> Profile:
+def profile(name: str, *phases: tuple[float, float]) -> ApplicationProfile:
     """Of phases (seconds, memory in MiB), with half of the GPU used."""
-    return Profile(name, "card", tuple(Phase(seconds=s, memory_mib=mib, util=0.5) for s, mib in phases))
+    return ApplicationProfile(
+        name, "card", tuple(ProfilePhase(seconds=s, memory_mib=mib, util=0.5) for s, mib in phases)
+    )
 
 
-def pairs(speeds: Sequence[Sequence[float]], *profiles: Profile) -> TableWorld:
+def pairs(speeds: Sequence[Sequence[float]], *profiles: ApplicationProfile) -> TableWorld:
     names = [one.application for one in profiles]
     return TableWorld(profiles, PairTable(names, np.array(speeds, dtype=float)), CAPACITY_MIB)
 
@@ -31,7 +33,7 @@ def pairs(speeds: Sequence[Sequence[float]], *profiles: Profile) -> TableWorld:
 class PhaseWorld:
     """Speeds that depend on phases: two in their odd phases get in each other's way."""
 
-    def __init__(self, profiles: Sequence[Profile], table: PairTable) -> None:
+    def __init__(self, profiles: Sequence[ApplicationProfile], table: PairTable) -> None:
         self.profiles, self.capacity_mib, self._table = profiles, CAPACITY_MIB, table
 
     def speeds(self, running: tuple[tuple[int, int], ...]) -> tuple[float, ...]:
@@ -45,7 +47,7 @@ class OneAtATime:
 
     name = "one at a time"
 
-    def choose(self, view: View) -> list[Start]:
+    def choose(self, view: PlannerView) -> list[Start]:
         free = [index for index, gpu in enumerate(view.gpus) if not gpu.running]
         return [Start(gpu, (one.job,)) for gpu, one in zip(free, view.waiting, strict=False)]
 
@@ -55,15 +57,15 @@ class Replay:
 
     name = "replay"
 
-    def __init__(self, log: Sequence[Event]) -> None:
+    def __init__(self, log: Sequence[SharingEvent]) -> None:
         self._log, self._at = log, 0
 
-    def choose(self, view: View) -> list[Start]:
-        while self._at < len(self._log) and self._log[self._at].what is not What.START:
+    def choose(self, view: PlannerView) -> list[Start]:
+        while self._at < len(self._log) and self._log[self._at].what is not SharingTransition.START:
             self._at += 1
         starts: list[Start] = []
         for event in self._log[self._at :]:
-            if event.what is not What.START or event.at_s > view.now_s:
+            if event.what is not SharingTransition.START or event.at_s > view.now_s:
                 break
             starts.append(Start(event.gpu, (event.job,)))
         self._at += len(starts)
@@ -71,7 +73,9 @@ class Replay:
 
     @property
     def wake_s(self) -> float:
-        return next((one.at_s for one in self._log[self._at :] if one.what is What.START), math.inf)
+        return next(
+            (one.at_s for one in self._log[self._at :] if one.what is SharingTransition.START), math.inf
+        )
 
 
 class Reckless:
@@ -82,7 +86,7 @@ class Reckless:
     def __init__(self, seed: int, most_together: int) -> None:
         self._random, self._most = np.random.default_rng(seed), most_together
 
-    def choose(self, view: View) -> list[Start]:
+    def choose(self, view: PlannerView) -> list[Start]:
         gpu = int(self._random.integers(len(view.gpus)))
         room = self._most - len(view.gpus[gpu].running)
         idle = not any(one.running for one in view.gpus)
@@ -101,7 +105,7 @@ class Trusting:
     def __init__(self, belief: Belief) -> None:
         self._belief = belief
 
-    def choose(self, view: View) -> list[Start]:
+    def choose(self, view: PlannerView) -> list[Start]:
         for index, gpu in enumerate(view.gpus):
             for one in view.waiting:
                 if self._belief.may_share((*gpu.running, one)):
@@ -110,7 +114,7 @@ class Trusting:
 
 
 @st.composite
-def profiles(draw: st.DrawFn, name: str) -> Profile:
+def profiles(draw: st.DrawFn, name: str) -> ApplicationProfile:
     phase = st.tuples(
         st.floats(0.5, 60.0), st.sampled_from((0.0, 300.0, 3000.0, 5999.0, 6000.0, 6001.0, CAPACITY_MIB))
     )
@@ -136,10 +140,10 @@ def worlds(draw: st.DrawFn, *, phases: bool = True) -> World:
 
 
 @st.composite
-def jobs(draw: st.DrawFn, world: World, max_size: int = 8) -> list[Job]:
+def jobs(draw: st.DrawFn, world: World, max_size: int = 8) -> list[SharingJob]:
     """Any jobs that fit into an empty GPU."""
     one = st.builds(
-        Job,
+        SharingJob,
         application=st.integers(0, len(world.profiles) - 1),
         work_s=st.floats(0.1, 200.0),
         submit_s=st.sampled_from((0.0, 0.0, 3.0, 50.0)),

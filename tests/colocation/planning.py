@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slurm_gpu.colocation.planner import Belief, Planner, Start, View, wake_s
+from slurm_gpu.colocation.planner import Belief, Planner, PlannerView, Start, wake_s
 from slurm_gpu.colocation.planners import PLANNERS, Setting
 from slurm_gpu.colocation.planners.annealing import Annealing
 from slurm_gpu.colocation.simulation.world import World
@@ -30,7 +30,7 @@ class Watched:
     def __init__(self, planner: Planner, belief: Belief) -> None:
         self._planner, self._belief, self.name = planner, belief, planner.name
 
-    def choose(self, view: View) -> Sequence[Start]:
+    def choose(self, view: PlannerView) -> Sequence[Start]:
         starts = self._planner.choose(view)
         waiting = {member.job: member for member in view.waiting}
         running = [list(gpu.running) for gpu in view.gpus]

@@ -7,27 +7,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.colocation.belief.known import Known
+from slurm_gpu.colocation.belief.known import KnownBelief
 from slurm_gpu.colocation.learned.dqngpu import DqnGpu
-from slurm_gpu.colocation.planner import Gpu, Member, View
+from slurm_gpu.colocation.planner import Member, PlannerGpu, PlannerView
 from slurm_gpu.colocation.planners.account import Account, NeverSlower
 from slurm_gpu.colocation.planners.greedy import Greedy
-from slurm_gpu.colocation.profiles.profile import Phase, Profile
-from slurm_gpu.colocation.simulation.simulator import Job, simulate
+from slurm_gpu.colocation.profiles.profile import ApplicationProfile, ProfilePhase
+from slurm_gpu.colocation.simulation.simulator import SharingJob, simulate
 from slurm_gpu.colocation.simulation.world import TableWorld
 from slurm_gpu.colocation.tables.pair_table import PairTable
 from tests.colocation.building import pairs, profile
 from tests.colocation.learned.nets import any_scorer
 
 
-class Rosy(Known):
+class Rosy(KnownBelief):
     """Takes every pair for better than it is; how slow it can be at worst, it knows."""
 
     def __init__(self, true: TableWorld, speeds: np.ndarray) -> None:
         super().__init__(
             TableWorld(true.profiles, PairTable([one.application for one in true.profiles], speeds))
         )
-        self._true = Known(true)
+        self._true = KnownBelief(true)
 
     def at_worst_s(self, members: list[Member]) -> float:  # type: ignore[override]
         return self._true.at_worst_s(members)
@@ -40,11 +40,14 @@ def test_a_rosy_belief_costs_nobody_more_than_sharing_has_gained(
     n = data.draw(st.integers(1, 4))
     rng = np.random.default_rng(seed)
     true = rng.uniform(0.05, 1.0, (n, n))
-    profiles = [Profile(f"app{i}", "card", (Phase(seconds=100.0, memory_mib=0.0),)) for i in range(n)]
+    profiles = [
+        ApplicationProfile(f"app{i}", "card", (ProfilePhase(seconds=100.0, memory_mib=0.0),))
+        for i in range(n)
+    ]
     world = TableWorld(profiles, PairTable([one.application for one in profiles], true))
     belief = Rosy(world, np.clip(true + rng.uniform(0, 0.6, (n, n)), 0, 1))
     some = [
-        Job(one, work_s)
+        SharingJob(one, work_s)
         for one, work_s in data.draw(
             st.lists(st.tuples(st.integers(0, n - 1), st.floats(1.0, 200.0)), min_size=1, max_size=8)
         )
@@ -58,12 +61,12 @@ def test_a_rosy_belief_costs_nobody_more_than_sharing_has_gained(
 
 def test_what_was_gained_may_be_risked_and_no_more() -> None:
     world = pairs([[0.9, 0.4], [0.4, 0.9]], profile("a", (100.0, 0.0)), profile("b", (100.0, 0.0)))
-    account = Account(Known(world))
+    account = Account(KnownBelief(world))
     good, bad = (Member(0, 0, 90.0), Member(1, 0, 90.0)), (Member(2, 0, 100.0), Member(3, 1, 100.0))
     assert account.may(good)
     assert not account.may(bad)  # 250 s in place of 200
-    account.look(View(0.0, bad, (Gpu(good),)))
-    account.look(View(100.0, bad, (Gpu(),)))
+    account.look(PlannerView(0.0, bad, (PlannerGpu(good),)))
+    account.look(PlannerView(100.0, bad, (PlannerGpu(),)))
     assert account.gained_s == pytest.approx(80)
     assert account.may(bad)
     assert account.may((Member(4, 0, 120.0), Member(5, 1, 120.0)))
@@ -72,34 +75,38 @@ def test_what_was_gained_may_be_risked_and_no_more() -> None:
 
 def test_who_began_anew_has_lost_what_it_did() -> None:
     world = pairs([[0.9]], profile("a", (100.0, 0.0)))
-    account = Account(Known(world))
+    account = Account(KnownBelief(world))
     one, other = Member(0, 0, 100.0), Member(1, 0, 100.0)
-    account.look(View(0.0, (), (Gpu((one, other)),)))
-    account.look(View(50.0, (), (Gpu((Member(0, 0, 55.0, 45.0), Member(1, 0, 55.0, 45.0))),)))
+    account.look(PlannerView(0.0, (), (PlannerGpu((one, other)),)))
+    account.look(PlannerView(50.0, (), (PlannerGpu((Member(0, 0, 55.0, 45.0), Member(1, 0, 55.0, 45.0))),)))
     assert account.gained_s == pytest.approx(40)
-    account.look(View(50.0, (Member(1, 0, 100.0, killed=1),), (Gpu((Member(0, 0, 55.0, 45.0),)),)))
+    account.look(
+        PlannerView(50.0, (Member(1, 0, 100.0, killed=1),), (PlannerGpu((Member(0, 0, 55.0, 45.0),)),))
+    )
     assert account.gained_s == pytest.approx(-5)
 
 
 def test_whose_gpu_is_not_asked_about_has_not_done_its_work() -> None:
     world = pairs([[0.9, 0.4], [0.4, 0.9]], profile("a", (100.0, 0.0)), profile("b", (100.0, 0.0)))
-    account = Account(Known(world))
+    account = Account(KnownBelief(world))
     one, other = Member(0, 0, 100.0), Member(1, 0, 100.0)
-    account.look(View(0.0, (), (Gpu((one, other), "n1/0"), Gpu((), "n2/0"))))
-    account.look(View(0.0, (), (Gpu((), "n2/0"),)))  # as slurm-gpuctld asks once n1 has its next job
-    account.look(View(10.0, (), (Gpu((), "n2/0"),)))
+    account.look(PlannerView(0.0, (), (PlannerGpu((one, other), "n1/0"), PlannerGpu((), "n2/0"))))
+    account.look(
+        PlannerView(0.0, (), (PlannerGpu((), "n2/0"),))
+    )  # as slurm-gpuctld asks once n1 has its next job
+    account.look(PlannerView(10.0, (), (PlannerGpu((), "n2/0"),)))
     assert account.gained_s == 0
     assert not account.may((Member(2, 0, 100.0), Member(3, 1, 100.0)))
     later = tuple(Member(job, 0, 82.0, 18.0) for job in (0, 1))
-    account.look(View(20.0, (), (Gpu(later, "n1/0"), Gpu((), "n2/0"))))
+    account.look(PlannerView(20.0, (), (PlannerGpu(later, "n1/0"), PlannerGpu((), "n2/0"))))
     assert account.gained_s == pytest.approx(36 - 20)
 
 
 def test_a_stake_on_another_gpu_counts() -> None:
     world = pairs([[0.9, 0.4], [0.4, 0.9]], profile("a", (100.0, 0.0)), profile("b", (100.0, 0.0)))
-    account = Account(Known(world))
+    account = Account(KnownBelief(world))
     account.gained_s = 60.0
     bad = (Member(2, 0, 100.0), Member(3, 1, 100.0))
     assert account.may(bad)
-    account.look(View(0.0, (), (Gpu((Member(4, 0, 100.0), Member(5, 1, 100.0))), Gpu())))
+    account.look(PlannerView(0.0, (), (PlannerGpu((Member(4, 0, 100.0), Member(5, 1, 100.0))), PlannerGpu())))
     assert not account.may(bad)

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.colocation.belief.known import Known
+from slurm_gpu.colocation.belief.known import KnownBelief
 from slurm_gpu.colocation.planner import Member
-from slurm_gpu.colocation.simulation.outcome import What
-from slurm_gpu.colocation.simulation.sharing import Stretch
+from slurm_gpu.colocation.simulation.outcome import SharingTransition
+from slurm_gpu.colocation.simulation.sharing import SharingStretch
 from slurm_gpu.colocation.simulation.simulator import simulate
 from tests.colocation.building import CAPACITY_MIB, OneAtATime, Reckless, Replay, Trusting, jobs, worlds
 
@@ -22,10 +22,10 @@ class Books:
     """What a watcher saw."""
 
     def __init__(self) -> None:
-        self.stretches: list[Stretch] = []
+        self.stretches: list[SharingStretch] = []
         self.kills: list[tuple[float, Member, Sequence[Member]]] = []
 
-    def ran(self, stretch: Stretch) -> None:
+    def ran(self, stretch: SharingStretch) -> None:
         self.stretches.append(stretch)
 
     def ran_out(self, gpu: int, at_s: float, together: Sequence[Member], killed: Member) -> None:
@@ -99,7 +99,7 @@ def test_one_at_a_time_takes_the_sum_of_the_times_alone(data: st.DataObject) -> 
 def test_who_knows_the_world_never_runs_out_of_memory(data: st.DataObject, n_gpus: int, most: int) -> None:
     world = data.draw(worlds())
     some = data.draw(jobs(world))
-    ran = simulate(world, some, Trusting(Known(world, most_together=most)), n_gpus=n_gpus)
+    ran = simulate(world, some, Trusting(KnownBelief(world, most_together=most)), n_gpus=n_gpus)
     assert ran.out_of_memory == 0
     assert ran.most_together <= most
 
@@ -111,6 +111,13 @@ def test_the_log_tells_the_same_story_as_the_columns(data: st.DataObject, seed: 
     ran = simulate(world, some, Reckless(seed, 3))
     assert list(ran.log) == sorted(ran.log, key=lambda event: event.at_s)
     for number in range(len(some)):
-        story = [event.what for event in ran.log if event.job == number if event.what is not What.PHASE]
-        killed = [What.START, What.OUT_OF_MEMORY, What.REQUEUE] * int(ran.kills[number])
-        assert story == [What.SUBMIT, *killed, What.START, What.END]
+        story = [
+            event.what
+            for event in ran.log
+            if event.job == number
+            if event.what is not SharingTransition.PHASE
+        ]
+        killed = [SharingTransition.START, SharingTransition.OUT_OF_MEMORY, SharingTransition.REQUEUE] * int(
+            ran.kills[number]
+        )
+        assert story == [SharingTransition.SUBMIT, *killed, SharingTransition.START, SharingTransition.END]

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_gpu.colocation.belief.known import Known
-from slurm_gpu.colocation.planner import Start, View
+from slurm_gpu.colocation.belief.known import KnownBelief
+from slurm_gpu.colocation.planner import PlannerView, Start
 from slurm_gpu.colocation.planners import Setting, planner
-from slurm_gpu.colocation.profiles.profile import Phase, Profile
-from slurm_gpu.colocation.simulation.simulator import Job, simulate
+from slurm_gpu.colocation.profiles.profile import ApplicationProfile, ProfilePhase
+from slurm_gpu.colocation.simulation.simulator import SharingJob, simulate
 from slurm_gpu.colocation.simulation.world import TableWorld, World
 from slurm_gpu.colocation.tables.pair_table import PairTable
 from slurm_gpu.colocation.tables.read import read_table
@@ -34,50 +34,54 @@ EVEN = pairs([[0.8]], A)
 
 
 def test_one_job_takes_as_long_as_alone_and_none_takes_nothing() -> None:
-    assert least_makespan(ALONE, [Job(0, 100.0)], n_gpus=3).makespan_s == pytest.approx(100)
+    assert least_makespan(ALONE, [SharingJob(0, 100.0)], n_gpus=3).makespan_s == pytest.approx(100)
     assert least_makespan(ALONE, []).makespan_s == 0
 
 
 def test_two_of_a_kind_run_together_from_end_to_end() -> None:
-    found = least_makespan(EVEN, [Job(0, 100.0), Job(0, 100.0)])
+    found = least_makespan(EVEN, [SharingJob(0, 100.0), SharingJob(0, 100.0)])
     assert found.makespan_s == pytest.approx(125)
     assert found.together_s == {(0, 0): pytest.approx(125)}
 
 
 def test_who_is_left_runs_on_alone() -> None:
     world = pairs([[0.0, 1.0], [0.5, 0.0]], A, B)  # b at half speed beside a
-    found = least_makespan(world, [Job(0, 100.0), Job(1, 100.0)])
+    found = least_makespan(world, [SharingJob(0, 100.0), SharingJob(1, 100.0)])
     assert found.makespan_s == pytest.approx(150)
     assert found.together_s == {(0, 1): pytest.approx(100), (1,): pytest.approx(50)}
 
 
 def test_sharing_that_cannot_pay_is_none() -> None:
-    found = least_makespan(pairs([[0.5]], A), [Job(0, 100.0), Job(0, 60.0)])
+    found = least_makespan(pairs([[0.5]], A), [SharingJob(0, 100.0), SharingJob(0, 60.0)])
     assert found.makespan_s == pytest.approx(160)
     assert found.together_s == {(0,): pytest.approx(160)}
 
 
 def test_three_that_share_in_turn_end_together() -> None:
     # Each pair has 75 s: every job runs for 150 s at 0.8, and no time is anybody's alone.
-    found = least_makespan(EVEN, [Job(0, 120.0)] * 3)
+    found = least_makespan(EVEN, [SharingJob(0, 120.0)] * 3)
     assert found.makespan_s == pytest.approx(225)
-    assert least_makespan(EVEN, [Job(0, 120.0)] * 3, most_together=1).makespan_s == pytest.approx(360)
+    assert least_makespan(EVEN, [SharingJob(0, 120.0)] * 3, most_together=1).makespan_s == pytest.approx(360)
 
 
 def test_on_several_gpus_no_job_is_shorter_than_alone_and_no_gpu_does_the_work_of_two() -> None:
-    assert least_makespan(EVEN, [Job(0, 100.0)] * 2, n_gpus=2).makespan_s == pytest.approx(100)
-    assert least_makespan(EVEN, [Job(0, 100.0)] * 4, n_gpus=2).makespan_s == pytest.approx(125)
-    assert least_makespan(EVEN, [Job(0, 300.0), Job(0, 10.0)], n_gpus=2).makespan_s == pytest.approx(300)
+    assert least_makespan(EVEN, [SharingJob(0, 100.0)] * 2, n_gpus=2).makespan_s == pytest.approx(100)
+    assert least_makespan(EVEN, [SharingJob(0, 100.0)] * 4, n_gpus=2).makespan_s == pytest.approx(125)
+    assert least_makespan(
+        EVEN, [SharingJob(0, 300.0), SharingJob(0, 10.0)], n_gpus=2
+    ).makespan_s == pytest.approx(300)
 
 
 def test_nobody_ends_sooner_than_submitted_and_run() -> None:
-    assert least_makespan(ALONE, [Job(0, 10.0, 5.0), Job(0, 10.0, 95.0)]).makespan_s == pytest.approx(100)
+    assert least_makespan(
+        ALONE, [SharingJob(0, 10.0, 5.0), SharingJob(0, 10.0, 95.0)]
+    ).makespan_s == pytest.approx(100)
 
 
 def test_phases_that_meet_beyond_a_cap_may_as_long_as_the_run_is_within_it() -> None:
     two = profile("two", (40.0, 0.0), (60.0, 0.0))
     world = PhaseWorld([two], PairTable(["two"], np.array([[1.0]])))
-    some = [Job(0, 100.0)] * 2
+    some = [SharingJob(0, 100.0)] * 2
     # 40 s of each go on beside the other's second phase; odd beside odd, half as fast, gains nothing.
     assert least_makespan(world, some, cap=1.1).makespan_s == pytest.approx(120)
     # Of one phase alone, no cap is ever kept by two: they do not meet at all.
@@ -87,8 +91,8 @@ def test_phases_that_meet_beyond_a_cap_may_as_long_as_the_run_is_within_it() -> 
 
 def test_jobs_that_are_alike_are_bounded_as_if_each_were_one_of_its_own() -> None:
     world = pairs([[0.8, 0.9, 0.6], [0.7, 0.6, 0.95], [0.9, 0.85, 0.3]], A, B, profile("c", (100.0, 0.0)))
-    alike = [Job(number % 3, 60.0 + 30.0 * (number % 3)) for number in range(9)]
-    apart = [Job(one.application, one.work_s * (1 + 1e-9 * at)) for at, one in enumerate(alike)]
+    alike = [SharingJob(number % 3, 60.0 + 30.0 * (number % 3)) for number in range(9)]
+    apart = [SharingJob(one.application, one.work_s * (1 + 1e-9 * at)) for at, one in enumerate(alike)]
     for most in (2, 3):
         for n_gpus in (1, 2):
             least_s = least_makespan(world, alike, n_gpus=n_gpus, most_together=most).makespan_s
@@ -98,30 +102,31 @@ def test_jobs_that_are_alike_are_bounded_as_if_each_were_one_of_its_own() -> Non
 
 def test_pairs_beyond_a_cap_are_left_out() -> None:
     world = pairs([[0.8, 0.95], [0.95, 0.8]], A, B)
-    some = [Job(0, 95.0), Job(1, 95.0), Job(0, 80.0), Job(0, 80.0)]
+    some = [SharingJob(0, 95.0), SharingJob(1, 95.0), SharingJob(0, 80.0), SharingJob(0, 80.0)]
     assert least_makespan(world, some).makespan_s < 275
     assert least_makespan(world, some, cap=1.1).makespan_s == pytest.approx(100 + 160)
 
 
 def test_memory_keeps_apart_only_those_phases_that_are_too_much_together() -> None:
     half = profile("half", (50.0, 1000.0), (50.0, CAPACITY_MIB / 2 + 1))
-    found = least_makespan(pairs([[1.0]], half), [Job(0, 100.0)] * 2)
+    found = least_makespan(pairs([[1.0]], half), [SharingJob(0, 100.0)] * 2)
     assert found.makespan_s == pytest.approx(100)  # the second half of each beside the first of the other
     always = profile("always", (100.0, CAPACITY_MIB / 2 + 1))
-    assert least_makespan(pairs([[1.0]], always), [Job(0, 100.0)] * 2).makespan_s == pytest.approx(200)
+    assert least_makespan(pairs([[1.0]], always), [SharingJob(0, 100.0)] * 2).makespan_s == pytest.approx(200)
 
 
 def test_speeds_are_those_of_phases() -> None:
     two = profile("two", (40.0, 0.0), (60.0, 0.0))
     world = PhaseWorld([two], PairTable(["two"], np.array([[1.0]])))
     # Odd beside odd halves both: no gain. Odd beside even is free, 40 s each way; 20 s of each are left.
-    assert least_makespan(world, [Job(0, 100.0)] * 2).makespan_s == pytest.approx(120)
+    assert least_makespan(world, [SharingJob(0, 100.0)] * 2).makespan_s == pytest.approx(120)
 
 
 def test_a_job_that_fits_into_no_gpu_is_told() -> None:
     with pytest.raises(ValueError, match=r"job 1 takes 18000 MiB, more than a GPU has: 12000"):
         least_makespan(
-            pairs([[1.0]], profile("big", (1.0, CAPACITY_MIB))), [Job(0, 1.0), Job(0, 1.0, memory_factor=1.5)]
+            pairs([[1.0]], profile("big", (1.0, CAPACITY_MIB))),
+            [SharingJob(0, 1.0), SharingJob(0, 1.0, memory_factor=1.5)],
         )
 
 
@@ -131,7 +136,7 @@ def test_no_schedule_is_shorter(data: st.DataObject, seed: int, n_gpus: int, mos
     world = data.draw(worlds())
     some = data.draw(jobs(world, max_size=6))
     least_s = least_makespan(world, some, n_gpus=n_gpus, most_together=most).makespan_s
-    for one in [Reckless(seed, most), *planners(world, Known(world, most_together=most), seed)]:
+    for one in [Reckless(seed, most), *planners(world, KnownBelief(world, most_together=most), seed)]:
         assert simulate(world, some, one, n_gpus=n_gpus).makespan_s >= least_s * (1 - 1e-6), one.name
 
 
@@ -143,7 +148,7 @@ def test_no_schedule_that_keeps_a_cap_is_shorter_than_the_bound_under_it(
     world = data.draw(worlds())
     some = data.draw(jobs(world, max_size=6))
     least_s = least_makespan(world, some, n_gpus=n_gpus, cap=cap).makespan_s
-    for one in planners(world, Known(world, cap=cap)):
+    for one in planners(world, KnownBelief(world, cap=cap)):
         assert simulate(world, some, one, n_gpus=n_gpus).makespan_s >= least_s * (1 - 1e-6), one.name
 
 
@@ -156,7 +161,7 @@ class At:
         self._starts_s = starts_s
         self.wake_s = math.inf
 
-    def choose(self, view: View) -> list[Start]:
+    def choose(self, view: PlannerView) -> list[Start]:
         due = [one.job for one in view.waiting if self._starts_s[one.job] <= view.now_s]
         if not due and not view.gpus[0].running:
             due = [min(view.waiting, key=lambda one: self._starts_s[one.job]).job]  # nobody waits for nothing
@@ -167,7 +172,9 @@ class At:
         return [Start(0, tuple(due))] if due else []
 
 
-def best_of_all(world: World, some: Sequence[Job], step_s: float, last_s: float) -> dict[float, list[float]]:
+def best_of_all(
+    world: World, some: Sequence[SharingJob], step_s: float, last_s: float
+) -> dict[float, list[float]]:
     """The shortest makespans of all schedules that start jobs at multiples of a step, two on a GPU at most.
 
     By cap, none and 1.25; under the cap by how many are noticeably slowed down: none, one at most, or any.
@@ -190,18 +197,18 @@ def best_of_all(world: World, some: Sequence[Job], step_s: float, last_s: float)
 TINY = {
     "phases in each other's way": (
         PhaseWorld([profile("two", (20.0, 0.0), (30.0, 0.0))], PairTable(["two"], np.array([[0.95]]))),
-        [Job(0, 50.0)] * 3,
+        [SharingJob(0, 50.0)] * 3,
     ),
     "memory that does not fit": (
         pairs([[0.9]], profile("loads", (10.0, 3000.0), (30.0, CAPACITY_MIB * 0.7))),
-        [Job(0, 40.0)] * 3,
+        [SharingJob(0, 40.0)] * 3,
     ),
     "jobs that are not alike": (
         PhaseWorld(
             [profile("a", (10.0, 5000.0), (20.0, 9000.0)), profile("b", (30.0, 2000.0), (10.0, 6000.0))],
             PairTable(["a", "b"], np.array([[0.8, 0.9], [0.85, 0.82]])),
         ),
-        [Job(0, 30.0), Job(1, 40.0), Job(1, 25.0)],
+        [SharingJob(0, 30.0), SharingJob(1, 40.0), SharingJob(1, 25.0)],
     ),
 }
 
@@ -223,7 +230,7 @@ def test_no_schedule_at_all_is_shorter_than_the_bound_and_the_best_is_not_far(na
 def test_who_may_not_be_slowed_down_costs_what_the_bound_says() -> None:
     # Two at 0.95 would take 1.05 times as long: nobody may, one may, both may.
     world = pairs([[0.95]], A)
-    some = [Job(0, 95.0)] * 2
+    some = [SharingJob(0, 95.0)] * 2
     least_s = [
         least_makespan(world, some, cap=1.06, most_slowed=most).makespan_s for most in (0, 1, 2, math.inf)
     ]
@@ -240,15 +247,21 @@ V100 = Path(os.environ.get("SLURM_GPU_DATA", "")) / "gavel" / "throughputs_v100.
 )
 def test_on_measured_pairs_annealing_comes_within_two_per_cent_and_greedy_within_ten() -> None:
     table = read_table(V100).table()
-    world = TableWorld([Profile(name, "v100", (Phase(seconds=1.0),)) for name in table.names], table)
+    world = TableWorld(
+        [ApplicationProfile(name, "v100", (ProfilePhase(seconds=1.0),)) for name in table.names], table
+    )
     ratios: dict[str, list[float]] = {"lp": [], "annealing": [], "greedy": []}
     for seed in range(10):
         rng = np.random.default_rng(seed)
-        some = [Job(int(rng.integers(len(table.names))), float(rng.uniform(60, 600))) for _ in range(30)]
+        some = [
+            SharingJob(int(rng.integers(len(table.names))), float(rng.uniform(60, 600))) for _ in range(30)
+        ]
         alone_s = sum(job.work_s for job in some)
         ratios["lp"].append(least_makespan(world, some).makespan_s / alone_s)
         for name in ("annealing", "greedy"):
-            setting = Setting(belief=Known(world), profiles=world.profiles, capacity_mib=math.inf, seed=seed)
+            setting = Setting(
+                belief=KnownBelief(world), profiles=world.profiles, capacity_mib=math.inf, seed=seed
+            )
             ratios[name].append(simulate(world, some, planner(name, setting)).makespan_s / alone_s)
     least, annealed, greedy = (float(np.mean(values)) for values in ratios.values())
     assert 0.60 < least < 0.70

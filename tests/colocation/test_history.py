@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_gpu.colocation.planner import Gpu, Member, View
-from slurm_gpu.colocation.planners.history import History
+from slurm_gpu.colocation.planner import Member, PlannerGpu, PlannerView
+from slurm_gpu.colocation.planners.history import StartHistory
 
 
-def view(now_s: float, running: list[Member], waiting: list[Member]) -> View:
-    return View(now_s, tuple(waiting), (Gpu(tuple(running)),))
+def view(now_s: float, running: list[Member], waiting: list[Member]) -> PlannerView:
+    return PlannerView(now_s, tuple(waiting), (PlannerGpu(tuple(running)),))
 
 
 SLOW, FAST, OTHER = (Member(job, 0, 100.0) for job in range(3))
@@ -20,7 +20,7 @@ def after(member: Member, done_s: float) -> Member:
 
 
 def test_who_took_longer_than_alone_was_slowed_down() -> None:
-    history = History()
+    history = StartHistory()
     history.look(view(0.0, [], [SLOW, FAST, OTHER]))
     history.start(0.0, [SLOW, FAST], still_wait=True)
     history.look(view(101.0, [after(SLOW, 90.0)], [OTHER]))
@@ -31,7 +31,7 @@ def test_who_took_longer_than_alone_was_slowed_down() -> None:
 
 
 def test_who_ended_while_nobody_asked_is_not_judged() -> None:
-    history = History()
+    history = StartHistory()
     history.look(view(0.0, [], [SLOW]))
     history.start(0.0, [SLOW], still_wait=False)
     history.look(view(5000.0, [], [OTHER]))
@@ -39,14 +39,14 @@ def test_who_ended_while_nobody_asked_is_not_judged() -> None:
 
 
 def test_who_ran_before_anybody_looked_has_not_been_slowed_down_so_far() -> None:
-    history = History()
+    history = StartHistory()
     seen = view(500.0, [after(SLOW, 60.0)], [OTHER])
     history.look(seen)
     assert history.elapsed_s(seen) == [[pytest.approx(60.0)]]
 
 
 def test_who_was_to_start_and_waits_on_has_not_ended() -> None:
-    history = History()
+    history = StartHistory()
     history.look(view(0.0, [], [SLOW, FAST]))
     history.start(0.0, [SLOW, FAST], still_wait=True)
     history.look(view(500.0, [FAST], [SLOW]))

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from slurm_gpu.colocation.belief.known import Known
-from slurm_gpu.colocation.planner import Member, Start, View
+from slurm_gpu.colocation.belief.known import KnownBelief
+from slurm_gpu.colocation.planner import Member, PlannerView, Start
 from slurm_gpu.colocation.planners.annealing import Annealing
 from slurm_gpu.colocation.planners.phased import PhasedRollout
-from slurm_gpu.colocation.profiles.profile import Phase, Profile
-from slurm_gpu.colocation.simulation.simulator import Job, simulate
+from slurm_gpu.colocation.profiles.profile import ApplicationProfile, ProfilePhase
+from slurm_gpu.colocation.simulation.simulator import SharingJob, simulate
 from slurm_gpu.colocation.simulation.world import TableWorld
 from slurm_gpu.colocation.tables.pair_table import PairTable
 from tests.colocation.building import CAPACITY_MIB, PhaseWorld, jobs, pairs, profile, worlds
@@ -26,10 +26,10 @@ class InOrder:
 
     name = "in order"
 
-    def __init__(self, belief: Known) -> None:
+    def __init__(self, belief: KnownBelief) -> None:
         self._belief, self.wake_s, self.was_refused = belief, math.inf, False
 
-    def choose(self, view: View) -> list[Start]:
+    def choose(self, view: PlannerView) -> list[Start]:
         self.wake_s = math.inf
         if not view.waiting:
             return []
@@ -50,8 +50,8 @@ class InOrder:
 @given(data=st.data(), most=st.integers(1, 3), cap=st.sampled_from((math.inf, 1.1, 1.5)))
 def test_an_order_ends_when_the_simulator_says(data: st.DataObject, most: int, cap: float) -> None:
     world = data.draw(worlds())
-    some = [Job(job.application, job.work_s) for job in data.draw(jobs(world))]
-    belief = Known(world, most_together=most, cap=cap)
+    some = [SharingJob(job.application, job.work_s) for job in data.draw(jobs(world))]
+    belief = KnownBelief(world, most_together=most, cap=cap)
     members = [Member(number, job.application, job.work_s) for number, job in enumerate(some)]
     rollout = PhasedRollout(belief, belief, members, [()], [[]], LEAST_GAIN)
     end_s = rollout.end_s(0, range(len(some)))
@@ -70,15 +70,15 @@ LOADING = pairs([[1.0]], LOADS)
 
 
 def test_who_loads_may_do_so_while_the_one_before_comes_to_its_end() -> None:
-    some = [Job(0, 100.0)] * 5
-    ran = simulate(LOADING, some, Annealing(Known(LOADING), evaluations=200))
+    some = [SharingJob(0, 100.0)] * 5
+    ran = simulate(LOADING, some, Annealing(KnownBelief(LOADING), evaluations=200))
     assert ran.makespan_s == pytest.approx(5 * 100 - 4 * 10, abs=0.5)
     assert ran.out_of_memory == 0
 
 
 def test_that_is_so_under_a_cap_as_well_and_on_several_gpus() -> None:
-    some = [Job(0, 100.0)] * 6
-    ran = simulate(LOADING, some, Annealing(Known(LOADING, cap=1.1), evaluations=200), n_gpus=2)
+    some = [SharingJob(0, 100.0)] * 6
+    ran = simulate(LOADING, some, Annealing(KnownBelief(LOADING, cap=1.1), evaluations=200), n_gpus=2)
     assert ran.makespan_s == pytest.approx(3 * 100 - 2 * 10, abs=0.5)
 
 
@@ -89,22 +89,25 @@ HALF = PhaseWorld(  # the second halves of two take twice as long beside each ot
 
 def test_a_partner_is_put_off_until_the_cap_is_kept() -> None:
     # Together from the beginning both would lose 50 s of 100; from 40 s on only 10, in the last 20.
-    ran = simulate(HALF, [Job(0, 100.0)] * 2, Annealing(Known(HALF, cap=1.1), evaluations=200, slowed=1.0))
+    ran = simulate(
+        HALF, [SharingJob(0, 100.0)] * 2, Annealing(KnownBelief(HALF, cap=1.1), evaluations=200, slowed=1.0)
+    )
     assert ran.slowdown.max() <= 1.1 + 1e-9
     assert ran.makespan_s == pytest.approx(150, abs=11)
     assert sorted(ran.start_s.tolist())[1] == pytest.approx(45, abs=6)
 
 
 def test_under_a_cap_no_more_than_a_sixth_is_slowed_down() -> None:
-    ran = simulate(HALF, [Job(0, 100.0)] * 12, Annealing(Known(HALF, cap=1.1), evaluations=400))
+    ran = simulate(HALF, [SharingJob(0, 100.0)] * 12, Annealing(KnownBelief(HALF, cap=1.1), evaluations=400))
     assert (ran.slowdown > 1.02).sum() <= 2
     assert ran.makespan_s < 12 * 100 * 0.65
 
 
 def test_profiles_without_phases_are_planned_by_whole_runs() -> None:
     even = TableWorld(
-        [Profile("even", "card", (Phase(seconds=9.0),))], PairTable(["even"], HALF._table.speeds)
+        [ApplicationProfile("even", "card", (ProfilePhase(seconds=9.0),))],
+        PairTable(["even"], HALF._table.speeds),
     )
-    planner = Annealing(Known(even))
-    simulate(even, [Job(0, 9.0)] * 3, planner)
+    planner = Annealing(KnownBelief(even))
+    simulate(even, [SharingJob(0, 9.0)] * 3, planner)
     assert planner.wake_s == math.inf

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.colocation.belief.known import Known
-from slurm_gpu.colocation.planner import Gpu, Member, View
+from slurm_gpu.colocation.belief.known import KnownBelief
+from slurm_gpu.colocation.planner import Member, PlannerGpu, PlannerView
 from slurm_gpu.colocation.planners import DEFAULT, PLANNERS, Setting, planner
 from slurm_gpu.colocation.planners.annealing import Annealing
-from slurm_gpu.colocation.simulation.simulator import Job, simulate
+from slurm_gpu.colocation.simulation.simulator import SharingJob, simulate
 from tests.colocation.building import jobs, pairs, profile, worlds
 from tests.colocation.planning import NOT_LEARNED, Watched, made
 
@@ -27,7 +27,7 @@ def test_starts_only_what_waits_where_it_may_share_and_never_holds_all(
 ) -> None:
     world = data.draw(worlds())
     some = data.draw(jobs(world))
-    belief = Known(world, most_together=most, cap=cap)
+    belief = KnownBelief(world, most_together=most, cap=cap)
     ran = simulate(world, some, Watched(made(name, world, belief), belief), n_gpus=n_gpus)
     assert ran.out_of_memory == 0
     assert ran.most_together <= most
@@ -40,7 +40,8 @@ def test_the_same_seed_decides_the_same(name: str, data: st.DataObject, n_gpus: 
     world = data.draw(worlds())
     some = data.draw(jobs(world))
     once, again = (
-        simulate(world, some, made(name, world, Known(world), seed), n_gpus=n_gpus).log for _ in range(2)
+        simulate(world, some, made(name, world, KnownBelief(world), seed), n_gpus=n_gpus).log
+        for _ in range(2)
     )
     assert once == again
 
@@ -52,7 +53,7 @@ GOOD = pairs([[0.8]], EVEN)
 
 @pytest.mark.parametrize("name", ["sjf", "greedy", "blossom", "lp", "annealing"])
 def test_who_knows_speeds_shares_nothing_where_that_cannot_pay(name: str) -> None:
-    ran = simulate(POOR, [Job(0, 100.0)] * 5, made(name, POOR, Known(POOR)))
+    ran = simulate(POOR, [SharingJob(0, 100.0)] * 5, made(name, POOR, KnownBelief(POOR)))
     assert ran.makespan_s == pytest.approx(500)
     assert ran.most_together == 1
 
@@ -63,22 +64,22 @@ def test_who_knows_speeds_is_never_slower_than_one_after_the_other(
     name: str, data: st.DataObject, most: int
 ) -> None:
     world = data.draw(worlds(phases=False))
-    some = [Job(job.application, job.work_s) for job in data.draw(jobs(world))]
-    ran = simulate(world, some, made(name, world, Known(world, most_together=most)))
+    some = [SharingJob(job.application, job.work_s) for job in data.draw(jobs(world))]
+    ran = simulate(world, some, made(name, world, KnownBelief(world, most_together=most)))
     assert ran.makespan_s <= sum(job.work_s for job in some) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("name", ["greedy", "blossom", "lp", "annealing"])
 def test_idle_gpus_are_filled_before_any_is_shared(name: str) -> None:
-    ran = simulate(GOOD, [Job(0, 100.0)] * 4, made(name, GOOD, Known(GOOD)), n_gpus=4)
+    ran = simulate(GOOD, [SharingJob(0, 100.0)] * 4, made(name, GOOD, KnownBelief(GOOD)), n_gpus=4)
     assert ran.makespan_s == pytest.approx(100)
-    ran = simulate(GOOD, [Job(0, 100.0)] * 8, made(name, GOOD, Known(GOOD)), n_gpus=4)
+    ran = simulate(GOOD, [SharingJob(0, 100.0)] * 8, made(name, GOOD, KnownBelief(GOOD)), n_gpus=4)
     assert ran.makespan_s == pytest.approx(125)
 
 
 def test_shortest_first_is_exclusive() -> None:
-    some = [Job(0, 30.0), Job(0, 10.0), Job(0, 20.0)]
-    ran = simulate(GOOD, some, made("sjf", GOOD, Known(GOOD)))
+    some = [SharingJob(0, 30.0), SharingJob(0, 10.0), SharingJob(0, 20.0)]
+    ran = simulate(GOOD, some, made("sjf", GOOD, KnownBelief(GOOD)))
     assert list(ran.start_s) == [30, 0, 10]
 
 
@@ -91,8 +92,8 @@ FRIENDS = pairs(
 
 @pytest.mark.parametrize("name", ["greedy", "blossom", "lp", "annealing"])
 def test_friends_run_together(name: str) -> None:
-    some = [Job(application, 100.0) for application in (0, 2, 1, 3)]
-    assert simulate(FRIENDS, some, made(name, FRIENDS, Known(FRIENDS))).makespan_s == pytest.approx(200)
+    some = [SharingJob(application, 100.0) for application in (0, 2, 1, 3)]
+    assert simulate(FRIENDS, some, made(name, FRIENDS, KnownBelief(FRIENDS))).makespan_s == pytest.approx(200)
 
 
 # Each of b and c is good beside a, d only beside b; who takes a and b first has c and d left alone.
@@ -106,8 +107,8 @@ CHAIN = pairs(
     ("name", "least_s"), [("greedy", 311), ("blossom", 250), ("lp", 250), ("annealing", 250)]
 )
 def test_who_looks_ahead_does_not_take_the_best_pair_first(name: str, least_s: float) -> None:
-    some = [Job(application, 100.0) for application in range(4)]
-    ran = simulate(CHAIN, some, made(name, CHAIN, Known(CHAIN)))
+    some = [SharingJob(application, 100.0) for application in range(4)]
+    ran = simulate(CHAIN, some, made(name, CHAIN, KnownBelief(CHAIN)))
     assert ran.makespan_s == pytest.approx(least_s, rel=0.01)
 
 
@@ -115,14 +116,16 @@ def test_a_third_does_not_slow_down_two_beyond_the_cap() -> None:
     # Beside one: 1/0.95 = 1.05. Beside two: 1.11, which is more than 1.10.
     world = pairs([[0.95]], EVEN)
     for name in NOT_LEARNED:
-        ran = simulate(world, [Job(0, 100.0)] * 3, made(name, world, Known(world, most_together=3, cap=1.1)))
+        ran = simulate(
+            world, [SharingJob(0, 100.0)] * 3, made(name, world, KnownBelief(world, most_together=3, cap=1.1))
+        )
         assert ran.slowdown.max() <= 1.1 + 1e-9, name
 
 
 @pytest.mark.parametrize(("n", "slowed"), [(5, 0), (12, 2), (24, 4)])
 def test_under_a_cap_annealing_slows_one_job_in_six(n: int, slowed: int) -> None:
     world = pairs([[0.93]], EVEN)
-    ran = simulate(world, [Job(0, 100.0)] * n, Annealing(Known(world, cap=1.1)))
+    ran = simulate(world, [SharingJob(0, 100.0)] * n, Annealing(KnownBelief(world, cap=1.1)))
     assert (ran.slowdown > 1.02).sum() == slowed
     assert ran.makespan_s < 100 * n - 40 * slowed + 1
 
@@ -133,13 +136,13 @@ def test_who_runs_is_asked_how_far_it_is() -> None:
     world = pairs([[1.0]], peak)
     for name in set(NOT_LEARNED) - {"sjf", "fgd"}:  # the one never shares, the other goes by peaks
         for done_s, n in ((0.0, 0), (60.0, 1)):
-            running = Gpu((Member(0, 0, 100.0 - done_s, done_s),))
-            view = View(done_s, (Member(1, 0, 100.0),), (running,))
-            assert len(made(name, world, Known(world)).choose(view)) == n, (name, done_s)
+            running = PlannerGpu((Member(0, 0, 100.0 - done_s, done_s),))
+            view = PlannerView(done_s, (Member(1, 0, 100.0),), (running,))
+            assert len(made(name, world, KnownBelief(world)).choose(view)) == n, (name, done_s)
 
 
 def test_a_planner_that_there_is_not_is_told_with_those_that_there_are() -> None:
-    setting = Setting(belief=Known(GOOD), profiles=GOOD.profiles, capacity_mib=GOOD.capacity_mib)
+    setting = Setting(belief=KnownBelief(GOOD), profiles=GOOD.profiles, capacity_mib=GOOD.capacity_mib)
     with pytest.raises(ValueError, match=r"no planner 'sfj'; there are sjf, tetris"):
         planner("sfj", setting)
     assert {name: planner(name, setting).name for name in PLANNERS} == {name: name for name in PLANNERS}

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slurm_gpu.colocation.profiles.profile import Phase, Profile
+from slurm_gpu.colocation.profiles.profile import ApplicationProfile, ProfilePhase
 from slurm_gpu.colocation.profiles.profile_file import read_profiles, write_profiles_csv, write_profiles_json
 from slurm_gpu.errors import InputError
 
@@ -20,12 +20,12 @@ TEXT = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_siz
 PART = st.none() | st.floats(0, 1)
 PROFILES = st.lists(
     st.builds(
-        Profile,
+        ApplicationProfile,
         application=TEXT,
         gpu_model=TEXT,
         phases=st.lists(
             st.builds(
-                Phase,
+                ProfilePhase,
                 seconds=st.floats(1e-6, 1e9),
                 util=PART,
                 sm=PART,
@@ -49,7 +49,7 @@ PROFILES = st.lists(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(PROFILES)
-def test_files_are_read_as_they_were_written(tmp_path: Path, profiles: list[Profile]) -> None:
+def test_files_are_read_as_they_were_written(tmp_path: Path, profiles: list[ApplicationProfile]) -> None:
     write_profiles_json(tmp_path / "p.json", profiles)
     write_profiles_csv(tmp_path / "p.csv", profiles)
     assert read_profiles(tmp_path / "p.json") == tuple(profiles)
@@ -66,7 +66,7 @@ def whole(*profiles: Any) -> dict[str, Any]:
 def test_what_is_left_out_is_not_known(tmp_path: Path) -> None:
     path = tmp_path / "p.json"
     path.write_text(json.dumps(whole(ONE)))
-    assert read_profiles(path) == (Profile("a", "V100", (Phase(seconds=1, util=0.5),)),)
+    assert read_profiles(path) == (ApplicationProfile("a", "V100", (ProfilePhase(seconds=1, util=0.5),)),)
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.colocation.profiles.gpu_models import Card, faster, transferred
+from slurm_gpu.colocation.profiles.gpu_models import GpuModel, faster, transferred
 from slurm_gpu.colocation.profiles.library import Library, merged
 from slurm_gpu.colocation.profiles.phases import MOST_PHASES, phases_of, segments
-from slurm_gpu.colocation.profiles.profile import Phase, Profile
+from slurm_gpu.colocation.profiles.profile import ApplicationProfile, ProfilePhase
 from slurm_gpu.wire.timeline import GAP, Timeline
 
 
@@ -25,9 +25,9 @@ def test_a_run_of_three_levels_has_three_phases() -> None:
     memory = [0] * 20 + [100] * 40
     found = phases_of(timeline(util=util, mem_used=memory), 10000.0)
     assert found == [
-        Phase(seconds=80, util=0.0, memory_mib=0.0),
-        Phase(seconds=120, util=0.5, memory_mib=4000.0),
-        Phase(seconds=40, util=1.0, memory_mib=4000.0),
+        ProfilePhase(seconds=80, util=0.0, memory_mib=0.0),
+        ProfilePhase(seconds=120, util=0.5, memory_mib=4000.0),
+        ProfilePhase(seconds=40, util=1.0, memory_mib=4000.0),
     ]
 
 
@@ -53,7 +53,7 @@ def test_a_long_gap_is_a_phase_of_which_nothing_is_known_and_a_short_one_is_none
 
 def test_a_series_that_was_never_measured_is_none_and_memory_takes_the_cards_size() -> None:
     (phase,) = phases_of(timeline(util=[250] * 9, pcie=[GAP] * 9, mem_used=[0] * 8 + [5]), None)
-    assert phase == Phase(seconds=36, util=1.0)
+    assert phase == ProfilePhase(seconds=36, util=1.0)
     phases = phases_of(timeline(util=[250] * 9, mem_used=[99, 100] * 4 + [99]), 1000.0)
     assert [one.memory_mib for one in phases] == [400.0]
 
@@ -91,15 +91,15 @@ def test_segments_of_one_bin_and_of_nothing_but_gaps() -> None:
     assert segments(np.full((2, 5), np.nan), 8) == [5]
 
 
-def run(*phases: Phase, application: str = "app", **key: object) -> Profile:
-    return Profile(application, str(key.pop("gpu_model", "V100")), phases, **key)  # type: ignore[arg-type]
+def run(*phases: ProfilePhase, application: str = "app", **key: object) -> ApplicationProfile:
+    return ApplicationProfile(application, str(key.pop("gpu_model", "V100")), phases, **key)  # type: ignore[arg-type]
 
 
 def test_several_runs_are_one_profile_as_long_as_their_median() -> None:
-    def of(scale: float, util: float, mib: float) -> Profile:
+    def of(scale: float, util: float, mib: float) -> ApplicationProfile:
         return run(
-            Phase(seconds=10 * scale, util=0.0, memory_mib=0.0),
-            Phase(seconds=30 * scale, util=util, memory_mib=mib),
+            ProfilePhase(seconds=10 * scale, util=0.0, memory_mib=0.0),
+            ProfilePhase(seconds=30 * scale, util=util, memory_mib=mib),
         )
 
     one = merged([of(1, 0.5, 900), of(2, 0.7, 1000), of(1.1, 0.6, 950)])
@@ -113,26 +113,26 @@ def test_several_runs_are_one_profile_as_long_as_their_median() -> None:
 
 
 def test_a_gap_of_one_run_is_filled_by_another_and_one_of_all_stays() -> None:
-    known, gap = run(Phase(seconds=10, util=0.5)), run(Phase(seconds=10))
-    assert merged([known, gap]).phases == (Phase(seconds=10, util=0.5),)
-    assert merged([gap, gap]).phases == (Phase(seconds=10),)
+    known, gap = run(ProfilePhase(seconds=10, util=0.5)), run(ProfilePhase(seconds=10))
+    assert merged([known, gap]).phases == (ProfilePhase(seconds=10, util=0.5),)
+    assert merged([gap, gap]).phases == (ProfilePhase(seconds=10),)
 
 
 def test_runs_weigh_as_many_as_they_come_from() -> None:
-    many, one = run(Phase(seconds=10, util=0.4), runs=9), run(Phase(seconds=10, util=0.9))
+    many, one = run(ProfilePhase(seconds=10, util=0.4), runs=9), run(ProfilePhase(seconds=10, util=0.9))
     found = merged([many, one])
     assert (found.runs, found.phases[0].util) == (10, pytest.approx(0.45))
 
 
 def test_profiles_of_different_things_are_not_merged() -> None:
     with pytest.raises(ValueError, match="different things"):
-        merged([run(Phase(seconds=1)), run(Phase(seconds=1), application="other")])
+        merged([run(ProfilePhase(seconds=1)), run(ProfilePhase(seconds=1), application="other")])
     with pytest.raises(ValueError, match="no profiles"):
         merged([])
 
 
 PHASE = st.builds(
-    Phase,
+    ProfilePhase,
     seconds=st.floats(1e-3, 1e6),
     util=st.none() | st.floats(0, 1),
     memory_mib=st.none() | st.floats(0, 1e6),
@@ -143,7 +143,7 @@ RUN = st.builds(lambda phases: run(*phases), st.lists(PHASE, min_size=1, max_siz
 
 
 @given(st.lists(RUN, min_size=2, max_size=4))
-def test_no_memory_of_any_run_is_lost_when_they_become_one(runs: list[Profile]) -> None:
+def test_no_memory_of_any_run_is_lost_when_they_become_one(runs: list[ApplicationProfile]) -> None:
     one = merged(runs)
     peaks = [peak for peak in (run.peak("memory_mib") for run in runs) if peak is not None]
     assert (one.peak("memory_mib") is None) == (not peaks)
@@ -153,10 +153,10 @@ def test_no_memory_of_any_run_is_lost_when_they_become_one(runs: list[Profile]) 
 
 
 def test_the_same_application_with_another_input_is_nearer_than_any_other() -> None:
-    small = run(Phase(seconds=1), input_size=16, kind="training")
-    large = run(Phase(seconds=2), input_size=256, kind="training")
-    other = run(Phase(seconds=3), application="other", input_size=64, kind="training")
-    strange = run(Phase(seconds=4), application="strange", input_size=64)
+    small = run(ProfilePhase(seconds=1), input_size=16, kind="training")
+    large = run(ProfilePhase(seconds=2), input_size=256, kind="training")
+    other = run(ProfilePhase(seconds=3), application="other", input_size=64, kind="training")
+    strange = run(ProfilePhase(seconds=4), application="strange", input_size=64)
     library = Library([strange, other, large, small])
 
     def asked(application: str, size: float | None = None, gpu: str = "V100") -> tuple[float, float]:
@@ -176,29 +176,29 @@ def test_the_same_application_with_another_input_is_nearer_than_any_other() -> N
 
 
 def test_parameters_that_differ_make_it_farther_but_less_than_an_octave() -> None:
-    fp16 = run(Phase(seconds=1), input_size=16, parameters=(("dtype", "fp16"), ("opt", "sgd")))
-    fp32 = run(Phase(seconds=2), input_size=16, parameters=(("dtype", "fp32"), ("opt", "sgd")))
+    fp16 = run(ProfilePhase(seconds=1), input_size=16, parameters=(("dtype", "fp16"), ("opt", "sgd")))
+    fp32 = run(ProfilePhase(seconds=2), input_size=16, parameters=(("dtype", "fp32"), ("opt", "sgd")))
     match = Library([fp32, fp16]).nearest("app", "V100", input_size=16, parameters=(("dtype", "fp16"),))
     assert match is not None
     assert (match.profile.seconds, match.distance) == (1, 0.5)
 
 
 def test_the_same_thing_seen_again_is_one_profile_of_more_runs() -> None:
-    library = Library([run(Phase(seconds=1)), run(Phase(seconds=3))])
+    library = Library([run(ProfilePhase(seconds=1)), run(ProfilePhase(seconds=3))])
     assert [(one.runs, one.seconds) for one in library] == [(2, 2)]
     assert len(library) == 1
 
 
-SMALL = Card(
+SMALL = GpuModel(
     name="small", multiprocessors=20, clock_mhz=1000, memory_gb_s=100, memory_mib=10000, pcie_gb_s=10
 )
-LARGE = Card(
+LARGE = GpuModel(
     name="large", multiprocessors=80, clock_mhz=1000, memory_gb_s=400, memory_mib=40000, pcie_gb_s=20
 )
 
 
 def test_on_a_card_four_times_as_fast_only_the_time_in_which_kernels_ran_is_shorter() -> None:
-    here = run(Phase(seconds=100, util=0.8, memory_mib=3000, sm=0.4, pcie=0.1), gpu_model="small")
+    here = run(ProfilePhase(seconds=100, util=0.8, memory_mib=3000, sm=0.4, pcie=0.1), gpu_model="small")
     (phase,) = transferred(here, SMALL, LARGE).phases
     assert phase.seconds == pytest.approx(100 * (0.2 + 0.2))
     assert phase.util == pytest.approx(0.5)
@@ -210,13 +210,13 @@ def test_on_a_card_four_times_as_fast_only_the_time_in_which_kernels_ran_is_shor
 
 
 def test_who_took_the_whole_memory_takes_it_again() -> None:
-    pool = run(Phase(seconds=1, memory_mib=9500), gpu_model="small")
+    pool = run(ProfilePhase(seconds=1, memory_mib=9500), gpu_model="small")
     assert transferred(pool, SMALL, LARGE).phases[0].memory_mib == 38000
 
 
 def test_of_cards_that_nobody_knows_only_the_name_changes() -> None:
-    here = run(Phase(seconds=100, util=0.8, memory_mib=3000, sm=0.4, pcie=0.1))
-    there = transferred(here, Card(name="V100"), Card(name="new"))
+    here = run(ProfilePhase(seconds=100, util=0.8, memory_mib=3000, sm=0.4, pcie=0.1))
+    there = transferred(here, GpuModel(name="V100"), GpuModel(name="new"))
     assert there.gpu_model == "new"
     assert there.phases[0] == here.phases[0]
     assert Library([here], {"V100": SMALL, "A100": LARGE}).nearest("app", "A100") != there
@@ -225,11 +225,11 @@ def test_of_cards_that_nobody_knows_only_the_name_changes() -> None:
 def test_a_card_of_nothing_is_refused() -> None:
     for value in (0.0, -1.0, math.inf, math.nan):
         with pytest.raises(ValueError, match="clock_mhz must be more than 0"):
-            Card(name="x", clock_mhz=value)
+            GpuModel(name="x", clock_mhz=value)
 
 
 CARD = st.builds(
-    Card,
+    GpuModel,
     name=st.just("card"),
     multiprocessors=st.none() | st.integers(1, 200),
     clock_mhz=st.none() | st.floats(100, 3000),
@@ -240,7 +240,9 @@ CARD = st.builds(
 
 
 @given(RUN, CARD, CARD)
-def test_whatever_the_cards_a_profile_stays_one_with_its_gaps(profile: Profile, one: Card, two: Card) -> None:
+def test_whatever_the_cards_a_profile_stays_one_with_its_gaps(
+    profile: ApplicationProfile, one: GpuModel, two: GpuModel
+) -> None:
     there = transferred(profile, one, two)
     for before, after in zip(profile.phases, there.phases, strict=True):
         for use in ("util", "memory_mib", "sm", "pcie"):

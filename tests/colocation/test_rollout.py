@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.colocation.belief.known import Known
-from slurm_gpu.colocation.planner import Member, Start, View
+from slurm_gpu.colocation.belief.known import KnownBelief
+from slurm_gpu.colocation.planner import Member, PlannerView, Start
 from slurm_gpu.colocation.planners.rollout import Rollout
-from slurm_gpu.colocation.planners.search import HOT, Consideration, Search
-from slurm_gpu.colocation.profiles.profile import Phase, Profile
-from slurm_gpu.colocation.simulation.simulator import Job, simulate
+from slurm_gpu.colocation.planners.search import HOT, Consideration, OrderSearch
+from slurm_gpu.colocation.profiles.profile import ApplicationProfile, ProfilePhase
+from slurm_gpu.colocation.simulation.simulator import SharingJob, simulate
 from slurm_gpu.colocation.simulation.world import TableWorld, World
 from tests.colocation.building import jobs, worlds
 
@@ -23,10 +23,10 @@ class InOrder:
 
     name = "in order"
 
-    def __init__(self, belief: Known, apart: list[bool]) -> None:
+    def __init__(self, belief: KnownBelief, apart: list[bool]) -> None:
         self._belief, self._apart = belief, apart
 
-    def choose(self, view: View) -> list[Start]:
+    def choose(self, view: PlannerView) -> list[Start]:
         rollout = Rollout(self._belief, view.waiting, [gpu.running for gpu in view.gpus], [[0.0] * 9], 0.0)
         rollout.apart = [self._apart[member.job] for member in view.waiting]
         n = rollout.starts(0, range(len(view.waiting)))
@@ -38,11 +38,14 @@ def worlds_of_speeds(draw: st.DrawFn) -> World:
     """Any speeds, and memory for all: else who fits beside whom changes while they run."""
     world = draw(worlds(phases=False))
     assert isinstance(world, TableWorld)
-    profiles = [Profile(one.application, one.gpu_model, (Phase(seconds=9.0),)) for one in world.profiles]
+    profiles = [
+        ApplicationProfile(one.application, one.gpu_model, (ProfilePhase(seconds=9.0),))
+        for one in world.profiles
+    ]
     return TableWorld(profiles, world.table)
 
 
-def rolled(belief: Known, some: list[Job]) -> Rollout:
+def rolled(belief: KnownBelief, some: list[SharingJob]) -> Rollout:
     members = [Member(number, job.application, job.work_s) for number, job in enumerate(some)]
     return Rollout(belief, members, [()], [[]], 0.0)
 
@@ -50,9 +53,9 @@ def rolled(belief: Known, some: list[Job]) -> Rollout:
 @given(data=st.data(), most=st.integers(1, 3))
 def test_an_order_ends_when_the_simulator_says(data: st.DataObject, most: int) -> None:
     world = data.draw(worlds_of_speeds())
-    some = [Job(job.application, job.work_s) for job in data.draw(jobs(world))]
+    some = [SharingJob(job.application, job.work_s) for job in data.draw(jobs(world))]
     apart = data.draw(st.lists(st.booleans(), min_size=len(some), max_size=len(some)))
-    belief = Known(world, most_together=most)
+    belief = KnownBelief(world, most_together=most)
     rollout = rolled(belief, some)
     rollout.apart = apart
     end_s = rollout.end_s(0, range(len(some)))
@@ -68,11 +71,11 @@ def test_a_search_loses_no_job_and_is_no_worse_than_what_it_began_with(
     world = data.draw(worlds_of_speeds())
     some = data.draw(jobs(world))
     members = [Member(number, job.application, job.work_s) for number, job in enumerate(some)]
-    rollout = Rollout(Known(world), members, [()] * n_gpus, [[]] * n_gpus, 0.0)
+    rollout = Rollout(KnownBelief(world), members, [()] * n_gpus, [[]] * n_gpus, 0.0)
     orders = [list(range(gpu, len(some), n_gpus)) for gpu in range(n_gpus)]
     before_s = [rollout.end_s(gpu, order) for gpu, order in enumerate(orders)]
     consideration = None if allowed < 0 else Consideration(100.0, allowed)
-    better = Search(rollout, orders, consideration).anneal(200, HOT, random.Random(seed))
+    better = OrderSearch(rollout, orders, consideration).anneal(200, HOT, random.Random(seed))
     assert sorted(one for order in better for one in order) == list(range(len(some)))
     if consideration is None:
         after_s = [rollout.end_s(gpu, order) for gpu, order in enumerate(better)]

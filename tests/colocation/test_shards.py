@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu.colocation.profiles.library import Library
-from slurm_gpu.colocation.profiles.profile import Phase, Profile
+from slurm_gpu.colocation.profiles.profile import ApplicationProfile, ProfilePhase
 from slurm_gpu.colocation.profiles.shards import HEADROOM, Shards, shards_of
 
 CARD = "A100"
@@ -20,8 +20,8 @@ def told(
     of: int = 8,
     capacity_mib: float = 81920,
 ) -> Shards:
-    phases = (Phase(seconds=10, memory_mib=100), Phase(seconds=90, memory_mib=memory_mib))
-    library = Library([Profile("resnet", CARD, phases, "training", there)])
+    phases = (ProfilePhase(seconds=10, memory_mib=100), ProfilePhase(seconds=90, memory_mib=memory_mib))
+    library = Library([ApplicationProfile("resnet", CARD, phases, "training", there)])
     match = library.nearest(application, CARD, kind="training", input_size=input_size)
     assert match is not None
     return shards_of(match, input_size, of, capacity_mib)

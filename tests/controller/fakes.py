@@ -18,7 +18,7 @@ from slurm_gpu.slurm.client import (
     SlurmSettings,
     WaitingJob,
 )
-from slurm_gpu.slurm.queue import CountedJob, Phase
+from slurm_gpu.slurm.queue import CountedJob, JobPhase
 from slurm_gpu.slurm.submission import Partition
 
 NOON_S = 1795262400
@@ -43,7 +43,7 @@ class Clock:
         self.uptime_s += seconds
 
 
-def make_job(job_id: int = 1, phase: Phase = Phase.RUNNING, **changes: Any) -> CountedJob:
+def make_job(job_id: int = 1, phase: JobPhase = JobPhase.RUNNING, **changes: Any) -> CountedJob:
     """A job of alice on two GPUs and 8 CPUs of n1."""
     job = CountedJob(
         job_id=job_id,

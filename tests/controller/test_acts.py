@@ -11,7 +11,7 @@ from slurm_gpu.controller.reporting import audit_reporter as module
 from slurm_gpu.controller.reporting.audit_reporter import FILE_NAME, Acts
 from slurm_gpu.database.api.controller_body import read_told
 from slurm_gpu.errors import DatabaseError
-from slurm_gpu.wire.answers.runs import Act
+from slurm_gpu.wire.answers.runs import AuditEvent
 from tests.controller.fakes import Clock
 
 
@@ -19,10 +19,10 @@ class Listener:
     """slurm-gpudbd: an act that is told again is the same one."""
 
     def __init__(self) -> None:
-        self.heard: dict[str, Act] = {}
+        self.heard: dict[str, AuditEvent] = {}
         self.is_away = False
 
-    def __call__(self, acts: list[Act]) -> None:
+    def __call__(self, acts: list[AuditEvent]) -> None:
         if self.is_away:
             raise DatabaseError("nobody is there")
         assert len(acts) <= 100
@@ -100,10 +100,10 @@ def test_a_directory_that_cannot_be_written_costs_no_act(
 
 
 def test_an_act_that_slurm_gpudbd_does_not_take_is_told_again(caplog: pytest.LogCaptureFixture) -> None:
-    clock, told = Clock(), list[Act]()
+    clock, told = Clock(), list[AuditEvent]()
     away = True
 
-    def send(acts: list[Act]) -> None:
+    def send(acts: list[AuditEvent]) -> None:
         if away:
             raise DatabaseError("it is away")
         told.extend(acts)

@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.controller.queue.amounts import Facts, amounts_of
-from slurm_gpu.slurm.queue import Phase
+from slurm_gpu.controller.queue.amounts import CountingFacts, amounts_of
+from slurm_gpu.slurm.queue import JobPhase
 
 from .fakes import make_job
 
-FACTS = Facts(
+FACTS = CountingFacts(
     shards_per_gpu=4, partition_gpus={"gpu": 4, "small": 2}, node_types={"n1": "a100", "n2": "a100"}
 )
 
 
 def pending_mgpu(**changes: object) -> int:
     fields: dict[str, object] = {"per_node": "", "tres": "cpu=1,mem=1G,node=1,billing=1", "nodes": ""}
-    return amounts_of(make_job(phase=Phase.PENDING, **(fields | changes)), FACTS).mgpu
+    return amounts_of(make_job(phase=JobPhase.PENDING, **(fields | changes)), FACTS).mgpu
 
 
 def test_a_running_job_counts_what_it_was_given() -> None:
@@ -66,7 +66,7 @@ def test_a_pending_job_counts_the_most_that_it_may_get(asked: dict[str, object],
 
 def test_gpus_of_another_type_in_another_form_come_on_top() -> None:
     both = {"per_job": "gres:gpu:A100:3", "per_node": "gres:gpu:h100:1,gres:gpu:a100:1", "n_nodes": 2}
-    amounts = amounts_of(make_job(phase=Phase.PENDING, nodes="", tres="cpu=2,node=2", **both), FACTS)
+    amounts = amounts_of(make_job(phase=JobPhase.PENDING, nodes="", tres="cpu=2,node=2", **both), FACTS)
     assert (amounts.mgpu, amounts.mgpu_by_type) == (5000, {"a100": 3000, "h100": 2000})
 
 
@@ -145,43 +145,43 @@ def test_gpus_of_another_type_in_another_form_come_on_top() -> None:
 def test_gpus_by_the_task_beside_another_form_are_known_from_slurms_total(
     asked: dict[str, object], total: str, mgpu: int, types: dict[str, int]
 ) -> None:
-    job = make_job(phase=Phase.PENDING, **{"per_node": "", "nodes": "", "tres": total} | asked)
+    job = make_job(phase=JobPhase.PENDING, **{"per_node": "", "nodes": "", "tres": total} | asked)
     amounts = amounts_of(job, FACTS)
     assert (amounts.mgpu, amounts.mgpu_by_type) == (mgpu, types)
 
 
 def test_a_range_of_nodes_counts_cpus_and_memory_with_its_upper_end() -> None:
-    job = make_job(phase=Phase.PENDING, n_nodes=3, n_cpus=2, tres="cpu=2,mem=4G,node=1,billing=2")
+    job = make_job(phase=JobPhase.PENDING, n_nodes=3, n_cpus=2, tres="cpu=2,mem=4G,node=1,billing=2")
     amounts = amounts_of(job, FACTS)
     assert (amounts.cpus, amounts.mib, amounts.nodes) == (6, 3 * 4096, 3)
 
 
 def test_an_exclusive_job_counts_all_cpus_of_its_nodes() -> None:
-    facts = Facts(partition_cpus={"gpu": 32})
-    assert amounts_of(make_job(phase=Phase.PENDING, exclusive=True, n_nodes=2), facts).cpus == 64
+    facts = CountingFacts(partition_cpus={"gpu": 32})
+    assert amounts_of(make_job(phase=JobPhase.PENDING, exclusive=True, n_nodes=2), facts).cpus == 64
 
 
 def test_in_an_exclusive_partition_every_job_takes_whole_nodes() -> None:
-    facts = Facts(partition_gpus={"gpu": 4, "whole": 8}, whole_partitions=frozenset({"whole"}))
+    facts = CountingFacts(partition_gpus={"gpu": 4, "whole": 8}, whole_partitions=frozenset({"whole"}))
     for partition, mgpu in (("whole", 8000), ("gpu", 2000), ("gpu,whole", 2000)):
-        assert amounts_of(make_job(phase=Phase.PENDING, partition=partition), facts).mgpu == mgpu
+        assert amounts_of(make_job(phase=JobPhase.PENDING, partition=partition), facts).mgpu == mgpu
 
 
 def test_untyped_gpus_are_of_the_only_type_that_their_partitions_have() -> None:
-    facts = Facts(partition_types={"gpu": frozenset({"a100"}), "both": frozenset({"a100", "v100"})})
+    facts = CountingFacts(partition_types={"gpu": frozenset({"a100"}), "both": frozenset({"a100", "v100"})})
     for partition, types in (("gpu", {"a100": 2000}), ("gpu,both", {}), ("gpu,unknown", {})):
-        job = make_job(phase=Phase.PENDING, partition=partition)
+        job = make_job(phase=JobPhase.PENDING, partition=partition)
         assert amounts_of(job, facts).mgpu_by_type == types
 
 
 def test_shards_count_for_nothing_where_no_node_has_any() -> None:
-    job = make_job(phase=Phase.PENDING, per_node="gres:shard:3", tres="node=1,gres/shard=3")
-    assert amounts_of(job, Facts()).mgpu == 0
+    job = make_job(phase=JobPhase.PENDING, per_node="gres:shard:3", tres="node=1,gres/shard=3")
+    assert amounts_of(job, CountingFacts()).mgpu == 0
 
 
 @given(st.text(), st.text())
 def test_no_text_of_a_users_stops_the_counting(request: str, total: str) -> None:
-    job = make_job(phase=Phase.PENDING, per_job=request, per_node=request, per_task=request, tres=total)
+    job = make_job(phase=JobPhase.PENDING, per_job=request, per_node=request, per_task=request, tres=total)
     assert amounts_of(job, FACTS).mgpu >= 0
     assert amounts_of(make_job(tres=total, nodes=request), FACTS).mgpu >= 0
 
@@ -206,5 +206,5 @@ def test_a_pending_job_counts_what_it_takes_along_by_the_gpu(
     asked: dict[str, object], cpus: int, mib: int
 ) -> None:
     fields: dict[str, object] = {"per_job": "gres:gpu:2", "per_node": "", "n_cpus": 1} | asked
-    amounts = amounts_of(make_job(phase=Phase.PENDING, **fields), replace(FACTS, default_mib_per_cpu=1024))
+    amounts = amounts_of(make_job(phase=JobPhase.PENDING, **fields), replace(FACTS, default_mib_per_cpu=1024))
     assert (amounts.cpus, amounts.mib) == (cpus, mib)

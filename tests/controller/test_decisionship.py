@@ -19,7 +19,7 @@ from slurm_gpu.controller.reporting.decision_shipper import DecisionShipper, dec
 from slurm_gpu.database.api.controller_body import MOST_DECISIONS, read_told
 from slurm_gpu.database.ingest.shipment import MAX_BODY_BYTES
 from slurm_gpu.errors import DatabaseError
-from slurm_gpu.wire.answers.runs import Act, Decision
+from slurm_gpu.wire.answers.runs import AuditEvent, Decision
 from tests.controller.fakes import Clock
 
 LINE = "slurm-gpu/1 {at} submit allow t{at} uid=1001 account=nlp rules=- mgpu=1000 zone=observe:-:room\n"
@@ -33,7 +33,7 @@ class Site:
         self.log = directory / "decisions.log"
         self.kept: dict[str, Decision] = {}
         self.sent = 0
-        self.told: list[Act] = []
+        self.told: list[AuditEvent] = []
         self.is_away = False
         self.lines = 0
         self.start()

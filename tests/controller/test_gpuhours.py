@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from zoneinfo import ZoneInfo
 
-from slurm_gpu.controller.queue.gpu_hours import GpuHours, GpuRun, Period, period_starts
-from slurm_gpu.controller.queue.usage import Owner, Subject
+from slurm_gpu.controller.queue.gpu_hours import CalendarPeriod, GpuHours, GpuRun, period_starts
+from slurm_gpu.controller.queue.usage import Subject, UsageOwner
 from slurm_gpu.policy.lua.installed import GroupInForce
 
 from .fakes import NOON_S
 
-ALICE = Owner(1001, "alice", "vision", "normal", "gpu")
+ALICE = UsageOwner(1001, "alice", "vision", "normal", "gpu")
 GRADS = GroupInForce("grads", accounts=frozenset({"vision"}))
 HOUR_S = 3600
 ZONE = ZoneInfo("UTC")
@@ -20,7 +20,7 @@ def run(job_id: int, start_s: int, end_s: int | None, mgpu: int = 2000) -> GpuRu
     return GpuRun(job_id, ALICE, mgpu, start_s, end_s)
 
 
-def hours(book: GpuHours, now_s: int = NOON_S, *running: GpuRun) -> dict[Period, float]:
+def hours(book: GpuHours, now_s: int = NOON_S, *running: GpuRun) -> dict[CalendarPeriod, float]:
     return book.totals(running, [GRADS], now_s).get(Subject("alice", "grads"), {})
 
 
@@ -28,24 +28,24 @@ def test_periods_begin_at_the_sites_midnight_and_weeks_on_monday() -> None:
     starts = period_starts(NOON_S, ZONE)
     midnight = NOON_S - 12 * HOUR_S
     assert starts == {
-        Period.DAY: midnight,
-        Period.WEEK: midnight - 5 * 86400,
-        Period.MONTH: midnight - 20 * 86400,
+        CalendarPeriod.DAY: midnight,
+        CalendarPeriod.WEEK: midnight - 5 * 86400,
+        CalendarPeriod.MONTH: midnight - 20 * 86400,
     }
     # In Seoul it is 21:00 of the same day.
-    assert period_starts(NOON_S, ZoneInfo("Asia/Seoul"))[Period.DAY] == NOON_S - 21 * HOUR_S
+    assert period_starts(NOON_S, ZoneInfo("Asia/Seoul"))[CalendarPeriod.DAY] == NOON_S - 21 * HOUR_S
 
 
 def test_a_run_counts_in_each_period_as_far_as_it_lies_in_it() -> None:
     book = GpuHours(ZONE)
     book.note_ended(run(1, NOON_S - 14 * HOUR_S, NOON_S - 10 * HOUR_S))  # from 22:00 to 02:00
-    assert hours(book) == {Period.DAY: 4.0, Period.WEEK: 8.0, Period.MONTH: 8.0}
+    assert hours(book) == {CalendarPeriod.DAY: 4.0, CalendarPeriod.WEEK: 8.0, CalendarPeriod.MONTH: 8.0}
 
 
 def test_what_runs_counts_up_to_now() -> None:
     book, running = GpuHours(ZONE), run(1, NOON_S - HOUR_S, None)
-    assert hours(book, NOON_S, running)[Period.DAY] == 2.0
-    assert hours(book, NOON_S + HOUR_S, running)[Period.DAY] == 4.0
+    assert hours(book, NOON_S, running)[CalendarPeriod.DAY] == 2.0
+    assert hours(book, NOON_S + HOUR_S, running)[CalendarPeriod.DAY] == 4.0
 
 
 def test_a_run_that_is_told_twice_counts_once_and_each_run_of_a_job_counts() -> None:
@@ -53,15 +53,15 @@ def test_a_run_that_is_told_twice_counts_once_and_each_run_of_a_job_counts() -> 
     for _ in range(2):
         book.note_ended(run(1, NOON_S - 4 * HOUR_S, NOON_S - 3 * HOUR_S))
         book.note_ended(run(1, NOON_S - 2 * HOUR_S, NOON_S - HOUR_S))
-    assert hours(book)[Period.DAY] == 4.0
+    assert hours(book)[CalendarPeriod.DAY] == 4.0
 
 
 def test_a_new_day_begins_at_zero_and_the_week_goes_on() -> None:
     book = GpuHours(ZONE)
     book.note_ended(run(1, NOON_S - HOUR_S, NOON_S))
-    assert hours(book)[Period.DAY] == 2.0
+    assert hours(book)[CalendarPeriod.DAY] == 2.0
     tomorrow = hours(book, NOON_S + 86400)
-    assert (tomorrow[Period.DAY], tomorrow[Period.WEEK]) == (0.0, 2.0)
+    assert (tomorrow[CalendarPeriod.DAY], tomorrow[CalendarPeriod.WEEK]) == (0.0, 2.0)
     assert hours(book, NOON_S + 30 * 86400) == {}
 
 
@@ -75,23 +75,23 @@ def test_runs_that_took_no_time_or_no_gpu_leave_no_trace() -> None:
 def test_the_accounting_knows_better_than_the_queue_when_a_run_was_resized() -> None:
     book, start_s = GpuHours(ZONE), NOON_S - 10 * HOUR_S
     book.note_gone(run(7, start_s, NOON_S, mgpu=1000))
-    assert hours(book)[Period.DAY] == 10.0
+    assert hours(book)[CalendarPeriod.DAY] == 10.0
     book.note_ended(run(7, start_s + 9 * HOUR_S, NOON_S + 1, mgpu=1000))
     book.note_ended(run(7, start_s, start_s + 9 * HOUR_S, mgpu=16000))
     book.note_gone(run(7, start_s, NOON_S + 2, mgpu=1000))  # a second off
-    assert hours(book, NOON_S + 1)[Period.DAY] == 16 * 9 + 1 + 1 / HOUR_S
+    assert hours(book, NOON_S + 1)[CalendarPeriod.DAY] == 16 * 9 + 1 + 1 / HOUR_S
 
 
 def test_a_run_that_was_resized_and_ended_between_two_looks_counts_as_it_ran() -> None:
     book = GpuHours(ZONE)
     hours(book, NOON_S, run(7, NOON_S - HOUR_S, None, mgpu=16000))
     book.note_gone(run(7, NOON_S - HOUR_S, NOON_S, mgpu=1000))
-    assert hours(book)[Period.DAY] == 16.0
+    assert hours(book)[CalendarPeriod.DAY] == 16.0
 
 
 def test_a_run_of_the_queue_is_not_cut_short_by_the_run_before_it() -> None:
     book = GpuHours(ZONE)
     book.note_ended(run(7, NOON_S - 4 * HOUR_S, NOON_S - 2 * HOUR_S))
-    assert hours(book, NOON_S, run(7, NOON_S - HOUR_S, None))[Period.DAY] == 6.0
+    assert hours(book, NOON_S, run(7, NOON_S - HOUR_S, None))[CalendarPeriod.DAY] == 6.0
     book.note_gone(run(7, NOON_S - HOUR_S, NOON_S))
-    assert hours(book)[Period.DAY] == 6.0
+    assert hours(book)[CalendarPeriod.DAY] == 6.0

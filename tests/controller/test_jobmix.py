@@ -11,15 +11,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slurm_gpu.controller.queue.amounts import Facts
+from slurm_gpu.controller.queue.amounts import CountingFacts
 from slurm_gpu.controller.queue.job_mix import HALF_LIFE_S, MOST_CLASSES, JobMix, MixedOrder, request_of
-from slurm_gpu.placement.order import Kind, Room
-from slurm_gpu.simulate.request import Request
-from slurm_gpu.slurm.queue import CountedJob, Phase
+from slurm_gpu.placement.order import FreeRoom, NodeKind
+from slurm_gpu.simulate.request import ResourceRequest
+from slurm_gpu.slurm.queue import CountedJob, JobPhase
 
 from .fakes import NOON_S, Clock, make_job
 
-FACTS = Facts(shards_per_gpu=4)
+FACTS = CountingFacts(shards_per_gpu=4)
 LATER_S = 10.0
 """From one look to the next that counts."""
 
@@ -68,13 +68,13 @@ def test_between_two_looks_nothing_is_counted_and_nothing_missed(clock: Clock) -
     mix.look([job(1), job(2)], FACTS)
     assert mix.counted == 1
     clock.advance(LATER_S)
-    mix.look([job(1), job(2, phase=Phase.ENDED)], FACTS)
+    mix.look([job(1), job(2, phase=JobPhase.ENDED)], FACTS)
     assert mix.counted == 2
 
 
 def test_jobs_that_wait_count_and_those_on_several_nodes_for_each(clock: Clock) -> None:
     mix = JobMix(clock)
-    waits = job(2, 2, n_nodes=3, n_cpus=48, phase=Phase.PENDING, tres="cpu=48,node=3,gres/gpu=6", nodes="")
+    waits = job(2, 2, n_nodes=3, n_cpus=48, phase=JobPhase.PENDING, tres="cpu=48,node=3,gres/gpu=6", nodes="")
     mix.look([job(1), waits], FACTS)
     assert counted(mix) == {(1, 8): 0.25, (2, 16): 0.75}
 
@@ -103,13 +103,13 @@ def test_jobs_of_partitions_that_are_not_managed_do_not_count(clock: Clock) -> N
 
 def test_a_job_asks_for_a_type_only_where_its_owner_named_one() -> None:
     given_one = job(1, tres="cpu=8,node=1,gres/gpu=1,gres/gpu:a100=1")
-    assert request_of(given_one, FACTS) == Request(gpus=1, cpus=8)
+    assert request_of(given_one, FACTS) == ResourceRequest(gpus=1, cpus=8)
     asked = job(1, per_node="gres:gpu:A100:2", tres="cpu=8,node=1,gres/gpu=2,gres/gpu:a100=2")
-    assert request_of(asked, FACTS) == Request(gpus=2, cpus=8, gpu_type="a100")
+    assert request_of(asked, FACTS) == ResourceRequest(gpus=2, cpus=8, gpu_type="a100")
     either = job(1, per_node="gres:gpu:a100:1,gres:gpu:v100:1", tres="cpu=8,node=1,gres/gpu=2")
-    assert request_of(either, FACTS) == Request(gpus=2, cpus=8)
+    assert request_of(either, FACTS) == ResourceRequest(gpus=2, cpus=8)
     shard = job(1, per_node="gres:shard:1", tres="cpu=2,mem=2G,node=1,gres/shard=1")
-    assert request_of(shard, FACTS) == Request(share_mgpu=250, cpus=2, memory_mib=2048)
+    assert request_of(shard, FACTS) == ResourceRequest(share_mgpu=250, cpus=2, memory_mib=2048)
 
 
 def test_a_restart_goes_on_with_what_was_counted_and_counts_nothing_twice(
@@ -192,7 +192,7 @@ def test_memory_is_bounded_whatever_is_asked_for(tmp_path: Path, asked: list[tup
 
 def test_the_order_is_made_anew_when_the_mix_has_moved_or_another_kind_of_node_comes(clock: Clock) -> None:
     mix = JobMix(clock)
-    kinds = {Kind(("a100",) * 4, 32, 64_000): 2}
+    kinds = {NodeKind(("a100",) * 4, 32, 64_000): 2}
     orders = MixedOrder(mix)
     assert orders.of(kinds) is None
     mix.look([job(number) for number in range(100)], FACTS)
@@ -205,7 +205,7 @@ def test_the_order_is_made_anew_when_the_mix_has_moved_or_another_kind_of_node_c
     mix.look([job(number) for number in range(110)], FACTS)
     second = orders.of(kinds)
     assert second is not first
-    more = kinds | {Kind(("a100",) * 8, 64, 64_000): 1}
+    more = kinds | {NodeKind(("a100",) * 8, 64, 64_000): 1}
     third = orders.of(more)
     assert third is not None
-    assert third.stake(Kind(("a100",) * 8, 64, 64_000), Room((0,) * 8, 64, 64_000)).useful == 0
+    assert third.stake(NodeKind(("a100",) * 8, 64, 64_000), FreeRoom((0,) * 8, 64, 64_000)).useful == 0

@@ -10,7 +10,7 @@ from slurm_gpu.controller.queue.nodes import NodeLooks
 from slurm_gpu.controller.reporting.audit_reporter import Acts
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.client import WaitingJob
-from slurm_gpu.wire.answers.runs import Act
+from slurm_gpu.wire.answers.runs import AuditEvent
 from tests.controller.fakes import NOON_S, Clock, Slurm, make_node
 
 HOUR = 3600
@@ -25,7 +25,7 @@ class Site:
     """A slurmctld with waiting jobs, and the keeper of priorities beside it."""
 
     def __init__(self, directory: Path) -> None:
-        self.path, self.clock, self.told = directory / "slurm-gpu.yaml", Clock(), list[Act]()
+        self.path, self.clock, self.told = directory / "slurm-gpu.yaml", Clock(), list[AuditEvent]()
         self.slurm = Slurm(self.clock, str(directory / "slurm.conf"))
         self.slurm.answers_after_s = 0.0
         self.cpu_s = 0.0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from slurm_gpu.controller.queue.gpu_hours import Period
-from slurm_gpu.controller.queue.usage import RunningAndPending, Subject, Usage, Use
+from slurm_gpu.controller.queue.gpu_hours import CalendarPeriod
+from slurm_gpu.controller.queue.usage import RunningAndPending, Subject, Usage, UsageTotals
 from slurm_gpu.controller.reporting.quota import QuotaLine, quota_of
 from slurm_gpu.controller.snapshot import Snapshot
 from slurm_gpu.policy.lua.installed import GroupInForce, PolicyInForce, RuleInForce
@@ -13,14 +13,16 @@ from .fakes import NOON_S
 
 GRADS = GroupInForce("grads", accounts=frozenset({"vision"}))
 ALICE = UserPlaces(accounts=frozenset({"vision"}), qos=frozenset({"normal"}))
-USE = RunningAndPending(Use(3, 12_000, 96, 4096, 3, {"a100": 8000}), Use(5, 20_000, 40, 0, 5, {"v100": 1000}))
+USE = RunningAndPending(
+    UsageTotals(3, 12_000, 96, 4096, 3, {"a100": 8000}), UsageTotals(5, 20_000, 40, 0, 5, {"v100": 1000})
+)
 SNAPSHOT = Snapshot(
     1,
     NOON_S,
     "ab",
-    Usage({Subject("alice", "grads"): USE, Subject(None, "grads"): RunningAndPending(Use(9))}, {}),
-    hours={Subject("alice", "grads"): {Period.WEEK: 410.5}},
-    period_starts={Period.DAY: 3, Period.WEEK: 2, Period.MONTH: 1},
+    Usage({Subject("alice", "grads"): USE, Subject(None, "grads"): RunningAndPending(UsageTotals(9))}, {}),
+    hours={Subject("alice", "grads"): {CalendarPeriod.WEEK: 410.5}},
+    period_starts={CalendarPeriod.DAY: 3, CalendarPeriod.WEEK: 2, CalendarPeriod.MONTH: 1},
 )
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu.controller.placement.zones import ZoneRoom
-from slurm_gpu.controller.queue.gpu_hours import Period
-from slurm_gpu.controller.queue.usage import RunningAndPending, Subject, Usage, Use
+from slurm_gpu.controller.queue.gpu_hours import CalendarPeriod
+from slurm_gpu.controller.queue.usage import RunningAndPending, Subject, Usage, UsageTotals
 from slurm_gpu.controller.snapshot import (
     FRESH_S,
     Looked,
@@ -29,7 +29,13 @@ names = st.text(min_size=1, max_size=8)
 counts = st.integers(0, 10**9)
 quarters = st.integers(0, 10**7).map(lambda n: n / 4)
 uses = st.builds(
-    Use, counts, counts, counts, counts, counts, st.dictionaries(names, st.integers(1, 10**9), max_size=2)
+    UsageTotals,
+    counts,
+    counts,
+    counts,
+    counts,
+    counts,
+    st.dictionaries(names, st.integers(1, 10**9), max_size=2),
 )
 subjects = st.one_of(
     st.builds(Subject, names, st.none()),
@@ -56,7 +62,9 @@ def example(**changes: object) -> Snapshot:
     usage = Usage(
         {
             Subject("alice", None): RunningAndPending(
-                Use(3, 12000, 96, 786432, 3, {"a100": 12000}), Use(5, 20000), last_pending=4711
+                UsageTotals(3, 12000, 96, 786432, 3, {"a100": 12000}),
+                UsageTotals(5, 20000),
+                last_pending=4711,
             )
         },
         {"alice": 1001},
@@ -67,8 +75,8 @@ def example(**changes: object) -> Snapshot:
 
 def test_it_reads_as_the_contract_says() -> None:
     snapshot = example(
-        hours={Subject("alice", None): {Period.WEEK: 410.25, Period.DAY: 0.0}},
-        period_starts={Period.DAY: 3, Period.WEEK: 2, Period.MONTH: 1},
+        hours={Subject("alice", None): {CalendarPeriod.WEEK: 410.25, CalendarPeriod.DAY: 0.0}},
+        period_starts={CalendarPeriod.DAY: 3, CalendarPeriod.WEEK: 2, CalendarPeriod.MONTH: 1},
         seen={"f00x1": 4},
         zones=(ZoneRoom("zone 1", None, 12000, 1),),
         looked=Looked(35412.349, 0.081, "6f3c"),
@@ -103,9 +111,11 @@ def test_a_part_is_never_taken_for_the_whole(snapshot: Snapshot, data: st.DataOb
 
 
 def test_unknown_hours_are_a_gap_and_no_hours_are_zero() -> None:
-    assert parse(render(example())).hours_of("alice", None, Period.DAY) is None
-    known = example(hours={}, period_starts={Period.DAY: 3, Period.WEEK: 2, Period.MONTH: 1})
-    assert parse(render(known)).hours_of("alice", None, Period.DAY) == 0.0
+    assert parse(render(example())).hours_of("alice", None, CalendarPeriod.DAY) is None
+    known = example(
+        hours={}, period_starts={CalendarPeriod.DAY: 3, CalendarPeriod.WEEK: 2, CalendarPeriod.MONTH: 1}
+    )
+    assert parse(render(known)).hours_of("alice", None, CalendarPeriod.DAY) == 0.0
 
 
 def test_an_old_half_written_or_missing_snapshot_says_nothing(tmp_path: Path) -> None:

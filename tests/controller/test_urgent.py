@@ -9,8 +9,8 @@ import pytest
 from slurm_gpu.controller.urgent_audit import ACT, UrgentAudit
 from slurm_gpu.errors import DatabaseError, SlurmError
 from slurm_gpu.slurm.client import AccountingRun
-from slurm_gpu.slurm.queue import CountedJob, Phase
-from slurm_gpu.wire.answers.runs import Act
+from slurm_gpu.slurm.queue import CountedJob, JobPhase
+from slurm_gpu.wire.answers.runs import AuditEvent
 from tests.controller.fakes import NOON_S, Clock, make_job, make_row
 
 WHY = "a deadline"
@@ -24,7 +24,7 @@ class World:
         self.rows: list[AccountingRun] = []
         self.jobs: list[CountedJob] = []
         self.reasons: dict[str, str] = {"u1": WHY, "u2": "an outage"}
-        self.audit: dict[str, Act] = {}
+        self.audit: dict[str, AuditEvent] = {}
         self.tells = 0
         self.is_away = self.slurm_is_away = False
         self.tells_acts = True
@@ -52,7 +52,7 @@ class World:
             raise DatabaseError("nobody is there")
         return self.reasons.get(token)
 
-    def tell(self, acts: Sequence[Act]) -> None:
+    def tell(self, acts: Sequence[AuditEvent]) -> None:
         if self.is_away:
             raise DatabaseError("nobody is there")
         self.tells += len(acts)
@@ -80,14 +80,14 @@ class World:
     def waits(self, job_id: int, qos: str = "normal", waited_s: int = 3600, **changes: object) -> None:
         submit_s = int(self.clock.wall()) - waited_s
         self.jobs.append(
-            make_job(job_id, Phase.PENDING, qos=qos, submit_s=submit_s, start_s=None, nodes="", **changes)
+            make_job(job_id, JobPhase.PENDING, qos=qos, submit_s=submit_s, start_s=None, nodes="", **changes)
         )
 
     def gave_way(self, job_id: int, ago_s: int = 5, nodes: str = "n1", **changes: object) -> None:
         end_s = int(self.clock.wall()) - ago_s
         self.rows.append(make_row(job_id, end_s - 600, end_s, state="PREEMPTED", nodes=nodes, **changes))
 
-    def turn(self, after_s: float = 0.0) -> list[Act]:
+    def turn(self, after_s: float = 0.0) -> list[AuditEvent]:
         self.clock.advance(after_s)
         self.teller.turn(self.jobs, "urgent")
         return list(self.audit.values())

@@ -10,13 +10,13 @@ import pytest
 
 from slurm_gpu.config.site import SiteConfig, Zone
 from slurm_gpu.controller.queue.call_statistics import CountingRun
-from slurm_gpu.controller.queue.ended_runs import EVERY_S, EndedRuns
-from slurm_gpu.controller.queue.gpu_hours import GpuRun, Period
+from slurm_gpu.controller.queue.ended_runs import EVERY_S, EndedRunsPoll
+from slurm_gpu.controller.queue.gpu_hours import CalendarPeriod, GpuRun
 from slurm_gpu.controller.snapshot import FRESH_S, Snapshot, parse, read_fresh
-from slurm_gpu.controller.watcher import SEEN_S, Watcher
+from slurm_gpu.controller.watcher import SEEN_S, QueueWatcher
 from slurm_gpu.errors import OutsideError, SlurmError, UsageError
 from slurm_gpu.policy.lua.installed import GroupInForce, PolicyInForce, RuleInForce
-from slurm_gpu.slurm.queue import Phase
+from slurm_gpu.slurm.queue import JobPhase
 
 from .fakes import NOON_S, Clock, Slurm, at_once, make_job, make_node, make_row
 
@@ -40,9 +40,9 @@ class Site:
         self.config = SiteConfig(cluster="lab", **config)  # type: ignore[arg-type]
         self.watcher = self.new_watcher()
 
-    def new_watcher(self, ended: EndedRuns | None = None) -> Watcher:
-        ended = EndedRuns(self.slurm, at_once) if ended is None else ended
-        return Watcher(
+    def new_watcher(self, ended: EndedRunsPoll | None = None) -> QueueWatcher:
+        ended = EndedRunsPoll(self.slurm, at_once) if ended is None else ended
+        return QueueWatcher(
             self.config,
             self.directory,
             self.slurm,
@@ -74,7 +74,7 @@ def site(tmp_path: Path) -> Site:
 
 
 def test_each_second_one_question_and_one_snapshot(site: Site) -> None:
-    site.slurm.queue = [make_job(1), make_job(2, Phase.PENDING)]
+    site.slurm.queue = [make_job(1), make_job(2, JobPhase.PENDING)]
     first = site.turn()
     site.clock.advance(site.pause_s)
     site.slurm.asked.clear()
@@ -216,15 +216,15 @@ def test_without_a_policy_that_can_be_read_nothing_is_summed_up_by_group(site: S
 
 
 def test_tokens_of_the_last_two_minutes_are_named_once_each(site: Site) -> None:
-    def job(job_id: int, token: str, age_s: int, phase: Phase = Phase.PENDING):  # type: ignore[no-untyped-def]
+    def job(job_id: int, token: str, age_s: int, phase: JobPhase = JobPhase.PENDING):  # type: ignore[no-untyped-def]
         comment = f"slurm-gpu/1 t={token} r=five"
         return make_job(job_id, phase, admin_comment=comment, submit_s=NOON_S - age_s)
 
     site.slurm.queue = [
         job(1, "new", 5),
         job(2, "array", 5),
-        job(3, "array", 5, Phase.RUNNING),
-        job(4, "ended", 60, Phase.ENDED),
+        job(3, "array", 5, JobPhase.RUNNING),
+        job(4, "ended", 60, JobPhase.ENDED),
         job(5, "old", SEEN_S + 10),
         make_job(6, admin_comment="by hand: slurm-gpu/1 t=forged", submit_s=NOON_S),
         job(7, "é", 5),  # by an operator's hand: none of ours, and no word that the file could hold
@@ -243,12 +243,12 @@ def test_gpu_hours_are_those_of_the_accounting_and_of_the_queue(site: Site) -> N
     site.slurm.queue = [make_job(2, start_s=NOON_S - hour)]
     site.slurm.answers_after_s = 0.0
     snapshot = site.turn()
-    assert snapshot.hours_of("alice", "grads", Period.DAY) == 4.0
+    assert snapshot.hours_of("alice", "grads", CalendarPeriod.DAY) == 4.0
     # It ends: now the queue tells it, and ten minutes later the accounting too.
     site.clock.advance(hour)
     site.slurm.rows.append(make_row(2, NOON_S - hour, NOON_S + hour))
-    site.slurm.queue = [make_job(2, Phase.ENDED, start_s=NOON_S - hour, end_s=NOON_S + hour)]
-    assert site.turn().hours_of("alice", "grads", Period.DAY) == 6.0
+    site.slurm.queue = [make_job(2, JobPhase.ENDED, start_s=NOON_S - hour, end_s=NOON_S + hour)]
+    assert site.turn().hours_of("alice", "grads", CalendarPeriod.DAY) == 6.0
 
 
 def test_gpu_hours_of_a_run_that_was_resized_count_each_part_by_its_own_gpus(site: Site) -> None:
@@ -257,7 +257,7 @@ def test_gpu_hours_of_a_run_that_was_resized_count_each_part_by_its_own_gpus(sit
     start_s = NOON_S - 9 * hour
 
     def hours() -> float | None:
-        return site.turn().hours_of("alice", "grads", Period.DAY)
+        return site.turn().hours_of("alice", "grads", CalendarPeriod.DAY)
 
     def queue(gpus: int, **changes: object) -> None:
         site.slurm.queue = [make_job(7, tres=f"gres/gpu={gpus}", start_s=start_s, **changes)]  # type: ignore[arg-type]
@@ -273,7 +273,7 @@ def test_gpu_hours_of_a_run_that_was_resized_count_each_part_by_its_own_gpus(sit
     assert hours() == pytest.approx(told + 0.5 + 4 / hour, abs=0.001)
     site.clock.advance(hour / 2)
     end_s = NOON_S + hour
-    queue(1, phase=Phase.ENDED, end_s=end_s)
+    queue(1, phase=JobPhase.ENDED, end_s=end_s)
     whole = pytest.approx(told + 1 + 4 / hour, abs=0.001)
     assert [hours(), hours()] == [whole, whole]
     site.clock.advance(EVERY_S)
@@ -300,17 +300,17 @@ def test_a_clock_that_was_far_ahead_and_is_set_back_loses_no_gpu_hours(site: Sit
     """As after a boot, until the time is known; a month that begins forgets the one before."""
     site.slurm.answers_after_s = 0.0
     site.slurm.rows = [make_row(1, NOON_S - 10800, NOON_S - 7200)]
-    assert site.turn().hours_of("alice", "grads", Period.WEEK) == 2.0
+    assert site.turn().hours_of("alice", "grads", CalendarPeriod.WEEK) == 2.0
     site.clock.wall_s += ahead_s
     site.turn()
     site.clock.wall_s -= ahead_s
     site.slurm.rows.append(make_row(2, NOON_S - 3600, NOON_S - 1800))
-    assert site.turn().hours_of("alice", "grads", Period.WEEK) == 3.0
+    assert site.turn().hours_of("alice", "grads", CalendarPeriod.WEEK) == 3.0
 
 
 def test_gpu_hours_are_a_gap_until_the_accounting_has_answered(tmp_path: Path) -> None:
     site, answer = Site(tmp_path), Future[list[GpuRun]]()
-    ended = EndedRuns(site.slurm, lambda _: answer)
+    ended = EndedRunsPoll(site.slurm, lambda _: answer)
     site.watcher = site.new_watcher(ended)
     assert site.turn().hours is None
     answer.set_exception(SlurmError("slurmdbd: Connection refused"))

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from slurm_gpu.controller.placement.weight_plan import Running, running_on
+from slurm_gpu.controller.placement.weight_plan import RunningOnNode, running_on
 from slurm_gpu.controller.placement.weights import CYCLE_S
-from slurm_gpu.controller.queue.amounts import Facts
+from slurm_gpu.controller.queue.amounts import CountingFacts
 from slurm_gpu.errors import SlurmError, UsageError
-from slurm_gpu.slurm.queue import CountedJob, Phase
+from slurm_gpu.slurm.queue import CountedJob, JobPhase
 
 from .fakes import make_job
 from .weightsite import ALL_ONE, PACKED, Site
@@ -176,7 +176,7 @@ def test_gpus_without_the_cores_that_jobs_of_late_need_come_first(
         for node in site.slurm.node_list
     ]
     tres = f"cpu={cpus},node=1,gres/gpu=1"
-    site.mix.look([make_job(number, n_cpus=cpus, tres=tres) for number in range(999)], Facts())
+    site.mix.look([make_job(number, n_cpus=cpus, tres=tres) for number in range(999)], CountingFacts())
     site.start()
     assert site.weights[first] < site.weights[second] < site.weights["n1"] < site.weights["n4"]
     table = site.table()
@@ -187,7 +187,7 @@ def test_gpus_without_the_cores_that_jobs_of_late_need_come_first(
 
 
 def test_the_mix_is_kept_when_it_ends(site: Site) -> None:
-    site.mix.look([make_job(1)], Facts())
+    site.mix.look([make_job(1)], CountingFacts())
     site.start()
     (site.directory / "jobmix.json").unlink()
     site.stop()
@@ -203,7 +203,7 @@ def test_before_any_job_was_seen_it_goes_by_fullness(site: Site) -> None:
 
 def runs_on(nodes: str, hours: float | None, site: Site) -> CountedJob:
     end_s = None if hours is None else int(site.clock.wall() + hours * 3600)
-    return make_job(len(nodes), nodes=nodes, end_s=end_s, phase=Phase.RUNNING)
+    return make_job(len(nodes), nodes=nodes, end_s=end_s, phase=JobPhase.RUNNING)
 
 
 def test_of_nodes_as_full_those_come_first_whose_jobs_go_on_for_longest(site: Site) -> None:
@@ -250,7 +250,10 @@ def test_jobs_by_node_are_as_long_as_the_longest_and_hostlists_that_are_none_are
         runs_on("n[1-2]", 1, site),
         runs_on("n2", 2, site),
         runs_on("n[", 3, site),
-        make_job(9, phase=Phase.ENDED, nodes="n1"),
-        make_job(10, phase=Phase.PENDING, nodes=""),
+        make_job(9, phase=JobPhase.ENDED, nodes="n1"),
+        make_job(10, phase=JobPhase.PENDING, nodes=""),
     ]
-    assert running_on(jobs) == {"n1": Running(1, int(now + 3600)), "n2": Running(2, int(now + 7200))}
+    assert running_on(jobs) == {
+        "n1": RunningOnNode(1, int(now + 3600)),
+        "n2": RunningOnNode(2, int(now + 7200)),
+    }

@@ -196,9 +196,11 @@ def test_a_memory_that_cannot_be_read_is_named_and_nothing_is_set(
 
 
 def test_memory_is_small_and_comes_back_as_it_was(tmp_path: Path) -> None:
-    nodes = {f"n{number:04}": weightmemory.Known(1, frozenset(range(1, 10))) for number in range(1000)}
-    nodes["x"] = weightmemory.Known(7)
-    memory = weightmemory.Memory(nodes, "head", 17)
+    nodes = {
+        f"n{number:04}": weightmemory.RecordedWeights(1, frozenset(range(1, 10))) for number in range(1000)
+    }
+    nodes["x"] = weightmemory.RecordedWeights(7)
+    memory = weightmemory.OriginalWeights(nodes, "head", 17)
     path = tmp_path / "slurm-gpu" / "weights.json"
     weightmemory.write(path, memory, os.getuid())
     assert weightmemory.read(path) == memory

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from slurm_gpu.config.site import Placement, Zone
 from slurm_gpu.controller.placement.zone_table import ZoneTable, demand_by_scale, table, zone_nodes
-from slurm_gpu.controller.queue.amounts import Facts
-from slurm_gpu.placement.zones import Scale
+from slurm_gpu.controller.queue.amounts import CountingFacts
+from slurm_gpu.placement.zones import JobScale
 from slurm_gpu.slurm.client import SlurmNode
-from slurm_gpu.slurm.queue import Phase
+from slurm_gpu.slurm.queue import JobPhase
 
 from .fakes import make_job, make_node
 
@@ -22,7 +22,7 @@ def cluster(**of_n4: object) -> list[SlurmNode]:
 
 
 def made(nodes: list[SlurmNode], mode: str = "enforce") -> ZoneTable | None:
-    return table(Placement(mode), zone_nodes(ZONES, nodes), nodes, dict.fromkeys(Scale, 0))
+    return table(Placement(mode), zone_nodes(ZONES, nodes), nodes, dict.fromkeys(JobScale, 0))
 
 
 def trouble_of(name: str, nodes: list[SlurmNode]) -> str | None:
@@ -77,7 +77,7 @@ def test_nodes_that_differ_are_told_apart() -> None:
 def test_only_partitions_that_are_managed_have_pools() -> None:
     nodes = [replace(node, partitions=["gpu", "test"]) for node in cluster()]
     found = table(
-        Placement("enforce", partitions=("gpu",)), zone_nodes(ZONES, nodes), nodes, dict.fromkeys(Scale, 0)
+        Placement("enforce", partitions=("gpu",)), zone_nodes(ZONES, nodes), nodes, dict.fromkeys(JobScale, 0)
     )
     assert found is not None
     assert {pool.partition for pool in found.pools} == {"gpu"}
@@ -96,13 +96,13 @@ def test_names_are_encoded() -> None:
 def test_demand_is_what_runs_and_waits_by_the_number_of_nodes() -> None:
     jobs = [
         make_job(1),
-        make_job(2, Phase.PENDING, n_tasks=3, tres="cpu=8,node=1,gres/gpu=2"),
+        make_job(2, JobPhase.PENDING, n_tasks=3, tres="cpu=8,node=1,gres/gpu=2"),
         make_job(3, n_nodes=2, tres="cpu=8,node=2,gres/gpu=8", nodes="n[1-2]"),
         make_job(4, n_nodes=8, tres="cpu=8,node=8,gres/gpu=32", nodes="n[1-8]"),
-        make_job(5, Phase.ENDED),
+        make_job(5, JobPhase.ENDED),
     ]
-    assert demand_by_scale(jobs, Facts(), most_medium=2) == {
-        Scale.SMALL: 8000,
-        Scale.MEDIUM: 8000,
-        Scale.LARGE: 32_000,
+    assert demand_by_scale(jobs, CountingFacts(), most_medium=2) == {
+        JobScale.SMALL: 8000,
+        JobScale.MEDIUM: 8000,
+        JobScale.LARGE: 32_000,
     }

@@ -11,10 +11,10 @@ from slurm_gpu.controller.placement.zone_table import ZoneTable
 from slurm_gpu.controller.placement.zone_wait import EVERY_S, FILE_NAME, ZoneWait, written_zones
 from slurm_gpu.controller.reporting.audit_reporter import Acts
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.placement.zones import Scale
+from slurm_gpu.placement.zones import JobScale
 from slurm_gpu.slurm.features import ConstrainedJob
-from slurm_gpu.slurm.queue import CountedJob, Phase
-from slurm_gpu.wire.answers.runs import Act
+from slurm_gpu.slurm.queue import CountedJob, JobPhase
+from slurm_gpu.wire.answers.runs import AuditEvent
 
 from .fakes import Clock, make_job
 
@@ -49,9 +49,9 @@ class Site:
     def __init__(self, directory: Path, own: str = "") -> None:
         self.directory, self.clock, self.features = directory, Clock(), Features()
         self.own = own
-        self.told: list[Act] = []
+        self.told: list[AuditEvent] = []
         self.features.jobs[7] = (f"{own}&[zone1|zone2]" if own else "[zone1|zone2]"), "Resources"
-        self.queue: list[CountedJob] = [make_job(7, Phase.PENDING, n_nodes=2, admin_comment=COMMENT)]
+        self.queue: list[CountedJob] = [make_job(7, JobPhase.PENDING, n_nodes=2, admin_comment=COMMENT)]
         self.in_charge = True
         self.mode, self.points = "enforce", {"zone1": 700, "zone2": 300}
         self.restart()
@@ -64,7 +64,7 @@ class Site:
     @property
     def table(self) -> ZoneTable:
         return ZoneTable(
-            self.mode, 1, {name: dict.fromkeys(Scale, score) for name, score in self.points.items()}
+            self.mode, 1, {name: dict.fromkeys(JobScale, score) for name, score in self.points.items()}
         )
 
     def let_pass(self, seconds: float) -> None:
@@ -198,7 +198,7 @@ def test_a_constraint_that_its_owner_has_changed_is_never_touched(tmp_path: Path
 def test_a_job_in_whose_constraint_no_zone_was_written_is_never_asked_about(tmp_path: Path) -> None:
     site = Site(tmp_path)
     site.queue = [
-        make_job(7, Phase.PENDING, n_nodes=2, admin_comment="slurm-gpu/1 t=abc1 r=share by hand z=zone1:1")
+        make_job(7, JobPhase.PENDING, n_nodes=2, admin_comment="slurm-gpu/1 t=abc1 r=share by hand z=zone1:1")
     ]
     site.let_pass(60)
     assert site.features.asked == 0
@@ -209,7 +209,7 @@ def test_jobs_are_asked_about_every_twenty_seconds_and_those_alike_changed_in_on
 ) -> None:
     site = Site(tmp_path)
     site.features.jobs[8] = site.features.jobs[9] = site.features.jobs[7]
-    site.queue = [make_job(n, Phase.PENDING, n_nodes=2, admin_comment=COMMENT) for n in (7, 8, 9)]
+    site.queue = [make_job(n, JobPhase.PENDING, n_nodes=2, admin_comment=COMMENT) for n in (7, 8, 9)]
     site.let_pass(WAIT_S + 2 * EVERY_S)
     assert site.features.asked <= (WAIT_S + 2 * EVERY_S) / EVERY_S + 1
     assert site.features.written == [((7, 8, 9), "")]

@@ -14,7 +14,7 @@ from slurm_gpu.controller.queue.nodes import NodeLooks
 from slurm_gpu.controller.reporting.audit_reporter import Acts
 from slurm_gpu.slurm.client import SlurmctldHost
 from slurm_gpu.slurm.queue import CountedJob
-from slurm_gpu.wire.answers.runs import Act
+from slurm_gpu.wire.answers.runs import AuditEvent
 
 from .fakes import Clock, Slurm, make_node
 
@@ -34,7 +34,7 @@ class Site:
         self.slurm = Slurm(self.clock, str(self.conf))
         self.slurm.hosts = [SlurmctldHost("head", is_up=True)]
         self.slurm.node_list = [make_node("c1", gpus={}, gpus_allocated={}, shards=0)]
-        self.told: list[Act] = []
+        self.told: list[AuditEvent] = []
         self.busy(BUSY)
         self.running = 0
         self.jobs: list[CountedJob] | None = None

@@ -8,7 +8,7 @@ from sqlalchemy import func, select
 from slurm_gpu.database.accounting.slurm_view import SlurmView
 from slurm_gpu.database.ingest.intake import Intake
 from slurm_gpu.database.ingest.shipment import parse_shipment
-from slurm_gpu.database.live.memory import Memory
+from slurm_gpu.database.live.memory import LiveState
 from slurm_gpu.database.storage.engine import Database
 from tests.database.samples import CLUSTER, FakeClock, MemorySlurm
 
@@ -21,7 +21,7 @@ class Gate:
     def __init__(self, database: Database, slurm: MemorySlurm | None = None) -> None:
         self.database, self.clock = database, FakeClock()
         self.slurm = MemorySlurm() if slurm is None else slurm
-        self.memory = Memory.fresh(self.clock)
+        self.memory = LiveState.fresh(self.clock)
         self.board, self.wants = self.memory.board, self.memory.wants
         view = SlurmView(self.slurm, self.clock, lambda name: frozenset({name}))
         self.intake = Intake(database, view, CLUSTER, self.clock, self.memory)

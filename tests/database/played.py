@@ -10,11 +10,11 @@ import numpy as np
 from slurm_gpu.alerts.suspects import Statement
 from slurm_gpu.database.verdicts.accused import Accused
 from slurm_gpu.database.verdicts.purpose import in_its_place
-from slurm_gpu.database.verdicts.store import ACCUSES, HEALTHY, Told
+from slurm_gpu.database.verdicts.store import ACCUSES, HEALTHY, StoredVerdict
 from slurm_gpu.database.verdicts.watch import LOOK_S, JobWatch
-from slurm_gpu.diagnose.case import Rules
+from slurm_gpu.diagnose.case import DiagnosisThresholds
 from slurm_gpu.diagnose.metric import Metric
-from slurm_gpu.diagnose.series import Course, align
+from slurm_gpu.diagnose.series import WorkerSeries, align
 from slurm_gpu.wire import DeviceFacts, Live, LiveDevice
 from tests.database.samples import queued
 from tests.diagnose.training import START_S, Training
@@ -47,7 +47,7 @@ class Played:
         self.over: set[int] = set()
         self.asked: dict[int, float] = {}
         self.n_asked = 0
-        self.told: list[Told] = []
+        self.told: list[StoredVerdict] = []
         self.apps: dict[int, str] = {}
         self.resized: dict[int, tuple[int, tuple[str, ...]]] = {}
         """When a job gives nodes back, and which ones it keeps."""
@@ -137,7 +137,7 @@ class Played:
         stop = int(self.now_s - start_s)
         first = max(0, stop - WINDOW_S)
         courses = [
-            Course(
+            WorkerSeries(
                 worker=worker,
                 start_s=start_s + first,
                 width_s=1.0,
@@ -176,7 +176,7 @@ class Watching:
 
     def __init__(self, played: Played):
         self.played = played
-        self.watch = JobWatch(played, Accused(played.statements, played.index_of), Rules())  # type: ignore[arg-type]
+        self.watch = JobWatch(played, Accused(played.statements, played.index_of), DiagnosisThresholds())  # type: ignore[arg-type]
         self.first_told: dict[int, float] = {}
         """By job the second at which the first trouble of it was told."""
 

@@ -31,7 +31,7 @@ from slurm_gpu.database.ingest.heartbeat import Answering
 from slurm_gpu.database.ingest.ingest_server import Hatch
 from slurm_gpu.database.ingest.intake import Intake
 from slurm_gpu.database.ingest.posts import Posts
-from slurm_gpu.database.live.memory import Memory
+from slurm_gpu.database.live.memory import LiveState
 from slurm_gpu.database.live.quota_board import QuotaBoard
 from slurm_gpu.database.server import make_server
 from slurm_gpu.database.services import Services
@@ -141,7 +141,7 @@ def running_server(
     slurm = MemorySlurm()
     slurm.node_list.append(node(9, name="here", address="127.0.0.1"))
     view = SlurmView(slurm, clock)
-    memory = Memory.fresh(clock)
+    memory = LiveState.fresh(clock)
     # The tests run as root, who ships, or as some user, who then stands in for SlurmUser.
     services = Services(
         cluster=CLUSTER,

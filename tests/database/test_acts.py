@@ -12,10 +12,10 @@ from slurm_gpu.database.api.audit import find_acts, store_acts
 from slurm_gpu.database.api.controller_body import read_told
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.errors import UsageError
-from slurm_gpu.wire.answers.runs import Act
+from slurm_gpu.wire.answers.runs import AuditEvent
 from tests.database.running import NOBODY, OPERATOR, ROOT, Running
 
-MOVED = Act(
+MOVED = AuditEvent(
     id="0" * 32,
     at_s=1_795_262_400,
     host="head",

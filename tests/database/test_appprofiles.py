@@ -10,7 +10,7 @@ from sqlalchemy import delete
 
 from slurm_gpu.client.application_profiles import profile_of, recorded_profiles
 from slurm_gpu.client.database_client import DatabaseClient, DeviceTimeline, Run, RunTimeline
-from slurm_gpu.colocation.profiles.profile import Phase
+from slurm_gpu.colocation.profiles.profile import ProfilePhase
 from slurm_gpu.database.storage.schema import metadata
 from slurm_gpu.wire import DeviceFacts, Host, Timeline
 from tests.database.running import Running
@@ -95,7 +95,7 @@ def test_a_run_has_its_application_card_input_and_phases() -> None:
         "Tesla V100",
     )
     assert (profile.input_size, profile.parameters) == (64, (("dtype", "fp16"),))
-    assert profile.phases == (Phase(seconds=38, util=0.5, memory_mib=8000.0),)
+    assert profile.phases == (ProfilePhase(seconds=38, util=0.5, memory_mib=8000.0),)
 
 
 def test_without_the_cards_facts_slurms_type_names_it_and_no_memory_is_known() -> None:

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from slurm_gpu.database.accounting.slurm_view import Queue, SlurmView
+from slurm_gpu.database.accounting.slurm_view import QueueState, SlurmView
 from slurm_gpu.database.live.arrivals import SILENT_AFTER_S, Arrivals
 from tests.database.samples import T0, FakeClock, MemorySlurm, queued
 
 
-def _queue(clock: FakeClock, **given: Any) -> Queue:
+def _queue(clock: FakeClock, **given: Any) -> QueueState:
     found = SlurmView(MemorySlurm(jobs=[queued(**given)]), clock).queue()
     assert found is not None
     return found

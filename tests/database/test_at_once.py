@@ -10,7 +10,7 @@ from sqlalchemy import func, select, update
 
 from slurm_gpu.database.accounting.importer import store_changed_runs
 from slurm_gpu.database.accounting.reconcile import reconcile
-from slurm_gpu.database.accounting.run_placement import Placed
+from slurm_gpu.database.accounting.run_placement import RunPlacement
 from slurm_gpu.database.accounting.run_row import run_row
 from slurm_gpu.database.accounting.writer import store_records
 from slurm_gpu.database.maintenance.node_periods import Places
@@ -29,7 +29,7 @@ _CONTINUED = "REQUEUED", "RESIZING", "NODE_FAIL"
 def store(database: Database, rows: Sequence[AccountingRun]) -> None:
     def work(connection: Any) -> None:
         made = [run_row(told, NODES) for told in rows]
-        store_changed_runs(connection, made, Placed(connection, PLACES))
+        store_changed_runs(connection, made, RunPlacement(connection, PLACES))
 
     database.write(work)
 

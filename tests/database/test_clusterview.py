@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from slurm_gpu.client.database_client import DatabaseClient
-from slurm_gpu.database.accounting.slurm_view import JOBS_FOR_S, Queue
+from slurm_gpu.database.accounting.slurm_view import JOBS_FOR_S, QueueState
 from slurm_gpu.database.api.cluster import show_cluster
 from slurm_gpu.database.maintenance.node_periods import Places
 from slurm_gpu.errors import DatabaseError
@@ -21,7 +21,7 @@ OPERATOR = Caller(0, "root", sees_all=True, writes=True)
 
 def seen_by(caller: Caller, *jobs: QueuedJob) -> ClusterState:
     nodes = {name: node(number) for number, name in ((1, "n1"), (2, "n2"))}
-    queue = Queue(1000.0, {job.job_id: job for job in jobs}, {})
+    queue = QueueState(1000.0, {job.job_id: job for job in jobs}, {})
     return show_cluster(nodes, queue, Places({"n1": "dgx"}, {"n2": "pod2"}), caller)
 
 
@@ -67,7 +67,7 @@ def test_shards_are_their_part_of_a_gpu_in_what_a_job_asked_for(
 
 def test_shards_of_nodes_that_have_none_are_a_gap() -> None:
     nodes = {"n1": node(1, shards=0)}
-    queue = Queue(1000.0, {1: queued(state="PENDING", nodes=(), tres_requested={"gres/shard": 2})}, {})
+    queue = QueueState(1000.0, {1: queued(state="PENDING", nodes=(), tres_requested={"gres/shard": 2})}, {})
     (job,) = show_cluster(nodes, queue, Places({}, {}), OPERATOR).jobs
     assert job.n_gpus is None
 

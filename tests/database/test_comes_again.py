@@ -14,7 +14,7 @@ from slurm_gpu.database.accounting.slurm_view import SlurmView
 from slurm_gpu.database.ingest.intake import Intake
 from slurm_gpu.database.ingest.shipment import ShipmentError, parse_shipment
 from slurm_gpu.database.ingest.stored_facts import READ_EACH_S
-from slurm_gpu.database.live.memory import Memory
+from slurm_gpu.database.live.memory import LiveState
 from slurm_gpu.database.maintenance.upkeep import Upkeep
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.database.storage.schema import device, metadata, run
@@ -22,8 +22,8 @@ from slurm_gpu.errors import DatabaseError
 from slurm_gpu.node.allocation.tracker import Allocation
 from slurm_gpu.node.measure.tally import SegmentKey
 from slurm_gpu.node.shipping.post import DirectSender, Reply
-from slurm_gpu.node.shipping.ship import AGAIN_S, LIVE_S, PERIOD_S, Courier, Source
-from slurm_gpu.node.shipping.spool import Spool
+from slurm_gpu.node.shipping.ship import AGAIN_S, LIVE_S, PERIOD_S, Courier, ShipmentSource
+from slurm_gpu.node.shipping.spool import NodeSpool
 from slurm_gpu.wire import DeviceFacts, HostRun
 from tests.database.samples import (
     CLUSTER,
@@ -43,7 +43,7 @@ WITHIN_S = READ_EACH_S + AGAIN_S + 2 * LIVE_S + 5
 HOST = "host:m1"
 
 
-class Here(Source):
+class Here(ShipmentSource):
     """A node with two GPUs, and a job on the first."""
 
     def __init__(self, name: str, clock: FakeClock) -> None:
@@ -81,14 +81,14 @@ class World:
         self.database, self.clock = database, FakeClock(T0 + 5)
         self.slurm = MemorySlurm([row(state="RUNNING", end_s=None)], [queued()])
         self.view = SlurmView(self.slurm, self.clock, lambda host: frozenset({host}))
-        self.memory = Memory.fresh(self.clock)
+        self.memory = LiveState.fresh(self.clock)
         self.intake = Intake(database, self.view, CLUSTER, self.clock, self.memory)
         self.importer = Importer(
             database, self.view, self.clock, CLUSTER, 60.0, upkeep=Upkeep(database, self.view, self.clock)
         )
         self.address, self.answers = address, list[dict[str, Any]]()
         self.shipments = list[Any]()
-        self.spool = Spool(directory)
+        self.spool = NodeSpool(directory)
         self.here = Here(name, self.clock)
         self.courier = Courier(
             self.spool.queue,
@@ -330,14 +330,14 @@ def test_a_run_of_a_machine_without_slurm_comes_again_until_it_has_ended(
 
 
 def test_a_restarted_node_still_says_which_runs_it_has_sent(tmp_path: Path) -> None:
-    spool = Spool(tmp_path / "spool")
+    spool = NodeSpool(tmp_path / "spool")
     spool.save_run(open_run())
     assert spool.queue.shipped_open_runs() == {}
     (item,) = spool.queue.waiting(9)
     spool.queue.shipped(item)
     spool.commit()
     spool.close()
-    again = Spool(tmp_path / "spool")
+    again = NodeSpool(tmp_path / "spool")
     assert again.queue.shipped_open_runs() == {9: 1}
     again.queue.ship_open_runs_again()
     assert [item.key for item in again.queue.waiting(9)] == ["run/9"]

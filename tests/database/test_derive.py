@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.database.accounting.allocated_time import SHIPPED_WITHIN_S, Part
+from slurm_gpu.database.accounting.allocated_time import SHIPPED_WITHIN_S, RunPart
 from slurm_gpu.database.accounting.derived_columns import (
     DERIVED_FROM,
     coverage_at,
@@ -26,7 +26,7 @@ NODES = frozenset({"n1", "n2", "n3"})
 def _derive(
     records: list[Record], mgpu: int | None = 1000, elapsed_s: int | None = 10
 ) -> dict[str, float | None]:
-    part = Part(nodes=NODES, allocated_mgpu=mgpu, start_s=T0, elapsed_s=elapsed_s)
+    part = RunPart(nodes=NODES, allocated_mgpu=mgpu, start_s=T0, elapsed_s=elapsed_s)
     derived = derive(records, parts=[part], min_coverage=0.8)
     return {name: getattr(derived, name) for name in derived.__slots__}
 
@@ -169,7 +169,7 @@ def test_a_node_that_fell_silent_leaves_a_gap_in_a_run_that_goes_on() -> None:
 
 
 def test_a_gpu_of_a_node_that_told_of_others_is_a_gap_at_once() -> None:
-    part = Part(nodes=frozenset({"n1"}), allocated_mgpu=2000, start_s=T0, elapsed_s=None)
+    part = RunPart(nodes=frozenset({"n1"}), allocated_mgpu=2000, start_s=T0, elapsed_s=None)
     assert derive([record(last_s=T0 + 60)], parts=[part], min_coverage=0.8).coverage == 0.5
 
 

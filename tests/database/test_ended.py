@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from slurm_gpu.database.accounting.slurm_view import Queue
-from slurm_gpu.database.ingest.ended_jobs import Ended, RunEnd, ended
+from slurm_gpu.database.accounting.slurm_view import QueueState
+from slurm_gpu.database.ingest.ended_jobs import RunEnd, RunsEnded, ended
 from slurm_gpu.slurm.client import QueuedJob
 from tests.database.samples import T0, queued
 
@@ -15,9 +15,9 @@ NOW_S = T0 + 10_000
 
 def look(
     jobs: Sequence[QueuedJob], accounting: Mapping[int, Sequence[int | RunEnd | None]], as_of_s: float = NOW_S
-) -> dict[int, Ended]:
+) -> dict[int, RunsEnded]:
     """What is said of job 1 on n1; where it is not told, its runs were there."""
-    queue = Queue(as_of_s, {job.job_id: job for job in jobs}, {})
+    queue = QueueState(as_of_s, {job.job_id: job for job in jobs}, {})
     asked: list[int] = []
 
     def ask(job_ids: Sequence[int]) -> Mapping[int, Sequence[RunEnd]]:
@@ -40,7 +40,7 @@ LONG_AGO = NOW_S - 1000
 @pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED"])
 def test_slurmctld_says_that_it_ended(state: str) -> None:
     over = queued(state=state, end_s=LONG_AGO, restarts=2)
-    assert look([over], {}) == {1: Ended(2, LONG_AGO)}
+    assert look([over], {}) == {1: RunsEnded(2, LONG_AGO)}
 
 
 @pytest.mark.parametrize(
@@ -64,14 +64,14 @@ def test_doubt_leaves_it_open(
 
 
 def test_accounting_says_that_all_its_runs_ended() -> None:
-    assert look([], {1: [LONG_AGO - 500, LONG_AGO]}) == {1: Ended(None, LONG_AGO)}
+    assert look([], {1: [LONG_AGO - 500, LONG_AGO]}) == {1: RunsEnded(None, LONG_AGO)}
 
 
 def test_an_earlier_run_of_a_requeued_job_is_over_and_the_younger_is_not() -> None:
     again = queued(restarts=1, start_s=NOW_S - 10)
-    assert look([again], {1: [LONG_AGO, None]}) == {1: Ended(0, LONG_AGO)}
+    assert look([again], {1: [LONG_AGO, None]}) == {1: RunsEnded(0, LONG_AGO)}
     waiting = queued(restarts=1, state="PENDING", start_s=None, nodes=())
-    assert look([waiting], {1: [LONG_AGO]}) == {1: Ended(0, LONG_AGO)}
+    assert look([waiting], {1: [LONG_AGO]}) == {1: RunsEnded(0, LONG_AGO)}
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,9 @@ def test_while_accounting_has_yet_to_tell_when_the_last_run_ended_an_earlier_end
     last = RunEnd(None, frozenset({"n1"}), began_s=LONG_AGO + 1)
     assert look([job], {1: [LONG_AGO, last]}) == {}
     its_own = RunEnd(None, frozenset({"n1"}), began_s=NOW_S - 10)
-    assert look([queued(restarts=1, start_s=NOW_S - 10)], {1: [LONG_AGO, its_own]}) == {1: Ended(0, LONG_AGO)}
+    assert look([queued(restarts=1, start_s=NOW_S - 10)], {1: [LONG_AGO, its_own]}) == {
+        1: RunsEnded(0, LONG_AGO)
+    }
 
 
 @pytest.mark.parametrize("as_of_s", [NOW_S - 61.0, None])
@@ -115,13 +117,13 @@ def test_a_node_that_a_job_gave_back_is_let_go_when_it_was_and_not_at_a_later_re
     state: str, restarts: int
 ) -> None:
     job = resized(state=state, restarts=restarts)
-    assert look([job], {1: [*SHRUNK_TWICE, on(None, "n2")]}) == {1: Ended(restarts, LONG_AGO)}
+    assert look([job], {1: [*SHRUNK_TWICE, on(None, "n2")]}) == {1: RunsEnded(restarts, LONG_AGO)}
 
 
 def test_so_it_is_where_the_job_has_ended_since() -> None:
     rows = [*SHRUNK_TWICE, on(LONG_AGO + 800, "n2")]
-    assert look([resized(state="COMPLETED", end_s=LONG_AGO + 800)], {1: rows}) == {1: Ended(0, LONG_AGO)}
-    assert look([], {1: rows}) == {1: Ended(None, LONG_AGO)}
+    assert look([resized(state="COMPLETED", end_s=LONG_AGO + 800)], {1: rows}) == {1: RunsEnded(0, LONG_AGO)}
+    assert look([], {1: rows}) == {1: RunsEnded(None, LONG_AGO)}
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from slurm_gpu.database.accounting.importer import store_changed_runs
 from slurm_gpu.database.accounting.reconcile import reconcile
 from slurm_gpu.database.accounting.run_row import run_row
 from slurm_gpu.database.app import make_app
-from slurm_gpu.database.verdicts.board import Shown
+from slurm_gpu.database.verdicts.board import ShownVerdicts
 from tests.database.running import NOBODY, OPERATOR, ROOT, Running, running_server
 from tests.database.samples import T0, host, queued, record, row
 from tests.database.test_quota import QUOTA
@@ -72,7 +72,7 @@ def server(
         reconcile(made.database)
         request(made.database, NAME, uid=FORMER, why=SECRET)
         verdict = told(job_id=JOB, user=NAME, verdict={"text": SECRET}).verdict
-        made.verdicts.shown = Shown(T0 + 5.0, 1, ((FORMER, verdict),), ())
+        made.verdicts.shown = ShownVerdicts(T0 + 5.0, 1, ((FORMER, verdict),), ())
         made.asked_by(NOBODY, "GET", f"/v1/quota/{NAME}")
         decision = {
             "at_s": T0,

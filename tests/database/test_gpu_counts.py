@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu.controller.colocation.free_shards import has_gpus
-from slurm_gpu.controller.queue.amounts import Facts, mgpu_of_total
+from slurm_gpu.controller.queue.amounts import CountingFacts, mgpu_of_total
 from slurm_gpu.database.accounting.importer import store_changed_runs
 from slurm_gpu.database.accounting.reconcile import reconcile
 from slurm_gpu.database.accounting.run_row import run_row
@@ -30,13 +30,13 @@ from slurm_gpu.http.identity import Caller
 from slurm_gpu.monitor.cluster.summary import wait_reasons
 from slurm_gpu.policy.explain.replay import as_request
 from slurm_gpu.policy.lua.bundle import SiteFacts
-from slurm_gpu.reports.period import Period
+from slurm_gpu.reports.period import ReportPeriod
 from slurm_gpu.reports.recommend.past import PastRun, rebuild
 from slurm_gpu.reports.rows import read_rows
 from slurm_gpu.slurm import sacct
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode, SlurmSettings
 from slurm_gpu.slurm.occupancy import occupancy
-from slurm_gpu.slurm.scontrol import Label, parse_jobs, parse_nodes
+from slurm_gpu.slurm.scontrol import JobTexts, parse_jobs, parse_nodes
 from slurm_gpu.slurm.tres import PerGpu, count_mgpu, parse_gres, parse_job_tres, parse_tres, uses_gpus
 from tests.database.samples import CLUSTER, T0, node, queued, record, row, segment
 from tests.slurm.printed import MARK, NAMES, text_of
@@ -121,7 +121,7 @@ def running(text: str) -> QueuedJob:
 
 
 @pytest.fixture(scope="module")
-def lua_amounts() -> Callable[[Facts], Any]:
+def lua_amounts() -> Callable[[CountingFacts], Any]:
     """Return 00_amounts.lua as it is with a policy of these facts."""
     source = Path("plugins/job_submit/00_amounts.lua").read_text()
     lua = importlib.import_module("lupa.lua51").LuaRuntime()
@@ -171,7 +171,7 @@ def test_runs_that_never_began_in_answers_filters_and_reports(database: Database
         expected = {n: gpus for n, gpus in wanted.items() if least is None or (gpus or 0) >= least}
         assert {run.job_id: run.n_gpus for run in found} == expected
     with database.reading() as connection:
-        shown = read_rows(connection, CLUSTER, Period(since=date(2020, 1, 1), until=date(2040, 1, 1)))
+        shown = read_rows(connection, CLUSTER, ReportPeriod(since=date(2020, 1, 1), until=date(2040, 1, 1)))
     numbers = shown.numbers
     reported = dict(zip(numbers["job_id"].tolist(), numbers["requested_mgpu"].tolist(), strict=True))
     assert {n: None if np.isnan(n_mgpu) else n_mgpu / 1000 for n, n_mgpu in reported.items()} == wanted
@@ -191,9 +191,11 @@ def test_forecasts(text: str, mgpu: int) -> None:
 
 
 @every
-def test_sums_of_limits_and_their_lua(lua_amounts: Callable[[Facts], Any], text: str, mgpu: int) -> None:
-    assert mgpu_of_total(parse_tres(text), Facts(shards_per_gpu=4)) == mgpu
-    assert (lua_amounts(Facts(shards_per_gpu=4)).total_mgpu(text) or 0) == mgpu
+def test_sums_of_limits_and_their_lua(
+    lua_amounts: Callable[[CountingFacts], Any], text: str, mgpu: int
+) -> None:
+    assert mgpu_of_total(parse_tres(text), CountingFacts(shards_per_gpu=4)) == mgpu
+    assert (lua_amounts(CountingFacts(shards_per_gpu=4)).total_mgpu(text) or 0) == mgpu
 
 
 _TOTAL = "cpu=8,gres/gpu={},gres/shard={},gres/mps={}"
@@ -203,9 +205,9 @@ _SIZE = st.none() | st.integers(1, 1000)
 
 @given(gpus=_N, shards=_N, mps=_N, shards_per_gpu=_SIZE, mps_per_gpu=_SIZE)
 def test_python_and_lua_agree_on_any_size_of_a_share(
-    lua_amounts: Callable[[Facts], Any], gpus: int, shards: int, mps: int, **sizes: int | None
+    lua_amounts: Callable[[CountingFacts], Any], gpus: int, shards: int, mps: int, **sizes: int | None
 ) -> None:
-    text, facts = _TOTAL.format(gpus, shards, mps), Facts(**sizes)
+    text, facts = _TOTAL.format(gpus, shards, mps), CountingFacts(**sizes)
     assert mgpu_of_total(parse_tres(text), facts) == lua_amounts(facts).total_mgpu(text)
 
 
@@ -221,13 +223,13 @@ def test_halves_are_rounded_up_everywhere(count: int, of_one: int, mgpu: int) ->
     assert shown.n_gpus == mgpu / 1000
 
 
-def test_limits_take_the_size_of_mps_from_the_nodes(lua_amounts: Callable[[Facts], Any]) -> None:
+def test_limits_take_the_size_of_mps_from_the_nodes(lua_amounts: Callable[[CountingFacts], Any]) -> None:
     settings = SlurmSettings(
         cluster="lab", version="24.11.5", slurm_user="slurm", slurm_user_uid=1, conf_path="", raw={}
     )
     facts = SiteFacts.of(settings, [node(1, shards=0, mps=800)], Path("/run"), "UTC")
     assert (facts.shards_per_gpu, facts.mps_per_gpu) == (None, 200)
-    counted = Facts(mps_per_gpu=facts.mps_per_gpu)
+    counted = CountingFacts(mps_per_gpu=facts.mps_per_gpu)
     text = "cpu=1,gres/mps=100"
     assert mgpu_of_total(parse_tres(text), counted) == lua_amounts(counted).total_mgpu(text) == 500
 
@@ -316,7 +318,7 @@ def test_what_slurm_does_not_account_for_is_read_from_the_layout_of_a_job() -> N
         "   JOB_GRES=mps:40\n     Nodes=n[1-2] CPU_IDs=1 Mem=1024 GRES=mps:20(IDX:1)\n"
         "   Command=/tmp/GRES=gpu:8\n"
     )
-    ([job], _) = parse_jobs(printed, {12: Label("wrap", "")})
+    ([job], _) = parse_jobs(printed, {12: JobTexts("wrap", "")})
     assert job.tres_allocated["gres/mps"] == job.tres_requested["gres/mps"] == 40
     nodes = [mps_node(1, unaccounted=("gpu", "mps")), mps_node(2, unaccounted=("gpu", "mps"))]
     (shown,) = cluster_state(occupancy(nodes, [job]), [job], T0).jobs

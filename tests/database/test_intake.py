@@ -20,7 +20,7 @@ from slurm_gpu.database.ingest.shipment import (
     MAX_INFLATED_BYTES,
     MAX_ITEMS,
     MAX_VALUES,
-    Shipment,
+    CheckedShipment,
     ShipmentError,
     parse_shipment,
 )
@@ -374,7 +374,7 @@ def test_a_record_with_any_field_replaced_is_stored_or_rejected(
 ) -> None:
     sent = json.dumps({"wire": 1, "node": "n1", "records": [{**record().to_wire(), **fields}]})
     try:
-        shipment: Shipment = parse_shipment(sent.encode(), "")
+        shipment: CheckedShipment = parse_shipment(sent.encode(), "")
     except ShipmentError:  # NaN and Infinity are no JSON
         return
     view = SlurmView(MemorySlurm(), FakeClock(), lambda name: frozenset({name}))

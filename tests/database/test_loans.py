@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slurm_gpu.database.accounting.loans import lender_of, with_lenders
-from slurm_gpu.database.accounting.slurm_view import Queue
+from slurm_gpu.database.accounting.slurm_view import QueueState
 from slurm_gpu.database.storage.engine import Database
 from tests.database.samples import T0, queued, row
 from tests.database.test_queries import BOB, fill, job
@@ -74,7 +74,7 @@ def test_while_a_run_goes_on_the_queue_tells_its_lender(database: Database) -> N
     fill(database, row(job_id=1, **running), row(job_id=2, **running), row(job_id=3))
     shown = [run for name in "123" for run in job(database, name)]
     jobs = {1: queued(job_id=1, admin_comment=LOAN), 3: queued(job_id=3, admin_comment=LOAN)}
-    told = with_lenders(shown, lambda: Queue(as_of_s=T0, by_id=jobs, by_node={}))
+    told = with_lenders(shown, lambda: QueueState(as_of_s=T0, by_id=jobs, by_node={}))
     assert [run.lender for run in told] == ["vision", None, None]
     assert with_lenders(shown, lambda: None) == shown
     assert with_lenders(shown[2:], pytest.fail) == shown[2:]  # nothing to ask for

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.database.verdicts.purpose import SERVERS, in_its_place
-from slurm_gpu.diagnose.series import Worker
+from slurm_gpu.diagnose.series import JobWorker
 from slurm_gpu.diagnose.verdict import Cause, Verdict
 from tests.database.played import Played, Watching
 from tests.database.test_watch import AT_S, hanging
@@ -17,7 +17,7 @@ _RULES = Path(__file__).resolve().parents[2] / "etc/applications.yaml"
 
 
 def a_verdict(cause: Cause, kind: str = "") -> Verdict:
-    culprit = Worker(node="n1", device="GPU-1")
+    culprit = JobWorker(node="n1", device="GPU-1")
     return Verdict(cause=cause, kind=kind, culprits=(culprit,), nodes=("n1",), confidence=0.9)
 
 

@@ -18,7 +18,7 @@ from slurm_gpu.database.api.audit import find_acts
 from slurm_gpu.database.reservations.store import approve, end, find, find_one, store_reports, store_request
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.errors import DatabaseError, UsageError
-from slurm_gpu.wire.answers.reservation import CLOCK_AHEAD, Report, Reservation, State, id_of
+from slurm_gpu.wire.answers.reservation import CLOCK_AHEAD, Report, Reservation, ReservationState, id_of
 from tests.database.running import NOBODY, OPERATOR, ROOT, UNTOLD, Running
 from tests.database.samples import CLUSTER, T0
 
@@ -74,11 +74,11 @@ def tell(database: Database, report: Report, now_s: int = NOW_S + DAY_S) -> None
 
 def test_a_request_becomes_a_promise_and_the_promise_an_act(database: Database) -> None:
     one = request(database)
-    assert (one.state, one.start_s, one.why) == (State.REQUESTED, None, ASKED["why"])
+    assert (one.state, one.start_s, one.why) == (ReservationState.REQUESTED, None, ASKED["why"])
     promise(database, one, NOW_S + 60, "n[1-2]")
     kept = now(database, one)
     assert (kept.state, kept.start_s, kept.end_s, kept.nodes, kept.decided_by) == (
-        State.APPROVED,
+        ReservationState.APPROVED,
         NOW_S + 60,
         NOW_S + 60 + DAY_S,
         "n[1-2]",
@@ -108,18 +108,20 @@ def test_a_user_has_a_few_at_once_and_more_when_some_are_over(database: Database
     with pytest.raises(UsageError, match=f"alice has 3 that are not over \\({ids[0]}, {ids[1]}, {ids[2]}\\)"):
         request(database)
     first = find_one_of(database, ids[0])
-    database.write(lambda connection: end(connection, first, State.CANCELLED, "alice", NOW_S, "no data"))
-    assert request(database).state is State.REQUESTED
+    database.write(
+        lambda connection: end(connection, first, ReservationState.CANCELLED, "alice", NOW_S, "no data")
+    )
+    assert request(database).state is ReservationState.REQUESTED
 
 
 def test_asking_and_cancelling_in_turn_comes_to_an_end(database: Database) -> None:
     for n in range(50):
         one = request(database, requested_s=NOW_S + n)
-        database.write(lambda c, one=one: end(c, one, State.CANCELLED, "alice", NOW_S, "no data"))
+        database.write(lambda c, one=one: end(c, one, ReservationState.CANCELLED, "alice", NOW_S, "no data"))
     with pytest.raises(UsageError, match=r"alice has 50 requests within a day, .* after 2026-05-29T20:26Z"):
         request(database, requested_s=NOW_S + DAY_S - 1)
-    assert request(database, "bob").state is State.REQUESTED
-    assert request(database, requested_s=NOW_S + DAY_S).state is State.REQUESTED
+    assert request(database, "bob").state is ReservationState.REQUESTED
+    assert request(database, requested_s=NOW_S + DAY_S).state is ReservationState.REQUESTED
 
 
 def find_one_of(database: Database, number: int) -> Reservation:
@@ -159,14 +161,14 @@ def test_operators_who_approve_at_once_promise_no_node_twice(database: Database)
 
 def test_what_was_cancelled_or_promised_meanwhile_is_not_decided_by_how_it_was(database: Database) -> None:
     gone, promised = request(database), request(database, "bob")
-    database.write(lambda c: end(c, gone, State.CANCELLED, "alice", NOW_S, "no data"))
+    database.write(lambda c: end(c, gone, ReservationState.CANCELLED, "alice", NOW_S, "no data"))
     with pytest.raises(UsageError, match="is cancelled: only what is requested"):
         promise(database, gone, NOW_S, "n[1-2]")
     promise(database, promised, NOW_S, "n[1-2]")
     with pytest.raises(UsageError, match="is approved: only what is requested"):
         promise(database, promised, NOW_S, "n[3-4]")
     with pytest.raises(UsageError, match="slurm-gpu reserve cancel"):
-        database.write(lambda c: end(c, promised, State.DENIED, "carol", NOW_S, "no"))
+        database.write(lambda c: end(c, promised, ReservationState.DENIED, "carol", NOW_S, "no"))
     assert now(database, promised).nodes == "n[1-2]"
 
 
@@ -174,14 +176,16 @@ def test_what_is_over_stays_so_and_what_is_promised_is_cancelled_not_denied(data
     one = request(database)
     promise(database, one, NOW_S, "n[1-2]")
     with pytest.raises(UsageError, match="slurm-gpu reserve cancel"):
-        database.write(lambda c: end(c, now(database, one), State.DENIED, "carol", NOW_S, "no"))
-    database.write(lambda c: end(c, now(database, one), State.CANCELLED, "alice", NOW_S + 5, "no data"))
-    tell(database, Report(id=one.id, at_s=NOW_S + 9, state=State.ACTIVE))
+        database.write(lambda c: end(c, now(database, one), ReservationState.DENIED, "carol", NOW_S, "no"))
+    database.write(
+        lambda c: end(c, now(database, one), ReservationState.CANCELLED, "alice", NOW_S + 5, "no data")
+    )
+    tell(database, Report(id=one.id, at_s=NOW_S + 9, state=ReservationState.ACTIVE))
     over = now(database, one)
-    assert (over.state, over.over_s, over.over_why) == (State.CANCELLED, NOW_S + 5, "no data")
+    assert (over.state, over.over_s, over.over_why) == (ReservationState.CANCELLED, NOW_S + 5, "no data")
     assert over.decided_by == "carol"  # who promised it
     with pytest.raises(UsageError, match="is cancelled already"):
-        database.write(lambda c: end(c, now(database, one), State.CANCELLED, "alice", NOW_S, ""))
+        database.write(lambda c: end(c, now(database, one), ReservationState.CANCELLED, "alice", NOW_S, ""))
 
 
 def test_the_first_job_is_told_once_and_told_again_it_stays(database: Database) -> None:
@@ -190,22 +194,28 @@ def test_the_first_job_is_told_once_and_told_again_it_stays(database: Database) 
     first = Report(
         id=one.id,
         at_s=NOW_S + 40,
-        state=State.ACTIVE,
+        state=ReservationState.ACTIVE,
         first_job_id=17,
         first_eligible_s=NOW_S - 5,
         first_start_s=NOW_S + 30,
     )
     tell(database, first)
     tell(database, replace(first, first_job_id=18, first_start_s=NOW_S + 500, trouble="Slurm says no"))
-    tell(database, Report(id=one.id, at_s=NOW_S, state=State.APPROVED))  # one that was on its way for long
+    tell(
+        database, Report(id=one.id, at_s=NOW_S, state=ReservationState.APPROVED)
+    )  # one that was on its way for long
     kept = now(database, one)
-    assert (kept.state, kept.first_job_id, kept.first_start_s) == (State.ACTIVE, 17, NOW_S + 30)
+    assert (kept.state, kept.first_job_id, kept.first_start_s) == (ReservationState.ACTIVE, 17, NOW_S + 30)
     assert kept.trouble is None
-    tell(database, Report(id=one.id, at_s=NOW_S + 99, state=State.RELEASED, why="nobody used it"))
+    tell(database, Report(id=one.id, at_s=NOW_S + 99, state=ReservationState.RELEASED, why="nobody used it"))
     with database.reading() as connection:
         assert find(connection, CLUSTER, 0, []) == []
         (over,) = find(connection, CLUSTER, 5, [])
-    assert (over.state, over.over_s, over.over_why) == (State.RELEASED, NOW_S + 99, "nobody used it")
+    assert (over.state, over.over_s, over.over_why) == (
+        ReservationState.RELEASED,
+        NOW_S + 99,
+        "nobody used it",
+    )
 
 
 def test_where_slurm_gpuctld_has_it_by_now_is_kept_unless_another_was_promised_these_nodes(
@@ -214,7 +224,7 @@ def test_where_slurm_gpuctld_has_it_by_now_is_kept_unless_another_was_promised_t
     one, other = request(database), request(database, "bob")
     promise(database, one, NOW_S, "n[1-2]")
     promise(database, other, NOW_S, "n[3-4]")
-    report = Report(id=one.id, at_s=NOW_S, state=State.APPROVED)
+    report = Report(id=one.id, at_s=NOW_S, state=ReservationState.APPROVED)
     tell(database, replace(report, nodes="n[2-3]"))
     kept = now(database, one)
     assert (kept.nodes, kept.trouble) == (
@@ -229,18 +239,20 @@ def test_where_slurm_gpuctld_has_it_by_now_is_kept_unless_another_was_promised_t
 def test_a_controller_whose_clock_is_ahead_ends_nothing(database: Database) -> None:
     one = request(database)
     promise(database, one, NOW_S, "n[1-2]")
-    early = Report(id=one.id, at_s=NOW_S + 9 * DAY_S, state=State.ENDED, why="its window is over")
+    early = Report(id=one.id, at_s=NOW_S + 9 * DAY_S, state=ReservationState.ENDED, why="its window is over")
     tell(database, early, NOW_S + 5)
     kept = now(database, one)
-    assert kept.state is State.APPROVED
+    assert kept.state is ReservationState.APPROVED
     assert kept.trouble is not None
     assert kept.trouble.startswith(CLOCK_AHEAD)
     ahead = 9 * DAY_S - 5
     assert kept.trouble == (
         f"slurm-gpuctld's clock is {ahead} s ahead of slurm-gpudbd's: what it tells is not taken"
     )
-    tell(database, Report(id=one.id, at_s=NOW_S + 65, state=State.ACTIVE), NOW_S + 5)  # as clocks are
-    assert (now(database, one).state, now(database, one).trouble) == (State.ACTIVE, None)
+    tell(
+        database, Report(id=one.id, at_s=NOW_S + 65, state=ReservationState.ACTIVE), NOW_S + 5
+    )  # as clocks are
+    assert (now(database, one).state, now(database, one).trouble) == (ReservationState.ACTIVE, None)
 
 
 @pytest.mark.parametrize(
@@ -268,9 +280,9 @@ def test_users_ask_operators_approve_and_everybody_sees_the_calendar(server: Run
     assert (status, answer["reservation"]["nodes"]) == (200, "n[1-2]")
 
     with DatabaseClient(server.config) as client:
-        client.tell_reservations([Report(id=one["id"], at_s=now_s + 3, state=State.ACTIVE)])
+        client.tell_reservations([Report(id=one["id"], at_s=now_s + 3, state=ReservationState.ACTIVE)])
         (seen,) = client.reservations()
-    assert (seen.state, seen.why) == (State.ACTIVE, ASKED["why"])
+    assert (seen.state, seen.why) == (ReservationState.ACTIVE, ASKED["why"])
     (others,) = server.asked_by(UNTOLD, "GET", "/v1/reservations")[1]["reservations"]
     assert (others["user"], others["nodes"], others["why"], others["full"]) == (
         NAME_OF_NOBODY,
@@ -408,7 +420,7 @@ def test_an_answer_that_cannot_be_true_is_an_error_of_slurm_gpudbd(changes: dict
         user="alice",
         earliest_s=NOW_S,
         requested_s=NOW_S,
-        state=State.APPROVED,
+        state=ReservationState.APPROVED,
         start_s=NOW_S,
         end_s=NOW_S + DAY_S,
         nodes="n[1-2]",

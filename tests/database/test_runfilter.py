@@ -11,7 +11,7 @@ from slurm_gpu.database.accounting.importer import store_changed_runs
 from slurm_gpu.database.accounting.reconcile import reconcile
 from slurm_gpu.database.accounting.run_row import run_row
 from slurm_gpu.database.accounting.writer import store_hosts, store_records
-from slurm_gpu.database.api.run_filter import SORTS, Place, RunFilter
+from slurm_gpu.database.api.run_filter import SORTS, PageCursor, RunFilter
 from slurm_gpu.database.api.run_queries import find_runs
 from slurm_gpu.database.maintenance.node_periods import Places, store_node_periods
 from slurm_gpu.database.storage.engine import Database
@@ -175,19 +175,19 @@ def test_what_is_no_filter_is_named(query: dict[str, str], said: str) -> None:
 
 @given(value=st.none() | st.integers(-(2**63) + 1, 2**63 - 1), run_id=st.integers(0, 2**63 - 1))
 def test_a_cursor_leads_back_to_its_place(value: int | None, run_id: int) -> None:
-    place = Place(value, run_id, T0)
-    assert Place.read(place.cursor()) == place
+    place = PageCursor(value, run_id, T0)
+    assert PageCursor.read(place.cursor()) == place
 
 
 def test_a_cursor_of_no_time_is_refused_and_never_takes_the_database_for_dead(filled: Database) -> None:
     fill(filled, row(job_id=20, state="RUNNING", end_s=None, start_s=T0 + 10, elapsed_s=3))
     latest, before = 2**63 - 1, -(2**63) + 1
-    assert ask(filled, sort="RUN_h", cursor=Place(0, 0, latest).cursor()) == ["5", "4"]
+    assert ask(filled, sort="RUN_h", cursor=PageCursor(0, 0, latest).cursor()) == ["5", "4"]
     with pytest.raises(UsageError, match="is not one that an earlier answer gave"):
-        ask(filled, sort="RUN_h", cursor=Place(0, 0, before).cursor())
+        ask(filled, sort="RUN_h", cursor=PageCursor(0, 0, before).cursor())
 
 
 @given(text=st.text())
 def test_any_other_text_is_no_cursor(text: str) -> None:
     with pytest.raises(UsageError):
-        Place.read(text)
+        PageCursor.read(text)

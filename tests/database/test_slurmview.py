@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from slurm_gpu.database.accounting.slurm_view import JOBS_FOR_S, Kept, SlurmView, resolve_address
+from slurm_gpu.database.accounting.slurm_view import JOBS_FOR_S, CachedAnswer, SlurmView, resolve_address
 from slurm_gpu.errors import SlurmError
 from tests.database.samples import SLURM_UID, FakeClock, MemorySlurm, node, queued
 
@@ -25,7 +25,7 @@ def test_whoever_wants_it_fresher_has_it_asked_but_no_more_often_than_a_slow_slu
         clock.now += took[0]
         return clock.now
 
-    kept = Kept(ask, clock, for_s=60.0)
+    kept = CachedAnswer(ask, clock, for_s=60.0)
     first = kept.get(10)
     clock.now += 3
     assert kept.get(10) == first
@@ -59,7 +59,7 @@ def test_nobody_waits_for_the_next_answer_where_the_last_took_long() -> None:
         assert go_on.wait(20)
         return next(answers)
 
-    kept = Kept(ask, clock, for_s=2.0)
+    kept = CachedAnswer(ask, clock, for_s=2.0)
     go_on.set()
     assert kept.get(10) == 0
     go_on.clear()
@@ -80,7 +80,7 @@ def test_whoever_wants_it_fresher_waits_for_it_though_the_last_took_long() -> No
         clock.now += 0.5
         return next(answers)
 
-    kept = Kept(ask, clock, for_s=60.0)
+    kept = CachedAnswer(ask, clock, for_s=60.0)
     assert kept.get(10) == 0
     clock.now += 3600
     assert kept.get(10, fresh_s=2.0) == 1
@@ -95,7 +95,7 @@ def test_a_slow_slurmctld_is_asked_less_often_and_not_for_one_slow_answer() -> N
         clock.now += took[0]
         return clock.now
 
-    kept = Kept(ask, clock, for_s=2.0)
+    kept = CachedAnswer(ask, clock, for_s=2.0)
 
     def times_in(seconds: int) -> int:
         before = len(asked)
@@ -144,7 +144,7 @@ def test_one_waits_for_a_slurm_that_hangs_and_the_others_do_not() -> None:
         assert answered.wait(10)
         return "answer"
 
-    kept = Kept(ask, FakeClock(), for_s=2.0)
+    kept = CachedAnswer(ask, FakeClock(), for_s=2.0)
     assert kept.get(0.01) is None
     assert kept.get(3600) is None, "this would hang"
     answered.set()
@@ -158,7 +158,7 @@ def test_an_answer_that_cannot_be_read_is_no_answer(caplog: pytest.LogCaptureFix
     def ask() -> None:
         raise KeyError("JobId")
 
-    assert Kept(ask, FakeClock(), for_s=2.0).get(10) is None
+    assert CachedAnswer(ask, FakeClock(), for_s=2.0).get(10) is None
     assert "slurmctld does not report anything: KeyError: 'JobId'" in caplog.text
 
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.database.accounting.allocated_time import Part, device_time
+from slurm_gpu.database.accounting.allocated_time import RunPart, device_time
 from slurm_gpu.database.accounting.derived_columns import resolve_double_watches
-from slurm_gpu.database.accounting.steady_clock import Span, held_s, spans
+from slurm_gpu.database.accounting.steady_clock import WatchSpan, held_s, spans
 from slurm_gpu.wire import Record
 from tests.database.samples import T0, record, segment
 
@@ -68,7 +68,7 @@ def test_a_watch_that_was_begun_after_the_end_adds_nothing(after_s: int) -> None
     )
     assert held_s([empty, after, before]) == held_s([after, before]) == 200.0
     assert held_s([empty]) == empty.first_s - empty.prolog_s
-    part = Part(nodes=frozenset({"n1"}), allocated_mgpu=1000, start_s=T0, elapsed_s=200)
+    part = RunPart(nodes=frozenset({"n1"}), allocated_mgpu=1000, start_s=T0, elapsed_s=200)
     time = device_time([empty, after, before], [part])
     assert (time.held_s, time.sampled_s) == (200.0, 195.0), "what was watched before the end counts"
 
@@ -84,7 +84,7 @@ def test_of_records_that_tell_no_uptime_the_wall_clock_counts() -> None:
 def test_seconds_of_two_boots_do_not_compare() -> None:
     first = record(uptime_s=500.0)
     second = record(segment=segment(2), boot_id="next", uptime_s=20.0, first_s=T0 + 60, last_s=T0 + 70)
-    assert spans([first, second]) == [Span(0, 10), Span(60, 70)]
+    assert spans([first, second]) == [WatchSpan(0, 10), WatchSpan(60, 70)]
 
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.integers(0, 50), st.integers(-10_000, 10_000)), max_size=8))

@@ -10,8 +10,8 @@ from sqlalchemy import delete, select
 from slurm_gpu.client.database_client import DatabaseClient
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.database.storage.schema import verdict
-from slurm_gpu.database.verdicts.board import Shown
-from slurm_gpu.database.verdicts.store import Told, close_left, statements, store_verdict
+from slurm_gpu.database.verdicts.board import ShownVerdicts
+from slurm_gpu.database.verdicts.store import StoredVerdict, close_left, statements, store_verdict
 from slurm_gpu.errors import DatabaseError
 from slurm_gpu.wire.answers.verdicts import JobVerdict, ToldSuspect, Verdicts
 from tests.database.running import NOBODY, OPERATOR, ROOT, UNTOLD, WEB, Running
@@ -22,7 +22,7 @@ SUSPECT = ToldSuspect(
 )
 
 
-def told(**given: Any) -> Told:
+def told(**given: Any) -> StoredVerdict:
     values = {
         "job_id": 7,
         "start_s": T0,
@@ -38,10 +38,10 @@ def told(**given: Any) -> Told:
         "verdict": {"cause": "slow or failing"},
     }
     over_s = given.pop("over_s", None)
-    return Told(verdict=JobVerdict(**{**values, **given}), uid=60901, n_gpus=16.0, over_s=over_s)
+    return StoredVerdict(verdict=JobVerdict(**{**values, **given}), uid=60901, n_gpus=16.0, over_s=over_s)
 
 
-def store(database: Database, *some: Told) -> None:
+def store(database: Database, *some: StoredVerdict) -> None:
     for item in some:
         database.write(lambda connection, item=item: store_verdict(connection, CLUSTER, item))
 
@@ -105,7 +105,7 @@ def test_hardware_is_accused_by_its_cause_alone_and_vouched_for_by_jobs_that_are
 @pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
 def test_users_are_told_of_their_own_and_operators_of_all(server: Running) -> None:
     mine, others = told(user="nobody").verdict, told(job_id=8, user="other").verdict
-    server.verdicts.shown = Shown(T0 + 500.0, 12, ((NOBODY, mine), (12345, others)), (SUSPECT,))
+    server.verdicts.shown = ShownVerdicts(T0 + 500.0, 12, ((NOBODY, mine), (12345, others)), (SUSPECT,))
     for uid, jobs, n_suspects in ((NOBODY, [7], 0), (UNTOLD, [], 0), (OPERATOR, [7, 8], 1), (WEB, [7, 8], 1)):
         status, answer = server.asked_by(uid, "GET", "/v1/verdicts")
         assert (status, answer["watched"]) == (200, 12)
@@ -114,14 +114,14 @@ def test_users_are_told_of_their_own_and_operators_of_all(server: Running) -> No
 
 
 def test_the_client_reads_what_was_told(server: Running) -> None:
-    server.verdicts.shown = Shown(T0 + 500.0, 12, ((60901, told().verdict),), (SUSPECT,))
+    server.verdicts.shown = ShownVerdicts(T0 + 500.0, 12, ((60901, told().verdict),), (SUSPECT,))
     with DatabaseClient(server.config) as client:
         seen = client.verdicts()
     assert seen == Verdicts(as_of_s=T0 + 500.0, watched=12, verdicts=(told().verdict,), suspects=(SUSPECT,))
 
 
 def test_without_a_watch_nothing_is_told_and_that_is_said(server: Running) -> None:
-    server.verdicts.shown = Shown()
+    server.verdicts.shown = ShownVerdicts()
     with DatabaseClient(server.config) as client:
         seen = client.verdicts()
     assert (seen.as_of_s, seen.verdicts) == (None, ())

@@ -20,7 +20,7 @@ from slurm_gpu.database.ingest.shipment import ShipmentError
 from slurm_gpu.database.ingest.storage_threads import Parcel
 from slurm_gpu.database.ingest.worker_pool import Workers
 from slurm_gpu.database.ingest.worker_protocol import Answered, Fares, packed
-from slurm_gpu.database.live.memory import Memory
+from slurm_gpu.database.live.memory import LiveState
 from tests.database.samples import CLUSTER, FakeClock, record, segment
 from tests.database.test_daemon import sequence_numbers, wait_for
 from tests.database.test_workers import running, workers_of
@@ -41,7 +41,7 @@ def with_workers(url: str, story: Callable[[Workers, FakeClock], Awaitable[None]
 
     async def told() -> None:
         clock = FakeClock()
-        workers = Workers(1, SiteConfig(cluster=CLUSTER), url, clock, Memory.fresh(clock), for_people=True)
+        workers = Workers(1, SiteConfig(cluster=CLUSTER), url, clock, LiveState.fresh(clock), for_people=True)
         run = asyncio.create_task(workers.run())
         try:
             await story(workers, clock)

@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 
 from slurm_gpu.diagnose.metric import Metric
-from slurm_gpu.diagnose.series import Course, align
+from slurm_gpu.diagnose.series import WorkerSeries, align
 from tests.diagnose.training import START_S, Training
 
 SEEDS = range(3)
@@ -41,7 +41,7 @@ def a_hang(**more):
 
 def as_series(training, values, **more):
     courses = [
-        Course(
+        WorkerSeries(
             worker=worker,
             start_s=START_S,
             width_s=training.width_s,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from slurm_gpu.diagnose.judge import diagnose
 from slurm_gpu.diagnose.metric import HOST_METRICS, Metric
 from slurm_gpu.diagnose.peers import Groups
-from slurm_gpu.diagnose.series import Course, HostCourse, Worker, align
+from slurm_gpu.diagnose.series import HostCourse, JobWorker, WorkerSeries, align
 from slurm_gpu.diagnose.verdict import Cause
 from slurm_gpu.wire import Event
 from tests.diagnose.faults import OLDER, as_series
@@ -30,7 +30,7 @@ def told(draw):
     metrics = draw(st.sets(st.sampled_from([m for m in Metric if m not in HOST_METRICS])))
     courses, missing = [], []
     for i in range(draw(st.integers(0, 9))):
-        worker = Worker(
+        worker = JobWorker(
             node=f"n{draw(st.integers(1, 3))}",
             device=f"GPU-{i}",
             index=i,
@@ -48,7 +48,7 @@ def told(draw):
             row[random.random(n_bins) < draw(st.sampled_from([0.0, 0.1, 0.9]))] = np.nan
             values[metric] = np.clip(row, 0, 1)
         start_s = 1000.0 + draw(st.integers(-3, 3))
-        courses.append(Course(worker=worker, start_s=start_s, width_s=width_s, values=values))
+        courses.append(WorkerSeries(worker=worker, start_s=start_s, width_s=width_s, values=values))
     hosts = [
         HostCourse(node="n1", start_s=1000.0, width_s=10.0, values={metric: random.random(20) * 1e9})
         for metric in draw(st.sets(st.sampled_from(HOST_METRICS)))

@@ -13,7 +13,7 @@ import pytest
 
 from slurm_gpu.cli.runs.steps_file import timings_of
 from slurm_gpu.diagnose.metric import Metric
-from slurm_gpu.diagnose.series import Course, Worker, align
+from slurm_gpu.diagnose.series import JobWorker, WorkerSeries, align
 from slurm_gpu.diagnose.steps import judge_steps
 from slurm_gpu.diagnose.verdict import Cause
 from slurm_gpu.errors import UsageError
@@ -124,8 +124,8 @@ def test_a_slow_rank_is_told_with_its_gpu(tmp_path: Path):
     verdict = judge_steps(timings.steps)
     assert (verdict.cause, [worker.rank for worker in verdict.culprits]) == (Cause.SLOW, [2])
     courses = [
-        Course(
-            worker=Worker(node=f"n{row // 2 + 1}", device=f"GPU-{row}", index=4 + row % 2),
+        WorkerSeries(
+            worker=JobWorker(node=f"n{row // 2 + 1}", device=f"GPU-{row}", index=4 + row % 2),
             start_s=0.0,
             width_s=1.0,
             values={Metric.UTIL: [1.0] * 4},
@@ -273,8 +273,8 @@ def test_several_chunks_of_a_model_on_one_stage_are_no_mistake(tmp_path: Path):
 @pytest.mark.parametrize("changed", [{"local_rank": -1}, {"local_rank": 0}, {"local_rank": 9}])
 def test_a_place_that_cannot_be_is_nobodys(tmp_path: Path, changed):
     workers = [
-        Course(
-            worker=Worker(node="n1", device=f"GPU-{i}", index=i),
+        WorkerSeries(
+            worker=JobWorker(node="n1", device=f"GPU-{i}", index=i),
             start_s=0.0,
             width_s=1.0,
             values={Metric.UTIL: np.ones(4)},
@@ -356,8 +356,8 @@ def test_tensor_parallel_ranks_are_of_their_stage(tmp_path: Path):
     (tmp_path / "steps.csv").write_text("\n".join(lines) + "\n")
     timings = timings_of(tmp_path / "steps.csv")
     workers = [
-        Course(
-            worker=Worker(node="n1", device=f"GPU-{i}", index=i),
+        WorkerSeries(
+            worker=JobWorker(node="n1", device=f"GPU-{i}", index=i),
             start_s=0.0,
             width_s=1.0,
             values={Metric.UTIL: np.ones(4)},
@@ -372,8 +372,8 @@ def test_tensor_parallel_ranks_are_of_their_stage(tmp_path: Path):
 
 def test_a_rank_that_nobody_knows_is_no_gpus(tmp_path: Path):
     workers = [
-        Course(
-            worker=Worker(node="n1", device=f"GPU-{i}", index=i),
+        WorkerSeries(
+            worker=JobWorker(node="n1", device=f"GPU-{i}", index=i),
             start_s=0.0,
             width_s=1.0,
             values={Metric.UTIL: np.ones(4)},

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from slurm_gpu.diagnose.case import Rules
+from slurm_gpu.diagnose.case import DiagnosisThresholds
 from slurm_gpu.diagnose.judge import diagnose
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.peers import groups_given
-from slurm_gpu.diagnose.series import Worker, align, course_of_timeline
+from slurm_gpu.diagnose.series import JobWorker, align, course_of_timeline
 from slurm_gpu.diagnose.verdict import Cause, Verdict
 from slurm_gpu.wire import Timeline
 from slurm_gpu.wire.timeline import level as byte_of
@@ -139,7 +139,7 @@ class TestHonesty:
         assert "yet they wait longer" in verdict.why_not[0]
 
     def test_nothing_told_at_all(self):
-        worker = Worker(node="n1", device="GPU-1")
+        worker = JobWorker(node="n1", device="GPU-1")
         assert diagnose(align([], missing=[worker])).cause is Cause.UNKNOWN
 
     def test_a_job_that_has_hardly_begun(self):
@@ -151,7 +151,7 @@ class TestHonesty:
 
     def test_rules_have_bounds(self):
         with pytest.raises(ValueError, match="min_coverage"):
-            Rules(min_coverage=0)
+            DiagnosisThresholds(min_coverage=0)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -5,7 +5,7 @@ import pytest
 
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.peers import groups_given, infer_groups
-from slurm_gpu.diagnose.series import Series, Worker
+from slurm_gpu.diagnose.series import JobWorker, Series
 
 
 def a_series(**levels):
@@ -14,7 +14,7 @@ def a_series(**levels):
     n = len(next(iter(rows.values())))
     random = np.random.default_rng(3)
     return Series(
-        workers=tuple(Worker(node=f"n{i // 4}", device=f"GPU-{i}", rank=i) for i in range(n)),
+        workers=tuple(JobWorker(node=f"n{i // 4}", device=f"GPU-{i}", rank=i) for i in range(n)),
         start_s=0.0,
         width_s=1.0,
         n_bins=20,

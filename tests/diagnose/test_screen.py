@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slurm_gpu.diagnose.live import METRICS, WIDTH_S, Holder, LiveTable, screen
+from slurm_gpu.diagnose.live import METRICS, WIDTH_S, LiveTable, SoleHolder, screen
 from slurm_gpu.diagnose.metric import Metric
-from slurm_gpu.diagnose.series import Worker
+from slurm_gpu.diagnose.series import JobWorker
 
 START_S = 1_790_000_000.0
-WORKERS = [Worker(node=f"n{number // 4 + 1}", device=f"GPU-{number}") for number in range(8)]
+WORKERS = [JobWorker(node=f"n{number // 4 + 1}", device=f"GPU-{number}") for number in range(8)]
 LOADS = {
     Metric.UTIL: 0.0,
     Metric.POWER: 0.1,
@@ -38,7 +38,7 @@ def strays(bins: int, *, begins: int, busier: float) -> float:
             if row == 5 and number >= bins - 6:
                 values[Metric.SM_ACTIVE] *= 1 + busier
             item = tuple(values.get(metric, np.nan) for metric in METRICS)
-            told.append((Holder(7, worker), START_S + number * WIDTH_S, item))
+            told.append((SoleHolder(7, worker), START_S + number * WIDTH_S, item))
         table.look(START_S + number * WIDTH_S, {7: START_S}, told)
     (found,) = screen(table).strays
     return float(found)

@@ -6,9 +6,9 @@ import pytest
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.series import (
     MAX_BINS,
-    Course,
     HostCourse,
-    Worker,
+    JobWorker,
+    WorkerSeries,
     align,
     course_of_timeline,
     courses_of_windows,
@@ -16,12 +16,12 @@ from slurm_gpu.diagnose.series import (
 from slurm_gpu.wire import DeviceFacts, Timeline, Window
 from slurm_gpu.wire.window import pack
 
-ONE = Worker(node="n1", device="GPU-1", rank=0)
-TWO = Worker(node="n2", device="GPU-2", rank=1)
+ONE = JobWorker(node="n1", device="GPU-1", rank=0)
+TWO = JobWorker(node="n2", device="GPU-2", rank=1)
 
 
 def a_course(worker, values, start_s=1000.0, width_s=1.0, metric=Metric.POWER):
-    return Course(
+    return WorkerSeries(
         worker=worker, start_s=start_s, width_s=width_s, values={metric: np.array(values, dtype=np.float64)}
     )
 
@@ -100,7 +100,7 @@ def test_what_nobody_told_is_a_gap_and_never_zero():
 
 
 def test_hosts_values_are_those_of_each_of_its_workers():
-    other = Worker(node="n1", device="GPU-9", rank=2)
+    other = JobWorker(node="n1", device="GPU-9", rank=2)
     host = HostCourse(node="n1", start_s=1000.0, width_s=2.0, values={Metric.CPU: np.array([0.25])})
     series = align(
         [a_course(worker, [0.5, 0.5]) for worker in (ONE, TWO, other)],
@@ -126,7 +126,7 @@ def test_nothing_told_at_all_is_a_series_without_bins():
 
 def test_series_of_unequal_length_are_refused():
     with pytest.raises(ValueError, match="equally long"):
-        Course(
+        WorkerSeries(
             worker=ONE,
             start_s=0,
             width_s=1,

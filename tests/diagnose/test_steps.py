@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slurm_gpu.diagnose.steps import COLUMNS, Steps, judge_steps, read_steps
+from slurm_gpu.diagnose.steps import COLUMNS, StepSeries, judge_steps, read_steps
 from slurm_gpu.diagnose.verdict import Cause
 
 FORWARD_S, BACKWARD_S = 0.05, 0.1
@@ -132,7 +132,7 @@ def test_replicas_that_told_nothing_are_no_zeros():
     table = a_table(forward, backward)
     there = ~((table["dp_rank"] == 1) & (table["stage"] == 2))
     steps = read_steps({name: column[there] for name, column in table.items()})
-    assert isinstance(steps, Steps)
+    assert isinstance(steps, StepSeries)
     assert steps.ranks[1, 2] == -1
     assert judge_steps(steps).cause is Cause.HEALTHY
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from slurm_gpu.diagnose.metric import Metric
-from slurm_gpu.diagnose.series import Course, Series, Worker, align
+from slurm_gpu.diagnose.series import JobWorker, Series, WorkerSeries, align
 
 START_S = 1_795_000_000.0
 EVERYTHING = (
@@ -51,7 +51,7 @@ class Training:
         self.runs = np.ones(self.n_bins, dtype=bool)
         self.random = np.random.default_rng(self.seed)
         self.workers = tuple(
-            Worker(node=f"n{i // self.per_node + 1}", device=f"GPU-{i:03}", rank=i) for i in range(self.n)
+            JobWorker(node=f"n{i // self.per_node + 1}", device=f"GPU-{i:03}", rank=i) for i in range(self.n)
         )
 
     def at(self, minute: float) -> int:
@@ -84,11 +84,11 @@ class Training:
                 shown[metric][:, ~self.runs] = 0.13 if metric is Metric.POWER else 0.0
         return {metric: shown[metric] for metric in self.told}
 
-    def courses(self) -> list[Course]:
+    def courses(self) -> list[WorkerSeries]:
         """One of each worker."""
         values = self.values()
         return [
-            Course(
+            WorkerSeries(
                 worker=worker,
                 start_s=START_S,
                 width_s=self.width_s,

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from slurm_gpu.cli.main import main
-from slurm_gpu.cli.site import Site
+from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.policy.language.check import check_policy
@@ -49,7 +49,7 @@ def test_policy_check_takes_each_recipe(
     monkeypatch.delenv("SLURM_GPU_POLICY", raising=False)
     (tmp_path / "slurm-gpu.yaml").write_text("cluster: c\n")
     (tmp_path / "policy.yaml").write_text(RECIPES[name])
-    site = Site(config_path=tmp_path / "slurm-gpu.yaml", connect_slurm=_no_slurm)
+    site = CommandSite(config_path=tmp_path / "slurm-gpu.yaml", connect_slurm=_no_slurm)
     assert main(("policy", "check"), site) == 0
     written = yaml.safe_load(RECIPES[name])
     n_rules, n_groups = (len(written.get(key, ())) for key in ("rules", "groups"))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.node.live import LastSeen
-from slurm_gpu.node.metrics import Exposition, Health, expose
+from slurm_gpu.node.metrics import DaemonHealth, Exposition, expose
 from slurm_gpu.node.process.node_counters import NodeReading
 from slurm_gpu.plausible import RATES, range_of
 from slurm_gpu.wire import DeviceFacts, Host, LiveDevice, Record
@@ -79,7 +79,7 @@ def _told_kinds() -> Iterable[str]:
         text = path.read_text()
         yield from re.findall(r"""(?:\.tell\(|_tell_of\([^"]*?)"(\w+)\"""", text)
         yield from re.findall(r"""kind="(\w+)\"""", text)
-        yield from re.findall(r"""Trouble\.\w+: "(gpu_\w+)\"""", text)
+        yield from re.findall(r"""ReadError\.\w+: "(gpu_\w+)\"""", text)
 
 
 def test_every_kind_of_event() -> None:
@@ -103,7 +103,7 @@ class _Silent:
 def test_every_series_of_prometheus(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     monkeypatch.setattr(Exposition, "family", lambda _self, name, *_rest: told.append(name))
-    health = Health(
+    health = DaemonHealth(
         looks=0,
         failed_looks=0,
         open_jobs=0,

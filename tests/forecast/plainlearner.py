@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from slurm_gpu.forecast.regression import Line, Regression, Trees, filled
+from slurm_gpu.forecast.regression import LinearRegression, Regression, Trees, filled
 from slurm_gpu.forecast.wait_grid import bin_of
 
 
@@ -20,4 +20,4 @@ def plain_learner(past, names, weight):
     none, one = np.array([0], dtype=np.int32), np.ones(1, dtype=np.float32)
     bins, ends = bin_of(2.0 ** wanted.mean(keepdims=True)).astype(np.uint8), np.array([0, 1], dtype=np.int32)
     leaf = Trees(none, none - 1, np.zeros(1), none, none, one * wanted.mean(), ends, bins, one)
-    return Regression(names, leaf, Line(slopes, float(wanted.mean() - slopes @ mean)))
+    return Regression(names, leaf, LinearRegression(slopes, float(wanted.mean() - slopes @ mean)))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.node.allocation.hooks import Kind, read_event
+from slurm_gpu.node.allocation.hooks import HookKind, read_event
 
 ROOT = Path(__file__).resolve().parents[2]
 HOOKS = {kind: ROOT / kind / "10-slurm-gpu" for kind in ("prolog", "epilog")}
@@ -55,7 +55,7 @@ def test_a_hook_writes_what_the_daemon_reads(tmp_path: Path, kind: str, shell: s
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     (path,) = files(tmp_path)
     event = read_event(path)
-    assert (event.kind, event.job_id, event.positions, event.restart) == (Kind(kind), 4711, (0, 3), 2)
+    assert (event.kind, event.job_id, event.positions, event.restart) == (HookKind(kind), 4711, (0, 3), 2)
     assert (event.uid, event.node, event.cluster) == (1001, "n1", "neuron")
     assert before <= event.at_s <= time.time()
     assert uptime - 0.011 <= event.uptime_s <= time.clock_gettime(time.CLOCK_BOOTTIME)

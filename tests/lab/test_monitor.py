@@ -26,7 +26,7 @@ from slurm_gpu.monitor.app import make_app
 from slurm_gpu.monitor.cluster.board import Board
 from slurm_gpu.monitor.cluster.poller import Poller
 from slurm_gpu.monitor.cluster.viewer import Viewer
-from slurm_gpu.monitor.routes import Site
+from slurm_gpu.monitor.routes import RouteContext
 
 _LONG = "#!/bin/sh\nexec simgpu --util 60 --mem-mib 8192 --seconds 300\n"
 _SOON_S = 15.0
@@ -42,7 +42,7 @@ class Page:
         self.board = Board()
         clock = SystemClock()
         self.poller = Poller(lambda: DatabaseClient(config), self.board, config.cluster, {}, clock)
-        site = Site(self.board, lambda _: self.viewer, lambda: DatabaseClient(config), clock)
+        site = RouteContext(self.board, lambda _: self.viewer, lambda: DatabaseClient(config), clock)
         self.app = make_app(site)
 
     def get(self, path: str, viewer: Viewer = CAROL) -> httpx.Response:

@@ -12,11 +12,11 @@ import yaml
 
 from lab.cluster import Lab
 from lab.polling import wait_for
-from slurm_gpu.client.database_client import Act, DatabaseClient, Reservation
+from slurm_gpu.client.database_client import AuditEvent, DatabaseClient, Reservation
 from slurm_gpu.config.site import load_config
-from slurm_gpu.slurm.commands import Run
+from slurm_gpu.slurm.commands import CommandRunner
 from slurm_gpu.slurm.reservations import ReservationClient
-from slurm_gpu.wire.answers.reservation import State
+from slurm_gpu.wire.answers.reservation import ReservationState
 from tests.lab.conftest import LabWith
 
 pytestmark = pytest.mark.long
@@ -135,7 +135,7 @@ def test_what_an_operator_approves_is_in_slurm_and_what_its_user_cancels_is_not(
 def test_its_job_is_drawn_in_others_stay_out_and_the_rest_is_given_up(cluster: Cluster) -> None:
     number = cluster.ask()
     cluster.promise(number, "n[1-2]")
-    cluster.wait(lambda: cluster.row(number).state is State.ACTIVE, "it has begun")
+    cluster.wait(lambda: cluster.row(number).state is ReservationState.ACTIVE, "it has begun")
     for user in ("carol", "bob"):  # of the same account, and of another
         job = cluster.submit(user, "--nodelist=n1", "--gpus=1")
         cluster.wait(
@@ -148,9 +148,9 @@ def test_its_job_is_drawn_in_others_stay_out_and_the_rest_is_given_up(cluster: C
     cluster.wait(lambda: cluster.row(number).first_start_s is not None, "its start is told")
     promised = cluster.row(number)
     assert promised.first_job_id == training
-    assert promised.state is State.ACTIVE
+    assert promised.state is ReservationState.ACTIVE
     cluster.lab.run_as("root", ["scancel", str(training)])
-    cluster.wait(lambda: cluster.row(number).state is State.RELEASED, "the rest is given up")
+    cluster.wait(lambda: cluster.row(number).state is ReservationState.RELEASED, "the rest is given up")
     assert cluster.row(number).over_why == f"no job for {UNUSED_S}s: the training is over"
     cluster.wait(lambda: not cluster.ours(), "Slurm has it no more")
     past = cluster.lab.run_as("alice", ["slurm-gpu", "reserve", "list", "--past"]).stdout
@@ -166,7 +166,7 @@ def test_what_was_taken_back_is_not_the_first_job_and_what_is_cancelled_draws_no
     cluster.wait(lambda: cluster.ours() == [f"sg_{number}"], "Slurm has it")
     gone = cluster.submit("alice", f"--reservation=sg_{number}", "--begin=now+600", "--gpus=1")
     cluster.lab.run_as("root", ["scancel", str(gone)])
-    cluster.wait(lambda: cluster.row(number).state is State.ACTIVE, "it has begun")
+    cluster.wait(lambda: cluster.row(number).state is ReservationState.ACTIVE, "it has begun")
     training = cluster.submit("alice", "--nodes=1", "--gpus-per-node=4")
     cluster.wait(lambda: cluster.row(number).first_start_s is not None, "a start is told")
     assert cluster.row(number).first_job_id == training
@@ -221,7 +221,7 @@ def test_one_that_nobody_uses_is_given_up_and_its_nodes_are_for_others(cluster: 
     cluster.promise(number, "n[1-2]")
     cluster.wait(lambda: cluster.ours() == [f"sg_{number}"], "Slurm has it")
     job = cluster.submit("bob", "--nodelist=n1", "--gpus=1")
-    cluster.wait(lambda: cluster.row(number).state is State.RELEASED, "it is given up")
+    cluster.wait(lambda: cluster.row(number).state is ReservationState.RELEASED, "it is given up")
     assert cluster.row(number).over_why == f"unused for {UNUSED_S}s"
     cluster.wait(lambda: cluster.show(job, "State") == "RUNNING", "somebody else has the node")
 
@@ -246,7 +246,7 @@ def test_a_node_that_goes_down_is_told_and_what_an_operator_replaces_it_with_is_
     assert "Nodes=n[1,3]" in cluster.shown()
 
 
-def run_in(lab: Lab) -> Run:
+def run_in(lab: Lab) -> CommandRunner:
     def run(argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
         return lab.run_as("root", argv).stdout
 
@@ -285,7 +285,7 @@ def test_where_jobs_are_in_the_way_it_is_made_all_the_same(cluster: Cluster) -> 
     cluster.wait(lambda: cluster.ours() == [f"sg_{number}"], "Slurm has it")
     assert "IGNORE_JOBS" in cluster.shown()
 
-    def acts() -> list[Act]:
+    def acts() -> list[AuditEvent]:
         return [act for act in cluster.database.acts() if act.subject == f"sg_{number}" and "made" in act.act]
 
     cluster.wait(acts, "the audit has it")

@@ -8,7 +8,7 @@ import pytest
 
 from lab.cluster import Lab
 from lab.polling import wait_for
-from slurm_gpu.client.database_client import Act, DatabaseClient
+from slurm_gpu.client.database_client import AuditEvent, DatabaseClient
 from slurm_gpu.config.site import load_config
 from slurm_gpu.controller.urgent_audit import ACT
 from slurm_gpu.policy.lua.urgent import POINTS
@@ -76,7 +76,7 @@ def queue(lab: Lab) -> str:
     return lab.output(["squeue", "-o", "%i %T %r %Q %q"])
 
 
-def told(lab: Lab, job: int) -> list[Act]:
+def told(lab: Lab, job: int) -> list[AuditEvent]:
     with DatabaseClient(load_config(lab.layout.site_file)) as database:
         return [act for act in database.acts(1000) if act.act == ACT and act.evidence["job_id"] == job]
 

@@ -10,11 +10,11 @@ import httpx
 from lab.synthetic import SyntheticCluster
 from slurm_gpu.monitor.app import make_app
 from slurm_gpu.monitor.cluster.board import Board
-from slurm_gpu.monitor.cluster.database_state import Seen
+from slurm_gpu.monitor.cluster.database_state import DatabaseState
 from slurm_gpu.monitor.cluster.flags import Attention
-from slurm_gpu.monitor.cluster.state import State, make_state
+from slurm_gpu.monitor.cluster.state import PageState, make_state
 from slurm_gpu.monitor.cluster.viewer import Viewer
-from slurm_gpu.monitor.routes import Site
+from slurm_gpu.monitor.routes import RouteContext
 from tests.database.samples import FakeClock
 
 OPERATOR = Viewer("carol", 1000, operator=True)
@@ -30,12 +30,12 @@ class Here:
         self.attention = Attention()
         self.viewer = OPERATOR
         self.clock = FakeClock(self.source.now_s)
-        self.app = make_app(Site(self.board, lambda _: self.viewer, lambda: self.source, self.clock))
+        self.app = make_app(RouteContext(self.board, lambda _: self.viewer, lambda: self.source, self.clock))
 
-    def look(self) -> State:
+    def look(self) -> PageState:
         before = self.board.state
         source = self.source
-        seen = Seen(
+        seen = DatabaseState(
             cluster=source.cluster(),
             live=source.live(),
             live_s=source.now_s,

@@ -8,7 +8,7 @@ import pytest
 
 from lab.synthetic import uid_of
 from slurm_gpu.monitor.cluster.viewer import Viewer
-from slurm_gpu.wire.answers.reservation import Reservation, State
+from slurm_gpu.wire.answers.reservation import Reservation, ReservationState
 from tests.monitor.here import Here
 
 
@@ -162,7 +162,7 @@ def test_why_a_reservation_was_asked_for_is_its_uids_and_the_operators(
         duration_s=60,
         earliest_s=0,
         why="paper",
-        state=State.REQUESTED,
+        state=ReservationState.REQUESTED,
         requested_s=0,
     )
     monkeypatch.setattr(here.source, "reservations", lambda: (asked, replace(asked, id=4, uid=None)))

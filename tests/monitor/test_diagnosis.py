@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from lab.synthetic import uid_of
 from slurm_gpu.errors import DatabaseError
 from slurm_gpu.monitor.cluster.viewer import Viewer
-from slurm_gpu.monitor.job.drawing import AT_ONCE, MOST_WAITING, OF_A_USER, Drawing
+from slurm_gpu.monitor.job.drawing import AT_ONCE, MOST_WAITING, OF_A_USER, DrawingProcess
 from slurm_gpu.monitor.page.files import page_files
 from slurm_gpu.wire import Record, Window
 from slurm_gpu.wire.answers.runs import NodeWindow
@@ -135,7 +135,7 @@ def test_while_slurm_gpudbd_is_away_it_says_so(drawn: Drawn):
 
 def test_a_user_gets_two_at_once_and_all_together_a_few():
     async def crowd() -> list[int]:
-        drawing = Drawing(_ECHO)
+        drawing = DrawingProcess(_ECHO)
         users = ["alice"] * (OF_A_USER + 1) + [f"u{n}" for n in range(AT_ONCE + MOST_WAITING)]
         asked = [drawing.draw(user, b"page") for user in users]
         answers = await asyncio.gather(*asked, return_exceptions=True)
@@ -149,7 +149,7 @@ def test_a_user_gets_two_at_once_and_all_together_a_few():
 
 def test_where_no_process_can_be_started_it_says_so_and_that_one_may_try_again(tmp_path: Path):
     async def draw() -> None:
-        drawing = Drawing((str(tmp_path / "missing"),))
+        drawing = DrawingProcess((str(tmp_path / "missing"),))
         with pytest.raises(HTTPException, match="no process could be started") as caught:
             await drawing.draw("alice", b"")
         assert (caught.value.status_code, caught.value.headers) == (503, {"Retry-After": "5"})
@@ -168,7 +168,7 @@ def test_where_memory_ends_the_drawing_goes_and_not_slurm_gpuweb():
 
 def test_what_takes_too_long_is_ended():
     async def wait() -> None:
-        drawing = Drawing(_NEVER, within_s=0.05)
+        drawing = DrawingProcess(_NEVER, within_s=0.05)
         with pytest.raises(HTTPException, match="longer than 0") as caught:
             await drawing.draw("alice", b"")
         assert caught.value.status_code == 503
@@ -188,7 +188,7 @@ def test_what_cannot_be_drawn_is_no_page_and_tells_nothing(last: str, why: str):
 
     async def fail() -> None:
         with pytest.raises(HTTPException, match=why) as caught:
-            await Drawing(command).draw("alice", b"")
+            await DrawingProcess(command).draw("alice", b"")
         assert caught.value.status_code == 500
         assert "secret" not in caught.value.detail
 

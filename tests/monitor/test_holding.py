@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from slurm_gpu.monitor.cluster.frames import state_frame
 from slurm_gpu.monitor.cluster.holding import Holding, find_holding, ranges
-from slurm_gpu.monitor.cluster.layout import Layout, make_layout
+from slurm_gpu.monitor.cluster.layout import SquareLayout, make_layout
 from slurm_gpu.wire import DeviceFacts, Live, LiveDevice
 from slurm_gpu.wire.answers.cluster import ClusterHolder, ClusterNode
 from slurm_gpu.wire.answers.runs import NodeReport
@@ -54,7 +54,7 @@ def live(*jobs: tuple[int, ...], name: str = "n1") -> dict[str, Live]:
     return {name: Live(at_s=1.0, devices=devices)}
 
 
-def layout(*nodes: ClusterNode, reports: tuple[NodeReport, ...] = ()) -> Layout:
+def layout(*nodes: ClusterNode, reports: tuple[NodeReport, ...] = ()) -> SquareLayout:
     return make_layout("lab", nodes, reports, {})
 
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 
 from slurm_gpu.monitor import palette
-from slurm_gpu.monitor.cluster.layout import Layout
+from slurm_gpu.monitor.cluster.layout import SquareLayout
 from slurm_gpu.monitor.cluster.metrics import GAP, OUT_OF_SERVICE, STATE
 from slurm_gpu.monitor.cluster.squares_svg import draw, plan
 from slurm_gpu.monitor.page.files import module, page_files
@@ -21,11 +21,11 @@ _COLOUR = re.compile(r"#[0-9a-f]{6}\b")
 
 
 @pytest.fixture(scope="module")
-def layout() -> Layout:
+def layout() -> SquareLayout:
     return Here().look().layout
 
 
-def drawn(layout: Layout, metric: str, octet: int, state: int = 1) -> set[str]:
+def drawn(layout: SquareLayout, metric: str, octet: int, state: int = 1) -> set[str]:
     """The ways in which all squares are drawn that have this octet and this state."""
     n = layout.n_squares
     svg = draw(layout, plan(layout), layout.metrics[metric], bytes([octet]) * n, bytes([state]) * n, "t")
@@ -71,7 +71,7 @@ def test_the_scripts_get_what_the_picture_has():
     }
 
 
-def test_the_picture_draws_as_the_canvas_does(layout: Layout):
+def test_the_picture_draws_as_the_canvas_does(layout: SquareLayout):
     scale, inks = palette.SEQUENTIAL["light"], palette.INKS["light"]
     assert drawn(layout, "util", 0) == {f'fill="{scale[0]}"'}
     assert drawn(layout, "util", 100) == {f'fill="{scale[-1]}"'}

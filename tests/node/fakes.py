@@ -9,22 +9,22 @@ from typing import Any
 
 from slurm_gpu.errors import NvmlError
 from slurm_gpu.node.gpu.reading import (
-    Counter,
-    Facts,
+    DeviceCounter,
+    DeviceMemory,
+    DeviceProperties,
     Failure,
-    Memory,
-    Process,
+    GpuProcess,
     ProcessSample,
+    ReadError,
     ReaderStartingError,
     Reading,
-    Request,
+    ReadRequest,
     Results,
-    Trouble,
     UtilizationSample,
     Xid,
 )
 from slurm_gpu.node.process.cgroup import CgroupJob
-from slurm_gpu.node.process.process_jobs import Origin, ProcessJobs
+from slurm_gpu.node.process.process_jobs import ProcessJobs, ProcessOrigin
 
 GIB = 1 << 30
 WALL_0 = 1_795_000_000.0
@@ -117,12 +117,12 @@ class FakeGpu:
     more_detail: Callable[[], dict[str, Any]] = dict
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> DeviceProperties:
         """What devices() tells, with `more_facts`."""
         index = 0 if self.minor is None else self.minor
-        return Facts(**{"uuid": self.uuid, "index": index, "minor": self.minor, **self.more_facts})
+        return DeviceProperties(**{"uuid": self.uuid, "index": index, "minor": self.minor, **self.more_facts})
 
-    def read(self, request: Request) -> Reading:
+    def read(self, request: ReadRequest) -> Reading:
         """As a Reader does; `more_detail` makes further fields of a detailed reading."""
         self.reads += 1
         ring_us, process_us = request.ring_after_us, request.process_ring_after_us
@@ -205,8 +205,8 @@ class FakeGpu:
     def _running(self) -> list[Work]:
         return [work for work in self.work if work.start_s <= self.clock.now_s < work.end_s]
 
-    def memory(self) -> Memory | None:
-        return Memory(sum(work.memory for work in self._running()), self.total)
+    def memory(self) -> DeviceMemory | None:
+        return DeviceMemory(sum(work.memory for work in self._running()), self.total)
 
     def power_w(self) -> float | None:
         return 100.0
@@ -217,11 +217,11 @@ class FakeGpu:
     def sm_clock_mhz(self) -> float | None:
         return 1400.0
 
-    def energy_mj(self) -> Counter | None:
-        return Counter(round(100_000.0 * self.clock.now_s))
+    def energy_mj(self) -> DeviceCounter | None:
+        return DeviceCounter(round(100_000.0 * self.clock.now_s))
 
-    def processes(self) -> Sequence[Process] | None:
-        return [Process(work.pid, work.memory) for work in self._running()]
+    def processes(self) -> Sequence[GpuProcess] | None:
+        return [GpuProcess(work.pid, work.memory) for work in self._running()]
 
     def process_samples(self, after_us: int) -> Sequence[ProcessSample] | None:
         if not self.process_ring:
@@ -280,30 +280,30 @@ class FakeReader:
             return
         while (next_s := (self._followed_s // every_s + 1) * every_s) <= now_s and next_s < until_s:
             self._followed_s = clock.now_s = next_s
-            self._followed.extend((gpu.uuid, gpu.read(Request(gpu.uuid))) for gpu in gpus)
+            self._followed.extend((gpu.uuid, gpu.read(ReadRequest(gpu.uuid))) for gpu in gpus)
         clock.now_s = now_s
 
     def _stop_following(self) -> None:
         self._look_as_told()
         self._following = None
 
-    def devices(self) -> Sequence[Facts]:
+    def devices(self) -> Sequence[DeviceProperties]:
         self._stop_following()
         if self.starting:
             raise ReaderStartingError("NVML: the driver is still starting")
-        away = any(gpu.failure is not None and gpu.failure.trouble is Trouble.DRIVER for gpu in self.gpus)
+        away = any(gpu.failure is not None and gpu.failure.trouble is ReadError.DRIVER for gpu in self.gpus)
         if away or not self.loaded:
             raise NvmlError("NVML: Driver Not Loaded")
         return [gpu.facts for gpu in self.gpus if not gpu.lost and gpu.failure is None]
 
     @property
     def silent(self) -> Mapping[int, Failure]:
-        lost = Failure(Trouble.LOST, "GPU is lost")
+        lost = Failure(ReadError.LOST, "GPU is lost")
         return {
             gpu.facts.index: gpu.failure or lost for gpu in self.gpus if gpu.lost or gpu.failure is not None
         }
 
-    def read(self, requests: Sequence[Request]) -> Results:
+    def read(self, requests: Sequence[ReadRequest]) -> Results:
         self._stop_following()
         self.reads += 1
         readings: dict[str, Reading] = {}
@@ -312,7 +312,7 @@ class FakeReader:
         for request in requests:
             gpu = shown.get(request.uuid)
             if gpu is None or gpu.lost:
-                failures[request.uuid] = Failure(Trouble.LOST, "GPU is lost")
+                failures[request.uuid] = Failure(ReadError.LOST, "GPU is lost")
             elif gpu.failure is not None:
                 failures[request.uuid] = gpu.failure
             elif request.uuid not in self.absent:
@@ -328,10 +328,10 @@ class FakeProcesses(ProcessJobs):
         super().__init__()
         self._gpus = gpus
 
-    def origin(self, pid: int) -> Origin | None:
+    def origin(self, pid: int) -> ProcessOrigin | None:
         alive = {process.pid for gpu in self._gpus for process in gpu.processes() or ()}
         if pid not in alive:
             return None
-        origin = Origin(b"1", 1001, CgroupJob(pid % _PIDS_BETWEEN - _FIRST_PID), None, None)
+        origin = ProcessOrigin(b"1", 1001, CgroupJob(pid % _PIDS_BETWEEN - _FIRST_PID), None, None)
         self._remember(pid, origin)
         return origin

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from slurm_gpu.node.allocation.tracker import Allocation
-from slurm_gpu.node.application.rules import NO_RULES, Rules
+from slurm_gpu.node.application.rules import NO_RULES, ApplicationRules
 from slurm_gpu.node.host.host_records import HostBook, Mounts
 from slurm_gpu.node.measure.tally import SegmentKey
-from slurm_gpu.node.worker_thread import Worker
+from slurm_gpu.node.worker_thread import TaskRunner
 from slurm_gpu.wire import Host
 from tests.node.fakeproc import FakeProc, write
 from tests.node.machine import AtOnce
@@ -18,7 +18,9 @@ START_S, WALL_S = 1000.0, 1_795_000_000.0
 
 
 class HostNode:
-    def __init__(self, root: Path, rules: Rules = NO_RULES, worker: Worker | None = None) -> None:
+    def __init__(
+        self, root: Path, rules: ApplicationRules = NO_RULES, worker: TaskRunner | None = None
+    ) -> None:
         self.root, self.proc = root, FakeProc(root / "proc")
         mounts = Mounts(proc=root / "proc", cgroup=root / "cgroup", sys=root / "sys")
         self.book = HostBook("n1", rules, mounts=mounts, worker=worker or AtOnce())

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from slurm_gpu.node.gpu.reading import Facts, Memory, Reading
-from slurm_gpu.node.measure.tally import Look, SegmentKey, Tally
+from slurm_gpu.node.gpu.reading import DeviceMemory, DeviceProperties, Reading
+from slurm_gpu.node.measure.tally import DeviceSample, DeviceTally, SegmentKey
 from slurm_gpu.wire import (
     Mean,
     Record,
@@ -21,7 +21,7 @@ KEY = SegmentKey(
     boot_id="b",
     segment="00000000000000aa",
 )
-FACTS = Facts(
+FACTS = DeviceProperties(
     uuid="GPU-0",
     index=0,
     memory_bytes=TOTAL,
@@ -32,13 +32,15 @@ FACTS = Facts(
 )
 
 
-def tally(facts: Facts | None = FACTS, start_s: float = START, wall_s: float = WALL) -> Tally:
-    return Tally(KEY, "GPU-0", start_s, wall_s, facts)
+def tally(
+    facts: DeviceProperties | None = FACTS, start_s: float = START, wall_s: float = WALL
+) -> DeviceTally:
+    return DeviceTally(KEY, "GPU-0", start_s, wall_s, facts)
 
 
-def look(at_s: float, *, alone: bool = True, processes: int | None = 1, **reading: Any) -> Look:
-    reading.setdefault("memory", Memory(TOTAL // 4, TOTAL))
-    return Look(
+def look(at_s: float, *, alone: bool = True, processes: int | None = 1, **reading: Any) -> DeviceSample:
+    reading.setdefault("memory", DeviceMemory(TOTAL // 4, TOTAL))
+    return DeviceSample(
         reading=Reading(at_s=at_s, **reading),
         memory_used=None if reading["memory"] is None else reading["memory"].used,
         processes=processes,
@@ -47,7 +49,7 @@ def look(at_s: float, *, alone: bool = True, processes: int | None = 1, **readin
     )
 
 
-def seen(*looks: Look, facts: Facts | None = FACTS, end_s: float | None = None) -> Record:
+def seen(*looks: DeviceSample, facts: DeviceProperties | None = FACTS, end_s: float | None = None) -> Record:
     """The record of a segment with these looks."""
     one = tally(facts)
     one.end_s = end_s

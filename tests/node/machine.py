@@ -9,12 +9,12 @@ from typing import Any
 
 from slurm_gpu.node.allocation.gres import GresOrder
 from slurm_gpu.node.allocation.hooks import HookDirectory
-from slurm_gpu.node.daemon import Node
+from slurm_gpu.node.daemon import NodeDaemon
 from slurm_gpu.node.host.host_records import HostBook
 from slurm_gpu.node.process.job_cgroups import JobCgroups
 from slurm_gpu.node.process.process_jobs import ProcessJobs
-from slurm_gpu.node.shipping.spool import Spool
-from slurm_gpu.node.worker_thread import Task, Worker
+from slurm_gpu.node.shipping.spool import NodeSpool
+from slurm_gpu.node.worker_thread import Task, TaskRunner
 from slurm_gpu.wire import Record, histogram_mean
 from tests.node.fakes import FakeClock, FakeGpu, FakeProcesses, FakeReader
 
@@ -71,11 +71,11 @@ class Machine:
         self.gpus = gpus
         self.reader = FakeReader(list(gpus))
         self.follows = True
-        self.node: Node | None = None
-        self.spool: Spool | None = None
+        self.node: NodeDaemon | None = None
+        self.spool: NodeSpool | None = None
         self.due_s = 0.0
         self.interval_s = 1.0
-        self.slurmd_worker: Worker = AtOnce()
+        self.slurmd_worker: TaskRunner = AtOnce()
 
     def slurmd(self, command: Sequence[str]) -> str:
         """What `slurmd -G` prints."""
@@ -83,8 +83,8 @@ class Machine:
 
     def start(self) -> None:
         """Start slurm-gpud."""
-        self.spool = Spool(self.directory / "spool", mark=self.directory / "node" / "spool")
-        self.node = Node(
+        self.spool = NodeSpool(self.directory / "spool", mark=self.directory / "node" / "spool")
+        self.node = NodeDaemon(
             name="n1",
             cluster="lab",
             clock=self.clock,

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu.node.shipping.post import DirectSender, Reply
-from slurm_gpu.node.shipping.ship import Courier, Source
+from slurm_gpu.node.shipping.ship import Courier, ShipmentSource
 from slurm_gpu.node.shipping.shipment import JobFacts
-from slurm_gpu.node.shipping.spool import Spool
+from slurm_gpu.node.shipping.spool import NodeSpool
 from slurm_gpu.wire import DeviceFacts, Event, Host, Record
 from tests.node.fakes import FakeClock
 
@@ -75,7 +75,7 @@ class Database:
         return [[item["job_id"] for item in shipment["records"]] for shipment in self.shipments]
 
 
-class Telling(Source):
+class Telling(ShipmentSource):
     """A node that says what the test wants, and remembers what it was told."""
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ class Telling(Source):
 class Post:
     def __init__(self, directory: Path, seed: int = 1) -> None:
         self.clock, self.database, self.node = FakeClock(), Database(), Telling()
-        self.spool = Spool(directory)
+        self.spool = NodeSpool(directory)
         self.courier = Courier(
             self.spool.queue,
             DirectSender(self.database),

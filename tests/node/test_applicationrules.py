@@ -9,10 +9,17 @@ from hypothesis import strategies as st
 
 from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.errors import InputError, InvalidFileError
-from slurm_gpu.node.application.rules import FILE_NAME, SHIPPED, Rules, check_rules, load_rules, rules_path
+from slurm_gpu.node.application.rules import (
+    FILE_NAME,
+    SHIPPED,
+    ApplicationRules,
+    check_rules,
+    load_rules,
+    rules_path,
+)
 
 
-def rules(text: str) -> Rules:
+def rules(text: str) -> ApplicationRules:
     return check_rules(parse_yaml(text, "applications.yaml"))
 
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.node.application.containers import in_container, root_mount
-from slurm_gpu.node.application.evidence import Evidence
+from slurm_gpu.node.application.evidence import ProcessEvidence
 from slurm_gpu.node.application.recognition import (
     PROCESSES_PER_LOOK,
-    Finding,
     Recognition,
+    RecognizedApplication,
     file_size,
     recognise,
     tidy,
@@ -28,8 +28,8 @@ from tests.node.fakeproc import FakeProc, write
 SHIPPED_RULES = load_rules(SHIPPED[0])
 
 
-def found(**traces: object) -> Finding | None:
-    return recognise(Evidence(pid=1, **traces), SHIPPED_RULES, lambda name: len(name))  # type: ignore[arg-type]
+def found(**traces: object) -> RecognizedApplication | None:
+    return recognise(ProcessEvidence(pid=1, **traces), SHIPPED_RULES, lambda name: len(name))  # type: ignore[arg-type]
 
 
 TORCH = frozenset({"libtorch_cuda.so", "libtorch_python.so", "libcudart.so.12", "libcuda.so.1"})
@@ -189,7 +189,9 @@ def process(
 
 
 def test_a_rule_says_where_it_stands_and_why_it_fits() -> None:
-    finding = recognise(Evidence(pid=1, executable="app", arguments="app -n 12"), RULES, lambda _: None)
+    finding = recognise(
+        ProcessEvidence(pid=1, executable="app", arguments="app -n 12"), RULES, lambda _: None
+    )
     assert finding is not None
     assert (finding.rule.name, finding.rule.place) == ("General", "rules.yaml:5:3")
     assert (finding.because, finding.parameters) == (["executable app"], {"n": "12"})

@@ -11,13 +11,13 @@ import pytest
 
 from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.node.application.command import (
-    Verdict,
+    ProcessVerdict,
     best_of,
     exit_code,
     explained_job,
     without_slurms_own,
 )
-from slurm_gpu.node.application.evidence import Evidence
+from slurm_gpu.node.application.evidence import ProcessEvidence
 from slurm_gpu.node.application.recognition import recognise
 from slurm_gpu.node.application.rules import check_rules
 from slurm_gpu.node.main import main
@@ -91,16 +91,16 @@ def test_a_process_that_is_gone(rules: Path, capsys: pytest.CaptureFixture[str])
 def test_a_job_is_known_by_its_best_process() -> None:
     rules = check_rules(parse_yaml(RULES, "rules.yaml"))
     nothing, python, waiting = (
-        Verdict(pid, evidence, recognise(evidence, rules, lambda _: None))
+        ProcessVerdict(pid, evidence, recognise(evidence, rules, lambda _: None))
         for pid, evidence in enumerate(
             (
-                Evidence(pid=0, executable="bash"),
-                Evidence(pid=1, executable="python3"),
-                Evidence(pid=2, executable="python3", arguments="sys.stdin"),
+                ProcessEvidence(pid=0, executable="bash"),
+                ProcessEvidence(pid=1, executable="python3"),
+                ProcessEvidence(pid=2, executable="python3", arguments="sys.stdin"),
             )
         )
     )
-    gone = Verdict(3, None)
+    gone = ProcessVerdict(3, None)
     lines = [line for lines in explained_job([nothing, python, python, waiting, gone]) for line in lines]
     assert lines[0] == "      2  Waiting (patience)"
     assert lines[-1] == "         others       2 × Python, 1 × bash (not recognised), 1 × gone"

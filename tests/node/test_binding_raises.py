@@ -18,7 +18,7 @@ from lab.simgpu.world import World
 from slurm_gpu.errors import NvmlError
 from slurm_gpu.node.gpu.nvml import NvmlReader
 from slurm_gpu.node.gpu.nvml_calls import address
-from slurm_gpu.node.gpu.reading import Reading, Request
+from slurm_gpu.node.gpu.reading import Reading, ReadRequest
 from tests.node.nonsense import put_in_place
 from tests.node.simulated import load_library, shut_down_nvml
 
@@ -80,7 +80,7 @@ def world(nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def read(reader: NvmlReader, uuid: str) -> Reading | None:
-    request = Request(uuid, detailed=True, processes=True, ring_after_us=0, process_ring_after_us=0)
+    request = ReadRequest(uuid, detailed=True, processes=True, ring_after_us=0, process_ring_after_us=0)
     return reader.read([request]).readings.get(uuid)
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from slurm_gpu.node.gpu.reading import Activity, Counter, Failure, Trouble, UtilizationSample
+from slurm_gpu.node.gpu.reading import Activity, DeviceCounter, Failure, ReadError, UtilizationSample
 from slurm_gpu.node.measure.intervals import OWN_S
 from slurm_gpu.wire import Mean, Record, Total
 from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
@@ -42,7 +42,7 @@ class EverythingGpu(FakeGpu):
         seconds, self.sampled_s = now_s - self.sampled_s, now_s
         counters = ("pcie_rx_bytes", "pcie_tx_bytes", "nvlink_rx_bytes", "nvlink_tx_bytes", "ecc_corrected")
         return {
-            **dict.fromkeys(counters, Counter(round(1000 * now_s))),
+            **dict.fromkeys(counters, DeviceCounter(round(1000 * now_s))),
             "throttle": ["sw_power_cap"],
             "activity": Activity(seconds, 0.5, 0.5, 0.5, 0.5) if seconds > 0 else None,
         }
@@ -190,7 +190,7 @@ def test_no_series_stands_for_time_that_was_not_read(ring: str, late_s: float, o
                 machine.run(seconds)
                 machine.reader.absent.clear()
             else:
-                gpu.failure = Failure(Trouble(kind), "no answer")
+                gpu.failure = Failure(ReadError(kind), "no answer")
                 machine.run(seconds)
                 gpu.failure = None
                 # GPM's sample of before is gone with the failed device.

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.node.jobs.cross_check import ALL_PER_HOUR, PER_HOUR, Crosscheck, Known
+from slurm_gpu.node.jobs.cross_check import ALL_PER_HOUR, PER_HOUR, Crosscheck, KnownJobs
 from slurm_gpu.node.process.cgroup import CgroupJob, JobOwner
-from slurm_gpu.node.process.process_jobs import Origin, ProcessJobs
+from slurm_gpu.node.process.process_jobs import ProcessJobs, ProcessOrigin
 from slurm_gpu.node.shipping.events import EventBook
-from slurm_gpu.node.shipping.spool import Spool
+from slurm_gpu.node.shipping.spool import NodeSpool
 from tests.node.fakes import FakeClock
 
 ALICE, BOB = 1001, 1002
@@ -20,9 +20,9 @@ class FewProcesses(ProcessJobs):
 
     def __init__(self) -> None:
         super().__init__()
-        self.origins: dict[int, Origin] = {}
+        self.origins: dict[int, ProcessOrigin] = {}
 
-    def origin(self, pid: int) -> Origin | None:
+    def origin(self, pid: int) -> ProcessOrigin | None:
         return self.origins.get(pid)
 
 
@@ -31,7 +31,7 @@ class Gpu:
 
     def __init__(self, directory: Path, *holders: int) -> None:
         self.clock, self.processes = FakeClock(), FewProcesses()
-        self.spool = Spool(directory)
+        self.spool = NodeSpool(directory)
         self.checker = Crosscheck(self.processes, EventBook("n1", self.clock, self.spool))
         self.holders = list(holders)
         self.owners = {job: JobOwner(ALICE) for job in (7, *holders)}
@@ -48,11 +48,11 @@ class Gpu:
         program: str | None = None,
     ) -> None:
         cgroup = CgroupJob(job) if isinstance(job, int) else CgroupJob(sluid=job) if job else None
-        self.processes.origins[pid] = Origin(str(started).encode(), uid, cgroup, claimed, program)
+        self.processes.origins[pid] = ProcessOrigin(str(started).encode(), uid, cgroup, claimed, program)
 
     def look(self, seconds: float = 5.0) -> None:
         self.clock.advance(seconds)
-        known = Known(owners=self.owners, without_gpus={8}, ended_s=self.ended.get)
+        known = KnownJobs(owners=self.owners, without_gpus={8}, ended_s=self.ended.get)
         now_s = self.clock.monotonic()
         if self.checker.is_due("GPU-0", now_s):
             self.checker.check("GPU-0", list(self.processes.origins), self.holders, known, now_s)

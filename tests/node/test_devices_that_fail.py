@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.node.gpu.reading import Failure, Trouble, Xid
+from slurm_gpu.node.gpu.reading import Failure, ReadError, Xid
 from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
 from tests.node.machine import Machine, core
 
@@ -35,7 +35,7 @@ def test_a_gpu_that_failed_under_a_job_is_looked_for_when_that_job_is_gone(
 ) -> None:
     machine.hook("prolog", 7, "0")
     machine.run(10)
-    gpu.failure = Failure(Trouble.HUNG, "no answer")
+    gpu.failure = Failure(ReadError.HUNG, "no answer")
     machine.run(10)
     machine.hook("epilog", 7, "0")
     machine.run(20)
@@ -54,7 +54,7 @@ def test_a_gpu_that_failed_under_a_job_is_looked_for_when_that_job_is_gone(
 def test_a_gpu_that_hangs_is_an_event_and_a_gap(machine: Machine, gpu: FakeGpu) -> None:
     machine.hook("prolog", 7, "0")
     machine.run(10)
-    gpu.failure = Failure(Trouble.HUNG, "no answer")
+    gpu.failure = Failure(ReadError.HUNG, "no answer")
     machine.run(20)
     gpu.failure = None
     machine.run(20)
@@ -71,7 +71,7 @@ def test_a_reloaded_driver_is_one_event_and_a_swapped_gpu_is_lost(tmp_path: Path
     machine.start()
     machine.hook("prolog", 7, "0,1")
     machine.run(10)
-    stays.failure = goes.failure = Failure(Trouble.DRIVER, "Uninitialized")
+    stays.failure = goes.failure = Failure(ReadError.DRIVER, "Uninitialized")
     machine.run(5)
     stays.failure = None
     machine.reader.gpus[1] = FakeGpu(clock, "GPU-new", 1)
@@ -215,16 +215,16 @@ def told(machine: Machine) -> list[tuple[str, str | None, int | None, int | None
     ]
 
 
-@pytest.mark.parametrize("trouble", [Trouble.LOST, Trouble.HUNG])
+@pytest.mark.parametrize("trouble", [ReadError.LOST, ReadError.HUNG])
 def test_a_gpu_that_has_never_answered_is_an_event(
-    tmp_path: Path, clock: FakeClock, trouble: Trouble
+    tmp_path: Path, clock: FakeClock, trouble: ReadError
 ) -> None:
     good, bad = FakeGpu(clock, "GPU-good", 0), FakeGpu(clock, "GPU-bad", 1)
     bad.failure = Failure(trouble, "no answer")
     machine = Machine(tmp_path, good, bad)
     machine.start()
     machine.run(60)
-    kind = {Trouble.LOST: "gpu_lost", Trouble.HUNG: "gpu_hung"}[trouble]
+    kind = {ReadError.LOST: "gpu_lost", ReadError.HUNG: "gpu_hung"}[trouble]
     assert told(machine) == [(kind, None, None, 1)]
     bad.failure = None
     machine.run(20)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from slurm_gpu.node.gpu.reading import Activity, Counter
+from slurm_gpu.node.gpu.reading import Activity, DeviceCounter
 from slurm_gpu.wire import Window
 from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
 from tests.node.machine import Machine
@@ -28,11 +28,11 @@ class Told:
         age_s = self.clock.now_s - self.since_s
         seconds, self.sampled_s = self.clock.now_s - self.sampled_s, self.clock.now_s
         return {
-            "pcie_rx_bytes": Counter(round(4e9 * age_s) % 2**64),
-            "pcie_tx_bytes": Counter(round(1e9 * age_s) % 2**64),
-            "nvlink_rx_bytes": Counter(round(50e9 * age_s)),
-            "nvlink_tx_bytes": Counter(round(50e9 * age_s)),
-            "ecc_corrected": Counter(3),
+            "pcie_rx_bytes": DeviceCounter(round(4e9 * age_s) % 2**64),
+            "pcie_tx_bytes": DeviceCounter(round(1e9 * age_s) % 2**64),
+            "nvlink_rx_bytes": DeviceCounter(round(50e9 * age_s)),
+            "nvlink_tx_bytes": DeviceCounter(round(50e9 * age_s)),
+            "ecc_corrected": DeviceCounter(3),
             "throttle": ["sw_power_cap"],
             "activity": Activity(seconds, sm_active=0.5, sm_occupancy=0.25, tensor=0.125, dram=0.0),
         }

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.node.application.evidence import Evidence, files_in_maps, gather, imports_in, script_of
+from slurm_gpu.node.application.evidence import ProcessEvidence, files_in_maps, gather, imports_in, script_of
 from slurm_gpu.node.process.procfs import Processes
 from tests.node.fakeproc import write
 
@@ -161,7 +161,7 @@ def test_a_script_that_its_user_could_not_read_tells_nothing(tmp_path: Path) -> 
 
 
 def test_a_process_that_is_gone(tmp_path: Path) -> None:
-    assert gather(Processes(tmp_path), 7) == Evidence(pid=7)
+    assert gather(Processes(tmp_path), 7) == ProcessEvidence(pid=7)
     assert gather(Processes(tmp_path), 7).is_empty
 
 

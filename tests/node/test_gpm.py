@@ -13,8 +13,8 @@ from lab.simgpu.load import Point
 from lab.simgpu.specs import hopper
 from lab.simgpu.world import World
 from slurm_gpu.node.gpu.gpm import Gpm
-from slurm_gpu.node.gpu.nvml_calls import Calls
-from slurm_gpu.node.gpu.plausibility import Screen
+from slurm_gpu.node.gpu.nvml_calls import NvmlCalls
+from slurm_gpu.node.gpu.plausibility import PlausibilityFilter
 from slurm_gpu.node.gpu.reading import Activity
 from tests.node.simulated import load_library
 
@@ -44,13 +44,13 @@ def at(world: World, seconds: float) -> float:
 def gpm(index: int) -> Gpm:
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     uuid = f"GPU {index}"
-    return Gpm(Calls(handle, uuid, lambda *_: None), None, Screen(uuid, lambda *_: None))
+    return Gpm(NvmlCalls(handle, uuid, lambda *_: None), None, PlausibilityFilter(uuid, lambda *_: None))
 
 
 def test_a_gpu_without_gpm_is_told_of_in_words(world: World) -> None:
     told: list[str] = []
-    calls = Calls(pynvml.nvmlDeviceGetHandleByIndex(1), "GPU-a", lambda _, text: told.append(text))
-    assert Gpm(calls, None, Screen("GPU-a", lambda *_: None)).read(0.0) is None
+    calls = NvmlCalls(pynvml.nvmlDeviceGetHandleByIndex(1), "GPU-a", lambda _, text: told.append(text))
+    assert Gpm(calls, None, PlausibilityFilter("GPU-a", lambda *_: None)).read(0.0) is None
     assert told == [
         "GPU GPU-a does not measure what its SMs do (GPM needs Hopper or newer): sm_active_frac, "
         "sm_occupancy_frac, tensor_frac and dram_frac are gaps; GPM: Not Supported"

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.node.allocation.gres import GresOrder, Place, minor_of, parse_files, place_of
+from slurm_gpu.node.allocation.gres import DevicePosition, GresOrder, minor_of, parse_files, place_of
 from slurm_gpu.node.allocation.mig import Capability, read_capabilities
 from slurm_gpu.node.allocation.slurmd import RETRY_MAX_S, RETRY_S, SILENT_S
-from slurm_gpu.node.gpu.reading import Facts
-from slurm_gpu.node.worker_thread import Worker
+from slurm_gpu.node.gpu.reading import DeviceProperties
+from slurm_gpu.node.worker_thread import TaskRunner
 from tests.node.fakes import FakeClock
 from tests.node.machine import AtOnce, Later
 
@@ -48,18 +48,20 @@ gpu1/gi1/ci1/access 23
 gpu1/gi2/access 30
 gpu1/gi2/ci0/access 31
 """
-WHOLE = Facts(uuid="GPU-0", index=1, minor=0)
-SPLIT = Facts(uuid="GPU-1", index=0, minor=1)
+WHOLE = DeviceProperties(uuid="GPU-0", index=1, minor=0)
+SPLIT = DeviceProperties(uuid="GPU-1", index=0, minor=1)
 
 
-def instance(gi: int, ci: int) -> Facts:
-    return Facts(
+def instance(gi: int, ci: int) -> DeviceProperties:
+    return DeviceProperties(
         uuid=f"MIG-{gi}-{ci}", index=0, minor=1, parent="GPU-1", gpu_instance=gi, compute_instance=ci
     )
 
 
-def gpus(*minors: int) -> list[Facts]:
-    return [Facts(uuid=f"GPU-{minor}", index=index, minor=minor) for index, minor in enumerate(minors)]
+def gpus(*minors: int) -> list[DeviceProperties]:
+    return [
+        DeviceProperties(uuid=f"GPU-{minor}", index=index, minor=minor) for index, minor in enumerate(minors)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -108,12 +110,12 @@ def test_the_minor_number_is_the_device_s_own_and_else_that_of_its_name() -> Non
 @pytest.mark.parametrize(
     ("files", "place"),
     [
-        (["/n/nvidia1"], Place(1)),
-        (["/n/gpu4"], Place(4)),
-        (["/n/nvidia1", "/n/dri/card9"], Place(1)),
-        (["/n/nvidia1", "/n/nvidia-cap21", "/n/nvidia-cap22"], Place(1, 1, 0)),
-        (["/n/nvidia1", "/n/nvidia-cap22"], Place(1, 1, 0)),
-        (["/n/nvidia1", "/n/nvidia-cap30"], Place(1, 2)),
+        (["/n/nvidia1"], DevicePosition(1)),
+        (["/n/gpu4"], DevicePosition(4)),
+        (["/n/nvidia1", "/n/dri/card9"], DevicePosition(1)),
+        (["/n/nvidia1", "/n/nvidia-cap21", "/n/nvidia-cap22"], DevicePosition(1, 1, 0)),
+        (["/n/nvidia1", "/n/nvidia-cap22"], DevicePosition(1, 1, 0)),
+        (["/n/nvidia1", "/n/nvidia-cap30"], DevicePosition(1, 2)),
         (["/n/nvidia0", "/n/nvidia-cap21", "/n/nvidia-cap22"], None),  # another GPU's
         (["/n/nvidia1", "/n/nvidia-cap21", "/n/nvidia-cap31"], None),  # of two instances
         (["/n/nvidia1", "/n/nvidia-cap21", "/n/nvidia-cap99"], None),  # unheard of
@@ -123,7 +125,7 @@ def test_the_minor_number_is_the_device_s_own_and_else_that_of_its_name() -> Non
     ],
 )
 def test_a_place_that_cannot_be_told_is_not_guessed(
-    tmp_path: Path, files: list[str], place: Place | None
+    tmp_path: Path, files: list[str], place: DevicePosition | None
 ) -> None:
     (tmp_path / "mig-minors").write_text(MIG_MINORS)
     assert place_of(files, read_capabilities(tmp_path / "mig-minors")) == place
@@ -149,7 +151,7 @@ class Slurmd:
 
 
 def order(
-    directory: Path, slurmd: Slurmd, clock: FakeClock | None = None, worker: Worker | None = None
+    directory: Path, slurmd: Slurmd, clock: FakeClock | None = None, worker: TaskRunner | None = None
 ) -> GresOrder:
     (directory / "mig-minors").write_text(MIG_MINORS)
     return GresOrder(

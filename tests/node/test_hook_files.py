@@ -7,7 +7,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slurm_gpu.node.allocation.hooks import HookDirectory, HookFileError, Kind, parse_positions, read_event
+from slurm_gpu.node.allocation.hooks import (
+    HookDirectory,
+    HookFileError,
+    HookKind,
+    parse_positions,
+    read_event,
+)
 from tests.node.fakes import BOOT, FakeClock
 from tests.node.machine import Machine
 
@@ -36,7 +42,7 @@ def write(directory: Path, values: dict[str, str], name: str = NAME) -> Path:
 
 def test_what_a_hook_writes_is_read(tmp_path: Path) -> None:
     event = read_event(write(tmp_path, GOOD))
-    assert (event.kind, event.job_id, event.restart, event.uid) == (Kind.PROLOG, 7, 0, 1001)
+    assert (event.kind, event.job_id, event.restart, event.uid) == (HookKind.PROLOG, 7, 0, 1001)
     assert (event.positions, event.node, event.cluster) == ((0, 2, 3), "n1", "neuron")
     assert event.at_s == pytest.approx(1795000000.123, abs=0.001)
     assert event.uptime_s == 1000.5

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_gpu.node.shipping.journal import Journal
-from slurm_gpu.node.shipping.spool import Spool
+from slurm_gpu.node.shipping.journal import DurableMap
+from slurm_gpu.node.shipping.spool import NodeSpool
 from tests.examples import examples
 from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
 from tests.node.machine import Machine, core
@@ -103,16 +103,16 @@ def test_a_block_that_the_disk_does_not_read_any_more_costs_what_stood_there(
     machine.hook("prolog", 7, "0")
     machine.run(12)
     machine.kill()
-    read = Journal._read
+    read = DurableMap._read
 
-    def unreadable(journal: Journal, place: int) -> bytes:
+    def unreadable(journal: DurableMap, place: int) -> bytes:
         line = read(journal, place)
         if b'{"key":"%s' % prefix.encode() in line:
             raise OSError(5, os.strerror(5))
         return line
 
     with monkeypatch.context() as broken:
-        broken.setattr(Journal, "_read", unreadable)
+        broken.setattr(DurableMap, "_read", unreadable)
         machine.start()
         assert machine.spool is not None
         # Who else held what until now is not known then.
@@ -129,16 +129,16 @@ def test_a_block_that_the_disk_does_not_read_any_more_costs_what_stood_there(
 
 
 def test_what_is_left_out_is_told_and_gone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    journal = Journal(tmp_path)
+    journal = DurableMap(tmp_path)
     journal.put("opened", True)
     journal.put("record/s/GPU-0", {"segment": 5})
     journal.commit()
     journal.close()
-    spool = Spool(tmp_path)
+    spool = NodeSpool(tmp_path)
     assert len(spool.queue) == 0
     assert "record/s/GPU-0 cannot be read and is left out: {'segment': 5}" in caplog.text
     spool.commit()
     spool.close()
     caplog.clear()
-    Spool(tmp_path)
+    NodeSpool(tmp_path)
     assert caplog.text == ""

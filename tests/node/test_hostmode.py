@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.node.daemon import Node
-from slurm_gpu.node.gpu.reading import Request, Results
+from slurm_gpu.node.daemon import NodeDaemon
+from slurm_gpu.node.gpu.reading import ReadRequest, Results
 from slurm_gpu.node.host_mode import HostJobs, HostOrder, HostProcesses, HostSource
 from slurm_gpu.node.host_tree import HostTree
 from slurm_gpu.node.live import LastSeen
 from slurm_gpu.node.process.cgroup import JobOwner
 from slurm_gpu.node.process.job_cgroups import JobCgroups, JobName
 from slurm_gpu.node.process.node_counters import NodeCounters
-from slurm_gpu.node.process.process_jobs import Origin
-from slurm_gpu.node.shipping.spool import Spool
+from slurm_gpu.node.process.process_jobs import ProcessOrigin
+from slurm_gpu.node.shipping.spool import NodeSpool
 from slurm_gpu.wire import HostRun
 from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
 from tests.node.machine import Machine, core, mem
@@ -34,10 +34,10 @@ class Processes(HostProcesses):
         super().__init__()
         self._gpus = gpus
 
-    def origin(self, pid: int) -> Origin | None:
+    def origin(self, pid: int) -> ProcessOrigin | None:
         if pid not in {process.pid for gpu in self._gpus for process in gpu.processes() or ()}:
             return None
-        return Origin(b"1", (pid - 10_000) // 100, None, None, None)
+        return ProcessOrigin(b"1", (pid - 10_000) // 100, None, None, None)
 
 
 class HostMachine(Machine):
@@ -46,10 +46,10 @@ class HostMachine(Machine):
     jobs: HostJobs
 
     def start(self) -> None:
-        self.spool = Spool(self.directory / "spool")
+        self.spool = NodeSpool(self.directory / "spool")
         seen, order, processes = LastSeen(self.reader), HostOrder(), Processes(self.gpus)
         self.jobs = HostJobs("ws1", self.clock, seen, order, processes, self.spool)
-        self.node = Node(
+        self.node = NodeDaemon(
             name="ws1",
             cluster="host:ws1",
             clock=self.clock,
@@ -150,7 +150,7 @@ def test_processes_are_listed_only_where_something_changed(
     asked: list[str] = []
     read = host.reader.read
 
-    def counted(requests: Sequence[Request]) -> Results:
+    def counted(requests: Sequence[ReadRequest]) -> Results:
         asked.extend(request.uuid for request in requests if request.processes)
         return read(requests)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from slurm_gpu.node.process.environment_jobs import EnvironmentJobs
 from slurm_gpu.node.process.host_stats import Growth, HostStats
-from slurm_gpu.node.process.job_cgroups import Counted, JobCgroups, JobName
+from slurm_gpu.node.process.job_cgroups import CgroupCounter, JobCgroups, JobName
 from slurm_gpu.node.process.procfs import PAGE_BYTES, TICKS_PER_S, Processes
 from tests.node.fakeproc import FakeProc, write
 
@@ -142,7 +142,7 @@ def test_after_a_restart_a_new_segment_counts_from_its_own_beginning(tmp_path: P
 def test_a_group_that_begins_after_the_restart_counts_whole() -> None:
     growth = Growth(from_zero=False)
     growth.feed(None)
-    growth.feed(Counted(1, 5.0))
+    growth.feed(CgroupCounter(1, 5.0))
     assert growth.total == 5.0
 
 
@@ -152,7 +152,7 @@ def test_growth_is_monotone_over_groups_that_come_and_go(
 ) -> None:
     growth, last = Growth(from_zero=from_zero), 0.0
     for identity, value in seen:
-        growth.feed(Counted(identity, value))
+        growth.feed(CgroupCounter(identity, value))
         assert growth.total is not None
         assert growth.total >= last
         last = growth.total

@@ -12,7 +12,7 @@ from lab.simgpu.load import Point
 from lab.simgpu.specs import GpuSpec
 from slurm_gpu.clock import Clock
 from slurm_gpu.node.gpu.reader_process import ReaderProcess
-from slurm_gpu.node.gpu.reading import Request, Results
+from slurm_gpu.node.gpu.reading import ReadRequest, Results
 from slurm_gpu.node.measure.utilization import SAMPLE_MAX_S
 from tests.node.machine import core
 from tests.node.simulated import SimulatedMachine
@@ -27,7 +27,7 @@ class StoppedReader(ReaderProcess):
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock, deadline_s=DEADLINE_S, start_wait_s=REAL_S)
 
-    def read(self, requests: Sequence[Request]) -> Results:
+    def read(self, requests: Sequence[ReadRequest]) -> Results:
         end_s = time.monotonic() + REAL_S
         while True:
             results = super().read(requests)

@@ -17,7 +17,7 @@ from lab.simgpu.load import Point
 from lab.simgpu.specs import hopper
 from lab.simgpu.world import World
 from slurm_gpu.node.gpu.nvml import NvmlReader
-from slurm_gpu.node.gpu.reading import Reading, Request
+from slurm_gpu.node.gpu.reading import Reading, ReadRequest
 from slurm_gpu.node.shipping.implausible import AGAIN_S, ImplausibleValues
 from slurm_gpu.wire import Record
 from tests.database.samples import host
@@ -68,7 +68,7 @@ class Gpu:
         self._at_s += 1
         self._world.stop_clock(START_NS + round(self._at_s * 1e9))
         after_us = round((START_NS / 1e9 + self._at_s - 1) * 1e6)
-        request = Request("GPU-a", True, True, after_us, after_us)
+        request = ReadRequest("GPU-a", True, True, after_us, after_us)
         return self._reader.read([request]).readings["GPU-a"]
 
 

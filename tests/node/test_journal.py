@@ -15,17 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu.node.shipping import journal as journal_module
-from slurm_gpu.node.shipping.journal import Journal
+from slurm_gpu.node.shipping.journal import DurableMap
 
 keys = st.sampled_from("abcde")
 changes = st.lists(st.tuples(keys, st.none() | st.integers() | st.text(max_size=20)), max_size=12)
 
 
-def content(journal: Journal) -> dict[str, object]:
+def content(journal: DurableMap) -> dict[str, object]:
     return {key: journal.get(key) for key in journal.keys("")}
 
 
-def apply(journal: Journal, key: str, value: object) -> None:
+def apply(journal: DurableMap, key: str, value: object) -> None:
     if value is None:
         journal.remove(key)
     else:
@@ -38,7 +38,7 @@ def test_killed_at_any_byte_it_holds_what_was_committed_before(
 ) -> None:
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        journal = Journal(directory)
+        journal = DurableMap(directory)
         states = [(0, content(journal))]
         for key, value in made:
             apply(journal, key, value)
@@ -48,19 +48,19 @@ def test_killed_at_any_byte_it_holds_what_was_committed_before(
         whole = (directory / "log").read_bytes()
         cut = data.draw(st.integers(0, len(whole)))
         (directory / "log").write_bytes(whole[:cut])
-        again = Journal(directory)
+        again = DurableMap(directory)
         assert content(again) == [state for size, state in states if size <= cut][-1]
         # And it can be written on.
         again.put("new", 1)
         assert again.commit()
         again.close()
-        third = Journal(directory)
+        third = DurableMap(directory)
         assert third.get("new") == 1
         third.close()
 
 
 def test_a_damaged_line_costs_that_line_and_is_kept(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
+    journal = DurableMap(tmp_path)
     for key in "abc":
         journal.put(key, key * 3)
         journal.commit()
@@ -68,7 +68,7 @@ def test_a_damaged_line_costs_that_line_and_is_kept(tmp_path: Path) -> None:
     log = tmp_path / "log"
     damaged = log.read_bytes().replace(b"bbb", b"bxb")
     log.write_bytes(damaged)
-    again = Journal(tmp_path)
+    again = DurableMap(tmp_path)
     assert content(again) == {"a": "aaa", "c": "ccc"}
     (kept,) = tmp_path.glob("log.damaged-*")
     assert kept.read_bytes() == damaged
@@ -87,7 +87,7 @@ def no_file_longer_than(size: int) -> Iterator[None]:
 
 
 def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
+    journal = DurableMap(tmp_path)
     journal.put("a", "before")
     assert journal.commit()
     with no_file_longer_than((tmp_path / "log").stat().st_size + 10):
@@ -98,7 +98,7 @@ def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
     assert content(journal) == {"b": "x" * 100}
     assert journal.commit()
     journal.close()
-    again = Journal(tmp_path)
+    again = DurableMap(tmp_path)
     assert content(again) == {"b": "x" * 100}
     again.close()
 
@@ -107,13 +107,13 @@ def test_it_stays_small_however_often_a_value_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal_module, "COMPACT_BYTES", 10_000)
-    journal = Journal(tmp_path)
+    journal = DurableMap(tmp_path)
     for number in range(2000):
         journal.put(f"k{number % 3}", {"number": number})
         assert journal.commit()
     assert (tmp_path / "log").stat().st_size < 11_000
     journal.close()
-    again = Journal(tmp_path)
+    again = DurableMap(tmp_path)
     assert content(again) == {"k0": {"number": 1998}, "k1": {"number": 1999}, "k2": {"number": 1997}}
     assert all(json.loads(line[9:]) for line in (tmp_path / "log").read_bytes().splitlines())
     again.close()
@@ -121,7 +121,7 @@ def test_it_stays_small_however_often_a_value_changes(
 
 @pytest.mark.parametrize("n_lines", [0, 1])
 def test_what_a_power_cut_left_is_cut_off_and_not_taken_into_memory(tmp_path: Path, n_lines: int) -> None:
-    journal = Journal(tmp_path)
+    journal = DurableMap(tmp_path)
     journal.put("a", 1)
     journal.commit()
     journal.close()
@@ -131,7 +131,7 @@ def test_what_a_power_cut_left_is_cut_off_and_not_taken_into_memory(tmp_path: Pa
     with log.open("ab") as file:
         file.write(b"\n" * n_lines)
     tracemalloc.start()
-    journal = Journal(tmp_path)
+    journal = DurableMap(tmp_path)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 64 << 20
@@ -146,28 +146,28 @@ def test_what_is_no_file_is_told_and_holds_up_nobody(tmp_path: Path, made: Calla
     tmp_path.chmod(0o700)
     made(tmp_path / "log")
     with pytest.raises(OSError, match=f"{tmp_path}/log"):
-        Journal(tmp_path)
+        DurableMap(tmp_path)
 
 
 def test_it_is_readable_by_its_owner_alone(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "spool")
+    journal = DurableMap(tmp_path / "spool")
     assert (tmp_path / "spool").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "spool" / "log").stat().st_mode & 0o777 == 0o600
     journal.close()
 
 
 def test_two_processes_never_write_one_log(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
+    journal = DurableMap(tmp_path)
     with pytest.raises(BlockingIOError, match=f"another slurm-gpud, process {os.getpid()}"):
-        Journal(tmp_path)
+        DurableMap(tmp_path)
     journal.close()
-    Journal(tmp_path).close()
+    DurableMap(tmp_path).close()
 
 
 @pytest.mark.parametrize("removed", ["directory", "log", "lock"])
 def test_what_somebody_removes_under_it_is_written_anew(tmp_path: Path, removed: str) -> None:
     directory = tmp_path / "spool"
-    journal = Journal(directory)
+    journal = DurableMap(directory)
     journal.put("a", 1)
     journal.put("b", 2)
     assert journal.commit()
@@ -179,9 +179,9 @@ def test_what_somebody_removes_under_it_is_written_anew(tmp_path: Path, removed:
     journal.put("c", 3)
     assert journal.commit()
     with pytest.raises(BlockingIOError):
-        Journal(directory)
+        DurableMap(directory)
     journal.close()
-    again = Journal(directory)
+    again = DurableMap(directory)
     assert content(again) == {"a": 1, "c": 3}
     again.close()
 
@@ -190,11 +190,11 @@ def test_a_directory_of_somebody_else_is_not_trusted(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "there")
     with pytest.raises(NotADirectoryError, match="is a link"):
-        Journal(tmp_path / "link")
+        DurableMap(tmp_path / "link")
     if os.geteuid() == 0:
         os.chown(tmp_path / "there", 1001, 1001)
         with pytest.raises(PermissionError, match="belongs to uid 1001"):
-            Journal(tmp_path / "there")
+            DurableMap(tmp_path / "there")
 
 
 @given(st.lists(st.tuples(keys, st.none() | st.text(max_size=40), st.integers(0, 120)), max_size=15))
@@ -202,7 +202,7 @@ def test_on_a_disk_that_is_full_now_and_then_memory_is_right_and_the_disk_catche
     made: list[tuple[str, str | None, int]],
 ) -> None:
     with tempfile.TemporaryDirectory() as name:
-        journal = Journal(Path(name))
+        journal = DurableMap(Path(name))
         model: dict[str, object] = {}
         for key, value, room in made:
             apply(journal, key, value)
@@ -215,7 +215,7 @@ def test_on_a_disk_that_is_full_now_and_then_memory_is_right_and_the_disk_catche
             assert not done or journal.bytes_in_memory == 0
         assert journal.commit()
         journal.close()
-        again = Journal(Path(name))
+        again = DurableMap(Path(name))
         assert content(again) == model
         assert again.size_bytes == journal.size_bytes
         again.close()

@@ -8,14 +8,14 @@ import pytest
 
 from slurm_gpu.node.gpu.reading import (
     Activity,
-    Facts,
+    DeviceMemory,
+    DeviceProperties,
     Failure,
-    Memory,
-    Process,
+    GpuProcess,
+    ReadError,
     Reading,
-    Request,
+    ReadRequest,
     Results,
-    Trouble,
     UtilizationSample,
     Xid,
 )
@@ -32,13 +32,16 @@ class Gpus:
     silent: ClassVar[Mapping[int, Failure]] = {}
 
     def __init__(self) -> None:
-        self.facts = [Facts(uuid="GPU-0", index=0, memory_bytes=40 * GIB), Facts(uuid="GPU-1", index=1)]
+        self.facts = [
+            DeviceProperties(uuid="GPU-0", index=0, memory_bytes=40 * GIB),
+            DeviceProperties(uuid="GPU-1", index=1),
+        ]
         self.results = Results(readings={}, failures={})
 
-    def devices(self) -> Sequence[Facts]:
+    def devices(self) -> Sequence[DeviceProperties]:
         return self.facts
 
-    def read(self, requests: Sequence[Request]) -> Results:
+    def read(self, requests: Sequence[ReadRequest]) -> Results:
         return self.results
 
 
@@ -76,7 +79,7 @@ class Node:
         self.source = NodeSource("n1", self.clock, self.held, self.seen, Host())
 
     def read(self, reading: Reading | Failure, *, detailed: bool = True) -> None:
-        request = Request(uuid="GPU-0", detailed=detailed)
+        request = ReadRequest(uuid="GPU-0", detailed=detailed)
         if isinstance(reading, Failure):
             self.gpus.results = Results(readings={}, failures={"GPU-0": reading})
         else:
@@ -97,15 +100,15 @@ def test_the_last_values_of_a_device_and_who_holds_it(node: Node) -> None:
     at_s = node.clock.now_s
     full = Reading(
         at_s=at_s,
-        memory=Memory(10 * GIB, 40 * GIB),
-        processes=[Process(1, 1)],
+        memory=DeviceMemory(10 * GIB, 40 * GIB),
+        processes=[GpuProcess(1, 1)],
         ring=[UtilizationSample(1, 30.0), UtilizationSample(2, 0.0)],
         power_w=99.5,
         throttle=[],
         activity=Activity(1.0, sm_active=0.81234567, tensor=1.0000001),
     )
     node.read(full)
-    node.read(Reading(at_s=at_s + 0.5, memory=Memory(20 * GIB, 40 * GIB)), detailed=False)
+    node.read(Reading(at_s=at_s + 0.5, memory=DeviceMemory(20 * GIB, 40 * GIB)), detailed=False)
     live = node.live()
     device = live.devices["GPU-0"]
     assert (device.mem_used_mib, device.mem_used_frac) == (20 * 1024, 0.5)
@@ -143,14 +146,14 @@ def test_a_device_that_nobody_looks_at_is_there_without_values(node: Node) -> No
 
 
 def test_old_values_and_those_of_a_lost_device_are_not_told(node: Node) -> None:
-    reading = Reading(at_s=node.clock.now_s, memory=Memory(1, 2), util_pct=50.0)
+    reading = Reading(at_s=node.clock.now_s, memory=DeviceMemory(1, 2), util_pct=50.0)
     node.read(reading)
     assert node.live().devices["GPU-0"].util_pct == 50.0
     node.clock.advance(20)
     assert node.live().devices["GPU-0"].util_pct is None
     node.read(reading._replace(at_s=node.clock.now_s))
     assert node.live().devices["GPU-0"].util_pct == 50.0
-    node.read(Failure(Trouble.LOST, "it fell off the bus"))
+    node.read(Failure(ReadError.LOST, "it fell off the bus"))
     assert node.live().devices["GPU-0"].util_pct is None
     assert (node.seen.looks, node.seen.failed_looks) == (3, 1)
 
@@ -158,10 +161,10 @@ def test_old_values_and_those_of_a_lost_device_are_not_told(node: Node) -> None:
 def test_an_xid_that_somebody_else_came_upon_still_reaches_the_daemon(node: Node) -> None:
     xid = Xid("GPU-0", 79, 1.0)
     node.gpus.results = Results(readings={}, failures={}, xids=[xid])
-    assert node.seen.glance([Request(uuid="GPU-0", processes=True)]) == {}
+    assert node.seen.glance([ReadRequest(uuid="GPU-0", processes=True)]) == {}
     node.gpus.results = Results(readings={}, failures={})
-    assert node.seen.read([Request(uuid="GPU-0")]).xids == [xid]
-    assert list(node.seen.read([Request(uuid="GPU-0")]).xids) == []
+    assert node.seen.read([ReadRequest(uuid="GPU-0")]).xids == [xid]
+    assert list(node.seen.read([ReadRequest(uuid="GPU-0")]).xids) == []
     assert node.seen.glance([]) == {}
 
 
@@ -173,9 +176,9 @@ def test_of_a_storm_of_xids_the_first_of_each_device_is_kept(
     storm = [Xid("GPU-1", 31, 2.0 + number) for number in range(600)]
     for xids in ([cause, *storm], storm):
         node.gpus.results = Results(readings={}, failures={}, xids=xids)
-        node.seen.glance([Request(uuid="GPU-0", processes=True)])
+        node.seen.glance([ReadRequest(uuid="GPU-0", processes=True)])
     node.gpus.results = Results(readings={}, failures={})
-    assert node.seen.read([Request(uuid="GPU-0")]).xids == [cause, storm[0]]
+    assert node.seen.read([ReadRequest(uuid="GPU-0")]).xids == [cause, storm[0]]
     assert caplog.messages == ["of 1201 XIDs between two reads, the first of each code and device are kept"]
 
 

@@ -20,38 +20,38 @@ from slurm_gpu.errors import OutsideError
 from slurm_gpu.node import metrics_server as metricsserver
 from slurm_gpu.node.gpu.reading import (
     Activity,
-    Counter,
-    Facts,
+    DeviceCounter,
+    DeviceMemory,
+    DeviceProperties,
     Failure,
-    Memory,
-    Process,
+    GpuProcess,
     Reading,
-    Request,
+    ReadRequest,
     Results,
     UtilizationSample,
 )
 from slurm_gpu.node.live import LastSeen
-from slurm_gpu.node.metrics import Health, expose
+from slurm_gpu.node.metrics import DaemonHealth, expose
 from slurm_gpu.node.metrics_server import CONTENT_TYPE, MetricsServer
 
-GPU = Facts(uuid="GPU-0", index=0, minor=3, name='NVIDIA "X"\\\n', driver="550.1")
-IDLE = Facts(uuid="GPU-1", index=1)
+GPU = DeviceProperties(uuid="GPU-0", index=0, minor=3, name='NVIDIA "X"\\\n', driver="550.1")
+IDLE = DeviceProperties(uuid="GPU-1", index=1)
 FULL = Reading(
     at_s=100.0,
-    memory=Memory(10 << 30, 40 << 30),
-    processes=[Process(1, 5), Process(2, None)],
+    memory=DeviceMemory(10 << 30, 40 << 30),
+    processes=[GpuProcess(1, 5), GpuProcess(2, None)],
     ring=[UtilizationSample(1, 10.0), UtilizationSample(2, 55.0)],
     mem_util_pct=0.0,
     power_w=312.5,
     temp_c=61.0,
     sm_clock_mhz=1410.0,
-    energy_mj=Counter(123_456),
-    pcie_rx_bytes=Counter(0, 32),
-    ecc_uncorrected=Counter(2),
+    energy_mj=DeviceCounter(123_456),
+    pcie_rx_bytes=DeviceCounter(0, 32),
+    ecc_uncorrected=DeviceCounter(2),
     throttle=["sw_power_cap"],
     activity=Activity(seconds=1.0, sm_active=0.25),
 )
-HEALTH = Health(
+HEALTH = DaemonHealth(
     looks=12,
     failed_looks=0,
     open_jobs=2,
@@ -68,10 +68,10 @@ HEALTH = Health(
 class OneGpu:
     silent: ClassVar[Mapping[int, Failure]] = {}
 
-    def devices(self) -> Sequence[Facts]:
+    def devices(self) -> Sequence[DeviceProperties]:
         return [GPU, IDLE]
 
-    def read(self, requests: Sequence[Request]) -> Results:
+    def read(self, requests: Sequence[ReadRequest]) -> Results:
         return Results(readings={request.uuid: FULL for request in requests}, failures={})
 
 
@@ -79,7 +79,7 @@ class OneGpu:
 def seen() -> LastSeen:
     seen = LastSeen(OneGpu())
     seen.devices()
-    seen.read([Request(uuid="GPU-0", detailed=True)])
+    seen.read([ReadRequest(uuid="GPU-0", detailed=True)])
     return seen
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.node.gpu.reading import Counter
+from slurm_gpu.node.gpu.reading import DeviceCounter
 from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
 from tests.node.machine import Machine
 
@@ -22,7 +22,7 @@ def test_an_epilog_seen_late_gives_the_neighbours_energy_to_nobody(tmp_path: Pat
     machine.start()
     begin, end = clock.now_s + 5, clock.now_s + 604.99
     busy_w = BUSY_W - IDLE_W
-    gpu.energy_mj = lambda: Counter(
+    gpu.energy_mj = lambda: DeviceCounter(
         round(1000 * (IDLE_W * clock.now_s + busy_w * max(0.0, min(clock.now_s, end) - begin)))
     )
     gpu.work.append(Work(2, begin, end, 100.0, 8 * GIB))

@@ -16,8 +16,8 @@ import pytest
 from lab.simgpu.specs import hopper
 from lab.simgpu.truth import usage
 from slurm_gpu.database.ingest.shipment import parse_shipment
-from slurm_gpu.node.measure.tally import Tally
-from slurm_gpu.node.measure.utilization import Span
+from slurm_gpu.node.measure.tally import DeviceTally
+from slurm_gpu.node.measure.utilization import UtilizationSpan
 from slurm_gpu.wire import histogram_mean
 from tests.node.mixedload import Load
 from tests.node.nonsense import Nonsense, put_in_place
@@ -89,27 +89,27 @@ def watched(tmp_path_factory: pytest.TempPathFactory, nvml_library: Path) -> Ite
 
 def _watch(patch: pytest.MonkeyPatch, spans: Spans) -> None:
     """Write down for which time utilisation is counted."""
-    one, several = Tally._count_utilization, Tally.utilization_alone
+    one, several = DeviceTally._count_utilization, DeviceTally.utilization_alone
 
-    def note(tally: Tally, start_s: float, end_s: float) -> None:
+    def note(tally: DeviceTally, start_s: float, end_s: float) -> None:
         known = spans[tally.key.job_id, tally.key.restart, tally.device]
         if known and start_s - known[-1][1] < 1e-6:
             known[-1] = known[-1][0], max(end_s, known[-1][1])
         else:
             known.append((start_s, end_s))
 
-    def count(tally: Tally, start_s: float, end_s: float, own: float | None, device: float) -> None:
+    def count(tally: DeviceTally, start_s: float, end_s: float, own: float | None, device: float) -> None:
         if own is not None:
             note(tally, start_s, end_s)
         one(tally, start_s, end_s, own, device)
 
-    def alone(tally: Tally, some: Sequence[Span]) -> None:
+    def alone(tally: DeviceTally, some: Sequence[UtilizationSpan]) -> None:
         for span in some:
             note(tally, span.start_s, span.end_s)
         several(tally, some)
 
-    patch.setattr(Tally, "_count_utilization", count)
-    patch.setattr(Tally, "utilization_alone", alone)
+    patch.setattr(DeviceTally, "_count_utilization", count)
+    patch.setattr(DeviceTally, "utilization_alone", alone)
 
 
 def test_the_driver_erred_in_each_of_its_functions(watched: Watched) -> None:

@@ -16,7 +16,15 @@ from lab.simgpu.world import World
 from slurm_gpu.errors import NvmlError
 from slurm_gpu.node.gpu.nvml import NvmlReader
 from slurm_gpu.node.gpu.nvml_device import since_boot_s
-from slurm_gpu.node.gpu.reading import Counter, Memory, Process, Reading, Request, Results, Trouble
+from slurm_gpu.node.gpu.reading import (
+    DeviceCounter,
+    DeviceMemory,
+    GpuProcess,
+    ReadError,
+    Reading,
+    ReadRequest,
+    Results,
+)
 from tests.node.simulated import load_library, shut_down_nvml
 
 MEMORY_MIB = {name: profile.memory_mib for name, profile in MIG_PROFILES.items()}
@@ -54,7 +62,7 @@ class Gpus:
         self.facts = {facts.uuid: facts for facts in self.reader.devices()}
 
     def results(self, uuid: str, **request: Any) -> Results:
-        return self.reader.read([Request(uuid=uuid, **request)])
+        return self.reader.read([ReadRequest(uuid=uuid, **request)])
 
     def reading(self, uuid: str, **request: Any) -> Reading:
         return self.results(uuid, **request).readings[uuid]
@@ -75,15 +83,15 @@ def test_readings_are_in_our_units(world: World) -> None:
     at(world, 10)
     gpus = Gpus()
     reading = gpus.reading("GPU-a", detailed=True, processes=True)
-    assert reading.memory == Memory(5000 << 20, 40960 << 20)  # the driver's reserve is not used memory
+    assert reading.memory == DeviceMemory(5000 << 20, 40960 << 20)  # the driver's reserve is not used memory
     assert reading.util_pct == 40
     assert reading.mem_util_pct == pytest.approx(24, abs=1)
     assert reading.power_w == 193
     assert reading.sm_clock_mhz == 1410
     assert reading.temp_c == pytest.approx(48, abs=1)
-    assert reading.processes == [Process(os.getpid(), 5000 << 20)]
+    assert reading.processes == [GpuProcess(os.getpid(), 5000 << 20)]
     assert reading.throttle == []
-    assert (reading.ecc_corrected, reading.ecc_uncorrected) == (Counter(0), Counter(0))
+    assert (reading.ecc_corrected, reading.ecc_uncorrected) == (DeviceCounter(0), DeviceCounter(0))
     at(world, 20)
     later = gpus.reading("GPU-a", detailed=True)
     assert grown(reading.energy_mj, later.energy_mj) == pytest.approx(1930_000, abs=1000)
@@ -96,7 +104,7 @@ def test_readings_are_in_our_units(world: World) -> None:
     )
 
 
-def grown(before: Counter | None, after: Counter | None) -> int:
+def grown(before: DeviceCounter | None, after: DeviceCounter | None) -> int:
     assert before is not None
     assert after is not None
     assert before.bits == after.bits
@@ -116,13 +124,13 @@ def test_each_total_comes_another_way_where_fields_do_not_tell_it(world: World) 
     faults.unsupported_fields(world, 0, [3, 4, 83])
     gpus = Gpus()
     reading = gpus.reading("GPU-a", detailed=True)
-    assert (reading.ecc_corrected, reading.ecc_uncorrected) == (Counter(7), Counter(1))
+    assert (reading.ecc_corrected, reading.ecc_uncorrected) == (DeviceCounter(7), DeviceCounter(1))
     assert reading.energy_mj is not None
     assert reading.pcie_rx_bytes is not None
     faults.unsupported(world, 0, ["nvmlDeviceGetFieldValues"])
     gpus.reader.devices()
     reading = gpus.reading("GPU-a", detailed=True)
-    assert (reading.ecc_corrected, reading.pcie_rx_bytes) == (Counter(7), None)
+    assert (reading.ecc_corrected, reading.pcie_rx_bytes) == (DeviceCounter(7), None)
     assert reading.energy_mj is not None
 
 
@@ -153,7 +161,7 @@ def test_only_what_is_asked_for_is_read(world: World) -> None:
     work(world)
     at(world, 10)
     reading = Gpus().reading("GPU-a")
-    assert reading == Reading(at_s=reading.at_s, memory=Memory(5000 << 20, 40960 << 20))
+    assert reading == Reading(at_s=reading.at_s, memory=DeviceMemory(5000 << 20, 40960 << 20))
 
 
 def test_rings_give_what_is_newer_than_asked_for(world: World) -> None:
@@ -225,8 +233,8 @@ def test_without_a_ring_the_current_value_comes_at_each_look(world: World) -> No
 def test_a_lost_gpu_says_so_and_the_others_go_on(world: World) -> None:
     gpus = Gpus()
     faults.lose(world, 0)
-    results = gpus.reader.read([Request(uuid="GPU-a"), Request(uuid="GPU-b")])
-    assert results.failures["GPU-a"].trouble is Trouble.LOST
+    results = gpus.reader.read([ReadRequest(uuid="GPU-a"), ReadRequest(uuid="GPU-b")])
+    assert results.failures["GPU-a"].trouble is ReadError.LOST
     assert results.readings["GPU-b"].memory is not None
     assert [facts.uuid for facts in gpus.reader.devices()] == ["GPU-b"]
 
@@ -273,12 +281,12 @@ def test_an_instance_tells_its_memory_and_processes_and_no_more(cut: World) -> N
     told = big._replace(at_s=0.0)
     assert told == Reading(
         at_s=0.0,
-        memory=Memory(3000 << 20, MEMORY_MIB["3g.40gb"] << 20),
-        processes=[Process(os.getpid(), 3000 << 20)],
+        memory=DeviceMemory(3000 << 20, MEMORY_MIB["3g.40gb"] << 20),
+        processes=[GpuProcess(os.getpid(), 3000 << 20)],
     )
     small = gpus.reading("MIG-small", processes=True)
-    assert (small.memory, small.processes) == (Memory(0, MEMORY_MIB["1g.10gb"] << 20), [])
-    assert gpus.reading("GPU-cut", processes=True).processes == [Process(os.getpid(), 3000 << 20)]
+    assert (small.memory, small.processes) == (DeviceMemory(0, MEMORY_MIB["1g.10gb"] << 20), [])
+    assert gpus.reading("GPU-cut", processes=True).processes == [GpuProcess(os.getpid(), 3000 << 20)]
     assert not [text for text in gpus.told if text.startswith("MIG")]  # that is as it should be
 
 
@@ -286,7 +294,7 @@ def test_an_instance_that_is_gone_is_lost_and_never_another(cut: World) -> None:
     gpus = Gpus()
     faults.mig(cut, 0, [MigSpec("1g.10gb", "MIG-new"), MigSpec("3g.40gb", "MIG-newer")])
     for uuid in ("MIG-small", "MIG-big"):
-        assert gpus.results(uuid, detailed=True).failures[uuid].trouble is Trouble.LOST
+        assert gpus.results(uuid, detailed=True).failures[uuid].trouble is ReadError.LOST
     assert gpus.reading("GPU-whole").memory is not None
     assert [facts.uuid for facts in gpus.reader.devices()] == ["GPU-cut", "MIG-new", "MIG-newer", "GPU-whole"]
     assert gpus.reading("MIG-new", detailed=True).memory is not None
@@ -355,7 +363,7 @@ def test_xids_are_told_once_of_the_device_that_had_them(cut: World) -> None:
 def test_a_driver_that_was_reloaded_is_found_anew(world: World) -> None:
     gpus = Gpus()
     faults.driver(world, loaded=False)
-    assert gpus.results("GPU-a").failures["GPU-a"].trouble is Trouble.DRIVER
+    assert gpus.results("GPU-a").failures["GPU-a"].trouble is ReadError.DRIVER
     with pytest.raises(NvmlError):
         gpus.reader.devices()
     faults.driver(world, loaded=True)

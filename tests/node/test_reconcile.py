@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from slurm_gpu.node.allocation.tracker import Allocation, Allocations
 from slurm_gpu.node.jobs.ended_runs import EndedRuns
 from slurm_gpu.node.jobs.reconcile import Reconciliation, ToldJob
-from slurm_gpu.node.jobs.rewind import History
+from slurm_gpu.node.jobs.rewind import Checkpoints
 from slurm_gpu.node.measure.tally import SegmentKey
 from slurm_gpu.wire import Record
 from tests.node.fakes import WALL_0, FakeClock, KeptRuns
@@ -237,7 +237,7 @@ def record(held_s: float) -> Record:
 
 @given(st.integers(1, 1000), st.data())
 def test_of_any_moment_a_record_is_kept_that_is_not_much_older(checkpoints: int, data: st.DataObject) -> None:
-    history = History()
+    history = Checkpoints()
     for number in range(1, checkpoints + 1):
         history.add(10.0 * number, json.dumps(record(10.0 * number).to_wire()).encode())
     age = data.draw(st.integers(0, checkpoints - 1))

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_gpu.node.gpu.reading import Activity, Counter, Memory
-from slurm_gpu.node.measure.tally import Look, Tally
+from slurm_gpu.node.gpu.reading import Activity, DeviceCounter, DeviceMemory
+from slurm_gpu.node.measure.tally import DeviceSample, DeviceTally
 from slurm_gpu.wire import (
     Mean,
     Record,
@@ -29,7 +29,7 @@ from slurm_gpu.wire.timeline import FULL
 from tests.node.looks import GAP, KEY, START, TOTAL, WALL, look, mean, tally
 
 
-def _work(source: random.Random, seconds: int) -> list[tuple[list[tuple[float, float]], Look]]:
+def _work(source: random.Random, seconds: int) -> list[tuple[list[tuple[float, float]], DeviceSample]]:
     """For each second its utilization samples (length, percent) and the look that ends it, from START on."""
     amounts = dict.fromkeys(("energy_mj", "pcie_rx_bytes", "pcie_tx_bytes", "nvlink_rx_bytes"), 0)
     work = []
@@ -45,20 +45,20 @@ def _work(source: random.Random, seconds: int) -> list[tuple[list[tuple[float, f
         seen_now = look(
             START + second,
             processes=source.randrange(3),
-            memory=Memory(source.randrange(TOTAL), TOTAL),
+            memory=DeviceMemory(source.randrange(TOTAL), TOTAL),
             power_w=watts,
             temp_c=100 * source.random(),
             sm_clock_mhz=2000 * source.random(),
             mem_util_pct=100 * source.random(),
             throttle=tuple(r for r in ("sw_power_cap", "hw_slowdown") if source.random() < 0.3),
             activity=Activity(seconds=1.0, sm_active=source.random(), tensor=source.random()),
-            **{name: Counter(amount) for name, amount in amounts.items()},
+            **{name: DeviceCounter(amount) for name, amount in amounts.items()},
         )
         work.append((samples, seen_now))
     return work
 
 
-def _tell(one: Tally, work: list[tuple[list[tuple[float, float]], Look]]) -> Record:
+def _tell(one: DeviceTally, work: list[tuple[list[tuple[float, float]], DeviceSample]]) -> Record:
     for samples, seen_now in work:
         at_s = seen_now.reading.at_s - sum(length for length, _ in samples)
         for length, percent in samples:

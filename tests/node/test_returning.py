@@ -5,7 +5,7 @@ from typing import Protocol
 
 import pytest
 
-from slurm_gpu.node.allocation.hooks import HookEvent, Kind
+from slurm_gpu.node.allocation.hooks import HookEvent, HookKind
 from slurm_gpu.node.jobs.requeued import ReturningJobs
 from slurm_gpu.node.process.job_cgroups import JobCgroups, JobName
 from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
@@ -140,7 +140,7 @@ def test_time_goes_by_while_cgroups_are_looked_for(tmp_path: Path) -> None:
 def epilog(job_id: int) -> HookEvent:
     return HookEvent(
         path=Path("epilog"),
-        kind=Kind.EPILOG,
+        kind=HookKind.EPILOG,
         at_s=1.0,
         uptime_s=1.0,
         boot_id="b",

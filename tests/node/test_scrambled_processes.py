@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.node.gpu.reading import Process, ProcessSample, Reading
+from slurm_gpu.node.gpu.reading import GpuProcess, ProcessSample, Reading
 from slurm_gpu.node.measure.own_sample import Owners, part
 from slurm_gpu.node.process.process_jobs import NO_JOB
 from slurm_gpu.wire import Record, histogram_mean
@@ -20,9 +20,9 @@ NOBODY = 4_000_000_000
 class ScrambledGpu(FakeGpu):
     """As with drivers 535.54 and 535.98: the list has its length, and all but the first are made up."""
 
-    def processes(self) -> Sequence[Process] | None:
+    def processes(self) -> Sequence[GpuProcess] | None:
         listed = super().processes() or ()
-        return [*listed[:1], *(Process(NOBODY + n, process.used) for n, process in enumerate(listed[1:]))]
+        return [*listed[:1], *(GpuProcess(NOBODY + n, process.used) for n, process in enumerate(listed[1:]))]
 
 
 def shared(gpu: FakeGpu, directory: Path, seconds: float = 60.0) -> list[Record]:
@@ -75,7 +75,7 @@ def test_a_job_without_processes_next_to_known_ones_has_zeros(tmp_path: Path) ->
     job=st.sampled_from([7, 8]),
 )
 def test_a_job_has_none_only_where_each_process_is_another_jobs(listed: list[int | None], job: int) -> None:
-    processes = [Process(pid, GIB) for pid in range(len(listed))]
+    processes = [GpuProcess(pid, GIB) for pid in range(len(listed))]
     own = Owners(processes, listed.__getitem__).of(job)
     if job in listed:
         assert own is not None
@@ -120,7 +120,7 @@ def test_an_idle_gpu_that_reports_no_process_is_idle_to_those_who_share_it(tmp_p
 class WithoutList(FakeGpu):
     """As in some virtual machines: the list of processes is always empty."""
 
-    def processes(self) -> Sequence[Process] | None:
+    def processes(self) -> Sequence[GpuProcess] | None:
         return []
 
 

@@ -4,15 +4,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from slurm_gpu.node.measure.shares import Held, JobSample, alone, device_during, held_part, shared
-from slurm_gpu.node.measure.utilization import Span
+from slurm_gpu.node.measure.shares import HeldSpan, JobSample, alone, device_during, held_part, shared
+from slurm_gpu.node.measure.utilization import UtilizationSpan
 
 moments = st.floats(0, 1)
 percents = st.integers(0, 100).map(float)
 
 
 @st.composite
-def parts_of(draw: st.DrawFn, span: Span) -> dict[int, Held]:
+def parts_of(draw: st.DrawFn, span: UtilizationSpan) -> dict[int, HeldSpan]:
     """1 to 4 jobs that held the device at some time of the span."""
     parts = {}
     for job in range(1, draw(st.integers(1, 4)) + 1):
@@ -25,7 +25,7 @@ def parts_of(draw: st.DrawFn, span: Span) -> dict[int, Held]:
 
 @given(st.data())
 def test_the_sum_of_shares_is_at_most_the_device(data: st.DataObject) -> None:
-    span = Span(10.0, 10.0 + data.draw(st.floats(0.16, 1)), data.draw(percents))
+    span = UtilizationSpan(10.0, 10.0 + data.draw(st.floats(0.16, 1)), data.draw(percents))
     parts = data.draw(parts_of(span))
     stamps = st.floats(span.start_s - 0.5, span.end_s + 0.5)
     job_samples = st.builds(JobSample, stamps, st.none() | st.integers(0, 5), percents, st.booleans())
@@ -51,8 +51,8 @@ def test_the_sum_of_shares_is_at_most_the_device(data: st.DataObject) -> None:
 @given(percents, st.floats(0.001, 1))
 @example(100.0, 0.5)
 def test_who_holds_a_gpu_alone_did_all_that_was_done(percent: float, held_s: float) -> None:
-    span = Span(10.0, 11.0, percent)
-    value = alone(span, Held(10.0, 10.0 + held_s))
+    span = UtilizationSpan(10.0, 11.0, percent)
+    value = alone(span, HeldSpan(10.0, 10.0 + held_s))
     assert value <= 100
     assert value * held_s <= percent * 1.000001
     if percent <= 100 * held_s:
@@ -60,16 +60,16 @@ def test_who_holds_a_gpu_alone_did_all_that_was_done(percent: float, held_s: flo
 
 
 def test_jobs_that_cannot_be_told_apart_are_a_gap_unless_they_took_turns() -> None:
-    span = Span(10.0, 11.0, 60.0)
-    together = {1: Held(10.0, 10.6), 2: Held(10.5, 11.0)}
+    span = UtilizationSpan(10.0, 11.0, 60.0)
+    together = {1: HeldSpan(10.0, 10.6), 2: HeldSpan(10.5, 11.0)}
     assert shared(span, together, None) == {1: None, 2: None}
-    turns = {1: Held(10.0, 10.5), 2: Held(10.5, 11.0)}
+    turns = {1: HeldSpan(10.0, 10.5), 2: HeldSpan(10.5, 11.0)}
     assert shared(span, turns, None) == {1: 60.0, 2: 60.0}
 
 
 def test_a_job_without_samples_did_nothing() -> None:
-    span = Span(10.0, 11.0, 60.0)
-    parts = {1: Held(10.0, 11.0), 2: Held(10.0, 11.0)}
+    span = UtilizationSpan(10.0, 11.0, 60.0)
+    parts = {1: HeldSpan(10.0, 11.0), 2: HeldSpan(10.0, 11.0)}
     assert shared(span, parts, [JobSample(10.9, 1, 50.0)]) == {1: 50.0, 2: 0.0}
 
 
@@ -80,8 +80,8 @@ def test_means_divide_all_that_the_device_did_and_no_turn_loses_to_another(
     samples = [JobSample(20.0, job, percent, is_mean=True) for job, percent in enumerate(means)]
     done = {0: 0.0, 1: 0.0, 2: 0.0}
     for index, percent in enumerate(device):
-        span = Span(10.0 + index, 11.0 + index, percent)
-        held = Held(span.start_s, span.end_s)
+        span = UtilizationSpan(10.0 + index, 11.0 + index, percent)
+        held = HeldSpan(span.start_s, span.end_s)
         for job, own in shared(span, {1: held, 2: held}, samples).items():
             assert own is not None
             done[job] += own
@@ -91,8 +91,8 @@ def test_means_divide_all_that_the_device_did_and_no_turn_loses_to_another(
 
 
 def test_what_nobody_can_attribute_is_a_gap_for_all_who_were_there() -> None:
-    span = Span(10.0, 11.0, 60.0)
-    both = {1: Held(10.0, 11.0), 2: Held(10.0, 11.0)}
+    span = UtilizationSpan(10.0, 11.0, 60.0)
+    both = {1: HeldSpan(10.0, 11.0), 2: HeldSpan(10.0, 11.0)}
     gone = JobSample(10.9, None, 40.0)
     assert shared(span, both, [JobSample(10.9, 1, 20.0), gone]) == {1: None, 2: None}
     nothing = JobSample(10.5, None, 0.0)
@@ -106,9 +106,9 @@ def test_what_nobody_can_attribute_is_a_gap_for_all_who_were_there() -> None:
 
 
 def test_what_only_one_could_have_done_is_its_own() -> None:
-    span = Span(10.0, 11.0, 60.0)
+    span = UtilizationSpan(10.0, 11.0, 60.0)
     samples = [JobSample(10.9, 1, 20.0), JobSample(10.9, None, 40.0)]
-    assert shared(span, {1: Held(10.0, 11.0)}, samples) == {1: 60.0}
-    assert shared(span, {1: Held(10.0, 11.0)}, samples, strangers=True) == {1: None}
-    assert shared(span, {1: Held(10.0, 11.0)}, samples[:1], strangers=True) == {1: 20.0}
-    assert shared(span, {1: Held(10.0, 11.0)}, None, strangers=True) == {1: None}
+    assert shared(span, {1: HeldSpan(10.0, 11.0)}, samples) == {1: 60.0}
+    assert shared(span, {1: HeldSpan(10.0, 11.0)}, samples, strangers=True) == {1: None}
+    assert shared(span, {1: HeldSpan(10.0, 11.0)}, samples[:1], strangers=True) == {1: 20.0}
+    assert shared(span, {1: HeldSpan(10.0, 11.0)}, None, strangers=True) == {1: None}

@@ -2,8 +2,8 @@
 
 import pytest
 
-from slurm_gpu.node.gpu.reading import Activity, Counter
-from slurm_gpu.node.measure.tally import Look
+from slurm_gpu.node.gpu.reading import Activity, DeviceCounter
+from slurm_gpu.node.measure.tally import DeviceSample
 from slurm_gpu.wire import Mean, Total
 from tests.node.looks import GAP, look, mean, seen, tally
 
@@ -43,7 +43,7 @@ def test_what_stray_processes_did_before_a_job_is_no_full_gpu() -> None:
 
 
 def test_activity_in_which_others_had_a_part_is_nobodys() -> None:
-    def active(at_s: float, seconds: float, *, alone: bool = True) -> Look:
+    def active(at_s: float, seconds: float, *, alone: bool = True) -> DeviceSample:
         return look(at_s, alone=alone, activity=Activity(seconds=seconds, sm_active=0.5))
 
     # The first began before the job, the third while somebody else was there.
@@ -112,7 +112,7 @@ def test_a_suspended_job_does_not_idle_and_holds_its_memory() -> None:
 
 
 def test_what_a_shared_device_does_is_nobodys_own_but_all_work_under_its_conditions() -> None:
-    def reading(second: int, *, alone: bool) -> Look:
+    def reading(second: int, *, alone: bool) -> DeviceSample:
         return look(
             1000.0 + second,
             alone=alone,
@@ -120,10 +120,10 @@ def test_what_a_shared_device_does_is_nobodys_own_but_all_work_under_its_conditi
             temp_c=50.0,
             sm_clock_mhz=1500.0,
             mem_util_pct=30.0,
-            energy_mj=Counter(100_000 * second),
-            pcie_rx_bytes=Counter(1000 * second),
-            nvlink_tx_bytes=Counter(1000 * second),
-            ecc_uncorrected=Counter(second),
+            energy_mj=DeviceCounter(100_000 * second),
+            pcie_rx_bytes=DeviceCounter(1000 * second),
+            nvlink_tx_bytes=DeviceCounter(1000 * second),
+            ecc_uncorrected=DeviceCounter(second),
             throttle=("sw_power_cap",),
             activity=Activity(seconds=1.0, sm_active=0.5),
         )

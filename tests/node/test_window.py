@@ -9,25 +9,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_gpu.node.measure.window import SECONDS, Window
+from slurm_gpu.node.measure.window import SECONDS, WindowRecorder
 
 WALL = 1_795_000_000.0
 
 
-def wire(window: Window) -> dict[str, Any]:
+def wire(window: WindowRecorder) -> dict[str, Any]:
     value = window.to_wire(7, "00000000000000aa", "GPU-0")
     assert value is not None
     return value
 
 
-def series(window: Window, name: str) -> list[float | None]:
+def series(window: WindowRecorder, name: str) -> list[float | None]:
     packed = base64.b64decode(wire(window)["series"][name])
     values = struct.unpack(f"<{len(packed) // 4}f", packed)
     return [None if math.isnan(value) else value for value in values]
 
 
 def test_utilization_is_the_mean_of_each_second() -> None:
-    window = Window(100.0, WALL + 0.5)
+    window = WindowRecorder(100.0, WALL + 0.5)
     window.utilization(100.0, 100.25, 100.0, 100.0)
     window.utilization(100.25, 101.0, 0.0, 50.0)
     window.utilization(101.0, 103.6, 60.0, 80.0)
@@ -39,7 +39,7 @@ def test_utilization_is_the_mean_of_each_second() -> None:
 
 
 def test_where_the_share_of_a_job_is_unknown_it_is_a_gap() -> None:
-    window = Window(0.0, WALL)
+    window = WindowRecorder(0.0, WALL)
     window.utilization(0.0, 1.0, 0.0, 50.0)
     window.utilization(1.0, 3.5, None, 50.0)
     assert series(window, "util_pct") == [0.0, None, None]
@@ -47,7 +47,7 @@ def test_where_the_share_of_a_job_is_unknown_it_is_a_gap() -> None:
 
 
 def test_what_was_not_measured_is_a_gap_and_zero_is_not() -> None:
-    window = Window(0.0, WALL)
+    window = WindowRecorder(0.0, WALL)
     window.details(0.0, 1.0, {"power_w": 0.0, "temp_c": None})
     window.details(3.0, 4.0, {"power_w": 250.0, "temp_c": None})
     window.details(4.0, 5.0, {"power_w": None, "throttle.sw_power_cap": 1.0})
@@ -58,7 +58,7 @@ def test_what_was_not_measured_is_a_gap_and_zero_is_not() -> None:
 
 
 def test_all_fields_span_the_same_seconds() -> None:
-    window = Window(0.0, WALL)
+    window = WindowRecorder(0.0, WALL)
     window.memory(0.0, 2.0, {"mem_used_mib": 1.0})
     window.utilization(0.5, 5.0, 2.0, 2.0)
     assert series(window, "mem_used_mib") == [1.0, 1.0, None, None, None]
@@ -66,13 +66,13 @@ def test_all_fields_span_the_same_seconds() -> None:
 
 
 def test_before_anything_was_measured_there_is_no_window() -> None:
-    assert Window(0.0, WALL).to_wire(7, "00000000000000aa", "GPU-0") is None
+    assert WindowRecorder(0.0, WALL).to_wire(7, "00000000000000aa", "GPU-0") is None
 
 
 @settings(max_examples=50, derandomize=True)
 @given(st.lists(st.tuples(st.floats(0, 400), st.floats(0.05, 400), st.integers(0, 100)), max_size=30))
 def test_it_has_the_last_ten_minutes(steps: list[tuple[float, float, int]]) -> None:
-    window = Window(0.0, WALL)
+    window = WindowRecorder(0.0, WALL)
     middles: dict[int, float] = {}
     parts: dict[int, list[tuple[float, float]]] = {}
     at_s = 0.0

@@ -12,7 +12,7 @@ from typing import Any
 
 from slurm_gpu.database.accounting.derived_columns import resolve_double_watches
 from slurm_gpu.node.shipping.post import DirectSender, Reply
-from slurm_gpu.node.shipping.ship import Courier, Source
+from slurm_gpu.node.shipping.ship import Courier, ShipmentSource
 from slurm_gpu.wire import (
     Histogram,
     Record,
@@ -62,7 +62,7 @@ class Database:
         return [r for r in self.records.values() if (r.job_id, r.device) == (job_id, device)]
 
 
-class _Told(Source):
+class _Told(ShipmentSource):
     """What the node and slurm-gpudbd tell each other besides records."""
 
     def __init__(self, machine: Machine) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from slurm_gpu.notices.finding import Finding, Job, Run
+from slurm_gpu.notices.finding import JobFinding, NoticedJob, NoticedRun
 
 NOW_S = 1_795_262_400.0
 
 
-def make_job(job_id: int = 17, user: str = "alice", **changes: Any) -> Job:
+def make_job(job_id: int = 17, user: str = "alice", **changes: Any) -> NoticedJob:
     values: dict[str, Any] = {
-        "run": Run(job_id, int(NOW_S) - 7200),
+        "run": NoticedRun(job_id, int(NOW_S) - 7200),
         "id": str(job_id),
         "user": user,
         "name": "train",
@@ -20,10 +20,12 @@ def make_job(job_id: int = 17, user: str = "alice", **changes: Any) -> Job:
         "partition": "gpu",
         "n_gpus": 2.0,
     }
-    return Job(**{**values, **changes})
+    return NoticedJob(**{**values, **changes})
 
 
-def make_finding(job_id: int = 17, user: str = "alice", kind: str = "held_idle", **changes: Any) -> Finding:
+def make_finding(
+    job_id: int = 17, user: str = "alice", kind: str = "held_idle", **changes: Any
+) -> JobFinding:
     values: dict[str, Any] = {
         "job": make_job(job_id, user),
         "kind": kind,
@@ -32,4 +34,4 @@ def make_finding(job_id: int = 17, user: str = "alice", kind: str = "held_idle",
         "n_devices": 2,
         "due_s": NOW_S - 1800,
     }
-    return Finding(**{**values, **changes})
+    return JobFinding(**{**values, **changes})

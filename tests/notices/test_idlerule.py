@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu.notices.finding import WARNING
-from slurm_gpu.notices.idle_rule import IdleJob, IdleRule, Step, standing
-from slurm_gpu.notices.ledger import Delivery, Ledger, Notice, State
+from slurm_gpu.notices.idle_rule import IdleJob, IdleRule, IdleStage, standing
+from slurm_gpu.notices.ledger import Delivery, DeliveryState, Ledger, Notice
 
 from .findings import NOW_S, make_job
 
@@ -19,8 +19,8 @@ def idle(since_s: float) -> IdleJob:
     return IdleJob(job=JOB, since_s=since_s, coverage=1.0, n_devices=2)
 
 
-def warned(stage: int, at_s: float, since_s: float, *states: State) -> Notice:
-    channels = dict(zip(("mail", "webhook"), states or (State.SENT,), strict=False))
+def warned(stage: int, at_s: float, since_s: float, *states: DeliveryState) -> Notice:
+    channels = dict(zip(("mail", "webhook"), states or (DeliveryState.SENT,), strict=False))
     deliveries = {name: Delivery(state=state, attempts=1, at_s=at_s) for name, state in channels.items()}
     return Notice(
         id=str(stage),
@@ -38,10 +38,10 @@ def test_the_course_of_a_job_that_computes_nothing() -> None:
     for minute in range(0, 130, 10):
         now_s = NOW_S + 60 * minute
         found = standing(now_s, idle(NOW_S), RULE, ledger)
-        if found.step is Step.WARN and found.finding.due_s <= now_s:
+        if found.step is IdleStage.WARN and found.finding.due_s <= now_s:
             steps.append((minute, f"warning {found.finding.stage}"))
             ledger.notices.append(warned(found.finding.stage, now_s, NOW_S))
-        elif found.step is Step.END:
+        elif found.step is IdleStage.END:
             steps.append((minute, "end"))
     assert steps == [(30, "warning 0"), (60, "warning 1"), (120, "end")]
 
@@ -49,7 +49,7 @@ def test_the_course_of_a_job_that_computes_nothing() -> None:
 def test_who_was_warned_late_has_the_same_time_left() -> None:
     ledger = Ledger([warned(0, NOW_S + 1800, NOW_S), warned(1, NOW_S + 7200, NOW_S)])
     found = standing(NOW_S + 7300, idle(NOW_S), RULE, ledger)
-    assert (found.step, found.end_s) == (Step.GRACE, NOW_S + 7200 + 3600)
+    assert (found.step, found.end_s) == (IdleStage.GRACE, NOW_S + 7200 + 3600)
 
 
 def test_two_warnings_that_are_due_at_once_keep_their_distance() -> None:
@@ -61,17 +61,17 @@ def test_two_warnings_that_are_due_at_once_keep_their_distance() -> None:
 
 def test_a_slurm_gpuctld_that_began_later_goes_on_from_the_warning() -> None:
     ledger = Ledger([warned(0, NOW_S + 1800, NOW_S), warned(1, NOW_S + 3600, NOW_S)])
-    assert standing(NOW_S + 7200, idle(NOW_S + 7000), RULE, ledger).step is Step.END
+    assert standing(NOW_S + 7200, idle(NOW_S + 7000), RULE, ledger).step is IdleStage.END
 
 
 def test_on_one_of_two_channels_is_enough_and_on_none_is_not() -> None:
     first = warned(0, NOW_S + 1800, NOW_S)
     for states, step in (
-        ((State.FAILED, State.SENT), Step.END),
-        ((State.FAILED, State.UNKNOWN), Step.BLOCKED),
-        ((State.UNKNOWN,), Step.BLOCKED),
-        ((State.SENDING,), Step.BLOCKED),
-        ((State.WAITING,), Step.WARN),
+        ((DeliveryState.FAILED, DeliveryState.SENT), IdleStage.END),
+        ((DeliveryState.FAILED, DeliveryState.UNKNOWN), IdleStage.BLOCKED),
+        ((DeliveryState.UNKNOWN,), IdleStage.BLOCKED),
+        ((DeliveryState.SENDING,), IdleStage.BLOCKED),
+        ((DeliveryState.WAITING,), IdleStage.WARN),
     ):
         ledger = Ledger([first, warned(1, NOW_S + 3600, NOW_S, *states)])
         assert standing(NOW_S + 90_000, idle(NOW_S), RULE, ledger).step is step, states
@@ -80,24 +80,24 @@ def test_on_one_of_two_channels_is_enough_and_on_none_is_not() -> None:
 @given(
     warn_s=st.lists(st.integers(5, 100), min_size=1, max_size=4, unique=True).map(sorted),
     grace_s=st.integers(1, 100),
-    looks=st.lists(st.tuples(st.floats(0, 90), st.sampled_from([*State])), max_size=30),
+    looks=st.lists(st.tuples(st.floats(0, 90), st.sampled_from([*DeliveryState])), max_size=30),
     since_s=st.lists(st.floats(0, 100), min_size=1, max_size=3),
 )
 def test_every_end_has_all_warnings_before_it_and_the_whole_time_after_the_last(
-    warn_s: list[int], grace_s: int, looks: list[tuple[float, State]], since_s: list[float]
+    warn_s: list[int], grace_s: int, looks: list[tuple[float, DeliveryState]], since_s: list[float]
 ) -> None:
     rule = IdleRule(warn_s=tuple(warn_s), after_s=warn_s[-1] + grace_s)
     ledger, now_s = Ledger(), NOW_S + 100
     for at, (after_s, state) in enumerate(looks):
         now_s += after_s
         found = standing(now_s, idle(NOW_S + since_s[at % len(since_s)]), rule, ledger)
-        if found.step is Step.END:
+        if found.step is IdleStage.END:
             sent = [ledger.told(JOB.run, WARNING, stage) for stage in range(len(warn_s))]
             times = [None if one is None else one.sent_s for one in sent]
             assert all(one is not None for one in times)
             assert now_s - max(one for one in times if one is not None) >= grace_s - 1e-6
             assert now_s - NOW_S >= rule.after_s - 1e-6
             assert times == sorted(times)  # type: ignore[type-var]
-        elif found.step is Step.WARN and found.finding.due_s <= now_s:
+        elif found.step is IdleStage.WARN and found.finding.due_s <= now_s:
             assert found.end_s >= now_s + grace_s - 1e-6
             ledger.notices.append(warned(found.finding.stage, now_s, found.finding.since_s, state))

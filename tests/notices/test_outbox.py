@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.notices import ledger as ledgers
-from slurm_gpu.notices.finding import Run
-from slurm_gpu.notices.ledger import Delivery, End, EndState, Ledger, Notice, State
+from slurm_gpu.notices.finding import NoticedRun
+from slurm_gpu.notices.ledger import Delivery, DeliveryState, End, EndState, Ledger, Notice
 from slurm_gpu.notices.outbox import AGAIN_AFTER_S, due, send_all
 from slurm_gpu.notices.sending import Message, NotSentError, UnknownFateError
 from slurm_gpu.notices.texts import Text
@@ -45,7 +45,7 @@ def make_notice(name: str = "a" * 32, *channels: str) -> Notice:
         user="alice",
         kind="held_idle",
         stage=0,
-        runs={Run(17, 1): NOW_S},
+        runs={NoticedRun(17, 1): NOW_S},
         made_s=NOW_S,
         deliveries={channel: Delivery() for channel in channels or ("mail",)},
     )
@@ -75,19 +75,19 @@ def test_what_surely_did_not_go_out_is_tried_again_at_growing_distances_and_then
         now_s += 30
     assert attempts == [sum(AGAIN_AFTER_S[:number]) for number in range(len(AGAIN_AFTER_S) + 1)]
     (delivery,) = ledger.notices[0].deliveries.values()
-    assert (delivery.state, delivery.why) == (State.FAILED, "no route")
+    assert (delivery.state, delivery.why) == (DeliveryState.FAILED, "no route")
 
 
 @pytest.mark.parametrize(
     ("answer", "state"),
     [
-        (None, State.SENT),
-        (NotSentError("550 no such user", for_good=True), State.FAILED),
-        (UnknownFateError("no answer"), State.UNKNOWN),
-        (ValueError("a header of two lines"), State.FAILED),
+        (None, DeliveryState.SENT),
+        (NotSentError("550 no such user", for_good=True), DeliveryState.FAILED),
+        (UnknownFateError("no answer"), DeliveryState.UNKNOWN),
+        (ValueError("a header of two lines"), DeliveryState.FAILED),
     ],
 )
-def test_all_else_is_sent_once(answer: Exception | None, state: State) -> None:
+def test_all_else_is_sent_once(answer: Exception | None, state: DeliveryState) -> None:
     ledger, channel = Ledger([make_notice()]), Answers(answer)
     for hours in range(5):
         send(ledger, channel, NOW_S + 3600 * hours)
@@ -110,7 +110,7 @@ def test_where_it_cannot_be_noted_nothing_is_sent() -> None:
     with pytest.raises(OutsideError):
         send_all(due(ledger, NOW_S), {"a" * 32: make_message()}, {"mail": channel}, full, lambda: NOW_S)
     assert channel.sent == []
-    assert ledger.notices[0].deliveries["mail"].state is State.WAITING
+    assert ledger.notices[0].deliveries["mail"].state is DeliveryState.WAITING
 
 
 def test_what_could_not_be_noted_was_no_attempt_and_is_sent_as_soon_as_it_can_be() -> None:
@@ -177,14 +177,14 @@ def test_killed_while_it_is_sent_it_is_not_sent_again(tmp_path: Path, moment: st
             subprocess.run([*argv, "never"], cwd=root, check=True)
     assert len(server.got) == arrived
     (delivery,) = ledgers.read(path).notices[0].deliveries.values()
-    assert (delivery.state, delivery.why) == (State.UNKNOWN, "slurm-gpuctld ended while it was sent")
+    assert (delivery.state, delivery.why) == (DeliveryState.UNKNOWN, "slurm-gpuctld ended while it was sent")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 TIMES = st.floats(0, 2e9)
-RUNS = st.builds(Run, st.integers(1, 99), st.integers(1, 2**31))
+RUNS = st.builds(NoticedRun, st.integers(1, 99), st.integers(1, 2**31))
 DELIVERIES = st.builds(
-    Delivery, state=st.sampled_from(State), attempts=st.integers(0, 9), at_s=TIMES, why=st.text()
+    Delivery, state=st.sampled_from(DeliveryState), attempts=st.integers(0, 9), at_s=TIMES, why=st.text()
 )
 NOTICES = st.builds(
     Notice,
@@ -230,7 +230,7 @@ def test_a_damaged_one_is_no_empty_one(tmp_path: Path, text: str) -> None:
 
 def test_what_is_of_a_job_that_runs_is_kept_and_the_rest_for_a_week() -> None:
     ledger = Ledger([make_notice()])
-    ledger.prune({Run(17, 1)}, NOW_S + 30 * 86400)
+    ledger.prune({NoticedRun(17, 1)}, NOW_S + 30 * 86400)
     assert len(ledger.notices) == 1
     ledger.prune(set(), NOW_S + 6 * 86400)
     assert len(ledger.notices) == 1

@@ -7,9 +7,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.notices.finding import KINDS, WARNING, Finding
-from slurm_gpu.notices.ledger import DAY_S, Delivery, Ledger, Notice, State
-from slurm_gpu.notices.plan import Draft, Verdict, can_be_told, plan
+from slurm_gpu.notices.finding import KINDS, WARNING, JobFinding
+from slurm_gpu.notices.ledger import DAY_S, Delivery, DeliveryState, Ledger, Notice
+from slurm_gpu.notices.plan import Draft, NoticeDecision, can_be_told, plan
 from slurm_gpu.notices.settings import Mail, Settings, Webhook
 
 from .findings import NOW_S, make_finding, make_job
@@ -18,7 +18,9 @@ BY_MAIL = Settings(mode="send", per_user_a_day=2, mail=Mail(sender="a@b.edu", to
 BY_WEBHOOK = Settings(mode="send", webhook=Webhook(url="https://x.edu/"))
 
 
-def note(ledger: Ledger, drafts: list[Draft], now_s: float, state: State = State.SENT) -> None:
+def note(
+    ledger: Ledger, drafts: list[Draft], now_s: float, state: DeliveryState = DeliveryState.SENT
+) -> None:
     """As slurm-gpuctld does."""
     for number, draft in enumerate(drafts):
         ledger.notices.append(
@@ -34,7 +36,7 @@ def note(ledger: Ledger, drafts: list[Draft], now_s: float, state: State = State
         )
 
 
-def verdicts(findings: list[Finding], ledger: Ledger, now_s: float = NOW_S) -> list[Verdict]:
+def verdicts(findings: list[JobFinding], ledger: Ledger, now_s: float = NOW_S) -> list[NoticeDecision]:
     return [one.verdict for one in plan(now_s, findings, ledger, BY_MAIL)[0]]
 
 
@@ -48,21 +50,21 @@ def test_all_jobs_of_one_kind_are_one_message_to_their_owner() -> None:
 def test_of_one_thing_one_is_told_once() -> None:
     ledger, findings = Ledger(), [make_finding()]
     note(ledger, plan(NOW_S, findings, ledger, BY_MAIL)[1], NOW_S)
-    assert verdicts(findings, ledger) == [Verdict.TOLD]
-    assert verdicts(findings, ledger, NOW_S + 30 * DAY_S) == [Verdict.TOLD]
+    assert verdicts(findings, ledger) == [NoticeDecision.TOLD]
+    assert verdicts(findings, ledger, NOW_S + 30 * DAY_S) == [NoticeDecision.TOLD]
 
 
 def test_a_job_that_began_anew_is_another_thing() -> None:
     ledger = Ledger()
     note(ledger, plan(NOW_S, [make_finding()], ledger, BY_MAIL)[1], NOW_S)
     again = make_finding(job=make_job(run=make_job().run._replace(start_s=int(NOW_S))))
-    assert verdicts([again], ledger) == [Verdict.DUE]
+    assert verdicts([again], ledger) == [NoticeDecision.DUE]
 
 
 def test_what_never_went_out_as_it_was_over_may_be_told_later() -> None:
     ledger = Ledger()
-    note(ledger, plan(NOW_S, [make_finding()], ledger, BY_MAIL)[1], NOW_S, State.OVER)
-    assert verdicts([make_finding()], ledger) == [Verdict.DUE]
+    note(ledger, plan(NOW_S, [make_finding()], ledger, BY_MAIL)[1], NOW_S, DeliveryState.OVER)
+    assert verdicts([make_finding()], ledger) == [NoticeDecision.DUE]
 
 
 def test_beyond_the_limit_one_is_told_a_day_later() -> None:
@@ -71,9 +73,13 @@ def test_beyond_the_limit_one_is_told_a_day_later() -> None:
     findings = [make_finding(number, kind=kind) for number, kind in enumerate(kinds)]
     note(ledger, plan(NOW_S, findings, ledger, BY_MAIL)[1], NOW_S)
     outcomes, drafts = plan(NOW_S + 60, findings, ledger, BY_MAIL)
-    assert [one.verdict for one in outcomes] == [Verdict.TOLD, Verdict.TOLD, Verdict.LIMIT]
+    assert [one.verdict for one in outcomes] == [
+        NoticeDecision.TOLD,
+        NoticeDecision.TOLD,
+        NoticeDecision.LIMIT,
+    ]
     assert (drafts, outcomes[2].free_s) == ([], NOW_S + DAY_S)
-    assert verdicts(findings, ledger, NOW_S + DAY_S)[2] is Verdict.DUE
+    assert verdicts(findings, ledger, NOW_S + DAY_S)[2] is NoticeDecision.DUE
 
 
 def test_a_warning_goes_before_what_matters_less() -> None:
@@ -93,10 +99,10 @@ def test_too_soon_exempt_or_out_of_reach() -> None:
     ]
     outcomes, drafts = plan(NOW_S, findings, Ledger(), settings)
     assert [one.verdict for one in outcomes] == [
-        Verdict.EARLY,
-        Verdict.EXEMPT,
-        Verdict.NO_WAY,
-        Verdict.NO_WAY,
+        NoticeDecision.EARLY,
+        NoticeDecision.EXEMPT,
+        NoticeDecision.NO_WAY,
+        NoticeDecision.NO_WAY,
     ]
     assert drafts == []
     assert can_be_told("eve@evil.example,bob", BY_WEBHOOK) == ("webhook",)
@@ -112,12 +118,14 @@ FINDINGS = st.lists(
     ),
     max_size=8,
 )
-LOOKS = st.lists(st.tuples(st.floats(0, DAY_S), FINDINGS, st.sampled_from([*State])), min_size=1, max_size=12)
+LOOKS = st.lists(
+    st.tuples(st.floats(0, DAY_S), FINDINGS, st.sampled_from([*DeliveryState])), min_size=1, max_size=12
+)
 
 
 @given(looks=LOOKS, limit=st.integers(1, 3))
 def test_nobody_is_ever_told_twice_too_soon_or_more_often_than_the_limit(
-    looks: list[tuple[float, list[Finding], State]], limit: int
+    looks: list[tuple[float, list[JobFinding], DeliveryState]], limit: int
 ) -> None:
     ledger, now_s, rules = Ledger(), NOW_S, replace(BY_MAIL, per_user_a_day=limit)
     sent: list[tuple[float, Draft]] = []
@@ -128,7 +136,7 @@ def test_nobody_is_ever_told_twice_too_soon_or_more_often_than_the_limit(
         assert all(one.due_s <= now_s for draft in drafts for one in draft.findings)
         assert all(one.job.user == draft.user for draft in drafts for one in draft.findings)
         note(ledger, drafts, now_s, state)
-        if state is not State.OVER:
+        if state is not DeliveryState.OVER:
             sent += [(now_s, draft) for draft in drafts]
     things = [
         thing

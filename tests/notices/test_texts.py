@@ -15,11 +15,11 @@ from slurm_gpu.errors import InvalidFileError
 from slurm_gpu.notices.finding import ENDED, KINDS, WARNING
 from slurm_gpu.notices.mail import compose
 from slurm_gpu.notices.sending import Message
-from slurm_gpu.notices.texts import PLACEHOLDERS, Surroundings, Text, load_templates, plain, render
+from slurm_gpu.notices.texts import PLACEHOLDERS, NoticeContext, Text, load_templates, plain, render
 
 from .findings import NOW_S, make_finding, make_job
 
-AROUND = Surroundings(
+AROUND = NoticeContext(
     cluster="neuron",
     zone=ZoneInfo("Asia/Seoul"),
     contact="gpu-help@example.edu",

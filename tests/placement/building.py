@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from slurm_gpu.placement.state import NodeState
-from slurm_gpu.simulate.jobs import Request
+from slurm_gpu.simulate.jobs import ResourceRequest
 
 
 def node(name: str, *free_mgpu: int, gpu_type: str = "a100", **other: Any) -> NodeState:
@@ -39,7 +39,7 @@ def node_states(draw: st.DrawFn, max_nodes: int = 6) -> list[NodeState]:
     return found
 
 
-def requests(n_nodes: st.SearchStrategy[int] | None = None) -> st.SearchStrategy[Request]:
+def requests(n_nodes: st.SearchStrategy[int] | None = None) -> st.SearchStrategy[ResourceRequest]:
     common: dict[str, Any] = {
         "nodes": st.just(1) if n_nodes is None else n_nodes,
         "cpus": st.integers(0, 8),
@@ -47,10 +47,10 @@ def requests(n_nodes: st.SearchStrategy[int] | None = None) -> st.SearchStrategy
         "gpu_type": st.sampled_from(("", "", "a100", "h100")),
     }
     return st.one_of(
-        st.builds(Request, gpus=st.integers(0, 4), **common),
-        st.builds(Request, share_mgpu=st.sampled_from((250, 300, 500)), **common),
+        st.builds(ResourceRequest, gpus=st.integers(0, 4), **common),
+        st.builds(ResourceRequest, share_mgpu=st.sampled_from((250, 300, 500)), **common),
     )
 
 
-def mixes() -> st.SearchStrategy[list[tuple[Request, int]]]:
+def mixes() -> st.SearchStrategy[list[tuple[ResourceRequest, int]]]:
     return st.lists(st.tuples(requests(), st.integers(1, 9)), max_size=5)

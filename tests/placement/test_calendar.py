@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.placement.calendar import FOREVER, Candidate, Taken, Window, earliest_window
-from slurm_gpu.placement.promises import Kept, kept, lateness_s
+from slurm_gpu.placement.calendar import FOREVER, CalendarWindow, Candidate, Taken, earliest_window
+from slurm_gpu.placement.promises import PromiseDelays, kept, lateness_s
 
 NODES = [Candidate(f"n{n}", 4, "zone1" if n <= 2 else "zone2") for n in range(1, 5)]
 SPANS = st.lists(
@@ -58,22 +58,22 @@ def test_those_that_are_granted_one_after_another_never_overlap(
 
 
 def test_nodes_of_one_zone_come_first_and_the_zone_with_the_fewest_to_spare() -> None:
-    assert earliest_window(NODES, [], 2, 10, 5) == Window(5, 15, ("n1", "n2"))
-    assert earliest_window(NODES, [Taken("n1", 0, 9)], 2, 10, 5) == Window(5, 15, ("n3", "n4"))
-    assert earliest_window(NODES, [Taken("n1", 0, 9)], 1, 10, 5) == Window(5, 15, ("n2",))
+    assert earliest_window(NODES, [], 2, 10, 5) == CalendarWindow(5, 15, ("n1", "n2"))
+    assert earliest_window(NODES, [Taken("n1", 0, 9)], 2, 10, 5) == CalendarWindow(5, 15, ("n3", "n4"))
+    assert earliest_window(NODES, [Taken("n1", 0, 9)], 1, 10, 5) == CalendarWindow(5, 15, ("n2",))
     straddling = earliest_window(NODES, [Taken("n1", 0, 9), Taken("n3", 0, 9)], 2, 10, 5)
-    assert straddling == Window(5, 15, ("n2", "n4"))
-    assert earliest_window(NODES, [Taken("n1", 0, 9)], 3, 10, 5) == Window(5, 15, ("n3", "n4", "n2"))
+    assert straddling == CalendarWindow(5, 15, ("n2", "n4"))
+    assert earliest_window(NODES, [Taken("n1", 0, 9)], 3, 10, 5) == CalendarWindow(5, 15, ("n3", "n4", "n2"))
 
 
 def test_a_job_of_a_few_gpus_is_not_given_the_largest_nodes() -> None:
     large = [Candidate("big", 8), Candidate("n1", 4), Candidate("n2", 4)]
-    assert earliest_window([*large], [], 1, 10, 0) == Window(0, 10, ("n1",))
+    assert earliest_window([*large], [], 1, 10, 0) == CalendarWindow(0, 10, ("n1",))
 
 
 def test_what_has_no_end_is_waited_for_by_nobody() -> None:
     assert earliest_window(NODES[:1], [Taken("n1", 0, FOREVER)], 1, 10, 0) is None
-    assert earliest_window(NODES[:1], [Taken("n1", 50, FOREVER)], 1, 50, 0) == Window(0, 50, ("n1",))
+    assert earliest_window(NODES[:1], [Taken("n1", 50, FOREVER)], 1, 50, 0) == CalendarWindow(0, 50, ("n1",))
     assert earliest_window(NODES[:1], [Taken("n1", 50, FOREVER)], 1, 51, 0) is None
 
 
@@ -85,6 +85,6 @@ def test_lateness_counts_from_the_promise_or_from_when_the_job_came() -> None:
 
 
 def test_promises_are_summed_up_over_those_that_were_used() -> None:
-    assert kept([0, 30, None, 10]) == Kept(3, 1, 10.0, 30.0)
-    assert kept([None]) == Kept(0, 1)
-    assert kept([]) == Kept(0, 0)
+    assert kept([0, 30, None, 10]) == PromiseDelays(3, 1, 10.0, 30.0)
+    assert kept([None]) == PromiseDelays(0, 1)
+    assert kept([]) == PromiseDelays(0, 0)

@@ -13,23 +13,29 @@ from bench.placement_rules import BestFit, FewestCPUs, Random
 from slurm_gpu.placement.choice import (
     LeastFragmentation,
     MostAllocated,
-    Place,
-    Rule,
+    NodeShare,
+    PlacementRule,
 )
-from slurm_gpu.placement.fragmentation import Measure
+from slurm_gpu.placement.fragmentation import StrandedMeasure
 from slurm_gpu.placement.mix import Mix
-from slurm_gpu.placement.state import Nodes, NodeState, Running
+from slurm_gpu.placement.state import Nodes, NodeState, RunningUntil
 from slurm_gpu.placement.weighted import NodeWeights
-from slurm_gpu.simulate.jobs import Request
+from slurm_gpu.simulate.jobs import ResourceRequest
 from tests.placement.building import node, node_states, requests
 
-MIX = Mix.of([(Request(gpus=1, cpus=4), 6), (Request(gpus=4, cpus=16), 3), (Request(share_mgpu=250), 1)])
-RULES: list[Rule] = [
+MIX = Mix.of(
+    [
+        (ResourceRequest(gpus=1, cpus=4), 6),
+        (ResourceRequest(gpus=4, cpus=16), 3),
+        (ResourceRequest(share_mgpu=250), 1),
+    ]
+)
+RULES: list[PlacementRule] = [
     Random(1),
     BestFit(),
     MostAllocated(),
     LeastFragmentation(MIX),
-    LeastFragmentation(MIX, Measure.FGD),
+    LeastFragmentation(MIX, StrandedMeasure.FGD),
     LeastFragmentation(Mix.of([])),
     FewestCPUs(),
     NodeWeights(None),
@@ -45,8 +51,8 @@ BUSY_1_3_2_0 = Nodes.of(
 )
 
 
-def chosen(rule: Rule, where: Nodes, **request: int) -> list[str]:
-    return [where.names[place.node] for place in rule.choose(where, Request(**request))]
+def chosen(rule: PlacementRule, where: Nodes, **request: int) -> list[str]:
+    return [where.names[place.node] for place in rule.choose(where, ResourceRequest(**request))]
 
 
 def test_a_small_job_goes_to_the_fullest_node_that_has_room_and_by_slurm_alone_to_the_first() -> None:
@@ -58,7 +64,7 @@ def test_a_small_job_goes_to_the_fullest_node_that_has_room_and_by_slurm_alone_t
         assert chosen(rule, BUSY_1_3_2_0, gpus=2, cpus=4) == ["n3"]
         assert chosen(rule, BUSY_1_3_2_0, gpus=4, cpus=4) == ["n4"]
     # By FGD's measure all but the whole node are equal here, and it says nothing of equals.
-    assert chosen(LeastFragmentation(MIX, Measure.FGD), BUSY_1_3_2_0, gpus=1, cpus=4) == ["n1"]
+    assert chosen(LeastFragmentation(MIX, StrandedMeasure.FGD), BUSY_1_3_2_0, gpus=1, cpus=4) == ["n1"]
 
 
 def test_a_job_for_several_nodes_gets_those_that_strand_least() -> None:
@@ -88,17 +94,17 @@ def test_weights_follow_what_happened_only_once_they_are_set_again() -> None:
     rule = NodeWeights(None, every=2)
     nodes = BUSY_1_3_2_0
     for expected in ("n2", "n3"):  # the first job fills n2
-        (place,) = rule.choose(nodes, Request(gpus=1, cpus=4))
+        (place,) = rule.choose(nodes, ResourceRequest(gpus=1, cpus=4))
         assert nodes.names[place.node] == expected
-        nodes = nodes.take(place.node, Request(gpus=1, cpus=4), place.devices)
+        nodes = nodes.take(place.node, ResourceRequest(gpus=1, cpus=4), place.devices)
     # n3 has one GPU left by now, and is the fullest still.
     assert chosen(rule, nodes, gpus=1, cpus=4) == ["n3"]
 
 
 def test_any_node_has_its_turn_at_random_and_a_seed_repeats_it() -> None:
-    def picks(seed: int) -> list[tuple[Place, ...]]:
+    def picks(seed: int) -> list[tuple[NodeShare, ...]]:
         rule = Random(seed)
-        return [rule.choose(BUSY_1_3_2_0, Request(gpus=1)) for _ in range(60)]
+        return [rule.choose(BUSY_1_3_2_0, ResourceRequest(gpus=1)) for _ in range(60)]
 
     assert picks(3) == picks(3) != picks(4)
     assert {place.node for (place,) in picks(3)} == {0, 1, 2, 3}
@@ -109,7 +115,7 @@ def test_any_node_has_its_turn_at_random_and_a_seed_repeats_it() -> None:
 @settings(max_examples=30)
 @given(states=node_states(), request_=requests(st.integers(1, 3)), data=st.data())
 def test_whatever_fits_is_placed_once_for_each_node_where_it_may_be(
-    rule: Rule, states: list[NodeState], request_: Request, data: st.DataObject
+    rule: PlacementRule, states: list[NodeState], request_: ResourceRequest, data: st.DataObject
 ) -> None:
     nodes = Nodes.of(states)
     among = np.array(data.draw(st.lists(st.booleans(), min_size=len(nodes), max_size=len(nodes))))
@@ -124,11 +130,11 @@ def test_whatever_fits_is_placed_once_for_each_node_where_it_may_be(
 
 def test_a_whole_node_is_broken_into_last_where_that_is_asked_for() -> None:
     """Few want a whole node, and many what is left on the other: by the next job alone it is broken into."""
-    mix = Mix.of([(Request(gpus=1), 6), (Request(gpus=2), 6), (Request(gpus=4), 1)])
+    mix = Mix.of([(ResourceRequest(gpus=1), 6), (ResourceRequest(gpus=2), 6), (ResourceRequest(gpus=4), 1)])
     nodes = Nodes.of([node("whole", 1000, 1000, 1000, 1000), node("half", 0, 0, 1000, 1000)])
-    one, pair, four = Request(gpus=1), Request(gpus=1, nodes=2), Request(gpus=4)
+    one, pair, four = ResourceRequest(gpus=1), ResourceRequest(gpus=1, nodes=2), ResourceRequest(gpus=4)
 
-    def chosen(request: Request, among: Nodes, *, whole_last: bool) -> list[int]:
+    def chosen(request: ResourceRequest, among: Nodes, *, whole_last: bool) -> list[int]:
         rule = LeastFragmentation(mix, whole_last=whole_last)
         return sorted(place.node for place in rule.choose(among, request))
 
@@ -136,26 +142,26 @@ def test_a_whole_node_is_broken_into_last_where_that_is_asked_for() -> None:
     assert chosen(one, nodes, whole_last=True) == [1]
     assert chosen(pair, nodes, whole_last=True) == [0, 1]  # where it cannot be helped
     assert chosen(four, nodes, whole_last=True) == [0]
-    assert chosen(one, nodes.take(1, Request(gpus=2), (2, 3)), whole_last=True) == [0]
+    assert chosen(one, nodes.take(1, ResourceRequest(gpus=2), (2, 3)), whole_last=True) == [0]
 
 
 def hours_until_whole(*hours: float) -> Nodes:
     """Nodes with one of four GPUs in use, by jobs that may go on for so long."""
     nodes = Nodes.of([node(f"n{i}", 0, 1000, 1000, 1000) for i in range(len(hours))])
     until_s = 3600 * np.array(hours)
-    return dataclasses.replace(nodes, running=Running(0.0, until_s, np.ones(len(hours), dtype=np.int64)))
+    return dataclasses.replace(nodes, running=RunningUntil(0.0, until_s, np.ones(len(hours), dtype=np.int64)))
 
 
 def test_weights_fill_the_node_first_that_will_be_whole_last() -> None:
     nodes = hours_until_whole(2, 30, 0.5)
-    (place,) = NodeWeights(None).choose(nodes, Request(gpus=1))
+    (place,) = NodeWeights(None).choose(nodes, ResourceRequest(gpus=1))
     assert place.node == 1
-    (place,) = NodeWeights(None, timed=False).choose(nodes, Request(gpus=1))
+    (place,) = NodeWeights(None, timed=False).choose(nodes, ResourceRequest(gpus=1))
     assert place.node == 0
     # Time goes by, and what was told of jobs changes.
     weights = NodeWeights(None)
-    weights.choose(nodes, Request(gpus=1))
+    weights.choose(nodes, ResourceRequest(gpus=1))
     assert nodes.running is not None
     later = dataclasses.replace(nodes.running, now_s=3600.0, until_s=3600 * np.array([40.0, 30, 1.5]))
-    (place,) = weights.choose(dataclasses.replace(nodes, running=later), Request(gpus=1))
+    (place,) = weights.choose(dataclasses.replace(nodes, running=later), ResourceRequest(gpus=1))
     assert place.node == 0

@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_gpu.placement.fragmentation import Measure, candidates, stranded_mgpu
+from slurm_gpu.placement.fragmentation import StrandedMeasure, candidates, stranded_mgpu
 from slurm_gpu.placement.mix import Mix
 from slurm_gpu.placement.scorer import Scorer
 from slurm_gpu.placement.state import Nodes, NodeState
-from slurm_gpu.simulate.jobs import Request
+from slurm_gpu.simulate.jobs import ResourceRequest
 from tests.placement.building import mixes, node, node_states, requests
 
-ONE, FOUR = Request(gpus=1, cpus=8), Request(gpus=4, cpus=32)
+ONE, FOUR = ResourceRequest(gpus=1, cpus=8), ResourceRequest(gpus=4, cpus=32)
 HALF_AND_HALF = Mix.of([(ONE, 5), (FOUR, 5)])
 
 
-def stranded(state: NodeState, mix: Mix, measure: Measure) -> float:
+def stranded(state: NodeState, mix: Mix, measure: StrandedMeasure) -> float:
     """The same in plain words, by the definition alone."""
     if not state.up:
         return 0.0
@@ -38,7 +38,7 @@ def stranded(state: NodeState, mix: Mix, measure: Measure) -> float:
             and state.free_memory_mib >= request.memory_mib
         )
         useful = float(sum(good)) if hosts else 0.0
-        if measure is Measure.FED:
+        if measure is StrandedMeasure.FED:
             if request.cpus:
                 useful = min(useful, state.free_cpus / request.cpus * request.mgpu)
             if request.memory_mib:
@@ -56,8 +56,8 @@ def test_gpus_without_cpus_are_stranded_for_everybody() -> None:
     no_cpus = node("n", *[1000] * 4, free_cpus=7)
     few_cpus = node("m", *[1000] * 4, free_cpus=8)
     nodes, small = Nodes.of([no_cpus, few_cpus]), Mix.of([(ONE, 1)])
-    assert stranded_mgpu(nodes, small, Measure.FGD).tolist() == [4000, 0]
-    assert stranded_mgpu(nodes, small, Measure.FED).tolist() == [4000, 3000]
+    assert stranded_mgpu(nodes, small, StrandedMeasure.FGD).tolist() == [4000, 0]
+    assert stranded_mgpu(nodes, small, StrandedMeasure.FED).tolist() == [4000, 3000]
 
 
 def test_a_small_job_goes_where_it_strands_least() -> None:
@@ -68,10 +68,12 @@ def test_a_small_job_goes_where_it_strands_least() -> None:
 
 
 def test_classes_count_by_popularity_and_jobs_for_several_nodes_once_for_each() -> None:
-    mix = Mix.of([(Request(nodes=3, gpus=4), 1), (Request(gpus=1), 1), (Request(cpus=4), 96)])
-    assert mix.requests == (Request(gpus=4), Request(gpus=1))
+    mix = Mix.of(
+        [(ResourceRequest(nodes=3, gpus=4), 1), (ResourceRequest(gpus=1), 1), (ResourceRequest(cpus=4), 96)]
+    )
+    assert mix.requests == (ResourceRequest(gpus=4), ResourceRequest(gpus=1))
     assert mix.popularity == (0.75, 0.25)
-    assert mix.most_popular(0.5).requests == (Request(gpus=4),)
+    assert mix.most_popular(0.5).requests == (ResourceRequest(gpus=4),)
     assert mix.most_popular(1.0).requests == mix.requests
     with pytest.raises(ValueError, match="0 times or more"):
         Mix.of([(ONE, -1)])
@@ -85,9 +87,9 @@ def test_without_jobs_nothing_is_stranded() -> None:
 
 
 @settings(max_examples=60)
-@given(node_states(), mixes(), st.sampled_from(Measure))
+@given(node_states(), mixes(), st.sampled_from(StrandedMeasure))
 def test_it_is_what_the_definition_says(
-    states: list[NodeState], seen: list[tuple[Request, int]], measure: Measure
+    states: list[NodeState], seen: list[tuple[ResourceRequest, int]], measure: StrandedMeasure
 ) -> None:
     mix = Mix.of(seen)
     expected = [stranded(state, mix, measure) for state in states] if mix.requests else [0.0] * len(states)
@@ -95,9 +97,12 @@ def test_it_is_what_the_definition_says(
 
 
 @settings(max_examples=60)
-@given(node_states(), mixes(), requests(), st.sampled_from(Measure))
+@given(node_states(), mixes(), requests(), st.sampled_from(StrandedMeasure))
 def test_a_candidate_adds_what_the_state_after_it_has_more_and_no_way_is_forgotten(
-    states: list[NodeState], seen: list[tuple[Request, int]], request: Request, measure: Measure
+    states: list[NodeState],
+    seen: list[tuple[ResourceRequest, int]],
+    request: ResourceRequest,
+    measure: StrandedMeasure,
 ) -> None:
     nodes, mix = Nodes.of(states), Mix.of(seen)
     before = stranded_mgpu(nodes, mix, measure)
@@ -122,7 +127,7 @@ def test_a_candidate_adds_what_the_state_after_it_has_more_and_no_way_is_forgott
 @settings(max_examples=30)
 @given(node_states(), mixes(), st.lists(st.tuples(requests(), st.integers(0, 5)), max_size=8))
 def test_what_a_scorer_remembers_changes_nothing(
-    states: list[NodeState], seen: list[tuple[Request, int]], steps: list[tuple[Request, int]]
+    states: list[NodeState], seen: list[tuple[ResourceRequest, int]], steps: list[tuple[ResourceRequest, int]]
 ) -> None:
     nodes, mix = Nodes.of(states), Mix.of(seen)
     scorer = Scorer(mix)
@@ -142,7 +147,7 @@ def test_what_a_scorer_remembers_changes_nothing(
 
 def test_a_share_goes_to_the_gpu_that_fewest_others_can_use() -> None:
     nodes = Nodes.of([node("n", 1000, 700, 500)])
-    halves = Mix.of([(Request(share_mgpu=500), 1), (ONE, 1)])
-    assert Scorer(halves).best(nodes, Request(share_mgpu=500)).device.tolist() == [2]
+    halves = Mix.of([(ResourceRequest(share_mgpu=500), 1), (ONE, 1)])
+    assert Scorer(halves).best(nodes, ResourceRequest(share_mgpu=500)).device.tolist() == [2]
     # 200 of the second are of no use for halves anyway.
-    assert Scorer(halves).best(nodes, Request(share_mgpu=200)).device.tolist() == [1]
+    assert Scorer(halves).best(nodes, ResourceRequest(share_mgpu=200)).device.tolist() == [1]

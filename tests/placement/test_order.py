@@ -10,28 +10,28 @@ from hypothesis import strategies as st
 
 from slurm_gpu.placement.fragmentation import stranded_mgpu
 from slurm_gpu.placement.mix import Mix, coarse
-from slurm_gpu.placement.order import MOST_CLASSES, Kind, Order, Room, Stake
+from slurm_gpu.placement.order import MOST_CLASSES, FreeRoom, NodeKind, NodeOrder, Stake
 from slurm_gpu.placement.state import Nodes, NodeState
-from slurm_gpu.simulate.jobs import Request
+from slurm_gpu.simulate.jobs import ResourceRequest
 from tests.placement.building import mixes, requests
 
-KIND = Kind(("a100",) * 4, 32, 64_000)
-ONE, TWO, FOUR = (Request(gpus=n, cpus=4 * n) for n in (1, 2, 4))
+KIND = NodeKind(("a100",) * 4, 32, 64_000)
+ONE, TWO, FOUR = (ResourceRequest(gpus=n, cpus=4 * n) for n in (1, 2, 4))
 MANY = 1e6
 """Jobs seen: beside so many the one that nobody asked for counts for little."""
 
 
-def room(n_free: int, cpus: int | None = None, memory_mib: int = 64_000) -> Room:
+def room(n_free: int, cpus: int | None = None, memory_mib: int = 64_000) -> FreeRoom:
     """So many GPUs free, with their share of cores where nothing else is said."""
-    return Room((0,) * (4 - n_free) + (1000,) * n_free, 8 * n_free if cpus is None else cpus, memory_mib)
+    return FreeRoom((0,) * (4 - n_free) + (1000,) * n_free, 8 * n_free if cpus is None else cpus, memory_mib)
 
 
-def left(order: Order, *rooms: Room) -> list[float]:
+def left(order: NodeOrder, *rooms: FreeRoom) -> list[float]:
     return [order.gpus_left(order.stake(KIND, one)) for one in rooms]
 
 
-def order(*seen: tuple[Request, float], n_seen: float = MANY) -> Order:
-    return Order(Mix.of(seen), n_seen, {KIND: 4})
+def order(*seen: tuple[ResourceRequest, float], n_seen: float = MANY) -> NodeOrder:
+    return NodeOrder(Mix.of(seen), n_seen, {KIND: 4})
 
 
 def test_of_nodes_that_are_alike_the_fullest_comes_first() -> None:
@@ -43,7 +43,7 @@ def test_of_nodes_that_are_alike_the_fullest_comes_first() -> None:
 @given(st.lists(st.tuples(st.sampled_from((1, 2, 3, 4)), st.integers(1, 9)), min_size=1, max_size=4))
 def test_so_it_does_whatever_nodes_of_four_gpus_are_asked_for(seen: list[tuple[int, int]]) -> None:
     found = left(
-        order(*((Request(gpus=n, cpus=4 * n), times) for n, times in seen)),
+        order(*((ResourceRequest(gpus=n, cpus=4 * n), times) for n, times in seen)),
         *(room(n, cpus=32) for n in range(4)),  # with all four free it is whole, and comes last by that
     )
     assert found == sorted(found)
@@ -54,28 +54,35 @@ def test_so_it_does_whatever_nodes_of_four_gpus_are_asked_for(seen: list[tuple[i
 def test_gpus_whose_cores_are_gone_come_before_fuller_nodes_that_others_can_use() -> None:
     # Jobs take half a node's cores for a GPU. Three GPUs with 15 cores are of use to none of them; a last one
     # with 24 is.
-    hungry = order((Request(gpus=1, cpus=16), 9), (Request(gpus=1, cpus=1), 1))
+    hungry = order((ResourceRequest(gpus=1, cpus=16), 9), (ResourceRequest(gpus=1, cpus=1), 1))
     starved, fuller, fresh = left(hungry, room(3, cpus=15), room(1, cpus=24), room(2, cpus=30))
     assert starved < fuller < fresh
 
 
 def test_memory_counts_as_cores_do() -> None:
-    hungry = order((Request(gpus=1, cpus=1, memory_mib=32_000), 9), (Request(gpus=1, cpus=1), 1))
+    hungry = order(
+        (ResourceRequest(gpus=1, cpus=1, memory_mib=32_000), 9), (ResourceRequest(gpus=1, cpus=1), 1)
+    )
     starved, fuller = left(hungry, room(3, memory_mib=28_000), room(1, memory_mib=40_000))
     assert starved < fuller
 
 
 def test_cores_that_nobody_needs_cost_a_node_nothing() -> None:
-    modest = order((Request(gpus=1, cpus=1), 1))
+    modest = order((ResourceRequest(gpus=1, cpus=1), 1))
     assert [round(one) for one in left(modest, room(3, cpus=6), room(2, cpus=30))] == [3, 2]
 
 
 def test_on_large_nodes_what_many_ask_for_is_kept_together() -> None:
     # Two in five ask for four GPUs: five are broken into before four are.
-    kind = Kind(("",) * 8, 64, 0)
-    eight = Order(Mix.of([(Request(gpus=1, cpus=4), 55), (Request(gpus=4, cpus=16), 45)]), MANY, {kind: 4})
+    kind = NodeKind(("",) * 8, 64, 0)
+    eight = NodeOrder(
+        Mix.of([(ResourceRequest(gpus=1, cpus=4), 55), (ResourceRequest(gpus=4, cpus=16), 45)]),
+        MANY,
+        {kind: 4},
+    )
     stakes = [
-        eight.gpus_left(eight.stake(kind, Room((0,) * (8 - n) + (1000,) * n, 8 * n, 0))) for n in (3, 4, 5, 6)
+        eight.gpus_left(eight.stake(kind, FreeRoom((0,) * (8 - n) + (1000,) * n, 8 * n, 0)))
+        for n in (3, 4, 5, 6)
     ]
     assert sorted(stakes) == [stakes[0], stakes[2], stakes[1], stakes[3]]
 
@@ -86,7 +93,7 @@ def test_a_node_that_no_job_of_the_mix_fits_is_full() -> None:
 
 
 def test_until_jobs_were_seen_a_gpu_with_its_share_is_what_counts() -> None:
-    nobody = Order(Mix.of([]), 0, {KIND: 1})
+    nobody = NodeOrder(Mix.of([]), 0, {KIND: 1})
     assert left(nobody, *map(room, range(5))) == [0, 1, 2, 3, 4]
     assert left(nobody, room(3, cpus=16)) == left(nobody, room(2))
     # One job of four does not make three GPUs worthless, as a thousand do.
@@ -95,20 +102,25 @@ def test_until_jobs_were_seen_a_gpu_with_its_share_is_what_counts() -> None:
 
 
 def test_whole_nodes_of_less_use_are_given_away_first() -> None:
-    large, poor, small = Kind(("",) * 8, 96, 0), Kind(("",) * 2, 12, 0), Kind(("",) * 2, 96, 0)
-    found = Order(Mix.of([(Request(gpus=1, cpus=11), 1)]), MANY, {large: 5, poor: 1, small: 1})
+    large, poor, small = NodeKind(("",) * 8, 96, 0), NodeKind(("",) * 2, 12, 0), NodeKind(("",) * 2, 96, 0)
+    found = NodeOrder(Mix.of([(ResourceRequest(gpus=1, cpus=11), 1)]), MANY, {large: 5, poor: 1, small: 1})
     assert [found.whole_rank(kind) for kind in (poor, small, large)] == [0, 1, 2]
     assert found.n_whole_ranks == 3
-    alike = {Kind(("",) * n, 8 * n, 0): 1 for n in range(1, 9)}
-    ranks = Order(Mix.of([(Request(gpus=1, cpus=4), 1)]), MANY, alike)
+    alike = {NodeKind(("",) * n, 8 * n, 0): 1 for n in range(1, 9)}
+    ranks = NodeOrder(Mix.of([(ResourceRequest(gpus=1, cpus=4), 1)]), MANY, alike)
     assert ranks.n_whole_ranks == 4
     assert [ranks.whole_rank(kind) for kind in alike] == sorted(ranks.whole_rank(kind) for kind in alike)
 
 
 def test_jobs_for_another_type_say_nothing_of_a_node() -> None:
-    other = Kind(("v100",) * 4, 32, 64_000)
-    typed = Order(
-        Mix.of([(Request(gpus=1, cpus=4, gpu_type="a100"), 9), (Request(gpus=4, gpu_type="v100"), 1)]),
+    other = NodeKind(("v100",) * 4, 32, 64_000)
+    typed = NodeOrder(
+        Mix.of(
+            [
+                (ResourceRequest(gpus=1, cpus=4, gpu_type="a100"), 9),
+                (ResourceRequest(gpus=4, gpu_type="v100"), 1),
+            ]
+        ),
         MANY,
         {KIND: 4, other: 4},
     )
@@ -119,24 +131,24 @@ def test_jobs_for_another_type_say_nothing_of_a_node() -> None:
 @settings(max_examples=60)
 @given(mixes(), st.data())
 def test_what_is_of_use_is_what_the_measure_does_not_call_stranded(
-    seen: list[tuple[Request, int]], data: st.DataObject
+    seen: list[tuple[ResourceRequest, int]], data: st.DataObject
 ) -> None:
     """As `fragmentation` reckons it of arrays, of the jobs that the empty node could take, and one more."""
     types = tuple(sorted(data.draw(st.lists(st.sampled_from(("a100", "v100")), min_size=1, max_size=4))))
-    kind = Kind(types, 16, 100)
+    kind = NodeKind(types, 16, 100)
     free_mgpu = tuple(data.draw(st.sampled_from((0, 250, 500, 1000))) for _ in types)
-    found = Room(free_mgpu, data.draw(st.integers(0, 16)), data.draw(st.integers(0, 100)))
+    found = FreeRoom(free_mgpu, data.draw(st.integers(0, 16)), data.draw(st.integers(0, 100)))
     mix = Mix.of((coarse(request), times) for request, times in seen)
     n_seen = data.draw(st.sampled_from((1, 3, 1000)))
-    stake = Order(mix, n_seen, {kind: 1}).stake(kind, found)
-    empty = Nodes.of([state(kind, Room((1000,) * len(types), 16, 100))])
+    stake = NodeOrder(mix, n_seen, {kind: 1}).stake(kind, found)
+    empty = Nodes.of([state(kind, FreeRoom((1000,) * len(types), 16, 100))])
     could = [
         (request, times)
         for request, times in zip(mix.requests, mix.popularity, strict=True)
         if empty.fits(request).any()
     ]
     prior = max(0.05, 5 / (5 + n_seen)) if could else 1.0
-    share = Request(gpus=1, cpus=16 // len(types), memory_mib=100 // len(types))
+    share = ResourceRequest(gpus=1, cpus=16 // len(types), memory_mib=100 // len(types))
     judged = Mix.of(
         [*((one, (1 - prior) * n / sum(n for _, n in could)) for one, n in could), (share, prior)]
     )
@@ -147,7 +159,7 @@ def test_what_is_of_use_is_what_the_measure_does_not_call_stranded(
     assert stake.fits == any(nodes.fits(request).any() for request in judged.requests)
 
 
-def state(kind: Kind, found: Room) -> NodeState:
+def state(kind: NodeKind, found: FreeRoom) -> NodeState:
     return NodeState(
         name="n",
         gpu_types=kind.gpu_types,
@@ -175,9 +187,9 @@ def expected_increase(nodes: Nodes, mix: Mix) -> float | None:
 @settings(max_examples=60)
 @given(mixes(), st.lists(st.tuples(st.integers(0, 4), st.integers(0, 32)), max_size=6), st.floats(0, 1e6))
 def test_every_stake_has_its_place_and_less_left_is_never_worth_more_gpus_than_there_are(
-    seen: list[tuple[Request, int]], rooms: list[tuple[int, int]], n_seen: float
+    seen: list[tuple[ResourceRequest, int]], rooms: list[tuple[int, int]], n_seen: float
 ) -> None:
-    found = Order(Mix.of(seen), n_seen, {KIND: 1})
+    found = NodeOrder(Mix.of(seen), n_seen, {KIND: 1})
     for n_free, cpus in rooms:
         one = found.stake(KIND, room(n_free, cpus))
         assert -1e-6 <= one.useful <= n_free + 1e-6
@@ -187,7 +199,7 @@ def test_every_stake_has_its_place_and_less_left_is_never_worth_more_gpus_than_t
 
 
 def test_the_same_room_is_reckoned_once_and_a_long_mix_is_cut() -> None:
-    long = order(*((Request(gpus=1, cpus=n), 1) for n in range(1, 33)))
+    long = order(*((ResourceRequest(gpus=1, cpus=n), 1) for n in range(1, 33)))
     assert len(long.mix.requests) <= MOST_CLASSES
     first: Stake = long.stake(KIND, room(2))
     assert long.stake(KIND, room(2)) is first
@@ -195,11 +207,11 @@ def test_the_same_room_is_reckoned_once_and_a_long_mix_is_cut() -> None:
 
 def test_a_node_of_a_kind_that_was_not_told_is_an_error() -> None:
     with pytest.raises(KeyError):
-        order((ONE, 1)).stake(Kind(("",), 1, 1), Room((1000,), 1, 1))
+        order((ONE, 1)).stake(NodeKind(("",), 1, 1), FreeRoom((1000,), 1, 1))
 
 
 @given(requests())
-def test_a_coarse_request_asks_for_no_more_and_hardly_less(request_: Request) -> None:
+def test_a_coarse_request_asks_for_no_more_and_hardly_less(request_: ResourceRequest) -> None:
     found = coarse(request_)
     assert (found.gpus, found.share_mgpu, found.gpu_type) == (
         request_.gpus,

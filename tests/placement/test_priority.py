@@ -4,36 +4,36 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu.placement.priority import PriorityWeights, is_earned, points
-from slurm_gpu.placement.zones import Scale
+from slurm_gpu.placement.zones import JobScale
 
-WEIGHTS = PriorityWeights({Scale.MEDIUM: 20, Scale.LARGE: 40}, most=500)
+WEIGHTS = PriorityWeights({JobScale.MEDIUM: 20, JobScale.LARGE: 40}, most=500)
 HOUR = 3600.0
 
 weights = st.builds(
     PriorityWeights,
-    st.dictionaries(st.sampled_from(list(Scale)), st.floats(0, 1e4)),
+    st.dictionaries(st.sampled_from(list(JobScale)), st.floats(0, 1e4)),
     st.integers(1, 1_000_000),
 )
 waits = st.floats(-HOUR, 1e7)
 
 
 def test_a_large_job_earns_by_the_hour_what_its_scale_is_worth_up_to_a_bound():
-    assert [points(WEIGHTS, Scale.LARGE, hours * HOUR) for hours in (0, 1, 10, 100)] == [0, 40, 400, 500]
-    assert points(WEIGHTS, Scale.MEDIUM, 10 * HOUR) == 200
-    assert points(WEIGHTS, Scale.SMALL, 1000 * HOUR) == 0
+    assert [points(WEIGHTS, JobScale.LARGE, hours * HOUR) for hours in (0, 1, 10, 100)] == [0, 40, 400, 500]
+    assert points(WEIGHTS, JobScale.MEDIUM, 10 * HOUR) == 200
+    assert points(WEIGHTS, JobScale.SMALL, 1000 * HOUR) == 0
 
 
-@given(weights, st.sampled_from(list(Scale)), waits, waits)
+@given(weights, st.sampled_from(list(JobScale)), waits, waits)
 def test_who_waits_longer_never_has_less(
-    weights: PriorityWeights, scale: Scale, one_s: float, other_s: float
+    weights: PriorityWeights, scale: JobScale, one_s: float, other_s: float
 ):
     less, more = sorted((one_s, other_s))
     assert 0 <= points(weights, scale, less) <= points(weights, scale, more) <= weights.most
 
 
-@given(weights, st.sampled_from(list(Scale)), waits, waits)
+@given(weights, st.sampled_from(list(JobScale)), waits, waits)
 def test_what_a_job_was_given_earlier_is_known_as_earned(
-    weights: PriorityWeights, scale: Scale, one_s: float, other_s: float
+    weights: PriorityWeights, scale: JobScale, one_s: float, other_s: float
 ):
     earlier, later = sorted((one_s, other_s))
     assert is_earned(weights, points(weights, scale, earlier), points(weights, scale, later))

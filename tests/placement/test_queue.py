@@ -9,38 +9,38 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_gpu.placement.choice import LeastFragmentation, MostAllocated, Rule
+from slurm_gpu.placement.choice import LeastFragmentation, MostAllocated, PlacementRule
 from slurm_gpu.placement.mix import Mix
-from slurm_gpu.placement.placing import ByRule, View, empty_nodes
+from slurm_gpu.placement.placing import ByRule, ModelView, empty_nodes
 from slurm_gpu.placement.replay import longest_as_first_s
-from slurm_gpu.simulate.cluster import Cluster, Node, Partition
-from slurm_gpu.simulate.jobs import Job, Jobs, Request
+from slurm_gpu.simulate.cluster import ModelCluster, ModelNode, ModelPartition
+from slurm_gpu.simulate.jobs import Jobs, ModelJob, ResourceRequest
 from slurm_gpu.simulate.model import simulate
-from slurm_gpu.simulate.outcome import What
-from slurm_gpu.simulate.placement import FirstFit, Placement
+from slurm_gpu.simulate.outcome import JobTransition
+from slurm_gpu.simulate.placement import FirstFit, PlacementChoice
 from slurm_gpu.simulate.scheduler import Scheduling
-from slurm_gpu.simulate.state import ClusterState
+from slurm_gpu.simulate.state import ModelState
 
 LONGEST_S = 400.0
 REQUESTS = (
-    Request(gpus=1, cpus=4),
-    Request(gpus=2, cpus=8),
-    Request(gpus=4, cpus=30),
-    Request(share_mgpu=250, cpus=1),
-    Request(cpus=20),
-    Request(nodes=2, gpus=4, cpus=8, one_zone=True),
-    Request(nodes=3, gpus=2, one_zone=True),
-    Request(nodes=6, gpus=4, one_zone=True),
+    ResourceRequest(gpus=1, cpus=4),
+    ResourceRequest(gpus=2, cpus=8),
+    ResourceRequest(gpus=4, cpus=30),
+    ResourceRequest(share_mgpu=250, cpus=1),
+    ResourceRequest(cpus=20),
+    ResourceRequest(nodes=2, gpus=4, cpus=8, one_zone=True),
+    ResourceRequest(nodes=3, gpus=2, one_zone=True),
+    ResourceRequest(nodes=6, gpus=4, one_zone=True),
 )
 MIX = Mix.of((request, 1) for request in REQUESTS)
 
 
-def cluster(n_zones: int = 3, per_zone: int = 4) -> Cluster:
+def cluster(n_zones: int = 3, per_zone: int = 4) -> ModelCluster:
     nodes = tuple(
-        Node(name=f"n{i}", gpus=4, cpus=32, memory_mib=1000, zone=f"z{i // per_zone}")
+        ModelNode(name=f"n{i}", gpus=4, cpus=32, memory_mib=1000, zone=f"z{i // per_zone}")
         for i in range(n_zones * per_zone)
     )
-    return Cluster(nodes, (Partition("gpu", tuple(range(len(nodes)))),))
+    return ModelCluster(nodes, (ModelPartition("gpu", tuple(range(len(nodes)))),))
 
 
 def mixed_jobs(n: int, seed: int, load: float) -> Jobs:
@@ -54,14 +54,14 @@ def mixed_jobs(n: int, seed: int, load: float) -> Jobs:
     )
     submit_s = np.sort(random.uniform(0, gpu_s / (48 * load), n)).round()
     return Jobs.of(
-        Job(request=REQUESTS[r], submit_s=at, run_s=min(run, limit), limit_s=limit)
+        ModelJob(request=REQUESTS[r], submit_s=at, run_s=min(run, limit), limit_s=limit)
         for r, at, run, limit in zip(
             request.tolist(), submit_s.tolist(), run_s.tolist(), limit_s.tolist(), strict=True
         )
     )
 
 
-def placement(rule: Rule | None) -> Placement:
+def placement(rule: PlacementRule | None) -> PlacementChoice:
     return FirstFit() if rule is None else ByRule(cluster(), rule)
 
 
@@ -70,7 +70,7 @@ def placement(rule: Rule | None) -> Placement:
 )
 @pytest.mark.parametrize("zone_wait_s", [60.0, 2000.0])
 def test_every_job_starts_and_the_first_of_the_queue_within_the_longest_time_limit(
-    rule: Rule | None, zone_wait_s: float
+    rule: PlacementRule | None, zone_wait_s: float
 ) -> None:
     # More is asked for than there is, so that the queue grows to the end; the six-node job fits no zone.
     jobs = mixed_jobs(250, seed=1, load=1.3)
@@ -90,7 +90,7 @@ def test_every_job_starts_and_the_first_of_the_queue_within_the_longest_time_lim
     straddling = [
         event
         for event in outcome.log
-        if event.what is What.START
+        if event.what is JobTransition.START
         and jobs.requests[jobs.request[event.job]].one_zone
         and len({node // 4 for node in event.nodes}) > 1
     ]
@@ -101,7 +101,7 @@ def test_every_job_starts_and_the_first_of_the_queue_within_the_longest_time_lim
 @given(st.data())
 def test_what_a_rule_sees_is_the_model_s_state(data: st.DataObject) -> None:
     where = cluster(2, 2)
-    state, by_rule, view = ClusterState(where), ByRule(where, LeastFragmentation(MIX)), View(where)
+    state, by_rule, view = ModelState(where), ByRule(where, LeastFragmentation(MIX)), ModelView(where)
     for job in range(data.draw(st.integers(0, 8))):
         request = replace(data.draw(st.sampled_from(REQUESTS[:5])), one_zone=False)
         fitting = np.flatnonzero(state.fits(request, state.room(0, "")))
@@ -123,9 +123,11 @@ def test_what_a_rule_sees_is_the_model_s_state(data: st.DataObject) -> None:
 
 def test_of_zones_with_room_a_job_gets_the_fullest() -> None:
     where = cluster(3, 4)
-    state, by_rule = ClusterState(where), ByRule(where, LeastFragmentation(MIX))
-    state.start(1, Request(nodes=2, gpus=4), (4, 6), ((0, 1, 2, 3), (0, 1, 2, 3)), 1.0)  # half of z1
-    state.start(2, Request(nodes=3, gpus=4), (8, 9, 10), ((0, 1, 2, 3),) * 3, 1.0)  # all but one of z2
-    request = Request(nodes=2, gpus=4, one_zone=True)
+    state, by_rule = ModelState(where), ByRule(where, LeastFragmentation(MIX))
+    state.start(1, ResourceRequest(nodes=2, gpus=4), (4, 6), ((0, 1, 2, 3), (0, 1, 2, 3)), 1.0)  # half of z1
+    state.start(
+        2, ResourceRequest(nodes=3, gpus=4), (8, 9, 10), ((0, 1, 2, 3),) * 3, 1.0
+    )  # all but one of z2
+    request = ResourceRequest(nodes=2, gpus=4, one_zone=True)
     fit = state.together(request, state.fits(request, state.room(0, "")))
     assert sorted(by_rule.choose(state, request, np.flatnonzero(fit))) == [5, 7]

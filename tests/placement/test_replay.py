@@ -8,23 +8,23 @@ import numpy as np
 import pytest
 
 from slurm_gpu.placement.replay import figures, in_one_zone_where_possible, longest_as_first_s, mix_of
-from slurm_gpu.simulate.cluster import Cluster, Node, Partition
-from slurm_gpu.simulate.jobs import Job, Jobs, Request
+from slurm_gpu.simulate.cluster import ModelCluster, ModelNode, ModelPartition
+from slurm_gpu.simulate.jobs import Jobs, ModelJob, ResourceRequest
 from slurm_gpu.simulate.model import simulate
 
 HOUR_S = 3600.0
-ONE, TWO, PAIR = Request(gpus=1), Request(gpus=2), Request(nodes=2, gpus=2)
+ONE, TWO, PAIR = ResourceRequest(gpus=1), ResourceRequest(gpus=2), ResourceRequest(nodes=2, gpus=2)
 
 
-def cluster(*zones: str, gpus: int = 2) -> Cluster:
+def cluster(*zones: str, gpus: int = 2) -> ModelCluster:
     nodes = tuple(
-        Node(name=f"n{i}", gpus=gpus, cpus=8, memory_mib=8, zone=zone) for i, zone in enumerate(zones)
+        ModelNode(name=f"n{i}", gpus=gpus, cpus=8, memory_mib=8, zone=zone) for i, zone in enumerate(zones)
     )
-    return Cluster(nodes, (Partition("gpu", tuple(range(len(nodes)))),))
+    return ModelCluster(nodes, (ModelPartition("gpu", tuple(range(len(nodes)))),))
 
 
-def job(submit_h: float, request: Request, run_h: float) -> Job:
-    return Job(request=request, submit_s=submit_h * HOUR_S, run_s=run_h * HOUR_S, limit_s=run_h * HOUR_S)
+def job(submit_h: float, request: ResourceRequest, run_h: float) -> ModelJob:
+    return ModelJob(request=request, submit_s=submit_h * HOUR_S, run_s=run_h * HOUR_S, limit_s=run_h * HOUR_S)
 
 
 def test_what_is_used_stranded_and_idle_while_others_wait() -> None:
@@ -48,7 +48,7 @@ def test_what_is_used_stranded_and_idle_while_others_wait() -> None:
 
 def test_jobs_that_straddle_zones_are_counted_and_those_that_never_start() -> None:
     where = cluster("a", "b")
-    jobs = Jobs.of([job(0, PAIR, 1), job(2, Request(gpus=3), 1), job(3, replace(PAIR, gpus=1), 1)])
+    jobs = Jobs.of([job(0, PAIR, 1), job(2, ResourceRequest(gpus=3), 1), job(3, replace(PAIR, gpus=1), 1)])
     found = figures(where, jobs, simulate(where, jobs, log=True))
     assert (found.straddling, found.never_started) == (2, 1)
 
@@ -82,7 +82,7 @@ def test_nothing_to_run_and_no_log() -> None:
 
 
 def test_waits_are_by_the_scale_that_was_asked_for() -> None:
-    jobs = Jobs.of([job(0, Request(nodes=3, gpus=3), 1)])
+    jobs = Jobs.of([job(0, ResourceRequest(nodes=3, gpus=3), 1)])
     where = cluster("z", "z", "z", gpus=4)
     outcome = simulate(where, jobs, log=True)
     assert list(figures(where, jobs, outcome).waits) == ["9 to 32 GPUs"]

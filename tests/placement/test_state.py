@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from slurm_gpu.placement.node import gpus_by_type
 from slurm_gpu.placement.state import Nodes, NodeState
-from slurm_gpu.simulate.jobs import Request
+from slurm_gpu.simulate.jobs import ResourceRequest
 from tests.placement.building import node
 
 
 def fitting(nodes: Nodes, **request: object) -> list[str]:
-    return [nodes.names[index] for index in np.flatnonzero(nodes.fits(Request(**request)))]  # type: ignore[arg-type]
+    return [nodes.names[index] for index in np.flatnonzero(nodes.fits(ResourceRequest(**request)))]  # type: ignore[arg-type]
 
 
 CLUSTER = Nodes.of(
@@ -92,18 +92,22 @@ def test_what_cannot_be_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="node n is there twice"):
         Nodes.of([node("n"), node("n")])
     with pytest.raises(ValueError, match="node half has no room"):
-        CLUSTER.take(1, Request(gpus=1), [1])
+        CLUSTER.take(1, ResourceRequest(gpus=1), [1])
     with pytest.raises(ValueError, match="node half cannot have held"):
-        CLUSTER.give_back(1, Request(gpus=1), [1])
+        CLUSTER.give_back(1, ResourceRequest(gpus=1), [1])
     with pytest.raises(ValueError, match="needs 2 different GPUs"):
-        CLUSTER.take(2, Request(gpus=2), [0, 0])
+        CLUSTER.take(2, ResourceRequest(gpus=2), [0, 0])
     with pytest.raises(ValueError, match="has no GPUs"):
-        CLUSTER.take(1, Request(gpus=1), [2])
+        CLUSTER.take(1, ResourceRequest(gpus=1), [2])
 
 
 @given(st.data())
 def test_what_is_given_back_is_free_as_before_and_earlier_states_never_change(data: st.DataObject) -> None:
-    request = data.draw(st.sampled_from([Request(gpus=1, cpus=3), Request(share_mgpu=250), Request(cpus=2)]))
+    request = data.draw(
+        st.sampled_from(
+            [ResourceRequest(gpus=1, cpus=3), ResourceRequest(share_mgpu=250), ResourceRequest(cpus=2)]
+        )
+    )
     fit = np.flatnonzero(CLUSTER.fits(request)).tolist()
     index = data.draw(st.sampled_from(fit))
     needed = 1000 if request.gpus else request.share_mgpu

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.placement.weights import FULL, NodeRoom, Scale, changes, layout, level_of
+from slurm_gpu.placement.weights import FULL, NodeRoom, WeightScale, changes, layout, level_of
 
 
 def room(used: float = 0, gpus: int = 4, **given: Any) -> NodeRoom:
@@ -22,7 +22,7 @@ def room(used: float = 0, gpus: int = 4, **given: Any) -> NodeRoom:
 
 def level(node: NodeRoom, before: int | None = None, largest: int | None = None) -> int:
     largest = node.gpus if largest is None else largest
-    return level_of(node, Scale(largest), before)
+    return level_of(node, WeightScale(largest), before)
 
 
 def test_the_fewer_gpus_are_left_the_lower_and_whole_nodes_are_alone_at_the_top() -> None:
@@ -80,11 +80,13 @@ HOUR_S = 3600.0
 def timed(node: NodeRoom, in_h: float | None, before: int | None = None, **more: Any) -> int:
     """The level of a node whose jobs are over in so many hours."""
     in_s = None if in_h is None else in_h * HOUR_S
-    return level_of(dataclasses.replace(node, whole_in_s=in_s, **more), Scale(node.gpus, timed=True), before)
+    return level_of(
+        dataclasses.replace(node, whole_in_s=in_s, **more), WeightScale(node.gpus, timed=True), before
+    )
 
 
 def test_the_longer_jobs_may_go_on_the_sooner_a_node_is_filled_and_whole_nodes_are_above_all() -> None:
-    assert Scale(4, whole_ranks=3, timed=True).levels == 19
+    assert WeightScale(4, whole_ranks=3, timed=True).levels == 19
     for gpus in (2, 4, 8, 16):
         hours = [math.inf, 1000, 24, 4, 1, 0.25, 0]
         levels = [timed(room(1, gpus=gpus), in_h) for in_h in hours]
@@ -111,7 +113,7 @@ def test_a_node_that_one_job_holds_will_be_whole_at_once_and_is_kept_for_that() 
     assert timed(held, 10) < timed(room(3), 10, one_job=True) < 16
     # What cores it leaves may go to CPU jobs, before any that GPU jobs need.
     assert timed(room(4, cpus_free=8), 10, one_job=True) == timed(held, 10)
-    assert level_of(dataclasses.replace(held, one_job=True), Scale(4)) == FULL
+    assert level_of(dataclasses.replace(held, one_job=True), WeightScale(4)) == FULL
 
 
 def test_a_full_node_has_its_place_so_that_it_is_not_the_first_when_a_job_ends_there() -> None:
@@ -133,12 +135,12 @@ def test_time_that_goes_by_moves_a_node_by_three_quarters_of_a_level_at_the_leas
 
 
 def test_whole_nodes_of_several_ranks_are_above_all_others_in_their_order() -> None:
-    scale = Scale(4, whole_ranks=3)
+    scale = WeightScale(4, whole_ranks=3)
     assert scale.levels == 7
     assert [level_of(room(0, whole_rank=rank), scale) for rank in range(3)] == [4, 5, 6]
     assert level_of(room(1, whole_rank=2), scale) == 3
-    assert Scale.of([room(gpus=4), room(gpus=16)], 2) == Scale(16, 2)
-    assert Scale(16, 2).levels == 10
+    assert WeightScale.of([room(gpus=4), room(gpus=16)], 2) == WeightScale(16, 2)
+    assert WeightScale(16, 2).levels == 10
 
 
 @given(st.integers(1, 16), st.data())

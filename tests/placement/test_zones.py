@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from slurm_gpu.placement.zones import (
     MOST_SCORE,
-    Scale,
+    JobScale,
     ZoneLoad,
     most_medium_nodes,
     reordered,
@@ -16,9 +16,9 @@ from slurm_gpu.placement.zones import (
     stretched,
 )
 
-SMALL, MEDIUM, LARGE = Scale
+SMALL, MEDIUM, LARGE = JobScale
 
-amounts = st.fixed_dictionaries({scale: st.integers(0, 100_000) for scale in Scale})
+amounts = st.fixed_dictionaries({scale: st.integers(0, 100_000) for scale in JobScale})
 loads = st.builds(
     lambda role, nodes, free: (role, nodes, min(free, nodes)),
     st.sampled_from(["small", "medium", "large", "spare", None]),
@@ -31,9 +31,9 @@ def zone(name: str, role: str | None, nodes: int = 4, free: int = 4) -> ZoneLoad
     return ZoneLoad(name, role, nodes, free, nodes * 4000)
 
 
-def best(zones: list[ZoneLoad], scale: Scale, **demand: int) -> list[str]:
+def best(zones: list[ZoneLoad], scale: JobScale, **demand: int) -> list[str]:
     """Names of the zones, the best for that scale first."""
-    points = scores(zones, {Scale(name): mgpu for name, mgpu in demand.items()})
+    points = scores(zones, {JobScale(name): mgpu for name, mgpu in demand.items()})
     return sorted(points, key=lambda name: -points[name][scale])
 
 
@@ -49,7 +49,7 @@ def test_where_zones_have_two_nodes_a_job_on_both_is_large() -> None:
 
 def test_each_scale_goes_to_its_own_zone_however_full_the_others_are() -> None:
     zones = [zone("a", "small", free=4), zone("b", "medium", free=4), zone("c", "large", free=4)]
-    for number, scale in enumerate(Scale):
+    for number, scale in enumerate(JobScale):
         crowded = [z if i == number else zone(z.name, z.role, free=0) for i, z in enumerate(zones)]
         assert best(crowded, scale, small=90_000, medium=90_000, large=90_000)[0] == zones[number].name
 
@@ -63,7 +63,7 @@ def test_a_role_stretches_with_demand_and_shrinks_with_that_of_the_host() -> Non
     zones = [zone("s", "small"), zone("m", "medium"), zone("l", "large")]
 
     def points(**demand: int) -> dict[str, int]:
-        found = scores(zones, {Scale(name): mgpu for name, mgpu in demand.items()})
+        found = scores(zones, {JobScale(name): mgpu for name, mgpu in demand.items()})
         return {name: by_scale[LARGE] for name, by_scale in found.items()}
 
     calm = points(large=16_000)
@@ -82,10 +82,10 @@ def test_zones_without_a_role_take_what_is_too_much_before_the_neighbours_do() -
 
 @given(capacity=amounts, demand=amounts, common=st.integers(0, 50_000))
 def test_guests_get_only_what_hosts_leave_and_never_more_than_they_lack(
-    capacity: dict[Scale, int], demand: dict[Scale, int], common: int
+    capacity: dict[JobScale, int], demand: dict[JobScale, int], common: int
 ) -> None:
     granted = stretched(capacity, demand, common)
-    for scale in Scale:
+    for scale in JobScale:
         taken = sum(amount for (_, host), amount in granted.items() if host is scale)
         given_to = sum(amount for (guest, _), amount in granted.items() if guest is scale)
         assert taken <= max(0, capacity[scale] - demand[scale]) + 1e-6
@@ -94,11 +94,11 @@ def test_guests_get_only_what_hosts_leave_and_never_more_than_they_lack(
 
 @given(shape=st.lists(loads, min_size=1, max_size=8), demand=amounts)
 def test_scores_are_bounded_and_no_guest_scores_as_high_as_who_is_at_home(
-    shape: list[tuple[str | None, int, int]], demand: dict[Scale, int]
+    shape: list[tuple[str | None, int, int]], demand: dict[JobScale, int]
 ) -> None:
     zones = [zone(f"z{number}", role, nodes, free) for number, (role, nodes, free) in enumerate(shape)]
     points = scores(zones, demand)
-    for scale in Scale:
+    for scale in JobScale:
         home = [points[z.name][scale] for z in zones if z.scale is scale]
         away = [points[z.name][scale] for z in zones if z.scale is not scale]
         assert all(0 <= score <= MOST_SCORE for score in (*home, *away))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
-from slurm_gpu.policy.language.limits import LIMITS, Measure
+from slurm_gpu.policy.language.limits import LIMITS, LimitUnit
 from slurm_gpu.policy.language.lua_literals import Plain
 from slurm_gpu.policy.language.model import (
     Bundle,
@@ -13,15 +13,15 @@ from slurm_gpu.policy.language.model import (
     GpuLimit,
     Group,
     Hours,
-    Kind,
-    Limits,
+    HoursPeriod,
+    JobKind,
     Mode,
     OnError,
     Per,
-    Period,
     Policy,
-    Rule,
+    PolicyRule,
     RuleException,
+    RuleLimits,
     WalltimeStep,
 )
 from slurm_gpu.policy.language.names import ResolvedNames
@@ -104,8 +104,8 @@ def _group(rule: RuleModel) -> Group:
     )
 
 
-def _rule(rule: RuleModel) -> Rule:
-    return Rule(
+def _rule(rule: RuleModel) -> PolicyRule:
+    return PolicyRule(
         id=rule.id,
         group=f"group-{rule.id}",
         per=Per(rule.per),
@@ -114,7 +114,7 @@ def _rule(rule: RuleModel) -> Rule:
         mode=Mode(rule.mode),
         on_error=OnError(rule.on_error),
         when=None if rule.when is None else Hours(rule.when.days, rule.when.from_min, rule.when.to_min),
-        kind=None if rule.kind is None else Kind(rule.kind),
+        kind=None if rule.kind is None else JobKind(rule.kind),
     )
 
 
@@ -131,24 +131,24 @@ def _bundle(bundle: BundleModel) -> Bundle:
     )
 
 
-def as_limits(flat: Mapping[str, Limit]) -> Limits:
+def as_limits(flat: Mapping[str, Limit]) -> RuleLimits:
     """Limits by the model's keys ("gpus:a100") as the product has them."""
-    limits = Limits()
+    limits = RuleLimits()
     for key, value in flat.items():
         base, _, part = key.partition(":")
         kind = LIMITS[base]
         before = kind.of(limits)
         own: object = value
-        if kind.measure is Measure.GPUS:
+        if kind.measure is LimitUnit.GPUS:
             assert isinstance(value, int | float)
             both, mgpu = before if isinstance(before, GpuLimit) else GpuLimit(), int(value)
             types = dict(both.by_type_mgpu) | ({part: mgpu} if part else {})
             own = GpuLimit(both.all_mgpu if part else mgpu, types)
-        elif kind.measure is Measure.GPU_HOURS:
-            own = {**(before if isinstance(before, Mapping) else {}), Period(part): value}
+        elif kind.measure is LimitUnit.GPU_HOURS:
+            own = {**(before if isinstance(before, Mapping) else {}), HoursPeriod(part): value}
         elif isinstance(value, frozenset):
             own = _names(value)
-        elif kind.measure is Measure.WALLTIME:
+        elif kind.measure is LimitUnit.WALLTIME:
             steps = value if isinstance(value, tuple) else ((0, value),)
             own = tuple(WalltimeStep(mgpu, int(seconds)) for mgpu, seconds in steps)
         limits = dataclasses.replace(limits, **{kind.field: own})

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu.cli.main import main
-from slurm_gpu.cli.site import Site
+from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode, SlurmSettings
 
@@ -77,7 +77,7 @@ class Cluster:
         return self.run_bare(command, *where, *argv)
 
     def run_bare(self, *argv: str) -> int:
-        site = Site(
+        site = CommandSite(
             config_path=self.root / "slurm-gpu.yaml",
             connect_slurm=lambda: self,
             connect_limits=lambda: self.store,

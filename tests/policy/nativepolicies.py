@@ -8,7 +8,7 @@ import textwrap
 from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.policy.language.check import check_policy
 from slurm_gpu.policy.language.names import resolve_names
-from slurm_gpu.policy.native.wanted import Accounting, Wanted, want
+from slurm_gpu.policy.native.wanted import SlurmdbdLimits, WantedLimits, want
 from slurm_gpu.slurm.sacctmgr import Association, Qos
 
 from .limitstore import TRES, account, of, user
@@ -34,13 +34,15 @@ def load(text: str):
     return policy, resolve_names(policy, source, Directory())
 
 
-def wish(text: str, associations=ASSOCIATIONS, qos: tuple[Qos, ...] = (), today=TODAY, tres=TRES) -> Wanted:
+def wish(
+    text: str, associations=ASSOCIATIONS, qos: tuple[Qos, ...] = (), today=TODAY, tres=TRES
+) -> WantedLimits:
     policy, names = load(text)
-    found = Accounting(cluster="c", associations=associations, qos=qos, tres=tres)
+    found = SlurmdbdLimits(cluster="c", associations=associations, qos=qos, tres=tres)
     return want(policy, names, found, today, UIDS.get)
 
 
-def numbers(wanted: Wanted) -> dict[str, dict[str, int]]:
+def numbers(wanted: WantedLimits) -> dict[str, dict[str, int]]:
     """{"vision/alice": {"GrpTRES=gres/gpu": 4}}"""
     names = {of(name): name for name in ("vision", "vision/alice", "vision/bob", "nlp", "nlp/bob", "other")}
     return {

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu.policy.lua.bundle import build_bundle
-from slurm_gpu.policy.lua.script import PolicyScript, Verdict
+from slurm_gpu.policy.lua.script import PolicyScript, ScriptDecision
 
 from .compile import compiled, lending
 from .judgement import Hours, Judgement, Known, Outcome, admitted, judge, judge_change, unreadable
@@ -215,7 +215,7 @@ class Player:
         assert len(_errors(verdict)) == 1, verdict.log
         self.tally.note("blind", Judgement(()), verdict.accepted)
 
-    def _compare(self, what: str, verdict: Verdict, judgement: Judgement, about: object) -> None:
+    def _compare(self, what: str, verdict: ScriptDecision, judgement: Judgement, about: object) -> None:
         found = _told(self.log)
         assert found == judgement.told, (what, found, judgement.told, about, verdict.messages)
         assert verdict.accepted == judgement.accepted, (what, about, verdict)
@@ -274,5 +274,5 @@ def _told(log: Path) -> set[tuple[str, str, str]]:
     return found
 
 
-def _errors(verdict: Verdict) -> list[str]:
+def _errors(verdict: ScriptDecision) -> list[str]:
     return [text for level, text in verdict.log if level == "error"]

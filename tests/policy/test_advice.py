@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from slurm_gpu.policy.explain.sbatch import parse_command
 from slurm_gpu.policy.lua.bundle import build_bundle
-from slurm_gpu.policy.lua.script import PolicyScript, Verdict
+from slurm_gpu.policy.lua.script import PolicyScript, ScriptDecision
 
 from .compile import compiled
 from .fuzzing import examples
@@ -57,7 +57,7 @@ def test_every_advised_command_is_accepted(
     script.set_jobs(record(number, job, running=running) for number, (job, running) in enumerate(queue))
     *words, wrap = words_of(request)
 
-    def ask(*more: str) -> Verdict:
+    def ask(*more: str) -> ScriptDecision:
         desc = parse_command([*more, wrap], {}).description(request.uid, "alice")
         return script.submit(desc, PARTITIONS)
 

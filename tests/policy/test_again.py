@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slurm_gpu.policy.lua.bundle import build_bundle
-from slurm_gpu.policy.lua.script import PolicyScript, ScalarFields, Verdict
+from slurm_gpu.policy.lua.script import PolicyScript, ScalarFields, ScriptDecision
 
 from .compile import compiled
 from .fuzzing import examples
@@ -58,7 +58,7 @@ class Site:
     def snapshot(self) -> Path:
         return self.directory / "snapshot.txt"
 
-    def submit(self, desc: ScalarFields, partitions: Sequence[ScalarFields] = PARTITIONS) -> Verdict:
+    def submit(self, desc: ScalarFields, partitions: Sequence[ScalarFields] = PARTITIONS) -> ScriptDecision:
         return self.script.submit(desc, partitions)
 
     def told(self) -> list[str]:
@@ -66,7 +66,7 @@ class Site:
         return [TOKEN.sub("TOKEN", line) for line in self.log.read_text().splitlines()]
 
 
-def seen(site: Site, verdict: Verdict) -> tuple[Any, ...]:
+def seen(site: Site, verdict: ScriptDecision) -> tuple[Any, ...]:
     """What slurmctld sees of a verdict, without the random token."""
     desc = {
         name: TOKEN.sub("TOKEN", value) if isinstance(value, str) else value

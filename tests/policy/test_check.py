@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.errors import InputError
-from slurm_gpu.policy.language.model import GpuLimit, Limits, Mode, OnError, Per, WalltimeStep
+from slurm_gpu.policy.language.model import GpuLimit, Mode, OnError, Per, RuleLimits, WalltimeStep
 
 from .checking import check, mistakes
 
@@ -52,9 +52,9 @@ def test_a_whole_policy_is_read() -> None:
     assert policy.groups["course"].until == dt.date(2026, 12, 20)
     share, days = policy.rules
     assert (share.per, share.why, share.mode) == (Per.USER, "Sixteen each keeps waiting short.", Mode.ENFORCE)
-    assert share.limits == Limits(gpus_total=GpuLimit(2500), jobs_total=0)
+    assert share.limits == RuleLimits(gpus_total=GpuLimit(2500), jobs_total=0)
     assert share.on_error is OnError.DENY  # the policy's, where the rule says nothing
-    assert days.limits == Limits(gpus=GpuLimit(16000), walltime=(WalltimeStep(0, 36 * 3600),))
+    assert days.limits == RuleLimits(gpus=GpuLimit(16000), walltime=(WalltimeStep(0, 36 * 3600),))
     assert (days.mode, days.on_error) == (Mode.ADVISE, OnError.ALLOW)
     assert policy.exceptions[0].limits.gpus_total == GpuLimit(32000)
 

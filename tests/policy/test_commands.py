@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from slurm_gpu.cli.main import main
-from slurm_gpu.cli.site import Site
+from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.policy.lua.bundle import lua_directory
 from slurm_gpu.policy.pages.page import ONE_GPU
@@ -65,7 +65,7 @@ class Cluster:
     slurm: FakeSlurm
 
     def run(self, *argv: str) -> int:
-        site = Site(config_path=self.root / "slurm-gpu.yaml", connect_slurm=lambda: self.slurm)
+        site = CommandSite(config_path=self.root / "slurm-gpu.yaml", connect_slurm=lambda: self.slurm)
         return main(argv, site)
 
     def apply(self) -> int:

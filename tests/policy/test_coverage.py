@@ -14,13 +14,13 @@ from slurm_gpu.policy.language.model import (
     GpuLimit,
     Group,
     Hours,
-    Kind,
-    Limits,
+    HoursPeriod,
+    JobKind,
     Mode,
     Per,
-    Period,
     Policy,
-    Rule,
+    PolicyRule,
+    RuleLimits,
     WalltimeStep,
 )
 
@@ -44,7 +44,7 @@ class Job:
     day_h: int
     week_h: int
     month_h: int
-    kind: Kind
+    kind: JobKind
     day: int
     minute: int
 
@@ -68,7 +68,7 @@ JOB = st.builds(
     day_h=SMALL,
     week_h=SMALL,
     month_h=SMALL,
-    kind=st.sampled_from(Kind),
+    kind=st.sampled_from(JobKind),
     day=st.integers(0, 1),
     minute=st.integers(0, 3),
 )
@@ -82,7 +82,7 @@ STEPS = st.dictionaries(st.integers(0, 3), st.integers(1, 5), min_size=1, max_si
     lambda steps: tuple(WalltimeStep(gpus * 1000, steps[gpus]) for gpus in sorted(steps))
 )
 OF_JOB = st.builds(
-    Limits,
+    RuleLimits,
     gpus=st.none() | GPUS,
     cpus=st.none() | LIMIT,
     array_tasks=st.none() | LIMIT,
@@ -91,14 +91,14 @@ OF_JOB = st.builds(
     gpu_types=st.none() | st.lists(st.sampled_from(TYPES), min_size=1, unique=True).map(tuple),
 )
 OF_SUM = st.builds(
-    Limits,
+    RuleLimits,
     gpus_total=st.none() | GPUS,
     gpus_running=st.none() | GPUS,
     jobs_total=st.none() | LIMIT,
     jobs_running=st.none() | LIMIT,
     cpus_total=st.none() | LIMIT,
     cpus_running=st.none() | LIMIT,
-    gpu_hours=st.none() | st.dictionaries(st.sampled_from(Period), LIMIT, min_size=1),
+    gpu_hours=st.none() | st.dictionaries(st.sampled_from(HoursPeriod), LIMIT, min_size=1),
 )
 
 
@@ -116,7 +116,7 @@ def policies(draw: st.DrawFn) -> Policy:
     for position in range(draw(st.integers(1, 4))):
         per = draw(st.sampled_from(Per))
         rules.append(
-            Rule(
+            PolicyRule(
                 id=f"r{position}",
                 group=draw(st.sampled_from(["g", "h"])),
                 per=per,
@@ -124,7 +124,7 @@ def policies(draw: st.DrawFn) -> Policy:
                 limits=draw(OF_JOB if per is Per.JOB else OF_SUM),
                 mode=draw(st.sampled_from([Mode.ADVISE, Mode.ENFORCE, Mode.ENFORCE])),
                 when=draw(st.sampled_from([None, None, Hours(frozenset({0}), 0, 2)])),
-                kind=draw(st.sampled_from([None, None, Kind.BATCH])),
+                kind=draw(st.sampled_from([None, None, JobKind.BATCH])),
             )
         )
     return Policy(groups=groups, rules=tuple(rules))
@@ -141,13 +141,13 @@ def belongs(job: Job, group: Group) -> bool:
     )
 
 
-def applies(rule: Rule, job: Job, policy: Policy) -> bool:
+def applies(rule: PolicyRule, job: Job, policy: Policy) -> bool:
     when = rule.when
     now = when is None or (job.day in when.days and when.from_min <= job.minute < when.to_min)
     return belongs(job, policy.groups[rule.group]) and rule.kind in (None, job.kind) and now
 
 
-def exceeded(rule: Rule, key: str, job: Job, queue: list[Job], policy: Policy) -> bool:
+def exceeded(rule: PolicyRule, key: str, job: Job, queue: list[Job], policy: Policy) -> bool:
     """Whether a job that the rule is for goes beyond that limit, given the others."""
     limit = flat_limits(rule.limits)[key]
     base, _, part = key.partition(":")

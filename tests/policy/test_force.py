@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 from slurm_gpu.errors import OutsideError, SlurmError, SlurmRefusalError
 from slurm_gpu.policy import apply as force_module
 from slurm_gpu.policy.apply import Force
-from slurm_gpu.policy.journal import KEPT, Entry, Journal, State
+from slurm_gpu.policy.journal import KEPT, ApplyJournal, ApplyState, Entry
 from slurm_gpu.policy.lua.install import prepare_replacement
-from slurm_gpu.policy.native.difference import Owned, Step
+from slurm_gpu.policy.native.difference import LimitChange, Owned
 
 from .limitstore import MemoryStore, account, fields, limit, of, qos, user
 
 OLD, NEW, NO_RULES = "-- slurm-gpu old\n", "-- slurm-gpu new\n", "-- slurm-gpu no rules\n"
 STEPS = (
-    Step(of("vision"), limit("MaxWall"), None, 60, "r1"),
-    Step(of("vision"), limit("MaxJobs"), 9, 4, "r1"),
-    Step(of("vision/alice"), limit("GrpTRES_gpu"), None, 8, "r2"),
-    Step(of("qos:long"), limit("Flags_deny"), None, 1, "r2"),
+    LimitChange(of("vision"), limit("MaxWall"), None, 60, "r1"),
+    LimitChange(of("vision"), limit("MaxJobs"), 9, 4, "r1"),
+    LimitChange(of("vision/alice"), limit("GrpTRES_gpu"), None, 8, "r2"),
+    LimitChange(of("qos:long"), limit("Flags_deny"), None, 1, "r2"),
 )
 CHANGE = Entry(
     cluster="c",
@@ -47,7 +47,7 @@ class Host:
         if script is not None:
             self.script.write_text(script)
         self.time = 1_000_000.0
-        self.journal = Journal(root / "state", os.getuid(), lambda: self.time)
+        self.journal = ApplyJournal(root / "state", os.getuid(), lambda: self.time)
         self.force = Force(self.journal, self.store, NO_RULES, lambda: self.time)
         self.root = root
 
@@ -75,7 +75,7 @@ def test_everything_is_in_force_and_written_down(host: Host) -> None:
     assert nlp.limits == fields(MaxJobs=1)
     assert host.script.read_text() == NEW
     assert host.journal.entries() == [entry]
-    assert (entry.state, entry.at) == (State.DONE, "1970-01-12 13:46:40 UTC")
+    assert (entry.state, entry.at) == (ApplyState.DONE, "1970-01-12 13:46:40 UTC")
     assert host.journal.owned("c") == CHANGE.owned
     assert host.journal.owned("another") == ()
 
@@ -98,7 +98,7 @@ def test_again_takes_back_the_apply_before(host: Host) -> None:
     host.apply()
     between = host.seen()
     host.apply(
-        replace(CHANGE, steps=(Step(of("vision"), limit("MaxWall"), 60, None),)), NEW + "-- and more\n"
+        replace(CHANGE, steps=(LimitChange(of("vision"), limit("MaxWall"), 60, None),)), NEW + "-- and more\n"
     )
     host.force.rollback()
     assert host.seen() == between
@@ -116,7 +116,7 @@ def test_a_change_that_slurmdbd_refuses_leaves_all_as_it_was(
     with pytest.raises(SlurmError, match="no answer"):
         host.apply()
     assert host.seen() == before
-    assert [entry.state for entry in host.journal.entries()] == [State.UNDONE]
+    assert [entry.state for entry in host.journal.entries()] == [ApplyState.UNDONE]
     host.apply()
     assert host.script.read_text() == NEW
 
@@ -137,7 +137,7 @@ def test_a_script_that_cannot_be_installed_takes_the_limits_with_it(
 
 def test_slurmdbd_that_takes_less_than_it_says_is_found_out(host: Host) -> None:
     before = host.seen()
-    missing = Step(of("qos:gone"), limit("MaxWall"), None, 5, "r3")
+    missing = LimitChange(of("qos:gone"), limit("MaxWall"), None, 5, "r3")
     with pytest.raises(SlurmError, match="did not take QOS gone: MaxWall=00:05:00"):
         host.apply(replace(CHANGE, steps=(*STEPS, missing)))
     assert host.seen() == before
@@ -186,7 +186,7 @@ def test_slurmdbd_that_stays_away_leaves_a_note_of_what_to_undo(host: Host) -> N
     host.store.fail_at, host.store.failures = 1, 2
     with pytest.raises(OutsideError, match=r"could not be undone(.|\n)*policy rollback"):
         host.apply()
-    assert host.journal.newest(State.BEGUN) is not None
+    assert host.journal.newest(ApplyState.BEGUN) is not None
     host.force.recover()
     assert host.seen() == before
 
@@ -228,7 +228,7 @@ def test_where_there_was_no_script_a_script_without_rules_is_left(tmp_path: Path
 
 
 def test_one_apply_at_a_time(host: Host) -> None:
-    other = Journal(host.root / "state", os.getuid())
+    other = ApplyJournal(host.root / "state", os.getuid())
     with host.journal.lock(), pytest.raises(OutsideError, match="is running here"), other.lock():
         pass
     with other.lock():
@@ -242,7 +242,7 @@ def test_only_so_many_applies_are_kept(host: Host) -> None:
     assert len(names) == KEPT
     assert names[-1].endswith(f"Z.{KEPT + 4}")  # within one second, yet in order
     host.time -= 3600
-    assert host.apply(replace(CHANGE, steps=()), OLD) == host.journal.newest(State.DONE)
+    assert host.apply(replace(CHANGE, steps=()), OLD) == host.journal.newest(ApplyState.DONE)
     assert host.journal.owned("c") == CHANGE.owned
 
 

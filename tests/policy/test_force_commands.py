@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.policy.journal import Journal
+from slurm_gpu.policy.journal import ApplyJournal
 from slurm_gpu.slurm.client import QueuedJob
 
 from .forcing import POLICY, Cluster
@@ -132,7 +132,7 @@ def test_status_after_rollbacks_tells_what_counts_and_what_was_taken_back(
     for days in ("1d", "2d", "3d"):
         file.write_text(POLICY.replace("1d", days))
         assert cluster.run("apply") == 0
-    first, second, third = Journal(cluster.root / "state").entries()
+    first, second, third = ApplyJournal(cluster.root / "state").entries()
     for _ in range(2):
         assert cluster.run("rollback") == 0
     capsys.readouterr()

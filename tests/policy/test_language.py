@@ -18,11 +18,11 @@ from slurm_gpu.policy.language.model import (
     BundleMode,
     GpuLimit,
     Hours,
-    Kind,
-    Limits,
+    HoursPeriod,
+    JobKind,
     Mode,
     OnError,
-    Period,
+    RuleLimits,
     WalltimeStep,
 )
 from slurm_gpu.policy.language.names import resolve_names
@@ -80,7 +80,7 @@ exceptions:
 def test_every_limit_is_read_in_its_unit() -> None:
     policy = check(WHOLE)
     job, total = policy.rules
-    assert job.limits == Limits(
+    assert job.limits == RuleLimits(
         gpus=GpuLimit(by_type_mgpu={"a100": 4000, "v100": 500}),
         nodes=4,
         cpus=64,
@@ -93,7 +93,7 @@ def test_every_limit_is_read_in_its_unit() -> None:
         partitions=("gpu", "Long"),
         gpu_types=("a100",),
     )
-    assert total.limits == Limits(
+    assert total.limits == RuleLimits(
         gpus_total=GpuLimit(16000),
         gpus_running=GpuLimit(by_type_mgpu={"a100": 8000}),
         jobs_total=20,
@@ -103,7 +103,7 @@ def test_every_limit_is_read_in_its_unit() -> None:
         memory_total_mib=4 * 2**20,
         memory_running_mib=2 * 2**20,
         nodes_running=8,
-        gpu_hours={Period.DAY: 12.5, Period.WEEK: 500},
+        gpu_hours={HoursPeriod.DAY: 12.5, HoursPeriod.WEEK: 500},
     )
     set_here = {
         kind.key for rule in policy.rules for kind in LIMITS.values() if kind.of(rule.limits) is not None
@@ -114,7 +114,7 @@ def test_every_limit_is_read_in_its_unit() -> None:
 def test_the_rest_of_a_policy_is_read() -> None:
     policy = check(WHOLE)
     job, _ = policy.rules
-    assert job.kind is Kind.INTERACTIVE
+    assert job.kind is JobKind.INTERACTIVE
     assert job.when == Hours(frozenset({0, 1, 5}), 22 * 60 + 30, 1440)
     train, prep = policy.bundles.values()
     assert (train.mgpu, train.cpus, train.memory_mib, train.gpu_types) == (1000, 8, 65536, ("a100",))
@@ -250,11 +250,11 @@ def test_what_is_said_once_with_an_anchor_holds_where_it_is_named() -> None:
         "  - {id: a, for: all, per: job, why: w, limits: &small {gpus: 2, walltime: 4h}}\n"
         "  - {id: b, for: all, per: job, why: w, limits: {<<: *small, gpus: 4}}\n"
     )
-    assert policy.rules[1].limits == Limits(gpus=GpuLimit(4000), walltime=(WalltimeStep(0, 4 * 3600),))
+    assert policy.rules[1].limits == RuleLimits(gpus=GpuLimit(4000), walltime=(WalltimeStep(0, 4 * 3600),))
 
 
 def test_a_plain_walltime_is_one_number_to_the_lua() -> None:
-    assert flat_limits(Limits(walltime=(WalltimeStep(0, 60),))) == {"walltime": 60}
+    assert flat_limits(RuleLimits(walltime=(WalltimeStep(0, 60),))) == {"walltime": 60}
 
 
 SEOUL, BERLIN = ZoneInfo("Asia/Seoul"), ZoneInfo("Europe/Berlin")

@@ -11,7 +11,7 @@ import pytest
 
 from slurm_gpu.policy.lua.bundle import build_bundle
 from slurm_gpu.policy.lua.decisions import DecisionLine
-from slurm_gpu.policy.lua.script import LUA_VERSIONS, PolicyScript, Verdict
+from slurm_gpu.policy.lua.script import LUA_VERSIONS, PolicyScript, ScriptDecision
 
 from .compile import compiled
 from .model import Request, RuleModel
@@ -51,7 +51,7 @@ class Controller:
     def show_queue(self) -> None:
         self.script.set_jobs(self.queue)
 
-    def ask(self, request: Request = ALICE) -> Verdict:
+    def ask(self, request: Request = ALICE) -> ScriptDecision:
         """Ask the script alone: --test-only, or a job that Slurm itself refuses afterwards."""
         return self.script.submit(description(request), PARTITIONS)
 

@@ -16,7 +16,7 @@ from slurm_gpu.policy.language.lua_literals import Plain
 from slurm_gpu.policy.language.names import resolve_names
 from slurm_gpu.policy.lua.bundle import SiteFacts, build_bundle, compile_policy
 from slurm_gpu.policy.lua.install import try_bundle
-from slurm_gpu.policy.lua.script import EMPTY_DESCRIPTION, LUA_VERSIONS, PolicyScript, Verdict
+from slurm_gpu.policy.lua.script import EMPTY_DESCRIPTION, LUA_VERSIONS, PolicyScript, ScriptDecision
 
 from .fuzzing import examples
 from .model import Request
@@ -49,7 +49,7 @@ def compiled(text: str = POLICY, **facts: object) -> dict[str, Plain]:
 
 def submit(
     request: Request, lua: str = "5.1", facts: dict[str, object] | None = None, **fields: object
-) -> Verdict:
+) -> ScriptDecision:
     script = PolicyScript(build_bundle(compiled(**(facts or {}))), lua=lua)
     return script.submit({**description(request), "qos": None, **fields}, PARTITIONS)  # type: ignore[dict-item]
 
@@ -57,7 +57,7 @@ def submit(
 BUNDLE = build_bundle(compiled())
 
 
-def said(verdict: Verdict) -> str:
+def said(verdict: ScriptDecision) -> str:
     return " ".join(" ".join(verdict.messages).split())
 
 

@@ -5,25 +5,25 @@ from __future__ import annotations
 import pytest
 
 from slurm_gpu.policy.language.limit_text import limit_texts
-from slurm_gpu.policy.language.model import GpuLimit, Limits
+from slurm_gpu.policy.language.model import GpuLimit, RuleLimits
 from slurm_gpu.text.units import format_gpus
 
 
 @pytest.mark.parametrize(
     ("limits", "text"),
     [
-        (Limits(jobs_running=1), "at most 1 job running"),
-        (Limits(jobs_total=2), "at most 2 jobs running and pending"),
-        (Limits(jobs_running=0), "at most 0 jobs running"),
-        (Limits(cpus=1), "at most 1 CPU"),
-        (Limits(cpus_per_gpu=1), "at most 1 CPU per GPU"),
-        (Limits(array_tasks=1), "at most 1 task of an array"),
-        (Limits(nodes_running=1), "at most 1 node running"),
-        (Limits(gpu_hours={"day": 1.0, "week": 1.5}), "at most 1 GPU-hour a day"),
-        (Limits(gpus_running=GpuLimit(1000, {})), "at most 1 GPU running"),
+        (RuleLimits(jobs_running=1), "at most 1 job running"),
+        (RuleLimits(jobs_total=2), "at most 2 jobs running and pending"),
+        (RuleLimits(jobs_running=0), "at most 0 jobs running"),
+        (RuleLimits(cpus=1), "at most 1 CPU"),
+        (RuleLimits(cpus_per_gpu=1), "at most 1 CPU per GPU"),
+        (RuleLimits(array_tasks=1), "at most 1 task of an array"),
+        (RuleLimits(nodes_running=1), "at most 1 node running"),
+        (RuleLimits(gpu_hours={"day": 1.0, "week": 1.5}), "at most 1 GPU-hour a day"),
+        (RuleLimits(gpus_running=GpuLimit(1000, {})), "at most 1 GPU running"),
     ],
 )
-def test_one_is_no_plural(limits: Limits, text: str) -> None:
+def test_one_is_no_plural(limits: RuleLimits, text: str) -> None:
     assert limit_texts(limits)[0] == text
 
 

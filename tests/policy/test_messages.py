@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from slurm_gpu.policy.explain.sbatch import parse_command
 from slurm_gpu.policy.lua.bundle import build_bundle
-from slurm_gpu.policy.lua.script import PolicyScript, Verdict
+from slurm_gpu.policy.lua.script import PolicyScript, ScriptDecision
 
 from .compile import compiled
 from .fuzzing import examples
@@ -25,7 +25,7 @@ MARK = "Would be accepted, in place of your options: "
 ENDS = "in place of your options:"
 
 
-def advice(verdict: Verdict) -> str | None:
+def advice(verdict: ScriptDecision) -> str | None:
     """The options of the advised command."""
     for line, following in zip(verdict.messages, (*verdict.messages[1:], ""), strict=True):
         if ENDS in line:
@@ -80,7 +80,7 @@ def test_the_advised_command_is_accepted(
     script.set_jobs([record(number, queued) for number, queued in enumerate(queue)])
     words = sbatch_words(request)
 
-    def ask(*more: str) -> Verdict:
+    def ask(*more: str) -> ScriptDecision:
         desc = parse_command([*words[:-1], *more, words[-1]], {}).description(request.uid, "alice")
         return script.submit(desc, PARTITIONS)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from slurm_gpu.policy.explain.sbatch import parse_command
 from slurm_gpu.policy.lua.bundle import build_bundle
-from slurm_gpu.policy.lua.script import PolicyScript, Verdict
+from slurm_gpu.policy.lua.script import PolicyScript, ScriptDecision
 
 from .compile import compiled
 from .model import Limit, Request, RuleModel
@@ -22,7 +22,7 @@ TOTAL = RuleModel("share", "user", limits={"gpus_total": 8000})
 WITHOUT_OTHERS = "With no other job running or pending this would do"
 
 
-def ask(words: Sequence[str], *rules: RuleModel, queue: Sequence[Request] = ()) -> Verdict:
+def ask(words: Sequence[str], *rules: RuleModel, queue: Sequence[Request] = ()) -> ScriptDecision:
     table = compiled(list(rules), "/nonexistent/decisions.log")
     script = PolicyScript(build_bundle(table), now=lambda: 1_000_000)
     script.set_jobs([record(40 + number, job) for number, job in enumerate(queue)])

@@ -10,7 +10,7 @@ import pytest
 from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.errors import SlurmRefusalError
 from slurm_gpu.policy.apply import Force
-from slurm_gpu.policy.journal import Entry, Journal
+from slurm_gpu.policy.journal import ApplyJournal, Entry
 from slurm_gpu.policy.language.check import check_policy
 from slurm_gpu.policy.native.plan import NativePlan, plan_native
 from slurm_gpu.policy.native.preemption import broken_promises, return_time_s
@@ -92,7 +92,7 @@ def test_owners_others_and_loans_have_a_qos_each(store: MemoryStore) -> None:
 
 def test_what_is_applied_is_taken_back_but_for_the_qos_themselves(store: MemoryStore, tmp_path) -> None:
     before = store.associations("c")
-    force = Force(Journal(tmp_path), store, "")
+    force = Force(ApplyJournal(tmp_path), store, "")
     native = plan(store)
     change = native.difference
     entry = force.apply(
@@ -136,7 +136,7 @@ class Strict(MemoryStore):
 
 def test_what_is_lent_in_another_qos_may_be_lent_in_the_first_again(tmp_path) -> None:
     store = Strict(ASSOCIATIONS, [qos("normal")])
-    force, owned = Force(Journal(tmp_path), store, ""), ()
+    force, owned = Force(ApplyJournal(tmp_path), store, ""), ()
     other = POLICY.replace("sg-loans", "sg-spare")
     for text in (POLICY, other, POLICY, other):
         native = plan(store, text, owned)
@@ -150,7 +150,7 @@ def test_what_is_lent_in_another_qos_may_be_lent_in_the_first_again(tmp_path) ->
 
 
 def test_an_owner_that_is_gone_gives_all_back(store: MemoryStore, tmp_path) -> None:
-    force, native = Force(Journal(tmp_path), store, ""), plan(store)
+    force, native = Force(ApplyJournal(tmp_path), store, ""), plan(store)
     owned = native.difference.owned
     force.apply(
         Entry(cluster="c", policy="p", steps=native.difference.steps, owned=owned), None, native.new_qos
@@ -182,7 +182,7 @@ def test_rules_for_loans_hold_from_the_apply_on_that_makes_their_qos(store: Memo
     assert "QOS sg-loans: MaxTRESPU=gres/gpu=10" in steps(native)
     assert native.gaps == ()
     change = native.difference
-    Force(Journal(tmp_path), store, "").apply(
+    Force(ApplyJournal(tmp_path), store, "").apply(
         Entry(cluster="c", policy="p", steps=change.steps, owned=change.owned), None, native.new_qos
     )
     assert steps(plan(store, text, change.owned)) == []

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.policy.native.difference import Owned, Step, commands, difference, drift
+from slurm_gpu.policy.native.difference import LimitChange, Owned, commands, difference, drift
 from slurm_gpu.policy.native.plan import plan_native
 from slurm_gpu.policy.native.stranded import stranded
-from slurm_gpu.policy.native.wanted import Accounting, lua_only
+from slurm_gpu.policy.native.wanted import SlurmdbdLimits, lua_only
 from slurm_gpu.slurm.client import QueuedJob, SlurmSettings, has_slurmdbd
 from slurm_gpu.slurm.sacctmgr import Association, Entity, EntityKind, LimitField
 
@@ -22,7 +22,7 @@ NONE = rules("for: grads, per: user, mode: observe, limits: {jobs_running: 4}")
 
 
 def found(associations=ASSOCIATIONS):
-    return Accounting(cluster="c", associations=associations).limits()
+    return SlurmdbdLimits(cluster="c", associations=associations).limits()
 
 
 def own(value: int, before: int | None = None) -> Owned:
@@ -101,7 +101,7 @@ def test_a_qos_that_is_preempted_from_now_on_gives_up_its_own_preempt_afterwards
     """slurmdbd 22.05 sees a loop in it, once it has."""
     normal, urgent = Entity(EntityKind.QOS, "normal"), Entity(EntityKind.QOS, "urgent")
     lent, wanted = LimitField("Preempt", "sg-loans"), LimitField("Preempt", "normal")
-    steps = [Step(normal, lent, 1, None), Step(urgent, wanted, None, 1)]
+    steps = [LimitChange(normal, lent, 1, None), LimitChange(urgent, wanted, None, 1)]
     assert list(commands(steps)) == [([urgent], {wanted: 1}), ([normal], {lent: None})]
 
 
@@ -109,10 +109,10 @@ def test_a_qos_that_is_preempted_from_now_on_gives_up_its_own_preempt_afterwards
 def test_a_qos_that_the_other_is_to_preempt_instead_gives_it_up_first(lost: str) -> None:
     """No slurmdbd takes two that preempt each other, itself or by way of a third, not even for a moment."""
     one, other, third = (Entity(EntityKind.QOS, name) for name in "abc")
-    steps = [Step(third if lost == "c" else other, LimitField("Preempt", "a"), 1, None)]
-    steps.append(Step(one, LimitField("Preempt", "b"), None, 1))
+    steps = [LimitChange(third if lost == "c" else other, LimitField("Preempt", "a"), 1, None)]
+    steps.append(LimitChange(one, LimitField("Preempt", "b"), None, 1))
     if lost == "c":
-        steps.append(Step(other, LimitField("Preempt", "c"), None, 1))
+        steps.append(LimitChange(other, LimitField("Preempt", "c"), None, 1))
     order = [(entities[0].name, set(values.values())) for entities, values in commands(steps)]
     assert order[0] == (lost, {None})
     back = [(entities[0].name, set(values.values())) for entities, values in commands(s.back for s in steps)]
@@ -222,15 +222,15 @@ def test_no_jobs_may_run_at_all() -> None:
 def test_a_job_that_waits_in_several_qos_is_listed_only_where_it_can_start_in_none() -> None:
     found_now = {of("qos:normal"): {}, of("qos:high"): {}}
     limit_ = LimitField("MaxTRES", "gres/gpu")
-    steps = [Step(of("qos:high"), limit_, None, 2, "r1")]
+    steps = [LimitChange(of("qos:high"), limit_, None, 2, "r1")]
     assert not stranded([job(1, qos="normal,high")], found_now, steps)
-    steps.append(Step(of("qos:normal"), limit_, None, 3, "r1"))
+    steps.append(LimitChange(of("qos:normal"), limit_, None, 3, "r1"))
     assert [str(one) for one in stranded([job(1, qos="normal,high")], found_now, steps)] == [
         "job 1 of alice asks for 4 gres/gpu: QOS high, MaxTRES=gres/gpu=2",
         "job 1 of alice asks for 4 gres/gpu: QOS normal, MaxTRES=gres/gpu=3",
     ]
     mine = LimitField("QOS", "high")
-    taken = [Step(of("vision"), mine, 1, None, "r1")]
+    taken = [LimitChange(of("vision"), mine, 1, None, "r1")]
     both = {of("vision"): {mine: 1, LimitField("QOS", "normal"): 1}}
     assert not stranded([job(1, qos="normal,high")], both, taken)
     only = {of("vision"): {mine: 1}}

@@ -11,7 +11,7 @@ from markdown_it import MarkdownIt
 
 from slurm_gpu.policy.pages.html import render_html
 from slurm_gpu.policy.pages.markdown import render_markdown
-from slurm_gpu.policy.pages.page import Page, Part, Section, make_page
+from slurm_gpu.policy.pages.page import PagePart, PolicyPage, Section, make_page
 from slurm_gpu.policy.pages.policy_json import to_json
 from slurm_gpu.policy.pages.text import render_text
 
@@ -82,14 +82,14 @@ vision  (account vision, cv)
 """
 
 
-def page_of(text: str) -> Page:
+def page_of(text: str) -> PolicyPage:
     return make_page(check(text))
 
 
-def one_rule(name: str, why: str, contact: str | None = None) -> Page:
+def one_rule(name: str, why: str, contact: str | None = None) -> PolicyPage:
     section = Section(name, why, why, limits=(why,), remarks=(why,), exceptions=(why,))
-    others = (Part("bundle", "Bundles", "Their opening.", (section,)),)
-    return Page(rules=(section,), others=others, contact=contact)
+    others = (PagePart("bundle", "Bundles", "Their opening.", (section,)),)
+    return PolicyPage(rules=(section,), others=others, contact=contact)
 
 
 class Reader(html.parser.HTMLParser):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from slurm_gpu.policy.explain.partition_limits import Asked, Barred, barred
+from slurm_gpu.policy.explain.partition_limits import Barred, PartitionRequest, barred
 from slurm_gpu.policy.explain.submitter import Submitter, read_submitter
 from slurm_gpu.policy.lua.script import INFINITE, NO_VAL
 from slurm_gpu.slurm.submission import Partition
@@ -22,7 +22,7 @@ def partition(name: str, **limits: Any) -> Partition:
     )
 
 
-HOUR = Asked(time_limit=60)
+HOUR = PartitionRequest(time_limit=60)
 GPU = partition("gpu")
 SHORT = partition("short", max_time_s=1800)
 GROUP = partition("grp", allow_groups={"undergrad"})
@@ -64,7 +64,7 @@ def test_groups_are_asked_first_and_always() -> None:
 
 @pytest.mark.parametrize(("minutes", "fits"), [(30, True), (31, False), (NO_VAL, True), (INFINITE, False)])
 def test_time(minutes: int, fits: bool) -> None:
-    assert (barred([SHORT], Asked(time_limit=minutes), ALICE, "ALL") == Barred()) == fits
+    assert (barred([SHORT], PartitionRequest(time_limit=minutes), ALICE, "ALL") == Barred()) == fits
 
 
 def test_a_qos_may_go_beyond_the_time_of_partitions() -> None:
@@ -76,8 +76,8 @@ def test_each_of_several_qos_has_to_be_one_of_the_partitions() -> None:
     both = replace(ALICE, qos="high,normal")
     high = partition("p", allow_qos={"high"})
     told = "partition p is for QOS high only, not for normal"
-    assert barred([high], Asked(), both, "ALL") == Barred(refused=(told,))
-    assert barred([partition("p", deny_qos={"low"})], Asked(), both, "ALL") == Barred()
+    assert barred([high], PartitionRequest(), both, "ALL") == Barred(refused=(told,))
+    assert barred([partition("p", deny_qos={"low"})], PartitionRequest(), both, "ALL") == Barred()
     store = MemoryStore((), (qos("normal"), qos("long", Flags_PartitionTimeLimit=1)))
     found = read_submitter(store, "c", "root", None, "long,normal", [SHORT])
     assert found.passes == []
@@ -85,10 +85,10 @@ def test_each_of_several_qos_has_to_be_one_of_the_partitions() -> None:
 
 def test_what_is_not_known_is_not_judged() -> None:
     closed = partition("p", allow_groups={"x"}, allow_accounts={"x"}, allow_qos={"x"})
-    assert barred([closed], Asked(), Submitter(), "ALL") == Barred()
+    assert barred([closed], PartitionRequest(), Submitter(), "ALL") == Barred()
     # Whether an account is let in with the one above depends on Slurm's version.
     below = Submitter(account="lab2", ancestors=["vision", "root"])
-    assert barred([partition("p", allow_accounts={"vision"})], Asked(), below, "ALL") == Barred()
+    assert barred([partition("p", allow_accounts={"vision"})], PartitionRequest(), below, "ALL") == Barred()
 
 
 def test_slurmdbd_is_asked_for_accounts_above_and_for_qos_without_limit() -> None:
@@ -116,22 +116,26 @@ def test_groups_are_a_limit_like_others_from_23_02_on() -> None:
 @pytest.mark.parametrize(
     ("limits", "asked", "reason"),
     [
-        ({"max_nodes": 2}, Asked(least_nodes=3), "partition p gives 2 nodes at most (--nodes)"),
-        ({"max_nodes": 2}, Asked(least_nodes=2, most_nodes=3), "partition p gives 2 nodes at most (--nodes)"),
-        ({"min_nodes": 2}, Asked(least_nodes=1), "partition p gives 2 nodes at least (--nodes)"),
+        ({"max_nodes": 2}, PartitionRequest(least_nodes=3), "partition p gives 2 nodes at most (--nodes)"),
+        (
+            {"max_nodes": 2},
+            PartitionRequest(least_nodes=2, most_nodes=3),
+            "partition p gives 2 nodes at most (--nodes)",
+        ),
+        ({"min_nodes": 2}, PartitionRequest(least_nodes=1), "partition p gives 2 nodes at least (--nodes)"),
         (
             {"max_memory_per_node_mib": 8192},
-            Asked(memory_per_node_mib=9216),
+            PartitionRequest(memory_per_node_mib=9216),
             "partition p gives 8G of a node at most (--mem)",
         ),
         (
             {"max_memory_per_node_mib": 8192},
-            Asked(memory_per_node_mib=0),
+            PartitionRequest(memory_per_node_mib=0),
             "partition p gives 8G of a node at most (--mem)",
         ),
     ],
 )
-def test_amounts_are_limits_as_enforced(limits: dict[str, Any], asked: Asked, reason: str) -> None:
+def test_amounts_are_limits_as_enforced(limits: dict[str, Any], asked: PartitionRequest, reason: str) -> None:
     one = partition("p", **limits)
     assert barred([one], asked, ALICE, "NO") == Barred(waits=(reason,))
     assert barred([one], asked, ALICE, "ANY") == barred([one, GPU], asked, ALICE, "ALL")
@@ -141,16 +145,20 @@ def test_amounts_are_limits_as_enforced(limits: dict[str, Any], asked: Asked, re
 
 def test_amounts_within_the_limits_are_given() -> None:
     one = partition("p", max_nodes=2, min_nodes=2, max_memory_per_node_mib=8192, max_cpus_per_node=8)
-    fits = Asked(least_nodes=2, most_nodes=2, memory_per_node_mib=8192, cpus_per_task=8)
+    fits = PartitionRequest(least_nodes=2, most_nodes=2, memory_per_node_mib=8192, cpus_per_task=8)
     for enforced in ("NO", "ANY", "ALL"):
-        assert barred([one], fits, ALICE, enforced) == barred([one], Asked(), ALICE, enforced) == Barred()
+        assert (
+            barred([one], fits, ALICE, enforced)
+            == barred([one], PartitionRequest(), ALICE, enforced)
+            == Barred()
+        )
 
 
 def test_a_qos_may_go_beyond_the_nodes_of_partitions() -> None:
     few, many = partition("p", max_nodes=2), partition("p", min_nodes=2)
     nodes = Submitter(qos="wide", passes={"PartitionMaxNodes", "PartitionMinNodes"})
-    assert barred([few], Asked(least_nodes=3), nodes, "ALL") == Barred()
-    assert barred([many], Asked(least_nodes=1), nodes, "ALL") == Barred()
+    assert barred([few], PartitionRequest(least_nodes=3), nodes, "ALL") == Barred()
+    assert barred([many], PartitionRequest(least_nodes=1), nodes, "ALL") == Barred()
 
 
 @pytest.mark.parametrize("limits", [{"root_only": True}, {"needs_reservation": True}])
@@ -158,7 +166,7 @@ def test_closed_partitions_refuse_however_limits_are_enforced(limits: dict[str, 
     closed = partition("p", **limits)
     for enforced in ("NO", "ANY", "ALL"):
         assert len(barred([closed], HOUR, ALICE, enforced, (26, 5)).refused) == 1
-        allowed = barred([closed], Asked(in_reservation=True), Submitter(is_root=True), enforced)
+        allowed = barred([closed], PartitionRequest(in_reservation=True), Submitter(is_root=True), enforced)
         assert allowed == Barred()
 
 
@@ -168,7 +176,7 @@ def test_a_partition_that_starts_nothing_is_passed_over_while_there_is_another()
         partition("p", state="DRAIN"),
         partition("p", max_cpus_per_node=8),
     )
-    asked = Asked(cpus_per_task=9)
+    asked = PartitionRequest(cpus_per_task=9)
     for enforced in ("NO", "ANY", "ALL"):
         for one in (down, drained, small):
             assert barred([one, GPU], asked, ALICE, enforced) == Barred()

@@ -18,10 +18,10 @@ from slurm_gpu.policy.lua.bundle import build_bundle, lua_directory
 from slurm_gpu.policy.lua.script import (
     EMPTY_DESCRIPTION,
     LUA_VERSIONS,
-    Placed,
     PolicyScript,
     ScalarFields,
-    Verdict,
+    ScriptDecision,
+    ZoneDecision,
 )
 
 from .compile import compiled
@@ -83,7 +83,7 @@ class Site:
             self.snapshot.read_text().replace(f" {self.now_s - 31}\n", f" {self.now_s}\n", 1)
         )
 
-    def submit(self, job: Request = TWO_NODES, **more: object) -> Verdict:
+    def submit(self, job: Request = TWO_NODES, **more: object) -> ScriptDecision:
         desc: ScalarFields = description(job) | more  # type: ignore[operator]
         return self.script.submit(desc, PARTITIONS)
 
@@ -129,7 +129,7 @@ def test_users_constraints_survive_and_slurm_takes_what_is_written(tmp_path: Pat
     assert placed >= 160 / len(LUA_VERSIONS) / 2
 
 
-def is_well_placed(cluster: Cluster, job: Request, own: str | None, verdict: Verdict) -> bool:
+def is_well_placed(cluster: Cluster, job: Request, own: str | None, verdict: ScriptDecision) -> bool:
     """Whether zones were written; raises AssertionError where that was wrong."""
     assert not [text for level, text in verdict.log if level == "error"]
     if not verdict.accepted:
@@ -341,7 +341,7 @@ def test_explain_hears_of_zones_and_has_words_for_each_reason(site: Site) -> Non
     )
     script = PolicyScript(bundle, now=lambda: site.now_s, considers=True)
     placed = script.submit(description(TWO_NODES) | {"features": "a100"}, PARTITIONS).placed
-    assert placed == Placed("enforce", (("zone2", 700), ("zone1", 0)), None, "a100&[zone2|zone1]")
+    assert placed == ZoneDecision("enforce", (("zone2", 700), ("zone1", 0)), None, "a100&[zone2|zone1]")
     assert "is kept in one zone by --constraint='a100&[zone2|zone1]': zone2 (score 700)" in zones_in_words(
         placed
     )
@@ -351,4 +351,6 @@ def test_explain_hears_of_zones_and_has_words_for_each_reason(site: Site) -> Non
         re.findall(r'place\.why(?:, place\.zones)? = "(\w+)"', source)
     )
     assert {"nodelist", "room", "constraint", "zone", "gres"} <= words
-    assert not [word for word in words if zones_in_words(Placed("enforce", why=word)).endswith(f": {word}")]
+    assert not [
+        word for word in words if zones_in_words(ZoneDecision("enforce", why=word)).endswith(f": {word}")
+    ]

@@ -9,7 +9,7 @@ import pytest
 from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.policy.explain.replay import (
     PastJob,
-    Replay,
+    PolicyReplay,
     judge_past,
     merge_requeued,
     without_size,
@@ -64,12 +64,12 @@ def job(job_id: int, submit_s: int = 0, gpus: int = 2, **changes: Any) -> PastJo
     return PastJob(**({"n_gpus": None if mgpu is None else mgpu / 1000} | values))
 
 
-def judged(*jobs: PastJob, since_s: int = 0, text: str = POLICY) -> Replay:
+def judged(*jobs: PastJob, since_s: int = 0, text: str = POLICY) -> PolicyReplay:
     policy, _ = without_unknown(compiled(text))
     return judge_past(policy, jobs, T0 + since_s)
 
 
-def refused(result: Replay) -> list[int]:
+def refused(result: PolicyReplay) -> list[int]:
     return [judgement.first.job_id for judgement in result.refused]
 
 

@@ -18,7 +18,7 @@ from slurm_gpu.controller.reservations.lua_state import reserve_table
 from slurm_gpu.policy.lua.bundle import lua_directory
 from slurm_gpu.policy.lua.script import NO_VAL, Considered, PolicyScript
 from slurm_gpu.text.hostlist import compress, expand
-from slurm_gpu.wire.answers.reservation import Reservation, State
+from slurm_gpu.wire.answers.reservation import Reservation, ReservationState
 
 from .model import Request
 from .render import PARTITIONS, description, record
@@ -36,7 +36,7 @@ HELD = Reservation(
     duration_s=3600,
     earliest_s=0,
     why="paper",
-    state=State.APPROVED,
+    state=ReservationState.APPROVED,
     requested_s=0,
     start_s=0,
     end_s=3600,
@@ -94,7 +94,7 @@ def test_what_it_says_can_be_typed(site: Reserving) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"gpus": 16}, {"state": State.ACTIVE}, {"account": "Vision"}, {"gpu_type": "a100"}],
+    [{}, {"gpus": 16}, {"state": ReservationState.ACTIVE}, {"account": "Vision"}, {"gpu_type": "a100"}],
 )
 def test_whoever_has_one_that_is_promised_passes(site: Reserving, changes: dict[str, object]) -> None:
     site.tell(replace(HELD, **changes))  # type: ignore[arg-type]
@@ -107,8 +107,8 @@ def test_whoever_has_one_that_is_promised_passes(site: Reserving, changes: dict[
         {"user": "somebody"},
         {"account": "nlp"},
         {"partition": "long"},
-        {"state": State.REQUESTED},
-        {"state": State.RELEASED},
+        {"state": ReservationState.REQUESTED},
+        {"state": ReservationState.RELEASED},
     ],
 )
 def test_anothers_or_a_smaller_one_or_one_that_is_not_promised_is_none(
@@ -176,7 +176,7 @@ def test_a_job_without_gpus_or_without_a_limit_is_cut_short_too(site: Reserving)
     ("changes", "job"),
     [
         ({"start_s": NOW_S + 3600, "end_s": NOW_S + 7200}, {}),  # it has not begun: by then it may be over
-        ({"state": State.REQUESTED}, {}),
+        ({"state": ReservationState.REQUESTED}, {}),
         ({"user": "somebody"}, {}),
         ({"account": "nlp"}, {}),
         ({"partition": "long"}, {}),

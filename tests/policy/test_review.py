@@ -11,15 +11,15 @@ from typing import Any, Self
 import pytest
 
 from slurm_gpu.cli.main import main
-from slurm_gpu.cli.site import Site
+from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.client.database_client import Run
 from slurm_gpu.errors import DatabaseError, SlurmError
-from slurm_gpu.policy.journal import Journal
+from slurm_gpu.policy.journal import ApplyJournal
 from slurm_gpu.policy.language.adjustments import moves_path
 from slurm_gpu.policy.language.check import load_policy
 from slurm_gpu.policy.language.limit_value import single_value
 from slurm_gpu.slurm.client import SlurmNode
-from slurm_gpu.wire.answers.runs import Act
+from slurm_gpu.wire.answers.runs import AuditEvent
 from tests.cli.conftest import make_run
 from tests.policy.test_force_commands import Cluster
 from tests.reports.recommending import nodes
@@ -47,7 +47,7 @@ class ReviewedCluster(Cluster):
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self.now_s = NOW_S
-        self.acts: list[Act] = []
+        self.acts: list[AuditEvent] = []
         self.database_is_down = False
         self.jobs_a_day = 3
         (root / "policy.yaml").write_text(POLICY)
@@ -59,7 +59,7 @@ class ReviewedCluster(Cluster):
         return []
 
     def run_bare(self, *argv: str) -> int:
-        site = Site(
+        site = CommandSite(
             config_path=self.root / "slurm-gpu.yaml",
             connect_slurm=lambda: self,
             connect_limits=lambda: self.store,
@@ -100,7 +100,7 @@ class ReviewedCluster(Cluster):
             tres_allocated=tres,
         )
 
-    def tell_acts(self, acts: list[Act]) -> None:
+    def tell_acts(self, acts: list[AuditEvent]) -> None:
         self.acts += acts
 
     @property
@@ -149,14 +149,14 @@ def test_an_apply_that_began_before_a_review_does_not_take_its_step_back(
     cluster: ReviewedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It had read the policy when the review moved a limit, and got its turn after that."""
-    lock = Journal.lock
+    lock = ApplyJournal.lock
 
-    def after_a_review(journal: Journal) -> AbstractContextManager[None]:
-        monkeypatch.setattr(Journal, "lock", lock)
+    def after_a_review(journal: ApplyJournal) -> AbstractContextManager[None]:
+        monkeypatch.setattr(ApplyJournal, "lock", lock)
         assert cluster.run("review") == 0
         return lock(journal)
 
-    monkeypatch.setattr(Journal, "lock", after_a_review)
+    monkeypatch.setattr(ApplyJournal, "lock", after_a_review)
     assert cluster.run("apply") == 0
     assert (cluster.limit, cluster.slurms) == (2000, {2})
     assert cluster.run("status") == 0, "what is in force is the policy with its step"
@@ -168,7 +168,7 @@ def test_of_two_reviews_at_once_one_says_so_and_moves_nothing(
 ) -> None:
     cluster.run("review")
     cluster.now_s += 8 * DAY
-    with Journal(cluster.root / "state").review_lock():
+    with ApplyJournal(cluster.root / "state").review_lock():
         assert cluster.run("review", *option) == 3
         assert "another `slurm-gpu policy review` is running here" in capsys.readouterr().err
         assert cluster.run("review", "--dry-run") == 0, "which moves nothing"

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.errors import InputError, InvalidFileError
 from slurm_gpu.policy.language.check import check_policy
-from slurm_gpu.policy.language.limits import LIMITS, Measure
+from slurm_gpu.policy.language.limits import LIMITS, LimitUnit
 from slurm_gpu.policy.language.model import Per
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -132,13 +132,15 @@ DAY = st.sampled_from([dt.date(2026, 12, 5), "2026-12-31", "2026-02-30"])
 TEXT = st.sampled_from(["so that all get a turn", "two\nlines", "100% sure"])
 MODE = st.sampled_from(["observe", "advise", "enforce"])
 ON_ERROR = st.sampled_from(["allow", "deny"])
-OF_MEASURE: dict[Measure, st.SearchStrategy[Any]] = {
-    Measure.GPUS: GPUS | st.dictionaries(mostly(NAME), usually(GPUS), min_size=1, max_size=2),
-    Measure.COUNT: COUNT,
-    Measure.MEMORY: MEMORY,
-    Measure.WALLTIME: DURATION | st.dictionaries(mostly(GPUS), usually(DURATION), min_size=1, max_size=3),
-    Measure.NAMES: NAMES,
-    Measure.GPU_HOURS: some({}, dict.fromkeys(("day", "week", "month"), st.integers(0, 900) | st.just(1.5))),
+OF_MEASURE: dict[LimitUnit, st.SearchStrategy[Any]] = {
+    LimitUnit.GPUS: GPUS | st.dictionaries(mostly(NAME), usually(GPUS), min_size=1, max_size=2),
+    LimitUnit.COUNT: COUNT,
+    LimitUnit.MEMORY: MEMORY,
+    LimitUnit.WALLTIME: DURATION | st.dictionaries(mostly(GPUS), usually(DURATION), min_size=1, max_size=3),
+    LimitUnit.NAMES: NAMES,
+    LimitUnit.GPU_HOURS: some(
+        {}, dict.fromkeys(("day", "week", "month"), st.integers(0, 900) | st.just(1.5))
+    ),
 }
 LIMIT = {
     per: some({}, {kind.key: OF_MEASURE[kind.measure] for kind in LIMITS.values() if kind.allowed_per(per)})

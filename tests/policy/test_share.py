@@ -18,7 +18,7 @@ from slurm_gpu.policy.language.lua_literals import Plain
 from slurm_gpu.policy.language.names import resolve_names
 from slurm_gpu.policy.lua.bundle import SiteFacts, build_bundle, compile_policy
 from slurm_gpu.policy.lua.installed import policy_of
-from slurm_gpu.policy.lua.script import LUA_VERSIONS, PolicyScript, Verdict
+from slurm_gpu.policy.lua.script import LUA_VERSIONS, PolicyScript, ScriptDecision
 from slurm_gpu.policy.pages.page import make_page
 from slurm_gpu.policy.pages.policy_json import to_json
 from slurm_gpu.policy.pages.text import render_text
@@ -72,7 +72,7 @@ class Site:
         lines = "".join(f"{line}\n" for line in (shares.lines() if shares else ()))
         self.snapshot.write_text(f"slurm-gpu-snapshot 1 1 {NOW_S}\ngroups {self.groups}\n{lines}end 1\n")
 
-    def submit(self, job: Request = ONE, **fields: object) -> Verdict:
+    def submit(self, job: Request = ONE, **fields: object) -> ScriptDecision:
         asked = description(job, ":") | {"comment": "share", "name": "train", **fields}
         return self.script.submit(asked, PARTITIONS)
 
@@ -262,7 +262,7 @@ def _kept(tmp_path_factory: pytest.TempPathFactory) -> None:
     _KEPT[:] = [Site(tmp_path_factory.mktemp("share"))]
 
 
-def rewritten(verdict: Verdict) -> bool:
+def rewritten(verdict: ScriptDecision) -> bool:
     """Whether the job's GPU became shards, or its begin was put off."""
     return str(verdict.desc.get("tres_per_node") or "").startswith("gres:shard") or (
         verdict.desc.get("begin_time") == NOW_S + 120

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from slurm_gpu.policy.explain.named_reservation import Known
+from slurm_gpu.policy.explain.named_reservation import KnownReservations
 from slurm_gpu.policy.explain.sbatch import parse_command
-from slurm_gpu.policy.explain.slurm_refusals import Cluster, refusals_of_slurm, waits_of_slurm
+from slurm_gpu.policy.explain.slurm_refusals import RunningSlurm, refusals_of_slurm, waits_of_slurm
 from slurm_gpu.policy.explain.submitter import Submitter
 from slurm_gpu.slurm.client import SlurmNode, SlurmSettings
 from slurm_gpu.slurm.reservations import SlurmReservation
@@ -43,7 +43,7 @@ SETTINGS = SlurmSettings(
     conf_path="/etc/slurm/slurm.conf",
     raw={"AccountingStorageEnforce": "associations,limits,qos", "GresTypes": "gpu,shard"},
 )
-CLUSTER = Cluster(
+CLUSTER = RunningSlurm(
     SETTINGS,
     [node("n1", "a100", "gpu"), node("n2", "a100", "gpu"), node("n3", "v100", "old"), node("c1", "", "cpu")],
     [
@@ -55,7 +55,7 @@ CLUSTER = Cluster(
 )
 
 
-def refusals(words: str, cluster: Cluster = CLUSTER) -> list[str]:
+def refusals(words: str, cluster: RunningSlurm = CLUSTER) -> list[str]:
     request = parse_command(["sbatch", *shlex.split(words), "--wrap=true"], {})
     return refusals_of_slurm(request, request.description(1001, "alice"), cluster)
 
@@ -171,7 +171,7 @@ NOW_S = 1000
 RESERVED = replace(
     CLUSTER,
     submitter=Submitter(account="vision"),
-    reservations=Known(
+    reservations=KnownReservations(
         [
             SlurmReservation("sg_1", 0, 9000, "n1", frozenset({"alice"}), frozenset({"vision"})),
             SlurmReservation("sg_2", 0, 9000, "n2", frozenset({"bob"})),
@@ -238,5 +238,5 @@ def test_without_enforced_associations_slurm_takes_any_account() -> None:
 
 
 def test_what_is_not_known_is_not_judged() -> None:
-    unknown = Cluster(SETTINGS, [], [], "alice", UserPlaces())
+    unknown = RunningSlurm(SETTINGS, [], [], "alice", UserPlaces())
     assert refusals("-p x -A y -q z --gpus=h100:99 --mem=999T -w n9", unknown) == []

@@ -10,7 +10,7 @@ import pytest
 
 from slurm_gpu.policy.language.lua_literals import Plain
 from slurm_gpu.policy.lua.bundle import build_bundle
-from slurm_gpu.policy.lua.script import LUA_VERSIONS, PolicyScript, Verdict
+from slurm_gpu.policy.lua.script import LUA_VERSIONS, PolicyScript, ScriptDecision
 
 from .compile import compiled
 from .model import Request, RuleModel
@@ -57,10 +57,10 @@ class Site:
         pending = [(job, False) for job in jobs]
         self.file.write_text(snapshot(as_of, as_of, self.rules, pending, tokens))
 
-    def submit(self, gpus: int = 1) -> Verdict:
+    def submit(self, gpus: int = 1) -> ScriptDecision:
         return self.script.submit(description(Request(uid=1001, account="vision", per_job=gpus)), PARTITIONS)
 
-    def token(self, verdict: Verdict) -> str:
+    def token(self, verdict: ScriptDecision) -> str:
         return str(verdict.desc["admin_comment"]).split()[1].removeprefix("t=")
 
 

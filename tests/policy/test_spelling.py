@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from slurm_gpu.policy.lua.bundle import build_bundle
-from slurm_gpu.policy.lua.script import PolicyScript, Verdict
+from slurm_gpu.policy.lua.script import PolicyScript, ScriptDecision
 
 from .compile import compiled
 from .model import Request, RuleModel
@@ -17,7 +17,7 @@ ALICE = Request(uid=1001, account="vision")
 RULES = [RuleModel("size", "job", accounts=frozenset({"vision"}), limits={"gpus": 2000})]
 
 
-def ask(request: Request = ALICE, **fields: Any) -> Verdict:
+def ask(request: Request = ALICE, **fields: Any) -> ScriptDecision:
     script = PolicyScript(build_bundle(compiled(RULES, "/nonexistent/decisions.log")))
     return script.submit(description(request) | fields, PARTITIONS)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.policy.lua.bundle import build_bundle
-from slurm_gpu.policy.lua.script import LUA_VERSIONS, PolicyScript, Verdict
+from slurm_gpu.policy.lua.script import LUA_VERSIONS, PolicyScript, ScriptDecision
 
 from .compile import compiled
 from .model import Request, RuleModel
@@ -54,7 +54,7 @@ class Site:
         head, groups, rest = text.split("\n", 2)
         self.file.write_text(f"{head}\n{groups}\nlooked {self.up:.2f} {took:.2f} {boot}\n{rest}")
 
-    def submit(self, gpus: int = 1) -> Verdict:
+    def submit(self, gpus: int = 1) -> ScriptDecision:
         return self.script.submit(description(Request(uid=1001, account="vision", per_job=gpus)), PARTITIONS)
 
     def after(self, seconds: float) -> bool:
@@ -72,7 +72,7 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
     return site
 
 
-def token(verdict: Verdict) -> str:
+def token(verdict: ScriptDecision) -> str:
     return str(verdict.desc["admin_comment"]).split()[1].removeprefix("t=")
 
 

@@ -17,7 +17,7 @@ from slurm_gpu.policy.lua.bundle import SiteFacts, build_bundle, compile_policy
 from slurm_gpu.policy.lua.decisions import DecisionLine
 from slurm_gpu.policy.lua.install import try_bundle
 from slurm_gpu.policy.lua.installed import policy_of
-from slurm_gpu.policy.lua.script import LUA_VERSIONS, PolicyScript, Verdict
+from slurm_gpu.policy.lua.script import LUA_VERSIONS, PolicyScript, ScriptDecision
 from slurm_gpu.policy.lua.urgent import POINTS
 from slurm_gpu.policy.native.plan import NO_URGENT, NativePlan, plan_native
 from slurm_gpu.policy.native.urgent import lacks
@@ -59,7 +59,7 @@ def compiled(text: str = POLICY, **facts: object) -> dict[str, Plain]:
 
 def submit(
     uid: int, account: str = "vision", gpus: int = 1, lua: str = "5.1", text: str = POLICY, **fields: object
-) -> Verdict:
+) -> ScriptDecision:
     script = PolicyScript(build_bundle(compiled(text)), lua=lua)
     asked = description(Request(uid=uid, account=account, per_job=gpus))
     return script.submit({**asked, "qos": "urgent", **fields}, PARTITIONS)  # type: ignore[dict-item]

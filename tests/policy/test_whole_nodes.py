@@ -11,7 +11,7 @@ import pytest
 
 from slurm_gpu.policy.explain.sbatch import parse_command
 from slurm_gpu.policy.lua.bundle import build_bundle
-from slurm_gpu.policy.lua.script import EMPTY_DESCRIPTION, PolicyScript, ScalarFields, Verdict
+from slurm_gpu.policy.lua.script import EMPTY_DESCRIPTION, PolicyScript, ScalarFields, ScriptDecision
 
 from .compile import compiled
 from .model import Request, RuleModel
@@ -30,7 +30,7 @@ def script() -> PolicyScript:
     return PolicyScript(build_bundle(table))
 
 
-def ask(policy: PolicyScript, **fields: Any) -> Verdict:
+def ask(policy: PolicyScript, **fields: Any) -> ScriptDecision:
     return policy.submit(description(ALICE) | fields, PARTITIONS)
 
 
@@ -152,12 +152,12 @@ def script_of_jobs_up_to(limit: str, most: float | frozenset[str]) -> PolicyScri
     return PolicyScript(build_bundle(compiled([rule], "/nonexistent/log", partition_gpus={"gpu": 4})))
 
 
-def try_options(options: str, gpus: float) -> Verdict:
+def try_options(options: str, gpus: float) -> ScriptDecision:
     """What is said to sbatch with these options, on nodes of 4 GPUs, where one job may have so many."""
     return try_limit(options, "gpus", gpus * 1000)
 
 
-def try_limit(options: str, limit: str, most: float | frozenset[str]) -> Verdict:
+def try_limit(options: str, limit: str, most: float | frozenset[str]) -> ScriptDecision:
     words = [*shlex.split(options), "--partition=gpu", "--wrap=true"]
     desc = parse_command(words, {}).description(1001, "alice")
     return script_of_jobs_up_to(limit, most).submit(desc, PARTITIONS)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from slurm_gpu.config.site import Placement, Zone
 from slurm_gpu.controller.placement.zone_table import table, zone_nodes
-from slurm_gpu.placement.zones import Scale
+from slurm_gpu.placement.zones import JobScale
 from slurm_gpu.slurm.client import SlurmNode
 
 from .model import Request
@@ -60,7 +60,7 @@ class Cluster:
             if self.of(name)
         }
         found = table(
-            Placement(mode), zone_nodes(zones, self.nodes), self.nodes, dict.fromkeys(Scale, self.demand)
+            Placement(mode), zone_nodes(zones, self.nodes), self.nodes, dict.fromkeys(JobScale, self.demand)
         )
         return [] if found is None else list(found.lines())
 

@@ -8,7 +8,7 @@ from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.reports.figure import Figure
 from slurm_gpu.reports.figures import all_figures
 from slurm_gpu.reports.load import Accounts, load
-from slurm_gpu.reports.period import Period
+from slurm_gpu.reports.period import ReportPeriod
 from tests.database.conftest import database, mariadb, shelf, shelves, short_path
 from tests.reports.filling import fill
 from tests.reports.generated import (
@@ -52,7 +52,7 @@ def accounts(
     made = Database(f"sqlite:///{path}")
     made.upgrade()
     fill(made, centre)
-    period = Period(since=as_day(SINCE), until=as_day(UNTIL), timezone=TIMEZONE)
+    period = ReportPeriod(since=as_day(SINCE), until=as_day(UNTIL), timezone=TIMEZONE)
     yield load(made, site, period, NOW_S)
     made.dispose()
 

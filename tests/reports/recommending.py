@@ -13,7 +13,7 @@ from slurm_gpu.policy.lua.bundle import SiteFacts, build_bundle, compile_policy
 from slurm_gpu.policy.lua.installed import PolicyInForce, policy_of
 from slurm_gpu.reports.recommend.past import PastRun, rebuild
 from slurm_gpu.reports.recommend.rules import count_by, counters, held_rules, jobs_under, preemption_of
-from slurm_gpu.reports.recommend.search import Search
+from slurm_gpu.reports.recommend.search import LimitSearch
 from slurm_gpu.simulate.model import simulate
 from slurm_gpu.simulate.scheduler import Scheduling
 from slurm_gpu.slurm.client import SlurmNode
@@ -104,6 +104,6 @@ def recorded(runs: Sequence[PastRun], under: PolicyInForce) -> list[PastRun]:
     ]
 
 
-def search(runs: Sequence[PastRun], under: PolicyInForce, until_h: float = 1000) -> Search:
+def search(runs: Sequence[PastRun], under: PolicyInForce, until_h: float = 1000) -> LimitSearch:
     past = rebuild(runs, nodes(), T0, T0 + round(until_h * HOUR))
-    return Search(past, under, Scheduling(backfill_every_s=30), T0)
+    return LimitSearch(past, under, Scheduling(backfill_every_s=30), T0)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from slurm_gpu.policy.lua.installed import PolicyInForce
 from slurm_gpu.reports.recommend.rules import RuleLimit, with_limit
-from slurm_gpu.reports.recommend.search import STEP, Change, _steps
+from slurm_gpu.reports.recommend.search import STEP, LimitTrial, _steps
 from tests.reports.recommending import policy
 
 GPUS = RuleLimit("share", "gpus_running")
@@ -23,7 +23,7 @@ rules:
 )
 
 
-def steps(of: PolicyInForce, bounds: dict[RuleLimit, tuple[int, int]] | None) -> list[Change]:
+def steps(of: PolicyInForce, bounds: dict[RuleLimit, tuple[int, int]] | None) -> list[LimitTrial]:
     return list(_steps(of, [GPUS, JOBS], bounds, []))
 
 

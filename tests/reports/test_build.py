@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 
 from slurm_gpu.cli.main import main
-from slurm_gpu.cli.site import Site
+from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.database import settings
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.reports import pictures
@@ -67,7 +67,7 @@ def report(host: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(settings, "DEFAULT_PATH", host / "slurm-gpudbd.yaml")
 
     def run(*arguments: str | Path) -> int:
-        site = Site(config_path=host / "slurm-gpu.yaml", wall=lambda: NOW_S)
+        site = CommandSite(config_path=host / "slurm-gpu.yaml", wall=lambda: NOW_S)
         return main(["report", "build", *map(str, arguments)], site)
 
     return run

@@ -20,7 +20,7 @@ from slurm_gpu.database.accounting.writer import store_devices, store_events, st
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.database.storage.schema import event, run, run_device, run_host
 from slurm_gpu.reports import export as exporting
-from slurm_gpu.reports.export import Month, export
+from slurm_gpu.reports.export import ExportMonth, export
 from slurm_gpu.wire import Event
 from tests.database.conftest import database, mariadb, shelf, short_path
 from tests.database.samples import T0, gpu, host, record, row, segment, timeline
@@ -102,7 +102,7 @@ def test_all_that_is_stored_is_in_the_files(filled: Database, tmp_path: Path) ->
                 expected = json.loads(json.dumps(there[key][name])) if is_json else there[key][name]
                 assert told == expected, column
             at_s = there[key].get("submit_s", there[key].get("first_s", there[key].get("at_s")))
-            assert month == str(Month.at(at_s))
+            assert month == str(ExportMonth.at(at_s))
 
 
 def test_files_are_for_their_owner_alone(filled: Database, tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ def test_records_that_belong_to_no_run_are_there_until_they_do(database: Databas
     reconcile(database)
     assert export(database, tmp_path).rows["run_device"] == 2
     found = by_key(read(tmp_path, "run_device"), "segment")
-    assert {item["month"] for item in found.values()} == {str(Month.at(T0))}
+    assert {item["month"] for item in found.values()} == {str(ExportMonth.at(T0))}
     assert not any("unmatched" in item["month"] for item in read(tmp_path, "run_host"))
 
 
@@ -262,6 +262,6 @@ def test_an_empty_database_has_no_month(database: Database, tmp_path: Path) -> N
     [(0, "1970-01", "1970-02"), (1_767_225_599, "2025-12", "2026-01"), (1_767_225_600, "2026-01", "2026-02")],
 )
 def test_months_are_of_utc(time_s: int, text: str, following: str) -> None:
-    month = Month.at(time_s)
+    month = ExportMonth.at(time_s)
     assert (str(month), str(month.following())) == (text, following)
     assert month.begin_s <= time_s < month.following().begin_s

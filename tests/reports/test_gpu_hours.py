@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from slurm_gpu.config.site import ServerType, SiteConfig, Zone
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.reports.load import load
-from slurm_gpu.reports.period import Period
+from slurm_gpu.reports.period import ReportPeriod
 from tests.database.conftest import empty
 from tests.reports.counting import by_key, by_place
 from tests.reports.filling import insert, insert_nodes
 from tests.reports.generated import Node
 from tests.reports.world import RECORD, run_row
 
-PERIOD = Period(since=date(2026, 3, 10), until=date(2026, 3, 12))
+PERIOD = ReportPeriod(since=date(2026, 3, 10), until=date(2026, 3, 12))
 SINCE_S, UNTIL_S = PERIOD.since_s, PERIOD.until_s
 NODES = [f"n{i}" for i in range(1, 7)]
 MGPU = [0, 1, 125, 250, 333, 500, 1000, 1000, 2000, 3000, 7000, None]

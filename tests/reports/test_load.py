@@ -20,7 +20,7 @@ from slurm_gpu.reports.figures.resources import NO_BUNDLE, resource_types
 from slurm_gpu.reports.figures.waiting import waiting_by_resource_type
 from slurm_gpu.reports.job_table import NO_GPU
 from slurm_gpu.reports.load import load
-from slurm_gpu.reports.period import Period
+from slurm_gpu.reports.period import ReportPeriod
 from tests.database import samples
 from tests.database.conftest import empty
 from tests.reports.conftest import NOW_S
@@ -28,8 +28,8 @@ from tests.reports.filling import fill, insert_nodes, insert_runs
 from tests.reports.generated import SINCE, TIMEZONE, UNTIL, Node, as_day, generate
 from tests.reports.world import run_row
 
-ALL = Period(since=as_day(SINCE), until=as_day(UNTIL), timezone=TIMEZONE)
-MARCH = Period(since=date(2026, 3, 1), until=date(2026, 4, 1))
+ALL = ReportPeriod(since=as_day(SINCE), until=as_day(UNTIL), timezone=TIMEZONE)
+MARCH = ReportPeriod(since=date(2026, 3, 1), until=date(2026, 4, 1))
 HOSTILE = ["<script>alert(1)</script>", "'; DROP TABLE run; --", "a\nb", "", "=1+1", "𝔘𝔫𝔦 ‮evil", "x" * 255]
 
 
@@ -142,7 +142,7 @@ def test_idle_time_of_records_arrives_in_the_table(database: Database) -> None:
     database.write(lambda connection: store_records(connection, [told]))
     reconcile(database)
     day = date.fromtimestamp(samples.T0)
-    period = Period(since=day, until=day + timedelta(days=2))
+    period = ReportPeriod(since=day, until=day + timedelta(days=2))
     jobs = load(database, SiteConfig(cluster=samples.CLUSTER), period, samples.T0 + 86400).jobs
     assert (jobs.held_gpu_h[0], jobs.no_process_gpu_h[0]) == (10 / 3600, 6 / 3600)
     assert (jobs.ugpucore[0], jobs.coverage[0]) == (40, 1)
@@ -189,13 +189,13 @@ def test_a_job_waits_for_the_first_bundle_that_it_belongs_to(database: Database)
 )
 def test_a_report_is_of_days_that_epoch_seconds_and_calendars_have(since: date, until: date) -> None:
     with pytest.raises(UsageError, match="name days from 1970-01-01 to 9000-01-01"):
-        Period(since=since, until=until)
+        ReportPeriod(since=since, until=until)
 
 
 @pytest.mark.parametrize("zone", ["Asia/Seoul", "America/New_York", "Pacific/Kiritimati"])
 def test_the_first_and_the_last_of_these_days_have_all_that_a_report_asks_for(zone: str) -> None:
     for since, until in ((date(1970, 1, 1), date(1970, 1, 2)), (date(8999, 12, 31), date(9000, 1, 1))):
-        period = Period(since=since, until=until, timezone=zone)
+        period = ReportPeriod(since=since, until=until, timezone=zone)
         assert len(period.edges_s()) == 25
         assert len([period.midnight_s(first) for first in period.months(13)]) == 14
 
@@ -204,7 +204,7 @@ def test_what_is_yet_to_come_of_a_period_is_a_gap_and_what_goes_on_a_mean_of_wha
     database: Database,
 ) -> None:
     """A report to the end of today, at half past eight: 8 GPUs there are, not 4 of the ninth hour."""
-    today = Period(since=date(2026, 3, 10), until=date(2026, 3, 11))
+    today = ReportPeriod(since=date(2026, 3, 10), until=date(2026, 3, 11))
     insert_nodes(database, [Node("n1", "a100", "east", 8)], today.since_s)
     insert_runs(database, [run(1, start_s=today.since_s, submit_s=today.since_s, end_s=None, mgpu=2000)])
     read = load(database, SiteConfig(cluster="c"), today, today.since_s + 8.5 * 3600)
@@ -286,7 +286,7 @@ def test_one_job_is_told_of_as_one(database: Database) -> None:
 
 def test_a_report_ends_after_it_begins() -> None:
     with pytest.raises(UsageError, match="ends on 2026-03-01, but begins on 2026-03-01"):
-        Period(since=date(2026, 3, 1), until=date(2026, 3, 1))
+        ReportPeriod(since=date(2026, 3, 1), until=date(2026, 3, 1))
 
 
 @pytest.fixture(autouse=True)

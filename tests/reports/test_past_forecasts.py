@@ -12,7 +12,7 @@ from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.reports.figure import Bars, Figure
 from slurm_gpu.reports.figures.past_forecasts import forecasts_against_outcomes
 from slurm_gpu.reports.load import load
-from slurm_gpu.reports.period import Period
+from slurm_gpu.reports.period import ReportPeriod
 from tests.database.conftest import database, mariadb, shelf, shelves, short_path
 from tests.reports.filling import insert_runs
 from tests.reports.world import run_row
@@ -20,8 +20,8 @@ from tests.reports.world import run_row
 __all__ = ["database", "mariadb", "shelf", "shelves", "short_path"]
 
 SITE = SiteConfig(cluster="c", timezone="Asia/Seoul")
-SPRING = Period(since=date(2026, 3, 1), until=date(2026, 5, 1), timezone=SITE.timezone)
-MARCH = Period(since=date(2026, 3, 1), until=date(2026, 4, 1), timezone=SITE.timezone)
+SPRING = ReportPeriod(since=date(2026, 3, 1), until=date(2026, 5, 1), timezone=SITE.timezone)
+MARCH = ReportPeriod(since=date(2026, 3, 1), until=date(2026, 4, 1), timezone=SITE.timezone)
 NOW_S = SPRING.until_s + 86400
 LATE_MARCH_S = MARCH.until_s - 3600
 """In Seoul; 14:00 of 31 March in UTC."""
@@ -79,7 +79,7 @@ def filled(database: Database) -> Database:
     return database
 
 
-def figure(database: Database, period: Period) -> Figure:
+def figure(database: Database, period: ReportPeriod) -> Figure:
     return forecasts_against_outcomes(load(database, SITE, period, NOW_S).forecasts)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from slurm_gpu.reports.capacity import Capacity
 from slurm_gpu.reports.category import Category
-from slurm_gpu.reports.occupancy import Occupancy, occupancy, spread
+from slurm_gpu.reports.occupancy import OccupancySpans, occupancy, spread
 
 
 def node(name: str = "n1", gpus: int = 4, cpus: int = 32, mib: int = 320, up: bool = True) -> Capacity:
@@ -34,7 +34,7 @@ def occupied(
     return sums(found)
 
 
-def sums(found: Occupancy) -> dict[str, list[int]]:
+def sums(found: OccupancySpans) -> dict[str, list[int]]:
     seconds = found.to_s - found.from_s
     return {
         kind: int((getattr(found, kind) * seconds).sum()) / 1000

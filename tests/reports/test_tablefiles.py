@@ -11,22 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu.reports.category import Category
-from slurm_gpu.reports.figure import Column, Table
+from slurm_gpu.reports.figure import FigureTable, TableColumn
 from slurm_gpu.reports.table_files import write_csv, write_parquet
 from slurm_gpu.text.spreadsheet import defused
 from tests.reports.page.madeup import HOSTILE
 
 
-def _table(names: tuple[str, ...]) -> Table:
+def _table(names: tuple[str, ...]) -> FigureTable:
     n = len(names)
-    return Table(
+    return FigureTable(
         name="t",
         title="A table",
         columns=[
-            Column("who", "", "A category."),
-            Column("name", "", "Texts."),
-            Column("wait_h", "h", "Hours."),
-            Column("jobs", "", "A count."),
+            TableColumn("who", "", "A category."),
+            TableColumn("name", "", "Texts."),
+            TableColumn("wait_h", "h", "Hours."),
+            TableColumn("jobs", "", "A count."),
         ],
         data={
             "who": Category(names, np.arange(n, dtype=np.int32) - 1),
@@ -71,7 +71,9 @@ def test_no_cell_of_a_csv_begins_a_formula_but_numbers(tmp_path: Path):
 
 
 def test_negative_numbers_stay_numbers(tmp_path: Path):
-    table = Table(name="t", title="T", columns=[Column("x", "", "X.")], data={"x": np.array([-1.5, 2.0])})
+    table = FigureTable(
+        name="t", title="T", columns=[TableColumn("x", "", "X.")], data={"x": np.array([-1.5, 2.0])}
+    )
     write_csv(table, tmp_path / "t.csv")
     assert [row["x"] for row in _rows(tmp_path / "t.csv")] == ["-1.5", "2"]
 
@@ -86,7 +88,7 @@ def test_parquet_holds_values_as_they_are_with_their_units(tmp_path: Path):
 
 
 def test_an_empty_table_has_its_header(tmp_path: Path):
-    table = Table(name="t", title="T", columns=[Column("x", "", "X.")], data={"x": []})
+    table = FigureTable(name="t", title="T", columns=[TableColumn("x", "", "X.")], data={"x": []})
     write_csv(table, tmp_path / "t.csv")
     write_parquet(table, tmp_path / "t.parquet")
     assert (tmp_path / "t.csv").read_text() == '"x"\n'

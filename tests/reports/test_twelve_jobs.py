@@ -36,12 +36,12 @@ from slurm_gpu.reports.category import Category
 from slurm_gpu.reports.figure import Figure
 from slurm_gpu.reports.figures import all_figures
 from slurm_gpu.reports.load import Accounts, load
-from slurm_gpu.reports.period import Period
+from slurm_gpu.reports.period import ReportPeriod
 from tests.reports.filling import insert, insert_nodes
 from tests.reports.generated import Node
 from tests.reports.world import RECORD, run_row
 
-DAY = Period(since=date(2026, 3, 10), until=date(2026, 3, 11), timezone="Asia/Seoul")
+DAY = ReportPeriod(since=date(2026, 3, 10), until=date(2026, 3, 11), timezone="Asia/Seoul")
 D = 1_773_068_400
 HOUR = 3600
 NOW_S = D + 30 * HOUR

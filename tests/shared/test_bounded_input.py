@@ -238,7 +238,7 @@ CASES: dict[str, tuple[Callable[[Path], Path], str, str]] = {
     ),
     "forecasts' model of zeros": (
         zeros_zip,
-        "from slurm_gpu.forecast.packing import Packed; Packed(path.read_bytes())",
+        "from slurm_gpu.forecast.packing import PackedArchive; PackedArchive(path.read_bytes())",
         "parts of",
     ),
     "YAML without end": (

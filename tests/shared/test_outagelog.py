@@ -14,11 +14,11 @@ from unittest.mock import MagicMock
 import pytest
 
 from slurm_gpu.controller.placement.zone_wait import ZoneWait
-from slurm_gpu.controller.queue.ended_runs import EndedRuns
+from slurm_gpu.controller.queue.ended_runs import EndedRunsPoll
 from slurm_gpu.controller.reporting.audit_reporter import Acts
 from slurm_gpu.daemon.outage_log import AGAIN_S, OutageLog
 from slurm_gpu.database.accounting.importer import Importer
-from slurm_gpu.database.accounting.slurm_view import Kept
+from slurm_gpu.database.accounting.slurm_view import CachedAnswer
 from slurm_gpu.database.verdicts.watch import run_watch
 from slurm_gpu.errors import DatabaseError, SlurmError
 from slurm_gpu.node.shipping.post import Reply, ThreadSender
@@ -158,7 +158,7 @@ class Import(Loop):
 class AskSlurm(Loop):
     def __init__(self, tmp_path: Path) -> None:
         super().__init__(tmp_path)
-        self.kept: Kept[Any] = Kept(self.work, self.clock, 2.0, "jobs")
+        self.kept: CachedAnswer[Any] = CachedAnswer(self.work, self.clock, 2.0, "jobs")
 
     def once(self) -> None:
         self.kept._renew()
@@ -210,7 +210,7 @@ class TellActs(Loop):
 class ReadEnded(Loop):
     def __init__(self, tmp_path: Path) -> None:
         super().__init__(tmp_path)
-        self.ended = EndedRuns(MagicMock(accounting=self.work), at_once)
+        self.ended = EndedRunsPoll(MagicMock(accounting=self.work), at_once)
 
     def once(self) -> None:
         self.clock.now += 3600

@@ -9,10 +9,10 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
-from slurm_gpu.simulate.cluster import Cluster
-from slurm_gpu.simulate.jobs import Job, Request
-from slurm_gpu.simulate.limits import Counter, Resource
-from slurm_gpu.simulate.outcome import Event, What
+from slurm_gpu.simulate.cluster import ModelCluster
+from slurm_gpu.simulate.jobs import ModelJob, ResourceRequest
+from slurm_gpu.simulate.limits import LimitCounter, Resource
+from slurm_gpu.simulate.outcome import JobTransition, ModelEvent
 
 Room = list[tuple[list[int], int, int]]
 """For each node, free mgpu of each GPU, CPUs, MiB."""
@@ -21,20 +21,22 @@ Room = list[tuple[list[int], int, int]]
 class Books:
     """What runs and waits at a moment of the log."""
 
-    def __init__(self, cluster: Cluster, jobs: Sequence[Job], counters: Sequence[Counter]) -> None:
+    def __init__(
+        self, cluster: ModelCluster, jobs: Sequence[ModelJob], counters: Sequence[LimitCounter]
+    ) -> None:
         self.cluster, self.jobs, self.counters = cluster, jobs, counters
         self.waiting: set[int] = set()
-        self.running: dict[int, Event] = {}
+        self.running: dict[int, ModelEvent] = {}
 
-    def take_in(self, event: Event) -> None:
+    def take_in(self, event: ModelEvent) -> None:
         """One event of the log."""
-        if event.what in (What.SUBMIT, What.REQUEUE):
+        if event.what in (JobTransition.SUBMIT, JobTransition.REQUEUE):
             self.running.pop(event.job, None)
             self.waiting.add(event.job)
-        elif event.what is What.START:
+        elif event.what is JobTransition.START:
             self.waiting.remove(event.job)
             self.running[event.job] = event
-        elif event.what is What.END:
+        elif event.what is JobTransition.END:
             del self.running[event.job]
         else:
             self.waiting.remove(event.job)
@@ -86,7 +88,7 @@ class Books:
         return next((at for at in (now_s, *ends) if self.fits(job, self.room(at))), math.inf)
 
 
-def without(room: Room, request: Request, event: Event) -> Room:
+def without(room: Room, request: ResourceRequest, event: ModelEvent) -> Room:
     """Less what one job holds."""
     room = [(list(devices), cpus, mib) for devices, cpus, mib in room]
     for node, indices in zip(event.nodes, event.devices, strict=True):
@@ -97,14 +99,14 @@ def without(room: Room, request: Request, event: Event) -> Room:
     return room
 
 
-def node_fits(request: Request, free: tuple[list[int], int, int]) -> bool:
+def node_fits(request: ResourceRequest, free: tuple[list[int], int, int]) -> bool:
     devices, cpus, mib = free
     gpus = sum(mgpu == 1000 for mgpu in devices) >= request.gpus
     share = max(devices, default=0) >= request.share_mgpu
     return gpus and share and cpus >= request.cpus and mib >= request.memory_mib
 
 
-def amount(request: Request, resource: Resource) -> int:
+def amount(request: ResourceRequest, resource: Resource) -> int:
     return {
         Resource.MGPU: request.nodes * (1000 * request.gpus + request.share_mgpu),
         Resource.JOBS: 1,
@@ -114,7 +116,7 @@ def amount(request: Request, resource: Resource) -> int:
     }[resource]
 
 
-def moments(log: Sequence[Event]) -> Iterator[tuple[float, list[Event]]]:
+def moments(log: Sequence[ModelEvent]) -> Iterator[tuple[float, list[ModelEvent]]]:
     """The log, all events of one moment together."""
     for at_s, events in itertools.groupby(log, key=lambda event: event.at_s):
         yield at_s, list(events)

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import math
 
-from slurm_gpu.simulate.cluster import Cluster, Node, Outage, Partition
-from slurm_gpu.simulate.jobs import Job, Jobs, Request
+from slurm_gpu.simulate.cluster import ModelCluster, ModelNode, ModelPartition, Outage
+from slurm_gpu.simulate.jobs import Jobs, ModelJob, ResourceRequest
 from slurm_gpu.simulate.model import simulate
-from slurm_gpu.simulate.outcome import Outcome
+from slurm_gpu.simulate.outcome import ModelOutcome
 
 
-def nodes(*gpus: int, cpus: int = 64, memory_mib: int = 64000) -> tuple[Node, ...]:
+def nodes(*gpus: int, cpus: int = 64, memory_mib: int = 64000) -> tuple[ModelNode, ...]:
     return tuple(
-        Node(name=f"n{i}", gpus=n, cpus=cpus, memory_mib=memory_mib, gpu_type="a100")
+        ModelNode(name=f"n{i}", gpus=n, cpus=cpus, memory_mib=memory_mib, gpu_type="a100")
         for i, n in enumerate(gpus)
     )
 
 
-def cluster(*gpus: int, outages: tuple[Outage, ...] = ()) -> Cluster:
+def cluster(*gpus: int, outages: tuple[Outage, ...] = ()) -> ModelCluster:
     """One partition of all nodes."""
-    return Cluster(nodes(*gpus), (Partition("gpu", tuple(range(len(gpus)))),), outages)
+    return ModelCluster(nodes(*gpus), (ModelPartition("gpu", tuple(range(len(gpus)))),), outages)
 
 
 def job(
@@ -38,9 +38,9 @@ def job(
     give_up_s: float = math.inf,
     counters: tuple[int, ...] = (),
     qos: str = "",
-) -> Job:
+) -> ModelJob:
     """Its time limit is its run time where none is given."""
-    request = Request(
+    request = ResourceRequest(
         nodes=n_nodes,
         gpus=0 if share_mgpu else gpus,
         share_mgpu=share_mgpu,
@@ -48,7 +48,7 @@ def job(
         memory_mib=memory_mib,
         gpu_type=gpu_type,
     )
-    return Job(
+    return ModelJob(
         request=request,
         submit_s=submit_s,
         run_s=run_s,
@@ -61,13 +61,13 @@ def job(
     )
 
 
-def run(where: Cluster, *jobs: Job, **options: object) -> Outcome:
+def run(where: ModelCluster, *jobs: ModelJob, **options: object) -> ModelOutcome:
     """What comes of these jobs, which have to be in the order of submission."""
     assert [one.submit_s for one in jobs] == sorted(one.submit_s for one in jobs)
     return simulate(where, Jobs.of(jobs), log=True, **options)  # type: ignore[arg-type]
 
 
-def starts(where: Cluster, *jobs: Job, **options: object) -> list[float | None]:
+def starts(where: ModelCluster, *jobs: ModelJob, **options: object) -> list[float | None]:
     """When each started; None for never."""
     found = run(where, *jobs, **options).start_s.tolist()
     return [None if math.isnan(start) else start for start in found]

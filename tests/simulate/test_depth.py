@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_gpu.simulate.cluster import Outage
-from slurm_gpu.simulate.jobs import Request
-from slurm_gpu.simulate.limits import Counter, Limits, Resource
+from slurm_gpu.simulate.jobs import ResourceRequest
+from slurm_gpu.simulate.limits import LimitCounter, LimitCounters, Resource
 from slurm_gpu.simulate.preemption import Preemption
 from slurm_gpu.simulate.prospects import Prospects
 from slurm_gpu.simulate.scheduler import Scheduling
-from slurm_gpu.simulate.state import ClusterState
+from slurm_gpu.simulate.state import ModelState
 from tests.simulate.building import cluster, job, run, starts
 
 LONG_S = 10_000.0
@@ -37,8 +37,8 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tally[str]]:
 
         monkeypatch.setattr(owner, name, count)
 
-    counted(ClusterState, "fits")
-    counted(Limits, "has_room")
+    counted(ModelState, "fits")
+    counted(LimitCounters, "has_room")
     return tally
 
 
@@ -64,7 +64,7 @@ def test_what_is_freed_and_too_small_opens_nothing(looks: Tally[str]) -> None:
 
 
 def test_lines_that_wait_for_a_limit_are_asked_once_for_each_size(looks: Tally[str]) -> None:
-    one_gpu = (Counter("alice", {Resource.MGPU: 1000}),)
+    one_gpu = (LimitCounter("alice", {Resource.MGPU: 1000}),)
     alike = [job(0, run_s=10, limit_s=60 * (n + 1), counters=(0,)) for n in range(60)]
     run(cluster(8), *alike, counters=one_gpu)
     # At each of 60 ends once for all that wait, and once for each that then finds the GPU taken again.
@@ -104,22 +104,25 @@ def test_a_backfill_pass_looks_at_no_more_jobs_than_it_may() -> None:
     ),
     st.lists(st.integers(0, 7), max_size=4),
     st.builds(
-        Request, gpus=st.integers(0, 4), cpus=st.integers(0, 8), memory_mib=st.sampled_from((0, 64000, 64001))
+        ResourceRequest,
+        gpus=st.integers(0, 4),
+        cpus=st.integers(0, 8),
+        memory_mib=st.sampled_from((0, 64000, 64001)),
     ),
     st.booleans(),
 )
 def test_prospects_are_what_the_time_limits_promise(
-    wanted: list[tuple[int, int, int, float]], ended: list[int], request: Request, closed: bool
+    wanted: list[tuple[int, int, int, float]], ended: list[int], request: ResourceRequest, closed: bool
 ) -> None:
     where = cluster(2, 3, 4)
-    state = ClusterState(where)
+    state = ModelState(where)
     prospects = Prospects(state)
     room = state.room(0, "")
     prospects.when(request, room)  # kept from here on, and brought up to date
     for index, (node, gpus, cpus, until_s) in enumerate(wanted):
         free = [i for i, mgpu in enumerate(state.devices[node]) if mgpu == 1000]
         if len(free) >= gpus:
-            held = Request(gpus=gpus, cpus=cpus)
+            held = ResourceRequest(gpus=gpus, cpus=cpus)
             state.start(index, held, (node,), (tuple(free[:gpus]),), until_s)
     for index in ended:
         if index in state.running:

@@ -9,16 +9,19 @@ from dataclasses import replace
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from slurm_gpu.simulate.cluster import Cluster, Node, Partition
-from slurm_gpu.simulate.jobs import Job, Jobs, Request
-from slurm_gpu.simulate.limits import Counter, Resource
+from slurm_gpu.simulate.cluster import ModelCluster, ModelNode, ModelPartition
+from slurm_gpu.simulate.jobs import Jobs, ModelJob, ResourceRequest
+from slurm_gpu.simulate.limits import LimitCounter, Resource
 from slurm_gpu.simulate.model import simulate
-from slurm_gpu.simulate.outcome import Outcome, What
+from slurm_gpu.simulate.outcome import JobTransition, ModelOutcome
 from slurm_gpu.simulate.preemption import Preemption
 from slurm_gpu.simulate.scheduler import Scheduling
 from tests.simulate.auditing import Books, moments
 
-COUNTERS = (Counter("alice", {Resource.MGPU: 3000, Resource.CPUS: 8}), Counter("bob", {Resource.JOBS: 2}))
+COUNTERS = (
+    LimitCounter("alice", {Resource.MGPU: 3000, Resource.CPUS: 8}),
+    LimitCounter("bob", {Resource.JOBS: 2}),
+)
 OWNER_FIRST = Preemption({"owner": frozenset({"loan"})})
 SCHEDULINGS = (
     Scheduling(),
@@ -29,9 +32,9 @@ SCHEDULINGS = (
 
 
 @st.composite
-def clusters(draw: st.DrawFn, n_partitions: int = 2) -> Cluster:
+def clusters(draw: st.DrawFn, n_partitions: int = 2) -> ModelCluster:
     nodes = tuple(
-        Node(
+        ModelNode(
             name=f"n{i}",
             gpus=draw(st.integers(0, 4)),
             cpus=draw(st.integers(1, 8)),
@@ -43,11 +46,11 @@ def clusters(draw: st.DrawFn, n_partitions: int = 2) -> Cluster:
         for i in range(draw(st.integers(1, 4)))
     )
     some = st.sets(st.integers(0, len(nodes) - 1), min_size=1)
-    rest = [Partition(f"p{i}", tuple(sorted(draw(some)))) for i in range(1, n_partitions)]
-    return Cluster(nodes, (Partition("p0", tuple(range(len(nodes)))), *rest))
+    rest = [ModelPartition(f"p{i}", tuple(sorted(draw(some)))) for i in range(1, n_partitions)]
+    return ModelCluster(nodes, (ModelPartition("p0", tuple(range(len(nodes)))), *rest))
 
 
-def requests() -> st.SearchStrategy[Request]:
+def requests() -> st.SearchStrategy[ResourceRequest]:
     common = {
         "nodes": st.sampled_from((1, 1, 1, 2, 3)),
         "cpus": st.integers(0, 4),
@@ -55,15 +58,17 @@ def requests() -> st.SearchStrategy[Request]:
         "one_zone": st.sampled_from((False, False, True)),
         "gpu_type": st.sampled_from(("", "", "a100")),
     }
-    whole = st.builds(Request, gpus=st.integers(0, 4), **common)
-    return st.one_of(whole, whole, st.builds(Request, share_mgpu=st.sampled_from((250, 500, 600)), **common))
+    whole = st.builds(ResourceRequest, gpus=st.integers(0, 4), **common)
+    return st.one_of(
+        whole, whole, st.builds(ResourceRequest, share_mgpu=st.sampled_from((250, 500, 600)), **common)
+    )
 
 
 def job_lists(
     n_partitions: int = 2, priorities: tuple[float, ...] = (0.0, 0.0, 1.0), qos: tuple[str, ...] = ("",)
-) -> st.SearchStrategy[list[Job]]:
+) -> st.SearchStrategy[list[ModelJob]]:
     one = st.builds(
-        Job,
+        ModelJob,
         request=requests(),
         submit_s=st.integers(0, 60).map(float),
         run_s=st.integers(0, 40).map(float),
@@ -77,7 +82,9 @@ def job_lists(
     return st.lists(one, max_size=16).map(lambda jobs: sorted(jobs, key=lambda job: job.submit_s))
 
 
-def run(cluster: Cluster, jobs: Sequence[Job], scheduling: Scheduling, **options: object) -> Outcome:
+def run(
+    cluster: ModelCluster, jobs: Sequence[ModelJob], scheduling: Scheduling, **options: object
+) -> ModelOutcome:
     return simulate(
         cluster,
         Jobs.of(jobs),
@@ -91,7 +98,7 @@ def run(cluster: Cluster, jobs: Sequence[Job], scheduling: Scheduling, **options
 @settings(max_examples=50)
 @given(clusters(), job_lists(qos=("", "loan", "owner")), st.sampled_from(SCHEDULINGS))
 def test_nothing_is_held_twice_limits_are_kept_and_every_job_is_accounted_for(
-    cluster: Cluster, jobs: list[Job], scheduling: Scheduling
+    cluster: ModelCluster, jobs: list[ModelJob], scheduling: Scheduling
 ) -> None:
     outcome = run(cluster, jobs, scheduling, preemption=OWNER_FIRST)
     books = Books(cluster, jobs, COUNTERS)
@@ -100,15 +107,15 @@ def test_nothing_is_held_twice_limits_are_kept_and_every_job_is_accounted_for(
             books.take_in(event)
             assert all(min((*devices, cpus, mib)) >= 0 for devices, cpus, mib in books.room())
             assert not books.over_limit()
-            if event.what is What.START:
+            if event.what is JobTransition.START:
                 assert set(event.nodes) <= set(books.nodes_of(event.job))
                 assert len(set(event.nodes)) == jobs[event.job].request.nodes
                 if jobs[event.job].request.one_zone:
                     assert len({cluster.nodes[node].zone for node in event.nodes}) == 1
     assert not books.running
-    ends = [event.job for event in outcome.log if event.what is What.END]
+    ends = [event.job for event in outcome.log if event.what is JobTransition.END]
     assert len(ends) == len(set(ends))
-    last_start_s = {event.job: event.at_s for event in outcome.log if event.what is What.START}
+    last_start_s = {event.job: event.at_s for event in outcome.log if event.what is JobTransition.START}
     for index, job in enumerate(jobs):
         if index in ends:
             assert outcome.end_s[index] == last_start_s[index] + min(job.run_s, job.limit_s)
@@ -123,13 +130,13 @@ def test_nothing_is_held_twice_limits_are_kept_and_every_job_is_accounted_for(
 @settings(max_examples=50)
 @given(clusters(), job_lists(qos=("", "loan", "owner")), st.sampled_from(SCHEDULINGS))
 def test_a_job_straddles_zones_only_once_it_has_waited_for_one_and_then_as_any_other(
-    cluster: Cluster, jobs: list[Job], scheduling: Scheduling
+    cluster: ModelCluster, jobs: list[ModelJob], scheduling: Scheduling
 ) -> None:
     outcome = run(cluster, jobs, scheduling, preemption=OWNER_FIRST, zone_wait_s=15.0)
     free = [replace(job, request=replace(job.request, one_zone=False)) for job in jobs]
     ever = run(cluster, free, scheduling, preemption=OWNER_FIRST)
     for event in outcome.log:
-        if event.what is What.START and jobs[event.job].request.one_zone:
+        if event.what is JobTransition.START and jobs[event.job].request.one_zone:
             one = len({cluster.nodes[node].zone for node in event.nodes}) == 1
             assert one or event.at_s >= jobs[event.job].submit_s + 15
     for index, job in enumerate(jobs):
@@ -139,7 +146,7 @@ def test_a_job_straddles_zones_only_once_it_has_waited_for_one_and_then_as_any_o
 
 @settings(max_examples=50)
 @given(clusters(n_partitions=1), job_lists(n_partitions=1))
-def test_backfill_leaves_nothing_idle_that_it_could_use(cluster: Cluster, jobs: list[Job]) -> None:
+def test_backfill_leaves_nothing_idle_that_it_could_use(cluster: ModelCluster, jobs: list[ModelJob]) -> None:
     outcome = run(cluster, jobs, Scheduling())
     books = Books(cluster, jobs, COUNTERS)
     for now_s, events in moments(outcome.log):
@@ -157,20 +164,20 @@ def test_backfill_leaves_nothing_idle_that_it_could_use(cluster: Cluster, jobs: 
                 )
 
 
-def _trivial(submit_s: float, run_s: float) -> Job:
+def _trivial(submit_s: float, run_s: float) -> ModelJob:
     """Any number of these run at once."""
-    return Job(request=Request(gpus=0, cpus=0), submit_s=submit_s, run_s=run_s, limit_s=5.0)
+    return ModelJob(request=ResourceRequest(gpus=0, cpus=0), submit_s=submit_s, run_s=run_s, limit_s=5.0)
 
 
 @settings(max_examples=50)
 @given(clusters(n_partitions=1), job_lists(n_partitions=1, priorities=(0.0,)), st.sampled_from(SCHEDULINGS))
 @example(
-    Cluster((Node(name="n0", gpus=0, cpus=1, memory_mib=500),), (Partition("p0", (0,)),)),
+    ModelCluster((ModelNode(name="n0", gpus=0, cpus=1, memory_mib=500),), (ModelPartition("p0", (0,)),)),
     [_trivial(0.0, 0.0)] * 5 + [_trivial(1.0, 1.0)] * 2 + [_trivial(1.0, 0.0)],
     Scheduling(depth=2),
 )
 def test_the_first_of_the_queue_starts_no_later_than_promised_when_it_became_the_first(
-    cluster: Cluster, jobs: list[Job], scheduling: Scheduling
+    cluster: ModelCluster, jobs: list[ModelJob], scheduling: Scheduling
 ) -> None:
     outcome = run(cluster, jobs, scheduling)
     books = Books(cluster, jobs, COUNTERS)
@@ -178,7 +185,7 @@ def test_the_first_of_the_queue_starts_no_later_than_promised_when_it_became_the
     for now_s, events in moments(outcome.log):
         for event in events:
             books.take_in(event)
-            if event.what is What.START:
+            if event.what is JobTransition.START:
                 assert event.at_s <= promised.get(event.job, math.inf)
                 # Who was there earlier, and was hindered by a limit until now, goes first.
                 promised = {job: at for job, at in promised.items() if job <= event.job}
@@ -186,7 +193,7 @@ def test_the_first_of_the_queue_starts_no_later_than_promised_when_it_became_the
         # Limits may let an earlier one go first again: then nothing was promised.
         promised = {job: at for job, at in promised.items() if order[:1] == [job]}
         # As many as a pass looks at have started: whoever is the first now was not looked at before the next.
-        n_started = sum(event.what is What.START for event in events)
+        n_started = sum(event.what is JobTransition.START for event in events)
         is_looked_at = scheduling.depth is None or n_started < scheduling.depth
         if order and scheduling.backfill_every_s == 0 and is_looked_at:
             latest = books.latest_start(order[0], now_s)
@@ -196,7 +203,7 @@ def test_the_first_of_the_queue_starts_no_later_than_promised_when_it_became_the
 @settings(max_examples=50)
 @given(clusters(), job_lists(priorities=(0.0, 1.0)), st.sampled_from(SCHEDULINGS))
 def test_equals_start_in_the_order_of_priority_and_then_of_submission(
-    cluster: Cluster, jobs: list[Job], scheduling: Scheduling
+    cluster: ModelCluster, jobs: list[ModelJob], scheduling: Scheduling
 ) -> None:
     starts = run(cluster, jobs, scheduling).start_s.tolist()
     started: dict[object, list[tuple[float, int]]] = {}
@@ -213,14 +220,16 @@ def test_equals_start_in_the_order_of_priority_and_then_of_submission(
 
 @settings(max_examples=50)
 @given(clusters(), job_lists(qos=("", "loan", "owner")), st.sampled_from(SCHEDULINGS))
-def test_the_same_input_gives_the_same_log(cluster: Cluster, jobs: list[Job], scheduling: Scheduling) -> None:
+def test_the_same_input_gives_the_same_log(
+    cluster: ModelCluster, jobs: list[ModelJob], scheduling: Scheduling
+) -> None:
     first = run(cluster, jobs, scheduling, preemption=OWNER_FIRST)
     assert run(cluster, jobs, scheduling, preemption=OWNER_FIRST).log == first.log
 
 
 @settings(max_examples=50)
 @given(clusters(), job_lists())
-def test_jobs_as_objects_and_as_columns_are_the_same(cluster: Cluster, jobs: list[Job]) -> None:
+def test_jobs_as_objects_and_as_columns_are_the_same(cluster: ModelCluster, jobs: list[ModelJob]) -> None:
     columns = Jobs.of(jobs)
     for index, job in enumerate(jobs):
         assert columns.requests[columns.request[index]] == job.request

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurm_gpu.simulate.outcome import What
+from slurm_gpu.simulate.outcome import JobTransition
 from slurm_gpu.simulate.preemption import Preemption
 from slurm_gpu.simulate.scheduler import Scheduling
 from tests.simulate.building import cluster, job, run
@@ -101,4 +101,4 @@ def test_jobs_on_other_gpus_are_not_slowed_and_the_time_limit_holds_for_slow_one
     )
     # The third joins the first; it would need 166.7 s, and its limit ends it at 120.
     assert outcome.end_s.round(6).tolist() == [148, 100, 120]
-    assert [event.what for event in outcome.log][-3:] == [What.END] * 3
+    assert [event.what for event in outcome.log][-3:] == [JobTransition.END] * 3

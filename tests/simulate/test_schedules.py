@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from slurm_gpu.simulate.cluster import Cluster, Node, Outage, Partition
-from slurm_gpu.simulate.jobs import Jobs, Request
-from slurm_gpu.simulate.limits import Counter, Resource
+from slurm_gpu.simulate.cluster import ModelCluster, ModelNode, ModelPartition, Outage
+from slurm_gpu.simulate.jobs import Jobs, ResourceRequest
+from slurm_gpu.simulate.limits import LimitCounter, Resource
 from slurm_gpu.simulate.model import simulate
-from slurm_gpu.simulate.outcome import What
+from slurm_gpu.simulate.outcome import JobTransition
 from slurm_gpu.simulate.scheduler import Scheduling
 from tests.simulate.building import cluster, job, nodes, run, starts
 
@@ -72,38 +72,42 @@ def test_nodes_of_a_multi_node_job_start_and_end_together() -> None:
         cluster(4, 4, 4), job(0, gpus=4), job(1, gpus=3, n_nodes=2, run_s=20), job(2, gpus=4, n_nodes=3)
     )
     assert outcome.start_s.tolist() == [0, 1, 100]
-    assert [event.nodes for event in outcome.log if event.what is What.START] == [(0,), (1, 2), (0, 1, 2)]
+    assert [event.nodes for event in outcome.log if event.what is JobTransition.START] == [
+        (0,),
+        (1, 2),
+        (0, 1, 2),
+    ]
 
 
 def test_lighter_nodes_are_taken_first_then_the_first() -> None:
     three = tuple(
-        Node(name=f"n{i}", gpus=1, cpus=8, memory_mib=1000, weight=weight)
+        ModelNode(name=f"n{i}", gpus=1, cpus=8, memory_mib=1000, weight=weight)
         for i, weight in enumerate((5, 1, 1))
     )
-    where = Cluster(three, (Partition("gpu", (0, 1, 2)),))
+    where = ModelCluster(three, (ModelPartition("gpu", (0, 1, 2)),))
     outcome = run(where, job(0), job(0), job(0))
-    assert [event.nodes for event in outcome.log if event.what is What.START] == [(1,), (2,), (0,)]
+    assert [event.nodes for event in outcome.log if event.what is JobTransition.START] == [(1,), (2,), (0,)]
 
 
 def test_cpus_and_memory_count_as_gpus_do() -> None:
-    where = Cluster(nodes(4, cpus=8, memory_mib=1000), (Partition("gpu", (0,)),))
+    where = ModelCluster(nodes(4, cpus=8, memory_mib=1000), (ModelPartition("gpu", (0,)),))
     assert starts(where, job(0, cpus=6), job(1, cpus=3), job(2, cpus=2)) == [0, 100, 2]
     assert starts(where, job(0, memory_mib=600), job(1, memory_mib=401)) == [0, 100]
 
 
 def test_shares_fill_a_gpu_before_they_break_another() -> None:
     outcome = run(cluster(2), *(job(0, share_mgpu=500) for _ in range(3)), job(1), job(2, share_mgpu=500))
-    devices = [event.devices for event in outcome.log if event.what is What.START]
+    devices = [event.devices for event in outcome.log if event.what is JobTransition.START]
     assert devices == [((0,),), ((0,),), ((1,),), ((1,),), ((0,),)]
     assert outcome.start_s.tolist() == [0, 0, 0, 100, 2]
 
 
 def test_a_job_of_one_gpu_type_waits_for_that_type() -> None:
     two = (
-        Node(name="n0", gpus=1, cpus=8, memory_mib=1000, gpu_type="v100"),
-        Node(name="n1", gpus=1, cpus=8, memory_mib=1000, gpu_type="a100"),
+        ModelNode(name="n0", gpus=1, cpus=8, memory_mib=1000, gpu_type="v100"),
+        ModelNode(name="n1", gpus=1, cpus=8, memory_mib=1000, gpu_type="a100"),
     )
-    where = Cluster(two, (Partition("gpu", (0, 1)),))
+    where = ModelCluster(two, (ModelPartition("gpu", (0, 1)),))
     assert starts(where, job(0, gpu_type="a100"), job(0, gpu_type="a100"), job(1)) == [0, 100, 1]
 
 
@@ -113,7 +117,7 @@ def test_larger_priority_goes_first_and_equal_ones_in_the_order_of_submission() 
 
 
 def test_partitions_do_not_block_each_other_but_where_they_share_nodes() -> None:
-    where = Cluster(nodes(1, 1), (Partition("a", (0,)), Partition("both", (0, 1))))
+    where = ModelCluster(nodes(1, 1), (ModelPartition("a", (0,)), ModelPartition("both", (0, 1))))
     held = job(0, gpus=1, run_s=100)
     pair = job(1, gpus=1, n_nodes=2, partition=1, run_s=10)
     # n1 is free, n0 is not: the pair's reservation of both nodes is for 100.
@@ -126,7 +130,7 @@ def test_partitions_do_not_block_each_other_but_where_they_share_nodes() -> None
 
 
 def test_who_reached_a_limit_is_passed_by_others_and_goes_on_when_there_is_room() -> None:
-    two_gpus = (Counter("alice", {Resource.MGPU: 2000}),)
+    two_gpus = (LimitCounter("alice", {Resource.MGPU: 2000}),)
     mine = [job(0, run_s=100, counters=(0,)) for _ in range(3)]
     outcome = run(cluster(8), *mine, job(1), counters=two_gpus)
     assert outcome.start_s.tolist() == [0, 0, 100, 1]
@@ -134,7 +138,7 @@ def test_who_reached_a_limit_is_passed_by_others_and_goes_on_when_there_is_room(
 
 
 def test_a_job_can_count_against_several_limits() -> None:
-    counters = (Counter("alice", {Resource.JOBS: 2}), Counter("vision", {Resource.CPUS: 10}))
+    counters = (LimitCounter("alice", {Resource.JOBS: 2}), LimitCounter("vision", {Resource.CPUS: 10}))
     jobs = (
         job(0, cpus=6, counters=(0, 1), run_s=50),
         job(1, cpus=6, counters=(1,), run_s=10),  # 6 + 6 > 10 CPUs of the group
@@ -145,7 +149,7 @@ def test_a_job_can_count_against_several_limits() -> None:
 
 
 def test_a_job_that_exceeds_a_limit_or_the_cluster_never_starts_and_blocks_nobody() -> None:
-    limit = (Counter("alice", {Resource.MGPU: 1000}),)
+    limit = (LimitCounter("alice", {Resource.MGPU: 1000}),)
     jobs = job(0, gpus=2, counters=(0,)), job(1, gpus=8), job(2, gpus=4)
     assert starts(cluster(4), *jobs, counters=limit) == [None, None, 2]
     assert starts(cluster(4), *jobs, counters=limit, scheduling=Scheduling(backfill=False)) == [None, None, 2]
@@ -157,7 +161,7 @@ def test_who_is_cancelled_while_it_waits_never_starts_and_ends_nowhere() -> None
     assert math.isnan(outcome.start_s[1])
     assert math.isnan(outcome.end_s[1])
     assert outcome.start_s[2] == 100
-    assert [event.job for event in outcome.log if event.what is What.GIVE_UP] == [1]
+    assert [event.job for event in outcome.log if event.what is JobTransition.GIVE_UP] == [1]
 
 
 def test_a_drained_node_finishes_what_runs_and_takes_nothing_new_until_it_is_back() -> None:
@@ -187,7 +191,7 @@ def test_the_placement_hook_decides_and_may_let_a_job_wait() -> None:
 
     outcome = run(cluster(1, 1), job(0), job(1), placement=LastNodeOrNone())
     assert outcome.start_s.tolist() == [0, 100]
-    assert {event.nodes for event in outcome.log if event.what is What.START} == {(1,)}
+    assert {event.nodes for event in outcome.log if event.what is JobTransition.START} == {(1,)}
 
 
 def test_a_placement_that_gives_away_what_is_not_free_is_told_so() -> None:
@@ -221,7 +225,7 @@ def test_columns_that_make_no_sense_are_refused(change: dict[str, object], messa
         "partition": np.zeros(2, dtype=np.int32),
         "counters": np.zeros(2, dtype=np.int32),
         "qos": np.zeros(2, dtype=np.int32),
-        "requests": (Request(gpus=1),),
+        "requests": (ResourceRequest(gpus=1),),
     }
     with pytest.raises(ValueError, match=message):
         Jobs(**(two | change))  # type: ignore[arg-type]
@@ -232,7 +236,7 @@ def test_columns_that_make_no_sense_are_refused(change: dict[str, object], messa
 )
 def test_requests_that_make_no_sense_are_refused(bad: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=r"a (share|request)"):
-        Request(**bad)  # type: ignore[arg-type]
+        ResourceRequest(**bad)  # type: ignore[arg-type]
 
 
 def test_jobs_that_name_what_is_not_there_are_refused() -> None:
@@ -241,18 +245,18 @@ def test_jobs_that_name_what_is_not_there_are_refused() -> None:
     with pytest.raises(ValueError, match="there are 0 counters"):
         run(cluster(1), job(0, counters=(0,)))
     with pytest.raises(ValueError, match="partition gpu names node 7"):
-        Cluster(nodes(1), (Partition("gpu", (7,)),))
+        ModelCluster(nodes(1), (ModelPartition("gpu", (7,)),))
 
 
 def test_no_jobs_at_all_are_no_trouble() -> None:
     assert len(simulate(cluster(1), Jobs.of([])).start_s) == 0
 
 
-def zoned(*zones: str, gpus: int = 4) -> Cluster:
+def zoned(*zones: str, gpus: int = 4) -> ModelCluster:
     """A node of four GPUs for each of these."""
     n = len(zones)
     placed = tuple(replace(node, zone=zone) for node, zone in zip(nodes(*[gpus] * n), zones, strict=True))
-    return Cluster(placed, (Partition("gpu", tuple(range(n))),))
+    return ModelCluster(placed, (ModelPartition("gpu", tuple(range(n))),))
 
 
 def test_a_job_in_one_zone_waits_for_it_and_nobody_behind_is_in_its_way() -> None:
@@ -286,7 +290,7 @@ def test_a_job_that_fits_no_zone_waits_for_nothing_but_the_bound() -> None:
 
 
 def test_while_a_limit_holds_it_a_released_job_is_held_as_before() -> None:
-    counters = (Counter("alice", {Resource.JOBS: 1}),)
+    counters = (LimitCounter("alice", {Resource.JOBS: 1}),)
     pair = job(1, gpus=4, n_nodes=2, run_s=10, counters=(0,))
     together = replace(pair, request=replace(pair.request, one_zone=True))
     outcome = run(

@@ -7,7 +7,7 @@ import pytest
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.client import AccountingRun, QueuedJob
 from slurm_gpu.slurm.commands import CommandClient, run_command, stream_command
-from slurm_gpu.slurm.scontrol import Label, parse_nodes, parse_single_job
+from slurm_gpu.slurm.scontrol import JobTexts, parse_nodes, parse_single_job
 from tests.slurm.recorded import DATA, NOW_S, VERSIONS, RecordedSlurm, recorded_client
 
 
@@ -191,7 +191,7 @@ def test_a_requeued_job_counts_its_restarts(jobs: dict[int, QueuedJob]):
 
 def test_a_job_that_was_resized_tells_when(jobs: dict[int, QueuedJob]):
     text = (DATA / "job-resized.txt").read_text()
-    resized = parse_single_job(text, 6, Label("wrap", ""))
+    resized = parse_single_job(text, 6, JobTexts("wrap", ""))
     assert resized is not None
     assert (resized.nodes, resized.resized_s) == (["n1"], resized.start_s + 3)
     assert all(job.resized_s is None for job in jobs.values())

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from slurm_gpu.slurm.client import QueuedJob
-from slurm_gpu.slurm.scontrol import JobReader, Label, parse_jobs
+from slurm_gpu.slurm.scontrol import JobReader, JobTexts, parse_jobs
 
 TEXT = """\
 JobId={job_id} JobName=train
@@ -21,14 +21,14 @@ JobId={job_id} JobName=train
    WorkDir=/home/alice
 
 """
-LABEL = Label("train", "")
+LABEL = JobTexts("train", "")
 
 
 def text(job_id: int = 7, ran: str = "00:00:05", state: str = "RUNNING", end_s: int = 1795266131) -> str:
     return TEXT.format(job_id=job_id, ran=ran, state=state, end_s=end_s)
 
 
-def read(reader: JobReader, told: str, **labels: Label) -> list[QueuedJob]:
+def read(reader: JobReader, told: str, **labels: JobTexts) -> list[QueuedJob]:
     """The jobs, which are the same as without any memory."""
     known = {7: LABEL, 8: LABEL} | {int(name[1:]): label for name, label in labels.items()}
     found = reader.parse_jobs(told, known)
@@ -48,7 +48,7 @@ def test_whatever_else_changes_of_a_job_is_seen() -> None:
     (first,) = read(reader, text())
     assert read(reader, text(end_s=1795266132)) == [replace(first, end_s=1795266132)]
     assert read(reader, text(state="SUSPENDED")) == [replace(first, state="SUSPENDED")]
-    assert read(reader, text(), _7=Label("train", "slurm-gpu/1 t=x")) == [
+    assert read(reader, text(), _7=JobTexts("train", "slurm-gpu/1 t=x")) == [
         replace(first, admin_comment="slurm-gpu/1 t=x")
     ]
     assert read(reader, text()) == [first]

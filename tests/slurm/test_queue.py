@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.slurm.queue import Phase, QueueReader
+from slurm_gpu.slurm.queue import JobPhase, QueueReader
 
 RUNNING = (
     "3|N/A|bob|60902|nlp|normal|gpu|RUNNING|1|1|N/A|gres:shard:2|N/A|cpu=1,mem=1G,node=1,billing=1,gres/shard=2|OK"
@@ -48,7 +48,12 @@ def test_one_call_tells_what_is_counted() -> None:
     squeue = Squeue(RUNNING, RANGE, ARRAY, TASK)
     running, ranged, array, task = QueueReader(squeue, {}).read()
     assert len(squeue.calls) == 1
-    assert (running.phase, running.uid, running.account, running.nodes) == (Phase.RUNNING, 60902, "nlp", "n1")
+    assert (running.phase, running.uid, running.account, running.nodes) == (
+        JobPhase.RUNNING,
+        60902,
+        "nlp",
+        "n1",
+    )
     assert (running.per_node, running.per_job, running.start_s) == ("gres:shard:2", "", 1795285307)
     assert running.admin_comment == "slurm-gpu/1 t=b01x3 r=job"
     assert (ranged.n_nodes, ranged.n_tasks, ranged.exclusive, ranged.admin_comment) == (3, 1, False, "")
@@ -80,15 +85,15 @@ def test_who_wants_whole_nodes_stands_in_a_column_of_its_own_by_now(
 @pytest.mark.parametrize(
     ("state", "phase"),
     [
-        ("SUSPENDED", Phase.RUNNING),
-        ("CONFIGURING", Phase.RUNNING),
-        ("REQUEUE_HOLD", Phase.PENDING),
-        ("COMPLETING", Phase.ENDED),
-        ("CANCELLED", Phase.ENDED),
-        ("SOME_LATER_STATE", Phase.RUNNING),
+        ("SUSPENDED", JobPhase.RUNNING),
+        ("CONFIGURING", JobPhase.RUNNING),
+        ("REQUEUE_HOLD", JobPhase.PENDING),
+        ("COMPLETING", JobPhase.ENDED),
+        ("CANCELLED", JobPhase.ENDED),
+        ("SOME_LATER_STATE", JobPhase.RUNNING),
     ],
 )
-def test_a_job_counts_until_it_has_surely_ended(state: str, phase: Phase) -> None:
+def test_a_job_counts_until_it_has_surely_ended(state: str, phase: JobPhase) -> None:
     (job,) = QueueReader(Squeue(RUNNING.replace("RUNNING", state)), {}).read()
     assert job.phase is phase
 
@@ -96,11 +101,11 @@ def test_a_job_counts_until_it_has_surely_ended(state: str, phase: Phase) -> Non
 def test_a_requeued_job_waits_although_it_is_completing() -> None:
     """Its end is yet to come; that of a job that is over is not."""
     row = RUNNING.replace("RUNNING", "COMPLETING")
-    for now_s, phase in ((1795285900, Phase.PENDING), (1795285907, Phase.ENDED)):
+    for now_s, phase in ((1795285900, JobPhase.PENDING), (1795285907, JobPhase.ENDED)):
         (job,) = QueueReader(Squeue(row), {}, lambda now_s=now_s: now_s).read()  # type: ignore[misc]
         assert job.phase is phase
     (endless,) = QueueReader(Squeue(row.replace("1795285907", "N/A")), {}).read()
-    assert endless.phase is Phase.PENDING
+    assert endless.phase is JobPhase.PENDING
 
 
 def test_what_did_not_change_is_not_read_again() -> None:
@@ -110,7 +115,7 @@ def test_what_did_not_change_is_not_read_again() -> None:
     squeue.rows = [RUNNING, RANGE.replace("PENDING", "CANCELLED"), ARRAY]
     second = reader.read()
     assert second[0] is first[0]
-    assert second[1].phase is Phase.ENDED
+    assert second[1].phase is JobPhase.ENDED
     squeue.rows = []
     assert reader.read() == []
 

@@ -32,7 +32,7 @@ JobId=7 JobName=train
 
 
 def test_requested_and_allocated_apart_as_from_2411():
-    label = scontrol.Label("train", "")
+    label = scontrol.JobTexts("train", "")
     jobs, uncertain = scontrol.parse_jobs(_JOB_2411, {7: label})
     assert not uncertain
     (job,) = jobs

@@ -10,10 +10,10 @@ from slurm_gpu import __version__
 from slurm_gpu.controller.queue.usage import Usage
 from slurm_gpu.controller.snapshot import Snapshot, parse, read_fresh, render
 from slurm_gpu.errors import OutsideError
-from slurm_gpu.node.shipping.journal import Journal
-from slurm_gpu.node.shipping.spool import FORMAT, NewerSpoolError, Spool
-from slurm_gpu.policy.journal import Journal as PolicyJournal
-from slurm_gpu.policy.journal import State
+from slurm_gpu.node.shipping.journal import DurableMap
+from slurm_gpu.node.shipping.spool import FORMAT, NewerSpoolError, NodeSpool
+from slurm_gpu.policy.journal import ApplyJournal as PolicyJournal
+from slurm_gpu.policy.journal import ApplyState
 from tests.upgrade import write_state
 from tests.upgrade.releases import BEFORE, run
 
@@ -23,8 +23,8 @@ READ = """
 import json, sys
 from pathlib import Path
 from slurm_gpu import __version__
-from slurm_gpu.node.shipping.spool import Spool
-spool = Spool(Path(sys.argv[1]))
+from slurm_gpu.node.shipping.spool import NodeSpool
+spool = NodeSpool(Path(sys.argv[1]))
 queue = getattr(spool, "queue", spool)  # the spool itself in 0.1
 items = queue.waiting(100, set(queue.waiting_keys()))
 print(json.dumps({
@@ -45,7 +45,7 @@ spool.close()
 def test_the_spool_of_an_older_release_is_taken_over_whole(tmp_path: Path, release: str) -> None:
     directory = tmp_path / "spool"
     shutil.copytree(DATA / release / "spool", directory)
-    spool = Spool(directory)
+    spool = NodeSpool(directory)
     assert spool.is_whole
     assert spool.allocations() == [write_state.held(2), write_state.held(3)]
     items = {item.key: item for item in spool.queue.waiting(100, set(spool.queue.waiting_keys()))}
@@ -70,7 +70,7 @@ def test_the_release_before_goes_on_with_our_spool_and_we_with_its(tmp_path: Pat
     assert len(read["waiting"]) == 7
     assert read["wires"][f"record/{1:016x}/GPU-0"] == write_state.record(1, 9, final=True).to_wire()
     assert read["last"] == write_state.record(2, 4, final=False).to_wire()
-    spool = Spool(directory)
+    spool = NodeSpool(directory)
     assert spool.is_whole
     assert len(spool.queue) == 8  # and what it wrote meanwhile
     assert len(spool.allocations()) == 2
@@ -78,14 +78,14 @@ def test_the_release_before_goes_on_with_our_spool_and_we_with_its(tmp_path: Pat
 
 
 def test_a_spool_says_its_format_and_who_wrote_there(tmp_path: Path) -> None:
-    Spool(tmp_path).close()
-    journal = Journal(tmp_path)
+    NodeSpool(tmp_path).close()
+    journal = DurableMap(tmp_path)
     assert journal.get("format") == {"format": FORMAT, "version": __version__}
     journal.close()
 
 
 def test_a_spool_in_a_format_of_the_future_is_left_alone_and_says_what_to_do(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
+    journal = DurableMap(tmp_path)
     journal.put("format", {"format": FORMAT + 1, "version": "9.9.0"})
     journal.put("record/1/GPU-0", {"in": "another form"})
     journal.commit()
@@ -95,22 +95,22 @@ def test_a_spool_in_a_format_of_the_future_is_left_alone_and_says_what_to_do(tmp
         with pytest.raises(
             NewerSpoolError, match=r"slurm-gpud 9\.9\.0 wrote here in format 2.*install 9\.9\.0"
         ):
-            Spool(tmp_path)
+            NodeSpool(tmp_path)
     assert (tmp_path / "log").read_bytes() == before
 
 
 def test_keys_that_this_release_does_not_know_are_kept(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
+    journal = DurableMap(tmp_path)
     journal.put("step/1/0/3", {"phases": [1, 2]})
     journal.commit()
     journal.close()
-    spool = Spool(tmp_path)
+    spool = NodeSpool(tmp_path)
     for seq in range(3000):  # until the log is written anew
         spool.save_record(write_state.record(1, seq, final=False))
         spool.commit()
     spool.close()
     assert (tmp_path / "log").stat().st_size < 2 << 20
-    journal = Journal(tmp_path)
+    journal = DurableMap(tmp_path)
     assert journal.get("step/1/0/3") == {"phases": [1, 2]}
     journal.close()
 
@@ -121,7 +121,7 @@ def test_keys_that_this_release_does_not_know_are_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize("release", RELEASES)
 def test_what_an_older_release_applied_can_be_rolled_back(release: str) -> None:
     (entry,) = PolicyJournal(DATA / release / "policy").entries()
-    assert (entry.state, entry.cluster, entry.at) == (State.DONE, "lab", "2026-05-28 20:26:40 UTC")
+    assert (entry.state, entry.cluster, entry.at) == (ApplyState.DONE, "lab", "2026-05-28 20:26:40 UTC")
 
 
 def test_an_apply_of_a_newer_form_is_named_and_not_guessed_at(tmp_path: Path) -> None:

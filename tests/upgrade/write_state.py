@@ -15,9 +15,9 @@ from pathlib import Path
 from slurm_gpu import __version__
 from slurm_gpu.node.allocation.tracker import Allocation
 from slurm_gpu.node.measure.tally import SegmentKey
-from slurm_gpu.node.shipping.shipment import Shipment
-from slurm_gpu.node.shipping.spool import Spool
-from slurm_gpu.policy.journal import Entry, Journal, State
+from slurm_gpu.node.shipping.shipment import OutgoingShipment
+from slurm_gpu.node.shipping.spool import NodeSpool
+from slurm_gpu.policy.journal import ApplyJournal, ApplyState, Entry
 from slurm_gpu.wire import (
     DeviceFacts,
     Event,
@@ -110,7 +110,7 @@ RUN = HostRun(
 
 def write_spool(directory: Path) -> bytes:
     """Job 1 ended and waits, job 2 goes on, job 3 goes on and was shipped; returns its first shipment."""
-    spool = Spool(directory)
+    spool = NodeSpool(directory)
     spool.save_record(record(1, 9, final=True))
     spool.save_host(host(1, 9, final=True))
     for job_id in (2, 3):
@@ -128,7 +128,9 @@ def write_spool(directory: Path) -> bytes:
             spool.queue.shipped(item)
     spool.commit()
     spool.close()
-    return Shipment(node="n1", boot_id="boot-1", items=everything, devices=[GPU], open_jobs=[2, 3]).body()
+    return OutgoingShipment(
+        node="n1", boot_id="boot-1", items=everything, devices=[GPU], open_jobs=[2, 3]
+    ).body()
 
 
 GPU = DeviceFacts(node="n1", uuid="GPU-0", at_s=T0, name="NVIDIA A100", minor=0, index=0, memory_mib=40960.0)
@@ -179,10 +181,11 @@ def main() -> None:
     (target / "spool" / "lock").unlink()
     (target / "spool" / "reserve").unlink(missing_ok=True)
     write_database(target / "database.sql")
-    journal = Journal(target / "policy", now=lambda: T0)
+    journal = ApplyJournal(target / "policy", now=lambda: T0)
     with journal.lock():
         journal.mark(
-            journal.begin(Entry(cluster="lab", policy="/etc/slurm-gpu/policy.yaml", digest="00")), State.DONE
+            journal.begin(Entry(cluster="lab", policy="/etc/slurm-gpu/policy.yaml", digest="00")),
+            ApplyState.DONE,
         )
     (target / "policy" / "lock").unlink()
     print(f"written by {__version__}")

@@ -10,11 +10,11 @@ import click
 from slurm_gpu.cli.cluster.node_live import LIVE_COLUMNS, NodeLive, node_lives
 from slurm_gpu.cli.cluster.suspects import show_suspects
 from slurm_gpu.cli.output import check_format, print_csv, print_json, print_sentences, print_table, remark
-from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.database.api.cluster import cluster_state
 from slurm_gpu.errors import UsageError
 from slurm_gpu.monitor.cluster.summary import gpu_types, gpus_in_all, in_partition, wait_reasons
-from slurm_gpu.slurm.occupancy import Holder, Occupancy, occupancy
+from slurm_gpu.slurm.occupancy import DeviceHolder, NodeHolders, occupancy
 from slurm_gpu.text.cells import GAP, gpus, memory, positions, span, text
 from slurm_gpu.text.hostlist import compress, expand
 from slurm_gpu.text.units import counted
@@ -41,7 +41,7 @@ _CSV_COLUMNS = (
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @with_site
 def nodes(
-    site: Site,
+    site: CommandSite,
     names: tuple[str, ...],
     *,
     partition: str | None,
@@ -141,12 +141,12 @@ def _totals(state: ClusterState, now_s: float) -> Iterator[str]:
         yield f"waiting: {counted(n_jobs, 'job')} for {gpus(n_gpus)} ({why})"
 
 
-def _live(site: Site) -> Mapping[str, NodeLive]:
+def _live(site: CommandSite) -> Mapping[str, NodeLive]:
     with site.database() as database:
         return node_lives(database.live(), database.nodes())
 
 
-def _row(entry: Occupancy, now_s: float) -> list[str]:
+def _row(entry: NodeHolders, now_s: float) -> list[str]:
     node = entry.node
     kinds = "/".join(kind for kind in node.gpus if kind)
     return [
@@ -160,7 +160,7 @@ def _row(entry: Occupancy, now_s: float) -> list[str]:
     ]
 
 
-def _used_by(holder: Holder, now_s: float) -> str:
+def _used_by(holder: DeviceHolder, now_s: float) -> str:
     parts = [f"GPU {positions(holder.gpus)}"] if holder.gpus else []
     if holder.shared_gpus:
         how_much = "all" if holder.all_shards else "part"
@@ -173,7 +173,7 @@ def _used_by(holder: Holder, now_s: float) -> str:
     return f"{', '.join(parts) or 'CPUs'} {text(job.user)} {job.label} ({until})"
 
 
-def _to_json(entry: Occupancy) -> dict[str, Any]:
+def _to_json(entry: NodeHolders) -> dict[str, Any]:
     node = entry.node
     return {
         "node": node.name,
@@ -209,7 +209,7 @@ def _to_json(entry: Occupancy) -> dict[str, Any]:
     }
 
 
-def _to_csv(entry: Occupancy) -> dict[str, Any]:
+def _to_csv(entry: NodeHolders) -> dict[str, Any]:
     def joined(words: Iterable[str]) -> str:
         return " ".join(words)
 
@@ -223,9 +223,9 @@ def _to_csv(entry: Occupancy) -> dict[str, Any]:
     }
 
 
-def _cpus_free(entry: Occupancy) -> int:
+def _cpus_free(entry: NodeHolders) -> int:
     return max(0, entry.node.cpus - entry.node.cpus_allocated) if entry.in_service else 0
 
 
-def _memory_free(entry: Occupancy) -> int:
+def _memory_free(entry: NodeHolders) -> int:
     return max(0, entry.node.memory_mib - entry.node.memory_allocated_mib) if entry.in_service else 0

@@ -8,13 +8,13 @@ from zoneinfo import ZoneInfo
 import click
 
 from slurm_gpu.cli.output import print_json, print_table, remark
-from slurm_gpu.cli.site import Site
+from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.text.cells import moment, text
 
 _COLUMNS = ("node", "GPU", "jobs", "users", "well since", "since", "last")
 
 
-def show_suspects(site: Site, *, as_json: bool) -> None:
+def show_suspects(site: CommandSite, *, as_json: bool) -> None:
     """Print them, for operators; nothing is ever run."""
     with site.database() as database:
         told = database.verdicts()

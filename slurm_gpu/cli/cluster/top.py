@@ -13,9 +13,9 @@ from rich.live import Live
 from rich.text import Text
 
 from slurm_gpu.cli.cluster.keys import keys
-from slurm_gpu.cli.cluster.top_screen import Screen, Trouble, draw
+from slurm_gpu.cli.cluster.top_screen import Screen, StaleReason, draw
 from slurm_gpu.cli.output import console, print_json
-from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.errors import UsageError
 from slurm_gpu.monitor.cluster.observer import Observer
 from slurm_gpu.monitor.cluster.overview import Overview, make_overview
@@ -33,7 +33,9 @@ _LEAST_S, _MOST_S = 1.0, 3600.0
 @click.option("--partition", metavar="NAME", help="Only nodes of this partition, and jobs that wait for it.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON once; docs/commands.md has its keys.")
 @with_site
-def top(site: Site, once: bool, every: str, user: str | None, partition: str | None, as_json: bool) -> None:
+def top(
+    site: CommandSite, once: bool, every: str, user: str | None, partition: str | None, as_json: bool
+) -> None:
     """Who uses which GPU and until when, what waits and why, and which nodes are out of service.
 
     GPUs are numbered as Slurm numbers them on their node; "part" are shards of them. Nodes that are alike are
@@ -51,7 +53,7 @@ def top(site: Site, once: bool, every: str, user: str | None, partition: str | N
         raise UsageError(f"--every {every}: write a time from 1s to 1h, such as 5s")
     observer = Observer(site.database, site.wall, time.monotonic)
     observer.look()
-    watched = _Watched(site, observer, user, partition)
+    watched = _LiveScreen(site, observer, user, partition)
     watched.check()
     if as_json:
         print_json(watched.overview(fold=False).to_json())
@@ -63,10 +65,12 @@ def top(site: Site, once: bool, every: str, user: str | None, partition: str | N
         _follow(watched, every_s)
 
 
-class _Watched:
+class _LiveScreen:
     """What is shown, and of it what was asked for."""
 
-    def __init__(self, site: Site, observer: Observer, user: str | None, partition: str | None) -> None:
+    def __init__(
+        self, site: CommandSite, observer: Observer, user: str | None, partition: str | None
+    ) -> None:
         self.site, self.observer, self.zone = site, observer, ZoneInfo(site.config.timezone)
         self._user, self._partition = user, partition
 
@@ -105,11 +109,11 @@ class _Watched:
             width=screen.width,
             height=screen.height,
             first=first,
-            trouble=None if trouble is None else Trouble(why=trouble, since_s=seen.at_s),
+            trouble=None if trouble is None else StaleReason(why=trouble, since_s=seen.at_s),
         )
 
 
-def _follow(watched: _Watched, every_s: float) -> None:
+def _follow(watched: _LiveScreen, every_s: float) -> None:
     """Show it until somebody presses q."""
     screen, first = console(), 0
     look: threading.Thread | None = None

@@ -11,13 +11,13 @@ from zoneinfo import ZoneInfo
 from rich.text import Text
 
 from slurm_gpu.alerts.wording import in_words
-from slurm_gpu.monitor.cluster.overview import Overview, ShownFlag, ShownRow
+from slurm_gpu.monitor.cluster.overview import JobFlag, Overview, ShownRow
 from slurm_gpu.monitor.cluster.reasons import meaning
 from slurm_gpu.monitor.cluster.summary import GpuType, StateOfNodes
 from slurm_gpu.text.cells import GAP, gpus, number, percent, positions, span, text
 from slurm_gpu.text.hostlist import compress
 from slurm_gpu.text.sparkline import sparkline
-from slurm_gpu.text.text_grid import Column, grid
+from slurm_gpu.text.text_grid import GridColumn, grid
 from slurm_gpu.text.units import counted
 
 _GOOD, _BUSY, _WARN, _BAD, _FAINT = "green", "blue", "yellow", "red", "dim"
@@ -35,21 +35,21 @@ _WIDE = 100
 """Columns from which on types of GPUs stand in the table."""
 
 _TYPE = "TYPE"
-_COLUMNS: tuple[Column, ...] = (
-    Column(title="NODE", least=8),
-    Column(title="STATE", least=7, spare=2),
-    Column(title=_TYPE, least=6),
-    Column(title="GPU", least=5),
-    Column(title="USER", least=6),
-    Column(title="JOB", least=6),
-    Column(title="UTIL %", least=9, spare=4),
-    Column(title="MEM %", right=True, spare=1),
-    Column(title="FREES IN", right=True),
+_COLUMNS: tuple[GridColumn, ...] = (
+    GridColumn(title="NODE", least=8),
+    GridColumn(title="STATE", least=7, spare=2),
+    GridColumn(title=_TYPE, least=6),
+    GridColumn(title="GPU", least=5),
+    GridColumn(title="USER", least=6),
+    GridColumn(title="JOB", least=6),
+    GridColumn(title="UTIL %", least=9, spare=4),
+    GridColumn(title="MEM %", right=True, spare=1),
+    GridColumn(title="FREES IN", right=True),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
+class StaleReason:
     """Why nothing newer is shown, and when the last answer came (wall clock)."""
 
     why: str
@@ -74,7 +74,7 @@ def draw(
     width: int | None = None,
     height: int | None = None,
     first: int = 0,
-    trouble: Trouble | None = None,
+    trouble: StaleReason | None = None,
 ) -> Screen:
     """All of it, or as much as fits `height` lines of `width` columns, the table from row `first` on.
 
@@ -117,7 +117,7 @@ def _head(
     overview: Overview,
     now_s: float,
     zone: ZoneInfo,
-    trouble: Trouble | None,
+    trouble: StaleReason | None,
     few: int | None,
     width: int | None,
 ) -> Iterator[Text]:
@@ -211,7 +211,7 @@ def _waiting(overview: Overview, now_s: float, few: int | None) -> Iterator[Text
     yield from _limited(lines, few, "more reasons")
 
 
-def _flag_line(shown: ShownFlag, now_s: float) -> Text:
+def _flag_line(shown: JobFlag, now_s: float) -> Text:
     since = span(max(0.0, now_s - shown.flag.since_s))
     whose = f"{text(shown.job.user)} {shown.job.id}"
     return Text("! ").append(f"{whose}: {in_words(shown.flag)}, for {since}", style=_WARN)

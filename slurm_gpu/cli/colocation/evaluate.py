@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from slurm_gpu.cli.colocation.train import Table
+from slurm_gpu.cli.colocation.train import SpeedTable
 from slurm_gpu.cli.output import console, print_json, print_table
 from slurm_gpu.colocation.learned.models import read_any
 from slurm_gpu.colocation.learned.net import Net
@@ -20,7 +20,7 @@ from slurm_gpu.colocation.research.workloads import table_jobs
 from slurm_gpu.errors import UsageError
 
 if TYPE_CHECKING:  # its bound takes scipy, which a plan does not
-    from slurm_gpu.colocation.research.contest import Standing
+    from slurm_gpu.colocation.research.contest import ContestResult
 
 _COLUMNS = (
     "planner",
@@ -66,7 +66,7 @@ def checked_names(names: Sequence[str] | None, nets: Mapping[str, Net]) -> tuple
 
 
 def evaluate_planners(
-    known: Table,
+    known: SpeedTable,
     models: Sequence[Path],
     names: Sequence[str] | None,
     seeds: Sequence[int],
@@ -107,7 +107,7 @@ def evaluate_planners(
     )
 
 
-def _row(one: Standing) -> tuple[str, ...]:
+def _row(one: ContestResult) -> tuple[str, ...]:
     return (
         one.planner,
         f"{one.ratio:.3f}",

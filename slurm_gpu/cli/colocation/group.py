@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.errors import UsageError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -101,7 +101,7 @@ def _cap(cap: float | None) -> float:
 @click.option("--device", default="cpu", show_default=True, help="Another one is torch's, as in `cuda`.")
 @with_site
 def train(
-    site: Site,
+    site: CommandSite,
     table: Path,
     gpu_model: str | None,
     together: int,
@@ -127,7 +127,7 @@ def train(
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from slurm_gpu.cli.colocation import train as run
 
-    known = run.Table(table, gpu_model, together, _cap(cap), predict)
+    known = run.SpeedTable(table, gpu_model, together, _cap(cap), predict)
     if n_seeds is not None:
         if seed or checkpoint is not None or if_better:
             raise UsageError(
@@ -183,9 +183,9 @@ def evaluate(
     table.
     """
     from slurm_gpu.cli.colocation import evaluate as run
-    from slurm_gpu.cli.colocation.train import Table
+    from slurm_gpu.cli.colocation.train import SpeedTable
 
-    known = Table(table, gpu_model, together, _cap(cap), predict)
+    known = SpeedTable(table, gpu_model, together, _cap(cap), predict)
     names = None if planners is None else tuple(name.strip() for name in planners.split(","))
     run.evaluate_planners(known, models, names, range(seed, seed + lists), jobs, gpus, as_json=as_json)
 
@@ -223,9 +223,9 @@ def plan(
     standard input. All of it is what would happen if the table were true; nothing is submitted.
     """
     from slurm_gpu.cli.colocation import plan as run
-    from slurm_gpu.cli.colocation.train import Table
+    from slurm_gpu.cli.colocation.train import SpeedTable
 
-    known = Table(table, gpu_model, together, _cap(cap), predict)
+    known = SpeedTable(table, gpu_model, together, _cap(cap), predict)
     run.plan_jobs(known, jobs, planner, model, gpus, prices, as_json=as_json)
 
 
@@ -241,7 +241,7 @@ def plan(
 )
 @click.option("--files-only", is_flag=True, help="Of FILES alone; slurm-gpudbd is not asked.")
 @with_site
-def profiles(site: Site, out: Path, files: tuple[Path, ...], since: str, *, files_only: bool) -> None:
+def profiles(site: CommandSite, out: Path, files: tuple[Path, ...], since: str, *, files_only: bool) -> None:
     """Write what applications did to a GPU that they had for themselves, phase by phase.
 
     OUT is CSV or JSON, by its name. They are of finished runs on one whole GPU that you may see, and of FILES
@@ -306,7 +306,7 @@ def nearest(
 @click.argument("out", type=_FILE)
 @click.option("--gpu-model", metavar="NAME", default="any", show_default=True, help="Named in the table.")
 @with_site
-def learned(site: Site, out: Path, gpu_model: str) -> None:
+def learned(site: CommandSite, out: Path, gpu_model: str) -> None:
     """Write the speeds that jobs which share GPUs on this cluster were seen to have, as a table.
 
     OUT is CSV or JSON, by its name; `train`, `evaluate` and `plan` read it. On the host of slurmctld, as root

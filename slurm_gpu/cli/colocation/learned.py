@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from slurm_gpu.cli.site import Site
+from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.colocation.speeds.speeds import Beside
 from slurm_gpu.colocation.tables.measured import Measured
 from slurm_gpu.colocation.tables.pair_file import write_csv, write_json
@@ -16,7 +16,7 @@ from slurm_gpu.errors import OutsideError, UsageError
 from slurm_gpu.text.units import counted
 
 
-def write_learned(site: Site, out: Path, gpu_model: str) -> None:
+def write_learned(site: CommandSite, out: Path, gpu_model: str) -> None:
     """Write it as CSV or JSON, by the file's name; standard output is the file."""
     if out.suffix not in (".csv", ".json"):
         raise UsageError(

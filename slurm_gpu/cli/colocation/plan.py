@@ -11,12 +11,12 @@ from typing import TextIO
 import click
 
 from slurm_gpu.cli.colocation.evaluate import checked_names, read_nets
-from slurm_gpu.cli.colocation.train import Table
+from slurm_gpu.cli.colocation.train import SpeedTable
 from slurm_gpu.cli.output import print_json, print_table
 from slurm_gpu.colocation.planners import DEFAULT, planner
 from slurm_gpu.colocation.research.price import Comparison, comparisons
-from slurm_gpu.colocation.simulation.outcome import Outcome, What
-from slurm_gpu.colocation.simulation.simulator import Job, simulate
+from slurm_gpu.colocation.simulation.outcome import SharingOutcome, SharingTransition
+from slurm_gpu.colocation.simulation.simulator import SharingJob, simulate
 from slurm_gpu.colocation.tables.strict_csv import rows_of
 from slurm_gpu.colocation.tables.strict_json import MOST_BYTES
 from slurm_gpu.config.yaml_source import read_yaml
@@ -34,7 +34,7 @@ _MOST_S = 10_000_000_000.0
 
 
 def plan_jobs(
-    known: Table,
+    known: SpeedTable,
     file: TextIO,
     name: str | None,
     model: Path | None,
@@ -91,7 +91,7 @@ def _default(nets: Mapping[str, object]) -> str:
     return next(iter(nets), DEFAULT)
 
 
-def read_jobs(file: TextIO, names: Sequence[str]) -> list[Job]:
+def read_jobs(file: TextIO, names: Sequence[str]) -> list[SharingJob]:
     """Lines of CSV with a header: application, seconds, and perhaps submit_s. Raises InputError."""
     path = str(getattr(file, "name", "JOBS"))
     try:
@@ -121,14 +121,14 @@ def read_jobs(file: TextIO, names: Sequence[str]) -> list[Job]:
     return found
 
 
-def _job(row: Sequence[str], header: Sequence[str], at: Mapping[str, int]) -> Job:
+def _job(row: Sequence[str], header: Sequence[str], at: Mapping[str, int]) -> SharingJob:
     if len(row) != len(header):
         raise ValueError(f"{len(row)} cells must be {len(header)}, as in the first line")
     cells = dict(zip(header, row, strict=True))
     name = bare(cells["application"])
     if name not in at:
         raise ValueError(f"application {name!r} is not in the table; there are {few(at, 20)}")
-    return Job(at[name], _number(cells, "seconds", 0.001), _number(cells, "submit_s", 0))
+    return SharingJob(at[name], _number(cells, "seconds", 0.001), _number(cells, "submit_s", 0))
 
 
 def _number(cells: Mapping[str, str], key: str, least: float) -> float:
@@ -142,10 +142,10 @@ def _number(cells: Mapping[str, str], key: str, least: float) -> float:
     return value
 
 
-def _line(known: Table, jobs: Sequence[Job], ran: Outcome, job: int) -> dict[str, object]:
+def _line(known: SpeedTable, jobs: Sequence[SharingJob], ran: SharingOutcome, job: int) -> dict[str, object]:
     application = jobs[job].application
     profile = known.world.profiles[application]
-    gpu = next(one.gpu for one in reversed(ran.log) if one.job == job and one.what is What.START)
+    gpu = next(one.gpu for one in reversed(ran.log) if one.job == job and one.what is SharingTransition.START)
     return {
         "job": job + 1,
         "application": profile.application,
@@ -159,14 +159,14 @@ def _line(known: Table, jobs: Sequence[Job], ran: Outcome, job: int) -> dict[str
     }
 
 
-def beside(ran: Outcome, job: int) -> list[int]:
+def beside(ran: SharingOutcome, job: int) -> list[int]:
     """Who was on its GPU while it ran, in the order of their starts."""
     running: dict[int, int] = {}
     met: dict[int, None] = {}
     for event in ran.log:
-        if event.what is What.START:
+        if event.what is SharingTransition.START:
             running[event.job] = event.gpu
-        elif event.what in (What.END, What.OUT_OF_MEMORY):
+        elif event.what in (SharingTransition.END, SharingTransition.OUT_OF_MEMORY):
             running.pop(event.job, None)
         if job in running:
             met |= {one: None for one, gpu in running.items() if gpu == running[job] and one != job}

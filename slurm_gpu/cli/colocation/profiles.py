@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 import click
 
 from slurm_gpu.cli.output import console, print_json, print_table, remark
-from slurm_gpu.cli.site import Site
+from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.cli.times import parse_moment
 from slurm_gpu.colocation.profiles.library import OTHER_APPLICATION, OTHER_KIND, Library
 from slurm_gpu.colocation.profiles.profile_file import (
@@ -29,13 +29,15 @@ from slurm_gpu.text.units import counted, parse_memory_mib
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from slurm_gpu.colocation.profiles.profile import Phase, Profile
+    from slurm_gpu.colocation.profiles.profile import ApplicationProfile, ProfilePhase
 
 _MOST_MIB = 2**30
 _COLUMNS = ("phase", "seconds", "util", "memory", "sm", "pcie")
 
 
-def write_profiles(site: Site, out: Path, files: Sequence[Path], since: str, *, files_only: bool) -> None:
+def write_profiles(
+    site: CommandSite, out: Path, files: Sequence[Path], since: str, *, files_only: bool
+) -> None:
     """Those of files, and of the runs that the caller may see; standard output is the file."""
     if out.suffix not in (".csv", ".json"):
         raise UsageError(
@@ -62,7 +64,7 @@ def write_profiles(site: Site, out: Path, files: Sequence[Path], since: str, *, 
     click.echo(out)
 
 
-def _recorded(site: Site, since_s: int | None) -> Iterator[Profile]:
+def _recorded(site: CommandSite, since_s: int | None) -> Iterator[ApplicationProfile]:
     from slurm_gpu.client.application_profiles import recorded_profiles
 
     with site.database() as database, _progress() as bar:
@@ -142,7 +144,7 @@ def _of_shards(told: Shards) -> str:
     return f"It needs {told.needed} of {told.of} shards, by {told.why}: sbatch --gres=shard:{told.needed}"
 
 
-def _row(at: int, phase: Phase) -> tuple[str, ...]:
+def _row(at: int, phase: ProfilePhase) -> tuple[str, ...]:
     memory = GAP if phase.memory_mib is None else f"{phase.memory_mib:.0f}M"
     return (
         str(at),

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 import click
 
 from slurm_gpu.cli.output import console, remark
-from slurm_gpu.colocation.belief.known import Known
+from slurm_gpu.colocation.belief.known import KnownBelief
 from slurm_gpu.colocation.learned import job_array as jobarray
-from slurm_gpu.colocation.learned.model_file import Model, write_model
+from slurm_gpu.colocation.learned.model_file import PlannerModel, write_model
 from slurm_gpu.colocation.learned.models import read_for, write_if_better
 from slurm_gpu.colocation.learned.net import Net
 from slurm_gpu.colocation.planners import Setting
@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # torch is where planners are trained
 
 
 @dataclass(frozen=True)
-class Table:
+class SpeedTable:
     """A file of speeds, and the terms of sharing."""
 
     path: Path
@@ -73,7 +73,7 @@ class Table:
 
     def setting(self, seed: int = 0, nets: Mapping[str, Net] | None = None) -> Setting:
         """A new one, which remembers nothing of former plans."""
-        belief = Known(self.world, most_together=self.together, cap=self.cap)
+        belief = KnownBelief(self.world, most_together=self.together, cap=self.cap)
         return Setting(
             belief=belief,
             profiles=self.world.profiles,
@@ -84,7 +84,7 @@ class Table:
 
 
 def train_planner(
-    known: Table,
+    known: SpeedTable,
     name: str,
     out: Path,
     seed: int,
@@ -136,7 +136,7 @@ def train_planner(
         remark("the model that was there is as good, and stays")
 
 
-def _write(out: Path, model: Model) -> bool:
+def _write(out: Path, model: PlannerModel) -> bool:
     write_model(out, model)
     return True
 
@@ -160,7 +160,9 @@ def _check_folder(path: Path) -> None:
         raise OutsideError(f"{path}: cannot be written: there is no folder {path.parent} to write to")
 
 
-def print_script(known: Table, name: str, out: Path, start: Path | None, device: str, n_seeds: int) -> None:
+def print_script(
+    known: SpeedTable, name: str, out: Path, start: Path | None, device: str, n_seeds: int
+) -> None:
     """A script for sbatch; paths in it are whole ones, as tasks run on other hosts."""
     _ = known.measured  # a table with mistakes fails here, in place of in each task
     if start is not None:

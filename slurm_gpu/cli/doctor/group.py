@@ -10,11 +10,11 @@ import click
 from rich.text import Text
 
 from slurm_gpu.cli.doctor.checks.every import run_checks
-from slurm_gpu.cli.doctor.checks.finding import Level, Result, Surroundings
+from slurm_gpu.cli.doctor.checks.finding import DoctorContext, Level, Result
 from slurm_gpu.cli.doctor.removal import steps
 from slurm_gpu.cli.doctor.time_bound import bounded
 from slurm_gpu.cli.output import console, print_json
-from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.policy.lua.bundle import RUN_DIRECTORY
 from slurm_gpu.policy.lua.install import STATE_DIRECTORY
 from slurm_gpu.text import cells
@@ -54,7 +54,7 @@ _PATH = click.Path(path_type=Path, file_okay=False, readable=False)  # not by ev
 @click.pass_context
 def doctor(
     context: click.Context,
-    site: Site,
+    site: CommandSite,
     node_run_dir: Path,
     node_state_dir: Path,
     policy_state_dir: Path,
@@ -65,7 +65,7 @@ def doctor(
     Changes nothing. What belongs to other hosts is skipped: run it as root on the controller, on the database
     host and on nodes, with GPUs and without. Exit code 1 if anything failed.
     """
-    at = Surroundings(
+    at = DoctorContext(
         bounded(site),
         run_dir=node_run_dir,
         state_dir=node_state_dir,
@@ -94,7 +94,7 @@ def doctor(
 
 @doctor.command(short_help="Say how to take slurm-gpu out of this host.")
 @click.pass_obj
-def remove(at: Surroundings) -> None:
+def remove(at: DoctorContext) -> None:
     """Say how to take slurm-gpu out of this host: what to change in slurm.conf first, then what to type.
 
     Changes nothing. Goes by the slurm.conf, the hooks and the job_submit.lua that are here.

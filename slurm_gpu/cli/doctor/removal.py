@@ -14,9 +14,9 @@ from slurm_gpu.cli.doctor.checks.daemons.services import restart
 from slurm_gpu.cli.doctor.checks.files.boot import timers
 from slurm_gpu.cli.doctor.checks.files.hook_file import PACKAGED, HookFile, hook_file
 from slurm_gpu.cli.doctor.checks.files.hooks import KINDS, matched
-from slurm_gpu.cli.doctor.checks.finding import DATABASE_FILE, WEB_FILE, Surroundings, may_read
+from slurm_gpu.cli.doctor.checks.finding import DATABASE_FILE, WEB_FILE, DoctorContext, may_read
 from slurm_gpu.errors import OutsideError, SlurmError
-from slurm_gpu.policy.journal import Journal
+from slurm_gpu.policy.journal import ApplyJournal
 from slurm_gpu.policy.lua.install import SCRIPT_NAME, put_aside
 from slurm_gpu.policy.lua.installed import read_chain
 from slurm_gpu.policy.lua.peers import shared_file_system
@@ -35,24 +35,24 @@ _BY_HAND = (
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RemovalStep:
     """One thing to do: why, and the lines to type or to write."""
 
     what: str
     lines: tuple[str, ...] = ()
 
 
-def steps(at: Surroundings) -> list[Step]:
+def steps(at: DoctorContext) -> list[RemovalStep]:
     """All steps for this host, the first to do first; raises OutsideError where slurm.conf is not here."""
     database, web = ((at.site.config_path.parent / name).exists() for name in (DATABASE_FILE, WEB_FILE))
-    found: list[Step] = []
+    found: list[RemovalStep] = []
     try:
         node, controller, conf = at.is_gpu_node, at.is_controller, _conf(at)
     except SlurmError as error:
         if finding_slurm(str(error)) is None:
             raise
         node, controller, conf = False, False, []  # that of slurm-gpuweb needs no Slurm
-        found.append(Step(_WITHOUT_SLURM))
+        found.append(RemovalStep(_WITHOUT_SLURM))
     if controller:
         found += _native_limits(at)
         found += _placement(at)
@@ -71,23 +71,23 @@ def steps(at: Surroundings) -> list[Step]:
     if any(timer.startswith("slurm-gpu-report-") for timer in here):
         packages.append("slurm-gpu-report")
     if stops := _stops(at, units):
-        found.append(Step("Stop what runs here.", stops))
+        found.append(RemovalStep("Stop what runs here.", stops))
     if controller:
         found += _reservations(at)
     if not at.has_packages():
-        found.append(Step(_BY_HAND, tuple(_by_hand(at, conf, controller=controller))))
+        found.append(RemovalStep(_BY_HAND, tuple(_by_hand(at, conf, controller=controller))))
         found += _leftovers(at, conf, controller=controller, database=database, web=web)
         return found
     what = "Remove the packages." if packages else "Remove the command, as nothing else of slurm-gpu is here."
     if node or controller:
         what += " Stubs that do nothing stay in place of the hooks and of job_submit.lua."
         found += _shared(at)
-    found.append(Step(what, (f"dnf remove {' '.join([*packages, 'slurm-gpu-client', 'slurm-gpu'])}",)))
+    found.append(RemovalStep(what, (f"dnf remove {' '.join([*packages, 'slurm-gpu-client', 'slurm-gpu'])}",)))
     found += _leftovers(at, conf, controller=controller, database=database, web=web)
     return found
 
 
-def _stops(at: Surroundings, names: Sequence[str]) -> tuple[str, ...]:
+def _stops(at: DoctorContext, names: Sequence[str]) -> tuple[str, ...]:
     """Return what stops these: their units, or the processes of those that have none."""
     units = [name for name in names if name.endswith(".timer") or at.has_unit(name)]
     processes = [one for name in names if name not in units for one in running(at.proc, name)]
@@ -96,7 +96,7 @@ def _stops(at: Surroundings, names: Sequence[str]) -> tuple[str, ...]:
     return (*lines, f"kill {' '.join(map(str, ids))}") if ids else tuple(lines)
 
 
-def _by_hand(at: Surroundings, conf: Sequence[ConfLine], *, controller: bool) -> Iterator[str]:
+def _by_hand(at: DoctorContext, conf: Sequence[ConfLine], *, controller: bool) -> Iterator[str]:
     """Yield the steps that replace the removal of packages for an installation from a checkout."""
     files = [file for kind in KINDS for line in settings_named(conf, kind) for file in _matched(at, line)]
     for path in dict.fromkeys(str(file.path) for file in files if file.is_ours):
@@ -106,7 +106,7 @@ def _by_hand(at: Surroundings, conf: Sequence[ConfLine], *, controller: bool) ->
     yield f"{shlex.quote(sys.executable)} -m pip uninstall slurm-gpu"
 
 
-def _conf(at: Surroundings) -> list[ConfLine]:
+def _conf(at: DoctorContext) -> list[ConfLine]:
     try:
         return read_conf(at.slurm_conf)
     except OSError as error:
@@ -116,21 +116,21 @@ def _conf(at: Surroundings) -> list[ConfLine]:
         ) from error
 
 
-def _native_limits(at: Surroundings) -> Iterator[Step]:
+def _native_limits(at: DoctorContext) -> Iterator[RemovalStep]:
     if not at.policy_state.exists():
         return
     if not may_read(at.policy_state):
-        yield Step(
+        yield RemovalStep(
             "Only root and SlurmUser may see which of Slurm's own limits are the policy's: run this as root."
         )
         return
-    owned = Journal(at.policy_state).owned(at.settings.cluster)
+    owned = ApplyJournal(at.policy_state).owned(at.settings.cluster)
     if owned:
         made = sorted({one.limit.item for one in owned if one.limit.name == "QOS"})
         chain = read_chain(_script(at)) or {}
         asked = ", ".join(f"{place}: {path}" for place, path in chain.items())
         lines = ["version: 1", *([f"chain: {{{asked}}}"] if chain else [])]
-        yield Step(
+        yield RemovalStep(
             f"Of Slurm's own limits {len(owned)} are the policy's: a policy without rules gives accounts and "
             "QOS back what they had.",
             (
@@ -139,17 +139,17 @@ def _native_limits(at: Surroundings) -> Iterator[Step]:
             ),
         )
         if made:
-            yield Step(
+            yield RemovalStep(
                 f"QOS that the policy gave accounts ({', '.join(made)}) stay, without limits, as jobs may be "
                 "in them. Those that it made may go once squeue shows none there:",
                 tuple(f"sacctmgr delete qos {name}" for name in made),
             )
 
 
-def _placement(at: Surroundings) -> Iterator[Step]:
+def _placement(at: DoctorContext) -> Iterator[RemovalStep]:
     """What slurm-gpuctld alone takes back of jobs that wait, and not when it ends: it may be restarted."""
     if at.site.config.placement.mode == "enforce":
-        yield Step(
+        yield RemovalStep(
             "Nodes get their own Weight back, and jobs that wait for a zone their own constraint; without "
             "slurm-gpuctld these could wait without end. In slurm-gpu.yaml, then here:",
             (
@@ -159,19 +159,19 @@ def _placement(at: Surroundings) -> Iterator[Step]:
         )
 
 
-def _slurm_conf(at: Surroundings, conf: Sequence[ConfLine]) -> Iterator[Step]:
+def _slurm_conf(at: DoctorContext, conf: Sequence[ConfLine]) -> Iterator[RemovalStep]:
     edits = [edit for kind in KINDS for edit in _hook_lines(at, kind, conf)]
     plugins = list(_job_submit(at, conf))
     if edits or plugins:
         where = "on each host that has a copy of it"
         if at.slurm_conf == at.conf_cache:
             where = "on the controller, which sent this node the copy named here"
-        yield Step(f"In slurm.conf, {where}:", (*edits, *plugins))
+        yield RemovalStep(f"In slurm.conf, {where}:", (*edits, *plugins))
         again = (restart(at, "slurmctld"), "(on each host of slurmctld)") if plugins else ()
-        yield Step("Let Slurm read it before anything is removed.", (*again, "scontrol reconfigure"))
+        yield RemovalStep("Let Slurm read it before anything is removed.", (*again, "scontrol reconfigure"))
 
 
-def _hook_lines(at: Surroundings, kind: str, conf: Sequence[ConfLine]) -> Iterator[str]:
+def _hook_lines(at: DoctorContext, kind: str, conf: Sequence[ConfLine]) -> Iterator[str]:
     for line in settings_named(conf, kind):
         files = _matched(at, line)
         if not at.is_gpu_node and not files:
@@ -181,13 +181,13 @@ def _hook_lines(at: Surroundings, kind: str, conf: Sequence[ConfLine]) -> Iterat
             yield f"{line.place}: take out {line}"
 
 
-def _matched(at: Surroundings, line: ConfLine) -> list[HookFile]:
+def _matched(at: DoctorContext, line: ConfLine) -> list[HookFile]:
     """Return the files that a line of Prolog or Epilog runs on this host."""
     pattern = str(at.slurm_conf.parent / line.value)
     return [hook_file(path) for path in matched(pattern)] if line.value else []
 
 
-def _job_submit(at: Surroundings, conf: Sequence[ConfLine]) -> Iterator[str]:
+def _job_submit(at: DoctorContext, conf: Sequence[ConfLine]) -> Iterator[str]:
     # A script of the site's own comes back to its place, and is asked as before.
     if not at.is_controller or read_chain(_script(at)) != {} or _own_script(at) is not None:
         return
@@ -200,56 +200,58 @@ def _job_submit(at: Surroundings, conf: Sequence[ConfLine]) -> Iterator[str]:
             yield f"{line.place}: instead of {line} write {written(line.key, ','.join(others))}"
 
 
-def _reservations(at: Surroundings) -> Iterator[Step]:
+def _reservations(at: DoctorContext) -> Iterator[RemovalStep]:
     """Once slurm-gpuctld has stopped nobody gives up what is not used, or makes again what was deleted."""
     if at.site.config.placement.reservations is None:
         return
     names = sorted(one.name for one in ReservationClient(at.site.run).all() if id_of(one.name) is not None)
     if names:
-        yield Step(
+        yield RemovalStep(
             "Reservations stay in Slurm until they end. To part with one, once no job is in it:",
             tuple(f"scontrol delete ReservationName={name}" for name in names),
         )
 
 
-def _shared(at: Surroundings) -> Iterator[Step]:
+def _shared(at: DoctorContext) -> Iterator[RemovalStep]:
     """Packages leave alone what other hosts may share."""
     kind = shared_file_system(_script(at).parent)
     commands = [("place", at.is_gpu_node), ("place-lua", at.is_controller)]
     lines = [f"{PACKAGED}/{command} remove --shared" for command, is_here in commands if is_here]
     if kind is not None and lines:
-        yield Step(
+        yield RemovalStep(
             f"{_script(at).parent} lies on {kind}, which other hosts may share: there the packages change "
             "nothing. Only where slurm-gpu leaves all of these hosts:",
             tuple(lines),
         )
 
 
-def _own_script(at: Surroundings) -> Path | None:
+def _own_script(at: DoctorContext) -> Path | None:
     """The copy of the site's own script that comes back where the policy's asks none."""
     if not at.is_controller or not may_read(at.policy_state) or read_chain(_script(at)) != {}:
         return None
     return put_aside(at.policy_state)
 
 
-def _script(at: Surroundings) -> Path:
+def _script(at: DoctorContext) -> Path:
     return Path(at.settings.conf_path).parent / SCRIPT_NAME
 
 
 def _leftovers(
-    at: Surroundings, conf: Sequence[ConfLine], *, controller: bool, database: bool, web: bool
-) -> Iterator[Step]:
+    at: DoctorContext, conf: Sequence[ConfLine], *, controller: bool, database: bool, web: bool
+) -> Iterator[RemovalStep]:
     files = [file for kind in KINDS for line in settings_named(conf, kind) for file in _matched(at, line)]
     stubs = list(dict.fromkeys(str(file.path) for file in files if file.is_ours))
     own = _own_script(at) if controller else None
     if controller and read_chain(_script(at)) == {} and own is None:
         stubs.append(str(_script(at)))
     if stubs:
-        yield Step("The stubs may go once no slurm.conf names them any more.", (f"rm {shlex.join(stubs)}",))
+        yield RemovalStep(
+            "The stubs may go once no slurm.conf names them any more.", (f"rm {shlex.join(stubs)}",)
+        )
     where = ", in the database too" if database else ""
     drop = (f"(and drop the database that url in {DATABASE_FILE} names)",) if database else ()
     back = f" {_script(at)} is your own again by then, or lies here still: {own}." if own else ""
-    yield Step(
+    yield RemovalStep(
         f"What was configured and recorded stays{where}.{back} To part with it:",
         (f"rm -r /etc/slurm-gpu /var/lib/slurm-gpu{' /var/lib/slurm-gpu-web' if web else ''}", *drop),
     )

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 
 import httpx
 
-from slurm_gpu.cli.site import Site, open_database
+from slurm_gpu.cli.site import CommandSite, open_database
 from slurm_gpu.client.database_client import DatabaseClient
 from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.errors import SlurmGpuError
-from slurm_gpu.slurm.commands import Run
+from slurm_gpu.slurm.commands import CommandRunner
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ class TimeBound:
         if (error := self._hanging.get(daemon)) is not None:
             raise error
 
-    def run(self, run: Run) -> Run:
+    def run(self, run: CommandRunner) -> CommandRunner:
         """Return `run` within this bound."""
 
         def bounded(argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
@@ -67,7 +67,7 @@ class TimeBound:
         return bounded
 
 
-def bounded(site: Site) -> Site:
+def bounded(site: CommandSite) -> CommandSite:
     """Return the site with everything that is asked of its daemons within one bound."""
     bound = TimeBound()
     encode, connect = site.encode, site.connect_database

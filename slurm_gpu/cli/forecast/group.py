@@ -7,9 +7,9 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from slurm_gpu.cli.forecast.question import Asked, asked
+from slurm_gpu.cli.forecast.question import ForecastQuestion, asked
 from slurm_gpu.cli.output import print_json, remark
-from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.errors import UsageError
 from slurm_gpu.policy.explain.sbatch import COMMANDS
 from slurm_gpu.text.cells import span
@@ -26,7 +26,7 @@ _FEW = 20
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
 @click.argument("words", metavar="ID | -- sbatch …", nargs=-1, required=True, type=click.UNPROCESSED)
 @with_site
-def forecast(site: Site, as_json: bool, words: tuple[str, ...]) -> None:
+def forecast(site: CommandSite, as_json: bool, words: tuple[str, ...]) -> None:
     """Say when job ID will start, or one that is not submitted yet: forecast -- sbatch --gpus=2 job.sh
 
     The interval is to hold four of five such jobs. It comes from how long jobs waited that were alike, and
@@ -78,7 +78,7 @@ def forecast(site: Site, as_json: bool, words: tuple[str, ...]) -> None:
         )
 
 
-def _print_policy(wanted: Asked | None) -> None:
+def _print_policy(wanted: ForecastQuestion | None) -> None:
     """What the policy says to a job that it would accept."""
     if wanted is None:
         return
@@ -95,7 +95,7 @@ def _print_policy(wanted: Asked | None) -> None:
         click.echo(f"  {limit.told}")
 
 
-def _print_messages(wanted: Asked | None) -> None:
+def _print_messages(wanted: ForecastQuestion | None) -> None:
     for line in () if wanted is None or wanted.policy is None else wanted.policy.messages:
         click.echo(f"  {line}")
 

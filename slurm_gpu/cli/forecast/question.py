@@ -10,7 +10,7 @@ from typing import Any
 
 from slurm_gpu.cli.policy.judgement import PolicySays, UsedUp, policy_says, used_up
 from slurm_gpu.cli.policy.slurm_refusal import read_cluster
-from slurm_gpu.cli.site import Site
+from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.cli.users import uid_and_name
 from slurm_gpu.errors import OutsideError, UsageError
 from slurm_gpu.policy.explain.gpu_options import asked_in_all
@@ -24,7 +24,7 @@ REFUSED = "the policy would refuse this job"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ForecastQuestion:
     """The parameters of /v1/forecast, or why the job would never start."""
 
     parameters: Mapping[str, str | float | None]
@@ -47,7 +47,7 @@ class Asked:
         }
 
 
-def asked(site: Site, words: Sequence[str]) -> Asked:
+def asked(site: CommandSite, words: Sequence[str]) -> ForecastQuestion:
     """What a command asks for, with what Slurm and the policy fill in. Raises UsageError, OutsideError."""
     stdin = None if sys.stdin is None or sys.stdin.isatty() else sys.stdin
     request = parse_command(list(words), os.environ, stdin)
@@ -85,7 +85,7 @@ def asked(site: Site, words: Sequence[str]) -> Asked:
         full = tuple(used_up(site, who, account, str(qos or defaults.qos or "normal"), partition, held))
         if any(limit.for_ever for limit in full):
             never = "; ".join(limit.told for limit in full if limit.for_ever)
-    return Asked(
+    return ForecastQuestion(
         parameters={
             "partition": partition,
             "account": account,

@@ -12,31 +12,31 @@ import click
 
 from slurm_gpu.cli.notices.table import print_lines
 from slurm_gpu.cli.output import print_json, print_table, remark
-from slurm_gpu.cli.site import Site
+from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.controller.notices.judging import Judgment, judge, message, outlook
 from slurm_gpu.controller.notices.poll import diagnosed, look_at, rules_of
 from slurm_gpu.controller.notices.reconciler import ledger_path
 from slurm_gpu.errors import OutsideError, SlurmError
-from slurm_gpu.monitor.cluster.database_state import Seen
+from slurm_gpu.monitor.cluster.database_state import DatabaseState
 from slurm_gpu.monitor.cluster.flags import recorded_concerns
 from slurm_gpu.notices import ledger as ledgers
 from slurm_gpu.notices.ledger import Ledger
 from slurm_gpu.notices.sending import Message
 from slurm_gpu.notices.settings import SEND, Settings
-from slurm_gpu.notices.texts import Surroundings, load_templates
+from slurm_gpu.notices.texts import NoticeContext, load_templates
 from slurm_gpu.policy.lua.install import SCRIPT_NAME
 from slurm_gpu.policy.lua.installed import CancelIdleInForce, read_policy_in_force
 from slurm_gpu.text.cells import text
 from slurm_gpu.wire.answers.cluster import ClusterJob
 
 
-def dry_run(site: Site, settings: Settings, *, as_json: bool, whole: bool) -> None:
+def dry_run(site: CommandSite, settings: Settings, *, as_json: bool, whole: bool) -> None:
     """Work it out, and show it."""
     zone = ZoneInfo(site.config.timezone)
     templates = load_templates(settings.templates)
     ledger, rule = _ledger(site), _rule(site)
     judged = _judged(site, replace(settings, mode=SEND), rule, ledger)
-    around = Surroundings(
+    around = NoticeContext(
         cluster=site.config.cluster, zone=zone, contact=settings.contact, web=site.config.web
     )
     would = [
@@ -85,11 +85,13 @@ def _to(one: Message, channels: tuple[str, ...], settings: Settings) -> str:
     return f"{address} (webhook)" if "webhook" in channels else address
 
 
-def _judged(site: Site, settings: Settings, rule: CancelIdleInForce | None, ledger: Ledger) -> Judgment:
+def _judged(
+    site: CommandSite, settings: Settings, rule: CancelIdleInForce | None, ledger: Ledger
+) -> Judgment:
     rules = rules_of(site.config)
     with site.database() as database:
         look = look_at(database, site.wall)
-    seen = Seen(
+    seen = DatabaseState(
         cluster=look.cluster,
         live=look.live,
         live_s=look.at_s,
@@ -109,7 +111,7 @@ def _judged(site: Site, settings: Settings, rule: CancelIdleInForce | None, ledg
     return judge(look, [*(flags or ()), *diagnosed(look, rules)], settings, rule, binds, ledger, look.at_s)
 
 
-def _rule(site: Site) -> CancelIdleInForce | None:
+def _rule(site: CommandSite) -> CancelIdleInForce | None:
     """What the policy in force here says of idle jobs."""
     try:
         script = Path(site.slurm.settings().conf_path).parent / SCRIPT_NAME
@@ -120,7 +122,7 @@ def _rule(site: Site) -> CancelIdleInForce | None:
     return None if policy is None else policy.cancel_idle
 
 
-def _ledger(site: Site) -> Ledger:
+def _ledger(site: CommandSite) -> Ledger:
     """What was told before, where that is ours to read."""
     try:
         return ledgers.read(ledger_path(site.slurm.settings()))

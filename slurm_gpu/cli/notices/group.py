@@ -13,7 +13,7 @@ from slurm_gpu.cli.notices.dry_run import dry_run as show_dry_run
 from slurm_gpu.cli.notices.table import about, print_lines
 from slurm_gpu.cli.notices.undo import undo
 from slurm_gpu.cli.output import print_json, print_table, remark
-from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.controller.notices import status
 from slurm_gpu.controller.notices.reconciler import ledger_path
 from slurm_gpu.controller.notices.status import Status
@@ -54,7 +54,7 @@ _MOST = 1000
 @click.pass_context
 def notices(
     ctx: click.Context,
-    site: Site,
+    site: CommandSite,
     dry_run: bool,
     whole: bool,
     settings_path: Path | None,
@@ -109,7 +109,7 @@ def notices(
 notices.add_command(undo)
 
 
-def _read(site: Site, run_dir: Path) -> tuple[Ledger, Status | None]:
+def _read(site: CommandSite, run_dir: Path) -> tuple[Ledger, Status | None]:
     settings = site.slurm.settings()
     path = ledger_path(settings)
     if os.geteuid() not in (0, settings.slurm_user_uid):

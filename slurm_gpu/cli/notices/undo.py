@@ -8,14 +8,14 @@ import uuid
 import click
 
 from slurm_gpu.cli.output import remark
-from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.controller.notices.reconciler import ledger_path
 from slurm_gpu.errors import OutsideError, SlurmError, UsageError
 from slurm_gpu.notices import ledger as ledgers
 from slurm_gpu.notices.ledger import End, EndState, Ledger
 from slurm_gpu.policy.lua.peers import this_host
 from slurm_gpu.slurm.ending import EndingClient
-from slurm_gpu.wire.answers.runs import Act
+from slurm_gpu.wire.answers.runs import AuditEvent
 
 ACT = "idle job brought back"
 _GOES_ON = frozenset({"PENDING", "RUNNING", "SUSPENDED"})
@@ -26,7 +26,7 @@ _GOES_ON = frozenset({"PENDING", "RUNNING", "SUSPENDED"})
 @click.argument("job", metavar="JOB")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 @with_site
-def undo(site: Site, job: str, dry_run: bool) -> None:
+def undo(site: CommandSite, job: str, dry_run: bool) -> None:
     """Bring back JOB, which slurm-gpuctld ended as none of its GPUs was ever used.
 
     One that was cancelled is requeued: Slurm takes back batch jobs for MinJobAge (five minutes, mostly). One
@@ -78,8 +78,8 @@ def _find(ledger: Ledger, job: str) -> End:
     return last
 
 
-def _tell(site: Site, end: End, what: str) -> None:
-    act = Act(
+def _tell(site: CommandSite, end: End, what: str) -> None:
+    act = AuditEvent(
         id=uuid.uuid4().hex,
         at_s=int(site.wall()),
         host=this_host(),

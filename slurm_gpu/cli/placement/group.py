@@ -8,11 +8,11 @@ from pathlib import Path
 import click
 
 from slurm_gpu.cli.output import print_json, print_table, remark
-from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.clock import SystemClock
 from slurm_gpu.controller.placement import original_weights as weightmemory
 from slurm_gpu.controller.placement import table as placementtable
-from slurm_gpu.controller.placement.original_weights import Memory
+from slurm_gpu.controller.placement.original_weights import OriginalWeights
 from slurm_gpu.controller.placement.table import MixLine, NodeLine, PlacementTable, lines_of, mix_lines
 from slurm_gpu.controller.placement.weight_plan import Managed, plan, zone_names
 from slurm_gpu.controller.placement.weights import CYCLE_S, release, written_weights
@@ -67,7 +67,7 @@ def placement() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
 @_RUN_DIR
 @with_site
-def status(site: Site, run_dir: Path, as_json: bool) -> None:
+def status(site: CommandSite, run_dir: Path, as_json: bool) -> None:
     """Each managed node with its GPUs, its Weight, the one it should have and the site's own.
 
     And how many of its free GPUs jobs of late can use, and how many the next small job is expected to strand
@@ -110,7 +110,7 @@ def status(site: Site, run_dir: Path, as_json: bool) -> None:
 @placement.command("release", short_help="Put the site's own Weight of every node back.")
 @_RUN_DIR
 @with_site
-def release_weights(site: Site, run_dir: Path) -> None:
+def release_weights(site: CommandSite, run_dir: Path) -> None:
     """Put the site's own Weight of every node back, where slurm-gpuctld was ended without doing it.
 
     As root or SlurmUser on a host of slurmctld.
@@ -153,7 +153,9 @@ def release_weights(site: Site, run_dir: Path) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
 @_RUN_DIR
 @with_site
-def replay(site: Site, since: str, until: str | None, zone_wait: float, as_json: bool, run_dir: Path) -> None:
+def replay(
+    site: CommandSite, since: str, until: str | None, zone_wait: float, as_json: bool, run_dir: Path
+) -> None:
     """Run the recorded jobs through a model of the cluster, as Slurm places them and by other rules.
 
     The others: MostAllocated, node weights as slurm-gpuctld sets them, and ours for each job anew. Shows GPUs
@@ -169,7 +171,7 @@ def replay(site: Site, since: str, until: str | None, zone_wait: float, as_json:
     replay_placement(site, since, until, zone_wait, weights, as_json=as_json)
 
 
-def _remark_on_the_file(site: Site, mode: str) -> None:
+def _remark_on_the_file(site: CommandSite, mode: str) -> None:
     """Where slurm-gpuctld, which reads the site file when it starts, does not do what that says now."""
     try:
         wanted = site.config.placement.mode
@@ -180,7 +182,7 @@ def _remark_on_the_file(site: Site, mode: str) -> None:
         remark(f"The site file says mode: {wanted}: restart slurm-gpuctld to have it so")
 
 
-def _worked_out(site: Site, run_dir: Path) -> PlacementTable:
+def _worked_out(site: CommandSite, run_dir: Path) -> PlacementTable:
     """The table as slurm-gpuctld would write it, as far as can be seen from here."""
     config = site.config
     nodes = site.slurm.nodes()
@@ -189,7 +191,7 @@ def _worked_out(site: Site, run_dir: Path) -> PlacementTable:
         memory = weightmemory.read(weightmemory.path_of(settings))
         written = written_weights(settings)
     except OutsideError:  # SlurmUser's, or another host's
-        memory, written = Memory(), {}
+        memory, written = OriginalWeights(), {}
     mix = JobMix(SystemClock(), run_dir / jobmix.FILE_NAME)
     plans = plan(nodes, Managed(config.placement).of(nodes), memory, written, {}, MixedOrder(mix).of)
     return PlacementTable(

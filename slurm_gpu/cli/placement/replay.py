@@ -15,7 +15,7 @@ from slurm_gpu.cli.policy.file import timezone
 from slurm_gpu.cli.policy.limit_search import past_run
 from slurm_gpu.cli.policy.waits_json import reproduction_json
 from slurm_gpu.cli.runs.all_runs import everybodys_runs
-from slurm_gpu.cli.site import Site
+from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.cli.times import parse_moment
 from slurm_gpu.cli.users import PastUsers
 from slurm_gpu.controller.placement.weight_plan import zone_names
@@ -34,7 +34,7 @@ _WAITS = ("jobs_of", "jobs", "rule", "mean_h", "median_h", "p95_h")
 
 
 def replay_placement(
-    site: Site,
+    site: CommandSite,
     since: str,
     until: str | None,
     zone_wait_s: float,

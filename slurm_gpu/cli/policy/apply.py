@@ -18,10 +18,10 @@ from slurm_gpu.cli.policy.native_text import (
     stranded_lines,
     warning_lines,
 )
-from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.errors import OutsideError, UsageError
 from slurm_gpu.policy.apply import Force, TakenBack
-from slurm_gpu.policy.journal import Entry, Journal
+from slurm_gpu.policy.journal import ApplyJournal, Entry
 from slurm_gpu.policy.language.lua_literals import Plain
 from slurm_gpu.policy.language.model import Policy
 from slurm_gpu.policy.language.names import ResolvedNames
@@ -41,10 +41,10 @@ from slurm_gpu.slurm.client import SlurmSettings, asks_lua
 @state_option
 @run_option
 @with_site
-def plan(site: Site, file: Path | None, as_json: bool, state_dir: Path, run_dir: Path) -> None:
+def plan(site: CommandSite, file: Path | None, as_json: bool, state_dir: Path, run_dir: Path) -> None:
     """Show what applying FILE would change, limit by limit, and which queued jobs that would strand."""
     loaded = LoadedPolicy.read(site, file, run_dir)
-    native = loaded.native(site, owned_by_policy(Journal(state_dir), loaded.settings.cluster))
+    native = loaded.native(site, owned_by_policy(ApplyJournal(state_dir), loaded.settings.cluster))
     found = loaded.in_force()
     if as_json:
         print_json({"native": plan_json(native), "script": found.value})
@@ -64,7 +64,7 @@ def plan(site: Site, file: Path | None, as_json: bool, state_dir: Path, run_dir:
 @run_option
 @with_site
 def apply(
-    site: Site,
+    site: CommandSite,
     file: Path | None,
     dry_run: bool,
     replace: bool,
@@ -89,13 +89,13 @@ def apply(
     if not asks_lua(settings):
         remark("warning: slurm.conf lacks JobSubmitPlugins=lua: Slurm will not ask this policy")
     if dry_run:
-        owned = owned_by_policy(Journal(state_dir), settings.cluster)
+        owned = owned_by_policy(ApplyJournal(state_dir), settings.cluster)
         for line in plan_lines(_left_alone(owned, backup) if lua_only else loaded.native(site, owned)):
             click.echo(line)
         click.echo(f"{loaded.path} would be installed as {loaded.script}; nothing was changed")
         return
     prepare_run_directory(run_dir, settings.slurm_user_uid)
-    journal = Journal(state_dir, settings.slurm_user_uid, site.wall)
+    journal = ApplyJournal(state_dir, settings.slurm_user_uid, site.wall)
     force = Force(journal, site.limits, _no_rules(run_dir), site.wall)
     with journal.lock():
         recovered = force.recover()
@@ -138,7 +138,7 @@ def apply(
     _tell_peers(site, settings, loaded.script)
 
 
-def _tried(site: Site, file: Path | None, run_dir: Path) -> tuple[LoadedPolicy, dict[str, Plain], str]:
+def _tried(site: CommandSite, file: Path | None, run_dir: Path) -> tuple[LoadedPolicy, dict[str, Plain], str]:
     """FILE, what it compiles to, and the script of it, which loads in every Lua that slurmctld may have."""
     loaded = LoadedPolicy.read(site, file, run_dir)
     compiled = loaded.compiled()
@@ -151,7 +151,7 @@ def _tried(site: Site, file: Path | None, run_dir: Path) -> tuple[LoadedPolicy, 
 @state_option
 @run_option
 @with_site
-def rollback(site: Site, state_dir: Path, run_dir: Path) -> None:
+def rollback(site: CommandSite, state_dir: Path, run_dir: Path) -> None:
     """Take the last apply back: Slurm's own limits and job_submit.lua become what they were before it.
 
     Works while slurmctld is down. Called again, it takes back the apply before.
@@ -159,7 +159,7 @@ def rollback(site: Site, state_dir: Path, run_dir: Path) -> None:
     owner = _owner(state_dir)
     if os.geteuid() not in (0, owner):
         raise UsageError(f"policy rollback reads {state_dir}: run it as root or as SlurmUser")
-    journal = Journal(state_dir, owner, site.wall)
+    journal = ApplyJournal(state_dir, owner, site.wall)
     force = Force(journal, site.limits, _no_rules(run_dir), site.wall)
     with journal.lock():
         back = force.recover()
@@ -196,7 +196,7 @@ def _left_alone(owned: tuple[Owned, ...], backup: bool) -> NativePlan:
     return NativePlan(Difference(owned=owned), absent=f"left as they are ({why})")
 
 
-def _tell_peers(site: Site, settings: SlurmSettings, script: Path) -> None:
+def _tell_peers(site: CommandSite, settings: SlurmSettings, script: Path) -> None:
     """Where slurmctld has a backup, say which host still needs this policy."""
     if len(controllers(settings)) < 2 or shared_file_system(script) is not None:
         return
@@ -241,7 +241,7 @@ def _tell_taken_back(back: TakenBack, what: str) -> None:
         remark(f"left alone: {line}")
 
 
-def _tell_stranded(site: Site, back: TakenBack) -> None:
+def _tell_stranded(site: CommandSite, back: TakenBack) -> None:
     """Queued jobs that cannot start by the limits of before; a slurmctld that is down is no hindrance."""
     if not back.steps:
         return

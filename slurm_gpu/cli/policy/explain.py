@@ -14,7 +14,7 @@ import click
 from slurm_gpu.cli.output import print_table
 from slurm_gpu.cli.policy.explain_job import explain_submitted
 from slurm_gpu.cli.policy.slurm_refusal import read_cluster
-from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.cli.users import uid_and_name
 from slurm_gpu.errors import UsageError
 from slurm_gpu.policy.explain.explain import explain as explain_job
@@ -35,7 +35,9 @@ from slurm_gpu.text.units import parse_whole
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @with_site
-def explain(site: Site, user: str | None, show_rules: bool, as_json: bool, command: tuple[str, ...]) -> None:
+def explain(
+    site: CommandSite, user: str | None, show_rules: bool, as_json: bool, command: tuple[str, ...]
+) -> None:
     """Say what the policy would answer to a job, without submitting it: explain -- sbatch --gpus=2 job.sh
 
     Or, with the id of a job that was submitted, what was decided about it: explain 1234

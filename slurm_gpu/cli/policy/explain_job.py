@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from slurm_gpu.cli.site import Site
+from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.controller.colocation.status import FILE_NAME as SHARING_FILE
 from slurm_gpu.controller.colocation.status import Sharing, sharing_of
 from slurm_gpu.controller.placement.zone_wait import written_zones
@@ -24,7 +24,7 @@ from slurm_gpu.policy.lua.colocation import in_words
 from slurm_gpu.policy.lua.decisions import find_decision, find_endings
 from slurm_gpu.policy.lua.install import SCRIPT_NAME
 from slurm_gpu.policy.lua.installed import read_policy_in_force
-from slurm_gpu.policy.lua.script import Placed
+from slurm_gpu.policy.lua.script import ZoneDecision
 from slurm_gpu.text.cells import moment, text
 
 _COMMENT = re.compile(r"slurm-gpu/1 t=(?P<token>\w+)(?: \w=\S+)*")
@@ -44,7 +44,7 @@ class ExplainedJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class SharingEnd:
     """Of its sharing a GPU, by slurm-gpuctld."""
 
     at_s: int
@@ -55,7 +55,7 @@ class Ending:
     why: str
 
     @classmethod
-    def of(cls, at_s: int, said: Mapping[str, str]) -> Ending | None:
+    def of(cls, at_s: int, said: Mapping[str, str]) -> SharingEnd | None:
         """From what was logged; None where that is not whole."""
         try:
             return cls(at_s, said["beside"], int(said["gone"]), said["why"])
@@ -72,7 +72,7 @@ class JobDecision:
     token: str | None
     nearest_rule: str | None
     """The rule whose limit was nearest."""
-    placed: Placed | None
+    placed: ZoneDecision | None
     constraint: str | None
     """As it is now; None once slurmctld has forgotten the job."""
     own_constraint: str | None
@@ -83,11 +83,11 @@ class JobDecision:
     """What was decided of sharing a GPU, as the log has it; None where it did not agree to."""
     sharing: Sharing | None = None
     """With whom it shares one now, as slurm-gpuctld on this host saw it."""
-    endings: tuple[Ending, ...] = ()
+    endings: tuple[SharingEnd, ...] = ()
     """How often its sharing was ended, the first first."""
 
 
-def explain_submitted(site: Site, job_id: int, *, as_json: bool) -> None:
+def explain_submitted(site: CommandSite, job_id: int, *, as_json: bool) -> None:
     """Print it; raises UsageError where slurmctld does not know the job."""
     job = _job_of(site, job_id)
     token = token_of(job.admin_comment)
@@ -115,9 +115,9 @@ def decision_of(job: ExplainedJob, said: Mapping[str, str] | None) -> JobDecisio
     fields = dict(_FIELD.findall(match[0])) if match else {}
     placed = None
     if "z" in fields:
-        placed = Placed.read(f"enforce:{fields['z']}")
+        placed = ZoneDecision.read(f"enforce:{fields['z']}")
     elif zone := (said or {}).get("zone"):
-        placed = Placed.read(zone)
+        placed = ZoneDecision.read(zone)
     own = job.features
     if job.features is not None:
         written = taken_apart(job.features)
@@ -139,7 +139,7 @@ def decision_of(job: ExplainedJob, said: Mapping[str, str] | None) -> JobDecisio
     )
 
 
-def _job_of(site: Site, job_id: int) -> ExplainedJob:
+def _job_of(site: CommandSite, job_id: int) -> ExplainedJob:
     """As slurmctld knows it, and once that has forgotten it as it was recorded; raises UsageError."""
     jobs = site.slurm.jobs([job_id])
     if jobs:
@@ -158,8 +158,8 @@ def _job_of(site: Site, job_id: int) -> ExplainedJob:
 
 
 def _said(
-    site: Site, directory: Path, token: str, admin_comment: str
-) -> tuple[Mapping[str, str] | None, tuple[Ending, ...]]:
+    site: CommandSite, directory: Path, token: str, admin_comment: str
+) -> tuple[Mapping[str, str] | None, tuple[SharingEnd, ...]]:
     """Of its submission, and of how sharing ended: by decisions.log, and what that lacks by the database."""
     said = find_decision(directory, token)
     ended = [(line.at_s, line.said) for line in find_endings(directory, token)]
@@ -173,7 +173,7 @@ def _said(
         if said is None and decided:
             said = {**decided[0].job, **({"zone": decided[0].scores} if decided[0].scores else {})}
         ended = ended or [(one.at_s, one.job) for one in found if one.asked == "share"]
-    return said, tuple(whole for at_s, line in ended if (whole := Ending.of(at_s, line)) is not None)
+    return said, tuple(whole for at_s, line in ended if (whole := SharingEnd.of(at_s, line)) is not None)
 
 
 def lines(decision: JobDecision, *, is_logged: bool, zone: ZoneInfo = _UTC) -> Iterator[str]:
@@ -224,7 +224,7 @@ def _went_back(job_id: int, gone: int) -> str:
     return f"job {gone} went back into the queue, and this one stayed"
 
 
-def _log_directory(site: Site) -> Path:
+def _log_directory(site: CommandSite) -> Path:
     """Where the installed script writes its log."""
     try:
         policy = read_policy_in_force(Path(site.slurm.settings().conf_path).parent / SCRIPT_NAME)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from slurm_gpu.cli.site import Site
+from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.policy.language.check import FILE_NAME
 
 PATH = click.Path(path_type=Path, readable=False)  # whoever opens it says more than click
@@ -19,7 +19,7 @@ def file_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.argument("file", type=PATH, required=False, envvar="SLURM_GPU_POLICY")(command)
 
 
-def policy_path(site: Site, file: Path | None) -> Path:
+def policy_path(site: CommandSite, file: Path | None) -> Path:
     """FILE, or policy.yaml beside the site file."""
     return file if file is not None else site.config_path.parent / FILE_NAME
 
@@ -29,6 +29,6 @@ def apply_command(file: Path | None) -> str:
     return "slurm-gpu policy apply" + ("" if file is None else f" {file}")
 
 
-def timezone(site: Site) -> str:
+def timezone(site: CommandSite) -> str:
     """The site's, by which the last day of an exception ends; UTC where there is no site file."""
     return site.config.timezone if site.config_path.exists() else "UTC"

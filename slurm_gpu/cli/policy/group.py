@@ -17,7 +17,7 @@ from slurm_gpu.cli.policy.file import apply_command, file_argument, policy_path,
 from slurm_gpu.cli.policy.replay import replay
 from slurm_gpu.cli.policy.review import review
 from slurm_gpu.cli.policy.status import status
-from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.config.site import Placement
 from slurm_gpu.config.yaml_source import YamlSource
 from slurm_gpu.errors import InputError, OutsideError
@@ -52,7 +52,7 @@ for _command in (plan, apply, rollback, status, replay, review):
 @policy.command(short_help="Check FILE, and print every mistake with its place.")
 @file_argument
 @with_site
-def check(site: Site, file: Path | None) -> None:
+def check(site: CommandSite, file: Path | None) -> None:
     """Check FILE (policy.yaml beside slurm-gpu.yaml); print every mistake with its place.
 
     Exit status 1 if there are any.
@@ -95,7 +95,7 @@ def check(site: Site, file: Path | None) -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a page.")
 @with_site
-def show(site: Site, file: Path | None, style: str, as_json: bool) -> None:
+def show(site: CommandSite, file: Path | None, style: str, as_json: bool) -> None:
     """Show the rules of FILE, with their reasons; says so where slurmctld goes by something else."""
     path = policy_path(site, file)
     checked, source = load_policy(path)
@@ -124,7 +124,7 @@ class _ReservationRule(TypedDict):
     mode: str
 
 
-def _reservation_rule(site: Site) -> _ReservationRule | None:
+def _reservation_rule(site: CommandSite) -> _ReservationRule | None:
     """From which size on jobs need a reservation; None where none does, and where there is no site file."""
     placement = site.config.placement if site.config_path.exists() else Placement()
     settings = placement.reservations
@@ -152,14 +152,14 @@ def _missing_scripts(checked: Policy, source: YamlSource) -> Iterator[InputError
             yield source.error(("chain", place), message)
 
 
-def _unknown_to_cluster(site: Site, checked: Policy, source: YamlSource) -> tuple[InputError, ...]:
+def _unknown_to_cluster(site: CommandSite, checked: Policy, source: YamlSource) -> tuple[InputError, ...]:
     try:
         return unknown_to_cluster(checked, source, site.slurm.nodes())
     except OutsideError:
         return ()  # a policy can be checked far from its cluster
 
 
-def _broken_promises(site: Site, checked: Policy, source: YamlSource) -> tuple[InputError, ...]:
+def _broken_promises(site: CommandSite, checked: Policy, source: YamlSource) -> tuple[InputError, ...]:
     if not checked.owners:
         return ()
     try:
@@ -169,7 +169,7 @@ def _broken_promises(site: Site, checked: Policy, source: YamlSource) -> tuple[I
     return broken_promises(checked, source, settings, sum(node.n_gpus for node in nodes))
 
 
-def _in_force(site: Site, checked: Policy, source: YamlSource) -> InForce | None:
+def _in_force(site: CommandSite, checked: Policy, source: YamlSource) -> InForce | None:
     """How the script of this host's slurm.conf stands to the policy; None where that cannot be told."""
     try:
         settings = site.slurm.settings()

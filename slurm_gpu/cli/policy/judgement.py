@@ -9,7 +9,7 @@ from typing import Any
 
 from slurm_gpu.cli.policy.limit_amount import limit_amount
 from slurm_gpu.cli.policy.usage import PolicyAbsentError, read_use
-from slurm_gpu.cli.site import Site
+from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.controller.reporting.quota import QuotaLine, quota_of
 from slurm_gpu.policy.explain.explain import explain, read_installed
 from slurm_gpu.policy.explain.sbatch import SbatchRequest
@@ -30,7 +30,7 @@ class PolicySays:
 
 
 def policy_says(
-    site: Site,
+    site: CommandSite,
     settings: SlurmSettings,
     request: SbatchRequest,
     who: tuple[int, str],
@@ -55,7 +55,7 @@ class UsedUp:
 
 
 def used_up(
-    site: Site,
+    site: CommandSite,
     who: tuple[int, str],
     account: str,
     qos: str,

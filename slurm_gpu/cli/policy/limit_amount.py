@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from slurm_gpu.policy.language.limits import LimitKind, Measure
+from slurm_gpu.policy.language.limits import LimitKind, LimitUnit
 from slurm_gpu.text.units import format_duration, format_gpus, format_memory_mib, format_mgpu
 
 
 def limit_amount(kind: LimitKind, value: Any) -> str:
     """An amount of what the limit measures, in words."""
-    if isinstance(value, Mapping) and kind.measure is Measure.WALLTIME:
+    if isinstance(value, Mapping) and kind.measure is LimitUnit.WALLTIME:
         steps = (value[index] for index in sorted(value))
         return ", ".join(f"{format_duration(step['s'])} from {format_gpus(step['mgpu'])}" for step in steps)
     if isinstance(value, Mapping):
         return ", ".join(sorted(value))
-    if kind.measure is Measure.GPUS:
+    if kind.measure is LimitUnit.GPUS:
         return format_mgpu(int(value))
-    if kind.measure is Measure.MEMORY:
+    if kind.measure is LimitUnit.MEMORY:
         return "0" if value == 0 else format_memory_mib(value)
-    if kind.measure is Measure.WALLTIME:
+    if kind.measure is LimitUnit.WALLTIME:
         return format_duration(value)
     # To thousandths, as refusals tell it: what was used is not 0.
-    return f"{value:.3f}".rstrip("0").rstrip(".") if kind.measure is Measure.GPU_HOURS else f"{value:.0f}"
+    return f"{value:.3f}".rstrip("0").rstrip(".") if kind.measure is LimitUnit.GPU_HOURS else f"{value:.0f}"

@@ -12,16 +12,16 @@ from zoneinfo import ZoneInfo
 from slurm_gpu.cli.policy.file import timezone
 from slurm_gpu.cli.policy.loaded import LoadedPolicy
 from slurm_gpu.cli.runs.all_runs import everybodys_runs
-from slurm_gpu.cli.site import Site
+from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.cli.times import parse_moment
 from slurm_gpu.cli.users import PastUsers
 from slurm_gpu.errors import UsageError
 from slurm_gpu.policy.language.unheld import unheld_limits
 from slurm_gpu.policy.lua.bundle import build_bundle
 from slurm_gpu.policy.lua.installed import policy_of
-from slurm_gpu.reports.recommend.past import Past, PastRun, rebuild, scheduling_of
+from slurm_gpu.reports.recommend.past import PastRun, RecordedPast, rebuild, scheduling_of
 from slurm_gpu.reports.recommend.rules import RuleLimit, held_rules
-from slurm_gpu.reports.recommend.search import Search
+from slurm_gpu.reports.recommend.search import LimitSearch
 
 if TYPE_CHECKING:
     from slurm_gpu.client.database_client import Run
@@ -32,15 +32,15 @@ class Replayed:
     """A policy over a period."""
 
     loaded: LoadedPolicy
-    past: Past
-    search: Search
+    past: RecordedPast
+    search: LimitSearch
     since_s: int
     until_s: int
     remarks: tuple[str, ...]
 
 
 def replayed(
-    site: Site,
+    site: CommandSite,
     file: Path | None,
     since: str,
     until: str | None,
@@ -70,7 +70,7 @@ def replayed(
     users = PastUsers()
     runs = [past_run(run, users) for run in everybodys_runs(site, since_s, until_s)]
     past = rebuild(runs, site.slurm.nodes(), since_s, until_s)
-    search = Search(past, policy, scheduling_of(loaded.settings.raw), now_s)
+    search = LimitSearch(past, policy, scheduling_of(loaded.settings.raw), now_s)
     return Replayed(loaded, past, search, since_s, until_s, (*remarks, *past.remarks))
 
 

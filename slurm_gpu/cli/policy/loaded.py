@@ -14,10 +14,10 @@ import click
 
 from slurm_gpu.cli.output import remark
 from slurm_gpu.cli.policy.file import PATH, policy_path, timezone
-from slurm_gpu.cli.site import Site
+from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.config.yaml_source import YamlSource
 from slurm_gpu.errors import InvalidFileError
-from slurm_gpu.policy.journal import Journal
+from slurm_gpu.policy.journal import ApplyJournal
 from slurm_gpu.policy.language.check import load_policy
 from slurm_gpu.policy.language.lua_literals import Plain
 from slurm_gpu.policy.language.model import Policy
@@ -66,7 +66,7 @@ class LoadedPolicy:
     facts: SiteFacts
 
     @classmethod
-    def read(cls, site: Site, file: Path | None, run_dir: Path = RUN_DIRECTORY) -> LoadedPolicy:
+    def read(cls, site: CommandSite, file: Path | None, run_dir: Path = RUN_DIRECTORY) -> LoadedPolicy:
         """FILE, or policy.yaml beside the site file; raises InvalidFileError with every mistake in it.
 
         `run_dir` is where the script is to log its decisions; it does not matter to a comparison.
@@ -89,7 +89,7 @@ class LoadedPolicy:
         """What the script is made of."""
         return compile_policy(self.policy, self.names, self.facts)
 
-    def native(self, site: Site, owned: Iterable[Owned]) -> NativePlan:
+    def native(self, site: CommandSite, owned: Iterable[Owned]) -> NativePlan:
         """What of Slurm's own limits is not as the policy wants it; raises SlurmError."""
         today = dt.datetime.fromtimestamp(site.wall(), ZoneInfo(self.facts.timezone)).date()
         return plan_native(
@@ -109,7 +109,7 @@ class LoadedPolicy:
         return compare_installed(self.script, self.policy, self.source, self.facts)
 
 
-def owned_by_policy(journal: Journal, cluster: str) -> tuple[Owned, ...]:
+def owned_by_policy(journal: ApplyJournal, cluster: str) -> tuple[Owned, ...]:
     """The policy's own limits, as far as the caller may know them."""
     if journal.directory.exists() and not os.access(journal.directory, os.R_OK | os.X_OK):
         remark(f"warning: {journal.directory} is for SlurmUser: what was applied before is not known here")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from slurm_gpu.policy.native.difference import Step
+from slurm_gpu.policy.native.difference import LimitChange
 from slurm_gpu.policy.native.plan import NativePlan
 from slurm_gpu.policy.native.stranded import Stranded
 from slurm_gpu.slurm.sacctmgr import Entity, EntityKind
@@ -16,9 +16,9 @@ _SHOWN_USERS = 4
 """Of users whose limits change alike."""
 
 
-def step_lines(steps: Iterable[Step]) -> list[str]:
+def step_lines(steps: Iterable[LimitChange]) -> list[str]:
     """A line per change; users of one account that change alike share one."""
-    alike: dict[Step, list[str]] = {}
+    alike: dict[LimitChange, list[str]] = {}
     for step in steps:
         nobody = replace(step, entity=replace(step.entity, user=""))
         alike.setdefault(nobody, []).append(step.entity.user)

@@ -12,7 +12,7 @@ import click
 from slurm_gpu.cli.output import print_json, print_table, remark
 from slurm_gpu.cli.policy.limit_amount import limit_amount
 from slurm_gpu.cli.policy.usage import read_use
-from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.cli.users import uid_and_name
 from slurm_gpu.controller.queue.lending import LendingLine, lending_of
 from slurm_gpu.controller.reporting.quota import QuotaLine, quota_of
@@ -30,7 +30,7 @@ _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 @click.option("--user", help="This user's instead of your own.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
 @with_site
-def quota(site: Site, user: str | None, as_json: bool) -> None:
+def quota(site: CommandSite, user: str | None, as_json: bool) -> None:
     """Your use against each limit that your jobs can meet, by the policy in force.
 
     Runs where Slurm's configuration directory holds job_submit.lua: on the hosts of slurmctld, or where they
@@ -53,7 +53,7 @@ def quota(site: Site, user: str | None, as_json: bool) -> None:
         print_table(LENDING_COLUMNS, map(_owner_row, lending), right=LENDING_COLUMNS[1:], whole=("owner",))
 
 
-def _print_limits(lines: Sequence[QuotaLine], name: str, site: Site) -> None:
+def _print_limits(lines: Sequence[QuotaLine], name: str, site: CommandSite) -> None:
     if not lines:
         remark(f"no limit is for {name}'s jobs")
         return

@@ -14,14 +14,14 @@ import click
 from slurm_gpu.cli.output import print_json, print_table, remark
 from slurm_gpu.cli.policy.file import file_argument, policy_path, timezone
 from slurm_gpu.cli.runs.all_runs import everybodys_runs
-from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.cli.times import parse_moment
 from slurm_gpu.cli.users import PastUsers
 from slurm_gpu.errors import InvalidFileError
 from slurm_gpu.policy.explain.replay import (
     Judgement,
     PastJob,
-    Replay,
+    PolicyReplay,
     judge_past,
     merge_requeued,
     without_size,
@@ -63,7 +63,7 @@ _RIGHT = ("refused", "advised", "users", "tasks", "nGPU", "GPU-hours")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
 @with_site
 def replay(
-    site: Site,
+    site: CommandSite,
     file: Path | None,
     since: str,
     until: str | None,
@@ -142,7 +142,7 @@ def _past_job(run: Run, users: PastUsers) -> PastJob:
     )
 
 
-def _print(result: Replay, zone: ZoneInfo, limit: int) -> None:
+def _print(result: PolicyReplay, zone: ZoneInfo, limit: int) -> None:
     refused = result.refused
     click.echo(f"submissions: {len(result.judgements)}, refused: {len(refused)}")
     if result.loans:
@@ -196,7 +196,7 @@ def _numbers(judgement: Judgement) -> str:
     return next((line.strip() for line in judgement.messages if ": used " in line or ": limit " in line), "")
 
 
-def _to_json(result: Replay, remarks: list[str]) -> dict[str, Any]:
+def _to_json(result: PolicyReplay, remarks: list[str]) -> dict[str, Any]:
     return {
         "submissions": len(result.judgements),
         "refused": [

@@ -17,9 +17,9 @@ from slurm_gpu.cli.policy.apply import apply
 from slurm_gpu.cli.policy.file import apply_command, file_argument, policy_path
 from slurm_gpu.cli.policy.loaded import LoadedPolicy, owned_by_policy, run_option, state_option
 from slurm_gpu.cli.progress import telling
-from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.errors import OutsideError, UsageError
-from slurm_gpu.policy.journal import Journal
+from slurm_gpu.policy.journal import ApplyJournal
 from slurm_gpu.policy.language.adjustments import Move, Moved, read_moves, write_moves
 from slurm_gpu.policy.language.check import load_moved
 from slurm_gpu.policy.lua.in_force import InForce
@@ -42,7 +42,9 @@ _LEAST_S = 7 * _DAY_S
 @state_option
 @run_option
 @with_site
-def review(site: Site, file: Path | None, dry_run: bool, undo: bool, state_dir: Path, run_dir: Path) -> None:
+def review(
+    site: CommandSite, file: Path | None, dry_run: bool, undo: bool, state_dir: Path, run_dir: Path
+) -> None:
     """Move one limit of FILE within its `adjust:`, by one step, where that shortens waiting.
 
     What `report recommend` would propose, of nothing but the limits that have bounds. FILE itself stays: the
@@ -74,7 +76,7 @@ def review(site: Site, file: Path | None, dry_run: bool, undo: bool, state_dir: 
         return
     mover = _Mover(site, file, path, state_dir, run_dir)
     # Of two at once the one would write its move in place of the other's, which is in force.
-    with Journal(state_dir, settings.slurm_user_uid).review_lock():
+    with ApplyJournal(state_dir, settings.slurm_user_uid).review_lock():
         moved, _ = load_moved(path)
         _require_in_force(site, file, state_dir)
         if undo:
@@ -85,10 +87,10 @@ def review(site: Site, file: Path | None, dry_run: bool, undo: bool, state_dir: 
             mover.carry_out(move, evidence)
 
 
-def _require_in_force(site: Site, file: Path | None, state_dir: Path) -> None:
+def _require_in_force(site: CommandSite, file: Path | None, state_dir: Path) -> None:
     """A review puts its own step into force, and nothing that somebody has yet to apply, or changed."""
     loaded = LoadedPolicy.read(site, file)
-    native = loaded.native(site, owned_by_policy(Journal(state_dir), loaded.settings.cluster))
+    native = loaded.native(site, owned_by_policy(ApplyJournal(state_dir), loaded.settings.cluster))
     if loaded.in_force() is not InForce.SAME or native.difference.steps or native.new_qos:
         remark(
             f"what is in force is not {loaded.path}, so no limit is moved: `slurm-gpu policy status` shows "
@@ -97,7 +99,9 @@ def _require_in_force(site: Site, file: Path | None, state_dir: Path) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _find_move(site: Site, file: Path | None, path: Path, moved: Moved) -> tuple[Move | None, dict[str, Any]]:
+def _find_move(
+    site: CommandSite, file: Path | None, path: Path, moved: Moved
+) -> tuple[Move | None, dict[str, Any]]:
     """The one step that shortens waiting most, and all that was found."""
     from slurm_gpu.cli.policy.limit_search import replayed
     from slurm_gpu.cli.report.recommend import findings_json
@@ -158,7 +162,9 @@ def _mean_h(waits: Any) -> str:
 class _Mover:
     """Puts moves into force as `policy apply` does, and tells slurm-gpudbd of each before it is made."""
 
-    def __init__(self, site: Site, file: Path | None, path: Path, state_dir: Path, run_dir: Path) -> None:
+    def __init__(
+        self, site: CommandSite, file: Path | None, path: Path, state_dir: Path, run_dir: Path
+    ) -> None:
         self._site, self._file, self._path = site, file, path
         self._state_dir, self._run_dir = state_dir, run_dir
 
@@ -217,12 +223,12 @@ class _Mover:
         self, act: str, move: Move, old: int, new: int, why: str, evidence: dict[str, Any] | None = None
     ) -> None:
         from slurm_gpu.policy.language.limit_value import value_text
-        from slurm_gpu.wire.answers.runs import Act
+        from slurm_gpu.wire.answers.runs import AuditEvent
 
         with self._site.database() as database:
             database.tell_acts(
                 [
-                    Act(
+                    AuditEvent(
                         id=uuid.uuid4().hex,
                         at_s=int(self._site.wall()),
                         host=this_host(),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slurm_gpu.cli.site import Site
+from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.policy.explain.named_reservation import Known
+from slurm_gpu.policy.explain.named_reservation import KnownReservations
 from slurm_gpu.policy.explain.sbatch import SbatchRequest
-from slurm_gpu.policy.explain.slurm_refusals import Cluster
+from slurm_gpu.policy.explain.slurm_refusals import RunningSlurm
 from slurm_gpu.policy.explain.submitter import read_submitter
 from slurm_gpu.slurm.client import SlurmNode, SlurmSettings, has_slurmdbd
 from slurm_gpu.slurm.reservations import ReservationClient
@@ -16,7 +16,7 @@ from slurm_gpu.slurm.submission import Partition, UserDefaults, UserPlaces, read
 
 
 def read_cluster(
-    site: Site,
+    site: CommandSite,
     settings: SlurmSettings,
     nodes: Sequence[SlurmNode],
     partitions: Sequence[Partition],
@@ -24,7 +24,7 @@ def read_cluster(
     user: str,
     defaults: UserDefaults,
     policy_qos: object = None,
-) -> Cluster:
+) -> RunningSlurm:
     """What decides whether Slurm takes this request of `user`, in the QOS that the policy gave it, if it did.
 
     slurmdbd is asked only where it matters, and not while it is away.
@@ -35,14 +35,14 @@ def read_cluster(
     qos = policy_qos or said.get("qos") or (None if store is None else defaults.qos or "normal")
     account = said.get("account") or defaults.account
     submitter = read_submitter(store, settings.cluster, user, account, str(qos) if qos else None, partitions)
-    return Cluster(settings, nodes, partitions, user, places, submitter, _reservations(site, request))
+    return RunningSlurm(settings, nodes, partitions, user, places, submitter, _reservations(site, request))
 
 
-def _reservations(site: Site, request: SbatchRequest) -> Known | None:
+def _reservations(site: CommandSite, request: SbatchRequest) -> KnownReservations | None:
     """Asked for only where the request names one."""
     if "reservation" not in request.options:
         return None
     try:
-        return Known(ReservationClient(site.run).all(), site.wall())
+        return KnownReservations(ReservationClient(site.run).all(), site.wall())
     except SlurmError:
         return None

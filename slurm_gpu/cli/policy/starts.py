@@ -12,7 +12,7 @@ import click
 from slurm_gpu.cli.output import print_table, remark
 from slurm_gpu.cli.policy.limit_search import past_run
 from slurm_gpu.cli.policy.waits_json import reproduction_json, waits_json
-from slurm_gpu.cli.site import Site
+from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.cli.users import PastUsers
 from slurm_gpu.policy.explain.replay import Judgement
 from slurm_gpu.policy.language.lua_literals import Plain
@@ -21,7 +21,7 @@ from slurm_gpu.policy.lua.install import SCRIPT_NAME
 from slurm_gpu.policy.lua.installed import PolicyInForce, policy_of, read_policy_in_force
 from slurm_gpu.reports.recommend.past import PastRun, rebuild, scheduling_of
 from slurm_gpu.reports.recommend.rules import RuleLimit, held_rules
-from slurm_gpu.reports.recommend.search import Foreseen, Search
+from slurm_gpu.reports.recommend.search import Foreseen, LimitSearch
 from slurm_gpu.reports.recommend.waits import ALL, Reproduction
 from slurm_gpu.text.units import counted
 
@@ -45,7 +45,7 @@ class Starts:
 
 
 def foresee(
-    site: Site,
+    site: CommandSite,
     compiled: Mapping[str, Plain],
     runs: Sequence[Run],
     judgements: Sequence[Judgement],
@@ -72,10 +72,10 @@ def foresee(
     scheduling = scheduling_of(settings.raw)
     new, remarks = held_rules(policy_of(build_bundle(compiled)), unheld)
     past = rebuild(let_in, nodes, since_s, until_s)
-    search = Search(past, new, scheduling, now_s)
+    search = LimitSearch(past, new, scheduling, now_s)
     in_force = read_policy_in_force(Path(settings.conf_path).parent / SCRIPT_NAME)
     old, _ = held_rules(PolicyInForce() if in_force is None else in_force, ())
-    as_it_was = Search(rebuild(past_runs, nodes, since_s, until_s), old, scheduling, now_s)
+    as_it_was = LimitSearch(rebuild(past_runs, nodes, since_s, until_s), old, scheduling, now_s)
     return Starts(
         as_it_was.reproduction()[ALL],
         {name: one.recorded_h for name, one in search.reproduction().items()},

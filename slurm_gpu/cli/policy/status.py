@@ -13,9 +13,9 @@ from slurm_gpu.cli.output import print_json, print_table
 from slurm_gpu.cli.policy.file import PATH, apply_command, file_argument
 from slurm_gpu.cli.policy.loaded import LoadedPolicy, state_option
 from slurm_gpu.cli.policy.native_text import plan_json, plan_lines
-from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.errors import OutsideError
-from slurm_gpu.policy.journal import Entry, Journal, State
+from slurm_gpu.policy.journal import ApplyJournal, ApplyState, Entry
 from slurm_gpu.policy.language.adjustments import Moved
 from slurm_gpu.policy.language.check import load_moved
 from slurm_gpu.policy.lua.decisions import DecisionCounts, count_decisions
@@ -32,15 +32,17 @@ from slurm_gpu.policy.lua.installed import read_policy_in_force
     "--run-dir", type=PATH, help="Look there for decisions.log, not where job_submit.lua says it writes it."
 )
 @with_site
-def status(site: Site, file: Path | None, as_json: bool, state_dir: Path, run_dir: Path | None) -> None:
+def status(
+    site: CommandSite, file: Path | None, as_json: bool, state_dir: Path, run_dir: Path | None
+) -> None:
     """Compare what is in force with FILE, and show what somebody changed by hand.
 
     Exit status 1 where anything differs. Decisions are counted as far as decisions.log still holds them.
     """
     loaded = LoadedPolicy.read(site, file)
-    journal = Journal(state_dir)
+    journal = ApplyJournal(state_dir)
     found = loaded.in_force()
-    last, begun = journal.newest(State.DONE), journal.newest(State.BEGUN)
+    last, begun = journal.newest(ApplyState.DONE), journal.newest(ApplyState.BEGUN)
     taken_back = journal.taken_back()
     maker = made_by(journal, loaded.script)
     counts = _decisions(run_dir, loaded.script)

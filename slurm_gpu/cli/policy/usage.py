@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from slurm_gpu.cli.output import remark
-from slurm_gpu.cli.site import Site
+from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.controller import snapshot as snapshots
 from slurm_gpu.controller.queue.usage import Usage, kinds_summed_up, usage_by_kind, usage_of
 from slurm_gpu.controller.snapshot import Snapshot
@@ -24,7 +24,7 @@ class PolicyAbsentError(OutsideError):
     """No job_submit.lua of slurm-gpu's is beside slurm.conf here, so that no limits are known."""
 
 
-def read_use(site: Site) -> tuple[PolicyInForce, Snapshot, str, Mapping[str, Usage]]:
+def read_use(site: CommandSite) -> tuple[PolicyInForce, Snapshot, str, Mapping[str, Usage]]:
     """The policy in force and who uses what: as slurm-gpuctld counted it, else as the queue shows it now.
 
     Besides, who uses what in jobs of one kind, where a rule sums these up: that the queue alone tells.
@@ -55,7 +55,7 @@ def read_use(site: Site) -> tuple[PolicyInForce, Snapshot, str, Mapping[str, Usa
     return policy, Snapshot(0, int(now_s), policy.groups_id, usage), "queue", by_kind
 
 
-def _why_unknown(site: Site, script: Path) -> str:
+def _why_unknown(site: CommandSite, script: Path) -> str:
     """What is missing here, and what to do: for who asks for their limits, and for who sets them."""
     if script.exists():
         missing = f"{script} is not slurm-gpu's: no policy of its is in force here"

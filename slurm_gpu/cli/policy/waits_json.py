@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # numpy is there only where reports are made
-    from slurm_gpu.reports.recommend.waits import Reproduction, Waits
+    from slurm_gpu.reports.recommend.waits import GroupWaits, Reproduction
 
 
-def waits_json(waits: Waits) -> dict[str, Any]:
+def waits_json(waits: GroupWaits) -> dict[str, Any]:
     """Of one group, hours."""
     return {
         "jobs": waits.jobs,

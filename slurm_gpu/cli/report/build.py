@@ -13,15 +13,15 @@ import click
 
 from slurm_gpu.cli.output import console, remark
 from slurm_gpu.cli.policy.file import PATH, policy_path
-from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.errors import InputError, UsageError
 from slurm_gpu.policy.language.check import load_policy
 from slurm_gpu.text.units import counted, parse_duration
 
 if TYPE_CHECKING:  # numpy is on slurm-gpudbd's host only
     from slurm_gpu.policy.language.model import Bundle
-    from slurm_gpu.reports.build import Told
-    from slurm_gpu.reports.period import Period
+    from slurm_gpu.reports.build import ReportProgress
+    from slurm_gpu.reports.period import ReportPeriod
 
 _DEFAULT_SINCE = "30d"
 
@@ -67,7 +67,7 @@ _DEFAULT_SINCE = "30d"
 )
 @with_site
 def build(
-    site: Site,
+    site: CommandSite,
     since: str | None,
     until: str | None,
     last: str | None,
@@ -119,7 +119,7 @@ def build(
     remark(f"{counted(built.figures, 'figure')} of {counted(built.runs, 'run')}{more}")
 
 
-def _of_policy(site: Site, file: Path | None) -> tuple[Sequence[Bundle], set[str]]:
+def _of_policy(site: CommandSite, file: Path | None) -> tuple[Sequence[Bundle], set[str]]:
     """The bundles of the policy, and the QOS of its loans; nothing where a site has none."""
     path = policy_path(site, file)
     if file is None and not path.exists():
@@ -135,13 +135,13 @@ def _of_policy(site: Site, file: Path | None) -> tuple[Sequence[Bundle], set[str
     return tuple(policy.bundles.values()), {owner.lend_in for owner in policy.owners}
 
 
-def _between(since: str, until: str | None, today: dt.date, timezone: str) -> Period:
-    from slurm_gpu.reports.period import Period
+def _between(since: str, until: str | None, today: dt.date, timezone: str) -> ReportPeriod:
+    from slurm_gpu.reports.period import ReportPeriod
 
     first = _day("--since", since, today)
     if until is None and first > today:
         raise UsageError(f"--since {since} is yet to come: today is {today}; name an earlier day")
-    return Period(
+    return ReportPeriod(
         since=first,
         until=today + dt.timedelta(days=1) if until is None else _day("--until", until, today),
         timezone=timezone,
@@ -164,9 +164,9 @@ def _day(option: str, value: str, today: dt.date) -> dt.date:
     )
 
 
-def _last(span: str, today: dt.date, timezone: str) -> tuple[Period, str]:
+def _last(span: str, today: dt.date, timezone: str) -> tuple[ReportPeriod, str]:
     """The last whole one before today, and a name of it that sorts by time."""
-    from slurm_gpu.reports.period import Period
+    from slurm_gpu.reports.period import ReportPeriod
 
     if span == "day":
         since, until = today - dt.timedelta(days=1), today
@@ -179,11 +179,11 @@ def _last(span: str, today: dt.date, timezone: str) -> tuple[Period, str]:
         until = today.replace(day=1)
         since = (until - dt.timedelta(days=1)).replace(day=1)
         name = f"{since:%Y-%m}"
-    return Period(since=since, until=until, timezone=timezone), name
+    return ReportPeriod(since=since, until=until, timezone=timezone), name
 
 
 @contextmanager
-def _progress() -> Iterator[Told]:
+def _progress() -> Iterator[ReportProgress]:
     """A bar on a terminal; nothing in a pipe or a log."""
     import sys
 

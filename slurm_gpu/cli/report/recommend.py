@@ -14,7 +14,7 @@ from slurm_gpu.cli.output import print_json, print_table, remark
 from slurm_gpu.cli.policy.file import PATH, file_argument, timezone
 from slurm_gpu.cli.policy.waits_json import reproduction_json, waits_json
 from slurm_gpu.cli.progress import telling
-from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.policy.language.limit_edit import edit_limit, unified_diff
 from slurm_gpu.policy.language.limit_value import value_text
@@ -22,7 +22,7 @@ from slurm_gpu.text.units import counted
 
 if TYPE_CHECKING:  # numpy is there only where reports are made
     from slurm_gpu.cli.policy.limit_search import Replayed
-    from slurm_gpu.reports.recommend.search import Change, Findings, Trial
+    from slurm_gpu.reports.recommend.search import Findings, LimitTrial, Trial
 
 _REPRODUCED = ("group", "jobs", "recorded_h", "modelled_h", "within_2x")
 _IDLE = ("group", "hours", "GPUs idle")
@@ -44,7 +44,7 @@ _TRIED = ("tried", "WAIT_h of all", "verdict")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
 @with_site
 def recommend(
-    site: Site, file: Path | None, since: str, until: str | None, out: Path | None, as_json: bool
+    site: CommandSite, file: Path | None, since: str, until: str | None, out: Path | None, as_json: bool
 ) -> None:
     """Try other limits of FILE on what was recorded, and propose those that shorten waiting as a patch.
 
@@ -139,7 +139,7 @@ def _trial_row(trial: Trial) -> tuple[str, str, str]:
     return change_text(trial.change), f"{-trial.gain_h:+.2f}", verdict
 
 
-def change_text(change: Change) -> str:
+def change_text(change: LimitTrial) -> str:
     """As "gpus_running of grad-share: 16 → 20"."""
     key = change.limit.key
     return f"{key} of {change.limit.rule}: {value_text(key, change.old)} → {value_text(key, change.new)}"
@@ -187,7 +187,7 @@ def findings_json(found: Replayed, findings: Findings) -> dict[str, Any]:
     }
 
 
-def _change_json(change: Change) -> dict[str, Any]:
+def _change_json(change: LimitTrial) -> dict[str, Any]:
     key = change.limit.key
     return {
         "rule": change.limit.rule,

@@ -12,11 +12,11 @@ import click
 from rich.text import Text
 
 from slurm_gpu.cli.output import console, print_table
-from slurm_gpu.placement.promises import Kept, lateness_s
+from slurm_gpu.placement.promises import PromiseDelays, lateness_s
 from slurm_gpu.slurm.reservations import SlurmReservation
 from slurm_gpu.text.cells import GAP, span, text
 from slurm_gpu.text.units import counted, format_duration
-from slurm_gpu.wire.answers.reservation import Reservation, State
+from slurm_gpu.wire.answers.reservation import Reservation, ReservationState
 
 _COLUMNS = ("ID", "state", "user", "account", "GPUs", "nodes", "begins", "for", "note")
 _PAST_COLUMNS = ("ID", "state", "user", "GPUs", "nodes", "promised", "late", "note")
@@ -83,7 +83,7 @@ def print_calendar(shown: Calendar) -> None:
             console().print(line, soft_wrap=True)
 
 
-def print_past(rows: Sequence[Reservation], promises: Kept, zone: ZoneInfo) -> None:
+def print_past(rows: Sequence[Reservation], promises: PromiseDelays, zone: ZoneInfo) -> None:
     """Those that are over, the last first, and the sum of how late they began."""
     if not rows:
         click.echo("No reservation is over yet")
@@ -147,12 +147,12 @@ def _begins(one: Reservation, zone: ZoneInfo) -> str:
 def _note(one: Reservation, zone: ZoneInfo) -> str:
     if one.trouble is not None:
         return text(one.trouble)
-    if one.state is State.REQUESTED:
+    if one.state is ReservationState.REQUESTED:
         return text(one.why) if one.full else "waits for an operator"
     if one.first_job_id is not None:
         late_s = late(one)
         return f"job {one.first_job_id}" + (f", {span(late_s)} late" if late_s else "")
-    if one.state is State.ACTIVE:
+    if one.state is ReservationState.ACTIVE:
         return "no job yet"
     return text(one.why) if one.full else GAP
 

@@ -11,8 +11,8 @@ import click
 
 from slurm_gpu.cli.output import check_format, print_csv, print_json, remark
 from slurm_gpu.cli.reserve.calendar import Calendar, day_and_time, late, print_calendar, print_past
-from slurm_gpu.cli.reserve.planning import Cluster, default_account, default_partition
-from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.cli.reserve.planning import PlanningState, default_account, default_partition
+from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.cli.times import parse_coming
 from slurm_gpu.cli.users import uid_and_name
 from slurm_gpu.config.site import Reservations
@@ -23,7 +23,7 @@ from slurm_gpu.placement.promises import kept
 from slurm_gpu.slurm.reservations import ReservationClient, SlurmReservation
 from slurm_gpu.text.hostlist import compress, expand
 from slurm_gpu.text.units import counted, format_duration, format_slurm_time, parse_duration
-from slurm_gpu.wire.answers.reservation import Reservation, State
+from slurm_gpu.wire.answers.reservation import Reservation, ReservationState
 
 _PAST = 30
 _NONE_HERE = (
@@ -81,7 +81,7 @@ def reserve() -> None:
 @click.option("--user", metavar="NAME", help="Ask for somebody else, as an operator.")
 @with_site
 def request(
-    site: Site,
+    site: CommandSite,
     gpus: int,
     duration_s: int,
     why: str,
@@ -100,7 +100,7 @@ def request(
     """
     settings, zone = _settings(site), ZoneInfo(site.config.timezone)
     name = uid_and_name(user)[1]
-    cluster = Cluster(site, settings)
+    cluster = PlanningState(site, settings)
     earliest_s = parse_coming("--earliest", earliest, zone, site.wall()) or int(site.wall())
     latest_s = parse_coming("--latest", latest, zone, site.wall())
     if latest_s is not None and latest_s < earliest_s:
@@ -120,7 +120,7 @@ def request(
         n_nodes=cluster.nodes_for(gpus, gpu_type, wanted_in) if nodes is None else nodes,
         duration_s=duration_s,
         why=why,
-        state=State.REQUESTED,
+        state=ReservationState.REQUESTED,
         requested_s=int(site.wall()),
         earliest_s=earliest_s,
         latest_s=latest_s,
@@ -150,7 +150,7 @@ def request(
 @click.option("--start", metavar="WHEN", help="Not before then; as soon as may be, if not said.")
 @click.option("--nodes", metavar="LIST", help="On these nodes, such as n[1-4].")
 @with_site
-def approve(site: Site, number: int, start: str | None, nodes: str | None) -> None:
+def approve(site: CommandSite, number: int, start: str | None, nodes: str | None) -> None:
     """Promise the first window in which the nodes are free together; its start cannot be moved later.
 
     By the time limits of what runs and the reservations that there are. Jobs that wait now wait longer where
@@ -163,10 +163,10 @@ def approve(site: Site, number: int, start: str | None, nodes: str | None) -> No
         one = next((row for row in rows if row.id == number), None)
         if one is None:
             raise UsageError(f"there is no reservation {number}; `slurm-gpu reserve list` shows them")
-        if one.state is not State.REQUESTED:
+        if one.state is not ReservationState.REQUESTED:
             raise UsageError(f"reservation {number} is {one.state}: only what is requested can be approved")
         not_before_s = parse_coming("--start", start, zone, site.wall())
-        window = Cluster(site, settings).plan(one, rows, not_before_s, only)
+        window = PlanningState(site, settings).plan(one, rows, not_before_s, only)
         promised = database.decide_reservation(
             number, "approve", start_s=window.start_s, end_s=window.end_s, nodes=compress(window.nodes)
         )
@@ -182,7 +182,7 @@ def approve(site: Site, number: int, start: str | None, nodes: str | None) -> No
 @click.argument("number", metavar="ID", type=click.IntRange(1))
 @click.option("--why", required=True, callback=_not_empty, metavar="TEXT", help="What who asked is told.")
 @with_site
-def deny(site: Site, number: int, why: str) -> None:
+def deny(site: CommandSite, number: int, why: str) -> None:
     """Refuse a request, with the reason."""
     with site.database() as database:
         database.decide_reservation(number, "deny", why=why)
@@ -193,14 +193,14 @@ def deny(site: Site, number: int, why: str) -> None:
 @click.argument("number", metavar="ID", type=click.IntRange(1))
 @click.option("--why", metavar="TEXT", help="What others are told.")
 @with_site
-def cancel(site: Site, number: int, why: str | None) -> None:
+def cancel(site: CommandSite, number: int, why: str | None) -> None:
     """Take back a request or a reservation of yours; an operator anybody's. A job that runs in it goes on."""
     with site.database() as database:
         one = database.decide_reservation(number, "cancel", why=why)
     click.echo(f"Reservation {number} is cancelled{'' if one.start_s is None else _then(site, one)}.")
 
 
-def _then(site: Site, one: Reservation) -> str:
+def _then(site: CommandSite, one: Reservation) -> str:
     """When its nodes are free for others."""
     try:
         found = next((it for it in ReservationClient(site.run).all() if it.name == one.name), None)
@@ -225,7 +225,7 @@ def _then(site: Site, one: Reservation) -> str:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV, the same keys as columns.")
 @with_site
-def list_reservations(site: Site, past: bool, last: int | None, as_json: bool, as_csv: bool) -> None:
+def list_reservations(site: CommandSite, past: bool, last: int | None, as_json: bool, as_csv: bool) -> None:
     """Show what is reserved and asked for, with a calendar by day; Slurm's other reservations too."""
     check_format(as_json=as_json, as_csv=as_csv)
     if last is not None and not past:
@@ -271,11 +271,11 @@ def list_reservations(site: Site, past: bool, last: int | None, as_json: bool, a
         print_calendar(Calendar(shown, others, site.wall(), zone))
 
 
-_USED = (State.ENDED, State.RELEASED)
+_USED = (ReservationState.ENDED, ReservationState.RELEASED)
 """Of these, and not of what was cancelled, it is known whether the promise was kept."""
 
 
-def _others(site: Site, rows: Sequence[Reservation]) -> Sequence[SlurmReservation]:
+def _others(site: CommandSite, rows: Sequence[Reservation]) -> Sequence[SlurmReservation]:
     try:
         return [one for one in sites_own(ReservationClient(site.run).all(), rows) if one.nodes]
     except SlurmError as error:
@@ -283,7 +283,7 @@ def _others(site: Site, rows: Sequence[Reservation]) -> Sequence[SlurmReservatio
         return ()
 
 
-def _settings(site: Site) -> Reservations:
+def _settings(site: CommandSite) -> Reservations:
     settings = site.config.placement.reservations
     if settings is None:
         raise UsageError(_NONE_HERE)

@@ -8,11 +8,11 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from zoneinfo import ZoneInfo
 
-from slurm_gpu.cli.site import Site
+from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.config.site import Reservations
 from slurm_gpu.controller.reservations.windows import nodes_needed, nodes_with, plan
 from slurm_gpu.errors import UsageError
-from slurm_gpu.placement.calendar import Window
+from slurm_gpu.placement.calendar import CalendarWindow
 from slurm_gpu.slurm.client import SlurmNode
 from slurm_gpu.slurm.reservations import ReservationClient, SlurmReservation
 from slurm_gpu.slurm.submission import read_partitions, read_user_defaults
@@ -20,10 +20,10 @@ from slurm_gpu.text.units import counted, format_duration
 from slurm_gpu.wire.answers.reservation import Reservation
 
 
-class Cluster:
+class PlanningState:
     """Nodes, jobs and reservations as they are now."""
 
-    def __init__(self, site: Site, settings: Reservations) -> None:
+    def __init__(self, site: CommandSite, settings: Reservations) -> None:
         self._site, self._settings = site, settings
 
     @functools.cached_property
@@ -55,7 +55,7 @@ class Cluster:
         rows: Iterable[Reservation],
         not_before_s: int | None = None,
         only: Collection[str] | None = None,
-    ) -> Window:
+    ) -> CalendarWindow:
         """The first window for a request, by what runs and what is reserved; raises UsageError for none."""
         if not_before_s is not None:
             one = replace(one, earliest_s=max(one.earliest_s, not_before_s))
@@ -86,7 +86,7 @@ class Cluster:
         return found
 
 
-def default_partition(site: Site) -> str:
+def default_partition(site: CommandSite) -> str:
     """Slurm's default; raises UsageError where there is none."""
     name = next((one.name for one in read_partitions(site.run) if one.is_default), None)
     if name is None:
@@ -94,7 +94,7 @@ def default_partition(site: Site) -> str:
     return name
 
 
-def default_account(site: Site, user: str) -> str:
+def default_account(site: CommandSite, user: str) -> str:
     """That of the user's jobs; raises UsageError where Slurm knows none."""
     account = read_user_defaults(user, None, site.run).account
     if account is None:

@@ -10,15 +10,15 @@ import click
 
 from slurm_gpu.cli.output import print_json, remark
 from slurm_gpu.cli.runs.steps_file import timings_of
-from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.client.database_client import DatabaseClient, NodeWindow, Run
 from slurm_gpu.database.verdicts.job_series import workers_of
-from slurm_gpu.diagnose.case import Rules
+from slurm_gpu.diagnose.case import DiagnosisThresholds
 from slurm_gpu.diagnose.peers import groups_given
 from slurm_gpu.diagnose.verdict import Cause
 from slurm_gpu.errors import DatabaseError, OutsideError, UsageError
 from slurm_gpu.files.atomic import whole_file
-from slurm_gpu.reports.diagnosed.judged import NOTHING, Judged, judged
+from slurm_gpu.reports.diagnosed.judged import NOTHING, JudgedRun, judged
 from slurm_gpu.reports.diagnosed.missing_data import why_untold
 from slurm_gpu.text.cells import moment, span, text
 
@@ -47,7 +47,7 @@ _ANSWERED_S, _AGAIN_S = 25.0, 2.0
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/diagnose.md has its keys.")
 @with_site
 def diagnose(
-    site: Site,
+    site: CommandSite,
     job_id: str,
     groups: str | None,
     steps_file: Path | None,
@@ -66,7 +66,7 @@ def diagnose(
     if page_file is not None and not page_file.parent.is_dir():
         raise UsageError(f"--html {page_file}: there is no directory {page_file.parent}")
     timings = None if steps_file is None else timings_of(steps_file)
-    rules = Rules(min_coverage=site.config.sampling.min_coverage)
+    rules = DiagnosisThresholds(min_coverage=site.config.sampling.min_coverage)
     with site.database() as database:
         runs = database.run(job_id)
         if not runs:
@@ -99,7 +99,7 @@ def diagnose(
         raise click.exceptions.Exit(1)
 
 
-def _windows(site: Site, database: DatabaseClient, run: Run, job_id: str) -> Sequence[NodeWindow]:
+def _windows(site: CommandSite, database: DatabaseClient, run: Run, job_id: str) -> Sequence[NodeWindow]:
     """The windows of its nodes. Those of a job that runs are asked for them, and take a while to answer.
 
     slurm-gpudbd forgets them after 20 s: what one node told is kept here until another one has.
@@ -130,7 +130,7 @@ def _write_page(path: Path, page: str) -> None:
         raise OutsideError(f"--html {path}: cannot be written: {error.strerror or error}") from error
 
 
-def _print(run: Run, found: Judged, rules: Rules, zone: ZoneInfo) -> None:
+def _print(run: Run, found: JudgedRun, rules: DiagnosisThresholds, zone: ZoneInfo) -> None:
     verdict = found.verdict
     kind = f" ({verdict.kind})" if verdict.kind else ""
     sure = f", {'suspected: ' if verdict.suspect else ''}confidence {verdict.confidence:.0%}"

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 import click
 from click.shell_completion import CompletionItem
 
-from slurm_gpu.cli.site import Site
+from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.cli.times import parse_moment
 from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.errors import InputError, UsageError
@@ -52,7 +52,7 @@ def _complete_from(names_in: Callable[[SiteConfig], Collection[str]]) -> Callabl
 
     def complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
         try:
-            names = names_in((ctx.find_object(Site) or Site()).config)
+            names = names_in((ctx.find_object(CommandSite) or CommandSite()).config)
         except InputError:
             return []
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
@@ -129,7 +129,7 @@ def filter_options(command: Command) -> Command:
     return command
 
 
-def filters_of(site: Site, chosen: Mapping[str, Any]) -> dict[str, Any]:
+def filters_of(site: CommandSite, chosen: Mapping[str, Any]) -> dict[str, Any]:
     """What DatabaseClient.all_runs is to be asked; raises UsageError."""
     zone, now_s = ZoneInfo(site.config.timezone), site.wall()
     since, until = chosen["since"], chosen["until"]
@@ -152,7 +152,7 @@ def filters_of(site: Site, chosen: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in filters.items() if value not in (None, (), False)}
 
 
-def _accounts(site: Site, account: str | None, team: str | None) -> tuple[str, ...]:
+def _accounts(site: CommandSite, account: str | None, team: str | None) -> tuple[str, ...]:
     """Those whose runs are meant, () for all. One that slurm-gpu.yaml does not name is its own team."""
     if team is None:
         return () if account is None else (account,)

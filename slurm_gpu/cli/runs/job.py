@@ -19,7 +19,7 @@ from slurm_gpu.cli.runs.job_tables import (
     print_hosts,
     print_use,
 )
-from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.client.database_client import DeviceTimeline, Run, RunTimeline
 from slurm_gpu.errors import SlurmError, UsageError
 from slurm_gpu.slurm.own_jobs import read_own_jobs
@@ -33,7 +33,7 @@ _AGREES_S = 3
 
 def _own_jobs(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """For a shell: the caller's jobs that wait or run; those of the past are too many to ask for."""
-    site = ctx.find_object(Site) or Site()
+    site = ctx.find_object(CommandSite) or CommandSite()
     try:
         jobs = read_own_jobs(site.run)
     except SlurmError:
@@ -47,7 +47,7 @@ def _own_jobs(ctx: click.Context, parameter: click.Parameter, incomplete: str) -
 @click.argument("job_id", metavar="ID", shell_complete=_own_jobs)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
 @with_site
-def job(site: Site, job_id: str, as_json: bool) -> None:
+def job(site: CommandSite, job_id: str, as_json: bool) -> None:
     """Show every run of job ID (17, 17_3 for an array task, 17+1 for a het component) and its GPUs.
 
     util is the share of time in which the GPU ran anything, in percent, with its 5th, 50th and 95th

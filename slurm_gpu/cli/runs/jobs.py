@@ -12,7 +12,7 @@ import click
 from slurm_gpu.cli.output import check_format, is_narrow, print_csv, print_json, print_table, remark
 from slurm_gpu.cli.runs.filters import SHORT_STATES, filter_options, filters_of
 from slurm_gpu.cli.runs.parquet import write_runs
-from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.errors import UsageError
 from slurm_gpu.text.cells import count, hours, number, text
 from slurm_gpu.text.units import counted
@@ -63,7 +63,7 @@ CSV_COLUMNS = (
 )
 @with_site
 def jobs(
-    site: Site,
+    site: CommandSite,
     limit: int | None,
     page: int,
     *,

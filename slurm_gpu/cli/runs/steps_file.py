@@ -18,8 +18,8 @@ import numpy as np
 
 from slurm_gpu.cli.stepsparquet import read_parquet
 from slurm_gpu.diagnose.peers import Groups
-from slurm_gpu.diagnose.series import Series, Worker
-from slurm_gpu.diagnose.steps import COLUMNS, Steps, read_steps
+from slurm_gpu.diagnose.series import JobWorker, Series
+from slurm_gpu.diagnose.steps import COLUMNS, StepSeries, read_steps
 from slurm_gpu.errors import UsageError
 
 _WHERE = ("node", "local_rank")
@@ -40,12 +40,12 @@ _WHOLE = ("dp_rank", "stage", "rank", "step", "mb_id", "local_rank")
 class Timings:
     """What a job told of its steps; `places`: each rank's node, and its number there, where it told them."""
 
-    steps: Steps
+    steps: StepSeries
     places: Mapping[int, tuple[str, int]] = field(default_factory=dict)
 
     def ranked(self, series: Series) -> Series:
         """The series with the launcher's ranks: the n-th process of a node is taken to have its n-th GPU."""
-        on_node: dict[str, list[Worker]] = {}
+        on_node: dict[str, list[JobWorker]] = {}
         for worker in series.workers:
             on_node.setdefault(worker.node, []).append(worker)
         ranks = {

@@ -15,7 +15,7 @@ from slurm_gpu.colocation.speeds.groups import keeps
 _JUST_MORE = 1 + 1e-9
 
 
-class Known:
+class KnownBelief:
     """See planner.Belief. `headroom` is a fraction of each one's memory that is left free beside it."""
 
     def __init__(

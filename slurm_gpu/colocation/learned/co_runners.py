@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from slurm_gpu.colocation.learned.net import Floats
 from slurm_gpu.colocation.planner import Belief, Member
-from slurm_gpu.colocation.profiles.profile import Profile
+from slurm_gpu.colocation.profiles.profile import ApplicationProfile
 
 Places = NDArray[np.intp]
 MOST = 3
@@ -33,7 +33,7 @@ class Mates:
     def __init__(
         self,
         belief: Belief,
-        profiles: Sequence[Profile],
+        profiles: Sequence[ApplicationProfile],
         capacity_mib: float,
         *,
         margin: float = MARGIN,

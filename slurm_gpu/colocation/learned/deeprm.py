@@ -18,15 +18,19 @@ from numpy.typing import NDArray
 
 from slurm_gpu.colocation.learned.co_runners import Mates, Places
 from slurm_gpu.colocation.learned.episodes import NO_JOB, Episodes, Mask
-from slurm_gpu.colocation.learned.images import N_INPUTS, SLOTS, Images, Shown, options_of
+from slurm_gpu.colocation.learned.images import N_INPUTS, SLOTS, ImageContent, Images, options_of
 from slurm_gpu.colocation.learned.net import Floats, Net, new_net
-from slurm_gpu.colocation.learned.play import Choose, Indices, Inputs, Kept, Options
-from slurm_gpu.colocation.planner import Belief, Member, Start, View
-from slurm_gpu.colocation.profiles.profile import Profile
+from slurm_gpu.colocation.learned.play import Choose, DecisionBatch, EpisodeOptions, Indices, Inputs
+from slurm_gpu.colocation.planner import Belief, Member, PlannerView, Start
+from slurm_gpu.colocation.profiles.profile import ApplicationProfile
 
 HIDDEN = 20
 _TINY = np.float32(1e-4)
-SHOWN = {"deeprm_max": Shown.MAX, "deeprm_mean": Shown.MEAN, "dqngpu_thesis": Shown.COURSE}
+SHOWN = {
+    "deeprm_max": ImageContent.MAX,
+    "deeprm_mean": ImageContent.MEAN,
+    "dqngpu_thesis": ImageContent.COURSE,
+}
 """By planner."""
 
 
@@ -36,7 +40,7 @@ class Eyes:
     def __init__(self, name: str, mates: Mates, capacity_mib: float) -> None:
         self.images, self.mates = Images(mates, capacity_mib, SHOWN[name]), mates
         self.options = options_of(name)
-        self._is_area = SHOWN[name] is Shown.COURSE
+        self._is_area = SHOWN[name] is ImageContent.COURSE
 
     def look(
         self,
@@ -95,7 +99,7 @@ class ImagePlayer:
     def __init__(self, eyes: Eyes) -> None:
         self._eyes = eyes
 
-    def options(self, episodes: Episodes, at: Indices, r: int) -> Options:
+    def options(self, episodes: Episodes, at: Indices, r: int) -> EpisodeOptions:
         """See play.Player."""
         queues, nobody = episodes.queues, episodes.mates.nobody
         each = at[:, None]
@@ -116,7 +120,7 @@ class ImagePlayer:
         padded = np.concatenate([first, np.full((len(at), 1), NO_JOB)], axis=1)
         chosen = padded[:, self._eyes.options]
         zeros = np.zeros(len(at), dtype=np.float32)
-        return Options(inputs, allowed, chosen, zeros)
+        return EpisodeOptions(inputs, allowed, chosen, zeros)
 
 
 class ImageMethod:
@@ -141,7 +145,7 @@ class ImageMethod:
         """See training.Method: nobody."""
         return None
 
-    def to_go(self, episodes: Episodes, kept: Kept) -> NDArray[np.float64]:
+    def to_go(self, episodes: Episodes, kept: DecisionBatch) -> NDArray[np.float64]:
         """See training.Method: seconds in the system, each in parts of the job's own."""
         return episodes.delay[kept.episode] - kept.delay
 
@@ -155,14 +159,14 @@ class ImagePlanner:
     """See planner.Planner."""
 
     def __init__(
-        self, name: str, net: Net, belief: Belief, profiles: Sequence[Profile], capacity_mib: float
+        self, name: str, net: Net, belief: Belief, profiles: Sequence[ApplicationProfile], capacity_mib: float
     ) -> None:
         self.name, self._net = name, net
         self._mates = Mates(belief, profiles, capacity_mib, room=len(profiles))
         self._place = self._mates.place(range(len(profiles)))
         self._eyes = Eyes(name, self._mates, capacity_mib)
 
-    def choose(self, view: View) -> list[Start]:
+    def choose(self, view: PlannerView) -> list[Start]:
         """On the first GPU, idle ones before others, on which the net does not hold."""
         if not view.waiting:
             return []

@@ -17,7 +17,14 @@ from numpy.typing import NDArray
 from slurm_gpu.colocation.learned.co_runners import MARGIN, ROOM, Mates
 from slurm_gpu.colocation.learned.episodes import NO_JOB, Episodes
 from slurm_gpu.colocation.learned.net import Floats, Net, new_net
-from slurm_gpu.colocation.learned.play import Choose, Indices, Inputs, Kept, Options, likeliest
+from slurm_gpu.colocation.learned.play import (
+    Choose,
+    DecisionBatch,
+    EpisodeOptions,
+    Indices,
+    Inputs,
+    likeliest,
+)
 from slurm_gpu.colocation.learned.prices import FIRST_PRICE, FIRST_STEPS, NEXT_STEPS, refine
 from slurm_gpu.colocation.learned.rows import (
     NAMES,
@@ -31,9 +38,9 @@ from slurm_gpu.colocation.learned.rows import (
     square,
     work_of,
 )
-from slurm_gpu.colocation.planner import Belief, Member, Start, View
+from slurm_gpu.colocation.planner import Belief, Member, PlannerView, Start
 from slurm_gpu.colocation.planners.account import Account
-from slurm_gpu.colocation.profiles.profile import Profile
+from slurm_gpu.colocation.profiles.profile import ApplicationProfile
 
 WINDOW = 32
 """So many waiting jobs are looked at, the first submitted."""
@@ -56,7 +63,7 @@ class GroupPlayer:
     def __init__(self, n_episodes: int, mates: Mates) -> None:
         self._price = np.tile(usual_prices(mates), (n_episodes, 1))
 
-    def options(self, episodes: Episodes, at: Indices, r: int) -> Options:
+    def options(self, episodes: Episodes, at: Indices, r: int) -> EpisodeOptions:
         """See play.Player."""
         mates, queues = episodes.mates, episodes.queues
         jobs = episodes.running[at, :r]
@@ -77,7 +84,7 @@ class GroupPlayer:
         allowed = seen.allowed
         if r == 0:
             allowed[:, 0] = False  # who has an idle GPU, and jobs for it, does not wait
-        return Options(seen.inputs, allowed, jobs_of, (work * moment.price).sum(axis=1))
+        return EpisodeOptions(seen.inputs, allowed, jobs_of, (work * moment.price).sum(axis=1))
 
 
 def usual_prices(mates: Mates) -> Floats:
@@ -127,7 +134,7 @@ class GroupMethod:
         """See training.Method: the group of the best price, of like ones that with the longest job."""
         return likeliest(lambda inputs: inputs @ _BY_PRICE)
 
-    def to_go(self, episodes: Episodes, kept: Kept) -> NDArray[np.float64]:
+    def to_go(self, episodes: Episodes, kept: DecisionBatch) -> NDArray[np.float64]:
         """See training.Method: by how much the rest took longer than its bound."""
         total_s = _work_s(episodes)[kept.episode]
         return (episodes.now_s[kept.episode] - kept.now_s - kept.options.bound_s) / total_s
@@ -155,7 +162,7 @@ class DqnGpu:
         self,
         net: Net,
         belief: Belief,
-        profiles: Sequence[Profile],
+        profiles: Sequence[ApplicationProfile],
         capacity_mib: float,
         *,
         margin: float = MARGIN,
@@ -171,7 +178,7 @@ class DqnGpu:
         """By application."""
         self._account = Account(belief)
 
-    def choose(self, view: View) -> list[Start]:
+    def choose(self, view: PlannerView) -> list[Start]:
         """One group, on the idle GPU or beside who runs where the net is surest of it; or nobody."""
         self._account.look(view)
         if not view.waiting:

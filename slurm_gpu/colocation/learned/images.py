@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from slurm_gpu.colocation.learned.co_runners import Mates, Places
 from slurm_gpu.colocation.learned.groups import groups
 from slurm_gpu.colocation.learned.net import Floats
-from slurm_gpu.colocation.profiles.profile import Profile, sampled
+from slurm_gpu.colocation.profiles.profile import ApplicationProfile, sampled
 
 RESOURCES = ("util", "memory_mib", "sm", "pcie")
 """The thesis's gpu, gpumem, gpucore, pcie."""
@@ -25,7 +25,7 @@ BACKLOG = 30
 N_INPUTS = (1 + SLOTS) * len(RESOURCES) * STEPS * LEVELS + BACKLOG
 
 
-class Shown(StrEnum):
+class ImageContent(StrEnum):
     """What of a profile is shown."""
 
     MAX = "max"
@@ -48,7 +48,7 @@ class Images:
     no image but an empty one, and no bound.
     """
 
-    def __init__(self, mates: Mates, capacity_mib: float, shown: Shown) -> None:
+    def __init__(self, mates: Mates, capacity_mib: float, shown: ImageContent) -> None:
         profiles = [mates.profiles[one] for one in mates.applications]
         self.shown, self.nobody = shown, mates.nobody
         self.step_s = 2 * max(profile.seconds for profile in profiles) / STEPS
@@ -65,11 +65,11 @@ class Images:
             for place, profile in enumerate(profiles):
                 self._use[place, number] = self._course(profile, name, middle) / unit
 
-    def _course(self, profile: Profile, name: str, middle: float) -> NDArray[np.float64]:
-        one = profile.peak(name) if self.shown is Shown.MAX else profile.mean(name)
+    def _course(self, profile: ApplicationProfile, name: str, middle: float) -> NDArray[np.float64]:
+        one = profile.peak(name) if self.shown is ImageContent.MAX else profile.mean(name)
         if one is None:
             return np.full(STEPS, middle)
-        if self.shown is not Shown.COURSE:
+        if self.shown is not ImageContent.COURSE:
             return np.full(STEPS, one)
         n = min(int(-(-profile.seconds // self.step_s)), STEPS)
         course = sampled(profile, name, self.step_s, STEPS)

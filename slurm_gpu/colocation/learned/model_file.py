@@ -33,7 +33,7 @@ _TOLD = "told"
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class PlannerModel:
     """A net, and what is told of it."""
 
     kind: str
@@ -45,7 +45,7 @@ class Model:
     """What it was trained on, with which seed and versions, when, and how good it was: what JSON can hold."""
 
 
-def write_model(path: Path, model: Model) -> None:
+def write_model(path: Path, model: PlannerModel) -> None:
     """Readable for whom any file of the caller's is, as it is for slurm-gpuctld. Raises OSError."""
     told = {
         "format": FORMAT,
@@ -56,7 +56,7 @@ def write_model(path: Path, model: Model) -> None:
     write_arrays(path, told, net_arrays(model.net), mode=_mode_of(path))
 
 
-def read_model(path: Path, kind: str, inputs: tuple[str, ...]) -> Model:
+def read_model(path: Path, kind: str, inputs: tuple[str, ...]) -> PlannerModel:
     """A model for this planner that sees these inputs; raises InputError where the file has none."""
     told, arrays = read_arrays(path)
     if told.get("format") != FORMAT:
@@ -70,7 +70,7 @@ def read_model(path: Path, kind: str, inputs: tuple[str, ...]) -> Model:
     provenance = told.get("provenance")
     if not isinstance(provenance, dict):
         raise _error(path, f"provenance {_shown(provenance)} must be a JSON object")
-    return Model(kind, inputs, net_of(path, arrays), provenance)
+    return PlannerModel(kind, inputs, net_of(path, arrays), provenance)
 
 
 def net_arrays(net: Net, prefix: str = "") -> dict[str, NDArray[np.float32]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from slurm_gpu.colocation.learned.images import LEVELS, N_INPUTS, RESOURCES, SLOTS, STEPS, options_of
-from slurm_gpu.colocation.learned.model_file import Model, read_model, write_model
+from slurm_gpu.colocation.learned.model_file import PlannerModel, read_model, write_model
 from slurm_gpu.colocation.learned.rows import NAMES
 from slurm_gpu.colocation.planners import LEARNED
 from slurm_gpu.errors import InputError
@@ -24,7 +24,7 @@ def inputs_of(name: str) -> tuple[str, ...]:
     return (f"{SLOTS} slots", f"{STEPS} steps", f"{LEVELS} levels", *RESOURCES)
 
 
-def read_for(path: Path, name: str) -> Model:
+def read_for(path: Path, name: str) -> PlannerModel:
     """A model of this planner, whose net makes numbers of what it sees. Raises InputError."""
     model = read_model(path, name, inputs_of(name))
     if name == "dqngpu":
@@ -48,7 +48,7 @@ def read_for(path: Path, name: str) -> Model:
     return model
 
 
-def read_any(path: Path) -> Model:
+def read_any(path: Path) -> PlannerModel:
     """A model of whichever planner. Raises InputError."""
     for name in LEARNED:
         try:
@@ -59,7 +59,7 @@ def read_any(path: Path) -> Model:
     raise InputError(str(path), 0, 0, f"is a model for no planner that there is: {', '.join(LEARNED)}")
 
 
-def write_if_better(path: Path, model: Model) -> bool:
+def write_if_better(path: Path, model: PlannerModel) -> bool:
     """Unless the model that is there was trained on the same and is as good; whether it was written.
 
     What is there and cannot serve, as it is damaged or of another version, is not as good. Several processes
@@ -73,7 +73,7 @@ def write_if_better(path: Path, model: Model) -> bool:
         return is_better
 
 
-def _is_as_good(path: Path, model: Model) -> bool:
+def _is_as_good(path: Path, model: PlannerModel) -> bool:
     try:
         there = read_for(path, model.kind)
     except InputError:

@@ -18,7 +18,7 @@ Inputs = Floats | NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class EpisodeOptions:
     """Of n episodes: what each may do, as its net sees it."""
 
     inputs: Inputs
@@ -32,10 +32,10 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class DecisionBatch:
     """Decisions of like shape, to learn from."""
 
-    options: Options
+    options: EpisodeOptions
     episode: Indices
     """(n)"""
     step: Indices
@@ -50,18 +50,18 @@ class Kept:
 class Player(Protocol):
     """Looks at episodes of which r jobs run in each, and something waits."""
 
-    def options(self, episodes: Episodes, at: Indices, r: int) -> Options:
+    def options(self, episodes: Episodes, at: Indices, r: int) -> EpisodeOptions:
         """Of the episodes `at`; the first option is to hold."""
         ...
 
 
-Choose = Callable[[Options, Indices], Indices]
+Choose = Callable[[EpisodeOptions, Indices], Indices]
 """From options of the episodes given to (n) choices."""
 
 
-def play(episodes: Episodes, player: Player, choose: Choose, *, keep: bool = False) -> list[Kept]:
+def play(episodes: Episodes, player: Player, choose: Choose, *, keep: bool = False) -> list[DecisionBatch]:
     """To the end of all. Kept are, if so, decisions at which there was a choice."""
-    kept: list[Kept] = []
+    kept: list[DecisionBatch] = []
     holds = np.zeros(len(episodes), dtype=bool)
     steps = np.zeros(len(episodes), dtype=np.intp)
     while not (over := episodes.over).all():
@@ -88,17 +88,19 @@ def play(episodes: Episodes, player: Player, choose: Choose, *, keep: bool = Fal
 
 
 def _kept(
-    options: Options, at: Indices, steps: Indices, episodes: Episodes, choice: Indices, real: Mask
-) -> Kept:
-    some = Options(options.inputs[real], options.allowed[real], options.jobs[real], options.bound_s[real])
+    options: EpisodeOptions, at: Indices, steps: Indices, episodes: Episodes, choice: Indices, real: Mask
+) -> DecisionBatch:
+    some = EpisodeOptions(
+        options.inputs[real], options.allowed[real], options.jobs[real], options.bound_s[real]
+    )
     at = at[real]
-    return Kept(some, at, steps[at], episodes.now_s[at], episodes.delay[at], choice[real])
+    return DecisionBatch(some, at, steps[at], episodes.now_s[at], episodes.delay[at], choice[real])
 
 
 def likeliest(scores: Callable[[Inputs], Floats]) -> Choose:
     """The allowed option with the highest score."""
 
-    def choose(options: Options, at: Indices) -> Indices:
+    def choose(options: EpisodeOptions, at: Indices) -> Indices:
         return np.asarray(np.where(options.allowed, scores(options.inputs), -np.inf).argmax(axis=1))
 
     return choose
@@ -107,7 +109,7 @@ def likeliest(scores: Callable[[Inputs], Floats]) -> Choose:
 def drawn(scores: Callable[[Inputs], Floats], rng: np.random.Generator) -> Choose:
     """An allowed option, by the softmax of the scores (Gumbel's way to draw one)."""
 
-    def choose(options: Options, at: Indices) -> Indices:
+    def choose(options: EpisodeOptions, at: Indices) -> Indices:
         noisy = scores(options.inputs) + rng.gumbel(size=options.allowed.shape).astype(np.float32)
         return np.asarray(np.where(options.allowed, noisy, -np.inf).argmax(axis=1))
 

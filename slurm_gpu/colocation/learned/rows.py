@@ -68,7 +68,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class GroupRows:
     """S groups for each of n GPUs, the first of them the empty one."""
 
     inputs: Floats
@@ -165,7 +165,9 @@ def slots_of(fit: Floats, n_slots: int = SLOTS) -> NDArray[np.intp]:
     return out
 
 
-def rows(mates: Mates, moment: Moment, slots: NDArray[np.intp], best: Floats, *, as_if_new: bool) -> Rows:
+def rows(
+    mates: Mates, moment: Moment, slots: NDArray[np.intp], best: Floats, *, as_if_new: bool
+) -> GroupRows:
     """The groups of the slots, (n, M) as `slots_of` gives them.
 
     `as_if_new`: beside who runs may start what might if all of them began now. Else that is left open here,
@@ -189,7 +191,7 @@ def rows(mates: Mates, moment: Moment, slots: NDArray[np.intp], best: Floats, *,
     allowed &= mates.may_share(group) if r == 0 or as_if_new else mates.pays(group)
     members = np.full((n, n_groups, 3), w, dtype=np.intp)
     members[:, :, : 3 - r] = new
-    return Rows(_numbers(mates, moment, best, group, left, here, allowed), allowed, members)
+    return GroupRows(_numbers(mates, moment, best, group, left, here, allowed), allowed, members)
 
 
 def _numbers(

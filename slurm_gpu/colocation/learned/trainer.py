@@ -17,34 +17,34 @@ from slurm_gpu.colocation.learned.co_runners import Mates
 from slurm_gpu.colocation.learned.deeprm import ImageMethod
 from slurm_gpu.colocation.learned.dqngpu import GroupMethod
 from slurm_gpu.colocation.learned.gradients import HERE
-from slurm_gpu.colocation.learned.model_file import Model
+from slurm_gpu.colocation.learned.model_file import PlannerModel
 from slurm_gpu.colocation.learned.models import inputs_of
 from slurm_gpu.colocation.learned.net import Net
-from slurm_gpu.colocation.learned.training import Method, Progress, Settings, Trained, train
+from slurm_gpu.colocation.learned.training import Method, Progress, TrainedNet, TrainingSettings, train
 from slurm_gpu.colocation.planners import Setting
 
 MOST_APPLICATIONS = 48
 """To learn on: of more, so many are drawn. What is learned is not about single applications."""
 
 
-def settings_of(name: str, *, seed: int = 0, again: bool = False) -> Settings:
+def settings_of(name: str, *, seed: int = 0, again: bool = False) -> TrainingSettings:
     """For a planner in planners.LEARNED. `again`: it has a net, and there is something new to be learned."""
     if name == "dqngpu":
-        settings = Settings(seed=seed)
+        settings = TrainingSettings(seed=seed)
     else:
-        settings = Settings(seed=seed, queues=8, plays=8, judged_queues=32, rate=1e-3, last_rate=1e-4)
+        settings = TrainingSettings(seed=seed, queues=8, plays=8, judged_queues=32, rate=1e-3, last_rate=1e-4)
     return replace(settings, epochs=4, queues=8, judged_queues=32, rate=3e-4) if again else settings
 
 
 def teach(
     name: str,
     setting: Setting,
-    settings: Settings,
+    settings: TrainingSettings,
     *,
     start: Net | None = None,
     checkpoint: Path | None = None,
     told: Callable[[Progress], None] = lambda _: None,
-) -> Trained:
+) -> TrainedNet:
     """See training.train. `setting` says what is believed of which applications."""
     n = len(setting.profiles)
     drawn = np.random.default_rng([n]).permutation(n)[:MOST_APPLICATIONS]
@@ -57,12 +57,12 @@ def teach(
 
 def model_of(
     name: str,
-    trained: Trained,
+    trained: TrainedNet,
     setting: Setting,
-    settings: Settings,
+    settings: TrainingSettings,
     data: Mapping[str, Any],
     now_s: float,
-) -> Model:
+) -> PlannerModel:
     """What is written of it; `data` says what it was trained on."""
     belief = setting.belief
     provenance = {
@@ -83,4 +83,4 @@ def model_of(
         }
         | ({} if settings.device == HERE else {"torch": version("torch")}),
     }
-    return Model(name, inputs_of(name), trained.net, provenance)
+    return PlannerModel(name, inputs_of(name), trained.net, provenance)

@@ -24,7 +24,7 @@ from slurm_gpu.colocation.learned.episodes import Episodes
 from slurm_gpu.colocation.learned.gradients import Learner, Lesson, learner_on
 from slurm_gpu.colocation.learned.model_file import net_arrays, net_of, read_arrays, write_arrays
 from slurm_gpu.colocation.learned.net import Floats, Net
-from slurm_gpu.colocation.learned.play import Choose, Inputs, Kept, Player, drawn, likeliest, play
+from slurm_gpu.colocation.learned.play import Choose, DecisionBatch, Inputs, Player, drawn, likeliest, play
 from slurm_gpu.colocation.learned.queues import draw_queues
 from slurm_gpu.errors import InputError
 
@@ -34,7 +34,7 @@ _TEACH, _PLAY, _JUDGE, _BEGIN = range(4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class TrainingSettings:
     """How long to train, and at what rate."""
 
     seed: int = 0
@@ -94,7 +94,7 @@ class Method(Protocol):
         """Whom to imitate first; nobody: begin with reinforcement."""
         ...
 
-    def to_go(self, episodes: Episodes, kept: Kept) -> NDArray[np.float64]:
+    def to_go(self, episodes: Episodes, kept: DecisionBatch) -> NDArray[np.float64]:
         """(n) what came of each decision from then on, when all is over; less is better."""
         ...
 
@@ -118,7 +118,7 @@ class _State:
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrainedNet:
     """The best net of a training."""
 
     net: Net
@@ -136,29 +136,29 @@ class Trained:
 def train(
     method: Method,
     mates: Mates,
-    settings: Settings,
+    settings: TrainingSettings,
     *,
     start: Net | None = None,
     checkpoint: Path | None = None,
     told: Callable[[Progress], None] = lambda _: None,
-) -> Trained:
+) -> TrainedNet:
     """The best net of all that were judged; the one to begin with, and after imitation, among them.
 
     `start`: what is known already; it is not taught again. `checkpoint`: written after each epoch; where
     there is one, the training goes on from it. Raises InputError where it is of another training.
     """
     began_s = time.monotonic()
-    run = _Run(method, mates, settings, start, checkpoint, told)
+    run = _TrainingRun(method, mates, settings, start, checkpoint, told)
     run.to_end()
     return run.trained(time.monotonic() - began_s)
 
 
-class _Run:
+class _TrainingRun:
     def __init__(
         self,
         method: Method,
         mates: Mates,
-        settings: Settings,
+        settings: TrainingSettings,
         start: Net | None,
         checkpoint: Path | None,
         told: Callable[[Progress], None],
@@ -211,10 +211,10 @@ class _Run:
             stage = "imitation" if state.epoch <= settings.taught_epochs else "reinforcement"
             self._told(Progress(state.epoch, self._of, stage, state.last, state.best))
 
-    def trained(self, seconds: float) -> Trained:
+    def trained(self, seconds: float) -> TrainedNet:
         state, n_taught = self._state, self._settings.taught_epochs
         taught = min((score for epoch, score in state.history if 0 < epoch <= n_taught), default=None)
-        return Trained(state.best_net, state.best, taught, state.epoch, tuple(state.history), seconds)
+        return TrainedNet(state.best_net, state.best, taught, state.epoch, tuple(state.history), seconds)
 
     def _rng(self, what_for: int, epoch: int = 0) -> np.random.Generator:
         return np.random.default_rng([self._settings.seed, what_for, epoch])
@@ -328,7 +328,7 @@ def _digest_of_net(net: Net) -> str:
 
 
 def advantages(
-    kept: Sequence[Kept], to_go: Sequence[NDArray[np.float64]], plays: int
+    kept: Sequence[DecisionBatch], to_go: Sequence[NDArray[np.float64]], plays: int
 ) -> list[NDArray[np.float64]]:
     """How much better each decision was than the mean of the same step in plays of the same queue.
 
@@ -362,5 +362,5 @@ def joined(lessons: Sequence[Lesson]) -> list[Lesson]:
     ]
 
 
-def _lesson(kept: Kept, weight: NDArray[np.float64]) -> Lesson:
+def _lesson(kept: DecisionBatch, weight: NDArray[np.float64]) -> Lesson:
     return Lesson(kept.options.inputs, kept.options.allowed, kept.choice, weight.astype(np.float32))

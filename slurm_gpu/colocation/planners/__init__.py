@@ -11,7 +11,7 @@ from slurm_gpu.colocation.planner import Belief, Planner
 
 if TYPE_CHECKING:  # slurm-gpuctld plans without numpy
     from slurm_gpu.colocation.learned.net import Net
-    from slurm_gpu.colocation.profiles.profile import Profile
+    from slurm_gpu.colocation.profiles.profile import ApplicationProfile
 
 
 SLOWED = 1 / 6
@@ -22,7 +22,7 @@ class Setting:
     """What a planner is made from."""
 
     belief: Belief
-    profiles: Sequence[Profile]
+    profiles: Sequence[ApplicationProfile]
     """Of the applications, by index; some planners pack by them, the others ask `belief` alone."""
     capacity_mib: float
     """Memory of one GPU."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from slurm_gpu.colocation.planner import Belief, Member, Planner, Start, View
+from slurm_gpu.colocation.planner import Belief, Member, Planner, PlannerView, Start
 
 _NOTHING_S = 1e-6
 
@@ -25,7 +25,7 @@ class Account:
         self._running: dict[object, tuple[float, tuple[Member, ...]]] = {}
         """Who ran on each GPU when it was last seen, and when that was."""
 
-    def look(self, view: View) -> None:
+    def look(self, view: PlannerView) -> None:
         """What ran since the last view: who is gone has done all of its work, who waits again none.
 
         Of a GPU that is not in this view nothing is known until it is in one again.
@@ -79,7 +79,7 @@ class NeverSlower:
         self._inner = make(_Staked(belief, self._account))
         self.name = self._inner.name
 
-    def choose(self, view: View) -> Sequence[Start]:
+    def choose(self, view: PlannerView) -> Sequence[Start]:
         """As the planner that was made does."""
         self._account.look(view)
         return self._inner.choose(view)

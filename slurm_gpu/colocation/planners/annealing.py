@@ -11,13 +11,13 @@ import random
 from collections.abc import Sequence
 from math import inf, isfinite
 
-from slurm_gpu.colocation.planner import Belief, Gpu, Member, Start, View
+from slurm_gpu.colocation.planner import Belief, Member, PlannerGpu, PlannerView, Start
 from slurm_gpu.colocation.planners.decision import LEAST_GAIN
-from slurm_gpu.colocation.planners.history import History
+from slurm_gpu.colocation.planners.history import StartHistory
 from slurm_gpu.colocation.planners.outlook import Outlook
 from slurm_gpu.colocation.planners.phased import KnowsPhases, PhasedRollout
 from slurm_gpu.colocation.planners.rollout import Rollout
-from slurm_gpu.colocation.planners.search import HOT, WARM, Consideration, Orders, Search
+from slurm_gpu.colocation.planners.search import HOT, WARM, Consideration, Orders, OrderSearch
 
 EVALUATIONS = 16_000
 """Of a new plan, where time is no matter: a fifth of a second for thirty jobs."""
@@ -60,12 +60,12 @@ class Annealing:
         """By the GPU's name or place, jobs by number, with those that were to start."""
         self._apart: set[int] = set()
         """Those of them that wait for an empty GPU."""
-        self._history = History()
+        self._history = StartHistory()
         self._wake_s = inf
         self._answered: tuple[object, ...] = ()
         """The moment that was answered last, as it is after the answer."""
 
-    def choose(self, view: View) -> Sequence[Start]:
+    def choose(self, view: PlannerView) -> Sequence[Start]:
         """The heads of all orders, as far as they may join."""
         self._history.look(view)
         running = [gpu.running for gpu in view.gpus]
@@ -116,7 +116,7 @@ class Annealing:
             return PhasedRollout(belief, belief, waiting, running, elapsed_s, self._least_gain)
         return Rollout(belief, waiting, running, elapsed_s, self._least_gain)
 
-    def _improved(self, rollout: Outlook, waiting: Sequence[Member], gpus: Sequence[Gpu]) -> Orders:
+    def _improved(self, rollout: Outlook, waiting: Sequence[Member], gpus: Sequence[PlannerGpu]) -> Orders:
         """What is left of the last plan, with whoever is new in it, and then better."""
         new = {member.job: index for index, member in enumerate(waiting)}
         orders: Orders = [[] for _ in gpus]
@@ -134,7 +134,7 @@ class Annealing:
         spared = new.keys() if isinstance(rollout, PhasedRollout) and rollout.spares else ()
         rollout.apart = [one.job in self._apart or one.job in spared for one in rollout.members]
         is_phased = isinstance(rollout, PhasedRollout)
-        search = Search(rollout, orders, self._consideration(rollout, len(gpus)), sets_apart=is_phased)
+        search = OrderSearch(rollout, orders, self._consideration(rollout, len(gpus)), sets_apart=is_phased)
         if new:
             return search.anneal(self._evaluations, HOT, self._rng)
         again = self._again * (_AS_FORESEEN if is_phased else 1)
@@ -148,7 +148,7 @@ class Annealing:
         return Consideration(_PRICE * sum(rollout.left_s) / n / n_gpus, max(allowed, 0))
 
 
-def _name(place: int, gpu: Gpu) -> str | int:
+def _name(place: int, gpu: PlannerGpu) -> str | int:
     return place if gpu.name is None else gpu.name
 
 

@@ -12,8 +12,8 @@ from itertools import combinations
 
 import networkx as nx
 
-from slurm_gpu.colocation.planner import Belief, Member, Start, View
-from slurm_gpu.colocation.planners.decision import LEAST_GAIN, Decision
+from slurm_gpu.colocation.planner import Belief, Member, PlannerView, Start
+from slurm_gpu.colocation.planners.decision import LEAST_GAIN, PlannerDecision
 from slurm_gpu.colocation.planners.rollout import Rollout
 
 _MOST_WAITING = 128
@@ -31,9 +31,9 @@ class Blossom:
         """`least_gain`: see LEAST_GAIN."""
         self._belief, self._least_gain = belief, least_gain
 
-    def choose(self, view: View) -> Sequence[Start]:
+    def choose(self, view: PlannerView) -> Sequence[Start]:
         """Partners of those that run; on idle GPUs the longest of what was matched or is left alone."""
-        decision = Decision(view, self._belief)
+        decision = PlannerDecision(view, self._belief)
         if not decision.waiting or not (decision.idle or decision.shareable):
             return []
         waiting = view.waiting[:_MOST_WAITING]
@@ -46,7 +46,7 @@ class Blossom:
         self._fill(decision, waiting, [(one, two) for _, (one, two) in pairs if one >= 0])
         return decision.starts
 
-    def _savings(self, decision: Decision, waiting: Sequence[Member]) -> dict[tuple[int, int], int]:
+    def _savings(self, decision: PlannerDecision, waiting: Sequence[Member]) -> dict[tuple[int, int], int]:
         """Of pairs that save time: two that wait, or those on a GPU (-1: the first) and one that waits."""
         empty = len(decision.running)
         running = [*decision.running, ()]
@@ -63,7 +63,9 @@ class Blossom:
             savings[one, two] = alone_s - rollout.end_s(empty, [one, two])
         return {pair: units for pair, saved_s in savings.items() if (units := round(saved_s / _UNIT_S)) > 0}
 
-    def _fill(self, decision: Decision, waiting: Sequence[Member], pairs: list[tuple[int, int]]) -> None:
+    def _fill(
+        self, decision: PlannerDecision, waiting: Sequence[Member], pairs: list[tuple[int, int]]
+    ) -> None:
         """Idle GPUs get pairs and those without one, the longest first. `pairs`: by what they save."""
         paired = {one for pair in pairs for one in pair}
         groups = [

@@ -32,8 +32,8 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 from scipy.sparse import csr_array, vstack
 
-from slurm_gpu.colocation.profiles.profile import Profile
-from slurm_gpu.colocation.simulation.simulator import Job
+from slurm_gpu.colocation.profiles.profile import ApplicationProfile
+from slurm_gpu.colocation.simulation.simulator import SharingJob
 from slurm_gpu.colocation.simulation.world import World
 from slurm_gpu.colocation.speeds.groups import keeps
 
@@ -49,7 +49,7 @@ _EVEN = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PhaseWork:
     """The work of all jobs of a class in one of their phases."""
 
     job: int
@@ -72,7 +72,7 @@ class Considerate:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class MakespanBound:
     """The least makespan, and one way to have it."""
 
     makespan_s: float
@@ -82,13 +82,13 @@ class Bound:
 
 def least_makespan(
     world: World,
-    jobs: Sequence[Job],
+    jobs: Sequence[SharingJob],
     *,
     n_gpus: int = 1,
     most_together: int = 2,
     cap: float = math.inf,
     most_slowed: float = math.inf,
-) -> Bound:
+) -> MakespanBound:
     """From the first submission to the last end. `cap`: see above; math.inf is none.
 
     Under a cap, no more than `most_slowed` jobs take longer than NOTICED times their work.
@@ -96,7 +96,7 @@ def least_makespan(
     Raises ValueError where a job fits into no empty GPU.
     """
     if not jobs:
-        return Bound(0.0, {})
+        return MakespanBound(0.0, {})
     alike = Counter(jobs)
     n_alike = np.array(list(alike.values()), dtype=np.float64)
     parts = [part for index, job in enumerate(alike) for part in parts_of(index, job, world)]
@@ -123,23 +123,23 @@ def least_makespan(
         if time_s > 0:
             key = tuple(sorted(parts[one].application for one in members))
             together_s[key] = together_s.get(key, 0.0) + float(time_s)
-    return Bound(makespan_s, together_s)
+    return MakespanBound(makespan_s, together_s)
 
 
-def parts_of(index: int, job: Job, world: World) -> Iterator[Part]:
+def parts_of(index: int, job: SharingJob, world: World) -> Iterator[PhaseWork]:
     """The phases that it goes through: all work beyond its profile is done in the last one."""
-    profile: Profile = world.profiles[job.application]
+    profile: ApplicationProfile = world.profiles[job.application]
     begin_s, last = 0.0, len(profile.phases) - 1
     for number, (phase, end_s) in enumerate(zip(profile.phases, profile.ends_s, strict=True)):
         end_s = job.work_s if number == last else min(end_s, job.work_s)
         if end_s > begin_s:
             memory_mib = (phase.memory_mib or 0.0) * job.memory_factor
-            yield Part(index, job.application, number, end_s - begin_s, memory_mib)
+            yield PhaseWork(index, job.application, number, end_s - begin_s, memory_mib)
         begin_s = max(end_s, begin_s)
 
 
 def _sets(
-    world: World, parts: Sequence[Part], n_alike: Sequence[int], most_together: int, cap: float
+    world: World, parts: Sequence[PhaseWork], n_alike: Sequence[int], most_together: int, cap: float
 ) -> Iterator[TimedSet]:
     """All that could be of use: each alone, and those that together are faster than one after the other."""
     known: dict[tuple[tuple[int, int], ...], tuple[float, ...] | None] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from slurm_gpu.colocation.planner import Belief, Member, Start, View
+from slurm_gpu.colocation.planner import Belief, Member, PlannerView, Start
 
 LEAST_GAIN = 0.03
 """Sharing pays where this much more is done in a second, of what one job does alone.
@@ -13,10 +13,10 @@ Speeds are believed, seldom known: what gains less than they are wrong by is as 
 """
 
 
-class Decision:
+class PlannerDecision:
     """Starts only what waits, each once, and only where `belief` lets it share."""
 
-    def __init__(self, view: View, belief: Belief) -> None:
+    def __init__(self, view: PlannerView, belief: Belief) -> None:
         self.belief = belief
         self.running: list[tuple[Member, ...]] = [gpu.running for gpu in view.gpus]
         """By GPU, with those that start now."""

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.colocation.profiles.profile import Profile
+from slurm_gpu.colocation.profiles.profile import ApplicationProfile
 
 Floats = NDArray[np.float64]
 
 USES = ("util", "sm", "pcie")
 
 
-def demands(profiles: Sequence[Profile], capacity_mib: float) -> Floats:
+def demands(profiles: Sequence[ApplicationProfile], capacity_mib: float) -> Floats:
     """(applications, 4): mean utilisation, multiprocessors and link, and peak memory, from 0 to 1.
 
     Who has no value where others have one may take everything; a column that nobody has is 0.

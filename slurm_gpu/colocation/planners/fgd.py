@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from slurm_gpu.colocation.planner import Belief, Member, Start, View
-from slurm_gpu.colocation.planners.decision import Decision
+from slurm_gpu.colocation.planner import Belief, Member, PlannerView, Start
+from slurm_gpu.colocation.planners.decision import PlannerDecision
 from slurm_gpu.colocation.planners.demand import Floats, demands
-from slurm_gpu.colocation.profiles.profile import Profile
+from slurm_gpu.colocation.profiles.profile import ApplicationProfile
 
 _ROUNDING = 1e-9
 
@@ -25,15 +25,15 @@ class FragmentationGradient:
 
     name = "fgd"
 
-    def __init__(self, belief: Belief, profiles: Sequence[Profile], capacity_mib: float) -> None:
+    def __init__(self, belief: Belief, profiles: Sequence[ApplicationProfile], capacity_mib: float) -> None:
         self._belief = belief
         demand = demands(profiles, capacity_mib)
         self._asked = np.column_stack([demand[:, :-1].max(axis=1), demand[:, -1]])
         """(applications, 2): share and memory, of the whole."""
 
-    def choose(self, view: View) -> Sequence[Start]:
+    def choose(self, view: PlannerView) -> Sequence[Start]:
         """One after the other, each where the least becomes stranded."""
-        decision = Decision(view, self._belief)
+        decision = PlannerDecision(view, self._belief)
         mix = self._asked[[one.application for one in (*view.waiting, *_all(decision.running))]]
         for member in view.waiting:
             gpu = self._place(decision, member, mix)
@@ -41,7 +41,7 @@ class FragmentationGradient:
                 decision.start(gpu, member)
         return decision.starts
 
-    def _place(self, decision: Decision, member: Member, mix: Floats) -> int | None:
+    def _place(self, decision: PlannerDecision, member: Member, mix: Floats) -> int | None:
         asked = self._asked[member.application]
         found, least = None, np.inf
         for gpu in [*decision.shareable, *decision.idle]:

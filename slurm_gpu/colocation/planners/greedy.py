@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations
 
-from slurm_gpu.colocation.planner import Belief, Member, Start, View
-from slurm_gpu.colocation.planners.decision import LEAST_GAIN, Decision, gain
+from slurm_gpu.colocation.planner import Belief, Member, PlannerView, Start
+from slurm_gpu.colocation.planners.decision import LEAST_GAIN, PlannerDecision, gain
 
 _Value = tuple[float, float]
 """What more is done in a second, and of equal ones the work that there is."""
@@ -22,9 +22,9 @@ class Greedy:
         """`least_gain`: see LEAST_GAIN."""
         self._belief, self._least_gain = belief, least_gain
 
-    def choose(self, view: View) -> Sequence[Start]:
+    def choose(self, view: PlannerView) -> Sequence[Start]:
         """Idle GPUs first: shared at once only where more wait than there are idle ones."""
-        decision = Decision(view, self._belief)
+        decision = PlannerDecision(view, self._belief)
         while decision.waiting and decision.idle:
             decision.start(decision.idle[0], *self._first(decision))
         best: dict[int, _Partner | None] = {}
@@ -33,7 +33,7 @@ class Greedy:
             del best[found[0]]
         return decision.starts
 
-    def _first(self, decision: Decision) -> tuple[Member, ...]:
+    def _first(self, decision: PlannerDecision) -> tuple[Member, ...]:
         waiting = list(decision.waiting.values())
         best: tuple[Member, ...] = (max(waiting, key=lambda one: one.left_s),)
         if len(waiting) <= len(decision.idle):
@@ -53,7 +53,9 @@ class Greedy:
                 best, most = pair, value
         return best
 
-    def _partner(self, decision: Decision, best: dict[int, _Partner | None]) -> tuple[int, Member] | None:
+    def _partner(
+        self, decision: PlannerDecision, best: dict[int, _Partner | None]
+    ) -> tuple[int, Member] | None:
         """Of all GPUs. `best` is of those GPUs on which nothing has changed."""
         most: tuple[_Value, int, Member] | None = None
         for gpu in decision.shareable:
@@ -64,7 +66,7 @@ class Greedy:
                 most = known[0], gpu, known[1]
         return None if most is None else most[1:]
 
-    def _partner_on(self, gpu: int, decision: Decision) -> _Partner | None:
+    def _partner_on(self, gpu: int, decision: PlannerDecision) -> _Partner | None:
         best, most = None, (self._least_gain, 0.0)
         gains: dict[int, float] = {}
         for member in decision.waiting.values():

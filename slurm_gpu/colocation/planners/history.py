@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from slurm_gpu.colocation.planner import Member, View
+from slurm_gpu.colocation.planner import Member, PlannerView
 
 NOTICED = 1.02
 """A job is slowed down if its whole run takes longer than this, alone."""
@@ -15,16 +15,16 @@ _REMEMBERED = 128
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _PlannedRun:
     began_s: float
     alone_s: float
 
 
-class History:
+class StartHistory:
     """Is told of every view before anything is decided, and of every start."""
 
     def __init__(self) -> None:
-        self._runs: dict[int, _Run] = {}
+        self._runs: dict[int, _PlannedRun] = {}
         self._ended: deque[bool] = deque(maxlen=_REMEMBERED)
         """Whether each was slowed down."""
         self._sees_ends = False
@@ -39,7 +39,7 @@ class History:
         """How many of them were slowed down."""
         return sum(self._ended)
 
-    def look(self, view: View) -> None:
+    def look(self, view: PlannerView) -> None:
         """Whoever is gone has ended now, if somebody waited: else nobody asks when a job ends.
 
         Who waits although it was to start did not: on a real cluster starts are put off.
@@ -53,16 +53,18 @@ class History:
                 if job not in running and job not in waiting
             )
         self._runs = {
-            job: self._runs.get(job) or _Run(view.now_s - member.done_s, member.done_s + member.left_s)
+            job: self._runs.get(job) or _PlannedRun(view.now_s - member.done_s, member.done_s + member.left_s)
             for job, member in running.items()
         }
         self._sees_ends = bool(view.waiting)
 
     def start(self, now_s: float, members: Iterable[Member], still_wait: bool) -> None:
         """These start; whether others go on waiting."""
-        self._runs.update((member.job, _Run(now_s, member.done_s + member.left_s)) for member in members)
+        self._runs.update(
+            (member.job, _PlannedRun(now_s, member.done_s + member.left_s)) for member in members
+        )
         self._sees_ends = still_wait
 
-    def elapsed_s(self, view: View) -> list[list[float]]:
+    def elapsed_s(self, view: PlannerView) -> list[list[float]]:
         """How long each one has been running; as if it had been alone, where nobody remembers its start."""
         return [[view.now_s - self._runs[member.job].began_s for member in gpu.running] for gpu in view.gpus]

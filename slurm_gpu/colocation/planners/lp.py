@@ -12,9 +12,9 @@ from itertools import combinations_with_replacement
 
 import numpy as np
 
-from slurm_gpu.colocation.planner import Belief, Member, Start, View
+from slurm_gpu.colocation.planner import Belief, Member, PlannerView, Start
 from slurm_gpu.colocation.planners.bound import TimedSet, best_times
-from slurm_gpu.colocation.planners.decision import LEAST_GAIN, Decision, gain
+from slurm_gpu.colocation.planners.decision import LEAST_GAIN, PlannerDecision, gain
 
 _MOST_WAITING = 128
 """So many are looked at, by submission."""
@@ -31,9 +31,9 @@ class LinearProgram:
         """`least_gain`: see LEAST_GAIN."""
         self._belief, self._least_gain = belief, least_gain
 
-    def choose(self, view: View) -> Sequence[Start]:
+    def choose(self, view: PlannerView) -> Sequence[Start]:
         """On each GPU whoever is to be longest with those that are there; nobody if they are to be alone."""
-        decision = Decision(view, self._belief)
+        decision = PlannerDecision(view, self._belief)
         if not decision.waiting or not (decision.idle or decision.shareable):
             return []
         kinds = _Kinds(decision, view.waiting[:_MOST_WAITING])
@@ -51,7 +51,9 @@ class LinearProgram:
             decision.start(decision.idle[0], *members)
         return decision.starts
 
-    def _first(self, decision: Decision, kinds: _Kinds, times: Sequence[Counter[int]]) -> tuple[Member, ...]:
+    def _first(
+        self, decision: PlannerDecision, kinds: _Kinds, times: Sequence[Counter[int]]
+    ) -> tuple[Member, ...]:
         """Who begins on an idle GPU: a set before one alone, which can still take in others."""
         for group in times:
             if group.total() > 1 and (members := kinds.waiting_of(group)):
@@ -88,7 +90,7 @@ class LinearProgram:
 class _Kinds:
     """Jobs that wait and are alike in all that matters, and those that run, each a kind of its own."""
 
-    def __init__(self, decision: Decision, waiting: Sequence[Member]) -> None:
+    def __init__(self, decision: PlannerDecision, waiting: Sequence[Member]) -> None:
         alike: dict[tuple[int, float], list[Member]] = {}
         for one in waiting:
             alike.setdefault((one.application, one.left_s), []).append(one)

@@ -34,7 +34,7 @@ class Consideration:
     allowed: int
 
 
-class Search:
+class OrderSearch:
     """By small changes. The cost is the time at which the last GPU is idle.
 
     With a little of the mean over GPUs, so that progress on one that is not the last counts, and what slowed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slurm_gpu.colocation.planner import Start, View
+from slurm_gpu.colocation.planner import PlannerView, Start
 
 
 class ShortestFirst:
@@ -12,7 +12,7 @@ class ShortestFirst:
 
     name = "sjf"
 
-    def choose(self, view: View) -> Sequence[Start]:
+    def choose(self, view: PlannerView) -> Sequence[Start]:
         """The shortest that wait, one on each idle GPU."""
         idle = (index for index, gpu in enumerate(view.gpus) if not gpu.running)
         shortest = sorted(view.waiting, key=lambda one: one.left_s)

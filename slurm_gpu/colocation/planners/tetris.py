@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from slurm_gpu.colocation.planner import Belief, Member, Start, View
-from slurm_gpu.colocation.planners.decision import Decision
+from slurm_gpu.colocation.planner import Belief, Member, PlannerView, Start
+from slurm_gpu.colocation.planners.decision import PlannerDecision
 from slurm_gpu.colocation.planners.demand import Floats, demands
-from slurm_gpu.colocation.profiles.profile import Profile
+from slurm_gpu.colocation.profiles.profile import ApplicationProfile
 
 _ROUNDING = 1e-9
 
@@ -24,17 +24,17 @@ class Tetris:
 
     name = "tetris"
 
-    def __init__(self, belief: Belief, profiles: Sequence[Profile], capacity_mib: float) -> None:
+    def __init__(self, belief: Belief, profiles: Sequence[ApplicationProfile], capacity_mib: float) -> None:
         self._belief, self._demands = belief, demands(profiles, capacity_mib)
 
-    def choose(self, view: View) -> Sequence[Start]:
+    def choose(self, view: PlannerView) -> Sequence[Start]:
         """One after the other, the best of all jobs on all GPUs."""
-        decision = Decision(view, self._belief)
+        decision = PlannerDecision(view, self._belief)
         while (found := self._best(decision)) is not None:
             decision.start(*found)
         return decision.starts
 
-    def _best(self, decision: Decision) -> tuple[int, Member] | None:
+    def _best(self, decision: PlannerDecision) -> tuple[int, Member] | None:
         waiting = list(decision.waiting.values())
         places = [*decision.idle, *decision.shareable]
         if not waiting or not places:

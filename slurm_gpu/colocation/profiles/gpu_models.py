@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from slurm_gpu.colocation.profiles.profile import Phase, Profile
+from slurm_gpu.colocation.profiles.profile import ApplicationProfile, ProfilePhase
 
 _ALL_OF_IT = 0.9
 """Who takes such a part of a card's memory takes whatever there is, as frameworks with a pool do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+class GpuModel:
     """What counts of a model of GPU; None is not known."""
 
     name: str
@@ -29,7 +29,7 @@ class Card:
                 raise ValueError(f"{self.name}: {name} must be more than 0, not {value}")
 
 
-def transferred(profile: Profile, there: Card, here: Card) -> Profile:
+def transferred(profile: ApplicationProfile, there: GpuModel, here: GpuModel) -> ApplicationProfile:
     """A profile recorded on `there`, as it may be expected on `here`: a rule of thumb, not a measurement.
 
     While kernels run (`util` of the time), they run as many times as fast as multiprocessors times clock and
@@ -44,7 +44,7 @@ def transferred(profile: Profile, there: Card, here: Card) -> Profile:
     )
 
 
-def faster(there: Card, here: Card) -> float:
+def faster(there: GpuModel, here: GpuModel) -> float:
     """How many times as fast kernels are expected to run here as there."""
     cores = _ratio(_compute(there), _compute(here))
     bandwidth = _ratio(there.memory_gb_s, here.memory_gb_s)
@@ -52,7 +52,7 @@ def faster(there: Card, here: Card) -> float:
     return math.prod(known) ** (1 / len(known)) if known else 1.0
 
 
-def _phase(phase: Phase, there: Card, here: Card) -> Phase:
+def _phase(phase: ProfilePhase, there: GpuModel, here: GpuModel) -> ProfilePhase:
     # Without its use nothing says which part of the time kernels ran: then all of it.
     util = 1.0 if phase.util is None else phase.util
     busy = util / faster(there, here)
@@ -63,7 +63,7 @@ def _phase(phase: Phase, there: Card, here: Card) -> Phase:
     link = _ratio(there.pcie_gb_s, here.pcie_gb_s) or 1.0
     # Of the time that kernels ran the same part of the old card's SMs had work.
     sm = None if phase.sm is None else _part(phase.sm * (busy / util if util > 0 else 1.0) / time / sms)
-    return Phase(
+    return ProfilePhase(
         seconds=phase.seconds * time,
         util=None if phase.util is None else _part(busy / time),
         memory_mib=_memory(phase.memory_mib, there.memory_mib, here.memory_mib),
@@ -78,7 +78,7 @@ def _memory(mib: float | None, there_mib: float | None, here_mib: float | None) 
     return mib * here_mib / there_mib
 
 
-def _compute(card: Card) -> float | None:
+def _compute(card: GpuModel) -> float | None:
     if card.multiprocessors is None or card.clock_mhz is None:
         return None
     return card.multiprocessors * card.clock_mhz

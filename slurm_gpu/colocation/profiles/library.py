@@ -10,9 +10,9 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.colocation.profiles.gpu_models import Card, transferred
+from slurm_gpu.colocation.profiles.gpu_models import GpuModel, transferred
 from slurm_gpu.colocation.profiles.phases import MOST_PHASES, segments
-from slurm_gpu.colocation.profiles.profile import Phase, Profile, scaled
+from slurm_gpu.colocation.profiles.profile import ApplicationProfile, ProfilePhase, scaled
 
 _STEPS = 64
 """Of the whole run, when several are made one."""
@@ -24,7 +24,7 @@ _UNKNOWN_SIZE = 2.0
 _MOST_OCTAVES = 4.0
 
 
-def merged(profiles: Sequence[Profile]) -> Profile:
+def merged(profiles: Sequence[ApplicationProfile]) -> ApplicationProfile:
     """Several profiles of one key as one: as long as their median, in as many runs as they come from.
 
     Times count as parts of each one's whole run. Of each moment memory is the largest of them, other uses
@@ -51,7 +51,7 @@ def merged(profiles: Sequence[Profile]) -> Profile:
         MOST_PHASES,
     )
     phases = [
-        Phase(
+        ProfilePhase(
             seconds=end - begin,
             **{use: _mean_or_peak(row[begin:end], use) for row, use in zip(rows, _USES, strict=True)},
         )
@@ -64,7 +64,7 @@ def merged(profiles: Sequence[Profile]) -> Profile:
     )
 
 
-def _steps(profile: Profile, use: str) -> list[float]:
+def _steps(profile: ApplicationProfile, use: str) -> list[float]:
     """A use in _STEPS equal parts of its run: that of the phase which is there the longest; NaN for a gap."""
     parts = np.zeros((len(profile.phases), _STEPS))
     begin = 0.0
@@ -104,7 +104,7 @@ def _mean_or_peak(values: NDArray[np.float64], use: str) -> float | None:
 class Match:
     """The profile of a library that is nearest to a job, as it would be on the job's GPU."""
 
-    profile: Profile
+    profile: ApplicationProfile
     distance: float
     """0: this very application and input, on this model of GPU. Below 8 the application is the same; from 16
     on not even its kind."""
@@ -113,19 +113,21 @@ class Match:
 class Library:
     """Profiles by what they are of."""
 
-    def __init__(self, profiles: Iterable[Profile] = (), cards: Mapping[str, Card] | None = None) -> None:
+    def __init__(
+        self, profiles: Iterable[ApplicationProfile] = (), cards: Mapping[str, GpuModel] | None = None
+    ) -> None:
         """`cards`: what is known of models of GPU, by their names."""
-        self._profiles: dict[object, Profile] = {}
+        self._profiles: dict[object, ApplicationProfile] = {}
         self._cards = dict(cards or {})
         for profile in profiles:
             self.add(profile)
 
-    def add(self, profile: Profile) -> None:
+    def add(self, profile: ApplicationProfile) -> None:
         """One more run, or some, of what may be there already."""
         there = self._profiles.get(profile.key)
         self._profiles[profile.key] = profile if there is None else merged([there, profile])
 
-    def __iter__(self) -> Iterator[Profile]:
+    def __iter__(self) -> Iterator[ApplicationProfile]:
         return iter(self._profiles.values())
 
     def __len__(self) -> int:
@@ -145,7 +147,9 @@ class Library:
         What was recorded on another model of GPU is carried over where both cards are known. Of two as near
         the one of more runs counts, then the one that came first.
         """
-        wanted = Profile(application, gpu_model, (Phase(seconds=1),), kind, input_size, parameters)
+        wanted = ApplicationProfile(
+            application, gpu_model, (ProfilePhase(seconds=1),), kind, input_size, parameters
+        )
         every = [(_distance(wanted, one), -one.runs, at, one) for at, one in enumerate(self)]
         if not every:
             return None
@@ -156,7 +160,7 @@ class Library:
         return Match(profile, distance)
 
 
-def _distance(wanted: Profile, there: Profile) -> float:
+def _distance(wanted: ApplicationProfile, there: ApplicationProfile) -> float:
     """A name counts for more than everything else together, and the input for more than the GPU."""
     far = 0.0
     if there.application != wanted.application:
@@ -175,7 +179,7 @@ def _size_distance(one: float | None, other: float | None) -> float:
     return min(abs(math.log2(one) - math.log2(other)), _MOST_OCTAVES)
 
 
-def _parameter_distance(one: Profile, other: Profile) -> float:
+def _parameter_distance(one: ApplicationProfile, other: ApplicationProfile) -> float:
     """The part of all named parameters in which they differ."""
     mine, theirs = dict(one.parameters), dict(other.parameters)
     names = mine.keys() | theirs.keys()

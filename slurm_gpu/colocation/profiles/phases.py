@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.colocation.profiles.profile import Phase
+from slurm_gpu.colocation.profiles.profile import ProfilePhase
 from slurm_gpu.wire.timeline import Timeline
 
 MOST_PHASES = 8
@@ -23,7 +23,9 @@ _MOSTLY = 0.5
 Floats = NDArray[np.float64]
 
 
-def phases_of(timeline: Timeline, memory_mib: float | None, elapsed_s: float | None = None) -> list[Phase]:
+def phases_of(
+    timeline: Timeline, memory_mib: float | None, elapsed_s: float | None = None
+) -> list[ProfilePhase]:
     """At most MOST_PHASES even stretches of a run on one device; () where it has no bin.
 
     `memory_mib` is the device's, without which no memory is known. `elapsed_s`: how long it ran, where the
@@ -44,7 +46,7 @@ def phases_of(timeline: Timeline, memory_mib: float | None, elapsed_s: float | N
         util, memory, sm, pcie = (_of_phase(series[row, begin:end], row) for row in range(len(_SERIES)))
         mib = None if memory is None or memory_mib is None else memory * memory_mib
         seconds = (end - begin) * timeline.width_s * stretch
-        found.append(Phase(seconds=seconds, util=util, memory_mib=mib, sm=sm, pcie=pcie))
+        found.append(ProfilePhase(seconds=seconds, util=util, memory_mib=mib, sm=sm, pcie=pcie))
     return found
 
 

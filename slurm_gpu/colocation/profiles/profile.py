@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Phase:
+class ProfilePhase:
     """A stretch in which use is even. Fractions of the whole GPU, from 0 to 1; None is not known."""
 
     seconds: float
@@ -38,13 +38,13 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class Profile:
+class ApplicationProfile:
     """One application with one input on one model of GPU (table 2 of the DqnGPU thesis)."""
 
     application: str
     """Its name, as `/etc/slurm-gpu/applications.yaml` gives it."""
     gpu_model: str
-    phases: tuple[Phase, ...]
+    phases: tuple[ProfilePhase, ...]
     kind: str = ""
     """As "training", "molecular dynamics"."""
     input_size: float | None = None
@@ -87,7 +87,7 @@ class Profile:
         return max((v for phase in self.phases if (v := getattr(phase, name)) is not None), default=None)
 
 
-def sampled(profile: Profile, name: str, width_s: float, n: int) -> NDArray[np.float64]:
+def sampled(profile: ApplicationProfile, name: str, width_s: float, n: int) -> NDArray[np.float64]:
     """(n) a use in steps of `width_s`: the greatest of each step, 0 after the end, NaN for gaps."""
     out = np.zeros(n)
     begin_s = 0.0
@@ -100,11 +100,11 @@ def sampled(profile: Profile, name: str, width_s: float, n: int) -> NDArray[np.f
     return out
 
 
-def scaled(phases: Sequence[Phase], seconds: float) -> tuple[Phase, ...]:
+def scaled(phases: Sequence[ProfilePhase], seconds: float) -> tuple[ProfilePhase, ...]:
     """The same phases, stretched evenly to so many seconds together."""
     factor = seconds / sum(phase.seconds for phase in phases)
     return tuple(
-        Phase(
+        ProfilePhase(
             seconds=one.seconds * factor, util=one.util, memory_mib=one.memory_mib, sm=one.sm, pcie=one.pcie
         )
         for one in phases

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from slurm_gpu.colocation.profiles.profile import Phase, Profile
+from slurm_gpu.colocation.profiles.profile import ApplicationProfile, ProfilePhase
 from slurm_gpu.colocation.tables.strict_csv import read_rows
 from slurm_gpu.colocation.tables.strict_json import mapping, number, read_json, shown
 from slurm_gpu.errors import InputError
@@ -27,19 +27,19 @@ _MOST = 1e10
 """Seconds or MiB: more than anything has, and little enough to be added up."""
 
 
-def read_profiles(path: Path) -> tuple[Profile, ...]:
+def read_profiles(path: Path) -> tuple[ApplicationProfile, ...]:
     """Every profile of a file, .csv or else JSON. Raises InputError, which names line or key, and value."""
     return _read_csv(path) if path.suffix.lower() == ".csv" else _read_json(path)
 
 
-def write_profiles_json(path: Path, profiles: Iterable[Profile]) -> None:
+def write_profiles_json(path: Path, profiles: Iterable[ApplicationProfile]) -> None:
     """Raises OSError."""
     decoded = {"format": FORMAT, "profiles": [as_json(profile) for profile in profiles]}
     with whole_file(path) as unfinished:
         unfinished.write_text(json.dumps(decoded, ensure_ascii=True, indent=1) + "\n", encoding="utf-8")
 
 
-def write_profiles_csv(path: Path, profiles: Iterable[Profile]) -> None:
+def write_profiles_csv(path: Path, profiles: Iterable[ApplicationProfile]) -> None:
     """Raises OSError."""
     with whole_file(path) as unfinished, unfinished.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -59,7 +59,7 @@ def write_profiles_csv(path: Path, profiles: Iterable[Profile]) -> None:
                 )
 
 
-def as_json(profile: Profile) -> dict[str, Any]:
+def as_json(profile: ApplicationProfile) -> dict[str, Any]:
     """One profile as it stands in a JSON file."""
     return {
         "application": profile.application,
@@ -75,7 +75,7 @@ def as_json(profile: Profile) -> dict[str, Any]:
     }
 
 
-def _read_json(path: Path) -> tuple[Profile, ...]:
+def _read_json(path: Path) -> tuple[ApplicationProfile, ...]:
     decoded = mapping(path, "the file", read_json(path), "a JSON object")
     if decoded.get("format") != FORMAT:
         raise InputError(str(path), 0, 0, f"format: {shown(decoded.get('format'))} must be {shown(FORMAT)}")
@@ -92,7 +92,7 @@ def _read_json(path: Path) -> tuple[Profile, ...]:
     return tuple(found)
 
 
-def _profile(value: Any) -> Profile:
+def _profile(value: Any) -> ApplicationProfile:
     if not isinstance(value, dict) or not set(value) <= {*_ABOUT, "phases"}:
         raise _wrong("", value, f"an object of {', '.join((*_ABOUT, 'phases'))}")
     parameters = value.get("parameters", {})
@@ -109,7 +109,7 @@ def _profile(value: Any) -> Profile:
     return _checked(application, gpu_model, kind, size, parameters, runs, found)
 
 
-def _phase(at: int, value: Any) -> Phase:
+def _phase(at: int, value: Any) -> ProfilePhase:
     if not isinstance(value, dict) or not set(value) <= _PHASE_KEYS:
         raise _wrong(f"phases[{at}]", value, f"an object of {', '.join(('seconds', *_USES))}")
     try:
@@ -118,13 +118,13 @@ def _phase(at: int, value: Any) -> Phase:
         raise ValueError(f"phases[{at}]: {error}") from None
 
 
-def _made(seconds: float | None, uses: Mapping[str, float | None]) -> Phase:
+def _made(seconds: float | None, uses: Mapping[str, float | None]) -> ProfilePhase:
     if seconds is None:
         raise ValueError("seconds must be given")
     for what, value in (("seconds", seconds), ("memory_mib", uses["memory_mib"])):
         if value is not None and value > _MOST:
             raise ValueError(f"{what} must be {_MOST:g} at most, not {value:g}")
-    return Phase(seconds=seconds, **uses)
+    return ProfilePhase(seconds=seconds, **uses)
 
 
 def _text(value: Mapping[str, Any], name: str) -> str:
@@ -155,8 +155,8 @@ def _checked(
     input_size: float | None,
     parameters: Mapping[str, str],
     runs: int,
-    phases: Sequence[Phase],
-) -> Profile:
+    phases: Sequence[ProfilePhase],
+) -> ApplicationProfile:
     if not application or not gpu_model:
         raise ValueError("application and gpu_model must be given")
     for text in (application, gpu_model, kind):
@@ -164,7 +164,7 @@ def _checked(
             raise ValueError(f"{_cut(text)} must be printable")
     if runs < 1:
         raise ValueError(f"runs: {runs} must be 1 or more")
-    return Profile(
+    return ApplicationProfile(
         application, gpu_model, tuple(phases), kind, input_size, tuple(sorted(parameters.items())), runs
     )
 
@@ -175,10 +175,10 @@ class _Lines:
 
     about: list[str]
     line: int
-    phases: list[Phase] = field(default_factory=list)
+    phases: list[ProfilePhase] = field(default_factory=list)
 
 
-def _read_csv(path: Path) -> tuple[Profile, ...]:
+def _read_csv(path: Path) -> tuple[ApplicationProfile, ...]:
     lines = read_rows(path)
     if not lines or tuple(lines[0][1]) != _COLUMNS:
         raise InputError(str(path), 1, 1, f"the first line must be {','.join(_COLUMNS)}")
@@ -212,7 +212,7 @@ def _add_line(found: list[_Lines], line: int, row: Sequence[str]) -> None:
     found[-1].phases.append(_made(_cell("seconds", seconds), values))
 
 
-def _of_lines(lines: _Lines) -> Profile:
+def _of_lines(lines: _Lines) -> ApplicationProfile:
     application, gpu_model, kind, size, parameters, runs = lines.about
     if not runs.isdecimal() or not runs.isascii():
         raise ValueError(f"runs {_cut(runs)} must be a whole number")
@@ -244,7 +244,7 @@ def _cell(name: str, text: str) -> float | None:
     return found
 
 
-def _each_once(path: Path, profiles: Sequence[Profile]) -> None:
+def _each_once(path: Path, profiles: Sequence[ApplicationProfile]) -> None:
     there = set()
     for profile in profiles:
         if profile.key in there:

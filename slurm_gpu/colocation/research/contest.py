@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_gpu.colocation.planner import Planner, Start, View, wake_s
+from slurm_gpu.colocation.planner import Planner, PlannerView, Start, wake_s
 from slurm_gpu.colocation.planners import Setting, planner
 from slurm_gpu.colocation.planners.bound import NOTICED, least_makespan
-from slurm_gpu.colocation.simulation.outcome import Outcome
-from slurm_gpu.colocation.simulation.simulator import Job, simulate
+from slurm_gpu.colocation.simulation.outcome import SharingOutcome
+from slurm_gpu.colocation.simulation.simulator import SharingJob, simulate
 from slurm_gpu.colocation.simulation.world import World
 
 BASELINE = "sjf"
@@ -21,7 +21,7 @@ FULL = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ContestResult:
     """How one planner did, over all lists of jobs."""
 
     planner: str
@@ -41,7 +41,7 @@ class Standing:
     """Processor time of the calls in which something waited."""
 
 
-class Timed:
+class TimedPlanner:
     """A planner, and how long each of its decisions took."""
 
     def __init__(self, inner: Planner, most_together: int = 2) -> None:
@@ -50,7 +50,7 @@ class Timed:
         self.full_ms: list[float] = []
         """Those of them with FULL jobs waiting or more, and a GPU that has room."""
 
-    def choose(self, view: View) -> Sequence[Start]:
+    def choose(self, view: PlannerView) -> Sequence[Start]:
         """See Planner."""
         before_ns = time.thread_time_ns()
         starts = self._inner.choose(view)
@@ -71,25 +71,25 @@ def contest(
     world: World,
     setting: Callable[[int], Setting],
     names: Sequence[str],
-    lists: Sequence[Sequence[Job]],
+    lists: Sequence[Sequence[SharingJob]],
     *,
     n_gpus: int = 1,
     told: Callable[[int, int], None] = lambda done, of: None,
-) -> list[Standing]:
+) -> list[ContestResult]:
     """One standing for each planner, in the order of `names`.
 
     `setting` is made anew for each planner and list, by the list's number. Gaps are against the bound of the
     same jobs under the same cap. `told` hears how many of how many runs are done.
     """
     of, done = len(lists) * len(names), 0
-    ran: dict[str, list[Outcome]] = {name: [] for name in names}
+    ran: dict[str, list[SharingOutcome]] = {name: [] for name in names}
     took_ms: dict[str, list[float]] = {name: [] for name in names}
     alone_s, bound_s = [], []
     for number, jobs in enumerate(lists):
         alone_s.append(simulate(world, jobs, planner(BASELINE, setting(number)), n_gpus=n_gpus).makespan_s)
         bound_s.append(_bound_s(world, setting(number), jobs, n_gpus))
         for name in names:
-            timed = Timed(planner(name, setting(number)))
+            timed = TimedPlanner(planner(name, setting(number)))
             ran[name].append(simulate(world, jobs, timed, n_gpus=n_gpus))
             took_ms[name] += timed.took_ms
             done += 1
@@ -97,7 +97,7 @@ def contest(
     return [_standing(name, ran[name], alone_s, bound_s, took_ms[name]) for name in names]
 
 
-def _bound_s(world: World, setting: Setting, jobs: Sequence[Job], n_gpus: int) -> float:
+def _bound_s(world: World, setting: Setting, jobs: Sequence[SharingJob], n_gpus: int) -> float:
     belief = setting.belief
     return least_makespan(
         world, jobs, n_gpus=n_gpus, most_together=belief.most_together, cap=belief.cap
@@ -106,16 +106,16 @@ def _bound_s(world: World, setting: Setting, jobs: Sequence[Job], n_gpus: int) -
 
 def _standing(
     name: str,
-    ran: Sequence[Outcome],
+    ran: Sequence[SharingOutcome],
     alone_s: Sequence[float],
     bound_s: Sequence[float],
     took_ms: Sequence[float],
-) -> Standing:
+) -> ContestResult:
     makespan_s = np.array([one.makespan_s for one in ran])
     ratio = makespan_s / np.array(alone_s)
     slowdown = np.concatenate([one.slowdown for one in ran])
     p50, p99 = np.percentile(took_ms, [50, 99]) if took_ms else (0.0, 0.0)
-    return Standing(
+    return ContestResult(
         planner=name,
         ratio=float(ratio.mean()),
         ratio_max=float(ratio.max()),

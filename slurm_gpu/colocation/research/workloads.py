@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from slurm_gpu.colocation.profiles.profile import Phase, Profile
-from slurm_gpu.colocation.simulation.simulator import Job
+from slurm_gpu.colocation.profiles.profile import ApplicationProfile, ProfilePhase
+from slurm_gpu.colocation.simulation.simulator import SharingJob
 from slurm_gpu.colocation.simulation.world import TableWorld
 from slurm_gpu.colocation.tables.measured import Measured
 
@@ -30,7 +30,10 @@ def random_of(workload: str, seed: int) -> np.random.Generator:
 def table_world(measured: Measured) -> TableWorld:
     """Applications of one phase each, of which nothing is known but speeds."""
     return TableWorld(
-        [Profile(name, measured.gpu_model, (Phase(seconds=TABLE_WORK_S[1]),)) for name in measured.names],
+        [
+            ApplicationProfile(name, measured.gpu_model, (ProfilePhase(seconds=TABLE_WORK_S[1]),))
+            for name in measured.names
+        ],
         measured.table(),
     )
 
@@ -47,7 +50,7 @@ def weights_on_others(measured: Measured) -> list[float]:
     return [sum(some) / len(some) if some else float("inf") for some in lost]
 
 
-def table_jobs(measured: Measured, workload: str, seed: int, n: int = JOBS) -> list[Job]:
+def table_jobs(measured: Measured, workload: str, seed: int, n: int = JOBS) -> list[SharingJob]:
     """Drawn with replacement from a pair table's applications; all wait from the beginning."""
     random = random_of(workload, seed)
     weights = weights_on_others(measured)
@@ -74,5 +77,6 @@ def table_jobs(measured: Measured, workload: str, seed: int, n: int = JOBS) -> l
             raise ValueError(f"there is no workload {workload!r} of a pair table; there are {TABLE}")
     low, high = np.log(TABLE_WORK_S)
     return [
-        Job(one, float(work)) for one, work in zip(drawn, np.exp(random.uniform(low, high, n)), strict=True)
+        SharingJob(one, float(work))
+        for one, work in zip(drawn, np.exp(random.uniform(low, high, n)), strict=True)
     ]

@@ -11,13 +11,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.colocation.simulation.sharing import Stretch
+from slurm_gpu.colocation.simulation.sharing import SharingStretch
 from slurm_gpu.colocation.simulation.world import World
 
 Floats = NDArray[np.float64]
 
 
-class What(StrEnum):
+class SharingTransition(StrEnum):
     """What happened to a job."""
 
     SUBMIT = "submit"
@@ -31,18 +31,18 @@ class What(StrEnum):
     """It waits again."""
 
 
-class Event(NamedTuple):
+class SharingEvent(NamedTuple):
     """One line of the log."""
 
     at_s: float
-    what: What
+    what: SharingTransition
     job: int
     gpu: int = -1
     """Where it runs; -1 where it does not."""
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SharingOutcome:
     """Columns by job, and means over all GPUs from the first submission to the last end."""
 
     submit_s: Floats
@@ -66,7 +66,7 @@ class Outcome:
     together: float
     """How many jobs a GPU had, the mean over the time in which it had any."""
     most_together: int
-    log: tuple[Event, ...]
+    log: tuple[SharingEvent, ...]
 
     @property
     def makespan_s(self) -> float:
@@ -91,10 +91,10 @@ class Outcome:
     @property
     def placements(self) -> int:
         """How often a job was started."""
-        return sum(event.what is What.START for event in self.log)
+        return sum(event.what is SharingTransition.START for event in self.log)
 
 
-class Tally:
+class StretchTally:
     """Adds up the stretches of all GPUs."""
 
     def __init__(self, world: World) -> None:
@@ -104,7 +104,7 @@ class Tally:
         self._peak_mib: float | None = None
         self._most = 0
 
-    def add(self, stretch: Stretch) -> None:
+    def add(self, stretch: SharingStretch) -> None:
         """One more."""
         seconds, n = stretch.to_s - stretch.from_s, len(stretch.ran)
         if not seconds > 0 or not n:
@@ -132,21 +132,21 @@ class Tally:
         submit_s: Floats,
         alone_s: Floats,
         kills: NDArray[np.int32],
-        log: Sequence[Event],
-    ) -> Outcome:
+        log: Sequence[SharingEvent],
+    ) -> SharingOutcome:
         """Of all that was added, and of these columns; starts and ends are read from the log."""
         n = len(submit_s)
         first, last, end = (np.full(n, math.nan) for _ in range(3))
         for event in log:
-            if event.what is What.START:
+            if event.what is SharingTransition.START:
                 last[event.job] = event.at_s
                 if math.isnan(first[event.job]):
                     first[event.job] = event.at_s
-            elif event.what is What.END:
+            elif event.what is SharingTransition.END:
                 end[event.job] = event.at_s
         gpu_s = n_gpus * float(end.max() - submit_s.min()) if n else 0.0
         has_memory = self._peak_mib is not None and gpu_s > 0 and math.isfinite(self._world.capacity_mib)
-        return Outcome(
+        return SharingOutcome(
             submit_s=submit_s,
             start_s=last,
             first_start_s=first,

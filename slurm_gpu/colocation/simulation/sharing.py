@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from slurm_gpu.colocation.planner import Member
-from slurm_gpu.colocation.profiles.profile import Profile
+from slurm_gpu.colocation.profiles.profile import ApplicationProfile
 from slurm_gpu.colocation.simulation.world import World
 from slurm_gpu.simulate.fluid import Work
 
 
-class Ran(NamedTuple):
+class RanPart(NamedTuple):
     """What a job did in a stretch."""
 
     job: int
@@ -23,22 +23,22 @@ class Ran(NamedTuple):
     memory_mib: float | None
 
 
-class Stretch(NamedTuple):
+class SharingStretch(NamedTuple):
     """A time in which the same jobs ran on a GPU, in the same phases."""
 
     gpu: int
     from_s: float
     to_s: float
-    ran: tuple[Ran, ...]
+    ran: tuple[RanPart, ...]
     """In the order in which they started."""
     memory_mib: float | None
     """Of all together, as the GPU tells; None where nobody knows."""
 
 
-class Watcher(Protocol):
+class SharingObserver(Protocol):
     """Is told what happens on the GPUs, as who watches real ones would be: to measure, or to learn from."""
 
-    def ran(self, stretch: Stretch) -> None:
+    def ran(self, stretch: SharingStretch) -> None:
         """It is over now."""
         ...
 
@@ -48,7 +48,7 @@ class Watcher(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Course:
+class PhaseProgress:
     """A job's way through its phases. Work beyond its profile's end is done in the last phase."""
 
     member: Member
@@ -66,7 +66,9 @@ class Course:
     speed: float = 1.0
 
     @classmethod
-    def of(cls, member: Member, profile: Profile, now_s: float, memory_factor: float = 1.0) -> Course:
+    def of(
+        cls, member: Member, profile: ApplicationProfile, now_s: float, memory_factor: float = 1.0
+    ) -> PhaseProgress:
         """From where the member is."""
         phase = profile.phase_at(member.done_s)
         work, later_s = _split(profile, phase, member.left_s, member.done_s, now_s)
@@ -76,7 +78,7 @@ class Course:
         """Of the whole job."""
         return self.later_s + self.work.left_s(now_s)
 
-    def next_phase(self, profile: Profile, now_s: float) -> bool:
+    def next_phase(self, profile: ApplicationProfile, now_s: float) -> bool:
         """Goes on to the next phase; False where the job is done."""
         if not self.later_s > 0:
             return False
@@ -87,7 +89,9 @@ class Course:
         return True
 
 
-def _split(profile: Profile, phase: int, left_s: float, done_s: float, now_s: float) -> tuple[Work, float]:
+def _split(
+    profile: ApplicationProfile, phase: int, left_s: float, done_s: float, now_s: float
+) -> tuple[Work, float]:
     """The work in this phase, and the seconds after it."""
     here_s = left_s
     if phase + 1 < len(profile.phases):
@@ -101,26 +105,26 @@ class SharedGpu:
     def __init__(self, world: World, gpu: int = 0, now_s: float = 0.0) -> None:
         self._world, self._gpu, self._now_s = world, gpu, now_s
         self._memory: tuple[float | None, ...] = ()
-        self.courses: list[Course] = []
+        self.courses: list[PhaseProgress] = []
         """In the order in which they started."""
         self.next_s = math.inf
         """When the next phase or job ends."""
 
-    def stretch(self, now_s: float) -> Stretch:
+    def stretch(self, now_s: float) -> SharingStretch:
         """Since the last change."""
         known = [memory for memory in self._memory if memory is not None]
-        return Stretch(
+        return SharingStretch(
             self._gpu,
             self._now_s,
             now_s,
             tuple(
-                Ran(one.member.job, one.member.application, one.phase, one.speed, memory)
+                RanPart(one.member.job, one.member.application, one.phase, one.speed, memory)
                 for one, memory in zip(self.courses, self._memory, strict=True)
             ),
             sum(known) if known else None,
         )
 
-    def member(self, course: Course, now_s: float) -> Member:
+    def member(self, course: PhaseProgress, now_s: float) -> Member:
         """As it is now."""
         was = course.member
         left_s = course.left_s(now_s)
@@ -133,13 +137,13 @@ class SharedGpu:
             was.job, was.application, left_s, done_s, was.submit_s, was.killed, now_s - course.began_s
         )
 
-    def end_phases(self, now_s: float) -> tuple[list[Course], list[Course]]:
+    def end_phases(self, now_s: float) -> tuple[list[PhaseProgress], list[PhaseProgress]]:
         """What is over at this moment: jobs that are done, which leave, and those that begin a new phase.
 
         `settle` must follow.
         """
-        done: list[Course] = []
-        changed: list[Course] = []
+        done: list[PhaseProgress] = []
+        changed: list[PhaseProgress] = []
         for course in self.courses:
             if course.ends_at_s <= now_s:
                 profile = self._world.profiles[course.member.application]
@@ -147,12 +151,12 @@ class SharedGpu:
         self.courses = [one for one in self.courses if one not in done]
         return done, changed
 
-    def settle(self, now_s: float) -> list[Course]:
+    def settle(self, now_s: float) -> list[PhaseProgress]:
         """Who now cannot go on, the last one that started first, and is out; all others run on at new speeds.
 
         Raises ValueError for a job that does not fit into an empty GPU, and for speeds that are none.
         """
-        killed: list[Course] = []
+        killed: list[PhaseProgress] = []
         while (speeds := self._speeds()) is None:
             if len(self.courses) == 1:
                 raise ValueError(
@@ -182,19 +186,23 @@ class SharedGpu:
             raise ValueError(f"the speeds of {running} must be from 0 to 1 for each, not {speeds}")
         return speeds
 
-    def _memory_of(self, course: Course) -> float | None:
+    def _memory_of(self, course: PhaseProgress) -> float | None:
         memory = self._world.profiles[course.member.application].phases[course.phase].memory_mib
         return None if memory is None else memory * course.memory_factor
 
 
-def look_ahead(world: World, members: Sequence[Member], memory_factor: float = 1.0) -> list[Stretch] | None:
+def look_ahead(
+    world: World, members: Sequence[Member], memory_factor: float = 1.0
+) -> list[SharingStretch] | None:
     """How they run to their ends on one GPU that nobody else joins, from where each is; None: out of memory.
 
     `memory_factor` times what their profiles say is what they take.
     """
     gpu = SharedGpu(world)
-    gpu.courses = [Course.of(one, world.profiles[one.application], 0.0, memory_factor) for one in members]
-    stretches: list[Stretch] = []
+    gpu.courses = [
+        PhaseProgress.of(one, world.profiles[one.application], 0.0, memory_factor) for one in members
+    ]
+    stretches: list[SharingStretch] = []
     now_s = 0.0
     while True:
         if gpu.settle(now_s):

@@ -14,14 +14,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_gpu.colocation.planner import Gpu, Member, Planner, Start, View, wake_s
-from slurm_gpu.colocation.simulation.outcome import Event, Outcome, Tally, What
-from slurm_gpu.colocation.simulation.sharing import Course, SharedGpu, Watcher
+from slurm_gpu.colocation.planner import Member, Planner, PlannerGpu, PlannerView, Start, wake_s
+from slurm_gpu.colocation.simulation.outcome import (
+    SharingEvent,
+    SharingOutcome,
+    SharingTransition,
+    StretchTally,
+)
+from slurm_gpu.colocation.simulation.sharing import PhaseProgress, SharedGpu, SharingObserver
 from slurm_gpu.colocation.simulation.world import World
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class SharingJob:
     """One job; its index in the sequence that is simulated is its number."""
 
     application: int
@@ -35,13 +40,13 @@ class Job:
 
 def simulate(
     world: World,
-    jobs: Sequence[Job],
+    jobs: Sequence[SharingJob],
     planner: Planner,
     *,
     n_gpus: int = 1,
     requeue_s: float = 30.0,
-    watcher: Watcher | None = None,
-) -> Outcome:
+    watcher: SharingObserver | None = None,
+) -> SharingOutcome:
     """Run all jobs to their end. `watcher` is told of every stretch of time on every GPU, and of every kill.
 
     Raises ValueError, which names the planner, where it starts what does not wait, or nothing while jobs
@@ -53,12 +58,12 @@ def simulate(
         raise ValueError(f"a killed job waits again after more than 0 seconds, not {requeue_s}")
     for number, job in enumerate(jobs):
         _check(number, job, world)
-    model = _Model(world, jobs, planner, n_gpus, requeue_s, watcher)
+    model = _SharingModel(world, jobs, planner, n_gpus, requeue_s, watcher)
     model.run()
     return model.outcome()
 
 
-def _check(number: int, job: Job, world: World) -> None:
+def _check(number: int, job: SharingJob, world: World) -> None:
     if not 0 <= job.application < len(world.profiles):
         raise ValueError(
             f"job {number} is of application {job.application}; there are {len(world.profiles)}, from 0 on"
@@ -72,26 +77,26 @@ def _check(number: int, job: Job, world: World) -> None:
             raise ValueError(f"job {number} has {name} {getattr(job, name)}")
 
 
-class _Model:
+class _SharingModel:
     def __init__(
         self,
         world: World,
-        jobs: Sequence[Job],
+        jobs: Sequence[SharingJob],
         planner: Planner,
         n_gpus: int,
         requeue_s: float,
-        watcher: Watcher | None,
+        watcher: SharingObserver | None,
     ) -> None:
         self._world, self._jobs, self._planner = world, jobs, planner
         self._requeue_s, self._watcher = requeue_s, watcher
         self._gpus = [SharedGpu(world, gpu) for gpu in range(n_gpus)]
         self._waiting: dict[int, Member] = {}
-        self._coming = [(job.submit_s, number, What.SUBMIT) for number, job in enumerate(jobs)]
+        self._coming = [(job.submit_s, number, SharingTransition.SUBMIT) for number, job in enumerate(jobs)]
         """Who waits from when on."""
         heapq.heapify(self._coming)
         self._kills = np.zeros(len(jobs), dtype=np.int32)
-        self._log: list[Event] = []
-        self._tally = Tally(world)
+        self._log: list[SharingEvent] = []
+        self._tally = StretchTally(world)
         self._wake_s = math.inf
         """When the planner wants to be asked although nothing ends."""
 
@@ -100,7 +105,7 @@ class _Model:
             if self._happen(now_s):
                 self._plan(now_s)
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> SharingOutcome:
         return self._tally.outcome(
             len(self._gpus),
             np.array([job.submit_s for job in self._jobs], dtype=np.float64),
@@ -124,9 +129,9 @@ class _Model:
                 self._pass_time(gpu, now_s)
                 done, began = gpu.end_phases(now_s)
                 for course in done:
-                    self._write(now_s, What.END, course.member.job, index)
+                    self._write(now_s, SharingTransition.END, course.member.job, index)
                 for course in began:
-                    self._write(now_s, What.PHASE, course.member.job, index)
+                    self._write(now_s, SharingTransition.PHASE, course.member.job, index)
                 killed = self._settle(index, now_s)
                 changed = changed or bool(done) or killed
         while self._coming and self._coming[0][0] <= now_s:
@@ -176,11 +181,13 @@ class _Model:
                 raise ValueError(f"planner {self._planner.name} starts no job on GPU {start.gpu}")
         return {start.gpu for start in starts}
 
-    def _view(self, now_s: float) -> View:
-        return View(
+    def _view(self, now_s: float) -> PlannerView:
+        return PlannerView(
             now_s,
             tuple(sorted(self._waiting.values(), key=lambda one: (one.submit_s, one.job))),
-            tuple(Gpu(tuple(gpu.member(course, now_s) for course in gpu.courses)) for gpu in self._gpus),
+            tuple(
+                PlannerGpu(tuple(gpu.member(course, now_s) for course in gpu.courses)) for gpu in self._gpus
+            ),
         )
 
     def _start(self, start: Start, now_s: float) -> None:
@@ -190,8 +197,8 @@ class _Model:
                 raise ValueError(f"planner {self._planner.name} starts job {number}, which does not wait")
             job = self._jobs[number]
             profile = self._world.profiles[job.application]
-            self._gpus[start.gpu].courses.append(Course.of(member, profile, now_s, job.memory_factor))
-            self._write(now_s, What.START, number, start.gpu)
+            self._gpus[start.gpu].courses.append(PhaseProgress.of(member, profile, now_s, job.memory_factor))
+            self._write(now_s, SharingTransition.START, number, start.gpu)
 
     def _settle(self, index: int, now_s: float) -> bool:
         """Run on as things are now, without those that do not fit; whether there were any."""
@@ -201,8 +208,8 @@ class _Model:
         for course in killed:
             member = gpu.member(course, now_s)
             self._kills[member.job] += 1
-            self._write(now_s, What.OUT_OF_MEMORY, member.job, index)
-            heapq.heappush(self._coming, (now_s + self._requeue_s, member.job, What.REQUEUE))
+            self._write(now_s, SharingTransition.OUT_OF_MEMORY, member.job, index)
+            heapq.heappush(self._coming, (now_s + self._requeue_s, member.job, SharingTransition.REQUEUE))
             if self._watcher is not None:
                 together = [gpu.member(one, now_s) for one in before]
                 self._watcher.ran_out(index, now_s, together, member)
@@ -217,5 +224,5 @@ class _Model:
             if self._watcher is not None:
                 self._watcher.ran(stretch)
 
-    def _write(self, now_s: float, what: What, job: int, gpu: int = -1) -> None:
-        self._log.append(Event(now_s, what, job, gpu))
+    def _write(self, now_s: float, what: SharingTransition, job: int, gpu: int = -1) -> None:
+        self._log.append(SharingEvent(now_s, what, job, gpu))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from slurm_gpu.colocation.profiles.profile import Profile
+from slurm_gpu.colocation.profiles.profile import ApplicationProfile
 from slurm_gpu.colocation.speeds.speeds import Speeds
 
 
@@ -18,7 +18,7 @@ class World(Protocol):
     """One model of GPU, and what applications do on it. Pure functions."""
 
     @property
-    def profiles(self) -> Sequence[Profile]:
+    def profiles(self) -> Sequence[ApplicationProfile]:
         """Of the applications, by index: their phases, and what each takes while it has a GPU for itself."""
         ...
 
@@ -44,7 +44,7 @@ class TableWorld:
     speeds say.
     """
 
-    profiles: Sequence[Profile]
+    profiles: Sequence[ApplicationProfile]
     table: Speeds
     capacity_mib: float = math.inf
 

@@ -129,7 +129,7 @@ class Covariance:
 
 
 @dataclass(frozen=True)
-class Process:
+class GaussianProcess:
     """A fitted process."""
 
     entries: Entries
@@ -210,7 +210,7 @@ class Process:
         return self.unbound - self.believed[self.entries.one, self.entries.other]
 
 
-def fitted(like: Likeness, entries: Entries, believed: Floats, scales: Scales, most: int) -> Process:
+def fitted(like: Likeness, entries: Entries, believed: Floats, scales: Scales, most: int) -> GaussianProcess:
     """Fit to `most` of at least one entry: first by the traits of applications, then also by how they fared.
 
     Takes the cube of `most`, and its square for each further entry and pair of applications.
@@ -272,7 +272,7 @@ def _alike(rows: Floats, distance: float) -> Floats:
 
 def _conditioned(
     covariance: Covariance, entries: Entries, own_only: Entries, believed: Floats, scales: Scales
-) -> Process:
+) -> GaussianProcess:
     """Expectation-maximisation: of the speeds behind the bound, and of the weight of each entry."""
     prior = covariance.across(entries.one, entries.other, entries)
     mean = believed[entries.one, entries.other]
@@ -288,7 +288,7 @@ def _conditioned(
         # The square that is expected of what noise did to each.
         noise = _weighed(usual, noise**2 * (weighed**2 - own) + noise)
         inverse = _inverse(prior, noise)
-    return Process(
+    return GaussianProcess(
         entries,
         own_only,
         believed,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from slurm_gpu.slurm.queue import CountedJob, Phase
+from slurm_gpu.slurm.queue import CountedJob, JobPhase
 
 _AGREED = re.compile(r"slurm-gpu/1 t=\w+(?: [a-z]=\S*)*? c=(?:(\d+)/(\d+)|-):(\S+)")
 _SHARDS = re.compile(r"gres[:/]shard[:=](\d+)")
@@ -37,7 +37,7 @@ class Agreed(NamedTuple):
         """Whether it has its begin time still before it."""
         job = self.job
         return (
-            job.phase is Phase.PENDING
+            job.phase is JobPhase.PENDING
             and not self.is_alone
             and job.start_s is not None
             and job.start_s > now_s

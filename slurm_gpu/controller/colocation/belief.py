@@ -10,7 +10,7 @@ from slurm_gpu.colocation.speeds.groups import ends_s
 from slurm_gpu.controller.colocation.store import Book
 
 
-class Learned:
+class StoreBelief:
     """See slurm_gpu.colocation.planner.Belief. Applications are positions in `keys`, which only grows."""
 
     def __init__(self, book: Book, most_together: int, cap: float | None) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from slurm_gpu.clock import SystemClock
-from slurm_gpu.controller.colocation.evidence import Evidence, Ran
+from slurm_gpu.controller.colocation.evidence import CorunEvidence, EndedCorun
 from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.errors import SlurmGpuError
 
@@ -24,10 +24,10 @@ class RunKey(NamedTuple):
 
 
 @dataclass(slots=True)
-class Answers:
+class QueryResults:
     """Of one round of questions; what is not known is left out."""
 
-    ran: dict[RunKey, Ran] = field(default_factory=dict)
+    ran: dict[RunKey, EndedCorun] = field(default_factory=dict)
     utilisation: dict[RunKey, tuple[float, float]] = field(default_factory=dict)
     since_s: Mapping[RunKey, float] = field(default_factory=dict)
     """From when on each was asked for."""
@@ -38,10 +38,12 @@ class Inquiry:
     """One round of questions at a time."""
 
     def __init__(
-        self, evidence: Evidence, background: Callable[[Callable[[], Answers]], Future[Answers]]
+        self,
+        evidence: CorunEvidence,
+        background: Callable[[Callable[[], QueryResults]], Future[QueryResults]],
     ) -> None:
         self._evidence, self._background = evidence, background
-        self._under_way: Future[Answers] | None = None
+        self._under_way: Future[QueryResults] | None = None
         self._outage = OutageLog(
             log,
             "nothing is learned of jobs that share for now: %s",
@@ -57,8 +59,8 @@ class Inquiry:
     def ask(self, ended: set[RunKey], running: Mapping[RunKey, float]) -> None:
         """Ask how runs went that are over, and what those do that run, since when each."""
 
-        def round_of_questions() -> Answers:
-            answers = Answers(since_s=running)
+        def round_of_questions() -> QueryResults:
+            answers = QueryResults(since_s=running)
             try:
                 for key in ended:
                     if (ran := self._evidence.ran(key.job_id, key.start_s)) is not None:
@@ -76,7 +78,7 @@ class Inquiry:
         if ended or running:
             self._under_way = self._background(round_of_questions)
 
-    def answers(self) -> Answers | None:
+    def answers(self) -> QueryResults | None:
         """Those of the last round, once, as soon as they are there."""
         if self._under_way is None or not self._under_way.done():
             return None

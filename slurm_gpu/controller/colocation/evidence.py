@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # httpx, see below
     from slurm_gpu.client.database_client import Run, RunTimeline
 
 
-class Ran(NamedTuple):
+class EndedCorun(NamedTuple):
     """One run that is over, from its node's last record."""
 
     memory_frac: float
@@ -26,10 +26,10 @@ class Ran(NamedTuple):
     """See `idlest.idlest`; () where its course is not known."""
 
 
-class Evidence(Protocol):
+class CorunEvidence(Protocol):
     """Asked beside the watcher, as it may take long; every method raises SlurmGpuError."""
 
-    def ran(self, job_id: int, start_s: int) -> Ran | None:
+    def ran(self, job_id: int, start_s: int) -> EndedCorun | None:
         """Of the job's run that began then; None as long as its node has not told all of it."""
 
     def utilisation(self, job_id: int, since_s: float) -> tuple[float, float] | None:
@@ -42,7 +42,7 @@ class DatabaseEvidence:
 
     config: SiteConfig
 
-    def ran(self, job_id: int, start_s: int) -> Ran | None:
+    def ran(self, job_id: int, start_s: int) -> EndedCorun | None:
         """See Evidence."""
         # Only now: httpx takes memory that a site where nobody shares does not need.
         from slurm_gpu.client.database_client import DatabaseClient
@@ -58,7 +58,7 @@ class DatabaseEvidence:
             ms = sum(sum((one.util_hist_ms or {}).values()) for one in records)
             most = max(one.mem_used_frac.max for one in records if one.mem_used_frac is not None)
             held_s = max(one.held_s for one in records)
-            return Ran(most, pct_ms / ms / 100 if ms else None, held_s, _idlest(run, courses))
+            return EndedCorun(most, pct_ms / ms / 100 if ms else None, held_s, _idlest(run, courses))
         return None
 
     def utilisation(self, job_id: int, since_s: float) -> tuple[float, float] | None:

@@ -15,25 +15,25 @@ from slurm_gpu.slurm.occupancy import HOLDING, out_of_service
 from slurm_gpu.slurm.tres import amount, uses_gpus
 
 
-class Place(NamedTuple):
+class GpuPlace(NamedTuple):
     """One GPU."""
 
     node: str
     position: int
 
 
-class Held(NamedTuple):
+class SharersOnGpu(NamedTuple):
     """What a job has of one GPU."""
 
-    place: Place
+    place: GpuPlace
     shards: int
 
 
 @dataclass(slots=True)
-class Gpu:
+class CorunGpu:
     """One GPU of a node that takes jobs."""
 
-    place: Place
+    place: GpuPlace
     free: int
     """Shards."""
     sharers: list[int] = field(default_factory=list)
@@ -43,11 +43,11 @@ class Gpu:
 
 
 @dataclass(slots=True)
-class Room:
+class SharedNode:
     """A node, as far as jobs that share are concerned."""
 
     node: SlurmNode
-    gpus: list[Gpu]
+    gpus: list[CorunGpu]
     cpus: int
     """Free."""
     memory_mib: int
@@ -74,15 +74,15 @@ class Room:
         self.memory_mib -= memory_mib
 
 
-def held_by(job: QueuedJob, of: int) -> list[Held]:
+def held_by(job: QueuedJob, of: int) -> list[SharersOnGpu]:
     """What a job has of each GPU; [] where Slurm does not tell."""
     found = []
     for node, index in job.gpu_index.items():
-        found += [Held(Place(node, position), of) for position in index.get("gpu", ())]
-        found += [Held(Place(node, position), of) for position in index.get("mps", ())]
+        found += [SharersOnGpu(GpuPlace(node, position), of) for position in index.get("gpu", ())]
+        found += [SharersOnGpu(GpuPlace(node, position), of) for position in index.get("mps", ())]
         shared = index.get("shard", ())
         each = int(amount(job.tres_allocated, "shard")) if len(shared) == 1 and len(job.nodes) == 1 else of
-        found += [Held(Place(node, position), each) for position in shared]
+        found += [SharersOnGpu(GpuPlace(node, position), each) for position in shared]
     return found
 
 
@@ -90,21 +90,21 @@ def rooms(
     nodes: Iterable[SlurmNode],
     jobs: Sequence[QueuedJob],
     sharers: Iterable[int],
-    known: Mapping[int, Sequence[Held]],
-) -> dict[str, Room]:
+    known: Mapping[int, Sequence[SharersOnGpu]],
+) -> dict[str, SharedNode]:
     """The nodes that take jobs and have shards, by name.
 
     `known` is what jobs were last seen to have: Slurm no longer tells of one that is completing, though its
     shards are not free yet. A node where that is not known either is left out, as is one of which a job has a
     GPU that it no longer has.
     """
-    found: dict[str, Room] = {}
+    found: dict[str, SharedNode] = {}
     for node in nodes:
         of = node.shards_per_gpu
         if of is None or out_of_service(node):
             continue
-        gpus = [Gpu(Place(node.name, position), of) for position in range(node.n_gpus)]
-        found[node.name] = Room(
+        gpus = [CorunGpu(GpuPlace(node.name, position), of) for position in range(node.n_gpus)]
+        found[node.name] = SharedNode(
             node, gpus, node.cpus - node.cpus_allocated, node.memory_mib - node.memory_allocated_mib
         )
     ours = frozenset(sharers)
@@ -126,7 +126,9 @@ def rooms(
     return found
 
 
-def _held(job: QueuedJob, room: Room, known: Mapping[int, Sequence[Held]]) -> Sequence[Held]:
+def _held(
+    job: QueuedJob, room: SharedNode, known: Mapping[int, Sequence[SharersOnGpu]]
+) -> Sequence[SharersOnGpu]:
     of = room.node.shards_per_gpu
     return held_by(job, of or 0) or known.get(job.job_id, ())
 
@@ -136,7 +138,7 @@ def has_gpus(job: QueuedJob) -> bool:
     return uses_gpus(job.tres_allocated) or any(job.gpu_index.values())
 
 
-def _count(gpu: Gpu, job_id: int, shards: int, *, is_ours: bool) -> None:
+def _count(gpu: CorunGpu, job_id: int, shards: int, *, is_ours: bool) -> None:
     gpu.free = max(0, gpu.free - shards)
     if is_ours:
         gpu.sharers.append(job_id)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from slurm_gpu.controller.colocation.database_queries import RunKey
 from slurm_gpu.controller.colocation.idlest import SHORTEST_S, expected
-from slurm_gpu.controller.colocation.job_history import Course
+from slurm_gpu.controller.colocation.job_history import CorunHistory
 from slurm_gpu.controller.colocation.store import Book
 
 LEAST_S = SHORTEST_S
@@ -20,11 +20,11 @@ _TOLERANCE = 1.10
 """A slowdown is estimated by utilisation, which varies by itself: beyond the promise by so much is beyond."""
 
 
-class Together(NamedTuple):
+class CoRunner(NamedTuple):
     """A job on a shared GPU."""
 
     run: RunKey
-    course: Course
+    course: CorunHistory
     speed: float | None
     """As it was measured; None where it was not."""
 
@@ -43,14 +43,14 @@ class Parting(NamedTuple):
     """By the numbers of jobs, as all of their owners may know it: keys name users."""
 
 
-def since_s(course: Course) -> float | None:
+def since_s(course: CorunHistory) -> float | None:
     """From when on its utilisation tells how fast it is beside who is there now; None where nobody is."""
     if not course.stretches or not course.stretches[-1].others:
         return None
     return course.stretches[-1].from_s + SETTLES_S
 
 
-def speed_of(course: Course, used: tuple[float, float], book: Book) -> float | None:
+def speed_of(course: CorunHistory, used: tuple[float, float], book: Book) -> float | None:
     """How fast it is at least, from its share of the GPU's time now and alone; None where that says nothing.
 
     Alone its like use the GPU for less than their mean at times, too: the least that they have in as many
@@ -63,7 +63,7 @@ def speed_of(course: Course, used: tuple[float, float], book: Book) -> float | N
     return min(1.0, used[0] / least) if least > _IDLE else None
 
 
-def parting(together: Sequence[Together], slowdown: float | None, book: Book) -> Parting | None:
+def parting(together: Sequence[CoRunner], slowdown: float | None, book: Book) -> Parting | None:
     """Who is to go, of the jobs of one GPU in the order in which they came; None for nobody.
 
     With a promise: where anybody is slowed down beyond it. Without: where all do less than one alone.
@@ -98,18 +98,18 @@ def parting(together: Sequence[Together], slowdown: float | None, book: Book) ->
     return None
 
 
-def _numbered(some: Sequence[Together]) -> str:
+def _numbered(some: Sequence[CoRunner]) -> str:
     numbers = ", ".join(str(one.run.job_id) for one in some)
     return f"job{'s' if len(some) > 1 else ''} {numbers}"
 
 
-def _other(key: str, together: Sequence[Together]) -> str:
+def _other(key: str, together: Sequence[CoRunner]) -> str:
     """Whom to hold responsible: the newcomer, or where that is slowed down, who came before it."""
     last = together[-1].course.key
     return last if last != key else together[-2].course.key
 
 
-def observed(course: Course, speed: float, book: Book) -> Mapping[str, float]:
+def observed(course: CorunHistory, speed: float, book: Book) -> Mapping[str, float]:
     """What a speed beside several says of each: off by one factor from what was predicted."""
     others = course.stretches[-1].others
     factor = speed / book.speed(course.key, others)

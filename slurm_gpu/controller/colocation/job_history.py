@@ -15,7 +15,7 @@ _LEAST_PART = 0.2
 """Nor of a smaller part of a run: by how much runs alone vary, all of that would be laid on it."""
 
 
-class Stretch(NamedTuple):
+class CorunStretch(NamedTuple):
     """A time in which the same jobs were on the GPU."""
 
     from_s: float
@@ -26,12 +26,12 @@ class Stretch(NamedTuple):
 
 
 @dataclass(slots=True)
-class Course:
+class CorunHistory:
     """Of one run of one job. Times are epoch seconds."""
 
     key: str
     start_s: float
-    stretches: list[Stretch] = field(default_factory=list)
+    stretches: list[CorunStretch] = field(default_factory=list)
     end_s: float | None = None
     is_whole: bool = True
     """Whether all of it was seen, and it always ran: not of one that ran when slurm-gpuctld came."""
@@ -40,9 +40,9 @@ class Course:
         """Who is beside it now, if it is not suspended itself."""
         now = () if is_suspended else tuple(sorted(others)), is_suspended
         if not self.stretches:
-            self.stretches.append(Stretch(self.start_s if self.is_whole else at_s, *now))
+            self.stretches.append(CorunStretch(self.start_s if self.is_whole else at_s, *now))
         elif self.stretches[-1][1:] != now:
-            self.stretches.append(Stretch(at_s, *now))
+            self.stretches.append(CorunStretch(at_s, *now))
         self.is_whole = self.is_whole and not is_suspended
 
     @property

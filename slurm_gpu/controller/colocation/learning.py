@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 
 from slurm_gpu.controller.colocation.agreed import Agreed
 from slurm_gpu.controller.colocation.database_queries import RunKey
-from slurm_gpu.controller.colocation.evidence import Ran
-from slurm_gpu.controller.colocation.job_history import Course
-from slurm_gpu.controller.colocation.store import Book, Profile
-from slurm_gpu.slurm.queue import Phase
+from slurm_gpu.controller.colocation.evidence import EndedCorun
+from slurm_gpu.controller.colocation.job_history import CorunHistory
+from slurm_gpu.controller.colocation.store import Book, KeyProfile
+from slurm_gpu.slurm.queue import JobPhase
 
 log = logging.getLogger("slurm-gpuctld")
 
@@ -27,21 +27,21 @@ class Learning:
 
     def __init__(self, book: Book, began_s: float) -> None:
         self._book, self._began_s = book, began_s
-        self.running: dict[RunKey, Course] = {}
-        self.ended: dict[RunKey, Course] = {}
-        self.over: dict[RunKey, Course] = {}
+        self.running: dict[RunKey, CorunHistory] = {}
+        self.ended: dict[RunKey, CorunHistory] = {}
+        self.over: dict[RunKey, CorunHistory] = {}
         """That ended since the last look: whether they are to be learned from is not known yet."""
 
     def look(self, agreed: Mapping[int, Agreed], beside: Mapping[int, Sequence[int]], now_s: float) -> None:
         """Who runs now; `beside` has the jobs on each one's GPU."""
-        running: dict[RunKey, Course] = {}
+        running: dict[RunKey, CorunHistory] = {}
         for job_id, one in agreed.items():
-            if one.job.phase is not Phase.RUNNING or one.job.start_s is None:
+            if one.job.phase is not JobPhase.RUNNING or one.job.start_s is None:
                 continue
             key = RunKey(job_id, one.job.start_s)
             course = self.running.get(key)
             if course is None:
-                course = Course(one.key, one.job.start_s, is_whole=one.job.start_s >= self._began_s)
+                course = CorunHistory(one.key, one.job.start_s, is_whole=one.job.start_s >= self._began_s)
             if job_id in beside:
                 others = [agreed[other] for other in beside[job_id] if other != job_id]
                 awake = (other.key for other in others if not other.job.is_suspended)
@@ -51,7 +51,7 @@ class Learning:
         for key, course in self.running.items():
             if key not in running:
                 ended = agreed.get(key.job_id)
-                told = ended.job.end_s if ended and ended.job.phase is Phase.ENDED else None
+                told = ended.job.end_s if ended and ended.job.phase is JobPhase.ENDED else None
                 course.end_s = now_s if told is None else told
                 self.over[key] = course
         self.running = running
@@ -60,13 +60,13 @@ class Learning:
         """It was put beside these keys, and ended before it was seen to run."""
         if one.job.start_s is None:
             return
-        course = Course(one.key, one.job.start_s, end_s=one.job.end_s)
+        course = CorunHistory(one.key, one.job.start_s, end_s=one.job.end_s)
         course.seen(one.job.start_s, beside)
         self.over[RunKey(one.job.job_id, one.job.start_s)] = course
 
-    def settle(self, states: Mapping[int, str]) -> dict[RunKey, Course]:
+    def settle(self, states: Mapping[int, str]) -> dict[RunKey, CorunHistory]:
         """What became of the runs that ended, by Slurm's state; returns those that failed beside others."""
-        failed: dict[RunKey, Course] = {}
+        failed: dict[RunKey, CorunHistory] = {}
         for key, course in self.over.items():
             state = states.get(key.job_id)
             if state == "COMPLETED" and course.stretches:
@@ -76,7 +76,7 @@ class Learning:
         self.over.clear()
         return failed
 
-    def learn(self, ran: Mapping[RunKey, Ran], now_s: float) -> None:
+    def learn(self, ran: Mapping[RunKey, EndedCorun], now_s: float) -> None:
         """From runs to the end, as their nodes told of them."""
         for key, course in list(self.ended.items()):
             if key in ran:
@@ -85,7 +85,7 @@ class Learning:
             elif course.end_s is not None and now_s - course.end_s > _FORGOTTEN_AFTER_S:
                 del self.ended[key]
 
-    def _learn(self, course: Course, ran: Ran) -> None:
+    def _learn(self, course: CorunHistory, ran: EndedCorun) -> None:
         if not course.beside:
             if course.is_whole and ran.held_s >= _LEAST_ALONE_S:
                 self._book.ran_alone(course.key, ran.held_s, ran.memory_frac, ran.util_frac, ran.idlest)
@@ -100,7 +100,7 @@ class Learning:
             self._book.ran_beside(course.key, other, speed)
 
 
-def work_of(ran: Ran, alone: Profile) -> float:
+def work_of(ran: EndedCorun, alone: KeyProfile) -> float:
     """What a run did, in seconds alone: what its like do, or where it had other work, by its utilisation."""
     if ran.util_frac is None or not alone.util_frac:
         return alone.alone_s

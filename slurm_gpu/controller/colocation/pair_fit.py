@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from urllib.parse import unquote
 
 from slurm_gpu.clock import Clock
-from slurm_gpu.controller.colocation.store import Book, Profile, by_turns
+from slurm_gpu.controller.colocation.store import Book, KeyProfile, by_turns
 
 log = logging.getLogger("slurm-gpuctld")
 
@@ -78,7 +78,7 @@ class Unseen:
 
 def _chosen(
     book: Book, there: Mapping[str, int]
-) -> tuple[dict[str, Profile], dict[tuple[str, str], tuple[float, int]]]:
+) -> tuple[dict[str, KeyProfile], dict[tuple[str, str], tuple[float, int]]]:
     """The profiles, and the speeds of their pairs, that a fit uses."""
     met = Counter[str]()
     for (key, other), (_, times) in book.speeds.items():
@@ -91,7 +91,9 @@ def _chosen(
     return {key: book.profiles[key] for key in sorted(keys)}, seen
 
 
-def foretold(profiles: Mapping[str, Profile], speeds: Mapping[tuple[str, str], tuple[float, int]]) -> Speeds:
+def foretold(
+    profiles: Mapping[str, KeyProfile], speeds: Mapping[tuple[str, str], tuple[float, int]]
+) -> Speeds:
     """Of all pairs of these that are not in `speeds`, which has (speed, times seen) of who beside whom."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # threads cost more than they give, and memory each
     import numpy as np

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from slurm_gpu.colocation.planner import Gpu, Member, Start, View
+from slurm_gpu.colocation.planner import Member, PlannerGpu, PlannerView, Start
 from slurm_gpu.controller.colocation.agreed import Agreed
-from slurm_gpu.controller.colocation.free_shards import Gpu as Held
-from slurm_gpu.controller.colocation.free_shards import Place, Room
+from slurm_gpu.controller.colocation.free_shards import CorunGpu as Held
+from slurm_gpu.controller.colocation.free_shards import GpuPlace, SharedNode
 from slurm_gpu.controller.colocation.serving import Server
 from slurm_gpu.controller.colocation.store import Book
 
@@ -16,7 +16,7 @@ _MOST_ANSWERS = 4
 """Of a planner that decides about one GPU at a time, in one look: each looks at all GPUs."""
 
 
-class Waiting(NamedTuple):
+class WaitingSharer(NamedTuple):
     """A job that waits for its place."""
 
     agreed: Agreed
@@ -26,24 +26,24 @@ class Waiting(NamedTuple):
     memory_mib: int
 
 
-class Act(NamedTuple):
+class StartAction(NamedTuple):
     """A job that starts now."""
 
     job_id: int
-    place: Place
+    place: GpuPlace
     shards: int
     beside: tuple[int, ...]
 
 
 def choose(
     now_s: float,
-    rooms: Mapping[str, Room],
-    waiting: Sequence[Waiting],
+    rooms: Mapping[str, SharedNode],
+    waiting: Sequence[WaitingSharer],
     running: Mapping[int, tuple[str, float, float]],
     book: Book,
     server: Server,
     busy: frozenset[str],
-) -> list[Act]:
+) -> list[StartAction]:
     """One job at most for each node, as where the next one lands is known only once this one has started.
 
     The server's belief has the keys of all of them (Planners.server). `running` has (key, seconds done,
@@ -60,7 +60,7 @@ def choose(
     least = min((one.least for one in known.values()), default=0)
     belief, taken = server.belief, set(busy)
     belief.look({job for gpu in gpus if gpu.free < least for job in gpu.sharers})
-    acts: list[Act] = []
+    acts: list[StartAction] = []
     for _ in range(_MOST_ANSWERS if server.answers_one_by_one else 1):
         # What is decided about one GPU at a time is asked only of nodes where somebody may still start.
         asked = [gpu for gpu in gpus if not (server.answers_one_by_one and gpu.place.node in taken)]
@@ -89,13 +89,13 @@ def choose(
 def _view(
     now_s: float,
     gpus: Sequence[Held],
-    waiting: Iterable[Waiting],
+    waiting: Iterable[WaitingSharer],
     running: Mapping[int, tuple[str, float, float]],
     book: Book,
     server: Server,
-) -> View:
+) -> PlannerView:
     index = server.belief.index
-    return View(
+    return PlannerView(
         now_s=now_s,
         waiting=tuple(
             Member(
@@ -107,7 +107,7 @@ def _view(
             for one in waiting
         ),
         gpus=tuple(
-            Gpu(
+            PlannerGpu(
                 tuple(
                     Member(job=job, application=index(key), left_s=max(left_s, 1.0), done_s=done_s)
                     for job in gpu.sharers
@@ -123,7 +123,7 @@ def _view(
 def _may(
     start: Start,
     gpu: Held,
-    waiting: Mapping[int, Waiting],
+    waiting: Mapping[int, WaitingSharer],
     running: Mapping[int, tuple[str, float, float]],
     server: Server,
 ) -> bool:
@@ -134,13 +134,15 @@ def _may(
     return server.belief.may_share([*there, Member(job, index(waiting[job].agreed.key), 1.0)])
 
 
-def _left_there(gpu: Held, book: Book, job: Waiting, most_together: int) -> int | None:
+def _left_there(gpu: Held, book: Book, job: WaitingSharer, most_together: int) -> int | None:
     """So many shards at most, where nobody is to come any more."""
     is_last = len(gpu.sharers) + 1 >= most_together
     return book.smallest(job.agreed.of or 1) - 1 if is_last else None
 
 
-def _act(room: Room, place: Place, job: Waiting, beside: Sequence[int], leave: int | None) -> Act | None:
+def _act(
+    room: SharedNode, place: GpuPlace, job: WaitingSharer, beside: Sequence[int], leave: int | None
+) -> StartAction | None:
     """Onto this GPU, or onto the first idle one where it was to be alone there; None where it cannot be."""
     if job.cpus > room.cpus or job.memory_mib > room.memory_mib:
         return None
@@ -150,5 +152,5 @@ def _act(room: Room, place: Place, job: Waiting, beside: Sequence[int], leave: i
     for position in positions:
         shards = room.size_for(position, job.least, leave)
         if shards is not None:
-            return Act(job.agreed.job.job_id, Place(place.node, position), shards, tuple(beside))
+            return StartAction(job.agreed.job.job_id, GpuPlace(place.node, position), shards, tuple(beside))
     return None

@@ -17,22 +17,22 @@ from slurm_gpu.controller.colocation import status
 from slurm_gpu.controller.colocation import store as books
 from slurm_gpu.controller.colocation.agreed import Agreed, agreed_among
 from slurm_gpu.controller.colocation.database_queries import Inquiry, RunKey
-from slurm_gpu.controller.colocation.free_shards import Held, Room, held_by, rooms
-from slurm_gpu.controller.colocation.guard import Parting, Together, observed, parting, since_s, speed_of
+from slurm_gpu.controller.colocation.free_shards import SharedNode, SharersOnGpu, held_by, rooms
+from slurm_gpu.controller.colocation.guard import CoRunner, Parting, observed, parting, since_s, speed_of
 from slurm_gpu.controller.colocation.learning import Learning
 from slurm_gpu.controller.colocation.lua_state import ShareTable
 from slurm_gpu.controller.colocation.pair_fit import Unseen
-from slurm_gpu.controller.colocation.plan import Act, Waiting, choose
+from slurm_gpu.controller.colocation.plan import StartAction, WaitingSharer, choose
 from slurm_gpu.controller.colocation.serving import Planners
 from slurm_gpu.controller.colocation.status import Started
 from slurm_gpu.controller.colocation.store import Book
 from slurm_gpu.controller.colocation.terminations import Endings
-from slurm_gpu.controller.queue.amounts import Facts, amounts_of
+from slurm_gpu.controller.queue.amounts import CountingFacts, amounts_of
 from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.errors import OutsideError, SlurmError, SlurmGpuError
 from slurm_gpu.policy.lua.installed import ColocationInForce
 from slurm_gpu.slurm.client import QueuedJob, SlurmClient
-from slurm_gpu.slurm.queue import CountedJob, Phase
+from slurm_gpu.slurm.queue import CountedJob, JobPhase
 from slurm_gpu.slurm.sharing import SharingClient
 
 log = logging.getLogger("slurm-gpuctld")
@@ -52,7 +52,7 @@ _TOLD = 20
 class _Landing:
     """A job that was told to start, until it has."""
 
-    act: Act
+    act: StartAction
     at_s: float
 
 
@@ -80,7 +80,7 @@ class ColocationKeeper:
         self._learning: Learning | None = None
         self._shards_per_gpu: int | None = None
         self._landing: dict[int, _Landing] = {}
-        self._known: dict[int, Sequence[Held]] = {}
+        self._known: dict[int, Sequence[SharersOnGpu]] = {}
         """What each job was last seen to have."""
         self._last: list[Started] = []
         self._next_s = self._inquire_at_s = 0.0
@@ -109,7 +109,7 @@ class ColocationKeeper:
         self,
         jobs: Sequence[CountedJob],
         policy: ColocationInForce | None,
-        facts: Facts,
+        facts: CountingFacts,
         *,
         in_charge: bool,
     ) -> None:
@@ -131,7 +131,7 @@ class ColocationKeeper:
         share = _CPU_SHARE_WHILE_JOBS_WAIT if self._hurries else _CPU_SHARE
         self._next_s = self._clock.monotonic() + (self._cpu() - began_s) / share
 
-    def _look(self, jobs: Sequence[CountedJob], policy: ColocationInForce, facts: Facts) -> None:
+    def _look(self, jobs: Sequence[CountedJob], policy: ColocationInForce, facts: CountingFacts) -> None:
         now_s = self._clock.wall()
         self._shards_per_gpu = facts.shards_per_gpu
         book, learning = self._read()
@@ -188,7 +188,7 @@ class ColocationKeeper:
         holding = [
             job.job_id
             for job in jobs
-            if job.phase is not Phase.PENDING
+            if job.phase is not JobPhase.PENDING
             and any(
                 "gres" in text for text in (job.tres, job.per_job, job.per_node, job.per_socket, job.per_task)
             )
@@ -199,7 +199,7 @@ class ColocationKeeper:
         """Jobs that were told to start, did, and ended since the last look."""
         for job_id, landing in self._landing.items():
             one = agreed.get(job_id)
-            if one is not None and one.job.phase is Phase.ENDED:
+            if one is not None and one.job.phase is JobPhase.ENDED:
                 learning.missed(one, [agreed[job].key for job in landing.act.beside if job in agreed])
 
     def _settle(self, learning: Learning, agreed: Mapping[int, Agreed], book: Book) -> None:
@@ -228,7 +228,7 @@ class ColocationKeeper:
         self,
         learning: Learning,
         book: Book,
-        found: Mapping[str, Room],
+        found: Mapping[str, SharedNode],
         policy: ColocationInForce,
         now_s: float,
         agreed: Mapping[int, Agreed],
@@ -257,7 +257,7 @@ class ColocationKeeper:
         self,
         learning: Learning,
         book: Book,
-        found: Mapping[str, Room],
+        found: Mapping[str, SharedNode],
         policy: ColocationInForce,
         used: Mapping[RunKey, tuple[float, float]],
         agreed: Mapping[int, Agreed],
@@ -271,7 +271,7 @@ class ColocationKeeper:
             for gpu in room.gpus:
                 here = [courses[job] for job in gpu.sharers if job in courses]
                 together = [
-                    Together(key, course, speed_of(course, used[key], book) if key in used else None)
+                    CoRunner(key, course, speed_of(course, used[key], book) if key in used else None)
                     for key, course in here
                 ]
                 ends = parting(together, policy.slowdown, book)
@@ -281,7 +281,7 @@ class ColocationKeeper:
     def _part(
         self,
         ends: Parting,
-        together: Sequence[Together],
+        together: Sequence[CoRunner],
         policy: ColocationInForce,
         book: Book,
         agreed: Mapping[int, Agreed],
@@ -312,12 +312,16 @@ class ColocationKeeper:
             book.part(ends.slowed, ends.other)
 
     def _land(
-        self, found: Mapping[str, Room], agreed: Mapping[int, Agreed], facts: Facts, now_s: float
+        self,
+        found: Mapping[str, SharedNode],
+        agreed: Mapping[int, Agreed],
+        facts: CountingFacts,
+        now_s: float,
     ) -> None:
         """Count the jobs that were told to start and have not yet where they are to be."""
         for job_id, landing in list(self._landing.items()):
             one = agreed.get(job_id)
-            if one is None or one.job.phase is not Phase.PENDING:
+            if one is None or one.job.phase is not JobPhase.PENDING:
                 del self._landing[job_id]
             elif now_s - landing.at_s > _LANDS_WITHIN_S:
                 del self._landing[job_id]
@@ -330,10 +334,10 @@ class ColocationKeeper:
 
     def _place(
         self,
-        found: Mapping[str, Room],
+        found: Mapping[str, SharedNode],
         agreed: Mapping[int, Agreed],
         policy: ColocationInForce,
-        facts: Facts,
+        facts: CountingFacts,
         now_s: float,
     ) -> None:
         book, learning = self._read()
@@ -343,7 +347,7 @@ class ColocationKeeper:
                 least = book.shards(one.key, one.of or 1)
                 amounts = amounts_of(one.job, facts)
                 if least is not None and one.of == self._shards_per_gpu:
-                    waiting.append(Waiting(one, least, amounts.cpus, amounts.mib))
+                    waiting.append(WaitingSharer(one, least, amounts.cpus, amounts.mib))
         running = {}
         for key, course in learning.running.items():
             done_s = course.done_s(now_s, book.speed)
@@ -369,7 +373,7 @@ class ColocationKeeper:
             for act in acts:
                 self._start(act, agreed, book, now_s)
 
-    def _start(self, act: Act, agreed: Mapping[int, Agreed], book: Book, now_s: float) -> None:
+    def _start(self, act: StartAction, agreed: Mapping[int, Agreed], book: Book, now_s: float) -> None:
         one = agreed[act.job_id]
         beside = [agreed[job].key for job in act.beside if job in agreed]
         try:
@@ -393,7 +397,7 @@ class ColocationKeeper:
         """
         for one in agreed.values():
             job = one.job
-            if job.phase is not Phase.PENDING or one.is_alone or job.job_id in self._landing:
+            if job.phase is not JobPhase.PENDING or one.is_alone or job.job_id in self._landing:
                 continue
             if (job.start_s or 0) - now_s <= _LAST_CALL_S:
                 try:
@@ -407,7 +411,7 @@ class ColocationKeeper:
         self,
         policy: ColocationInForce,
         now_s: float,
-        found: Mapping[str, Room],
+        found: Mapping[str, SharedNode],
         agreed: Mapping[int, Agreed],
         book: Book,
     ) -> None:

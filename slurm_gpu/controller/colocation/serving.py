@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 from slurm_gpu.colocation.planner import Planner
 from slurm_gpu.colocation.planners import DEFAULT, LEARNED, Setting, planner
-from slurm_gpu.controller.colocation.belief import Learned
+from slurm_gpu.controller.colocation.belief import StoreBelief
 from slurm_gpu.controller.colocation.store import Book
 from slurm_gpu.errors import SlurmGpuError
 from slurm_gpu.policy.lua.installed import ColocationInForce
 
 if TYPE_CHECKING:  # only planners that learn, and those that pack by profiles, need numpy
     from slurm_gpu.colocation.learned.net import Net
-    from slurm_gpu.colocation.profiles.profile import Profile
+    from slurm_gpu.colocation.profiles.profile import ApplicationProfile
 
 log = logging.getLogger("slurm-gpuctld")
 
@@ -49,7 +49,7 @@ class Serving:
 class Server:
     """The planner of the jobs of some partitions, and what it believes."""
 
-    belief: Learned
+    belief: StoreBelief
     planner: Planner
     name: str
     made_of: object
@@ -79,7 +79,7 @@ class Planners:
             self._servers.clear()
         serving = self._looked(policy)
         before = self._servers.get(partitions)
-        belief = Learned(book, *self._terms)
+        belief = StoreBelief(book, *self._terms)
         if before is not None and before.belief.is_of(book) and len(before.belief.keys) <= _MOST_KEYS:
             belief = before.belief
         for key in keys:
@@ -116,11 +116,11 @@ class Planners:
 
     def _try(self, policy: ColocationInForce) -> None:
         """Make one for nothing: raises what making it raises."""
-        belief = Learned(Book(), policy.together, policy.slowdown)
+        belief = StoreBelief(Book(), policy.together, policy.slowdown)
         belief.index("any")
         self._made(policy.planner, belief, Book())
 
-    def _made(self, name: str, belief: Learned, book: Book) -> Planner:
+    def _made(self, name: str, belief: StoreBelief, book: Book) -> Planner:
         return self._make(
             name,
             Setting(
@@ -156,15 +156,17 @@ def _read(name: str, model: Path | None) -> Net:
     return read_for(model, name).net
 
 
-def _profiles(keys: Sequence[str], book: Book) -> list[Profile]:
+def _profiles(keys: Sequence[str], book: Book) -> list[ApplicationProfile]:
     """As planners have them; memory in parts of the GPU's. Who was forgotten meanwhile takes all of it."""
-    from slurm_gpu.colocation.profiles.profile import Phase, Profile
+    from slurm_gpu.colocation.profiles.profile import ApplicationProfile, ProfilePhase
 
     found = []
     for key in keys:
         known = book.profiles.get(key)
-        phase = Phase(seconds=1.0, memory_mib=1.0)
+        phase = ProfilePhase(seconds=1.0, memory_mib=1.0)
         if known is not None:
-            phase = Phase(seconds=max(known.alone_s, 1.0), util=known.util_frac, memory_mib=known.memory_frac)
-        found.append(Profile(key, "", (phase,)))
+            phase = ProfilePhase(
+                seconds=max(known.alone_s, 1.0), util=known.util_frac, memory_mib=known.memory_frac
+            )
+        found.append(ApplicationProfile(key, "", (phase,)))
     return found

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from slurm_gpu.controller import snapshot as snapshots
 from slurm_gpu.controller.colocation.agreed import Agreed
-from slurm_gpu.controller.colocation.free_shards import Gpu, Room
+from slurm_gpu.controller.colocation.free_shards import CorunGpu, SharedNode
 from slurm_gpu.controller.colocation.serving import Serving
 from slurm_gpu.controller.colocation.store import Book
 
@@ -52,7 +52,7 @@ def write(
     now_s: float,
     mode: str,
     shards_per_gpu: int | None,
-    rooms: Mapping[str, Room],
+    rooms: Mapping[str, SharedNode],
     agreed: Mapping[int, Agreed],
     book: Book,
     last: Sequence[Started],
@@ -81,7 +81,7 @@ def write(
     snapshots.write(path, json.dumps(plain) + "\n")
 
 
-def _jobs(gpu: Gpu, agreed: Mapping[int, Agreed], book: Book) -> list[dict[str, object]]:
+def _jobs(gpu: CorunGpu, agreed: Mapping[int, Agreed], book: Book) -> list[dict[str, object]]:
     here = [agreed[job] for job in gpu.sharers if job in agreed]
     return [
         {

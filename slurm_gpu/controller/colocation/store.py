@@ -34,7 +34,7 @@ _LEAST_SPEED = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class KeyProfile:
     """What jobs of a key do that have a GPU for themselves."""
 
     runs: int
@@ -48,7 +48,7 @@ class Profile:
     """See `idlest.idlest`, the mean of its runs; () where no run's course is known."""
 
 
-def by_turns(one: Profile | None, other: Profile | None) -> float:
+def by_turns(one: KeyProfile | None, other: KeyProfile | None) -> float:
     """The speed of two who take turns, and want the GPU for as much of the time as they use it alone."""
     both = sum(1.0 if who is None or who.util_frac is None else who.util_frac for who in (one, other))
     return 1.0 if both <= 1 else 1 / both
@@ -58,7 +58,7 @@ class Book:
     """All that was learned. Keys are as job_submit.lua writes them."""
 
     def __init__(self) -> None:
-        self.profiles: dict[str, Profile] = {}
+        self.profiles: dict[str, KeyProfile] = {}
         self.speeds: dict[tuple[str, str], tuple[float, int]] = {}
         """(speed of the first beside the second, how often it was seen)."""
         self.apart: set[frozenset[str]] = set()
@@ -93,13 +93,13 @@ class Book:
         before = self.profiles.pop(key, None)
         self._change()
         if before is None:
-            self.profiles[key] = Profile(1, seconds, memory_frac, util_frac, tuple(idlest))
+            self.profiles[key] = KeyProfile(1, seconds, memory_frac, util_frac, tuple(idlest))
         else:
             part = 1 / min(before.runs + 1, _COUNTED_RUNS)
             util = util_frac if before.util_frac is None else before.util_frac
             if util is not None and util_frac is not None:
                 util += (util_frac - util) * part
-            self.profiles[key] = Profile(
+            self.profiles[key] = KeyProfile(
                 before.runs + 1,
                 before.alone_s + (seconds - before.alone_s) * part,
                 max(before.memory_frac, memory_frac),
@@ -194,7 +194,7 @@ class Book:
         book = cls()
         for key, one in plain["profiles"].items():
             util = one["util_frac"]
-            found = book.profiles[str(key)] = Profile(
+            found = book.profiles[str(key)] = KeyProfile(
                 int(one["runs"]),
                 float(one["alone_s"]),
                 float(one["memory_frac"]),

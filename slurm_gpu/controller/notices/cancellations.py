@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Mapping
 
 from slurm_gpu.controller.reporting.audit_reporter import Acts
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.notices.finding import WARNING, Run
-from slurm_gpu.notices.idle_rule import Standing
+from slurm_gpu.notices.finding import WARNING, NoticedRun
+from slurm_gpu.notices.idle_rule import IdleStanding
 from slurm_gpu.notices.ledger import End, EndState, Ledger, Notice
 from slurm_gpu.policy.lua.installed import CancelIdleInForce
 from slurm_gpu.slurm.ending import EndingClient
@@ -27,7 +27,7 @@ class Ends:
     def __init__(self, cluster: str, control: EndingClient, acts: Acts, wall: Callable[[], float]) -> None:
         self._cluster, self._control, self._acts, self._wall = cluster, control, acts, wall
 
-    def settle(self, ledger: Ledger, running: Collection[Run]) -> None:
+    def settle(self, ledger: Ledger, running: Collection[NoticedRun]) -> None:
         """What an earlier process was ending: a job that still runs is judged anew."""
         left = []
         for end in ledger.ended:
@@ -38,13 +38,13 @@ class Ends:
             left.append(end)
         ledger.ended = left
 
-    def may_try(self, ledger: Ledger, run: Run, now_s: float) -> bool:
+    def may_try(self, ledger: Ledger, run: NoticedRun, now_s: float) -> bool:
         """Whether it was not tried in vain, just now or too often."""
         failed = [one for one in ledger.ended if one.run == run]
         return len(failed) < _MOST_ATTEMPTS and all(abs(now_s - one.at_s) >= _AGAIN_AFTER_S for one in failed)
 
     def end(
-        self, ledger: Ledger, standing: Standing, rule: CancelIdleInForce, save: Callable[[], None]
+        self, ledger: Ledger, standing: IdleStanding, rule: CancelIdleInForce, save: Callable[[], None]
     ) -> None:
         """Do it; what Slurm says against it is noted."""
         job = standing.finding.job
@@ -76,7 +76,7 @@ class Ends:
             end.state = EndState.ENDED
         save()
 
-    def audit(self, ledger: Ledger, rule: CancelIdleInForce | None, ids: Mapping[Run, str]) -> bool:
+    def audit(self, ledger: Ledger, rule: CancelIdleInForce | None, ids: Mapping[NoticedRun, str]) -> bool:
         """Tell the audit of what went out and was done; whether there was any. `ids` as users know jobs."""
         found = False
         why = "" if rule is None else rule.why
@@ -90,7 +90,7 @@ class Ends:
                 end.audited = found = True
         return found
 
-    def _audit_warning(self, notice: Notice, why: str, ids: Mapping[Run, str]) -> None:
+    def _audit_warning(self, notice: Notice, why: str, ids: Mapping[NoticedRun, str]) -> None:
         jobs = ", ".join(ids.get(run, str(run.job_id)) for run in notice.runs)
         self._acts.add(
             WARNED,

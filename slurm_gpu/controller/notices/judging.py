@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from zoneinfo import ZoneInfo
 
 from slurm_gpu.alerts.alert import Concern, Flag
-from slurm_gpu.controller.notices.poll import Look, findings_of
+from slurm_gpu.controller.notices.poll import ClusterPoll, findings_of
 from slurm_gpu.controller.notices.status import OutlookLine
-from slurm_gpu.notices.finding import ENDED, WARNING, Finding, Job
-from slurm_gpu.notices.idle_rule import IdleRule, Standing, Step, standings
+from slurm_gpu.notices.finding import ENDED, WARNING, JobFinding, NoticedJob
+from slurm_gpu.notices.idle_rule import IdleRule, IdleStage, IdleStanding, standings
 from slurm_gpu.notices.ledger import DAY_S, EndState, Ledger
-from slurm_gpu.notices.plan import Draft, Outcome, plan
+from slurm_gpu.notices.plan import Draft, FindingOutcome, plan
 from slurm_gpu.notices.sending import Message
 from slurm_gpu.notices.settings import Settings
-from slurm_gpu.notices.texts import Surroundings, Template, moment, render
+from slurm_gpu.notices.texts import NoticeContext, Template, moment, render
 from slurm_gpu.notices.wording import fate_of_ended, fate_of_warned, of_end, of_outcome, of_standing
 from slurm_gpu.policy.language.model import Mode
 from slurm_gpu.policy.lua.installed import CancelIdleInForce
@@ -30,20 +30,20 @@ class Judgment:
     """What is so at one moment."""
 
     now_s: float
-    outcomes: Sequence[Outcome]
+    outcomes: Sequence[FindingOutcome]
     drafts: Sequence[Draft]
-    standings: Mapping[int, Standing]
+    standings: Mapping[int, IdleStanding]
     """Of idle jobs for which the rule is, in any of its modes."""
     rule: CancelIdleInForce | None
     ledger: Ledger
 
-    def may_end(self) -> list[Standing]:
+    def may_end(self) -> list[IdleStanding]:
         """Jobs of which all warnings went out, and whose time is over; none unless the rule is enforced."""
         if self.rule is None or self.rule.mode != Mode.ENFORCE:
             return []
-        return [one for one in self.standings.values() if one.step is Step.END]
+        return [one for one in self.standings.values() if one.step is IdleStage.END]
 
-    def about(self, kind: str, stage: int) -> Sequence[Finding]:
+    def about(self, kind: str, stage: int) -> Sequence[JobFinding]:
         """What is so of that kind."""
         return [
             one.finding for one in self.outcomes if one.finding.kind == kind and one.finding.stage == stage
@@ -51,7 +51,7 @@ class Judgment:
 
 
 def judge(
-    look: Look,
+    look: ClusterPoll,
     flags: Sequence[Flag],
     settings: Settings,
     rule: CancelIdleInForce | None,
@@ -62,7 +62,7 @@ def judge(
     """`flags` are those of the look; `ledger` has what was told and done before."""
     warns = rule is not None and rule.mode != Mode.OBSERVE
     findings, _ = findings_of(look, flags, settings, binds if warns else lambda job: False)
-    found: Mapping[int, Standing] = {}
+    found: Mapping[int, IdleStanding] = {}
     if rule is not None:
         _, idle = findings_of(look, flags, settings, binds)
         ours = {one.run for one in ledger.ended if one.state is not EndState.FAILED}
@@ -73,11 +73,11 @@ def judge(
     return Judgment(now_s=now_s, outcomes=outcomes, drafts=drafts, standings=found, rule=rule, ledger=ledger)
 
 
-def _ended(ledger: Ledger, now_s: float) -> list[Finding]:
+def _ended(ledger: Ledger, now_s: float) -> list[JobFinding]:
     """Whose jobs we ended within the last day is told so."""
     return [
-        Finding(
-            job=Job(
+        JobFinding(
+            job=NoticedJob(
                 run=one.run,
                 id=one.id,
                 user=one.user,
@@ -100,10 +100,10 @@ def message(
     notice_id: str,
     user: str,
     kind: str,
-    findings: Sequence[Finding],
+    findings: Sequence[JobFinding],
     judgment: Judgment,
     templates: Mapping[str, Template],
-    around: Surroundings,
+    around: NoticeContext,
 ) -> Message:
     """The notice itself, of what is so now."""
     rule, fate = judgment.rule, ""

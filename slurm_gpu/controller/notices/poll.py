@@ -6,12 +6,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from slurm_gpu.alerts.alert import Concern, Flag, Rules
+from slurm_gpu.alerts.alert import AlertThresholds, Concern, Flag
 from slurm_gpu.alerts.watch import RunningJob, Watch
 from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.database.verdicts.alerts import unhealthy
 from slurm_gpu.errors import NotFoundError
-from slurm_gpu.notices.finding import Finding, Job, Run
+from slurm_gpu.notices.finding import JobFinding, NoticedJob, NoticedRun
 from slurm_gpu.notices.idle_rule import COVERAGE, IdleJob
 from slurm_gpu.notices.settings import Settings
 from slurm_gpu.wire import Live
@@ -29,7 +29,7 @@ _NOW_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class ClusterPoll:
     """The answers of one moment."""
 
     at_s: float
@@ -48,13 +48,13 @@ class Look:
         return [job for job in self.cluster.jobs if job.state in _RUNS and _has_whole_gpus(job)]
 
     @property
-    def suspended(self) -> Collection[Run]:
+    def suspended(self) -> Collection[NoticedRun]:
         """Of those that stand still nobody expects that they compute."""
         jobs = [job for job in self.jobs if job.state == "SUSPENDED" and job.start_s is not None]
-        return {Run(job.job_id, job.start_s or 0) for job in jobs}
+        return {NoticedRun(job.job_id, job.start_s or 0) for job in jobs}
 
 
-class Source(Protocol):
+class NoticeSource(Protocol):
     """The part of slurm_gpu.client.database_client.DatabaseClient that is asked."""
 
     def cluster(self) -> ClusterState:
@@ -73,7 +73,7 @@ class Source(Protocol):
         """The nodes that run slurm-gpud, and their devices."""
 
 
-def look_at(source: Source, wall: Callable[[], float]) -> Look:
+def look_at(source: NoticeSource, wall: Callable[[], float]) -> ClusterPoll:
     """Ask once; raises SlurmGpuError."""
     at_s = wall()
     cluster = source.cluster()
@@ -84,13 +84,15 @@ def look_at(source: Source, wall: Callable[[], float]) -> Look:
         verdicts = None
     named = verdicts is not None and any(item.devices for item in verdicts.verdicts)
     reports = source.nodes() if named else ()
-    return Look(at_s=at_s, cluster=cluster, live=live, running=running, verdicts=verdicts, reports=reports)
+    return ClusterPoll(
+        at_s=at_s, cluster=cluster, live=live, running=running, verdicts=verdicts, reports=reports
+    )
 
 
-def looker(config: SiteConfig, wall: Callable[[], float]) -> Callable[[], Look]:
+def looker(config: SiteConfig, wall: Callable[[], float]) -> Callable[[], ClusterPoll]:
     """Asks the site's slurm-gpudbd."""
 
-    def look() -> Look:
+    def look() -> ClusterPoll:
         # Only now: httpx takes memory that a site without notices does not need.
         from slurm_gpu.client.database_client import DatabaseClient
 
@@ -100,14 +102,14 @@ def looker(config: SiteConfig, wall: Callable[[], float]) -> Callable[[], Look]:
     return look
 
 
-def rules_of(config: SiteConfig) -> Rules:
+def rules_of(config: SiteConfig) -> AlertThresholds:
     """The site's own min_coverage: below it nothing is judged."""
-    usual = Rules()
+    usual = AlertThresholds()
     least = config.sampling.min_coverage
-    return Rules(min_coverage=least) if least > 0 else usual
+    return AlertThresholds(min_coverage=least) if least > 0 else usual
 
 
-def watch(rules: Watch, look: Look) -> list[Flag]:
+def watch(rules: Watch, look: ClusterPoll) -> list[Flag]:
     """Take in a look; returns all concerns that the watch has now."""
     uses = _uses(look)
     jobs = [
@@ -130,7 +132,7 @@ def watch(rules: Watch, look: Look) -> list[Flag]:
     return [*rules.flags(look.at_s), *diagnosed(look, rules.rules)]
 
 
-def diagnosed(look: Look, rules: Rules) -> list[Flag]:
+def diagnosed(look: ClusterPoll, rules: AlertThresholds) -> list[Flag]:
     """What slurm-gpudbd's watch found, of which enough was seen."""
     runs = {(job.job_id, job.start_s) for job in look.jobs}
     found = unhealthy(look.verdicts, runs, look.reports, look.live)
@@ -138,8 +140,8 @@ def diagnosed(look: Look, rules: Rules) -> list[Flag]:
 
 
 def findings_of(
-    look: Look, flags: Sequence[Flag], settings: Settings, ruled: Callable[[ClusterJob], bool]
-) -> tuple[list[Finding], list[IdleJob]]:
+    look: ClusterPoll, flags: Sequence[Flag], settings: Settings, ruled: Callable[[ClusterJob], bool]
+) -> tuple[list[JobFinding], list[IdleJob]]:
     """What is to be told, and the jobs for which the rule on idle jobs is (`ruled`): never of both.
 
     Nothing is said of GPUs that nobody saw. Of a job that computes nothing at all its full memory is not
@@ -148,7 +150,7 @@ def findings_of(
     jobs = {job.job_id: job for job in look.jobs}
     uses, now_seen = _uses(look), _seen_now(look)
     idle = {flag.job_id for flag in flags if flag.concern in _OF_ALL_GPUS}
-    findings: list[Finding] = []
+    findings: list[JobFinding] = []
     candidates: list[IdleJob] = []
     for flag in flags:
         job = jobs.get(flag.job_id)
@@ -176,9 +178,9 @@ def findings_of(
     return findings, candidates
 
 
-def _finding(job: ClusterJob, flag: Flag, settings: Settings, found_s: float) -> Finding:
+def _finding(job: ClusterJob, flag: Flag, settings: Settings, found_s: float) -> JobFinding:
     at_once = flag.concern is Concern.XID
-    return Finding(
+    return JobFinding(
         job=_told(job),
         kind=str(flag.concern),
         since_s=flag.since_s,
@@ -189,7 +191,7 @@ def _finding(job: ClusterJob, flag: Flag, settings: Settings, found_s: float) ->
     )
 
 
-def _found_s(look: Look, flag: Flag) -> float:
+def _found_s(look: ClusterPoll, flag: Flag) -> float:
     """From when it has to last: a diagnosis from when it was made, however long ago the trouble began."""
     if flag.said is None or look.verdicts is None:
         return flag.since_s
@@ -202,11 +204,11 @@ def _has_whole_gpus(job: ClusterJob) -> bool:
     return job.n_gpus is not None and job.n_gpus >= 1
 
 
-def _told(job: ClusterJob) -> Job:
+def _told(job: ClusterJob) -> NoticedJob:
     assert job.start_s is not None
     assert job.n_gpus is not None
-    return Job(
-        run=Run(job.job_id, job.start_s),
+    return NoticedJob(
+        run=NoticedRun(job.job_id, job.start_s),
         id=job.id,
         user=job.user,
         name=job.name or "",
@@ -217,7 +219,7 @@ def _told(job: ClusterJob) -> Job:
     )
 
 
-def _seen_now(look: Look) -> frozenset[str]:
+def _seen_now(look: ClusterPoll) -> frozenset[str]:
     """Devices of which it is known what they do at this moment, not only what they did before."""
     return frozenset(
         uuid
@@ -228,6 +230,6 @@ def _seen_now(look: Look) -> frozenset[str]:
     )
 
 
-def _uses(look: Look) -> Mapping[int, RunningUse]:
+def _uses(look: ClusterPoll) -> Mapping[int, RunningUse]:
     """How the runs that go on have used their GPUs."""
     return look.running.uses_of({job.job_id: job.start_s for job in look.jobs})

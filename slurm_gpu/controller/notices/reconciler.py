@@ -21,20 +21,20 @@ from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.controller.notices import status
 from slurm_gpu.controller.notices.cancellations import Ends
 from slurm_gpu.controller.notices.judging import Judgment, judge, message, outlook
-from slurm_gpu.controller.notices.poll import Look, rules_of, watch
+from slurm_gpu.controller.notices.poll import ClusterPoll, rules_of, watch
 from slurm_gpu.controller.notices.status import Status
 from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.errors import SlurmGpuError
 from slurm_gpu.notices import ledger as ledgers
-from slurm_gpu.notices.finding import WARNING, Run
+from slurm_gpu.notices.finding import WARNING, NoticedRun
 from slurm_gpu.notices.ledger import Delivery, Ledger, Notice
 from slurm_gpu.notices.outbox import due, send_all
 from slurm_gpu.notices.sending import Channel, Message
 from slurm_gpu.notices.settings import Settings, load_settings
-from slurm_gpu.notices.texts import Surroundings, load_templates
+from slurm_gpu.notices.texts import NoticeContext, load_templates
 from slurm_gpu.policy.lua.installed import CancelIdleInForce
 from slurm_gpu.slurm.client import SlurmClient, SlurmSettings
-from slurm_gpu.slurm.queue import CountedJob, Phase
+from slurm_gpu.slurm.queue import CountedJob, JobPhase
 from slurm_gpu.wire.answers.cluster import ClusterJob
 
 log = logging.getLogger("slurm-gpuctld")
@@ -76,7 +76,7 @@ class NoticeKeeper:
         settings_path: Path,
         client: SlurmClient,
         ends: Ends,
-        look: Callable[[], Look],
+        look: Callable[[], ClusterPoll],
         background: Background,
         run_directory: Path,
         clock: Clock,
@@ -91,7 +91,7 @@ class NoticeKeeper:
         self._stamp: tuple[int, int, int] | None = None
         self._slurm: SlurmSettings | None = None
         self._ledger: Ledger | None = None
-        self._looking: Future[Look] | None = None
+        self._looking: Future[ClusterPoll] | None = None
         self._sending: Future[None] | None = None
         self._next_s = 0.0
         self._outage = OutageLog(
@@ -151,13 +151,17 @@ class NoticeKeeper:
         return self._settings
 
     def _act(
-        self, look: Look, jobs: Sequence[CountedJob], settings: Settings, rule: CancelIdleInForce | None
+        self,
+        look: ClusterPoll,
+        jobs: Sequence[CountedJob],
+        settings: Settings,
+        rule: CancelIdleInForce | None,
     ) -> None:
         ledger, now_s = self._read(), self._clock.wall()
         running = {
-            Run(job.job_id, job.start_s): job
+            NoticedRun(job.job_id, job.start_s): job
             for job in jobs
-            if job.phase is Phase.RUNNING and job.start_s is not None
+            if job.phase is JobPhase.RUNNING and job.start_s is not None
         }
         flags: Sequence[Flag] = watch(self._watch, look)
         self._ends.settle(ledger, running)
@@ -165,7 +169,7 @@ class NoticeKeeper:
         ledger.prune(running, now_s)
 
         def binds(job: ClusterJob) -> bool:
-            counted = None if job.start_s is None else running.get(Run(job.job_id, job.start_s))
+            counted = None if job.start_s is None else running.get(NoticedRun(job.job_id, job.start_s))
             return (
                 counted is not None
                 and rule is not None
@@ -190,7 +194,7 @@ class NoticeKeeper:
         if not judged.drafts and not chosen:
             return
         templates = load_templates(settings.templates)
-        around = Surroundings(
+        around = NoticeContext(
             cluster=self._config.cluster, zone=self._zone, contact=settings.contact, web=self._config.web
         )
         for draft in judged.drafts:

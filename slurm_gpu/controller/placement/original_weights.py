@@ -25,7 +25,7 @@ _DIRECTORY = "slurm-gpu"
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class RecordedWeights:
     """The weights of one node."""
 
     site: int
@@ -34,15 +34,15 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class OriginalWeights:
     """What is known of nodes whose weights were set; empty once all have the site's own again."""
 
-    nodes: Mapping[str, Known] = field(default_factory=dict)
+    nodes: Mapping[str, RecordedWeights] = field(default_factory=dict)
     host: str = ""
     """Whose slurm-gpuctld wrote it."""
     at_s: int = 0
 
-    def with_nodes(self, nodes: Mapping[str, Known]) -> Memory:
+    def with_nodes(self, nodes: Mapping[str, RecordedWeights]) -> OriginalWeights:
         """The same of other nodes."""
         return replace(self, nodes=nodes)
 
@@ -52,19 +52,19 @@ def path_of(settings: SlurmSettings) -> Path:
     return Path(settings.raw.get("StateSaveLocation", "/var/spool/slurmctld")) / _DIRECTORY / FILE_NAME
 
 
-def read(path: Path) -> Memory:
+def read(path: Path) -> OriginalWeights:
     """The memory at `path`, empty where there is none; raises OutsideError where it cannot be read."""
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
         if plain["version"] != _VERSION:
             raise OutsideError(f"{path} was written by another version of slurm-gpu ({plain['version']})")
-        nodes: dict[str, Known] = {}
+        nodes: dict[str, RecordedWeights] = {}
         for one in plain["classes"]:
-            known = Known(int(one["site"]), frozenset(map(int, one["ours"])))
+            known = RecordedWeights(int(one["site"]), frozenset(map(int, one["ours"])))
             nodes |= dict.fromkeys(expand(one["nodes"]), known)
-        return Memory(nodes, str(plain["host"]), int(plain["at_s"]))
+        return OriginalWeights(nodes, str(plain["host"]), int(plain["at_s"]))
     except FileNotFoundError:
-        return Memory()
+        return OriginalWeights()
     except OSError as error:
         raise OutsideError(f"{path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
@@ -74,7 +74,7 @@ def read(path: Path) -> Memory:
         ) from error
 
 
-def write(path: Path, memory: Memory, owner_uid: int) -> None:
+def write(path: Path, memory: OriginalWeights, owner_uid: int) -> None:
     """Have it on disk before this returns, of an empty memory nothing; raises OutsideError."""
     try:
         if not memory.nodes:
@@ -91,8 +91,8 @@ def write(path: Path, memory: Memory, owner_uid: int) -> None:
         raise OutsideError(f"{error.filename or path}: {error.strerror}") from error
 
 
-def _plain(memory: Memory) -> dict[str, Any]:
-    by_class: dict[Known, list[str]] = {}
+def _plain(memory: OriginalWeights) -> dict[str, Any]:
+    by_class: dict[RecordedWeights, list[str]] = {}
     for name, known in memory.nodes.items():
         by_class.setdefault(known, []).append(name)
     return {
@@ -112,7 +112,9 @@ def _give(path: Path, owner_uid: int) -> None:
         os.chown(path, owner_uid, -1)
 
 
-def as_known(memory: Memory, weights: Mapping[str, int], written: Mapping[str, int]) -> dict[str, Known]:
+def as_known(
+    memory: OriginalWeights, weights: Mapping[str, int], written: Mapping[str, int]
+) -> dict[str, RecordedWeights]:
     """What is known of nodes with these weights.
 
     The site's own is what slurm.conf says (`written`), since that is what a reconfiguration brings back; of
@@ -120,12 +122,14 @@ def as_known(memory: Memory, weights: Mapping[str, int], written: Mapping[str, i
     """
     nodes = {}
     for name, weight in weights.items():
-        known = memory.nodes.get(name, Known(weight))
+        known = memory.nodes.get(name, RecordedWeights(weight))
         nodes[name] = replace(known, site=written.get(name, known.site))
     return nodes
 
 
-def set_by_hand(memory: Memory, nodes: Mapping[str, Known], weights: Mapping[str, int]) -> Mapping[str, int]:
+def set_by_hand(
+    memory: OriginalWeights, nodes: Mapping[str, RecordedWeights], weights: Mapping[str, int]
+) -> Mapping[str, int]:
     """Those nodes whose Weight is neither the site's nor ours, with that Weight: somebody typed it."""
     found = {}
     for name, known in nodes.items():

@@ -19,7 +19,7 @@ from slurm_gpu.controller.reporting.audit_reporter import Acts
 from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.errors import SlurmError, SlurmGpuError
 from slurm_gpu.placement.priority import PriorityWeights, is_earned, points
-from slurm_gpu.placement.zones import Scale, ZoneLoad, most_medium_nodes, scale_of
+from slurm_gpu.placement.zones import JobScale, ZoneLoad, most_medium_nodes, scale_of
 from slurm_gpu.slurm.client import SlurmClient, SlurmNode, WaitingJob
 from slurm_gpu.slurm.tres import amount
 from slurm_gpu.text.hostlist import expand
@@ -165,7 +165,7 @@ def weights_of(config: SiteConfig) -> PriorityWeights | None:
     said = config.placement.priority
     if said is None:
         return None
-    return PriorityWeights({Scale(name): rate for name, rate in said.per_hour.items()}, said.most)
+    return PriorityWeights({JobScale(name): rate for name, rate in said.per_hour.items()}, said.most)
 
 
 def _most_medium(config: SiteConfig) -> int:

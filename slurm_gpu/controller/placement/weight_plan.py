@@ -9,15 +9,20 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from slurm_gpu.config.site import Placement, Zone
-from slurm_gpu.controller.placement.original_weights import Known, Memory, as_known, set_by_hand
+from slurm_gpu.controller.placement.original_weights import (
+    OriginalWeights,
+    RecordedWeights,
+    as_known,
+    set_by_hand,
+)
 from slurm_gpu.errors import UsageError
 from slurm_gpu.placement.node import gpus_by_type
-from slurm_gpu.placement.order import Kind, Order, Room, Stake
-from slurm_gpu.placement.weights import NodeRoom, Scale, layout, level_of
+from slurm_gpu.placement.order import FreeRoom, NodeKind, NodeOrder, Stake
+from slurm_gpu.placement.weights import NodeRoom, WeightScale, layout, level_of
 from slurm_gpu.simulate.request import GPU_MGPU
 from slurm_gpu.slurm.client import SlurmNode
 from slurm_gpu.slurm.occupancy import out_of_service
-from slurm_gpu.slurm.queue import CountedJob, Phase
+from slurm_gpu.slurm.queue import CountedJob, JobPhase
 from slurm_gpu.text.hostlist import expand
 
 
@@ -27,7 +32,7 @@ class NodePlan:
 
     node: SlurmNode
     room: NodeRoom
-    known: Known
+    known: RecordedWeights
     level: int | None
     """None where its Weight is left alone: it takes no jobs, or somebody set it by hand."""
     wanted: int | None
@@ -62,7 +67,7 @@ class Managed:
         ]
 
 
-def kind_and_room(node: SlurmNode) -> tuple[Kind, Room]:
+def kind_and_room(node: SlurmNode) -> tuple[NodeKind, FreeRoom]:
     """What a node has, and what is free of it; what exceeds that, as jobs may for a moment, is left out."""
     types, free_mgpu = gpus_by_type(
         {kind.lower(): n for kind, n in node.gpus.items()},
@@ -70,11 +75,11 @@ def kind_and_room(node: SlurmNode) -> tuple[Kind, Room]:
         node.shared_mgpu,
     )
     cpus, memory_mib = node.cpus - node.cpus_allocated, node.memory_mib - node.memory_allocated_mib
-    return Kind(types, node.cpus, node.memory_mib), Room(free_mgpu, max(0, cpus), max(0, memory_mib))
+    return NodeKind(types, node.cpus, node.memory_mib), FreeRoom(free_mgpu, max(0, cpus), max(0, memory_mib))
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningOnNode:
     """The jobs on one node."""
 
     n: int
@@ -82,17 +87,19 @@ class Running:
     """When the last is over by its time limit; inf where one has none."""
 
 
-def running_on(jobs: Iterable[CountedJob]) -> dict[str, Running]:
+def running_on(jobs: Iterable[CountedJob]) -> dict[str, RunningOnNode]:
     """By node; those on which nothing runs are left out."""
-    found: dict[str, Running] = {}
+    found: dict[str, RunningOnNode] = {}
     for job in jobs:
-        if job.phase is not Phase.RUNNING:
+        if job.phase is not JobPhase.RUNNING:
             continue
         until_s = math.inf if job.end_s is None else float(job.end_s)
         for name in _names(job.nodes):
             one = found.get(name)
             found[name] = (
-                Running(1, until_s) if one is None else Running(one.n + 1, max(one.until_s, until_s))
+                RunningOnNode(1, until_s)
+                if one is None
+                else RunningOnNode(one.n + 1, max(one.until_s, until_s))
             )
     return found
 
@@ -110,7 +117,7 @@ def room_of(
     node: SlurmNode,
     worth: float | None = None,
     whole_rank: int = 0,
-    running: Running | None = None,
+    running: RunningOnNode | None = None,
     now_s: float = 0.0,
 ) -> NodeRoom:
     """What a node has left; `running` is None where its jobs are not known."""
@@ -133,11 +140,11 @@ def room_of(
 def plan(
     nodes: Sequence[SlurmNode],
     managed: Sequence[SlurmNode],
-    memory: Memory,
+    memory: OriginalWeights,
     written: Mapping[str, int],
     before: Mapping[str, int],
-    order_of: Callable[[Mapping[Kind, int]], Order | None] = lambda kinds: None,
-    running: Mapping[str, Running] | None = None,
+    order_of: Callable[[Mapping[NodeKind, int]], NodeOrder | None] = lambda kinds: None,
+    running: Mapping[str, RunningOnNode] | None = None,
     now_s: float = 0.0,
 ) -> list[NodePlan]:
     """One line for each managed node, in their order.
@@ -150,7 +157,7 @@ def plan(
     known = as_known(memory, weights, written)
     hand = set_by_hand(memory, known, weights)
     stakes, rooms, whole_ranks = _judged(managed, order_of, {} if running is None else running, now_s)
-    scale = Scale.of(rooms.values(), whole_ranks, timed=running is not None)
+    scale = WeightScale.of(rooms.values(), whole_ranks, timed=running is not None)
     ours = layout(
         {known[name].site for name in weights if name not in hand},
         _weights_beside(nodes, managed),
@@ -174,8 +181,8 @@ def plan(
 
 def _judged(
     managed: Sequence[SlurmNode],
-    order_of: Callable[[Mapping[Kind, int]], Order | None],
-    running: Mapping[str, Running],
+    order_of: Callable[[Mapping[NodeKind, int]], NodeOrder | None],
+    running: Mapping[str, RunningOnNode],
     now_s: float,
 ) -> tuple[dict[str, Stake], dict[str, NodeRoom], int]:
     """What is at stake on each node, what it has left, and how many ranks of whole nodes there are."""

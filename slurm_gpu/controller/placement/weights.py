@@ -18,7 +18,7 @@ from slurm_gpu.clock import Clock
 from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.controller.placement import original_weights as weightmemory
 from slurm_gpu.controller.placement import table as placementtable
-from slurm_gpu.controller.placement.original_weights import Known, Memory, as_known
+from slurm_gpu.controller.placement.original_weights import OriginalWeights, RecordedWeights, as_known
 from slurm_gpu.controller.placement.table import LastAct, PlacementTable, lines_of, mix_lines
 from slurm_gpu.controller.placement.weight_plan import Managed, NodePlan, plan, running_on, zone_names
 from slurm_gpu.controller.queue.job_mix import JobMix, MixedOrder
@@ -71,7 +71,7 @@ class WeightKeeper:
         self._host = this_host() if host is None else host
         self._order = MixedOrder(JobMix(clock) if mix is None else mix)
         self._settings: tuple[float, SlurmSettings] | None = None
-        self._memory: Memory | None = None
+        self._memory: OriginalWeights | None = None
         """None until it was read, and while slurmctld is in charge on another host."""
         self._levels: dict[str, int] = {}
         self._set: dict[str, int] = {}
@@ -200,14 +200,14 @@ class WeightKeeper:
                 new="slurm-gpuctld's",
             )
 
-    def _remember(self, known: Mapping[str, Known], settings: SlurmSettings) -> None:
+    def _remember(self, known: Mapping[str, RecordedWeights], settings: SlurmSettings) -> None:
         """On disk before anything is set; what was set earlier stays known until the site's own is back."""
         assert self._memory is not None
         nodes = {**self._memory.nodes, **known}
         if nodes == self._memory.nodes:
             return
         begins = not self._memory.nodes
-        memory = Memory(nodes, self._host, int(self._clock.wall()))
+        memory = OriginalWeights(nodes, self._host, int(self._clock.wall()))
         weightmemory.write(weightmemory.path_of(settings), memory, settings.slurm_user_uid)
         self._memory = memory
         if begins:
@@ -247,7 +247,7 @@ class WeightKeeper:
         settings = self._slurm_settings()
         assert self._memory is not None
         release(self._client, settings, self._memory, self._acts, why)
-        self._memory, self._set = Memory(), {}
+        self._memory, self._set = OriginalWeights(), {}
 
     def _advise(self, plans: Sequence[NodePlan], now: Mapping[str, int]) -> None:
         steps = changes({one.node.name: one.wanted for one in plans if one.wanted is not None}, now)
@@ -303,7 +303,9 @@ def written_weights(settings: SlurmSettings) -> Mapping[str, int]:
         raise OutsideError(f"{error.filename or settings.conf_path}: {error.strerror}") from error
 
 
-def release(client: SlurmClient, settings: SlurmSettings, memory: Memory, acts: Acts, why: str) -> list[str]:
+def release(
+    client: SlurmClient, settings: SlurmSettings, memory: OriginalWeights, acts: Acts, why: str
+) -> list[str]:
     """Give every node of the memory its own Weight back, and forget; returns those that had one of ours.
 
     Raises SlurmError or OutsideError, and then the memory stays.
@@ -322,7 +324,7 @@ def release(client: SlurmClient, settings: SlurmSettings, memory: Memory, acts: 
 
 
 def put_back(
-    client: SlurmClient, memory: Memory, nodes: Sequence[SlurmNode], written: Mapping[str, int]
+    client: SlurmClient, memory: OriginalWeights, nodes: Sequence[SlurmNode], written: Mapping[str, int]
 ) -> list[str]:
     """Set the site's own Weight where one of ours is in force; what somebody set by hand stays."""
     now = {node.name: node.weight for node in nodes if node.name in memory.nodes}

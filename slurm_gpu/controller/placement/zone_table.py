@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from urllib.parse import quote
 
 from slurm_gpu.config.site import Placement, Zone
-from slurm_gpu.controller.queue.amounts import Facts, amounts_of
+from slurm_gpu.controller.queue.amounts import CountingFacts, amounts_of
 from slurm_gpu.placement.zone_constraint import is_zone_name
-from slurm_gpu.placement.zones import Scale, ZoneLoad, most_medium_nodes, scale_of, scores
+from slurm_gpu.placement.zones import JobScale, ZoneLoad, most_medium_nodes, scale_of, scores
 from slurm_gpu.slurm.client import SlurmNode
 from slurm_gpu.slurm.occupancy import out_of_service
-from slurm_gpu.slurm.queue import CountedJob, Phase
+from slurm_gpu.slurm.queue import CountedJob, JobPhase
 from slurm_gpu.text.hostlist import compress, expand
 
 NO_ZONE = "-"
@@ -56,7 +56,7 @@ class ZoneTable:
     """observe, advise or enforce."""
     most_medium: int
     """Nodes up to which a job of several is medium."""
-    scores: Mapping[str, Mapping[Scale, int]]
+    scores: Mapping[str, Mapping[JobScale, int]]
     """By zone and scale, of the zones that jobs are kept in."""
     pools: tuple[Pool, ...] = ()
 
@@ -64,7 +64,7 @@ class ZoneTable:
         """The lines of snapshot.txt (docs/contracts.md, section 4)."""
         yield f"placement {self.mode} medium={self.most_medium}"
         for zone, by_scale in self.scores.items():
-            points = " ".join(f"{scale}={by_scale[scale]}" for scale in Scale)
+            points = " ".join(f"{scale}={by_scale[scale]}" for scale in JobScale)
             yield f"score {_encode(zone)} {points}"
         for pool in self.pools:
             words = [
@@ -84,7 +84,9 @@ class ZoneTables:
         self._nodes: Sequence[SlurmNode] | None = None
         self.last: ZoneTable | None = None
 
-    def of(self, nodes: Sequence[SlurmNode], jobs: Iterable[CountedJob], facts: Facts) -> ZoneTable | None:
+    def of(
+        self, nodes: Sequence[SlurmNode], jobs: Iterable[CountedJob], facts: CountingFacts
+    ) -> ZoneTable | None:
         """That of these nodes, and of what jobs want at the moment; None where no zone is used."""
         if self._zones and nodes is not self._nodes:
             zones = zone_nodes(self._zones, nodes)
@@ -107,7 +109,10 @@ def zone_nodes(zones: Mapping[str, Zone], nodes: Iterable[SlurmNode]) -> list[Zo
 
 
 def table(
-    placement: Placement, zones: Sequence[ZoneNodes], nodes: Iterable[SlurmNode], demand: Mapping[Scale, int]
+    placement: Placement,
+    zones: Sequence[ZoneNodes],
+    nodes: Iterable[SlurmNode],
+    demand: Mapping[JobScale, int],
 ) -> ZoneTable | None:
     """What the Lua goes by; None where there is no zone that jobs could be kept in.
 
@@ -134,11 +139,13 @@ def table(
     return ZoneTable(placement.mode, most_medium_nodes(loads), scores(loads, demand), pools)
 
 
-def demand_by_scale(jobs: Iterable[CountedJob], facts: Facts, most_medium: int) -> dict[Scale, int]:
+def demand_by_scale(
+    jobs: Iterable[CountedJob], facts: CountingFacts, most_medium: int
+) -> dict[JobScale, int]:
     """What jobs of each scale hold and wait for, in mgpu."""
-    demand = dict.fromkeys(Scale, 0)
+    demand = dict.fromkeys(JobScale, 0)
     for job in jobs:
-        if job.phase is not Phase.ENDED:
+        if job.phase is not JobPhase.ENDED:
             mgpu = amounts_of(job, facts).mgpu
             if mgpu:
                 demand[scale_of(job.n_nodes, most_medium)] += mgpu * job.n_tasks

@@ -26,7 +26,7 @@ from slurm_gpu.errors import OutsideError, SlurmError
 from slurm_gpu.placement.zone_constraint import ZoneConstraint, joined, taken_apart
 from slurm_gpu.placement.zones import reordered, scale_of
 from slurm_gpu.slurm.features import ConstrainedJob
-from slurm_gpu.slurm.queue import CountedJob, Phase
+from slurm_gpu.slurm.queue import CountedJob, JobPhase
 from slurm_gpu.text.units import few
 
 log = logging.getLogger("slurm-gpuctld")
@@ -55,7 +55,7 @@ class JobFeatures(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ConstraintChange:
     """A constraint to be written."""
 
     features: str
@@ -76,18 +76,20 @@ def ours(job: ConstrainedJob, zones: frozenset[str]) -> ZoneConstraint | None:
 
 def change_of(
     written: ZoneConstraint, nodes: int, reason: str, waited_s: float, wait_s: float, table: ZoneTable | None
-) -> Change | None:
+) -> ConstraintChange | None:
     """What to write into a pending job's constraint; None where it stays as it is."""
     if table is None or table.mode != "enforce":
-        return Change(written.own, "zones are not enforced")
+        return ConstraintChange(written.own, "zones are not enforced")
     if reason.startswith(_WRONG):
-        return Change(written.own, f"Slurm says {_WRONG}")
+        return ConstraintChange(written.own, f"Slurm says {_WRONG}")
     if waited_s >= wait_s:
-        return Change(written.own, f"they waited {wait_s:.0f} s for a zone")
+        return ConstraintChange(written.own, f"they waited {wait_s:.0f} s for a zone")
     scale = scale_of(nodes, table.most_medium)
     points = {name: by_scale[scale] for name, by_scale in table.scores.items()}
     order = reordered(written.zones, points, MARGIN)
-    return None if order is None else Change(joined(written.own, order), f"{order[0]} is better now")
+    return (
+        None if order is None else ConstraintChange(joined(written.own, order), f"{order[0]} is better now")
+    )
 
 
 class ZoneWait:
@@ -128,7 +130,7 @@ class ZoneWait:
         zoned = {
             job.job_id: (job, zones)
             for job in jobs
-            if job.phase is Phase.PENDING and (zones := written_zones(job.admin_comment))
+            if job.phase is JobPhase.PENDING and (zones := written_zones(job.admin_comment))
         }
         since_s = 0.0 if self._looked_at is None else min(now - self._looked_at, _MOST_BETWEEN_S)
         self._looked_at = now
@@ -149,7 +151,7 @@ class ZoneWait:
         waiting = self._features.pending(zoned.keys()) if zoned else []
         before, self._waited_s = self._waited_s, {}
         stood: set[int] = set()
-        changes: dict[tuple[str, Change], list[int]] = {}
+        changes: dict[tuple[str, ConstraintChange], list[int]] = {}
         for job in waiting:
             counted, zones = zoned[job.job_id]
             written = ours(job, zones)
@@ -170,7 +172,7 @@ class ZoneWait:
             if in_charge:
                 self._make(old, change, job_ids)
 
-    def _make(self, old: str, change: Change, job_ids: Sequence[int]) -> None:
+    def _make(self, old: str, change: ConstraintChange, job_ids: Sequence[int]) -> None:
         named = few(job_ids, 10)
         try:
             self._features.write(job_ids, change.features)

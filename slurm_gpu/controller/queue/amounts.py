@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from slurm_gpu.slurm.queue import CountedJob, Phase
+from slurm_gpu.slurm.queue import CountedJob, JobPhase
 from slurm_gpu.slurm.tres import GPU_GRES, Gres, PerGpu, amount, count_mgpu, parse_gres, parse_tres
 from slurm_gpu.text.hostlist import expand
 
@@ -29,7 +29,7 @@ class Amounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class CountingFacts:
     """What must be known of the cluster to count."""
 
     shards_per_gpu: int | None = None
@@ -49,10 +49,10 @@ class Facts:
     """Nodes that have GPUs of one type, where Slurm's totals name none."""
 
 
-def amounts_of(job: CountedJob, facts: Facts) -> Amounts:
+def amounts_of(job: CountedJob, facts: CountingFacts) -> Amounts:
     """What each task of the job takes, or would; a request that cannot be read counts as Slurm totals it."""
     tres = _totals(job.tres)
-    if job.phase is Phase.PENDING:
+    if job.phase is JobPhase.PENDING:
         return _requested(job, tres, facts)
     gpus = int(amount(tres, "gpu"))
     mgpu, typed = mgpu_of_total(tres, facts), {kind: n * 1000 for kind, n in _typed(tres).items()}
@@ -70,7 +70,7 @@ def asked_gpu_types(job: CountedJob) -> frozenset[str]:
     return frozenset(kind for text in texts for kind in _types(_entries(text), 1))
 
 
-def _requested(job: CountedJob, tres: Mapping[str, float], facts: Facts) -> Amounts:
+def _requested(job: CountedJob, tres: Mapping[str, float], facts: CountingFacts) -> Amounts:
     nodes = max(job.n_nodes, 1)
     # Slurm's total is of the fewest nodes that the job can mean; of a range it may get the most.
     times = nodes / max(_whole(tres, "node"), 1)
@@ -94,7 +94,7 @@ def _requested(job: CountedJob, tres: Mapping[str, float], facts: Facts) -> Amou
     return Amounts(mgpu, cpus, _memory(job, tres, facts, mgpu, times), nodes, typed)
 
 
-def _asked(job: CountedJob, nodes: int, facts: Facts) -> tuple[int, dict[str, int]]:
+def _asked(job: CountedJob, nodes: int, facts: CountingFacts) -> tuple[int, dict[str, int]]:
     """GPUs asked for by the job or by the node, in all and by type: of each type the most of both."""
     mgpu, most = 0, Counter[str]()
     for text, count in ((job.per_job, 1), (job.per_node, nodes)):
@@ -105,7 +105,7 @@ def _asked(job: CountedJob, nodes: int, facts: Facts) -> tuple[int, dict[str, in
     return max(mgpu, sum(typed.values())), typed
 
 
-def _types_of_total(job: CountedJob, tres: Mapping[str, float], facts: Facts) -> dict[str, int]:
+def _types_of_total(job: CountedJob, tres: Mapping[str, float], facts: CountingFacts) -> dict[str, int]:
     """GPUs by type in the total of a pending job.
 
     If tasks ask for one type that Slurm does not track, these are what the other types leave.
@@ -121,7 +121,7 @@ def _types_of_total(job: CountedJob, tres: Mapping[str, float], facts: Facts) ->
     return types
 
 
-def _memory(job: CountedJob, tres: Mapping[str, float], facts: Facts, mgpu: int, times: float) -> int:
+def _memory(job: CountedJob, tres: Mapping[str, float], facts: CountingFacts, mgpu: int, times: float) -> int:
     """MiB of a pending job. Slurm's total leaves out DefMemPerGPU, by which it will give it nonetheless."""
     total = _round(_whole(tres, "mem") * times)
     by_gpu = _round(_per_gpu(job.mib_per_gpu) * mgpu / 1000)
@@ -137,7 +137,7 @@ def _per_gpu(text: str) -> int:
     return max((entry.count for entry in _entries(text) if entry.name == "gpu"), default=0)
 
 
-def _only_type(partitions: Iterable[str], facts: Facts) -> str | None:
+def _only_type(partitions: Iterable[str], facts: CountingFacts) -> str | None:
     """The type that the GPUs of a job must get in these partitions; None where there is a choice."""
     sets = [facts.partition_types.get(name, frozenset()) for name in partitions]
     kinds = frozenset[str]().union(*sets)
@@ -180,7 +180,7 @@ def _typed(tres: Mapping[str, float]) -> dict[str, int]:
     return {name[len(prefix) :].lower(): int(n) for name, n in tres.items() if name.startswith(prefix)}
 
 
-def mgpu_of_total(tres: Mapping[str, float], facts: Facts) -> int:
+def mgpu_of_total(tres: Mapping[str, float], facts: CountingFacts) -> int:
     """Return the GPUs in a total such as {"gres/gpu": 2, "gres/shard": 3}.
 
     Shards count for nothing where no node has any.

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_gpu.clock import Clock
-from slurm_gpu.slurm.commands import Run, run_command
+from slurm_gpu.slurm.commands import CommandRunner, run_command
 
 _ASK_NO_DAEMON = (["--version"], ["--helpFormat"])
 
 
 @dataclass(slots=True)
-class Calls:
+class CallStatistics:
     """Of one of Slurm's commands; each asks a daemon once, but squeue asks for jobs and for partitions."""
 
     n: int = 0
@@ -23,15 +23,15 @@ class Calls:
 class CountingRun:
     """Runs Slurm's commands like `run_command`, and counts them by name."""
 
-    def __init__(self, clock: Clock, run: Run = run_command) -> None:
+    def __init__(self, clock: Clock, run: CommandRunner = run_command) -> None:
         self._clock, self._run = clock, run
-        self.by_command: dict[str, Calls] = {}
+        self.by_command: dict[str, CallStatistics] = {}
 
     def __call__(self, argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
         """Run a command and count it, also where it fails; what asks no daemon is not counted."""
         if argv[1:] in _ASK_NO_DAEMON:
             return self._run(argv, environ, timeout_s)
-        calls = self.by_command.setdefault(argv[0], Calls())
+        calls = self.by_command.setdefault(argv[0], CallStatistics())
         calls.n += 1
         calls.failed += 1
         began = self._clock.monotonic()

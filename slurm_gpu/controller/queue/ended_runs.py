@@ -11,9 +11,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from slurm_gpu.clock import SystemClock
-from slurm_gpu.controller.queue.amounts import Facts, mgpu_of_total
+from slurm_gpu.controller.queue.amounts import CountingFacts, mgpu_of_total
 from slurm_gpu.controller.queue.gpu_hours import GpuRun
-from slurm_gpu.controller.queue.usage import Owner
+from slurm_gpu.controller.queue.usage import UsageOwner
 from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.client import AccountingRun, SlurmClient
@@ -29,7 +29,7 @@ _AT_ONCE_S = 86400
 Submit = Callable[[Callable[[], list[GpuRun]]], "Future[list[GpuRun]]"]
 
 
-class EndedRuns:
+class EndedRunsPoll:
     """Asks for what ended, without ever keeping the watcher waiting."""
 
     def __init__(self, client: SlurmClient, submit: Submit) -> None:
@@ -44,7 +44,7 @@ class EndedRuns:
         self.complete = False
         """Whether everything since the beginning of the periods has been told."""
 
-    def poll(self, first_s: int, now_s: float, facts: Facts) -> list[GpuRun]:
+    def poll(self, first_s: int, now_s: float, facts: CountingFacts) -> list[GpuRun]:
         """What has come in since the last call; `first_s` is the beginning of the longest period."""
         if now_s < self._began_s - _OVERLAP_S:
             # The clock was set far back: what was told until then may be of other periods.
@@ -69,7 +69,7 @@ class EndedRuns:
         self._told_until_s, self._next_s, self.complete = self._began_s, now_s + EVERY_S, True
         return runs
 
-    def _read(self, since_s: int, now_s: int, facts: Facts) -> list[GpuRun]:
+    def _read(self, since_s: int, now_s: int, facts: CountingFacts) -> list[GpuRun]:
         runs = []
         # A question about a month may take slurmdbd longer than it is waited for.
         for begin_s in range(since_s, now_s, _AT_ONCE_S):
@@ -79,10 +79,10 @@ class EndedRuns:
         return runs
 
 
-def _run(row: AccountingRun, facts: Facts) -> GpuRun | None:
+def _run(row: AccountingRun, facts: CountingFacts) -> GpuRun | None:
     if row.start_s is None or row.end_s is None or row.uid is None:
         return None
-    owner = Owner(row.uid, row.user, row.account, row.qos, row.partition)
+    owner = UsageOwner(row.uid, row.user, row.account, row.qos, row.partition)
     # A row after a resize may have the start of the whole run; it was submitted when it began.
     begin_s = max(row.start_s, row.submit_s)
     return GpuRun(row.job_id, owner, mgpu_of_total(row.tres_allocated, facts), begin_s, row.end_s)

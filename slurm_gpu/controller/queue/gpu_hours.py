@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from zoneinfo import ZoneInfo
 
-from slurm_gpu.controller.queue.usage import Owner, Subject, subjects_of
+from slurm_gpu.controller.queue.usage import Subject, UsageOwner, subjects_of
 from slurm_gpu.policy.lua.installed import GroupInForce
 
 
-class Period(StrEnum):
+class CalendarPeriod(StrEnum):
     """Over what GPU-hours are limited; a week begins on Monday."""
 
     DAY = "day"
@@ -29,13 +29,13 @@ class Period(StrEnum):
     MONTH = "month"
 
 
-def period_starts(now_s: float, zone: ZoneInfo) -> dict[Period, int]:
+def period_starts(now_s: float, zone: ZoneInfo) -> dict[CalendarPeriod, int]:
     """When each period that `now_s` lies in began, as epoch seconds."""
     today = dt.datetime.fromtimestamp(now_s, zone).date()
     days = {
-        Period.DAY: today,
-        Period.WEEK: today - dt.timedelta(days=today.weekday()),
-        Period.MONTH: today.replace(day=1),
+        CalendarPeriod.DAY: today,
+        CalendarPeriod.WEEK: today - dt.timedelta(days=today.weekday()),
+        CalendarPeriod.MONTH: today.replace(day=1),
     }
     return {p: int(dt.datetime.combine(day, dt.time(), zone).timestamp()) for p, day in days.items()}
 
@@ -45,7 +45,7 @@ class GpuRun:
     """One execution of a job on GPUs, or a part of one that was resized; `end_s` is None while it goes on."""
 
     job_id: int
-    owner: Owner
+    owner: UsageOwner
     mgpu: int
     start_s: int
     end_s: int | None
@@ -58,15 +58,15 @@ class GpuHours:
         self._zone = zone
         self._ended: dict[int, tuple[GpuRun, ...]] = {}
         """What the accounting told, by job id."""
-        self._sums: dict[Owner, dict[Period, float]] = {}
+        self._sums: dict[UsageOwner, dict[CalendarPeriod, float]] = {}
         """Over `_ended`, from `_starts` on."""
-        self._starts: dict[Period, int] = {}
+        self._starts: dict[CalendarPeriod, int] = {}
         self._untold: dict[int, tuple[GpuRun, ...]] = {}
         """What ended by the queue, until the accounting tells of that time."""
         self._running: dict[int, GpuRun] = {}
         """As the queue had them at the last look."""
 
-    def starts(self, now_s: float) -> Mapping[Period, int]:
+    def starts(self, now_s: float) -> Mapping[CalendarPeriod, int]:
         """When the periods of now began."""
         return period_starts(now_s, self._zone)
 
@@ -99,7 +99,7 @@ class GpuHours:
 
     def totals(
         self, running: Iterable[GpuRun], groups: Iterable[GroupInForce], now_s: float
-    ) -> dict[Subject, dict[Period, float]]:
+    ) -> dict[Subject, dict[CalendarPeriod, float]]:
         """Hours of each subject that has any, with those of the runs that go on."""
         starts = period_starts(now_s, self._zone)
         if starts != self._starts:
@@ -118,11 +118,11 @@ class GpuHours:
         for run in running:
             begin_s = self._untold_from(run)
             self._add(run if begin_s == run.start_s else replace(run, start_s=begin_s), now_s, sums)
-        by_subject: dict[Subject, dict[Period, float]] = {}
+        by_subject: dict[Subject, dict[CalendarPeriod, float]] = {}
         groups = list(groups)
         for owner, hours in sums.items():
             for subject in subjects_of(owner, groups):
-                total = by_subject.setdefault(subject, dict.fromkeys(Period, 0.0))
+                total = by_subject.setdefault(subject, dict.fromkeys(CalendarPeriod, 0.0))
                 for period, value in hours.items():
                     total[period] += value
         return by_subject
@@ -133,7 +133,7 @@ class GpuHours:
         ends = [part.end_s for part in known if part.end_s is not None and part.start_s >= run.start_s - 1]
         return max([run.start_s, *ends])
 
-    def _turn_over(self, starts: dict[Period, int]) -> None:
+    def _turn_over(self, starts: dict[CalendarPeriod, int]) -> None:
         """A new day, week or month: forget what no period holds any more, and sum up anew."""
         self._starts, self._sums = starts, {}
         first_s = min(starts.values())
@@ -143,8 +143,8 @@ class GpuHours:
                 assert run.end_s is not None
                 self._add(run, run.end_s, self._sums)
 
-    def _add(self, run: GpuRun, end_s: float, sums: dict[Owner, dict[Period, float]]) -> None:
-        hours = sums.setdefault(run.owner, dict.fromkeys(Period, 0.0))
+    def _add(self, run: GpuRun, end_s: float, sums: dict[UsageOwner, dict[CalendarPeriod, float]]) -> None:
+        hours = sums.setdefault(run.owner, dict.fromkeys(CalendarPeriod, 0.0))
         for period, start_s in self._starts.items():
             held_s = end_s - max(run.start_s, start_s)
             if held_s > 0:

@@ -17,12 +17,12 @@ from typing import Any
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.controller import snapshot as snapshots
-from slurm_gpu.controller.queue.amounts import Facts, amounts_of, asked_gpu_types
+from slurm_gpu.controller.queue.amounts import CountingFacts, amounts_of, asked_gpu_types
 from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.placement.mix import Mix, coarse
-from slurm_gpu.placement.order import Kind, Order
-from slurm_gpu.simulate.request import GPU_MGPU, Request
+from slurm_gpu.placement.order import NodeKind, NodeOrder
+from slurm_gpu.simulate.request import GPU_MGPU, ResourceRequest
 from slurm_gpu.slurm.queue import CountedJob
 
 log = logging.getLogger("slurm-gpuctld")
@@ -50,7 +50,7 @@ class JobMix:
         """Goes on with what `path` holds; jobs of other partitions do not count, where any are given."""
         self._clock, self._path = clock, path
         self._partitions = None if partitions is None else frozenset(partitions)
-        self._classes: dict[Request, float] = {}
+        self._classes: dict[ResourceRequest, float] = {}
         self._at_s = clock.wall()
         """When the jobs counted for so much."""
         self._counted_until_s: float | None = None
@@ -77,7 +77,7 @@ class JobMix:
         """What is asked for, as often as it is."""
         return Mix.of(self._classes.items())
 
-    def look(self, jobs: Sequence[CountedJob], facts: Facts) -> None:
+    def look(self, jobs: Sequence[CountedJob], facts: CountingFacts) -> None:
         """Count those that were not there at the last look; not more often than is worth while."""
         now = self._clock.monotonic()
         if now < self._next_look_s:
@@ -110,7 +110,7 @@ class JobMix:
     def _is_managed(self, job: CountedJob) -> bool:
         return self._partitions is None or not self._partitions.isdisjoint(job.partition.split(","))
 
-    def _count(self, requests: Iterable[Request]) -> bool:
+    def _count(self, requests: Iterable[ResourceRequest]) -> bool:
         """Whether there were any."""
         n = 0
         for request in requests:
@@ -174,22 +174,22 @@ class MixedOrder:
 
     def __init__(self, mix: JobMix) -> None:
         self.jobs = mix
-        self._order: Order | None = None
-        self._kinds: frozenset[Kind] = frozenset()
+        self._order: NodeOrder | None = None
+        self._kinds: frozenset[NodeKind] = frozenset()
         self._counted = 0.0
 
-    def of(self, kinds: Mapping[Kind, int]) -> Order | None:
+    def of(self, kinds: Mapping[NodeKind, int]) -> NodeOrder | None:
         """That of nodes of these kinds; None where no jobs were seen, so that they are put in none."""
         if not self.jobs.counted:
             return None
         moved = self.jobs.counted - self._counted > _MOVED * self.jobs.n_seen
         if self._order is None or moved or not self._kinds.issuperset(kinds):
-            self._order = Order(self.jobs.mix(), self.jobs.n_seen, kinds)
+            self._order = NodeOrder(self.jobs.mix(), self.jobs.n_seen, kinds)
             self._kinds, self._counted = frozenset(kinds), self.jobs.counted
         return self._order
 
 
-def request_of(job: CountedJob, facts: Facts) -> Request | None:
+def request_of(job: CountedJob, facts: CountingFacts) -> ResourceRequest | None:
     """What a job, or each task of an array, needs on each of its nodes; None where that is no GPU."""
     amounts = amounts_of(job, facts)
     if not amounts.mgpu:
@@ -197,7 +197,7 @@ def request_of(job: CountedJob, facts: Facts) -> Request | None:
     nodes = max(job.n_nodes, 1)
     mgpu = math.ceil(amounts.mgpu / nodes)
     types = asked_gpu_types(job)
-    return Request(
+    return ResourceRequest(
         nodes=nodes,
         gpus=math.ceil(mgpu / GPU_MGPU) if mgpu >= GPU_MGPU else 0,
         share_mgpu=mgpu if mgpu < GPU_MGPU else 0,
@@ -207,7 +207,7 @@ def request_of(job: CountedJob, facts: Facts) -> Request | None:
     )
 
 
-def _fields(request: Request) -> dict[str, Any]:
+def _fields(request: ResourceRequest) -> dict[str, Any]:
     return {
         "gpus": request.gpus,
         "share_mgpu": request.share_mgpu,
@@ -217,11 +217,11 @@ def _fields(request: Request) -> dict[str, Any]:
     }
 
 
-def _class_of(plain: Mapping[str, Any]) -> tuple[Request, float]:
+def _class_of(plain: Mapping[str, Any]) -> tuple[ResourceRequest, float]:
     times = float(plain["times"])
     if not 0 < times < math.inf:
         raise ValueError(f"a class counts {times} times")
-    return Request(
+    return ResourceRequest(
         gpus=int(plain["gpus"]),
         share_mgpu=int(plain["share_mgpu"]),
         cpus=int(plain["cpus"]),

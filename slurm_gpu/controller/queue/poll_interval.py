@@ -19,7 +19,7 @@ _LONGEST_AWAY_S = 20.0
 """Between two questions that are not answered: a snapshot is missed as soon as slurmctld is back."""
 
 
-class Pace:
+class PollPace:
     """The growing delay of one watcher."""
 
     def __init__(self) -> None:

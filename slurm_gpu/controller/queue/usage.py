@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from slurm_gpu.controller.queue.amounts import Facts, amounts_of
+from slurm_gpu.controller.queue.amounts import CountingFacts, amounts_of
 from slurm_gpu.policy.lua.installed import GroupInForce, PolicyInForce
-from slurm_gpu.slurm.queue import CountedJob, Phase
+from slurm_gpu.slurm.queue import CountedJob, JobPhase
 
 _INTERACTIVE = re.compile(r"slurm-gpu/1 t=[0-9A-Za-z]+ k=i")
 
@@ -21,7 +21,7 @@ class Subject(NamedTuple):
     group: str | None
 
 
-class Owner(NamedTuple):
+class UsageOwner(NamedTuple):
     """Jobs that no rule can tell apart."""
 
     uid: int
@@ -32,7 +32,7 @@ class Owner(NamedTuple):
 
 
 @dataclass(slots=True)
-class Use:
+class UsageTotals:
     """Sums over jobs; GPUs in thousandths, memory in MiB; `by_type` holds typed GPUs alone."""
 
     jobs: int = 0
@@ -42,7 +42,7 @@ class Use:
     nodes: int = 0
     by_type: dict[str, int] = field(default_factory=dict)
 
-    def add(self, other: Use) -> None:
+    def add(self, other: UsageTotals) -> None:
         """Count the other's jobs too."""
         self.jobs += other.jobs
         self.mgpu += other.mgpu
@@ -57,8 +57,8 @@ class Use:
 class RunningAndPending:
     """The two halves of every limit on a total."""
 
-    running: Use = field(default_factory=Use)
-    pending: Use = field(default_factory=Use)
+    running: UsageTotals = field(default_factory=UsageTotals)
+    pending: UsageTotals = field(default_factory=UsageTotals)
     last_pending: int | None = None
     """Id of one user's pending job that came last; None where none waits, and for a group's in all."""
 
@@ -85,12 +85,12 @@ def submitted_as(job: CountedJob) -> str:
     return "interactive" if _INTERACTIVE.search(job.admin_comment) else "batch"
 
 
-def owner_of(job: CountedJob) -> Owner:
+def owner_of(job: CountedJob) -> UsageOwner:
     """The part of a job that rules look at."""
-    return Owner(job.uid, job.user, job.account, job.qos, job.partition)
+    return UsageOwner(job.uid, job.user, job.account, job.qos, job.partition)
 
 
-def subjects_of(owner: Owner, groups: Iterable[GroupInForce]) -> list[Subject]:
+def subjects_of(owner: UsageOwner, groups: Iterable[GroupInForce]) -> list[Subject]:
     """Whose use a job of this owner is."""
     found = [Subject(owner.user, None)]
     for group in groups:
@@ -99,10 +99,10 @@ def subjects_of(owner: Owner, groups: Iterable[GroupInForce]) -> list[Subject]:
     return found
 
 
-class _Kind(NamedTuple):
+class _TaskClass(NamedTuple):
     """Tasks that count for the same."""
 
-    owner: Owner
+    owner: UsageOwner
     running: bool
     mgpu: int
     cpus: int
@@ -115,7 +115,7 @@ class _Kind(NamedTuple):
 class _Tally:
     """Of one kind."""
 
-    kind: _Kind
+    kind: _TaskClass
     tasks: int = 0
     last_pending: int | None = None
 
@@ -124,13 +124,15 @@ class UsageCounter:
     """Sums up queue after queue; what a job counts for is worked out once, while it stays as it is."""
 
     def __init__(self) -> None:
-        self._facts: Facts | None = None
-        self._kinds: dict[int, tuple[CountedJob, _Kind]] = {}
+        self._facts: CountingFacts | None = None
+        self._kinds: dict[int, tuple[CountedJob, _TaskClass]] = {}
         """By the id of the job's object, which is kept so that no other can have it."""
 
-    def usage_of(self, jobs: Iterable[CountedJob], groups: Iterable[GroupInForce], facts: Facts) -> Usage:
+    def usage_of(
+        self, jobs: Iterable[CountedJob], groups: Iterable[GroupInForce], facts: CountingFacts
+    ) -> Usage:
         """Sum up running and pending jobs; each task of an array is a job."""
-        by_owner: dict[Owner, RunningAndPending] = {}
+        by_owner: dict[UsageOwner, RunningAndPending] = {}
         for tally in self._tallies(jobs, facts):
             both = by_owner.setdefault(tally.kind.owner, RunningAndPending())
             _count(both.running if tally.kind.running else both.pending, tally)
@@ -146,12 +148,12 @@ class UsageCounter:
                     both.saw_pending(use.last_pending)
         return Usage(by_subject, {owner.user: owner.uid for owner in by_owner})
 
-    def _tallies(self, jobs: Iterable[CountedJob], facts: Facts) -> Iterable[_Tally]:
+    def _tallies(self, jobs: Iterable[CountedJob], facts: CountingFacts) -> Iterable[_Tally]:
         before = self._kinds if facts == self._facts else {}
         self._facts, self._kinds = facts, {}
-        tallies: dict[_Kind, _Tally] = {}
+        tallies: dict[_TaskClass, _Tally] = {}
         for job in jobs:
-            if job.phase is Phase.ENDED:
+            if job.phase is JobPhase.ENDED:
                 continue
             known = before.get(id(job))
             known = known if known is not None and known[0] is job else (job, _kind_of(job, facts))
@@ -166,7 +168,7 @@ class UsageCounter:
         return tallies.values()
 
 
-def usage_of(jobs: Iterable[CountedJob], groups: Iterable[GroupInForce], facts: Facts) -> Usage:
+def usage_of(jobs: Iterable[CountedJob], groups: Iterable[GroupInForce], facts: CountingFacts) -> Usage:
     """Sum up one queue."""
     return UsageCounter().usage_of(jobs, groups, facts)
 
@@ -176,7 +178,9 @@ def kinds_summed_up(policy: PolicyInForce) -> frozenset[str]:
     return frozenset(rule.kind for rule in policy.rules if rule.kind is not None and rule.per != "job")
 
 
-def usage_by_kind(policy: PolicyInForce, jobs: Sequence[CountedJob], facts: Facts) -> dict[str, Usage]:
+def usage_by_kind(
+    policy: PolicyInForce, jobs: Sequence[CountedJob], facts: CountingFacts
+) -> dict[str, Usage]:
     """What is in use by jobs of each of these kinds alone."""
     return {
         kind: usage_of((job for job in jobs if submitted_as(job) == kind), policy.groups, facts)
@@ -184,14 +188,14 @@ def usage_by_kind(policy: PolicyInForce, jobs: Sequence[CountedJob], facts: Fact
     }
 
 
-def _kind_of(job: CountedJob, facts: Facts) -> _Kind:
+def _kind_of(job: CountedJob, facts: CountingFacts) -> _TaskClass:
     amounts = amounts_of(job, facts)
     by_type = tuple(sorted(amounts.mgpu_by_type.items()))
-    running = job.phase is Phase.RUNNING
-    return _Kind(owner_of(job), running, amounts.mgpu, amounts.cpus, amounts.mib, amounts.nodes, by_type)
+    running = job.phase is JobPhase.RUNNING
+    return _TaskClass(owner_of(job), running, amounts.mgpu, amounts.cpus, amounts.mib, amounts.nodes, by_type)
 
 
-def _count(use: Use, tally: _Tally) -> None:
+def _count(use: UsageTotals, tally: _Tally) -> None:
     kind, tasks = tally.kind, tally.tasks
     use.jobs += tasks
     use.mgpu += tasks * kind.mgpu

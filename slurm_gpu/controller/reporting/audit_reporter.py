@@ -16,7 +16,7 @@ from slurm_gpu.controller import snapshot as snapshots
 from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.errors import OutsideError, SlurmGpuError, UsageError
 from slurm_gpu.policy.lua.peers import this_host
-from slurm_gpu.wire.answers.runs import Act
+from slurm_gpu.wire.answers.runs import AuditEvent
 
 log = logging.getLogger("slurm-gpuctld")
 
@@ -31,7 +31,7 @@ _LONGEST_NAME, _LONGEST_TEXT = 255, 10_000
 """Characters that slurm-gpudbd takes."""
 _AT_THE_END_S = 5.0
 
-Send = Callable[[list[Act]], None]
+Send = Callable[[list[AuditEvent]], None]
 
 
 class Acts:
@@ -41,7 +41,7 @@ class Acts:
         self._clock, self._send, self._path = clock, send, path
         self._lock = threading.Lock()
         """Of `_waiting`, and of the file."""
-        self._waiting: list[Act] = [] if path is None else _read(path)
+        self._waiting: list[AuditEvent] = [] if path is None else _read(path)
         self._sender: threading.Thread | None = None
         self._next_s = 0.0
         self._outage = OutageLog(
@@ -69,7 +69,7 @@ class Acts:
     ) -> None:
         """Log an act, and tell it as soon as may be; one with the `act_id` of another is the same."""
         log.info("%s: %s (%s)", act, subject, why)
-        made = Act(
+        made = AuditEvent(
             id=uuid.uuid4().hex if act_id is None else act_id,
             at_s=int(self._clock.wall()),
             host=this_host(),
@@ -121,7 +121,7 @@ class Acts:
                 self._waiting = [act for act in self._waiting if act.id not in told]
                 self._write()
 
-    def _send_all(self, acts: list[Act]) -> None:
+    def _send_all(self, acts: list[AuditEvent]) -> None:
         """One that is refused for what it says keeps no other from being told."""
         try:
             self._send(acts)
@@ -144,10 +144,10 @@ class Acts:
             self._unwritten.failed(error)
 
 
-def _read(path: Path) -> list[Act]:
+def _read(path: Path) -> list[AuditEvent]:
     """What an earlier process left; nothing where it left none, or what it left is damaged."""
     try:
-        found = [Act.from_json(item) for item in json.loads(path.read_text())]
+        found = [AuditEvent.from_json(item) for item in json.loads(path.read_text())]
     except (OSError, ValueError, TypeError, RecursionError, SlurmGpuError):
         return []
     return [act for act in found if isinstance(act.id, str) and isinstance(act.at_s, int)]
@@ -160,7 +160,7 @@ def _short(text: str, longest: int) -> str:
 def sender(config: SiteConfig) -> Send:
     """Tells the site's slurm-gpudbd."""
 
-    def send(acts: list[Act]) -> None:
+    def send(acts: list[AuditEvent]) -> None:
         # Only now: httpx takes memory that who never acts does not need.
         from slurm_gpu.client.database_client import DatabaseClient
 

@@ -6,22 +6,22 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from slurm_gpu.controller.queue.gpu_hours import Period
+from slurm_gpu.controller.queue.gpu_hours import CalendarPeriod
 from slurm_gpu.controller.queue.usage import RunningAndPending, Usage
 from slurm_gpu.controller.snapshot import Snapshot
-from slurm_gpu.policy.language.limits import LIMITS, LimitKind, Measure, Scope
+from slurm_gpu.policy.language.limits import LIMITS, LimitKind, LimitUnit, Scope
 from slurm_gpu.policy.lua.installed import GroupInForce, PolicyInForce, RuleInForce
 from slurm_gpu.slurm.submission import UserPlaces
 
 _HELD = {Scope.JOB: "each job's ", Scope.TOTAL: "", Scope.RUNNING: "", Scope.PERIOD: ""}
 _STATE = {Scope.JOB: "", Scope.TOTAL: " running + pending", Scope.RUNNING: " running", Scope.PERIOD: ""}
 _UNITS = {
-    Measure.GPUS: "GPUs",
-    Measure.COUNT: "count",
-    Measure.MEMORY: "MiB",
-    Measure.WALLTIME: "s",
-    Measure.NAMES: "names",
-    Measure.GPU_HOURS: "GPU-hours",
+    LimitUnit.GPUS: "GPUs",
+    LimitUnit.COUNT: "count",
+    LimitUnit.MEMORY: "MiB",
+    LimitUnit.WALLTIME: "s",
+    LimitUnit.NAMES: "names",
+    LimitUnit.GPU_HOURS: "GPU-hours",
 }
 
 
@@ -64,7 +64,7 @@ class QuotaLine:
 
     def to_json(self) -> dict[str, Any]:
         """With the keys that docs/commands.md explains; GPUs as GPUs."""
-        scale = 1000 if self.kind.measure is Measure.GPUS else 1
+        scale = 1000 if self.kind.measure is LimitUnit.GPUS else 1
         values = {"limit": self.limit, "used": self.used, "left": self.left}
         told = {k: v / scale if isinstance(v, int | float) and scale != 1 else v for k, v in values.items()}
         if isinstance(self.limit, Mapping):
@@ -160,13 +160,13 @@ def _used(
     if kind.scope is Scope.JOB:
         return None
     if kind.scope is Scope.PERIOD:
-        return None if of is None else snapshot.hours_of(*subject, Period(of))
+        return None if of is None else snapshot.hours_of(*subject, CalendarPeriod(of))
     if usage is None:
         return None
     both = usage.of(*subject)
-    if kind.measure is Measure.GPUS:
+    if kind.measure is LimitUnit.GPUS:
         return _gpus(both, of, with_pending=kind.scope is Scope.TOTAL)
-    field = "mib" if kind.measure is Measure.MEMORY else kind.key.partition("_")[0]
+    field = "mib" if kind.measure is LimitUnit.MEMORY else kind.key.partition("_")[0]
     used: int = getattr(both.running, field)
     if kind.scope is Scope.TOTAL:
         used += getattr(both.pending, field)

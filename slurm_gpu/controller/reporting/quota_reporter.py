@@ -28,7 +28,7 @@ _PLACES_KEPT_S = 600.0
 """Accounts and QOS of a user are asked of Slurm so often: they change by an administrator's hand alone."""
 
 
-class Database(Protocol):
+class QuotaDatabase(Protocol):
     """The part of slurm_gpu.client.database_client.DatabaseClient that is used here."""
 
     def quotas_wanted(self) -> Sequence[str]:
@@ -38,7 +38,7 @@ class Database(Protocol):
         """Their limits."""
 
 
-Exchange = Callable[[Callable[[Database], None]], None]
+Exchange = Callable[[Callable[[QuotaDatabase], None]], None]
 """Calls back with a connection to slurm-gpudbd."""
 Submit = Callable[[Callable[[], None]], "Future[None]"]
 
@@ -80,7 +80,7 @@ class QuotaTeller:
         seen = in_use
         self._telling = self._submit(lambda: self._exchange(lambda database: self.tell(database, seen)))
 
-    def tell(self, database: Database, in_use: InUse) -> None:
+    def tell(self, database: QuotaDatabase, in_use: InUse) -> None:
         """Tell the limits of everybody who looks."""
         wanted = database.quotas_wanted()
         by_kind = in_use.by_kind() if wanted else {}
@@ -123,7 +123,7 @@ class QuotaTeller:
 def exchange_with(config: SiteConfig) -> Exchange:
     """Asks and tells the site's slurm-gpudbd."""
 
-    def exchange(work: Callable[[Database], None]) -> None:
+    def exchange(work: Callable[[QuotaDatabase], None]) -> None:
         # Only now: httpx takes memory that a host that is not in charge does not need.
         from slurm_gpu.client.database_client import DatabaseClient
 

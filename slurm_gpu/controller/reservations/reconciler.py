@@ -19,7 +19,7 @@ from slurm_gpu.config.site import Reservations as Settings
 from slurm_gpu.controller.reporting.audit_reporter import Acts
 from slurm_gpu.controller.reservations.replacement import Mender
 from slurm_gpu.controller.reservations.rows import ReservationTable
-from slurm_gpu.controller.reservations.use import Use, ends_s, use_of, whose
+from slurm_gpu.controller.reservations.use import ReservationUse, ends_s, use_of, whose
 from slurm_gpu.controller.reservations.windows import is_reserved
 from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.errors import SlurmError
@@ -27,7 +27,7 @@ from slurm_gpu.http.identity import uid_of
 from slurm_gpu.slurm.reservations import JobAround, NodesBusyError, SlurmReservation
 from slurm_gpu.text.hostlist import expand
 from slurm_gpu.text.units import format_duration
-from slurm_gpu.wire.answers.reservation import Report, Reservation, State, id_of, in_words
+from slurm_gpu.wire.answers.reservation import Report, Reservation, ReservationState, id_of, in_words
 
 log = logging.getLogger("slurm-gpuctld")
 
@@ -177,7 +177,9 @@ class ReservationKeeper:
                 del seconds[number]
         self._looked_s = self._clock.monotonic()
 
-    def _keep(self, row: Reservation, found: SlurmReservation | None, use: Use | None, now_s: int) -> None:
+    def _keep(
+        self, row: Reservation, found: SlurmReservation | None, use: ReservationUse | None, now_s: int
+    ) -> None:
         """What is promised is in Slurm, and what became of it in the table."""
         assert row.start_s is not None
         assert row.end_s is not None
@@ -203,7 +205,7 @@ class ReservationKeeper:
             if found is None and row.trouble is not None:
                 why += f"; Slurm did not have it: {row.trouble}"
             trouble = None if found is not None and is_ours(found, row) else row.trouble
-            report = replace(report, state=State.ENDED, why=why, trouble=trouble)
+            report = replace(report, state=ReservationState.ENDED, why=why, trouble=trouble)
         elif found is not None and not is_ours(found, row) and self._mender.is_mended(row, found):
             report = replace(report, trouble=None, nodes=found.nodes)
         elif found is not None and not is_ours(found, row):
@@ -214,14 +216,16 @@ class ReservationKeeper:
             elif row.trouble is not None:
                 report = replace(report, trouble=None)
             if use is not None:
-                report = replace(report, state=State.ACTIVE)
+                report = replace(report, state=ReservationState.ACTIVE)
             if found is not None and use is not None:
                 why_over = self._why_given_up(row, use, was_used=was_used)
                 if why_over is not None:
-                    report = replace(report, state=State.RELEASED, why=why_over)
+                    report = replace(report, state=ReservationState.RELEASED, why=why_over)
                     if row.id not in self._given_up:  # it may not be taken: see store_reports
                         self._given_up.add(row.id)
-                        self._acts.add("reservation released", row.name, why_over, row.state, State.RELEASED)
+                        self._acts.add(
+                            "reservation released", row.name, why_over, row.state, ReservationState.RELEASED
+                        )
         same = replace(report, state=row.state, trouble=row.trouble)
         is_news = report.state is not row.state or report.trouble != row.trouble or report.nodes is not None
         if is_news or (same.first_start_s is not None and row.first_start_s is None):
@@ -250,7 +254,7 @@ class ReservationKeeper:
                 log.warning("reservation %s cannot be made: %s; retrying", row.name, why)
             return why
         why = "it was approved"
-        if row.id in self._made or row.state is State.ACTIVE:
+        if row.id in self._made or row.state is ReservationState.ACTIVE:
             why = "Slurm had lost it"
         if ignores_jobs:
             why += "; jobs may still be on its nodes when it begins"
@@ -278,7 +282,7 @@ class ReservationKeeper:
     def _let_go(
         self,
         row: Reservation,
-        use: Use | None,
+        use: ReservationUse | None,
         in_slurm: Iterable[SlurmReservation],
         rows: Iterable[Reservation],
         now_s: int,
@@ -342,12 +346,12 @@ class ReservationKeeper:
 
     def _uses(
         self, begun: Sequence[Reservation], there: Mapping[str, SlurmReservation], now_s: int
-    ) -> Mapping[int, Use]:
+    ) -> Mapping[int, ReservationUse]:
         users = frozenset(user for row in begun for user in whose(row, there.get(row.name))[0])
         jobs = self._slurm.jobs_of(users) if begun else ()
         return {row.id: use_of(row, there.get(row.name), jobs, now_s) for row in begun}
 
-    def _why_given_up(self, row: Reservation, use: Use, *, was_used: bool) -> str | None:
+    def _why_given_up(self, row: Reservation, use: ReservationUse, *, was_used: bool) -> str | None:
         """Why it is over before its window is; None where it is not."""
         unused_s = self._settings.release_unused_s
         all_there = not self._mender.out(row.nodes or "")

@@ -97,7 +97,7 @@ def exchange_with(config: SiteConfig) -> Exchange:
     return exchange
 
 
-class Database(Protocol):
+class ReservationDatabase(Protocol):
     """The part of slurm_gpu.client.database_client.DatabaseClient that is used here."""
 
     def tell_reservations(self, reports: Sequence[Report]) -> None:
@@ -107,7 +107,9 @@ class Database(Protocol):
         """Those that are not over, and those named, MOST_IDS at most."""
 
 
-def exchanged(database: Database, reports: Sequence[Report], ids: Collection[int]) -> Sequence[Reservation]:
+def exchanged(
+    database: ReservationDatabase, reports: Sequence[Report], ids: Collection[int]
+) -> Sequence[Reservation]:
     """Tell all reports, then read all rows; more than slurm-gpudbd takes at once one after the other."""
     for at in range(0, len(reports), MOST_REPORTS):
         database.tell_reservations(reports[at : at + MOST_REPORTS])

@@ -28,7 +28,7 @@ _NOT_FOR_NODES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class ReservationUse:
     """What becomes of a reservation whose window has begun."""
 
     first: JobAround | None
@@ -46,7 +46,9 @@ class Use:
         return self.is_in_use or self.waiting is not None
 
 
-def use_of(row: Reservation, found: SlurmReservation | None, jobs: Sequence[JobAround], now_s: int) -> Use:
+def use_of(
+    row: Reservation, found: SlurmReservation | None, jobs: Sequence[JobAround], now_s: int
+) -> ReservationUse:
     """Use of `row`, which is `found` in Slurm, by the jobs of its users, as slurmctld tells them."""
     in_it = [job for job in jobs if job.reservation == row.name]
     ran = [job for job in in_it if job.state != _WAITING and job.start_s is not None and job.nodes]
@@ -56,7 +58,7 @@ def use_of(row: Reservation, found: SlurmReservation | None, jobs: Sequence[JobA
     could = (
         job for job in jobs if job.user in users and job.account in accounts and _could_start(row, job, now_s)
     )
-    return Use(
+    return ReservationUse(
         first,
         bool(holding),
         min(could, key=lambda job: job.job_id, default=None),

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 from slurm_gpu.config.site import Zone
 from slurm_gpu.controller.placement.weight_plan import zone_names
 from slurm_gpu.errors import UsageError
-from slurm_gpu.placement.calendar import FOREVER, Candidate, Taken, Window, earliest_window
+from slurm_gpu.placement.calendar import FOREVER, CalendarWindow, Candidate, Taken, earliest_window
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode
 from slurm_gpu.slurm.occupancy import out_of_service
 from slurm_gpu.slurm.reservations import SlurmReservation
@@ -54,7 +54,7 @@ def plan(
     spare_s: float,
     timezone: ZoneInfo,
     only: Collection[str] | None = None,
-) -> Window | None:
+) -> CalendarWindow | None:
     """Where and when a request fits first; None where it does not begin by `latest_s`.
 
     The window is `spare_s` longer than asked, so that a job of full length that starts late still fits. With

@@ -19,7 +19,7 @@ Place = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class RunPart:
     """A run as a row of accounting has it; where it was resized there are several, in order of time.
 
     `allocated_mgpu` is None where Slurm cannot tell (shards of nodes that are gone), and `elapsed_s` while it
@@ -44,7 +44,7 @@ class DeviceTime:
     """Of these, that of which the energy is known at least: it is measured while a run is suspended too."""
 
 
-def device_time(records: Sequence[Record], parts: Sequence[Part]) -> DeviceTime:
+def device_time(records: Sequence[Record], parts: Sequence[RunPart]) -> DeviceTime:
     """For how long a run held its devices, and how much of that was watched.
 
     `records` are not empty, and double watches are resolved. Of a part that is over Slurm's elapsed time
@@ -80,11 +80,11 @@ def _within(seconds: float, most_s: float) -> float:
     return min(max(0.0, seconds), most_s)
 
 
-def _of_node(parts: Sequence[Part], node: str) -> Sequence[Part]:
+def _of_node(parts: Sequence[RunPart], node: str) -> Sequence[RunPart]:
     return [part for part in parts if node in part.nodes]
 
 
-def _place_s(seen_s: float, behind_s: int, parts: Sequence[Part]) -> float:
+def _place_s(seen_s: float, behind_s: int, parts: Sequence[RunPart]) -> float:
     """Of one device: by Slurm, or by its node's own clock."""
     elapsed = [part.elapsed_s for part in parts if part.elapsed_s is not None]
     if len(elapsed) < len(parts):
@@ -94,7 +94,7 @@ def _place_s(seen_s: float, behind_s: int, parts: Sequence[Part]) -> float:
     return seen_s if rounded or by_slurm_s == 0 else by_slurm_s
 
 
-def _untold_s(part: Part, seen_s: Mapping[Place, float], newest_s: int) -> float:
+def _untold_s(part: RunPart, seen_s: Mapping[Place, float], newest_s: int) -> float:
     """Of those devices of a part of which no record tells."""
     if part.allocated_mgpu is None:
         return 0.0

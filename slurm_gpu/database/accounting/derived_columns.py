@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from slurm_gpu.database.accounting.allocated_time import SHIPPED_WITHIN_S, Part, device_time
-from slurm_gpu.database.accounting.steady_clock import Span, spans
+from slurm_gpu.database.accounting.allocated_time import SHIPPED_WITHIN_S, RunPart, device_time
+from slurm_gpu.database.accounting.steady_clock import WatchSpan, spans
 from slurm_gpu.wire import Host, Record, histogram_mean, merge_histograms, merge_means, merge_totals
 
 # first_s and last_s are rounded, so segments that follow each other may share a second.
@@ -56,7 +56,7 @@ def resolve_double_watches(records: Iterable[Record]) -> tuple[list[Record], lis
             zip(some, spans(some), strict=True), key=lambda item: (-item[0].sampled_s, item[0].segment)
         )
         # Those kept that are longer than a touch: none overlaps another by more, so both ends are in order.
-        in_time: list[tuple[Record, Span]] = []
+        in_time: list[tuple[Record, WatchSpan]] = []
         for record, span in longest_first:
             if span.length_s <= _TOUCHING_S:
                 kept.append(record)
@@ -71,7 +71,7 @@ def resolve_double_watches(records: Iterable[Record]) -> tuple[list[Record], lis
     return kept, doubled
 
 
-def derive(records: Sequence[Record], *, parts: Sequence[Part], min_coverage: float) -> Derived:
+def derive(records: Sequence[Record], *, parts: Sequence[RunPart], min_coverage: float) -> Derived:
     """Return the columns derived from one run's records and accounting rows, double watches resolved.
 
     The GPUs granted are those of the last part. Where Slurm does not account for GPUs, or for none in any

@@ -18,10 +18,10 @@ from slurm_gpu.clock import Clock
 from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.database.accounting.cluster_check import ClusterCheck
 from slurm_gpu.database.accounting.derived_columns import first_submits
-from slurm_gpu.database.accounting.periods import Period, Periods
+from slurm_gpu.database.accounting.periods import ImportPeriod, Periods
 from slurm_gpu.database.accounting.reconcile import DEFAULT_MIN_COVERAGE, reconcile
 from slurm_gpu.database.accounting.resized import Row, in_time
-from slurm_gpu.database.accounting.run_placement import Placed
+from slurm_gpu.database.accounting.run_placement import RunPlacement
 from slurm_gpu.database.accounting.run_row import RunRow, RunRows
 from slurm_gpu.database.accounting.slurm_view import SlurmView
 from slurm_gpu.database.accounting.writer import (
@@ -158,13 +158,13 @@ class Importer:
         made = RunRows(self._view.nodes(_NODES_WITHIN_S) or {})
         with self._database.reading() as connection:
             watermark_s = self._read_until_s(connection)
-            placed = Placed(connection, self._places)
-        told = _Told(self._in_question())
+            placed = RunPlacement(connection, self._places)
+        told = _PassSummary(self._in_question())
         n_changed = 0
         coming = read_ahead(self._fetch(self._since(watermark_s, now_s), now_s, made), _AHEAD)
         with closing(coming):
             for came in coming:
-                if isinstance(came, Period):
+                if isinstance(came, ImportPeriod):
                     # From here on, a pass that is cut off goes on.
                     until_s = now_s if came.until_s is None else came.until_s
                     self._database.write(partial(set_watermark, name=self._mark, value_s=until_s))
@@ -190,7 +190,9 @@ class Importer:
         log.warning("import: the table of runs is empty; all of Slurm's accounting is read again")
         return None
 
-    def _fetch(self, since_s: int, now_s: int, made: RunRows) -> Generator[list[RunRow] | Period, None, None]:
+    def _fetch(
+        self, since_s: int, now_s: int, made: RunRows
+    ) -> Generator[list[RunRow] | ImportPeriod, None, None]:
         """Rows for `run`; and each period when all its rows have come, if it had any or is the last."""
         periods = Periods(since_s, now_s)
         for period in periods:
@@ -213,7 +215,7 @@ class Importer:
             self._wide_at = now + WIDE_EVERY_S
         return max(0, watermark_s - (WIDE_OVERLAP_S if wide else OVERLAP_S))
 
-    def _store(self, rows: Sequence[RunRow], placed: Placed) -> int:
+    def _store(self, rows: Sequence[RunRow], placed: RunPlacement) -> int:
         """Returns how many were new or changed; what the database cannot take must not keep out the rest."""
         self._step()
         try:
@@ -245,7 +247,7 @@ class Importer:
         self._in_question_up_to = found[-1] if len(found) == _MAX_UNMATCHED else 0
         return set(found) | self._cancelled_while_held()
 
-    def _to_ask_again(self, told: _Told) -> list[int]:
+    def _to_ask_again(self, told: _PassSummary) -> list[int]:
         """Jobs that this pass did not tell of: those in question, and those that go on by what is here."""
         open_runs = select(run.c.job_id, run.c.submit_s).where(
             run.c.end_s.is_(None), run.c.cluster == self._cluster
@@ -286,7 +288,7 @@ def read_until_s(connection: Connection, cluster: str) -> int | None:
     return get_watermark(connection, _mark(cluster))
 
 
-class _Told:
+class _PassSummary:
     """What a pass was told, as far as it matters for what to ask besides: all of it may be millions."""
 
     def __init__(self, in_question: Set[int]) -> None:
@@ -302,7 +304,9 @@ class _Told:
         self.going_on.update((row.job_id, row.submit_s) for row in rows if row.end_s is None)
 
 
-def store_changed_runs(connection: Connection, rows: Sequence[RunRow], placed: Placed | None = None) -> int:
+def store_changed_runs(
+    connection: Connection, rows: Sequence[RunRow], placed: RunPlacement | None = None
+) -> int:
     """Store the rows that are new or differ from what is there; returns how many.
 
     With `placed` what is derived of new runs is stored at once, where nothing was recorded of their job.

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, select
 
 from slurm_gpu.database.accounting.matching import node_set
-from slurm_gpu.database.accounting.slurm_view import Queue
+from slurm_gpu.database.accounting.slurm_view import QueueState
 from slurm_gpu.database.storage.schema import run
 from slurm_gpu.wire.answers.runs import Run
 
@@ -29,13 +29,13 @@ def lender_of(admin_comment: str) -> str | None:
     return None if found is None else found[1]
 
 
-def with_lenders(runs: Sequence[Run], ask: Callable[[], Queue | None]) -> list[Run]:
+def with_lenders(runs: Sequence[Run], ask: Callable[[], QueueState | None]) -> list[Run]:
     """The runs; of those that are not over the queue tells the lender, as Slurm's accounting does not yet."""
     queue = ask() if any(one.end_s is None for one in runs) else None
     return list(runs) if queue is None else [_with_lender(one, queue) for one in runs]
 
 
-def _with_lender(one: Run, queue: Queue) -> Run:
+def _with_lender(one: Run, queue: QueueState) -> Run:
     job = queue.by_id.get(one.job_id)
     if one.end_s is not None or job is None:
         return one

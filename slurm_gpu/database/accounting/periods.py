@@ -16,7 +16,7 @@ SLURMDBD_S = 1_199_145_600
 
 
 @dataclass(frozen=True, slots=True)
-class Period:
+class ImportPeriod:
     """From when until when; None: until all that there is."""
 
     from_s: int
@@ -33,14 +33,14 @@ class Periods:
         self._from_s, self._now_s = from_s, now_s
         self.n_rows = 0
 
-    def __iter__(self) -> Iterator[Period]:
+    def __iter__(self) -> Iterator[ImportPeriod]:
         begin_s, length_s = self._from_s, LONGEST_S
         while True:
             end_s = SLURMDBD_S if begin_s < SLURMDBD_S else begin_s + length_s
             if end_s >= self._now_s:
-                yield Period(begin_s, None)
+                yield ImportPeriod(begin_s, None)
                 return
-            yield Period(begin_s, end_s)
+            yield ImportPeriod(begin_s, end_s)
             if self.n_rows == 0:
                 length_s = EMPTY_S
             else:

@@ -32,7 +32,7 @@ from sqlalchemy import (
 )
 
 from slurm_gpu.config.site import Sampling
-from slurm_gpu.database.accounting.allocated_time import Part
+from slurm_gpu.database.accounting.allocated_time import RunPart
 from slurm_gpu.database.accounting.derived_columns import (
     DERIVED_FROM,
     Derived,
@@ -43,7 +43,7 @@ from slurm_gpu.database.accounting.derived_columns import (
 )
 from slurm_gpu.database.accounting.matching import RecordSpan, RunSpan, assign, node_set
 from slurm_gpu.database.accounting.resized import Row, began_s, part_s, runs_of
-from slurm_gpu.database.accounting.run_placement import Placed
+from slurm_gpu.database.accounting.run_placement import RunPlacement
 from slurm_gpu.database.accounting.writer import (
     RECORD_WITHOUT_TIMELINE,
     double_watch_event,
@@ -55,7 +55,7 @@ from slurm_gpu.database.accounting.writer import (
 from slurm_gpu.database.maintenance.node_periods import Places
 from slurm_gpu.database.storage.engine import REFUSED, Database, why_refused
 from slurm_gpu.database.storage.packed import pack_statistics, unpacker
-from slurm_gpu.database.storage.schema import Packed, run, run_device, run_host
+from slurm_gpu.database.storage.schema import PackedColumn, run, run_device, run_host
 from slurm_gpu.wire import Event, Host, Record
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ _JOBS_PER_TRANSACTION = 100
 """Whoever ships a record of one of these waits until they are written."""
 _ROWS_PER_STATEMENT = 500
 _NO_DEVICE = ""
-_STATISTICS = Packed(pack_statistics, unpacker(DERIVED_FROM))
+_STATISTICS = PackedColumn(pack_statistics, unpacker(DERIVED_FROM))
 _COLUMNS = [
     type_coerce(column, _STATISTICS).label(column.name) if column.name == "statistics" else column
     for column in RECORD_WITHOUT_TIMELINE
@@ -89,7 +89,7 @@ def reconcile(
     `stepped` is called whenever some of them are done: all jobs that there ever were may be due.
     """
     n_jobs = 0
-    placed: Placed | None = None
+    placed: RunPlacement | None = None
     while True:
         stepped()
         with database.reading() as connection:
@@ -97,7 +97,7 @@ def reconcile(
             if not jobs:
                 return n_jobs
             if placed is None:
-                placed = Placed(connection, Places() if places is None else places)
+                placed = RunPlacement(connection, Places() if places is None else places)
         try:
             database.write(partial(_reconcile_jobs, jobs=jobs, min_coverage=min_coverage, placed=placed))
         except _OF_ONE_JOB:
@@ -110,7 +110,7 @@ def reconcile(
             return n_jobs
 
 
-def _reconcile_one(database: Database, job: Job, min_coverage: float, placed: Placed) -> None:
+def _reconcile_one(database: Database, job: Job, min_coverage: float, placed: RunPlacement) -> None:
     """Match and derive one job; where that fails it is left as it was until something about it changes."""
     try:
         database.write(partial(_reconcile_jobs, jobs=[job], min_coverage=min_coverage, placed=placed))
@@ -125,7 +125,9 @@ def _leave_out(connection: Connection, job: Job) -> None:
         connection.execute(update(table).where(_among(table, [job])).values(match_due=False))
 
 
-def _reconcile_jobs(connection: Connection, jobs: Sequence[Job], min_coverage: float, placed: Placed) -> None:
+def _reconcile_jobs(
+    connection: Connection, jobs: Sequence[Job], min_coverage: float, placed: RunPlacement
+) -> None:
     runs: dict[Job, list[RowMapping]] = defaultdict(list)
     for row in connection.execute(select(run).where(_among(run, jobs))).mappings():
         runs[row["cluster"], row["job_id"]].append(row)
@@ -221,7 +223,7 @@ def _reconcile_job(
     host_rows: Sequence[RowMapping],
     changes: _Changes,
     min_coverage: float,
-    placed: Placed,
+    placed: RunPlacement,
 ) -> None:
     """One (cluster, job id): give each record its run, then each run its derived columns."""
     of_rows = runs_of(runs)
@@ -280,8 +282,8 @@ def derive_run(parts: Sequence[Row], records: Sequence[Record], min_coverage: fl
     return derive(records, parts=[_part(row) for row in parts], min_coverage=min_coverage)
 
 
-def _part(row: Row) -> Part:
-    return Part(
+def _part(row: Row) -> RunPart:
+    return RunPart(
         nodes=node_set(row["nodes"]),
         allocated_mgpu=row["allocated_mgpu"],
         start_s=None if row["start_s"] is None else began_s(row),

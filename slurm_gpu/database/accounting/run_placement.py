@@ -18,26 +18,26 @@ _MOST_KNOWN = 50_000
 
 
 @dataclass(slots=True)
-class _Course:
+class _GroupHistory:
     """When a node's group changed, and to which: the first holds before that, too."""
 
     from_s: list[int]
     groups: list[tuple[str | None, str | None]]
 
 
-class Placed:
+class RunPlacement:
     """Names of server types and zones by nodes and time, as they are in the database now."""
 
     def __init__(self, connection: Connection, places: Places) -> None:
         self._places = places
-        self._courses: dict[str, _Course] = {}
+        self._courses: dict[str, _GroupHistory] = {}
         changes: set[int] = set()
         columns = node_period.c.node, node_period.c.from_s, node_period.c.server_type, node_period.c.zone
         for node, from_s, *seen in connection.execute(select(*columns).order_by(*columns[:2])):
             course = self._courses.get(node)
             if course is None:
                 first = self._said(node, tuple(seen))
-                self._courses[node] = course = _Course([0], [first])
+                self._courses[node] = course = _GroupHistory([0], [first])
             group = self._seen(node, tuple(seen))
             if group != course.groups[-1]:
                 course.from_s.append(from_s)

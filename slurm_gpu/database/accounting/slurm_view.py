@@ -30,7 +30,7 @@ _LONG_S = 0.1
 _PAUSE_AFTER_FAILURE_S = 10.0
 
 
-class Kept(Generic[T]):
+class CachedAnswer(Generic[T]):
     """One answer, renewed in a thread of its own when it is older than `for_s`; a failure keeps the old one.
 
     Slurm's commands take ten seconds and more to give up on a slurmctld that is away: whoever finds it slow
@@ -96,7 +96,7 @@ class Kept(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
+class QueueState:
     """slurmctld's jobs by raw id and by node, as of wall clock `as_of_s`."""
 
     as_of_s: float
@@ -116,16 +116,18 @@ class SlurmView:
         self.client = client
         self._clock = clock
         self._resolve = resolve if resolve is not None else resolve_address
-        self._queue = Kept(self._ask_queue, clock, JOBS_FOR_S, "jobs")
-        self._nodes = Kept(lambda: {node.name: node for node in client.nodes()}, clock, NODES_FOR_S, "nodes")
-        self._settings = Kept(client.settings, clock, SETTINGS_FOR_S, "its configuration")
+        self._queue = CachedAnswer(self._ask_queue, clock, JOBS_FOR_S, "jobs")
+        self._nodes = CachedAnswer(
+            lambda: {node.name: node for node in client.nodes()}, clock, NODES_FOR_S, "nodes"
+        )
+        self._settings = CachedAnswer(client.settings, clock, SETTINGS_FOR_S, "its configuration")
         self._resolved: dict[str, tuple[float, frozenset[str]]] = {}
 
-    def queue(self) -> Queue | None:
+    def queue(self) -> QueueState | None:
         """Pending, running and just ended jobs."""
         return self._queue.get(WAIT_S)
 
-    def queue_now(self) -> Queue | None:
+    def queue_now(self) -> QueueState | None:
         """The same for who reads it: an old one is not told while a new one is a moment away."""
         return self._queue.get(WAIT_S, fresh_s=JOBS_FOR_S)
 
@@ -171,14 +173,14 @@ class SlurmView:
             self._resolved[name] = now, found
         return found
 
-    def _ask_queue(self) -> Queue:
+    def _ask_queue(self) -> QueueState:
         as_of_s = self._clock.wall()
         jobs = self.client.jobs()
         by_node: dict[str, list[QueuedJob]] = {}
         for job in jobs:
             for node in job.nodes:
                 by_node.setdefault(node, []).append(job)
-        return Queue(
+        return QueueState(
             as_of_s, {job.job_id: job for job in jobs}, {name: tuple(some) for name, some in by_node.items()}
         )
 

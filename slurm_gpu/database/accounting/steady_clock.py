@@ -9,7 +9,7 @@ from slurm_gpu.wire import Host, Record
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class WatchSpan:
     """From `begin_s` to `end_s`, in seconds since the least first_s of those that it lies among."""
 
     begin_s: float
@@ -20,12 +20,12 @@ class Span:
         """Its seconds."""
         return self.end_s - self.begin_s
 
-    def overlap_s(self, other: Span) -> float:
+    def overlap_s(self, other: WatchSpan) -> float:
         """Seconds in common; negative: the seconds between them."""
         return min(self.end_s, other.end_s) - max(self.begin_s, other.begin_s)
 
 
-def spans(records: Sequence[Record | Host]) -> list[Span]:
+def spans(records: Sequence[Record | Host]) -> list[WatchSpan]:
     """When each of these records of one run on one device (or host records on one node) was, in their order.
 
     Those of one boot lie to each other as seconds since boot say, wherever the wall clock was set between
@@ -39,14 +39,14 @@ def spans(records: Sequence[Record | Host]) -> list[Span]:
             begun = record.uptime_s, record.segment, record.first_s
             first[record.boot_id] = min(begun, first.get(record.boot_id, begun))
 
-    def span(record: Record | Host) -> Span:
+    def span(record: Record | Host) -> WatchSpan:
         # A host record counts its own seconds in whole ones.
         held_s = record.held_s if isinstance(record, Record) else float(record.last_s - record.first_s)
         if record.uptime_s is None:
-            return Span(record.first_s - since_s, record.last_s - since_s)
+            return WatchSpan(record.first_s - since_s, record.last_s - since_s)
         uptime_s, _, first_s = first[record.boot_id]
         begin_s = first_s - since_s + (record.uptime_s - uptime_s)
-        return Span(begin_s, begin_s + held_s)
+        return WatchSpan(begin_s, begin_s + held_s)
 
     return [span(record) for record in records]
 

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, RowMapping, func, select, true
 from sqlalchemy.sql.dml import Insert
 
 from slurm_gpu.database.accounting.derived_columns import DoubleWatch
-from slurm_gpu.database.accounting.run_placement import Placed
+from slurm_gpu.database.accounting.run_placement import RunPlacement
 from slurm_gpu.database.accounting.run_row import RunRow
 from slurm_gpu.database.storage.bulk import insert
 from slurm_gpu.database.storage.fast_decoder import QuickRecord
@@ -178,7 +178,7 @@ class AtOnce:
     """Jobs that have a record."""
     first_submits: Mapping[RunKey, int | None]
     """Of jobs with several runs; None where those that are stored may be derived otherwise now."""
-    placed: Placed
+    placed: RunPlacement
 
     def derived(self, row: RunRow) -> tuple[Any, ...]:
         """_DERIVED_AT_ONCE of a row: what there is to know, or that it is due."""

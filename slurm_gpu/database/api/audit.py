@@ -11,7 +11,7 @@ from sqlalchemy import Connection, select
 from slurm_gpu.database.api.controller_body import ToldAct
 from slurm_gpu.database.storage.schema import audit
 from slurm_gpu.database.storage.upsert import once
-from slurm_gpu.wire.answers.runs import Act
+from slurm_gpu.wire.answers.runs import AuditEvent
 
 MOST_SHOWN = 1000
 
@@ -50,10 +50,10 @@ def note_act(
     connection.execute(audit.insert().values(row))
 
 
-def find_acts(connection: Connection, limit: int) -> list[Act]:
+def find_acts(connection: Connection, limit: int) -> list[AuditEvent]:
     """The last ones, the newest first."""
     newest = select(audit).order_by(audit.c.at_s.desc(), audit.c.audit_id).limit(limit)
     return [
-        Act(**{"id" if name == "audit_id" else name: value for name, value in row.items()})
+        AuditEvent(**{"id" if name == "audit_id" else name: value for name, value in row.items()})
         for row in connection.execute(newest).mappings()
     ]

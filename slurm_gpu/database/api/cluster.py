@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode
 from slurm_gpu.slurm.gpu_count import agreed_per_gpu, job_mgpu, per_gpu_of
-from slurm_gpu.slurm.occupancy import Occupancy, occupancy
+from slurm_gpu.slurm.occupancy import NodeHolders, occupancy
 from slurm_gpu.wire.answers.cluster import ClusterHolder, ClusterJob, ClusterNode, ClusterState
 
 if TYPE_CHECKING:
     # `slurm-gpu nodes` asks Slurm itself, where there are no database libraries.
-    from slurm_gpu.database.accounting.slurm_view import Queue
+    from slurm_gpu.database.accounting.slurm_view import QueueState
     from slurm_gpu.database.maintenance.node_periods import Places
     from slurm_gpu.http.identity import Caller
 
@@ -21,7 +21,7 @@ _WAITING = "PENDING"
 
 
 def show_cluster(
-    nodes: Mapping[str, SlurmNode], queue: Queue, places: Places, caller: Caller
+    nodes: Mapping[str, SlurmNode], queue: QueueState, places: Places, caller: Caller
 ) -> ClusterState:
     """The cluster as `caller` may see it; jobs by their ids."""
     return cluster_state(
@@ -35,7 +35,7 @@ def show_cluster(
 
 
 def cluster_state(
-    shown: Iterable[Occupancy],
+    shown: Iterable[NodeHolders],
     jobs: Iterable[QueuedJob],
     as_of_s: float,
     *,
@@ -59,7 +59,7 @@ def cluster_state(
     )
 
 
-def _node(entry: Occupancy, zone: str | None, server_type: str | None) -> ClusterNode:
+def _node(entry: NodeHolders, zone: str | None, server_type: str | None) -> ClusterNode:
     node = entry.node
     return ClusterNode(
         node=node.name,

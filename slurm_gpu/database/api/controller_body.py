@@ -12,13 +12,18 @@ from slurm_gpu.database.storage.schema import NAME_LENGTH, TOKEN_LENGTH
 from slurm_gpu.errors import UsageError
 from slurm_gpu.text.hostlist import expand
 from slurm_gpu.wire.answers.quota import Quota
-from slurm_gpu.wire.answers.reservation import MOST_REPORTS, Report, State
+from slurm_gpu.wire.answers.reservation import MOST_REPORTS, Report, ReservationState
 
 MOST_ACTS = 100
 MOST_DECISIONS = 1000
 MOST_QUOTAS = 100
 _MOST_LIMITS = 1000
-_OF_REPORTS = (State.APPROVED, State.ACTIVE, State.ENDED, State.RELEASED)
+_OF_REPORTS = (
+    ReservationState.APPROVED,
+    ReservationState.ACTIVE,
+    ReservationState.ENDED,
+    ReservationState.RELEASED,
+)
 _MOST_EVIDENCE = 1 << 20
 _ID = re.compile(r"[0-9a-f]{32}")
 _Name = Annotated[str, Meta(min_length=1, max_length=NAME_LENGTH)]
@@ -92,7 +97,7 @@ class ToldQuota(msgspec.Struct):
         return Quota(user=self.user, as_of_s=self.as_of_s, limits=limits, why=self.why, uid=self.uid)
 
 
-class Told(msgspec.Struct):
+class ControllerReport(msgspec.Struct):
     """All of one request."""
 
     audit: Annotated[list[ToldAct], Meta(max_length=MOST_ACTS)] | None = None
@@ -103,10 +108,10 @@ class Told(msgspec.Struct):
     quotas: Annotated[list[ToldQuota], Meta(max_length=MOST_QUOTAS)] | None = None
 
 
-def read_told(body: bytes) -> Told:
+def read_told(body: bytes) -> ControllerReport:
     """What a request says; raises UsageError that names what is wrong."""
     try:
-        told = msgspec.json.decode(body, type=Told)
+        told = msgspec.json.decode(body, type=ControllerReport)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise UsageError(f"what was done cannot be read: {error}") from None
     if not any(field is not None for field in msgspec.structs.astuple(told)):

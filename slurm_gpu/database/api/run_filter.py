@@ -91,7 +91,7 @@ class RunFilter:
     sort: str = SUBMIT
     ascending: bool = False
     limit: int = DEFAULT_LIMIT
-    after: Place | None = None
+    after: PageCursor | None = None
 
     @classmethod
     def from_query(cls, query: Mapping[str, str]) -> RunFilter:
@@ -114,12 +114,12 @@ class RunFilter:
             sort=sort,
             ascending=_one_of("order", query, ("desc", "asc")) == "asc",
             limit=DEFAULT_LIMIT if limit is None else limit,
-            after=Place.read(query["cursor"]) if "cursor" in query else None,
+            after=PageCursor.read(query["cursor"]) if "cursor" in query else None,
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PageCursor:
     """Where a page ended: at this value of what is sorted by, and this run; `now_s` is of the first page."""
 
     value: int | None
@@ -127,7 +127,7 @@ class Place:
     now_s: int
 
     @classmethod
-    def read(cls, text: str) -> Place:
+    def read(cls, text: str) -> PageCursor:
         """The place that `cursor` wrote; raises UsageError."""
         try:
             padded = text.encode("ascii") + b"=" * (-len(text) % 4)
@@ -146,7 +146,7 @@ class Place:
         return base64.urlsafe_b64encode(told.encode()).decode().rstrip("=")
 
 
-class Step(NamedTuple):
+class RowQuery(NamedTuple):
     """A question for some of the rows: which, and in which order."""
 
     where: Sequence[ColumnElement[bool]]
@@ -154,7 +154,7 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class SortOrder:
     """The order in which rows are wanted, for one caller at one time."""
 
     key: ColumnElement[Any]
@@ -162,7 +162,7 @@ class Order:
     now_s: int
 
     @classmethod
-    def of(cls, wanted: RunFilter, caller: Caller, now_s: float) -> Order:
+    def of(cls, wanted: RunFilter, caller: Caller, now_s: float) -> SortOrder:
         """What a caller may not see does not show in the order either."""
         at_s = int(now_s) if wanted.after is None else wanted.after.now_s
         key = run.c.submit_s if wanted.sort == SUBMIT else _ORDERS[wanted.sort](at_s)
@@ -170,7 +170,7 @@ class Order:
             key = case((seen_by(caller), key), else_=null())
         return cls(key, wanted.ascending, at_s)
 
-    def steps(self, after: Place | None) -> Iterator[Step]:
+    def steps(self, after: PageCursor | None) -> Iterator[RowQuery]:
         """What to ask for in turn: what has a value, in order of it, and then the gaps.
 
         Each can be read along an index where there is one, and goes on from `after` without what lies before.
@@ -189,15 +189,15 @@ class Order:
                     else (key <= after.value, key < after.value)
                 )
                 where += [within, or_(past, *beyond)]
-            yield Step(where, (key.asc() if ascending else key.desc(), in_turn))
+            yield RowQuery(where, (key.asc() if ascending else key.desc(), in_turn))
             beyond = []
         if key is not run.c.submit_s:
-            yield Step([key.is_(None), *beyond], (in_turn,))
+            yield RowQuery([key.is_(None), *beyond], (in_turn,))
 
-    def place(self, row: RowMapping) -> Place:
+    def place(self, row: RowMapping) -> PageCursor:
         """Where a row stands; it has the key as `sort_key`."""
         value = row["sort_key"]
-        return Place(None if value is None else round(value), row["run_id"], self.now_s)
+        return PageCursor(None if value is None else round(value), row["run_id"], self.now_s)
 
 
 def conditions(wanted: RunFilter, caller: Caller) -> list[ColumnElement[bool]]:

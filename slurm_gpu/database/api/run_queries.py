@@ -22,9 +22,9 @@ from slurm_gpu.database.accounting.resized import (
     submitted_before,
     whole,
 )
-from slurm_gpu.database.accounting.slurm_view import Queue
+from slurm_gpu.database.accounting.slurm_view import QueueState
 from slurm_gpu.database.api.run_detail import Detail, details, nodes_without_window, timelines, windows
-from slurm_gpu.database.api.run_filter import MAX_LIMIT, SUBMIT, Order, RunFilter, conditions
+from slurm_gpu.database.api.run_filter import MAX_LIMIT, SUBMIT, RunFilter, SortOrder, conditions
 from slurm_gpu.database.storage.schema import run, run_device
 from slurm_gpu.errors import UsageError
 from slurm_gpu.http.identity import Caller
@@ -41,7 +41,7 @@ def find_runs(
     connection: Connection, cluster: str, wanted: RunFilter, caller: Caller, now_s: float
 ) -> RunPage:
     """One page of runs, in the order that is wanted: the last submitted first, if not otherwise."""
-    order = Order.of(wanted, caller, now_s)
+    order = SortOrder.of(wanted, caller, now_s)
     where = [shown_here(cluster), is_last_part(), *conditions(wanted, caller)]
     if wanted.until_s is not None:
         where.append(submitted_before(connection, wanted.until_s))
@@ -58,7 +58,7 @@ def find_runs(
 
 
 def _places(
-    connection: Connection, order: Order, where: Sequence[ColumnElement[bool]], wanted: RunFilter
+    connection: Connection, order: SortOrder, where: Sequence[ColumnElement[bool]], wanted: RunFilter
 ) -> list[RowMapping]:
     """`run_id` and `sort_key` of the runs of a page, and of one more if there is.
 
@@ -214,7 +214,7 @@ def find_windows(
     )
 
 
-def show_live(values: Mapping[str, Live], queue: Queue | None, caller: Caller) -> dict[str, Any]:
+def show_live(values: Mapping[str, Live], queue: QueueState | None, caller: Caller) -> dict[str, Any]:
     """Live values as `caller` may see them: of a device that others hold, who holds it.
 
     What a node as a whole does is for operators.

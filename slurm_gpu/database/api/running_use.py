@@ -13,13 +13,13 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from slurm_gpu.alerts.alert import Rules
+from slurm_gpu.alerts.alert import AlertThresholds
 from slurm_gpu.database.accounting.derived_columns import resolve_double_watches
 from slurm_gpu.database.accounting.writer import RECORD_WITHOUT_TIMELINE, read_record, readable
 from slurm_gpu.database.http.request import authenticated
 from slurm_gpu.database.services import Services
 from slurm_gpu.database.storage.packed import HISTOGRAMS, pack_statistics, unpacker
-from slurm_gpu.database.storage.schema import Packed, event, run, run_device
+from slurm_gpu.database.storage.schema import PackedColumn, event, run, run_device
 from slurm_gpu.http.identity import Caller
 from slurm_gpu.text.hostlist import expand
 from slurm_gpu.wire import Histogram, histogram_quantile, merge_histograms
@@ -30,8 +30,8 @@ KEPT_S = 20.0
 XIDS_OF_S = 3600
 _AT_ONCE = 500
 """Runs whose rows are in memory together."""
-_IDLE_PCT = Rules().idle_pct
-_STATISTICS = Packed(pack_statistics, unpacker((*HISTOGRAMS, "uptime_s")))
+_IDLE_PCT = AlertThresholds().idle_pct
+_STATISTICS = PackedColumn(pack_statistics, unpacker((*HISTOGRAMS, "uptime_s")))
 _COLUMNS = tuple(
     type_coerce(column, _STATISTICS).label(column.name) if column.name == "statistics" else column
     for column in RECORD_WITHOUT_TIMELINE
@@ -39,14 +39,14 @@ _COLUMNS = tuple(
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RunningUseByOwner:
     """What was found, and by job the uid whose it is; None where that is not known."""
 
     running: Running
     owners: Mapping[int, int | None]
 
     @classmethod
-    def nothing(cls) -> Found:
+    def nothing(cls) -> RunningUseByOwner:
         """Before anybody asked."""
         return cls(Running(as_of_s=0.0, jobs=(), xids=()), {})
 
@@ -66,7 +66,7 @@ class RunningPage:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._lock = threading.Lock()
-        self._until, self._found, self._body = 0.0, Found.nothing(), b""
+        self._until, self._found, self._body = 0.0, RunningUseByOwner.nothing(), b""
 
     async def get(self, request: Request) -> Response:
         """Answer with all of them, or a user with their own."""
@@ -78,7 +78,7 @@ class RunningPage:
         found, body = self._newest()
         return body if caller.sees_all else _dump(found.seen_by(caller))
 
-    def _newest(self) -> tuple[Found, bytes]:
+    def _newest(self) -> tuple[RunningUseByOwner, bytes]:
         """One at a time finds out, and the others have what it found."""
         services = self._services
         with self._lock:
@@ -91,7 +91,9 @@ class RunningPage:
             return self._found, self._body
 
 
-def find_running(connection: Connection, cluster: str, now_s: float, min_coverage: float) -> Found:
+def find_running(
+    connection: Connection, cluster: str, now_s: float, min_coverage: float
+) -> RunningUseByOwner:
     """Of all runs that go on."""
     goes_on = run.c.cluster == cluster, run.c.end_s.is_(None), run.c.start_s.is_not(None)
     columns = run.c.run_id, run.c.job_id, run.c.start_s, run.c.coverage, run.c.uid, run.c.nodes
@@ -104,7 +106,7 @@ def find_running(connection: Connection, cluster: str, now_s: float, min_coverag
         jobs=[_use(row, measured.get(row["run_id"], _NOTHING), min_coverage) for row in rows],
         xids=_xids(connection, {row["job_id"]: row["nodes"] for row in rows}, int(now_s) - XIDS_OF_S),
     )
-    return Found(told, {row["job_id"]: row["uid"] for row in rows})
+    return RunningUseByOwner(told, {row["job_id"]: row["uid"] for row in rows})
 
 
 def _dump(running: Running) -> bytes:

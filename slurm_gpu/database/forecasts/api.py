@@ -10,7 +10,7 @@ import anyio
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from slurm_gpu.database.accounting.slurm_view import Queue
+from slurm_gpu.database.accounting.slurm_view import QueueState
 from slurm_gpu.database.api.run_queries import job_name, rows_of_job
 from slurm_gpu.database.http.request import authenticated, parameters
 from slurm_gpu.database.services import Services
@@ -27,7 +27,7 @@ _SKEW_S = 30
 """The clocks of slurmctld and of this host may differ."""
 
 
-class Forecasts:
+class ForecastApi:
     """The endpoints. numpy is loaded by the first question, and one is reckoned at a time."""
 
     def __init__(self, services: Services) -> None:
@@ -43,9 +43,9 @@ class Forecasts:
         query = parameters(request)
 
         def forecast() -> Forecast:
-            from slurm_gpu.database.forecasts.runs import Asked
+            from slurm_gpu.database.forecasts.runs import UnsubmittedJob
 
-            return self._teller().of_asked(self._queue(), Asked.from_query(query))
+            return self._teller().of_asked(self._queue(), UnsubmittedJob.from_query(query))
 
         return await self._answer(forecast)
 
@@ -65,7 +65,7 @@ class Forecasts:
             raise UsageError(f"job {job} {why}")
         return self._teller().of_job(queue, waiting, job, caller)
 
-    def _queue(self) -> Queue:
+    def _queue(self) -> QueueState:
         queue = self._services.view.queue_now()
         if queue is None:
             raise SlurmError("slurmctld does not answer, so what waits is not known")
@@ -111,7 +111,7 @@ class Forecasts:
         return f"job {job_name(row)} {state}{waited}"
 
 
-def _named(queue: Queue, job: str) -> QueuedJob | None:
+def _named(queue: QueueState, job: str) -> QueuedJob | None:
     """The one that waits of JOBID, JOBID_TASK or JOBID+OFFSET: of several, the first."""
     number, underscore, task = job.partition("_")
     first, plus, offset = job.partition("+")

@@ -9,14 +9,14 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, and_, select, unio
 
 from slurm_gpu.database.storage.batches import batched
 from slurm_gpu.database.storage.schema import forecast, run
-from slurm_gpu.wire.answers.forecast import Past
+from slurm_gpu.wire.answers.forecast import ForecastRecord
 
 MOST_JUDGED = 200
 _IDS_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ForecastOutcome:
     """A forecast whose interval is over, of a job of which is known what it did meanwhile."""
 
     at_s: int
@@ -46,7 +46,7 @@ def judged(cluster: str, now_s: int) -> ColumnElement[bool]:
     return and_(forecast.c.cluster == cluster, forecast.c.at_s + forecast.c.high_s < now_s)
 
 
-def outcomes(connection: Connection, cluster: str, rows: Sequence[RowMapping]) -> Iterator[Outcome]:
+def outcomes(connection: Connection, cluster: str, rows: Sequence[RowMapping]) -> Iterator[ForecastOutcome]:
     """What came of these rows of `forecast`, in their order; those of which nobody can know are left out.
 
     A job that left the queue without a start before its interval was over says nothing.
@@ -59,7 +59,9 @@ def outcomes(connection: Connection, cluster: str, rows: Sequence[RowMapping]) -
                 yield found
 
 
-def past_accuracy(connection: Connection, cluster: str, now_s: int, most: int = MOST_JUDGED) -> Past:
+def past_accuracy(
+    connection: Connection, cluster: str, now_s: int, most: int = MOST_JUDGED
+) -> ForecastRecord:
     """How many of the last forecasts held."""
     # Twice as many, since of some jobs nothing is known.
     query = (
@@ -69,10 +71,12 @@ def past_accuracy(connection: Connection, cluster: str, now_s: int, most: int = 
     )
     rows = list(connection.execute(query.limit(2 * most)).mappings())
     known = list(outcomes(connection, cluster, rows))[:most]
-    return Past(n=len(known), held=sum(one.held for one in known), since_s=known[-1].at_s if known else None)
+    return ForecastRecord(
+        n=len(known), held=sum(one.held for one in known), since_s=known[-1].at_s if known else None
+    )
 
 
-def _outcome(row: RowMapping, runs: Sequence[_Ran]) -> Outcome | None:
+def _outcome(row: RowMapping, runs: Sequence[_Ran]) -> ForecastOutcome | None:
     """None where it cannot be known any more."""
     at_s, begin_s, end_s = row["at_s"], row["at_s"] + row["low_s"], row["at_s"] + row["high_s"]
     begun = [(one.start_s, one) for one in runs if one.start_s is not None and one.start_s >= at_s]
@@ -88,8 +92,8 @@ def _outcome(row: RowMapping, runs: Sequence[_Ran]) -> Outcome | None:
     return _of(row, unstarted[0], held=False, started_s=None)
 
 
-def _of(row: RowMapping, ran: _Ran, *, held: bool, started_s: int | None) -> Outcome:
-    return Outcome(
+def _of(row: RowMapping, ran: _Ran, *, held: bool, started_s: int | None) -> ForecastOutcome:
+    return ForecastOutcome(
         at_s=row["at_s"],
         middle_s=row["middle_s"],
         held=held,

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from slurm_gpu.clock import Clock
-from slurm_gpu.database.accounting.slurm_view import Queue
+from slurm_gpu.database.accounting.slurm_view import QueueState
 from slurm_gpu.database.forecasts.outcomes import past_accuracy
-from slurm_gpu.database.forecasts.runs import Asked, asked_run, job_run, queue_runs
+from slurm_gpu.database.forecasts.runs import UnsubmittedJob, asked_run, job_run, queue_runs
 from slurm_gpu.database.forecasts.store import (
     Foretold,
     read_model_body,
@@ -20,12 +20,12 @@ from slurm_gpu.database.forecasts.store import (
 )
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.errors import DatabaseError
-from slurm_gpu.forecast.model import Model
+from slurm_gpu.forecast.model import ForecastModel
 from slurm_gpu.forecast.model_file import read_model
 from slurm_gpu.forecast.queue import Runs
 from slurm_gpu.http.identity import Caller
 from slurm_gpu.slurm.client import QueuedJob
-from slurm_gpu.wire.answers.forecast import Forecast, Judged, Reason
+from slurm_gpu.wire.answers.forecast import Forecast, ForecastAccuracy, Reason
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class _Kept:
 
     newest_s: int
     made_s: int
-    model: Model
+    model: ForecastModel
     remark: str | None
 
 
@@ -55,9 +55,9 @@ class Foretelling:
     def __init__(self, database: Database, cluster: str, clock: Clock) -> None:
         self._database, self._cluster, self._clock = database, cluster, clock
         self._kept: _Kept | None = None
-        self._seen: tuple[Queue, Runs] | None = None
+        self._seen: tuple[QueueState, Runs] | None = None
 
-    def of_job(self, queue: Queue, job: QueuedJob, name: str, caller: Caller) -> Forecast:
+    def of_job(self, queue: QueueState, job: QueuedJob, name: str, caller: Caller) -> Forecast:
         """Of a job that waits in this queue; it is written down. Raises NoForecastError."""
         full = caller.may_see(job.uid)
         said = self._forecast(queue, job_run(job), name, full=full)
@@ -67,12 +67,12 @@ class Foretelling:
         self._database.write(lambda connection: remember(connection, self._cluster, [row]))
         return said
 
-    def of_asked(self, queue: Queue, asked: Asked) -> Forecast:
+    def of_asked(self, queue: QueueState, asked: UnsubmittedJob) -> Forecast:
         """Of a job that is not submitted yet. Raises NoForecastError."""
         wanted = asked_run(asked, self._runs(queue), self._clock.wall())
         return self._forecast(queue, wanted, None, full=True)
 
-    def _forecast(self, queue: Queue, wanted: Runs, name: str | None, *, full: bool) -> Forecast:
+    def _forecast(self, queue: QueueState, wanted: Runs, name: str | None, *, full: bool) -> Forecast:
         now_s = self._clock.wall()
         kept, runs = self._newest(), self._runs(queue)
         model = kept.model
@@ -86,7 +86,7 @@ class Foretelling:
         judged = None
         if correction is not None:
             twice, thrice = correction.within[correction.source]
-            judged = Judged(kinds=correction.judged, within_2x=twice, within_3x=thrice)
+            judged = ForecastAccuracy(kinds=correction.judged, within_2x=twice, within_3x=thrice)
         with self._database.reading() as connection:
             past = past_accuracy(connection, self._cluster, int(now_s))
         return Forecast(
@@ -137,7 +137,7 @@ class Foretelling:
         # Asking again does not help, as it does where the database is away.
         raise NoForecastError(f"{wrong}: where slurm-gpudbd runs, `slurm-gpu db train` does it")
 
-    def _runs(self, queue: Queue) -> Runs:
+    def _runs(self, queue: QueueState) -> Runs:
         if self._seen is None or self._seen[0] is not queue:
             self._seen = queue, queue_runs(queue.by_id.values(), queue.as_of_s)
         return self._seen[1]

@@ -33,7 +33,7 @@ Row = tuple[float | None, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class UnsubmittedJob:
     """A job that is not submitted yet; None where nothing is said."""
 
     partition: str
@@ -45,7 +45,7 @@ class Asked:
     time_limit_s: float | None = None
 
     @classmethod
-    def from_query(cls, query: Mapping[str, str]) -> Asked:
+    def from_query(cls, query: Mapping[str, str]) -> UnsubmittedJob:
         """Of the parameters of a request; raises UsageError."""
         names = cls.__slots__
         for name, text in query.items():
@@ -114,7 +114,7 @@ def job_run(job: QueuedJob) -> Runs:
     return _runs([_of_queue(job)], [job.account], [_first(job.partition)])
 
 
-def asked_run(asked: Asked, queue: Runs, now_s: float) -> Runs:
+def asked_run(asked: UnsubmittedJob, queue: Runs, now_s: float) -> Runs:
     """The run that a job would be, were it submitted now.
 
     Memory that is not said is what jobs in its partition have for a core.

@@ -19,7 +19,7 @@ SAMPLE = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
+class TrainingResult:
     """What came out."""
 
     runs: int
@@ -39,14 +39,16 @@ class Trained:
         return LEARNED in self.sources
 
 
-def train_from_database(database: Database, cluster: str, now_s: int, learner: Learner | None) -> Trained:
+def train_from_database(
+    database: Database, cluster: str, now_s: int, learner: Learner | None
+) -> TrainingResult:
     """Make a model of what is on record at `now_s` and store it; without a learner, of tables alone."""
     with database.reading() as connection:
         runs = past_runs(connection, cluster, now_s - HISTORY_S)
     model = make_model(runs, float(now_s), learner)
     body = model_bytes(model)
     database.write(lambda connection: store_model(connection, cluster, now_s, body))
-    return Trained(
+    return TrainingResult(
         runs=len(runs), looks=model.n_looks, bytes=len(body), corrections=dict(model.forecaster.corrections)
     )
 

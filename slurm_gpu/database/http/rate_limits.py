@@ -35,7 +35,7 @@ _SHARE = "share"
 
 
 @dataclass(slots=True)
-class _Use:
+class _CallerUse:
     """Current use of one uid."""
 
     served: asyncio.Semaphore
@@ -51,7 +51,7 @@ class CallerBounds:
         self._per_user, self._clock, self._wait_s = per_user, clock, wait_s
         # One of each user who ever asked: a caller cannot choose a uid. slurm-gpuweb's uid on a host that is
         # not slurm-gpuweb's is an ordinary user, who must not use up the bounds of the other.
-        self._uses: dict[tuple[int, bool], _Use] = {}
+        self._uses: dict[tuple[int, bool], _CallerUse] = {}
         self._refused = OutageLog(log, "requests of a user are refused for now: %s", clock)
 
     async def begin(self, caller: Caller) -> None:
@@ -88,14 +88,14 @@ class CallerBounds:
         """Return after how many seconds the caller may read rows; 0 or less means now."""
         return -self._use_of(caller).rows / per_s
 
-    def _use_of(self, caller: Caller) -> _Use:
+    def _use_of(self, caller: Caller) -> _CallerUse:
         """Return the caller's use, its bucket refilled up to now."""
         now_s, factor = self._clock.monotonic(), _factor(caller)
         per_s = self._per_user.rows_per_s * factor
         use = self._uses.get((caller.uid, caller.is_web))
         if use is None:
             served = asyncio.Semaphore(self._per_user.requests * factor)
-            use = self._uses[caller.uid, caller.is_web] = _Use(served, BURST_S * per_s, now_s)
+            use = self._uses[caller.uid, caller.is_web] = _CallerUse(served, BURST_S * per_s, now_s)
         use.rows = min(BURST_S * per_s, use.rows + (now_s - use.at_s) * per_s)
         use.at_s = now_s
         return use

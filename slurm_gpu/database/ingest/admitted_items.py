@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from slurm_gpu.database.accounting.slurm_view import Queue
+from slurm_gpu.database.accounting.slurm_view import QueueState
 from slurm_gpu.database.accounting.writer import Watch
 from slurm_gpu.database.ingest.shipment import Rejected
 from slurm_gpu.database.storage.fast_decoder import QuickRecord
@@ -29,7 +29,7 @@ class Goods:
 
     node: str
     at_s: int
-    queue: Queue | None
+    queue: QueueState | None
     rejected: list[Rejected]
     records: dict[int, Record | QuickRecord] = field(default_factory=dict)
     hosts: dict[int, Host] = field(default_factory=dict)

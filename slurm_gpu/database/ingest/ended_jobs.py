@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, select
 
 from slurm_gpu.database.accounting.matching import node_set
-from slurm_gpu.database.accounting.slurm_view import Queue
+from slurm_gpu.database.accounting.slurm_view import QueueState
 from slurm_gpu.database.storage.schema import run
 from slurm_gpu.slurm.client import QueuedJob
 
@@ -43,7 +43,7 @@ RunEnds = Mapping[int, Sequence[RunEnd]]
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class RunsEnded:
     """All runs up to `restart` (None: all that there were) are over on a node, the last since `end_s`."""
 
     restart: int | None
@@ -57,10 +57,10 @@ class Ended:
 def ended(
     node: str,
     open_jobs: Iterable[int],
-    queue: Queue | None,
+    queue: QueueState | None,
     now_s: float,
     ask: Callable[[Sequence[int]], RunEnds],
-) -> dict[int, Ended]:
+) -> dict[int, RunsEnded]:
     """Those of `open_jobs` that have been over on `node` for MARGIN_S; `ask` reads the accounting of some.
 
     Doubt leaves a job open: nothing is said while slurmctld does not answer, since only it knows of a run
@@ -68,7 +68,7 @@ def ended(
     """
     if queue is None or now_s - queue.as_of_s > _QUEUE_FRESH_S:
         return {}
-    found: dict[int, Ended] = {}
+    found: dict[int, RunsEnded] = {}
     in_accounting: list[int] = []
     for job_id in open_jobs:
         job = queue.by_id.get(job_id)
@@ -92,13 +92,13 @@ def _has_left(node: str, job: QueuedJob) -> bool:
     return holds_others and job.resized_s is not None and bool(job.nodes) and node not in job.nodes
 
 
-def _by_slurmctld(node: str, job: QueuedJob) -> Ended | None:
+def _by_slurmctld(node: str, job: QueuedJob) -> RunsEnded | None:
     if job.state not in _ENDED_STATES or job.end_s is None or _has_left(node, job):
         return None
-    return Ended(job.restarts, job.end_s)
+    return RunsEnded(job.restarts, job.end_s)
 
 
-def _by_accounting(node: str, job: QueuedJob | None, runs: Sequence[RunEnd]) -> Ended | None:
+def _by_accounting(node: str, job: QueuedJob | None, runs: Sequence[RunEnd]) -> RunsEnded | None:
     past = [one.end_s for one in runs if one.end_s is not None]
     here = [one.end_s for one in runs if node in one.nodes]
     here_s = max((end_s for end_s in here if end_s is not None), default=None)
@@ -106,13 +106,13 @@ def _by_accounting(node: str, job: QueuedJob | None, runs: Sequence[RunEnd]) -> 
         # slurmctld has forgotten it: over, unless accounting has a run that goes on.
         if not past or len(past) < len(runs):
             return None
-        return Ended(None, max(past) if here_s is None else here_s)
+        return RunsEnded(None, max(past) if here_s is None else here_s)
     if _has_left(node, job) and here_s is not None and None not in here and here_s > _began_s(job):
-        return Ended(job.restarts, here_s)
+        return RunsEnded(job.restarts, here_s)
     if any(_goes_on_before(one, job) for one in runs):
         return None  # the accounting has yet to tell of an end
     before = [end_s for end_s in past if job.start_s is None or end_s <= job.start_s]
-    return Ended(job.restarts - 1, max(before)) if before and job.restarts > 0 else None
+    return RunsEnded(job.restarts - 1, max(before)) if before and job.restarts > 0 else None
 
 
 def _goes_on_before(one: RunEnd, job: QueuedJob) -> bool:

@@ -25,7 +25,7 @@ FIND_OUT_S = 3.0
 """So long it may take to find out whose rows they are. The others come again then."""
 
 
-class Together(Protocol[T_contra, R_co]):
+class GroupWork(Protocol[T_contra, R_co]):
     """Some items' work in one transaction."""
 
     def __call__(self, items: Sequence[T_contra], waits: bool) -> Sequence[R_co]:
@@ -41,7 +41,7 @@ class GroupCommit(Generic[T, R]):
 
     def __init__(
         self,
-        together: Together[T, R],
+        together: GroupWork[T, R],
         names: Callable[[T], Set[Hashable]],
         who: Callable[[T], Hashable],
         clock: Clock,
@@ -54,7 +54,7 @@ class GroupCommit(Generic[T, R]):
 
     def do(self, items: Sequence[T]) -> list[R | Exception]:
         """Of each item its result, once that is committed, or what its work raised."""
-        entries = [_Entry[T, R](item, self._names(item), self._who(item)) for item in items]
+        entries = [_PendingItem[T, R](item, self._names(item), self._who(item)) for item in items]
         coming = deque(entries)
         with self._lock:
             while coming:
@@ -65,7 +65,7 @@ class GroupCommit(Generic[T, R]):
                     self._do(some)
         return [entry.outcome for entry in entries]
 
-    def _gather(self, coming: deque[_Entry[T, R]]) -> list[_Entry[T, R]]:
+    def _gather(self, coming: deque[_PendingItem[T, R]]) -> list[_PendingItem[T, R]]:
         """The first, and those of the next that may go together with it."""
         some = [coming.popleft()]
         taken = set(some[0].names)
@@ -79,7 +79,7 @@ class GroupCommit(Generic[T, R]):
             some.append(coming.popleft())
         return some
 
-    def _do(self, some: Sequence[_Entry[T, R]]) -> None:
+    def _do(self, some: Sequence[_PendingItem[T, R]]) -> None:
         try:
             results = self._together([entry.item for entry in some], waits=True)
         except LockedError as error:
@@ -96,7 +96,7 @@ class GroupCommit(Generic[T, R]):
             for entry, result in zip(some, results, strict=True):
                 entry.outcome = result
 
-    def _do_one_by_one(self, some: Sequence[_Entry[T, R]]) -> None:
+    def _do_one_by_one(self, some: Sequence[_PendingItem[T, R]]) -> None:
         for place, entry in enumerate(some):
             self._do([entry])
             if isinstance(entry.outcome, LockedError):
@@ -106,7 +106,7 @@ class GroupCommit(Generic[T, R]):
                 _fail_all(some[place + 1 :], entry.outcome)
                 return
 
-    def _find_out(self, some: Sequence[_Entry[T, R]], error: LockedError) -> None:
+    def _find_out(self, some: Sequence[_PendingItem[T, R]], error: LockedError) -> None:
         """The rows of one of these are locked, perhaps: each goes alone until that has worked."""
         self._locked.update(entry.who for entry in some)
         self._why_locked = str(error)
@@ -118,7 +118,7 @@ class GroupCommit(Generic[T, R]):
                 _fail_all(some[place + 1 :], outcome)
                 return
 
-    def _do_locked(self, entry: _Entry[T, R], until_s: float | None = None) -> None:
+    def _do_locked(self, entry: _PendingItem[T, R], until_s: float | None = None) -> None:
         """Without waiting for rows, and now and then only, or until then."""
         began_s = self._clock.monotonic()
         if began_s < self._locked_again_s if until_s is None else began_s >= until_s:
@@ -138,14 +138,14 @@ class GroupCommit(Generic[T, R]):
 
 
 @dataclass(slots=True, eq=False)
-class _Entry(Generic[T, R]):
+class _PendingItem(Generic[T, R]):
     item: T
     names: Set[Hashable]
     who: Hashable
     outcome: R | Exception = field(default_factory=lambda: DatabaseError("its turn never came"))
 
 
-def _fail_all(some: Sequence[_Entry[T, R]], error: DatabaseError) -> None:
+def _fail_all(some: Sequence[_PendingItem[T, R]], error: DatabaseError) -> None:
     """Each with an error of its own: one that several requests raise would gather all their frames."""
     for entry in some:
         own = type(error)(str(error))

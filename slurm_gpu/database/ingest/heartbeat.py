@@ -75,7 +75,7 @@ class Answering:
             answered()
 
 
-class Waiting(Protocol):
+class PendingWork(Protocol):
     """Work that waits: a Lane, or several as one."""
 
     def hangs(self, now_s: float, within_s: float) -> str | None:
@@ -89,7 +89,7 @@ class Pulse:
         self,
         notifier: Notifier,
         clock: Clock,
-        lanes: tuple[Waiting, ...],
+        lanes: tuple[PendingWork, ...],
         importing: Importing,
         import_runs: Callable[[], bool],
     ) -> None:

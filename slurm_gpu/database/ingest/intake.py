@@ -13,20 +13,20 @@ from typing import Any, TypeVar
 from slurm_gpu import __version__
 from slurm_gpu.clock import Clock
 from slurm_gpu.daemon.outage_log import OutageLog
-from slurm_gpu.database.accounting.slurm_view import Queue, SlurmView
+from slurm_gpu.database.accounting.slurm_view import QueueState, SlurmView
 from slurm_gpu.database.accounting.writer import prepare
 from slurm_gpu.database.ingest.admitted_items import Goods
 from slurm_gpu.database.ingest.dropped_fields import DroppedLog
 from slurm_gpu.database.ingest.ended_jobs import RunEnds, ended, run_ends
 from slurm_gpu.database.ingest.group_commit import GroupCommit
 from slurm_gpu.database.ingest.job_facts import jobs_on
-from slurm_gpu.database.ingest.shipment import KINDS, Rejected, Shipment, ShipmentError
+from slurm_gpu.database.ingest.shipment import KINDS, CheckedShipment, Rejected, ShipmentError
 from slurm_gpu.database.ingest.stall_detector import Lane
-from slurm_gpu.database.ingest.stored_facts import Kept
+from slurm_gpu.database.ingest.stored_facts import StoredFacts
 from slurm_gpu.database.ingest.storing import store
 from slurm_gpu.database.ingest.thread_pool import outcome_of
 from slurm_gpu.database.ingest.unknown_fields import UnknownLog
-from slurm_gpu.database.live.memory import Memory
+from slurm_gpu.database.live.memory import LiveState
 from slurm_gpu.database.live.node_memory import AT_ONCE_ITEMS, ITEMS_PER_S, Allowances
 from slurm_gpu.database.storage.engine import REFUSED, Database, LockedError, LockWait, why_refused
 from slurm_gpu.errors import DatabaseError
@@ -57,14 +57,14 @@ class Intake:
         view: SlurmView,
         cluster: str,
         clock: Clock,
-        memory: Memory | None = None,
+        memory: LiveState | None = None,
     ) -> None:
         self._database, self._view, self._cluster, self._clock = database, view, cluster, clock
-        self._memory = Memory.fresh(clock) if memory is None else memory
+        self._memory = LiveState.fresh(clock) if memory is None else memory
         self._allowances = Allowances(clock)
         self._commits = GroupCommit(self._store_together, Goods.segments, attrgetter("node"), clock)
         self._unknown, self._dropped = UnknownLog(), DroppedLog(clock)
-        self._kept = Kept(database, clock)
+        self._kept = StoredFacts(database, clock)
         self._asking_ends = threading.BoundedSemaphore(ENDS_AT_ONCE)
         self._away = OutageLog(
             log,
@@ -77,7 +77,7 @@ class Intake:
         self.storing = Lane("shipments wait for the database, and none was stored or refused", clock)
         """Those that wait for it."""
 
-    def take(self, shipment: Shipment, address: str | None) -> Answer:
+    def take(self, shipment: CheckedShipment, address: str | None) -> Answer:
         """Store and answer; `address` is the sender's, None over the Unix socket of this host.
 
         The answer comes after the commit. Raises DatabaseError when not all could be stored, SlurmError when
@@ -89,7 +89,7 @@ class Intake:
             raise answer
         return answer
 
-    def take_all(self, some: Sequence[tuple[Shipment, str | None]]) -> list[Answer | Exception]:
+    def take_all(self, some: Sequence[tuple[CheckedShipment, str | None]]) -> list[Answer | Exception]:
         """Of each the answer, or what `take` would raise; what they have to be stored is stored together."""
         takings = [self._taking(shipment, address) for shipment, address in some]
         steps = [_step(partial(next, taking)) for taking in takings]
@@ -102,7 +102,7 @@ class Intake:
                 steps[place] = _step(partial(takings[place].send, outcome))
         return [step for step in steps if not isinstance(step, Goods)]
 
-    def _taking(self, shipment: Shipment, address: str | None) -> Generator[Goods, Counts, Answer]:
+    def _taking(self, shipment: CheckedShipment, address: str | None) -> Generator[Goods, Counts, Answer]:
         """Yields what is to be stored, where there is something, and is told what became of it."""
         # Not by the node's name: whoever sends may write any there, another's too.
         sender = shipment.node if address is None else plain(address)
@@ -163,7 +163,7 @@ class Intake:
         }
 
     def _admitted(
-        self, shipment: Shipment, foreign: Callable[[str], str | None], queue: Queue | None
+        self, shipment: CheckedShipment, foreign: Callable[[str], str | None], queue: QueueState | None
     ) -> Goods:
         """What this sender may say; the rest is rejected."""
         rejected, at_s = list(shipment.rejected), int(self._clock.wall())

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from slurm_gpu.database.accounting.slurm_view import Queue
+from slurm_gpu.database.accounting.slurm_view import QueueState
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode
 from slurm_gpu.slurm.tres import SHARED_GRES, PerGpu, amount, count_mgpu
 
 
-def jobs_on(node: str, slurm_node: SlurmNode | None, queue: Queue | None, now_s: float) -> dict[str, Any]:
+def jobs_on(
+    node: str, slurm_node: SlurmNode | None, queue: QueueState | None, now_s: float
+) -> dict[str, Any]:
     """The facts of all jobs there, by id; `age_s` is how old they are at `now_s` (wall clock)."""
     if queue is None:
         return {}

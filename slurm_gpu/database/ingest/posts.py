@@ -46,7 +46,7 @@ class _Post:
     parcel: Parcel
 
 
-class _Reading:
+class _ShipmentReading:
     """Waits until a shipment of a visit was read."""
 
     def __init__(self, posts: Posts, parcel: Parcel, visit: Visit) -> None:
@@ -118,7 +118,7 @@ class Posts:
         )
         self._admit(parcel)
         identify = partial(vouch, headers[b"authorization"], "POST", TARGET, visit.body)
-        self._reading.begin(_Post(identify, parcel), _Reading(self, parcel, visit))
+        self._reading.begin(_Post(identify, parcel), _ShipmentReading(self, parcel, visit))
 
     def _admit(self, parcel: Parcel) -> None:
         """Raises ShipmentError where it would be served too late, or not at all."""

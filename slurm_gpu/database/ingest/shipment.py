@@ -116,7 +116,7 @@ class Has:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shipment:
+class CheckedShipment:
     """What a node sent: its well-formed items by index, and what is wrong with the others.
 
     `open_jobs` are those that hold GPUs, as far as the node knows; `version` is that of its slurm-gpud;
@@ -148,7 +148,7 @@ class Shipment:
         return sum(map(len, stored))
 
 
-def parse_shipment(body: bytes, encoding: str) -> Shipment:
+def parse_shipment(body: bytes, encoding: str) -> CheckedShipment:
     """Check the body as sent; raises ShipmentError (400, 413, 426) when it is not a shipment at all."""
     if encoding not in ("gzip", "", "identity"):
         raise ShipmentError(400, f"Content-Encoding: {encoding!r} is not understood; send gzip")
@@ -159,7 +159,7 @@ def parse_shipment(body: bytes, encoding: str) -> Shipment:
         return _read(_inflate(body, MAX_INFLATED_BYTES) if encoding == "gzip" else body)
 
 
-def _read(body: bytes | None) -> Shipment:
+def _read(body: bytes | None) -> CheckedShipment:
     if body is None:
         raise ShipmentError(
             413, f"the body inflates to more than {MAX_INFLATED_BYTES} bytes; send less at once"
@@ -190,7 +190,7 @@ def _read(body: bytes | None) -> Shipment:
     for kind, of_kind in _ITEMS.items():
         for item in _list(kind, value):
             unknown.note(kind, item, of_kind)
-    return Shipment(
+    return CheckedShipment(
         node=node,
         version=_version(value.get("version")),
         records=_each("records", value, _record, rejected, dropped),

@@ -15,7 +15,7 @@ from slurm_gpu.clock import Clock
 from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.database.http.request import RETRY_AFTER_S
 from slurm_gpu.database.ingest.intake import Answer, Intake
-from slurm_gpu.database.ingest.shipment import Shipment, ShipmentError, WireError, parse_shipment
+from slurm_gpu.database.ingest.shipment import CheckedShipment, ShipmentError, WireError, parse_shipment
 from slurm_gpu.database.ingest.thread_pool import Crew, outcome_of
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class Parcel:
     is_in_vain: Callable[[], bool] = lambda: False
     """Whether nobody is there any more to hear of it."""
     held: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
-    shipment: Shipment | None = None
+    shipment: CheckedShipment | None = None
 
 
 class Storers:
@@ -66,7 +66,7 @@ class Storers:
         """Store what is in it; its answer, or an error that is one."""
         return await self._crew.do(parcel)
 
-    def open(self, parcel: Parcel) -> Shipment:
+    def open(self, parcel: Parcel) -> CheckedShipment:
         """What is in it, as far as its node still waits for an answer."""
         self.require_awaited(parcel)
         if parcel.shipment is None:
@@ -92,12 +92,12 @@ class Storers:
         ready = [
             (one, parcel.address)
             for one, parcel in zip(opened, parcels, strict=True)
-            if isinstance(one, Shipment)
+            if isinstance(one, CheckedShipment)
         ]
         answers = map(_encoded, self._intake.take_all(ready))
-        return [next(answers) if isinstance(one, Shipment) else one for one in opened]
+        return [next(answers) if isinstance(one, CheckedShipment) else one for one in opened]
 
-    def _opened(self, parcel: Parcel) -> Shipment:
+    def _opened(self, parcel: Parcel) -> CheckedShipment:
         shipment = self.open(parcel)
         self.require_awaited(parcel)
         return shipment

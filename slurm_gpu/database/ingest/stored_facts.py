@@ -21,7 +21,7 @@ READ_EACH_S = 30.0
 T = TypeVar("T")
 
 
-class Kept:
+class StoredFacts:
     """Compares what nodes say that the database has with what it has; for several threads."""
 
     def __init__(self, database: Database, clock: Clock) -> None:

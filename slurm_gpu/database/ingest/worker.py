@@ -36,19 +36,19 @@ from slurm_gpu.database.ingest.worker_protocol import (
     Beginning,
     Fares,
     Heard,
+    NodeSeen,
     Order,
     Posted,
-    Seen,
     Splitter,
-    Wanted,
+    WindowWanted,
     Word,
     decode_order,
     failure,
     packed,
 )
-from slurm_gpu.database.ingest.worker_protocol import Rejections as RejectedKinds
+from slurm_gpu.database.ingest.worker_protocol import ItemsRejected as RejectedKinds
 from slurm_gpu.database.live.arrivals import Arrivals
-from slurm_gpu.database.live.memory import Memory
+from slurm_gpu.database.live.memory import LiveState
 from slurm_gpu.database.live.node_memory import LiveBoard, Wants
 from slurm_gpu.database.live.rejections import Rejections
 from slurm_gpu.database.storage.engine import Database
@@ -72,7 +72,7 @@ class _ToldBoard(LiveBoard):
         self._notes = notes
 
     def put(self, node: str, live: Live) -> None:
-        self._notes.append(Seen(node, live))
+        self._notes.append(NodeSeen(node, live))
 
 
 class _ToldArrivals(Arrivals):
@@ -103,13 +103,13 @@ class _ToldRejections(Rejections):
         self._notes.append(RejectedKinds([item.kind for item in rejected]))
 
 
-class Worker(asyncio.Protocol):
+class WorkerConnection(asyncio.Protocol):
     """The end of the socket that is the worker's."""
 
     def __init__(self, database: Database, view: SlurmView, cluster: str, clock: Clock) -> None:
         self._clock, self._notes = clock, Notes()
         self._failures = OutageLog(log, "a shipment was not stored: %s", clock)
-        self._memory = Memory(
+        self._memory = LiveState(
             _ToldBoard(clock, self._notes),
             _ToldWants(clock, self._notes),
             _ToldArrivals(clock, self._notes),
@@ -163,7 +163,7 @@ class Worker(asyncio.Protocol):
                 task = asyncio.get_running_loop().create_task(self._store(order))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
-            case Wanted():
+            case WindowWanted():
                 self._memory.wants.ask(order.node, order.job_id)
             case Beginning():
                 raise AssertionError("it has begun")
@@ -186,7 +186,7 @@ async def _work(connection: socket.socket, beginning: Beginning) -> None:
     config = beginning.config
     clock, database = SystemClock(), Database(beginning.url)
     view = SlurmView(connect(), clock)
-    worker = Worker(database, view, config.cluster, clock)
+    worker = WorkerConnection(database, view, config.cluster, clock)
     loop = asyncio.get_running_loop()
     await loop.connect_accepted_socket(lambda: worker, connection)
     importer, stop, thread = None, threading.Event(), None

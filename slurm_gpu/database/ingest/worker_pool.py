@@ -34,18 +34,18 @@ from slurm_gpu.database.ingest.worker_protocol import (
     Failed,
     Fares,
     Heard,
+    NodeSeen,
     Order,
     Posted,
-    Seen,
     Splitter,
-    Wanted,
+    WindowWanted,
     Word,
     decode_word,
     error_of,
     packed,
 )
-from slurm_gpu.database.ingest.worker_protocol import Rejections as RejectedKinds
-from slurm_gpu.database.live.memory import Memory
+from slurm_gpu.database.ingest.worker_protocol import ItemsRejected as RejectedKinds
+from slurm_gpu.database.live.memory import LiveState
 
 log = logging.getLogger("slurm-gpudbd")
 
@@ -63,7 +63,7 @@ class Workers:
     """So many processes; a node's shipments all go to the same one."""
 
     def __init__(
-        self, n: int, config: SiteConfig, url: str, clock: Clock, memory: Memory, *, for_people: bool
+        self, n: int, config: SiteConfig, url: str, clock: Clock, memory: LiveState, *, for_people: bool
     ) -> None:
         """`url` is the database's; the first of them imports. None is started before `run`."""
         self._workers = [
@@ -84,7 +84,7 @@ class Workers:
     def ask(self, node: str, job_id: int) -> None:
         """Somebody waits for the window of this job from this node."""
         for worker in self._workers:
-            worker.tell(Wanted(node, job_id))
+            worker.tell(WindowWanted(node, job_id))
 
     def hangs(self, now_s: float, within_s: float) -> str | None:
         """In words, where shipments wait for the database and none was stored or refused within that time."""
@@ -120,7 +120,7 @@ class FarImport:
 class _Worker:
     """One of them, started again whenever it ends."""
 
-    def __init__(self, place: int, beginning: Beginning, clock: Clock, memory: Memory) -> None:
+    def __init__(self, place: int, beginning: Beginning, clock: Clock, memory: LiveState) -> None:
         self._name = f"worker {place + 1}"
         self._beginning, self._clock, self._memory = beginning, clock, memory
         self._talk: _Talk | None = None
@@ -219,7 +219,7 @@ class _Worker:
 class _Talk(asyncio.Protocol):
     """slurm-gpudbd's end of a worker's socket."""
 
-    def __init__(self, name: str, memory: Memory, note: Callable[[Fares], None]) -> None:
+    def __init__(self, name: str, memory: LiveState, note: Callable[[Fares], None]) -> None:
         self._name, self._memory, self._note = name, memory, note
         self._splitter = Splitter()
         self._transport: asyncio.WriteTransport | None = None
@@ -292,7 +292,7 @@ class _Talk(asyncio.Protocol):
                 answer = self._asked.get(word.number)
                 if answer is not None and not answer.done():
                     answer.set_exception(error_of(word))
-            case Seen():
+            case NodeSeen():
                 self._memory.board.put(word.node, word.live)
             case Heard():
                 self._memory.arrivals.heard(word.node, word.version)

@@ -44,14 +44,14 @@ class Posted(Struct, tag=True):
     came_s: float
 
 
-class Wanted(Struct, tag=True):
+class WindowWanted(Struct, tag=True):
     """Somebody waits for the window of this job from this node."""
 
     node: str
     job_id: int
 
 
-Order = Beginning | Posted | Wanted
+Order = Beginning | Posted | WindowWanted
 
 
 class Answered(Struct, tag=True):
@@ -78,7 +78,7 @@ class Heard(Struct, tag=True):
     version: str | None
 
 
-class Seen(Struct, tag=True):
+class NodeSeen(Struct, tag=True):
     """A node's last values came with its records."""
 
     node: str
@@ -92,7 +92,7 @@ class Arrived(Struct, tag=True):
     job_id: int
 
 
-class Rejections(Struct, tag=True):
+class ItemsRejected(Struct, tag=True):
     """Items of these kinds were rejected for good."""
 
     kinds: list[str]
@@ -112,7 +112,7 @@ class Fares(Struct, tag=True):
     import_error: str | None = None
 
 
-Word = Answered | Failed | Heard | Seen | Arrived | Rejections | Fares
+Word = Answered | Failed | Heard | NodeSeen | Arrived | ItemsRejected | Fares
 
 _KINDS: dict[str, type[Exception]] = {"database": DatabaseError, "slurm": SlurmError}
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.database.accounting.allocated_time import SHIPPED_WITHIN_S
-from slurm_gpu.database.accounting.slurm_view import Queue
+from slurm_gpu.database.accounting.slurm_view import QueueState
 
 SILENT_AFTER_S = SHIPPED_WITHIN_S
 
@@ -38,7 +38,7 @@ class Arrivals:
         """By node, since this slurm-gpudbd started."""
         return dict(self._last)
 
-    def silent(self, queue: Queue | None) -> list[str]:
+    def silent(self, queue: QueueState | None) -> list[str]:
         """Nodes on which a job has held GPUs for SILENT_AFTER_S, as long as they have sent nothing.
 
         None is known to be silent while slurmctld is away, nor so soon after slurm-gpudbd's own start.

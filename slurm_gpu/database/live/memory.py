@@ -11,7 +11,7 @@ from slurm_gpu.database.live.rejections import Rejections
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class LiveState:
     """One of each; in a worker, what tells slurm-gpudbd instead."""
 
     board: LiveBoard
@@ -20,6 +20,6 @@ class Memory:
     rejections: Rejections
 
     @classmethod
-    def fresh(cls, clock: Clock) -> Memory:
+    def fresh(cls, clock: Clock) -> LiveState:
         """Without anything in it."""
         return cls(LiveBoard(clock), Wants(clock), Arrivals(clock), Rejections(clock))

@@ -24,7 +24,7 @@ from slurm_gpu.errors import UsageError
 from slurm_gpu.http.identity import Caller, uid_of
 from slurm_gpu.text.hostlist import compress, expand
 from slurm_gpu.text.units import format_duration, parse_whole
-from slurm_gpu.wire.answers.reservation import MOST_IDS, Reservation, State
+from slurm_gpu.wire.answers.reservation import MOST_IDS, Reservation, ReservationState
 
 T = TypeVar("T")
 
@@ -174,9 +174,13 @@ class ReservationPages:
                 start_s, end_s, nodes = _promise(decision, one, now_s, settings)
                 store.approve(connection, one, start_s, end_s, nodes, who, now_s)
             elif decision.act == "deny":
-                store.end(connection, one, State.DENIED, who, now_s, why or "an operator denied it")
+                store.end(
+                    connection, one, ReservationState.DENIED, who, now_s, why or "an operator denied it"
+                )
             else:
-                store.end(connection, one, State.CANCELLED, who, now_s, why or f"{who} cancelled it")
+                store.end(
+                    connection, one, ReservationState.CANCELLED, who, now_s, why or f"{who} cancelled it"
+                )
 
         self._services.database.write(act)
         return self._one(number, caller)

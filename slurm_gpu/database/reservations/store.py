@@ -13,10 +13,10 @@ from slurm_gpu.database.api.audit import note_act
 from slurm_gpu.database.storage.schema import reservation
 from slurm_gpu.errors import UsageError
 from slurm_gpu.text.hostlist import expand
-from slurm_gpu.wire.answers.reservation import Report, Reservation, State, in_words
+from slurm_gpu.wire.answers.reservation import Report, Reservation, ReservationState, in_words
 
-_OPEN = [state.value for state in State if not state.is_over]
-_PROMISED = [state.value for state in State if state.is_promised]
+_OPEN = [state.value for state in ReservationState if not state.is_over]
+_PROMISED = [state.value for state in ReservationState if state.is_promised]
 _TURN = "reservations"
 """The watermark whose row whoever decides holds until the end of the transaction."""
 _MOST_A_DAY = 50
@@ -60,7 +60,7 @@ def store_request(connection: Connection, values: dict[str, Any], open_per_user:
             f"{values['user']} has {len(ids)} that are not over ({numbers}), and one may have "
             f"{open_per_user}: wait, or `slurm-gpu reserve cancel` one"
         )
-    row = {**values, "state": State.REQUESTED.value}
+    row = {**values, "state": ReservationState.REQUESTED.value}
     inserted = connection.execute(reservation.insert().values(row)).inserted_primary_key
     assert inserted is not None
     return int(inserted[0])
@@ -94,7 +94,7 @@ def approve(
 ) -> None:
     """Promise it; raises UsageError where its nodes are another's for a part of the time."""
     one = _as_it_is(connection, one, now_s)
-    if one.state is not State.REQUESTED:
+    if one.state is not ReservationState.REQUESTED:
         raise UsageError(f"reservation {one.id} is {one.state}: only what is requested can be approved")
     mine = set(expand(nodes))
     if len(mine) < one.n_nodes:
@@ -102,7 +102,7 @@ def approve(
     if taken := _promised_to_another(connection, one, start_s, end_s, mine):
         raise UsageError(f"{taken} then; try again")
     changed = {"start_s": start_s, "end_s": end_s, "nodes": nodes}
-    _decide(connection, one, State.APPROVED, who, now_s, None, changed)
+    _decide(connection, one, ReservationState.APPROVED, who, now_s, None, changed)
     promise = in_words(nodes, start_s, end_s)
     note_act(connection, who, now_s, "reservation approved", one.name, one.why or "", one.state, promise)
 
@@ -135,17 +135,19 @@ def _moved(connection: Connection, one: Reservation, nodes: str, now_s: int) -> 
     return {"nodes": nodes} if taken is None else {"trouble": f"in Slurm it is on {nodes}, and {taken}"}
 
 
-def end(connection: Connection, one: Reservation, state: State, who: str, now_s: int, why: str) -> None:
+def end(
+    connection: Connection, one: Reservation, state: ReservationState, who: str, now_s: int, why: str
+) -> None:
     """Deny or cancel it; raises UsageError where it is over, or is no longer there to be denied."""
     one = _as_it_is(connection, one, now_s)
     if one.state.is_over:
         raise UsageError(f"reservation {one.id} is {one.state} already")
-    if state is State.DENIED and one.state is not State.REQUESTED:
+    if state is ReservationState.DENIED and one.state is not ReservationState.REQUESTED:
         raise UsageError(
             f"reservation {one.id} is {one.state}: `slurm-gpu reserve cancel {one.id}` takes it back"
         )
     over = {"over_s": now_s, "over_why": why}
-    if state is State.DENIED or one.decided_s is None:
+    if state is ReservationState.DENIED or one.decided_s is None:
         _decide(connection, one, state, who, now_s, why, over)
     else:
         _require(_set(connection, one, {"state": state.value, **over}), one)
@@ -172,7 +174,7 @@ def store_reports(connection: Connection, cluster: str, reports: Sequence[Report
         changed: dict[str, Any] = {"trouble": report.trouble}
         if report.nodes is not None and report.nodes != one.nodes:
             changed |= _moved(connection, one, report.nodes, now_s)
-        if not (one.state is State.ACTIVE and report.state is State.APPROVED):
+        if not (one.state is ReservationState.ACTIVE and report.state is ReservationState.APPROVED):
             changed["state"] = report.state.value
         if one.first_start_s is None and report.first_start_s is not None:
             changed |= {
@@ -201,7 +203,7 @@ def _as_it_is(connection: Connection, one: Reservation, now_s: int) -> Reservati
 def _decide(
     connection: Connection,
     one: Reservation,
-    state: State,
+    state: ReservationState,
     who: str,
     now_s: int,
     why: str | None,
@@ -225,4 +227,4 @@ def _set(connection: Connection, one: Reservation, values: dict[str, Any]) -> bo
 
 def _read(row: RowMapping) -> Reservation:
     values = {("id" if name == "reservation_id" else name): value for name, value in row.items()}
-    return Reservation(**values | {"state": State(values["state"])})
+    return Reservation(**values | {"state": ReservationState(values["state"])})

@@ -55,7 +55,7 @@ _SERIES = msgspec.defstruct(
 _series_of = attrgetter(*SERIES)
 
 
-class _Course(Struct):
+class _TimelineHead(Struct):
     width_s: Annotated[int, Meta(ge=1, le=MAX_WIDTH_S)]
     start_s: Moment
 
@@ -68,7 +68,7 @@ class _Course(Struct):
 
 
 _TIMELINE = msgspec.defstruct(
-    "_Timeline", [("series", _SERIES)], bases=(_Course,), forbid_unknown_fields=True
+    "_Timeline", [("series", _SERIES)], bases=(_TimelineHead,), forbid_unknown_fields=True
 )
 
 

@@ -20,7 +20,7 @@ class _Came(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class _Ended:
+class _Failed:
     error: BaseException | None
 
 
@@ -29,10 +29,10 @@ def read_ahead(items: Generator[T, None, None], most: int) -> Generator[T, None,
 
     An error of theirs comes where they would have; who gives up the iteration closes them.
     """
-    ready: queue.Queue[_Came[T] | _Ended] = queue.Queue(most)
+    ready: queue.Queue[_Came[T] | _Failed] = queue.Queue(most)
     given_up = threading.Event()
 
-    def put(what: _Came[T] | _Ended) -> None:
+    def put(what: _Came[T] | _Failed) -> None:
         while not given_up.is_set():
             try:
                 ready.put(what, timeout=_LOOKS_EACH_S)
@@ -51,7 +51,7 @@ def read_ahead(items: Generator[T, None, None], most: int) -> Generator[T, None,
             error = raised
         finally:
             items.close()
-        put(_Ended(error))
+        put(_Failed(error))
 
     thread = threading.Thread(target=fetch, name="ahead", daemon=True)
     thread.start()

@@ -85,7 +85,7 @@ class LongJson(Json):
         return dialect.type_descriptor(MEDIUMTEXT() if dialect.name == "mysql" else Text())
 
 
-class Packed(TypeDecorator[Any]):
+class PackedColumn(TypeDecorator[Any]):
     """What `pack` makes of a value, as bytes; NULL for None. Bytes are packed already."""
 
     impl = LargeBinary
@@ -197,8 +197,8 @@ run_device = Table(
     Column("no_process_s", Double),
     Column("suspended_s", Double),
     Column("granted_mgpu", BigInteger),
-    Column("statistics", Packed(pack_statistics, unpack_statistics), nullable=False),
-    Column("timeline", Packed(pack_timeline, unpack_timeline)),
+    Column("statistics", PackedColumn(pack_statistics, unpack_statistics), nullable=False),
+    Column("timeline", PackedColumn(pack_timeline, unpack_timeline)),
     UniqueConstraint("segment", "device", name="run_device_key"),
     Index("run_device_run", "run_id"),
     Index("run_device_last", "last_s"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from slurm_gpu.alerts.suspects import Place, Rule, Statement, Suspect, drain, suspects
+from slurm_gpu.alerts.suspects import Place, Statement, Suspect, SuspectThresholds, drain, suspects
 from slurm_gpu.wire.answers.verdicts import ToldSuspect
 
 EACH_S = 60.0
@@ -18,9 +18,9 @@ class Accused:
         self,
         statements: Callable[[float], Sequence[Statement]],
         index_of: Callable[[str, str], int | None],
-        rule: Rule | None = None,
+        rule: SuspectThresholds | None = None,
     ) -> None:
-        self._statements, self._index_of, self._rule = statements, index_of, rule or Rule()
+        self._statements, self._index_of, self._rule = statements, index_of, rule or SuspectThresholds()
         self._due_s = -math.inf
         self.places: frozenset[Place] = frozenset()
         """Culprits of any job: those for whom it counts that others are well there."""

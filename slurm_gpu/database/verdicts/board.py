@@ -14,7 +14,7 @@ from slurm_gpu.wire.answers.verdicts import JobVerdict, ToldSuspect, Verdicts
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownVerdicts:
     """One moment. Each verdict has the uid of whose job it is."""
 
     as_of_s: float | None = None
@@ -36,7 +36,7 @@ class VerdictBoard:
     """The newest one."""
 
     def __init__(self) -> None:
-        self.shown = Shown()
+        self.shown = ShownVerdicts()
 
 
 class VerdictsPage:

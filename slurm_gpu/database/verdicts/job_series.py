@@ -9,13 +9,13 @@ from dataclasses import replace
 import numpy as np
 
 from slurm_gpu.diagnose.metric import HOST_METRICS, Metric
-from slurm_gpu.diagnose.peers import MODELS, Groups, Layout, groups_given
+from slurm_gpu.diagnose.peers import MODELS, Groups, TrainingLayout, groups_given
 from slurm_gpu.diagnose.series import (
     BAD_THROTTLES,
-    Course,
     HostCourse,
+    JobWorker,
     Series,
-    Worker,
+    WorkerSeries,
     align,
     course_of_timeline,
     courses_of_windows,
@@ -47,7 +47,7 @@ def kept_nodes(run: Run) -> frozenset[str]:
     return frozenset(told_s if run.state in _LOST_NODES or not kept else kept)
 
 
-def workers_of(run: Run, nodes: Collection[str] | None = None) -> dict[tuple[str, str], Worker]:
+def workers_of(run: Run, nodes: Collection[str] | None = None) -> dict[tuple[str, str], JobWorker]:
     """The GPUs of a run, by node and UUID: on `nodes`, on those that it kept where nobody says."""
     facts = run.device_facts or {}
     nodes = kept_nodes(run) if nodes is None else nodes
@@ -59,7 +59,7 @@ def workers_of(run: Run, nodes: Collection[str] | None = None) -> dict[tuple[str
         # A MIG instance is one job's alone, whatever its size.
         shared = record.granted_mgpu is not None and record.granted_mgpu < _WHOLE_MGPU
         shared = shared and (known is None or known.parent is None)
-        workers[record.node, record.device] = Worker(
+        workers[record.node, record.device] = JobWorker(
             node=record.node,
             device=record.device,
             index=None if known is None else known.index,
@@ -68,7 +68,7 @@ def workers_of(run: Run, nodes: Collection[str] | None = None) -> dict[tuple[str
     return workers
 
 
-def groups_of(run: Run, given: str | None, workers: Sequence[Worker]) -> Groups | None:
+def groups_of(run: Run, given: str | None, workers: Sequence[JobWorker]) -> Groups | None:
     """Who does the same: by `--groups`, else by what the nodes kept of the program's arguments.
 
     Then GPUs of one model alone are compared with each other: one waits for the other, and shares of what
@@ -90,12 +90,12 @@ def _of_arguments(run: Run, n_workers: int) -> Groups | None:
         return None
     try:
         pipeline, tensor = map(int, told.pop())
-        return Layout(pipeline=pipeline, tensor=tensor).groups(n_workers, f"arguments of {run.app}")
+        return TrainingLayout(pipeline=pipeline, tensor=tensor).groups(n_workers, f"arguments of {run.app}")
     except ValueError:
         return None  # of another launch within the job: it does not fit these GPUs
 
 
-def _of_one_model(run: Run, workers: Sequence[Worker], groups: Groups | None) -> Groups | None:
+def _of_one_model(run: Run, workers: Sequence[JobWorker], groups: Groups | None) -> Groups | None:
     facts = run.device_facts or {}
     models = [None if (known := facts.get(worker.device)) is None else known.name for worker in workers]
     if len(set(models)) < 2:
@@ -153,7 +153,7 @@ def series_of_windows(
     return _aligned(run, workers, _to_the_same_end(courses_of_windows(told, run.device_facts)), told_of)
 
 
-def _to_the_same_end(courses: Sequence[Course]) -> Sequence[Course]:
+def _to_the_same_end(courses: Sequence[WorkerSeries]) -> Sequence[WorkerSeries]:
     """Up to where the first node's window ends: each sent its own when it was asked, and had the time to.
 
     Of a job of a minute the seconds between them are a third, in which some told nothing.
@@ -193,8 +193,8 @@ def host_course(told: NodeMinutes) -> HostCourse:
 
 def _aligned(
     run: Run,
-    workers: dict[tuple[str, str], Worker],
-    courses: Sequence[Course],
+    workers: dict[tuple[str, str], JobWorker],
+    courses: Sequence[WorkerSeries],
     hosts: Sequence[HostCourse] = (),
 ) -> Series:
     there = {course.worker for course in courses}

@@ -14,11 +14,11 @@ from slurm_gpu.database.accounting.slurm_view import SlurmView
 from slurm_gpu.database.api.run_detail import node_reports
 from slurm_gpu.database.api.run_queries import find_job, find_windows
 from slurm_gpu.database.live.host_minutes import alone_since
-from slurm_gpu.database.live.memory import Memory
+from slurm_gpu.database.live.memory import LiveState
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.database.verdicts.job_series import groups_of, series_of_windows
 from slurm_gpu.database.verdicts.purpose import in_its_place
-from slurm_gpu.database.verdicts.store import Told, close_left, statements, store_verdict
+from slurm_gpu.database.verdicts.store import StoredVerdict, close_left, statements, store_verdict
 from slurm_gpu.diagnose.peers import Groups
 from slurm_gpu.diagnose.series import Series
 from slurm_gpu.diagnose.verdict import Verdict
@@ -34,7 +34,7 @@ _APP_AGAIN_S = 60.0
 _OURSELVES = Caller(0, None, sees_all=True, writes=False)
 
 
-class Looks:
+class VerdictSnapshots:
     """`ask` wants a window of a job from a node."""
 
     def __init__(
@@ -42,7 +42,7 @@ class Looks:
         cluster: str,
         database: Database,
         view: SlurmView,
-        memory: Memory,
+        memory: LiveState,
         clock: Clock,
         ask: Callable[[str, int], None],
     ) -> None:
@@ -127,7 +127,7 @@ class Looks:
         runs = find_job(connection, self._cluster, job.label, _OURSELVES, now_s).runs
         return next((run for run in runs if run.job_id == job.job_id and run.end_s is None), None)
 
-    def store(self, told: Told) -> None:
+    def store(self, told: StoredVerdict) -> None:
         """Write a verdict down."""
         self._database.write(partial(store_verdict, cluster=self._cluster, told=told))
 

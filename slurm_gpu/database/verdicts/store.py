@@ -19,7 +19,7 @@ _CHANGES = ("kind", "confidence", "devices", "nodes", "since_s", "last_s", "over
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class StoredVerdict:
     """A verdict, and of whose job."""
 
     verdict: JobVerdict
@@ -28,7 +28,7 @@ class Told:
     over_s: int | None = None
 
 
-def store_verdict(connection: Connection, cluster: str, told: Told) -> None:
+def store_verdict(connection: Connection, cluster: str, told: StoredVerdict) -> None:
     """Write it down, or what has become of it; when it was told first stays."""
     item = told.verdict
     row: dict[str, Any] = {

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 
 from slurm_gpu.database.services import Services
-from slurm_gpu.database.verdicts.board import Shown
+from slurm_gpu.database.verdicts.board import ShownVerdicts
 
 
 @contextlib.contextmanager
@@ -26,20 +26,20 @@ def watching(services: Services) -> Iterator[None]:
 def _watch(services: Services, stop: threading.Event) -> None:
     # Numpy takes longer to import than all else that answers requests.
     from slurm_gpu.database.verdicts.accused import Accused
-    from slurm_gpu.database.verdicts.snapshots import Looks
+    from slurm_gpu.database.verdicts.snapshots import VerdictSnapshots
     from slurm_gpu.database.verdicts.watch import JobWatch, run_watch
-    from slurm_gpu.diagnose.case import Rules
+    from slurm_gpu.diagnose.case import DiagnosisThresholds
 
     def ask(node: str, job_id: int) -> None:
         services.memory.wants.ask(node, job_id)
         if services.workers is not None:
             services.workers.ask(node, job_id)
 
-    def show(shown: Shown) -> None:
+    def show(shown: ShownVerdicts) -> None:
         services.verdicts.shown = shown
 
     memory, clock = services.memory, services.clock
-    looks = Looks(services.cluster, services.database, services.view, memory, clock, ask)
+    looks = VerdictSnapshots(services.cluster, services.database, services.view, memory, clock, ask)
     accused = Accused(looks.statements, looks.index_of)
-    watch = JobWatch(looks, accused, Rules(min_coverage=services.min_coverage))
+    watch = JobWatch(looks, accused, DiagnosisThresholds(min_coverage=services.min_coverage))
     run_watch(watch, show, stop, clock)

@@ -15,18 +15,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from slurm_gpu.alerts.episodes import Course, Episode, Found
-from slurm_gpu.alerts.rotation import Turns
+from slurm_gpu.alerts.episodes import Episode, EpisodeFinding, RunEpisodes
+from slurm_gpu.alerts.rotation import JudgingRotation
 from slurm_gpu.clock import Clock
 from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.database.verdicts.accused import Accused
-from slurm_gpu.database.verdicts.board import Shown
-from slurm_gpu.database.verdicts.snapshots import Looks
-from slurm_gpu.database.verdicts.store import HEALTHY, Told
-from slurm_gpu.diagnose.case import Rules
+from slurm_gpu.database.verdicts.board import ShownVerdicts
+from slurm_gpu.database.verdicts.snapshots import VerdictSnapshots
+from slurm_gpu.database.verdicts.store import HEALTHY, StoredVerdict
+from slurm_gpu.diagnose.case import DiagnosisThresholds
 from slurm_gpu.diagnose.judge import diagnose
-from slurm_gpu.diagnose.live import Holder, LiveTable, fractions, screen
-from slurm_gpu.diagnose.series import Worker
+from slurm_gpu.diagnose.live import LiveTable, SoleHolder, fractions, screen
+from slurm_gpu.diagnose.series import JobWorker
 from slurm_gpu.diagnose.stalls import SURE
 from slurm_gpu.diagnose.verdict import Cause, Verdict
 from slurm_gpu.slurm.client import QueuedJob
@@ -54,10 +54,10 @@ _NOTHING = (Cause.HEALTHY, Cause.UNKNOWN)
 
 
 @dataclass(slots=True)
-class _Watched:
+class _WatchedJob:
     job: QueuedJob
     start_s: int
-    course: Course[Verdict]
+    course: RunEpisodes[Verdict]
     stood_s: float | None = None
     """When a job that stands still was judged by its live values last."""
     went_on: int = 0
@@ -71,14 +71,14 @@ class _Watched:
 class JobWatch:
     """`look` once in a while, in one thread."""
 
-    def __init__(self, looks: Looks, accused: Accused, rules: Rules) -> None:
+    def __init__(self, looks: VerdictSnapshots, accused: Accused, rules: DiagnosisThresholds) -> None:
         self._looks, self._accused, self._rules = looks, accused, rules
-        self._table, self._turns = LiveTable(), Turns()
-        self._jobs: dict[int, _Watched] = {}
+        self._table, self._turns = LiveTable(), JudgingRotation()
+        self._jobs: dict[int, _WatchedJob] = {}
         self._seen_s: dict[str, float] = {}
         self._stands: set[int] = set()
         self._closed = False
-        self.shown = Shown()
+        self.shown = ShownVerdicts()
 
     def look(self) -> None:
         """Look once; raises DatabaseError where the database is away."""
@@ -112,7 +112,7 @@ class JobWatch:
             if now_s - since_s >= READ_AFTER_S:
                 self._judge(job, now_s, last_chance=now_s - since_s >= GIVE_UP_S)
         self._accused.look(now_s)
-        self.shown = Shown(
+        self.shown = ShownVerdicts(
             as_of_s=now_s,
             watched=len(watched),
             verdicts=[
@@ -137,11 +137,11 @@ class JobWatch:
                         self._table.keep(job_id, job.nodes)
                     self._jobs[job_id].job = job
                 else:
-                    self._jobs[job_id] = _Watched(job, job.start_s, Course())
+                    self._jobs[job_id] = _WatchedJob(job, job.start_s, RunEpisodes())
 
     def _told(
         self, live: Mapping[str, Live], queue: Mapping[int, QueuedJob]
-    ) -> Iterator[tuple[Holder, float, tuple[float, ...]]]:
+    ) -> Iterator[tuple[SoleHolder, float, tuple[float, ...]]]:
         """Of GPUs that one job holds for itself; a job that shares some is not watched at all.
 
         A machine without Slurm counts jobs by itself: of Slurm's is what their own nodes tell.
@@ -164,9 +164,9 @@ class JobWatch:
                 if len(device.jobs) != 1 or device.jobs[0] in shares or (name, device.jobs[0]) not in there:
                     continue
                 facts = self._looks.facts(name, uuid)
-                worker = Worker(node=name, device=uuid, index=None if facts is None else facts.index)
+                worker = JobWorker(node=name, device=uuid, index=None if facts is None else facts.index)
                 host = {} if device.jobs[0] in crowded else node.host
-                yield Holder(device.jobs[0], worker), node.at_s, fractions(device, facts, host)
+                yield SoleHolder(device.jobs[0], worker), node.at_s, fractions(device, facts, host)
 
     def _stand(self, now_s: float) -> None:
         """Judge who stands still; who did, and goes on, has recovered."""
@@ -218,7 +218,7 @@ class JobWatch:
         course = item.course
         self._turns.judged(job_id, now_s, found=course.told is not None, settled=not course.unsure)
 
-    def _hear(self, item: _Watched, verdict: Verdict, now_s: float) -> None:
+    def _hear(self, item: _WatchedJob, verdict: Verdict, now_s: float) -> None:
         if verdict.cause not in _NOTHING:
             verdict = self._looks.in_its_place(item.job, verdict)
         if verdict.cause is Cause.UNKNOWN:
@@ -233,9 +233,9 @@ class JobWatch:
             if verdict.confidence < SURE and now_s - item.hung_s < _STILL_S:
                 return  # loading and the like may look so for a while
         cause = None if verdict.cause in _NOTHING else verdict.cause.value
-        self._tell(item, item.course.hear(Found(cause, verdict.confidence, verdict), now_s))
+        self._tell(item, item.course.hear(EpisodeFinding(cause, verdict.confidence, verdict), now_s))
 
-    def _tell(self, item: _Watched, changes: list[Episode[Verdict]]) -> None:
+    def _tell(self, item: _WatchedJob, changes: list[Episode[Verdict]]) -> None:
         for episode in changes:
             told = _to_tell(item, episode)
             over_s = None if episode.over_s is None else int(episode.over_s)
@@ -243,10 +243,12 @@ class JobWatch:
                 said = "is over" if over_s is not None else f"confidence {told.confidence:.0%}"
                 log.info("job %s of %s: %s: %s", item.job.label, told.user, told.cause, said)
             self._looks.store(
-                Told(verdict=told, uid=item.job.uid, n_gpus=self._n_gpus(item.job.job_id), over_s=over_s)
+                StoredVerdict(
+                    verdict=told, uid=item.job.uid, n_gpus=self._n_gpus(item.job.job_id), over_s=over_s
+                )
             )
 
-    def _vouch(self, item: _Watched, verdict: Verdict, now_s: float) -> None:
+    def _vouch(self, item: _WatchedJob, verdict: Verdict, now_s: float) -> None:
         """A job that is well on GPUs that stand accused speaks for them."""
         places = sorted(self._accused.places & self._places(item.job.job_id))
         if not places or item.course.told is not None or now_s - item.start_s < _VOUCHES_AFTER_S:
@@ -266,7 +268,7 @@ class JobWatch:
             verdict={},
         )
         n_gpus = self._n_gpus(item.job.job_id)
-        self._looks.store(Told(verdict=told, uid=item.job.uid, n_gpus=n_gpus, over_s=int(now_s)))
+        self._looks.store(StoredVerdict(verdict=told, uid=item.job.uid, n_gpus=n_gpus, over_s=int(now_s)))
 
     def _n_gpus(self, job_id: int) -> float:
         return float(self._table.jobs().get(job_id, 0))
@@ -279,7 +281,7 @@ def _crowded(queue: Mapping[int, QueuedJob]) -> set[int]:
     return {job.job_id for job in holding if any(on[node] > 1 for node in job.nodes)}
 
 
-def _to_tell(item: _Watched, episode: Episode[Verdict]) -> JobVerdict:
+def _to_tell(item: _WatchedJob, episode: Episode[Verdict]) -> JobVerdict:
     verdict = episode.found.detail
     body = verdict.to_json()
     del body["groups"]
@@ -299,7 +301,9 @@ def _to_tell(item: _Watched, episode: Episode[Verdict]) -> JobVerdict:
     )
 
 
-def run_watch(watch: JobWatch, show: Callable[[Shown], None], stop: threading.Event, clock: Clock) -> None:
+def run_watch(
+    watch: JobWatch, show: Callable[[ShownVerdicts], None], stop: threading.Event, clock: Clock
+) -> None:
     """Look until `stop` is set, at SHARE of a core at most; a look that fails is tried again."""
     outage = OutageLog(
         log, "running jobs could not be checked: %s", clock, over="running jobs are checked again"

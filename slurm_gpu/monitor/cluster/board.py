@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 
-from slurm_gpu.monitor.cluster.state import State
+from slurm_gpu.monitor.cluster.state import PageState
 
 
 class Board:
     """Where the poller puts each state, and requests find it; `show` may be called from any thread."""
 
     def __init__(self) -> None:
-        self.state: State | None = None
+        self.state: PageState | None = None
         self.stopping = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._changed: asyncio.Event | None = None
 
-    def show(self, state: State) -> None:
+    def show(self, state: PageState) -> None:
         """Every request that begins from now on is answered with this state."""
         self.state = state
         self._wake_all()

@@ -14,7 +14,7 @@ from slurm_gpu.wire.answers.runs import NodeReport
 from slurm_gpu.wire.answers.verdicts import Verdicts
 
 
-class Source(Protocol):
+class ClusterSource(Protocol):
     """The part of DatabaseClient that the page is drawn from."""
 
     def cluster(self) -> ClusterState:
@@ -37,7 +37,7 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class DatabaseState:
     """The last answers; each moment is by the wall clock of this host, but for Slurm's own."""
 
     cluster: ClusterState

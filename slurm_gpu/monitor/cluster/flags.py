@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from slurm_gpu.alerts.alert import CLOCKS_S, Concern, Flag, Rules
+from slurm_gpu.alerts.alert import CLOCKS_S, AlertThresholds, Concern, Flag
 from slurm_gpu.alerts.watch import RunningJob, Watch
 from slurm_gpu.database.verdicts.alerts import unhealthy
-from slurm_gpu.monitor.cluster.database_state import Seen
-from slurm_gpu.monitor.cluster.layout import Layout
+from slurm_gpu.monitor.cluster.database_state import DatabaseState
+from slurm_gpu.monitor.cluster.layout import SquareLayout
 
 _SUSPENDED = "SUSPENDED"
 _RUNS = frozenset({"RUNNING", _SUSPENDED})
@@ -18,7 +18,7 @@ _NOW_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class ShownFlag:
+class PlacedFlag:
     """A concern, whose job it is and where it shows."""
 
     flag: Flag
@@ -35,11 +35,11 @@ class Attention:
         self._watch = Watch() if watch is None else watch
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> AlertThresholds:
         """By which it judges."""
         return self._watch.rules
 
-    def look(self, now_s: float, seen: Seen) -> None:
+    def look(self, now_s: float, seen: DatabaseState) -> None:
         """Take in what was seen; jobs whose start Slurm has not told are not judged."""
         uses = seen.uses()
         jobs = [
@@ -64,11 +64,11 @@ class Attention:
         """The worst first."""
         return self._watch.flags(now_s)
 
-    def flags(self, now_s: float, seen: Seen, layout: Layout) -> list[ShownFlag]:
+    def flags(self, now_s: float, seen: DatabaseState, layout: SquareLayout) -> list[PlacedFlag]:
         """The worst first."""
         jobs = {job.job_id: job for job in seen.cluster.jobs}
         return [
-            ShownFlag(
+            PlacedFlag(
                 flag=flag,
                 id=jobs[flag.job_id].id,
                 user=jobs[flag.job_id].user,
@@ -86,13 +86,13 @@ def worst_first(flags: Iterable[Flag]) -> list[Flag]:
     return sorted(flags, key=lambda flag: (order[flag.concern], flag.since_s, flag.job_id))
 
 
-def told_concerns(seen: Seen) -> list[Flag]:
+def told_concerns(seen: DatabaseState) -> list[Flag]:
     """What slurm-gpudbd's watch says of jobs that still run."""
     runs = {(job.job_id, job.start_s) for job in seen.cluster.jobs if job.state in _RUNS}
     return unhealthy(seen.verdicts, runs, seen.reports, seen.live)
 
 
-def recorded_concerns(now_s: float, seen: Seen, rules: Rules) -> list[Flag] | None:
+def recorded_concerns(now_s: float, seen: DatabaseState, rules: AlertThresholds) -> list[Flag] | None:
     """What records alone tell, without having watched: errors of GPUs, and jobs that never used theirs.
 
     None where the records could not be read. They come each five minutes: a job is told of only where all its
@@ -128,7 +128,7 @@ def recorded_concerns(now_s: float, seen: Seen, rules: Rules) -> list[Flag] | No
     return [*xids, *sorted(idle, key=lambda flag: (flag.since_s, flag.job_id))]
 
 
-def _idle_now(now_s: float, seen: Seen, rules: Rules) -> Mapping[int, tuple[str, ...]]:
+def _idle_now(now_s: float, seen: DatabaseState, rules: AlertThresholds) -> Mapping[int, tuple[str, ...]]:
     """By job its devices, where each was seen just now, and none of them computes."""
     found: dict[int, list[str]] = {}
     busy: set[int] = set()

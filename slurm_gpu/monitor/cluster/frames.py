@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from slurm_gpu.monitor.cluster.holding import Holding
-from slurm_gpu.monitor.cluster.layout import Layout, NodeSquares
+from slurm_gpu.monitor.cluster.layout import NodeSquares, SquareLayout
 from slurm_gpu.monitor.cluster.metrics import (
     FREE,
     GAP,
@@ -24,7 +24,7 @@ Owner = tuple[str, int | None]
 """A user by name, and by uid where Slurm told it."""
 
 
-def live_frames(layout: Layout, live: Mapping[str, Live]) -> dict[str, bytes]:
+def live_frames(layout: SquareLayout, live: Mapping[str, Live]) -> dict[str, bytes]:
     """The metrics that nodes tell of their devices, of every square."""
     values = _by_square(layout, live)
     frames = {}
@@ -39,7 +39,7 @@ def live_frames(layout: Layout, live: Mapping[str, Live]) -> dict[str, bytes]:
 
 
 def state_frame(
-    layout: Layout, nodes: Iterable[ClusterNode], live: Mapping[str, Live], holding: Holding
+    layout: SquareLayout, nodes: Iterable[ClusterNode], live: Mapping[str, Live], holding: Holding
 ) -> bytes:
     """Who holds a square comes first; then whether anybody could, and whether anybody watches it."""
     octets = bytearray(layout.n_squares)
@@ -69,7 +69,7 @@ def _surplus(place: NodeSquares, node: ClusterNode | None, holding: Holding) -> 
     return [square for square in left if square not in holding.jobs_at][-n_more:]
 
 
-def job_frames(layout: Layout, holding: Holding, running: Mapping[int, RunningUse]) -> dict[str, bytes]:
+def job_frames(layout: SquareLayout, holding: Holding, running: Mapping[int, RunningUse]) -> dict[str, bytes]:
     """p25 and p95 of each job on the squares that it has for itself."""
     frames = {
         name: bytearray([GAP]) * layout.n_squares for name in ("p25_util", "p95_util", "p25_mem", "p95_mem")
@@ -114,7 +114,7 @@ def is_for_all(metric: str) -> bool:
     return metric == STATE.name
 
 
-def _by_square(layout: Layout, live: Mapping[str, Live]) -> list[tuple[int, LiveDevice]]:
+def _by_square(layout: SquareLayout, live: Mapping[str, Live]) -> list[tuple[int, LiveDevice]]:
     return [
         (square, value)
         for node in live.values()
@@ -123,7 +123,7 @@ def _by_square(layout: Layout, live: Mapping[str, Live]) -> list[tuple[int, Live
     ]
 
 
-def _clock(layout: Layout, values: list[tuple[int, LiveDevice]]) -> bytes:
+def _clock(layout: SquareLayout, values: list[tuple[int, LiveDevice]]) -> bytes:
     """As a part of the device's maximum; where no driver tells one, of the greatest seen of its type."""
     greatest: dict[str, float] = {}
     for square, value in values:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from slurm_gpu.monitor.cluster.layout import Layout, NodeSquares
+from slurm_gpu.monitor.cluster.layout import NodeSquares, SquareLayout
 from slurm_gpu.wire import Live
 from slurm_gpu.wire.answers.cluster import ClusterHolder, ClusterNode
 
@@ -26,7 +26,7 @@ class Holding:
         return any(square in self.shared.get(job, ()) for job in self.jobs_at.get(square, ()))
 
 
-def find_holding(nodes: Iterable[ClusterNode], live: Mapping[str, Live], layout: Layout) -> Holding:
+def find_holding(nodes: Iterable[ClusterNode], live: Mapping[str, Live], layout: SquareLayout) -> Holding:
     """Of all nodes of a layout.
 
     Slurm numbers GPUs by its own configuration, so its positions are only taken where no slurm-gpud says

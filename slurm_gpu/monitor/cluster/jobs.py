@@ -31,7 +31,7 @@ class _Row:
 
 
 @dataclass(frozen=True, slots=True)
-class JobTable:
+class JobListing:
     """All jobs at one version, and what went away lately; the next one is made of it."""
 
     version: int
@@ -42,11 +42,11 @@ class JobTable:
     """(version, jobs that went away in it), the oldest first."""
 
     @classmethod
-    def empty(cls, version: int) -> JobTable:
+    def empty(cls, version: int) -> JobListing:
         """Before anything was seen."""
         return cls(version, version, {}, ())
 
-    def next(self, version: int, jobs: Iterable[ClusterJob], holding: Holding) -> JobTable:
+    def next(self, version: int, jobs: Iterable[ClusterJob], holding: Holding) -> JobListing:
         """The table at a later version; rows that did not change stay the same objects."""
         rows: dict[int, _Row] = {}
         for job in jobs:
@@ -65,7 +65,7 @@ class JobTable:
         known_from = max(self.known_from, version - KEPT)
         while gone and gone[0][0] <= known_from:
             gone.popleft()
-        return JobTable(version, known_from, rows, tuple(gone))
+        return JobListing(version, known_from, rows, tuple(gone))
 
     def knows(self, since: int) -> bool:
         """Whether all that changed since that version can be told."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from slurm_gpu.monitor.cluster.metrics import Metric, metrics_for
+from slurm_gpu.monitor.cluster.metrics import SquareMetric, metrics_for
 from slurm_gpu.text.natural_order import natural
 from slurm_gpu.wire import DeviceFacts
 from slurm_gpu.wire.answers.cluster import ClusterNode
@@ -45,13 +45,13 @@ class NodeSquares:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Layout:
+class SquareLayout:
     """All squares, numbered from 0; `body` is what GET /api/v1/layout answers with."""
 
     id: str
     nodes: Sequence[NodeSquares]
     n_squares: int
-    metrics: Mapping[str, Metric]
+    metrics: Mapping[str, SquareMetric]
     square_of: Mapping[str, int]
     """By UUID."""
     types: Sequence[str]
@@ -62,7 +62,7 @@ class Layout:
 
 def make_layout(
     cluster: str, nodes: Iterable[ClusterNode], reports: Iterable[NodeReport], racks: Mapping[str, str]
-) -> Layout:
+) -> SquareLayout:
     """Of all nodes that have GPUs; `racks` by node."""
     devices = {report.node: report.devices for report in reports}
     placed = sorted(
@@ -80,7 +80,7 @@ def make_layout(
     metrics = metrics_for(item.power_limit_w for item in facts)
     shape = {"cluster": cluster, "zones": _zones(made), "metrics": [item.to_json() for item in metrics]}
     digest = hashlib.sha256(json.dumps(shape).encode()).hexdigest()[:16]
-    return Layout(
+    return SquareLayout(
         id=digest,
         nodes=made,
         n_squares=first,

@@ -17,7 +17,7 @@ _ROUND_W = 50.0
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
+class SquareMetric:
     """One of those that may be asked for: value = octet × step, `top` the end of its scale."""
 
     name: str
@@ -43,25 +43,25 @@ class Metric:
         }
 
 
-STATE = Metric("state", "State", "", 4, 1)
+STATE = SquareMetric("state", "State", "", 4, 1)
 FREE, HELD, SHARED, OUT_OF_SERVICE, UNWATCHED = range(5)
 """The values of `state`."""
 
 
-def metrics_for(power_limits_w: Iterable[float | None]) -> list[Metric]:
+def metrics_for(power_limits_w: Iterable[float | None]) -> list[SquareMetric]:
     """All of them, in the order in which they are offered; power's scale ends at the greatest limit."""
     limits = [limit for limit in power_limits_w if limit is not None and limit > 0]
     top_w = math.ceil(max(limits, default=_POWER_W) / _ROUND_W) * _ROUND_W
     return [
-        Metric("util", "Utilisation", "%", 100, 1),
-        Metric("mem", "Memory used", "%", 100, 1),
-        Metric("power", "Power", "W", top_w, max(1, math.ceil(top_w / MOST))),
-        Metric("temp", "Temperature", "°C", 100, 1),
-        Metric("clock", "SM clock", "%", 100, 1),
-        Metric("p25_util", "Utilisation since the job began, p25", "%", 100, 1),
-        Metric("p95_util", "Utilisation since the job began, p95", "%", 100, 1),
-        Metric("p25_mem", "Memory since the job began, p25", "%", 100, 1),
-        Metric("p95_mem", "Memory since the job began, p95", "%", 100, 1),
+        SquareMetric("util", "Utilisation", "%", 100, 1),
+        SquareMetric("mem", "Memory used", "%", 100, 1),
+        SquareMetric("power", "Power", "W", top_w, max(1, math.ceil(top_w / MOST))),
+        SquareMetric("temp", "Temperature", "°C", 100, 1),
+        SquareMetric("clock", "SM clock", "%", 100, 1),
+        SquareMetric("p25_util", "Utilisation since the job began, p25", "%", 100, 1),
+        SquareMetric("p95_util", "Utilisation since the job began, p95", "%", 100, 1),
+        SquareMetric("p25_mem", "Memory since the job began, p25", "%", 100, 1),
+        SquareMetric("p95_mem", "Memory since the job began, p95", "%", 100, 1),
         STATE,
     ]
 

@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 from slurm_gpu.alerts.alert import Flag
 from slurm_gpu.errors import DatabaseError, SlurmGpuError
-from slurm_gpu.monitor.cluster.database_state import Seen
+from slurm_gpu.monitor.cluster.database_state import DatabaseState
 from slurm_gpu.monitor.cluster.flags import Attention, recorded_concerns, told_concerns, worst_first
 from slurm_gpu.wire import Live
 from slurm_gpu.wire.answers.cluster import ClusterState, live_of_slurm
@@ -46,7 +46,7 @@ class Observed:
     """What slurm-gpudbd said at one moment, by the wall clock here, and what is to be thought of it."""
 
     at_s: float
-    seen: Seen
+    seen: DatabaseState
     flags: Sequence[Flag] | None
     """The worst first; None: it was neither watched for long enough nor told by records."""
 
@@ -92,7 +92,7 @@ class Observer:
         at_s = self._wall()
         if self._began_s is None:
             self._began_s = now
-        seen = Seen(
+        seen = DatabaseState(
             cluster=cluster,
             live=live,
             live_s=at_s,

@@ -38,7 +38,7 @@ class ShownRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShownFlag:
+class JobFlag:
     """A concern, and whose job it is about."""
 
     flag: Flag
@@ -58,7 +58,7 @@ class Overview:
     users: Sequence[tuple[str, int]]
     """GPUs that each user's jobs hold or have a part of, the most first."""
     rows: Sequence[ShownRow]
-    flags: Sequence[ShownFlag] | None
+    flags: Sequence[JobFlag] | None
     """The worst first; None: nobody has watched for long enough to judge."""
 
     @property
@@ -153,7 +153,7 @@ def make_overview(
         ],
         flags=None
         if flags is None
-        else [ShownFlag(flag=flag, job=jobs[flag.job_id]) for flag in flags if flag.job_id in here],
+        else [JobFlag(flag=flag, job=jobs[flag.job_id]) for flag in flags if flag.job_id in here],
     )
 
 
@@ -215,7 +215,7 @@ def _row_to_json(shown: ShownRow) -> dict[str, Any]:
     }
 
 
-def _flag_to_json(shown: ShownFlag) -> dict[str, Any]:
+def _flag_to_json(shown: JobFlag) -> dict[str, Any]:
     flag = shown.flag
     return {
         "id": shown.job.id,

@@ -12,9 +12,9 @@ from slurm_gpu.clock import Clock
 from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.monitor.cluster.board import Board
-from slurm_gpu.monitor.cluster.database_state import Seen, Source
+from slurm_gpu.monitor.cluster.database_state import ClusterSource, DatabaseState
 from slurm_gpu.monitor.cluster.flags import Attention
-from slurm_gpu.monitor.cluster.state import State, make_state
+from slurm_gpu.monitor.cluster.state import PageState, make_state
 from slurm_gpu.wire.answers.cluster import live_of_slurm
 from slurm_gpu.wire.answers.reservation import Reservation
 from slurm_gpu.wire.answers.running import Running
@@ -61,7 +61,7 @@ class Poller:
 
     def __init__(
         self,
-        connect: Callable[[], AbstractContextManager[Source]],
+        connect: Callable[[], AbstractContextManager[ClusterSource]],
         board: Board,
         cluster: str,
         racks: Mapping[str, str],
@@ -71,8 +71,8 @@ class Poller:
         self._connect, self._board, self._clock = connect, board, clock
         self._cluster, self._racks = cluster, racks
         self._attention = Attention() if attention is None else attention
-        self._connection: AbstractContextManager[Source] | None = None
-        self._source: Source | None = None
+        self._connection: AbstractContextManager[ClusterSource] | None = None
+        self._source: ClusterSource | None = None
         self._nodes: _Part[Sequence[NodeReport]] = _Part(NODES_EVERY_S, NODES_AGAIN_S)
         self._reservations: _Part[Sequence[Reservation]] = _Part(RESERVATIONS_EVERY_S)
         self._running: _Part[Running] = _Part(RUNNING_EVERY_S)
@@ -92,7 +92,7 @@ class Poller:
         self.turned_s = clock.monotonic()
         """When the last look ended."""
 
-    def look(self) -> State | None:
+    def look(self) -> PageState | None:
         """Look once; None where nothing new could be read."""
         self.trouble = None
         try:
@@ -131,7 +131,7 @@ class Poller:
             self._connection.__exit__(None, None, None)
         self._connection = self._source = None
 
-    def _seen(self) -> Seen:
+    def _seen(self) -> DatabaseState:
         if self._connection is None:
             self._connection = self._connect()
             self._source = self._connection.__enter__()
@@ -149,7 +149,7 @@ class Poller:
         self._perhaps(lambda: self._reservations.look(now, source.reservations))
         self._perhaps(lambda: self._running.look(now, source.running))
         self._perhaps(lambda: self._verdicts.look(now, source.verdicts))
-        return Seen(
+        return DatabaseState(
             cluster=cluster,
             live=live,
             live_s=live_s,

@@ -14,7 +14,7 @@ from slurm_gpu.monitor.cluster.holding import ranges
 from slurm_gpu.monitor.cluster.metrics import STATE
 from slurm_gpu.monitor.cluster.reasons import meaning
 from slurm_gpu.monitor.cluster.squares_svg import draw, plan
-from slurm_gpu.monitor.cluster.state import State
+from slurm_gpu.monitor.cluster.state import PageState
 from slurm_gpu.monitor.cluster.summary import gpu_types, wait_reasons
 from slurm_gpu.monitor.cluster.viewer import Flavour
 from slurm_gpu.text.units import parse_whole
@@ -22,12 +22,12 @@ from slurm_gpu.text.units import parse_whole
 _WHYS: dict[str, Any] = dict.fromkeys(("why", "decided_why", "over_why"))
 
 
-def layout(state: State, _: Flavour, __: str) -> bytes:
+def layout(state: PageState, _: Flavour, __: str) -> bytes:
     """All squares, by their places."""
     return state.layout.body
 
 
-def frame(state: State, flavour: Flavour, metric: str) -> bytes:
+def frame(state: PageState, flavour: Flavour, metric: str) -> bytes:
     """One octet a square; raises UsageError where there is no such metric."""
     octets = state.frames.get(metric)
     if octets is None:
@@ -38,12 +38,12 @@ def frame(state: State, flavour: Flavour, metric: str) -> bytes:
     return only(octets, chain.from_iterable(own))
 
 
-def jobs(state: State, flavour: Flavour, since: str) -> bytes:
+def jobs(state: PageState, flavour: Flavour, since: str) -> bytes:
     """What changed since a version, or all."""
     return state.jobs.answer(read_version(since), flavour)
 
 
-def attention(state: State, flavour: Flavour, _: str) -> bytes:
+def attention(state: PageState, flavour: Flavour, _: str) -> bytes:
     """Jobs that need somebody's eye, as far as the viewer may see them."""
     flags = [
         {
@@ -63,7 +63,7 @@ def attention(state: State, flavour: Flavour, _: str) -> bytes:
     return dump({"flags": flags, "suspects": suspects, "as_of_s": state.seen.live_s})
 
 
-def _suspects(state: State) -> list[dict[str, Any]]:
+def _suspects(state: PageState) -> list[dict[str, Any]]:
     """GPUs and nodes that several jobs accuse, with their squares."""
     told, square_of = state.seen.verdicts, state.layout.square_of
     gpus = {report.node: [item.uuid for item in report.devices] for report in state.seen.reports}
@@ -82,7 +82,7 @@ def _suspects(state: State) -> list[dict[str, Any]]:
     ]
 
 
-def free(state: State, _: Flavour, __: str) -> bytes:
+def free(state: PageState, _: Flavour, __: str) -> bytes:
     """How many GPUs of each type are free, and when the next one is: occupancy is no secret."""
     types = [
         {
@@ -98,7 +98,7 @@ def free(state: State, _: Flavour, __: str) -> bytes:
     return dump({"types": types})
 
 
-def queue(state: State, _: Flavour, __: str) -> bytes:
+def queue(state: PageState, _: Flavour, __: str) -> bytes:
     """Why jobs wait; the jobs by when Slurm expects them to start, those of which it has not said last."""
     cluster = state.seen.cluster
     reasons = [
@@ -119,7 +119,7 @@ def queue(state: State, _: Flavour, __: str) -> bytes:
     return dump({"reasons": reasons, "jobs": jobs})
 
 
-def reservations(state: State, flavour: Flavour, _: str) -> bytes:
+def reservations(state: PageState, flavour: Flavour, _: str) -> bytes:
     """Those that are not over; why somebody asked, and was answered so, is theirs and the operators'."""
     known = state.seen.reservations
     shown = [
@@ -129,7 +129,7 @@ def reservations(state: State, flavour: Flavour, _: str) -> bytes:
     return dump({"reservations": [item.to_json() for item in shown], "known": known is not None})
 
 
-def squares(state: State, flavour: Flavour, metric: str) -> bytes:
+def squares(state: PageState, flavour: Flavour, metric: str) -> bytes:
     """The frame as an SVG; raises UsageError where there is no such metric."""
     octets = frame(state, flavour, metric)
     known = state.layout.metrics[metric]
@@ -139,7 +139,7 @@ def squares(state: State, flavour: Flavour, metric: str) -> bytes:
     return draw(state.layout, plan(state.layout), known, octets, states, title).encode()
 
 
-def known_version(state: State, since: str) -> str:
+def known_version(state: PageState, since: str) -> str:
     """The version as it is written, and "" for one that is not known: all these get everything."""
     version = read_version(since)
     return str(version) if version is not None and state.jobs.knows(version) else ""

@@ -12,8 +12,8 @@ from functools import lru_cache
 from itertools import groupby
 from xml.sax.saxutils import escape
 
-from slurm_gpu.monitor.cluster.layout import Layout, NodeSquares
-from slurm_gpu.monitor.cluster.metrics import GAP, OUT_OF_SERVICE, STATE, Metric
+from slurm_gpu.monitor.cluster.layout import NodeSquares, SquareLayout
+from slurm_gpu.monitor.cluster.metrics import GAP, OUT_OF_SERVICE, STATE, SquareMetric
 from slurm_gpu.monitor.palette import INKS, STATES, sequential
 
 _SIDE, _STEP = 7, 8
@@ -47,7 +47,7 @@ class Plan:
 
 
 @lru_cache(maxsize=2)
-def plan(layout: Layout) -> Plan:
+def plan(layout: SquareLayout) -> Plan:
     """Zone below zone; in each, racks as columns of nodes, from left to right and then on a new line."""
     corners: list[tuple[int, int]] = []
     labels: list[tuple[int, int, str]] = []
@@ -74,7 +74,9 @@ def plan(layout: Layout) -> Plan:
     return Plan(corners, labels, width, y + _MARGIN)
 
 
-def draw(layout: Layout, where: Plan, metric: Metric, octets: bytes, states: bytes, title: str) -> str:
+def draw(
+    layout: SquareLayout, where: Plan, metric: SquareMetric, octets: bytes, states: bytes, title: str
+) -> str:
     """The document; `octets` and `states` are one for each square, as GET /api/v1/frame has them."""
     parts: dict[str, list[str]] = {}
     for octet, state, (x, y) in zip(octets, states, where.corners, strict=True):
@@ -95,7 +97,7 @@ def _columns(nodes: list[NodeSquares]) -> list[list[NodeSquares]]:
     return [nodes[first : first + _NODES_OF_A_COLUMN] for first in range(0, len(nodes), _NODES_OF_A_COLUMN)]
 
 
-def _look(metric: Metric, octet: int, state: int) -> str:
+def _look(metric: SquareMetric, octet: int, state: int) -> str:
     """A colour, or one of the other ways: as paint.js draws the square."""
     if state == OUT_OF_SERVICE:
         return _OUT
@@ -112,7 +114,7 @@ def _paint(look: str) -> str:
     return 'fill="url(#out)"' if look == _OUT else f'fill="{look}"'
 
 
-def _legend(metric: Metric) -> str:
+def _legend(metric: SquareMetric) -> str:
     x, y = _MARGIN, _MARGIN + 20
     drawn = []
     entries: list[tuple[str, str]] = []

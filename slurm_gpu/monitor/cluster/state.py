@@ -5,31 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from slurm_gpu.monitor.cluster.database_state import Seen
-from slurm_gpu.monitor.cluster.flags import Attention, ShownFlag
+from slurm_gpu.monitor.cluster.database_state import DatabaseState
+from slurm_gpu.monitor.cluster.flags import Attention, PlacedFlag
 from slurm_gpu.monitor.cluster.frames import Owner, job_frames, live_frames, own_squares, state_frame
 from slurm_gpu.monitor.cluster.holding import Holding, find_holding
-from slurm_gpu.monitor.cluster.jobs import JobTable
-from slurm_gpu.monitor.cluster.layout import Layout, layout_key, make_layout
+from slurm_gpu.monitor.cluster.jobs import JobListing
+from slurm_gpu.monitor.cluster.layout import SquareLayout, layout_key, make_layout
 from slurm_gpu.monitor.cluster.metrics import STATE
 from slurm_gpu.monitor.http.response_cache import Shelf
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class PageState:
     """All that pages are answered with but for single jobs."""
 
     version: int
-    seen: Seen
-    layout: Layout
+    seen: DatabaseState
+    layout: SquareLayout
     layout_key: object = field(repr=False)
     holding: Holding
     frames: Mapping[str, bytes]
     """By metric, one octet a square, with nothing left out."""
     own: Mapping[Owner, Sequence[int]]
     """By user the squares that only they hold."""
-    jobs: JobTable
-    flags: Sequence[ShownFlag] = ()
+    jobs: JobListing
+    flags: Sequence[PlacedFlag] = ()
     answers: Shelf = field(default_factory=Shelf, repr=False)
     """Made already for this state."""
 
@@ -43,11 +43,11 @@ class State:
 def make_state(
     version: int,
     cluster: str,
-    seen: Seen,
+    seen: DatabaseState,
     racks: Mapping[str, str],
-    before: State | None,
+    before: PageState | None,
     attention: Attention,
-) -> State:
+) -> PageState:
     """The state of what was seen; what did not change is taken over from the one before.
 
     `attention` has looked at it already.
@@ -59,11 +59,11 @@ def make_state(
     else:
         layout = make_layout(cluster, nodes, seen.reports, racks)
     holding = find_holding(nodes, seen.live, layout)
-    table = JobTable.empty(version) if before is None else before.jobs
+    table = JobListing.empty(version) if before is None else before.jobs
     if before is not None and before.layout.id != layout.id:
         # Squares have other numbers now: nothing that was told of them holds any more.
-        table = JobTable.empty(version)
-    return State(
+        table = JobListing.empty(version)
+    return PageState(
         version=version,
         seen=seen,
         layout=layout,

@@ -13,7 +13,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import Receive, Scope, Send
 
 from slurm_gpu.monitor.cluster.board import Board
-from slurm_gpu.monitor.cluster.state import State
+from slurm_gpu.monitor.cluster.state import PageState
 from slurm_gpu.monitor.cluster.viewer import ViewerOf
 
 COMMENT_EVERY_S = 15.0
@@ -44,7 +44,7 @@ async def _until_gone(stream: Coroutine[Any, Any, None], receive: Receive) -> No
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def event_of(state: State) -> bytes:
+def event_of(state: PageState) -> bytes:
     """The announcement of a state."""
     data = {"version": state.version, "layout": state.layout.id, "as_of_s": round(state.as_of_s(), 3)}
     return b"event: state\ndata: " + json.dumps(data, separators=(",", ":")).encode() + b"\n\n"
@@ -59,7 +59,7 @@ class Events:
     def __init__(self, board: Board, viewer_of: ViewerOf, monotonic: Callable[[], float]) -> None:
         self._board, self._viewer_of, self._monotonic = board, viewer_of, monotonic
         self._open: Counter[str] = Counter()
-        self._told: tuple[State | None, bytes] = (None, b"")
+        self._told: tuple[PageState | None, bytes] = (None, b"")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Tell each new state until the client leaves."""
@@ -97,7 +97,7 @@ class Events:
             await send({"type": "http.response.body", "body": body, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
-    def _announce(self, state: State) -> bytes:
+    def _announce(self, state: PageState) -> bytes:
         """Made once for all."""
         if self._told[0] is not state:
             self._told = state, event_of(state)

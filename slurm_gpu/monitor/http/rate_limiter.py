@@ -18,7 +18,7 @@ OF_A_USER = 8
 """A page of a job asks for three things at once."""
 
 
-class Turns:
+class RequestSlots:
     """One for all that asks slurm-gpudbd while somebody waits."""
 
     def __init__(self) -> None:

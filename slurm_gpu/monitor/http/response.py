@@ -23,7 +23,7 @@ SVG = b"image/svg+xml"
 OCTETS = b"application/octet-stream"
 
 
-class Answer:
+class CachedResponse:
     """A body that many ask for; an ASGI application that sends it, with 304 to who has it already."""
 
     __slots__ = ("_not_modified", "_packed", "_plain", "body", "etag", "packed")

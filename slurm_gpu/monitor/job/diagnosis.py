@@ -16,8 +16,8 @@ from starlette.responses import Response
 from slurm_gpu.errors import DatabaseError, OutsideError, UsageError
 from slurm_gpu.monitor.cluster.responses import read_whole
 from slurm_gpu.monitor.cluster.viewer import Flavour, NotSignedInError, ViewerOf
-from slurm_gpu.monitor.http.rate_limiter import Turns
-from slurm_gpu.monitor.job.drawing import Drawing
+from slurm_gpu.monitor.http.rate_limiter import RequestSlots
+from slurm_gpu.monitor.job.drawing import DrawingProcess
 from slurm_gpu.monitor.job.pages import JobSource, read_job
 from slurm_gpu.monitor.page.files import DRAWN_POLICY, address_of
 from slurm_gpu.reports.diagnosed.missing_data import silent_nodes, why_untold
@@ -49,8 +49,8 @@ class DiagnosisPage:
         connect: Callable[[], AbstractContextManager[JobSource]],
         viewer_of: ViewerOf,
         wall: Callable[[], float],
-        turns: Turns,
-        drawing: Drawing,
+        turns: RequestSlots,
+        drawing: DrawingProcess,
         terms: Terms,
     ) -> None:
         self._connect, self._viewer_of, self._wall = connect, viewer_of, wall

@@ -29,7 +29,7 @@ DIAGNOSIS = (sys.executable, "-S", "-P", "-m", "slurm_gpu.reports.diagnosed.proc
 """Not imported: numpy is in that process alone."""
 
 
-class Drawing:
+class DrawingProcess:
     """`command` reads what is asked from its standard input, and writes the page."""
 
     def __init__(self, command: Sequence[str] = DIAGNOSIS, within_s: float = WITHIN_S) -> None:

@@ -15,8 +15,8 @@ from slurm_gpu.errors import OutsideError, UsageError
 from slurm_gpu.monitor.cluster.board import Board
 from slurm_gpu.monitor.cluster.responses import dump
 from slurm_gpu.monitor.cluster.viewer import ViewerOf
-from slurm_gpu.monitor.http.rate_limiter import Turns
-from slurm_gpu.monitor.http.response import JSON, Answer
+from slurm_gpu.monitor.http.rate_limiter import RequestSlots
+from slurm_gpu.monitor.http.response import JSON, CachedResponse
 from slurm_gpu.monitor.job.pages import id_to_ask_by
 from slurm_gpu.wire.answers.cluster import ClusterJob
 from slurm_gpu.wire.answers.forecast import Forecast
@@ -51,7 +51,7 @@ class Me:
         connect: Callable[[], AbstractContextManager[OwnSource]],
         viewer_of: ViewerOf,
         clock: Clock,
-        turns: Turns,
+        turns: RequestSlots,
     ) -> None:
         self._board, self._connect, self._viewer_of, self._clock = board, connect, viewer_of, clock
         self._turns = turns
@@ -81,7 +81,7 @@ class Me:
             "waits": waits,
         }
         as_of_s = self._clock.wall() if state is None else state.as_of_s()
-        answer = Answer(dump(told), JSON, [(b"x-as-of-s", f"{as_of_s:.3f}".encode())])
+        answer = CachedResponse(dump(told), JSON, [(b"x-as-of-s", f"{as_of_s:.3f}".encode())])
         await answer(scope, receive, send)
 
     def _waits(self, jobs: list[ClusterJob]) -> list[dict[str, Any]]:

@@ -15,8 +15,8 @@ from slurm_gpu.errors import NotAllowedError, NotFoundError, UsageError
 from slurm_gpu.monitor.cluster.responses import dump
 from slurm_gpu.monitor.cluster.viewer import Flavour, ViewerOf
 from slurm_gpu.monitor.cluster.visible import visible, visible_timeline
-from slurm_gpu.monitor.http.rate_limiter import Turns
-from slurm_gpu.monitor.http.response import CSV, JSON, Answer, Header
+from slurm_gpu.monitor.http.rate_limiter import RequestSlots
+from slurm_gpu.monitor.http.response import CSV, JSON, CachedResponse, Header
 from slurm_gpu.monitor.job.csv_file import runs_csv, timelines_csv, windows_csv
 from slurm_gpu.monitor.job.percentiles import by_device, of_records, to_json
 from slurm_gpu.wire.answers.cluster import ClusterJob
@@ -57,7 +57,7 @@ class JobPage:
         connect: Callable[[], AbstractContextManager[JobSource]],
         viewer_of: ViewerOf,
         wall: Callable[[], float],
-        turns: Turns,
+        turns: RequestSlots,
     ) -> None:
         self._name, self._tell, self._connect = name, tell, connect
         self._viewer_of, self._wall, self._turns = viewer_of, wall, turns
@@ -75,10 +75,10 @@ class JobPage:
             file = f'attachment; filename="job-{job}-{self._name}.csv"'
             headers.append((b"content-disposition", file.encode()))
 
-        def make() -> Answer:
+        def make() -> CachedResponse:
             with self._connect() as source:
                 body = self._tell(source, job, viewer.flavour, asked)
-            return Answer(body, CSV if asked == "csv" else JSON, headers)
+            return CachedResponse(body, CSV if asked == "csv" else JSON, headers)
 
         answer = await self._turns.run(viewer.user, make)
         await answer(scope, receive, send)

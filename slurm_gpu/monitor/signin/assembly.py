@@ -15,7 +15,7 @@ from slurm_gpu.monitor.settings import WebSettings
 from slurm_gpu.monitor.signin.guard import Cookie, Guard
 from slurm_gpu.monitor.signin.pages import SignInPages
 from slurm_gpu.monitor.signin.proxy import TrustedProxy
-from slurm_gpu.monitor.signin.revoked_sessions import FILE_NAME, Ended
+from slurm_gpu.monitor.signin.revoked_sessions import FILE_NAME, RevokedSessions
 from slurm_gpu.monitor.signin.rights import Rights, right_of
 from slurm_gpu.monitor.signin.sessions import Sessions, session_key
 from slurm_gpu.monitor.signin.tokens import Tokens
@@ -40,7 +40,7 @@ class SignIn:
                     "there is no STATE_DIRECTORY: who signed out is signed in again by an old cookie after a "
                     "restart"
                 )
-            ended = Ended(clock.wall, None if state is None else state / FILE_NAME)
+            ended = RevokedSessions(clock.wall, None if state is None else state / FILE_NAME)
         self._sessions = Sessions(
             session_key(settings.session.key_file),
             clock.wall,

@@ -19,7 +19,7 @@ from slurm_gpu.errors import MungedAwayError
 from slurm_gpu.http.identity import Authenticator, Caller, NotAuthenticatedError
 from slurm_gpu.monitor.signin.guard import SESSION, SIGN_IN, Cookie
 from slurm_gpu.monitor.signin.sessions import Session, Sessions
-from slurm_gpu.monitor.signin.tokens import GOOD_FOR_S, FullError, Owner, Tokens
+from slurm_gpu.monitor.signin.tokens import GOOD_FOR_S, FullError, TokenOwner, Tokens
 
 log = logging.getLogger("slurm-gpuweb")
 
@@ -99,7 +99,7 @@ class SignInPages:
                 f"uid {caller.uid} has no name on slurm-gpuweb's host: see getent passwd {caller.uid} there",
             )
         try:
-            token = self._tokens.issue(Owner(caller.user, caller.uid))
+            token = self._tokens.issue(TokenOwner(caller.user, caller.uid))
         except FullError:
             raise HTTPException(503, "too many links wait to be opened", {"Retry-After": "60"}) from None
         answer = {"url": f"{web}{SIGN_IN}#{token}", "until_s": int(self._wall() + GOOD_FOR_S)}

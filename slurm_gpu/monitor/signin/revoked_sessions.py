@@ -18,7 +18,7 @@ FILE_NAME = "signed-out.json"
 MOST = 100_000
 
 
-class Ended:
+class RevokedSessions:
     """By id, until their lifetime is over; with `path` they are known to the next process as well.
 
     For several threads. Raises InputError for a file that cannot be read: sessions would come back.

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slurm_gpu.errors import InputError
-from slurm_gpu.monitor.signin.revoked_sessions import Ended
+from slurm_gpu.monitor.signin.revoked_sessions import RevokedSessions
 
 DEFAULT_LIFETIME_S = 12 * 3600.0
 DEFAULT_IDLE_S = 2 * 3600.0
@@ -50,13 +50,13 @@ class Sessions:
         wall: Callable[[], float],
         lifetime_s: float = DEFAULT_LIFETIME_S,
         idle_s: float = DEFAULT_IDLE_S,
-        ended: Ended | None = None,
+        ended: RevokedSessions | None = None,
     ) -> None:
         if len(key) < KEY_BYTES:
             raise ValueError(f"a key has {KEY_BYTES} bytes at least, not {len(key)}")
         self._key, self._wall = key, wall
         self.lifetime_s, self._idle_s = lifetime_s, idle_s
-        self._ended = Ended(wall) if ended is None else ended
+        self._ended = RevokedSessions(wall) if ended is None else ended
         self._genuine: dict[str, Session] = {}
         """Cookies whose signature was checked: each request of a page brings the same one."""
 

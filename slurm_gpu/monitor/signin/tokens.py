@@ -17,7 +17,7 @@ _BYTES = 32
 _LONGEST = 128
 
 
-class Owner(NamedTuple):
+class TokenOwner(NamedTuple):
     """Whose token it is."""
 
     user: str
@@ -25,7 +25,7 @@ class Owner(NamedTuple):
 
 
 class _Waiting(NamedTuple):
-    owner: Owner
+    owner: TokenOwner
     until: float
 
 
@@ -41,7 +41,7 @@ class Tokens:
         self._waiting: dict[bytes, _Waiting] = {}
         """By digest, the oldest first: what is in memory opens nothing."""
 
-    def issue(self, owner: Owner) -> str:
+    def issue(self, owner: TokenOwner) -> str:
         """A new one, good for GOOD_FOR_S; of a user's the last TOKENS_OF_A_USER count. Raises FullError."""
         token = secrets.token_urlsafe(_BYTES)
         with self._lock:
@@ -54,7 +54,7 @@ class Tokens:
             self._waiting[_digest(token)] = _Waiting(owner, now + GOOD_FOR_S)
         return token
 
-    def take(self, token: str) -> Owner | None:
+    def take(self, token: str) -> TokenOwner | None:
         """Whose it is, once; None for one that is not known, or not any more."""
         if len(token) > _LONGEST:
             return None

@@ -23,8 +23,8 @@ from slurm_gpu.node.allocation.dynamic_node import PROC, DynamicNode
 from slurm_gpu.node.allocation.file_changes import ChangeStamp
 from slurm_gpu.node.allocation.mig import MIG_MINORS, MIG_MINORS_VARIABLE, Capability, read_capabilities
 from slurm_gpu.node.allocation.slurmd import CACHED_CONF, CONF, RunSlurmd, SlurmdQuestion, run_slurmd
-from slurm_gpu.node.gpu.reading import Facts
-from slurm_gpu.node.worker_thread import Worker
+from slurm_gpu.node.gpu.reading import DeviceProperties
+from slurm_gpu.node.worker_thread import TaskRunner
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ def minor_of(file: str) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DevicePosition:
     """A GPU by its minor number, and the MIG instance on it if `gpu_instance` says so.
 
     Without `compute_instance` it is the one that the GPU instance has, if it has only one.
@@ -96,7 +96,7 @@ class Place:
     gpu_instance: int | None = None
     compute_instance: int | None = None
 
-    def is_at(self, facts: Facts) -> bool:
+    def is_at(self, facts: DeviceProperties) -> bool:
         """Can it be that device?"""
         return (
             facts.minor == self.minor
@@ -105,7 +105,7 @@ class Place:
         )
 
 
-def place_of(files: Sequence[str], capabilities: Mapping[int, Capability]) -> Place | None:
+def place_of(files: Sequence[str], capabilities: Mapping[int, Capability]) -> DevicePosition | None:
     """What these device files of one position open; None where that cannot be told."""
     caps = [file for file in files if _CAPABILITY.search(file)]
     gpus = [file for file in files if file not in caps]
@@ -116,14 +116,14 @@ def place_of(files: Sequence[str], capabilities: Mapping[int, Capability]) -> Pl
         return None
     (minor,) = (m for m in minors if m is not None)
     if not caps:
-        return Place(minor)
+        return DevicePosition(minor)
     known = [None if number is None else capabilities.get(number) for number in map(minor_of, caps)]
     opened = [capability for capability in known if capability is not None]
     instances = {capability.gpu_instance for capability in opened}
     inner = {c.compute_instance for c in opened if c.compute_instance is not None}
     if len(opened) < len(caps) or len(instances) != 1 or len(inner) > 1 or {c.gpu for c in opened} != {minor}:
         return None
-    return Place(minor, *instances, *inner)
+    return DevicePosition(minor, *instances, *inner)
 
 
 class GresOrder:
@@ -141,8 +141,8 @@ class GresOrder:
         run: RunSlurmd | None = None,
         environ: Mapping[str, str] = os.environ,
         mig_minors: Path | None = None,
-        worker: Worker | None = None,
-        file_worker: Worker | None = None,
+        worker: TaskRunner | None = None,
+        file_worker: TaskRunner | None = None,
         wake: Callable[[], None] = lambda: None,
         wait_s: float = WAIT_S,
         proc: Path = PROC,
@@ -164,13 +164,13 @@ class GresOrder:
         watched = [d / name for d in directories for name in ("slurm.conf", "gres.conf")]
         self._files = ChangeStamp(watched, file_worker, dynamic.n_changes)
         self._stamp: object = None
-        self._present: frozenset[Place] = frozenset()
+        self._present: frozenset[DevicePosition] = frozenset()
         # Changes are counted: an answer is to a question of before or after the last one.
         self._changes = self._asked_at_change = self._answered_at_change = 0
         self._asked_of: frozenset[int] = frozenset()
         # Positions beyond those in the last answer, of which slurmd has been asked since.
         self._nowhere: frozenset[int] = frozenset()
-        self._places: Sequence[Place | None] = ()
+        self._places: Sequence[DevicePosition | None] = ()
         self._n_positions = 0
         self._complained = self._has_news = False
         self.assumed = False
@@ -198,7 +198,7 @@ class GresOrder:
         news, self._has_news = self._has_news, False
         return news
 
-    def uuids(self, positions: Sequence[int], devices: Sequence[Facts]) -> Mapping[int, str]:
+    def uuids(self, positions: Sequence[int], devices: Sequence[DeviceProperties]) -> Mapping[int, str]:
         """The UUID at each position; a position is absent where no device of `devices` can be told.
 
         While slurmd has not answered none can: a guess might charge another job's GPU. Where it answers but
@@ -220,7 +220,9 @@ class GresOrder:
             return {}
         else:
             self.assumed = True
-            places = [Place(minor) for minor in sorted(f.minor for f in devices if f.minor is not None)]
+            places = [
+                DevicePosition(minor) for minor in sorted(f.minor for f in devices if f.minor is not None)
+            ]
         found = {}
         for position in positions:
             place = places[position] if position < len(places) else None
@@ -229,10 +231,10 @@ class GresOrder:
                 found[position] = here[0]
         return found
 
-    def _notice(self, devices: Sequence[Facts]) -> None:
+    def _notice(self, devices: Sequence[DeviceProperties]) -> None:
         stamp = self._files.now()
         present = frozenset(
-            Place(facts.minor, facts.gpu_instance, facts.compute_instance)
+            DevicePosition(facts.minor, facts.gpu_instance, facts.compute_instance)
             for facts in devices
             if facts.minor is not None
         )

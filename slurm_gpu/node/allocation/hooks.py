@@ -40,7 +40,7 @@ class HookFileError(SlurmGpuError):
     """A file in the directory of events is not what a hook writes; the message says why."""
 
 
-class Kind(StrEnum):
+class HookKind(StrEnum):
     """Which hook wrote it."""
 
     PROLOG = "prolog"
@@ -56,7 +56,7 @@ class HookEvent:
     """
 
     path: Path
-    kind: Kind
+    kind: HookKind
     at_s: float
     uptime_s: float
     boot_id: str
@@ -84,7 +84,7 @@ def read_event(path: Path) -> HookEvent:
     at_ns, restart = int(name["at_ns"]), _number("SLURM_JOB_RESTART_COUNT", values)
     return HookEvent(
         path=path,
-        kind=Kind(name["kind"]),
+        kind=HookKind(name["kind"]),
         at_s=at_ns / 1e9 if at_ns else written_s,
         uptime_s=float(_matching("UPTIME_S", values, _DECIMAL)),
         boot_id=_matching("BOOT_ID", values, _NAME),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from slurm_gpu.node.allocation.hooks import HookEvent, Kind
+from slurm_gpu.node.allocation.hooks import HookEvent, HookKind
 from slurm_gpu.node.clock_step import STEP_S
 from slurm_gpu.node.measure.tally import SegmentKey
 from slurm_gpu.node.process.cgroup import JobOwner
@@ -201,7 +201,7 @@ def epilog_between(before: Allocation, after: Allocation, events: Iterable[HookE
     ends = [
         event
         for event in events
-        if event.kind is Kind.EPILOG
+        if event.kind is HookKind.EPILOG
         and (event.job_id, event.boot_id) == (before.key.job_id, before.key.boot_id)
         and before.begun_s <= event.uptime_s <= after.begun_s
     ]

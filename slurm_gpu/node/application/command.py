@@ -17,9 +17,9 @@ from typing import Any
 from slurm_gpu.config.site import default_path
 from slurm_gpu.errors import SlurmGpuError
 from slurm_gpu.node.application.containers import in_container
-from slurm_gpu.node.application.evidence import Evidence, gather
-from slurm_gpu.node.application.recognition import Finding, file_size, fits, recognise
-from slurm_gpu.node.application.rules import Rules, load_rules, rules_path
+from slurm_gpu.node.application.evidence import ProcessEvidence, gather
+from slurm_gpu.node.application.recognition import RecognizedApplication, file_size, fits, recognise
+from slurm_gpu.node.application.rules import ApplicationRules, load_rules, rules_path
 from slurm_gpu.node.process.job_cgroups import JobCgroups, JobName
 from slurm_gpu.node.process.procfs import Processes
 from slurm_gpu.text.units import few, parse_whole
@@ -34,12 +34,12 @@ _EXIT_CODES = "exit code: 0 all recognised, 1 one is not, 2 a mistake in the rul
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ProcessVerdict:
     """One process, and what the rules make of it; no evidence where it cannot be looked at."""
 
     pid: int
-    evidence: Evidence | None
-    finding: Finding | None = None
+    evidence: ProcessEvidence | None
+    finding: RecognizedApplication | None = None
     container: bool | None = None
     also: Sequence[str] = ()
 
@@ -119,7 +119,7 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def exit_code(verdicts: Sequence[Verdict]) -> int:
+def exit_code(verdicts: Sequence[ProcessVerdict]) -> int:
     """What tells a program how it went."""
     if any(verdict.evidence is None for verdict in verdicts):
         return 3
@@ -155,14 +155,14 @@ def _uid(processes: Processes, pid: int) -> int | None:
         return None  # it has gone
 
 
-def judge(processes: Processes, pid: int, rules: Rules) -> Verdict:
+def judge(processes: Processes, pid: int, rules: ApplicationRules) -> ProcessVerdict:
     """Look at one process as slurm-gpud does."""
     evidence = gather(processes, pid)
     if evidence.executable is None:
-        return Verdict(pid, None)
+        return ProcessVerdict(pid, None)
     finding = recognise(evidence, rules, lambda name: file_size(processes, pid, name))
     fitting = [rule for rule in rules.rules if fits(rule, evidence) is not None]
-    return Verdict(
+    return ProcessVerdict(
         pid=pid,
         evidence=evidence,
         finding=finding,
@@ -171,7 +171,7 @@ def judge(processes: Processes, pid: int, rules: Rules) -> Verdict:
     )
 
 
-def best_of(verdicts: Sequence[Verdict]) -> Verdict:
+def best_of(verdicts: Sequence[ProcessVerdict]) -> ProcessVerdict:
     """The process by which the job is known: that of the highest priority, or else one that could be read."""
     found = [verdict for verdict in verdicts if verdict.finding is not None]
     if found:
@@ -179,7 +179,7 @@ def best_of(verdicts: Sequence[Verdict]) -> Verdict:
     return next((verdict for verdict in verdicts if verdict.evidence is not None), verdicts[0])
 
 
-def explained_job(verdicts: Sequence[Verdict]) -> Iterator[Iterator[str]]:
+def explained_job(verdicts: Sequence[ProcessVerdict]) -> Iterator[Iterator[str]]:
     """The verdict on a job for a person: on the process that counts, and how many others there are."""
     best = best_of(verdicts)
     yield explained(best)
@@ -188,7 +188,7 @@ def explained_job(verdicts: Sequence[Verdict]) -> Iterator[Iterator[str]]:
         yield _row("others", ", ".join(f"{count} × {name}" for name, count in others.most_common()))
 
 
-def _name_of(verdict: Verdict) -> str:
+def _name_of(verdict: ProcessVerdict) -> str:
     if verdict.evidence is None:
         return "gone"
     if verdict.finding is None:
@@ -196,7 +196,7 @@ def _name_of(verdict: Verdict) -> str:
     return verdict.finding.rule.name
 
 
-def explained(verdict: Verdict) -> Iterator[str]:
+def explained(verdict: ProcessVerdict) -> Iterator[str]:
     """The verdict for a person."""
     evidence, finding = verdict.evidence, verdict.finding
     head = f"{verdict.pid:>7}  "
@@ -224,7 +224,7 @@ def explained(verdict: Verdict) -> Iterator[str]:
         yield from _row("passed over", ", ".join(verdict.also))
 
 
-def listed(rules: Rules) -> dict[str, Any]:
+def listed(rules: ApplicationRules) -> dict[str, Any]:
     """What the rules know, for programs."""
     return {
         "path": rules.path,
@@ -241,7 +241,7 @@ def listed(rules: Rules) -> dict[str, Any]:
     }
 
 
-def summary(rules: Rules) -> Iterator[str]:
+def summary(rules: ApplicationRules) -> Iterator[str]:
     """What the rules know, by field."""
     alternatives = sum(len(rule.traces) for rule in rules.rules)
     yield f"{rules.path}: {len(rules.rules)} applications told by {alternatives} traces, no mistakes"

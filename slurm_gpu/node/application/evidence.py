@@ -40,7 +40,7 @@ _MODULE = re.compile(r"\s*([A-Za-z_]\w{0,63})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class ProcessEvidence:
     """One process. Names are without directories; `arguments` are its first 4,096 characters.
 
     `libraries` are files mapped into its memory, `packages` Python packages that files mapped lie in,
@@ -62,7 +62,7 @@ class Evidence:
         return self.executable is None and not self.arguments
 
 
-def gather(processes: Processes, pid: int) -> Evidence:
+def gather(processes: Processes, pid: int) -> ProcessEvidence:
     """All that can be read of a process; what cannot is missing."""
     executable = _executable(processes, pid)
     words = _words(processes, pid)
@@ -71,7 +71,7 @@ def gather(processes: Processes, pid: int) -> Evidence:
     imports = frozenset() if module is None else frozenset({module.partition(".")[0]})
     if script is not None and executable is not None and _PYTHON.fullmatch(executable):
         imports |= imports_in(_script_text(processes, pid, script))
-    return Evidence(
+    return ProcessEvidence(
         pid=pid,
         executable=executable,
         script=None if script is None else os.path.basename(script),  # noqa: PTH119

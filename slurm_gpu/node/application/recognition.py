@@ -12,8 +12,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from slurm_gpu.node.application.containers import in_container
-from slurm_gpu.node.application.evidence import Evidence, gather
-from slurm_gpu.node.application.rules import Names, Parameter, Rule, Rules, Trace
+from slurm_gpu.node.application.evidence import ProcessEvidence, gather
+from slurm_gpu.node.application.rules import (
+    ApplicationParameter,
+    ApplicationRule,
+    ApplicationRules,
+    Names,
+    Trace,
+)
 from slurm_gpu.node.process.procfs import Processes
 
 LONGEST_VALUE = 64
@@ -26,16 +32,18 @@ _UNPRINTABLE = re.compile(r"[^ -~]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class RecognizedApplication:
     """What was recognised in process `pid`, and why: `because` is fit for the admin's eyes only."""
 
-    rule: Rule
+    rule: ApplicationRule
     pid: int
     because: Sequence[str]
     parameters: Mapping[str, str]
 
 
-def recognise(evidence: Evidence, rules: Rules, size_of: Callable[[str], int | None]) -> Finding | None:
+def recognise(
+    evidence: ProcessEvidence, rules: ApplicationRules, size_of: Callable[[str], int | None]
+) -> RecognizedApplication | None:
     """The first rule that fits; `size_of` tells the bytes of a file that an argument names."""
     libraries = filter(rules.libraries.match, evidence.libraries)
     evidence = replace(evidence, libraries=frozenset(libraries))
@@ -43,7 +51,7 @@ def recognise(evidence: Evidence, rules: Rules, size_of: Callable[[str], int | N
         because = fits(rule, evidence)
         if because is not None:
             found = {name: _value(p, evidence.arguments, size_of) for name, p in rule.parameters.items()}
-            return Finding(
+            return RecognizedApplication(
                 rule=rule,
                 pid=evidence.pid,
                 because=because,
@@ -52,7 +60,7 @@ def recognise(evidence: Evidence, rules: Rules, size_of: Callable[[str], int | N
     return None
 
 
-def fits(rule: Rule, evidence: Evidence) -> Sequence[str] | None:
+def fits(rule: ApplicationRule, evidence: ProcessEvidence) -> Sequence[str] | None:
     """By which traces the rule fits this process; None if it does not."""
     for trace in rule.traces:
         because = _found(trace, evidence)
@@ -61,7 +69,7 @@ def fits(rule: Rule, evidence: Evidence) -> Sequence[str] | None:
     return None
 
 
-def _found(trace: Trace, evidence: Evidence) -> Sequence[str] | None:
+def _found(trace: Trace, evidence: ProcessEvidence) -> Sequence[str] | None:
     because = []
     for what, names, having in (
         ("executable", trace.executable, (evidence.executable,)),
@@ -92,7 +100,9 @@ def _first(names: Names, having: Iterable[str | None]) -> str | None:
     return min(hits) if hits else None
 
 
-def _value(parameter: Parameter, arguments: str, size_of: Callable[[str], int | None]) -> str | None:
+def _value(
+    parameter: ApplicationParameter, arguments: str, size_of: Callable[[str], int | None]
+) -> str | None:
     match = parameter.pattern.search(arguments)
     if match is None or not match[1]:
         return None
@@ -128,10 +138,10 @@ def file_size(processes: Processes, pid: int, name: str) -> int | None:
 class Recognition:
     """The best that has been recognised in one job so far; looks again only at what is new or has grown."""
 
-    def __init__(self, rules: Rules, processes: Processes) -> None:
+    def __init__(self, rules: ApplicationRules, processes: Processes) -> None:
         self._rules, self._processes = rules, processes
         self._seen: dict[int, tuple[int, int]] = {}
-        self.best: Finding | None = None
+        self.best: RecognizedApplication | None = None
         self.container: bool | None = None
         self.unfinished = False
         """Nothing is recognised yet, and there are processes that have not been looked at."""

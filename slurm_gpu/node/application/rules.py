@@ -61,7 +61,7 @@ class Trace:
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class ApplicationParameter:
     """What is kept of the arguments: the pattern's group, or the size of the file that it names."""
 
     pattern: re.Pattern[str]
@@ -69,30 +69,30 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class ApplicationRule:
     """How one application is recognised; `place` is file:line:column of the rule."""
 
     name: str
     field: str | None
     priority: int
     traces: Sequence[Trace]
-    parameters: Mapping[str, Parameter]
+    parameters: Mapping[str, ApplicationParameter]
     place: str
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class ApplicationRules:
     """All rules, the highest priority first, and among equals in the order of the file.
 
     `libraries` fits every library that a rule names, so that the hundreds of others are passed over at once.
     """
 
     path: str
-    rules: Sequence[Rule]
+    rules: Sequence[ApplicationRule]
     libraries: re.Pattern[str]
 
 
-NO_RULES = Rules("", (), re.compile(r"(?!)"))
+NO_RULES = ApplicationRules("", (), re.compile(r"(?!)"))
 
 
 def rules_path(site_file: Path) -> Path:
@@ -103,18 +103,18 @@ def rules_path(site_file: Path) -> Path:
     return next((path for path in SHIPPED if path.exists()), own)
 
 
-def load_rules(path: Path) -> Rules:
+def load_rules(path: Path) -> ApplicationRules:
     """Read and check the file; raises InvalidFileError with every mistake and its place."""
     return check_rules(read_yaml(path))
 
 
-def check_rules(source: YamlSource) -> Rules:
+def check_rules(source: YamlSource) -> ApplicationRules:
     """Turn a parsed applications.yaml into rules; raises InvalidFileError with every mistake in it."""
-    return _Check(source).rules()
+    return _ApplicationsCheck(source).rules()
 
 
-class _Check(YamlCheck):
-    def rules(self) -> Rules:
+class _ApplicationsCheck(YamlCheck):
+    def rules(self) -> ApplicationRules:
         top = self.mapping((), self.source.value, ("version", "applications"), "the file")
         if top.get("version") != 1 or isinstance(top.get("version"), bool):
             self.fail(("version",), "version must be 1: write `version: 1`")
@@ -127,13 +127,13 @@ class _Check(YamlCheck):
         self.finish()
         traces = [trace for rule in found for trace in rule.traces]
         libraries = [trace.library.pattern.pattern for trace in traces if trace.library is not None]
-        return Rules(
+        return ApplicationRules(
             self.source.path,
             sorted(found, key=lambda rule: -rule.priority),
             re.compile("|".join(libraries) or r"(?!)"),
         )
 
-    def rule(self, name: str, value: Any) -> Rule:
+    def rule(self, name: str, value: Any) -> ApplicationRule:
         here = ("applications", name)
         line, column = self.source.key_positions.get(here, (0, 0))
         if not name.isprintable() or len(name) > _LONGEST_NAME:
@@ -153,7 +153,7 @@ class _Check(YamlCheck):
             self.fail(
                 here, f"{name} lacks `any`: what tells it, such as any: [{{executable: lmp*}}]", key=True
             )
-        return Rule(
+        return ApplicationRule(
             name=name,
             field=about,
             priority=priority,
@@ -185,7 +185,7 @@ class _Check(YamlCheck):
             found["arguments"] = self.pattern((*here, "arguments"), table["arguments"])
         return Trace(**found)
 
-    def parameters(self, here: Location, value: Any) -> Mapping[str, Parameter]:
+    def parameters(self, here: Location, value: Any) -> Mapping[str, ApplicationParameter]:
         table = self.mapping(here, value, None, "parameters")
         if len(table) > _MOST_PARAMETERS:
             self.fail(here, f"{len(table)} parameters; at most {_MOST_PARAMETERS} are kept")
@@ -211,7 +211,7 @@ class _Check(YamlCheck):
                     r" write it as in --batch-size[= ](\d{1,7}), others as (?:…)",
                 )
                 continue
-            found[str(name)] = Parameter(pattern, of_file)
+            found[str(name)] = ApplicationParameter(pattern, of_file)
         return found
 
     def globs(self, here: Location, value: Any) -> Names | None:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import pynvml
 
-from slurm_gpu.node.gpu.nvml_calls import NEVER, SUCCESS, Calls, check_gone
-from slurm_gpu.node.gpu.reading import Counter
+from slurm_gpu.node.gpu.nvml_calls import NEVER, SUCCESS, NvmlCalls, check_gone
+from slurm_gpu.node.gpu.reading import DeviceCounter
 from slurm_gpu.plausible import is_plausible
 
 
@@ -57,7 +57,7 @@ _MISSES = 3
 class FieldValues:
     """The counters of one device."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: NvmlCalls) -> None:
         self._calls = calls
         self._links: int | None = None
         self._fields: dict[str, tuple[_Field, ...]] = dict(_FIELDS)
@@ -69,9 +69,9 @@ class FieldValues:
         out = self._calls.is_out("nvmlDeviceGetFieldValues")
         return name in self._fields and not self._misses[name] and not out
 
-    def read(self) -> Mapping[str, Counter]:
+    def read(self) -> Mapping[str, DeviceCounter]:
         """What there is, by the name in Reading; raises GoneError."""
-        found: dict[str, Counter] = {}
+        found: dict[str, DeviceCounter] = {}
         if not self._get(self._values):
             return found
         failed: dict[str, int] = {}
@@ -84,7 +84,7 @@ class FieldValues:
             member, bits = kind
             shift, before = self._fields[name][0].shift, found.get(name)
             count = getattr(value.value, member) << shift
-            found[name] = Counter(count if before is None else before.value + count, bits + shift)
+            found[name] = DeviceCounter(count if before is None else before.value + count, bits + shift)
         for name in found.keys() - failed:
             self._misses[name] = 0
         for name, code in failed.items():

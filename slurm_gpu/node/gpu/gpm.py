@@ -11,8 +11,8 @@ from typing import Any
 
 import pynvml
 
-from slurm_gpu.node.gpu.nvml_calls import SUCCESS, Calls, function
-from slurm_gpu.node.gpu.plausibility import Screen
+from slurm_gpu.node.gpu.nvml_calls import SUCCESS, NvmlCalls, function
+from slurm_gpu.node.gpu.plausibility import PlausibilityFilter
 from slurm_gpu.node.gpu.reading import Activity
 
 # What Calls remembers of a device without GPM.
@@ -52,7 +52,7 @@ class Gpm:
     `calls` are those of the GPU, `gpu_instance` is the MIG instance's id if it is one.
     """
 
-    def __init__(self, calls: Calls, gpu_instance: int | None, screen: Screen) -> None:
+    def __init__(self, calls: NvmlCalls, gpu_instance: int | None, screen: PlausibilityFilter) -> None:
         self.calls, self._instance, self._screen = calls, gpu_instance, screen
         self._samples: list[Any] = []
         self._at_s: float | None = None

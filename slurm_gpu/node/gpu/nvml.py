@@ -12,7 +12,15 @@ from slurm_gpu.errors import NvmlError
 from slurm_gpu.node.gpu.nvml_calls import WARNING, GoneError, Tell, explained, once, twice
 from slurm_gpu.node.gpu.nvml_device import Arrays, NvmlDevice, since_boot_s
 from slurm_gpu.node.gpu.nvml_facts import gpu_facts, instance_facts, instances
-from slurm_gpu.node.gpu.reading import Facts, Failure, Reading, Request, Results, Trouble, Xid
+from slurm_gpu.node.gpu.reading import (
+    DeviceProperties,
+    Failure,
+    ReadError,
+    Reading,
+    ReadRequest,
+    Results,
+    Xid,
+)
 from slurm_gpu.node.gpu.xids import XidEvents
 from slurm_gpu.plausible import is_plausible
 
@@ -41,7 +49,7 @@ class NvmlReader:
         self._started = self._stale = False
         self._renew_at_s = 0.0
 
-    def devices(self) -> Sequence[Facts]:
+    def devices(self) -> Sequence[DeviceProperties]:
         """See Reader."""
         return [facts for _, found in self.find() for facts in found]
 
@@ -50,7 +58,7 @@ class NvmlReader:
         """See Reader."""
         return self._silent
 
-    def find(self, leave_out: Collection[int] = ()) -> Iterator[tuple[int, Sequence[Facts]]]:
+    def find(self, leave_out: Collection[int] = ()) -> Iterator[tuple[int, Sequence[DeviceProperties]]]:
         """By NVML's index: the GPU with its MIG instances, nothing where it does not answer.
 
         Raises NvmlError. Those to leave out are not touched. Read only after the last one.
@@ -62,7 +70,7 @@ class NvmlReader:
         self._close(before.values())
         self._xids.listen({uuid: (d.handle, d.facts) for uuid, d in self._devices.items()})
 
-    def read(self, requests: Sequence[Request]) -> Results:
+    def read(self, requests: Sequence[ReadRequest]) -> Results:
         """See Reader."""
         readings: dict[str, Reading] = {}
         failures: dict[str, Failure] = {}
@@ -84,15 +92,15 @@ class NvmlReader:
         device = self._devices.get(uuid)
         return None if device is None else device.facts.index
 
-    def read_one(self, request: Request) -> Reading | Failure:
+    def read_one(self, request: ReadRequest) -> Reading | Failure:
         """One device."""
         device = self._devices.get(request.uuid)
         if device is None:
-            return Failure(Trouble.LOST, "the driver does not show it")
+            return Failure(ReadError.LOST, "the driver does not show it")
         try:
             return device.read(request)
         except GoneError as error:
-            self._renew(at_once=error.trouble is Trouble.DRIVER)
+            self._renew(at_once=error.trouble is ReadError.DRIVER)
             return Failure(error.trouble, error.why)
         except Exception as error:  # whatever the binding raises costs one reading
             self._once(WARNING, f"GPU {request.uuid} cannot be read: {type(error).__name__}")
@@ -141,7 +149,7 @@ class NvmlReader:
         if at_once or now_s >= self._renew_at_s:
             self._stale, self._renew_at_s = True, now_s + _RENEW_S
 
-    def _find(self, index: int, before: dict[str, NvmlDevice]) -> Sequence[Facts]:
+    def _find(self, index: int, before: dict[str, NvmlDevice]) -> Sequence[DeviceProperties]:
         try:
             gpu = twice(pynvml.nvmlDeviceGetHandleByIndex, index)
             facts = gpu_facts(gpu, index)
@@ -153,14 +161,14 @@ class NvmlReader:
         except Exception as error:  # whatever the binding raises: this GPU does not answer, the others do
             self._renew(at_once=False)
             if index not in self._silent:
-                self._silent[index] = Failure(Trouble.LOST, explained(error))
+                self._silent[index] = Failure(ReadError.LOST, explained(error))
                 self._tell(WARNING, f"GPU with NVML index {index} does not answer: {explained(error)}")
             return ()
         self._silent.pop(index, None)
         self._devices |= devices
         return [its for _, its, _ in found]
 
-    def _instances(self, gpu: Any, facts: Facts) -> Iterator[tuple[Any, Facts]]:
+    def _instances(self, gpu: Any, facts: DeviceProperties) -> Iterator[tuple[Any, DeviceProperties]]:
         """Its MIG instances; raises GoneError."""
         for instance in instances(gpu):
             try:
@@ -168,7 +176,9 @@ class NvmlReader:
             except NvmlError as error:
                 self._once(WARNING, f"a MIG instance of GPU {facts.uuid} is left out: {error}")
 
-    def _device(self, handle: Any, facts: Facts, parent: Any, known: NvmlDevice | None) -> NvmlDevice:
+    def _device(
+        self, handle: Any, facts: DeviceProperties, parent: Any, known: NvmlDevice | None
+    ) -> NvmlDevice:
         if known is not None and known.is_same(handle, facts):
             return known
         if known is not None:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import pynvml
 
-from slurm_gpu.node.gpu.reading import Trouble
+from slurm_gpu.node.gpu.reading import ReadError
 
 T = TypeVar("T")
 
@@ -23,11 +23,11 @@ UNKNOWN = pynvml.NVML_ERROR_UNKNOWN
 
 # After these the device says nothing more: it has to be found anew.
 _TROUBLE = {
-    pynvml.NVML_ERROR_GPU_IS_LOST: Trouble.LOST,
-    pynvml.NVML_ERROR_RESET_REQUIRED: Trouble.LOST,
-    pynvml.NVML_ERROR_UNINITIALIZED: Trouble.DRIVER,
-    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: Trouble.DRIVER,
-    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: Trouble.DRIVER,
+    pynvml.NVML_ERROR_GPU_IS_LOST: ReadError.LOST,
+    pynvml.NVML_ERROR_RESET_REQUIRED: ReadError.LOST,
+    pynvml.NVML_ERROR_UNINITIALIZED: ReadError.DRIVER,
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: ReadError.DRIVER,
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: ReadError.DRIVER,
 }
 _LISTS = frozenset(
     (
@@ -87,7 +87,7 @@ def once(tell: Tell) -> Tell:
 class GoneError(Exception):
     """The handle is worthless from now on."""
 
-    def __init__(self, trouble: Trouble, why: str) -> None:
+    def __init__(self, trouble: ReadError, why: str) -> None:
         super().__init__(why)
         self.trouble, self.why = trouble, why
 
@@ -132,7 +132,7 @@ def function(name: str) -> Callable[..., int] | None:
     return found
 
 
-class Calls:
+class NvmlCalls:
     """The functions that work on one device. `tell` is one of `once`.
 
     What the device answers that it cannot do is asked ever less often: a driver may err, or learn.

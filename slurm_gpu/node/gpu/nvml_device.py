@@ -18,23 +18,23 @@ from slurm_gpu.node.gpu.nvml_calls import (
     SUCCESS,
     UNKNOWN,
     WARNING,
-    Calls,
     GoneError,
+    NvmlCalls,
     Tell,
     address,
     meaning,
 )
-from slurm_gpu.node.gpu.plausibility import Screen
+from slurm_gpu.node.gpu.plausibility import PlausibilityFilter
 from slurm_gpu.node.gpu.reading import (
     Activity,
-    Counter,
-    Facts,
-    Memory,
-    Process,
+    DeviceCounter,
+    DeviceMemory,
+    DeviceProperties,
+    GpuProcess,
     ProcessSample,
+    ReadError,
     Reading,
-    Request,
-    Trouble,
+    ReadRequest,
     UtilizationSample,
 )
 from slurm_gpu.plausible import greatest_total, is_plausible
@@ -97,7 +97,7 @@ class NvmlDevice:
     def __init__(
         self,
         handle: Any,
-        facts: Facts,
+        facts: DeviceProperties,
         parent: Any,
         arrays: Arrays,
         tell: Tell,
@@ -106,9 +106,9 @@ class NvmlDevice:
         self.facts, self.handle = facts, handle
         self._now_s = now_s
         self._arrays, self._parent = arrays, parent
-        self._tell, self._screen = tell, Screen(facts.uuid, tell)
-        self._calls = Calls(handle, facts.uuid, tell)
-        gpm_calls = self._calls if parent is None else Calls(parent, facts.uuid, tell)
+        self._tell, self._screen = tell, PlausibilityFilter(facts.uuid, tell)
+        self._calls = NvmlCalls(handle, facts.uuid, tell)
+        gpm_calls = self._calls if parent is None else NvmlCalls(parent, facts.uuid, tell)
         self._gpm = Gpm(gpm_calls, facts.gpu_instance, self._screen)
         self._fields = FieldValues(self._calls)
         if parent is not None:
@@ -119,11 +119,11 @@ class NvmlDevice:
         self._uuid = create_string_buffer(pynvml.NVML_DEVICE_UUID_V2_BUFFER_SIZE)
         self._number, self._long, self._type = c_uint(), c_ulonglong(), c_uint()
         # The counters of the last detailed reading, plausible or not.
-        self._counted: dict[str, Counter] = {}
-        self._raw: dict[str, Counter] = {}
+        self._counted: dict[str, DeviceCounter] = {}
+        self._raw: dict[str, DeviceCounter] = {}
         self._counted_s = 0.0
 
-    def read(self, request: Request) -> Reading:
+    def read(self, request: ReadRequest) -> Reading:
         """What is asked for; raises GoneError."""
         at_s, ask = self._now_s(), self._screen.ask
         if request.detailed:
@@ -156,7 +156,7 @@ class NvmlDevice:
             implausible=self._screen.take(),
         )
 
-    def is_same(self, handle: Any, facts: Facts) -> bool:
+    def is_same(self, handle: Any, facts: DeviceProperties) -> bool:
         """Is it what was found now? It goes on then, and asks again for what it could not do."""
         same = address(handle) == address(self.handle)
         if not same or facts._replace(power_limit_w=None) != self.facts._replace(power_limit_w=None):
@@ -179,9 +179,9 @@ class NvmlDevice:
             code = self._calls.call("nvmlDeviceGetUUID", self._uuid, len(self._uuid))
             if code == SUCCESS and self._uuid.value == self.facts.uuid.encode():
                 return
-        raise GoneError(Trouble.LOST, "the MIG instance is gone")
+        raise GoneError(ReadError.LOST, "the MIG instance is gone")
 
-    def _memory(self) -> Memory | None:
+    def _memory(self) -> DeviceMemory | None:
         """By the second version, which counts the driver's reserve apart, else by the first."""
         info = self._memory_v2
         info.version = pynvml.nvmlMemory_v2
@@ -191,9 +191,9 @@ class NvmlDevice:
             code = self._calls.call(_MEMORY_V1, byref(info))
         if code == UNKNOWN:
             # What every device can tell has failed: after a reload of the driver that is all it says.
-            raise GoneError(Trouble.DRIVER, meaning(code))
+            raise GoneError(ReadError.DRIVER, meaning(code))
         if self._parent is not None and code in (NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT):
-            raise GoneError(Trouble.LOST, f"the MIG instance is gone: {meaning(code)}")
+            raise GoneError(ReadError.LOST, f"the MIG instance is gone: {meaning(code)}")
         if code != SUCCESS:
             return None
         if not 0 <= info.used <= info.total or info.total == 0:
@@ -206,7 +206,7 @@ class NvmlDevice:
         if info.total not in (self.facts.memory_bytes, total_before) and total_before is not None:
             self._screen.reject("memory", info.total)
             return None
-        return Memory(info.used, info.total)
+        return DeviceMemory(info.used, info.total)
 
     def _ring(self, after_us: int) -> Sequence[UtilizationSample] | None:
         """By nvmlDeviceGetSamples, oldest first; NOT_FOUND means that the ring holds nothing newer.
@@ -269,7 +269,7 @@ class NvmlDevice:
             found.append(ProcessSample(pid, at_us, percent))
         return found
 
-    def _processes(self) -> Sequence[Process] | None:
+    def _processes(self) -> Sequence[GpuProcess] | None:
         """By nvmlDeviceGetComputeRunningProcesses."""
         count = self._number
         while True:
@@ -293,7 +293,7 @@ class NvmlDevice:
                 used = self._screen.number("process_memory", used, "memory_bytes")
             else:
                 used = None
-            found.append(Process(process.pid, used))
+            found.append(GpuProcess(process.pid, used))
         return found
 
     def _is_overfull(self, field: str, count: int, array: Any) -> bool:
@@ -354,7 +354,7 @@ class NvmlDevice:
             self._tell(WARNING, f"GPU {self.facts.uuid}: activity cannot be read: {type(error).__name__}")
             return None
 
-    def _plausible_counters(self, at_s: float) -> dict[str, Counter]:
+    def _plausible_counters(self, at_s: float) -> dict[str, DeviceCounter]:
         """Counters without those that grew faster than they can since the reading before."""
         self._raw = {}
         found = self._screen.ask(self._growing_counters, at_s) or {}
@@ -362,7 +362,7 @@ class NvmlDevice:
             self._counted, self._counted_s = self._raw, at_s
         return found
 
-    def _growing_counters(self, at_s: float) -> dict[str, Counter]:
+    def _growing_counters(self, at_s: float) -> dict[str, DeviceCounter]:
         self._raw = self._counters()
         found = {}
         for name, counter in self._raw.items():
@@ -374,13 +374,13 @@ class NvmlDevice:
                 found[name] = counter
         return found
 
-    def _counters(self) -> dict[str, Counter]:
+    def _counters(self) -> dict[str, DeviceCounter]:
         """All fields of Reading that are counters, as far as the device has them."""
         found = dict(self._fields.read())
         if "energy_mj" not in found and not self._fields.has("energy_mj"):
             millijoules = self._long
             if self._calls.gives("nvmlDeviceGetTotalEnergyConsumption", byref(millijoules)):
-                found["energy_mj"] = Counter(millijoules.value)
+                found["energy_mj"] = DeviceCounter(millijoules.value)
         for name, kind in _ECC.items():
             if name in found or self._fields.has(name):
                 continue
@@ -388,5 +388,5 @@ class NvmlDevice:
             if self._calls.gives(
                 "nvmlDeviceGetTotalEccErrors", kind, pynvml.NVML_VOLATILE_ECC, byref(errors)
             ):
-                found[name] = Counter(errors.value)
+                found[name] = DeviceCounter(errors.value)
         return found

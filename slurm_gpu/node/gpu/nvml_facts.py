@@ -9,7 +9,7 @@ import pynvml
 
 from slurm_gpu.errors import NvmlError
 from slurm_gpu.node.gpu.nvml_calls import GoneError, check_gone, twice
-from slurm_gpu.node.gpu.reading import Facts
+from slurm_gpu.node.gpu.reading import DeviceProperties
 from slurm_gpu.plausible import is_plausible, is_text, is_word
 
 T = TypeVar("T")
@@ -28,10 +28,10 @@ _LANE_BYTES_PER_S = {
 _NVLINK_SPEED, _NVLINK_COUNT, _NVLINK_SPEED_OF = 90, 91, 164
 
 
-def gpu_facts(handle: Any, index: int) -> Facts:
+def gpu_facts(handle: Any, index: int) -> DeviceProperties:
     """Of the GPU with that NVML index; raises GoneError, or NvmlError if it has no UUID."""
     milliwatts = _of(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle)
-    return Facts(
+    return DeviceProperties(
         uuid=_uuid(handle),
         index=index,
         minor=_number("minor", _of(pynvml.nvmlDeviceGetMinorNumber, handle)),
@@ -48,9 +48,9 @@ def gpu_facts(handle: Any, index: int) -> Facts:
     )
 
 
-def instance_facts(handle: Any, gpu: Facts) -> Facts:
+def instance_facts(handle: Any, gpu: DeviceProperties) -> DeviceProperties:
     """Of a MIG instance of that GPU; raises as `gpu_facts` does."""
-    return Facts(
+    return DeviceProperties(
         uuid=_uuid(handle),
         index=gpu.index,
         minor=gpu.minor,

@@ -11,7 +11,7 @@ from slurm_gpu.plausible import is_plausible
 T = TypeVar("T")
 
 
-class Screen:
+class PlausibilityFilter:
     """Answers of one device. What it finds implausible it collects by field until it is taken."""
 
     def __init__(self, uuid: str, tell: Tell) -> None:

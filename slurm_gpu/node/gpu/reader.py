@@ -43,7 +43,7 @@ from slurm_gpu.errors import NvmlError
 from slurm_gpu.node.gpu import lean_binding as leanbinding  # noqa: F401  # before what imports pynvml
 from slurm_gpu.node.gpu.nvml import NvmlReader
 from slurm_gpu.node.gpu.nvml_device import since_boot_s
-from slurm_gpu.node.gpu.reading import ASKS_NONE, PROGRESS_BYTES, Failure, Reading, Request
+from slurm_gpu.node.gpu.reading import ASKS_NONE, PROGRESS_BYTES, Failure, Reading, ReadRequest
 
 # So long answers may wait for others.
 PATIENCE_S = 0.1
@@ -51,7 +51,7 @@ _PR_SET_PDEATHSIG = 1
 _MAX_CAUSE = 500
 
 
-class Answers:
+class ReplyWriter:
     """What goes back, in one line each time it is flushed."""
 
     def __init__(self, file: int) -> None:
@@ -104,7 +104,7 @@ class Commands:
 class Following(NamedTuple):
     """Reads of its own accord, by the clock that slurm-gpud's looks keep to (Clock.monotonic)."""
 
-    requests: Sequence[Request]
+    requests: Sequence[ReadRequest]
     every_s: float
     until_s: float
 
@@ -122,7 +122,7 @@ def main() -> None:
     # A terminal's and systemd's signals are for slurm-gpud, which has a last look to take.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    answers = Answers(os.dup(1))
+    answers = ReplyWriter(os.dup(1))
     os.dup2(2, 1)  # whatever a library prints must not come between the answers
     progress = mmap.mmap(progress_file, PROGRESS_BYTES)
     try:
@@ -132,7 +132,7 @@ def main() -> None:
         raise
 
 
-def _serve(leave_out: Collection[int], only: int | None, answers: Answers, progress: mmap.mmap) -> None:
+def _serve(leave_out: Collection[int], only: int | None, answers: ReplyWriter, progress: mmap.mmap) -> None:
     reader = NvmlReader(lambda priority, text: answers.say("log", priority, text))
     _find(reader, leave_out, only, answers)
     commands = Commands(0)
@@ -152,12 +152,12 @@ def _serve(leave_out: Collection[int], only: int | None, answers: Answers, progr
             _find(reader, argument, None, answers)
         elif what == "follow":
             requests, every_s, until_s = argument
-            following = Following([Request(*fields) for fields in requests], every_s, until_s)
+            following = Following([ReadRequest(*fields) for fields in requests], every_s, until_s)
         else:
-            _read(reader, [Request(*fields) for fields in argument], answers, progress)
+            _read(reader, [ReadRequest(*fields) for fields in argument], answers, progress)
 
 
-def _find(reader: NvmlReader, leave_out: Collection[int], only: int | None, answers: Answers) -> None:
+def _find(reader: NvmlReader, leave_out: Collection[int], only: int | None, answers: ReplyWriter) -> None:
     try:
         count = reader.start()
         answers.say("count", count)
@@ -171,7 +171,9 @@ def _find(reader: NvmlReader, leave_out: Collection[int], only: int | None, answ
         answers.say("end")
 
 
-def _read(reader: NvmlReader, requests: Sequence[Request], answers: Answers, progress: mmap.mmap) -> None:
+def _read(
+    reader: NvmlReader, requests: Sequence[ReadRequest], answers: ReplyWriter, progress: mmap.mmap
+) -> None:
     for uuid, outcome in _outcomes(reader, requests, answers, progress):
         if isinstance(outcome, Failure):
             answers.add("failure", uuid, *outcome)
@@ -181,7 +183,9 @@ def _read(reader: NvmlReader, requests: Sequence[Request], answers: Answers, pro
     answers.say("end", reader.take_xids() if thorough else [])
 
 
-def _follow(reader: NvmlReader, requests: Sequence[Request], answers: Answers, progress: mmap.mmap) -> bool:
+def _follow(
+    reader: NvmlReader, requests: Sequence[ReadRequest], answers: ReplyWriter, progress: mmap.mmap
+) -> bool:
     """One look of its own accord; False if a device did not answer."""
     for uuid, outcome in _outcomes(reader, requests, answers, progress):
         if isinstance(outcome, Failure):
@@ -193,7 +197,7 @@ def _follow(reader: NvmlReader, requests: Sequence[Request], answers: Answers, p
 
 
 def _outcomes(
-    reader: NvmlReader, requests: Sequence[Request], answers: Answers, progress: mmap.mmap
+    reader: NvmlReader, requests: Sequence[ReadRequest], answers: ReplyWriter, progress: mmap.mmap
 ) -> Iterator[tuple[str, Reading | Failure]]:
     """Read one after another; what there is to say of those before does not wait long."""
     flush_at_s = time.monotonic() + PATIENCE_S

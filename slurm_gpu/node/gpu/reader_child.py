@@ -19,7 +19,7 @@ from typing import Any
 
 from slurm_gpu.errors import NvmlError
 from slurm_gpu.files.source_root import SOURCE_ROOT
-from slurm_gpu.node.gpu.reading import ASKS_NONE, PROGRESS_BYTES, Facts
+from slurm_gpu.node.gpu.reading import ASKS_NONE, PROGRESS_BYTES, DeviceProperties
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Child:
         self._leave_out: Collection[int] = leave_out
         self._heard_s = time.monotonic()
         self.count: int | None = None
-        self.found: dict[int, list[Facts]] = {}
+        self.found: dict[int, list[DeviceProperties]] = {}
         self.ready = False
 
     @property
@@ -119,7 +119,7 @@ class Child:
                 case ["count", int(count)]:
                     self.count = count
                 case ["gpu", int(index), list(rows)]:
-                    self.found[index] = [Facts(*row) for row in rows]
+                    self.found[index] = [DeviceProperties(*row) for row in rows]
                 case ["end"]:
                     self.ready = True
                 case ["error", str(text)]:

@@ -16,13 +16,13 @@ from slurm_gpu.errors import NvmlError
 from slurm_gpu.node.gpu.reader_child import Child, DeadError
 from slurm_gpu.node.gpu.reader_exits import Deaths
 from slurm_gpu.node.gpu.reading import (
-    Facts,
+    DeviceProperties,
     Failure,
+    ReadError,
     ReaderStartingError,
     Reading,
-    Request,
+    ReadRequest,
     Results,
-    Trouble,
     Xid,
 )
 from slurm_gpu.node.gpu.reading_array import reading_of
@@ -79,7 +79,7 @@ class ReaderProcess:
         self._crashed_at: list[int] = []
         self.deaths = Deaths(clock)
         self._start_at_s = self._start_delay_s = 0.0
-        self._following: Sequence[Request] = ()
+        self._following: Sequence[ReadRequest] = ()
         self._every_s = self._until_s = self._followed_s = 0.0
 
     @property
@@ -87,7 +87,7 @@ class ReaderProcess:
         """The process id of what calls NVML just now."""
         return None if self._child is None else self._child.pid
 
-    def devices(self) -> Sequence[Facts]:
+    def devices(self) -> Sequence[DeviceProperties]:
         """See Reader."""
         self._reap()
         self._following = ()
@@ -107,11 +107,11 @@ class ReaderProcess:
     def silent(self) -> Mapping[int, Failure]:
         """See Reader; its log says why a GPU does not answer."""
         found = {} if self._child is None else self._child.found
-        lost = Failure(Trouble.LOST, "it does not answer")
-        hung = {index: Failure(Trouble.HUNG, hung.why) for index, hung in self._hung.items()}
+        lost = Failure(ReadError.LOST, "it does not answer")
+        hung = {index: Failure(ReadError.HUNG, hung.why) for index, hung in self._hung.items()}
         return {index: lost for index, devices in found.items() if not devices} | hung
 
-    def read(self, requests: Sequence[Request]) -> Results:
+    def read(self, requests: Sequence[ReadRequest]) -> Results:
         """See Reader; while the process starts, nothing comes but that some devices hang."""
         self._reap()
         self._following = ()
@@ -124,13 +124,13 @@ class ReaderProcess:
             if hung is None:
                 wanted.append(request)
             else:
-                failures[request.uuid] = Failure(Trouble.HUNG, hung.why)
+                failures[request.uuid] = Failure(ReadError.HUNG, hung.why)
         try:
             child = self._ready(0.0)
         except ReaderStartingError:
             return Results(readings, failures)
         except NvmlError as error:
-            failures |= dict.fromkeys((r.uuid for r in wanted), Failure(Trouble.DRIVER, str(error)))
+            failures |= dict.fromkeys((r.uuid for r in wanted), Failure(ReadError.DRIVER, str(error)))
             return Results(readings, failures)
         try:
             xids = self._read(child, wanted, readings, failures)
@@ -153,7 +153,7 @@ class ReaderProcess:
         child = self._child
         if child is None or not child.ready:
             return
-        self._following = [Request(uuid) for uuid in uuids]
+        self._following = [ReadRequest(uuid) for uuid in uuids]
         self._every_s, self._until_s, self._followed_s = every_s, until_s, _now_s()
         try:
             child.ask("follow", [self._following, every_s, until_s])
@@ -202,7 +202,7 @@ class ReaderProcess:
     def _read(
         self,
         child: Child,
-        wanted: Sequence[Request],
+        wanted: Sequence[ReadRequest],
         readings: dict[str, Reading],
         failures: dict[str, Failure],
     ) -> Sequence[Xid]:
@@ -216,7 +216,7 @@ class ReaderProcess:
                         raise DeadError("the reader of NVML does nothing")
                     # Answers of others may have waited in it; they are asked again.
                     failure = Failure(
-                        Trouble.HUNG, self._leave_out(index, f"no answer within {self._deadline_s:g} s")
+                        ReadError.HUNG, self._leave_out(index, f"no answer within {self._deadline_s:g} s")
                     )
                     of_it = [r.uuid for r in wanted if self._index_of.get(r.uuid) == index]
                     failures.update(dict.fromkeys(of_it, failure))
@@ -224,7 +224,7 @@ class ReaderProcess:
                 case ["reading", uuid, list(row)] if uuid == request.uuid:
                     readings[uuid] = reading_of(row)
                 case ["failure", uuid, trouble, why] if uuid == request.uuid:
-                    failures[uuid] = Failure(Trouble(trouble), why)
+                    failures[uuid] = Failure(ReadError(trouble), why)
                 case message:
                     raise DeadError(f"the reader of NVML talks nonsense: {str(message)[:80]}")
         match child.hear(self._deadline_s):
@@ -234,7 +234,7 @@ class ReaderProcess:
                 raise DeadError(f"the reader of NVML should have said its XIDs, not {str(message)[:80]}")
         self._crashed_at.clear()
         self._start_delay_s = 0.0
-        if any(failure.trouble is Trouble.DRIVER for failure in failures.values()):
+        if any(failure.trouble is ReadError.DRIVER for failure in failures.values()):
             # Another driver needs another library, which only another process loads.
             self._end(child)
             self._child = None

@@ -17,7 +17,7 @@ PROGRESS_BYTES = 2
 ASKS_NONE = 0xFFFF
 
 
-class Facts(NamedTuple):
+class DeviceProperties(NamedTuple):
     """What does not change about a GPU or MIG instance while the driver stays loaded.
 
     `index` and `minor` of a MIG instance are its GPU's (`parent`). Bandwidths are the most that the links can
@@ -40,14 +40,14 @@ class Facts(NamedTuple):
     driver: str | None = None
 
 
-class Memory(NamedTuple):
+class DeviceMemory(NamedTuple):
     """Memory in bytes; `used` is what jobs and the driver's contexts take, not the driver's reserve."""
 
     used: int
     total: int
 
 
-class Process(NamedTuple):
+class GpuProcess(NamedTuple):
     """A process with a context on the GPU; `used` is its memory in bytes."""
 
     pid: int
@@ -72,7 +72,7 @@ class ProcessSample(NamedTuple):
     percent: float
 
 
-class Counter(NamedTuple):
+class DeviceCounter(NamedTuple):
     """A running total that starts anew at 2**bits, and with the driver."""
 
     value: int
@@ -91,7 +91,7 @@ class Activity(NamedTuple):
     pcie_tx_bytes_per_s: float | None = None
 
 
-class Request(NamedTuple):
+class ReadRequest(NamedTuple):
     """What to read of one device: memory always, the rest only if asked for.
 
     A ring is read after the given wall-clock time in µs. `detailed` asks for all fields of Reading below
@@ -114,8 +114,8 @@ class Reading(NamedTuple):
     """
 
     at_s: float
-    memory: Memory | None = None
-    processes: Sequence[Process] | None = None
+    memory: DeviceMemory | None = None
+    processes: Sequence[GpuProcess] | None = None
     ring: Sequence[UtilizationSample] | None = None
     process_ring: Sequence[ProcessSample] | None = None
     util_pct: float | None = None
@@ -123,13 +123,13 @@ class Reading(NamedTuple):
     power_w: float | None = None
     temp_c: float | None = None
     sm_clock_mhz: float | None = None
-    energy_mj: Counter | None = None
-    pcie_rx_bytes: Counter | None = None
-    pcie_tx_bytes: Counter | None = None
-    nvlink_rx_bytes: Counter | None = None
-    nvlink_tx_bytes: Counter | None = None
-    ecc_corrected: Counter | None = None
-    ecc_uncorrected: Counter | None = None
+    energy_mj: DeviceCounter | None = None
+    pcie_rx_bytes: DeviceCounter | None = None
+    pcie_tx_bytes: DeviceCounter | None = None
+    nvlink_rx_bytes: DeviceCounter | None = None
+    nvlink_tx_bytes: DeviceCounter | None = None
+    ecc_corrected: DeviceCounter | None = None
+    ecc_uncorrected: DeviceCounter | None = None
     throttle: Sequence[str] | None = None
     activity: Activity | None = None
     implausible: Mapping[str, str] | None = None
@@ -143,7 +143,7 @@ class Xid(NamedTuple):
     at_s: float
 
 
-class Trouble(StrEnum):
+class ReadError(StrEnum):
     """Why a device could not be read."""
 
     LOST = "lost"  # it fell off the bus, or needs a reset
@@ -154,7 +154,7 @@ class Trouble(StrEnum):
 class Failure(NamedTuple):
     """A device that says nothing any more, and what it said last."""
 
-    trouble: Trouble
+    trouble: ReadError
     why: str
 
 
@@ -176,7 +176,7 @@ class ReaderStartingError(NvmlError):
 class Reader(Protocol):
     """Reads the GPUs of this machine; never waits longer than its deadline, whatever the driver does."""
 
-    def devices(self) -> Sequence[Facts]:
+    def devices(self) -> Sequence[DeviceProperties]:
         """All GPUs and MIG instances that answer, in the driver's order.
 
         Raises NvmlError without a driver, ReaderStartingError while it is not known yet.
@@ -186,7 +186,7 @@ class Reader(Protocol):
     def silent(self) -> Mapping[int, Failure]:
         """GPUs that the driver lists, and that did not answer to the last devices(), by NVML's index."""
 
-    def read(self, requests: Sequence[Request]) -> Results:
+    def read(self, requests: Sequence[ReadRequest]) -> Results:
         """One look at these devices."""
 
 

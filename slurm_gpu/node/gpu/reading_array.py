@@ -7,9 +7,9 @@ from typing import Any
 
 from slurm_gpu.node.gpu.reading import (
     Activity,
-    Counter,
-    Memory,
-    Process,
+    DeviceCounter,
+    DeviceMemory,
+    GpuProcess,
     ProcessSample,
     Reading,
     UtilizationSample,
@@ -18,10 +18,14 @@ from slurm_gpu.node.gpu.reading import (
 _COUNTERS = (name for name, kind in Reading.__annotations__.items() if "Counter" in str(kind))
 _ONE: Sequence[tuple[int, Any]] = [
     (Reading._fields.index(name), kind)
-    for name, kind in {"memory": Memory, "activity": Activity, **dict.fromkeys(_COUNTERS, Counter)}.items()
+    for name, kind in {
+        "memory": DeviceMemory,
+        "activity": Activity,
+        **dict.fromkeys(_COUNTERS, DeviceCounter),
+    }.items()
 ]
 _MANY: Sequence[tuple[int, Any]] = [
-    (Reading._fields.index("processes"), Process),
+    (Reading._fields.index("processes"), GpuProcess),
     (Reading._fields.index("ring"), UtilizationSample),
     (Reading._fields.index("process_ring"), ProcessSample),
 ]

@@ -10,7 +10,7 @@ from typing import Any
 import pynvml
 
 from slurm_gpu.node.gpu.nvml_calls import SUCCESS, WARNING, Tell, address, explained, function, meaning
-from slurm_gpu.node.gpu.reading import Facts, Xid
+from slurm_gpu.node.gpu.reading import DeviceProperties, Xid
 
 _NO_INSTANCE = 0xFFFFFFFF
 # One look takes no more than so many: a GPU may tell faster than anyone listens.
@@ -25,10 +25,10 @@ class XidEvents:
         self._set: Any = None
         self._kept: list[Xid] = []
         self._data = pynvml.c_nvmlEventData_t()
-        self._gpus: Mapping[int | None, Facts] = {}
+        self._gpus: Mapping[int | None, DeviceProperties] = {}
         self._instances: Mapping[tuple[str, int, int], str] = {}
 
-    def listen(self, gpus: Mapping[str, tuple[Any, Facts]]) -> None:
+    def listen(self, gpus: Mapping[str, tuple[Any, DeviceProperties]]) -> None:
         """From now on to these: handles and facts of GPUs and of MIG instances by UUID."""
         self._kept.extend(self._waiting())
         self.close()

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from slurm_gpu.node.allocation.tracker import Allocation
 from slurm_gpu.node.application.recognition import Recognition
-from slurm_gpu.node.application.rules import Rules
+from slurm_gpu.node.application.rules import ApplicationRules
 from slurm_gpu.node.host.host_watch import HostWatch
 from slurm_gpu.node.process.environment_jobs import EnvironmentJobs
 from slurm_gpu.node.process.host_stats import HostStats
 from slurm_gpu.node.process.job_cgroups import JobCgroups, JobName
 from slurm_gpu.node.process.node_counters import NodeCounters, NodeReading
 from slurm_gpu.node.process.procfs import Processes
-from slurm_gpu.node.worker_thread import Worker, WorkThread
+from slurm_gpu.node.worker_thread import TaskRunner, WorkThread
 from slurm_gpu.wire import Host
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class Mounts:
 
 
 @dataclass(slots=True)
-class _Entry:
+class _WatchedHost:
     watch: HostWatch
     end_s: float | None = None
     stuck: bool = False
@@ -53,7 +53,7 @@ class _Round:
     Once `given_up` it goes no further, since the next round looks at these jobs; `over` when it has ended.
     """
 
-    entries: Sequence[_Entry]
+    entries: Sequence[_WatchedHost]
     on_gpu: Mapping[int, Sequence[int]]
     began_s: float
     ask_s: float
@@ -68,10 +68,10 @@ class HostBook:
     def __init__(
         self,
         node: str,
-        rules: Rules,
+        rules: ApplicationRules,
         *,
         mounts: Mounts | None = None,
-        worker: Worker | None = None,
+        worker: TaskRunner | None = None,
         environments: EnvironmentJobs | None = None,
     ) -> None:
         mounts = Mounts() if mounts is None else mounts
@@ -81,8 +81,8 @@ class HostBook:
         self._environments = EnvironmentJobs(self._processes) if environments is None else environments
         self._counters = NodeCounters(mounts.proc, mounts.sys)
         self._reading: NodeReading | None = None
-        self._worker: Worker = WorkThread("host") if worker is None else worker
-        self._entries: dict[str, _Entry] = {}
+        self._worker: TaskRunner = WorkThread("host") if worker is None else worker
+        self._entries: dict[str, _WatchedHost] = {}
         # By job: a cgroup that outlives its run goes on counting in the next one.
         self._groups: dict[int, int] = {}
         self._round: _Round | None = None
@@ -116,7 +116,7 @@ class HostBook:
         )
         if any(e.end_s is None and e.watch.key.job_id != job.job_id for e in self._entries.values()):
             watch.not_alone()
-        self._entries[allocation.key.segment] = _Entry(watch)
+        self._entries[allocation.key.segment] = _WatchedHost(watch)
 
     def _remember_group(self, watch: HostWatch) -> None:
         if watch.group is None:
@@ -173,7 +173,7 @@ class HostBook:
             return ()
         return [entry.watch.host(now_s) for entry in self._entries.values() if entry.end_s is None]
 
-    def _may_look(self, entry: _Entry) -> bool:
+    def _may_look(self, entry: _WatchedHost) -> bool:
         if entry.stuck or entry.end_s is not None or len(self._lost) >= _MOST_STUCK:
             return False
         # Who can make one look wait could do so with one job after another.
@@ -216,7 +216,7 @@ class HostBook:
             self._give_up(this, "failed")
         self._round = None
 
-    def _at(self, this: _Round) -> _Entry:
+    def _at(self, this: _Round) -> _WatchedHost:
         """The job that it is at."""
         return this.entries[min(this.done, len(this.entries) - 1)]
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slurm_gpu.node.process.cgroup import JobOwner, raw_id
-from slurm_gpu.node.process.process_jobs import FIRST_UID_OF_PEOPLE, MPS_PROGRAMS, Origin, ProcessJobs
+from slurm_gpu.node.process.process_jobs import FIRST_UID_OF_PEOPLE, MPS_PROGRAMS, ProcessJobs, ProcessOrigin
 from slurm_gpu.node.shipping.events import EventBook
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ Suspect = tuple[int, bytes, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class KnownJobs:
     """What is known of jobs: `owners` of the open ones, `without_gpus` those that run here and hold none.
 
     `ended_s` tells when a job ended that has ended of late.
@@ -52,7 +52,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ProcessFinding:
     """What is wrong with a process, and who is to answer for it: a job, or a user without one."""
 
     kind: str
@@ -75,7 +75,7 @@ class Crosscheck:
         return now_s >= self._checked_s.get(device, -CHECK_S) + CHECK_S
 
     def check(
-        self, device: str, pids: Iterable[int], holders: Sequence[int], known: Known, now_s: float
+        self, device: str, pids: Iterable[int], holders: Sequence[int], known: KnownJobs, now_s: float
     ) -> None:
         """Look at what NVML shows on a device that `holders` hold, if any."""
         self._checked_s[device] = now_s
@@ -95,8 +95,8 @@ class Crosscheck:
             self._events.tell("intruder", data={"of": culprit, "left_out": left_out})
 
     def _judge(
-        self, pid: int, origin: Origin, holders: Sequence[int], known: Known, now_s: float
-    ) -> Finding | None:
+        self, pid: int, origin: ProcessOrigin, holders: Sequence[int], known: KnownJobs, now_s: float
+    ) -> ProcessFinding | None:
         if origin.cgroup is None:
             return self._judge_without_cgroup(pid, origin, holders, known)
         job = raw_id(origin.cgroup, known.owners)
@@ -111,11 +111,11 @@ class Crosscheck:
             return None  # it may be the holder's: of a job that Slurm alone told of the SLUID is unknown
         name = job if job is not None else origin.cgroup.sluid
         data = {"pid": pid, "allocated": sorted(holders), "cgroup": name}
-        return Finding("job_mismatch", f"job {name}", data)
+        return ProcessFinding("job_mismatch", f"job {name}", data)
 
     def _judge_without_cgroup(
-        self, pid: int, origin: Origin, holders: Sequence[int], known: Known
-    ) -> Finding | None:
+        self, pid: int, origin: ProcessOrigin, holders: Sequence[int], known: KnownJobs
+    ) -> ProcessFinding | None:
         job = origin.job(known.owners)
         if job is not None:
             return None if job in holders else _intruder(pid, origin, job)
@@ -124,7 +124,7 @@ class Crosscheck:
         users = {known.owners[holder].uid for holder in holders if holder in known.owners}
         return None if origin.uid in users else _intruder(pid, origin, None)
 
-    def _tell(self, suspect: Suspect, finding: Finding, holders: Sequence[int], now_s: float) -> None:
+    def _tell(self, suspect: Suspect, finding: ProcessFinding, holders: Sequence[int], now_s: float) -> None:
         self._told[suspect] = None
         if len(self._told) > _TOLD_MOST:
             del self._told[next(iter(self._told))]
@@ -134,9 +134,9 @@ class Crosscheck:
             self._events.tell(finding.kind, device=device, job_id=job_id, data=finding.data)
 
 
-def _intruder(pid: int, origin: Origin, job: int | None) -> Finding:
+def _intruder(pid: int, origin: ProcessOrigin, job: int | None) -> ProcessFinding:
     culprit = f"uid {origin.uid}" if job is None else f"job {job}"
-    return Finding("intruder", culprit, {"pid": pid, "uid": origin.uid, "job": job})
+    return ProcessFinding("intruder", culprit, {"pid": pid, "uid": origin.uid, "job": job})
 
 
 class _HourlyLimit:

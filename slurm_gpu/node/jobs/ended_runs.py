@@ -23,7 +23,7 @@ MOST = 10_000
 _EPILOG_TOLD_S = 10.0
 
 
-class Kept(Protocol):
+class EndedRunStore(Protocol):
     """Where runs that ended are written down (slurm_gpu.node.shipping.spool), by job."""
 
     def ended_runs(self) -> Mapping[int, Any]:
@@ -63,7 +63,7 @@ class EndedRuns:
     count. So of an epilog without an allocation the same count may come again, in a younger answer.
     """
 
-    def __init__(self, kept: Kept, clock: Clock) -> None:
+    def __init__(self, kept: EndedRunStore, clock: Clock) -> None:
         self._kept, self._clock = kept, clock
         # The oldest first.
         self._ended = dict(sorted(self._of_this_boot(), key=lambda item: item[1].at_s))

@@ -9,17 +9,17 @@ from typing import Protocol
 
 from slurm_gpu.errors import NvmlError
 from slurm_gpu.node.allocation.tracker import Allocation
-from slurm_gpu.node.gpu.reading import Facts, Reader, ReaderStartingError, Trouble
+from slurm_gpu.node.gpu.reading import DeviceProperties, Reader, ReadError, ReaderStartingError
 from slurm_gpu.node.shipping.events import EventBook
 
 log = logging.getLogger(__name__)
 
 # As many reports of lost GPUs are remembered, so that each is made once.
 _REMEMBERED = 1000
-EVENT_OF = {Trouble.LOST: "gpu_lost", Trouble.HUNG: "gpu_hung"}
+EVENT_OF = {ReadError.LOST: "gpu_lost", ReadError.HUNG: "gpu_hung"}
 
 
-class Order(Protocol):
+class DeviceOrder(Protocol):
     """Which UUID each position is, as slurmd tells some time after it was asked.
 
     `assumed` tells that the last answer was a guess, `can_be_shared` whether Slurm may give a GPU to several.
@@ -42,18 +42,18 @@ class Order(Protocol):
     def news(self) -> bool:
         """Has more been told since the last call?"""
 
-    def uuids(self, positions: Sequence[int], devices: Sequence[Facts]) -> Mapping[int, str]:
+    def uuids(self, positions: Sequence[int], devices: Sequence[DeviceProperties]) -> Mapping[int, str]:
         """The UUID at each position; absent where none of `devices` can be told."""
 
 
 class Inventory:
     """What the reader found when it was last asked; `answering` is by UUID, in the driver's order."""
 
-    def __init__(self, reader: Reader, order: Order, events: EventBook) -> None:
+    def __init__(self, reader: Reader, order: DeviceOrder, events: EventBook) -> None:
         self._reader, self._order, self._events = reader, order, events
-        self.answering: Mapping[str, Facts] = {}
+        self.answering: Mapping[str, DeviceProperties] = {}
         self.starting = False
-        self._seen: dict[str, Facts] = {}
+        self._seen: dict[str, DeviceProperties] = {}
         self._no_driver = False
         self._assumed_told = False
         self._silence_told: set[int] = set()
@@ -177,7 +177,7 @@ class Inventory:
         self._lost[lost] = None
         facts = self._seen.get(name)
         failure = None if facts is None else self._reader.silent.get(facts.index)
-        kind = EVENT_OF[Trouble.LOST if failure is None else failure.trouble]
+        kind = EVENT_OF[ReadError.LOST if failure is None else failure.trouble]
         log.error("job %d was allocated GPU %s, which does not answer", key.job_id, name)
         self._events.tell(kind, device=name, job_id=key.job_id)
 

@@ -11,10 +11,10 @@ import math
 from collections.abc import Callable, Iterable
 
 from slurm_gpu.clock import Clock, wall_ahead_s
-from slurm_gpu.node.allocation.hooks import HookEvent, Kind
+from slurm_gpu.node.allocation.hooks import HookEvent, HookKind
 from slurm_gpu.node.allocation.tracker import Allocation, Allocations, epilog_between, is_before, is_of_run
 from slurm_gpu.node.clock_step import STEP_S
-from slurm_gpu.node.jobs.cross_check import Known
+from slurm_gpu.node.jobs.cross_check import KnownJobs
 from slurm_gpu.node.jobs.ended_runs import EndedRuns
 from slurm_gpu.node.jobs.grants import Grants
 from slurm_gpu.node.jobs.inventory import Inventory
@@ -27,7 +27,7 @@ from slurm_gpu.node.measure.watch import DeviceWatch
 from slurm_gpu.node.process.job_cgroups import JobCgroups
 from slurm_gpu.node.shipping.events import EventBook
 from slurm_gpu.node.shipping.shipment import JobFacts
-from slurm_gpu.node.shipping.spool import Spool
+from slurm_gpu.node.shipping.spool import NodeSpool
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class LifeCycle:
         name: str,
         cluster: str,
         clock: Clock,
-        spool: Spool,
+        spool: NodeSpool,
         events: EventBook,
         inventory: Inventory,
         suspensions: Suspensions,
@@ -107,7 +107,7 @@ class LifeCycle:
 
     def apply(self, event: HookEvent) -> None:
         """A job begins or ends."""
-        if event.kind is Kind.PROLOG:
+        if event.kind is HookKind.PROLOG:
             self._begin(event)
         else:
             self._end(event)
@@ -280,7 +280,7 @@ class LifeCycle:
             self._close_unwatched(allocation, event)
             return
         end_s = event.uptime_s
-        epilog = event if event.kind is Kind.EPILOG else None
+        epilog = event if event.kind is HookKind.EPILOG else None
         if not segment.can_end_at(end_s):
             self._close_by_history(allocation, end_s)
             if epilog is not None:
@@ -297,7 +297,7 @@ class LifeCycle:
     def _close_unwatched(self, allocation: Allocation, event: HookEvent | None) -> None:
         same_boot = event is not None and event.boot_id == allocation.key.boot_id
         end_s = event.uptime_s if event is not None and same_boot else allocation.start_s
-        epilog = event if event is not None and event.kind is Kind.EPILOG else None
+        epilog = event if event is not None and event.kind is HookKind.EPILOG else None
         allocation = allocation.ended_before(end_s)
         self._held_unwatched(allocation, end_s)
         self._forget(allocation)
@@ -387,9 +387,9 @@ class LifeCycle:
         if finished and self._strangers.are_possible:
             self._look_for_strangers()
 
-    def known(self) -> Known:
+    def known(self) -> KnownJobs:
         """What is known of the jobs here, for telling where their processes should be."""
-        return Known(
+        return KnownJobs(
             owners=self.allocations.owners(),
             without_gpus=self._without_gpus,
             ended_s=self._ended.ended_s,

@@ -20,7 +20,7 @@ _KEPT = 6
 _WINDOW_BITS, _MEMORY_LEVEL = 12, 4
 
 
-class History:
+class Checkpoints:
     """Checkpoints of one segment on one device: of each age one that is at most half as old again.
 
     A day of checkpoints each 10 s leaves some 50, of 2 KB each.

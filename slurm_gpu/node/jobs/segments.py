@@ -9,17 +9,17 @@ from dataclasses import dataclass, field, replace
 from slurm_gpu.errors import RecordError
 from slurm_gpu.node.allocation.hooks import HookEvent
 from slurm_gpu.node.allocation.tracker import Allocation
-from slurm_gpu.node.gpu.reading import Facts
-from slurm_gpu.node.jobs.rewind import YOUNG_S, History
-from slurm_gpu.node.measure.tally import SegmentKey, Tally
-from slurm_gpu.node.shipping.spool import Spool
+from slurm_gpu.node.gpu.reading import DeviceProperties
+from slurm_gpu.node.jobs.rewind import YOUNG_S, Checkpoints
+from slurm_gpu.node.measure.tally import DeviceTally, SegmentKey
+from slurm_gpu.node.shipping.spool import NodeSpool
 from slurm_gpu.wire import Record
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Segment:
+class OpenSegment:
     """An open or ending allocation while it is watched.
 
     `tallies` are by device and lack unknown ones; `unsettled` are the devices of which more will be learnt;
@@ -28,9 +28,9 @@ class Segment:
     """
 
     allocation: Allocation
-    tallies: dict[str, Tally] = field(default_factory=dict)
+    tallies: dict[str, DeviceTally] = field(default_factory=dict)
     unsettled: set[str] = field(default_factory=set)
-    histories: dict[str, History] = field(default_factory=dict)
+    histories: dict[str, Checkpoints] = field(default_factory=dict)
     ending: bool = False
     epilog: HookEvent | None = None
 
@@ -43,32 +43,32 @@ class Segment:
 class SegmentBook:
     """All segments that this process watches, and their records in the spool."""
 
-    def __init__(self, spool: Spool) -> None:
+    def __init__(self, spool: NodeSpool) -> None:
         self._spool = spool
-        self._segments: dict[str, Segment] = {}
+        self._segments: dict[str, OpenSegment] = {}
         self._granted: Mapping[tuple[int, int], int] = {}
 
-    def __iter__(self) -> Iterator[Segment]:
+    def __iter__(self) -> Iterator[OpenSegment]:
         return iter(list(self._segments.values()))
 
-    def get(self, allocation: Allocation) -> Segment | None:
+    def get(self, allocation: Allocation) -> OpenSegment | None:
         """The segment of that allocation, if it is watched."""
         return self._segments.get(allocation.key.segment)
 
-    def of(self, allocation: Allocation) -> Segment:
+    def of(self, allocation: Allocation) -> OpenSegment:
         """The same, begun if need be, with the newest knowledge of the allocation."""
-        segment = self._segments.setdefault(allocation.key.segment, Segment(allocation))
+        segment = self._segments.setdefault(allocation.key.segment, OpenSegment(allocation))
         segment.allocation = allocation
         return segment
 
-    def begin(self, segment: Segment, facts: Facts, now_s: float) -> Tally:
+    def begin(self, segment: OpenSegment, facts: DeviceProperties, now_s: float) -> DeviceTally:
         """Start sampling a device of the segment and return its tally.
 
         Its first record is saved at once: after a kill it is all that says when the segment began, and the
         time until which it is known to have lasted.
         """
         segment.tallies[facts.uuid] = tally = self._tally(segment.allocation, facts.uuid, facts)
-        segment.histories[facts.uuid] = History()
+        segment.histories[facts.uuid] = Checkpoints()
         segment.unsettled.add(facts.uuid)
         self._spool.save_record(tally.record(now_s))
         return tally
@@ -96,12 +96,12 @@ class SegmentBook:
                     record = self._spool.save_record(segment.tallies[device].record(now_s))
                     segment.histories[device].add_young(now_s, record)
 
-    def settle(self, tally: Tally, now_s: float) -> None:
+    def settle(self, tally: DeviceTally, now_s: float) -> None:
         """Nothing more will be learnt of it: its record is final."""
         self._spool.save_record(tally.record(now_s, final=True))
         self._segments[tally.key.segment].unsettled.discard(tally.device)
 
-    def finish(self) -> Sequence[Segment]:
+    def finish(self) -> Sequence[OpenSegment]:
         """Those that have ended and are settled, no longer watched and with all their records final."""
         done = [s for s in self._segments.values() if s.ending and not s.unsettled]
         for segment in done:
@@ -174,8 +174,10 @@ class SegmentBook:
     def _unsampled(self, allocation: Allocation, device: str) -> Record:
         return self._tally(allocation, device).record(allocation.start_s)
 
-    def _tally(self, allocation: Allocation, device: str, facts: Facts | None = None) -> Tally:
-        tally = Tally(allocation.key, device, allocation.start_s, allocation.start_wall_s, facts)
+    def _tally(
+        self, allocation: Allocation, device: str, facts: DeviceProperties | None = None
+    ) -> DeviceTally:
+        tally = DeviceTally(allocation.key, device, allocation.start_s, allocation.start_wall_s, facts)
         tally.granted_mgpu = self._granted.get(_run(allocation.key))
         return tally
 

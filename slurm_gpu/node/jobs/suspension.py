@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from slurm_gpu.node.jobs.reconcile import ToldJob
-from slurm_gpu.node.jobs.segments import Segment
+from slurm_gpu.node.jobs.segments import OpenSegment
 from slurm_gpu.node.process.job_cgroups import JobCgroups, JobName
 
 LOOK_S = 2.0
@@ -19,7 +19,7 @@ _TOLD_FOR_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _SuspensionReport:
     restart: int
     suspended: bool
     at_s: float
@@ -30,14 +30,16 @@ class Suspensions:
 
     def __init__(self, cgroups: JobCgroups) -> None:
         self._cgroups = cgroups
-        self._told: dict[int, _Told] = {}
+        self._told: dict[int, _SuspensionReport] = {}
         self.next_look_s = 0.0
 
     def learn(self, jobs: Iterable[ToldJob], now_s: float) -> None:
         """What Slurm says of all jobs that hold GPUs here."""
-        self._told = {job.job_id: _Told(job.restart, job.suspended, now_s - job.age_s) for job in jobs}
+        self._told = {
+            job.job_id: _SuspensionReport(job.restart, job.suspended, now_s - job.age_s) for job in jobs
+        }
 
-    def look(self, segments: Iterable[Segment], now_s: float) -> None:
+    def look(self, segments: Iterable[OpenSegment], now_s: float) -> None:
         """Look at each job that is watched, if it is time to."""
         if now_s < self.next_look_s:
             return
@@ -48,7 +50,7 @@ class Suspensions:
                 for tally in segment.tallies.values():
                     tally.suspension(now_s, suspended=suspended)
 
-    def _is_suspended(self, segment: Segment, now_s: float) -> bool | None:
+    def _is_suspended(self, segment: OpenSegment, now_s: float) -> bool | None:
         allocation = segment.allocation
         key = allocation.key
         frozen = self._cgroups.frozen(JobName(key.job_id, allocation.uid, allocation.sluid))

@@ -11,18 +11,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_gpu.clock import Clock, wall_ahead_s
-from slurm_gpu.node.gpu.reading import Reading, Request
+from slurm_gpu.node.gpu.reading import Reading, ReadRequest
 from slurm_gpu.node.measure.shares import (
     PROCESSES_LATE_S,
-    Held,
+    HeldSpan,
     JobSamples,
     alone,
     device_during,
     held_part,
     shared,
 )
-from slurm_gpu.node.measure.tally import Tally
-from slurm_gpu.node.measure.utilization import SAMPLE_MAX_S, Span, UtilizationSpans
+from slurm_gpu.node.measure.tally import DeviceTally
+from slurm_gpu.node.measure.utilization import SAMPLE_MAX_S, UtilizationSpan, UtilizationSpans
 
 # What was seen is counted only after the epilog that makes it void had time to be seen.
 LAG_S = 0.04
@@ -49,7 +49,7 @@ class Attribution:
     def __init__(self, clock: Clock, others: Others, placed_since_s: float = -math.inf) -> None:
         self._clock, self._others, self._placed_since_s = clock, others, placed_since_s
         self._spans = UtilizationSpans(clock, 0.0)
-        self._waiting: deque[Span] = deque()
+        self._waiting: deque[UtilizationSpan] = deque()
         self._job_samples = JobSamples(0)
         self.settled_s = 0.0
         """Up to then all that there is has been given out."""
@@ -104,11 +104,11 @@ class Attribution:
 
     def take(
         self,
-        asked: Request,
+        asked: ReadRequest,
         asked_s: float,
         reading: Reading,
         gap_s: float,
-        tallies: Sequence[Tally],
+        tallies: Sequence[DeviceTally],
         whose: Callable[[int], int | None],
         *,
         deadline: bool,
@@ -145,7 +145,7 @@ class Attribution:
             self.settled_s = span.end_s
         self.settled_s = self._spans.covered_s
 
-    def _watched(self, span: Span) -> Span | None:
+    def _watched(self, span: UtilizationSpan) -> UtilizationSpan | None:
         """What of the span lies after the time in which an unwatched holder may have had a part in it."""
         unwatched_s = self._others.unwatched_s
         if span.start_s >= unwatched_s:
@@ -154,7 +154,7 @@ class Attribution:
             return None
         return span._replace(start_s=unwatched_s)
 
-    def _count_alone(self, until_s: float, tallies: Sequence[Tally]) -> None:
+    def _count_alone(self, until_s: float, tallies: Sequence[DeviceTally]) -> None:
         """Count all that waits, up to then, where one job has held the device throughout and goes on to."""
         if len(tallies) != 1 or not self._waiting:
             return
@@ -166,14 +166,16 @@ class Attribution:
             spans.append(self._waiting.popleft())
         tally.utilization_alone(spans)
 
-    def _count(self, span: Span, parts: Mapping[Tally, Held], *, strangers: bool) -> None:
+    def _count(
+        self, span: UtilizationSpan, parts: Mapping[DeviceTally, HeldSpan], *, strangers: bool
+    ) -> None:
         if len(parts) == 1 and not strangers:
             ((tally, part),) = parts.items()
             value = alone(span, part)
             tally.utilization(part.start_s, part.end_s, value, value)
         elif parts:
             # Two runs of one job, where it was requeued at once, share what its processes did.
-            by_job: dict[int, Held] = {}
+            by_job: dict[int, HeldSpan] = {}
             for tally, part in parts.items():
                 before = by_job.get(tally.key.job_id)
                 by_job[tally.key.job_id] = part if before is None else before.longer_by(part)

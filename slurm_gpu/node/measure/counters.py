@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from slurm_gpu.node.gpu.reading import Counter
+from slurm_gpu.node.gpu.reading import DeviceCounter
 from slurm_gpu.wire import Total
 
 # Drivers bring their counters up to date some time after the fact.
 _LATE_S = 0.5
 
 
-def growth(before: Counter, after: Counter, seconds: float, most_per_s: float | None) -> int | None:
+def growth(
+    before: DeviceCounter, after: DeviceCounter, seconds: float, most_per_s: float | None
+) -> int | None:
     """What was counted in the `seconds` from one reading to the other; None if that cannot be told.
 
     A counter that went back either passed 2**bits or started anew with the driver. It wrapped if it grew by
@@ -41,11 +43,11 @@ class CounterSum:
 
     def __init__(self, most_per_s: float | None = None) -> None:
         self._most_per_s = most_per_s
-        self._before: Counter | None = None
+        self._before: DeviceCounter | None = None
         self._seconds = 0.0
         self._grown = 0.0
 
-    def see(self, counter: Counter | None, between_s: float, held_s: float) -> float | None:
+    def see(self, counter: DeviceCounter | None, between_s: float, held_s: float) -> float | None:
         """Take a reading, `between_s` after the one before; returns the growth per second, if known.
 
         Of that time `held_s` counts, to which belongs its part of the growth. A reading of None is a gap.

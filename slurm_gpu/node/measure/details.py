@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any
 
-from slurm_gpu.node.gpu.reading import Activity, Facts, Reading
+from slurm_gpu.node.gpu.reading import Activity, DeviceProperties, Reading
 from slurm_gpu.node.measure.counters import CounterSum
 from slurm_gpu.node.measure.energy import EnergySum
-from slurm_gpu.node.measure.intervals import Covered, Gauge, Interval
+from slurm_gpu.node.measure.intervals import CoveredMean, Gauge, Interval
 from slurm_gpu.node.measure.links import LinkSum
 from slurm_gpu.node.measure.statistics import MeanSum
 from slurm_gpu.node.measure.timeline import TimelineSum
-from slurm_gpu.node.measure.window import Window
+from slurm_gpu.node.measure.window import WindowRecorder
 
 # By the names of their fields, and of their series in the timeline.
 LINKS = ("pcie", "nvlink")
@@ -41,10 +41,10 @@ _ACTIVITIES = {
 }
 
 
-class Details:
+class DetailCollector:
     """Collects from detailed looks; also fills the series of timeline and window that they tell."""
 
-    def __init__(self, facts: Facts | None, timeline: TimelineSum, window: Window) -> None:
+    def __init__(self, facts: DeviceProperties | None, timeline: TimelineSum, window: WindowRecorder) -> None:
         self._timeline, self._window = timeline, window
         self._limit_w = None if facts is None else facts.power_limit_w
         self._clock_max_mhz = None if facts is None else facts.sm_clock_max_mhz
@@ -133,12 +133,15 @@ class Details:
             self._active_from_s = interval.end_s
         self._add_to_window(interval, counted, gauges)
 
-    def _add_to_timeline(self, name: str, covered: Covered | None, whole: float | None) -> None:
+    def _add_to_timeline(self, name: str, covered: CoveredMean | None, whole: float | None) -> None:
         if covered is not None and whole is not None and whole > 0:
             self._timeline.add_one(covered.begin_s, covered.end_s, name, covered.mean / whole)
 
     def _add_to_window(
-        self, interval: Interval, counted: Mapping[str, float | None], gauges: Mapping[str, Covered | None]
+        self,
+        interval: Interval,
+        counted: Mapping[str, float | None],
+        gauges: Mapping[str, CoveredMean | None],
     ) -> None:
         """Show each gauge from where it is covered: a part of the interval, or all of it."""
         begin_s, own_s, end_s = interval.begin_s, interval.own_begin_s, interval.end_s
@@ -150,7 +153,7 @@ class Details:
 
     def _see_throttle(
         self, reasons: Sequence[str] | None, interval: Interval
-    ) -> Mapping[str, Covered | None]:
+    ) -> Mapping[str, CoveredMean | None]:
         """Count a reason that came or went in between for half the time."""
         before, self._reasons_before = self._reasons_before, reasons
         if not interval.continues:
@@ -170,7 +173,7 @@ class Details:
         for name, part in in_force.items():
             self._throttle_s[name] = self._throttle_s.get(name, 0.0) + part * seconds
         return {
-            "throttle." + name: Covered(begin_s, interval.end_s, part, part, part)
+            "throttle." + name: CoveredMean(begin_s, interval.end_s, part, part, part)
             for name, part in in_force.items()
         }
 

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from slurm_gpu.node.gpu.reading import Counter
+from slurm_gpu.node.gpu.reading import DeviceCounter
 from slurm_gpu.node.measure.counters import growth
-from slurm_gpu.node.measure.intervals import Covered, Gauge, Interval
+from slurm_gpu.node.measure.intervals import CoveredMean, Gauge, Interval
 from slurm_gpu.node.measure.links import SLACK
 from slurm_gpu.node.measure.statistics import MeanSum
 from slurm_gpu.wire import Total
@@ -36,7 +36,7 @@ class _Stall:
     counted_j: float = 0.0
     sampled: MeanSum = field(default_factory=MeanSum)
 
-    def add(self, interval: Interval, counted_j: float, sampled: Covered | None) -> None:
+    def add(self, interval: Interval, counted_j: float, sampled: CoveredMean | None) -> None:
         """Add an interval in which the counter stalled."""
         self.between_s += interval.between_s
         self.held_s += interval.held_s
@@ -52,14 +52,14 @@ class EnergySum:
         # Also above a limit that was raised since: the most that was sampled.
         self._most_w = limit_w
         self._watts = Gauge()
-        self._before: Counter | None = None
+        self._before: DeviceCounter | None = None
         self._power = MeanSum()
         self._seconds = self._joules = self._sampled_s = 0.0
         self._stall: _Stall | None = None
 
     def see(
-        self, counter: Counter | None, watts: float | None, interval: Interval, *, alone: bool
-    ) -> Covered | None:
+        self, counter: DeviceCounter | None, watts: float | None, interval: Interval, *, alone: bool
+    ) -> CoveredMean | None:
         """Count the readings that close the interval; return the power in that time, if known.
 
         While the segment is not `alone` on the device, neither is its own.
@@ -88,13 +88,13 @@ class EnergySum:
             return sampled
         return self._count(grown_j, interval, sampled)
 
-    def _grown_j(self, before: Counter, counter: Counter, interval: Interval) -> float | None:
+    def _grown_j(self, before: DeviceCounter, counter: DeviceCounter, interval: Interval) -> float | None:
         waited_s = interval.between_s + (0.0 if self._stall is None else self._stall.between_s)
         most_mj_per_s = None if self._most_w is None else 1000 * SLACK * self._most_w
         grown_mj = growth(before, counter, waited_s, most_mj_per_s)
         return None if grown_mj is None else grown_mj / 1000
 
-    def _count(self, grown_j: float, interval: Interval, sampled: Covered | None) -> Covered | None:
+    def _count(self, grown_j: float, interval: Interval, sampled: CoveredMean | None) -> CoveredMean | None:
         """Count what the counter grew by, with what it had not counted while it stalled if that is in it."""
         between_s, held_s = interval.between_s, interval.held_s
         low, high = (math.inf, -math.inf) if sampled is None else (sampled.low, sampled.high)
@@ -117,15 +117,15 @@ class EnergySum:
         self._power.add(held_s, watts, min(low, watts), max(high, watts))
         self._seconds += held_s
         self._joules += watts * held_s
-        return Covered(interval.begin_s, interval.end_s, watts, watts, watts)
+        return CoveredMean(interval.begin_s, interval.end_s, watts, watts, watts)
 
-    def _count_sampled(self, sampled: Covered | None) -> Covered | None:
+    def _count_sampled(self, sampled: CoveredMean | None) -> CoveredMean | None:
         if sampled is not None:
             self._integrate(sampled.seconds, sampled.mean)
             self._add_power(sampled)
         return sampled
 
-    def _add_power(self, sampled: Covered) -> None:
+    def _add_power(self, sampled: CoveredMean) -> None:
         self._power.add(sampled.seconds, sampled.mean, sampled.low, sampled.high)
 
     def _integrate(self, seconds: float, watts: float) -> None:
@@ -166,7 +166,7 @@ def _is_stalled(grown_j: float, expected_j: float | None) -> bool:
     return expected_j > 0 and grown_j < _STALLED_PART * expected_j
 
 
-def _has_caught_up(stall: _Stall, grown_j: float, now: Covered | None, between_s: float) -> bool | None:
+def _has_caught_up(stall: _Stall, grown_j: float, now: CoveredMean | None, between_s: float) -> bool | None:
     """Is what the counter grew by in `between_s` that of the stall too? None if nothing says.
 
     The GPU draws `now`. It is taken to have drawn that in the stall too, if the stall was not sampled.

@@ -15,7 +15,7 @@ from slurm_gpu.node.measure.statistics import MeanSum
 OWN_S = 0.5
 
 
-class Covered(NamedTuple):
+class CoveredMean(NamedTuple):
     """The mean of a quantity from `begin_s` to `end_s`, and its extremes there."""
 
     begin_s: float
@@ -75,7 +75,7 @@ class Gauge:
         self._before: float | None = None
         self.sum = MeanSum()
 
-    def see(self, value: float | None, interval: Interval, *, ended: bool = False) -> Covered | None:
+    def see(self, value: float | None, interval: Interval, *, ended: bool = False) -> CoveredMean | None:
         """Count a reading that closes the interval; return what is known of that time.
 
         A reading of None begins a gap. Where the segment has `ended` before the reading, the one before tells
@@ -86,7 +86,7 @@ class Gauge:
             self.sum.add(covered.seconds, covered.mean, covered.low, covered.high)
         return covered
 
-    def peek(self, value: float | None, interval: Interval, *, ended: bool = False) -> Covered | None:
+    def peek(self, value: float | None, interval: Interval, *, ended: bool = False) -> CoveredMean | None:
         """Take a reading like `see`, without counting it."""
         before, self._before = self._before, value
         if not interval.continues:
@@ -101,6 +101,6 @@ class Gauge:
         if begin_s >= end_s:
             return None
         if before == value:
-            return Covered(begin_s, end_s, value, value, value)
+            return CoveredMean(begin_s, end_s, value, value, value)
         low, high = (before, value) if before < value else (value, before)
-        return Covered(begin_s, end_s, (before + value) / 2, low, high)
+        return CoveredMean(begin_s, end_s, (before + value) / 2, low, high)

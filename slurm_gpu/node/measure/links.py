@@ -8,7 +8,7 @@ over NVLink, so there 0 is a measurement.
 
 from __future__ import annotations
 
-from slurm_gpu.node.gpu.reading import Counter
+from slurm_gpu.node.gpu.reading import DeviceCounter
 from slurm_gpu.node.measure.counters import CounterSum
 from slurm_gpu.wire import Total
 
@@ -25,7 +25,7 @@ class LinkSum:
         self._rx, self._tx = CounterSum(most_per_s), CounterSum(most_per_s)
 
     def see(
-        self, rx: Counter | None, tx: Counter | None, between_s: float, held_s: float
+        self, rx: DeviceCounter | None, tx: DeviceCounter | None, between_s: float, held_s: float
     ) -> tuple[float | None, float | None]:
         """Count readings, as CounterSum does; return the growth of each per second, if known."""
         return self._moving(self._rx.see(rx, between_s, held_s), self._tx.see(tx, between_s, held_s))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from slurm_gpu.node.gpu.reading import Memory, Process, Reading
-from slurm_gpu.node.measure.tally import Look
+from slurm_gpu.node.gpu.reading import DeviceMemory, GpuProcess, Reading
+from slurm_gpu.node.measure.tally import DeviceSample
 from slurm_gpu.node.process.process_jobs import NO_JOB
 
 
@@ -16,12 +16,12 @@ class Owners:
     known only where each of those listed is known to be another job's.
     """
 
-    def __init__(self, processes: Sequence[Process], whose: Callable[[int], int | None]) -> None:
-        self._found: dict[int | None, list[Process]] = {}
+    def __init__(self, processes: Sequence[GpuProcess], whose: Callable[[int], int | None]) -> None:
+        self._found: dict[int | None, list[GpuProcess]] = {}
         for process in processes:
             self._found.setdefault(whose(process.pid), []).append(process)
 
-    def of(self, job: int) -> Sequence[Process] | None:
+    def of(self, job: int) -> Sequence[GpuProcess] | None:
         """Return the job's own; None if it may have others than those listed."""
         own = self._found.get(job)
         if own is None and not self._found.keys() & {None, NO_JOB}:
@@ -29,9 +29,9 @@ class Owners:
         return own
 
 
-def whole(reading: Reading, *, detailed: bool, free_after: bool = True) -> Look:
+def whole(reading: Reading, *, detailed: bool, free_after: bool = True) -> DeviceSample:
     """The look of a segment that holds the device alone; `free_after`: nobody has held it since its end."""
-    return Look(
+    return DeviceSample(
         reading=reading,
         memory_used=None if reading.memory is None else reading.memory.used,
         processes=None if reading.processes is None else len(reading.processes),
@@ -40,9 +40,9 @@ def whole(reading: Reading, *, detailed: bool, free_after: bool = True) -> Look:
     )
 
 
-def part(reading: Reading, own: Sequence[Process] | None, *, detailed: bool) -> Look:
+def part(reading: Reading, own: Sequence[GpuProcess] | None, *, detailed: bool) -> DeviceSample:
     """The look of a segment that shares the device; `own` are its processes, None if unknown."""
-    return Look(
+    return DeviceSample(
         reading=reading,
         memory_used=_process_memory(own, reading.memory),
         processes=None if own is None else len(own),
@@ -51,7 +51,7 @@ def part(reading: Reading, own: Sequence[Process] | None, *, detailed: bool) -> 
     )
 
 
-def _process_memory(processes: Sequence[Process] | None, memory: Memory | None) -> int | None:
+def _process_memory(processes: Sequence[GpuProcess] | None, memory: DeviceMemory | None) -> int | None:
     """Bytes of these processes together, never more than the device has in use; None if unknown."""
     if processes is None or memory is None:
         return None

@@ -22,7 +22,7 @@ GAP_S = 0.5
 AGAIN_S = 0.1
 
 
-class Pace:
+class SamplingPace:
     """Of one device; `interval_s` is the sampling interval of grown-up segments.
 
     `youngest_s` is when the youngest segment on it began (Clock.monotonic()), `settling` says that one has

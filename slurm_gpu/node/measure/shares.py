@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from slurm_gpu.node.gpu.reading import ProcessSample
-from slurm_gpu.node.measure.utilization import SAMPLE_MAX_S, Span
+from slurm_gpu.node.measure.utilization import SAMPLE_MAX_S, UtilizationSpan
 
 Holder = TypeVar("Holder")
 
@@ -20,7 +20,7 @@ _UNSEEN_PERCENT = 5.0
 _SAME_S = 1e-3
 
 
-class Held(NamedTuple):
+class HeldSpan(NamedTuple):
     """The part of a span in which one holder held the device."""
 
     start_s: float
@@ -31,17 +31,17 @@ class Held(NamedTuple):
         """Its length."""
         return self.end_s - self.start_s
 
-    def longer_by(self, other: Held) -> Held:
+    def longer_by(self, other: HeldSpan) -> HeldSpan:
         """As long as both together, which do not overlap."""
         start_s = min(self.start_s, other.start_s)
-        return Held(start_s, start_s + self.seconds + other.seconds)
+        return HeldSpan(start_s, start_s + self.seconds + other.seconds)
 
 
-def held_part(span: Span, start_s: float, end_s: float | None) -> Held | None:
+def held_part(span: UtilizationSpan, start_s: float, end_s: float | None) -> HeldSpan | None:
     """What [start, end] has of the span, if anything."""
     start = max(span.start_s, start_s)
     end = span.end_s if end_s is None else min(span.end_s, end_s)
-    return Held(start, end) if end > start else None
+    return HeldSpan(start, end) if end > start else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,20 +122,20 @@ class JobSamples:
         if ring:
             self._is_first = False
 
-    def reach(self, span: Span, now_s: float) -> bool:
+    def reach(self, span: UtilizationSpan, now_s: float) -> bool:
         """Have the samples of that time arrived, as far as they ever will?"""
         if self.known is None or now_s - span.end_s > PROCESSES_LATE_S:
             return True
         return bool(self.known) and self.known[-1].at_s >= span.end_s - _SAME_S
 
-    def forget(self, before: Span) -> None:
+    def forget(self, before: UtilizationSpan) -> None:
         """All spans up to this one have been split."""
         if self.known is not None:
             oldest = before.end_s - 2 * SAMPLE_MAX_S
             self.known = [s for s in self.known if s.at_s > oldest]
 
 
-def alone(span: Span, part: Held) -> float:
+def alone(span: UtilizationSpan, part: HeldSpan) -> float:
     """Percent during `part` when nobody else held the device in this span.
 
     A device that nobody holds is idle, so all that was done in the span was done in the held part of it:
@@ -145,8 +145,8 @@ def alone(span: Span, part: Held) -> float:
 
 
 def shared(
-    span: Span,
-    parts: Mapping[int, Held],
+    span: UtilizationSpan,
+    parts: Mapping[int, HeldSpan],
     samples: Sequence[JobSample] | None,
     *,
     strangers: bool = False,
@@ -191,7 +191,10 @@ def shared(
 
 
 def device_during(
-    span: Span, part: Held, parts: Mapping[Holder, Held], own: Mapping[Holder, float | None]
+    span: UtilizationSpan,
+    part: HeldSpan,
+    parts: Mapping[Holder, HeldSpan],
+    own: Mapping[Holder, float | None],
 ) -> float:
     """Percent of the whole device during `part` of a span, given what each holder did in its own part.
 
@@ -209,6 +212,6 @@ def device_during(
     return min(100.0, busy / part.seconds + max(0.0, rest) / (span.end_s - span.start_s))
 
 
-def _one_after_another(parts: Mapping[int, Held]) -> bool:
+def _one_after_another(parts: Mapping[int, HeldSpan]) -> bool:
     ordered = sorted(parts.values(), key=lambda part: part.start_s)
     return all(a.end_s <= b.start_s for a, b in itertools.pairwise(ordered))

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from slurm_gpu.node.gpu.reading import Facts, Reading
-from slurm_gpu.node.measure.details import LINKS, Details
+from slurm_gpu.node.gpu.reading import DeviceProperties, Reading
+from slurm_gpu.node.measure.details import LINKS, DetailCollector
 from slurm_gpu.node.measure.intervals import Gauge, Interval
 from slurm_gpu.node.measure.statistics import HistogramSum, MeanSum
 from slurm_gpu.node.measure.timeline import TimelineSum
-from slurm_gpu.node.measure.utilization import Span
-from slurm_gpu.node.measure.window import Window
+from slurm_gpu.node.measure.utilization import UtilizationSpan
+from slurm_gpu.node.measure.window import WindowRecorder
 from slurm_gpu.wire import Record
 
 _MIB = 2**20
@@ -57,7 +57,7 @@ class _Memory(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class DeviceSample:
     """One look at a device on behalf of one segment.
 
     `memory_used` (bytes) and the number of `processes` are the segment's own, None if unknown. `alone` says
@@ -73,7 +73,7 @@ class Look:
     detailed: bool = False
 
 
-class Tally:
+class DeviceTally:
     """All that is known so far of one segment on one device, from `start_s` until `end_s` if it ended.
 
     `start_wall_s` is the wall clock at `start_s`; later moments are told from it by the monotonic clock. What
@@ -81,7 +81,12 @@ class Tally:
     """
 
     def __init__(
-        self, key: SegmentKey, device: str, start_s: float, start_wall_s: float, facts: Facts | None = None
+        self,
+        key: SegmentKey,
+        device: str,
+        start_s: float,
+        start_wall_s: float,
+        facts: DeviceProperties | None = None,
     ) -> None:
         self.key, self.device = key, device
         self._named = asdict(key)
@@ -90,14 +95,14 @@ class Tally:
         self.granted_mgpu: int | None = None
         self._seq = 0
         self._timeline = TimelineSum(start_s, start_wall_s)
-        self._window = Window(start_s, start_wall_s)
+        self._window = WindowRecorder(start_s, start_wall_s)
         self._util = HistogramSum()
         self._device_util = MeanSum()
         self._memory_interval, self._detail_interval = Interval(start_s), Interval(start_s)
         # Does the device tell utilization? None until a reading would have had it.
         self._tells_utilization: bool | None = None
         self._memory, self._memory_part, self._memory_hist = Gauge(), MeanSum(), HistogramSum()
-        self._details = Details(facts, self._timeline, self._window)
+        self._details = DetailCollector(facts, self._timeline, self._window)
         self._suspended_s, self._is_suspended = 0.0, False
         # When that was told last, if ever.
         self._told_s: float | None = None
@@ -160,7 +165,7 @@ class Tally:
             own = None if before.own is None else min(100.0, before.own * denser)
             self._count_utilization(before.start_s, since_s, own, min(100.0, before.device * denser))
 
-    def utilization_alone(self, spans: Sequence[Span]) -> None:
+    def utilization_alone(self, spans: Sequence[UtilizationSpan]) -> None:
         """The same for spans, in the order of time, in which all is the job's own doing, as it mostly is."""
         if self._pauses or self._is_suspended:
             for start_s, end_s, percent in spans:
@@ -205,7 +210,7 @@ class Tally:
         """From then to the segment's start nobody held the device."""
         self._details.free_since(at_s)
 
-    def look(self, look: Look, gap_s: float, detail_gap_s: float) -> None:
+    def look(self, look: DeviceSample, gap_s: float, detail_gap_s: float) -> None:
         """Count what was seen; looks further apart than the gap measured nothing in between."""
         self._look_at_memory(look, gap_s)
         if look.detailed:
@@ -222,7 +227,7 @@ class Tally:
                 free_after=look.free_after,
             )
 
-    def _look_at_memory(self, look: Look, gap_s: float) -> None:
+    def _look_at_memory(self, look: DeviceSample, gap_s: float) -> None:
         interval, memory = self._memory_interval, look.reading.memory
         interval.step(look.reading.at_s, self.end_s, gap_s)
         total = 0 if memory is None else memory.total

@@ -23,7 +23,7 @@ _CLOCK_STEP_S = 0.05
 _US = 1_000_000
 
 
-class Span(NamedTuple):
+class UtilizationSpan(NamedTuple):
     """Utilization in percent from `start_s` to `end_s`, Clock.monotonic() seconds."""
 
     start_s: float
@@ -62,7 +62,7 @@ class UtilizationSpans:
 
     def take(
         self, reading: Reading, gap_s: float, *, detailed: bool, to_the_end: bool = False
-    ) -> Sequence[Span]:
+    ) -> Sequence[UtilizationSpan]:
         """New spans, oldest first, from a reading with the ring after `after_us`.
 
         A detailed one has the current value too, which stands for the time in which the ring has had nothing
@@ -74,7 +74,7 @@ class UtilizationSpans:
             self._answers_since_s = now_s - OWN_S
         self._answered_s = now_s
         self.has_ring = reading.ring is not None
-        spans: list[Span] = []
+        spans: list[UtilizationSpan] = []
         latest_us = self._to_us(self._clock.monotonic() + _CLOCK_STEP_S)
         ring = reading.ring or ()
         if ring and self._is_first:
@@ -95,17 +95,17 @@ class UtilizationSpans:
             if percent is None or not anchored or at_s - before_s > SAMPLE_MAX_S or at_s <= start_s:
                 self.covered_s = max(self.covered_s, min(at_s, now_s))
                 continue
-            spans.append(Span(start_s, at_s, percent))
+            spans.append(UtilizationSpan(start_s, at_s, percent))
             self.covered_s = at_s
         quiet_s = now_s - max(self.covered_s, self._since_s)
         if quiet_s > 0 and (not self.has_ring or (detailed and (to_the_end or quiet_s > QUIET_S))):
             spans.extend(self._current(now_s, reading.util_pct))
         return spans
 
-    def _current(self, now_s: float, percent: float | None) -> Sequence[Span]:
+    def _current(self, now_s: float, percent: float | None) -> Sequence[UtilizationSpan]:
         start_s, self.covered_s = max(self.covered_s, self._since_s, self._answers_since_s), now_s
         self._last_us, self._anchored = max(self._last_us, self._to_us(now_s)), True
-        return [] if percent is None else [Span(start_s, now_s, percent)]
+        return [] if percent is None else [UtilizationSpan(start_s, now_s, percent)]
 
     def interrupt(self) -> None:
         """The device could not be asked: its next current value says nothing about the time before."""

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from slurm_gpu.clock import Clock
-from slurm_gpu.node.gpu.reading import Failure, Reading, Request
+from slurm_gpu.node.gpu.reading import Failure, Reading, ReadRequest
 from slurm_gpu.node.measure import own_sample as ownlook
 from slurm_gpu.node.measure.attribution import LAG_S, Attribution, Others
-from slurm_gpu.node.measure.sampling_interval import Pace
+from slurm_gpu.node.measure.sampling_interval import SamplingPace
 from slurm_gpu.node.measure.shares import PROCESSES_LATE_S
-from slurm_gpu.node.measure.tally import Look, Tally
+from slurm_gpu.node.measure.tally import DeviceSample, DeviceTally
 from slurm_gpu.node.process.cgroup import JobOwner
 from slurm_gpu.node.process.process_jobs import ProcessJobs
 
@@ -24,21 +24,21 @@ GIVE_UP_S = 30.0
 
 
 @dataclass(slots=True)
-class _Seen:
+class _PendingSample:
     """A look that is not counted yet."""
 
-    look: Look
+    look: DeviceSample
     gap_s: float
     detail_gap_s: float
 
 
 @dataclass(slots=True)
 class _Holder:
-    tally: Tally
+    tally: DeviceTally
     settle_by_s: float | None = None
     # Did any look since the last detailed one find others? What counters grew by since then is theirs too.
     shared: bool = False
-    seen: deque[_Seen] = field(default_factory=deque)
+    seen: deque[_PendingSample] = field(default_factory=deque)
 
     def count(self, until_s: float) -> None:
         """Count the looks up to then."""
@@ -66,11 +66,11 @@ class DeviceWatch:
         self.uuid = uuid
         self.failure: Failure | None = None
         self._clock, self._processes = clock, processes
-        self._pace = Pace(interval_s)
+        self._pace = SamplingPace(interval_s)
         self._holders: list[_Holder] = []
         self._others = Others()
         self._attribution = Attribution(clock, self._others, placed_since_s)
-        self._asked: Request | None = None
+        self._asked: ReadRequest | None = None
         self._looked_s: float | None = None
         self._read_s = -math.inf
         # Could it not be asked since the last look, or the last one at details?
@@ -84,7 +84,7 @@ class DeviceWatch:
         """Does any segment still need this device to be looked at?"""
         return bool(self._holders)
 
-    def hold(self, tally: Tally) -> None:
+    def hold(self, tally: DeviceTally) -> None:
         """A segment begins; the driver's ring still tells what happened since its start."""
         if not self._holders:
             tally.free_since(self._free_since_s)
@@ -113,7 +113,7 @@ class DeviceWatch:
         self._attribution.resume(now_s)
         self.look_thoroughly()
 
-    def release(self, tally: Tally, now_s: float) -> None:
+    def release(self, tally: DeviceTally, now_s: float) -> None:
         """The segment has ended, its `end_s` is set: look once more, and wait for the last samples."""
         for holder in self._holders:
             if holder.tally is tally:
@@ -121,12 +121,12 @@ class DeviceWatch:
         self._hold(self._holders)
         self.look_thoroughly()
 
-    def drop(self, tally: Tally) -> None:
+    def drop(self, tally: DeviceTally) -> None:
         """The segment ended long ago: nothing that is seen from now on is its own."""
         self._hold([holder for holder in self._holders if holder.tally is not tally])
         self._free_since_s = self._clock.monotonic()
 
-    def settled(self, now_s: float) -> Sequence[Tally]:
+    def settled(self, now_s: float) -> Sequence[DeviceTally]:
         """Segments that have ended and of which nothing more will be learnt; they hold no longer."""
         done = [holder for holder in self._holders if self._is_settled(holder)]
         for holder in done:
@@ -168,7 +168,7 @@ class DeviceWatch:
         """Look now?"""
         return self._pace.is_due(now_s)
 
-    def request(self, now_s: float) -> Request | None:
+    def request(self, now_s: float) -> ReadRequest | None:
         """What to read of the device now; None if it fails or nobody holds it."""
         if self.failure is not None or not self._holders:
             return None
@@ -176,7 +176,7 @@ class DeviceWatch:
         several = len(self._holders) > 1 or self._attribution.may_have_strangers()
         utilization = detailed or self._pace.settling or not self._attribution.has_ring
         self._pace.ask(now_s)
-        self._asked = Request(
+        self._asked = ReadRequest(
             uuid=self.uuid,
             detailed=detailed,
             processes=several or detailed,
@@ -242,7 +242,7 @@ class DeviceWatch:
         now_s = self._clock.monotonic()
         if self._attribution.clock_was_set(now_s):
             self.look_thoroughly()
-        self._see(Request(self.uuid), at_s, reading, jobs)
+        self._see(ReadRequest(self.uuid), at_s, reading, jobs)
         self._looked_s = self._read_s = at_s
 
     def skip(self) -> None:
@@ -268,7 +268,7 @@ class DeviceWatch:
 
     def _see(
         self,
-        asked: Request,
+        asked: ReadRequest,
         asked_s: float,
         reading: Reading,
         jobs: Mapping[int, JobOwner],
@@ -288,7 +288,7 @@ class DeviceWatch:
         else:
             # The next job may come within the sample in which this one goes.
             self._processes.meet((process.pid for process in reading.processes), jobs)
-        whole: Look | None = None
+        whole: DeviceSample | None = None
         for holder in self._holders:
             tally = holder.tally
             shares = strangers or self._shares(tally, asked_s)
@@ -302,7 +302,7 @@ class DeviceWatch:
                 look = replace(whole, alone=False) if holder.shared else whole
             if asked.detailed:
                 holder.shared = False
-            holder.seen.append(_Seen(look, gap_s, detail_gap_s))
+            holder.seen.append(_PendingSample(look, gap_s, detail_gap_s))
 
     def _had_strangers(self) -> bool:
         """May it have had any since the last look?"""
@@ -317,7 +317,7 @@ class DeviceWatch:
     def _whose(self, pid: int, jobs: Mapping[int, JobOwner]) -> int | None:
         return self._processes.whose(pid, jobs, [holder.tally.key.job_id for holder in self._holders])
 
-    def _shares(self, tally: Tally, now_s: float) -> bool:
+    def _shares(self, tally: DeviceTally, now_s: float) -> bool:
         """Did anyone else hold the device at any time since the last look?"""
         since_s = max(tally.start_s, self._looked_s if self._looked_s is not None else tally.start_s)
         if since_s < self._others.unwatched_s:

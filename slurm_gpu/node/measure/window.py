@@ -83,7 +83,7 @@ class _Average:
         return mean
 
 
-class Window:
+class WindowRecorder:
     """Collects from Clock.monotonic() `start_s` on, at which the wall clock told `wall_s`."""
 
     __slots__ = (

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slurm_gpu.node.process.environment_jobs import EnvironmentJobs
-from slurm_gpu.node.process.job_cgroups import Counted, JobCgroups, JobName
+from slurm_gpu.node.process.job_cgroups import CgroupCounter, JobCgroups, JobName
 from slurm_gpu.node.process.process_sums import MAX_PROCESSES, ProcessSums
 from slurm_gpu.node.process.procfs import Processes
 
@@ -29,9 +29,9 @@ class Growth:
         """`from_zero`: what it shows at first was counted during the watch, unless it is the group `left`."""
         self.total: float | None = None
         self._from_zero, self._left = from_zero, left
-        self._last: Counted | None = None
+        self._last: CgroupCounter | None = None
 
-    def feed(self, counted: Counted | None) -> None:
+    def feed(self, counted: CgroupCounter | None) -> None:
         """What it shows now; None where it cannot be read (the time is not lost if it can be again)."""
         if counted is None:
             if self._last is None:

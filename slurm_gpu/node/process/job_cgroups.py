@@ -40,7 +40,7 @@ _Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class CgroupCounter:
     """A counter of the group `identity`: where Slurm makes the group anew, it begins at 0 again."""
 
     identity: int
@@ -88,7 +88,7 @@ class JobCgroups:
         except OSError:
             return None
 
-    def cpu_s(self, job: JobName) -> Counted | None:
+    def cpu_s(self, job: JobName) -> CgroupCounter | None:
         """CPU seconds of the job's processes, those that have ended included."""
         if self._is_v2():
             return _counted(self._v2(job), "cpu.stat", _v2_cpu_s)
@@ -264,13 +264,15 @@ def _remember(known: dict[_Key, _Value], key: _Key, value: _Value) -> None:
     known[key] = value
 
 
-def _counted(directory: str | None, name: str, parse: Callable[[bytes], float | None]) -> Counted | None:
+def _counted(
+    directory: str | None, name: str, parse: Callable[[bytes], float | None]
+) -> CgroupCounter | None:
     """A counter of that group; None if there is no such group, or it is not counted there."""
     if directory is None:
         return None
     try:
         value = parse(read(f"{directory}/{name}", _STAT_LIMIT))
-        return None if value is None else Counted(os.stat(directory).st_ino, value)  # noqa: PTH116
+        return None if value is None else CgroupCounter(os.stat(directory).st_ino, value)  # noqa: PTH116
     except (OSError, ValueError):
         return None
 

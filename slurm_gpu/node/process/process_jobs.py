@@ -42,7 +42,7 @@ _REAL_UID = re.compile(rb"^Uid:\s+(\d+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class ProcessOrigin:
     """Where a process comes from. `started` tells it from a later one with the same id.
 
     `cgroup` is the job whose cgroup it is in, `claimed` the job that its environment names where it is in
@@ -66,8 +66,8 @@ class Origin:
 
 
 @dataclass(slots=True)
-class _Known:
-    origin: Origin
+class _KnownProcess:
+    origin: ProcessOrigin
     read_s: float
     seen_s: float
     job: int | None = None
@@ -86,7 +86,7 @@ class ProcessJobs:
         job_of_sluid: Callable[[str], int | None] = lambda sluid: None,
     ) -> None:
         self._proc, self._monotonic, self._job_of_sluid = str(proc), monotonic, job_of_sluid
-        self._known: dict[int, _Known] = {}
+        self._known: dict[int, _KnownProcess] = {}
         self._environments = _Environments()
 
     def job_of(self, pid: int, jobs: Mapping[int, JobOwner]) -> int | None:
@@ -130,7 +130,7 @@ class ProcessJobs:
             if pid not in self._known:
                 self.job_of(pid, jobs)
 
-    def origin(self, pid: int) -> Origin | None:
+    def origin(self, pid: int) -> ProcessOrigin | None:
         """Where that process comes from; None if it has gone."""
         known = self._known.get(pid)
         if known is not None and self._monotonic() - known.seen_s < _FRESH_S:
@@ -147,7 +147,7 @@ class ProcessJobs:
         finally:
             os.close(directory)
 
-    def _origin(self, pid: int, directory: int) -> Origin | None:
+    def _origin(self, pid: int, directory: int) -> ProcessOrigin | None:
         fields = _read(directory, "stat").rpartition(b")")[2].split()
         if len(fields) < 20:
             return None
@@ -166,7 +166,7 @@ class ProcessJobs:
             return None
         program = _program_of_root(directory)
         asked = cgroup is None and program not in MPS_PROGRAMS
-        origin = Origin(
+        origin = ProcessOrigin(
             started=started,
             uid=int(uid[1]),
             cgroup=cgroup,
@@ -176,11 +176,11 @@ class ProcessJobs:
         self._remember(pid, origin)
         return origin
 
-    def _remember(self, pid: int, origin: Origin) -> None:
+    def _remember(self, pid: int, origin: ProcessOrigin) -> None:
         before, now_s = self._known.pop(pid, None), self._monotonic()
         same = before is not None and before.origin.started == origin.started
         job = before.job if same and before is not None else None
-        self._known[pid] = _Known(origin, now_s, now_s, job)
+        self._known[pid] = _KnownProcess(origin, now_s, now_s, job)
         if len(self._known) > _REMEMBERED:
             del self._known[next(iter(self._known))]
 

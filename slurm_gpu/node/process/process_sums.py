@@ -24,7 +24,7 @@ _NO_IO = ProcessIo(0, 0)
 
 
 @dataclass(slots=True)
-class _Ended:
+class _EndedDescendants:
     """What descendants had shown before they ended, which will show again in the parent's sums."""
 
     ticks: int = 0
@@ -33,8 +33,8 @@ class _Ended:
     looks_at_ticks: int = 0
     looks_at_storage: int = 0
 
-    def add(self, known: _Known) -> None:
-        ended = known.ended or _Ended()
+    def add(self, known: _ProcessSample) -> None:
+        ended = known.ended or _EndedDescendants()
         io = known.io or _NO_IO
         self.ticks += known.stat.own_ticks + known.stat.children_ticks + ended.ticks
         self.read_bytes += io.read_bytes + ended.read_bytes
@@ -59,12 +59,12 @@ class _Ended:
 
 
 @dataclass(slots=True)
-class _Known:
+class _ProcessSample:
     """A process as it was seen last."""
 
     stat: ProcessStat
     io: ProcessIo | None
-    ended: _Ended | None = None
+    ended: _EndedDescendants | None = None
 
 
 class ProcessSums:
@@ -75,7 +75,7 @@ class ProcessSums:
 
     def __init__(self, processes: Processes, since_s: float) -> None:
         self._processes = processes
-        self._known: dict[int, _Known] = {}
+        self._known: dict[int, _ProcessSample] = {}
         self._since_ticks = int(since_s * TICKS_PER_S)
         self._looked = self._too_many = self._io_read = self._io_denied = False
         self._ticks = self._read_bytes = self._write_bytes = 0
@@ -129,7 +129,7 @@ class ProcessSums:
                 self._count(before, stat, io)
                 before.stat, before.io = stat, before.io if io is None else io
             else:
-                self._known[pid] = _Known(stat, io)
+                self._known[pid] = _ProcessSample(stat, io)
                 if stat.started >= self._since_ticks:
                     self._add(stat.own_ticks + stat.children_ticks, io)
         self._looked = True
@@ -177,10 +177,10 @@ class ProcessSums:
                 parent = gone[parent].stat.ppid
             heir = self._known.get(parent)
             if heir is not None:
-                heir.ended = heir.ended or _Ended()
+                heir.ended = heir.ended or _EndedDescendants()
                 heir.ended.add(known)
 
-    def _count(self, before: _Known, stat: ProcessStat, io: ProcessIo | None) -> None:
+    def _count(self, before: _ProcessSample, stat: ProcessStat, io: ProcessIo | None) -> None:
         own = max(0, stat.own_ticks - before.stat.own_ticks)
         children = max(0, stat.children_ticks - before.stat.children_ticks)
         if before.ended is not None:

@@ -44,7 +44,7 @@ _LENGTH_BITS = 32
 _MOST_LINE_BYTES = 16 << 20
 
 
-class Journal:
+class DurableMap:
     """str → JSON value. Changes count at once here, and on disk once `commit` has returned True.
 
     `is_whole` is False where damaged lines were left out.

@@ -16,7 +16,7 @@ from typing import Any
 from slurm_gpu.clock import Clock
 from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.node.shipping.post import Reply, Sender
-from slurm_gpu.node.shipping.shipment import Answer, JobFacts, Shipment, read_answer, spoken
+from slurm_gpu.node.shipping.shipment import JobFacts, OutgoingShipment, ShipmentReply, read_answer, spoken
 from slurm_gpu.node.shipping.shipment_queue import ShipmentQueue
 from slurm_gpu.node.shipping.wire_version import Wire
 from slurm_gpu.wire import DeviceFacts
@@ -45,7 +45,7 @@ AGAIN_MAX_S = 3600.0
 PLAIN_S = 300.0
 
 
-class Source:
+class ShipmentSource:
     """What is told besides what lies in the spool, and who hears the answers; here: nothing, and nobody."""
 
     def open_jobs(self) -> Sequence[int]:
@@ -80,7 +80,7 @@ class Courier:
         sender: Sender,
         clock: Clock,
         node: str,
-        source: Source | None = None,
+        source: ShipmentSource | None = None,
         *,
         random_source: random.Random | None = None,
         wire: Wire | None = None,
@@ -91,9 +91,9 @@ class Courier:
         )
         self._wire = Wire() if wire is None else wire
         self._switched = False
-        self._source = Source() if source is None else source
+        self._source = ShipmentSource() if source is None else source
         self._random = random.Random() if random_source is None else random_source
-        self._under_way: Shipment | None = None
+        self._under_way: OutgoingShipment | None = None
         self._max_items = MAX_ITEMS
         self.failures = 0
         self.last_failure = ""
@@ -163,7 +163,7 @@ class Courier:
             live = self._look_around()
         elif not items:
             return False
-        shipment = Shipment(
+        shipment = OutgoingShipment(
             node=self._node,
             boot_id=self._clock.boot_id(),
             wire=self._wire.version,
@@ -218,7 +218,7 @@ class Courier:
         self._no_values.worked()
         return live
 
-    def _take(self, reply: Reply, shipment: Shipment, now_s: float) -> None:
+    def _take(self, reply: Reply, shipment: OutgoingShipment, now_s: float) -> None:
         answer = read_answer(reply, shipment.items) if reply.status == 200 else None
         if answer is not None:
             self._taken(answer, shipment, now_s)
@@ -240,7 +240,7 @@ class Courier:
         else:
             self._failed(reply.failure or f"status {reply.status}: {_text(reply)}", reply, now_s)
 
-    def _taken(self, answer: Answer, shipment: Shipment, now_s: float) -> None:
+    def _taken(self, answer: ShipmentReply, shipment: OutgoingShipment, now_s: float) -> None:
         for item in shipment.items:
             # A newer version that was saved meanwhile waits for its own time.
             self._running.discard(item.key)

@@ -24,7 +24,7 @@ JobFacts = Mapping[int, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shipment:
+class OutgoingShipment:
     """All of one request: `items` lie in the spool until they are taken, the rest only in memory.
 
     `wire` is the version that both sides speak.
@@ -46,11 +46,11 @@ class Shipment:
         """Is there anything besides what lies in the spool?"""
         return bool(self.devices or self.windows or self.live)
 
-    def without_extras(self) -> Shipment:
+    def without_extras(self) -> OutgoingShipment:
         """Only what lies in the spool."""
         return replace(self, devices=(), windows=(), live=None)
 
-    def fitting(self) -> tuple[Shipment, bytes]:
+    def fitting(self) -> tuple[OutgoingShipment, bytes]:
         """As much of it as is not too large, with its body: windows go first, then items, then all else.
 
         What does not go now is not in the shipment that is given back.
@@ -87,7 +87,7 @@ class Shipment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ShipmentReply:
     """What slurm-gpudbd says to a shipment that it took.
 
     `refused` are keys of items that it never will, and why; `jobs` what hooks cannot know of the node's jobs;
@@ -108,7 +108,7 @@ class Answer:
     lacks: Collection[str] | None = None
 
 
-def read_answer(reply: Reply, items: Sequence[Item]) -> Answer | None:
+def read_answer(reply: Reply, items: Sequence[Item]) -> ShipmentReply | None:
     """What the body of a 200 says; what makes no sense in it is left out.
 
     None where that is no answer of slurm-gpudbd's, which says how many it stored: whoever else answers, such
@@ -129,7 +129,7 @@ def read_answer(reply: Reply, items: Sequence[Item]) -> Answer | None:
             if isinstance(index, int) and 0 <= index < len(sent):
                 refused[sent[index].key] = str(entry.get("why"))[:500]
     want, version, lacks = answer.get("want"), answer.get("version"), answer.get("lacks")
-    return Answer(
+    return ShipmentReply(
         refused=refused,
         jobs=_by_job(answer.get("jobs")),
         ended=_by_job(answer.get("ended")),

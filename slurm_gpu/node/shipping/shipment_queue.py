@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
-from slurm_gpu.node.shipping.journal import Journal
+from slurm_gpu.node.shipping.journal import DurableMap
 from slurm_gpu.node.shipping.rejected import RejectedFiles
 from slurm_gpu.node.shipping.spooled import is_count, is_event, is_of_segment, is_run
 from slurm_gpu.wire import Event, Host, HostRun, Record
@@ -53,7 +53,7 @@ class ShipmentQueue:
 
     def __init__(
         self,
-        journal: Journal,
+        journal: DurableMap,
         rejected: RejectedFiles,
         open_segments: Sequence[str],
         *,

@@ -15,7 +15,7 @@ from slurm_gpu import __version__
 from slurm_gpu.errors import OutsideError, RecordError
 from slurm_gpu.node.allocation.tracker import Allocation
 from slurm_gpu.node.clock_step import Offset
-from slurm_gpu.node.shipping.journal import Journal
+from slurm_gpu.node.shipping.journal import DurableMap
 from slurm_gpu.node.shipping.rejected import RejectedFiles
 from slurm_gpu.node.shipping.shipment_queue import MAX_BYTES, MAX_BYTES_IN_MEMORY, ShipmentQueue
 from slurm_gpu.node.shipping.spool_mark import is_lost, leave_mark
@@ -39,7 +39,7 @@ class NewerSpoolError(OutsideError):
     """The spool was written by a release that this one knows too little of."""
 
 
-class Spool:
+class NodeSpool:
     """`<state-dir>/spool`; changes are durable once `commit` has returned True.
 
     `queue` holds what is to be shipped. Raises OSError as Journal does, and NewerSpoolError.
@@ -53,7 +53,7 @@ class Spool:
         mark: Path | None = None,
     ) -> None:
         """`mark` is a file elsewhere that is made with the first spool, so that its loss is noticed."""
-        self._journal = Journal(directory)
+        self._journal = DurableMap(directory)
         self._is_whole = self._journal.is_whole and _OPENED in self._journal
         self.was_lost = mark is not None and is_lost(directory, mark, is_new=_OPENED not in self._journal)
         if self._sign(directory) and mark is not None:

@@ -28,14 +28,14 @@ def nodes_with(constraint: str, nodes: Sequence[SlurmNode]) -> int | None:
     tokens = [token for token in _SIGNS.split(constraint) if token]
     try:
         return sum(
-            any(_Reading(tokens, node.features, binds_first).holds() for binds_first in ("&", "|"))
+            any(_ConstraintReading(tokens, node.features, binds_first).holds() for binds_first in ("&", "|"))
             for node in nodes
         )
     except ValueError:
         return None
 
 
-class _Reading:
+class _ConstraintReading:
     """One reading of an expression for one node; `binds_first` is the stronger of & and |."""
 
     def __init__(self, tokens: Sequence[str], features: Collection[str], binds_first: str) -> None:

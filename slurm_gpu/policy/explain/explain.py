@@ -10,7 +10,7 @@ from typing import Any
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.policy.explain.sbatch import SbatchRequest
 from slurm_gpu.policy.lua.bundle import MARK
-from slurm_gpu.policy.lua.script import INFINITE, NO_VAL, PolicyScript, ScalarFields, Verdict
+from slurm_gpu.policy.lua.script import INFINITE, NO_VAL, PolicyScript, ScalarFields, ScriptDecision
 from slurm_gpu.slurm.client import QueuedJob
 from slurm_gpu.slurm.submission import Partition, UserDefaults
 
@@ -22,7 +22,7 @@ _ENDED = 3
 class Explanation:
     """A verdict on a job that was not submitted."""
 
-    verdict: Verdict
+    verdict: ScriptDecision
     notes: tuple[str, ...]
 
 

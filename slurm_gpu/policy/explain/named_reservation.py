@@ -21,21 +21,21 @@ _NOT_BOUND = "FLEX"
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownReservations:
     """The reservations that Slurm has, as they were at `now_s`."""
 
     all: Sequence[SlurmReservation]
     now_s: float
 
 
-def may_not(names: str, user: str, account: str | None, known: Known) -> Iterator[str]:
+def may_not(names: str, user: str, account: str | None, known: KnownReservations) -> Iterator[str]:
     """Why Slurm lets the job into none of the reservations of a --reservation; nothing where into one."""
     reasons = [_reason(name, user, account, known) for name in names.split(",")]
     if None not in reasons:
         yield from (reason for reason in reasons if reason is not None)
 
 
-def nodes_in(names: str, nodes: Collection[SlurmNode], known: Known) -> list[SlurmNode] | None:
+def nodes_in(names: str, nodes: Collection[SlurmNode], known: KnownReservations) -> list[SlurmNode] | None:
     """Those that the job can have; None where its reservations do not say."""
     named = [one for one in known.all if one.name in names.split(",")]
     if not named or any(_NOT_BOUND in one.flags or not one.nodes for one in named):
@@ -44,7 +44,7 @@ def nodes_in(names: str, nodes: Collection[SlurmNode], known: Known) -> list[Slu
     return [node for node in nodes if node.name in of_any]
 
 
-def _reason(name: str, user: str, account: str | None, known: Known) -> str | None:
+def _reason(name: str, user: str, account: str | None, known: KnownReservations) -> str | None:
     found = next((one for one in known.all if one.name == name), None)
     if found is None:
         names = sorted(one.name for one in known.all)

@@ -24,7 +24,7 @@ _TAKES_NONE = ("DRAIN", "INACTIVE")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class PartitionRequest:
     """What of a job partitions look at; None where it says nothing of it."""
 
     time_limit: int | None = None
@@ -47,7 +47,7 @@ class Barred:
 
 def barred(
     partitions: Sequence[Partition],
-    asked: Asked,
+    asked: PartitionRequest,
     submitter: Submitter,
     enforced: str,
     version: tuple[int, ...] = (22, 5),
@@ -78,7 +78,9 @@ def barred(
     return Barred(waits=reasons) if waits else Barred(refused=reasons)
 
 
-def _shut(part: Partition, asked: Asked, submitter: Submitter, version: tuple[int, ...]) -> Iterator[str]:
+def _shut(
+    part: Partition, asked: PartitionRequest, submitter: Submitter, version: tuple[int, ...]
+) -> Iterator[str]:
     """Why Slurm refuses, however it enforces limits."""
     if part.needs_reservation and not asked.in_reservation:
         yield f"partition {part.name} is for jobs in a reservation only (--reservation)"
@@ -94,7 +96,9 @@ def _other_groups(part: Partition, submitter: Submitter) -> Iterator[str]:
         yield f"partition {part.name} is for members of {_any_of('UNIX group', allowed)} only"
 
 
-def _beyond(part: Partition, asked: Asked, submitter: Submitter, version: tuple[int, ...]) -> Iterator[str]:
+def _beyond(
+    part: Partition, asked: PartitionRequest, submitter: Submitter, version: tuple[int, ...]
+) -> Iterator[str]:
     """Why Slurm refuses where it enforces limits, and lets the job wait where it does not."""
     where = f"partition {part.name}"
     account = submitter.account
@@ -115,7 +119,7 @@ def _beyond(part: Partition, asked: Asked, submitter: Submitter, version: tuple[
     yield from _amounts(part, asked, submitter)
 
 
-def _amounts(part: Partition, asked: Asked, submitter: Submitter) -> Iterator[str]:
+def _amounts(part: Partition, asked: PartitionRequest, submitter: Submitter) -> Iterator[str]:
     where = f"partition {part.name}"
     minutes = None if asked.time_limit == NO_VAL else asked.time_limit
     passes = submitter.passes
@@ -134,7 +138,7 @@ def _amounts(part: Partition, asked: Asked, submitter: Submitter) -> Iterator[st
         yield f"{where} gives {format_memory_mib(limit)} of a node at most (--mem)"
 
 
-def _useless(part: Partition, asked: Asked) -> Iterator[str]:
+def _useless(part: Partition, asked: PartitionRequest) -> Iterator[str]:
     """Why no job like this starts there, which no setting makes a mistake."""
     if part.state != "UP":
         yield f"partition {part.name} is {part.state} until somebody sets it UP"

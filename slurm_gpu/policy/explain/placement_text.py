@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurm_gpu.policy.lua.script import Placed
+from slurm_gpu.policy.lua.script import ZoneDecision
 
 _REASONS = {
     "nodelist": "it names its nodes (--nodelist)",
@@ -23,7 +23,7 @@ _REASONS = {
 }
 
 
-def zones_in_words(placed: Placed) -> str:
+def zones_in_words(placed: ZoneDecision) -> str:
     """One sentence."""
     if placed.why is not None:
         reason = _REASONS.get(placed.why, placed.why)

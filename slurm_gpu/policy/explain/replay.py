@@ -89,7 +89,7 @@ class Judgement:
 
 
 @dataclass(slots=True)
-class Replay:
+class PolicyReplay:
     """All judgements in the order of submission; `errors` are what the script wrote to its log."""
 
     judgements: list[Judgement] = field(default_factory=list)
@@ -152,13 +152,13 @@ def without_size(jobs: Iterable[PastJob]) -> tuple[list[PastJob], list[str]]:
     return known, remarks
 
 
-def judge_past(compiled: Mapping[str, Plain], jobs: Iterable[PastJob], since_s: int) -> Replay:
+def judge_past(compiled: Mapping[str, Plain], jobs: Iterable[PastJob], since_s: int) -> PolicyReplay:
     """Put every submission from `since_s` on to the policy; earlier jobs are only there as the queue."""
     clock = _Clock()
     script = PolicyScript(build_bundle(compiled), now=clock)
     owners = _tables(_table(compiled.get("lending")).get("owners"))
     loans, own = ({str(owner[key]) for owner in owners} for key in ("lend_in", "qos"))
-    queue, result = _Queue(script), Replay(loans=frozenset(loans))
+    queue, result = _Queue(script), PolicyReplay(loans=frozenset(loans))
     for submission in _submissions(jobs):
         first = submission[0]
         clock.now_s = first.submit_s

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.policy.explain import named_reservation as namedreservation
 from slurm_gpu.policy.explain.constraint import names_in, nodes_with
-from slurm_gpu.policy.explain.partition_limits import Asked, Barred, barred
+from slurm_gpu.policy.explain.partition_limits import Barred, PartitionRequest, barred
 from slurm_gpu.policy.explain.sbatch import SbatchRequest
 from slurm_gpu.policy.explain.submitter import Submitter
 from slurm_gpu.slurm.client import SlurmNode, SlurmSettings
@@ -35,7 +35,7 @@ _FORMS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class RunningSlurm:
     """What of a running Slurm decides whether it takes a job."""
 
     settings: SlurmSettings
@@ -46,7 +46,7 @@ class Cluster:
     """Of that user."""
     submitter: Submitter = field(default_factory=Submitter)
     """That user's groups, and the job's account and QOS."""
-    reservations: namedreservation.Known | None = None
+    reservations: namedreservation.KnownReservations | None = None
     """None where they are not known, or the job names none."""
 
     @property
@@ -61,7 +61,7 @@ class Cluster:
 
 
 def refusals_of_slurm(
-    request: SbatchRequest, description: Mapping[str, object], cluster: Cluster
+    request: SbatchRequest, description: Mapping[str, object], cluster: RunningSlurm
 ) -> list[str]:
     """Why Slurm would refuse the job, each with what would be right; empty where nothing speaks against it.
 
@@ -89,18 +89,18 @@ def refusals_of_slurm(
 
 
 def waits_of_slurm(
-    request: SbatchRequest, description: Mapping[str, object], cluster: Cluster
+    request: SbatchRequest, description: Mapping[str, object], cluster: RunningSlurm
 ) -> tuple[str, ...]:
     """Why Slurm would take the job and never start it, as long as the partition is as it is."""
     return _barred(request, description, cluster).waits
 
 
-def _asked_partitions(request: SbatchRequest, cluster: Cluster) -> str:
+def _asked_partitions(request: SbatchRequest, cluster: RunningSlurm) -> str:
     default = ",".join(part.name for part in cluster.partitions if part.is_default)
     return request.options.get("partition") or default
 
 
-def _barred(request: SbatchRequest, description: Mapping[str, object], cluster: Cluster) -> Barred:
+def _barred(request: SbatchRequest, description: Mapping[str, object], cluster: RunningSlurm) -> Barred:
     asked = _asked_partitions(request, cluster).split(",")
     partitions = [part for part in cluster.partitions if part.name in asked]
     enforced = cluster.settings.raw.get("EnforcePartLimits", "NO").upper()
@@ -110,12 +110,12 @@ def _barred(request: SbatchRequest, description: Mapping[str, object], cluster: 
     return barred(partitions, asked_for, cluster.submitter, enforced, cluster.version)
 
 
-def _asked(request: SbatchRequest, description: Mapping[str, object]) -> Asked:
+def _asked(request: SbatchRequest, description: Mapping[str, object]) -> PartitionRequest:
     def said(option: str, field: str) -> int | None:
         value = description.get(field)
         return value if option in request.options and isinstance(value, int) else None
 
-    return Asked(
+    return PartitionRequest(
         time_limit=said("time", "time_limit"),
         least_nodes=said("nodes", "min_nodes"),
         most_nodes=said("nodes", "max_nodes"),
@@ -138,7 +138,7 @@ def _features(
         yield f"--constraint={constraint}: {has} that"
 
 
-def _names(request: SbatchRequest, cluster: Cluster) -> Iterator[str]:
+def _names(request: SbatchRequest, cluster: RunningSlurm) -> Iterator[str]:
     """Partitions, account, QOS and nodes that are not there, or not for this user."""
     get = request.options.get
     there = [part.name for part in cluster.partitions]
@@ -167,7 +167,9 @@ def _names(request: SbatchRequest, cluster: Cluster) -> Iterator[str]:
             yield f"--nodelist: {name!r} is no node of this cluster; {_there_are(name, names)}"
 
 
-def _gres(description: Mapping[str, object], nodes: Sequence[SlurmNode], cluster: Cluster) -> Iterator[str]:
+def _gres(
+    description: Mapping[str, object], nodes: Sequence[SlurmNode], cluster: RunningSlurm
+) -> Iterator[str]:
     """Kinds of GRES, and types of GPUs, that no node of the partition has."""
     told = cluster.settings.raw.get("GresTypes")
     kinds = None if told is None else [] if told == "(null)" else told.split(",")

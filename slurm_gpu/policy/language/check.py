@@ -24,15 +24,15 @@ from slurm_gpu.policy.language.limits import flat_limits
 from slurm_gpu.policy.language.model import (
     Chain,
     Group,
-    Kind,
-    Limits,
+    JobKind,
     Manages,
     Mode,
     OnError,
     Per,
     Policy,
-    Rule,
+    PolicyRule,
     RuleException,
+    RuleLimits,
 )
 
 FILE_NAME = "policy.yaml"
@@ -167,7 +167,7 @@ class _Check(AdjustCheck, HoursCheck, BundlesCheck, OwnersCheck, UrgentCheck, Co
         until = self.date((*location, "until"), table["until"]) if "until" in table else None
         return Group(str(name), **conditions, until=until)
 
-    def rules(self, value: Any, groups: Mapping[str, Group], defaults: _Defaults) -> tuple[Rule, ...]:
+    def rules(self, value: Any, groups: Mapping[str, Group], defaults: _Defaults) -> tuple[PolicyRule, ...]:
         if not isinstance(value, list):
             self.fail(
                 ("rules",), f"rules must be a list, each rule beginning with `- id: …`, not {shown(value)}"
@@ -181,7 +181,9 @@ class _Check(AdjustCheck, HoursCheck, BundlesCheck, OwnersCheck, UrgentCheck, Co
             seen.add(rule.id)
         return tuple(rules)
 
-    def rule(self, location: Location, value: Any, groups: Mapping[str, Group], defaults: _Defaults) -> Rule:
+    def rule(
+        self, location: Location, value: Any, groups: Mapping[str, Group], defaults: _Defaults
+    ) -> PolicyRule:
         table = self.table(location, value, _RULE)
         self.require(location, value, ("id", "for", "per", "why", "limits"))
         rule_id = ""
@@ -203,10 +205,10 @@ class _Check(AdjustCheck, HoursCheck, BundlesCheck, OwnersCheck, UrgentCheck, Co
                 group = ""
         per = self.choice((*location, "per"), table.get("per", "job"), Per)
         known_per = per if table.get("per") == per else None
-        limits = Limits()
+        limits = RuleLimits()
         if "limits" in table:
             limits = self.limits((*location, "limits"), table["limits"], known_per)
-        rule = Rule(
+        rule = PolicyRule(
             id=rule_id,
             group=group,
             per=per,
@@ -215,12 +217,12 @@ class _Check(AdjustCheck, HoursCheck, BundlesCheck, OwnersCheck, UrgentCheck, Co
             mode=self.choice((*location, "mode"), table.get("mode", defaults.mode), Mode),
             on_error=self.choice((*location, "on_error"), table.get("on_error", defaults.on_error), OnError),
             when=self.when((*location, "when"), table["when"]) if "when" in table else None,
-            kind=self.choice((*location, "kind"), table["kind"], Kind) if "kind" in table else None,
+            kind=self.choice((*location, "kind"), table["kind"], JobKind) if "kind" in table else None,
             location=location,
         )
         return replace(rule, adjust=self.adjust(table["adjust"], rule)) if "adjust" in table else rule
 
-    def exceptions(self, value: Any, rules: tuple[Rule, ...]) -> tuple[RuleException, ...]:
+    def exceptions(self, value: Any, rules: tuple[PolicyRule, ...]) -> tuple[RuleException, ...]:
         if not isinstance(value, list):
             self.fail(("exceptions",), f"exceptions must be a list, not {shown(value)}")
             return ()
@@ -236,12 +238,12 @@ class _Check(AdjustCheck, HoursCheck, BundlesCheck, OwnersCheck, UrgentCheck, Co
             seen.add(pair)
         return tuple(exceptions)
 
-    def exception(self, location: Location, value: Any, by_id: Mapping[str, Rule]) -> RuleException:
+    def exception(self, location: Location, value: Any, by_id: Mapping[str, PolicyRule]) -> RuleException:
         table = self.table(location, value, _EXCEPTION)
         self.require(location, value, ("rule", "user", "limits", "until", "why"))
         name = table.get("rule", "")
         rule = by_id.get(name) if isinstance(name, str) else None
-        limits = Limits()
+        limits = RuleLimits()
         if "rule" in table and rule is None:
             self.fail((*location, "rule"), f"rule: {shown(name)} is not a rule; {did_you_mean(name, by_id)}")
         elif rule is not None and rule.per is Per.GROUP:

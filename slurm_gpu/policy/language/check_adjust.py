@@ -9,7 +9,7 @@ from slurm_gpu.config.yaml_source import Location
 from slurm_gpu.policy.language.check_limits import LimitsCheck
 from slurm_gpu.policy.language.limit_value import single_value, value_text
 from slurm_gpu.policy.language.limits import LIMITS, Scope
-from slurm_gpu.policy.language.model import Adjust, Mode, Rule
+from slurm_gpu.policy.language.model import Adjust, Mode, PolicyRule
 
 ADJUSTABLE = tuple(key for key, kind in LIMITS.items() if kind.scope is Scope.RUNNING)
 """Limits on what runs: of these the model of the cluster can tell what another value would do."""
@@ -18,7 +18,7 @@ ADJUSTABLE = tuple(key for key, kind in LIMITS.items() if kind.scope is Scope.RU
 class AdjustCheck(LimitsCheck):
     """`adjust:` of a rule."""
 
-    def adjust(self, value: Any, rule: Rule) -> tuple[Adjust, ...]:
+    def adjust(self, value: Any, rule: PolicyRule) -> tuple[Adjust, ...]:
         """The bounds of a rule, which is whole but for them."""
         location = (*rule.location, "adjust")
         table = self.table(location, value, tuple(LIMITS))
@@ -33,7 +33,7 @@ class AdjustCheck(LimitsCheck):
         found = [self._bounds((*location, key), item, key, rule) for key, item in table.items()]
         return tuple(bounds for bounds in found if bounds is not None)
 
-    def _bounds(self, location: Location, value: Any, key: str, rule: Rule) -> Adjust | None:
+    def _bounds(self, location: Location, value: Any, key: str, rule: PolicyRule) -> Adjust | None:
         if key not in ADJUSTABLE:
             what = "only limits on what runs can be moved"
             self.fail(location, f"{key!r}: {what}; allowed: {', '.join(ADJUSTABLE)}", key=True)
@@ -61,5 +61,5 @@ class AdjustCheck(LimitsCheck):
         return None
 
     @staticmethod
-    def _keys_of(rule: Rule) -> frozenset[str]:
+    def _keys_of(rule: PolicyRule) -> frozenset[str]:
         return frozenset(key for key, kind in LIMITS.items() if kind.of(rule.limits) is not None)

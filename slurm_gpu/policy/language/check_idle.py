@@ -9,7 +9,7 @@ from typing import Any
 from slurm_gpu.config.checker import did_you_mean, shown
 from slurm_gpu.config.yaml_source import Location
 from slurm_gpu.policy.language.check_values import ValueCheck
-from slurm_gpu.policy.language.model import CancelIdle, Ending, Group, Mode
+from slurm_gpu.policy.language.model import CancelIdle, Group, IdleAction, Mode
 from slurm_gpu.text.units import format_duration
 
 LEAST_WARN_S = 300
@@ -33,7 +33,7 @@ class IdleCheck(ValueCheck):
             warn_s=self._warnings(table["warn"], after_s) if "warn" in table else (),
             groups=self._idle_groups("for", table["for"], groups) if "for" in table else None,
             exempt=self._idle_groups("exempt", table["exempt"], groups) if "exempt" in table else (),
-            how=self.choice((*_PLACE, "then"), table.get("then", Ending.CANCEL), Ending),
+            how=self.choice((*_PLACE, "then"), table.get("then", IdleAction.CANCEL), IdleAction),
             mode=self.choice((*_PLACE, "mode"), table.get("mode", Mode.OBSERVE), Mode),
             why=self.text((*_PLACE, "why"), table["why"]) if "why" in table else "",
         )

@@ -9,8 +9,8 @@ from typing import Any
 from slurm_gpu.config.checker import shown
 from slurm_gpu.config.yaml_source import Location
 from slurm_gpu.policy.language.check_values import MOST_MEMORY_PER_GPU_MIB, ValueCheck, name_of
-from slurm_gpu.policy.language.limits import LIMITS, LimitKind, Measure
-from slurm_gpu.policy.language.model import GpuLimit, Limits, Per, Period, WalltimeStep
+from slurm_gpu.policy.language.limits import LIMITS, LimitKind, LimitUnit
+from slurm_gpu.policy.language.model import GpuLimit, HoursPeriod, Per, RuleLimits, WalltimeStep
 
 _GPU_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,62}")
 _COUNT_EXAMPLES = {"cpus_per_gpu": "8", "nodes": "4", "nodes_running": "4"}
@@ -20,7 +20,7 @@ _NAME_EXAMPLES = {"partitions": "[gpu, long]", "gpu_types": "[a100, h100]"}
 class LimitsCheck(ValueCheck):
     """Limits of rules and of exceptions to them."""
 
-    def limits(self, location: Location, value: Any, per: Per | None) -> Limits:
+    def limits(self, location: Location, value: Any, per: Per | None) -> RuleLimits:
         """The limits of a rule with this `per:`; None where it has no valid one."""
         table = self.table(location, value, tuple(LIMITS))
         if isinstance(value, dict) and not value:
@@ -37,24 +37,24 @@ class LimitsCheck(ValueCheck):
                     message += f"; over all jobs of the {per} it is {' or '.join(sums)}"
                 self.fail((*location, key), message, key=True)
             found[kind.field] = self._limit((*location, key), item, kind)
-        return Limits(**found)
+        return RuleLimits(**found)
 
     def number(self, location: Location, value: Any, kind: LimitKind) -> int | None:
         """One number, in the unit of the limit."""
-        if kind.measure is Measure.GPUS:
+        if kind.measure is LimitUnit.GPUS:
             return self.mgpu(location, value)
-        if kind.measure is Measure.MEMORY:
+        if kind.measure is LimitUnit.MEMORY:
             return self._memory(location, value, kind)
         return self.count(location, value, _COUNT_EXAMPLES.get(kind.key, "200"))
 
     def _limit(self, location: Location, value: Any, kind: LimitKind) -> Any:
-        if kind.measure is Measure.GPUS:
+        if kind.measure is LimitUnit.GPUS:
             return self._gpus(location, value)
-        if kind.measure is Measure.WALLTIME:
+        if kind.measure is LimitUnit.WALLTIME:
             return self._walltime(location, value)
-        if kind.measure is Measure.NAMES:
+        if kind.measure is LimitUnit.NAMES:
             return self._allowed_names(location, value, kind)
-        if kind.measure is Measure.GPU_HOURS:
+        if kind.measure is LimitUnit.GPU_HOURS:
             return self._gpu_hours(location, value)
         return self.number(location, value, kind)
 
@@ -123,8 +123,8 @@ class LimitsCheck(ValueCheck):
         names = self.names(location, value, _NAME_EXAMPLES[kind.key])
         return tuple(name.lower() for name in names) if kind.key == "gpu_types" else names
 
-    def _gpu_hours(self, location: Location, value: Any) -> Mapping[Period, float] | None:
-        periods = [str(period) for period in Period]
+    def _gpu_hours(self, location: Location, value: Any) -> Mapping[HoursPeriod, float] | None:
+        periods = [str(period) for period in HoursPeriod]
         if not isinstance(value, dict) or not value:
             self.fail(
                 location,
@@ -132,11 +132,11 @@ class LimitsCheck(ValueCheck):
                 f"allowed: {', '.join(periods)}",
             )
             return None
-        hours: dict[Period, float] = {}
+        hours: dict[HoursPeriod, float] = {}
         for key, item in self.mapping(location, value, periods, "gpu_hours").items():
             place = (*location, key)
             if isinstance(item, bool) or not isinstance(item, int | float) or not 0 <= item <= 1e9:
                 self.fail(place, f"{key}: {shown(item)} must be a number of GPU-hours from 0 up, such as 500")
             else:
-                hours[Period(key)] = item
+                hours[HoursPeriod(key)] = item
         return hours

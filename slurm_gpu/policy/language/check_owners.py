@@ -9,7 +9,7 @@ from typing import Any
 from slurm_gpu.config.checker import did_you_mean, shown
 from slurm_gpu.config.yaml_source import Location
 from slurm_gpu.policy.language.check_values import ID, MOST_GPUS, ValueCheck, name_of
-from slurm_gpu.policy.language.model import Group, Manages, Owner
+from slurm_gpu.policy.language.model import GpuOwner, Group, Manages
 
 _OWNER = ("gpus", "lend_in", "return_within", "qos")
 _ORDINARY = "normal"
@@ -19,7 +19,7 @@ _ORDINARY = "normal"
 class OwnersCheck(ValueCheck):
     """Owners by the group that each of them is."""
 
-    def owners(self, value: Any, groups: Mapping[str, Group], manages: Manages) -> tuple[Owner, ...]:
+    def owners(self, value: Any, groups: Mapping[str, Group], manages: Manages) -> tuple[GpuOwner, ...]:
         """All of them, in the order of the file."""
         if not isinstance(value, dict):
             self.fail(("owners",), f"owners must hold `group: {{…}}` lines, not {shown(value)}")
@@ -43,7 +43,7 @@ class OwnersCheck(ValueCheck):
                     )
         return owners
 
-    def _owner(self, name: Any, value: Any, groups: Mapping[str, Group]) -> Owner:
+    def _owner(self, name: Any, value: Any, groups: Mapping[str, Group]) -> GpuOwner:
         location: Location = ("owners", name if isinstance(name, str | int) else str(name))
         table = self.table(location, value, _OWNER)
         self.require(location, value, ("gpus", "lend_in", "return_within"))
@@ -54,7 +54,7 @@ class OwnersCheck(ValueCheck):
                 f"lend_in: jobs that name no QOS run in {_ORDINARY}, and would all be preempted; "
                 "name another, such as sg-scavenger",
             )
-        return Owner(
+        return GpuOwner(
             group=str(name),
             accounts=self._accounts_of(location, name, groups),
             gpus=self._whole_gpus((*location, "gpus"), table["gpus"]) if "gpus" in table else 1,
@@ -83,9 +83,9 @@ class OwnersCheck(ValueCheck):
             )
         return tuple(account.lower() for account in group.accounts or ())
 
-    def _one_owner_each(self, owners: tuple[Owner, ...]) -> None:
-        of_account: dict[str, Owner] = {}
-        of_qos: dict[str, Owner] = {}
+    def _one_owner_each(self, owners: tuple[GpuOwner, ...]) -> None:
+        of_account: dict[str, GpuOwner] = {}
+        of_qos: dict[str, GpuOwner] = {}
         for owner in owners:
             for account in owner.accounts:
                 first = of_account.setdefault(account, owner)

@@ -9,7 +9,7 @@ from typing import Any
 from slurm_gpu.config.checker import did_you_mean, shown
 from slurm_gpu.config.yaml_source import Location
 from slurm_gpu.policy.language.check_values import ID, ValueCheck, name_of
-from slurm_gpu.policy.language.model import URGENT, Group, Limits, Manages, Per, Rule, Urgent
+from slurm_gpu.policy.language.model import URGENT, Group, Manages, Per, PolicyRule, RuleLimits, Urgent
 
 _PLACE: Location = ("urgent",)
 _KEYS = ("for", "jobs_running", "why", "qos", "preempts")
@@ -47,8 +47,8 @@ class UrgentCheck(ValueCheck):
         return Urgent(names, qos, most or 0, preempts, why)
 
     def with_urgent(
-        self, urgent: Urgent, groups: Mapping[str, Group], rules: tuple[Rule, ...]
-    ) -> tuple[dict[str, Group], tuple[Rule, ...]]:
+        self, urgent: Urgent, groups: Mapping[str, Group], rules: tuple[PolicyRule, ...]
+    ) -> tuple[dict[str, Group], tuple[PolicyRule, ...]]:
         """Groups and rules with those that it stands for: how many run at once is a rule like any other."""
         if URGENT in groups:
             self.fail(
@@ -57,8 +57,8 @@ class UrgentCheck(ValueCheck):
         for index, rule in enumerate(rules):
             if rule.id == URGENT:
                 self.fail(("rules", index, "id"), f"id: {URGENT!r} is the id of `urgent:`; ids differ")
-        limits = Limits(jobs_running=urgent.jobs_running)
-        held = Rule(URGENT, URGENT, Per.GROUP, urgent.why, limits, location=_PLACE)
+        limits = RuleLimits(jobs_running=urgent.jobs_running)
+        held = PolicyRule(URGENT, URGENT, Per.GROUP, urgent.why, limits, location=_PLACE)
         return {**groups, URGENT: Group(URGENT, qos=(urgent.qos,))}, (*rules, held)
 
     def _of_people(self, location: Location, name: str, groups: Mapping[str, Group]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from slurm_gpu.config.yaml_source import Location, YamlSource
 from slurm_gpu.errors import InputError
-from slurm_gpu.policy.language.model import GpuLimit, Limits, Policy
+from slurm_gpu.policy.language.model import GpuLimit, Policy, RuleLimits
 from slurm_gpu.policy.language.names import suggest
 from slurm_gpu.slurm.client import SlurmNode
 
@@ -60,7 +60,7 @@ def _gpu_types(policy: Policy) -> Iterator[_Named]:
                 yield (*location, key, name), name
 
 
-def _all_limits(policy: Policy) -> Iterator[tuple[Location, Limits]]:
+def _all_limits(policy: Policy) -> Iterator[tuple[Location, RuleLimits]]:
     for rule in policy.rules:
         yield (*rule.location, "limits"), rule.limits
     for exception in policy.exceptions:

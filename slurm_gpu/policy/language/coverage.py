@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_gpu.policy.language.limits import flat_limits
-from slurm_gpu.policy.language.model import Group, Mode, Per, Policy, Rule, WalltimeStep
+from slurm_gpu.policy.language.model import Group, Mode, Per, Policy, PolicyRule, WalltimeStep
 
 _STRENGTH = {Mode.OBSERVE: 0, Mode.ADVISE: 1, Mode.ENFORCE: 2}
 
@@ -29,17 +29,17 @@ _PART_OF = {
 
 
 @dataclass(frozen=True, slots=True)
-class Covered:
+class CoveredLimit:
     """A limit that can never be the one that binds."""
 
-    rule: Rule
+    rule: PolicyRule
     key: str
     """As in flat_limits."""
-    by: Rule
+    by: PolicyRule
     by_key: str
 
 
-def covered_limits(policy: Policy) -> Iterator[Covered]:
+def covered_limits(policy: Policy) -> Iterator[CoveredLimit]:
     """Limits that another limit makes needless; of two equal ones the later."""
     flat = [flat_limits(rule.limits) for rule in policy.rules]
     excepted = {exception.rule for exception in policy.exceptions}  # for someone the rule gives way
@@ -54,11 +54,11 @@ def covered_limits(policy: Policy) -> Iterator[Covered]:
             )
             for other_position, other_key in candidates:
                 if _covers(policy, flat, (other_position, other_key), (position, key)):
-                    yield Covered(rule, key, policy.rules[other_position], other_key)
+                    yield CoveredLimit(rule, key, policy.rules[other_position], other_key)
                     break
 
 
-def holds_whenever(policy: Policy, wider: Rule, rule: Rule) -> bool:
+def holds_whenever(policy: Policy, wider: PolicyRule, rule: PolicyRule) -> bool:
     """Whether `wider` binds every job that `rule` binds, at least as strictly."""
     return (
         _contains(policy.groups[wider.group], policy.groups[rule.group])
@@ -83,7 +83,7 @@ def _covers(
     return not mutual or wider[0] < limit[0]
 
 
-def _precedes(policy: Policy, wider: Rule, rule: Rule) -> bool:
+def _precedes(policy: Policy, wider: PolicyRule, rule: PolicyRule) -> bool:
     """Whether `wider` sums over no less than `rule`, whenever that binds."""
     return wider.per in _WITHIN[rule.per] and holds_whenever(policy, wider, rule)
 
@@ -95,7 +95,7 @@ def _wider_keys(key: str) -> tuple[str, ...]:
     return (key, *_PART_OF.get(key, ()), *typed, *plain)
 
 
-def _at_most(first: object, second: object, rule: Rule, other: Rule) -> bool:
+def _at_most(first: object, second: object, rule: PolicyRule, other: PolicyRule) -> bool:
     """Whether a value `first` (of `other`) leaves nothing that `second` (of `rule`) would refuse."""
     if isinstance(first, Mapping) and isinstance(second, Mapping):
         return first.keys() <= second.keys()  # names that are allowed

@@ -11,7 +11,7 @@ from slurm_gpu.errors import InputError
 from slurm_gpu.policy.language.coverage import covered_limits, holds_whenever
 from slurm_gpu.policy.language.limit_text import flat_text
 from slurm_gpu.policy.language.limits import flat_limits
-from slurm_gpu.policy.language.model import Bundle, Mode, Policy, Rule, RuleException
+from slurm_gpu.policy.language.model import Bundle, Mode, Policy, PolicyRule, RuleException
 from slurm_gpu.policy.language.names import ResolvedNames
 from slurm_gpu.policy.language.unheld import unheld_limits
 from slurm_gpu.text.units import format_duration, format_gpus
@@ -198,5 +198,5 @@ def _takes_all(earlier: Bundle, bundle: Bundle) -> bool:
     return all(ours is None or (theirs is not None and set(theirs) <= set(ours)) for ours, theirs in pairs)
 
 
-def _place(holder: Rule | RuleException, key: str) -> Location:
+def _place(holder: PolicyRule | RuleException, key: str) -> Location:
     return (*holder.location, "limits", *key.split(":"))

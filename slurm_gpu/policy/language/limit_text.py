@@ -5,32 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from slurm_gpu.policy.language.limits import LimitKind, LimitValue, Measure, Scope, set_limits
-from slurm_gpu.policy.language.model import GpuLimit, Limits, WalltimeStep
+from slurm_gpu.policy.language.limits import LimitKind, LimitUnit, LimitValue, Scope, set_limits
+from slurm_gpu.policy.language.model import GpuLimit, RuleLimits, WalltimeStep
 from slurm_gpu.text.units import format_duration, format_gpus, format_memory_mib
 
 _HELD = {Scope.JOB: "", Scope.TOTAL: " running and pending", Scope.RUNNING: " running", Scope.PERIOD: ""}
 
 
-def limit_texts(limits: Limits, over: str = "") -> list[str]:
+def limit_texts(limits: RuleLimits, over: str = "") -> list[str]:
     """Each limit that is set, such as "at most 12 GPUs running and pending".
 
     `over` is written after each that is an amount: " per user".
     """
     return [
-        text if kind.measure in (Measure.NAMES, Measure.WALLTIME) else f"{text}{over}"
+        text if kind.measure in (LimitUnit.NAMES, LimitUnit.WALLTIME) else f"{text}{over}"
         for kind, value in set_limits(limits)
         for _, text in _texts(kind, value)
     ]
 
 
-def flat_text(limits: Limits, key: str) -> str:
+def flat_text(limits: RuleLimits, key: str) -> str:
     """One of them, by its key as in flat_limits."""
     texts = [pair for kind, value in set_limits(limits) for pair in _texts(kind, value)]
     return ", ".join(text for of_key, text in texts if of_key == key)
 
 
-def limits_json(limits: Limits) -> dict[str, Any]:
+def limits_json(limits: RuleLimits) -> dict[str, Any]:
     """Limits by their keys in policy.yaml.
 
     GPUs are numbers or {type: number}, memory is in MiB (`memory_mib`), walltime in seconds
@@ -46,7 +46,7 @@ def limits_json(limits: Limits) -> dict[str, Any]:
             )
         elif isinstance(value, Mapping):
             told[kind.key] = {str(period): hours for period, hours in value.items()}
-        elif isinstance(value, tuple) and kind.measure is Measure.WALLTIME:
+        elif isinstance(value, tuple) and kind.measure is LimitUnit.WALLTIME:
             told[f"{kind.key}_s"] = _steps_json(_steps(value))
         elif isinstance(value, tuple):
             told[kind.key] = list(value)
@@ -72,12 +72,12 @@ def _texts(kind: LimitKind, value: LimitValue) -> Iterator[tuple[str, str]]:
     elif isinstance(value, Mapping):
         for period, hours in value.items():
             yield f"{kind.key}:{period}", f"at most {hours:g} {kind.noun(hours)} a {period}"
-    elif isinstance(value, tuple) and kind.measure is Measure.WALLTIME:
+    elif isinstance(value, tuple) and kind.measure is LimitUnit.WALLTIME:
         yield from ((kind.key, text) for text in _walltime_texts(_steps(value)))
     elif isinstance(value, tuple):
         yield kind.key, f"only {kind.what} {', '.join(map(str, value))}"
     elif isinstance(value, int):
-        amount = f"{format_memory_mib(value)} of" if kind.measure is Measure.MEMORY else str(value)
+        amount = f"{format_memory_mib(value)} of" if kind.measure is LimitUnit.MEMORY else str(value)
         yield kind.key, f"at most {amount} {kind.noun(value)}{held}"
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from slurm_gpu.policy.language.limits import LIMITS, LimitKind, Measure
-from slurm_gpu.policy.language.model import GpuLimit, Policy, Rule
+from slurm_gpu.policy.language.limits import LIMITS, LimitKind, LimitUnit
+from slurm_gpu.policy.language.model import GpuLimit, Policy, PolicyRule
 from slurm_gpu.text.units import format_mgpu
 
 
-def single_value(rule: Rule, key: str) -> int | None:
+def single_value(rule: PolicyRule, key: str) -> int | None:
     """The limit as one number (mgpu, MiB or a count); None where the rule has none, or several by type."""
     value = LIMITS[key].of(rule.limits)
     if isinstance(value, GpuLimit):
@@ -21,7 +21,7 @@ def single_value(rule: Rule, key: str) -> int | None:
 def with_value(policy: Policy, rule_id: str, key: str, value: int) -> Policy:
     """The policy with another value of one limit."""
     kind = LIMITS[key]
-    new: dict[str, Any] = {kind.field: GpuLimit(value) if kind.measure is Measure.GPUS else value}
+    new: dict[str, Any] = {kind.field: GpuLimit(value) if kind.measure is LimitUnit.GPUS else value}
     return replace(
         policy,
         rules=tuple(
@@ -34,8 +34,8 @@ def with_value(policy: Policy, rule_id: str, key: str, value: int) -> Policy:
 def value_text(key: str, value: int) -> str:
     """As it is written in policy.yaml."""
     kind: LimitKind = LIMITS[key]
-    if kind.measure is Measure.GPUS:
+    if kind.measure is LimitUnit.GPUS:
         return format_mgpu(value)
-    if kind.measure is Measure.MEMORY:
+    if kind.measure is LimitUnit.MEMORY:
         return f"{value // 1024}G" if value % 1024 == 0 else f"{value}M"
     return str(value)

@@ -8,10 +8,10 @@ from enum import Enum
 from types import MappingProxyType
 
 from slurm_gpu.policy.language.lua_literals import Plain
-from slurm_gpu.policy.language.model import GpuLimit, Limits, Per, WalltimeStep
+from slurm_gpu.policy.language.model import GpuLimit, Per, RuleLimits, WalltimeStep
 
 
-class Measure(Enum):
+class LimitUnit(Enum):
     """What a limit's value is."""
 
     GPUS = "GPUs"
@@ -38,7 +38,7 @@ class LimitKind:
 
     key: str
     """In policy.yaml, and in the table that the Lua reads."""
-    measure: Measure
+    measure: LimitUnit
     scope: Scope
     what: str
     """For people: what it is a number of."""
@@ -48,13 +48,13 @@ class LimitKind:
     @property
     def field(self) -> str:
         """Its name in `Limits`."""
-        return f"{self.key}_mib" if self.measure is Measure.MEMORY else self.key
+        return f"{self.key}_mib" if self.measure is LimitUnit.MEMORY else self.key
 
     def noun(self, number: float) -> str:
         """What it is so many of: 1 job, 2 jobs."""
         return self.one if self.one and number == 1 else self.what
 
-    def of(self, limits: Limits) -> LimitValue:
+    def of(self, limits: RuleLimits) -> LimitValue:
         """Its value there; None where it is not limited."""
         value: LimitValue = getattr(limits, self.field)
         return value
@@ -67,34 +67,34 @@ class LimitKind:
 LimitValue = GpuLimit | int | tuple[WalltimeStep, ...] | tuple[str, ...] | Mapping[str, float] | None
 
 _KINDS = (
-    LimitKind("gpus", Measure.GPUS, Scope.JOB, "GPUs"),
-    LimitKind("nodes", Measure.COUNT, Scope.JOB, "nodes", "node"),
-    LimitKind("cpus", Measure.COUNT, Scope.JOB, "CPUs", "CPU"),
-    LimitKind("memory", Measure.MEMORY, Scope.JOB, "memory"),
-    LimitKind("cpus_per_gpu", Measure.COUNT, Scope.JOB, "CPUs per GPU", "CPU per GPU"),
-    LimitKind("memory_per_gpu", Measure.MEMORY, Scope.JOB, "memory per GPU"),
-    LimitKind("array_tasks", Measure.COUNT, Scope.JOB, "tasks of an array", "task of an array"),
-    LimitKind("tasks", Measure.COUNT, Scope.JOB, "MPI tasks", "MPI task"),
-    LimitKind("walltime", Measure.WALLTIME, Scope.JOB, "time limit"),
-    LimitKind("partitions", Measure.NAMES, Scope.JOB, "partitions"),
-    LimitKind("gpu_types", Measure.NAMES, Scope.JOB, "GPU types"),
-    LimitKind("gpus_total", Measure.GPUS, Scope.TOTAL, "GPUs"),
-    LimitKind("gpus_running", Measure.GPUS, Scope.RUNNING, "GPUs"),
-    LimitKind("jobs_total", Measure.COUNT, Scope.TOTAL, "jobs", "job"),
-    LimitKind("jobs_running", Measure.COUNT, Scope.RUNNING, "jobs", "job"),
-    LimitKind("cpus_total", Measure.COUNT, Scope.TOTAL, "CPUs", "CPU"),
-    LimitKind("cpus_running", Measure.COUNT, Scope.RUNNING, "CPUs", "CPU"),
-    LimitKind("memory_total", Measure.MEMORY, Scope.TOTAL, "memory"),
-    LimitKind("memory_running", Measure.MEMORY, Scope.RUNNING, "memory"),
-    LimitKind("nodes_running", Measure.COUNT, Scope.RUNNING, "nodes", "node"),
-    LimitKind("gpu_hours", Measure.GPU_HOURS, Scope.PERIOD, "GPU-hours", "GPU-hour"),
+    LimitKind("gpus", LimitUnit.GPUS, Scope.JOB, "GPUs"),
+    LimitKind("nodes", LimitUnit.COUNT, Scope.JOB, "nodes", "node"),
+    LimitKind("cpus", LimitUnit.COUNT, Scope.JOB, "CPUs", "CPU"),
+    LimitKind("memory", LimitUnit.MEMORY, Scope.JOB, "memory"),
+    LimitKind("cpus_per_gpu", LimitUnit.COUNT, Scope.JOB, "CPUs per GPU", "CPU per GPU"),
+    LimitKind("memory_per_gpu", LimitUnit.MEMORY, Scope.JOB, "memory per GPU"),
+    LimitKind("array_tasks", LimitUnit.COUNT, Scope.JOB, "tasks of an array", "task of an array"),
+    LimitKind("tasks", LimitUnit.COUNT, Scope.JOB, "MPI tasks", "MPI task"),
+    LimitKind("walltime", LimitUnit.WALLTIME, Scope.JOB, "time limit"),
+    LimitKind("partitions", LimitUnit.NAMES, Scope.JOB, "partitions"),
+    LimitKind("gpu_types", LimitUnit.NAMES, Scope.JOB, "GPU types"),
+    LimitKind("gpus_total", LimitUnit.GPUS, Scope.TOTAL, "GPUs"),
+    LimitKind("gpus_running", LimitUnit.GPUS, Scope.RUNNING, "GPUs"),
+    LimitKind("jobs_total", LimitUnit.COUNT, Scope.TOTAL, "jobs", "job"),
+    LimitKind("jobs_running", LimitUnit.COUNT, Scope.RUNNING, "jobs", "job"),
+    LimitKind("cpus_total", LimitUnit.COUNT, Scope.TOTAL, "CPUs", "CPU"),
+    LimitKind("cpus_running", LimitUnit.COUNT, Scope.RUNNING, "CPUs", "CPU"),
+    LimitKind("memory_total", LimitUnit.MEMORY, Scope.TOTAL, "memory"),
+    LimitKind("memory_running", LimitUnit.MEMORY, Scope.RUNNING, "memory"),
+    LimitKind("nodes_running", LimitUnit.COUNT, Scope.RUNNING, "nodes", "node"),
+    LimitKind("gpu_hours", LimitUnit.GPU_HOURS, Scope.PERIOD, "GPU-hours", "GPU-hour"),
 )
 
 LIMITS: Mapping[str, LimitKind] = MappingProxyType({kind.key: kind for kind in _KINDS})
 """Key → limit, in the order in which people read them."""
 
 
-def set_limits(limits: Limits) -> Iterator[tuple[LimitKind, LimitValue]]:
+def set_limits(limits: RuleLimits) -> Iterator[tuple[LimitKind, LimitValue]]:
     """Those limits that are set, with their values, in the order of `LIMITS`."""
     for kind in _KINDS:
         value = kind.of(limits)
@@ -102,7 +102,7 @@ def set_limits(limits: Limits) -> Iterator[tuple[LimitKind, LimitValue]]:
             yield kind, value
 
 
-def flat_limits(limits: Limits) -> dict[str, Plain]:
+def flat_limits(limits: RuleLimits) -> dict[str, Plain]:
     """Limits as the Lua reads them, one value each.
 
     `gpus:a100` is the limit of one type in mgpu, `gpu_hours:week` that of one period in hours, walltime a

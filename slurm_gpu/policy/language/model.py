@@ -34,14 +34,14 @@ class Per(StrEnum):
     JOB = "job"
 
 
-class Kind(StrEnum):
+class JobKind(StrEnum):
     """Whether a job came with a script (sbatch) or without one (srun, salloc)."""
 
     INTERACTIVE = "interactive"
     BATCH = "batch"
 
 
-class Period(StrEnum):
+class HoursPeriod(StrEnum):
     """Over what GPU-hours are counted: the calendar's day, ISO week or month in the site's time zone."""
 
     DAY = "day"
@@ -67,7 +67,7 @@ class WalltimeStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RuleLimits:
     """Upper bounds; None where the rule sets none. 0 lets nothing through.
 
     Those up to `gpu_types` are of one job, the others sums over the jobs of a user or a group: `*_total` over
@@ -101,7 +101,7 @@ class Limits:
     memory_total_mib: int | None = None
     memory_running_mib: int | None = None
     nodes_running: int | None = None
-    gpu_hours: Mapping[Period, float] | None = None
+    gpu_hours: Mapping[HoursPeriod, float] | None = None
     """GPU-hours used in the running period, and those that the job may use."""
 
 
@@ -137,7 +137,7 @@ class RuleException:
 
     rule: str
     user: str
-    limits: Limits
+    limits: RuleLimits
     until: dt.date
     why: str
     granted_by: str | None
@@ -155,19 +155,19 @@ class Adjust:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class PolicyRule:
     """One rule with its reason."""
 
     id: str
     group: str
     per: Per
     why: str
-    limits: Limits
+    limits: RuleLimits
     mode: Mode = Mode.ENFORCE
     on_error: OnError = OnError.ALLOW
     when: Hours | None = None
     """None: always."""
-    kind: Kind | None = None
+    kind: JobKind | None = None
     """None: both."""
     adjust: tuple[Adjust, ...] = ()
     location: Location = ()
@@ -198,7 +198,7 @@ class Bundle:
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class GpuOwner:
     """A group whose GPUs are lent while they lie idle, and come back when it needs them."""
 
     group: str
@@ -264,7 +264,7 @@ class Colocation:
     why: str = ""
 
 
-class Ending(StrEnum):
+class IdleAction(StrEnum):
     """What becomes of a job whose GPUs were never used."""
 
     CANCEL = "cancel"
@@ -283,7 +283,7 @@ class CancelIdle:
     """Whose jobs; None for all."""
     exempt: tuple[str, ...] = ()
     """Groups whose jobs never."""
-    how: Ending = Ending.CANCEL
+    how: IdleAction = IdleAction.CANCEL
     mode: Mode = Mode.OBSERVE
     why: str = ""
 
@@ -314,7 +314,7 @@ class Policy:
     on_error: OnError = OnError.ALLOW
     bundles: Mapping[str, Bundle] = field(default_factory=dict)
     """In the order of the file: a job belongs to the first that fits it."""
-    owners: tuple[Owner, ...] = ()
+    owners: tuple[GpuOwner, ...] = ()
     urgent: Urgent | None = None
     """Its group and its rule stand among the others."""
     colocation: Colocation | None = None
@@ -322,5 +322,5 @@ class Policy:
     cancel_idle: CancelIdle | None = None
     """None: nothing is ended."""
     groups: Mapping[str, Group] = field(default_factory=dict)
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[PolicyRule, ...] = ()
     exceptions: tuple[RuleException, ...] = ()

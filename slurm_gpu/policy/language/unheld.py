@@ -10,13 +10,15 @@ import datetime as dt
 from collections.abc import Iterator
 
 from slurm_gpu.policy.language.limits import LimitKind, LimitValue, Scope, set_limits
-from slurm_gpu.policy.language.model import GpuLimit, Mode, Policy, Rule
+from slurm_gpu.policy.language.model import GpuLimit, Mode, Policy, PolicyRule
 from slurm_gpu.policy.language.names import ResolvedNames
-from slurm_gpu.policy.native.wanted import Accounting, lua_only, want
+from slurm_gpu.policy.native.wanted import SlurmdbdLimits, lua_only, want
 from slurm_gpu.slurm.sacctmgr import Association, Qos
 
 
-def unheld_limits(policy: Policy, names: ResolvedNames, today: dt.date) -> Iterator[tuple[Rule, str, str]]:
+def unheld_limits(
+    policy: Policy, names: ResolvedNames, today: dt.date
+) -> Iterator[tuple[PolicyRule, str, str]]:
     """(rule, key, why) of each."""
     for rule in policy.rules:
         if rule.mode is not Mode.ENFORCE:
@@ -34,7 +36,7 @@ def unheld_limits(policy: Policy, names: ResolvedNames, today: dt.date) -> Itera
     yield from ((rules[gap.rule], gap.key, gap.why) for gap in gaps if gap.unheld)
 
 
-def _best_accounting(policy: Policy) -> Accounting:
+def _best_accounting(policy: Policy) -> SlurmdbdLimits:
     """A slurmdbd that has all that the policy names, and something for each pattern in it."""
     accounts = {name for group in policy.groups.values() for name in group.accounts or ()}
     accounts |= {_example(pattern) for pattern in policy.manages.accounts}
@@ -47,7 +49,7 @@ def _best_accounting(policy: Policy) -> Accounting:
         if isinstance(value, GpuLimit)
         for gpu_type in value.by_type_mgpu
     }
-    return Accounting(
+    return SlurmdbdLimits(
         cluster="",
         associations=[Association(account=name.lower()) for name in sorted(accounts)],
         qos=[Qos(name=name.lower()) for name in sorted(qos)],
@@ -60,5 +62,5 @@ def _example(pattern: str) -> str:
     return pattern.replace("*", "").replace("?", "x")
 
 
-def _running(rule: Rule) -> Iterator[tuple[LimitKind, LimitValue]]:
+def _running(rule: PolicyRule) -> Iterator[tuple[LimitKind, LimitValue]]:
     return ((kind, value) for kind, value in set_limits(rule.limits) if kind.scope is Scope.RUNNING)

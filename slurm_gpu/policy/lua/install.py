@@ -13,7 +13,7 @@ from typing import Any
 
 from slurm_gpu.errors import OutsideError, UsageError
 from slurm_gpu.files.atomic import whole_file
-from slurm_gpu.policy.journal import Entry, Journal, State, make_state_directory
+from slurm_gpu.policy.journal import ApplyJournal, ApplyState, Entry, make_state_directory
 from slurm_gpu.policy.language.lua_literals import Plain
 from slurm_gpu.policy.lua.bundle import DECISIONS_LOG, MARK
 from slurm_gpu.policy.lua.script import (
@@ -21,8 +21,8 @@ from slurm_gpu.policy.lua.script import (
     LUA_VERSIONS,
     PolicyScript,
     ScalarFields,
+    ScriptDecision,
     ScriptError,
-    Verdict,
 )
 
 SCRIPT_NAME = "job_submit.lua"
@@ -156,7 +156,7 @@ def _trial(script: PolicyScript, owner: dict[str, str | int]) -> list[tuple[int,
     return [(verdict.code, verdict.messages) for verdict in verdicts]
 
 
-def _complain(verdict: Verdict) -> None:
+def _complain(verdict: ScriptDecision) -> None:
     for level, text in verdict.log:
         if level == "error":
             raise ScriptError(text)
@@ -207,12 +207,12 @@ def is_installed(script: Path, digest: str) -> bool:
         raise OutsideError(f"{script}: {error.strerror}") from error
 
 
-def made_by(journal: Journal, script: Path) -> Entry | None:
+def made_by(journal: ApplyJournal, script: Path) -> Entry | None:
     """The apply that made the script as it is now; None where none of this host did.
 
     An apply that only changes Slurm's own limits makes none.
     """
-    done = [entry for entry in journal.entries() if entry.state is State.DONE and entry.script == script]
+    done = [entry for entry in journal.entries() if entry.state is ApplyState.DONE and entry.script == script]
     return done[-1] if done and is_installed(script, done[-1].digest) else None
 
 

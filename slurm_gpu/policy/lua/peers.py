@@ -27,7 +27,7 @@ _SHARED = re.compile(r"nfs|lustre|gpfs|ceph|beegfs|glusterfs|afs|gfs2|ocfs2|cifs
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PeerScript:
     """What a host said of its script when a policy was last applied there."""
 
     host: str
@@ -95,7 +95,7 @@ def tell(settings: SlurmSettings, host: str, script: Path, at_s: float) -> None:
         raise OutsideError(f"{error.filename or file}: {error.strerror}") from error
 
 
-def read_told(settings: SlurmSettings) -> dict[str, Told]:
+def read_told(settings: SlurmSettings) -> dict[str, PeerScript]:
     """What each host said; raises OutsideError where StateSaveLocation cannot be read."""
     try:
         files = [file for file in _directory(settings).iterdir() if file.match("policy-*.json")]
@@ -106,7 +106,7 @@ def read_told(settings: SlurmSettings) -> dict[str, Told]:
         raise OutsideError(f"{error.filename}: {error.strerror}") from error
 
 
-def unlike(settings: SlurmSettings, host: str, script: Path) -> Iterator[tuple[str, Told | None]]:
+def unlike(settings: SlurmSettings, host: str, script: Path) -> Iterator[tuple[str, PeerScript | None]]:
     """The other hosts that told of another script than this host has, or of none (None)."""
     mine, told = digest_of(script), read_told(settings)
     for other in controllers(settings):
@@ -129,11 +129,11 @@ def _directory(settings: SlurmSettings) -> Path:
     return Path(settings.raw.get("StateSaveLocation", "/var/spool/slurmctld")) / _DIRECTORY
 
 
-def _read(file: Path) -> Iterator[Told]:
+def _read(file: Path) -> Iterator[PeerScript]:
     try:
         plain = json.loads(file.read_text(encoding="utf-8"))
         if plain["version"] == _VERSION:
-            yield Told(host=str(plain["host"]), digest=str(plain["digest"]), at_s=int(plain["at_s"]))
+            yield PeerScript(host=str(plain["host"]), digest=str(plain["digest"]), at_s=int(plain["at_s"]))
     except (ValueError, KeyError, TypeError):
         return  # a later version's, or half of one: as if it had not told
 

@@ -119,7 +119,7 @@ class Considered:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class ZoneDecision:
     """What a script makes of the zones for a distributed job."""
 
     mode: str
@@ -131,7 +131,7 @@ class Placed:
     """With these zones behind the user's own; None where that is not known."""
 
     @classmethod
-    def read(cls, text: str, constraint: str | None = None) -> Placed:
+    def read(cls, text: str, constraint: str | None = None) -> ZoneDecision:
         """From a decision's `zone=`, such as enforce:zone1:812,zone2:350; raises ValueError."""
         mode, _, rest = text.partition(":")
         if rest.startswith("-:"):
@@ -141,7 +141,7 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ScriptDecision:
     """What a script decided about one job."""
 
     code: int
@@ -154,7 +154,7 @@ class Verdict:
     """The job description as the script left it."""
     considered: tuple[Considered, ...] = ()
     """Every limit that was looked at, where that was asked for."""
-    placed: Placed | None = None
+    placed: ZoneDecision | None = None
     """Where that was asked for; None for a job that fits one node, and where no zones are told."""
 
     @property
@@ -190,7 +190,7 @@ class PolicyScript:
         self._said: list[str] = []
         self._logged: list[tuple[str, str]] = []
         self._considered: list[Considered] = []
-        self._placed: Placed | None = None
+        self._placed: ZoneDecision | None = None
         self._lua.execute(
             _PRELUDE,
             self._said.append,
@@ -218,7 +218,7 @@ class PolicyScript:
         self._considered.append(Considered(rule, mode, label, used or None, limit, requested, fits))
 
     def _place(self, text: str, constraint: str) -> None:
-        self._placed = Placed.read(text, constraint or None)
+        self._placed = ZoneDecision.read(text, constraint or None)
 
     def set_jobs(self, records: Iterable[Mapping[str, Any]]) -> None:
         """A new slurm.jobs table, as slurmctld builds one when a job has changed."""
@@ -236,7 +236,7 @@ class PolicyScript:
 
     def submit(
         self, desc: ScalarFields, partitions: Iterable[ScalarFields] = (), submit_uid: int | None = None
-    ) -> Verdict:
+    ) -> ScriptDecision:
         """Call slurm_job_submit for a job description; `partitions` need name, default_time and so on."""
         uid = desc["user_id"] if submit_uid is None else submit_uid
         function = self._lua.globals().slurm_job_submit
@@ -248,13 +248,13 @@ class PolicyScript:
         record: ScalarFields,
         partitions: Iterable[ScalarFields] = (),
         modify_uid: int | None = None,
-    ) -> Verdict:
+    ) -> ScriptDecision:
         """Call slurm_job_modify for the changed fields `desc` of the job `record`."""
         uid = record["user_id"] if modify_uid is None else modify_uid
         function = self._lua.globals().slurm_job_modify
         return self._call(function, desc, self._table(record), self._partitions(partitions), uid)
 
-    def _call(self, function: Any, desc: ScalarFields, *rest: Any) -> Verdict:
+    def _call(self, function: Any, desc: ScalarFields, *rest: Any) -> ScriptDecision:
         self._said.clear()
         self._logged.clear()
         self._considered.clear()
@@ -266,7 +266,7 @@ class PolicyScript:
             raise ScriptError(f"the script raised an error to slurmctld: {error}") from error
         lines = tuple(line for text in self._said for line in text.split("\n"))
         after = {pair[1]: pair[2] for pair in self._pairs(table).values()}
-        return Verdict(code, lines, tuple(self._logged), after, tuple(self._considered), self._placed)
+        return ScriptDecision(code, lines, tuple(self._logged), after, tuple(self._considered), self._placed)
 
     def _table(self, fields: Mapping[str, Any]) -> Any:
         return self._lua.table_from({key: value for key, value in fields.items() if value is not None})

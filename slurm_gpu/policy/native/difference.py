@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from slurm_gpu.policy.native.fields import INHERITED
-from slurm_gpu.policy.native.wanted import Wanted
+from slurm_gpu.policy.native.wanted import WantedLimits
 from slurm_gpu.slurm.sacctmgr import Entity, EntityKind, LimitField, Limits
 
 
@@ -30,7 +30,7 @@ class Owned:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LimitChange:
     """One limit that changes; None is no limit."""
 
     entity: Entity
@@ -52,16 +52,16 @@ class Step:
         return f"{self.entity}: {self.limit.show(self.new)} (was {was}; {why})"
 
     @property
-    def back(self) -> Step:
+    def back(self) -> LimitChange:
         """The step that undoes this one."""
-        return Step(self.entity, self.limit, self.new, self.old, undoes=True)
+        return LimitChange(self.entity, self.limit, self.new, self.old, undoes=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
     """What to change, what is the policy's own afterwards, and what is worth knowing."""
 
-    steps: tuple[Step, ...] = ()
+    steps: tuple[LimitChange, ...] = ()
     owned: tuple[Owned, ...] = ()
     remarks: tuple[str, ...] = ()
 
@@ -81,17 +81,17 @@ class Drift:
         return f"{one.entity}: {one.limit.show(one.value)} (rule {one.rule}) was {is_now} by hand"
 
 
-def difference(wanted: Wanted, found: Mapping[Entity, Limits], owned: Iterable[Owned]) -> Difference:
+def difference(wanted: WantedLimits, found: Mapping[Entity, Limits], owned: Iterable[Owned]) -> Difference:
     """Steps from what was found to what is wanted."""
     own = {(one.entity, one.limit): one for one in owned}
-    steps: list[Step] = []
+    steps: list[LimitChange] = []
     kept: list[Owned] = []
     remarks = list(_overridden(wanted, found))
     for entity, bounds in wanted.bounds.items():
         for limit, bound in sorted(bounds.items()):
             old = found[entity].get(limit)
             if old != bound.value:
-                steps.append(Step(entity, limit, old, bound.value, bound.rule))
+                steps.append(LimitChange(entity, limit, old, bound.value, bound.rule))
             earlier = own.pop((entity, limit), None)
             before = old if earlier is None else earlier.before
             kept.append(Owned(entity, limit, bound.value, before, bound.rule))
@@ -102,7 +102,7 @@ def difference(wanted: Wanted, found: Mapping[Entity, Limits], owned: Iterable[O
         if value != one.value:
             remarks.append(f"{Drift(one, value)}; no rule wants it any more, so it stays as it is")
         elif value != one.before:
-            steps.append(Step(entity, limit, value, one.before))
+            steps.append(LimitChange(entity, limit, value, one.before))
     return Difference(tuple(steps), tuple(kept), tuple(remarks))
 
 
@@ -115,7 +115,7 @@ def drift(found: Mapping[Entity, Limits], owned: Iterable[Owned]) -> tuple[Drift
     )
 
 
-def commands(steps: Iterable[Step]) -> Iterator[tuple[list[Entity], dict[LimitField, int | None]]]:
+def commands(steps: Iterable[LimitChange]) -> Iterator[tuple[list[Entity], dict[LimitField, int | None]]]:
     """The steps in few calls of `LimitStore.set_limits`: users of an account who change alike go as one.
 
     QOS that lose a name from their Preempt come last: slurmdbd 22.05 lets none preempt them afterwards, until
@@ -141,7 +141,7 @@ def commands(steps: Iterable[Step]) -> Iterator[tuple[list[Entity], dict[LimitFi
         yield entities, changes[entities[0]]
 
 
-def _turned(steps: Iterable[Step]) -> frozenset[Entity]:
+def _turned(steps: Iterable[LimitChange]) -> frozenset[Entity]:
     """QOS that give up another one which, by these steps, is to preempt them, itself or by way of others."""
     edges: dict[str, set[str]] = {}
     taken: list[tuple[Entity, str]] = []
@@ -163,7 +163,7 @@ def _turned(steps: Iterable[Step]) -> frozenset[Entity]:
     return frozenset(entity for entity, item in taken if reaches(item, entity.name))
 
 
-def _overridden(wanted: Wanted, found: Mapping[Entity, Limits]) -> Iterator[str]:
+def _overridden(wanted: WantedLimits, found: Mapping[Entity, Limits]) -> Iterator[str]:
     """Users whose own limits, set by hand, are looser than what their account would hand on to them."""
     for entity in sorted(wanted.managed):
         if entity.kind is not EntityKind.USER or entity not in found:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
-from slurm_gpu.policy.language.limits import LimitKind, LimitValue, Measure, Scope
+from slurm_gpu.policy.language.limits import LimitKind, LimitUnit, LimitValue, Scope
 from slurm_gpu.policy.language.model import GpuLimit, Per, WalltimeStep
 from slurm_gpu.slurm.sacctmgr import LimitField
 
 
-class Place(Enum):
+class LimitScope(Enum):
     """On what a rule's limits hang."""
 
     ASSOCIATIONS = "associations"
@@ -34,17 +34,17 @@ _TRES = {"gpus": "gres/gpu", "cpus": "cpu", "memory": "mem", "nodes": "node"}
 
 # (per, place) → the field for sums of TRES, of running jobs, of running and pending jobs.
 _SUMS = {
-    (Per.USER, Place.ASSOCIATIONS): ("GrpTRES", "MaxJobs", "MaxSubmitJobs"),
-    (Per.USER, Place.QOS): ("MaxTRESPU", "MaxJobsPU", "MaxSubmitJobsPU"),
-    (Per.GROUP, Place.ASSOCIATIONS): ("GrpTRES", "GrpJobs", "GrpSubmitJobs"),
-    (Per.GROUP, Place.QOS): ("GrpTRES", "GrpJobs", "GrpSubmitJobs"),
+    (Per.USER, LimitScope.ASSOCIATIONS): ("GrpTRES", "MaxJobs", "MaxSubmitJobs"),
+    (Per.USER, LimitScope.QOS): ("MaxTRESPU", "MaxJobsPU", "MaxSubmitJobsPU"),
+    (Per.GROUP, LimitScope.ASSOCIATIONS): ("GrpTRES", "GrpJobs", "GrpSubmitJobs"),
+    (Per.GROUP, LimitScope.QOS): ("GrpTRES", "GrpJobs", "GrpSubmitJobs"),
 }
 
 INHERITED = frozenset({"MaxTRES", "MaxWall", "MaxJobs", "MaxSubmitJobs"})
 """Fields that an account hands on to each of its users who has none of their own."""
 
 
-def native_fields(kind: LimitKind, value: LimitValue, per: Per, place: Place) -> dict[LimitField, int]:
+def native_fields(kind: LimitKind, value: LimitValue, per: Per, place: LimitScope) -> dict[LimitField, int]:
     """Fields that hold `value`, or as much of it as Slurm can; {} where there is none.
 
     None of them is ever tighter than the limit itself: a sum over running and pending jobs bounds the running
@@ -52,7 +52,7 @@ def native_fields(kind: LimitKind, value: LimitValue, per: Per, place: Place) ->
     """
     if kind.key in LUA_ALONE:
         return {}
-    if kind.measure is Measure.WALLTIME:
+    if kind.measure is LimitUnit.WALLTIME:
         return _walltime(value)
     what, _, _ = kind.key.partition("_")
     tres_field, running, total = ("MaxTRES", "", "") if kind.scope is Scope.JOB else _SUMS[per, place]

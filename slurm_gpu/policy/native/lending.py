@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from slurm_gpu.policy.language.model import Owner, Policy
+from slurm_gpu.policy.language.model import GpuOwner, Policy
 from slurm_gpu.policy.native.fields import NOT_TRACKED
-from slurm_gpu.policy.native.wanted import Accounting, Bound
+from slurm_gpu.policy.native.wanted import RuleBound, SlurmdbdLimits
 from slurm_gpu.slurm.sacctmgr import DENY_ON_LIMIT, NEW_QOS, Entity, EntityKind, LimitField, Qos
 
 _GPUS = LimitField("GrpTRES", "gres/gpu")
@@ -37,7 +37,7 @@ class NewQos:
 class Lending:
     """Bounds by entity and field, and what must be made for them."""
 
-    bounds: Mapping[Entity, Mapping[LimitField, Bound]] = field(default_factory=dict)
+    bounds: Mapping[Entity, Mapping[LimitField, RuleBound]] = field(default_factory=dict)
     new_qos: tuple[NewQos, ...] = ()
     remarks: tuple[str, ...] = ()
 
@@ -46,18 +46,18 @@ class Lending:
         return tuple(Qos(name=one.name, limits=NEW_QOS) for one in self.new_qos)
 
 
-def want_lending(policy: Policy, found: Accounting, n_gpus: int) -> Lending:
+def want_lending(policy: Policy, found: SlurmdbdLimits, n_gpus: int) -> Lending:
     """What lending needs of the accounting that was found, on a cluster of so many GPUs."""
-    return _Wish(policy, found, n_gpus).lending() if policy.owners else Lending()
+    return _LendingWish(policy, found, n_gpus).lending() if policy.owners else Lending()
 
 
-def unowned_gpus(owners: Iterable[Owner], n_gpus: int) -> int:
+def unowned_gpus(owners: Iterable[GpuOwner], n_gpus: int) -> int:
     """GPUs that are everybody's."""
     return max(0, n_gpus - sum(owner.gpus for owner in owners))
 
 
-class _Wish:
-    def __init__(self, policy: Policy, found: Accounting, n_gpus: int) -> None:
+class _LendingWish:
+    def __init__(self, policy: Policy, found: SlurmdbdLimits, n_gpus: int) -> None:
         self.policy, self.owners, self.n_gpus = policy, policy.owners, n_gpus
         self.found = {one.name: one for one in found.qos}
         self.counts_gpus = "gres/gpu" in found.tres
@@ -67,7 +67,7 @@ class _Wish:
             one.account: one for one in found.associations if not one.user and one.account != "root"
         }
         self.users = [one for one in found.associations if one.user and not one.partition]
-        self.bounds: dict[Entity, dict[LimitField, Bound]] = {}
+        self.bounds: dict[Entity, dict[LimitField, RuleBound]] = {}
 
     def lending(self) -> Lending:
         for name in self.loans:
@@ -112,7 +112,7 @@ class _Wish:
                     self._want(entity, LimitField("QOS", owner.qos), 1, _rule(owner))
 
     def _want(self, entity: Entity, limit: LimitField, value: int, rule: str) -> None:
-        self.bounds.setdefault(entity, {})[limit] = Bound(value, rule)
+        self.bounds.setdefault(entity, {})[limit] = RuleBound(value, rule)
 
     def _new(self) -> Iterator[NewQos]:
         for name in self.loans:
@@ -165,7 +165,7 @@ class _Wish:
             )
 
 
-def _rule(owner: Owner) -> str:
+def _rule(owner: GpuOwner) -> str:
     return f"owners.{owner.group}"
 
 

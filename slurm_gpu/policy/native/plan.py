@@ -14,7 +14,7 @@ from slurm_gpu.policy.native.preemption import lacks
 from slurm_gpu.policy.native.stranded import Stranded, stranded
 from slurm_gpu.policy.native.urgent import lacks as urgent_lacks
 from slurm_gpu.policy.native.urgent import want_urgent
-from slurm_gpu.policy.native.wanted import Accounting, Gap, lua_only, want
+from slurm_gpu.policy.native.wanted import Gap, SlurmdbdLimits, lua_only, want
 from slurm_gpu.slurm.client import QueuedJob, SlurmSettings, has_slurmdbd
 from slurm_gpu.slurm.sacctmgr import LimitStore
 
@@ -102,9 +102,9 @@ def _is_left_to_users(group: Group) -> bool:
     return group.accounts is not None or group.qos is not None
 
 
-def read_accounting(store: LimitStore, cluster: str) -> Accounting:
+def read_accounting(store: LimitStore, cluster: str) -> SlurmdbdLimits:
     """Everything that slurmdbd holds for a cluster."""
-    return Accounting(
+    return SlurmdbdLimits(
         cluster=cluster,
         associations=store.associations(cluster),
         qos=store.qos(),

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from slurm_gpu.config.yaml_source import YamlSource
 from slurm_gpu.errors import InputError
-from slurm_gpu.policy.language.model import Owner, Policy
+from slurm_gpu.policy.language.model import GpuOwner, Policy
 from slurm_gpu.slurm.client import SlurmSettings
 from slurm_gpu.text.units import format_duration
 
@@ -56,7 +56,7 @@ def broken_promises(
     return tuple(found)
 
 
-def lacks(settings: SlurmSettings, owners: Iterable[Owner]) -> Iterator[Lack]:
+def lacks(settings: SlurmSettings, owners: Iterable[GpuOwner]) -> Iterator[Lack]:
     """What slurm.conf lacks for these owners; nothing where there are none."""
     owners = tuple(owners)
     if not owners:
@@ -96,7 +96,7 @@ def preemption_lacks(settings: SlurmSettings, otherwise: str) -> Iterator[Lack]:
         )
 
 
-def _late(settings: SlurmSettings, owner: Owner) -> Lack | None:
+def _late(settings: SlurmSettings, owner: GpuOwner) -> Lack | None:
     least_s = return_time_s(settings)
     if owner.return_within_s >= least_s:
         return None

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from slurm_gpu.policy.native.difference import Step
+from slurm_gpu.policy.native.difference import LimitChange
 from slurm_gpu.policy.native.fields import INHERITED
 from slurm_gpu.slurm.client import QueuedJob
 from slurm_gpu.slurm.sacctmgr import Entity, EntityKind, LimitField, Limits
@@ -48,7 +48,7 @@ class Stranded:
 
 
 def stranded(
-    jobs: Iterable[QueuedJob], found: Mapping[Entity, Limits], steps: Iterable[Step]
+    jobs: Iterable[QueuedJob], found: Mapping[Entity, Limits], steps: Iterable[LimitChange]
 ) -> tuple[Stranded, ...]:
     """Pending jobs that `steps` keep from ever starting, and that could start with the limits `found`."""
     after = {entity: dict(limits) for entity, limits in found.items()}

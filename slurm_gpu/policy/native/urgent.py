@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from slurm_gpu.policy.language.model import Policy
 from slurm_gpu.policy.native.lending import NewQos
 from slurm_gpu.policy.native.preemption import Lack, preemption_lacks
-from slurm_gpu.policy.native.wanted import Accounting, Bound
+from slurm_gpu.policy.native.wanted import RuleBound, SlurmdbdLimits
 from slurm_gpu.slurm.client import SlurmSettings
 from slurm_gpu.slurm.sacctmgr import NEW_QOS, Entity, EntityKind, LimitField, Qos
 
@@ -24,7 +24,7 @@ _RULE = "urgent"
 class UrgentWish:
     """Bounds by entity and field, and the QOS to be made where it is not there."""
 
-    bounds: Mapping[Entity, Mapping[LimitField, Bound]] = field(default_factory=dict)
+    bounds: Mapping[Entity, Mapping[LimitField, RuleBound]] = field(default_factory=dict)
     new_qos: tuple[NewQos, ...] = ()
     remarks: tuple[str, ...] = ()
 
@@ -33,14 +33,14 @@ class UrgentWish:
         return tuple(Qos(name=one.name, limits=NEW_QOS) for one in self.new_qos)
 
 
-def want_urgent(policy: Policy, found: Accounting) -> UrgentWish:
+def want_urgent(policy: Policy, found: SlurmdbdLimits) -> UrgentWish:
     """What urgent jobs need of the accounting that was found."""
     urgent = policy.urgent
     if urgent is None:
         return UrgentWish()
     known = {one.name for one in found.qos}
-    wanted = Bound(1, _RULE)
-    bounds: dict[Entity, dict[LimitField, Bound]] = {}
+    wanted = RuleBound(1, _RULE)
+    bounds: dict[Entity, dict[LimitField, RuleBound]] = {}
     missing = [name for name in urgent.preempts if name not in known]
     preempted = {LimitField("Preempt", name): wanted for name in urgent.preempts if name in known}
     if preempted:

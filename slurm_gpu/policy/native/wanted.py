@@ -12,15 +12,15 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from slurm_gpu.policy.language.limits import LimitKind, LimitValue, Scope, set_limits
-from slurm_gpu.policy.language.model import Group, Limits, Mode, Per, Policy, Rule
+from slurm_gpu.policy.language.model import Group, Mode, Per, Policy, PolicyRule, RuleLimits
 from slurm_gpu.policy.language.names import ResolvedNames
-from slurm_gpu.policy.native.fields import INHERITED, LUA_ALONE, NOT_TRACKED, Place, native_fields
+from slurm_gpu.policy.native.fields import INHERITED, LUA_ALONE, NOT_TRACKED, LimitScope, native_fields
 from slurm_gpu.slurm.sacctmgr import DENY_ON_LIMIT, Association, Entity, EntityKind, LimitField, Qos
 from slurm_gpu.slurm.sacctmgr import Limits as FoundLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Accounting:
+class SlurmdbdLimits:
     """What slurmdbd holds for one cluster."""
 
     cluster: str
@@ -35,7 +35,7 @@ class Accounting:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class RuleBound:
     """A limit that a rule wants; of several rules, the tightest."""
 
     value: int
@@ -58,17 +58,17 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedLimits:
     """Bounds by entity and field, within what the policy manages."""
 
-    bounds: Mapping[Entity, Mapping[LimitField, Bound]] = field(default_factory=dict)
+    bounds: Mapping[Entity, Mapping[LimitField, RuleBound]] = field(default_factory=dict)
     gaps: tuple[Gap, ...] = ()
     managed: frozenset[Entity] = frozenset()
     """All that may be written to."""
     remarks: tuple[str, ...] = ()
     """What is missing or in the way, with what to do about it."""
 
-    def also(self, bounds: Mapping[Entity, Mapping[LimitField, Bound]]) -> Wanted:
+    def also(self, bounds: Mapping[Entity, Mapping[LimitField, RuleBound]]) -> WantedLimits:
         """With these besides; of two for one field the tighter."""
         both = {entity: dict(fields) for entity, fields in self.bounds.items()}
         for entity, fields in bounds.items():
@@ -83,12 +83,12 @@ class Wanted:
 def want(
     policy: Policy,
     names: ResolvedNames,
-    found: Accounting,
+    found: SlurmdbdLimits,
     today: dt.date,
     uid_of: Callable[[str], int | None],
-) -> Wanted:
+) -> WantedLimits:
     """What `policy` wants on `today` (in the site's time zone) of the accounting that was found."""
-    return _Wish(policy, names, found, today, uid_of).wanted()
+    return _LimitWish(policy, names, found, today, uid_of).wanted()
 
 
 def lua_only(policy: Policy, today: dt.date, why: str) -> tuple[Gap, ...]:
@@ -101,7 +101,7 @@ def lua_only(policy: Policy, today: dt.date, why: str) -> tuple[Gap, ...]:
     )
 
 
-def _enforced(policy: Policy, today: dt.date) -> Iterator[Rule]:
+def _enforced(policy: Policy, today: dt.date) -> Iterator[PolicyRule]:
     for rule in policy.rules:
         until = policy.groups[rule.group].until
         if rule.mode is Mode.ENFORCE and (until is None or until >= today):
@@ -117,12 +117,12 @@ class _Hold:
     excepted: Mapping[str, int]
 
 
-class _Wish:
+class _LimitWish:
     def __init__(
         self,
         policy: Policy,
         names: ResolvedNames,
-        found: Accounting,
+        found: SlurmdbdLimits,
         today: dt.date,
         uid_of: Callable[[str], int | None],
     ) -> None:
@@ -153,19 +153,19 @@ class _Wish:
                 )
         self.holds: dict[Entity, dict[LimitField, list[_Hold]]] = {}
 
-    def wanted(self) -> Wanted:
+    def wanted(self) -> WantedLimits:
         for rule in _enforced(self.policy, self.today):
             self._rule(rule)
         bounds = {entity: self._bounds(entity) for entity in self.holds}
         bounds = {entity: fields for entity, fields in bounds.items() if fields}
         for entity, fields in bounds.items():
             if entity.kind is EntityKind.QOS:  # else what can never start would wait for ever
-                fields[LimitField("Flags", DENY_ON_LIMIT)] = Bound(1, next(iter(fields.values())).rule)
+                fields[LimitField("Flags", DENY_ON_LIMIT)] = RuleBound(1, next(iter(fields.values())).rule)
         managed = {Entity(EntityKind.QOS, name) for name in self.qos}
         for account in self.accounts:
             managed.add(Entity(EntityKind.ACCOUNT, account))
             managed.update(Entity(EntityKind.USER, account, user) for user in self.users[account])
-        return Wanted(
+        return WantedLimits(
             {entity: bounds[entity] for entity in sorted(bounds)},
             tuple(self.gaps),
             frozenset(managed),
@@ -185,7 +185,7 @@ class _Wish:
             chosen |= matching
         return sorted(chosen)
 
-    def _rule(self, rule: Rule) -> None:
+    def _rule(self, rule: PolicyRule) -> None:
         group = self.policy.groups[rule.group]
         everything = list(set_limits(rule.limits))
         hindrance = self._hindrance(rule, group)
@@ -204,7 +204,7 @@ class _Wish:
             if outside is not None and len(self.gaps) == told:
                 self._gap(rule, kind, outside)
 
-    def _hindrance(self, rule: Rule, group: Group) -> str | None:
+    def _hindrance(self, rule: PolicyRule, group: Group) -> str | None:
         """Why Slurm can hold nothing of a rule."""
         if rule.when is not None:
             return "Slurm's limits know no hours"
@@ -243,20 +243,20 @@ class _Wish:
         named = {name.lower() for name in group.accounts}
         return [account for account in self.accounts if account in named]
 
-    def _on_qos(self, rule: Rule, group: Group, kind: LimitKind, value: LimitValue) -> None:
+    def _on_qos(self, rule: PolicyRule, group: Group, kind: LimitKind, value: LimitValue) -> None:
         named = None if group.qos is None else {name.lower() for name in group.qos}
-        holds = self._fields(rule, kind, value, Place.QOS)
+        holds = self._fields(rule, kind, value, LimitScope.QOS)
         for name in self.qos:
             if named is None or name in named:
                 for limit, hold in holds.items():
                     self._hold(Entity(EntityKind.QOS, name), limit, hold)
 
-    def _on_associations(self, rule: Rule, group: Group, kind: LimitKind, value: LimitValue) -> None:
+    def _on_associations(self, rule: PolicyRule, group: Group, kind: LimitKind, value: LimitValue) -> None:
         chosen = group.users is not None or group.unix_groups is not None
         if rule.per is Per.GROUP and chosen:
             self._gap(rule, kind, "Slurm has no sum over some users of an account")
             return
-        holds = self._fields(rule, kind, value, Place.ASSOCIATIONS)
+        holds = self._fields(rule, kind, value, LimitScope.ASSOCIATIONS)
         for account in self._accounts_of(group):
             if rule.per is Per.GROUP:
                 if self.parts[account]:
@@ -285,7 +285,7 @@ class _Wish:
             yield user
 
     def _fields(
-        self, rule: Rule, kind: LimitKind, value: LimitValue, place: Place
+        self, rule: PolicyRule, kind: LimitKind, value: LimitValue, place: LimitScope
     ) -> dict[LimitField, _Hold]:
         wanted = native_fields(kind, value, rule.per, place)
         if not wanted:
@@ -305,20 +305,22 @@ class _Wish:
             )
         return holds
 
-    def _exceptions(self, rule: Rule) -> Iterator[tuple[str, Limits]]:
+    def _exceptions(self, rule: PolicyRule) -> Iterator[tuple[str, RuleLimits]]:
         for exception in self.policy.exceptions:
             if exception.rule == rule.id and exception.until >= self.today:
                 yield exception.user, exception.limits
 
     @staticmethod
-    def _own(kind: LimitKind, limits: Limits, per: Per, place: Place) -> dict[LimitField, int] | None:
+    def _own(
+        kind: LimitKind, limits: RuleLimits, per: Per, place: LimitScope
+    ) -> dict[LimitField, int] | None:
         value = kind.of(limits)
         return None if value is None else native_fields(kind, value, per, place)
 
     def _hold(self, entity: Entity, limit: LimitField, hold: _Hold) -> None:
         self.holds.setdefault(entity, {}).setdefault(limit, []).append(hold)
 
-    def _bounds(self, entity: Entity) -> dict[LimitField, Bound]:
+    def _bounds(self, entity: Entity) -> dict[LimitField, RuleBound]:
         bounds = {}
         for limit, holds in self.holds[entity].items():
             bound = self._tightest(entity, holds)
@@ -332,7 +334,7 @@ class _Wish:
         return bounds
 
     @staticmethod
-    def _tightest(entity: Entity, holds: Sequence[_Hold]) -> Bound:
+    def _tightest(entity: Entity, holds: Sequence[_Hold]) -> RuleBound:
         bounds = []
         for hold in holds:
             value = hold.value
@@ -340,10 +342,10 @@ class _Wish:
                 value = hold.excepted.get(entity.user, value)
             elif entity.kind is EntityKind.QOS:  # one number for all who use it
                 value = max([value, *hold.excepted.values()])
-            bounds.append(Bound(value, hold.rule))
+            bounds.append(RuleBound(value, hold.rule))
         return min(bounds, key=lambda bound: bound.value)
 
-    def _gap(self, rule: Rule, kind: LimitKind, why: str) -> None:
+    def _gap(self, rule: PolicyRule, kind: LimitKind, why: str) -> None:
         gap = Gap(rule.id, kind.key, why, unheld=kind.scope is Scope.RUNNING)
         if gap not in self.gaps:
             self.gaps.append(gap)

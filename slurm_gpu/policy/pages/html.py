@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
-from slurm_gpu.policy.pages.page import CLOSING, TITLE, Page, Section
+from slurm_gpu.policy.pages.page import CLOSING, TITLE, PolicyPage, Section
 
 _STYLE = """\
 :root { color-scheme: light dark; }
@@ -15,12 +15,12 @@ h2 { margin: 2rem 0 0; font-size: 1.1rem; }
 code { font-size: .95em; }"""
 
 
-def render_html(page: Page) -> str:
+def render_html(page: PolicyPage) -> str:
     """A whole document; every text of the policy is escaped."""
     return "\n".join(_lines(page))
 
 
-def _lines(page: Page) -> Iterator[str]:
+def _lines(page: PolicyPage) -> Iterator[str]:
     yield "<!DOCTYPE html>"
     yield '<html lang="en">'
     yield '<head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'

@@ -5,19 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from slurm_gpu.policy.pages.page import CLOSING, TITLE, Page, Section
+from slurm_gpu.policy.pages.page import CLOSING, TITLE, PolicyPage, Section
 
 # What is markup anywhere in a line, and what is at its beginning; a text from policy.yaml is only to be read.
 _MARKUP = re.compile(r"([\\`*_\[\]<>#|~&])")
 _OPENING = re.compile(r"^(\d*)([-+=.)])")
 
 
-def render_markdown(page: Page) -> str:
+def render_markdown(page: PolicyPage) -> str:
     """A document of its own, beginning with a heading of the first level."""
     return "\n".join(_lines(page))
 
 
-def _lines(page: Page) -> Iterator[str]:
+def _lines(page: PolicyPage) -> Iterator[str]:
     yield f"# {TITLE}"
     for section in page.rules:
         yield from _section(section)

@@ -12,17 +12,17 @@ from slurm_gpu.policy.language.model import (
     BundleMode,
     CancelIdle,
     Colocation,
-    Ending,
+    GpuOwner,
     Group,
     Hours,
-    Kind,
-    Limits,
+    IdleAction,
+    JobKind,
     Mode,
-    Owner,
     Per,
     Policy,
-    Rule,
+    PolicyRule,
     RuleException,
+    RuleLimits,
     Urgent,
 )
 from slurm_gpu.policy.lua.bundle import bundle_reason
@@ -45,8 +45,8 @@ _MODE = {
     Mode.OBSERVE: "On trial: jobs beyond it are only counted.",
 }
 _KIND = {
-    Kind.INTERACTIVE: "Only for interactive jobs (srun, salloc).",
-    Kind.BATCH: "Only for batch jobs (sbatch).",
+    JobKind.INTERACTIVE: "Only for interactive jobs (srun, salloc).",
+    JobKind.BATCH: "Only for batch jobs (sbatch).",
 }
 _BUNDLE_MODE = {
     BundleMode.FIT: "What a job leaves unsaid is filled in; jobs beyond it are accepted, with a message.",
@@ -69,7 +69,7 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PagePart:
     """Sections under a heading of their own."""
 
     kind: str
@@ -80,11 +80,11 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class PolicyPage:
     """All that a user is told; textpage.py, markdownpage.py and htmlpage.py write it down."""
 
     rules: tuple[Section, ...]
-    others: tuple[Part, ...]
+    others: tuple[PagePart, ...]
     """What is no rule: owners, urgent jobs, jobs that share or are idle, and bundles, where there are any."""
     contact: str | None
 
@@ -101,40 +101,40 @@ def reservation_section(required_gpus: int, mode: str) -> Section:
     )
 
 
-def make_page(policy: Policy, besides: tuple[Section, ...] = ()) -> Page:
+def make_page(policy: Policy, besides: tuple[Section, ...] = ()) -> PolicyPage:
     """The policy in words; `besides` are rules that stand elsewhere."""
     built_in = Section("one-gpu", "built in, where GPUs are divided into shards", ONE_GPU)
-    owners = Part(
+    owners = PagePart(
         "owner",
         "Whose GPUs they are",
         "Idle GPUs of an owner are lent, and go back when it needs them.",
         tuple(map(_owner, policy.owners)),
     )
-    urgent = Part(
+    urgent = PagePart(
         "urgent",
         "Jobs that cannot wait",
         "An urgent job starts before all others, and says why.",
         () if policy.urgent is None else (_urgent(policy.urgent, policy),),
     )
-    sharing = Part(
+    sharing = PagePart(
         "colocation",
         "Sharing a GPU",
         "A job that needs part of a GPU leaves the rest of it to others.",
         () if policy.colocation is None else (_colocation(policy.colocation),),
     )
-    idle = Part(
+    idle = PagePart(
         "cancel_idle",
         "GPUs that nobody uses",
         "A job that holds GPUs and computes nothing keeps them from others.",
         () if policy.cancel_idle is None else (_cancel_idle(policy.cancel_idle),),
     )
-    bundles = Part(
+    bundles = PagePart(
         "bundle",
         "What a job may take along",
         "A job belongs to the first that fits it.",
         tuple(map(_bundle, policy.bundles.values())),
     )
-    return Page(
+    return PolicyPage(
         rules=(*(_rule(rule, policy) for rule in policy.rules), built_in, *besides),
         others=tuple(part for part in (owners, urgent, sharing, idle, bundles) if part.sections),
         contact=policy.contact,
@@ -153,7 +153,7 @@ def conditions(group: Group) -> list[tuple[str, tuple[str, ...]]]:
     return [(key, names) for key, names in pairs if names is not None]
 
 
-def _rule(rule: Rule, policy: Policy) -> Section:
+def _rule(rule: PolicyRule, policy: Policy) -> Section:
     group = policy.groups[rule.group]
     remarks = []
     if rule.when is not None:
@@ -188,7 +188,7 @@ def _exception(exception: RuleException, per: Per) -> str:
     return f"{what} ({exception.why}{granted})"
 
 
-def _owner(owner: Owner) -> Section:
+def _owner(owner: GpuOwner) -> Section:
     within = format_duration(owner.return_within_s)
     return Section(
         owner.group,
@@ -255,7 +255,7 @@ def _who(group: Group) -> str:
     return who if group.until is None else f"{who}; until {group.until.isoformat()}"
 
 
-def _limit_lines(limits: Limits, per: Per) -> tuple[str, ...]:
+def _limit_lines(limits: RuleLimits, per: Per) -> tuple[str, ...]:
     return tuple(limit_texts(limits, _PER[per]))
 
 
@@ -304,7 +304,7 @@ def _cancel_idle(said: CancelIdle) -> Section:
     if said.exempt:
         who += f", but for those of {', '.join(said.exempt)}"
     times = " and ".join(map(format_duration, said.warn_s))
-    what = "cancelled" if said.how is Ending.CANCEL else "put back into the queue, held"
+    what = "cancelled" if said.how is IdleAction.CANCEL else "put back into the queue, held"
     remarks = [
         f"Who has used none of a job's GPUs since it began is warned after {times}.",
         f"After {format_duration(said.after_s)} the job is {what}; never unwarned, never while it was not "

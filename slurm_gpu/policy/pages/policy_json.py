@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from slurm_gpu.policy.language.limit_text import limits_json
-from slurm_gpu.policy.language.limits import LIMITS, Measure
+from slurm_gpu.policy.language.limits import LIMITS, LimitUnit
 from slurm_gpu.policy.language.model import (
     Adjust,
     Bundle,
     CancelIdle,
     Colocation,
+    GpuOwner,
     Hours,
-    Owner,
     Policy,
     Urgent,
 )
@@ -68,7 +68,7 @@ def to_json(policy: Policy) -> dict[str, Any]:
 
 def _bounds_json(bounds: Adjust) -> tuple[float, float]:
     """In the unit of the limit's own value above: GPUs, MiB or a count."""
-    per_unit = 1000 if LIMITS[bounds.key].measure is Measure.GPUS else 1
+    per_unit = 1000 if LIMITS[bounds.key].measure is LimitUnit.GPUS else 1
     return bounds.low / per_unit, bounds.high / per_unit
 
 
@@ -77,7 +77,7 @@ def _when(when: Hours) -> dict[str, Any]:
     return {"days": sorted(when.days), "from_min": when.from_min, "to_min": when.to_min}
 
 
-def _owner(owner: Owner) -> dict[str, Any]:
+def _owner(owner: GpuOwner) -> dict[str, Any]:
     return {
         "accounts": list(owner.accounts),
         "gpus": owner.gpus,

@@ -5,18 +5,18 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
-from slurm_gpu.policy.pages.page import CLOSING, TITLE, Page, Section
+from slurm_gpu.policy.pages.page import CLOSING, TITLE, PolicyPage, Section
 
 WIDTH = 88
 """Lines that are longer are hard to read."""
 
 
-def render_text(page: Page, width: int = WIDTH) -> str:
+def render_text(page: PolicyPage, width: int = WIDTH) -> str:
     """Lines of at most so many columns, but for words that are longer, such as addresses."""
     return "\n".join(_lines(page, width))
 
 
-def _lines(page: Page, width: int) -> Iterator[str]:
+def _lines(page: PolicyPage, width: int) -> Iterator[str]:
     yield TITLE
     for section in page.rules:
         yield ""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from xml.etree.ElementTree import Element
 
 from slurm_gpu.reports.diagnosed.heat import heat_section
-from slurm_gpu.reports.diagnosed.page_model import Look, Sight, sight_of
+from slurm_gpu.reports.diagnosed.page_model import DiagnosisPageModel, Sight, sight_of
 from slurm_gpu.reports.diagnosed.relations import relations_section
 from slurm_gpu.reports.diagnosed.roles import roles_section
 from slurm_gpu.reports.diagnosed.style import page_script, page_style
@@ -35,7 +35,7 @@ class OnSite:
     """Which of its nodes have not answered yet, where others have."""
 
 
-def diagnosis_html(look: Look, site: OnSite | None = None) -> str:
+def diagnosis_html(look: DiagnosisPageModel, site: OnSite | None = None) -> str:
     """The whole document; the same look makes the same text.
 
     Of a `site` it takes style and script, and its answer says by which policy; else both stand within.
@@ -69,7 +69,7 @@ def diagnosis_html(look: Look, site: OnSite | None = None) -> str:
     return html_text(element("html", {"lang": "en"}, head, body))
 
 
-def _pictures(look: Look, sight: Sight) -> list[Element | None]:
+def _pictures(look: DiagnosisPageModel, sight: Sight) -> list[Element | None]:
     if not sight.n_columns or not sight.values:
         return []
     return [
@@ -80,7 +80,7 @@ def _pictures(look: Look, sight: Sight) -> list[Element | None]:
     ]
 
 
-def _header(look: Look, site: OnSite | None) -> Element:
+def _header(look: DiagnosisPageModel, site: OnSite | None) -> Element:
     about = (element("li", None, item) for item in look.about)
     back = note = None
     if site is not None:
@@ -94,7 +94,7 @@ def _header(look: Look, site: OnSite | None) -> Element:
     return element("header", None, back, title, element("ul", {"class": "about"}, *about), note)
 
 
-def _footer(look: Look, *, alone: bool) -> Element:
+def _footer(look: DiagnosisPageModel, *, alone: bool) -> Element:
     text = (
         f"Made by slurm-gpu, {look.made}; times are of {look.timezone}. A dash stands for what is not known; "
         "0 was measured."

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.robust import Matrix, median, quantile
-from slurm_gpu.reports.diagnosed.page_model import Look, Sight
+from slurm_gpu.reports.diagnosed.page_model import DiagnosisPageModel, Sight
 from slurm_gpu.reports.diagnosed.raster import N_LEVELS, Colour, diverging, picture, sequential
 from slurm_gpu.reports.diagnosed.style import VIEWS
 from slurm_gpu.reports.diagnosed.time_axis import axis_element, time_lines
@@ -24,7 +24,7 @@ _VIEWED = dict(zip(VIEWS, ("As measured", "Against peers"), strict=True))
 _LABEL_PX, _HEIGHTS = 12, ((16, 22), (32, 14), (64, 9), (128, 6), (10**9, 4))
 
 
-def heat_section(look: Look, sight: Sight) -> Element:
+def heat_section(look: DiagnosisPageModel, sight: Sight) -> Element:
     """The section with its choice of metrics; its pictures need no script."""
     first = _first(look, sight)
     box = element("div", {"class": "heatbox"})
@@ -91,7 +91,7 @@ def against_peers(sight: Sight, metric: Metric) -> Matrix:
     return apart
 
 
-def _first(look: Look, sight: Sight) -> Metric | None:
+def _first(look: DiagnosisPageModel, sight: Sight) -> Metric | None:
     for item in look.verdict.evidence:
         metric = metric_of(item.metric)
         if metric in sight.values:
@@ -108,7 +108,7 @@ def _label(name: str, text: str) -> Element:
     return element("label", {"for": name}, text)
 
 
-def _heat(look: Look, sight: Sight) -> Element:
+def _heat(look: DiagnosisPageModel, sight: Sight) -> Element:
     each = next(px for most, px in _HEIGHTS if sight.n_rows <= most)
     height = each * sight.n_rows
     plot = element("div", {"class": "plot"})
@@ -208,7 +208,7 @@ def _names(sight: Sight, each: int, height: int) -> Element:
     return svg
 
 
-def _overlay(look: Look, sight: Sight, each: int, height: int) -> Element:
+def _overlay(look: DiagnosisPageModel, sight: Sight, each: int, height: int) -> Element:
     svg = element("svg", {"class": "over", "width": "100%", "height": str(height), "aria-hidden": "true"})
     edges = [at for at, (a, b) in enumerate(pairwise(sight.of), 1) if a != b]
     for at in edges:

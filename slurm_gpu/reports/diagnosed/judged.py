@@ -8,12 +8,12 @@ from typing import Protocol
 
 from slurm_gpu.database.verdicts.job_series import groups_of, series_of_timelines, series_of_windows
 from slurm_gpu.database.verdicts.purpose import in_its_place, may_rest
-from slurm_gpu.diagnose.case import Rules
+from slurm_gpu.diagnose.case import DiagnosisThresholds
 from slurm_gpu.diagnose.judge import diagnose
 from slurm_gpu.diagnose.peers import Groups
 from slurm_gpu.diagnose.series import Series
 from slurm_gpu.diagnose.stalls import STOOD
-from slurm_gpu.diagnose.steps import Steps
+from slurm_gpu.diagnose.steps import StepSeries
 from slurm_gpu.diagnose.verdict import Cause, Verdict
 from slurm_gpu.reports.diagnosed.words import lasting
 from slurm_gpu.wire.answers.node_minutes import NodeMinutes
@@ -25,11 +25,11 @@ _CUT_SHORT = ("CANCELLED", "DEADLINE", "FAILED", "NODE_FAIL", "TIMEOUT")
 _TO_ITS_END_S = 60.0
 
 
-class Timed(Protocol):
+class StepTimings(Protocol):
     """Timings of steps that the job wrote itself."""
 
     @property
-    def steps(self) -> Steps:
+    def steps(self) -> StepSeries:
         """What it told of its steps."""
 
     def ranked(self, series: Series) -> Series:
@@ -40,7 +40,7 @@ class Timed(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedRun:
     """A verdict and what it stands on: `by` is `window` or `timeline`."""
 
     by: str
@@ -61,7 +61,7 @@ class Judged:
         """Whether it stands on what was told until the run ended, or until now."""
         return run.end_s is None or run.end_s - self.series.end_s <= _TO_ITS_END_S
 
-    def told(self, run: Run, rules: Rules) -> str:
+    def told(self, run: Run, rules: DiagnosisThresholds) -> str:
         """How much of it was told, and by how many GPUs where not by all; to follow how long it lasts."""
         if self.verdict.coverage is None:
             return ""
@@ -76,11 +76,11 @@ def judged(
     run: Run,
     windows: Sequence[NodeWindow],
     courses: Sequence[RunTimeline],
-    rules: Rules,
+    rules: DiagnosisThresholds,
     groups: str | None = None,
-    timings: Timed | None = None,
+    timings: StepTimings | None = None,
     hosts: Sequence[NodeMinutes] = (),
-) -> Judged:
+) -> JudgedRun:
     """What is found now, by the windows and what `hosts` did, counts; else what is found in the whole course.
 
     `courses` may be of other runs of the job too. ValueError where `groups` are none of this job.
@@ -107,7 +107,7 @@ def judged(
             cut_short=_cut_short(run, series),
         )
         verdict = _of_all(run, in_its_place(verdict, run.app, run.app_field, run.state))
-        verdicts.append(Judged(by, told, given, verdict))
+        verdicts.append(JudgedRun(by, told, given, verdict))
     found = [item for item in verdicts if item.verdict.cause not in NOTHING]
     stood = [item for item in verdicts if item.verdict.kind == STOOD]
     known = [item for item in verdicts if item.verdict.cause is not Cause.UNKNOWN]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from slurm_gpu.diagnose.case import Case
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.robust import Matrix, smooth
-from slurm_gpu.diagnose.series import Worker
+from slurm_gpu.diagnose.series import JobWorker
 from slurm_gpu.diagnose.verdict import Verdict
 
 MOST_ROWS = 256
@@ -22,7 +22,7 @@ _LEAST_COLUMNS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class DiagnosisPageModel:
     """`title` and `about` head the page; `by` is what was judged, `told` how much of that was told.
 
     Times are shown in `timezone`.
@@ -45,7 +45,7 @@ class Sight:
     Rows are in the order of their groups; `of` is each row's group, `culprit` whether it is accused.
     """
 
-    workers: tuple[Worker, ...]
+    workers: tuple[JobWorker, ...]
     of: NDArray[np.intp]
     culprit: NDArray[np.bool_]
     values: dict[Metric, Matrix]

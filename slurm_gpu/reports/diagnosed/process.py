@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from slurm_gpu.diagnose.case import Rules
+from slurm_gpu.diagnose.case import DiagnosisThresholds
 from slurm_gpu.reports.diagnosed.document import OnSite
 from slurm_gpu.reports.diagnosed.judged import judged
 from slurm_gpu.reports.diagnosed.run_page import run_page
@@ -24,7 +24,7 @@ from slurm_gpu.wire.answers.runs import NodeWindow, Run, RunTimeline
 def page_of(asked: Any) -> str:
     """The page of {run, windows, hosts, timelines, min_coverage, timezone, now_s, site} as JSON has them."""
     run = Run.from_json(asked["run"])
-    rules = Rules(min_coverage=asked["min_coverage"])
+    rules = DiagnosisThresholds(min_coverage=asked["min_coverage"])
     found = judged(
         run,
         [NodeWindow.from_json(item) for item in asked["windows"]],

@@ -10,8 +10,8 @@ import numpy as np
 
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.robust import Matrix, median, middle
-from slurm_gpu.diagnose.series import Worker
-from slurm_gpu.reports.diagnosed.page_model import Look, Sight
+from slurm_gpu.diagnose.series import JobWorker
+from slurm_gpu.reports.diagnosed.page_model import DiagnosisPageModel, Sight
 from slurm_gpu.reports.diagnosed.words import TITLES, group_tone, shown
 from slurm_gpu.reports.page.markup import append, element
 from slurm_gpu.text.hostlist import compress
@@ -21,7 +21,7 @@ _OF_GROUPS = (Metric.MEM_USED, Metric.TENSOR, Metric.SM_ACTIVE, Metric.POWER, Me
 _MOST_PARTS = 8
 
 
-def roles_section(look: Look, sight: Sight) -> Element:
+def roles_section(look: DiagnosisPageModel, sight: Sight) -> Element:
     """Groups of peers with their usual levels, and below a table of all GPUs."""
     case = look.case
     usual = {metric: _usual(look, sight, metric) for metric in sight.values}
@@ -54,7 +54,7 @@ def roles_section(look: Look, sight: Sight) -> Element:
     )
 
 
-def _everyone(look: Look, sight: Sight, usual: dict[Metric, Matrix]) -> Element:
+def _everyone(look: DiagnosisPageModel, sight: Sight, usual: dict[Metric, Matrix]) -> Element:
     names = look.case.groups.names
     coverage = look.case.series.coverage()[sight.places]
     judged, unused = look.case.judged[sight.places], frozenset(look.case.unused)
@@ -80,7 +80,7 @@ def _everyone(look: Look, sight: Sight, usual: dict[Metric, Matrix]) -> Element:
     )
 
 
-def _usual(look: Look, sight: Sight, metric: Metric) -> Matrix:
+def _usual(look: DiagnosisPageModel, sight: Sight, metric: Metric) -> Matrix:
     """Of each row the median while the job computed; over all of it where it never did."""
     rows, active = look.case.series.values[metric][sight.places], look.case.phases.active
     return median(rows[:, active] if active.any() else rows)
@@ -96,7 +96,7 @@ def _number(text: str) -> Element:
     return element("td", {"class": "number"}, text)
 
 
-def _places(workers: Sequence[Worker]) -> str:
+def _places(workers: Sequence[JobWorker]) -> str:
     """Nodes by their GPUs: n[1-7] 0–7, n8 0–3."""
     nodes: dict[str, list[str]] = {}
     for node, there in groupby(workers, key=lambda worker: worker.node):

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from slurm_gpu import __version__
-from slurm_gpu.diagnose.case import Rules, build_case
+from slurm_gpu.diagnose.case import DiagnosisThresholds, build_case
 from slurm_gpu.reports.diagnosed.document import OnSite, diagnosis_html
-from slurm_gpu.reports.diagnosed.judged import Judged
-from slurm_gpu.reports.diagnosed.page_model import Look
+from slurm_gpu.reports.diagnosed.judged import JudgedRun
+from slurm_gpu.reports.diagnosed.page_model import DiagnosisPageModel
 from slurm_gpu.reports.diagnosed.words import clock_time
 from slurm_gpu.text.units import counted
 from slurm_gpu.wire.answers.runs import Run
 
 
 def run_page(
-    run: Run, found: Judged, rules: Rules, timezone: str, now_s: float, site: OnSite | None = None
+    run: Run,
+    found: JudgedRun,
+    rules: DiagnosisThresholds,
+    timezone: str,
+    now_s: float,
+    site: OnSite | None = None,
 ) -> str:
     """The HTML: one file by itself, or a page of a `site`."""
     name = f" · {run.name}" if run.name else ""
     begin = "–" if run.start_s is None else clock_time(run.start_s, timezone)
     until = "now" if run.end_s is None else clock_time(run.end_s, timezone)
-    look = Look(
+    look = DiagnosisPageModel(
         title=f"Job {run.id}{name}",
         about=[
             f"{run.user} in {run.account}",

@@ -6,7 +6,7 @@ import datetime as dt
 from xml.etree.ElementTree import Element
 from zoneinfo import ZoneInfo
 
-from slurm_gpu.reports.diagnosed.page_model import Look, Sight
+from slurm_gpu.reports.diagnosed.page_model import DiagnosisPageModel, Sight
 from slurm_gpu.reports.page.markup import element
 from slurm_gpu.reports.page.scales import time_ticks
 
@@ -44,7 +44,7 @@ def axis_element(sight: Sight, zone: str) -> Element:
     return svg
 
 
-def time_lines(look: Look, sight: Sight, height: int) -> list[Element]:
+def time_lines(look: DiagnosisPageModel, sight: Sight, height: int) -> list[Element]:
     """Since when, and until when it was so."""
     lines = []
     for at in (look.verdict.since_s, look.verdict.until_s):

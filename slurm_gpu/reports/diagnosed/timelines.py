@@ -12,7 +12,7 @@ from slurm_gpu.diagnose.changes import segments
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.robust import Matrix, median, quantile
 from slurm_gpu.reports.diagnosed.heat import scale
-from slurm_gpu.reports.diagnosed.page_model import Look, Sight
+from slurm_gpu.reports.diagnosed.page_model import DiagnosisPageModel, Sight
 from slurm_gpu.reports.diagnosed.style import GROUP_TONES, NAMED_TONES
 from slurm_gpu.reports.diagnosed.time_axis import axis_element, time_lines
 from slurm_gpu.reports.diagnosed.words import TITLES, shown
@@ -25,7 +25,7 @@ _LEAST_CHANGE = 0.04
 """Of what the drawing reaches over: a change that is no larger is not marked."""
 
 
-def courses_section(look: Look, sight: Sight) -> Element:
+def courses_section(look: DiagnosisPageModel, sight: Sight) -> Element:
     """One drawing under the other, on one axis of time."""
     named = np.flatnonzero(sight.culprit)[:MOST_LINES]
     grid = element("div", {"class": "courses"})
@@ -48,7 +48,7 @@ def courses_section(look: Look, sight: Sight) -> Element:
     )
 
 
-def _legend(look: Look, sight: Sight, named: NDArray[np.intp]) -> Element:
+def _legend(look: DiagnosisPageModel, sight: Sight, named: NDArray[np.intp]) -> Element:
     groups = _groups(look, sight)
     entries = [(f"group-{place}", f"middle of {name}") for place, (name, _) in enumerate(groups)]
     if sight.is_of_one:
@@ -64,7 +64,7 @@ def _legend(look: Look, sight: Sight, named: NDArray[np.intp]) -> Element:
 
 
 def _course(
-    look: Look, sight: Sight, metric: Metric, rows: Matrix, named: NDArray[np.intp]
+    look: DiagnosisPageModel, sight: Sight, metric: Metric, rows: Matrix, named: NDArray[np.intp]
 ) -> tuple[Element, Element]:
     least, most = scale(sight, metric)
     reach = most - least
@@ -175,7 +175,7 @@ def _spoken(sight: Sight, metric: Metric, middle: Matrix) -> str:
     return f"{TITLES[metric]}: the middle of {sight.n_rows} GPUs, mostly {level}"
 
 
-def _groups(look: Look, sight: Sight) -> list[tuple[str, NDArray[np.bool_]]]:
+def _groups(look: DiagnosisPageModel, sight: Sight) -> list[tuple[str, NDArray[np.bool_]]]:
     """Whose middle and band are drawn: each group's, or where they are many, all together."""
     there = [int(group) for group in np.unique(sight.of)]
     if len(there) > len(GROUP_TONES) or len(there) == 1:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from xml.etree.ElementTree import Element
 
 from slurm_gpu.diagnose.verdict import Cause, Evidence
-from slurm_gpu.reports.diagnosed.page_model import Look
+from slurm_gpu.reports.diagnosed.page_model import DiagnosisPageModel
 from slurm_gpu.reports.diagnosed.words import clock_time, lasting
 from slurm_gpu.reports.page.markup import append, element
 from slurm_gpu.text.units import few
@@ -23,7 +23,7 @@ _SIGNS = {
 }
 
 
-def verdict_card(look: Look) -> Element:
+def verdict_card(look: DiagnosisPageModel) -> Element:
     """The section with the verdict."""
     verdict = look.verdict
     sign, tone = _SIGNS[verdict.cause]
@@ -65,7 +65,7 @@ def _sureness(confidence: float, *, suspect: bool) -> Element:
     return element("p", {"class": "sureness"}, meter, words)
 
 
-def _facts(look: Look) -> list[tuple[str, str]]:
+def _facts(look: DiagnosisPageModel) -> list[tuple[str, str]]:
     verdict, series = look.verdict, look.case.series
     facts = []
     if verdict.culprits:

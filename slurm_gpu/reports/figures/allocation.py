@@ -6,17 +6,17 @@ import numpy as np
 
 from slurm_gpu.reports.capacity import Capacity
 from slurm_gpu.reports.category import Floats, Integers
-from slurm_gpu.reports.figure import Column, Figure, Table, TimeSeries
+from slurm_gpu.reports.figure import Figure, FigureTable, TableColumn, TimeSeries
 from slurm_gpu.reports.figures.capacity_use import assumption
 from slurm_gpu.reports.job_table import JobTable
-from slurm_gpu.reports.occupancy import Occupancy
+from slurm_gpu.reports.occupancy import OccupancySpans
 from slurm_gpu.reports.time_bins import integrals
 from slurm_gpu.reports.wording import moment, percent, trimmed
 
 _KINDS = ("allocated", "stranded", "free", "out")
 
 
-def allocation_over_time(jobs: JobTable, capacity: Capacity, occupancy: Occupancy) -> Figure:
+def allocation_over_time(jobs: JobTable, capacity: Capacity, occupancy: OccupancySpans) -> Figure:
     """GPUs allocated, stranded, free and out of service: means of hours, days or weeks."""
     edges = jobs.period.edges_s()
     seconds = capacity.seconds_of(edges)
@@ -27,22 +27,22 @@ def allocation_over_time(jobs: JobTable, capacity: Capacity, occupancy: Occupanc
     n_gpus = there / 1000 / seconds
     rate = _share(sums["allocated"], there)
     bin_name = jobs.period.bin_name()
-    table = Table(
+    table = FigureTable(
         name="allocation_over_time",
         title="GPUs allocated and stranded over time",
         columns=[
-            Column("from_s", "s", f"When the {bin_name} begins, UTC epoch seconds."),
-            Column("allocated_gpus", "", f"GPUs held by jobs, the mean of the {bin_name}."),
-            Column(
+            TableColumn("from_s", "s", f"When the {bin_name} begins, UTC epoch seconds."),
+            TableColumn("allocated_gpus", "", f"GPUs held by jobs, the mean of the {bin_name}."),
+            TableColumn(
                 "stranded_gpus",
                 "",
                 "Free GPUs of nodes in service whose free CPUs or memory are less than nine in ten jobs of "
                 "that server type take per GPU.",
             ),
-            Column("free_gpus", "", "Other free GPUs of nodes in service."),
-            Column("out_of_service_gpus", "", "Free GPUs of nodes that are drained or down."),
-            Column("capacity_gpus", "", "All GPUs that there were."),
-            Column("allocation_rate_pct", "%", "Allocated of the capacity."),
+            TableColumn("free_gpus", "", "Other free GPUs of nodes in service."),
+            TableColumn("out_of_service_gpus", "", "Free GPUs of nodes that are drained or down."),
+            TableColumn("capacity_gpus", "", "All GPUs that there were."),
+            TableColumn("allocation_rate_pct", "%", "Allocated of the capacity."),
         ],
         data={
             "from_s": edges[:-1].astype(np.int64),

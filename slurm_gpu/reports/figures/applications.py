@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from slurm_gpu.reports.category import Category, Floats, Integers
-from slurm_gpu.reports.figure import Column, Figure, Table
+from slurm_gpu.reports.figure import Figure, FigureTable, TableColumn
 from slurm_gpu.reports.figures.hours import mean_by
 from slurm_gpu.reports.figures.ranking import bars, largest_first, shown_names
 from slurm_gpu.reports.job_table import MGPU_S_PER_GPU_H, JobTable
@@ -42,19 +42,21 @@ def _by(jobs: JobTable, what: str, column: Category) -> Figure:
     order = largest_first(names, wall_h)
     shown = [names[place] for place in order]
     share: Floats = 100 * wall_h[order] / max(wall_h.sum(), 1e-9)
-    table = Table(
+    table = FigureTable(
         name=f"usage_by_{what}",
         title=f"Usage by {what}",
         columns=[
-            Column(what, "", f"The {what} of a job, as it was recognised on its nodes."),
-            Column("run_h", "h", "Run time of jobs with GPUs, within the period."),
-            Column("share_pct", "%", "Of all run time of jobs with GPUs."),
-            Column("gpu_h", "h", "GPUs held × time, within the period."),
-            Column("gpu_share_pct", "%", "Of all GPU-hours."),
-            Column("jobs", "", "Jobs with GPUs that ended in the period."),
-            Column("users", "", "Whose jobs ran in the period."),
-            Column("ugpucore", "%", "Mean GPU utilisation over the GPU time of jobs that were measured."),
-            Column("ugpumem", "%", "Mean GPU memory used, likewise."),
+            TableColumn(what, "", f"The {what} of a job, as it was recognised on its nodes."),
+            TableColumn("run_h", "h", "Run time of jobs with GPUs, within the period."),
+            TableColumn("share_pct", "%", "Of all run time of jobs with GPUs."),
+            TableColumn("gpu_h", "h", "GPUs held × time, within the period."),
+            TableColumn("gpu_share_pct", "%", "Of all GPU-hours."),
+            TableColumn("jobs", "", "Jobs with GPUs that ended in the period."),
+            TableColumn("users", "", "Whose jobs ran in the period."),
+            TableColumn(
+                "ugpucore", "%", "Mean GPU utilisation over the GPU time of jobs that were measured."
+            ),
+            TableColumn("ugpumem", "%", "Mean GPU memory used, likewise."),
         ],
         data={
             what: shown,

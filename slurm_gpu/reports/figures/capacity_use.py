@@ -6,7 +6,7 @@ import numpy as np
 
 from slurm_gpu.reports.capacity import Capacity
 from slurm_gpu.reports.category import Category, Integers
-from slurm_gpu.reports.figure import Bars, Column, Figure, Table
+from slurm_gpu.reports.figure import Bars, Figure, FigureTable, TableColumn
 from slurm_gpu.reports.job_table import MGPU_S_PER_GPU_H, JobTable
 from slurm_gpu.reports.wording import listed, moment, percent
 
@@ -28,16 +28,18 @@ def usage_by_server_type(jobs: JobTable, capacity: Capacity) -> Figure:
     share = np.divide(100 * of_held, of_there, out=np.full(len(names), np.nan), where=of_there > 0)
     ended = jobs.server_type.take(jobs.ended_with_gpus)
     runs = dict(zip(ended.names, ended.counts().tolist(), strict=True))
-    table = Table(
+    table = FigureTable(
         name="usage_by_server_type",
         title="Usage by GPU server type, as a share of capacity",
         columns=[
-            Column("server_type", "", "Of slurm-gpu.yaml; nodes that it does not name are “other”."),
-            Column("gpu_h", "h", "GPU-hours held within the period."),
-            Column("capacity_gpu_h", "h", "GPUs that there were × time."),
-            Column("out_of_service_gpu_h", "h", "Of the capacity, that of nodes that were drained or down."),
-            Column("share_pct", "%", "Held of the capacity."),
-            Column("jobs", "", "Jobs with GPUs that ended in the period and held most there."),
+            TableColumn("server_type", "", "Of slurm-gpu.yaml; nodes that it does not name are “other”."),
+            TableColumn("gpu_h", "h", "GPU-hours held within the period."),
+            TableColumn("capacity_gpu_h", "h", "GPUs that there were × time."),
+            TableColumn(
+                "out_of_service_gpu_h", "h", "Of the capacity, that of nodes that were drained or down."
+            ),
+            TableColumn("share_pct", "%", "Held of the capacity."),
+            TableColumn("jobs", "", "Jobs with GPUs that ended in the period and held most there."),
         ],
         data={
             "server_type": names,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from slurm_gpu.reports.figure import Column, Figure, Table
+from slurm_gpu.reports.figure import Figure, FigureTable, TableColumn
 from slurm_gpu.reports.figures.ranking import bars, largest_first, shown_names
 from slurm_gpu.reports.job_table import MGPU_S_PER_GPU_H, JobTable
 from slurm_gpu.reports.wording import gpu_hours, percent, several, trimmed
@@ -35,15 +35,15 @@ def charge_per_account(jobs: JobTable) -> Figure:
         for place in order
         for kind in largest_first(types, held[place * n_types : (place + 1) * n_types])
     ]
-    table = Table(
+    table = FigureTable(
         name="charge_per_account",
         title="Charge per account",
         columns=[
-            Column("account", "", "The Slurm account."),
-            Column("server_type", "", "Where the GPUs were held."),
-            Column("gpu_h", "h", "GPU-hours within the period."),
-            Column("charge", "", "GPU-hours × rate_per_gpu_hour of slurm-gpu.yaml."),
-            Column("unpriced_gpu_h", "h", "GPU-hours on servers that have no rate."),
+            TableColumn("account", "", "The Slurm account."),
+            TableColumn("server_type", "", "Where the GPUs were held."),
+            TableColumn("gpu_h", "h", "GPU-hours within the period."),
+            TableColumn("charge", "", "GPU-hours × rate_per_gpu_hour of slurm-gpu.yaml."),
+            TableColumn("unpriced_gpu_h", "h", "GPU-hours on servers that have no rate."),
         ],
         data={
             "account": [accounts[row // n_types] for row in rows],

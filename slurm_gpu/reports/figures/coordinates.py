@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from slurm_gpu.reports.category import Floats, Mask
-from slurm_gpu.reports.figure import Column, Figure, ParallelCoordinates, Table, Values
+from slurm_gpu.reports.figure import Figure, FigureTable, ParallelCoordinates, TableColumn, Values
 from slurm_gpu.reports.figures.axes import AXES, most_frequent, values_of
 from slurm_gpu.reports.job_table import JobTable
 from slurm_gpu.reports.sample import with_extremes
@@ -48,7 +48,7 @@ def parallel_coordinates(jobs: JobTable) -> Figure:
     )
 
 
-def accounting_table(jobs: JobTable) -> Table:
+def accounting_table(jobs: JobTable) -> FigureTable:
     """The charging log: one row for each run that ended in the period or ran in it."""
     columns: dict[str, tuple[Values, str, str]] = {
         "JobID": (jobs.labels(), "", "As Slurm prints it; a requeued job has a row for each run."),
@@ -80,10 +80,10 @@ def accounting_table(jobs: JobTable) -> Table:
         "energy_kwh": (jobs.energy_kwh, "kWh", "Of its GPUs."),
         "charge": (jobs.charge, "", "GPU-hours × the rate of the server type."),
     }
-    return Table(
+    return FigureTable(
         name="jobs",
         title="Accounting table",
-        columns=[Column(name, unit, about) for name, (_, unit, about) in columns.items()],
+        columns=[TableColumn(name, unit, about) for name, (_, unit, about) in columns.items()],
         data={name: values for name, (values, _, _) in columns.items()},
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from slurm_gpu.reports.category import Floats, Mask
-from slurm_gpu.reports.figure import Cdf, Column, Figure, Steps, Table
+from slurm_gpu.reports.figure import Cdf, Figure, FigureTable, StepCurve, TableColumn
 from slurm_gpu.reports.figures.axes import AXES, most_frequent, values_of
 from slurm_gpu.reports.job_table import JobTable
 from slurm_gpu.reports.wording import percent
@@ -31,15 +31,15 @@ def distributions(jobs: JobTable) -> Figure:
         for name, some in of_axis.items()
         for x, upto in zip(some.x.tolist(), some.upto.tolist(), strict=True)
     ]
-    table = Table(
+    table = FigureTable(
         name="distributions",
         title="Distributions by application",
         columns=[
-            Column("axis", "", "nNODE, nGPU, WAIT_h and RUN_h in hours, uGPUcore and uGPUmem in %."),
-            Column("application", "", f"Those with the most jobs; “{ALL}” are all jobs with GPUs."),
-            Column("jobs", "", "That ran and ended in the period, and of which the value is known."),
-            Column("value", "", "In the unit of the axis."),
-            Column("share_pct", "%", "Of these jobs have this value or less."),
+            TableColumn("axis", "", "nNODE, nGPU, WAIT_h and RUN_h in hours, uGPUcore and uGPUmem in %."),
+            TableColumn("application", "", f"Those with the most jobs; “{ALL}” are all jobs with GPUs."),
+            TableColumn("jobs", "", "That ran and ended in the period, and of which the value is known."),
+            TableColumn("value", "", "In the unit of the axis."),
+            TableColumn("share_pct", "%", "Of these jobs have this value or less."),
         ],
         data={
             "axis": [item[0] for item in long],
@@ -58,13 +58,13 @@ def distributions(jobs: JobTable) -> Figure:
     )
 
 
-def steps(values: Floats) -> Steps:
+def steps(values: Floats) -> StepCurve:
     """The distribution of what is known; of many different values some, each with its exact share."""
     known = np.sort(values[~np.isnan(values)])
     last = np.flatnonzero(np.append(known[1:] != known[:-1], True)) if len(known) else np.zeros(0, np.int64)
     if len(last) > _MOST_STEPS:
         last = last[np.linspace(0, len(last) - 1, _MOST_STEPS).round().astype(np.int64)]
-    return Steps(known[last], (last + 1) / max(len(known), 1), len(known))
+    return StepCurve(known[last], (last + 1) / max(len(known), 1), len(known))
 
 
 def _reading(nodes: Floats, groups: dict[str, Mask]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from slurm_gpu.reports.category import Category, Floats
-from slurm_gpu.reports.figure import Column, Figure, Table
+from slurm_gpu.reports.figure import Figure, FigureTable, TableColumn
 from slurm_gpu.reports.figures.ranking import bars, largest_first, shown_names
 from slurm_gpu.reports.job_table import MGPU_S_PER_GPU_H, JobTable
 from slurm_gpu.reports.wording import gpu_hours, listed, percent
@@ -61,16 +61,20 @@ def _by(jobs: JobTable, what: str, of_shares: Category, of_runs: Category) -> Fi
     hours = held[order] / MGPU_S_PER_GPU_H
     key = what.replace(" ", "_")
     shown = [names[place] for place in order]
-    table = Table(
+    table = FigureTable(
         name=f"gpu_hours_by_{key}",
         title=f"GPU-hours by {what}",
         columns=[
-            Column(key, "", f"The {what}."),
-            Column("gpu_h", "h", "GPUs held × time, within the period."),
-            Column("share_pct", "%", "Of all GPU-hours of the period."),
-            Column("jobs", "", "Jobs with GPUs that ended in the period; on several, where they held most."),
-            Column("ugpucore", "%", "Mean GPU utilisation over the GPU time of jobs that were measured."),
-            Column("charge", "", "GPU-hours × the server type's rate, where it has one."),
+            TableColumn(key, "", f"The {what}."),
+            TableColumn("gpu_h", "h", "GPUs held × time, within the period."),
+            TableColumn("share_pct", "%", "Of all GPU-hours of the period."),
+            TableColumn(
+                "jobs", "", "Jobs with GPUs that ended in the period; on several, where they held most."
+            ),
+            TableColumn(
+                "ugpucore", "%", "Mean GPU utilisation over the GPU time of jobs that were measured."
+            ),
+            TableColumn("charge", "", "GPU-hours × the server type's rate, where it has one."),
         ],
         data={
             key: shown,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from slurm_gpu.reports.figure import Column, Figure, Matrix, Table
+from slurm_gpu.reports.figure import Figure, FigureTable, Matrix, TableColumn
 from slurm_gpu.reports.figures.ranking import shown_names
 from slurm_gpu.reports.job_table import MGPU_S_PER_GPU_H, JobTable
 from slurm_gpu.reports.wording import gpu_hours, trimmed
@@ -31,14 +31,14 @@ def lent_gpu_hours(jobs: JobTable) -> Figure:
             found[pair] = found.get(pair, 0.0) + mgpu_s / len(lenders[code]) / MGPU_S_PER_GPU_H
             runs[pair] = runs.get(pair, 0) + 1
     pairs = sorted(found, key=lambda pair: (-found[pair], pair))
-    table = Table(
+    table = FigureTable(
         name="lent_gpu_hours",
         title="Who lent GPUs to whom",
         columns=[
-            Column("lender", "", "The owner whose idle GPUs were lent."),
-            Column("borrower", "", "The team of the job."),
-            Column("gpu_h", "h", "GPU-hours on loan within the period; equal parts where several lent."),
-            Column("jobs", "", "Jobs on such loans that ran in the period."),
+            TableColumn("lender", "", "The owner whose idle GPUs were lent."),
+            TableColumn("borrower", "", "The team of the job."),
+            TableColumn("gpu_h", "h", "GPU-hours on loan within the period; equal parts where several lent."),
+            TableColumn("jobs", "", "Jobs on such loans that ran in the period."),
         ],
         data={
             "lender": [lender for lender, _ in pairs],

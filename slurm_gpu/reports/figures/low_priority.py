@@ -8,7 +8,7 @@ import numpy as np
 
 from slurm_gpu.reports.capacity import Capacity
 from slurm_gpu.reports.category import Integers
-from slurm_gpu.reports.figure import Column, Figure, Table, TimeSeries
+from slurm_gpu.reports.figure import Figure, FigureTable, TableColumn, TimeSeries
 from slurm_gpu.reports.job_table import NO_GPU, SHARED, SINGLE, JobTable
 from slurm_gpu.reports.time_bins import integrals
 from slurm_gpu.reports.wording import percent
@@ -41,15 +41,17 @@ def low_priority_small_jobs(jobs: JobTable, capacity: Capacity, low_priority: Co
     weights = jobs.held_mgpu_s[measured]
     core = float(weights @ jobs.ugpucore[measured] / weights.sum()) if weights.sum() else np.nan
     gpus = {name: values / 1000 / seconds for name, values in sums.items()}
-    table = Table(
+    table = FigureTable(
         name="low_priority_small_jobs",
         title="Small jobs of low priority",
         columns=[
-            Column("from_s", "s", f"When the {jobs.period.bin_name()} begins, UTC epoch seconds."),
-            Column("low_priority_gpus", "", "GPUs of jobs with one GPU or less, borrowed or of a low QOS."),
-            Column("other_gpus", "", "GPUs of all other jobs."),
-            Column("capacity_gpus", "", "All GPUs that there were."),
-            Column("filled_pct", "%", "Of what other jobs left, held by small jobs of low priority."),
+            TableColumn("from_s", "s", f"When the {jobs.period.bin_name()} begins, UTC epoch seconds."),
+            TableColumn(
+                "low_priority_gpus", "", "GPUs of jobs with one GPU or less, borrowed or of a low QOS."
+            ),
+            TableColumn("other_gpus", "", "GPUs of all other jobs."),
+            TableColumn("capacity_gpus", "", "All GPUs that there were."),
+            TableColumn("filled_pct", "%", "Of what other jobs left, held by small jobs of low priority."),
         ],
         data={
             "from_s": edges[:-1].astype(np.int64),

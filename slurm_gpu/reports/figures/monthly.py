@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from slurm_gpu.reports.figure import Bars, Column, Figure, Table
+from slurm_gpu.reports.figure import Bars, Figure, FigureTable, TableColumn
 from slurm_gpu.reports.job_table import MGPU_S_PER_GPU_H
-from slurm_gpu.reports.months import Month
+from slurm_gpu.reports.months import MonthTotals
 from slurm_gpu.reports.wording import hours, percent, trimmed
 
 
-def month_over_month(months: Sequence[Month]) -> Figure:
+def month_over_month(months: Sequence[MonthTotals]) -> Figure:
     """GPU-hours, share of capacity, jobs, waiting and utilisation of each calendar month."""
     labels = [f"{month.first:%Y-%m}" for month in months]
     held = np.array([month.held_mgpu_s for month in months], np.float64)
@@ -20,19 +20,23 @@ def month_over_month(months: Sequence[Month]) -> Figure:
     before = np.append(np.nan, held[:-1]) if len(held) else held
     change = np.divide(100 * (held - before), before, out=np.full(len(held), np.nan), where=before > 0)
     share = np.divide(100 * held, there, out=np.full(len(held), np.nan), where=there > 0)
-    table = Table(
+    table = FigureTable(
         name="month_over_month",
         title="Month over month",
         columns=[
-            Column("month", "", "A calendar month at the site; the last one up to the end of the report."),
-            Column("gpu_h", "h", "GPUs held × time."),
-            Column("change_pct", "%", "Of the GPU-hours, from the month before."),
-            Column("capacity_gpu_h", "h", "GPUs that there were × time."),
-            Column("share_pct", "%", "Held of the capacity."),
-            Column("jobs", "", "Jobs with GPUs that ended."),
-            Column("median_wait_h", "h", "For how long half of these waited at most."),
-            Column("mean_wait_h", "h", "For how long they waited on average."),
-            Column("ugpucore", "%", "Mean GPU utilisation over the GPU time of jobs that were measured."),
+            TableColumn(
+                "month", "", "A calendar month at the site; the last one up to the end of the report."
+            ),
+            TableColumn("gpu_h", "h", "GPUs held × time."),
+            TableColumn("change_pct", "%", "Of the GPU-hours, from the month before."),
+            TableColumn("capacity_gpu_h", "h", "GPUs that there were × time."),
+            TableColumn("share_pct", "%", "Held of the capacity."),
+            TableColumn("jobs", "", "Jobs with GPUs that ended."),
+            TableColumn("median_wait_h", "h", "For how long half of these waited at most."),
+            TableColumn("mean_wait_h", "h", "For how long they waited on average."),
+            TableColumn(
+                "ugpucore", "%", "Mean GPU utilisation over the GPU time of jobs that were measured."
+            ),
         ],
         data={
             "month": labels,
@@ -60,7 +64,9 @@ def month_over_month(months: Sequence[Month]) -> Figure:
     )
 
 
-def _reading(labels: list[str], months: Sequence[Month], share: list[float], change: list[float]) -> str:
+def _reading(
+    labels: list[str], months: Sequence[MonthTotals], share: list[float], change: list[float]
+) -> str:
     if not months or not months[-1].held_mgpu_s:
         return "No GPU was held in the last month."
     last = months[-1]

@@ -9,7 +9,7 @@ from datetime import date
 import numpy as np
 
 from slurm_gpu.reports.category import Floats
-from slurm_gpu.reports.figure import Bars, Column, Figure, Table
+from slurm_gpu.reports.figure import Bars, Figure, FigureTable, TableColumn
 from slurm_gpu.reports.past_forecasts import PastForecasts, Score
 from slurm_gpu.reports.wording import percent, several
 
@@ -22,21 +22,21 @@ def forecasts_against_outcomes(told: Sequence[PastForecasts]) -> Figure:
     Drawn are the months, or of a single one its partitions.
     """
     scores = [one.score for one in told]
-    table = Table(
+    table = FigureTable(
         name="forecasts_against_outcomes",
         title="Forecasts of waiting, and what came",
         columns=[
-            Column("month", "", "The calendar month at the site in which it was told."),
-            Column("partition", "", "The partition in which the job ran, or waited."),
-            Column("forecasts", "", f"{_OVER}how many. Of one job at most one each ten minutes."),
-            Column(
+            TableColumn("month", "", "The calendar month at the site in which it was told."),
+            TableColumn("partition", "", "The partition in which the job ran, or waited."),
+            TableColumn("forecasts", "", f"{_OVER}how many. Of one job at most one each ten minutes."),
+            TableColumn(
                 "within_2x_pct",
                 "%",
                 f"{_OVER}the share of which the true wait was between half of what was told as likeliest and "
                 "twice that. Waits of less than a minute count as a minute.",
             ),
-            Column("within_3x_pct", "%", f"{_OVER}the same, between a third and three times."),
-            Column(
+            TableColumn("within_3x_pct", "%", f"{_OVER}the same, between a third and three times."),
+            TableColumn(
                 "in_interval_pct",
                 "%",
                 f"{_OVER}the share of which the job began within the interval told, which is to be 80 %.",

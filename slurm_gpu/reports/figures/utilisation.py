@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from slurm_gpu.reports.category import Category, Floats
-from slurm_gpu.reports.figure import Column, Figure, Matrix, Table
+from slurm_gpu.reports.figure import Figure, FigureTable, Matrix, TableColumn
 from slurm_gpu.reports.figures.hours import mean_by
 from slurm_gpu.reports.job_table import MGPU_S_PER_GPU_H, JobTable
 from slurm_gpu.reports.wording import percent
@@ -35,16 +35,16 @@ def utilisation_by_zone_and_scale(jobs: JobTable) -> Figure:
     for place in there:
         zone, scale = shares.zone.names[place // len(scales)], scales[place % len(scales)]
         values[zones.index(zone), used.index(scale)] = core[place]
-    table = Table(
+    table = FigureTable(
         name="utilisation_by_zone_and_scale",
         title="GPU utilisation by zone and scale",
         columns=[
-            Column("zone", "", "Of slurm-gpu.yaml; nodes that it does not name are “other”."),
-            Column("scale", "", "How many GPUs the jobs had, and whether on several nodes."),
-            Column("gpu_h", "h", "GPU-hours held within the period."),
-            Column("measured_gpu_h", "h", "Of these, those of jobs that were measured for long enough."),
-            Column("ugpucore", "%", "Mean GPU utilisation over the measured GPU-hours."),
-            Column("ugpumem", "%", "Mean GPU memory used, likewise."),
+            TableColumn("zone", "", "Of slurm-gpu.yaml; nodes that it does not name are “other”."),
+            TableColumn("scale", "", "How many GPUs the jobs had, and whether on several nodes."),
+            TableColumn("gpu_h", "h", "GPU-hours held within the period."),
+            TableColumn("measured_gpu_h", "h", "Of these, those of jobs that were measured for long enough."),
+            TableColumn("ugpucore", "%", "Mean GPU utilisation over the measured GPU-hours."),
+            TableColumn("ugpumem", "%", "Mean GPU memory used, likewise."),
         ],
         data={
             "zone": [shares.zone.names[place // len(scales)] for place in there],

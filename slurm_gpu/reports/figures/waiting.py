@@ -8,7 +8,7 @@ import numpy as np
 
 from slurm_gpu.policy.language.model import Bundle
 from slurm_gpu.reports.category import Category, Floats
-from slurm_gpu.reports.figure import Bars, Column, Figure, Table
+from slurm_gpu.reports.figure import Bars, Figure, FigureTable, TableColumn
 from slurm_gpu.reports.figures.resources import resource_types
 from slurm_gpu.reports.job_table import SCALES, JobTable
 from slurm_gpu.reports.wording import hours, percent, several
@@ -39,18 +39,18 @@ def _by(jobs: JobTable, key: str, what: str, column: Category) -> Figure:
         for column_name, at in _QUANTILES.items()
     }
     at_once = np.array([100 * np.mean(values <= 1 / 60) for _, values in groups], np.float64)
-    table = Table(
+    table = FigureTable(
         name=f"waiting_by_{key}",
         title=f"Waiting by {what}",
         columns=[
-            Column(key, "", f"The {what}."),
-            Column("jobs", "", "That ran and ended in the period."),
-            Column("mean_h", "h", "From when a job could have run to its start."),
-            Column("median_h", "h", "Half of the jobs waited for at most so long."),
-            Column("p90_h", "h", "Nine in ten."),
-            Column("p95_h", "h", "19 in 20."),
-            Column("max_h", "h", "All."),
-            Column("within_a_minute_pct", "%", "Waited for a minute at most."),
+            TableColumn(key, "", f"The {what}."),
+            TableColumn("jobs", "", "That ran and ended in the period."),
+            TableColumn("mean_h", "h", "From when a job could have run to its start."),
+            TableColumn("median_h", "h", "Half of the jobs waited for at most so long."),
+            TableColumn("p90_h", "h", "Nine in ten."),
+            TableColumn("p95_h", "h", "19 in 20."),
+            TableColumn("max_h", "h", "All."),
+            TableColumn("within_a_minute_pct", "%", "Waited for a minute at most."),
         ],
         data={
             key: labels,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from slurm_gpu.reports.category import Floats
-from slurm_gpu.reports.figure import Column, Figure, Table
+from slurm_gpu.reports.figure import Figure, FigureTable, TableColumn
 from slurm_gpu.reports.figures.ranking import bars, shown_names
 from slurm_gpu.reports.job_table import JobTable
 from slurm_gpu.reports.wording import gpu_hours, percent, trimmed
@@ -35,18 +35,18 @@ def held_but_idle(jobs: JobTable) -> Figure:
         key=lambda place: (-sums["wasted_gpu_h"][place], names[place]),
     )
     shown = {name: values[order] for name, values in sums.items()}
-    table = Table(
+    table = FigureTable(
         name="held_but_idle",
         title="GPUs held but idle",
         columns=[
-            Column("user", "", ""),
-            Column("measured_gpu_h", "h", "GPU-hours within the period of jobs that were measured."),
-            Column("no_process_gpu_h", "h", "Of these, without any process on the GPU."),
-            Column(
+            TableColumn("user", "", ""),
+            TableColumn("measured_gpu_h", "h", "GPU-hours within the period of jobs that were measured."),
+            TableColumn("no_process_gpu_h", "h", "Of these, without any process on the GPU."),
+            TableColumn(
                 "wasted_gpu_h", "h", "Of these, × (1 − GPU utilisation): at least those without a process."
             ),
-            Column("no_process_cost", "", "At the rates of the server types."),
-            Column("wasted_cost", "", "Likewise."),
+            TableColumn("no_process_cost", "", "At the rates of the server types."),
+            TableColumn("wasted_cost", "", "Likewise."),
         ],
         data={"user": [names[place] for place in order], **shown},
     )

@@ -13,8 +13,8 @@ from slurm_gpu.reports.page.amounts import amount, compact, with_unit
 from slurm_gpu.reports.page.drawing import (
     SMALL_SIZE,
     Box,
-    Drawing,
-    Label,
+    TextMark,
+    VectorDrawing,
     fitted,
     legend,
     segment,
@@ -30,12 +30,12 @@ _VALUE_ROOM = 72.0
 _LABEL_SHARE = 0.34
 
 
-def draw_bars(chart: Bars, width: float) -> Drawing:
+def draw_bars(chart: Bars, width: float) -> VectorDrawing:
     """Horizontal bars, the first label on top."""
     shown = min(len(chart.labels), MOST_BARS)
     names = list(chart.series)
     several = len(names) > 1
-    drawing = Drawing(width, 0)
+    drawing = VectorDrawing(width, 0)
     entries = (
         [(name, series_tone(i)) for i, name in enumerate(names)] if several or chart.total is not None else []
     )
@@ -56,12 +56,12 @@ def draw_bars(chart: Bars, width: float) -> Drawing:
     bottom = top + shown * (pitch + _SPACE)
     for tick in ticks:
         x = left + across(tick)
-        drawing.add(segment(x, top - 2, x, bottom), Label(x, bottom + 16, compact(tick), anchor="middle"))
+        drawing.add(segment(x, top - 2, x, bottom), TextMark(x, bottom + 16, compact(tick), anchor="middle"))
     for row, label in enumerate(chart.labels[:shown]):
         y = top + row * (pitch + _SPACE)
         text = fitted(label, left - 10)
         drawing.add(
-            Label(left - 8, y + pitch / 2 + 4.5, text, "ink", "end", whole=label if text != label else "")
+            TextMark(left - 8, y + pitch / 2 + 4.5, text, "ink", "end", whole=label if text != label else "")
         )
         values = [float(chart.series[name][row]) for name in names]
         if chart.stacked:
@@ -72,26 +72,26 @@ def draw_bars(chart: Bars, width: float) -> Drawing:
                 about = f"{label}: {with_unit(whole, chart.unit)} in all"
                 drawing.add(Box(left, y, across(whole), pitch, "limit", about, outline=True))
                 reach = max(reach, left + across(whole))
-            drawing.add(Label(reach + 6, y + pitch / 2 + 4.5, says, "ink"))
+            drawing.add(TextMark(reach + 6, y + pitch / 2 + 4.5, says, "ink"))
         else:
             for i, (name, value) in enumerate(zip(names, values, strict=True)):
                 at = y + i * _SIDE_BY_SIDE
                 length = 0.0 if math.isnan(value) else across(value)
                 about = f"{label}, {name}: {with_unit(value, chart.unit)}"
                 drawing.add(Box(left, at, length, _SIDE_BY_SIDE - 2, series_tone(i), about))
-                drawing.add(Label(left + length + 5, at + 10, amount(value), "muted", size=SMALL_SIZE - 1))
+                drawing.add(TextMark(left + length + 5, at + 10, amount(value), "muted", size=SMALL_SIZE - 1))
     note = f"first {shown} of {len(chart.labels)}" if shown < len(chart.labels) else ""
     drawing.add(
         segment(left, top - 2, left, bottom, "muted"),
-        Label(left, bottom + 34, chart.unit),
-        Label(width, bottom + 34, note, anchor="end"),
+        TextMark(left, bottom + 34, chart.unit),
+        TextMark(width, bottom + 34, note, anchor="end"),
     )
     drawing.height = bottom + 42
     return drawing
 
 
 def _stack(
-    drawing: Drawing,
+    drawing: VectorDrawing,
     names: list[str],
     values: list[float],
     label: str,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from xml.etree.ElementTree import Element
 
-from slurm_gpu.reports.figure import Column, ParallelCoordinates
+from slurm_gpu.reports.figure import ParallelCoordinates, TableColumn
 from slurm_gpu.reports.page.draw import WIDE
 from slurm_gpu.reports.page.lines import draw_lines
 from slurm_gpu.reports.page.markup import element, raw
@@ -16,7 +16,7 @@ _STILL_LINES = 800
 """Without JavaScript; each takes some 60 bytes."""
 
 
-def coordinates_element(chart: ParallelCoordinates, title: str, columns: Sequence[Column]) -> Element:
+def coordinates_element(chart: ParallelCoordinates, title: str, columns: Sequence[TableColumn]) -> Element:
     """The plot with its controls, empty until the script fills it."""
     packed = pack(chart, {column.name: column.about for column in columns})
     still = svg_element(draw_lines(chart, WIDE, _STILL_LINES), title, "chart")

@@ -8,23 +8,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_gpu.reports.category import Floats
-from slurm_gpu.reports.figure import Axis, Cdf, Steps
+from slurm_gpu.reports.figure import Axis, Cdf, StepCurve
 from slurm_gpu.reports.page.amounts import compact
 from slurm_gpu.reports.page.axis_label import axis_label
-from slurm_gpu.reports.page.drawing import Drawing, Label, Line, legend, segment, text_width
+from slurm_gpu.reports.page.drawing import LineMark, TextMark, VectorDrawing, legend, segment, text_width
 from slurm_gpu.reports.page.palette import series_tone
-from slurm_gpu.reports.page.scales import Scale, scale_of
+from slurm_gpu.reports.page.scales import AxisScale, scale_of
 
 _PANEL_HEIGHT, _HEAD, _FOOT = 150.0, 26.0, 34.0
 _LEFT, _BETWEEN = 34.0, 22.0
 _PANEL_LEAST = 270.0
 
 
-def draw_cdf(chart: Cdf, width: float) -> Drawing:
+def draw_cdf(chart: Cdf, width: float) -> VectorDrawing:
     """As many panels beside each other as there is room for."""
     names = list(dict.fromkeys(name for curves in chart.curves.values() for name in curves))
     tones = {name: series_tone(i) for i, name in enumerate(names)}
-    drawing = Drawing(width, 0)
+    drawing = VectorDrawing(width, 0)
     top = legend(drawing, list(tones.items()), 2) + 4
     across = max(1, min(3, int((width + _BETWEEN) / (_PANEL_LEAST + _BETWEEN))))
     panel = (width - _BETWEEN * (across - 1)) / across
@@ -38,24 +38,24 @@ def draw_cdf(chart: Cdf, width: float) -> Drawing:
 
 
 def _panel(
-    drawing: Drawing,
+    drawing: VectorDrawing,
     axis: Axis,
-    curves: Mapping[str, Steps],
+    curves: Mapping[str, StepCurve],
     tones: Mapping[str, str],
     place: tuple[float, float, float],
 ) -> None:
     x, y, width = place
     left, right = x + _LEFT, x + width - 8
     top, bottom = y + _HEAD, y + _HEAD + _PANEL_HEIGHT
-    drawing.add(Label(left, y + 14, axis_label(axis), "ink", bold=True))
+    drawing.add(TextMark(left, y + 14, axis_label(axis), "ink", bold=True))
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
         at = bottom - share * _PANEL_HEIGHT
         drawing.add(segment(left, at, right, at))
         if share in (0.0, 0.5, 1.0):
-            drawing.add(Label(left - 5, at + 4, f"{share:.0%}", anchor="end", size=11))
+            drawing.add(TextMark(left - 5, at + 4, f"{share:.0%}", anchor="end", size=11))
     known = [steps for steps in curves.values() if len(steps.x)]
     if not known:
-        drawing.add(Label((left + right) / 2, (top + bottom) / 2, "nothing measured", anchor="middle"))
+        drawing.add(TextMark((left + right) / 2, (top + bottom) / 2, "nothing measured", anchor="middle"))
         return
     scale = scale_of(_spread(known))
     for tick in scale.ticks(right - left, 44):
@@ -63,27 +63,29 @@ def _panel(
         text = compact(tick)
         drawing.add(
             segment(at, bottom, at, bottom + 4, "muted"),
-            Label(min(at, x + width - text_width(text, 11) / 2), bottom + 17, text, anchor="middle", size=11),
+            TextMark(
+                min(at, x + width - text_width(text, 11) / 2), bottom + 17, text, anchor="middle", size=11
+            ),
         )
     for name, steps in curves.items():
         if len(steps.x):
             points = _staircase(steps, scale, right - left)
             points = np.column_stack([left + points[:, 0], bottom - points[:, 1] * _PANEL_HEIGHT])
-            drawing.add(Line(points, tones[name], 2.0, about=f"{name} ({steps.n:,} jobs)"))
+            drawing.add(LineMark(points, tones[name], 2.0, about=f"{name} ({steps.n:,} jobs)"))
     drawing.add(segment(left, bottom, right, bottom, "muted"))
 
 
-def _spread(known: Sequence[Steps]) -> Floats:
+def _spread(known: Sequence[StepCurve]) -> Floats:
     """Values as often as they stand for runs, roughly, so that the scale fits most of them."""
     shares = np.linspace(0, 1, 201)
     return np.concatenate([steps.x[_place(steps, shares)] for steps in known])
 
 
-def _place(steps: Steps, shares: Floats) -> NDArray[np.intp]:
+def _place(steps: StepCurve, shares: Floats) -> NDArray[np.intp]:
     return np.minimum(np.searchsorted(steps.upto, shares), len(steps.x) - 1)
 
 
-def _staircase(steps: Steps, scale: Scale, room: float) -> Floats:
+def _staircase(steps: StepCurve, scale: AxisScale, room: float) -> Floats:
     """The curve at each pixel where it rises: shape (n, 2), pixels across and share."""
     at = np.round(scale.fraction(np.asarray(steps.x, np.float64)) * room, 1)
     upto = np.asarray(steps.upto, np.float64)

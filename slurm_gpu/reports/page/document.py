@@ -35,7 +35,7 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class ReportPage:
     """What stands in the file. `files` are those that lie beside it, as a figure's id and its links."""
 
     title: str
@@ -48,7 +48,7 @@ class Page:
     """Whether tables and pictures lie beside the page, to be linked to."""
 
 
-def page_html(page: Page) -> str:
+def page_html(page: ReportPage) -> str:
     """The whole document; the same page makes the same text."""
     style = _style()
     script = page_script()
@@ -75,7 +75,7 @@ def page_html(page: Page) -> str:
     return html_text(element("html", {"lang": "en"}, head, body))
 
 
-def _header(page: Page) -> Element:
+def _header(page: ReportPage) -> Element:
     tiles = element("dl", {"class": "tiles"})
     for tile in page.tiles:
         unit = element("small", None, tile.unit) if tile.unit else None
@@ -93,7 +93,7 @@ def _header(page: Page) -> Element:
     )
 
 
-def _section(figure: Figure, page: Page) -> Element:
+def _section(figure: Figure, page: ReportPage) -> Element:
     section = element("section", {"id": figure.id, "aria-labelledby": f"{figure.id}-title"})
     append(
         section,
@@ -135,7 +135,7 @@ def _links(figure: Figure) -> Element:
     return line
 
 
-def _footer(page: Page) -> Element:
+def _footer(page: ReportPage) -> Element:
     return element(
         "footer",
         None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from slurm_gpu.reports.figure import Bars, Cdf, Chart, Matrix, ParallelCoordinates, TimeSeries
 from slurm_gpu.reports.page.bars import draw_bars
 from slurm_gpu.reports.page.cumulative import draw_cdf
-from slurm_gpu.reports.page.drawing import Drawing, Label
+from slurm_gpu.reports.page.drawing import TextMark, VectorDrawing
 from slurm_gpu.reports.page.lines import draw_lines
 from slurm_gpu.reports.page.matrix import draw_matrix
 from slurm_gpu.reports.page.timeseries import draw_time_series
@@ -14,10 +14,10 @@ WIDE, NARROW = 960.0, 352.0
 """Pixels: on a desk, and on a telephone."""
 
 
-def draw(chart: Chart, width: float = WIDE) -> Drawing:
+def draw(chart: Chart, width: float = WIDE) -> VectorDrawing:
     """The chart, laid out for this width; a sentence where there is nothing to draw."""
     if is_empty(chart):
-        return Drawing(width, 40, [Label(0, 24, "Nothing in this period.")])
+        return VectorDrawing(width, 40, [TextMark(0, 24, "Nothing in this period.")])
     match chart:
         case Bars():
             return draw_bars(chart, width)

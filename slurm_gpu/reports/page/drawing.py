@@ -36,7 +36,7 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LineMark:
     """Connected points, shape (n, 2); a row of NaN is a break. Filled where it is an area."""
 
     points: Floats
@@ -49,7 +49,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Label:
+class TextMark:
     """Text whose baseline begins, is centred or ends at (x, y). `whole` is what it was cut from."""
 
     x: float
@@ -63,21 +63,21 @@ class Label:
 
 
 @dataclass(slots=True)
-class Drawing:
+class VectorDrawing:
     """Marks in the order in which they lie on each other."""
 
     width: float
     height: float
-    marks: list[Box | Line | Label] = field(default_factory=list)
+    marks: list[Box | LineMark | TextMark] = field(default_factory=list)
 
-    def add(self, *marks: Box | Line | Label) -> None:
+    def add(self, *marks: Box | LineMark | TextMark) -> None:
         """Put marks on top."""
         self.marks.extend(marks)
 
 
-def segment(x0: float, y0: float, x1: float, y1: float, tone: str = "grid") -> Line:
+def segment(x0: float, y0: float, x1: float, y1: float, tone: str = "grid") -> LineMark:
     """A straight line."""
-    return Line(np.array([[x0, y0], [x1, y1]], np.float64), tone)
+    return LineMark(np.array([[x0, y0], [x1, y1]], np.float64), tone)
 
 
 def text_width(text: str, size: float = SMALL_SIZE) -> float:
@@ -95,7 +95,7 @@ def fitted(text: str, room: float, size: float = SMALL_SIZE) -> str:
     return kept.rstrip() + "…"
 
 
-def legend(drawing: Drawing, entries: Sequence[tuple[str, str]], y: float) -> float:
+def legend(drawing: VectorDrawing, entries: Sequence[tuple[str, str]], y: float) -> float:
     """Swatches with names, a limit's empty, in as many lines as they need; returns the y below them."""
     left, swatch, line = 0.0, 11.0, 20.0
     x = left
@@ -106,7 +106,7 @@ def legend(drawing: Drawing, entries: Sequence[tuple[str, str]], y: float) -> fl
             x, y = left, y + line
         drawing.add(
             Box(x + 0.5, y + 0.5, swatch - 1, swatch - 1, tone, outline=tone == "limit"),
-            Label(x + swatch + 6, y + 10, shown, "ink", whole=name if shown != name else ""),
+            TextMark(x + swatch + 6, y + 10, shown, "ink", whole=name if shown != name else ""),
         )
         x += needed
     return y + line + 4 if entries else y

@@ -11,9 +11,9 @@ from slurm_gpu.reports.category import Floats
 from slurm_gpu.reports.figure import ParallelCoordinates
 from slurm_gpu.reports.page.amounts import compact
 from slurm_gpu.reports.page.axis_label import axis_label
-from slurm_gpu.reports.page.drawing import Drawing, Label, Line, legend, segment
+from slurm_gpu.reports.page.drawing import LineMark, TextMark, VectorDrawing, legend, segment
 from slurm_gpu.reports.page.node_classes import NODE_CLASSES, node_class
-from slurm_gpu.reports.page.scales import Scale, scale_of
+from slurm_gpu.reports.page.scales import AxisScale, scale_of
 from slurm_gpu.reports.sample import evenly
 
 MOST_LINES = 2000
@@ -21,12 +21,12 @@ _HEIGHT, _HEAD, _FOOT = 300.0, 34.0, 30.0
 _LEFT, _RIGHT = 40.0, 44.0
 
 
-def draw_lines(chart: ParallelCoordinates, width: float, most: int = MOST_LINES) -> Drawing:
+def draw_lines(chart: ParallelCoordinates, width: float, most: int = MOST_LINES) -> VectorDrawing:
     """A sample of the lines, coloured by number of nodes, the rarest on top."""
     runs = len(next(iter(chart.values.values()))) if chart.values else 0
     kept = evenly(runs, most)
     classes = node_class(np.asarray(chart.values[chart.colour], np.float64)[kept])
-    drawing = Drawing(width, 0)
+    drawing = VectorDrawing(width, 0)
     seen = [c for c in range(len(NODE_CLASSES)) if (classes == c).any()]
     entries = [(NODE_CLASSES[c].label, f"node-{c}") for c in seen]
     top = legend(drawing, entries, 2) + _HEAD
@@ -41,21 +41,21 @@ def draw_lines(chart: ParallelCoordinates, width: float, most: int = MOST_LINES)
     paths = _paths(np.array(columns), xs)
     opacity = 0.75 if len(kept) <= 150 else 0.35 if len(kept) <= 1000 else 0.18
     order = sorted(seen, key=lambda c: -int((classes == c).sum()))
-    lines = [Line(paths[classes == c].reshape(-1, 2), f"node-{c}", 0.8, opacity) for c in order]
+    lines = [LineMark(paths[classes == c].reshape(-1, 2), f"node-{c}", 0.8, opacity) for c in order]
     drawing.marks[:0] = lines
     if len(kept) < chart.of:
         note = f"{len(kept):,} of {chart.of:,} jobs, evenly chosen"
-        drawing.add(Label(width, bottom + _FOOT - 6, note, anchor="end"))
+        drawing.add(TextMark(width, bottom + _FOOT - 6, note, anchor="end"))
     drawing.height = bottom + _FOOT
     return drawing
 
 
-def _axis(drawing: Drawing, title: str, scale: Scale, x: float, top: float, bottom: float) -> None:
-    drawing.add(segment(x, top, x, bottom, "muted"), Label(x, top - 14, title, "ink", "middle", bold=True))
+def _axis(drawing: VectorDrawing, title: str, scale: AxisScale, x: float, top: float, bottom: float) -> None:
+    drawing.add(segment(x, top, x, bottom, "muted"), TextMark(x, top - 14, title, "ink", "middle", bold=True))
     for tick in scale.ticks(_HEIGHT, 26):
         y = bottom - scale.at(tick) * _HEIGHT
         drawing.add(
-            segment(x - 4, y, x, y, "muted"), Label(x - 6, y + 4, compact(tick), anchor="end", size=11)
+            segment(x - 4, y, x, y, "muted"), TextMark(x - 6, y + 4, compact(tick), anchor="end", size=11)
         )
 
 

@@ -9,14 +9,14 @@ import numpy as np
 from slurm_gpu.reports.category import Floats
 from slurm_gpu.reports.figure import Matrix
 from slurm_gpu.reports.page.amounts import compact, with_unit
-from slurm_gpu.reports.page.drawing import SMALL_SIZE, Box, Drawing, Label, fitted, text_width
+from slurm_gpu.reports.page.drawing import SMALL_SIZE, Box, TextMark, VectorDrawing, fitted, text_width
 
 _CELL_HEIGHT, _CELL_MOST, _MOST = 28.0, 110.0, 20
 _DARK_FROM = 0.55
 _LABEL_SHARE = 0.3
 
 
-def draw_matrix(chart: Matrix, width: float) -> Drawing:
+def draw_matrix(chart: Matrix, width: float) -> VectorDrawing:
     """Rows and columns with their names; at most twenty of each, those with the largest values."""
     values = np.asarray(chart.values, np.float64).reshape(len(chart.rows), len(chart.columns))
     row_places, column_places = _largest(values), _largest(values.T)
@@ -24,22 +24,22 @@ def draw_matrix(chart: Matrix, width: float) -> Drawing:
     columns = [chart.columns[place] for place in column_places]
     left = min(max((text_width(name) for name in rows), default=0.0), width * _LABEL_SHARE) + 12
     cell = min(_CELL_MOST, (width - left) / max(1, len(columns)))
-    drawing = Drawing(width, 0)
+    drawing = VectorDrawing(width, 0)
     top = 44.0
     drawing.add(
-        Label(0, 34, fitted(chart.row_title, left) if chart.row_title else "", "muted"),
-        Label(left + 2, 14, f"{chart.column_title} ({chart.unit})" if chart.unit else chart.column_title),
+        TextMark(0, 34, fitted(chart.row_title, left) if chart.row_title else "", "muted"),
+        TextMark(left + 2, 14, f"{chart.column_title} ({chart.unit})" if chart.unit else chart.column_title),
     )
     shown = values[np.ix_(row_places, column_places)]
     most = float(np.nanmax(shown)) if np.isfinite(shown).any() else 0.0
     for c, name in enumerate(columns):
         text = fitted(name, cell - 6)
         x = left + c * cell + cell / 2
-        drawing.add(Label(x, 34, text, "ink", "middle", whole=name if text != name else ""))
+        drawing.add(TextMark(x, 34, text, "ink", "middle", whole=name if text != name else ""))
     for r, name in enumerate(rows):
         y = top + r * _CELL_HEIGHT
         text = fitted(name, left - 10)
-        drawing.add(Label(left - 8, y + 18, text, "ink", "end", whole=name if text != name else ""))
+        drawing.add(TextMark(left - 8, y + 18, text, "ink", "end", whole=name if text != name else ""))
         for c, column in enumerate(columns):
             value, x = float(shown[r, c]), left + c * cell
             if math.isnan(value):
@@ -50,11 +50,11 @@ def draw_matrix(chart: Matrix, width: float) -> Drawing:
             drawing.add(Box(x + 1, y + 1, cell - 2, _CELL_HEIGHT - 2, "accent", about, 0.06 + 0.94 * share))
             if text_width(compact(value)) <= cell - 4:
                 tone = "surface" if share >= _DARK_FROM else "ink"
-                drawing.add(Label(x + cell / 2, y + 18, compact(value), tone, "middle", SMALL_SIZE))
+                drawing.add(TextMark(x + cell / 2, y + 18, compact(value), tone, "middle", SMALL_SIZE))
     drawing.height = top + len(rows) * _CELL_HEIGHT + 8
     if len(rows) < len(chart.rows) or len(columns) < len(chart.columns):
         of = f"{len(rows)} of {len(chart.rows)} rows, {len(columns)} of {len(chart.columns)} columns"
-        drawing.add(Label(width, drawing.height + 14, f"the largest {of}", anchor="end"))
+        drawing.add(TextMark(width, drawing.height + 14, f"the largest {of}", anchor="end"))
         drawing.height += 22
     return drawing
 

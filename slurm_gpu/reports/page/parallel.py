@@ -33,14 +33,14 @@ _OTHERS = "others"
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackedCoordinates:
     """JSON facts, and bytes as base64."""
 
     facts: str
     data: str
 
 
-def pack(chart: ParallelCoordinates, about: Mapping[str, str]) -> Packed:
+def pack(chart: ParallelCoordinates, about: Mapping[str, str]) -> PackedCoordinates:
     """All runs of the chart; `about` says of each axis what it is."""
     columns = [np.asarray(chart.values[axis.name], np.float64) for axis in chart.axes]
     runs = len(columns[0]) if columns else 0
@@ -56,7 +56,7 @@ def pack(chart: ParallelCoordinates, about: Mapping[str, str]) -> Packed:
         "applications": names,
     }
     data = zlib.compress(b"".join(parts), 6)
-    return Packed(script_json(facts), base64.b64encode(data).decode())
+    return PackedCoordinates(script_json(facts), base64.b64encode(data).decode())
 
 
 def script_json(value: Any) -> str:

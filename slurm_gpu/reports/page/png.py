@@ -18,7 +18,7 @@ from matplotlib.patches import Patch, Polygon, Rectangle
 from matplotlib.text import Text
 
 from slurm_gpu.reports.category import Floats
-from slurm_gpu.reports.page.drawing import Anchor, Box, Drawing, Label, Line
+from slurm_gpu.reports.page.drawing import Anchor, Box, LineMark, TextMark, VectorDrawing
 from slurm_gpu.reports.page.palette import LIGHT
 from slurm_gpu.reports.page.plain_text import visible
 
@@ -44,7 +44,7 @@ _SMALLER = 0.92
 """DejaVu Sans is wider than the fonts of browsers."""
 
 
-def write_png(drawing: Drawing, path: Path, colours: Mapping[str, str] = LIGHT) -> None:
+def write_png(drawing: VectorDrawing, path: Path, colours: Mapping[str, str] = LIGHT) -> None:
     """Draw on a light ground, at twice the drawing's size in pixels."""
     width, height = drawing.width + 2 * _MARGIN, drawing.height + 2 * _MARGIN
     figure = Canvas(
@@ -75,7 +75,7 @@ def _families() -> list[str]:
 
 
 def _artists(
-    mark: Box | Line | Label, colours: Mapping[str, str]
+    mark: Box | LineMark | TextMark, colours: Mapping[str, str]
 ) -> list[Patch | Line2D | LineCollection | Text]:
     colour = colours[mark.tone]
     match mark:
@@ -85,11 +85,11 @@ def _artists(
             return [
                 Rectangle(corner, mark.width, mark.height, facecolor=face, edgecolor=edge, alpha=mark.opacity)
             ]
-        case Line(filled=True):
+        case LineMark(filled=True):
             return [Polygon(mark.points, closed=True, facecolor=colour, edgecolor="none", alpha=mark.opacity)]
-        case Line():
+        case LineMark():
             return _strokes(mark, colour)
-        case Label():
+        case TextMark():
             return [
                 Text(
                     mark.x,
@@ -106,7 +106,7 @@ def _artists(
             ]
 
 
-def _strokes(line: Line, colour: str) -> list[Patch | Line2D | LineCollection | Text]:
+def _strokes(line: LineMark, colour: str) -> list[Patch | Line2D | LineCollection | Text]:
     if line.opacity == 1:
         stroke = Line2D(line.points[:, 0], line.points[:, 1], color=colour, linewidth=line.thickness)
         if line.dashed:

@@ -31,7 +31,7 @@ def nice_ticks(least: float, most: float, about: int = 5) -> list[float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class AxisScale:
     """From values to 0–1. With `stretch`, log(1 + stretch × value), which has a place for 0."""
 
     least: float
@@ -67,16 +67,16 @@ class Scale:
         return found
 
 
-def scale_of(values: Floats) -> Scale:
+def scale_of(values: Floats) -> AxisScale:
     """From 0 (or below) to the largest value; logarithmic where a few values are far above the rest."""
     known = values[np.isfinite(values)]
     if not len(known):
-        return Scale(0.0, 1.0)
+        return AxisScale(0.0, 1.0)
     least, most = min(0.0, float(known.min())), float(known.max())
     if most - least < _LEAST_REACH:
-        return Scale(least, least + 1.0)
+        return AxisScale(least, least + 1.0)
     stretch = stretch_of(known)
-    return Scale(least, most, stretch)
+    return AxisScale(least, most, stretch)
 
 
 def stretch_of(known: Floats) -> float | None:

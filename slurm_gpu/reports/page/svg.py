@@ -8,14 +8,14 @@ from xml.etree.ElementTree import Element
 import numpy as np
 
 from slurm_gpu.reports.category import Floats
-from slurm_gpu.reports.page.drawing import Box, Drawing, Label, Line
+from slurm_gpu.reports.page.drawing import Box, LineMark, TextMark, VectorDrawing
 from slurm_gpu.reports.page.markup import append, element, raw, svg_text
 from slurm_gpu.reports.page.palette import LIGHT, tone_rules
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', 'DejaVu Sans', sans-serif"
 
 
-def svg_element(drawing: Drawing, title: str, classes: str = "") -> Element:
+def svg_element(drawing: VectorDrawing, title: str, classes: str = "") -> Element:
     """An `svg` that is read out as its title; its marks carry the classes of palette.tone_rules."""
     root = element(
         "svg",
@@ -31,7 +31,7 @@ def svg_element(drawing: Drawing, title: str, classes: str = "") -> Element:
     return root
 
 
-def svg_file(drawing: Drawing, title: str, colours: Mapping[str, str] = LIGHT) -> str:
+def svg_file(drawing: VectorDrawing, title: str, colours: Mapping[str, str] = LIGHT) -> str:
     """A whole SVG file on a ground of its own."""
     picture = svg_element(drawing, title)
     width, height = drawing.width + 2 * _MARGIN, drawing.height + 2 * _MARGIN
@@ -48,13 +48,13 @@ def svg_file(drawing: Drawing, title: str, colours: Mapping[str, str] = LIGHT) -
 _MARGIN = 16.0
 
 
-def _mark(mark: Box | Line | Label) -> Element:
+def _mark(mark: Box | LineMark | TextMark) -> Element:
     match mark:
         case Box():
             return _box(mark)
-        case Line():
+        case LineMark():
             return _line(mark)
-        case Label():
+        case TextMark():
             return _label(mark)
 
 
@@ -75,7 +75,7 @@ def _box(box: Box) -> Element:
     return element("rect", attributes, _about(box.about))
 
 
-def _line(line: Line) -> Element:
+def _line(line: LineMark) -> Element:
     attributes = {
         "d": _path(line.points, closed=line.filled),
         "class": f"{'f' if line.filled else 'l'}-{line.tone}",
@@ -89,7 +89,7 @@ def _line(line: Line) -> Element:
     return element("path", attributes, _about(line.about))
 
 
-def _label(label: Label) -> Element:
+def _label(label: TextMark) -> Element:
     attributes = {"x": _number(label.x), "y": _number(label.y), "class": f"f-{label.tone}"}
     attributes["font-size"] = _number(label.size)
     if label.anchor != "start":

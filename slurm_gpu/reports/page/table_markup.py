@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 
 from slurm_gpu.reports.category import Category
-from slurm_gpu.reports.figure import Column, Table, Values
+from slurm_gpu.reports.figure import FigureTable, TableColumn, Values
 from slurm_gpu.reports.page.amounts import GAP, amount
 from slurm_gpu.reports.page.markup import append, element
 
@@ -21,7 +21,7 @@ _IDS = frozenset({"job_id", "id", "year"})
 """Numbers that are names: without commas."""
 
 
-def table_element(table: Table, timezone: str, *, beside: bool) -> Element:
+def table_element(table: FigureTable, timezone: str, *, beside: bool) -> Element:
     """The first rows, and what each column is."""
     shown = min(len(table), MOST_ROWS)
     head, body = element("tr"), element("tbody")
@@ -73,7 +73,7 @@ def _are_numbers(values: Values) -> bool:
     return any(isinstance(value, int | float) for value in values)
 
 
-def _texts(column: Column, values: Values, rows: int, timezone: str | None) -> list[str]:
+def _texts(column: TableColumn, values: Values, rows: int, timezone: str | None) -> list[str]:
     if isinstance(values, Category):
         return [GAP if text is None else text for text in values.texts(slice(0, rows))]
     head = values[:rows].tolist() if isinstance(values, np.ndarray) else list(values[:rows])
@@ -81,7 +81,7 @@ def _texts(column: Column, values: Values, rows: int, timezone: str | None) -> l
     return [_cell(value, show) for value in head]
 
 
-def _are_moments(column: Column, values: Values) -> bool:
+def _are_moments(column: TableColumn, values: Values) -> bool:
     """Whether these are UTC epoch seconds, which a person wants as dates."""
     if column.unit != "s" or not isinstance(values, np.ndarray):
         return False
@@ -89,7 +89,7 @@ def _are_moments(column: Column, values: Values) -> bool:
     return bool(len(known) and known.min() >= _FIRST_MOMENT_S)
 
 
-def _writer(column: Column, timezone: str | None) -> Callable[[float], str]:
+def _writer(column: TableColumn, timezone: str | None) -> Callable[[float], str]:
     if column.name in _IDS:
         return str
     if timezone is not None:

@@ -9,16 +9,16 @@ import numpy as np
 from slurm_gpu.reports.category import Floats
 from slurm_gpu.reports.figure import TimeSeries
 from slurm_gpu.reports.page.amounts import compact
-from slurm_gpu.reports.page.drawing import Drawing, Label, Line, legend, segment, text_width
+from slurm_gpu.reports.page.drawing import LineMark, TextMark, VectorDrawing, legend, segment, text_width
 from slurm_gpu.reports.page.palette import series_tone
 from slurm_gpu.reports.page.scales import nice_ticks, time_ticks
 
 _HEIGHT = 230.0
 
 
-def draw_time_series(chart: TimeSeries, width: float) -> Drawing:
+def draw_time_series(chart: TimeSeries, width: float) -> VectorDrawing:
     """Areas on each other, or lines, over an axis of time."""
-    drawing = Drawing(width, 0)
+    drawing = VectorDrawing(width, 0)
     tones = {name: series_tone(i) for i, name in enumerate(chart.series)}
     entries = list(tones.items())
     if chart.limit is not None:
@@ -38,15 +38,15 @@ def draw_time_series(chart: TimeSeries, width: float) -> Drawing:
 
     for tick in ticks:
         y = float(y_of(np.array([tick]))[0])
-        drawing.add(segment(left, y, right, y), Label(left - 6, y + 4, compact(tick), anchor="end"))
-    drawing.add(Label(0, top - 10, chart.unit) if not entries else Label(left, top - 4, chart.unit))
+        drawing.add(segment(left, y, right, y), TextMark(left - 6, y + 4, compact(tick), anchor="end"))
+    drawing.add(TextMark(0, top - 10, chart.unit) if not entries else TextMark(left, top - 4, chart.unit))
     moments = time_ticks(begin_s, end_s, chart.timezone, max(2, int((right - left) / 78)))
     for moment, name in moments:
         x = float(x_of(np.array([moment]))[0])
         half = text_width(name) / 2
         drawing.add(
             segment(x, bottom, x, bottom + 4, "muted"),
-            Label(min(max(x, left + half - 8), right - half), bottom + 18, name, anchor="middle"),
+            TextMark(min(max(x, left + half - 8), right - half), bottom + 18, name, anchor="middle"),
         )
     xs = np.repeat(x_of(np.asarray(chart.edges_s, np.float64)), 2)[1:-1]
     below = np.zeros(len(chart.edges_s) - 1)
@@ -56,14 +56,14 @@ def draw_time_series(chart: TimeSeries, width: float) -> Drawing:
             above = below + np.nan_to_num(known, nan=0.0)
             upper, lower = np.repeat(y_of(above), 2), np.repeat(y_of(below), 2)
             outline = np.concatenate([np.column_stack([xs, upper]), np.column_stack([xs, lower])[::-1]])
-            drawing.add(Line(outline, tones[name], filled=True, opacity=0.85, about=name))
+            drawing.add(LineMark(outline, tones[name], filled=True, opacity=0.85, about=name))
             below = above
         else:
             points = np.column_stack([xs, np.repeat(y_of(known), 2)])
-            drawing.add(Line(points, tones[name], 2.0, about=name))
+            drawing.add(LineMark(points, tones[name], 2.0, about=name))
     if chart.limit is not None:
         limit = np.repeat(y_of(np.asarray(chart.limit, np.float64)), 2)
-        drawing.add(Line(np.column_stack([xs, limit]), "limit", 1.5, dashed=True, about="capacity"))
+        drawing.add(LineMark(np.column_stack([xs, limit]), "limit", 1.5, dashed=True, about="capacity"))
     drawing.add(segment(left, bottom, right, bottom, "muted"))
     drawing.height = bottom + 28
     return drawing

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_gpu.reports.recommend.past import Past
+from slurm_gpu.reports.recommend.past import RecordedPast
 from slurm_gpu.reports.recommend.waits import Floats, Mask
 from slurm_gpu.simulate.cluster import GPU_MGPU
 
 
 @dataclass(frozen=True, slots=True)
-class Idle:
+class IdleWhileWaiting:
     """As recorded, of one group."""
 
     waited_h: float
@@ -22,7 +22,7 @@ class Idle:
     """How many GPUs of the cluster, as it is now, nobody held meanwhile: the mean; NaN where none waited."""
 
 
-def idle_while_waiting(past: Past, groups: Mapping[str, Mask]) -> Mapping[str, Idle]:
+def idle_while_waiting(past: RecordedPast, groups: Mapping[str, Mask]) -> Mapping[str, IdleWhileWaiting]:
     """By group; `groups` tell which jobs are theirs."""
     mgpu = np.array([job.request.mgpu for job in past.jobs], np.float64)
     came_s = np.array([run.eligible_s for run in past.runs], np.float64)
@@ -41,7 +41,7 @@ def idle_while_waiting(past: Past, groups: Mapping[str, Mask]) -> Mapping[str, I
         waiting = _level(times, came_s[mine], start_s[mine], np.ones(int(mine.sum()))) > 0
         waited_s = lasts_s[waiting].sum()
         mean = float(idle[waiting] @ lasts_s[waiting] / waited_s) if waited_s else float("nan")
-        found[name] = Idle(float(waited_s) / 3600, mean)
+        found[name] = IdleWhileWaiting(float(waited_s) / 3600, mean)
     return found
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.simulate.cluster import GPU_MGPU, Cluster, Node, Partition
-from slurm_gpu.simulate.jobs import Job, Request
+from slurm_gpu.simulate.cluster import GPU_MGPU, ModelCluster, ModelNode, ModelPartition
+from slurm_gpu.simulate.jobs import ModelJob, ResourceRequest
 from slurm_gpu.simulate.scheduler import Scheduling
 from slurm_gpu.slurm.client import SlurmNode
 from slurm_gpu.slurm.tres import amount
@@ -50,11 +50,11 @@ class PastRun:
 
 
 @dataclass(frozen=True)
-class Past:
+class RecordedPast:
     """The model's input, and beside each job what was recorded of it."""
 
-    cluster: Cluster
-    jobs: tuple[Job, ...]
+    cluster: ModelCluster
+    jobs: tuple[ModelJob, ...]
     """In the order of submission; without their counters."""
     runs: tuple[PastRun, ...]
     """The run behind each job."""
@@ -78,7 +78,7 @@ class Past:
         return start_s - np.array([run.eligible_s for run in self.runs], dtype=np.float64)
 
 
-def rebuild(runs: Iterable[PastRun], nodes: Sequence[SlurmNode], since_s: int, until_s: int) -> Past:
+def rebuild(runs: Iterable[PastRun], nodes: Sequence[SlurmNode], since_s: int, until_s: int) -> RecordedPast:
     """What the model needs for the time from `since_s` to `until_s`.
 
     What ran at `since_s` runs from then on for the rest of its time, and what waited then comes at once. Left
@@ -88,7 +88,7 @@ def rebuild(runs: Iterable[PastRun], nodes: Sequence[SlurmNode], since_s: int, u
     indices = {partition.name: index for index, partition in enumerate(cluster.partitions)}
     typed = all(len(node.gpus) <= 1 for node in nodes)
     left_out: Tally[str] = Tally()
-    pairs: list[tuple[Job, PastRun]] = []
+    pairs: list[tuple[ModelJob, PastRun]] = []
     for run in sorted(runs, key=lambda run: run.eligible_s):
         if run.eligible_s >= until_s or (run.end_s is not None and run.end_s <= since_s):
             continue
@@ -107,7 +107,7 @@ def rebuild(runs: Iterable[PastRun], nodes: Sequence[SlurmNode], since_s: int, u
     remarks = [f"left out: {counted(n, 'run')} {why}" for why, n in sorted(left_out.items())]
     runs_behind = tuple(run for _, run in pairs)
     judged = [run.start_s is not None and since_s <= run.eligible_s for run in runs_behind]
-    return Past(
+    return RecordedPast(
         cluster,
         tuple(job for job, _ in pairs),
         runs_behind,
@@ -134,14 +134,14 @@ def scheduling_of(raw: Mapping[str, str]) -> Scheduling:
     )
 
 
-def _cluster(nodes: Sequence[SlurmNode]) -> Cluster:
+def _cluster(nodes: Sequence[SlurmNode]) -> ModelCluster:
     partitions: dict[str, list[int]] = {}
     for index, node in enumerate(nodes):
         for name in node.partitions:
             partitions.setdefault(name, []).append(index)
-    return Cluster(
+    return ModelCluster(
         tuple(
-            Node(
+            ModelNode(
                 name=node.name,
                 gpus=node.n_gpus,
                 cpus=node.cpus,
@@ -150,7 +150,7 @@ def _cluster(nodes: Sequence[SlurmNode]) -> Cluster:
             )
             for node in nodes
         ),
-        tuple(Partition(name, tuple(members)) for name, members in sorted(partitions.items())),
+        tuple(ModelPartition(name, tuple(members)) for name, members in sorted(partitions.items())),
     )
 
 
@@ -158,14 +158,14 @@ def _mgpu(run: PastRun) -> int:
     return 0 if run.n_gpus is None else round(run.n_gpus * GPU_MGPU)
 
 
-def _request(run: PastRun, *, typed: bool) -> Request:
+def _request(run: PastRun, *, typed: bool) -> ResourceRequest:
     tres, n, mgpu = run.tres, max(run.n_nodes, 1), _mgpu(run)
     each_mgpu = math.ceil(mgpu / n)
     # Whole GPUs may be fewer than the nodes. More than one GPU of shares is rounded up.
     is_whole = bool(amount(tres, "gpu")) or mgpu % GPU_MGPU == 0 or each_mgpu >= GPU_MGPU
     gpus, share_mgpu = (math.ceil(each_mgpu / GPU_MGPU), 0) if is_whole else (0, each_mgpu)
     types = [name.removeprefix("gres/gpu:") for name in run.tres_requested if name.startswith("gres/gpu:")]
-    return Request(
+    return ResourceRequest(
         nodes=n,
         gpus=gpus,
         share_mgpu=share_mgpu,
@@ -175,7 +175,7 @@ def _request(run: PastRun, *, typed: bool) -> Request:
     )
 
 
-def _job(run: PastRun, request: Request, partition: int, since_s: int, until_s: int) -> Job:
+def _job(run: PastRun, request: ResourceRequest, partition: int, since_s: int, until_s: int) -> ModelJob:
     limit_s = math.inf if run.time_limit_s is None else max(run.time_limit_s, 1.0)
     began_before = run.start_s is not None and run.start_s < since_s
     start_s = run.start_s if run.start_s is not None else until_s
@@ -184,7 +184,7 @@ def _job(run: PastRun, request: Request, partition: int, since_s: int, until_s: 
     else:  # it goes on, or waits: what is known of its end is its limit
         run_s = limit_s if limit_s < math.inf else float(max(until_s - start_s, 0))
     gone_s = since_s - start_s if began_before else 0
-    return Job(
+    return ModelJob(
         request=request,
         submit_s=float(max(run.eligible_s, since_s)),
         run_s=max(run_s - gone_s, 0.0),

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from slurm_gpu.policy.lua.installed import LendingInForce, PolicyInForce, RuleInForce
-from slurm_gpu.reports.recommend.past import Past, PastRun
+from slurm_gpu.reports.recommend.past import PastRun, RecordedPast
 from slurm_gpu.simulate.jobs import Jobs
-from slurm_gpu.simulate.limits import Counter, Resource
+from slurm_gpu.simulate.limits import LimitCounter, Resource
 from slurm_gpu.simulate.preemption import Preemption
 
 RESOURCES: Mapping[str, Resource] = {
@@ -41,12 +41,12 @@ class _Place(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Counted:
+class CountedJobs:
     """Which jobs count where; the same for every value that the limits may have."""
 
     places: tuple[_Place, ...]
     of_job: tuple[tuple[int, ...], ...]
-    lending: tuple[Counter, ...] = ()
+    lending: tuple[LimitCounter, ...] = ()
     """They come before the places."""
 
 
@@ -75,7 +75,7 @@ def held_rules(policy: PolicyInForce, unheld: Iterable[RuleLimit]) -> tuple[Poli
     return replace(policy, rules=tuple(rules)), tuple(remarks)
 
 
-def count_by(policy: PolicyInForce, runs: Sequence[PastRun]) -> Counted:
+def count_by(policy: PolicyInForce, runs: Sequence[PastRun]) -> CountedJobs:
     """Find the counters of each run."""
     lending = () if policy.lending is None else _lending_counters(policy.lending)
     own = {} if policy.lending is None else {owner.qos: i for i, owner in enumerate(policy.lending.owners, 1)}
@@ -92,10 +92,10 @@ def count_by(policy: PolicyInForce, runs: Sequence[PastRun]) -> Counted:
                     places.setdefault(place, len(lending) + len(places)) for place in _places_of(rule, run)
                 ]
         of_job.append(tuple(mine))
-    return Counted(tuple(places), tuple(of_job), lending)
+    return CountedJobs(tuple(places), tuple(of_job), lending)
 
 
-def counters(policy: PolicyInForce, counted: Counted, at_s: float) -> tuple[Counter, ...]:
+def counters(policy: PolicyInForce, counted: CountedJobs, at_s: float) -> tuple[LimitCounter, ...]:
     """With the caps of this policy, and of its exceptions as they are at one moment."""
     rules = {rule.id: rule for rule in policy.rules}
     return (*counted.lending, *(_counter(rules[place.rule], place, at_s) for place in counted.places))
@@ -110,7 +110,7 @@ def with_limit(policy: PolicyInForce, limit: RuleLimit, value: int) -> PolicyInF
     return replace(policy, rules=rules)
 
 
-def jobs_under(policy: PolicyInForce, past: Past, counted: Counted) -> Jobs:
+def jobs_under(policy: PolicyInForce, past: RecordedPast, counted: CountedJobs) -> Jobs:
     """The past's jobs with their counters; urgent ones come before all others that wait."""
     return Jobs.of(
         replace(
@@ -144,7 +144,7 @@ def _places_of(rule: RuleInForce, run: PastRun) -> list[_Place]:
     return found
 
 
-def _counter(rule: RuleInForce, place: _Place, at_s: float) -> Counter:
+def _counter(rule: RuleInForce, place: _Place, at_s: float) -> LimitCounter:
     limits = rule.limits if place.uid is None else rule.limits_of(place.uid, at_s)
     if place.gpu_type:
         caps = {Resource.MGPU: limits[f"gpus_running:{place.gpu_type}"]}
@@ -152,12 +152,12 @@ def _counter(rule: RuleInForce, place: _Place, at_s: float) -> Counter:
         caps = {
             RESOURCES[key]: value for key, value in limits.items() if key in RESOURCES and key in rule.limits
         }
-    return Counter(f"{rule.id}:{place.uid}:{place.gpu_type}", caps)
+    return LimitCounter(f"{rule.id}:{place.uid}:{place.gpu_type}", caps)
 
 
-def _lending_counters(lending: LendingInForce) -> tuple[Counter, ...]:
-    unowned = Counter("unowned", {Resource.MGPU: lending.unowned_mgpu})
-    return (unowned, *(Counter(f"own:{one.name}", {Resource.MGPU: one.mgpu}) for one in lending.owners))
+def _lending_counters(lending: LendingInForce) -> tuple[LimitCounter, ...]:
+    unowned = LimitCounter("unowned", {Resource.MGPU: lending.unowned_mgpu})
+    return (unowned, *(LimitCounter(f"own:{one.name}", {Resource.MGPU: one.mgpu}) for one in lending.owners))
 
 
 def _loans(lending: LendingInForce) -> frozenset[str]:

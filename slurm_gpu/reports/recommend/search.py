@@ -11,11 +11,11 @@ import numpy as np
 
 from slurm_gpu.policy.language.model import URGENT
 from slurm_gpu.policy.lua.installed import PolicyInForce
-from slurm_gpu.reports.recommend.idle import Idle, idle_while_waiting
-from slurm_gpu.reports.recommend.past import Past
+from slurm_gpu.reports.recommend.idle import IdleWhileWaiting, idle_while_waiting
+from slurm_gpu.reports.recommend.past import RecordedPast
 from slurm_gpu.reports.recommend.rules import (
     RESOURCES,
-    Counted,
+    CountedJobs,
     RuleLimit,
     count_by,
     counters,
@@ -26,15 +26,15 @@ from slurm_gpu.reports.recommend.rules import (
 from slurm_gpu.reports.recommend.waits import (
     ALL,
     WITHIN_2X,
+    GroupWaits,
     Reproduction,
-    Waits,
     compare,
     groups_of,
     waits_of,
 )
 from slurm_gpu.simulate.limits import Resource
 from slurm_gpu.simulate.model import simulate
-from slurm_gpu.simulate.outcome import Outcome
+from slurm_gpu.simulate.outcome import ModelOutcome
 from slurm_gpu.simulate.scheduler import Scheduling
 
 STEP = 0.25
@@ -52,7 +52,7 @@ Told = Callable[[str], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class LimitTrial:
     """One limit of one rule gets another value (mgpu, counts or MiB, as the compiled policy has them)."""
 
     limit: RuleLimit
@@ -64,8 +64,8 @@ class Change:
 class Trial:
     """What the model says of one change, on top of those that were kept before."""
 
-    change: Change
-    waits: Mapping[str, Waits]
+    change: LimitTrial
+    waits: Mapping[str, GroupWaits]
     """By group."""
     hurts: tuple[str, ...]
     """Groups that would wait too much longer."""
@@ -86,16 +86,16 @@ class Findings:
 
     reproduction: Mapping[str, Reproduction]
     """By group, ALL first."""
-    before: Mapping[str, Waits]
-    after: Mapping[str, Waits]
+    before: Mapping[str, GroupWaits]
+    after: Mapping[str, GroupWaits]
     """With all changes."""
-    changes: tuple[Change, ...] = ()
+    changes: tuple[LimitTrial, ...] = ()
     trials: tuple[Trial, ...] = ()
     """All that were made, in their order."""
     refused: tuple[str, ...] = ()
     """Why nothing is said of all limits, or of some."""
     remarks: tuple[str, ...] = field(default=())
-    idle: Mapping[str, Idle] = field(default_factory=dict)
+    idle: Mapping[str, IdleWhileWaiting] = field(default_factory=dict)
     """By group, GPUs that nobody held while it waited."""
 
 
@@ -103,18 +103,20 @@ class Findings:
 class Foreseen:
     """What the model makes of a past under one policy."""
 
-    waits: Mapping[str, Waits]
+    waits: Mapping[str, GroupWaits]
     """By group."""
     requeued: int
     """Jobs that had to give their GPUs back, at least once."""
 
 
-class Search:
+class LimitSearch:
     """One past under a policy, with what the model needs to try others."""
 
-    def __init__(self, past: Past, policy: PolicyInForce, scheduling: Scheduling, at_s: float) -> None:
+    def __init__(
+        self, past: RecordedPast, policy: PolicyInForce, scheduling: Scheduling, at_s: float
+    ) -> None:
         self._past, self._policy, self._scheduling, self._at_s = past, policy, scheduling, at_s
-        self._counted: Counted = count_by(policy, past.runs)
+        self._counted: CountedJobs = count_by(policy, past.runs)
         self._jobs = jobs_under(policy, past, self._counted)
         self._groups = groups_of(past, policy)
         self._uid = np.array([run.uid for run in past.runs], dtype=np.int64)
@@ -143,7 +145,7 @@ class Search:
         if any(one.startswith(ALL) for one in refused):
             return Findings(reproduction, before, before, refused=refused, idle=idle)
         limits = [limit for limit in self._limits() if self._is_reproduced(limit, reproduction)]
-        changes: list[Change] = []
+        changes: list[LimitTrial] = []
         trials: list[Trial] = []
         policy, waits = self._policy, before
         while len(changes) < most_changes:
@@ -163,9 +165,9 @@ class Search:
     def _try(
         self,
         policy: PolicyInForce,
-        change: Change,
-        waits: Mapping[str, Waits],
-        before: Mapping[str, Waits],
+        change: LimitTrial,
+        waits: Mapping[str, GroupWaits],
+        before: Mapping[str, GroupWaits],
     ) -> Trial:
         outcome = self._run(with_limit(policy, change.limit, change.new))
         after, stuck, stuck_before = (
@@ -185,10 +187,10 @@ class Search:
         return Trial(change, after, hurts, gain_h, worth_it)
 
     @cached_property
-    def _as_it_is(self) -> Outcome:
+    def _as_it_is(self) -> ModelOutcome:
         return self._run(self._policy)
 
-    def _run(self, policy: PolicyInForce) -> Outcome:
+    def _run(self, policy: PolicyInForce) -> ModelOutcome:
         return simulate(
             self._past.cluster,
             self._jobs,
@@ -197,7 +199,7 @@ class Search:
             preemption=preemption_of(policy),
         )
 
-    def _waits(self, outcome: Outcome) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    def _waits(self, outcome: ModelOutcome) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         wait_s = self._past.wait_s(outcome.start_s)
         # What never starts in the model waits at least until all else is over, and has come.
         came_s = np.array([run.eligible_s for run in self._past.runs], dtype=np.float64)
@@ -206,11 +208,11 @@ class Search:
         wait_s[never] = self._past.wait_s(np.full(len(wait_s), last_s))[never]
         return wait_s
 
-    def _stuck(self, outcome: Outcome) -> Mapping[str, int]:
+    def _stuck(self, outcome: ModelOutcome) -> Mapping[str, int]:
         """By group, how many jobs never start: such as ask for more than a limit."""
         return {name: int(np.isnan(outcome.start_s[mask]).sum()) for name, mask in self._groups.items()}
 
-    def _by_group(self, outcome: Outcome) -> Mapping[str, Waits]:
+    def _by_group(self, outcome: ModelOutcome) -> Mapping[str, GroupWaits]:
         wait_s, held_s = self._waits(outcome), np.nan_to_num(outcome.held_s)
         return {name: waits_of(wait_s, held_s, self._uid, mask) for name, mask in self._groups.items()}
 
@@ -240,7 +242,7 @@ def _refusals(reproduction: Mapping[str, Reproduction]) -> Iterator[str]:
 
 def _steps(
     policy: PolicyInForce, limits: list[RuleLimit], bounds: Bounds | None, done: list[RuleLimit]
-) -> Iterator[Change]:
+) -> Iterator[LimitTrial]:
     rules = {rule.id: rule for rule in policy.rules}
     for limit in limits:
         if limit in done or (bounds is not None and limit not in bounds):
@@ -251,7 +253,7 @@ def _steps(
         low, high = (0, math.inf) if bounds is None else bounds[limit]
         for new in (min(old + step, high), max(old - step, low, min(unit, old))):
             if new != old and low <= new <= high:
-                yield Change(limit, old, int(new))
+                yield LimitTrial(limit, old, int(new))
 
 
 def _hurt(before_h: float, after_h: float) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_gpu.policy.lua.installed import PolicyInForce
-from slurm_gpu.reports.recommend.past import Past
+from slurm_gpu.reports.recommend.past import RecordedPast
 from slurm_gpu.text.units import counted
 
 Floats = NDArray[np.float64]
@@ -27,7 +27,7 @@ WITHIN_2X = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
+class GroupWaits:
     """Of one group of jobs, by one run of the model; hours."""
 
     jobs: int
@@ -77,7 +77,7 @@ class Reproduction:
         )
 
 
-def groups_of(past: Past, policy: PolicyInForce) -> Mapping[str, Mask]:
+def groups_of(past: RecordedPast, policy: PolicyInForce) -> Mapping[str, Mask]:
     """Which judged jobs belong to each group that a modelled rule is for, and to all."""
     groups: dict[str, Mask] = {ALL: past.judged}
     for rule in policy.rules:
@@ -88,15 +88,15 @@ def groups_of(past: Past, policy: PolicyInForce) -> Mapping[str, Mask]:
     return groups
 
 
-def waits_of(wait_s: Floats, held_s: Floats, uid: NDArray[np.int64], mask: Mask) -> Waits:
+def waits_of(wait_s: Floats, held_s: Floats, uid: NDArray[np.int64], mask: Mask) -> GroupWaits:
     """Summed up over a group."""
     waits = wait_s[mask]
     if not len(waits):
-        return Waits(0, 0.0, 0.0, 0.0, 0.0, 0.0)
+        return GroupWaits(0, 0.0, 0.0, 0.0, 0.0, 0.0)
     _, user = np.unique(uid[mask], return_inverse=True)
     by_user = np.bincount(user, waits) / np.bincount(user)
     median, p90 = np.quantile(waits, (0.5, 0.9)) / 3600
-    return Waits(
+    return GroupWaits(
         len(waits),
         float(waits.mean()) / 3600,
         float(median),

@@ -10,7 +10,7 @@ from slurm_gpu.errors import DatabaseError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
+class ForecastRecord:
     """What became of the last forecasts: `held` of `n` jobs began within the interval told; since when."""
 
     n: int
@@ -19,7 +19,7 @@ class Past:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class ForecastAccuracy:
     """How near forecasts were of `kinds` groups of like jobs, made in training from what was known before."""
 
     kinds: int
@@ -55,9 +55,9 @@ class Forecast:
     looks: int
     since_s: int
     with_gpus: bool
-    judged: Judged | None
+    judged: ForecastAccuracy | None
     """None where too few jobs like it have waited."""
-    past: Past
+    past: ForecastRecord
     remark: str | None = None
     """What was wrong with what was learned last, so that it stands on something else."""
 
@@ -72,9 +72,9 @@ class Forecast:
             # An older slurm-gpudbd has no remark.
             values = {f.name: value[f.name] for f in fields(cls) if f.name in value or f.default is MISSING}
             values["reasons"] = tuple(Reason(**_named(Reason, item)) for item in values["reasons"])
-            values["past"] = Past(**_named(Past, values["past"]))
+            values["past"] = ForecastRecord(**_named(ForecastRecord, values["past"]))
             if values["judged"] is not None:
-                values["judged"] = Judged(**_named(Judged, values["judged"]))
+                values["judged"] = ForecastAccuracy(**_named(ForecastAccuracy, values["judged"]))
             return cls(**values)
         except (KeyError, TypeError) as error:
             raise DatabaseError(f"slurm-gpudbd answered a forecast that cannot be read: {error!r}") from error

@@ -19,7 +19,7 @@ CLOCK_AHEAD = "slurm-gpuctld's clock is"
 _NAME = re.compile(r"sg_([1-9]\d{0,17})")
 
 
-class State(StrEnum):
+class ReservationState(StrEnum):
     """How far one has come."""
 
     REQUESTED = "requested"
@@ -35,12 +35,12 @@ class State(StrEnum):
     @property
     def is_over(self) -> bool:
         """Whether nothing more becomes of it."""
-        return self not in (State.REQUESTED, State.APPROVED, State.ACTIVE)
+        return self not in (ReservationState.REQUESTED, ReservationState.APPROVED, ReservationState.ACTIVE)
 
     @property
     def is_promised(self) -> bool:
         """Whether its nodes are its user's for its window."""
-        return self in (State.APPROVED, State.ACTIVE)
+        return self in (ReservationState.APPROVED, ReservationState.ACTIVE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class Reservation:
     earliest_s: int
     latest_s: int | None = None
     why: str | None
-    state: State
+    state: ReservationState
     requested_s: int
     decided_s: int | None = None
     decided_by: str | None = None
@@ -100,7 +100,7 @@ class Reservation:
         """Read one of an answer; raises DatabaseError."""
         try:
             known = {f.name: value[f.name] for f in fields(cls) if f.name in value}
-            return _checked(cls(**known | {"state": State(value["state"])}))
+            return _checked(cls(**known | {"state": ReservationState(value["state"])}))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise DatabaseError(
                 f"slurm-gpudbd answered a reservation that cannot be read: {error!r}"
@@ -113,7 +113,7 @@ class Report:
 
     id: int
     at_s: int
-    state: State
+    state: ReservationState
     """approved or active where it goes on, ended or released where it is over."""
     why: str | None = None
     trouble: str | None = None

@@ -162,7 +162,7 @@ _LATER = frozenset({"silent_nodes", "rejected", "last_rejected_s", "learned_s", 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Act:
+class AuditEvent:
     """One act on the cluster."""
 
     id: str
@@ -184,7 +184,7 @@ class Act:
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     @classmethod
-    def from_json(cls, value: Any) -> Act:
+    def from_json(cls, value: Any) -> AuditEvent:
         """Read one of an answer; raises DatabaseError."""
         try:
             return cls(**{f.name: value.get(f.name) for f in fields(cls)})

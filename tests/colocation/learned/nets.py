@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from slurm_gpu.colocation.belief.known import Known
+from slurm_gpu.colocation.belief.known import KnownBelief
 from slurm_gpu.colocation.learned import dqngpu
 from slurm_gpu.colocation.learned.co_runners import Mates
 from slurm_gpu.colocation.learned.deeprm import HIDDEN
@@ -46,12 +46,12 @@ def light_and_heavy() -> TableWorld:
 
 
 def mates_of(world: World, *, most_together: int = 2, cap: float = math.inf) -> Mates:
-    belief = Known(world, most_together=most_together, cap=cap)
+    belief = KnownBelief(world, most_together=most_together, cap=cap)
     mates = Mates(belief, world.profiles, world.capacity_mib, room=len(world.profiles))
     mates.place(range(len(world.profiles)))
     return mates
 
 
 def planner(net: Net, world: World, *, most_together: int = 2, cap: float = math.inf) -> dqngpu.DqnGpu:
-    belief = Known(world, most_together=most_together, cap=cap)
+    belief = KnownBelief(world, most_together=most_together, cap=cap)
     return dqngpu.DqnGpu(net, belief, world.profiles, world.capacity_mib)

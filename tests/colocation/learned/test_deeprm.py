@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from slurm_gpu.colocation.belief.known import Known
+from slurm_gpu.colocation.belief.known import KnownBelief
 from slurm_gpu.colocation.learned.deeprm import ImagePlanner
-from slurm_gpu.colocation.learned.images import RESOURCES, Images, Shown, options_of
-from slurm_gpu.colocation.profiles.profile import Phase, Profile
-from slurm_gpu.colocation.simulation.simulator import Job, simulate
+from slurm_gpu.colocation.learned.images import RESOURCES, ImageContent, Images, options_of
+from slurm_gpu.colocation.profiles.profile import ApplicationProfile, ProfilePhase
+from slurm_gpu.colocation.simulation.simulator import SharingJob, simulate
 from slurm_gpu.colocation.simulation.world import TableWorld
 from tests.colocation.building import pairs, profile
 from tests.colocation.learned.nets import any_images_net, mates_of
@@ -21,13 +21,13 @@ def growing() -> TableWorld:
 
 
 def planner(name: str, world: TableWorld, seed: int = 0) -> ImagePlanner:
-    belief = Known(world, most_together=2)
+    belief = KnownBelief(world, most_together=2)
     return ImagePlanner(name, any_images_net(name, seed), belief, world.profiles, world.capacity_mib)
 
 
 def together(name: str, seed: int) -> tuple[int, int]:
     world = growing()
-    ran = simulate(world, [Job(0, 100.0)] * 6, planner(name, world, seed))
+    ran = simulate(world, [SharingJob(0, 100.0)] * 6, planner(name, world, seed))
     return ran.most_together, ran.out_of_memory
 
 
@@ -44,7 +44,7 @@ def test_the_thesiss_area_bound_lets_memory_run_out():
 def test_all_jobs_end_whatever_the_net_holds_back(name: str):
     world = growing()
     for seed in range(3):
-        some = [Job(0, 20.0 + number, submit_s=5.0 * number) for number in range(12)]
+        some = [SharingJob(0, 20.0 + number, submit_s=5.0 * number) for number in range(12)]
         ran = simulate(world, some, planner(name, world, seed), n_gpus=2)
         assert np.isfinite(ran.end_s).all()
 
@@ -55,10 +55,10 @@ def test_the_thesiss_groups_are_the_subsets_of_three_slots():
 
 
 def test_what_one_profile_does_not_tell_counts_as_what_others_take_and_what_none_tells_bounds_nobody():
-    known = Profile("known", "card", (Phase(seconds=50, util=0.4, memory_mib=3000.0),))
-    unknown = Profile("unknown", "card", (Phase(seconds=50, memory_mib=6000.0),))
+    known = ApplicationProfile("known", "card", (ProfilePhase(seconds=50, util=0.4, memory_mib=3000.0),))
+    unknown = ApplicationProfile("unknown", "card", (ProfilePhase(seconds=50, memory_mib=6000.0),))
     world = pairs([[0.9, 0.9], [0.9, 0.9]], known, unknown)
-    images = Images(mates_of(world), world.capacity_mib, Shown.MEAN)
+    images = Images(mates_of(world), world.capacity_mib, ImageContent.MEAN)
     use = images.uses(np.array([1]), np.zeros(1, np.float32), np.array([50.0], np.float32))[0, :, 0]
     assert dict(zip(RESOURCES, use.tolist(), strict=True)) == pytest.approx(
         {"util": 0.4, "memory_mib": 0.5, "sm": 0.0, "pcie": 0.0}
@@ -68,7 +68,7 @@ def test_what_one_profile_does_not_tell_counts_as_what_others_take_and_what_none
 
 def test_an_image_is_filled_up_to_the_use_for_as_long_as_the_job_runs():
     world = growing()
-    images = Images(mates_of(world), world.capacity_mib, Shown.COURSE)
+    images = Images(mates_of(world), world.capacity_mib, ImageContent.COURSE)
     assert images.step_s == 10
     half_way, left = np.array([[85.0]], np.float32), np.array([[15.0]], np.float32)
     use = images.uses(np.array([[0]]), half_way, left)

@@ -7,15 +7,15 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from bench.colocation_workloads import THESIS_WORLD, thesis_jobs
-from slurm_gpu.colocation.belief.known import Known
+from slurm_gpu.colocation.belief.known import KnownBelief
 from slurm_gpu.colocation.learned.co_runners import MARGIN
 from slurm_gpu.colocation.learned.dqngpu import DqnGpu, GroupPlayer, scores
 from slurm_gpu.colocation.learned.episodes import Episodes
 from slurm_gpu.colocation.learned.play import likeliest, play
 from slurm_gpu.colocation.learned.prices import FIRST_PRICE, refine
 from slurm_gpu.colocation.learned.queues import draw_queues
-from slurm_gpu.colocation.simulation.outcome import Outcome, What
-from slurm_gpu.colocation.simulation.simulator import Job, simulate
+from slurm_gpu.colocation.simulation.outcome import SharingOutcome, SharingTransition
+from slurm_gpu.colocation.simulation.simulator import SharingJob, simulate
 from tests.colocation.building import jobs, pairs, profile, worlds
 from tests.colocation.learned.nets import any_scorer, by_price, light_and_heavy, mates_of, planner
 
@@ -25,7 +25,7 @@ def test_no_net_runs_out_of_memory_or_is_slower_than_one_job_after_the_other(
     data: st.DataObject, seed: int, most_together: int
 ):
     world = data.draw(worlds(phases=False))
-    some = [Job(one.application, one.work_s) for one in data.draw(jobs(world))]
+    some = [SharingJob(one.application, one.work_s) for one in data.draw(jobs(world))]
     ran = simulate(world, some, planner(any_scorer(seed), world, most_together=most_together))
     assert ran.out_of_memory == 0
     assert ran.makespan_s <= sum(one.work_s for one in some) * (1 + 1e-9)
@@ -37,7 +37,7 @@ def test_memory_holds_as_well_where_speeds_hang_on_phases_jobs_come_later_and_gp
     data: st.DataObject, seed: int, n_gpus: int
 ):
     world = data.draw(worlds())
-    some = [Job(one.application, one.work_s, one.submit_s) for one in data.draw(jobs(world))]
+    some = [SharingJob(one.application, one.work_s, one.submit_s) for one in data.draw(jobs(world))]
     ran = simulate(world, some, planner(any_scorer(seed), world, most_together=3), n_gpus=n_gpus)
     assert ran.out_of_memory == 0
 
@@ -45,7 +45,7 @@ def test_memory_holds_as_well_where_speeds_hang_on_phases_jobs_come_later_and_gp
 @pytest.mark.parametrize("seed", range(3))
 def test_under_a_cap_nobody_is_slowed_down_beyond_it(seed: int):
     world, cap = light_and_heavy(), 1.10
-    some = [Job(number % 5, 60.0 + 7 * number) for number in range(25)]
+    some = [SharingJob(number % 5, 60.0 + 7 * number) for number in range(25)]
     ran = simulate(world, some, planner(any_scorer(seed), world, cap=cap))
     assert ran.slowdown.max() <= cap + 1e-9
     assert ran.together > 1
@@ -53,25 +53,25 @@ def test_under_a_cap_nobody_is_slowed_down_beyond_it(seed: int):
 
 def test_who_gains_nothing_does_not_share():
     world = pairs([[(1 + MARGIN) / 2 - 0.001]], profile("even", (60.0, 100.0)))
-    ran = simulate(world, [Job(0, 60.0)] * 4, planner(any_scorer(1), world))
+    ran = simulate(world, [SharingJob(0, 60.0)] * 4, planner(any_scorer(1), world))
     assert ran.most_together == 1
 
 
 def test_idle_gpus_are_filled_before_jobs_share():
     world = light_and_heavy()
-    ran = simulate(world, [Job(0, 60.0)] * 3, planner(any_scorer(1), world), n_gpus=3)
+    ran = simulate(world, [SharingJob(0, 60.0)] * 3, planner(any_scorer(1), world), n_gpus=3)
     assert ran.most_together == 1
     assert ran.makespan_s == pytest.approx(60)
 
 
-def beside(ran: Outcome, job: int) -> set[int]:
+def beside(ran: SharingOutcome, job: int) -> set[int]:
     """Who was on its GPU while it ran."""
     running: set[int] = set()
     met: set[int] = set()
     for event in ran.log:
-        if event.what is What.START:
+        if event.what is SharingTransition.START:
             running.add(event.job)
-        elif event.what is What.END:
+        elif event.what is SharingTransition.END:
             running.discard(event.job)
         if job in running:
             met |= running
@@ -81,7 +81,7 @@ def beside(ran: Outcome, job: int) -> set[int]:
 def test_prices_keep_easy_partners_for_those_who_need_them():
     """Two light jobs beside each other run as fast, but the heavy ones would then disturb each other."""
     world = light_and_heavy()
-    some = [Job(0, 100.0), Job(0, 100.0), Job(2, 100.0), Job(2, 100.0)]
+    some = [SharingJob(0, 100.0), SharingJob(0, 100.0), SharingJob(2, 100.0), SharingJob(2, 100.0)]
     ran = simulate(world, some, planner(by_price(), world))
     assert 3 not in beside(ran, 2)
     assert ran.makespan_s < 215
@@ -113,7 +113,9 @@ def test_episodes_are_what_the_simulator_makes_of_the_same_decisions():
     play(episodes, GroupPlayer(len(episodes), mates), likeliest(lambda inputs: scores(net, inputs)))
     for row in range(len(queues)):
         some = [
-            Job(int(queues.place[row, at]), float(queues.work_s[row, at]), float(queues.submit_s[row, at]))
+            SharingJob(
+                int(queues.place[row, at]), float(queues.work_s[row, at]), float(queues.submit_s[row, at])
+            )
             for at in np.flatnonzero(queues.place[row] != mates.nobody)
         ]
         ran = simulate(world, some, planner(net, world))
@@ -124,13 +126,13 @@ def test_more_applications_than_there_is_room_for():
     names = [f"app{number}" for number in range(60)]
     speeds = np.random.default_rng(0).uniform(0.4, 1, (60, 60)).tolist()
     world = pairs(speeds, *(profile(name, (60.0, 100.0)) for name in names))
-    some = [Job(number % 60, 30.0 + number) for number in range(80)]
+    some = [SharingJob(number % 60, 30.0 + number) for number in range(80)]
     ran = simulate(world, some, planner(by_price(), world))
     assert ran.makespan_s < 0.9 * sum(one.work_s for one in some)
 
 
 def test_no_decision_waits_to_learn_how_fast_applications_are_together():
-    class Asked(Known):
+    class Asked(KnownBelief):
         def speeds(self, applications: tuple[int, ...]) -> tuple[float, ...]:
             asked.append(applications)
             return super().speeds(applications)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slurm_gpu.colocation.learned.model_file import Model, read_model, write_arrays, write_model
+from slurm_gpu.colocation.learned.model_file import PlannerModel, read_model, write_arrays, write_model
 from slurm_gpu.colocation.learned.models import inputs_of, read_any, read_for
 from slurm_gpu.colocation.learned.net import Net, new_net
 from slurm_gpu.colocation.learned.rows import NAMES
@@ -23,7 +23,7 @@ from tests.colocation.learned.nets import any_images_net, any_scorer
 @pytest.fixture
 def written(tmp_path: Path) -> Path:
     path = tmp_path / "model.npz"
-    write_model(path, Model("dqngpu", NAMES, any_scorer(3), {"seed": 3, "data": "table.json"}))
+    write_model(path, PlannerModel("dqngpu", NAMES, any_scorer(3), {"seed": 3, "data": "table.json"}))
     return path
 
 
@@ -116,7 +116,7 @@ def test_what_is_no_number_is_refused(tmp_path: Path, value: float):
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600)])
 def test_slurm_gpuctld_which_is_slurmuser_can_read_what_root_trained(tmp_path: Path, umask: int, mode: int):
-    path, model = tmp_path / "model.npz", Model("dqngpu", NAMES, any_scorer(1), {})
+    path, model = tmp_path / "model.npz", PlannerModel("dqngpu", NAMES, any_scorer(1), {})
     before = os.umask(umask)
     try:
         write_model(path, model)
@@ -134,24 +134,24 @@ def test_a_net_that_cannot_see_what_its_planner_sees_is_refused(tmp_path: Path, 
     path = tmp_path / "model.npz"
     good = any_scorer(1) if name == "dqngpu" else any_images_net(name, 1)
     n_inputs, *hidden, n_outputs = good.widths
-    write_model(path, Model(name, inputs_of(name), good, {}))
+    write_model(path, PlannerModel(name, inputs_of(name), good, {}))
     assert read_for(path, name).net.widths == good.widths
     for widths in ((n_inputs + 1, *hidden, n_outputs), (n_inputs, *hidden, n_outputs + 1), (n_inputs, 0)):
-        write_model(path, Model(name, inputs_of(name), new_net(widths, np.random.default_rng(0)), {}))
+        write_model(path, PlannerModel(name, inputs_of(name), new_net(widths, np.random.default_rng(0)), {}))
         with pytest.raises(InputError, match=f"that of planner {name} has {n_inputs} and {n_outputs}"):
             read_any(path)
 
 
 def test_a_net_that_would_not_tell_numbers_is_refused(tmp_path: Path):
     path, huge = tmp_path / "model.npz", np.full((len(NAMES), 1), 3e38, dtype=np.float32)
-    write_model(path, Model("dqngpu", NAMES, Net((huge,), (huge[0],)), {}))
+    write_model(path, PlannerModel("dqngpu", NAMES, Net((huge,), (huge[0],)), {}))
     with pytest.raises(InputError, match="so large that what it tells is no number"):
         read_for(path, "dqngpu")
 
 
 def test_an_array_without_dimensions_is_no_layer(tmp_path: Path):
     path = tmp_path / "model.npz"
-    write_model(path, Model("dqngpu", NAMES, any_scorer(1), {}))
+    write_model(path, PlannerModel("dqngpu", NAMES, any_scorer(1), {}))
     with np.load(path) as there:
         np.savez(path, **{**there, "weight0": np.float32(1)})
     with pytest.raises(InputError, match="layer 0 has weights of shape"):

@@ -15,28 +15,28 @@ from slurm_gpu.colocation.learned.dqngpu import GroupMethod
 from slurm_gpu.colocation.learned.gradients import Lesson, NumpyLearner, learner_on
 from slurm_gpu.colocation.learned.model_file import read_arrays, write_arrays
 from slurm_gpu.colocation.learned.net import new_net
-from slurm_gpu.colocation.learned.play import Kept, Options
-from slurm_gpu.colocation.learned.training import Progress, Settings, Trained, advantages, train
+from slurm_gpu.colocation.learned.play import DecisionBatch, EpisodeOptions
+from slurm_gpu.colocation.learned.training import Progress, TrainedNet, TrainingSettings, advantages, train
 from slurm_gpu.colocation.tables.pair_table import PairTable
 from slurm_gpu.errors import InputError
 from tests.colocation.building import CAPACITY_MIB
 from tests.colocation.learned.nets import any_scorer, light_and_heavy, mates_of
 
-SHORT = Settings(
+SHORT = TrainingSettings(
     taught_epochs=2, taught_queues=4, epochs=3, queues=2, plays=4, judged_queues=4, judged_every=1
 )
 
 
-def short(checkpoint: Path | None = None, settings: Settings = SHORT) -> Trained:
+def short(checkpoint: Path | None = None, settings: TrainingSettings = SHORT) -> TrainedNet:
     return train(GroupMethod(), mates_of(light_and_heavy()), settings, checkpoint=checkpoint)
 
 
 @cache
-def undisturbed() -> Trained:
+def undisturbed() -> TrainedNet:
     return short()
 
 
-def same(one: Trained, other: Trained) -> bool:
+def same(one: TrainedNet, other: TrainedNet) -> bool:
     return one.history == other.history and all(
         np.array_equal(a, b) for a, b in zip(one.net.weights, other.net.weights, strict=True)
     )
@@ -112,7 +112,9 @@ def test_what_is_known_is_not_taught_again_and_never_lost():
 
 @pytest.mark.parametrize("name", ["deeprm_max", "deeprm_mean", "dqngpu_thesis"])
 def test_the_thesiss_planners_learn_as_well(name: str):
-    settings = Settings(seed=1, epochs=4, queues=6, plays=8, judged_queues=8, judged_every=2, rate=2e-3)
+    settings = TrainingSettings(
+        seed=1, epochs=4, queues=6, plays=8, judged_queues=8, judged_every=2, rate=2e-3
+    )
     learned = train(ImageMethod(name, CAPACITY_MIB), mates_of(light_and_heavy()), settings)
     assert learned.score < learned.history[0][1]
 
@@ -169,15 +171,15 @@ def test_a_checkpoint_whose_momenta_are_of_another_net_is_damaged(tmp_path: Path
 
 
 def test_a_decision_is_judged_beside_the_same_step_of_the_same_queue():
-    def kept(episode: list[int], step: list[int]) -> Kept:
+    def kept(episode: list[int], step: list[int]) -> DecisionBatch:
         n = len(episode)
-        options = Options(
+        options = EpisodeOptions(
             np.zeros((n, 1, 1), np.float32),
             np.ones((n, 1), bool),
             np.zeros((n, 1, 1), np.intp),
             np.zeros(n, np.float32),
         )
-        return Kept(
+        return DecisionBatch(
             options, np.array(episode), np.array(step), np.zeros(n), np.zeros(n), np.zeros(n, np.intp)
         )
 

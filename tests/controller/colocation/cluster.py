@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import TypeVar
 
 from slurm_gpu.controller.colocation.database_queries import Inquiry
-from slurm_gpu.controller.colocation.evidence import Ran
+from slurm_gpu.controller.colocation.evidence import EndedCorun
 from slurm_gpu.controller.colocation.idlest import idlest
 from slurm_gpu.controller.colocation.pair_fit import Unseen
 from slurm_gpu.controller.colocation.reconciler import ColocationKeeper
 from slurm_gpu.controller.colocation.serving import Planners
 from slurm_gpu.controller.colocation.terminations import Endings
-from slurm_gpu.controller.queue.amounts import Facts
+from slurm_gpu.controller.queue.amounts import CountingFacts
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.policy.lua.installed import ColocationInForce
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode, SlurmSettings
-from slurm_gpu.slurm.queue import CountedJob, Phase
+from slurm_gpu.slurm.queue import CountedJob, JobPhase
 from tests.controller.fakes import Clock, make_job, make_node
 
 Answer = TypeVar("Answer")
@@ -131,11 +131,11 @@ class Cluster:
     def queue(self) -> list[CountedJob]:
         if self.away:
             raise SlurmError("away")
-        phase = {"PENDING": Phase.PENDING} | dict.fromkeys(HOLDING, Phase.RUNNING)
+        phase = {"PENDING": JobPhase.PENDING} | dict.fromkeys(HOLDING, JobPhase.RUNNING)
         return [
             make_job(
                 job.job_id,
-                phase.get(job.state, Phase.ENDED),
+                phase.get(job.state, JobPhase.ENDED),
                 per_node="gres:gpu:1" if job.shards is None else f"gres:shard:{job.shards}",
                 tres="cpu=1,mem=1G,node=1" + (self._gres(job) if self.is_accounted else ""),
                 n_cpus=1,
@@ -199,7 +199,7 @@ class Cluster:
 
     # Evidence.
 
-    def ran(self, job_id: int, start_s: int) -> Ran | None:
+    def ran(self, job_id: int, start_s: int) -> EndedCorun | None:
         job = self.all[job_id]
         if job.end_s is None or job.start_s is None:
             return None
@@ -210,7 +210,7 @@ class Cluster:
             loads_s = int(self.loads_s[job.key])
             course = [0.0] * loads_s + [util or 0.0] * (held_s - loads_s)
             used = sum(course) / held_s
-        return Ran(self.memory.get(job.key, 1.0), used, held_s, idlest(course, 1))
+        return EndedCorun(self.memory.get(job.key, 1.0), used, held_s, idlest(course, 1))
 
     def utilisation(self, job_id: int, since_s: float) -> tuple[float, float] | None:
         job = self.all[job_id]
@@ -295,7 +295,7 @@ class Site:
         for _ in range(seconds):
             self.cluster.second()
             if self.runs and not self.cluster.away:
-                facts = Facts(shards_per_gpu=OF)
+                facts = CountingFacts(shards_per_gpu=OF)
                 self.keeper.turn(self.cluster.queue(), self.policy, facts, in_charge=True)
 
     def until_all_end(self, most_s: int = 5000) -> float:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu.controller.colocation import store as books
-from slurm_gpu.controller.colocation.job_history import Course, Stretch
+from slurm_gpu.controller.colocation.job_history import CorunHistory, CorunStretch
 from slurm_gpu.controller.colocation.store import HEADROOM, Book
 from slurm_gpu.errors import OutsideError
 
@@ -141,7 +141,7 @@ def test_speeds_that_cannot_be_are_damage(tmp_path: Path, book: Book) -> None:
 
 class TestCourse:
     def test_a_run_to_the_end_shows_the_speed_beside_another(self, book: Book) -> None:
-        course = Course("a", 1000)
+        course = CorunHistory("a", 1000)
         course.seen(1000, [])
         course.seen(1040, ["b"])
         course.seen(1120, [])
@@ -151,7 +151,7 @@ class TestCourse:
         assert course.done_s(1140, lambda _, others: 0.5 if others else 1.0) == 100
 
     def test_beside_several_each_is_off_by_the_same_factor_from_what_was_predicted(self, book: Book) -> None:
-        course = Course("a", 0, [Stretch(0, ("a",)), Stretch(60, ("b",))], 120)
+        course = CorunHistory("a", 0, [CorunStretch(0, ("a",)), CorunStretch(60, ("b",))], 120)
         speeds = course.speeds(55, 120, book.speed)
         assert speeds["a"] == pytest.approx(
             0.5
@@ -159,21 +159,23 @@ class TestCourse:
         assert speeds["b"] == pytest.approx(0.5 / 1.2)
 
     def test_the_nodes_time_is_finer_than_slurms(self, book: Book) -> None:
-        course = Course("a", 0, [Stretch(0, ("b",))], 120)
+        course = CorunHistory("a", 0, [CorunStretch(0, ("b",))], 120)
         assert course.speeds(60, 119.2, book.speed) == {"b": pytest.approx(60 / 119.2)}
 
     @pytest.mark.parametrize(
         "course",
         [
-            Course("a", 0, [Stretch(0, ("b",))], None),
-            Course("a", 0, [Stretch(0, ("b",))], 100, is_whole=False),
-            Course("a", 0, [Stretch(0, ())], 100),
-            Course("a", 0, [Stretch(0, ()), Stretch(97, ("b",))], 100),
-            Course("a", 5, [Stretch(5, ("b",))], 5),
-            Course("a", 0, [Stretch(0, ()), Stretch(90, ("b",))], 110),  # 10 s late: speed 0.5, or by chance
-            Course("a", 0, [], 100),
+            CorunHistory("a", 0, [CorunStretch(0, ("b",))], None),
+            CorunHistory("a", 0, [CorunStretch(0, ("b",))], 100, is_whole=False),
+            CorunHistory("a", 0, [CorunStretch(0, ())], 100),
+            CorunHistory("a", 0, [CorunStretch(0, ()), CorunStretch(97, ("b",))], 100),
+            CorunHistory("a", 5, [CorunStretch(5, ("b",))], 5),
+            CorunHistory(
+                "a", 0, [CorunStretch(0, ()), CorunStretch(90, ("b",))], 110
+            ),  # 10 s late: speed 0.5, or by chance
+            CorunHistory("a", 0, [], 100),
         ],
     )
-    def test_what_says_nothing_is_not_learned_from(self, course: Course, book: Book) -> None:
+    def test_what_says_nothing_is_not_learned_from(self, course: CorunHistory, book: Book) -> None:
         assert course.speeds(100, 100, book.speed) == {}
         assert course.done_s(100, book.speed) >= 0

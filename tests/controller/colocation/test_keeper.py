@@ -197,9 +197,9 @@ def test_while_slurmctld_does_not_answer_no_places_are_told(site: Site, cluster:
 
 
 def site_facts():
-    from slurm_gpu.controller.queue.amounts import Facts
+    from slurm_gpu.controller.queue.amounts import CountingFacts
 
-    return Facts(shards_per_gpu=OF)
+    return CountingFacts(shards_per_gpu=OF)
 
 
 def test_beside_a_slurmctld_that_is_not_in_charge_nothing_is_done(site: Site, cluster: Cluster) -> None:

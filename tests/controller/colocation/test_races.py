@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.controller.colocation import store as books
-from slurm_gpu.controller.colocation.database_queries import Answers, Inquiry
+from slurm_gpu.controller.colocation.database_queries import Inquiry, QueryResults
 from slurm_gpu.controller.colocation.guard import LEAST_S
-from slurm_gpu.controller.queue.amounts import Facts
+from slurm_gpu.controller.queue.amounts import CountingFacts
 from slurm_gpu.errors import SlurmError
 from tests.controller.fakes import Clock
 
@@ -91,10 +91,10 @@ class Slow:
     """Answers at once, until somebody's use was measured for long enough: then when it is told to."""
 
     def __init__(self) -> None:
-        self.held: tuple[Future[Answers], Answers] | None = None
+        self.held: tuple[Future[QueryResults], QueryResults] | None = None
 
-    def __call__(self, task: Callable[[], Answers]) -> Future[Answers]:
-        future: Future[Answers] = Future()
+    def __call__(self, task: Callable[[], QueryResults]) -> Future[QueryResults]:
+        future: Future[QueryResults] = Future()
         answers = task()
         if any(seconds >= LEAST_S for _, seconds in answers.utilisation.values()):
             self.held = future, answers
@@ -130,7 +130,7 @@ def test_what_was_measured_beside_one_who_has_gone_is_not_held_against_who_came_
 def look(site: Site, cluster: Cluster, *, in_charge: bool, seconds: int = 1) -> None:
     for _ in range(seconds):
         cluster.second()
-        site.keeper.turn(cluster.queue(), site.policy, Facts(shards_per_gpu=OF), in_charge=in_charge)
+        site.keeper.turn(cluster.queue(), site.policy, CountingFacts(shards_per_gpu=OF), in_charge=in_charge)
 
 
 def known(cluster: Cluster) -> set[str]:
@@ -161,7 +161,7 @@ def test_who_changed_partners_while_sharing_was_off_teaches_nothing_of_either(
     until(site, lambda: job.state == first.state == "RUNNING")
     site.pass_s(10)
     between_looks(site, 0)
-    site.keeper.turn(cluster.queue(), None, Facts(shards_per_gpu=OF), in_charge=True)
+    site.keeper.turn(cluster.queue(), None, CountingFacts(shards_per_gpu=OF), in_charge=True)
     first.state, first.end_s = "CANCELLED", int(cluster.clock.wall())
     second = cluster.submit("b", 3, 100, hold_s=0)
     between_looks(site, 150)

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from slurm_gpu.colocation.learned.dqngpu import HIDDEN
-from slurm_gpu.colocation.learned.model_file import Model, write_model
+from slurm_gpu.colocation.learned.model_file import PlannerModel, write_model
 from slurm_gpu.colocation.learned.models import inputs_of
 from slurm_gpu.colocation.learned.net import new_net
-from slurm_gpu.colocation.planner import Gpu, Member, Planner, Start, View
+from slurm_gpu.colocation.planner import Member, Planner, PlannerGpu, PlannerView, Start
 from slurm_gpu.colocation.planners import LEARNED, PLANNERS, Setting
 from slurm_gpu.controller.colocation.serving import Planners, Serving
 from slurm_gpu.controller.colocation.status import serving_of
@@ -27,7 +27,7 @@ from .cluster import OF, POLICY, Cluster, Site
 
 def write_net(path: Path, seed: int = 0) -> None:
     net = new_net((len(inputs_of("dqngpu")), *HIDDEN, 1), np.random.default_rng(seed))
-    write_model(path, Model("dqngpu", inputs_of("dqngpu"), net, {}))
+    write_model(path, PlannerModel("dqngpu", inputs_of("dqngpu"), net, {}))
 
 
 def by(planner: str, model: Path | None = None) -> ColocationInForce:
@@ -159,7 +159,7 @@ class Packs:
 
     name = "packs"
 
-    def choose(self, view: View) -> Sequence[Start]:
+    def choose(self, view: PlannerView) -> Sequence[Start]:
         return [Start(gpu, (view.waiting[0].job,)) for gpu in range(len(view.gpus)) if view.waiting][:1]
 
 
@@ -183,7 +183,7 @@ def test_one_of_two_alike_that_has_room_gets_company(book: Book, name: str, done
     server = Planners().server("gpu", by(name), book, ["a"])
     index = server.belief.index("a")
     left_s = book.profiles["a"].alone_s - done_s
-    gpus = tuple(Gpu((Member(job, index, left_s, done_s),), f"n1/{job}") for job in (0, 1))
+    gpus = tuple(PlannerGpu((Member(job, index, left_s, done_s),), f"n1/{job}") for job in (0, 1))
     server.belief.look({1})
-    view = View(10.0, (Member(2, index, book.profiles["a"].alone_s),), gpus)
+    view = PlannerView(10.0, (Member(2, index, book.profiles["a"].alone_s),), gpus)
     assert list(server.planner.choose(view)) == [Start(0, (2,))]

@@ -10,7 +10,7 @@ from typing import Any
 
 from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.controller.notices.cancellations import Ends
-from slurm_gpu.controller.notices.poll import Look, look_at
+from slurm_gpu.controller.notices.poll import ClusterPoll, look_at
 from slurm_gpu.controller.notices.reconciler import NoticeKeeper
 from slurm_gpu.controller.reporting.audit_reporter import Acts
 from slurm_gpu.errors import DatabaseError, NotFoundError, SlurmError
@@ -21,7 +21,7 @@ from slurm_gpu.slurm.ending import EndingClient
 from slurm_gpu.wire import Live, LiveDevice
 from slurm_gpu.wire.answers.cluster import ClusterState
 from slurm_gpu.wire.answers.running import RecentXid, Running, RunningUse
-from slurm_gpu.wire.answers.runs import Act, NodeReport
+from slurm_gpu.wire.answers.runs import AuditEvent, NodeReport
 from slurm_gpu.wire.answers.verdicts import JobVerdict, Verdicts
 from tests.controller.fakes import NOON_S, Clock, Slurm, make_job
 from tests.monitor import clusters
@@ -72,7 +72,7 @@ class World:
         self.slurm = Slurm(Clock(), str(self.directory / "slurm.conf"))
         self.sent: list[tuple[float, Message]] = []
         self.commands: list[tuple[float, list[str]]] = []
-        self.acts: dict[str, Act] = {}
+        self.acts: dict[str, AuditEvent] = {}
         self.xids: list[RecentXid] = []
         self.found: list[JobVerdict] | None = []
         """None: slurm-gpudbd is older than its watch."""
@@ -102,7 +102,7 @@ class World:
 
     # What slurm-gpudbd tells
 
-    def _look(self) -> Look:
+    def _look(self) -> ClusterPoll:
         if self.is_away:
             raise DatabaseError("nobody is there")
         return look_at(self, self.clock.wall)
@@ -173,7 +173,7 @@ class World:
             del self.jobs[job_id]
         return ""
 
-    def _tell(self, acts: list[Act]) -> None:
+    def _tell(self, acts: list[AuditEvent]) -> None:
         self.acts |= {act.id: act for act in acts}
 
     # Time

@@ -16,8 +16,8 @@ from slurm_gpu.controller.reservations.rows import ReservationTable
 from slurm_gpu.errors import DatabaseError, SlurmError
 from slurm_gpu.slurm.client import QueuedJob
 from slurm_gpu.slurm.reservations import JobAround, NodesBusyError, SlurmReservation
-from slurm_gpu.wire.answers.reservation import Report, Reservation, State
-from slurm_gpu.wire.answers.runs import Act
+from slurm_gpu.wire.answers.reservation import Report, Reservation, ReservationState
+from slurm_gpu.wire.answers.runs import AuditEvent
 from tests.controller.fakes import NOON_S, Clock, make_node
 
 UNUSED_S = 600.0
@@ -34,7 +34,7 @@ ROW = Reservation(
     duration_s=WINDOW_S,
     earliest_s=NOON_S,
     why="paper",
-    state=State.APPROVED,
+    state=ReservationState.APPROVED,
     requested_s=NOON_S,
     start_s=NOON_S + 60,
     end_s=NOON_S + 60 + WINDOW_S,
@@ -139,7 +139,7 @@ class Site:
         self.clock, self.slurm = Clock(), Slurm()
         self.rows = {row.id: row for row in rows or (ROW,)}
         self.away = self.takes_nothing = False
-        self.told: list[Act] = []
+        self.told: list[AuditEvent] = []
         self.in_charge = True
         self.nodes = [make_node(f"n{number}") for number in range(1, 7)]
         self.running: list[QueuedJob] = []

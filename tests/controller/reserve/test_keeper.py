@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from slurm_gpu.controller.reservations.reconciler import EVERY_S
 from slurm_gpu.controller.reservations.rows import exchanged
 from slurm_gpu.slurm.reservations import SlurmReservation
-from slurm_gpu.wire.answers.reservation import Report, Reservation, State
+from slurm_gpu.wire.answers.reservation import Report, Reservation, ReservationState
 from tests.controller.fakes import NOON_S
 from tests.controller.reserve.building import JOB, ROW, SITES_OWN, UNUSED_S, WINDOW_S, Killed, Site
 
@@ -26,9 +26,9 @@ def test_what_is_approved_is_made_for_its_user_on_its_nodes() -> None:
     assert (made.users, made.accounts) == ({"alice"}, {"vision"})
     assert site.acted() == ["reservation made"]
     assert re.fullmatch(r"n\[1-2\] from 20\S+T\d\d:\d\dZ to 20\S+Z", site.told[0].new or "")
-    assert site.row.state is State.APPROVED
+    assert site.row.state is ReservationState.APPROVED
     site.turns(60)
-    assert site.row.state is State.ACTIVE
+    assert site.row.state is ReservationState.ACTIVE
 
 
 def test_it_is_not_made_for_another_uid_that_has_the_name_by_now() -> None:
@@ -72,7 +72,7 @@ def test_the_first_job_is_kept_with_its_start_and_a_used_one_is_not_released() -
     assert (site.row.first_job_id, site.row.first_start_s, site.row.state) == (
         16,
         NOON_S + 65,
-        State.ACTIVE,
+        ReservationState.ACTIVE,
     )
 
 
@@ -99,7 +99,7 @@ def test_a_job_that_could_start_in_it_keeps_it(changes: dict[str, object], keeps
     waiting = replace(JOB, state="PENDING", reason="Resources", reservation="sg_3", start_s=None, nodes="")
     site.slurm.jobs = [replace(waiting, **changes)]  # type: ignore[arg-type]
     site.turns(60 + UNUSED_S + 5 * EVERY_S)
-    assert site.row.state is (State.ACTIVE if keeps else State.RELEASED)
+    assert site.row.state is (ReservationState.ACTIVE if keeps else ReservationState.RELEASED)
 
 
 def test_whom_an_operator_let_in_by_hand_uses_it_as_well() -> None:
@@ -109,12 +109,12 @@ def test_whom_an_operator_let_in_by_hand_uses_it_as_well() -> None:
     site.slurm.there["sg_3"] = replace(there, users=frozenset({"alice", "bob"}))
     site.slurm.jobs = [replace(JOB, user="bob")]
     site.turns(UNUSED_S * 2)
-    assert (site.row.state, site.row.trouble) == (State.ACTIVE, None)
+    assert (site.row.state, site.row.trouble) == (ReservationState.ACTIVE, None)
     site.slurm.jobs = [replace(JOB, user="bob", state="PENDING", reservation="", start_s=None, nodes="")]
     site.turns(UNUSED_S * 1.5)
-    assert site.row.state is State.ACTIVE
+    assert site.row.state is ReservationState.ACTIVE
     site.slurm.jobs = []
-    site.rows[3] = replace(site.row, state=State.CANCELLED)
+    site.rows[3] = replace(site.row, state=ReservationState.CANCELLED)
     site.turns()
     assert "sg_3" not in site.slurm.there
 
@@ -124,10 +124,10 @@ def test_a_job_that_cannot_start_in_it_does_not_keep_it_for_ever() -> None:
     site = Site()
     site.slurm.jobs = [replace(JOB, state="PENDING", reason="Resources", start_s=None, nodes="")]
     site.turns(60 + 2 * UNUSED_S - 3 * EVERY_S)
-    assert site.row.state is State.ACTIVE
+    assert site.row.state is ReservationState.ACTIVE
     site.turns(6 * EVERY_S)
     assert (site.row.state, site.row.over_why) == (
-        State.RELEASED,
+        ReservationState.RELEASED,
         "job 17 did not start in 20m, with all nodes free: it cannot",
     )
 
@@ -137,7 +137,7 @@ def test_a_job_that_waits_for_a_node_that_is_down_keeps_it() -> None:
     site.slurm.jobs = [replace(JOB, state="PENDING", reason="Resources", start_s=None, nodes="")]
     site.goes_down("n2", "n3", "n4", "n5", "n6")
     site.turns(60 + 3 * UNUSED_S)
-    assert site.row.state is State.ACTIVE
+    assert site.row.state is ReservationState.ACTIVE
 
 
 def test_a_job_that_was_cancelled_while_it_waited_is_not_the_first() -> None:
@@ -156,9 +156,9 @@ def test_a_job_that_was_cancelled_while_it_waited_is_not_the_first() -> None:
 def test_one_that_nobody_uses_is_given_up_and_taken_away() -> None:
     site = Site()
     site.turns(60 + UNUSED_S - EVERY_S)
-    assert site.row.state is State.ACTIVE
+    assert site.row.state is ReservationState.ACTIVE
     site.turns(5 * EVERY_S)
-    assert (site.row.state, site.row.over_why) == (State.RELEASED, "unused for 10m")
+    assert (site.row.state, site.row.over_why) == (ReservationState.RELEASED, "unused for 10m")
     assert site.slurm.there == {"maint": SITES_OWN}
     assert site.acted() == ["reservation made", "reservation released", "reservation removed"]
 
@@ -181,14 +181,14 @@ def test_an_outage_of_slurmctld_is_not_time_that_nobody_used() -> None:
     site.turns(UNUSED_S)
     site.slurm.away = False
     site.turns(UNUSED_S - 3 * EVERY_S)
-    assert site.row.state is State.ACTIVE
+    assert site.row.state is ReservationState.ACTIVE
 
 
 def test_what_was_cancelled_is_deleted_once_no_job_is_in_it() -> None:
     site = Site()
     site.turns(60)
     site.slurm.jobs = [JOB]
-    site.rows[3] = replace(site.row, state=State.CANCELLED)
+    site.rows[3] = replace(site.row, state=ReservationState.CANCELLED)
     site.turns()
     assert "sg_3" in site.slurm.there
     site.slurm.jobs = []
@@ -205,7 +205,7 @@ def test_while_a_job_keeps_one_that_is_over_it_draws_no_others_and_that_is_said_
     site.turns(60)
     site.slurm.refuses = refuses
     site.slurm.jobs = [JOB]
-    site.rows[3] = replace(site.row, state=State.CANCELLED)
+    site.rows[3] = replace(site.row, state=ReservationState.CANCELLED)
     site.turns(10 * EVERY_S)
     assert site.slurm.repelled == ["sg_3"]
     assert caplog.text.count("sg_3 is cancelled, and still in Slurm") == 1
@@ -214,7 +214,7 @@ def test_while_a_job_keeps_one_that_is_over_it_draws_no_others_and_that_is_said_
 
 
 def test_the_sites_own_are_left_alone_even_by_our_name() -> None:
-    site = Site(replace(ROW, state=State.CANCELLED), replace(ROW, id=4))
+    site = Site(replace(ROW, state=ReservationState.CANCELLED), replace(ROW, id=4))
     others = [
         SlurmReservation("sg_3", NOON_S, NOON_S + 9, "n[1-2]", frozenset({"bob"})),
         SlurmReservation("sg_4", NOON_S, NOON_S + 9, "n[3-4]", frozenset({"alice"})),
@@ -242,7 +242,7 @@ def test_its_end_is_told_and_whether_anybody_used_it() -> None:
     site = Site()
     site.slurm.jobs = [JOB]
     site.turns(WINDOW_S + 60 + 3 * EVERY_S)
-    assert (site.row.state, site.row.over_why) == (State.ENDED, "its window is over")
+    assert (site.row.state, site.row.over_why) == (ReservationState.ENDED, "its window is over")
     assert site.row.was_made
     del site.slurm.there["sg_3"]  # as Slurm does by itself
     site.turns()
@@ -254,7 +254,7 @@ def test_one_that_slurm_never_had_is_not_called_unused_alone() -> None:
     site.slurm.refuses = "Invalid node name specified"
     site.turns(WINDOW_S + 60 + 3 * EVERY_S)
     assert (site.row.state, site.row.over_why) == (
-        State.ENDED,
+        ReservationState.ENDED,
         "its window is over, and nobody used it; Slurm did not have it: Invalid node name specified",
     )
     assert not site.row.was_made
@@ -271,7 +271,7 @@ def test_as_many_as_there_may_be_are_told_in_pieces_that_slurm_gpudbd_takes() ->
             asked.append((0, len(ids)))
             return [replace(ROW, id=number) for number in (1, *ids)]
 
-    reports = [Report(id=number, at_s=NOON_S, state=State.ACTIVE) for number in range(250)]
+    reports = [Report(id=number, at_s=NOON_S, state=ReservationState.ACTIVE) for number in range(250)]
     rows = exchanged(Database(), reports, range(1, 701))
     assert asked == [(100, 0), (100, 0), (50, 0), (0, 500), (0, 200)]
     assert [row.id for row in rows] == list(range(1, 701))
@@ -337,7 +337,7 @@ def test_whatever_is_killed_or_lost_slurm_ends_with_what_is_promised(steps: list
         elif step == "cancel":
             first = next((row for row in site.rows.values() if row.state.is_promised), None)
             if first is not None:
-                site.rows[first.id] = replace(first, state=State.CANCELLED)
+                site.rows[first.id] = replace(first, state=ReservationState.CANCELLED)
         elif step in ("away", "back"):
             site.away = step == "away"
         turn(3600 if step == "hour" else 3 * EVERY_S)

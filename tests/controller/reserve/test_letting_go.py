@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from slurm_gpu.slurm.reservations import SlurmReservation
-from slurm_gpu.wire.answers.reservation import State
+from slurm_gpu.wire.answers.reservation import ReservationState
 from tests.controller.fakes import NOON_S
 from tests.controller.reserve.building import JOB, ROW, WINDOW_S, Site
 
@@ -59,4 +59,4 @@ def test_where_slurm_does_not_let_a_job_go_that_is_said(caplog: pytest.LogCaptur
     site.slurm.jobs, site.slurm.refuses = [BEYOND], "Invalid job id specified"
     site.turns(END_S - 100)
     assert "job 17 ends with sg_3: " in caplog.text
-    assert site.row.state is State.ACTIVE
+    assert site.row.state is ReservationState.ACTIVE

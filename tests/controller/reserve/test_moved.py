@@ -9,7 +9,7 @@ import pytest
 from slurm_gpu.controller.reservations.reconciler import EVERY_S
 from slurm_gpu.controller.reservations.replacement import OUT_S
 from slurm_gpu.slurm.reservations import SlurmReservation
-from slurm_gpu.wire.answers.reservation import State
+from slurm_gpu.wire.answers.reservation import ReservationState
 from tests.controller.fakes import NOON_S
 from tests.controller.reserve.building import JOB, ROW, UNUSED_S, WINDOW_S, Killed, Site
 
@@ -88,7 +88,7 @@ def test_where_it_is_by_now_is_told_also_when_slurm_gpudbd_was_away() -> None:
     site.turns(60)
     site.away = False
     site.turns()
-    assert (site.row.nodes, site.row.state, site.row.first_job_id) == ("n[1,3]", State.ACTIVE, 17)
+    assert (site.row.nodes, site.row.state, site.row.first_job_id) == ("n[1,3]", ReservationState.ACTIVE, 17)
 
 
 def test_what_is_not_taken_is_told_again_and_acted_on_once() -> None:
@@ -96,7 +96,7 @@ def test_what_is_not_taken_is_told_again_and_acted_on_once() -> None:
     site = Site()
     site.takes_nothing = True
     site.turns(60 + UNUSED_S + 10 * EVERY_S)
-    assert site.row.state is State.APPROVED
+    assert site.row.state is ReservationState.APPROVED
     assert "sg_3" in site.slurm.there
     assert site.acted() == ["reservation made", "reservation released"]
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu.controller.reservations.windows import nodes_needed, plan
-from slurm_gpu.placement.calendar import Window
+from slurm_gpu.placement.calendar import CalendarWindow
 from slurm_gpu.slurm.reservations import SlurmReservation
-from slurm_gpu.wire.answers.reservation import Reservation, State
+from slurm_gpu.wire.answers.reservation import Reservation, ReservationState
 from tests.controller.fakes import NOON_S, make_node
 
 HOUR_S, DAY_S, UTC = 3600, 86400, ZoneInfo("UTC")
@@ -26,7 +26,7 @@ ASKED = Reservation(
     duration_s=HOUR_S,
     earliest_s=NOON_S,
     why="paper",
-    state=State.REQUESTED,
+    state=ReservationState.REQUESTED,
     requested_s=NOON_S,
 )
 NODES = [make_node(f"n{number}") for number in range(1, 5)]
@@ -34,8 +34,8 @@ NODES = [make_node(f"n{number}") for number in range(1, 5)]
 
 def planned(
     in_slurm: list[SlurmReservation], earliest_s: int, latest_s: int, spare_s: float = 0
-) -> Window | None:
-    one = Reservation(**{**ASKED.to_json(), "earliest_s": earliest_s, "state": State.REQUESTED})
+) -> CalendarWindow | None:
+    one = Reservation(**{**ASKED.to_json(), "earliest_s": earliest_s, "state": ReservationState.REQUESTED})
     return plan(one, NODES, (), in_slurm, (), {}, NOON_S, latest_s, spare_s, UTC)
 
 

@@ -19,7 +19,7 @@ from slurm_gpu.errors import UsageError
 from slurm_gpu.forecast.forecaster import LEARNED, TABLES
 from slurm_gpu.forecast.model_file import model_bytes, read_model
 from slurm_gpu.forecast.queue import feature_names
-from slurm_gpu.forecast.regression import Line, Regression, Trees
+from slurm_gpu.forecast.regression import LinearRegression, Regression, Trees
 from slurm_gpu.forecast.wait_grid import SPREAD_OCTAVES
 from slurm_gpu.slurm.client import AccountingRun, QueuedJob
 from tests.database.conftest import empty
@@ -228,7 +228,9 @@ def test_where_the_learned_part_is_damaged_the_tables_go_on_and_it_is_said(site:
     made_s = learn(site)
     with site.database.reading() as connection:
         model = read_model(read_model_body(connection, CLUSTER, made_s))
-    steep = Regression(feature_names(), _one_leaf(), Line(np.full(len(feature_names()), 1e300), 0.0))
+    steep = Regression(
+        feature_names(), _one_leaf(), LinearRegression(np.full(len(feature_names()), 1e300), 0.0)
+    )
     found = {
         kind: replace(
             one,

@@ -17,7 +17,7 @@ from slurm_gpu import munge
 from slurm_gpu.config.site import Operators, SiteConfig
 from slurm_gpu.monitor.app import make_app
 from slurm_gpu.monitor.cluster.viewer import viewer_of
-from slurm_gpu.monitor.routes import Site
+from slurm_gpu.monitor.routes import RouteContext
 from slurm_gpu.monitor.settings import WebSettings
 from slurm_gpu.monitor.signin.assembly import SignIn
 from slurm_gpu.monitor.signin.guard import Guard
@@ -49,7 +49,7 @@ class Gate:
         """slurm-gpuweb, started anew."""
         here = self.here
         sign_in = SignIn(self.config, replace(settings or self.settings, **more), here.clock, state)
-        site = Site(here.board, viewer_of, lambda: here.source, here.clock)
+        site = RouteContext(here.board, viewer_of, lambda: here.source, here.clock)
         self.app = sign_in.guarded(make_app(site, sign_in.routes()))
         return self.app
 

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from slurm_gpu.cli.main import main
-from slurm_gpu.cli.site import Site
+from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.clock import SystemClock
 from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.errors import MungeError, NotAllowedError, OutsideError, UsageError
 from slurm_gpu.monitor.app import make_app
 from slurm_gpu.monitor.cluster.viewer import viewer_of
 from slurm_gpu.monitor.http.server import make_server
-from slurm_gpu.monitor.routes import Site as WebSite
+from slurm_gpu.monitor.routes import RouteContext as WebSite
 from slurm_gpu.monitor.settings import WebSettings
 from slurm_gpu.monitor.signin.assembly import SignIn
 from slurm_gpu.monitor.signin.link_request import ask_for_link
@@ -55,12 +55,12 @@ def test_it_prints_a_link_and_nothing_else(
 ) -> None:
     file = tmp_path / "slurm-gpu.yaml"
     file.write_text(f"cluster: lab\nmunge_socket: {config.munge_socket}\nweb: {config.web}/\n")
-    assert main(["open"], Site(file)) == 0
+    assert main(["open"], CommandSite(file)) == 0
     out, err = capsys.readouterr()
     assert out.startswith(f"{config.web}/signin#")
     assert len(out.split()) == 1
     assert err.startswith("good once, until ")
-    assert main(["open", "--json"], Site(file)) == 0
+    assert main(["open", "--json"], CommandSite(file)) == 0
     assert set(json.loads(capsys.readouterr().out)) == {"url", "until_s"}
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu.errors import InputError
-from slurm_gpu.monitor.signin.revoked_sessions import FILE_NAME, Ended
+from slurm_gpu.monitor.signin.revoked_sessions import FILE_NAME, RevokedSessions
 from slurm_gpu.monitor.signin.sessions import KEY_BYTES, Sessions, session_key
 
 KEY = b"k" * KEY_BYTES
@@ -141,19 +141,19 @@ def test_who_signed_out_is_kept_on_disk_as_long_as_their_session_would_have_gone
     wall: Wall, tmp_path: Path
 ) -> None:
     path = tmp_path / FILE_NAME
-    ended = Ended(wall, path)
+    ended = RevokedSessions(wall, path)
     ended.add("first", wall.now_s + 10)
     wall.now_s += 10
     ended.add("second", wall.now_s + 10)
     assert json.loads(path.read_text()) == {"second": wall.now_s + 10}
     assert path.stat().st_mode & 0o777 == 0o600
-    assert "second" in Ended(wall, path)
+    assert "second" in RevokedSessions(wall, path)
 
 
 def test_a_disk_that_is_full_keeps_nobody_signed_in(
     wall: Wall, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ended = Ended(wall, tmp_path / "none" / FILE_NAME)
+    ended = RevokedSessions(wall, tmp_path / "none" / FILE_NAME)
     ended.add("one", wall.now_s + 10)
     assert "one" in ended
     assert "cannot be written" in caplog.text
@@ -163,12 +163,12 @@ def test_a_disk_that_is_full_keeps_nobody_signed_in(
 def test_a_damaged_list_of_who_signed_out_is_no_empty_one(wall: Wall, tmp_path: Path, text: str) -> None:
     (tmp_path / FILE_NAME).write_text(text)
     with pytest.raises(InputError, match="who signed out would be signed in again"):
-        Ended(wall, tmp_path / FILE_NAME)
+        RevokedSessions(wall, tmp_path / FILE_NAME)
 
 
 def test_however_many_sign_out_memory_is_bounded(wall: Wall, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slurm_gpu.monitor.signin.revoked_sessions.MOST", 3)
-    ended = Ended(wall)
+    ended = RevokedSessions(wall)
     for number in range(5):
         ended.add(str(number), wall.now_s + 10)
     assert [str(number) in ended for number in range(5)] == [False, False, True, True, True]

@@ -10,11 +10,11 @@ from slurm_gpu.monitor.signin.tokens import (
     MOST_TOKENS,
     TOKENS_OF_A_USER,
     FullError,
-    Owner,
+    TokenOwner,
     Tokens,
 )
 
-ALICE = Owner("alice", 1001)
+ALICE = TokenOwner("alice", 1001)
 
 
 class Now:
@@ -57,18 +57,18 @@ def test_no_other_text_is_one(tokens: Tokens) -> None:
 
 def test_of_one_user_the_last_ones_count(tokens: Tokens) -> None:
     issued = [tokens.issue(ALICE) for _ in range(TOKENS_OF_A_USER + 2)]
-    other = tokens.issue(Owner("bob", 1002))
+    other = tokens.issue(TokenOwner("bob", 1002))
     assert [tokens.take(token) is not None for token in issued] == [False] * 2 + [True] * TOKENS_OF_A_USER
     assert tokens.take(other) is not None
 
 
 def test_so_many_wait_and_no_more_until_they_are_old(tokens: Tokens, now: Now) -> None:
     for uid in range(MOST_TOKENS):
-        tokens.issue(Owner(f"user{uid}", uid))
+        tokens.issue(TokenOwner(f"user{uid}", uid))
     with pytest.raises(FullError):
-        tokens.issue(Owner("late", 9999))
+        tokens.issue(TokenOwner("late", 9999))
     now.now += GOOD_FOR_S
-    assert tokens.take(tokens.issue(Owner("late", 9999))) is not None
+    assert tokens.take(tokens.issue(TokenOwner("late", 9999))) is not None
 
 
 def test_of_many_who_open_a_link_at_once_one_is_let_in() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lab import polling
-from slurm_gpu.node.gpu.reading import Reader, Request, Results
+from slurm_gpu.node.gpu.reading import Reader, ReadRequest, Results
 
 ROOT = Path(__file__).resolve().parents[3]
 DEADLINE_S = 0.2
@@ -17,7 +17,7 @@ def uuids(reader: Reader) -> list[str]:
 
 
 def read(reader: Reader, *of: str) -> Results:
-    return reader.read([Request(uuid=uuid, detailed=True) for uuid in of or GPUS])
+    return reader.read([ReadRequest(uuid=uuid, detailed=True) for uuid in of or GPUS])
 
 
 def read_when_ready(reader: Reader) -> tuple[Results, float]:

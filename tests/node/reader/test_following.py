@@ -10,7 +10,7 @@ from lab.simgpu.load import Point
 from lab.simgpu.world import World
 from slurm_gpu.clock import SystemClock
 from slurm_gpu.node.gpu.reader_process import ReaderProcess
-from slurm_gpu.node.gpu.reading import Failure, Reading, Trouble
+from slurm_gpu.node.gpu.reading import Failure, ReadError, Reading
 from tests.node.reader.asking import DEADLINE_S, GPUS, read, read_when_ready, wait_for
 
 
@@ -59,7 +59,7 @@ def test_a_gpu_that_hangs_while_it_is_followed_is_left_out(world: World, reader:
     wait_for(given_up)
     results, _ = read_when_ready(reader)
     assert set(results.readings) == {"GPU-a", "GPU-c"}
-    assert results.failures["GPU-b"].trouble is Trouble.HUNG
+    assert results.failures["GPU-b"].trouble is ReadError.HUNG
 
 
 def test_a_gpu_that_hangs_while_it_is_followed_is_known_to_whoever_asks_next(
@@ -73,7 +73,7 @@ def test_a_gpu_that_hangs_while_it_is_followed_is_known_to_whoever_asks_next(
     begin = time.monotonic()
     results = read(reader, "GPU-c", "GPU-b", "GPU-a")
     assert time.monotonic() - begin < DEADLINE_S + 0.1
-    assert {uuid: failure.trouble for uuid, failure in results.failures.items()} == {"GPU-b": Trouble.HUNG}
+    assert {uuid: failure.trouble for uuid, failure in results.failures.items()} == {"GPU-b": ReadError.HUNG}
     results, _ = read_when_ready(reader)
     assert set(results.readings) == {"GPU-a", "GPU-c"}
 
@@ -100,7 +100,7 @@ def test_a_gpu_that_is_lost_in_the_moment_in_which_it_is_asked_for_costs_no_read
     asked = world.calls()["nvmlDeviceGetMemoryInfo_v2"]  # before: it asks once more, and never again
     faults.lose(world, 1)
     wait_for(lambda: world.calls()["nvmlDeviceGetMemoryInfo_v2"] > asked)
-    assert read(reader).failures["GPU-b"] == Failure(Trouble.LOST, "GPU is lost")
+    assert read(reader).failures["GPU-b"] == Failure(ReadError.LOST, "GPU is lost")
     assert reader.pid == before
 
 
@@ -114,7 +114,7 @@ def test_a_gpu_that_is_lost_while_it_is_followed_ends_that(world: World, reader:
         return not reader.follows
 
     wait_for(ended)
-    assert read(reader).failures["GPU-b"] == Failure(Trouble.LOST, "GPU is lost")
+    assert read(reader).failures["GPU-b"] == Failure(ReadError.LOST, "GPU is lost")
 
 
 def test_a_reader_that_is_killed_while_it_follows_is_replaced(world: World, reader: ReaderProcess) -> None:

@@ -17,7 +17,7 @@ from slurm_gpu.errors import NvmlError
 from slurm_gpu.node.gpu import reader_child as readerchild
 from slurm_gpu.node.gpu import reader_process as readerprocess
 from slurm_gpu.node.gpu.reader_process import ReaderProcess
-from slurm_gpu.node.gpu.reading import Failure, ReaderStartingError, Request, Results, Trouble
+from slurm_gpu.node.gpu.reading import Failure, ReadError, ReaderStartingError, ReadRequest, Results
 from tests.node.fakes import FakeClock
 from tests.node.reader.asking import DEADLINE_S, GPUS, ROOT, read, read_when_ready, uuids, wait_for
 
@@ -27,10 +27,12 @@ def test_a_reading_is_the_same_through_the_pipe(world: World, reader: ReaderProc
     points = [Point(now_ns, 40, 5000), Point(now_ns + 1000 * 10**9, 40, 5000)]
     world.register(0, points, pid=os.getpid())
     world.stop_clock(now_ns + 30 * 10**9)
-    request = Request(uuid="GPU-a", detailed=True, processes=True, ring_after_us=0, process_ring_after_us=0)
+    request = ReadRequest(
+        uuid="GPU-a", detailed=True, processes=True, ring_after_us=0, process_ring_after_us=0
+    )
     there = reader.read([request]).readings["GPU-a"]
     script = (
-        "from slurm_gpu.node.gpu.nvml import NvmlReader; from slurm_gpu.node.gpu.reading import Request\n"
+        "from slurm_gpu.node.gpu.nvml import NvmlReader; from slurm_gpu.node.gpu.reading import ReadRequest\n"
         f"reader = NvmlReader(lambda *_: None); reader.devices()\n"
         f"print(repr(reader.read([{request!r}]).readings['GPU-a']))"
     )
@@ -51,10 +53,10 @@ def test_a_gpu_that_hangs_costs_the_others_about_the_deadline(world: World, read
     begin = time.monotonic()
     results = read(reader)
     assert time.monotonic() - begin < DEADLINE_S + 0.1
-    assert {uuid: failure.trouble for uuid, failure in results.failures.items()} == {"GPU-b": Trouble.HUNG}
+    assert {uuid: failure.trouble for uuid, failure in results.failures.items()} == {"GPU-b": ReadError.HUNG}
     results, waited_s = read_when_ready(reader)
     assert set(results.readings) == {"GPU-a", "GPU-c"}
-    assert results.failures["GPU-b"].trouble is Trouble.HUNG
+    assert results.failures["GPU-b"].trouble is ReadError.HUNG
     assert waited_s < 2  # the start of a Python, on a busy machine
     assert uuids(reader) == ["GPU-a", "GPU-c"]
 
@@ -110,8 +112,8 @@ def test_a_gpu_that_is_lost_or_hangs_at_the_start_is_known_by_its_index(
     reader = start(start_deadline_s=1.5)
     wait_for(lambda: [*_found(reader)] == ["GPU-a"])
     assert {index: failure.trouble for index, failure in reader.silent.items()} == {
-        1: Trouble.LOST,
-        2: Trouble.HUNG,
+        1: ReadError.LOST,
+        2: ReadError.HUNG,
     }
     faults.restore(world, 1)
     wait_for(lambda: [*_found(reader)] == ["GPU-a", "GPU-b"])
@@ -168,7 +170,7 @@ def test_a_reader_that_is_killed_costs_one_look(world: World, reader: ReaderProc
 
 def test_a_lost_gpu_is_told_from_one_that_hangs(world: World, reader: ReaderProcess) -> None:
     faults.lose(world, 1)
-    assert read(reader).failures["GPU-b"] == Failure(Trouble.LOST, "GPU is lost")
+    assert read(reader).failures["GPU-b"] == Failure(ReadError.LOST, "GPU is lost")
     assert uuids(reader) == ["GPU-a", "GPU-c"]
     faults.restore(world, 1)
     assert uuids(reader) == GPUS
@@ -198,7 +200,7 @@ def test_a_driver_that_went_while_the_reader_restarted_is_told(world: World, rea
         return bool(failures)
 
     wait_for(told)
-    assert {failure.trouble for failure in failures} == {Trouble.DRIVER}
+    assert {failure.trouble for failure in failures} == {ReadError.DRIVER}
     faults.driver(world, loaded=True)
     assert uuids(reader) == GPUS
 
@@ -206,7 +208,7 @@ def test_a_driver_that_went_while_the_reader_restarted_is_told(world: World, rea
 def test_a_driver_that_is_reloaded_costs_a_new_reader(world: World, reader: ReaderProcess) -> None:
     before = reader.pid
     faults.swap(world, 0, "GPU-new")
-    assert {failure.trouble for failure in read(reader).failures.values()} == {Trouble.DRIVER}
+    assert {failure.trouble for failure in read(reader).failures.values()} == {ReadError.DRIVER}
     assert uuids(reader) == ["GPU-new", "GPU-b", "GPU-c"]
     assert reader.pid != before
 
@@ -267,7 +269,7 @@ for line in sys.stdin:
     wait_for(lambda: bool(read(reader, "GPU-0", "GPU-1").readings))
     results = read(reader, "GPU-0", "GPU-1")
     assert set(results.readings) == {"GPU-0"}
-    assert results.failures["GPU-1"].trouble is Trouble.HUNG
+    assert results.failures["GPU-1"].trouble is ReadError.HUNG
 
 
 def test_the_reader_never_outlives_the_daemon(world: World) -> None:

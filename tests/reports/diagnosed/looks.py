@@ -2,25 +2,27 @@
 
 from dataclasses import replace
 
-from slurm_gpu.diagnose.case import Rules, build_case
+from slurm_gpu.diagnose.case import DiagnosisThresholds, build_case
 from slurm_gpu.diagnose.judge import diagnose
-from slurm_gpu.reports.diagnosed.page_model import Look
+from slurm_gpu.reports.diagnosed.page_model import DiagnosisPageModel
 from tests.diagnose.training import Training
 
 
-def a_look(training: Training, title="Job 17 · train", about=("alice in vision",), **more) -> Look:
+def a_look(
+    training: Training, title="Job 17 · train", about=("alice in vision",), **more
+) -> DiagnosisPageModel:
     """What the page is made of; the training's workers are GPUs of nodes, without ranks."""
     training.workers = tuple(
         replace(worker, rank=None, index=row % training.per_node)
         for row, worker in enumerate(training.workers)
     )
     series = training.series(**more)
-    return Look(
+    return DiagnosisPageModel(
         title=title,
         about=about,
         by="its whole course",
         told=", 100% of which were told",
-        case=build_case(series, None, Rules(), running=True),
+        case=build_case(series, None, DiagnosisThresholds(), running=True),
         verdict=diagnose(series),
         timezone="Asia/Seoul",
         made="version 0",

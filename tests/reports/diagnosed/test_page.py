@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from slurm_gpu.diagnose.metric import Metric
-from slurm_gpu.diagnose.series import Worker
+from slurm_gpu.diagnose.series import JobWorker
 from slurm_gpu.diagnose.verdict import Cause
 from slurm_gpu.reports.diagnosed.document import diagnosis_html
 from slurm_gpu.reports.diagnosed.heat import against_peers, scale
@@ -119,7 +119,7 @@ def test_the_verdict_its_evidence_and_the_next_step_stand_on_top():
 def test_names_of_jobs_are_nothing_but_text():
     look = a_look(a_slow_gpu(), title=HOSTILE[0], about=HOSTILE)
     hostile = tuple(
-        Worker(node=HOSTILE[row % len(HOSTILE)], device=f"GPU-{row}", index=row)
+        JobWorker(node=HOSTILE[row % len(HOSTILE)], device=f"GPU-{row}", index=row)
         for row in range(len(look.case.series.workers))
     )
     series = replace(look.case.series, workers=hostile)

@@ -7,15 +7,15 @@ from slurm_gpu.reports.figure import (
     Axis,
     Bars,
     Cdf,
-    Column,
     Figure,
+    FigureTable,
     Matrix,
     ParallelCoordinates,
-    Steps,
-    Table,
+    StepCurve,
+    TableColumn,
     TimeSeries,
 )
-from slurm_gpu.reports.page.document import Page, Tile
+from slurm_gpu.reports.page.document import ReportPage, Tile
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -68,19 +68,19 @@ def parallel(
     )
 
 
-def table(name: str, **data: object) -> Table:
-    return Table(
+def table(name: str, **data: object) -> FigureTable:
+    return FigureTable(
         name=name,
         title=f"Table {name}",
-        columns=[Column(key, "h" if key.endswith("_h") else "", f"What {key} is.") for key in data],
+        columns=[TableColumn(key, "h" if key.endswith("_h") else "", f"What {key} is.") for key in data],
         data=data,  # type: ignore[arg-type]
     )
 
 
-def steps(values: np.ndarray) -> Steps:
+def steps(values: np.ndarray) -> StepCurve:
     known = np.sort(values[~np.isnan(values)])
     x, first = np.unique(known, return_index=True)
-    return Steps(x, np.append(first[1:], len(known)) / max(1, len(known)), len(known))
+    return StepCurve(x, np.append(first[1:], len(known)) / max(1, len(known)), len(known))
 
 
 def figures(names: tuple[str, ...] = HOSTILE, runs: int = 300) -> list[Figure]:
@@ -121,8 +121,8 @@ def figures(names: tuple[str, ...] = HOSTILE, runs: int = 300) -> list[Figure]:
     ]
 
 
-def page(of: list[Figure], *, beside: bool = True) -> Page:
-    return Page(
+def page(of: list[Figure], *, beside: bool = True) -> ReportPage:
+    return ReportPage(
         title="GPU report of neuron",
         period="1 October to 31 October 2026, Asia/Seoul",
         made="version 0, on 2026-11-01 02:00 Asia/Seoul",

@@ -13,26 +13,26 @@ from slurm_gpu.reports.category import Category
 from slurm_gpu.reports.figure import Bars, Cdf, Chart, Matrix, ParallelCoordinates, TimeSeries
 from slurm_gpu.reports.page.amounts import with_unit
 from slurm_gpu.reports.page.draw import NARROW, WIDE, draw
-from slurm_gpu.reports.page.drawing import Box, Drawing, Label, Line, fitted, text_width
+from slurm_gpu.reports.page.drawing import Box, LineMark, TextMark, VectorDrawing, fitted, text_width
 from slurm_gpu.reports.page.palette import DARK, LIGHT
 from slurm_gpu.reports.page.png import write_png
-from slurm_gpu.reports.page.scales import Scale, nice_ticks, scale_of, time_ticks
+from slurm_gpu.reports.page.scales import AxisScale, nice_ticks, scale_of, time_ticks
 from slurm_gpu.reports.page.svg import svg_file
 from tests.reports.page.madeup import AXES, HOSTILE, figures, parallel, steps
 
 CHARTS = {figure.id: figure.chart for figure in figures()}
 
 
-def _boxes(drawing: Drawing) -> list[Box]:
+def _boxes(drawing: VectorDrawing) -> list[Box]:
     return [mark for mark in drawing.marks if isinstance(mark, Box) and mark.about]
 
 
-def _lines(drawing: Drawing) -> list[Line]:
-    return [mark for mark in drawing.marks if isinstance(mark, Line) and mark.about]
+def _lines(drawing: VectorDrawing) -> list[LineMark]:
+    return [mark for mark in drawing.marks if isinstance(mark, LineMark) and mark.about]
 
 
-def _labels(drawing: Drawing) -> list[str]:
-    return [mark.text for mark in drawing.marks if isinstance(mark, Label)]
+def _labels(drawing: VectorDrawing) -> list[str]:
+    return [mark.text for mark in drawing.marks if isinstance(mark, TextMark)]
 
 
 def test_bars_are_as_long_as_their_values():
@@ -158,7 +158,7 @@ def test_every_chart_is_well_formed_and_has_a_place_for_all_its_marks(chart: Cha
             assert mark.width >= 0
             assert -1 <= mark.x <= mark.x + mark.width <= width + 1
             assert -1 <= mark.y <= mark.y + mark.height <= drawing.height
-        elif isinstance(mark, Line) and len(mark.points):
+        elif isinstance(mark, LineMark) and len(mark.points):
             known = mark.points[~np.isnan(mark.points).any(axis=1)]
             assert ((known >= -1) & (known <= [width + 1, drawing.height])).all()
 
@@ -213,7 +213,7 @@ def test_a_scale_has_a_place_for_every_value(values: list[float]):
 
 
 def test_a_logarithmic_scale_tells_seconds_from_hours_and_has_a_zero():
-    scale = Scale(0.0, 500.0, 1000.0)
+    scale = AxisScale(0.0, 500.0, 1000.0)
     assert scale.at(0.0) == 0
     assert scale.at(500.0) == 1
     assert scale.at(0.01) > 0.1

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from slurm_gpu.reports.category import Category
 from slurm_gpu.reports.figure import Axis, ParallelCoordinates
-from slurm_gpu.reports.page.parallel import Packed, pack, script_json
+from slurm_gpu.reports.page.parallel import PackedCoordinates, pack, script_json
 from tests.reports.page.madeup import HOSTILE, parallel
 
 
-def _unpacked(packed: Packed) -> tuple[dict[str, np.ndarray], list[str]]:
+def _unpacked(packed: PackedCoordinates) -> tuple[dict[str, np.ndarray], list[str]]:
     """As the script reads it."""
     facts = json.loads(packed.facts)
     data, n, at = zlib.decompress(base64.b64decode(packed.data)), facts["runs"], 0

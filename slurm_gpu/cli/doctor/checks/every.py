@@ -20,7 +20,15 @@ from slurm_gpu.cli.doctor.checks.daemons import database_address as databaseaddr
 from slurm_gpu.cli.doctor.checks.daemons.outages import trouble
 from slurm_gpu.cli.doctor.checks.files import applications, boot, commands, hooks, site_file
 from slurm_gpu.cli.doctor.checks.files import secret_files as secretfiles
-from slurm_gpu.cli.doctor.checks.finding import Check, Finding, Level, Result, Surroundings, fail, skipped
+from slurm_gpu.cli.doctor.checks.finding import (
+    Check,
+    CheckResult,
+    DoctorContext,
+    Level,
+    Result,
+    fail,
+    skipped,
+)
 from slurm_gpu.cli.doctor.checks.slurm import (
     colocation,
     drains,
@@ -92,7 +100,7 @@ CHECKS = (
 )
 
 
-def run_checks(at: Surroundings, checks: Sequence[Check] = CHECKS) -> Iterator[Result]:
+def run_checks(at: DoctorContext, checks: Sequence[Check] = CHECKS) -> Iterator[Result]:
     """Every finding, in order; a check whose needs failed is skipped, and none can stop the others."""
     failed: set[str] = set()
     for check in checks:
@@ -114,7 +122,7 @@ def run_checks(at: Surroundings, checks: Sequence[Check] = CHECKS) -> Iterator[R
             yield Result(check.name, trouble(at, str(error), "fix this, then run slurm-gpu doctor again"))
 
 
-def _not_allowed(error: PermissionError) -> Finding:
+def _not_allowed(error: PermissionError) -> CheckResult:
     """What root alone may see is no failure where somebody else looks."""
     if os.geteuid() == 0:
         return fail(str(error), "fix this, then run slurm-gpu doctor again")

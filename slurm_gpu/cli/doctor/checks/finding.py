@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slurm_gpu.cli.site import Site
+from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.node.allocation.slurmd import CACHED_CONF, RunSlurmd, run_slurmd
 from slurm_gpu.policy.lua.bundle import RUN_DIRECTORY
 from slurm_gpu.policy.lua.install import STATE_DIRECTORY
@@ -38,7 +38,7 @@ class Level(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """One result; `remedy` is what to type or write, for anything that is not fine."""
 
     level: Level
@@ -46,24 +46,24 @@ class Finding:
     remedy: str | None = None
 
 
-def ok(message: str) -> Finding:
+def ok(message: str) -> CheckResult:
     """All is well here."""
-    return Finding(Level.OK, message)
+    return CheckResult(Level.OK, message)
 
 
-def warn(message: str, remedy: str) -> Finding:
+def warn(message: str, remedy: str) -> CheckResult:
     """It works, but not as well as it should."""
-    return Finding(Level.WARN, message, remedy)
+    return CheckResult(Level.WARN, message, remedy)
 
 
-def fail(message: str, remedy: str) -> Finding:
+def fail(message: str, remedy: str) -> CheckResult:
     """Something that slurm-gpu promises does not work."""
-    return Finding(Level.FAIL, message, remedy)
+    return CheckResult(Level.FAIL, message, remedy)
 
 
-def skipped(message: str) -> Finding:
+def skipped(message: str) -> CheckResult:
     """There is nothing to look at."""
-    return Finding(Level.SKIPPED, message)
+    return CheckResult(Level.SKIPPED, message)
 
 
 def unit_is_here(daemon: str) -> bool:
@@ -87,10 +87,10 @@ def may_read(directory: Path) -> bool:
 
 
 @dataclass
-class Surroundings:
+class DoctorContext:
     """What checks look at. Directories are slurm-gpud's on this host, but for that of `policy apply`."""
 
-    site: Site
+    site: CommandSite
     run_dir: Path = Path("/run/slurm-gpu")
     state_dir: Path = Path("/var/lib/slurm-gpu")
     policy_state: Path = STATE_DIRECTORY
@@ -159,7 +159,7 @@ class Check:
     """A named check; `needs` are names of checks without which it makes no sense."""
 
     name: str
-    look: Callable[[Surroundings], Iterable[Finding]]
+    look: Callable[[DoctorContext], Iterable[CheckResult]]
     needs: tuple[str, ...] = ()
 
 
@@ -168,7 +168,7 @@ class Result:
     """A finding with the name of its check."""
 
     check: str
-    finding: Finding
+    finding: CheckResult
 
     def to_json(self) -> dict[str, Any]:
         """A dict that json.dumps takes."""

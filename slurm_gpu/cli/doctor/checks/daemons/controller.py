@@ -7,7 +7,7 @@ from pathlib import Path
 
 from slurm_gpu.cli.doctor.checks.daemons.processes import daemons, running
 from slurm_gpu.cli.doctor.checks.daemons.services import log, revive, start_and_log
-from slurm_gpu.cli.doctor.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
+from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail, ok, skipped, warn
 from slurm_gpu.controller.snapshot import FILE_NAME, FRESH_S, Snapshot, read_fresh
 from slurm_gpu.policy.lua.bundle import RUN_DIRECTORY
 from slurm_gpu.policy.lua.install import SCRIPT_NAME
@@ -16,7 +16,7 @@ from slurm_gpu.policy.lua.installed import read_policy_in_force
 _DAEMON = "slurm-gpuctld"
 
 
-def snapshot(at: Surroundings) -> Iterator[Finding]:
+def snapshot(at: DoctorContext) -> Iterator[CheckResult]:
     """The snapshot is fresh, and by the groups of the policy in force."""
     if not at.is_controller:
         yield skipped("slurm-gpuctld runs on the controller, and this host is none")
@@ -57,5 +57,5 @@ def snapshot(at: Surroundings) -> Iterator[Finding]:
         yield ok(f"{path} is {_age(at, found)} s old")
 
 
-def _age(at: Surroundings, found: Snapshot) -> str:
+def _age(at: DoctorContext, found: Snapshot) -> str:
     return f"{max(0, at.site.wall() - found.as_of_s):.0f}"

@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from slurm_gpu import __version__
 from slurm_gpu.cli.doctor.checks.daemons.database_address import unanswered
 from slurm_gpu.cli.doctor.checks.daemons.outages import daemon_that_is_down, trouble
-from slurm_gpu.cli.doctor.checks.daemons.processes import Process, running
+from slurm_gpu.cli.doctor.checks.daemons.processes import DaemonProcess, running
 from slurm_gpu.cli.doctor.checks.daemons.services import has_systemd, log_there, start_and_log
-from slurm_gpu.cli.doctor.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
+from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail, ok, skipped, warn
 from slurm_gpu.client.database_client import Health, NodeReport
 from slurm_gpu.errors import OutsideError, SlurmError
 from slurm_gpu.text.cells import span
@@ -33,7 +33,7 @@ _UNHEARD = frozenset(
 _DAEMON = "slurm-gpudbd"
 
 
-def answers(at: Surroundings) -> Iterator[Finding]:
+def answers(at: DoctorContext) -> Iterator[CheckResult]:
     """slurm-gpudbd answers, from one version and with one clock."""
     try:
         health = _health(at)
@@ -67,7 +67,7 @@ def schema_here() -> str:
     return max(name.partition("_")[0] for name in names if re.match(r"\d{4}_", name))
 
 
-def import_fresh(at: Surroundings) -> Iterator[Finding]:
+def import_fresh(at: DoctorContext) -> Iterator[CheckResult]:
     """Slurm's accounting is read as often as it should be."""
     health = _health(at)
     if health.import_error is not None:
@@ -81,7 +81,7 @@ def import_fresh(at: Surroundings) -> Iterator[Finding]:
         yield _late_import(at, message) if late else ok(message)
 
 
-def _late_import(at: Surroundings, message: str) -> Finding:
+def _late_import(at: DoctorContext, message: str) -> CheckResult:
     """Return a finding that names slurmdbd if it hangs: sacct waits for it for ten minutes."""
     try:
         at.site.limits.tracked_tres()
@@ -91,7 +91,7 @@ def _late_import(at: Surroundings, message: str) -> Finding:
     return fail(message, _log(at))
 
 
-def nodes_ship(at: Surroundings) -> Iterator[Finding]:
+def nodes_ship(at: DoctorContext) -> Iterator[CheckResult]:
     """Of every node whose GPUs jobs hold, records come."""
     silent = _health(at).silent_nodes
     if silent:
@@ -103,7 +103,7 @@ def nodes_ship(at: Surroundings) -> Iterator[Finding]:
         yield ok("every node whose GPUs are held for long sends records")
 
 
-def nothing_refused(at: Surroundings) -> Iterator[Finding]:
+def nothing_refused(at: DoctorContext) -> Iterator[CheckResult]:
     """What nodes send is taken."""
     health = _health(at)
     last_s, counts = health.last_rejected_s, health.rejected
@@ -121,7 +121,7 @@ def nothing_refused(at: Surroundings) -> Iterator[Finding]:
     )
 
 
-def nodes_heard(at: Surroundings) -> Iterator[Finding]:
+def nodes_heard(at: DoctorContext) -> Iterator[CheckResult]:
     """Every node with GPUs was heard of within the last minute, as each sends its live values every 10 s."""
     now_s = _health(at).now_s
     with at.site.database() as database:
@@ -144,7 +144,7 @@ def nodes_heard(at: Surroundings) -> Iterator[Finding]:
         yield skipped("Slurm has no node with GPUs that is up")
 
 
-def _unheard(at: Surroundings, names: Sequence[str], since: str) -> Finding:
+def _unheard(at: DoctorContext, names: Sequence[str], since: str) -> CheckResult:
     """One finding, however many nodes it is that a firewall, say, keeps away."""
     if names[0] in at.gpu_nodes_here:
         remedy = start_and_log(at, "slurm-gpud")
@@ -166,7 +166,7 @@ def _between(seconds: Collection[float]) -> str:
     return least if least == most else f"{least} to {most}"
 
 
-def devices_agree(at: Surroundings) -> Iterator[Finding]:
+def devices_agree(at: DoctorContext) -> Iterator[CheckResult]:
     """The GPUs that each slurm-gpud sees are those that Slurm hands out, and all are of this version."""
     now_s = _health(at).now_s
     with at.site.database() as database:
@@ -207,7 +207,7 @@ def devices_agree(at: Surroundings) -> Iterator[Finding]:
     yield from _other_versions(reports.values())
 
 
-def _unknown_to_slurm(at: Surroundings, reports: Mapping[str, NodeReport]) -> Iterator[Finding]:
+def _unknown_to_slurm(at: DoctorContext, reports: Mapping[str, NodeReport]) -> Iterator[CheckResult]:
     """Yield nodes whose slurm-gpud sees GPUs while Slurm has none: no job can request them."""
     without = [
         node.name for node in at.nodes if not node.n_gpus and node.name in reports and reports[node.name].gpus
@@ -221,7 +221,7 @@ def _unknown_to_slurm(at: Surroundings, reports: Mapping[str, NodeReport]) -> It
         )
 
 
-def clocks(at: Surroundings) -> Iterator[Finding]:
+def clocks(at: DoctorContext) -> Iterator[CheckResult]:
     """The nodes' clocks are slurm-gpudbd's, as far as their live values tell."""
     with at.site.database() as database:
         heard = {report.node: report.heard_s for report in database.nodes()}
@@ -245,7 +245,7 @@ def clocks(at: Surroundings) -> Iterator[Finding]:
         yield ok(f"{counted(len(ahead), 'node')}: within {_NODE_SKEW_S:.0f} s of slurm-gpudbd's")
 
 
-def _other_versions(reports: Iterable[NodeReport]) -> Iterator[Finding]:
+def _other_versions(reports: Iterable[NodeReport]) -> Iterator[CheckResult]:
     by_version: dict[str, list[str]] = {}
     for report in reports:
         if report.version not in (None, __version__):
@@ -257,7 +257,7 @@ def _other_versions(reports: Iterable[NodeReport]) -> Iterator[Finding]:
         )
 
 
-def _expected(at: Surroundings) -> list[str]:
+def _expected(at: DoctorContext) -> list[str]:
     """Nodes with GPUs of which something should be heard."""
     return [node.name for node in at.nodes if node.n_gpus and _UNHEARD.isdisjoint(node.state.split("+"))]
 
@@ -269,7 +269,7 @@ def _late(there: Iterable[str], reports: Iterable[NodeReport], now_s: float) -> 
     return {name: at_s for name, at_s in told.items() if at_s is None or now_s - at_s > _HEARD_S}
 
 
-def _just_started(at: Surroundings, node: str) -> str | None:
+def _just_started(at: DoctorContext, node: str) -> str | None:
     """Why a node cannot have been heard yet, as far as its slurm-gpud, or slurm-gpudbd, runs on this host."""
     mine = [one for one in running(at.proc, "slurm-gpud") if _is_of(one, node, at.gpu_nodes_here)]
     for name, processes in (("slurm-gpudbd", running(at.proc, "slurm-gpudbd")), ("it", mine)):
@@ -279,21 +279,21 @@ def _just_started(at: Surroundings, node: str) -> str | None:
     return None
 
 
-def _is_of(process: Process, node: str, here: Sequence[str]) -> bool:
+def _is_of(process: DaemonProcess, node: str, here: Sequence[str]) -> bool:
     """Where a host simulates several nodes, each daemon is told its name."""
     return node in here and (len(here) == 1 or node in process.words or f"--node={node}" in process.words)
 
 
-def _log(at: Surroundings) -> str:
+def _log(at: DoctorContext) -> str:
     return f"{log_there(at, _DAEMON)} on its host"
 
 
-def _diagnose(at: Surroundings, node: str) -> str:
+def _diagnose(at: DoctorContext, node: str) -> str:
     if node in at.gpu_nodes_here:
         return start_and_log(at, "slurm-gpud")
     return f"ssh {node} slurm-gpu doctor; start slurm-gpud there where none runs"
 
 
-def _health(at: Surroundings) -> Health:
+def _health(at: DoctorContext) -> Health:
     with at.site.database() as database:
         return database.health()

@@ -13,8 +13,8 @@ from slurm_gpu.cli.doctor.checks.daemons.processes import ports, running
 from slurm_gpu.cli.doctor.checks.daemons.services import continue_stopped, restart, start_and_log, start_there
 from slurm_gpu.cli.doctor.checks.finding import (
     DATABASE_FILE,
-    Finding,
-    Surroundings,
+    CheckResult,
+    DoctorContext,
     fail,
     is_loopback,
     ok,
@@ -28,7 +28,7 @@ _DAEMON = "slurm-gpudbd"
 _UNABLE = "cannot answer just now"
 
 
-def unanswered(at: Surroundings) -> str:
+def unanswered(at: DoctorContext) -> str:
     """Return what to type when slurm-gpudbd does not answer."""
     processes = running(at.proc, _DAEMON)
     # slurm-gpudbd waits for its database.
@@ -46,7 +46,7 @@ def unanswered(at: Surroundings) -> str:
     )
 
 
-def _other_port(at: Surroundings, listens: Sequence[int]) -> str:
+def _other_port(at: DoctorContext, listens: Sequence[int]) -> str:
     url = at.site.config.database
     return (
         f"slurm-gpudbd listens at port {listens[0]}, and {at.site.config_path} has database: {url}: change "
@@ -54,7 +54,7 @@ def _other_port(at: Surroundings, listens: Sequence[int]) -> str:
     )
 
 
-def address(at: Surroundings) -> Iterator[Finding]:
+def address(at: DoctorContext) -> Iterator[CheckResult]:
     """Check on slurm-gpudbd's host that it also answers at the address that other hosts use."""
     config = at.site.config
     if not config.database_socket.exists():
@@ -107,7 +107,7 @@ def address(at: Surroundings) -> Iterator[Finding]:
     yield from found or [ok(f"slurm-gpudbd answers at {url}, as nodes ask it")]
 
 
-def _elsewhere(at: Surroundings) -> list[str]:
+def _elsewhere(at: DoctorContext) -> list[str]:
     """Return the GPU nodes that are other hosts; none if slurmctld does not answer."""
     try:
         here = at.gpu_nodes_here

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from slurm_gpu.cli.doctor.checks.daemons.services import has_systemd
-from slurm_gpu.cli.doctor.checks.finding import Finding, Surroundings, ok, skipped, warn
+from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, ok, skipped, warn
 from slurm_gpu.text.cells import span
 
 OLD_S = 3 * 86400
 """Learned each day, as slurm-gpu-forecast.timer does it, nothing is older but after two failures."""
 
 
-def learned(at: Surroundings) -> Iterator[Finding]:
+def learned(at: DoctorContext) -> Iterator[CheckResult]:
     """What `slurm-gpu forecast` stands on is of the last days."""
     with at.site.database() as database:
         health = database.health()

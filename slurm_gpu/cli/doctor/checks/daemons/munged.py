@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from slurm_gpu import munge
-from slurm_gpu.cli.doctor.checks.daemons.processes import Process, running
+from slurm_gpu.cli.doctor.checks.daemons.processes import DaemonProcess, running
 from slurm_gpu.cli.doctor.checks.daemons.services import log, restart, revive, start
-from slurm_gpu.cli.doctor.checks.finding import Finding, Surroundings, fail, ok
+from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail, ok
 from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.errors import MungedAwayError, MungeError
 
 DEFAULT_SOCKET = Path("/run/munge/munge.socket.2")
 
 
-def round_trip(at: Surroundings) -> Iterator[Finding]:
+def round_trip(at: DoctorContext) -> Iterator[CheckResult]:
     """Encode and decode a credential; report a munged that is down, hangs or listens elsewhere."""
     socket_path, path = at.site.config.munge_socket, socket_of(at.site.config)
     try:
@@ -39,7 +39,7 @@ def socket_of(config: SiteConfig) -> Path:
     return DEFAULT_SOCKET if config.munge_socket is None else Path(config.munge_socket).absolute()
 
 
-def _away(at: Surroundings, path: Path, error: str) -> Finding:
+def _away(at: DoctorContext, path: Path, error: str) -> CheckResult:
     """Return a finding that distinguishes a munged that is down, hangs or listens elsewhere."""
     processes = running(at.proc, "munged")
     named = at.site.config.munge_socket is not None
@@ -61,7 +61,7 @@ def _away(at: Surroundings, path: Path, error: str) -> Finding:
     )
 
 
-def _socket_of(process: Process) -> Path:
+def _socket_of(process: DaemonProcess) -> Path:
     given = process.option("--socket") or process.option("-S")
     return DEFAULT_SOCKET if given is None else Path(given)
 

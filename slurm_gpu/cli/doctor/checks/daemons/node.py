@@ -10,7 +10,7 @@ from pathlib import Path
 
 from slurm_gpu.cli.doctor.checks.daemons.processes import running
 from slurm_gpu.cli.doctor.checks.daemons.services import start, start_and_log
-from slurm_gpu.cli.doctor.checks.finding import Finding, Surroundings, fail, may_read, ok, skipped, warn
+from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail, may_read, ok, skipped, warn
 from slurm_gpu.text.cells import span
 from slurm_gpu.text.hostlist import compress
 from slurm_gpu.text.units import counted
@@ -22,7 +22,7 @@ _SHIPPED_IN_S = 60.0
 _ROOM_MIB = 16
 
 
-def alive(at: Surroundings) -> Iterator[Finding]:
+def alive(at: DoctorContext) -> Iterator[CheckResult]:
     """slurm-gpud runs on this node; on each of them where one host simulates several."""
     here = at.gpu_nodes_here
     if not here:
@@ -54,7 +54,7 @@ def alive(at: Surroundings) -> Iterator[Finding]:
         yield ok(f"{_DAEMON} runs" + (f" for {compress(here)}" if len(here) > 1 else ""))
 
 
-def hook_directory(at: Surroundings) -> Iterator[Finding]:
+def hook_directory(at: DoctorContext) -> Iterator[CheckResult]:
     """Hooks can write, only root can read, and nothing lies there for long."""
     if not at.is_gpu_node:
         yield skipped("this host is no GPU node")
@@ -70,12 +70,12 @@ def hook_directory(at: Surroundings) -> Iterator[Finding]:
         )
 
 
-def _start_one(at: Surroundings, node: str) -> str:
+def _start_one(at: DoctorContext, node: str) -> str:
     """Return how to start slurm-gpud for one of several nodes on this host."""
     return start(at, _DAEMON) + ("" if at.has_unit(_DAEMON) else f" --node={node}")
 
 
-def _hook_directory(at: Surroundings, directory: Path) -> Iterator[Finding]:
+def _hook_directory(at: DoctorContext, directory: Path) -> Iterator[CheckResult]:
     now_s = at.site.wall()
     try:
         status = directory.stat()
@@ -98,13 +98,13 @@ def _hook_directory(at: Surroundings, directory: Path) -> Iterator[Finding]:
     yield from _room(directory)
 
 
-def spool(at: Surroundings) -> Iterator[Finding]:
+def spool(at: DoctorContext) -> Iterator[CheckResult]:
     """Finished records reach the database."""
     for state_dir in _directories(at.proc, "--state-dir", at.state_dir):
         yield from _spool(state_dir / "spool", at.site.wall())
 
 
-def _spool(directory: Path, now_s: float) -> Iterator[Finding]:
+def _spool(directory: Path, now_s: float) -> Iterator[CheckResult]:
     try:
         waiting = _finished_records(directory / "log", now_s - _SHIPPED_IN_S)
         rejected = directory / "rejected"
@@ -130,7 +130,7 @@ def _spool(directory: Path, now_s: float) -> Iterator[Finding]:
     yield from _room(directory)
 
 
-def _room(directory: Path) -> Iterator[Finding]:
+def _room(directory: Path) -> Iterator[CheckResult]:
     """Whether anything can be written there."""
     disk = os.statvfs(directory)
     free_mib = disk.f_bavail * disk.f_frsize >> 20

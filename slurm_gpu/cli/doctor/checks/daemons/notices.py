@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from slurm_gpu.cli.doctor.checks.files.access import denies
-from slurm_gpu.cli.doctor.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
+from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail, ok, skipped, warn
 from slurm_gpu.errors import InputError
 from slurm_gpu.notices.sending import NotSentError
 from slurm_gpu.notices.settings import FILE_NAME, Settings, load_settings
@@ -18,7 +18,7 @@ from slurm_gpu.policy.lua.installed import read_policy_in_force
 _MEND = "fix it; slurm-gpuctld reads it again by itself; until then no user is notified and no job is ended"
 
 
-def notices(at: Surroundings) -> Iterator[Finding]:
+def notices(at: DoctorContext) -> Iterator[CheckResult]:
     """notices.yaml is readable and right, and the mail server and the webhook that it names answer."""
     if not at.is_controller:
         yield skipped("users are told on the hosts of slurmctld, and this host is none")
@@ -45,20 +45,20 @@ def notices(at: Surroundings) -> Iterator[Finding]:
         yield ok(f"{path}: mode {settings.mode}, {ways}")
 
 
-def _ends_jobs(at: Surroundings) -> bool:
+def _ends_jobs(at: DoctorContext) -> bool:
     policy = read_policy_in_force(Path(at.settings.conf_path).parent / SCRIPT_NAME)
     rule = None if policy is None else policy.cancel_idle
     return rule is not None and rule.mode == Mode.ENFORCE
 
 
-def _ends_nobody(why: str) -> Finding:
+def _ends_nobody(why: str) -> CheckResult:
     return warn(
         f"{why}: nobody is warned, so that cancel_idle of the policy in force ends no job",
         f"write mode: send, and mail: or webhook:, into {FILE_NAME}, as in docs/notices.md",
     )
 
 
-def _texts(at: Surroundings, settings: Settings) -> Iterator[Finding]:
+def _texts(at: DoctorContext, settings: Settings) -> Iterator[CheckResult]:
     try:
         load_templates(settings.templates)
     except InputError as error:
@@ -69,7 +69,7 @@ def _texts(at: Surroundings, settings: Settings) -> Iterator[Finding]:
             yield from _readable(at, path)
 
 
-def _channels(at: Surroundings, settings: Settings) -> Iterator[Finding]:
+def _channels(at: DoctorContext, settings: Settings) -> Iterator[CheckResult]:
     # Only now: what speaks SMTP and TLS takes time to load that every other check would wait for.
     from slurm_gpu.notices.mail import MailChannel
     from slurm_gpu.notices.webhook import WebhookChannel, read_secret
@@ -101,14 +101,14 @@ def _channels(at: Surroundings, settings: Settings) -> Iterator[Finding]:
     )
 
 
-def _tried(try_out: Callable[[], None], remedy: str, settings: Settings) -> Iterator[Finding]:
+def _tried(try_out: Callable[[], None], remedy: str, settings: Settings) -> Iterator[CheckResult]:
     try:
         try_out()
     except NotSentError as error:
         yield (fail if settings.sends else warn)(f"no notice would go out: {error}", remedy)
 
 
-def _readable(at: Surroundings, path: Path, remedy: str | None = None) -> Iterator[Finding]:
+def _readable(at: DoctorContext, path: Path, remedy: str | None = None) -> Iterator[CheckResult]:
     """Whether SlurmUser, as whom slurm-gpuctld runs, may read it: root, who asks, may read all."""
     denied = denies(path, at.settings.slurm_user_uid)
     if denied is not None:

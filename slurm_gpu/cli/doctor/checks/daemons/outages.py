@@ -16,7 +16,7 @@ from slurm_gpu.cli.doctor.checks.daemons.services import (
     start_and_log,
     start_there,
 )
-from slurm_gpu.cli.doctor.checks.finding import Finding, Surroundings, fail
+from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail
 from slurm_gpu.slurm.conf_file import read_conf, settings_named
 
 # Slurm's default.
@@ -29,16 +29,16 @@ class _Outage:
 
     said: re.Pattern[str]
     message: str
-    remedy: Callable[[Surroundings], str]
+    remedy: Callable[[DoctorContext], str]
 
 
-def _database(said: str, message: str, remedy: Callable[[Surroundings], str]) -> _Outage:
+def _database(said: str, message: str, remedy: Callable[[DoctorContext], str]) -> _Outage:
     """Return the outage of slurm-gpudbd's database, recognised by its error message."""
     words = re.compile(rf"the database does not answer: (?P<detail>.*(?:{said}).*)", re.DOTALL)
     return _Outage(words, f"slurm-gpudbd runs, but {message}", remedy)
 
 
-def _slurmctld(at: Surroundings) -> str:
+def _slurmctld(at: DoctorContext) -> str:
     """Return how to start slurmctld; if it runs on this host, its port probably differs from slurm.conf's."""
     here = running(at.proc, "slurmctld")
     if any(process.is_stopped for process in here):
@@ -55,13 +55,13 @@ def _slurmctld(at: Surroundings) -> str:
     )
 
 
-def conf_of_commands(at: Surroundings) -> Path:
+def conf_of_commands(at: DoctorContext) -> Path:
     """Return the slurm.conf that Slurm's commands on this host read."""
     path = Path(os.environ.get("SLURM_CONF") or "/etc/slurm/slurm.conf")
     return path if path.exists() else at.conf_cache
 
 
-def _slurmctld_ports(at: Surroundings) -> set[int]:
+def _slurmctld_ports(at: DoctorContext) -> set[int]:
     """Return the slurmctld ports in the slurm.conf of this host; slurmctld itself does not answer."""
     try:
         found = [line.value for line in settings_named(read_conf(conf_of_commands(at)), "SlurmctldPort")]
@@ -73,7 +73,7 @@ def _slurmctld_ports(at: Surroundings) -> set[int]:
     return set(range(int(first), int(last or first) + 1))
 
 
-def _slurmdbd(at: Surroundings) -> str:
+def _slurmdbd(at: DoctorContext) -> str:
     here = running(at.proc, "slurmdbd")
     if any(process.is_stopped for process in here):
         return revive(at, "slurmdbd")
@@ -89,7 +89,7 @@ def _slurmdbd(at: Surroundings) -> str:
     )
 
 
-def _mariadb(at: Surroundings, names: str) -> str:
+def _mariadb(at: DoctorContext, names: str) -> str:
     here = running(at.proc, "mariadbd") or running(at.proc, "mysqld")
     if not here:
         return start_there(at, "mariadb", f"on the host that {names} names")
@@ -100,7 +100,7 @@ def _mariadb(at: Surroundings, names: str) -> str:
     return f"MariaDB runs on this host{where}: compare that with host and port in {names}"
 
 
-def stopped_mariadb(at: Surroundings) -> str | None:
+def stopped_mariadb(at: DoctorContext) -> str | None:
     """Return how to continue a MariaDB of this host that a signal stopped, else None."""
     return continue_stopped([*running(at.proc, "mariadbd"), *running(at.proc, "mysqld")])
 
@@ -183,7 +183,7 @@ def daemon_that_is_down(error: str) -> str | None:
     return next((outage.message for outage in _OUTAGES if outage.said.search(error)), None)
 
 
-def trouble(at: Surroundings, error: str, otherwise: str, prefix: str = "") -> Finding:
+def trouble(at: DoctorContext, error: str, otherwise: str, prefix: str = "") -> CheckResult:
     """Return a failure that names the daemon to start if the error identifies it; else `otherwise`."""
     for outage in _OUTAGES:
         if match := outage.said.search(error):

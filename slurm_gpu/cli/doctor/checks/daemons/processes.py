@@ -18,7 +18,7 @@ _START_TIME = 19
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class DaemonProcess:
     """A daemon that runs here."""
 
     directory: Path
@@ -60,7 +60,7 @@ def daemons(proc: Path, name: str) -> list[list[str]]:
     return [process.words for process in running(proc, name)]
 
 
-def running(proc: Path, name: str) -> list[Process]:
+def running(proc: Path, name: str) -> list[DaemonProcess]:
     """Every process of that name that runs here, those of containers left out: they are another machine's."""
     found = []
     for process in proc.glob("[0-9]*"):
@@ -69,11 +69,11 @@ def running(proc: Path, name: str) -> list[Process]:
         except OSError:
             continue  # it has ended meanwhile
         if any(Path(word).stem == name for word in words[:_WORDS]) and not _is_contained(process):
-            found.append(Process(process, words, _age_s(proc, process)))
+            found.append(DaemonProcess(process, words, _age_s(proc, process)))
     return found
 
 
-def ports(processes: Iterable[Process]) -> list[int]:
+def ports(processes: Iterable[DaemonProcess]) -> list[int]:
     """Return the TCP ports at which they listen; none if the caller may not see them."""
     found: set[int] = set()
     for process in processes:
@@ -104,7 +104,7 @@ def _sockets(process: Path) -> Iterator[str]:
             yield match[1]
 
 
-def variable(process: Process, name: str) -> str | None:
+def variable(process: DaemonProcess, name: str) -> str | None:
     """What it has of that name in its environment; raises PermissionError where it is another user's."""
     try:
         entries = (process.directory / "environ").read_bytes().split(b"\0")

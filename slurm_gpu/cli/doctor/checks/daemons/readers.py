@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from slurm_gpu.cli.doctor.checks.daemons.services import log_there
-from slurm_gpu.cli.doctor.checks.finding import Finding, Surroundings, fail, ok
+from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail, ok
 from slurm_gpu.text.hostlist import compress
 from slurm_gpu.wire.live import READER_DEATHS
 
@@ -13,7 +13,7 @@ from slurm_gpu.wire.live import READER_DEATHS
 _MANY = 3
 
 
-def alive(at: Surroundings) -> Iterator[Finding]:
+def alive(at: DoctorContext) -> Iterator[CheckResult]:
     """Check that no NVML reader keeps ending: meanwhile no GPU of its node is measured."""
     with at.site.database() as database:
         lives = database.live()

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from slurm_gpu.cli.doctor.checks.daemons.processes import Process, running
-from slurm_gpu.cli.doctor.checks.finding import DATABASE_FILE, WEB_FILE, Surroundings
+from slurm_gpu.cli.doctor.checks.daemons.processes import DaemonProcess, running
+from slurm_gpu.cli.doctor.checks.finding import DATABASE_FILE, WEB_FILE, DoctorContext
 
 # Present wherever systemd runs.
 _ALWAYS = "systemd-journald"
@@ -30,7 +30,7 @@ def program(daemon: str) -> str:
     return _PROGRAM.get(daemon, daemon)
 
 
-def start(at: Surroundings, daemon: str) -> str:
+def start(at: DoctorContext, daemon: str) -> str:
     """Return how to start a daemon on this host."""
     if at.has_unit(daemon):
         return f"systemctl start {daemon}"
@@ -38,7 +38,7 @@ def start(at: Surroundings, daemon: str) -> str:
     return f"start {program(daemon)} (no systemd unit here)" + ("" if command is None else f": {command}")
 
 
-def restart(at: Surroundings, daemon: str) -> str:
+def restart(at: DoctorContext, daemon: str) -> str:
     """Return how to restart a daemon that runs on this host."""
     if at.has_unit(daemon):
         return f"systemctl restart {daemon}"
@@ -50,7 +50,7 @@ def restart(at: Surroundings, daemon: str) -> str:
     return f"kill {ids}, then start it again: {again}" + (" …" if len(processes) > 1 else "")
 
 
-def revive(at: Surroundings, daemon: str) -> str:
+def revive(at: DoctorContext, daemon: str) -> str:
     """Return how to start a daemon, or to restart one whose process exists but does not answer."""
     processes = running(at.proc, program(daemon))
     if stopped := continue_stopped(processes):
@@ -58,48 +58,48 @@ def revive(at: Surroundings, daemon: str) -> str:
     return (restart if processes else start)(at, daemon)
 
 
-def continue_stopped(processes: Sequence[Process]) -> str | None:
+def continue_stopped(processes: Sequence[DaemonProcess]) -> str | None:
     """Return how to continue those of the processes that a signal stopped; None where there are none."""
     stopped = [process.directory.name for process in processes if process.is_stopped]
     return f"kill -CONT {' '.join(stopped)}, as a signal stopped it" if stopped else None
 
 
-def log(at: Surroundings, daemon: str) -> str:
+def log(at: DoctorContext, daemon: str) -> str:
     """Return where the log of a daemon of this host is."""
     return f"journalctl -u {daemon}" if at.has_unit(daemon) else f"the log of {program(daemon)}"
 
 
-def start_and_log(at: Surroundings, daemon: str) -> str:
+def start_and_log(at: DoctorContext, daemon: str) -> str:
     """Return how to start or restart a daemon on this host, and where its log is."""
     says = "has the cause" if running(at.proc, program(daemon)) else "says why it stopped"
     return f"{revive(at, daemon)}; {log(at, daemon)} {says}"
 
 
-def start_there(at: Surroundings, daemon: str, where: str) -> str:
+def start_there(at: DoctorContext, daemon: str, where: str) -> str:
     """Return how to start a daemon that may run on another host; `where` names that host."""
     if at.has_unit(daemon) or at.has_unit(_ALWAYS):
         return f"systemctl start {daemon} {where}; {log_there(at, daemon)} says why it stopped"
     return f"start {program(daemon)} {where}; its log says why it stopped"
 
 
-def log_there(at: Surroundings, daemon: str) -> str:
+def log_there(at: DoctorContext, daemon: str) -> str:
     """Return where the log of a daemon is that may run on another host."""
     return f"journalctl -u {daemon}" if at.has_unit(_ALWAYS) else f"the log of {program(daemon)}"
 
 
-def environment_of(at: Surroundings, daemon: str) -> str:
+def environment_of(at: DoctorContext, daemon: str) -> str:
     """Return where the environment of a daemon of ours is set."""
     return (
         "/etc/sysconfig/slurm-gpu" if at.has_unit(daemon) else f"the environment in which {daemon} is started"
     )
 
 
-def has_systemd(at: Surroundings) -> bool:
+def has_systemd(at: DoctorContext) -> bool:
     """Return whether systemd runs on this host."""
     return at.has_unit(_ALWAYS)
 
 
-def _command(at: Surroundings, daemon: str) -> str | None:
+def _command(at: DoctorContext, daemon: str) -> str | None:
     """Return the command line of a slurm-gpu daemon installed next to this command, or on the PATH."""
     if daemon not in _OURS:
         return None

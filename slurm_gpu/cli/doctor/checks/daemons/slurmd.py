@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from slurm_gpu.cli.doctor.checks.daemons.processes import running
 from slurm_gpu.cli.doctor.checks.daemons.services import continue_stopped, has_systemd, start_and_log
-from slurm_gpu.cli.doctor.checks.finding import Finding, Surroundings, fail, ok, warn
+from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail, ok, warn
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.slurm.client import SlurmNode
 from slurm_gpu.text.hostlist import compress
@@ -23,7 +23,7 @@ _NO_ANSWER, _REBOOTED = "Not responding", "Node unexpectedly rebooted"
 _REPORTS_WITHIN_S = 60.0
 
 
-def reached(at: Surroundings) -> Iterator[Finding]:
+def reached(at: DoctorContext) -> Iterator[CheckResult]:
     """Check that slurmctld reaches each slurmd; nodes that are out of service on purpose are left out."""
     expected = [node for node in at.nodes if node.n_gpus and _PLANNED.isdisjoint(_words(node))]
     silent = [node for node in expected if _SILENT in _words(node) and not _is_down_on_purpose(node)]
@@ -64,7 +64,7 @@ def _is_down_on_purpose(node: SlurmNode) -> bool:
     return "down" in _words(node) and node.reason not in (None, _NO_ANSWER, _REBOOTED)
 
 
-def _reporting(at: Surroundings) -> Collection[str] | None:
+def _reporting(at: DoctorContext) -> Collection[str] | None:
     """Return the nodes whose slurm-gpud has reported recently; None if slurm-gpudbd does not answer."""
     try:
         with at.site.database() as database:
@@ -85,7 +85,7 @@ def _whether_reporting(names: Sequence[str], reporting: Collection[str] | None) 
     return "; slurm-gpud there still reports, so the host and its network are up"
 
 
-def _start(at: Surroundings, names: Sequence[str], reporting: Collection[str] | None) -> str:
+def _start(at: DoctorContext, names: Sequence[str], reporting: Collection[str] | None) -> str:
     """Return what to type for the first of the nodes, one with a host that is up if there is one."""
     name = next((name for name in names if reporting and name in reporting), names[0])
     if name in at.gpu_nodes_here:
@@ -98,7 +98,7 @@ def _start(at: Surroundings, names: Sequence[str], reporting: Collection[str] | 
     return remedy if reporting is None or name in reporting else f"ping {name}; if it answers, {remedy}"
 
 
-def _start_here(at: Surroundings, name: str) -> str:
+def _start_here(at: DoctorContext, name: str) -> str:
     if len(at.gpu_nodes_here) == 1:
         return start_and_log(at, "slurmd")
     # Where one host simulates several nodes, each slurmd is given the name of its node.

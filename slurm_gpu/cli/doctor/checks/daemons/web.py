@@ -13,7 +13,7 @@ import httpx
 from slurm_gpu.cli.doctor.checks.daemons.processes import ports, running
 from slurm_gpu.cli.doctor.checks.daemons.services import restart, revive, start_and_log
 from slurm_gpu.cli.doctor.checks.files.secret_files import kept_out
-from slurm_gpu.cli.doctor.checks.finding import WEB_FILE, Finding, Surroundings, fail, ok, skipped, warn
+from slurm_gpu.cli.doctor.checks.finding import WEB_FILE, CheckResult, DoctorContext, fail, ok, skipped, warn
 from slurm_gpu.database.settings import DEFAULT_WEB_USER
 from slurm_gpu.errors import InputError
 from slurm_gpu.monitor.settings import WebSettings, load_settings
@@ -25,14 +25,14 @@ _PAGE = "/signin"
 _SAYS = "slurm-gpu"
 
 
-def answers(at: Surroundings) -> Iterator[Finding]:
+def answers(at: DoctorContext) -> Iterator[CheckResult]:
     """Check that slurm-gpuweb runs on its host, and answers at the address that users receive."""
     processes = running(at.proc, _DAEMON)
     given = [process.option("--web-config") for process in processes]
     default = at.site.config_path.absolute().parent / WEB_FILE
     path = next((Path(one) for one in given if one is not None), default)
     is_here = bool(processes) or path.exists()
-    found: list[Finding] = []
+    found: list[CheckResult] = []
     if is_here:
         found += _here(at, path)
     web = at.site.config.web
@@ -56,7 +56,7 @@ def answers(at: Surroundings) -> Iterator[Finding]:
         yield skipped(f"there is no {path}, and slurm-gpu.yaml has no web:")
 
 
-def _here(at: Surroundings, path: Path) -> Iterator[Finding]:
+def _here(at: DoctorContext, path: Path) -> Iterator[CheckResult]:
     processes = running(at.proc, _DAEMON)
     uid = next((process.uid for process in processes), None)
     try:
@@ -114,7 +114,7 @@ def _refused(address: str) -> str | None:
     return None
 
 
-def reads_everything(at: Surroundings) -> Iterator[Finding]:
+def reads_everything(at: DoctorContext) -> Iterator[CheckResult]:
     """Check that slurm-gpudbd has refused no slurm-gpuweb recently."""
     with at.site.database() as database:
         health = database.health()

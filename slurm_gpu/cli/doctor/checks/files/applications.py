@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from slurm_gpu.cli.doctor.checks.daemons.services import restart
-from slurm_gpu.cli.doctor.checks.finding import Finding, Surroundings, fail, ok, skipped
+from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail, ok, skipped
 from slurm_gpu.errors import InputError
 from slurm_gpu.node.application.rules import load_rules, rules_path
 from slurm_gpu.text.units import counted
 
 
-def rules(at: Surroundings) -> Iterator[Finding]:
+def rules(at: DoctorContext) -> Iterator[CheckResult]:
     """The rules by which applications are recognised are without mistakes."""
     if not at.is_gpu_node:
         yield skipped("this host is no GPU node")

@@ -10,8 +10,8 @@ from pathlib import Path
 from slurm_gpu.cli.doctor.checks.finding import (
     DATABASE_FILE,
     WEB_FILE,
-    Finding,
-    Surroundings,
+    CheckResult,
+    DoctorContext,
     fail,
     ok,
     skipped,
@@ -48,7 +48,7 @@ def timers() -> list[str]:
     return sorted({path.name for directory in UNITS for path in directory.glob("slurm-gpu-*.timer")})
 
 
-def enabled(at: Surroundings) -> Iterator[Finding]:
+def enabled(at: DoctorContext) -> Iterator[CheckResult]:
     """The units that this host needs are enabled, and so are those that somebody has started."""
     if not at.systemd.is_dir():
         yield skipped("systemd does not run here")
@@ -91,7 +91,7 @@ def enabled(at: Surroundings) -> Iterator[Finding]:
         yield skipped("none of slurm-gpu's units is needed here, or something else than systemd starts it")
 
 
-def _of_another(service: str, user: str, slurm_user: str) -> Finding:
+def _of_another(service: str, user: str, slurm_user: str) -> CheckResult:
     """Its directories become its user's when it starts, so that those that run as SlurmUser lose them."""
     unit = re.sub("@.*", "@", service.removesuffix(".service"))
     return fail(
@@ -101,7 +101,7 @@ def _of_another(service: str, user: str, slurm_user: str) -> Finding:
     )
 
 
-def _needed(at: Surroundings) -> set[str]:
+def _needed(at: DoctorContext) -> set[str]:
     """What belongs on this host by Slurm, by its site files and by the policy."""
     found = set()
     if at.is_gpu_node:
@@ -119,7 +119,7 @@ def _needed(at: Surroundings) -> set[str]:
     return found
 
 
-def _moves_limits(at: Surroundings) -> bool:
+def _moves_limits(at: DoctorContext) -> bool:
     """Whether a rule has `adjust:`; of a policy with mistakes another finding tells."""
     path = at.policy_file if at.policy_file is not None else at.site.config_path.parent / FILE_NAME
     try:
@@ -129,7 +129,7 @@ def _moves_limits(at: Surroundings) -> bool:
     return any(rule.adjust for rule in policy.rules)
 
 
-def _shown(at: Surroundings, names: list[str]) -> dict[str, Unit]:
+def _shown(at: DoctorContext, names: list[str]) -> dict[str, Unit]:
     """The properties of each unit; raises SlurmError where systemctl fails."""
     keys = ("Id", "LoadState", "ActiveState", "UnitFileState", "User")
     argv = ["systemctl", "show", *(f"--property={key}" for key in keys), "--", *names]

@@ -5,16 +5,16 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 
-from slurm_gpu.cli.doctor.checks.daemons.processes import Process, running, variable
+from slurm_gpu.cli.doctor.checks.daemons.processes import DaemonProcess, running, variable
 from slurm_gpu.cli.doctor.checks.daemons.services import environment_of, restart
-from slurm_gpu.cli.doctor.checks.finding import Finding, Surroundings, fail, ok, skipped
+from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail, ok, skipped
 from slurm_gpu.node.allocation.slurmd import SBIN
 
 _ASKS = ("scontrol", "squeue", "sacct")
 _NEEDS = {"slurm-gpud": ("slurmd",), "slurm-gpudbd": _ASKS, "slurm-gpuctld": _ASKS}
 
 
-def found(at: Surroundings) -> Iterator[Finding]:
+def found(at: DoctorContext) -> Iterator[CheckResult]:
     """What each daemon that runs here asks Slurm with is on that daemon's PATH."""
     fine, told = [], False
     for daemon in _NEEDS:
@@ -31,7 +31,7 @@ def found(at: Surroundings) -> Iterator[Finding]:
         yield skipped("none of slurm-gpu's daemons runs here")
 
 
-def _lacks(at: Surroundings, daemon: str, process: Process) -> Finding | None:
+def _lacks(at: DoctorContext, daemon: str, process: DaemonProcess) -> CheckResult | None:
     if "--no-slurm" in process.words:
         return None
     path = variable(process, "PATH")

@@ -20,7 +20,7 @@ from slurm_gpu.cli.doctor.checks.files.hook_file import (
     source_of,
 )
 from slurm_gpu.cli.doctor.checks.files.trusted import others_may_write
-from slurm_gpu.cli.doctor.checks.finding import Finding, Surroundings, fail, may_read, ok, skipped, warn
+from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail, may_read, ok, skipped, warn
 from slurm_gpu.cli.doctor.checks.slurm.drains import nothing, traps
 from slurm_gpu.policy.lua.peers import shared_file_system
 from slurm_gpu.slurm.conf_file import read_conf, settings_named
@@ -32,7 +32,7 @@ _SIGNATURE = "# Placed by slurm-gpu"
 """How the line begins that `place` adds, the last of the file."""
 
 
-def configured(at: Surroundings) -> Iterator[Finding]:
+def configured(at: DoctorContext) -> Iterator[CheckResult]:
     """Prolog and Epilog run ours; every file that they name can be run, else Slurm drains nodes."""
     conf = at.slurm_conf.parent  # where slurmctld sends what has no absolute path (configless)
     for kind in KINDS:
@@ -67,7 +67,7 @@ def matched(pattern: str) -> list[Path]:
     return sorted(Path(name) for name in glob.glob(pattern))  # noqa: PTH207 - an absolute pattern
 
 
-def _passed_over(at: Surroundings, kind: str, heeded: Sequence[str]) -> Iterator[Finding]:
+def _passed_over(at: DoctorContext, kind: str, heeded: Sequence[str]) -> Iterator[CheckResult]:
     """Slurm 22.05 takes the last of several lines, and says nothing."""
     try:
         lines = settings_named(read_conf(at.slurm_conf), kind)
@@ -82,7 +82,7 @@ def _passed_over(at: Surroundings, kind: str, heeded: Sequence[str]) -> Iterator
         )
 
 
-def _not_here(at: Surroundings, kind: str, patterns: Sequence[str]) -> Finding | None:
+def _not_here(at: DoctorContext, kind: str, patterns: Sequence[str]) -> CheckResult | None:
     """Return a finding if slurmd, which reads the slurm.conf of its own host, has another value."""
     try:
         settings = settings_named(read_conf(at.slurm_conf), kind)
@@ -99,10 +99,10 @@ def _not_here(at: Surroundings, kind: str, patterns: Sequence[str]) -> Finding |
     )
 
 
-def _files(at: Surroundings, kind: str, patterns: Sequence[str]) -> Iterator[Finding]:
+def _files(at: DoctorContext, kind: str, patterns: Sequence[str]) -> Iterator[CheckResult]:
     """What the patterns match on this node, which has GPUs or not."""
     ours: list[HookFile] = []
-    found: list[Finding] = []
+    found: list[CheckResult] = []
     unread = []
     n_files = 0
     for pattern in patterns:
@@ -158,8 +158,12 @@ def _files(at: Surroundings, kind: str, patterns: Sequence[str]) -> Iterator[Fin
 
 
 def _without_gpus(
-    at: Surroundings, kind: str, patterns: Sequence[str], ours: Sequence[HookFile], found: Sequence[Finding]
-) -> Iterator[Finding]:
+    at: DoctorContext,
+    kind: str,
+    patterns: Sequence[str],
+    ours: Sequence[HookFile],
+    found: Sequence[CheckResult],
+) -> Iterator[CheckResult]:
     # Where nodes share their hooks, those with GPUs need it; it stops writing when too much waits.
     if ours and not daemons(at.proc, "slurm-gpud") and shared_file_system(ours[0].path) is None:
         yield warn(
@@ -200,7 +204,7 @@ def placing(kind: str, patterns: Sequence[str]) -> str:
     )
 
 
-def _order(kind: str, ours: HookFile, paths: Sequence[Path]) -> Iterator[Finding]:
+def _order(kind: str, ours: HookFile, paths: Sequence[Path]) -> Iterator[CheckResult]:
     """Files run in reverse order of their names."""
     if kind == "Prolog":
         after = [path for path in paths if path.name < ours.path.name]
@@ -221,7 +225,7 @@ def _is_others(file: HookFile) -> bool:
     return not file.is_ours and file.event is None
 
 
-def _ours(kind: str, files: Sequence[HookFile]) -> Iterator[Finding]:
+def _ours(kind: str, files: Sequence[HookFile]) -> Iterator[CheckResult]:
     if len(files) > 1:
         names = " and ".join(str(file.path) for file in files)
         yield warn(

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from slurm_gpu.cli.doctor.checks.daemons.processes import running
 from slurm_gpu.cli.doctor.checks.files.access import denies
-from slurm_gpu.cli.doctor.checks.finding import DATABASE_FILE, Finding, Surroundings, fail, ok, skipped
+from slurm_gpu.cli.doctor.checks.finding import DATABASE_FILE, CheckResult, DoctorContext, fail, ok, skipped
 from slurm_gpu.database.settings import load_settings
 from slurm_gpu.errors import InputError
 
 
-def database_file(at: Surroundings) -> Iterator[Finding]:
+def database_file(at: DoctorContext) -> Iterator[CheckResult]:
     """Check that slurm-gpudbd.yaml is valid, and that only SlurmUser can read it."""
     path = at.site.config_path.absolute().parent / DATABASE_FILE
     given = [process.option("--database-config") for process in running(at.proc, "slurm-gpudbd")]
@@ -31,7 +31,7 @@ def database_file(at: Surroundings) -> Iterator[Finding]:
     yield from found or [ok(f"{path}: SlurmUser may read it, and no other user its password")]
 
 
-def _database_file(at: Surroundings, path: Path) -> Iterator[Finding]:
+def _database_file(at: DoctorContext, path: Path) -> Iterator[CheckResult]:
     typed, user = shlex.quote(str(path)), at.settings.slurm_user
     try:
         load_settings(path)
@@ -43,7 +43,7 @@ def _database_file(at: Surroundings, path: Path) -> Iterator[Finding]:
     yield from kept_out(path, at.settings.slurm_user_uid, f"SlurmUser {user}", "slurm-gpudbd")
 
 
-def kept_out(path: Path, uid: int, user: str, daemon: str) -> Iterator[Finding]:
+def kept_out(path: Path, uid: int, user: str, daemon: str) -> Iterator[CheckResult]:
     """Yield a finding if the user that a daemon runs as may not read its file."""
     denied = denies(path, uid)
     if denied is None:

@@ -12,7 +12,7 @@ from slurm_gpu.cli.doctor.checks.daemons.munged import socket_of
 from slurm_gpu.cli.doctor.checks.daemons.processes import running
 from slurm_gpu.cli.doctor.checks.daemons.services import restart
 from slurm_gpu.cli.doctor.checks.files.access import ANY_USER, denies
-from slurm_gpu.cli.doctor.checks.finding import Finding, Surroundings, fail, ok, warn
+from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail, ok, warn
 from slurm_gpu.config.site import Operators
 from slurm_gpu.errors import InputError
 from slurm_gpu.text.hostlist import expand
@@ -21,7 +21,7 @@ from slurm_gpu.text.units import few
 _RESTART_THERE = "restart slurm-gpudbd on its host"
 
 
-def valid(at: Surroundings) -> Iterator[Finding]:
+def valid(at: DoctorContext) -> Iterator[CheckResult]:
     """slurm-gpu.yaml is there and without mistakes."""
     path = at.site.config_path
     try:
@@ -32,7 +32,7 @@ def valid(at: Surroundings) -> Iterator[Finding]:
     yield ok(f"{path}: cluster {config.cluster}")
 
 
-def for_users(at: Surroundings) -> Iterator[Finding]:
+def for_users(at: DoctorContext) -> Iterator[CheckResult]:
     """Check that users can read slurm-gpu.yaml and reach munged, and that operators exist."""
     path, found = at.site.config_path.absolute(), []
     if (denied := denies(path, ANY_USER)) is not None:
@@ -52,7 +52,7 @@ def for_users(at: Surroundings) -> Iterator[Finding]:
     yield from found or [ok("users may read slurm-gpu.yaml and reach munged; each operator exists")]
 
 
-def _operators(at: Surroundings, operators: Operators) -> Iterator[Finding]:
+def _operators(at: DoctorContext, operators: Operators) -> Iterator[CheckResult]:
     """Yield operators that are not users or groups of this host."""
     where = f"operators in {at.site.config_path}"
     for user in operators.users:
@@ -75,11 +75,11 @@ def _operators(at: Surroundings, operators: Operators) -> Iterator[Finding]:
             )
 
 
-def _is_here(at: Surroundings) -> bool:
+def _is_here(at: DoctorContext) -> bool:
     return bool(running(at.proc, "slurm-gpudbd"))
 
 
-def same_cluster(at: Surroundings) -> Iterator[Finding]:
+def same_cluster(at: DoctorContext) -> Iterator[CheckResult]:
     """The site file speaks of the cluster and the nodes that Slurm has."""
     config, path = at.site.config, at.site.config_path
     cluster = at.settings.cluster

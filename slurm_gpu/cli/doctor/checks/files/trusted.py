@@ -8,12 +8,12 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from slurm_gpu.cli.doctor.checks.finding import Finding, Surroundings, fail
+from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail
 
 _ROOT = 0
 
 
-def others_may_write(at: Surroundings, path: Path, what: str) -> Iterator[Finding]:
+def others_may_write(at: DoctorContext, path: Path, what: str) -> Iterator[CheckResult]:
     """That others than root and SlurmUser may, if so; `what` says what that gives them."""
     try:
         status = path.stat()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from slurm_gpu.cli.doctor.checks.daemons.services import start_and_log
-from slurm_gpu.cli.doctor.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
+from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail, ok, skipped, warn
 from slurm_gpu.controller.colocation import status
 from slurm_gpu.policy.lua.install import SCRIPT_NAME
 from slurm_gpu.policy.lua.installed import ColocationInForce, read_policy_in_force
@@ -15,7 +15,7 @@ from slurm_gpu.text.units import counted
 _RESTART = "restart slurmctld and slurmd on all nodes"
 
 
-def colocation(at: Surroundings) -> Iterator[Finding]:
+def colocation(at: DoctorContext) -> Iterator[CheckResult]:
     """Shards where they are needed, nothing that takes them apart, and a slurm-gpuctld that gives places."""
     if not at.is_controller:
         yield skipped("jobs that share are looked after on the hosts of slurmctld, and this host is none")
@@ -32,7 +32,7 @@ def colocation(at: Surroundings) -> Iterator[Finding]:
         yield ok(f"mode {said.mode}: jobs can share the GPUs of {counted(len(sharing), 'node')}")
 
 
-def _slurm(at: Surroundings) -> Iterator[Finding]:
+def _slurm(at: DoctorContext) -> Iterator[CheckResult]:
     raw = at.settings.raw
     if raw.get("SelectType", "") != "select/cons_tres":
         yield fail(
@@ -75,7 +75,7 @@ def _slurm(at: Surroundings) -> Iterator[Finding]:
         )
 
 
-def _places(at: Surroundings, said: ColocationInForce) -> Iterator[Finding]:
+def _places(at: DoctorContext, said: ColocationInForce) -> Iterator[CheckResult]:
     seen = status.last_seen(at.controller_run / status.FILE_NAME)
     if seen is None or at.site.wall() - seen > status.FRESH_S:
         yield fail(

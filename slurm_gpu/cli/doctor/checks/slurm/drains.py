@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from slurm_gpu.cli.doctor.checks.finding import Finding, Surroundings, fail, ok
+from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail, ok
 from slurm_gpu.text.hostlist import compress
 
 _HOOK = re.compile(r"\b(?:prolog|epilog)", re.IGNORECASE)
@@ -26,7 +26,7 @@ _KERNEL_READS = 256
 """Of a file, to see how to start it."""
 
 
-def drained(at: Surroundings) -> Iterator[Finding]:
+def drained(at: DoctorContext) -> Iterator[CheckResult]:
     """No node is out of service for its prolog, its epilog or its GPUs."""
     by_reason: dict[str, list[str]] = {}
     for node in at.nodes:
@@ -53,7 +53,7 @@ def drained(at: Surroundings) -> Iterator[Finding]:
         yield ok("no node is drained for its prolog, its epilog or its GPUs")
 
 
-def traps(kind: str, pattern: str, paths: list[Path], remedy: str) -> Iterator[Finding]:
+def traps(kind: str, pattern: str, paths: list[Path], remedy: str) -> Iterator[CheckResult]:
     """What of these, which a pattern of Prolog or Epilog matches here, drains this node.
 
     `remedy` is what puts a file there where there is none.
@@ -78,7 +78,7 @@ def nothing(pattern: str) -> str:
     )
 
 
-def _drains(kind: str, path: Path) -> Iterator[Finding]:
+def _drains(kind: str, path: Path) -> Iterator[CheckResult]:
     try:
         mode = path.stat().st_mode
     except OSError:

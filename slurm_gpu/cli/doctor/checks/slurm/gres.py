@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from slurm_gpu.cli.doctor.checks.daemons.outages import finding_slurm
-from slurm_gpu.cli.doctor.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
+from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail, ok, skipped, warn
 from slurm_gpu.client.database_client import NodeReport
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.node.allocation.dynamic_node import DynamicNode
@@ -45,7 +45,7 @@ def positions(text: str) -> list[Position]:
     return found
 
 
-def agrees(at: Surroundings) -> Iterator[Finding]:
+def agrees(at: DoctorContext) -> Iterator[CheckResult]:
     """Count, type and File= of gres.conf are those of the driver, as slurm-gpud has told them."""
     here = at.gpu_nodes_here
     yield from _without_gres(at)
@@ -70,7 +70,7 @@ def agrees(at: Surroundings) -> Iterator[Finding]:
         yield from compare(node, positions(text), report)
 
 
-def compare(node: str, slurms: Sequence[Position], report: NodeReport) -> Iterator[Finding]:
+def compare(node: str, slurms: Sequence[Position], report: NodeReport) -> Iterator[CheckResult]:
     """What Slurm counts on a node beside what its driver has."""
     look = _LOOK.format(node=node)
     if not slurms:
@@ -92,7 +92,7 @@ def compare(node: str, slurms: Sequence[Position], report: NodeReport) -> Iterat
         yield ok(f"{counted(len(slurms), 'GPU')} of {node}: each File= is a GPU of the driver's")
 
 
-def _without_gres(at: Surroundings) -> Iterator[Finding]:
+def _without_gres(at: DoctorContext) -> Iterator[CheckResult]:
     """Yield a finding if Slurm has none of the GPUs of this host."""
     without = [node.name for node in at.nodes_here if not node.n_gpus]
     devices = sorted(str(path) for path in at.devices.glob("nvidia[0-9]*") if path.name[6:].isdigit())
@@ -107,7 +107,7 @@ def _without_gres(at: Surroundings) -> Iterator[Finding]:
 
 def _absent(
     node: str, whole: Iterable[Position], known: Iterable[int | None], look: str
-) -> Iterator[Finding]:
+) -> Iterator[CheckResult]:
     for position in whole:
         if position.minor not in known:
             yield fail(
@@ -116,7 +116,7 @@ def _absent(
             )
 
 
-def _twice(node: str, whole: Iterable[Position], look: str) -> Iterator[Finding]:
+def _twice(node: str, whole: Iterable[Position], look: str) -> Iterator[CheckResult]:
     counts = Counter(position.minor for position in whole)
     for minor, count in counts.items():
         if count > 1:
@@ -125,7 +125,7 @@ def _twice(node: str, whole: Iterable[Position], look: str) -> Iterator[Finding]
 
 def _types(
     node: str, whole: Iterable[Position], by_minor: dict[int, DeviceFacts], look: str
-) -> Iterator[Finding]:
+) -> Iterator[CheckResult]:
     """A type is a site's own word; one that is another model's name is a mistake."""
     wrong: dict[tuple[str, str], int] = {}
     for position in whole:

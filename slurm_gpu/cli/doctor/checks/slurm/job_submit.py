@@ -8,10 +8,10 @@ from pathlib import Path
 
 from slurm_gpu.cli.doctor.checks.files.access import denies
 from slurm_gpu.cli.doctor.checks.files.trusted import others_may_write
-from slurm_gpu.cli.doctor.checks.finding import Finding, Surroundings, fail, may_read, ok, skipped, warn
+from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail, may_read, ok, skipped, warn
 from slurm_gpu.cli.doctor.checks.slurm.slurm_conf import with_names
 from slurm_gpu.errors import InputError
-from slurm_gpu.policy.journal import Journal
+from slurm_gpu.policy.journal import ApplyJournal
 from slurm_gpu.policy.language.check import FILE_NAME, load_policy
 from slurm_gpu.policy.language.model import Policy
 from slurm_gpu.policy.lua.bundle import MARK, RUN_DIRECTORY, STUB_MARK, SiteFacts
@@ -26,7 +26,7 @@ from slurm_gpu.text.units import format_duration
 _APPLY = "slurm-gpu policy apply"
 
 
-def plugin(at: Surroundings) -> Iterator[Finding]:
+def plugin(at: DoctorContext) -> Iterator[CheckResult]:
     """Slurm asks a Lua script about each job."""
     if asks_lua(at.settings):
         yield ok("JobSubmitPlugins=lua")
@@ -40,7 +40,7 @@ def plugin(at: Surroundings) -> Iterator[Finding]:
         yield skipped(f"JobSubmitPlugins lacks lua, and there is no {_policy_file(at)}")
 
 
-def script(at: Surroundings) -> Iterator[Finding]:
+def script(at: DoctorContext) -> Iterator[CheckResult]:
     """job_submit.lua is what policy.yaml says."""
     if not asks_lua(at.settings):
         yield skipped("slurmctld asks no Lua script")
@@ -91,7 +91,7 @@ def script(at: Surroundings) -> Iterator[Finding]:
     if compare_installed(installed, policy, source, facts) is InForce.SAME:
         yield ok(f"{installed} is what {policy_file} says")
         return
-    maker = made_by(Journal(at.policy_state), installed) if may_read(at.policy_state) else None
+    maker = made_by(ApplyJournal(at.policy_state), installed) if may_read(at.policy_state) else None
     if maker is not None and Path(maker.policy) != policy_file.absolute():
         yield warn(
             f"{installed} is as {maker.policy} said when it was applied, not as {policy_file} says",
@@ -110,10 +110,10 @@ def _beside(installed: Path, policy_file: Path) -> str:
     return f"cp -p {installed} {own}; `chain: {{before: {own}}}` in {policy_file}; {_APPLY} --replace"
 
 
-def lending(at: Surroundings) -> Iterator[Finding]:
+def lending(at: DoctorContext) -> Iterator[CheckResult]:
     """slurm.conf lets what owners lend come back, in the time that they are promised."""
     policy = _policy_here(at, "who lends")
-    if isinstance(policy, Finding):
+    if isinstance(policy, CheckResult):
         yield policy
         return
     if not policy.owners:
@@ -124,10 +124,10 @@ def lending(at: Surroundings) -> Iterator[Finding]:
     yield from found or [ok(f"what is lent comes back within {format_duration(seconds)}")]
 
 
-def urgent(at: Surroundings) -> Iterator[Finding]:
+def urgent(at: DoctorContext) -> Iterator[CheckResult]:
     """slurm.conf lets urgent jobs start before others, and counts them."""
     policy = _policy_here(at, "who has urgent jobs")
-    if isinstance(policy, Finding):
+    if isinstance(policy, CheckResult):
         yield policy
     elif policy.urgent is None:
         yield skipped(f"{_policy_file(at)} has no urgent jobs")
@@ -138,7 +138,7 @@ def urgent(at: Surroundings) -> Iterator[Finding]:
         yield from found or [ok(f"urgent jobs start first, {policy.urgent.jobs_running} at once")]
 
 
-def _policy_here(at: Surroundings, what: str) -> Policy | Finding:
+def _policy_here(at: DoctorContext, what: str) -> Policy | CheckResult:
     """The policy of this host, or why `what` is not known."""
     policy_file = _policy_file(at)
     if not policy_file.exists():
@@ -151,7 +151,7 @@ def _policy_here(at: Surroundings, what: str) -> Policy | Finding:
         return skipped(f"{what} is not known before this is mended: {error}")
 
 
-def _unreadable(*paths: Path) -> Finding | None:
+def _unreadable(*paths: Path) -> CheckResult | None:
     """That one of them is there, and not for this user to read."""
     for path in paths:
         if os.access(path, os.F_OK) and not os.access(path, os.R_OK):
@@ -159,9 +159,9 @@ def _unreadable(*paths: Path) -> Finding | None:
     return None
 
 
-def _plugins(at: Surroundings) -> str:
+def _plugins(at: DoctorContext) -> str:
     return at.settings.raw.get("JobSubmitPlugins", "")
 
 
-def _policy_file(at: Surroundings) -> Path:
+def _policy_file(at: DoctorContext) -> Path:
     return at.policy_file if at.policy_file is not None else at.site.config_path.parent / FILE_NAME

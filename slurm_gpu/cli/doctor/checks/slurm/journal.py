@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from slurm_gpu.cli.doctor.checks.finding import Finding, Surroundings, fail, may_read, ok, skipped, warn
-from slurm_gpu.policy.journal import Journal, State
+from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail, may_read, ok, skipped, warn
+from slurm_gpu.policy.journal import ApplyJournal, ApplyState
 from slurm_gpu.policy.native.difference import drift
 from slurm_gpu.policy.native.plan import read_accounting
 from slurm_gpu.text.units import counted
@@ -13,7 +13,7 @@ from slurm_gpu.text.units import counted
 _STATUS = "slurm-gpu policy status tells each; slurm-gpu policy apply sets them again"
 
 
-def applied(at: Surroundings) -> Iterator[Finding]:
+def applied(at: DoctorContext) -> Iterator[CheckResult]:
     """No apply was cut short, and nobody has changed by hand what the last one set."""
     if not at.is_controller:
         yield skipped("policies are applied on the controller, and this host is none")
@@ -24,8 +24,8 @@ def applied(at: Surroundings) -> Iterator[Finding]:
     if not may_read(at.policy_state):
         yield skipped(f"{at.policy_state} is SlurmUser's; run doctor as root")
         return
-    journal = Journal(at.policy_state)
-    begun = journal.newest(State.BEGUN)
+    journal = ApplyJournal(at.policy_state)
+    begun = journal.newest(ApplyState.BEGUN)
     if begun is not None:
         yield fail(
             f"the apply of {begun.at} ({begun.policy}) was cut short, unless it is still running",

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from slurm_gpu.cli.doctor.checks.finding import Finding, Surroundings, ok, warn
+from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, ok, warn
 from slurm_gpu.slurm.client import SlurmNode
 from slurm_gpu.slurm.commands import query_environment
 from slurm_gpu.slurm.submission import Partition, memory_per_gpu, read_partitions
@@ -21,7 +21,7 @@ _APPLIED = "scontrol reconfigure"
 
 
 @dataclass(frozen=True, slots=True)
-class _Defaults:
+class _PartitionMemory:
     """Of a partition, in MiB, with slurm.conf's where it has none; None where that has none either."""
 
     partition: str
@@ -37,7 +37,7 @@ class _Defaults:
         return self.per_cpu is not None or self.per_node is not None
 
 
-def defaults(at: Surroundings) -> Iterator[Finding]:
+def defaults(at: DoctorContext) -> Iterator[CheckResult]:
     """In every partition with GPUs there are defaults, and they leave each GPU its part."""
     raw = at.settings.raw
     handed_out = raw.get("SelectTypeParameters", "")
@@ -67,7 +67,7 @@ def defaults(at: Surroundings) -> Iterator[Finding]:
         yield ok("jobs without --mem get a default, not the whole node")
 
 
-def _with_gpus(at: Surroundings, raw: Mapping[str, str]) -> Iterator[_Defaults]:
+def _with_gpus(at: DoctorContext, raw: Mapping[str, str]) -> Iterator[_PartitionMemory]:
     """Partitions with GPUs, but for those whose jobs have their nodes to themselves."""
     per_gpu = memory_per_gpu(raw.get("JobDefaults", ""))
     per_cpu, per_node = (_positive(raw.get(name, "")) for name in ("DefMemPerCPU", "DefMemPerNode"))
@@ -76,7 +76,7 @@ def _with_gpus(at: Surroundings, raw: Mapping[str, str]) -> Iterator[_Defaults]:
         if not nodes or one.whole_nodes:
             continue
         own = _own(one)
-        yield _Defaults(
+        yield _PartitionMemory(
             partition=one.name,
             nodes=nodes,
             per_gpu=per_gpu if one.default_memory_per_gpu_mib is None else one.default_memory_per_gpu_mib,
@@ -97,7 +97,7 @@ def _positive(text: str) -> int | None:
     return int(text) if text.isdigit() and int(text) else None
 
 
-def _too_much(one: _Defaults) -> Finding | None:
+def _too_much(one: _PartitionMemory) -> CheckResult | None:
     """Where defaults of one job for each GPU do not fit beside each other on a node."""
     for node in one.nodes:
         share = node.memory_mib // node.n_gpus
@@ -117,21 +117,21 @@ def _too_much(one: _Defaults) -> Finding | None:
     return None
 
 
-def _partitions(found: Sequence[_Defaults]) -> str:
+def _partitions(found: Sequence[_PartitionMemory]) -> str:
     names = ", ".join(one.partition for one in found)
     return f"partition {names}" if len(found) == 1 else f"partitions {names}"
 
 
-def _gpu_share(found: Sequence[_Defaults]) -> str:
+def _gpu_share(found: Sequence[_PartitionMemory]) -> str:
     return f"DefMemPerGPU={min(node.memory_mib // node.n_gpus for one in found for node in one.nodes)}"
 
 
-def _cpu_share(found: Sequence[_Defaults]) -> str:
+def _cpu_share(found: Sequence[_PartitionMemory]) -> str:
     shares = (node.memory_mib // node.cpus for one in found for node in one.nodes if node.cpus)
     return f"DefMemPerCPU={min(shares, default=1024)}"
 
 
-def _where(lacking: Sequence[_Defaults], all_of_them: Sequence[_Defaults]) -> str:
+def _where(lacking: Sequence[_PartitionMemory], all_of_them: Sequence[_PartitionMemory]) -> str:
     """In slurm.conf for all, or for some partitions alone."""
     if len(lacking) == len(all_of_them):
         return f"(or less) in slurm.conf, a line of its own each; {_APPLIED}"

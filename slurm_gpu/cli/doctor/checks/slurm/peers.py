@@ -7,15 +7,15 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from slurm_gpu.cli.doctor.checks.finding import Finding, Surroundings, fail, ok, skipped
+from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail, ok, skipped
 from slurm_gpu.policy.lua.install import SCRIPT_NAME
-from slurm_gpu.policy.lua.peers import Told, controllers, shared_file_system, since_s, unlike
+from slurm_gpu.policy.lua.peers import PeerScript, controllers, shared_file_system, since_s, unlike
 
 _APPLY = "slurm-gpu policy apply"
 _SAME = "the same policy.yaml on both hosts"
 
 
-def same_script(at: Surroundings) -> Iterator[Finding]:
+def same_script(at: DoctorContext) -> Iterator[CheckResult]:
     """A backup of slurmctld decides as the first does, and starts at all."""
     hosts, script = controllers(at.settings), Path(at.settings.conf_path).parent / SCRIPT_NAME
     others = [host for host in hosts if host != at.host]
@@ -38,7 +38,7 @@ def same_script(at: Surroundings) -> Iterator[Finding]:
             yield ok(f"{', '.join(hosts)} have the same {SCRIPT_NAME}")
 
 
-def _different(at: Surroundings, script: Path, other: str, told: Told | None) -> Finding:
+def _different(at: DoctorContext, script: Path, other: str, told: PeerScript | None) -> CheckResult:
     """The host whose script is the older one has to follow."""
     there = f"{_SAME}; ssh {other} {_APPLY}"
     if told is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from slurm_gpu.cli.doctor.checks.daemons.services import start_there
-from slurm_gpu.cli.doctor.checks.finding import Finding, Surroundings, fail, ok, warn
+from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail, ok, warn
 from slurm_gpu.controller.reservations.reconciler import is_ours
 from slurm_gpu.slurm.occupancy import out_of_service
 from slurm_gpu.slurm.reservations import ReservationClient, SlurmReservation
@@ -17,7 +17,7 @@ _WITHIN_S = 60
 """So long it may take slurm-gpuctld to do what was decided."""
 
 
-def reservations(at: Surroundings) -> Iterator[Finding]:
+def reservations(at: DoctorContext) -> Iterator[CheckResult]:
     """Slurm and the table in slurm-gpudbd agree."""
     if at.site.config.placement.reservations is None:
         yield ok("there are none here: slurm-gpu.yaml has no `placement: {reservations: …}`")
@@ -42,7 +42,7 @@ def reservations(at: Surroundings) -> Iterator[Finding]:
         yield ok(f"Slurm has what is promised: {counted(promised, 'reservation')}{more}")
 
 
-def _of_row(row: Reservation, found: SlurmReservation | None, now_s: float, start: str) -> Finding | None:
+def _of_row(row: Reservation, found: SlurmReservation | None, now_s: float, start: str) -> CheckResult | None:
     """What is wrong with one of the table."""
     mine = found is not None and is_ours(found, row)
     if row.state.is_promised:
@@ -75,7 +75,7 @@ def _of_row(row: Reservation, found: SlurmReservation | None, now_s: float, star
     return None
 
 
-def _out_of_service(row: Reservation, out: Collection[str]) -> Finding | None:
+def _out_of_service(row: Reservation, out: Collection[str]) -> CheckResult | None:
     """Promised nodes that take no jobs."""
     lost = sorted(set(expand(row.nodes or "")).intersection(out)) if row.state.is_promised else []
     if not lost:
@@ -88,7 +88,9 @@ def _out_of_service(row: Reservation, out: Collection[str]) -> Finding | None:
     )
 
 
-def _of_nobody(there: Mapping[str, SlurmReservation], rows: Mapping[int, Reservation]) -> Iterator[Finding]:
+def _of_nobody(
+    there: Mapping[str, SlurmReservation], rows: Mapping[int, Reservation]
+) -> Iterator[CheckResult]:
     """What bears a name of ours and is none."""
     for name, found in there.items():
         number = id_of(name)

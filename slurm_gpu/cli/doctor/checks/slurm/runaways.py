@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from slurm_gpu.cli.doctor.checks.finding import Finding, Surroundings, ok, warn
+from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, ok, warn
 from slurm_gpu.client.database_client import Run
 from slurm_gpu.text.units import counted, few
 
@@ -14,7 +14,7 @@ _PAGE = 1000
 """Most that are told at once (docs/api.md)."""
 
 
-def ended(at: Surroundings) -> Iterator[Finding]:
+def ended(at: DoctorContext) -> Iterator[CheckResult]:
     """Whatever has no end in Slurm's accounting is a job that slurmctld knows.
 
     A slurmctld that is killed goes on from what it saved before, and gives the numbers of its last seconds

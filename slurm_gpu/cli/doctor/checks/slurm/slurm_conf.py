@@ -9,7 +9,7 @@ from pathlib import Path
 
 from slurm_gpu.cli.doctor.checks.daemons.outages import conf_of_commands
 from slurm_gpu.cli.doctor.checks.files.access import ANY_USER, denies
-from slurm_gpu.cli.doctor.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
+from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail, ok, skipped, warn
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.commands import PING_TIMEOUT_S, QUERY_TIMEOUT_S, query_environment
 from slurm_gpu.slurm.conf_file import read_conf
@@ -27,7 +27,7 @@ _SPLITS_INSTANCES = "22.05."
 """The versions of Slurm of which that was measured."""
 
 
-def answers(at: Surroundings) -> Iterator[Finding]:
+def answers(at: DoctorContext) -> Iterator[CheckResult]:
     """The controller answers."""
     try:
         at.site.slurm.ping()
@@ -55,7 +55,7 @@ def answers(at: Surroundings) -> Iterator[Finding]:
         )
 
 
-def grammar(at: Surroundings) -> Iterator[Finding]:
+def grammar(at: DoctorContext) -> Iterator[CheckResult]:
     """Check that Slurm can read each line of slurm.conf and gres.conf, so that its daemons can restart."""
     found = list(_for_users(at))
     n_lines = 0
@@ -70,7 +70,7 @@ def grammar(at: Surroundings) -> Iterator[Finding]:
         yield skipped(f"{at.slurm_conf} is another host's, or root's")
 
 
-def _unreadable(path: Path) -> tuple[list[Finding], int]:
+def _unreadable(path: Path) -> tuple[list[CheckResult], int]:
     """Return what Slurm cannot read in a file and its includes, and the number of lines that were read."""
     try:
         lines = read_conf(path)
@@ -93,7 +93,7 @@ def _unreadable(path: Path) -> tuple[list[Finding], int]:
     ], len(lines)
 
 
-def _for_users(at: Surroundings) -> Iterator[Finding]:
+def _for_users(at: DoctorContext) -> Iterator[CheckResult]:
     """Check that users can read slurm.conf: each Slurm command reads it as its caller."""
     path = at.slurm_conf
     if path == at.conf_cache or not path.exists():
@@ -105,7 +105,7 @@ def _for_users(at: Surroundings) -> Iterator[Finding]:
         )
 
 
-def prolog_flags(at: Surroundings) -> Iterator[Finding]:
+def prolog_flags(at: DoctorContext) -> Iterator[CheckResult]:
     """The prolog runs on every node of a job, at once."""
     raw = at.settings.raw.get("PrologFlags", "")
     flags = set(raw.split(","))
@@ -118,7 +118,7 @@ def prolog_flags(at: Surroundings) -> Iterator[Finding]:
         )
 
 
-def gpus_accounted(at: Surroundings) -> Iterator[Finding]:
+def gpus_accounted(at: DoctorContext) -> Iterator[CheckResult]:
     """Slurm's accounting counts GPUs."""
     raw = at.settings.raw
     if raw.get("AccountingStorageType", "").rpartition("/")[2] in ("", "none"):
@@ -159,7 +159,7 @@ def with_names(value: str, names: Sequence[str]) -> str:
     return ",".join([*present, *(name for name in names if name.lower() not in known)])
 
 
-def gres_types(at: Surroundings) -> Iterator[Finding]:
+def gres_types(at: DoctorContext) -> Iterator[CheckResult]:
     """Slurm knows GPUs, and their type."""
     raw = at.settings.raw.get("GresTypes", "")
     types = raw.split(",")
@@ -190,7 +190,7 @@ def gres_types(at: Surroundings) -> Iterator[Finding]:
         )
 
 
-def room_for_jobs(at: Surroundings) -> Iterator[Finding]:
+def room_for_jobs(at: DoctorContext) -> Iterator[CheckResult]:
     """There is room for more jobs: slurmctld may hold more jobs than it does now."""
     most = at.settings.raw.get("MaxJobCount", "")
     if not most.isdigit():
@@ -208,7 +208,7 @@ def room_for_jobs(at: Surroundings) -> Iterator[Finding]:
         yield ok(message)
 
 
-def priorities(at: Surroundings) -> Iterator[Finding]:
+def priorities(at: DoctorContext) -> Iterator[CheckResult]:
     """Jobs are ordered by what they and their owners had, not by their age alone."""
     kind = at.settings.raw.get("PriorityType", "").rpartition("/")[2]
     if kind == "multifactor":
@@ -227,7 +227,7 @@ def _release(version: str) -> tuple[int, int]:
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
-def _has_mig(at: Surroundings) -> bool:
+def _has_mig(at: DoctorContext) -> bool:
     """Whether types are called as MIG instances are, such as a100_3g.20gb, or consist of several files."""
     if any(_INSTANCE.search(kind) for node in at.nodes for kind in node.gpus):
         return True
@@ -238,7 +238,7 @@ def _has_mig(at: Surroundings) -> bool:
     return any(line.get("MultipleFiles") is not None for line in lines)
 
 
-def _untracked_types(at: Surroundings, tres: str, tracked: Collection[str]) -> bool:
+def _untracked_types(at: DoctorContext, tres: str, tracked: Collection[str]) -> bool:
     """Return whether any node has some of this GRES that is not tracked by its type either."""
     if tres == "gres/gpu":
         types = {f"{tres}:{kind}" for node in at.nodes for kind, count in node.gpus.items() if count}

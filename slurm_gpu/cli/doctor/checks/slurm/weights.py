@@ -7,10 +7,15 @@ from collections.abc import Iterator, Mapping
 
 from slurm_gpu.cli.doctor.checks.daemons.processes import daemons
 from slurm_gpu.cli.doctor.checks.daemons.services import log, restart, revive, start
-from slurm_gpu.cli.doctor.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
+from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail, ok, skipped, warn
 from slurm_gpu.controller.placement import original_weights as weightmemory
 from slurm_gpu.controller.placement import table as placementtable
-from slurm_gpu.controller.placement.original_weights import Known, Memory, as_known, set_by_hand
+from slurm_gpu.controller.placement.original_weights import (
+    OriginalWeights,
+    RecordedWeights,
+    as_known,
+    set_by_hand,
+)
 from slurm_gpu.controller.placement.table import PlacementTable
 from slurm_gpu.controller.placement.weight_plan import Managed
 from slurm_gpu.controller.placement.weights import written_weights
@@ -21,7 +26,7 @@ _RELEASE = "slurm-gpu placement release"
 _DAEMON = "slurm-gpuctld"
 
 
-def weights(at: Surroundings) -> Iterator[Finding]:
+def weights(at: DoctorContext) -> Iterator[CheckResult]:
     """Every Weight of a managed node is the site's own or ours, and ours are looked after."""
     if not at.is_controller:
         yield skipped("weights of nodes are looked after on the hosts of slurmctld, and this host is none")
@@ -51,14 +56,16 @@ def weights(at: Surroundings) -> Iterator[Finding]:
         yield ok(f"slurm-gpuctld looks after the Weight of {counted(n, 'node')}")
 
 
-def _renewed_table(at: Surroundings) -> PlacementTable | None:
+def _renewed_table(at: DoctorContext) -> PlacementTable | None:
     """What a slurm-gpuctld that runs here says of nodes; None where none does."""
     table = placementtable.read(at.controller_run / placementtable.FILE_NAME)
     renewed = table is not None and not table.is_stale(at.site.wall()) and daemons(at.proc, "slurm-gpuctld")
     return table if renewed else None
 
 
-def _by_hand(memory: Memory, known: Mapping[str, Known], now: Mapping[str, int]) -> Iterator[Finding]:
+def _by_hand(
+    memory: OriginalWeights, known: Mapping[str, RecordedWeights], now: Mapping[str, int]
+) -> Iterator[CheckResult]:
     by_weights: dict[tuple[int, int], list[str]] = {}
     for name, weight in set_by_hand(memory, known, now).items():
         by_weights.setdefault((weight, known[name].site), []).append(name)
@@ -72,8 +79,12 @@ def _by_hand(memory: Memory, known: Mapping[str, Known], now: Mapping[str, int])
 
 
 def _unattended(
-    at: Surroundings, memory: Memory, known: Mapping[str, Known], now: Mapping[str, int], mode: str
-) -> Iterator[Finding]:
+    at: DoctorContext,
+    memory: OriginalWeights,
+    known: Mapping[str, RecordedWeights],
+    now: Mapping[str, int],
+    mode: str,
+) -> Iterator[CheckResult]:
     n_ours = counted(
         sum(now[name] in one.ours and now[name] != one.site for name, one in known.items()), "node"
     )

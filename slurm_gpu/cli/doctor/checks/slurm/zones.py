@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from slurm_gpu.cli.doctor.checks.daemons.processes import daemons
 from slurm_gpu.cli.doctor.checks.daemons.services import start
-from slurm_gpu.cli.doctor.checks.finding import Finding, Surroundings, ok, skipped, warn
+from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, ok, skipped, warn
 from slurm_gpu.controller.placement.zone_table import zone_nodes
 from slurm_gpu.controller.placement.zone_wait import written_zones
 from slurm_gpu.errors import UsageError
@@ -17,7 +17,7 @@ from slurm_gpu.text.units import counted
 _DAEMON = "slurm-gpuctld"
 
 
-def zones(at: Surroundings) -> Iterator[Finding]:
+def zones(at: DoctorContext) -> Iterator[CheckResult]:
     """Exactly a zone's nodes have the feature of its name; no job waits for a zone with nobody to end it."""
     if not at.site.config.zones:
         yield skipped("slurm-gpu.yaml names no zones")
@@ -36,7 +36,7 @@ def zones(at: Surroundings) -> Iterator[Finding]:
     yield from _unattended(at)
 
 
-def _unattended(at: Surroundings) -> Iterator[Finding]:
+def _unattended(at: DoctorContext) -> Iterator[CheckResult]:
     if not at.is_controller or daemons(at.proc, _DAEMON):
         return
     waiting: dict[ZoneConstraint, list[int]] = {}
