@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,13 +23,21 @@ from slurm_gpu.config.value_types import (
 from slurm_gpu.config.yaml_source import read_yaml
 from slurm_gpu.errors import InputError, UsageError
 from slurm_gpu.http.networks import NETWORK, Network
-from slurm_gpu.http.web_reader import WebReader
+from slurm_gpu.http.web_reader import DEFAULT_WEB_USER, WebReader
 
 DEFAULT_PATH = Path("/etc/slurm-gpu/slurm-gpudbd.yaml")
 DEFAULT_DATABASE = Path("/var/lib/slurm-gpu/slurm-gpu.db")
 DEFAULT_URL = f"sqlite:///{DEFAULT_DATABASE}"
-DEFAULT_WEB_USER = "slurm-gpu-web"
 _MOST_PER_USER = 1_000_000_000
+
+
+class OpenToOthersError(InputError):
+    """The file holds a password, and others may read it; `fault` says so without the remedy."""
+
+    def __init__(self, path: Path, mode: int) -> None:
+        what = f"holds a password, but others may read it (mode {mode:04o})"
+        self.fault = f"{path}: {what}"
+        super().__init__(str(path), 0, 0, f"{what}; chmod 0600 {shlex.quote(str(path))}")
 
 
 def _parse_web_user(value: Any) -> str | int | None:
@@ -103,16 +112,14 @@ def default_is_meant() -> bool:
 def load_settings(path: Path | None) -> DaemonSettings:
     """Read and check the file; without `path` the default one, which may be missing.
 
-    Raises InvalidFileError with every mistake, and InputError when others may read a password in it.
+    Raises InvalidFileError with every mistake, and OpenToOthersError when others may read its password.
     """
     if path is None and not DEFAULT_PATH.exists():
         return DaemonSettings()
     path = DEFAULT_PATH if path is None else path
     settings = decode(read_yaml(path), DaemonSettings)
     if _has_password(settings.url) and (mode := stat.S_IMODE(path.stat().st_mode)) & 0o077:
-        raise InputError(
-            str(path), 0, 0, f"holds a password, but others may read it (mode {mode:04o}); chmod 0600 {path}"
-        )
+        raise OpenToOthersError(path, mode)
     return settings
 
 

@@ -13,6 +13,7 @@ from slurm_gpu.http.networks import Network, is_among
 
 log = logging.getLogger(__name__)
 
+DEFAULT_WEB_USER = "slurm-gpu-web"
 REPORTED_FOR_S = 600.0
 MOST_REFUSALS = 16
 
@@ -118,14 +119,25 @@ def _refusal(reader: WebReader, uid: int, user: str | None, origin: Origin, at_s
     return WebRefusal(uid, user, origin.address, at_s, " and ".join(why), " and ".join(write))
 
 
+def unknown_user(reader: WebReader) -> str | None:
+    """Return the name of slurm-gpuweb's user if this host lacks it, so that slurm-gpuweb is refused.
+
+    None where slurm-gpudbd.yaml does not mention slurm-gpuweb: this host may have none.
+    """
+    if not isinstance(reader.user, str) or (reader.user == DEFAULT_WEB_USER and not reader.hosts):
+        return None
+    try:
+        pwd.getpwnam(reader.user)
+    except KeyError:
+        return reader.user
+    return None
+
+
 def warn_of_unknown_user(reader: WebReader) -> None:
-    """Log where slurm-gpuweb is expected from other hosts as a user whom this host does not have."""
-    if reader.hosts and isinstance(reader.user, str):
-        try:
-            pwd.getpwnam(reader.user)
-        except KeyError:
-            log.warning(
-                "web_user: %s is no user of this host, so slurm-gpuweb on web_hosts is refused: write the "
-                "uid that it runs as there into slurm-gpudbd.yaml",
-                reader.user,
-            )
+    """Log that slurm-gpuweb is expected as a user that this host does not have."""
+    if (user := unknown_user(reader)) is not None:
+        log.warning(
+            "web_user: %s is no user of this host, so slurm-gpuweb is refused: write the user, or the uid, "
+            "that it runs as into slurm-gpudbd.yaml, then restart slurm-gpudbd",
+            user,
+        )

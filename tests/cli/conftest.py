@@ -8,6 +8,7 @@ import pytest
 
 from slurm_gpu import __version__
 from slurm_gpu.cli.doctor.checks.daemons.database import schema_here
+from slurm_gpu.cli.doctor.checks.finding import CheckResult, Level
 from slurm_gpu.cli.main import main
 from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.client.database_client import (
@@ -252,8 +253,26 @@ def slurm_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> CommandLine
     return CommandLine(config, capsys)
 
 
+def _triples(text: str) -> set[tuple[str, ...]]:
+    words = [word.strip(".,:;()") for word in text.split()]
+    return set(zip(words, words[1:], words[2:], strict=False))
+
+
 @pytest.fixture
-def installed() -> Iterator[Any]:
+def each_thing_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No finding of doctor has three words in a row both in its message and in its remedy."""
+    make = CheckResult.__init__
+
+    def checked(self: CheckResult, level: Level, message: str, remedy: str | None = None) -> None:
+        make(self, level, message, remedy)
+        twice = _triples(message) & _triples(remedy or "")
+        assert not twice, f"{message} → {remedy}"
+
+    monkeypatch.setattr(CheckResult, "__init__", checked)
+
+
+@pytest.fixture
+def installed(each_thing_once: None) -> Iterator[Any]:
     """A host with everything in place, for doctor; users may enter its directory, unlike tmp_path."""
     from tests.cli.installation import Installation  # it uses the Database above
 

@@ -64,6 +64,24 @@ def test_the_cluster_and_its_nodes_are_slurms(installed: Installation):
     assert "n5, n6" in findings[1].message
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("racks: {r: {nodes: n9}}", "racks.r has nodes that Slurm does not know: n9"),
+        ("server_types: {s: {nodes: n9}}", "server_types.s has nodes that Slurm does not know: n9"),
+        ('placement: {nodes: "n[1-9]"}', "placement has nodes that Slurm does not know: n5, n6, n7, n8, n9"),
+        ('placement: {nodes: "n["}', "placement: hostlist 'n[': a bracket"),
+        ("placement: {partitions: [gpus]}", "placement.partitions names gpus, in which Slurm has no node"),
+    ],
+)
+def test_nodes_and_partitions_of_the_site_file_are_slurms(installed: Installation, text: str, message: str):
+    installed.site_file.write_text(f"cluster: neuron\n{text}\n")
+    fine, finding = site_file.same_cluster(installed.at())
+    assert fine.level.value == "ok"
+    assert finding.message.startswith(message)
+    assert str(finding.remedy).endswith(f"in {installed.site_file}")
+
+
 # slurm.conf
 
 

@@ -66,6 +66,14 @@ def test_a_mail_server_that_takes_our_sender_is_fine_and_gets_no_mail(
     assert mail.got == []
 
 
+def test_a_user_that_is_exempt_exists(installed: Installation, mail: MailServer) -> None:
+    finding = found(installed, mail_to(mail.port, "mode: send\nexempt_users: [root, no such]\n"))
+    path = installed.root / "notices.yaml"
+    assert finding.level is Level.WARN
+    assert finding.message == f"exempt_users in {path} names no such, not a user of this host"
+    assert finding.remedy == "getent passwd 'no such' shows whether the name is right; fix it there"
+
+
 def test_one_that_is_not_there_is_told_with_its_address(installed: Installation) -> None:
     port = unused_port()
     finding = found(installed, mail_to(port))

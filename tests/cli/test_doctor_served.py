@@ -114,6 +114,23 @@ def test_operators_exist(installed: Installation, key: str, command: str):
     assert str(finding.remedy).startswith(f"getent {command} 'no such' shows whether the name is right; fix ")
 
 
+def test_the_user_of_slurm_gpuweb_exists(installed: Installation):
+    at = installed.at()
+    at.settings = dataclasses.replace(at.settings, slurm_user_uid=os.geteuid())
+    path = installed.root / "slurm-gpudbd.yaml"
+    path.write_text("web_user: no such\n")
+    finding = worst(secretfiles.database_file(at))
+    assert finding.message == (
+        f"web_user: no such in {path} is not a user of this host, so slurm-gpudbd refuses slurm-gpuweb"
+    )
+    assert finding.remedy == (
+        "write the user, or the uid, that slurm-gpuweb runs as there; systemctl restart slurm-gpudbd"
+    )
+    for known in ("web_user: 4711\n", "web_user: daemon\n", "web_user: null\n", "{}\n"):
+        path.write_text(known)
+        assert levels(secretfiles.database_file(at)) == ["ok"], known
+
+
 def test_the_file_of_the_database(installed: Installation):
     at = installed.at()
     at.settings = dataclasses.replace(at.settings, slurm_user_uid=SLURM, slurm_user="slurm")
@@ -122,7 +139,7 @@ def test_the_file_of_the_database(installed: Installation):
     path.write_text("url: mysql+pymysql://gpu:secret@localhost/gpu\n")
     path.chmod(0o644)
     finding = worst(secretfiles.database_file(at))
-    assert "others may read it" in finding.message
+    assert finding.message == f"{path}: holds a password, but others may read it (mode 0644)"
     assert str(finding.remedy).startswith(f"chmod 0600 {path}; chown slurm {path}; change the password")
     path.chmod(0o600)
     if os.geteuid() == 0:

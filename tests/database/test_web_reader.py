@@ -191,10 +191,18 @@ def test_a_uid_names_it_where_its_host_and_this_one_have_different_users() -> No
 
 @pytest.mark.parametrize(
     ("user", "hosts", "logged"),
-    [("no-such-user", ("10.0.0.7",), True), ("no-such-user", (), False), (4711, ("10.0.0.7",), False)],
+    [
+        ("no-such-user", ("10.0.0.7",), True),
+        ("no-such-user", (), True),
+        ("slurm-gpu-web", (), False),
+        ("slurm-gpu-web", ("10.0.0.7",), True),
+        ("root", (), False),
+        (4711, ("10.0.0.7",), False),
+        (None, (), False),
+    ],
 )
 def test_a_name_that_this_host_does_not_have_is_logged_at_start(
-    caplog: pytest.LogCaptureFixture, user: str | int, hosts: tuple[str, ...], logged: bool
+    caplog: pytest.LogCaptureFixture, user: str | int | None, hosts: tuple[str, ...], logged: bool
 ) -> None:
     with caplog.at_level(logging.WARNING):
         warn_of_unknown_user(WebReader(user, tuple(map(ipaddress.ip_network, hosts))))

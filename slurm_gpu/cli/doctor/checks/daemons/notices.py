@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,8 +13,10 @@ from slurm_gpu.notices.sending import NotSentError
 from slurm_gpu.notices.settings import FILE_NAME, Settings, load_settings
 from slurm_gpu.notices.texts import load_templates
 from slurm_gpu.policy.language.model import Mode
+from slurm_gpu.policy.language.names import SystemDirectory
 from slurm_gpu.policy.lua.install import SCRIPT_NAME
 from slurm_gpu.policy.lua.installed import read_policy_in_force
+from slurm_gpu.text.units import few
 
 _MEND = "fix it; slurm-gpuctld reads it again by itself; until then no user is notified and no job is ended"
 
@@ -37,6 +40,7 @@ def notices(at: DoctorContext) -> Iterator[CheckResult]:
             yield skipped(f"{path} is not there: users are told nothing")
         return
     found = [*_readable(at, path), *_texts(at, settings), *_channels(at, settings)]
+    found += _exempt(path, settings)
     if ends and not settings.sends:
         found.append(_ends_nobody(f"{path} has mode: {settings.mode}"))
     yield from found
@@ -67,6 +71,15 @@ def _texts(at: DoctorContext, settings: Settings) -> Iterator[CheckResult]:
     if settings.templates is not None:
         for path in (settings.templates, *sorted(settings.templates.glob("*.txt"))):
             yield from _readable(at, path)
+
+
+def _exempt(path: Path, settings: Settings) -> Iterator[CheckResult]:
+    directory = SystemDirectory()
+    if unknown := sorted(user for user in settings.exempt_users if directory.uid(user) is None):
+        yield warn(
+            f"exempt_users in {path} names {few(unknown, 5)}, not a user of this host",
+            f"getent passwd {shlex.quote(unknown[0])} shows whether the name is right; fix it there",
+        )
 
 
 def _channels(at: DoctorContext, settings: Settings) -> Iterator[CheckResult]:

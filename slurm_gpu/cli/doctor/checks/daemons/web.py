@@ -14,8 +14,8 @@ from slurm_gpu.cli.doctor.checks.daemons.processes import ports, running
 from slurm_gpu.cli.doctor.checks.daemons.services import restart, revive, start_and_log
 from slurm_gpu.cli.doctor.checks.files.secret_files import kept_out
 from slurm_gpu.cli.doctor.checks.finding import WEB_FILE, CheckResult, DoctorContext, fail, ok, skipped, warn
-from slurm_gpu.database.settings import DEFAULT_WEB_USER
 from slurm_gpu.errors import InputError
+from slurm_gpu.http.web_reader import DEFAULT_WEB_USER
 from slurm_gpu.monitor.settings import WebSettings, load_settings
 from slurm_gpu.text.cells import span
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import pwd
 import shlex
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from slurm_gpu.cli.doctor.checks.daemons.processes import running
+from slurm_gpu.cli.doctor.checks.daemons.services import restart
 from slurm_gpu.cli.doctor.checks.files.access import denies
 from slurm_gpu.cli.doctor.checks.finding import DATABASE_FILE, CheckResult, DoctorContext, fail, ok, skipped
-from slurm_gpu.database.settings import load_settings
+from slurm_gpu.database.settings import OpenToOthersError, load_settings
 from slurm_gpu.errors import InputError
+from slurm_gpu.http.web_reader import unknown_user
 
 
 def database_file(at: DoctorContext) -> Iterator[CheckResult]:
@@ -34,12 +35,22 @@ def database_file(at: DoctorContext) -> Iterator[CheckResult]:
 def _database_file(at: DoctorContext, path: Path) -> Iterator[CheckResult]:
     typed, user = shlex.quote(str(path)), at.settings.slurm_user
     try:
-        load_settings(path)
-    except InputError as error:
-        open_to_others = stat.S_IMODE(path.stat().st_mode) & 0o077
-        fix = f"chmod 0600 {typed}; chown {user} {typed}; change the password, as others may have read it"
-        yield fail(str(error), fix if open_to_others and error.line == 0 else f"fix {path}")
+        settings = load_settings(path)
+    except OpenToOthersError as error:
+        yield fail(
+            error.fault,
+            f"chmod 0600 {typed}; chown {user} {typed}; change the password, as others may have read it",
+        )
         return
+    except InputError as error:
+        yield fail(str(error), f"fix {path}")
+        return
+    if (web_user := unknown_user(settings.web)) is not None:
+        yield fail(
+            f"web_user: {web_user} in {path} is not a user of this host, so slurm-gpudbd refuses "
+            "slurm-gpuweb",
+            f"write the user, or the uid, that slurm-gpuweb runs as there; {restart(at, 'slurm-gpudbd')}",
+        )
     yield from kept_out(path, at.settings.slurm_user_uid, f"SlurmUser {user}", "slurm-gpudbd")
 
 

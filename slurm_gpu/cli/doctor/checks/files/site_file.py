@@ -90,16 +90,25 @@ def same_cluster(at: DoctorContext) -> Iterator[CheckResult]:
             f"{path} says cluster: {config.cluster}, Slurm says {cluster}", f"write cluster: {cluster}"
         )
     known = {node.name for node in at.nodes}
-    groups = [("zones", name, zone.nodes) for name, zone in config.zones.items()]
-    groups += [("server_types", name, kind.nodes) for name, kind in config.server_types.items()]
-    for section, name, nodes in groups:
+    groups = {f"zones.{name}": zone.nodes for name, zone in config.zones.items()}
+    groups |= {f"server_types.{name}": kind.nodes for name, kind in config.server_types.items()}
+    groups |= {f"racks.{name}": rack.nodes for name, rack in config.racks.items()}
+    if config.placement.nodes is not None:
+        groups["placement"] = config.placement.nodes
+    for group, nodes in groups.items():
         try:
             strangers = [node for node in expand(nodes) if node not in known]
         except ValueError as error:
-            yield fail(f"{section}.{name}: {error}", f"fix nodes of {section}.{name} in {path}")
+            yield fail(f"{group}: {error}", f"fix nodes of {group} in {path}")
             continue
         if strangers:
             yield warn(
-                f"{section}.{name} has nodes that Slurm does not know: {few(strangers, 5)}",
-                f"fix nodes of {section}.{name} in {path}",
+                f"{group} has nodes that Slurm does not know: {few(strangers, 5)}",
+                f"fix nodes of {group} in {path}",
             )
+    partitions = {partition for node in at.nodes for partition in node.partitions}
+    if unknown := [name for name in config.placement.partitions or () if name not in partitions]:
+        yield warn(
+            f"placement.partitions names {few(unknown, 5)}, in which Slurm has no node",
+            f"compare with sinfo; fix partitions of placement in {path}",
+        )

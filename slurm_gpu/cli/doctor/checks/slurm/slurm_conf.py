@@ -51,7 +51,7 @@ def answers(at: DoctorContext) -> Iterator[CheckResult]:
     if words and _release(words[-1]) != running:
         yield warn(
             f"Slurm's commands on this host are {words[-1]}, slurmctld is {settings.version}",
-            "upgrade Slurm on this host to slurmctld's version",
+            "upgrade Slurm here to slurmctld's version",
         )
 
 
