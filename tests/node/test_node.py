@@ -130,6 +130,25 @@ def test_a_job_that_begins_in_the_sample_in_which_another_ends_has_its_own(
     assert core(eight) == pytest.approx(gpu.mean(start + 4.09, start + 8.1, 8), abs=0.5)
 
 
+def test_a_neighbour_that_begins_soon_after_another_one_leaves_no_gap(machine: Machine) -> None:
+    """The device is sampled each second again by then, and often from then on."""
+    machine.hook("prolog", 7, "0")
+    machine.run(300)
+    machine.hook("prolog", 8, "0")
+    machine.run(2)
+    machine.hook("epilog", 8, "0")
+    machine.run(1.9)
+    machine.hook("prolog", 9, "0")
+    machine.run(3)
+    machine.hook("epilog", 9, "0")
+    machine.run(3)
+    machine.hook("epilog", 7, "0")
+    machine.run(2)
+    record = machine.records()[0]
+    assert record.mem_used_frac is not None
+    assert record.mem_used_frac.seconds == pytest.approx(record.held_s, abs=0.02)
+
+
 def test_where_processes_cannot_be_told_apart_a_shared_gpu_is_a_gap(machine: Machine, gpu: FakeGpu) -> None:
     gpu.process_ring = False
     machine.hook("prolog", 7, "0")

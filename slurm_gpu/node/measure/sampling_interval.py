@@ -25,13 +25,13 @@ AGAIN_S = 0.1
 class SamplingPace:
     """Of one device; `interval_s` is the sampling interval of grown-up segments.
 
-    `youngest_s` is when the youngest segment on it began (Clock.monotonic()), `settling` says that one has
-    ended and waits for the driver's last word. `asked_s` is when it was asked last.
+    `settling` says that a segment has ended and waits for the driver's last word. `asked_s` is when it was
+    asked last.
     """
 
     def __init__(self, interval_s: float) -> None:
         self._interval_s, self._detail_max_s = interval_s, max(interval_s, DETAIL_MAX_S)
-        self.youngest_s: float | None = None
+        self._youngest_s: float | None = None
         self.settling = False
         self.asked_s: float | None = None
         self._detailed_s: float | None = None
@@ -47,6 +47,13 @@ class SamplingPace:
     def detail_gap_s(self) -> float:
         """The same for looks at details."""
         return max(self.gap_s, GAP_DETAILS * min(self._detail_max_s, DETAIL_SHARE * self._expected_s))
+
+    def set_youngest(self, start_s: float | None) -> None:
+        """Set when the youngest segment on the device began (Clock.monotonic()), None if there is none."""
+        self._youngest_s = start_s
+        # With only older segments left the pace is slower, for as long as no other one begins.
+        if self.asked_s is not None:
+            self._paced_s = max(self._paced_s, self._pace_s(self.asked_s))
 
     def look_thoroughly(self) -> None:
         """Make the next look due now, and a detailed one."""
@@ -107,5 +114,5 @@ class SamplingPace:
 
     def _pace_s(self, now_s: float) -> float:
         """Time between looks while nobody's end is waited for."""
-        age_s = 0.0 if self.youngest_s is None else now_s - self.youngest_s
+        age_s = 0.0 if self._youngest_s is None else now_s - self._youngest_s
         return min(self._interval_s, max(YOUNGEST_S, YOUNG_SHARE * age_s))

@@ -139,7 +139,7 @@ class DeviceWatch:
 
     def _hold(self, holders: list[_Holder]) -> None:
         self._holders = holders
-        self._pace.youngest_s = max((holder.tally.start_s for holder in holders), default=None)
+        self._pace.set_youngest(max((holder.tally.start_s for holder in holders), default=None))
         self._pace.settling = any(holder.settle_by_s is not None for holder in holders)
 
     def _is_settled(self, holder: _Holder) -> bool:
