@@ -26,9 +26,11 @@ class YamlCheck:
     def __init__(self, source: YamlSource) -> None:
         self.source = source
         self.errors: list[InputError] = []
+        self.failed: set[Location] = set()
 
     def fail(self, location: Location, message: str, *, key: bool = False) -> None:
         """Note a mistake in the value (or the key) at that place; raises InvalidFileError at too many."""
+        self.failed.add(location)
         self.errors.append(self.source.error(location, message, key=key))
         if len(self.errors) == _MOST_ERRORS:
             self.finish()
@@ -51,7 +53,8 @@ class YamlCheck:
         """
         name = (".".join(map(str, location)) or "the file") if name is None else name
         if not isinstance(value, dict):
-            self.fail(location, f"{name} must hold `key: value` lines, not {shown(value)}")
+            hint = f"; allowed: {few(known, _MOST_LISTED)}" if known else ""
+            self.fail(location, f"{name} must hold `key: value` lines, not {shown(value)}{hint}")
             return {}
         if known is None:
             return value

@@ -8,7 +8,7 @@ an enum is a choice. A field without a default is required; one without a descri
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
@@ -32,11 +32,41 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """How many values a list has; `or_one`: a single value may be written without a list."""
+    """How many entries a list or table has.
+
+    With `or_one` a single value may be written without a list; with `keyed` a tuple is written as a table.
+    """
 
     least: int = 0
     most: int | None = None
     or_one: bool = False
+    keyed: bool = False
+
+
+ANY_NUMBER = Items()
+
+
+@dataclass(frozen=True, slots=True)
+class OneOrTable:
+    """One value, or a table of them; `make` gets the table, or {None: value}."""
+
+    one: ValueType
+    key: ValueType
+    make: Callable[[dict[Any, Any]], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FromPlace:
+    """The value of a field that the file does not set, by the place of its table."""
+
+    value: Callable[[Location], Any]
+
+
+class Required(NamedTuple):
+    """A field that a file must set, although the class has a default."""
+
+
+REQUIRED = Required()
 
 
 class Shape(NamedTuple):
@@ -44,48 +74,60 @@ class Shape(NamedTuple):
 
     type: Any
     value_type: ValueType | None
+    one_or_table: OneOrTable | None
     items: Items
-    key: str | None
-    description: str
 
 
 class SettingField(NamedTuple):
-    """One field of a settings class; `default` is MISSING where it is required."""
+    """One field of a settings class; `default` is MISSING where there is none."""
 
     name: str
     key: str
     shape: Shape
+    description: str
     default: Any
+    is_required: bool
+    from_place: FromPlace | None
+
+
+def _unwrapped(hint: Any) -> tuple[Any, dict[type, Any]]:
+    noted: dict[type, Any] = {}
+    while True:
+        if hasattr(hint, "__metadata__"):
+            noted = {type(note): note for note in hint.__metadata__} | noted
+            hint = hint.__origin__
+        elif get_origin(hint) in (Union, types.UnionType):
+            hint = next(one for one in get_args(hint) if one is not types.NoneType)
+        else:
+            return hint, noted
 
 
 def shape_of(hint: Any) -> Shape:
     """Return how values with this type hint are decoded."""
-    noted: tuple[Any, ...] = getattr(hint, "__metadata__", ())
-    bare = hint.__origin__ if noted else hint
-    if get_origin(bare) in (Union, types.UnionType):
-        bare = next((one for one in get_args(bare) if one is not type(None)), bare)
-    of_kind = {type(note): note for note in noted}
-    value_type = of_kind.get(ValueType)
+    bare, noted = _unwrapped(hint)
+    value_type = noted.get(ValueType)
     if value_type is None and isinstance(bare, type):
         value_type = BOOL if bare is bool else choice(bare) if issubclass(bare, StrEnum) else None
-    key = of_kind.get(Key)
-    return Shape(
-        bare, value_type, of_kind.get(Items, Items()), None if key is None else key.name, of_kind.get(str, "")
-    )
+    return Shape(bare, value_type, noted.get(OneOrTable), noted.get(Items, ANY_NUMBER))
 
 
 @cache
 def fields_of(settings_class: type) -> tuple[SettingField, ...]:
-    """Return the fields that a file may set, in the order of the class."""
+    """Return the fields of the class, in its order; those that a file may set have a description."""
     hints = get_type_hints(settings_class, include_extras=True)
     found = []
     for item in fields(settings_class):
+        _, noted = _unwrapped(hints[item.name])
         shape = shape_of(hints[item.name])
-        if shape.description:  # others are not in the file
-            suffix = "" if shape.value_type is None else shape.value_type.suffix
-            key = item.name.removesuffix(suffix) if shape.key is None else shape.key
-            default = item.default if item.default_factory is MISSING else item.default_factory()
-            found.append(SettingField(item.name, key, shape, default))
+        suffix = "" if shape.value_type is None else shape.value_type.suffix
+        suffix = shape.one_or_table.one.suffix if shape.one_or_table else suffix
+        key = noted[Key].name if Key in noted else item.name.removesuffix(suffix)
+        default = item.default if item.default_factory is MISSING else item.default_factory()
+        from_place = noted.get(FromPlace)
+        is_required = Required in noted or (default is MISSING and from_place is None)
+        found.append(
+            SettingField(item.name, key, shape, noted.get(str, ""), default, is_required, from_place)
+        )
     return tuple(found)
 
 
@@ -105,57 +147,114 @@ class Decoder(YamlCheck):
         settings: _T = self._table((), {} if self.source.value is None else self.source.value, settings_class)
         return settings
 
-    def has(self, key: str) -> bool:
-        """Return whether the file has this key at its top."""
-        return isinstance(self.source.value, dict) and key in self.source.value
+    def at(self, *place: str | int) -> Any:
+        """Return what the file has there; MISSING where it has nothing."""
+        value = self.source.value
+        for part in place:
+            try:
+                value = value[part]
+            except (LookupError, TypeError):
+                return MISSING
+        return value
 
-    def _table(self, at: Location, value: Any, settings_class: type) -> Any:
+    def has(self, *place: str | int) -> bool:
+        """Return whether the file has anything there."""
+        return self.at(*place) is not MISSING
+
+    def has_failed(self, at: Location) -> bool:
+        """Return whether there is a mistake in what is there."""
+        return any(place[: len(at)] == at for place in self.failed)
+
+    def fail_once(self, at: Location, message: str, *, key: bool = False) -> None:
+        """Note a mistake, unless the value there has one already."""
+        if not self.has_failed(at):
+            self.fail(at, message, key=key)
+
+    def _table(self, at: Location, value: Any, settings_class: type, items: Items = ANY_NUMBER) -> Any:
         settings = fields_of(settings_class)
-        given = self.mapping(at, value, [setting.key for setting in settings])
+        keys = [setting.key for setting in settings if setting.description]
+        if value is None or (value == {} and items.least):
+            needed = items.least or any(setting.is_required for setting in settings)
+            hint = "" if needed else ", or write {}"
+            self.fail(at, f"{name_of(at)} is empty; allowed: {', '.join(keys)}{hint}", key=value is None)
+            value = None
+        given = {} if value is None else self.mapping(at, value, keys, name_of(at))
         found: dict[str, Any] = {}
-        for name, key, shape, default in settings:
-            if key in given:
-                found[name] = self._value((*at, key), given[key], shape)
-            elif default is MISSING and isinstance(value, dict):
-                kind = shape.value_type
-                hint = f"; write {kind.what}, such as {key}: {kind.example}" if kind and kind.example else ""
-                self.fail(at, f"{name_of(at)} lacks {key}{hint}")
-            if found.get(name, default) in (_INVALID, MISSING):
-                found[name] = None if default is MISSING else default
+        for setting in settings:
+            name, key, kind = setting.name, setting.key, setting.shape.value_type
+            if setting.description and key in given:
+                found[name] = self._value((*at, key), given[key], setting.shape)
+            elif setting.is_required and isinstance(value, dict):
+                what = kind.what if kind else "…"
+                hint = f"{what}, such as {key}: {kind.example}" if kind and kind.example else f"{key}: {what}"
+                self.fail(at, f"{name_of(at)} lacks {key}; write {hint}")
+            if found.get(name, MISSING) in (MISSING, _INVALID):
+                default = None if setting.default is MISSING else setting.default
+                found[name] = setting.from_place.value(at) if setting.from_place else default
         return settings_class(**found)
 
     def _value(self, at: Location, value: Any, shape: Shape) -> Any:
         origin = get_origin(shape.type)
+        if shape.one_or_table is not None:
+            return self._one_or_table(at, value, shape.one_or_table)
         if shape.value_type is not None:
-            return self._single(at, value, shape.value_type)
+            return self.single(at, value, shape.value_type)
         if is_dataclass(shape.type):
-            return self._table(at, value, shape.type)  # type: ignore[arg-type]
+            return self._table(at, value, shape.type, shape.items)  # type: ignore[arg-type]
         if origin is Mapping:
-            return self._named(at, value, *map(shape_of, get_args(shape.type)))
+            key, item = map(shape_of, get_args(shape.type))
+            found = self._named(at, value, key.value_type, item, shape.items)
+            return _INVALID if _INVALID in found.values() else found
+        if shape.items.keyed:
+            return origin(
+                self._named(at, value, None, shape_of(get_args(shape.type)[0]), shape.items).values()
+            )
         return self._list(at, value, shape, origin)
 
-    def _single(self, at: Location, value: Any, value_type: ValueType, *, key: bool = False) -> Any:
+    def single(self, at: Location, value: Any, value_type: ValueType) -> Any:
+        """Return one value; fails where it is not valid."""
         try:
-            if not self.is_ambiguous(at, value):
+            if value_type.suffix != "_s" or not self.is_ambiguous(at, value):
                 return value_type.parse(value)
-            problem = f"must be {value_type}"
+            hours, minutes = value.split(":")
+            clock = f"{hours}:{minutes}:00"
+            write = clock if int(minutes) else f"{hours}h or {clock}"
+            problem = f"may be hours or minutes; write {write}"
         except InvalidValueError as error:
             problem = str(error)
         except (ValueError, LookupError, AttributeError, TypeError, OSError):
             problem = f"must be {value_type}"
-        self.fail(at, f"{_label(at)}: {shown(value)} {problem}", key=key)
+        self.fail(at, f"{_label(at)}: {shown(value)} {problem}")
         return _INVALID
 
-    def _named(self, at: Location, value: Any, key_shape: Shape, item: Shape) -> Any:
-        key_type = key_shape.value_type
+    def _named(
+        self, at: Location, value: Any, key_type: ValueType | None, item: Shape, items: Items
+    ) -> dict[Any, Any]:
         known = None if key_type is None else key_type.schema.get("enum")
-        found = {}
-        for key, one in self.mapping(at, value, known).items():
+        table = self.mapping(at, value, known, name_of(at))
+        if value == {} and items.least:
+            hint = f"allowed: {', '.join(known)}" if known else f"write {item.value_type}"
+            self.fail(at, f"{name_of(at)} is empty; {hint}")
+        found: dict[Any, Any] = {}
+        for key, one in table.items():
             place = (*at, key if isinstance(key, str | int) else str(key))
-            if key_type is not None:
-                self._single(place, key, key_type, key=True)
-            found[str(key)] = self._value(place, one, item)
-        return _INVALID if _INVALID in found.values() else found
+            try:
+                parsed = str(key) if key_type is None else key_type.parse(key)
+                if parsed in found:
+                    self.fail(place, f"{shown(key)} is set twice", key=True)
+            except (ValueError, AttributeError, TypeError):
+                self.fail(place, f"{shown(key)} must be {key_type}", key=True)
+                parsed = str(key)
+            found[parsed] = self._value(place, one, item)
+        return found
+
+    def _one_or_table(self, at: Location, value: Any, kind: OneOrTable) -> Any:
+        n_errors = len(self.errors)
+        if isinstance(value, dict):
+            found = self._named(at, value, kind.key, Shape(None, kind.one, None, ANY_NUMBER), Items(least=1))
+        else:
+            found = {None: self.single(at, value, kind.one)}
+        return kind.make(found) if len(self.errors) == n_errors else _INVALID
 
     def _list(self, at: Location, value: Any, shape: Shape, origin: Any) -> Any:
         item = shape_of(get_args(shape.type)[0])
@@ -167,7 +266,8 @@ class Decoder(YamlCheck):
         else:
             kind = item.value_type
             what = f"{kind.plural}, such as [{kind.example}]" if kind else "tables"
-            self.fail(at, f"{_label(at)}: {shown(value)} must be a list of {what}")
+            bounds = "" if most is None else f"{least} to {most} "
+            self.fail(at, f"{_label(at)}: {shown(value)} must be a list of {bounds}{what}")
             return _INVALID
         return _INVALID if _INVALID in found else origin(found)
 
@@ -177,7 +277,9 @@ def _label(at: Location) -> str:
 
 
 def name_of(at: Location) -> str:
-    """A place for people: ("rules", 1) is rule 2, ("zones", "z") is zones.z."""
-    if at and isinstance(at[-1], int) and len(at) > 1:
-        return f"{str(at[-2]).removesuffix('s')} {at[-1] + 1}"
-    return ".".join(map(str, at)) or "the file"
+    """A place for people: ("rules", 1, "limits") is limits of rule 2, ("zones", "z") is zones.z."""
+    index = next((index for index in range(len(at) - 1, 0, -1) if isinstance(at[index], int)), 0)
+    if not index:
+        return ".".join(map(str, at)) or "the file"
+    inner, of = ".".join(map(str, at[index + 1 :])), f"{str(at[index - 1]).removesuffix('s')} {at[index] + 1}"  # type: ignore[operator]
+    return f"{inner} of {of}" if inner else of

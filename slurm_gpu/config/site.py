@@ -180,7 +180,8 @@ class Placement:
         "observe"
     )
     partitions: Annotated[
-        tuple[Annotated[str, NAME], ...] | None, "Only nodes in these partitions are managed."
+        tuple[Annotated[str, text("gpu", "a name", "names")], ...] | None,
+        "Only nodes in these partitions are managed.",
     ] = None
     nodes: Annotated[str | None, _HOSTLIST, "Only these nodes are managed."] = None
     zone_wait_s: Annotated[

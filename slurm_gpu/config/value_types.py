@@ -26,7 +26,7 @@ class InvalidValueError(ValueError):
     """A value is not valid; the message continues its name and text: `must be …`, `is not …`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # hashed as a part of types
 class ValueType:
     """One type of value; `parse` raises InvalidValueError, ValueError, LookupError, TypeError or the like.
 
@@ -160,17 +160,21 @@ def or_none(value_type: ValueType) -> ValueType:
     return replace(value_type, parse=lambda value: None if value is None else value_type.parse(value))
 
 
-def duration(least_s: float = 0.0, most_s: float = LONGEST_S, example: str = "10m") -> ValueType:
+def duration(
+    least_s: float = 0.0,
+    most_s: float = LONGEST_S,
+    example: str = "10m",
+    make: Callable[[float], float] = float,
+) -> ValueType:
     """Time with its unit, in seconds; never 0."""
     bounds = f" from {format_duration(least_s)} to {format_duration(most_s)}" if least_s else ""
 
     def parse(value: Any) -> float:
         seconds = parse_duration(value)
-        return float(require(seconds > 0 and least_s <= seconds <= most_s, seconds))
+        return make(require(seconds > 0 and least_s <= seconds <= most_s, seconds))
 
-    return ValueType(
-        f"a duration{bounds}", example, parse, {"type": "string", "pattern": DURATION}, suffix="_s"
-    )
+    schema = {"type": "string", "pattern": DURATION}
+    return ValueType(f"a duration{bounds}", example, parse, schema, "durations", "_s")
 
 
 BOOL = ValueType(

@@ -41,6 +41,10 @@ def test_all_of_it_is_read() -> None:
     assert found.webhook.secret_file == Path("/etc/slurm-gpu/webhook.secret")
 
 
+def test_text_that_is_like_a_time_is_text() -> None:
+    assert check("contact: 24:00\n").contact == "24:00"
+
+
 @pytest.mark.parametrize("text", ["", "mode: observe\n", "mail: {from: a@b.edu, to: '{user}@b.edu'}\n"])
 def test_nothing_is_sent_unless_it_says_so(text: str) -> None:
     assert not check(text).sends

@@ -113,7 +113,7 @@ def _rule(rule: RuleModel) -> PolicyRule:
         limits=as_limits(rule.limits),
         mode=Mode(rule.mode),
         on_error=OnError(rule.on_error),
-        when=None if rule.when is None else Hours(rule.when.days, rule.when.from_min, rule.when.to_min),
+        when=None if rule.when is None else Hours(rule.when.days, (rule.when.from_min, rule.when.to_min)),
         kind=None if rule.kind is None else JobKind(rule.kind),
     )
 

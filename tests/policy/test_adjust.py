@@ -50,7 +50,7 @@ def test_bounds_are_read_in_the_unit_of_their_limit() -> None:
         ("[1, 4]", "[0, 4]", "gpus_running: [0, 4] must ascend, from more than 0 on"),
         ("[1, 4]", "4", "gpus_running: 4 must be two numbers, the least and the most: [8, 24]"),
         ("[1, 4]", "[1, many]", "must be a number of GPUs from 0 up"),
-        ("256G", "256", "it has no unit"),
+        ("256G", "256", "has no unit"),
         ("gpus_running: 2", "gpus_running: {a100: 2}", "limits by type cannot be moved; write one"),
         ("    why", "    mode: advise\n    why", "a review can foresee only rules with mode: enforce"),
         ("    why", "    kind: batch\n    why", "a review can foresee only rules with mode: enforce"),

@@ -123,7 +123,7 @@ def policies(draw: st.DrawFn) -> Policy:
                 why="w",
                 limits=draw(OF_JOB if per is Per.JOB else OF_SUM),
                 mode=draw(st.sampled_from([Mode.ADVISE, Mode.ENFORCE, Mode.ENFORCE])),
-                when=draw(st.sampled_from([None, None, Hours(frozenset({0}), 0, 2)])),
+                when=draw(st.sampled_from([None, None, Hours(frozenset({0}), (0, 2))])),
                 kind=draw(st.sampled_from([None, None, JobKind.BATCH])),
             )
         )

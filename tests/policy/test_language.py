@@ -115,7 +115,7 @@ def test_the_rest_of_a_policy_is_read() -> None:
     policy = check(WHOLE)
     job, _ = policy.rules
     assert job.kind is JobKind.INTERACTIVE
-    assert job.when == Hours(frozenset({0, 1, 5}), 22 * 60 + 30, 1440)
+    assert job.when == Hours(frozenset({0, 1, 5}), (22 * 60 + 30, 1440))
     train, prep = policy.bundles.values()
     assert (train.mgpu, train.cpus, train.memory_mib, train.gpu_types) == (1000, 8, 65536, ("a100",))
     assert (train.mode, prep.mode) == (BundleMode.FIT, BundleMode.ADVISE)
@@ -165,46 +165,61 @@ def test_the_lua_gets_one_number_per_limit() -> None:
         (
             "memory_per_gpu: 64G",
             "memory_per_gpu: 64",
-            "p.yaml:20:23: memory_per_gpu: 64: it has no unit; write 64G (or 64M, 64T)",
+            "p.yaml:20:23: memory_per_gpu: 64 has no unit; write 64G (or 64M, 64T)",
         ),
-        ("memory_per_gpu: 64G", "memory_per_gpu: 64M", "64M is less than any program needs; did you mean"),
+        ("memory_per_gpu: 64G", "memory_per_gpu: 64M", "'64M' is less than any program needs; did you mean"),
         (
             "memory_per_gpu: 64G",
             "memory_per_gpu: 64000G",
-            "64000G is 62.5T, more than there is; did you mean 64000M?",
+            "'64000G' is 62.5T, more than there is; did you mean 64000M?",
         ),
-        ("memory_per_gpu: 64G", "memory_per_gpu: 64 gigs", "'64 gigs' is not an amount of memory; write one"),
+        (
+            "memory_per_gpu: 64G",
+            "memory_per_gpu: 64 gigs",
+            "'64 gigs' must be an amount of memory, such as 64G",
+        ),
         (
             "memory_per_gpu: 64G",
             "memory_per_gpu: 0.3G",
             "'0.3G' must be whole MiB, as Slurm counts, such as 307M",
         ),
-        ("memory: 64G", "memory: 64", "p.yaml:4:37: memory: 64: it has no unit; write 64G"),
+        ("memory: 64G", "memory: 64", "p.yaml:4:37: memory: 64 has no unit; write 64G"),
         ("gpus: 1, cpus: 8, memory: 64G", "gpus: 0.25, memory: 2T", "memory: 2T is 8T for each GPU, more"),
         (
             "1: 7d",
             "1: 70000h",
-            "p.yaml:23:28: walltime from 1 GPU on: 70000h is 2917 days; the most is "
-            "366d. Did you mean 70000m?",
+            "p.yaml:23:28: walltime: '70000h' is 2917 days; the most is 366d. Did you mean 70000m?",
         ),
-        ("1: 7d", "1: 7", "walltime from 1 GPU on: 7: it has no unit; write 7h or 7d"),
+        ("1: 7d", "1: 7", "walltime: 7 has no unit; write 7h or 7d"),
         ("week: 500", "week: 500h", "week: '500h' must be a number of GPU-hours from 0 up, such as 500"),
         # Bounds, hours, types.
-        ("days: [sat, mon-tue]", "days: weekend", "days: 'weekend' is no day; "),
+        ("days: [sat, mon-tue]", "days: weekend", "'weekend', which is no day; "),
         (
             '"22:30-24"',
             '"22-06"',
             'goes past midnight; write two rules, one with hours "22:00-24:00" and one with "00:00-06:00"',
         ),
-        ('"22:30-24"', "9", 'hours: 9 must be hours such as "09-18"'),
+        ('"22:30-24"', "9", 'hours: 9 must be hours, such as "09-18"'),
         ('"22:30-24"', '"09-25"', "hours: '09-25' is not on the clock"),
         ("kind: interactive", "kind: interaktive", "did you mean interactive?"),
-        ("A100: 4,", "A100: 4, a100: 2,", "'a100' is there twice, in upper and lower case"),
-        ("gpus_running: {a100: 8}", "gpus_running: {}", "gpus_running is empty; write a number of GPUs, or"),
-        ("8: 2d", "eight: 2d", "'eight' is not a number of GPUs; write {1: 7d, 8: 2d}"),
+        ("A100: 4,", "A100: 4, a100: 2,", "'a100' is set twice"),
+        (
+            "gpus_running: {a100: 8}",
+            "gpus_running: {}",
+            "limits.gpus_running of rule 2 is empty; write a number of GPUs",
+        ),
+        ("8: 2d", "eight: 2d", "'eight' must be the number of GPUs from which"),
         ("partitions: [gpu, Long]", "partitions: gpu", "partitions: 'gpu' must be a list of names, such as"),
-        ("{day: 12.5, week: 500}", "500", "gpu_hours: 500 must say in what time, such as {week: 500}"),
-        ("{day: 12.5, week: 500}", "{year: 500}", "'year' is not a setting of gpu_hours; allowed: day, week"),
+        (
+            "{day: 12.5, week: 500}",
+            "500",
+            "limits.gpu_hours of rule 2 must hold `key: value` lines, not 500; allowed: day, week",
+        ),
+        (
+            "{day: 12.5, week: 500}",
+            "{year: 500}",
+            "'year' is not a setting of limits.gpu_hours of rule 2; allowed: day, week",
+        ),
         # Where they cannot stand.
         ("      nodes: 4\n", "      nodes_running: 4\n", "'nodes_running' cannot stand in a rule with per"),
         (
@@ -217,10 +232,10 @@ def test_the_lua_gets_one_number_per_limit() -> None:
         # Bundles, the chain.
         ("gpus: 1, cpus: 8, memory: 64G, gpu_types: [A100]", "gpus: 1", "bundle train says nothing; give"),
         ("gpus: 0, cpus: 16", "cpus: 16", "prep lacks gpus"),
-        ("cpus: 16, partitions: [cpu]", "cpus: 0", "cpus: 0 would let no job run; give 1 or more"),
+        ("cpus: 16, partitions: [cpu]", "cpus: 0", "cpus: 0 must be a whole number from 1 to"),
         ("gpus: 0, cpus: 16", "gpus: 0, gpu_types: [a100]", "a bundle with gpus: 0 cannot have gpu_types"),
         ("mode: fit", "mode: force", "mode: 'force' is not possible; did you mean enforce?"),
-        ("/etc/slurm/site.lua", "site.lua", "before: 'site.lua' must be the whole path of a file"),
+        ("/etc/slurm/site.lua", "site.lua", "before: 'site.lua' must be an absolute path"),
     ],
 )
 def test_each_mistake_is_named(old: str, new: str, message: str) -> None:

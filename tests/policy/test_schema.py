@@ -33,9 +33,10 @@ BEYOND = re.compile(
     r"|counts the whole group|cannot stand in a rule|must contain the limit|is not a limit of this rule"
     r"|is not in the calendar|three decimals|whole minutes|days; the most is|past midnight|no time at all"
     r"|not on the clock|less than any program|more than there is|whole MiB|would let no job run"
-    r"|there twice, in upper|accounts alone|already|is not under manages|others run in it|all be preempted"
+    r"|is set twice|accounts alone|already|is not under manages|others run in it|all be preempted"
     # In JSON a day is a text, keys are texts, and 8.0 is a whole number.
-    r"|datetime\.|cannot name a|is not a number of GPUs|\d\.0 must be a whole number"
+    r"|datetime\.|must be letters, digits|must be a type of GPU|GPUs from which it"
+    r"|\d\.0 must be a whole number"
 )
 
 

@@ -1,63 +1,50 @@
-"""Checks policy.yaml: every mistake in one go, each with its place, the value, and what is allowed."""
+"""Check policy.yaml: every mistake in one go, each with its place, the value, and what is allowed.
+
+The model declares what single values may be. This checks what depends on several.
+"""
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from slurm_gpu.config.checker import did_you_mean, shown
+from slurm_gpu.config.decoder import Decoder
 from slurm_gpu.config.yaml_source import Location, YamlSource, read_yaml
 from slurm_gpu.errors import InvalidFileError
 from slurm_gpu.policy.language.adjustments import Moved, read_moves, with_moves
-from slurm_gpu.policy.language.check_adjust import AdjustCheck
-from slurm_gpu.policy.language.check_bundles import BundlesCheck
-from slurm_gpu.policy.language.check_colocation import ColocationCheck
-from slurm_gpu.policy.language.check_hours import HoursCheck
-from slurm_gpu.policy.language.check_idle import IdleCheck
-from slurm_gpu.policy.language.check_owners import OwnersCheck
-from slurm_gpu.policy.language.check_urgent import UrgentCheck
-from slurm_gpu.policy.language.check_values import ID
-from slurm_gpu.policy.language.limits import flat_limits
+from slurm_gpu.policy.language.check_adjust import check_adjust
+from slurm_gpu.policy.language.limits import LIMITS, flat_limits
 from slurm_gpu.policy.language.model import (
-    Chain,
+    LEARNED_PLANNERS,
+    URGENT,
+    Bundle,
+    CancelIdle,
+    Colocation,
+    Goal,
+    GpuOwner,
     Group,
-    JobKind,
-    Manages,
-    Mode,
-    OnError,
     Per,
     Policy,
     PolicyRule,
     RuleException,
     RuleLimits,
+    Urgent,
 )
+from slurm_gpu.policy.language.value_types import MOST_MEMORY_PER_GPU_MIB
+from slurm_gpu.text.units import format_duration, format_memory_mib
 
+# It lies next to the site file: /etc/slurm-gpu/policy.yaml.
 FILE_NAME = "policy.yaml"
-"""It lies beside the site file: /etc/slurm-gpu/policy.yaml."""
-
-_TOP = (
-    "version",
-    "contact",
-    "manages",
-    "chain",
-    "on_error",
-    "mode",
-    "bundles",
-    "owners",
-    "urgent",
-    "colocation",
-    "cancel_idle",
-    "groups",
-    "rules",
-    "exceptions",
-)
-CONDITIONS = ("users", "unix_groups", "accounts", "qos", "partitions")
-_SITE_SCRIPT = "/etc/slurm/site_job_submit.lua"
-_RULE = ("id", "for", "per", "why", "limits", "mode", "on_error", "when", "kind", "adjust")
-_EXCEPTION = ("rule", "user", "limits", "until", "why", "granted_by")
+# Slurm's own QOS, in which jobs run that name none.
+_ORDINARY = "normal"
+# Of goal: considerate, where the file says nothing.
+_SLOWDOWN = 1.10
+# slurm_gpu.alerts watches for four minutes before it judges.
+_LEAST_WARN_S = 300
 
 
 def load_policy(path: Path) -> tuple[Policy, YamlSource]:
@@ -77,196 +64,243 @@ def load_moved(path: Path) -> tuple[Moved, YamlSource]:
 
 def check_policy(source: YamlSource) -> Policy:
     """Turn a parsed policy.yaml into a Policy; raises InvalidFileError with every mistake in it."""
+    if source.value is None:
+        message = "the file is empty; it should begin with version: 1, then groups and rules"
+        raise InvalidFileError([source.error((), message)])
     return _Check(source).policy()
 
 
-class _Defaults(NamedTuple):
-    """What a rule has that does not say otherwise."""
-
-    mode: Mode
-    on_error: OnError
-
-
-class _Check(AdjustCheck, HoursCheck, BundlesCheck, OwnersCheck, UrgentCheck, ColocationCheck, IdleCheck):
+class _Check(Decoder):
     def policy(self) -> Policy:
-        if self.source.value is None:
-            raise InvalidFileError(
-                [
-                    self.source.error(
-                        (), "the file is empty; it should begin with version: 1, then groups and rules"
-                    )
-                ]
-            )
-        top = self.table((), self.source.value, _TOP)
-        if top.get("version") != 1 or isinstance(top.get("version"), bool):
-            if "version" in top:
-                self.fail(("version",), f"version: {shown(top['version'])} must be 1")
-            else:
-                self.fail((), "version is missing; the first line should be version: 1")
-        contact = self.text(("contact",), top["contact"]) if "contact" in top else None
-        defaults = _Defaults(
-            self.choice(("mode",), top.get("mode", Mode.ENFORCE), Mode),
-            self.choice(("on_error",), top.get("on_error", OnError.ALLOW), OnError),
-        )
-        groups = self.groups(top.get("groups", {}))
-        rules = self.rules(top.get("rules", []), groups, defaults)
-        manages = self.manages(top["manages"]) if "manages" in top else Manages()
-        owners = self.owners(top.get("owners", {}), groups, manages)
-        urgent = self.urgent(top["urgent"], groups, manages) if "urgent" in top else None
-        colocation = self.colocation(top["colocation"], groups) if "colocation" in top else None
-        idle = self.cancel_idle(top["cancel_idle"], groups) if "cancel_idle" in top else None
-        if urgent is not None:
-            groups, rules = self.with_urgent(urgent, groups, rules)
-        policy = Policy(
-            contact=contact,
-            manages=manages,
-            chain=self.chain(top["chain"]) if "chain" in top else Chain(),
-            on_error=defaults.on_error,
-            bundles=self.bundles(top.get("bundles", {})),
-            owners=owners,
-            urgent=urgent,
-            colocation=colocation,
-            cancel_idle=idle,
-            groups=groups,
-            rules=rules,
-            exceptions=self.exceptions(top.get("exceptions", []), rules),
-        )
+        policy = self.read(Policy)
+        rules = tuple(self.rule(rule, policy) for rule in policy.rules)
+        self.unique_ids(rules)
+        for name, bundle in policy.bundles.items():
+            self.bundle(("bundles", name), bundle)
+        self.exceptions(policy.exceptions, rules)
+        owners = tuple(self.owner(owner, policy) for owner in policy.owners)
+        self.one_owner_each(owners)
+        policy = replace(policy, rules=rules, owners=owners)
+        if policy.colocation is not None:
+            policy = replace(policy, colocation=self.colocation(policy.colocation, policy.groups))
+        if policy.cancel_idle is not None:
+            self.cancel_idle(policy.cancel_idle, policy.groups)
+        if policy.urgent is not None:
+            self.urgent(policy.urgent, policy)
+            policy = self.with_urgent(policy.urgent, policy)
         self.finish()
         return policy
 
-    def manages(self, value: Any) -> Manages:
-        table = self.table(("manages",), value, ("qos", "accounts"))
-        return Manages(**{key: self.names(("manages", key), item) for key, item in table.items()})
+    def known_groups(self, at: Location, names: Sequence[str] | None, groups: Mapping[str, Group]) -> None:
+        for index, name in enumerate(names or ()):
+            if name not in groups:
+                hint = did_you_mean(name, groups)
+                self.fail((*at, index), f"{at[-1]}: {shown(name)} is not a group; {hint}")
 
-    def chain(self, value: Any) -> Chain:
-        table = self.table(("chain",), value, ("before", "after"))
-        return Chain(**{key: self.path(("chain", key), item, _SITE_SCRIPT) for key, item in table.items()})
-
-    def groups(self, value: Any) -> dict[str, Group]:
-        if not isinstance(value, dict):
-            self.fail(("groups",), f"groups must hold `name: {{…}}` lines, not {shown(value)}")
-            return {}
-        return {str(name): self.group(name, item) for name, item in value.items()}
-
-    def group(self, name: Any, value: Any) -> Group:
-        location: Location = ("groups", name if isinstance(name, str | int) else str(name))
-        if not isinstance(name, str) or not ID.fullmatch(name):
-            self.fail(
-                location, f"{name!r} cannot name a group; use letters, digits, _ . - (up to 40)", key=True
+    def managed_qos(self, at: Location, key: str, name: str | None, policy: Policy) -> None:
+        if name and not any(fnmatchcase(name, pattern.lower()) for pattern in policy.manages.qos or ()):
+            self.fail_once(
+                (*at, key) if self.has(*at, key) else at,
+                f"{key}: {name} is not under manages: qos, so that `policy apply` could not make it",
             )
-        if value is None:
-            self.fail(
-                location,
-                f"group {name} is empty; give conditions such as {{accounts: [vision]}}, "
-                "or {} for every job",
-                key=True,
-            )
-            return Group(str(name))
-        table = self.table(location, value, (*CONDITIONS, "until"))
-        conditions = {key: self.names((*location, key), table[key]) for key in CONDITIONS if key in table}
-        until = self.date((*location, "until"), table["until"]) if "until" in table else None
-        return Group(str(name), **conditions, until=until)
 
-    def rules(self, value: Any, groups: Mapping[str, Group], defaults: _Defaults) -> tuple[PolicyRule, ...]:
-        if not isinstance(value, list):
-            self.fail(
-                ("rules",), f"rules must be a list, each rule beginning with `- id: …`, not {shown(value)}"
-            )
-            return ()
-        rules = [self.rule(("rules", index), item, groups, defaults) for index, item in enumerate(value)]
+    def rule(self, rule: PolicyRule, policy: Policy) -> PolicyRule:
+        at = rule.location
+        if rule.group is not None and rule.group not in policy.groups:
+            hint = did_you_mean(rule.group, policy.groups)
+            self.fail_once((*at, "for"), f"for: {shown(rule.group)} is not a group; {hint}")
+        if rule.per is not None:
+            self.limits_per(at, rule.per)
+        if not self.has(*at, "mode"):
+            rule = replace(rule, mode=policy.mode)
+        if not self.has(*at, "on_error"):
+            rule = replace(rule, on_error=policy.on_error)
+        return check_adjust(self, rule) if self.has(*at, "adjust") else rule
+
+    def limits_per(self, at: Location, per: Per) -> None:
+        limits = self.at(*at, "limits")
+        for key in limits if isinstance(limits, dict) else ():
+            if key not in LIMITS or LIMITS[key].allowed_per(per):
+                continue
+            where = "per: job" if LIMITS[key].allowed_per(Per.JOB) else "per: user or per: group"
+            message = f"{key!r} cannot stand in a rule with per: {per}; write it in a rule with {where}"
+            sums = [name for name in (f"{key}_total", f"{key}_running") if name in LIMITS]
+            if sums:
+                message += f"; over all jobs of the {per} it is {' or '.join(sums)}"
+            self.fail((*at, "limits", key), message, key=True)
+
+    def unique_ids(self, rules: Sequence[PolicyRule]) -> None:
         seen: set[str] = set()
-        for index, rule in enumerate(rules):
+        for rule in rules:
             if rule.id and rule.id in seen:
-                self.fail(("rules", index, "id"), f"id: {rule.id!r} is the id of an earlier rule; ids differ")
+                message = f"id: {rule.id!r} is the id of an earlier rule; ids differ"
+                self.fail((*rule.location, "id"), message)
             seen.add(rule.id)
-        return tuple(rules)
 
-    def rule(
-        self, location: Location, value: Any, groups: Mapping[str, Group], defaults: _Defaults
-    ) -> PolicyRule:
-        table = self.table(location, value, _RULE)
-        self.require(location, value, ("id", "for", "per", "why", "limits"))
-        rule_id = ""
-        if "id" in table:
-            rule_id = table["id"]
-            if not isinstance(rule_id, str) or not ID.fullmatch(rule_id):
-                self.fail(
-                    (*location, "id"),
-                    f"id: {shown(rule_id)} must be letters, digits, _ . - (up to 40), such as grad-share",
-                )
-                rule_id = ""
-        group = ""
-        if "for" in table:
-            group = table["for"]
-            if not isinstance(group, str) or group not in groups:
-                self.fail(
-                    (*location, "for"), f"for: {shown(group)} is not a group; {did_you_mean(group, groups)}"
-                )
-                group = ""
-        per = self.choice((*location, "per"), table.get("per", "job"), Per)
-        known_per = per if table.get("per") == per else None
-        limits = RuleLimits()
-        if "limits" in table:
-            limits = self.limits((*location, "limits"), table["limits"], known_per)
-        rule = PolicyRule(
-            id=rule_id,
-            group=group,
-            per=per,
-            why=self.text((*location, "why"), table["why"]) if "why" in table else "",
-            limits=limits,
-            mode=self.choice((*location, "mode"), table.get("mode", defaults.mode), Mode),
-            on_error=self.choice((*location, "on_error"), table.get("on_error", defaults.on_error), OnError),
-            when=self.when((*location, "when"), table["when"]) if "when" in table else None,
-            kind=self.choice((*location, "kind"), table["kind"], JobKind) if "kind" in table else None,
-            location=location,
-        )
-        return replace(rule, adjust=self.adjust(table["adjust"], rule)) if "adjust" in table else rule
+    def bundle(self, at: Location, bundle: Bundle) -> None:
+        if not any(self.has(*at, key) for key in ("cpus", "memory", "partitions")):
+            self.fail_once(at, f"bundle {bundle.name} says nothing; give cpus, memory or partitions")
+        if bundle.gpu_types is not None and bundle.mgpu == 0:
+            message = "a bundle with gpus: 0 cannot have gpu_types; leave them out"
+            self.fail((*at, "gpu_types"), message, key=True)
+        place, mib = (*at, "memory"), bundle.memory_mib
+        if mib == 0:
+            self.fail(place, "memory: 0 would let no job run; give some, or leave it out")
+        elif mib and bundle.mgpu and (per_gpu := mib * 1000 / bundle.mgpu) > MOST_MEMORY_PER_GPU_MIB:
+            what = f"{format_memory_mib(mib)} is {format_memory_mib(per_gpu)} for each GPU"
+            self.fail(place, f"memory: {what}, more than there is")
 
-    def exceptions(self, value: Any, rules: tuple[PolicyRule, ...]) -> tuple[RuleException, ...]:
-        if not isinstance(value, list):
-            self.fail(("exceptions",), f"exceptions must be a list, not {shown(value)}")
-            return ()
-        by_id = {rule.id: rule for rule in rules}
-        exceptions = [self.exception(("exceptions", i), item, by_id) for i, item in enumerate(value)]
+    def exceptions(self, exceptions: Sequence[RuleException], rules: Sequence[PolicyRule]) -> None:
+        by_id = {rule.id: rule for rule in rules if rule.id}
         seen: set[tuple[str, str]] = set()
         for exception in exceptions:
             pair = (exception.rule, exception.user)
-            if pair in seen and all(pair):
-                self.fail(
-                    exception.location, f"{exception.user} already has an exception to {exception.rule}"
-                )
+            if all(pair) and pair in seen:
+                message = f"{exception.user} already has an exception to {exception.rule}"
+                self.fail(exception.location, message)
             seen.add(pair)
-        return tuple(exceptions)
+            self.exception(exception, by_id)
 
-    def exception(self, location: Location, value: Any, by_id: Mapping[str, PolicyRule]) -> RuleException:
-        table = self.table(location, value, _EXCEPTION)
-        self.require(location, value, ("rule", "user", "limits", "until", "why"))
-        name = table.get("rule", "")
-        rule = by_id.get(name) if isinstance(name, str) else None
-        limits = RuleLimits()
-        if "rule" in table and rule is None:
-            self.fail((*location, "rule"), f"rule: {shown(name)} is not a rule; {did_you_mean(name, by_id)}")
-        elif rule is not None and rule.per is Per.GROUP:
+    def exception(self, exception: RuleException, by_id: Mapping[str, PolicyRule]) -> None:
+        at, rule = exception.location, by_id.get(exception.rule)
+        place = (*at, "rule")
+        if rule is None:
+            if exception.rule is not None:
+                hint = did_you_mean(exception.rule, by_id)
+                self.fail(place, f"rule: {shown(exception.rule)} is not a rule; {hint}")
+        elif rule.per is Per.GROUP:
             self.fail(
-                (*location, "rule"),
-                f"rule: {name!r} counts the whole group together, so one user cannot be excepted; "
+                place,
+                f"rule: {rule.id!r} counts the whole group together, so one user cannot be excepted; "
                 "raise the rule's limit, or take the user out of the group",
             )
-        elif rule is not None and "limits" in table:
-            limits = self.limits((*location, "limits"), table["limits"], rule.per)
-            of_rule = flat_limits(rule.limits)
-            for key in flat_limits(limits):
-                if key not in of_rule:
-                    place = (*location, "limits", *key.split(":"))
-                    self.fail(place, f"{key!r}: rule {rule.id} sets no such limit to replace", key=True)
-        return RuleException(
-            rule=rule.id if rule else "",
-            user=self.text((*location, "user"), table["user"]) if "user" in table else "",
-            limits=limits,
-            until=self.date((*location, "until"), table["until"]) if "until" in table else dt.date.max,
-            why=self.text((*location, "why"), table["why"]) if "why" in table else "",
-            granted_by=self.text((*location, "granted_by"), table["granted_by"])
-            if "granted_by" in table
-            else None,
-            location=location,
-        )
+        elif rule.per is not None and exception.limits is not None:
+            self.limits_per(at, rule.per)
+            if self.has_failed((*rule.location, "limits")):
+                return
+            for key in flat_limits(exception.limits).keys() - flat_limits(rule.limits or RuleLimits()).keys():
+                message = f"{key!r}: rule {rule.id} sets no such limit to replace"
+                self.fail_once((*at, "limits", *key.split(":")), message, key=True)
+
+    def owner(self, owner: GpuOwner, policy: Policy) -> GpuOwner:
+        at, group = owner.location, policy.groups.get(owner.group)
+        if group is None:
+            hint = did_you_mean(owner.group, policy.groups)
+            self.fail(at, f"owner {shown(owner.group)} is not a group; {hint}", key=True)
+        elif group.accounts is None or any(
+            (group.users, group.unix_groups, group.qos, group.partitions, group.until)
+        ):
+            self.fail(
+                at,
+                f"owner {owner.group}: a group that owns GPUs is one of accounts alone, "
+                f"such as {owner.group}: {{accounts: [{owner.group}]}}",
+                key=True,
+            )
+        if owner.lend_in == _ORDINARY:
+            self.fail(
+                (*at, "lend_in"),
+                f"lend_in: jobs that name no QOS run in {_ORDINARY}, and would all be preempted; "
+                "name another, such as sg-scavenger",
+            )
+        if owner.qos in {other.lend_in for other in policy.owners} | {_ORDINARY}:
+            self.fail_once(
+                (*at, "qos") if self.has(*at, "qos") else at,
+                f"{owner.qos} cannot be the QOS of {owner.group}'s own jobs: others run in it; name "
+                "another as qos",
+            )
+        self.managed_qos(at, "qos", owner.qos, policy)
+        self.managed_qos(at, "lend_in", owner.lend_in, policy)
+        accounts = () if group is None else group.accounts or ()
+        return replace(owner, accounts=tuple(account.lower() for account in accounts))
+
+    def one_owner_each(self, owners: Sequence[GpuOwner]) -> None:
+        of_account: dict[str, GpuOwner] = {}
+        of_qos: dict[str, GpuOwner] = {}
+        for owner in owners:
+            for account in owner.accounts:
+                if (first := of_account.setdefault(account, owner)) is not owner:
+                    message = f"account {account} is one of {first.group}'s already"
+                    self.fail(owner.location, message, key=True)
+            if (first := of_qos.setdefault(owner.qos, owner)) is not owner:
+                self.fail(owner.location, f"qos {owner.qos} is that of {first.group} already", key=True)
+
+    def colocation(self, colocation: Colocation, groups: Mapping[str, Group]) -> Colocation:
+        at: Location = ("colocation",)
+        self.known_groups((*at, "may"), colocation.may, groups)
+        self.known_groups((*at, "must"), colocation.must, groups)
+        planner, slowdown = colocation.planner, colocation.slowdown
+        if colocation.goal is Goal.CONSIDERATE:
+            slowdown = _SLOWDOWN if slowdown is None else slowdown
+        elif self.has(*at, "slowdown"):
+            message = "slowdown: only goal: considerate keeps to it; add that"
+            self.fail_once((*at, "slowdown"), message)
+        if planner in LEARNED_PLANNERS and not self.has(*at, "model"):
+            self.fail(
+                (*at, "planner"),
+                f"planner: {planner} needs model: the file that `slurm-gpu colocation train --planner "
+                f"{planner}` writes",
+            )
+        elif planner not in LEARNED_PLANNERS and self.has(*at, "model"):
+            message = f"model: planner {planner} learns nothing that a model would have"
+            self.fail_once((*at, "model"), message)
+        return replace(colocation, slowdown=slowdown)
+
+    def cancel_idle(self, idle: CancelIdle, groups: Mapping[str, Group]) -> None:
+        at: Location = ("cancel_idle",)
+        self.known_groups((*at, "for"), idle.groups, groups)
+        self.known_groups((*at, "exempt"), idle.exempt, groups)
+        times = idle.warn_s or ()
+        for index, (before, later) in enumerate(itertools.pairwise((_LEAST_WARN_S - 1, *times))):
+            text = format_duration(later)
+            if index == 0 and later <= before:
+                least = format_duration(_LEAST_WARN_S)
+                message = f"warn: {text} is already too soon: nothing is judged before {least}"
+                self.fail((*at, "warn", 0), message)
+            elif later <= before:
+                message = f"warn: {text} is already over at {format_duration(before)}"
+                self.fail((*at, "warn", index), message)
+        if times and idle.after_s is not None and idle.after_s <= times[-1]:
+            self.fail(
+                (*at, "after"),
+                f"after: {format_duration(idle.after_s)} is already over at the last warning, "
+                f"{format_duration(times[-1])}; nothing is ended unwarned",
+            )
+
+    def urgent(self, urgent: Urgent, policy: Policy) -> None:
+        at: Location = ("urgent",)
+        self.known_groups((*at, "for"), urgent.groups, policy.groups)
+        for index, name in enumerate(urgent.groups or ()):
+            group, place = policy.groups.get(name), (*at, "for", index)
+            if group is None:
+                continue
+            if group.qos is not None or group.partitions is not None:
+                self.fail(
+                    place,
+                    f"for: group {name} has qos or partitions; who may is told by users, unix_groups, "
+                    "accounts",
+                )
+            elif group.users is group.unix_groups is group.accounts is None:
+                message = f"for: group {name} is everybody; name users, unix_groups or accounts"
+                self.fail(place, message)
+        if urgent.qos == _ORDINARY:
+            message = f"qos: jobs that name no QOS run in {_ORDINARY}, and all would be urgent"
+            self.fail((*at, "qos"), message)
+        else:
+            self.managed_qos(at, "qos", urgent.qos, policy)
+        if urgent.qos in urgent.preempts:
+            message = f"preempts: urgent jobs of {urgent.qos} cannot preempt one another"
+            self.fail((*at, "preempts"), message)
+
+    def with_urgent(self, urgent: Urgent, policy: Policy) -> Policy:
+        """The policy with its group and its rule: how many run at once is a rule like any other."""
+        if URGENT in policy.groups:
+            message = f"group {URGENT} is that of `urgent:`; name this one otherwise"
+            self.fail(("groups", URGENT), message, key=True)
+        for rule in policy.rules:
+            if rule.id == URGENT:
+                message = f"id: {URGENT!r} is the id of `urgent:`; ids differ"
+                self.fail((*rule.location, "id"), message)
+        limits = RuleLimits(jobs_running=urgent.jobs_running)
+        rule = PolicyRule(URGENT, URGENT, Per.GROUP, urgent.why, limits, location=("urgent",))
+        group = Group(URGENT, qos=(urgent.qos,))
+        return replace(policy, groups={**policy.groups, URGENT: group}, rules=(*policy.rules, rule))

@@ -1,65 +1,66 @@
-"""Checks the bounds within which the weekly review may move limits."""
+"""Check the bounds within which the weekly review may move limits."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from slurm_gpu.config.checker import shown
+from slurm_gpu.config.decoder import Decoder
+from slurm_gpu.config.value_types import ValueType
 from slurm_gpu.config.yaml_source import Location
-from slurm_gpu.policy.language.check_limits import LimitsCheck
 from slurm_gpu.policy.language.limit_value import single_value, value_text
-from slurm_gpu.policy.language.limits import LIMITS, Scope
-from slurm_gpu.policy.language.model import Adjust, Mode, PolicyRule
+from slurm_gpu.policy.language.limits import LIMITS, LimitKind, LimitUnit, Scope
+from slurm_gpu.policy.language.model import Adjust, Mode, PolicyRule, RuleLimits
+from slurm_gpu.policy.language.value_types import COUNT, GPUS, MEMORY
 
+# Limits on what runs: only for these the model of the cluster can predict the effect of another value.
 ADJUSTABLE = tuple(key for key, kind in LIMITS.items() if kind.scope is Scope.RUNNING)
-"""Limits on what runs: of these the model of the cluster can tell what another value would do."""
 
 
-class AdjustCheck(LimitsCheck):
-    """`adjust:` of a rule."""
+def bound_type(kind: LimitKind) -> ValueType:
+    """Return the type of a bound of this limit."""
+    return {LimitUnit.GPUS: GPUS, LimitUnit.MEMORY: MEMORY}.get(kind.measure, COUNT)
 
-    def adjust(self, value: Any, rule: PolicyRule) -> tuple[Adjust, ...]:
-        """The bounds of a rule, which is whole but for them."""
-        location = (*rule.location, "adjust")
-        table = self.table(location, value, tuple(LIMITS))
-        if isinstance(value, dict) and not value:
-            self.fail(location, "adjust is empty; write bounds such as {gpus_running: [8, 24]}")
-        if rule.mode is not Mode.ENFORCE or rule.kind is not None or rule.when is not None:
-            self.fail(
-                location,
-                "adjust: a review can foresee only rules with mode: enforce, and without kind: and when:",
-                key=True,
-            )
-        found = [self._bounds((*location, key), item, key, rule) for key, item in table.items()]
-        return tuple(bounds for bounds in found if bounds is not None)
 
-    def _bounds(self, location: Location, value: Any, key: str, rule: PolicyRule) -> Adjust | None:
-        if key not in ADJUSTABLE:
-            what = "only limits on what runs can be moved"
-            self.fail(location, f"{key!r}: {what}; allowed: {', '.join(ADJUSTABLE)}", key=True)
-            return None
-        if key not in self._keys_of(rule):
-            self.fail(location, f"{key!r}: rule {rule.id} sets no such limit to move", key=True)
-            return None
-        now = single_value(rule, key)
-        if now is None:
-            self.fail(location, f"{key!r}: limits by type cannot be moved; write one number of all", key=True)
-            return None
-        if not isinstance(value, list) or len(value) != 2:
-            self.fail(location, f"{key}: {shown(value)} must be two numbers, the least and the most: [8, 24]")
-            return None
-        numbers = [self.number((*location, index), item, LIMITS[key]) for index, item in enumerate(value)]
-        low, high = numbers
-        if low is None or high is None:
-            return None
-        if not 0 < low < high:
-            self.fail(location, f"{key}: {shown(value)} must ascend, from more than 0 on")
-        elif not low <= now <= high:
-            self.fail(location, f"{key}: the limit, {value_text(key, now)}, is outside of {shown(value)}")
-        else:
-            return Adjust(key, low, high)
+def check_adjust(decoder: Decoder, rule: PolicyRule) -> PolicyRule:
+    """Return the rule with its bounds, which are checked against its limits."""
+    at = (*rule.location, "adjust")
+    value = decoder.at(*at)
+    table = decoder.mapping(at, value, tuple(LIMITS), "adjust")
+    if value == {}:
+        decoder.fail(at, "adjust is empty; write bounds such as {gpus_running: [8, 24]}")
+    if rule.mode is not Mode.ENFORCE or rule.kind is not None or rule.when is not None:
+        message = "a review can foresee only rules with mode: enforce, and without kind: and when:"
+        decoder.fail(at, f"adjust: {message}", key=True)
+    rule = replace(rule, limits=rule.limits or RuleLimits(), adjust=())
+    found = [_bounds(decoder, (*at, key), item, key, rule) for key, item in table.items()]
+    return replace(rule, adjust=tuple(bounds for bounds in found if bounds is not None))
+
+
+def _bounds(decoder: Decoder, at: Location, value: Any, key: str, rule: PolicyRule) -> Adjust | None:
+    now = single_value(rule, key) if key in ADJUSTABLE else None
+    if key not in ADJUSTABLE:
+        problem = f"only limits on what runs can be moved; allowed: {', '.join(ADJUSTABLE)}"
+    elif LIMITS[key].of(rule.limits) is None:
+        problem = f"rule {rule.id} sets no such limit to move"
+    else:
+        problem = "limits by type cannot be moved; write one number of all"
+    if now is None:
+        decoder.fail(at, f"{key!r}: {problem}", key=True)
         return None
-
-    @staticmethod
-    def _keys_of(rule: PolicyRule) -> frozenset[str]:
-        return frozenset(key for key, kind in LIMITS.items() if kind.of(rule.limits) is not None)
+    if not isinstance(value, list) or len(value) != 2:
+        message = f"{key}: {shown(value)} must be two numbers, the least and the most: [8, 24]"
+        decoder.fail(at, message)
+        return None
+    kind = bound_type(LIMITS[key])
+    low, high = (decoder.single((*at, index), item, kind) for index, item in enumerate(value))
+    if not (isinstance(low, int) and isinstance(high, int)):
+        return None
+    if not 0 < low < high:
+        decoder.fail(at, f"{key}: {shown(value)} must ascend, from more than 0 on")
+    elif not low <= now <= high:
+        decoder.fail(at, f"{key}: the limit, {value_text(key, now)}, is outside of {shown(value)}")
+    else:
+        return Adjust(key, low, high)
+    return None

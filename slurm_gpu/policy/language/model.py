@@ -1,4 +1,7 @@
-"""What policy.yaml says, typed (docs/contracts.md, section 3). GPUs are thousandths (mgpu), times seconds."""
+"""What policy.yaml says, typed (docs/contracts.md, section 3). GPUs are thousandths (mgpu), times seconds.
+
+The fields declare how the file is decoded (slurm_gpu.config.decoder).
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,54 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Annotated
 
+from slurm_gpu.config.decoder import REQUIRED, FromPlace, Items, Key, OneOrTable
+from slurm_gpu.config.value_types import ValueType, choice, duration, number, path, require, whole_number
 from slurm_gpu.config.yaml_source import Location
+from slurm_gpu.policy.language.value_types import (
+    ACCOUNT,
+    ALL_DAYS,
+    COUNT,
+    CPUS,
+    DATE,
+    DAYS,
+    GPU_HOURS,
+    GPU_TYPE,
+    GPU_TYPE_NAME,
+    GPUS,
+    GPUS_FROM,
+    GROUP_NAME,
+    HOURS,
+    ID,
+    MEMORY,
+    MEMORY_PER_GPU,
+    PARTITION,
+    QOS,
+    TEXT,
+    USER_NAME,
+    WALLTIME,
+    WHOLE_GPUS,
+)
+
+PLANNERS = ("annealing", "greedy", "blossom", "lp", "fgd", "tetris", "sjf")
+# `slurm-gpu colocation train` trains these and writes their model.
+LEARNED_PLANNERS = ("dqngpu", "dqngpu_thesis", "deeprm_max", "deeprm_mean")
+# The group and the rule that `urgent:` stands for, and its QOS where it names none.
+URGENT = "urgent"
+
+_NAMES = Items(least=1)
+Names = Annotated[tuple[Annotated[str, USER_NAME], ...], _NAMES]
+AccountNames = Annotated[tuple[Annotated[str, ACCOUNT], ...], _NAMES]
+PartitionNames = Annotated[tuple[Annotated[str, PARTITION], ...], _NAMES]
+GpuTypeNames = Annotated[tuple[Annotated[str, GPU_TYPE_NAME], ...], _NAMES]
+GroupNames = Annotated[tuple[Annotated[str, GROUP_NAME], ...], _NAMES]
+_AT_KEY = FromPlace(lambda at: str(at[-1]))
+_AT_PLACE = FromPlace(lambda at: at)
+_SCRIPT = path("/etc/slurm/site_job_submit.lua")
+_VERSION = ValueType("1", "", lambda value: require(value == 1 and value is not True, value), {"const": 1})
+# It depends on the rule: slurm_gpu.policy.language.check_adjust.
+_ADJUST = ValueType("bounds", "{gpus_running: [8, 24]}", lambda value: value)
 
 
 class OnError(StrEnum):
@@ -66,90 +115,108 @@ class WalltimeStep:
     limit_s: int
 
 
+def _gpu_limit(found: Mapping[str | None, int]) -> GpuLimit:
+    return GpuLimit(found[None]) if None in found else GpuLimit(by_type_mgpu=found)  # type: ignore[arg-type]
+
+
+def _walltime_steps(found: Mapping[int | None, int]) -> tuple[WalltimeStep, ...]:
+    return tuple(WalltimeStep(mgpu or 0, found[mgpu]) for mgpu in sorted(found, key=lambda mgpu: mgpu or 0))
+
+
+_GpuLimit = Annotated[GpuLimit | None, OneOrTable(GPUS, GPU_TYPE, _gpu_limit)]
+_WALLTIME_STEPS = OneOrTable(WALLTIME, GPUS_FROM, _walltime_steps)
+
+
 @dataclass(frozen=True, slots=True)
 class RuleLimits:
     """Upper bounds; None where the rule sets none. 0 lets nothing through.
 
-    Those up to `gpu_types` are of one job, the others sums over the jobs of a user or a group: `*_total` over
-    running and pending ones, `*_running` over running ones. limits.py knows each by its key in the file.
+    Those up to `gpu_types` are of one job, the others sums over the jobs of a user or a group. limits.py
+    lists them by their keys.
     """
 
-    gpus: GpuLimit | None = None
-    nodes: int | None = None
-    cpus: int | None = None
-    memory_mib: int | None = None
-    cpus_per_gpu: int | None = None
-    memory_per_gpu_mib: int | None = None
-    array_tasks: int | None = None
-    """Tasks of one job array."""
-    tasks: int | None = None
-    """MPI tasks (--ntasks)."""
-    walltime: tuple[WalltimeStep, ...] | None = None
-    """Time limit, ascending by GPUs; jobs with fewer GPUs than the first step have none."""
-    partitions: tuple[str, ...] | None = None
-    """Allowed ones."""
-    gpu_types: tuple[str, ...] | None = None
-    """Allowed ones, in lower case."""
+    gpus: Annotated[_GpuLimit, "GPUs of one job."] = None
+    nodes: Annotated[int | None, COUNT, "Nodes of one job."] = None
+    cpus: Annotated[int | None, COUNT, "CPUs of one job."] = None
+    memory_mib: Annotated[int | None, MEMORY, "Memory of one job."] = None
+    cpus_per_gpu: Annotated[int | None, COUNT, "CPUs per GPU of one job."] = None
+    memory_per_gpu_mib: Annotated[int | None, MEMORY_PER_GPU, "Memory per GPU of one job."] = None
+    array_tasks: Annotated[int | None, COUNT, "Tasks of one job array."] = None
+    tasks: Annotated[int | None, COUNT, "MPI tasks (--ntasks) of one job."] = None
+    # Ascending by GPUs; jobs with fewer GPUs than the first step have none.
+    walltime: Annotated[
+        tuple[WalltimeStep, ...] | None, _WALLTIME_STEPS, "Time limit of one job, of all or by its GPUs."
+    ] = None
+    partitions: Annotated[PartitionNames | None, "Allowed partitions of one job."] = None
+    gpu_types: Annotated[GpuTypeNames | None, "Allowed GPU types of one job."] = None
 
-    gpus_total: GpuLimit | None = None
-    gpus_running: GpuLimit | None = None
-    jobs_total: int | None = None
-    """Each task of an array is one job."""
-    jobs_running: int | None = None
-    cpus_total: int | None = None
-    cpus_running: int | None = None
-    memory_total_mib: int | None = None
-    memory_running_mib: int | None = None
-    nodes_running: int | None = None
-    gpu_hours: Mapping[HoursPeriod, float] | None = None
-    """GPU-hours used in the running period, and those that the job may use."""
+    gpus_total: Annotated[_GpuLimit, "GPUs of running and pending jobs together."] = None
+    gpus_running: Annotated[_GpuLimit, "GPUs of running jobs together, limited by Slurm."] = None
+    jobs_total: Annotated[int | None, COUNT, "Running and pending jobs; each task of an array is one."] = None
+    jobs_running: Annotated[int | None, COUNT, "Running jobs, limited by Slurm."] = None
+    cpus_total: Annotated[int | None, COUNT, "CPUs of running and pending jobs together."] = None
+    cpus_running: Annotated[int | None, COUNT, "CPUs of running jobs together, limited by Slurm."] = None
+    memory_total_mib: Annotated[int | None, MEMORY, "Memory of running and pending jobs together."] = None
+    memory_running_mib: Annotated[
+        int | None, MEMORY, "Memory of running jobs together, limited by Slurm."
+    ] = None
+    nodes_running: Annotated[int | None, COUNT, "Nodes of running jobs together, limited by Slurm."] = None
+    gpu_hours: Annotated[
+        Mapping[HoursPeriod, Annotated[float, GPU_HOURS]] | None,
+        _NAMES,
+        "GPU-hours used in the calendar's day, week or month, with those that the job may use.",
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
 class Hours:
-    """When a rule holds, by the moment of submission in the site's time zone."""
+    """When a rule applies, by the moment of submission in the site's time zone; Monday is 0."""
 
-    days: frozenset[int]
-    """0 is Monday."""
-    from_min: int = 0
-    """Minutes since midnight; the first that belongs to it."""
-    to_min: int = 1440
-    """The first that does not."""
+    days: Annotated[frozenset[int], DAYS, "Days of the week."] = ALL_DAYS
+    minutes: Annotated[tuple[int, int], HOURS, Key("hours"), "Hours of the day."] = (0, 1440)
+
+    @property
+    def from_min(self) -> int:
+        """The first minute since midnight that belongs to it."""
+        return self.minutes[0]
+
+    @property
+    def to_min(self) -> int:
+        """The first that does not."""
+        return self.minutes[1]
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
     """Jobs that a rule is for: all the given conditions must match; none at all matches every job."""
 
-    name: str
-    users: tuple[str, ...] | None = None
-    unix_groups: tuple[str, ...] | None = None
-    accounts: tuple[str, ...] | None = None
-    qos: tuple[str, ...] | None = None
-    partitions: tuple[str, ...] | None = None
-    until: dt.date | None = None
-    """The last day on which the group exists."""
+    name: Annotated[str, _AT_KEY]
+    users: Annotated[Names | None, "Users."] = None
+    unix_groups: Annotated[Names | None, "UNIX groups of the user."] = None
+    accounts: Annotated[AccountNames | None, "Accounts."] = None
+    qos: Annotated[Names | None, "QOS."] = None
+    partitions: Annotated[PartitionNames | None, "Partitions."] = None
+    until: Annotated[dt.date | None, DATE, "The last day on which the group exists."] = None
 
 
 @dataclass(frozen=True, slots=True)
 class RuleException:
     """Limits that replace the named ones of a rule for one user, up to and including a day."""
 
-    rule: str
-    user: str
-    limits: RuleLimits
-    until: dt.date
-    why: str
-    granted_by: str | None
-    location: Location
+    rule: Annotated[str, TEXT, "The id of a rule with `per: user` or `per: job`."]
+    user: Annotated[str, USER_NAME, "The user."]
+    limits: Annotated[RuleLimits, _NAMES, "The limits that replace those of the rule."]
+    until: Annotated[dt.date, DATE, "The last day on which it applies."]
+    why: Annotated[str, TEXT, "The reason."]
+    granted_by: Annotated[str | None, TEXT, "The person who granted it."] = None
+    location: Annotated[Location, _AT_PLACE] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Adjust:
-    """Within which bounds the weekly review may move a limit on what runs; in the unit of the limit."""
+    """Bounds within which the weekly review may move a limit on what runs; in the unit of the limit."""
 
     key: str
-    """Of the limit in policy.yaml."""
     low: int
     high: int
 
@@ -158,19 +225,19 @@ class Adjust:
 class PolicyRule:
     """One rule with its reason."""
 
-    id: str
-    group: str
-    per: Per
-    why: str
-    limits: RuleLimits
-    mode: Mode = Mode.ENFORCE
-    on_error: OnError = OnError.ALLOW
-    when: Hours | None = None
-    """None: always."""
-    kind: JobKind | None = None
-    """None: both."""
-    adjust: tuple[Adjust, ...] = ()
-    location: Location = ()
+    id: Annotated[str, ID, "The name of the rule in refusals."]
+    group: Annotated[str, TEXT, Key("for"), "The group that it is for."]
+    per: Annotated[Per, "The jobs over which its limits are taken."]
+    why: Annotated[str, TEXT, "The reason, as a refusal says it."]
+    limits: Annotated[RuleLimits, _NAMES, "The limits."]
+    mode: Annotated[Mode, "Log it, warn the user, or refuse the job."] = Mode.ENFORCE
+    on_error: Annotated[OnError, "What happens to a job when slurm-gpu's own code fails."] = OnError.ALLOW
+    when: Annotated[Hours | None, _NAMES, "When it applies, by the moment of submission."] = None
+    kind: Annotated[JobKind | None, "Only jobs with a script (batch), or without one (interactive)."] = None
+    adjust: Annotated[
+        tuple[Adjust, ...], _ADJUST, "Bounds within which the weekly review may move limits on what runs."
+    ] = ()
+    location: Annotated[Location, _AT_PLACE] = ()
 
 
 class BundleMode(StrEnum):
@@ -184,52 +251,52 @@ class BundleMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """What so many GPUs may take along; with 0 GPUs, what a job without GPUs may have."""
+    """Resources that this many GPUs may have; with 0 GPUs, those of a job without GPUs."""
 
-    name: str
-    mgpu: int
-    cpus: int | None = None
-    memory_mib: int | None = None
-    partitions: tuple[str, ...] | None = None
-    """Where it is for; None: everywhere. A job without GPUs is kept to these."""
-    gpu_types: tuple[str, ...] | None = None
-    mode: BundleMode = BundleMode.ADVISE
-    why: str | None = None
+    name: Annotated[str, _AT_KEY]
+    mgpu: Annotated[int, GPUS, Key("gpus"), "GPUs; 0 is for jobs without GPUs."]
+    cpus: Annotated[int | None, CPUS, "CPUs."] = None
+    memory_mib: Annotated[int | None, MEMORY, "Memory."] = None
+    partitions: Annotated[PartitionNames | None, "Where it applies; a job without GPUs is kept to these."] = (
+        None
+    )
+    gpu_types: Annotated[GpuTypeNames | None, "The GPU types that it applies to."] = None
+    mode: Annotated[BundleMode, "`fit` fills in what the job leaves out, and advises on the rest."] = (
+        BundleMode.ADVISE
+    )
+    why: Annotated[str | None, TEXT, "The reason."] = None
 
 
 @dataclass(frozen=True, slots=True)
 class GpuOwner:
-    """A group whose GPUs are lent while they lie idle, and come back when it needs them."""
+    """A group whose idle GPUs are lent, and return when it needs them. QOS are in lower case, as in Slurm."""
 
-    group: str
-    accounts: tuple[str, ...]
-    """Of the group, in lower case."""
-    gpus: int
-    qos: str
-    """In which its own jobs run, and nobody else's; in lower case, as Slurm keeps it."""
-    lend_in: str
-    """The QOS of jobs that borrow; in lower case."""
-    return_within_s: int
-    location: Location = ()
-
-
-URGENT = "urgent"
-"""The group and the rule that `urgent:` stands for, and its QOS where it names none."""
+    group: Annotated[str, _AT_KEY]
+    # Of the group, in lower case.
+    accounts: Annotated[tuple[str, ...], FromPlace(lambda _: ())]
+    gpus: Annotated[int, WHOLE_GPUS, "GPUs that it owns."]
+    qos: Annotated[
+        str,
+        QOS,
+        FromPlace(lambda at: f"sg-{at[-1]}".lower()),
+        "The QOS of its own jobs; by default sg-GROUP.",
+    ]
+    lend_in: Annotated[str, QOS, "The QOS of jobs that borrow."]
+    return_within_s: Annotated[int, WALLTIME, "From the owner's submission to its GPUs."]
+    location: Annotated[Location, _AT_PLACE] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Urgent:
-    """Jobs that start before all others: who may have them, and how many at once."""
+    """Jobs that start before all others. QOS are in lower case, as in Slurm."""
 
-    groups: tuple[str, ...]
-    """Whose people may."""
-    qos: str
-    """That users ask for; in lower case, as Slurm keeps it."""
-    jobs_running: int
-    """Of all of them together; the others wait."""
-    preempts: tuple[str, ...]
-    """QOS whose jobs are requeued where there is no room else; in lower case."""
-    why: str
+    groups: Annotated[GroupNames, Key("for"), "Groups of users, unix_groups and accounts that may."]
+    jobs_running: Annotated[int, COUNT, "Of all of them at once; the others wait."]
+    why: Annotated[str, TEXT, "The reason."]
+    qos: Annotated[str, QOS, "The QOS that users ask for."] = URGENT
+    preempts: Annotated[
+        tuple[Annotated[str, QOS], ...], _NAMES, "QOS whose jobs are requeued where there are no free GPUs."
+    ] = ()
 
 
 class Goal(StrEnum):
@@ -243,25 +310,26 @@ class Goal(StrEnum):
 class Colocation:
     """Jobs of one GPU that share it with others."""
 
-    may: tuple[str, ...] | None = None
-    """Groups whose jobs share where they ask for it; None for all jobs."""
-    must: tuple[str, ...] = ()
-    """Groups whose jobs share unasked."""
-    mode: Mode = Mode.OBSERVE
-    goal: Goal = Goal.THROUGHPUT
-    slowdown: float | None = None
-    """By which factor nobody is slowed down beyond; None where the goal is throughput."""
-    together: int = 2
-    """So many on one GPU at most."""
-    largest: float = 0.75
-    """Who needs more than this part of a GPU runs alone."""
-    hold_s: int = 300
-    """So long a job waits for its place at most."""
-    planner: str = "annealing"
-    """Who decides whom they share with, of those of slurm_gpu.colocation."""
-    model: Path | None = None
-    """What a planner learned: a file on the controller."""
-    why: str = ""
+    may: Annotated[GroupNames | None, "Groups whose jobs share if they ask; by default all."] = None
+    must: Annotated[GroupNames, "Groups whose jobs share unasked."] = ()
+    mode: Annotated[Mode, "Log it, tell the user, or do it."] = Mode.OBSERVE
+    goal: Annotated[Goal, "considerate: no job is slowed down by more than `slowdown`."] = Goal.THROUGHPUT
+    slowdown: Annotated[
+        float | None, number(1, 10, "1.10"), "The most that a job is slowed down; by default 1.10."
+    ] = None
+    together: Annotated[int, whole_number(2, 8, "2"), "Jobs on one GPU, at most."] = 2
+    largest: Annotated[
+        float, number(0, 1, "0.75"), "A job that needs more than this part of a GPU runs alone."
+    ] = 0.75
+    # slurm-gpuctld needs some seconds to act.
+    hold_s: Annotated[int, duration(10, 3600, "5m", int), "How long a job waits for its place at most."] = 300
+    planner: Annotated[
+        str, choice((*PLANNERS, *LEARNED_PLANNERS)), "The planner that chooses co-runners."
+    ] = "annealing"
+    model: Annotated[
+        Path | None, path("/var/lib/slurm-gpu/dqngpu.npz"), "The file of what a planner learned."
+    ] = None
+    why: Annotated[str, TEXT, REQUIRED, "The reason."] = ""
 
 
 class IdleAction(StrEnum):
@@ -274,53 +342,63 @@ class IdleAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CancelIdle:
-    """Jobs of which no GPU ever computed: when their owners are warned, and when they are ended."""
+    """Jobs that are ended as none of their GPUs was ever used."""
 
-    after_s: int
-    warn_s: tuple[int, ...]
-    """Ascending, all less than `after_s`."""
-    groups: tuple[str, ...] | None = None
-    """Whose jobs; None for all."""
-    exempt: tuple[str, ...] = ()
-    """Groups whose jobs never."""
-    how: IdleAction = IdleAction.CANCEL
-    mode: Mode = Mode.OBSERVE
-    why: str = ""
+    after_s: Annotated[int, WALLTIME, "After this long without use they are ended."]
+    warn_s: Annotated[
+        tuple[Annotated[int, WALLTIME], ...],
+        Items(least=1, most=5),
+        Key("warn"),
+        "After this long without use their owner is warned; ascending, less than `after`.",
+    ]
+    groups: Annotated[GroupNames | None, Key("for"), "Groups whose jobs are ended; by default all."] = None
+    exempt: Annotated[GroupNames, "Groups whose jobs are not."] = ()
+    how: Annotated[IdleAction, Key("then"), "cancel, or hold: back into the queue, held."] = IdleAction.CANCEL
+    mode: Annotated[Mode, "Log it, only warn, or do it."] = Mode.OBSERVE
+    why: Annotated[str, TEXT, REQUIRED, "The reason."] = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Manages:
-    """What the native backstop may write to."""
+    """What `policy apply` may write to."""
 
-    qos: tuple[str, ...] = ()
-    accounts: tuple[str, ...] = ()
+    qos: Annotated[Names, "QOS, as patterns such as `sg-*`."] = ()
+    accounts: Annotated[AccountNames, "Accounts."] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A site's own job_submit.lua, asked before or after ours."""
+    """A site's own job_submit.lua."""
 
-    before: Path | None = None
-    after: Path | None = None
+    before: Annotated[Path | None, _SCRIPT, "Called before this policy."] = None
+    after: Annotated[Path | None, _SCRIPT, "Called after this policy."] = None
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
     """A whole policy, checked in itself; whether its names exist here is another question (names.py)."""
 
-    contact: str | None = None
-    manages: Manages = field(default_factory=Manages)
-    chain: Chain = field(default_factory=Chain)
-    on_error: OnError = OnError.ALLOW
-    bundles: Mapping[str, Bundle] = field(default_factory=dict)
-    """In the order of the file: a job belongs to the first that fits it."""
-    owners: tuple[GpuOwner, ...] = ()
-    urgent: Urgent | None = None
-    """Its group and its rule stand among the others."""
-    colocation: Colocation | None = None
-    """None: every job has its GPU for itself."""
-    cancel_idle: CancelIdle | None = None
-    """None: nothing is ended."""
-    groups: Mapping[str, Group] = field(default_factory=dict)
-    rules: tuple[PolicyRule, ...] = ()
-    exceptions: tuple[RuleException, ...] = ()
+    version: Annotated[int, _VERSION, REQUIRED, "The version of the format."] = 1
+    contact: Annotated[str | None, TEXT, "Where users ask; every refusal ends with it."] = None
+    manages: Annotated[Manages, "What `policy apply` may write to."] = field(default_factory=Manages)
+    chain: Annotated[Chain, "A site's own job_submit.lua."] = field(default_factory=Chain)
+    on_error: Annotated[OnError, "What happens to a job when slurm-gpu's own code fails."] = OnError.ALLOW
+    mode: Annotated[Mode, "The mode of rules that have none."] = Mode.ENFORCE
+    # A job belongs to the first that fits it.
+    bundles: Annotated[
+        Mapping[Annotated[str, ID], Bundle], "Resources that this many GPUs may have, by name."
+    ] = field(default_factory=dict)
+    owners: Annotated[
+        tuple[GpuOwner, ...], Items(keyed=True), "Groups whose idle GPUs are lent, and return when they ask."
+    ] = ()
+    # Its group and its rule are among the others.
+    urgent: Annotated[Urgent | None, "Jobs that start before all others."] = None
+    colocation: Annotated[Colocation | None, "Jobs of one GPU that share it with others."] = None
+    cancel_idle: Annotated[CancelIdle | None, "Jobs that are ended as none of their GPUs was ever used."] = (
+        None
+    )
+    groups: Annotated[
+        Mapping[Annotated[str, ID], Group], "Jobs that rules are for; all conditions that are given match."
+    ] = field(default_factory=dict)
+    rules: Annotated[tuple[PolicyRule, ...], "All that match a job apply."] = ()
+    exceptions: Annotated[tuple[RuleException, ...], "Limits for one user, until a day."] = ()

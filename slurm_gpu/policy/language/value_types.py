@@ -1,0 +1,239 @@
+"""The types of single values in policy.yaml: names, days, amounts with their units."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from slurm_gpu.config.checker import did_you_mean, shown
+from slurm_gpu.config.value_types import (
+    DURATION,
+    InvalidValueError,
+    ValueType,
+    pattern,
+    require,
+    whole_number,
+)
+from slurm_gpu.text.units import format_duration, format_memory_mib, parse_duration, parse_memory_mib
+
+ID_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}"
+MOST_MEMORY_PER_GPU_MIB = 4 * 2**20
+DAY_NAMES = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+ALL_DAYS = frozenset(range(len(DAY_NAMES)))
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_MOST_GPUS = 1_000_000
+_MOST_COUNT = 10**9
+# More than a year is a slip: 70000h was to be minutes.
+_MOST_WALLTIME_S = 366 * 86400
+# Less than a Python needs: 64M was to be 64G.
+_LEAST_MEMORY_MIB = 256
+_MOST_MEMORY_MIB = 2**30
+_MEMORY_UNITS = "KMGT"
+_HOURS = re.compile(r"(\d{1,2})(?::(\d\d))?\s*-\s*(\d{1,2})(?::(\d\d))?")
+_DAY = "|".join("".join(f"[{letter.upper()}{letter}]" for letter in name) for name in DAY_NAMES)
+_DAYS = rf"\s*({_DAY})(\s*-\s*({_DAY}))?\s*"
+_WORDS_SCHEMA = {
+    "type": "string",
+    "allOf": [{"pattern": r"\S"}, {"pattern": r"^[^\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f]*$"}],
+}
+
+
+def _words(what: str, example: str, plural: str = "texts", make: Callable[[str], str] = str) -> ValueType:
+    def parse(value: Any) -> str:
+        if not isinstance(value, str) or not value.strip():
+            raise InvalidValueError(f"must be {what}; put it in quotes")
+        if _CONTROL.search(value):
+            raise InvalidValueError("holds a control character")
+        return make(" ".join(value.split()))
+
+    return ValueType(what, example, parse, _WORDS_SCHEMA, plural)
+
+
+def _identifier(example: str, make: Callable[[str], str] = str) -> ValueType:
+    identifier = pattern(example, "letters, digits, _ . - (up to 40)", ID_PATTERN)
+    return replace(identifier, parse=lambda value: make(identifier.parse(value)), plural="names")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _parse_gpus(value: Any) -> int:
+    require(_is_number(value) and 0 <= value <= _MOST_GPUS, value)
+    if abs(value * 1000 - round(value * 1000)) > 1e-6:
+        raise InvalidValueError("must have at most three decimals, such as 0.125")
+    return round(float(value) * 1000)
+
+
+def memory(most_mib: int = _MOST_MEMORY_MIB) -> ValueType:
+    """Memory with its unit, as MiB; improbable amounts are taken for slips of the unit."""
+
+    def parse(value: Any) -> int:
+        if _is_number(value):
+            number = value if 0 < value < _MOST_MEMORY_MIB else 64
+            raise InvalidValueError(f"has no unit; write {number}G (or {number}M, {number}T)")
+        mib = parse_memory_mib(value)
+        if mib != 0 and mib < _LEAST_MEMORY_MIB:
+            raise InvalidValueError(f"is less than any program needs; did you mean {_other_unit(value, 1)}?")
+        if mib > most_mib:
+            raise InvalidValueError(
+                f"is {format_memory_mib(mib)}, more than there is; did you mean {_other_unit(value, -1)}?"
+            )
+        if mib != round(mib):
+            raise InvalidValueError(f"must be whole MiB, as Slurm counts, such as {round(mib)}M")
+        return round(mib)
+
+    schema = {"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*[KMGTkmgt]([iI]?[bB])?\s*$"}
+    return ValueType("an amount of memory", "64G", parse, schema, suffix="_mib")
+
+
+def _parse_walltime(value: Any) -> int:
+    if _is_number(value):
+        number = value if 0 < value < 1000 else 4
+        examples = f"{number}h or {number}d"
+        if 1000 <= value <= _MOST_WALLTIME_S:
+            examples = format_duration(value)
+        raise InvalidValueError(f"has no unit; write {examples}, or a Slurm time such as 7-00:00:00")
+    seconds = parse_duration(value)
+    if seconds < 60 or seconds % 60:
+        raise InvalidValueError("must be whole minutes, as Slurm counts, such as 4h")
+    if seconds > _MOST_WALLTIME_S:
+        raise InvalidValueError(
+            f"is {seconds / 86400:.0f} days; the most is {_MOST_WALLTIME_S // 86400}d. "
+            f"Did you mean {_shorter(value)}? Without a limit, leave it out"
+        )
+    return int(seconds)
+
+
+def _other_unit(text: str, step: int) -> str:
+    """The same number in the next larger or smaller unit that makes sense: 64M → 64G."""
+    match = re.fullmatch(r"\s*([\d.]+)\s*([A-Za-z])[iBb]*\s*", text)
+    if match is None:
+        return "64G"
+    number, unit = match[1], match[2].upper()
+    if step > 0:
+        return f"{number}G"
+    return f"{number}{_MEMORY_UNITS[max(_MEMORY_UNITS.index(unit) + step, 1)]}"
+
+
+def _shorter(text: str) -> str:
+    match = re.fullmatch(r"\s*([\d.]+)\s*([hdw])\s*", text)
+    if match is None:
+        return "7d"
+    return f"{match[1]}{'m' if match[2] == 'h' else 'h'}"
+
+
+def _parse_date(value: Any) -> dt.date:
+    if isinstance(value, dt.date) and not isinstance(value, dt.datetime):
+        return value
+    if isinstance(value, str) and re.fullmatch(r"\d{4}-\d\d?-\d\d?", value):
+        try:
+            return dt.datetime.strptime(value, "%Y-%m-%d").date()
+        except ValueError:
+            raise InvalidValueError("is not in the calendar; write a day as 2026-12-31") from None
+    raise ValueError
+
+
+def _parse_days(value: Any) -> frozenset[int]:
+    parts = value.split(",") if isinstance(value, str) else value
+    require(isinstance(parts, list) and parts, parts)
+    days: set[int] = set()
+    for part in parts:
+        ends = part.split("-") if isinstance(part, str) else [part]
+        names = [end.strip().lower() if isinstance(end, str) else end for end in ends]
+        wrong = [name for name in names if name not in DAY_NAMES]
+        if wrong or len(names) > 2:
+            hint = did_you_mean(wrong[0], DAY_NAMES) if wrong else "write mon-fri"
+            raise InvalidValueError(f"has {shown(part)}, which is no day; {hint}")
+        first, last = DAY_NAMES.index(names[0]), DAY_NAMES.index(names[-1])
+        days.update((first + n) % 7 for n in range((last - first) % 7 + 1))
+    return frozenset(days)
+
+
+def _parse_hours(value: Any) -> tuple[int, int]:
+    match = _HOURS.fullmatch(value.strip())
+    if match is None:
+        raise ValueError
+    begin = int(match[1]) * 60 + int(match[2] or 0)
+    end = int(match[3]) * 60 + int(match[4] or 0)
+    if begin >= 1440 or end > 1440 or int(match[2] or 0) > 59 or int(match[4] or 0) > 59:
+        raise InvalidValueError("is not on the clock; hours go from 00:00 to 24:00")
+    if end == begin:
+        raise InvalidValueError("is no time at all; leave hours out for the whole day")
+    if end < begin:
+        raise InvalidValueError(
+            f'goes past midnight; write two rules, one with hours "{_clock(begin)}-24:00" and one with '
+            f'"00:00-{_clock(end)}"'
+        )
+    return begin, end
+
+
+def _clock(minutes: int) -> str:
+    return f"{minutes // 60:02d}:{minutes % 60:02d}"
+
+
+TEXT = _words("a text", "")
+USER_NAME = _words("a name", "alice", "names")
+ACCOUNT = _words("a name", "vision", "names")
+PARTITION = _words("a name", "gpu", "names")
+GPU_TYPE_NAME = _words("a name", "a100", "names", str.lower)
+ID = _identifier("grad-share")
+GROUP_NAME = _words("a group", "grads", "names of groups")
+QOS = _identifier("sg-scavenger", str.lower)
+GPUS = ValueType(
+    "a number of GPUs from 0 up",
+    "8 or 0.5",
+    _parse_gpus,
+    {"type": "number", "minimum": 0, "maximum": _MOST_GPUS},
+)
+GPUS_FROM = ValueType(
+    "the number of GPUs from which it applies", "8", _parse_gpus, {"pattern": r"^\d+(\.\d{1,3})?$"}
+)
+_GPU_TYPE = pattern("a100", "a type of GPU as in gres.conf", r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,62}")
+GPU_TYPE = replace(_GPU_TYPE, parse=lambda value: _GPU_TYPE.parse(value).lower())
+WHOLE_GPUS = whole_number(1, _MOST_GPUS, "8")
+COUNT = whole_number(0, _MOST_COUNT, "8")
+CPUS = whole_number(1, _MOST_COUNT, "8")
+MEMORY = memory()
+MEMORY_PER_GPU = memory(MOST_MEMORY_PER_GPU_MIB)
+WALLTIME = ValueType(
+    "a duration",
+    "4h",
+    _parse_walltime,
+    {"type": "string", "pattern": DURATION},
+    "durations",
+    "_s",
+)
+GPU_HOURS = ValueType(
+    "a number of GPU-hours from 0 up",
+    "500",
+    lambda value: require(_is_number(value) and 0 <= value <= _MOST_COUNT, value),
+    {"type": "number", "minimum": 0, "maximum": _MOST_COUNT},
+)
+DATE = ValueType(
+    "a day written as YYYY-MM-DD",
+    "2026-12-31",
+    _parse_date,
+    {"type": "string", "pattern": r"^\d{4}-\d{1,2}-\d{1,2}$"},
+)
+DAYS = ValueType(
+    "days",
+    "mon-fri or [sat, sun]",
+    _parse_days,
+    {
+        "anyOf": [
+            {"type": "string", "pattern": f"^{_DAYS}(,{_DAYS})*$"},
+            {"type": "array", "items": {"type": "string", "pattern": f"^{_DAYS}$"}, "minItems": 1},
+        ]
+    },
+)
+HOURS = ValueType(
+    "hours",
+    '"09-18" or "22:30-24"',
+    _parse_hours,
+    {"type": "string", "pattern": r"^\s*\d{1,2}(:\d\d)?\s*-\s*\d{1,2}(:\d\d)?\s*$"},
+)

@@ -1,0 +1,12 @@
+"""docs/configuration.md is what the classes that decode the files say."""
+
+import runpy
+
+from .pages import DOCS
+
+
+def test_the_reference_is_generated_from_the_settings_classes() -> None:
+    page = runpy.run_path(str(DOCS / "configuration_page.py"))["page"]
+    assert (DOCS / "configuration.md").read_text("utf-8") == page(), (
+        "run: python docs/configuration_page.py > docs/configuration.md"
+    )
