@@ -15,6 +15,7 @@ from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.config.value_types import ValueType
 from slurm_gpu.database.settings import DaemonSettings
 from slurm_gpu.monitor.settings import WebSettings
+from slurm_gpu.node.application.rules import ApplicationsFile
 from slurm_gpu.notices.settings import Settings
 from slurm_gpu.policy.language.model import Policy
 from slurm_gpu.text.units import format_duration, format_memory_mib
@@ -23,6 +24,7 @@ _FILES = (
     ("slurm-gpu.yaml", SiteConfig, "The site file, the same on every host."),
     ("policy.yaml", Policy, "Limits, bundles, loans and the rest of the [policy](policy.md)."),
     ("notices.yaml", Settings, "[Notices](notices.md) to users, on the hosts of slurmctld."),
+    ("applications.yaml", ApplicationsFile, "How nodes recognise [applications](applications.md)."),
     (
         "slurm-gpudbd.yaml",
         DaemonSettings,
@@ -74,10 +76,10 @@ def _inner(key: str, shape: Shape) -> tuple[str, type | None]:
     if is_dataclass(shape.type) and shape.value_type is None and shape.one_or_table is None:
         return key, shape.type  # type: ignore[return-value]
     if shape.value_type is None and shape.one_or_table is None:
-        item = get_args(shape.type)[-1 if get_origin(shape.type) is Mapping else 0]
-        if is_dataclass(item):
+        item = shape_of(get_args(shape.type)[-1 if get_origin(shape.type) is Mapping else 0])
+        if is_dataclass(item.type) and item.one_or_table is None:
             named = get_origin(shape.type) is Mapping or shape.items.keyed
-            return f"{key}.NAME" if named else f"{key}[]", item  # type: ignore[return-value]
+            return f"{key}.NAME" if named else f"{key}[]", item.type  # type: ignore[return-value]
     return key, None
 
 
@@ -88,7 +90,7 @@ def _value(shape: Shape) -> str:
         return _told(shape.value_type)
     key, *item = map(shape_of, get_args(shape.type))
     if get_origin(shape.type) is Mapping:
-        return f"a table: {_told(key.value_type)} → {_told(item[0].value_type)}"
+        return f"a table: {_told(key.value_type)} → {_value(item[0])}"
     told = _told(key.value_type)
     if key.value_type is not None and key.value_type.example:
         told = f"{key.value_type.plural}, such as `[{key.value_type.example}]`"

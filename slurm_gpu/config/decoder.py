@@ -185,9 +185,11 @@ class Decoder(YamlCheck):
             if setting.description and key in given:
                 found[name] = self._value((*at, key), given[key], setting.shape)
             elif setting.is_required and isinstance(value, dict):
-                what = kind.what if kind else "…"
-                hint = f"{what}, such as {key}: {kind.example}" if kind and kind.example else f"{key}: {what}"
-                self.fail(at, f"{name_of(at)} lacks {key}; write {hint}")
+                hint = ""
+                if kind is not None:
+                    such = f"{kind.what}, such as {key}: {kind.example}"
+                    hint = f"; write {such if kind.example else f'{key}: {kind.what}'}"
+                self.fail(at, f"{name_of(at)} lacks {key}{hint}")
             if found.get(name, MISSING) in (MISSING, _INVALID):
                 default = None if setting.default is MISSING else setting.default
                 found[name] = setting.from_place.value(at) if setting.from_place else default
@@ -233,8 +235,11 @@ class Decoder(YamlCheck):
         known = None if key_type is None else key_type.schema.get("enum")
         table = self.mapping(at, value, known, name_of(at))
         if value == {} and items.least:
-            hint = f"allowed: {', '.join(known)}" if known else f"write {item.value_type}"
+            kind = item.value_type
+            hint = f"allowed: {', '.join(known)}" if known else f"write {kind or '`name: …` lines'}"
             self.fail(at, f"{name_of(at)} is empty; {hint}")
+        if items.most is not None and len(table) > items.most:
+            self.fail(at, f"{name_of(at)} has {len(table)} entries; at most {items.most} are possible")
         found: dict[Any, Any] = {}
         for key, one in table.items():
             place = (*at, key if isinstance(key, str | int) else str(key))

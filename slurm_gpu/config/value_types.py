@@ -97,6 +97,13 @@ def choice(allowed: Iterable[str]) -> ValueType:
     return ValueType(f"one of {', '.join(members)}", "", parse, {"enum": [*members]})
 
 
+def fixed(value: int) -> ValueType:
+    """The one number that is possible, such as the version of a format."""
+    return ValueType(
+        str(value), "", lambda given: require(given == value and given is not True, given), {"const": value}
+    )
+
+
 def text(
     example: str, what: str = "a text in one line", plural: str = "texts", make: Callable[[str], Any] = str
 ) -> ValueType:

@@ -45,18 +45,18 @@ def test_the_site_s_own_file_comes_before_the_shipped_one(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "place", "says"),
     [
-        ("applications: {}", "1:1", "version must be 1"),
-        ("version: 2\napplications: {}", "1:10", "version must be 1"),
-        ("version: 1\n", "1:1", "applications must hold"),
-        ("version: 1\napplications: {}", "2:15", "names no application"),
+        ("applications: {}", "1:1", "the file lacks version; write version: 1"),
+        ("version: 2\napplications: {}", "1:10", "version: 2 must be 1"),
+        ("version: 1\n", "1:1", "the file lacks applications"),
+        ("version: 1\napplications: {}", "2:15", "applications is empty"),
         ("version: 1\napplicatoins: {}", "2:1", "did you mean applications?"),
         (one("any: [{executable: a}]\n    prio: 5"), "5:5", "did you mean priority?"),
-        (one("priority: 5"), "3:3", "lacks `any`"),
-        (one("any: []"), "4:10", "any is empty"),
+        (one("priority: 5"), "4:5", "applications.Thing lacks any"),
+        (one("any: []"), "4:10", "any: [] must be a list of 1 to 64"),
         (one("any: {executable: a}"), "4:10", "must be a list"),
-        (one("any: [{}]"), "4:11", "must hold one of executable, script"),
+        (one("any: [{}]"), "4:11", "is empty; allowed: executable, script"),
         (one("any: [{excutable: a}]"), "4:12", "did you mean executable?"),
-        (one("any: [{executable: 5}]"), "4:24", "must be a name such as lmp*"),
+        (one("any: [{executable: 5}]"), "4:24", "must be a name, or a list of at most 64"),
         (one("any: [{executable: []}]"), "4:24", "must be a name"),
         (one("any: [{executable: /opt/lmp}]"), "4:24", "without directories"),
         (one("any: [{library: '**'}]"), "4:21", "would fit everything"),
@@ -90,7 +90,7 @@ def test_all_mistakes_are_told_at_once() -> None:
 
 def test_too_many_parameters_are_refused() -> None:
     many = ", ".join(f"p{n}: '(a)'" for n in range(17))
-    with pytest.raises(InvalidFileError, match="at most 16 are kept"):
+    with pytest.raises(InvalidFileError, match="17 entries; at most 16"):
         rules(one(f"any: [{{executable: a}}]\n    parameters: {{{many}}}"))
 
 

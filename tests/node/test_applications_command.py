@@ -145,7 +145,7 @@ def test_checking_the_rules(rules: Path, capsys: pytest.CaptureFixture[str]) -> 
     rules.write_text(RULES.replace("priority: 60", "priority: high").replace("any: [{exec", "all: [{exec"))
     assert main(["applications", "--check", "--rules", str(rules)]) == 2
     mistakes = capsys.readouterr().err.splitlines()
-    assert mistakes[0].startswith(f"{rules}:4:3: Waiting lacks `any`")
+    assert mistakes[0].startswith(f"{rules}:5:5: applications.Waiting lacks any")
     assert any(f"{rules}:6:15: priority: 'high' must be a whole number" in line for line in mistakes)
     assert main(["applications", "--check", "--rules", str(rules.parent / "none.yaml")]) == 2
 

@@ -4,13 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
-from slurm_gpu.config.yaml_source import Location, YamlSource
+from slurm_gpu.config.decoder import Decoder, Items
+from slurm_gpu.config.value_types import number, text, whole_number
+from slurm_gpu.config.yaml_source import YamlSource
 
-_LEAST, _MOST = 1e-9, 1e9
-"""Of an hour, in whichever currency."""
-_MOST_PARTS = 1000
+_INSTANCE = text("g4dn.xlarge", "one of the instances")
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    alone: Annotated[str, _INSTANCE, "The instance of jobs that have it for themselves."]
+    shared: Annotated[str, _INSTANCE, "The instance of jobs that share it."]
+    parts: Annotated[int, whole_number(1, 1000, "2"), "The equal parts of which each job has one."]
+
+
+@dataclass(frozen=True, slots=True)
+class _Prices:
+    instances: Annotated[
+        Mapping[str, Annotated[float, number(1e-9, 1e9, "0.75")]],
+        Items(least=1),
+        "Prices of an hour, in any currency.",
+    ]
+    compare: Annotated[Mapping[str, _Compared], Items(least=1), "Comparisons by name."]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,52 +50,20 @@ class Comparison:
 
 
 def comparisons(source: YamlSource) -> tuple[Comparison, ...]:
-    """What a file of prices compares. Raises InputError with the place of what is wrong."""
-    _mapping(source, (), {"instances", "compare"})
-    prices = {name: _price(source, ("instances", name)) for name in _mapping(source, ("instances",))}
-    return tuple(_comparison(source, ("compare", name), prices) for name in _mapping(source, ("compare",)))
+    """Return the comparisons in a file of prices; raises InvalidFileError with every mistake in it."""
+    decoder = Decoder(source)
+    file = decoder.read(_Prices)
+    prices, compare = file.instances or {}, file.compare or {}
+    for name, one in compare.items():
+        for key, instance in (("alone", one.alone), ("shared", one.shared)):
+            if instance is not None and instance not in prices:
+                message = f"{key}: {instance!r} must be one of the instances: {', '.join(prices)}"
+                decoder.fail_once(("compare", name, key), message)
+    decoder.finish()
+    return tuple(_comparison(name, one, prices) for name, one in compare.items())
 
 
-def _comparison(source: YamlSource, location: Location, prices: Mapping[str, float]) -> Comparison:
-    value = _mapping(source, location, {"alone", "shared", "parts"})
-    for key in ("alone", "shared"):
-        if value[key] not in list(prices):
-            raise source.error(
-                (*location, key), f"{value[key]!r} must be one of the instances: {', '.join(prices)}"
-            )
-    parts = value["parts"]
-    if isinstance(parts, bool) or not isinstance(parts, int) or not 1 <= parts <= _MOST_PARTS:
-        raise source.error(
-            (*location, "parts"), f"parts must be a whole number from 1 to {_MOST_PARTS}, not {parts!r}"
-        )
-    alone, shared = value["alone"], value["shared"]
-    in_words = f"{f'1/{parts} of a ' if parts > 1 else ''}{shared} in place of {alone}"
-    return Comparison(str(location[-1]), prices[alone], prices[shared] / parts, in_words)
-
-
-def _price(source: YamlSource, location: Location) -> float:
-    value = _at(source, location)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not _LEAST <= value <= _MOST:
-        raise source.error(
-            location,
-            f"the price of {location[-1]} must be a number from {_LEAST:g} to {_MOST:g}, not {value!r}",
-        )
-    return float(value)
-
-
-def _mapping(source: YamlSource, location: Location, keys: set[str] | None = None) -> dict[str, Any]:
-    """A mapping with exactly these keys; None: any names, one at least."""
-    value = _at(source, location)
-    name = ".".join(map(str, location)) or "the file"
-    if not isinstance(value, dict) or not value or not all(isinstance(key, str) for key in value):
-        raise source.error(location, f"{name} must have `name: value` lines, not {value!r}")
-    if keys is not None and value.keys() != keys:
-        raise source.error(location, f"{name} must have {', '.join(sorted(keys))}, not {', '.join(value)}")
-    return value
-
-
-def _at(source: YamlSource, location: Location) -> Any:
-    value = source.value
-    for key in location:
-        value = value[key]
-    return value
+def _comparison(name: str, one: _Compared, prices: Mapping[str, float]) -> Comparison:
+    part = f"1/{one.parts} of a " if one.parts > 1 else ""
+    in_words = f"{part}{one.shared} in place of {one.alone}"
+    return Comparison(name, prices[one.alone], prices[one.shared] / one.parts, in_words)

@@ -1,21 +1,30 @@
-"""applications.yaml: by which traces programs are recognised, and what of their arguments may be kept.
+"""applications.yaml: by which traces programs are recognised, and which of their arguments are kept.
 
-docs/applications.md explains the file to admins. Everything in it is checked when it is read; every mistake
-is told with its place.
+docs/applications.md explains the file to admins.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import fnmatch
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from slurm_gpu.config.checker import YamlCheck, shown
-from slurm_gpu.config.yaml_source import Location, YamlSource, read_yaml
+from slurm_gpu.config.decoder import REQUIRED, FromPlace, Items, Key, OneOrTable, decode
+from slurm_gpu.config.value_types import (
+    InvalidValueError,
+    ValueType,
+    choice,
+    fixed,
+    pattern,
+    require,
+    whole_number,
+)
+from slurm_gpu.config.yaml_source import YamlSource, read_yaml
 from slurm_gpu.files.source_root import SOURCE_ROOT
 from slurm_gpu.node.application.pattern_cost import LONGEST_TEXT, MOST_WAYS, ways_to_match
 
@@ -27,17 +36,9 @@ SHIPPED = (
 )
 
 MAX_PRIORITY = 100
-_MOST_APPLICATIONS = 1000
-_MOST_ALTERNATIVES = 64
-_MOST_NAMES = 64
-_MOST_PARAMETERS = 16
 _LONGEST_PATTERN = 300
 _LONGEST_NAME = 64
-_PARAMETER = re.compile(r"[a-z][a-z0-9_]{0,31}")
-_PACKAGE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
-_GLOBS = ("executable", "script", "module", "library")
-_MATCH_KEYS = (*_GLOBS, "python", "arguments")
-_APPLICATION_KEYS = ("field", "priority", "any", "parameters")
+_MOST_NAMES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +49,81 @@ class Names:
     pattern: re.Pattern[str]
 
 
+def _parse_name(value: Any) -> str:
+    return str(require(isinstance(value, str) and value.isprintable() and len(value) <= _LONGEST_NAME, value))
+
+
+def _parse_names(value: Any) -> Sequence[str]:
+    names = [value] if isinstance(value, str) else value
+    require(isinstance(names, list) and 0 < len(names) <= _MOST_NAMES, names)
+    require(all(isinstance(name, str) and 0 < len(name) <= _LONGEST_NAME for name in names), names)
+    return list(names)
+
+
+def _parse_globs(value: Any) -> Names:
+    names = _parse_names(value)
+    for name in names:
+        if "/" in name:
+            raise InvalidValueError(f"has {name!r}; it must be a name without directories, such as lmp*")
+        if not name.strip("*?"):
+            raise InvalidValueError(f"has {name!r}, which would fit everything")
+    return Names(names, re.compile("|".join(fnmatch.translate(name) for name in names)))
+
+
+def _parse_packages(value: Any) -> frozenset[str]:
+    names = _parse_names(value)
+    for name in names:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,63}", name):
+            raise InvalidValueError(
+                f"has {name!r}; it must be a top-level package as imported, such as torch"
+            )
+    return frozenset(names)
+
+
+def _parse_pattern(value: Any) -> re.Pattern[str]:
+    require(isinstance(value, str) and 0 < len(value) <= _LONGEST_PATTERN, value)
+    try:
+        ways = ways_to_match(value)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise InvalidValueError(f"is not a regular expression: {error}") from None
+    if ways > MOST_WAYS:
+        raise InvalidValueError(
+            f"could take too long on {LONGEST_TEXT} characters that a user chose: it can match in more than "
+            f"{MOST_WAYS} ways; bound its repeats, as in {{1,20}} for + or *"
+        )
+    return re.compile(value)
+
+
+def _parse_parameter(value: Any) -> re.Pattern[str]:
+    pattern = _parse_pattern(value)
+    if pattern.groups != 1:
+        raise InvalidValueError(
+            f"must have one group, which is what is kept, and has {pattern.groups};"
+            r" write it as in --batch-size[= ](\d{1,7}), others as (?:…)"
+        )
+    return pattern
+
+
+_NAMES = f"a name, or a list of at most {_MOST_NAMES}, of at most {_LONGEST_NAME} characters each"
+_GLOBS = ValueType(_NAMES, "lmp*", _parse_globs)
+_PATTERN_WHAT = f"a regular expression of at most {_LONGEST_PATTERN} characters"
+_PATTERN = ValueType(_PATTERN_WHAT, r"'--batch-size[= ](\d{1,7})'", _parse_pattern)
+_NAME = ValueType(f"at most {_LONGEST_NAME} printable characters", "deep learning", _parse_name)
+_PARAMETER_NAME = pattern("batch_size", "a name of a-z, 0-9 and _, at most 32", "[a-z][a-z0-9_]{0,31}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
     """One alternative of a rule: all that is given must be found in one process."""
 
-    executable: Names | None = None
-    script: Names | None = None
-    module: Names | None = None
-    library: Names | None = None
-    python: frozenset[str] | None = None
-    arguments: re.Pattern[str] | None = None
+    executable: Annotated[Names | None, _GLOBS, "The executable."] = None
+    script: Annotated[Names | None, _GLOBS, "The script that an interpreter runs."] = None
+    module: Annotated[Names | None, _GLOBS, "The Python module (`python -m`)."] = None
+    library: Annotated[Names | None, _GLOBS, "A mapped library."] = None
+    python: Annotated[
+        frozenset[str] | None, ValueType(_NAMES, "torch", _parse_packages), "Imported Python packages."
+    ] = None
+    arguments: Annotated[re.Pattern[str] | None, _PATTERN, "The command line."] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +134,45 @@ class ApplicationParameter:
     of_file: bool = False
 
 
+def _parameter(found: Mapping[str | None, re.Pattern[str]]) -> ApplicationParameter:
+    ((key, kept),) = found.items()
+    return ApplicationParameter(kept, of_file=key is not None)
+
+
+_PARAMETER = OneOrTable(
+    ValueType(_PATTERN_WHAT, _PATTERN.example, _parse_parameter), choice(("file_size",)), _parameter
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplicationRule:
     """How one application is recognised; `place` is file:line:column of the rule."""
 
-    name: str
-    field: str | None
-    priority: int
-    traces: Sequence[Trace]
-    parameters: Mapping[str, ApplicationParameter]
-    place: str
+    name: Annotated[str, FromPlace(lambda at: str(at[-1]))]
+    field: Annotated[str | None, _NAME, "The field of science."] = None
+    priority: Annotated[int, whole_number(0, MAX_PRIORITY), "The highest wins."] = 50
+    traces: Annotated[
+        tuple[Annotated[Trace, Items(least=1)], ...],
+        Items(least=1, most=64),
+        Key("any"),
+        "Alternatives by which it is recognised.",
+    ]
+    parameters: Annotated[
+        Mapping[Annotated[str, _PARAMETER_NAME], Annotated[ApplicationParameter, _PARAMETER]],
+        Items(most=16),
+        "What is kept of its arguments.",
+    ] = dataclasses.field(default_factory=dict)
+    place: Annotated[str, FromPlace(lambda _: "")]
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationsFile:
+    """The whole of applications.yaml."""
+
+    applications: Annotated[
+        Mapping[Annotated[str, _NAME], ApplicationRule], Items(least=1, most=1000), "Applications by name."
+    ]
+    version: Annotated[int, fixed(1), REQUIRED, "The version of the format."] = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,169 +205,14 @@ def load_rules(path: Path) -> ApplicationRules:
 
 def check_rules(source: YamlSource) -> ApplicationRules:
     """Turn a parsed applications.yaml into rules; raises InvalidFileError with every mistake in it."""
-    return _ApplicationsCheck(source).rules()
-
-
-class _ApplicationsCheck(YamlCheck):
-    def rules(self) -> ApplicationRules:
-        top = self.mapping((), self.source.value, ("version", "applications"), "the file")
-        if top.get("version") != 1 or isinstance(top.get("version"), bool):
-            self.fail(("version",), "version must be 1: write `version: 1`")
-        table = self.mapping(("applications",), top.get("applications"), None, "applications")
-        if not self.errors and not table:
-            self.fail(("applications",), "applications names no application")
-        if len(table) > _MOST_APPLICATIONS:
-            self.fail(("applications",), f"{len(table)} applications; at most {_MOST_APPLICATIONS} are taken")
-        found = [self.rule(str(name), value) for name, value in table.items()]
-        self.finish()
-        traces = [trace for rule in found for trace in rule.traces]
-        libraries = [trace.library.pattern.pattern for trace in traces if trace.library is not None]
-        return ApplicationRules(
-            self.source.path,
-            sorted(found, key=lambda rule: -rule.priority),
-            re.compile("|".join(libraries) or r"(?!)"),
-        )
-
-    def rule(self, name: str, value: Any) -> ApplicationRule:
-        here = ("applications", name)
-        line, column = self.source.key_positions.get(here, (0, 0))
-        if not name.isprintable() or len(name) > _LONGEST_NAME:
-            self.fail(here, f"a name must have at most {_LONGEST_NAME} printable characters", key=True)
-        table = self.mapping(here, value, _APPLICATION_KEYS, name)
-        about = table.get("field")
-        if about is not None:
-            about = self.text((*here, "field"), about, "deep learning")
-        priority = table.get("priority", 50)
-        if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= MAX_PRIORITY:
-            self.fail(
-                (*here, "priority"),
-                f"priority: {priority!r} must be a whole number from 0 to {MAX_PRIORITY}; the highest wins",
-            )
-            priority = 0
-        if "any" not in table:
-            self.fail(
-                here, f"{name} lacks `any`: what tells it, such as any: [{{executable: lmp*}}]", key=True
-            )
-        return ApplicationRule(
-            name=name,
-            field=about,
-            priority=priority,
-            traces=self.traces((*here, "any"), table.get("any", [])),
-            parameters=self.parameters((*here, "parameters"), table.get("parameters", {})),
-            place=f"{self.source.path}:{line}:{column}",
-        )
-
-    def traces(self, here: Location, value: Any) -> Sequence[Trace]:
-        if not isinstance(value, list) or len(value) > _MOST_ALTERNATIVES:
-            self.fail(
-                here,
-                f"any must be a list of at most {_MOST_ALTERNATIVES} alternatives, such as"
-                " [{executable: lmp*}, {library: liblammps.so*}]",
-            )
-            return []
-        if not value and here in self.source.positions:
-            self.fail(here, "any is empty: nothing would ever be recognised by it")
-        return [self.trace((*here, index), item) for index, item in enumerate(value)]
-
-    def trace(self, here: Location, value: Any) -> Trace:
-        table = self.mapping(here, value, _MATCH_KEYS, "an alternative of any")
-        if isinstance(value, dict) and not value:
-            self.fail(here, f"an alternative must hold one of {', '.join(_MATCH_KEYS)}")
-        found: dict[str, Any] = {key: self.globs((*here, key), table[key]) for key in _GLOBS if key in table}
-        if "python" in table:
-            found["python"] = self.packages((*here, "python"), table["python"])
-        if "arguments" in table:
-            found["arguments"] = self.pattern((*here, "arguments"), table["arguments"])
-        return Trace(**found)
-
-    def parameters(self, here: Location, value: Any) -> Mapping[str, ApplicationParameter]:
-        table = self.mapping(here, value, None, "parameters")
-        if len(table) > _MOST_PARAMETERS:
-            self.fail(here, f"{len(table)} parameters; at most {_MOST_PARAMETERS} are kept")
-        found = {}
-        for name, item in table.items():
-            place = (*here, name)
-            if not isinstance(name, str) or not _PARAMETER.fullmatch(name):
-                self.fail(
-                    place, f"{name!r} must be a name such as batch_size: a-z, 0-9 and _, at most 32", key=True
-                )
-            of_file = isinstance(item, dict)
-            if of_file:
-                item = self.mapping(place, item, ("file_size",), f"parameter {name}").get("file_size")
-                place = (*place, "file_size")
-            pattern = self.pattern(place, item)
-            if pattern is None:
-                continue
-            if pattern.groups != 1:
-                what = "none" if pattern.groups == 0 else f"{pattern.groups}"
-                self.fail(
-                    place,
-                    f"must have one group, which is what is kept, and has {what}: {pattern.pattern!r};"
-                    r" write it as in --batch-size[= ](\d{1,7}), others as (?:…)",
-                )
-                continue
-            found[str(name)] = ApplicationParameter(pattern, of_file)
-        return found
-
-    def globs(self, here: Location, value: Any) -> Names | None:
-        names = self.names(here, value, "lmp*")
-        for name in names:
-            if "/" in name:
-                self.fail(here, f"{here[-1]}: {name!r} must be a name without directories, such as lmp*")
-            if not name.strip("*?"):
-                self.fail(here, f"{here[-1]}: {name!r} would fit everything")
-        if not names:
-            return None
-        return Names(names, re.compile("|".join(fnmatch.translate(name) for name in names)))
-
-    def packages(self, here: Location, value: Any) -> frozenset[str] | None:
-        names = self.names(here, value, "torch")
-        for name in names:
-            if not _PACKAGE.fullmatch(name):
-                self.fail(here, f"python: {name!r} must be a top-level package as imported, such as torch")
-        return frozenset(names) if names else None
-
-    def names(self, here: Location, value: Any, example: str) -> Sequence[str]:
-        names = [value] if isinstance(value, str) else value
-        if (
-            isinstance(names, list)
-            and 0 < len(names) <= _MOST_NAMES
-            and all(isinstance(name, str) and 0 < len(name) <= _LONGEST_NAME for name in names)
-        ):
-            return names
-        self.fail(
-            here,
-            f"{here[-1]}: {shown(value)} must be a name such as {example}, or a list of at most"
-            f" {_MOST_NAMES}, of at most {_LONGEST_NAME} characters each",
-        )
-        return []
-
-    def pattern(self, here: Location, value: Any) -> re.Pattern[str] | None:
-        if not isinstance(value, str) or not 0 < len(value) <= _LONGEST_PATTERN:
-            self.fail(
-                here,
-                f"{here[-1]}: {shown(value)} must be a regular expression of at most {_LONGEST_PATTERN}"
-                r" characters, such as '--batch-size[= ](\d{1,7})'",
-            )
-            return None
-        try:
-            ways = ways_to_match(value)
-        except (re.error, RecursionError, OverflowError) as error:
-            self.fail(here, f"{here[-1]}: {value!r} is not a regular expression: {error}")
-            return None
-        if ways > MOST_WAYS:
-            self.fail(
-                here,
-                f"{here[-1]}: {value!r} could take too long on {LONGEST_TEXT} characters that a user chose:"
-                f" it can match in more than {MOST_WAYS} ways; bound its repeats, as in {{1,20}} for + or *",
-            )
-            return None
-        return re.compile(value)
-
-    def text(self, here: Location, value: Any, example: str) -> str:
-        if isinstance(value, str) and 0 < len(value) <= _LONGEST_NAME and value.isprintable():
-            return value
-        self.fail(
-            here, f"{here[-1]}: {shown(value)} must be a text such as {example}, at most {_LONGEST_NAME}"
-        )
-        return ""
+    found = []
+    for name, rule in decode(source, ApplicationsFile).applications.items():
+        line, column = source.key_positions.get(("applications", name), (0, 0))
+        found.append(replace(rule, place=f"{source.path}:{line}:{column}"))
+    traces = [trace for rule in found for trace in rule.traces]
+    libraries = [trace.library.pattern.pattern for trace in traces if trace.library is not None]
+    return ApplicationRules(
+        source.path,
+        sorted(found, key=lambda rule: -rule.priority),
+        re.compile("|".join(libraries) or r"(?!)"),
+    )

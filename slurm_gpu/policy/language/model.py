@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated
 
 from slurm_gpu.config.decoder import REQUIRED, FromPlace, Items, Key, OneOrTable
-from slurm_gpu.config.value_types import ValueType, choice, duration, number, path, require, whole_number
+from slurm_gpu.config.value_types import ValueType, choice, duration, fixed, number, path, whole_number
 from slurm_gpu.config.yaml_source import Location
 from slurm_gpu.policy.language.value_types import (
     ACCOUNT,
@@ -55,7 +55,6 @@ GroupNames = Annotated[tuple[Annotated[str, GROUP_NAME], ...], _NAMES]
 _AT_KEY = FromPlace(lambda at: str(at[-1]))
 _AT_PLACE = FromPlace(lambda at: at)
 _SCRIPT = path("/etc/slurm/site_job_submit.lua")
-_VERSION = ValueType("1", "", lambda value: require(value == 1 and value is not True, value), {"const": 1})
 # It depends on the rule: slurm_gpu.policy.language.check_adjust.
 _ADJUST = ValueType("bounds", "{gpus_running: [8, 24]}", lambda value: value)
 
@@ -378,7 +377,7 @@ class Chain:
 class Policy:
     """A whole policy, checked in itself; whether its names exist here is another question (names.py)."""
 
-    version: Annotated[int, _VERSION, REQUIRED, "The version of the format."] = 1
+    version: Annotated[int, fixed(1), REQUIRED, "The version of the format."] = 1
     contact: Annotated[str | None, TEXT, "Where users ask; every refusal ends with it."] = None
     manages: Annotated[Manages, "What `policy apply` may write to."] = field(default_factory=Manages)
     chain: Annotated[Chain, "A site's own job_submit.lua."] = field(default_factory=Chain)

@@ -18,7 +18,7 @@ from slurm_gpu.colocation.planners import LEARNED, PLANNERS, Setting
 from slurm_gpu.controller.colocation.serving import Planners, Serving
 from slurm_gpu.controller.colocation.status import serving_of
 from slurm_gpu.controller.colocation.store import Book
-from slurm_gpu.policy.language import check_colocation as checkcolocation
+from slurm_gpu.policy.language import model
 from slurm_gpu.policy.lua.installed import ColocationInForce
 from tests.controller.fakes import Clock
 
@@ -62,8 +62,8 @@ def started(cluster: Cluster, policy: ColocationInForce) -> Site:
 
 
 def test_the_policy_knows_the_planners_that_there_are() -> None:
-    assert set(checkcolocation.PLANNERS) == set(PLANNERS)
-    assert set(checkcolocation.LEARNED_PLANNERS) == set(LEARNED)
+    assert set(model.PLANNERS) == set(PLANNERS)
+    assert set(model.LEARNED_PLANNERS) == set(LEARNED)
 
 
 @pytest.mark.parametrize("name", [*PLANNERS, "dqngpu"])
