@@ -160,16 +160,19 @@ class QueuedJob:
 class AccountingRun(NamedTuple):
     """One row of Slurm's accounting: one execution of a job, so that each requeue has its own.
 
-    A tuple, as a million of them are made at a first import.
+    Its fields are the imported columns of the table `run`, the key first. A tuple, as a million of them are
+    made at a first import.
     """
 
     cluster: str
     job_id: int
+    submit_s: int
+    sluid: str | None
+    restart: int | None
     array_job_id: int | None
     array_task: int | None
     het_job_id: int | None
     het_offset: int | None
-    sluid: str | None
     name: str
     user: str
     uid: int | None
@@ -179,8 +182,6 @@ class AccountingRun(NamedTuple):
     state: str
     """COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL, REQUEUED, PREEMPTED, RUNNING, PENDING …"""
     exit_code: str
-    restarts: int | None
-    submit_s: int
     eligible_s: int | None
     start_s: int | None
     end_s: int | None
@@ -194,6 +195,20 @@ class AccountingRun(NamedTuple):
     tres_requested: Mapping[str, float]
     tres_allocated: Mapping[str, float]
     admin_comment: str
+    allocated_mgpu: int | None = None
+    """Thousandths of GPUs that it holds. This and what follows slurm-gpudbd works out from the nodes."""
+    gpu_type: str | None = None
+    requested_mgpu: int | None = None
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        """Return what no other run has: cluster, job id and submission."""
+        return self[:3]
+
+    @property
+    def job(self) -> tuple[str, int]:
+        """Return cluster and job id."""
+        return self[:2]
 
 
 class WaitingJob(NamedTuple):

@@ -163,7 +163,7 @@ _COLUMNS: Mapping[str, tuple[str, Callable[[Column], Values]]] = {
     "AdminComment": ("admin_comment", _texts),
 }
 _OPTIONAL: Mapping[str, tuple[str, Callable[[Column], Values]]] = {
-    "Restarts": ("restarts", _known(_whole)),
+    "Restarts": ("restart", _known(_whole)),
     "SLUID": ("sluid", lambda column: [text or None for text in column]),
 }
 _IDS = "array_job_id", "array_task", "het_job_id", "het_offset"

@@ -139,7 +139,7 @@ def row(**given: Any) -> AccountingRun:
         "partition": "gpu",
         "state": "COMPLETED",
         "exit_code": "0:0",
-        "restarts": None,
+        "restart": None,
         "submit_s": T0 - 60,
         "eligible_s": T0 - 36,
         "start_s": T0,

@@ -6,14 +6,15 @@ from hypothesis import strategies as st
 from sqlalchemy import insert, select
 from sqlalchemy.exc import StatementError
 
-from slurm_gpu.database.accounting.run_row import RunRow, run_row
+from slurm_gpu.database.accounting.run_row import run_row
 from slurm_gpu.database.storage import bulk
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.database.storage.schema import forecast_model, run
+from slurm_gpu.slurm.client import AccountingRun
 from tests.database.conftest import empty
 from tests.database.samples import row
 
-NAMES = (*RunRow._fields, "derive_due")
+NAMES = (*AccountingRun._fields, "derive_due")
 _TEXTS = st.text(max_size=20) | st.sampled_from(
     ["'", "\\'", "\\", "%s", "%(name)s", "'; DROP TABLE run; --", "\x00"]
 )

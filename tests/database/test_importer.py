@@ -14,13 +14,13 @@ from slurm_gpu.database.accounting.importer import (
     read_until_s,
     store_changed_runs,
 )
-from slurm_gpu.database.accounting.run_row import RunRow, RunRows, allocated_mgpu, gpu_type, run_row
+from slurm_gpu.database.accounting.run_row import RunRows, allocated_mgpu, gpu_type, run_row
 from slurm_gpu.database.accounting.slurm_view import SlurmView
 from slurm_gpu.database.accounting.writer import IMPORTED, RUN_KEY, store_records
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.database.storage.schema import run
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.slurm.client import SlurmNode
+from slurm_gpu.slurm.client import AccountingRun, SlurmNode
 from tests.database.samples import (
     CLUSTER,
     T0,
@@ -317,7 +317,7 @@ def test_jobs_come_in_any_order_of_their_numbers(database: Database) -> None:
 
 
 def test_every_imported_column_is_filled() -> None:
-    assert RunRow._fields == (*RUN_KEY, *IMPORTED)
+    assert AccountingRun._fields == (*RUN_KEY, *IMPORTED)
 
 
 def test_what_nodes_told_of_shards_stays_while_slurmctld_is_away(database: Database) -> None:

@@ -301,7 +301,7 @@ def test_accounting_survives_newlines_in_names(runs: list[AccountingRun]):
 
 def test_newer_accounting_knows_restarts_and_sluids(runs: list[AccountingRun], version: str):
     (pending,) = (run for run in runs if (run.name, run.state) == ("requeued", "PENDING"))
-    assert pending.restarts == (None if version == "22.05" else 1)
+    assert pending.restart == (None if version == "22.05" else 1)
     assert all((run.sluid is not None) == (version != "22.05") for run in runs)
 
 

@@ -68,4 +68,4 @@ def test_a_row_that_cannot_be_read_is_told_once_and_keeps_out_no_other(caplog: p
 def test_restarts_and_sluid_are_read_where_they_are():
     (run,) = sacct.parse_rows([_row("12_3", "15")], [*_NAMES, *_REST], "|")
     assert (run.job_id, run.array_job_id, run.array_task) == (15, 12, 3)
-    assert (run.restarts, run.sluid) == (2, "s7K")
+    assert (run.restart, run.sluid) == (2, "s7K")

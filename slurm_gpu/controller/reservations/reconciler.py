@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
 from zoneinfo import ZoneInfo
 
 from slurm_gpu.clock import Clock
@@ -24,7 +23,7 @@ from slurm_gpu.controller.reservations.windows import is_reserved
 from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.http.identity import uid_of
-from slurm_gpu.slurm.reservations import JobAround, NodesBusyError, SlurmReservation
+from slurm_gpu.slurm.reservations import NodesBusyError, ReservationClient, SlurmReservation
 from slurm_gpu.text.hostlist import expand
 from slurm_gpu.text.units import format_duration
 from slurm_gpu.wire.answers.reservation import Report, Reservation, ReservationState, id_of, in_words
@@ -41,42 +40,6 @@ _IN_VAIN = 2
 """For so many times `release_unused` a job may wait beside one that nobody is in: it cannot start there."""
 _LEAST_LEFT_S = 60
 """With less of its window left, one is not made any more."""
-
-
-class SlurmReservations(Protocol):
-    """slurm_gpu.slurm.reservations.ReservationClient, or a test's."""
-
-    def all(self) -> Sequence[SlurmReservation]:
-        """All that slurmctld knows."""
-
-    def create(
-        self,
-        name: str,
-        *,
-        start_s: int,
-        end_s: int,
-        nodes: str,
-        user: str,
-        account: str,
-        partition: str,
-        ignores_jobs: bool = False,
-    ) -> None:
-        """Make one; raises NodesBusyError where jobs are in the way."""
-
-    def delete(self, name: str) -> None:
-        """Delete one; raises SlurmError while a job is in it."""
-
-    def move(self, name: str, nodes: str) -> None:
-        """Have it on these nodes instead."""
-
-    def repel(self, name: str) -> None:
-        """Have it draw no more jobs."""
-
-    def let_go(self, job_id: int) -> None:
-        """Take a job that runs out of its reservation."""
-
-    def jobs_of(self, users: frozenset[str]) -> Sequence[JobAround]:
-        """Jobs of these users, ended ones too."""
 
 
 def is_ours(found: SlurmReservation, row: Reservation) -> bool:
@@ -98,7 +61,7 @@ class ReservationKeeper:
     def __init__(
         self,
         settings: Settings,
-        slurm: SlurmReservations,
+        slurm: ReservationClient,
         table: ReservationTable,
         clock: Clock,
         acts: Acts,

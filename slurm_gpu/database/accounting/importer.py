@@ -22,7 +22,7 @@ from slurm_gpu.database.accounting.periods import ImportPeriod, Periods
 from slurm_gpu.database.accounting.reconcile import DEFAULT_MIN_COVERAGE, reconcile
 from slurm_gpu.database.accounting.resized import Row, in_time
 from slurm_gpu.database.accounting.run_placement import RunPlacement
-from slurm_gpu.database.accounting.run_row import RunRow, RunRows
+from slurm_gpu.database.accounting.run_row import RunRows
 from slurm_gpu.database.accounting.slurm_view import SlurmView
 from slurm_gpu.database.accounting.writer import (
     IMPORTED,
@@ -41,6 +41,7 @@ from slurm_gpu.database.storage.engine import REFUSED, Database, why_refused
 from slurm_gpu.database.storage.prefetch import read_ahead
 from slurm_gpu.database.storage.schema import run, run_device, run_host
 from slurm_gpu.errors import OutsideError
+from slurm_gpu.slurm.client import AccountingRun
 from slurm_gpu.wire import HOST_CLUSTER
 
 log = logging.getLogger(__name__)
@@ -192,7 +193,7 @@ class Importer:
 
     def _fetch(
         self, since_s: int, now_s: int, made: RunRows
-    ) -> Generator[list[RunRow] | ImportPeriod, None, None]:
+    ) -> Generator[list[AccountingRun] | ImportPeriod, None, None]:
         """Rows for `run`; and each period when all its rows have come, if it had any or is the last."""
         periods = Periods(since_s, now_s)
         for period in periods:
@@ -215,7 +216,7 @@ class Importer:
             self._wide_at = now + WIDE_EVERY_S
         return max(0, watermark_s - (WIDE_OVERLAP_S if wide else OVERLAP_S))
 
-    def _store(self, rows: Sequence[RunRow], placed: RunPlacement) -> int:
+    def _store(self, rows: Sequence[AccountingRun], placed: RunPlacement) -> int:
         """Returns how many were new or changed; what the database cannot take must not keep out the rest."""
         self._step()
         try:
@@ -297,7 +298,7 @@ class _PassSummary:
         self.going_on: set[tuple[int, int]] = set()
         """(job id, submission) of runs without an end."""
 
-    def note(self, rows: Sequence[RunRow]) -> None:
+    def note(self, rows: Sequence[AccountingRun]) -> None:
         """These have come."""
         if self.unanswered:
             self.unanswered.difference_update(row.job_id for row in rows)
@@ -305,7 +306,7 @@ class _PassSummary:
 
 
 def store_changed_runs(
-    connection: Connection, rows: Sequence[RunRow], placed: RunPlacement | None = None
+    connection: Connection, rows: Sequence[AccountingRun], placed: RunPlacement | None = None
 ) -> int:
     """Store the rows that are new or differ from what is there; returns how many.
 
@@ -329,7 +330,7 @@ def store_changed_runs(
     return len(changed)
 
 
-def _changed(fresh: RunRow, old: Row | None) -> RunRow | None:
+def _changed(fresh: AccountingRun, old: Row | None) -> AccountingRun | None:
     """As it is to be stored in place of what is there; None if that is the same."""
     if old is None:
         return fresh
@@ -345,7 +346,7 @@ def _changed(fresh: RunRow, old: Row | None) -> RunRow | None:
     return row if any(getattr(row, name) != old[name] for name in told) else None
 
 
-def _first_submits(changed: Iterable[RunRow], stored: Iterable[Row]) -> dict[RunKey, int | None]:
+def _first_submits(changed: Iterable[AccountingRun], stored: Iterable[Row]) -> dict[RunKey, int | None]:
     """The first submit of each of these runs, where those that are stored of its job came before; else None.
 
     What is stored may be derived otherwise then.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from slurm_gpu.database.accounting.matching import node_set
 from slurm_gpu.database.storage.schema import NAME_LENGTH
@@ -15,57 +15,6 @@ from slurm_gpu.slurm.tres import count_mgpu, uses_gpus
 _MOST_KNOWN = 20_000
 
 
-class RunRow(NamedTuple):
-    """The imported columns of `run`: first its key, then the others.
-
-    A tuple, as a million of them are made at a first import.
-    """
-
-    cluster: str
-    job_id: int
-    submit_s: int
-    sluid: str | None
-    restart: int | None
-    array_job_id: int | None
-    array_task: int | None
-    het_job_id: int | None
-    het_offset: int | None
-    name: str
-    user: str
-    uid: int | None
-    account: str
-    qos: str
-    partition: str
-    state: str
-    exit_code: str
-    eligible_s: int | None
-    start_s: int | None
-    end_s: int | None
-    elapsed_s: int | None
-    suspended_s: int | None
-    time_limit_s: int | None
-    n_nodes: int
-    nodes: str
-    tres_requested: Mapping[str, float]
-    tres_allocated: Mapping[str, float]
-    admin_comment: str
-    allocated_mgpu: int | None
-    """Thousandths of GPUs that it holds."""
-    gpu_type: str | None
-    requested_mgpu: int | None
-    """Requested GPUs, in thousandths."""
-
-    @property
-    def key(self) -> tuple[str, int, int]:
-        """What no other run has: cluster, job id and submission."""
-        return self[:3]
-
-    @property
-    def job(self) -> tuple[str, int]:
-        """Cluster and job id."""
-        return self[:2]
-
-
 class RunRows:
     """Makes rows of `run`; `nodes` are those that slurmctld has now, to know shards and types of GPUs."""
 
@@ -74,15 +23,17 @@ class RunRows:
         self._is_accounted = not any(node.unaccounted for node in nodes.values())
         self._known: dict[tuple[int, str], tuple[Mapping[str, float], int | None, str | None]] = {}
 
-    def of(self, runs: Sequence[AccountingRun]) -> list[RunRow]:
-        """A row for each run, made by columns: a call for each value would take the most of the time."""
+    def of(self, runs: Sequence[AccountingRun]) -> list[AccountingRun]:
+        """Return the runs as they are stored.
+
+        By columns: a call for each value would take the most of the time.
+        """
         if not runs:
             return []
         fields = AccountingRun._fields
         told: dict[str, Sequence[Any]] = dict(zip(fields, zip(*runs, strict=True), strict=True))
         held = list(map(self._held, told["tres_allocated"], told["nodes"]))
         columns = told | {
-            "restart": told["restarts"],
             "name": _texts(told["name"]),
             "user": list(map(_short, told["user"])),
             "account": list(map(_short, told["account"])),
@@ -94,7 +45,7 @@ class RunRows:
             "gpu_type": [kind for _, kind in held],
             "requested_mgpu": list(map(self._requested, told["tres_requested"])),
         }
-        return list(map(RunRow._make, zip(*(columns[name] for name in RunRow._fields), strict=True)))
+        return list(map(AccountingRun._make, zip(*(columns[name] for name in fields), strict=True)))
 
     def _requested(self, tres: Mapping[str, float]) -> int | None:
         """Return requested_mgpu of a job for any node; None if accounting does not show the request."""
@@ -113,7 +64,7 @@ class RunRows:
         return found[1:]
 
 
-def run_row(run: AccountingRun, nodes: Mapping[str, SlurmNode]) -> RunRow:
+def run_row(run: AccountingRun, nodes: Mapping[str, SlurmNode]) -> AccountingRun:
     """One row alone."""
     (row,) = RunRows(nodes).of([run])
     return row

@@ -14,12 +14,12 @@ from sqlalchemy.sql.dml import Insert
 
 from slurm_gpu.database.accounting.derived_columns import DoubleWatch
 from slurm_gpu.database.accounting.run_placement import RunPlacement
-from slurm_gpu.database.accounting.run_row import RunRow
 from slurm_gpu.database.storage.bulk import insert
 from slurm_gpu.database.storage.fast_decoder import QuickRecord
 from slurm_gpu.database.storage.schema import device, event, run, run_device, run_host, run_window, watermark
 from slurm_gpu.database.storage.upsert import Newest, once, upsert
 from slurm_gpu.errors import RecordError
+from slurm_gpu.slurm.client import AccountingRun
 from slurm_gpu.wire import DeviceFacts, Event, Host, Record, Window
 
 Job = tuple[str, int]
@@ -180,7 +180,7 @@ class AtOnce:
     """Of jobs with several runs; None where those that are stored may be derived otherwise now."""
     placed: RunPlacement
 
-    def derived(self, row: RunRow) -> tuple[Any, ...]:
+    def derived(self, row: AccountingRun) -> tuple[Any, ...]:
         """_DERIVED_AT_ONCE of a row: what there is to know, or that it is due."""
         first_submit_s = self.first_submits.get(row.key, row.submit_s)
         if first_submit_s is None or row.job in self.recorded:
@@ -189,7 +189,7 @@ class AtOnce:
         return first_submit_s, row.allocated_mgpu, server_type, zone, False
 
 
-def store_runs(connection: Connection, rows: Sequence[RunRow], at_once: AtOnce | None = None) -> None:
+def store_runs(connection: Connection, rows: Sequence[AccountingRun], at_once: AtOnce | None = None) -> None:
     """Insert or overwrite imported columns by (cluster, job_id, submit_s), and mark the runs as due.
 
     Not so those that are new and of which everything is known `at_once`.
@@ -199,7 +199,7 @@ def store_runs(connection: Connection, rows: Sequence[RunRow], at_once: AtOnce |
         if dialect not in _RUN_UPSERTS:
             _RUN_UPSERTS[dialect] = upsert(connection, run, RUN_KEY, IMPORTED, {"derive_due": true()})
         values = (row + (_DUE if at_once is None else at_once.derived(row)) for row in rows)
-        names = (*RunRow._fields, *_DERIVED_AT_ONCE)
+        names = (*AccountingRun._fields, *_DERIVED_AT_ONCE)
         insert(connection, _RUN_UPSERTS[dialect], names, values, many=True)
 
 
