@@ -112,7 +112,11 @@ def test_what_was_told_is_of_those_that_told_it(slurm_gpu: CommandLine):
         ({"start_s": None, "end_s": None, "n_gpus": None}, "job 17 has not started yet"),
         ({"start_s": None, "n_gpus": None, "n_gpus_requested": 0.0}, "job 17 has no GPUs"),
         ({"start_s": None, "n_gpus": None}, "job 17 never started"),
-        ({"end_s": None}, "nothing was told of GPUs of job 17 yet: ask again in a minute"),
+        ({"end_s": None, "elapsed_s": 120}, "nothing was told of GPUs of job 17 yet: ask again in a minute"),
+        (
+            {"end_s": None},
+            "no node has reported GPUs of job 17 in the 1h00m that it has run: slurm-gpu doctor, as",
+        ),
         ({}, "nothing was told of GPUs of job 17"),
     ],
 )

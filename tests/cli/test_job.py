@@ -5,7 +5,7 @@ import json
 import pytest
 
 from slurm_gpu.wire import Event, Mean, Total
-from tests.cli.conftest import START_S, CommandLine, make_record, make_run
+from tests.cli.conftest import NOW_S, START_S, CommandLine, make_record, make_run
 
 _A, _B = "GPU-aaaaaaaa-1111", "GPU-bbbbbbbb-2222"
 
@@ -295,10 +295,17 @@ def test_a_job_in_the_queue_says_what_it_asks_for(
 
 def test_a_job_without_records_yet_says_when_they_come(slurm_gpu: CommandLine):
     gaps = {"ugpucore": None, "ugpumem": None, "devices": ()}
-    slurm_gpu.database.runs = [make_run(coverage=0.0, **gaps)]
+    slurm_gpu.database.runs = [make_run(coverage=0.0, end_s=NOW_S - 120, **gaps)]
     slurm_gpu("job", "17")
     assert "uGPUcore –  uGPUmem –  coverage 0 " in slurm_gpu.out
-    assert "No node has reported its GPUs. The record of an ended job comes within seconds;" in slurm_gpu.out
+    assert "GPUs yet: the record of an ended job comes within seconds.\n" in slurm_gpu.out
+    slurm_gpu.database.runs = [make_run(coverage=0.0, end_s=NOW_S - 121, **gaps)]
+    slurm_gpu("job", "17")
+    assert (
+        "No node has reported its GPUs in the 2m01s since it ended, and that takes seconds: "
+        "slurm-gpu doctor, as root on n1, checks what delays the record. If nothing does, it was lost, or "
+        "slurm-gpud did not run."
+    ) in slurm_gpu.out
     missing = Event(
         node="n1", boot_id="b", n=1, at_s=1, kind="prolog_missing", device=None, job_id=17, data={}
     )
@@ -307,9 +314,15 @@ def test_a_job_without_records_yet_says_when_they_come(slurm_gpu: CommandLine):
     assert "Its GPU use was not measured: Slurm ran no prolog for this run" in slurm_gpu.out
     assert "Slurm ran no prolog for this run on this node; its GPU use was not measured" in slurm_gpu.out
     assert "doctor" not in slurm_gpu.out
-    slurm_gpu.database.runs = [make_run(coverage=None, state="RUNNING", end_s=None, **gaps)]
+    slurm_gpu.database.runs = [make_run(coverage=None, state="RUNNING", end_s=None, elapsed_s=120, **gaps)]
     slurm_gpu("job", "17")
     assert "the first record of a running job comes within a minute." in slurm_gpu.out
+    slurm_gpu.database.runs = [make_run(coverage=None, state="RUNNING", end_s=None, **gaps)]
+    slurm_gpu("job", "17")
+    assert (
+        "No node has reported its GPUs in the 1h00m that it has run, and the first record takes a minute: "
+        "slurm-gpu doctor, as root on n1, checks why."
+    ) in slurm_gpu.out
 
 
 def test_an_unknown_job_is_wrong_usage(slurm_gpu: CommandLine):

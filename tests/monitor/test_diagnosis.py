@@ -110,7 +110,7 @@ def test_whose_job_it_is_sees_it(drawn: Drawn):
         ("id=JOB&run=<b>", 400, "must be a whole number"),
         ("id=JOB&run=1", 404, "no such run"),
         ("id=999999", 404, "no such run"),
-        ("id=JOB&run=OLDER", 404, "nothing was told of GPUs"),
+        ("id=JOB&run=OLDER", 404, "no node has reported GPUs"),
     ],
 )
 def test_what_is_in_its_way_is_told_on_a_page(drawn: Drawn, query: str, status: int, why: str):

@@ -22,6 +22,7 @@ from slurm_gpu.cli.runs.job_tables import (
 from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.client.database_client import DeviceTimeline, Run, RunTimeline
 from slurm_gpu.errors import SlurmError, UsageError
+from slurm_gpu.reports.diagnosed.missing_data import REPORTED_WITHIN_S
 from slurm_gpu.slurm.own_jobs import read_own_jobs
 from slurm_gpu.slurm.tres import uses_gpus
 from slurm_gpu.text.cells import GAP, count, energy, moment, number, span, text
@@ -77,7 +78,7 @@ def job(site: CommandSite, job_id: str, as_json: bool) -> None:
     for index, run in enumerate(runs):
         if index:
             click.echo()
-        _print_run(run, _course_of(run, courses), zone, min_coverage)
+        _print_run(run, _course_of(run, courses), zone, min_coverage, site.wall())
     if page.left_out:
         remark(f"{page.left_out} more runs of {job_id}, older than these: name a task, such as {job_id}_7")
     if page.events_left_out:
@@ -103,7 +104,9 @@ def _to_json(run: Run, course: Sequence[DeviceTimeline], min_coverage: float) ->
     }
 
 
-def _print_run(run: Run, course: Sequence[DeviceTimeline], zone: ZoneInfo, min_coverage: float) -> None:
+def _print_run(
+    run: Run, course: Sequence[DeviceTimeline], zone: ZoneInfo, min_coverage: float, now_s: float
+) -> None:
     click.echo(f"Job {run.id} {text(run.name) if run.name else ''}".rstrip() + f"  {run.state}")
     click.echo(
         f"  {text(run.user)} in {text(run.account)}, partition {text(run.partition)}, QOS {text(run.qos)}"
@@ -157,7 +160,7 @@ def _print_run(run: Run, course: Sequence[DeviceTimeline], zone: ZoneInfo, min_c
         print_hardware(uses, names, min_coverage)
         print_course(course, names, zone)
     else:
-        click.echo(f"  {_without_records(run)}")
+        click.echo(f"  {_without_records(run, now_s)}")
     # How the CPUs of several nodes were shared out, accounting does not tell.
     n_cpus = (run.tres_allocated or {}).get("cpu") if run.n_nodes == 1 else None
     print_hosts(_host_uses(run), n_cpus)
@@ -169,15 +172,24 @@ def _print_run(run: Run, course: Sequence[DeviceTimeline], zone: ZoneInfo, min_c
         click.echo(f"\n  {advice}")
 
 
-def _without_records(run: Run) -> str:
+def _without_records(run: Run, now_s: float) -> str:
     """Return why a run has no record yet, or will have none."""
-    if run.end_s is None:
+    doctor = f"slurm-gpu doctor, as root on {text(run.nodes)},"
+    if run.end_s is None and (run.elapsed_s is None or run.elapsed_s <= REPORTED_WITHIN_S):
         return "No node has reported its GPUs yet: the first record of a running job comes within a minute."
+    if run.end_s is None:
+        return (
+            f"No node has reported its GPUs in the {span(run.elapsed_s)} that it has run, and the first "
+            f"record takes a minute: {doctor} checks why."
+        )
     if any(event.kind == "prolog_missing" for event in run.events or ()):
         return "Its GPU use was not measured: Slurm ran no prolog for this run, which followed a requeue."
+    since_s = now_s - run.end_s
+    if since_s <= REPORTED_WITHIN_S:
+        return "No node has reported its GPUs yet: the record of an ended job comes within seconds."
     return (
-        "No node has reported its GPUs. The record of an ended job comes within seconds; slurm-gpu doctor "
-        "on its nodes checks what can delay or prevent it."
+        f"No node has reported its GPUs in the {span(since_s)} since it ended, and that takes seconds: "
+        f"{doctor} checks what delays the record. If nothing does, it was lost, or slurm-gpud did not run."
     )
 
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from slurm_gpu.text.cells import span
 from slurm_gpu.wire.answers.runs import NodeWindow, Run
+
+# The first record of a running job takes a minute, that of an ended one seconds.
+REPORTED_WITHIN_S = 120
 
 
 def why_untold(run: Run) -> str:
@@ -14,8 +18,13 @@ def why_untold(run: Run) -> str:
         return f"job {run.id} has no GPUs"
     if not run.has_started:
         return f"job {run.id} " + ("has not started yet" if run.end_s is None else "never started")
-    if run.end_s is None:
+    if run.end_s is None and (run.elapsed_s is None or run.elapsed_s <= REPORTED_WITHIN_S):
         return f"nothing was told of GPUs of job {run.id} yet: ask again in a minute"
+    if run.end_s is None:
+        return (
+            f"no node has reported GPUs of job {run.id} in the {span(run.elapsed_s)} that it has run: "
+            f"slurm-gpu doctor, as root on {run.nodes}, checks why"
+        )
     return f"nothing was told of GPUs of job {run.id}, or it has none"
 
 
