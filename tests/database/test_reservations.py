@@ -348,6 +348,15 @@ def test_how_many_one_may_have_counts_by_uid(database: Database) -> None:
         request(database, "alice2", uid=1001)  # renamed
 
 
+@pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
+def test_a_uid_without_a_user_name_is_no_matter_of_rights(server: Running) -> None:
+    taken = {user.pw_uid for user in pwd.getpwall()}
+    uid = next(uid for uid in range(4_000_000, 5_000_000) if uid not in taken)
+    status, answer = server.asked_by(uid, "POST", "/v1/reservations", json.dumps(ASKED).encode())
+    why = f"uid {uid} has no user name on slurm-gpudbd's host: getent passwd {uid} there must print one"
+    assert (status, answer["error"]) == (400, why)
+
+
 def test_one_whose_uid_is_not_known_counts_for_the_name(database: Database) -> None:
     for _ in range(3):
         request(database, "alice", uid=None)

@@ -106,9 +106,9 @@ class ReservationPages:
         settings, wanted = self._settings(), _read(body, _Asked)
         user, now_s = wanted.user or caller.user, int(self._services.clock.wall())
         if user is None:
-            raise HTTPException(
-                403,
-                f"uid {caller.uid} has no name on slurm-gpudbd's host: see getent passwd {caller.uid} there",
+            raise UsageError(
+                f"uid {caller.uid} has no user name on slurm-gpudbd's host: "
+                f"getent passwd {caller.uid} there must print one"
             )
         if user != caller.user and not caller.sees_all:
             raise HTTPException(403, "only operators may ask for another user")

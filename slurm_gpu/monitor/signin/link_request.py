@@ -61,5 +61,5 @@ def ask_for_link(config: SiteConfig, timeout_s: float = _TIMEOUT_S) -> Link:
             "of its own for signing in, open it in a browser"
         ) from error
     if response.status_code == 403:
-        raise NotAllowedError(f"not allowed: {why} (says slurm-gpuweb at {web})")
+        raise NotAllowedError(f"slurm-gpuweb at {web} gives no link: {why}")
     raise OutsideError(f"slurm-gpuweb at {web} answered {response.status_code}: {why}")

@@ -96,7 +96,8 @@ class SignInPages:
         if caller.user is None:
             raise HTTPException(
                 403,
-                f"uid {caller.uid} has no name on slurm-gpuweb's host: see getent passwd {caller.uid} there",
+                f"uid {caller.uid} has no user name on slurm-gpuweb's host, which its pages go by: "
+                f"getent passwd {caller.uid} there must print one",
             )
         try:
             token = self._tokens.issue(TokenOwner(caller.user, caller.uid))

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import pwd
 import socket
 import threading
@@ -83,6 +84,22 @@ def test_by_another_name_of_its_host_it_is_refused_as_that_may_be_another_s(conf
     other = str(config.web).replace("127.0.0.1", "localhost")
     with pytest.raises(NotAllowedError, match=r"the credential was for http://localhost"):
         ask_for_link(replace(config, web=other))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+def test_a_uid_without_a_user_name_is_said_to_have_none(config: SiteConfig) -> None:
+    taken = {user.pw_uid for user in pwd.getpwall()}
+    uid = next(uid for uid in range(4_000_000, 5_000_000) if uid not in taken)
+    os.seteuid(uid)
+    try:
+        with pytest.raises(NotAllowedError) as caught:
+            ask_for_link(config)
+    finally:
+        os.seteuid(0)
+    assert str(caught.value) == (
+        f"slurm-gpuweb at {config.web} gives no link: uid {uid} has no user name on slurm-gpuweb's host, "
+        f"which its pages go by: getent passwd {uid} there must print one"
+    )
 
 
 @pytest.mark.parametrize(
