@@ -17,6 +17,7 @@ from typing import TypeVar
 from zoneinfo import ZoneInfo
 
 import slurm_gpu
+from slurm_gpu.client.connector import DatabaseConnector
 from slurm_gpu.clock import Clock, SystemClock
 from slurm_gpu.config.site import SiteConfig, default_path, load_config
 from slurm_gpu.controller.colocation.database_queries import Inquiry
@@ -26,7 +27,7 @@ from slurm_gpu.controller.colocation.reconciler import ColocationKeeper
 from slurm_gpu.controller.colocation.serving import Planners
 from slurm_gpu.controller.colocation.terminations import Endings
 from slurm_gpu.controller.notices.cancellations import Ends
-from slurm_gpu.controller.notices.poll import looker
+from slurm_gpu.controller.notices.poll import look_at
 from slurm_gpu.controller.notices.reconciler import NoticeKeeper
 from slurm_gpu.controller.placement.priorities import PriorityKeeper
 from slurm_gpu.controller.placement.weights import WeightKeeper
@@ -37,16 +38,14 @@ from slurm_gpu.controller.queue.ended_runs import EndedRunsPoll
 from slurm_gpu.controller.queue.job_mix import JobMix
 from slurm_gpu.controller.queue.nodes import NodeLooks
 from slurm_gpu.controller.reporting.audit_reporter import FILE_NAME as ACTS_FILE
-from slurm_gpu.controller.reporting.audit_reporter import Acts, sender
+from slurm_gpu.controller.reporting.audit_reporter import Acts
 from slurm_gpu.controller.reporting.decision_shipper import DecisionShipper
-from slurm_gpu.controller.reporting.decision_shipper import sender as decision_sender
 from slurm_gpu.controller.reporting.quota_reporter import QuotaTeller
-from slurm_gpu.controller.reporting.quota_reporter import exchange_with as quota_exchange
 from slurm_gpu.controller.reservations.lua_state import reserve_table
 from slurm_gpu.controller.reservations.reconciler import ReservationKeeper
 from slurm_gpu.controller.reservations.replacement import Mender
-from slurm_gpu.controller.reservations.rows import ReservationTable, exchange_with
-from slurm_gpu.controller.urgent_audit import DatabaseAudit, UrgentAudit
+from slurm_gpu.controller.reservations.rows import ReservationTable, exchanged
+from slurm_gpu.controller.urgent_audit import UrgentAudit
 from slurm_gpu.controller.watcher import QueueWatcher, cpu_seconds
 from slurm_gpu.daemon.log import log_to_stderr
 from slurm_gpu.daemon.systemd import Notifier
@@ -88,12 +87,15 @@ def _run(options: argparse.Namespace) -> None:
     client = connect(calls)
     ended = EndedRunsPoll(client, _in_background)
     nodes = NodeLooks(client, clock)
-    acts = Acts(clock, sender(config), options.run_dir / ACTS_FILE)
-    reservations = _reservations(config, calls, client, nodes, clock, acts)
+    database = DatabaseConnector(config)
+    acts = Acts(
+        clock, lambda acts: database(lambda client: client.tell_acts(acts)), options.run_dir / ACTS_FILE
+    )
+    reservations = _reservations(config, database, calls, client, nodes, clock, acts)
     sharing = ColocationKeeper(
         client,
         SharingClient(calls),
-        Inquiry(DatabaseEvidence(config), _in_background),
+        Inquiry(DatabaseEvidence(database), _in_background),
         Unseen(_in_background, clock),
         Planners(),
         Endings(SharingClient(calls), acts, options.run_dir, clock.wall),
@@ -139,21 +141,19 @@ def _run(options: argparse.Namespace) -> None:
             if watcher.seen is not None:
                 waits.turn(*watcher.seen, in_charge=keeper.in_charge)
 
-        audit = UrgentAudit(config.cluster, FewRuns(calls), DatabaseAudit(config), clock)
+        audit = UrgentAudit(config.cluster, FewRuns(calls), database, clock)
 
         def urgent_turn() -> None:
             if watcher.seen is not None and keeper.in_charge:
                 audit.turn(watcher.seen[0], watcher.urgent_qos)
 
-        quotas = QuotaTeller(
-            quota_exchange(config), _in_background, lambda user: read_user_places(user, calls), clock
-        )
+        quotas = QuotaTeller(database, _in_background, lambda user: read_user_places(user, calls), clock)
         notices = NoticeKeeper(
             config,
             options.config.parent / NOTICES_FILE,
             client,
             Ends(config.cluster, EndingClient(calls), acts, clock.wall),
-            looker(config, clock.wall),
+            lambda: database(lambda client: look_at(client, clock.wall)),
             _in_background,
             options.run_dir,
             clock,
@@ -163,7 +163,12 @@ def _run(options: argparse.Namespace) -> None:
             if watcher.seen is not None:
                 notices.turn(watcher.seen[0], watcher.cancel_idle, in_charge=keeper.in_charge)
 
-        shipper = DecisionShipper(options.run_dir, clock, acts, decision_sender(config))
+        shipper = DecisionShipper(
+            options.run_dir,
+            clock,
+            acts,
+            lambda decisions, after: database(lambda client: client.tell_decisions(decisions, after)),
+        )
         duties: list[Callable[[], None]] = [
             weights_turn,
             share_turn,
@@ -182,13 +187,21 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _reservations(
-    config: SiteConfig, calls: CountingRun, client: SlurmClient, nodes: NodeLooks, clock: Clock, acts: Acts
+    config: SiteConfig,
+    database: DatabaseConnector,
+    calls: CountingRun,
+    client: SlurmClient,
+    nodes: NodeLooks,
+    clock: Clock,
+    acts: Acts,
 ) -> ReservationKeeper | None:
     """Who looks after reservations; None where there are none."""
     settings = config.placement.reservations
     if settings is None:
         return None
-    table = ReservationTable(exchange_with(config), _in_background)
+    table = ReservationTable(
+        lambda reports, ids: database(lambda client: exchanged(client, reports, ids)), _in_background
+    )
     zone = ZoneInfo(config.timezone)
     mender = Mender(nodes.within, client.jobs, config.zones, zone, clock)
     return ReservationKeeper(settings, ReservationClient(calls), table, clock, acts, zone, mender)

@@ -11,12 +11,12 @@ import hashlib
 import logging
 import re
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from slurm_gpu.client.connector import DatabaseConnector
 from slurm_gpu.clock import Clock
-from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.errors import SlurmGpuError
 from slurm_gpu.policy.lua.peers import this_host
@@ -25,9 +25,6 @@ from slurm_gpu.slurm.queue import CountedJob, JobPhase
 from slurm_gpu.text.hostlist import expand
 from slurm_gpu.text.units import counted, few
 from slurm_gpu.wire.answers.runs import AuditEvent
-
-if TYPE_CHECKING:
-    from slurm_gpu.client.database_client import DatabaseClient
 
 log = logging.getLogger("slurm-gpuctld")
 
@@ -60,19 +57,6 @@ class AccountingSource(Protocol):
         """Runs that ended by preemption."""
 
 
-class Audit(Protocol):
-    """slurm-gpudbd: DatabaseAudit, or a test's."""
-
-    def reason(self, token: str) -> str | None:
-        """Why the job with this token was to be urgent; None where that is not known."""
-
-    def tell(self, acts: Sequence[AuditEvent]) -> None:
-        """Have acts kept."""
-
-    def told(self) -> Collection[str]:
-        """Ids of the last acts."""
-
-
 @dataclass(frozen=True, slots=True)
 class Overtaken:
     """Jobs that were submitted earlier for the same partition, and still waited."""
@@ -89,12 +73,12 @@ class UrgentAudit:
         self,
         cluster: str,
         accounting: AccountingSource,
-        audit: Audit,
+        connect: DatabaseConnector,
         clock: Clock,
         *,
         in_thread: bool = True,
     ) -> None:
-        self._cluster, self._accounting, self._audit, self._clock = cluster, accounting, audit, clock
+        self._cluster, self._accounting, self._connect, self._clock = cluster, accounting, connect, clock
         self._in_thread = in_thread
         self._waited: frozenset[int] = frozenset()
         """Urgent jobs that waited at the last look."""
@@ -171,7 +155,7 @@ class UrgentAudit:
         keys: list[_Start] = [(run.job_id, run.start_s or 0) for run in runs]
         self._told.intersection_update(keys)
         if keys and not self._told:  # of an earlier process, most likely
-            known = self._audit.told()
+            known = {act.id for act in self._connect(lambda database: database.acts(_MOST_TOLD))}
             self._told.update(key for key in keys if self._id_of(key) in known)
         if self._told.issuperset(keys):
             return True
@@ -189,17 +173,23 @@ class UrgentAudit:
             acts[key] = self._act(run, key, reason, gave_way[key])
         for first in range(0, len(acts), _AT_ONCE):
             some = list(acts)[first : first + _AT_ONCE]
-            self._audit.tell([acts[key] for key in some])
+            self._tell_acts([acts[key] for key in some])
             self._told.update(some)
             for key in some:
                 log.info("%s: %s (%s)", ACT, acts[key].subject, acts[key].why)
                 self._overtook.pop(key, None)
         return complete
 
+    def _tell_acts(self, acts: Sequence[AuditEvent]) -> None:
+        self._connect(lambda database: database.tell_acts(acts))
+
     def _reason(self, run: AccountingRun) -> str | None:
         match = _TOKEN.match(run.admin_comment)
         token = match[1] if match else self._tokens.get(run.job_id)
-        return None if token is None else self._audit.reason(token)
+        if token is None:
+            return None
+        found = self._connect(lambda database: database.decisions(token))
+        return found[0].job.get("urgent") if found else None
 
     def _id_of(self, key: _Start) -> str:
         words = f"{ACT} {self._cluster} {key[0]} {key[1]}"
@@ -282,33 +272,3 @@ def _in_words(overtook: Overtaken | None, gave_way: Sequence[AccountingRun]) -> 
     before = "not known whom it overtook" if overtook is None else f"overtook {counted(overtook.n, 'job')}"
     names = few((one.job_id for one in gave_way), _NAMED)
     return f"{before}; requeued for it: {names or 'none'}"
-
-
-class DatabaseAudit:
-    """The site's slurm-gpudbd."""
-
-    def __init__(self, config: SiteConfig) -> None:
-        self._config = config
-
-    def told(self) -> Collection[str]:
-        """Of as many as slurm-gpudbd tells at once."""
-        with _connect(self._config) as database:
-            return {act.id for act in database.acts(_MOST_TOLD)}
-
-    def reason(self, token: str) -> str | None:
-        """From the decision on the job."""
-        with _connect(self._config) as database:
-            found = database.decisions(token)
-        return found[0].job.get("urgent") if found else None
-
-    def tell(self, acts: Sequence[AuditEvent]) -> None:
-        """Have acts kept."""
-        with _connect(self._config) as database:
-            database.tell_acts(acts)
-
-
-def _connect(config: SiteConfig) -> DatabaseClient:
-    # Only now: httpx takes memory that who has no urgent jobs does not need.
-    from slurm_gpu.client.database_client import DatabaseClient
-
-    return DatabaseClient(config)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from starlette.types import ASGIApp
 
+from slurm_gpu.client.database_client import DatabaseClient
 from slurm_gpu.clock import Clock
 from slurm_gpu.monitor import schemas
 from slurm_gpu.monitor.cluster import responses as told
@@ -20,14 +19,10 @@ from slurm_gpu.monitor.http.response import CSV, JSON, OCTETS, SVG
 from slurm_gpu.monitor.job import pages as jobpages
 from slurm_gpu.monitor.job.diagnosis import Terms
 from slurm_gpu.monitor.job.drawing import DrawingProcess
-from slurm_gpu.monitor.job.me import Me, OwnSource
-from slurm_gpu.monitor.job.pages import JobPage, JobSource
+from slurm_gpu.monitor.job.me import Me
+from slurm_gpu.monitor.job.pages import JobPage
 from slurm_gpu.monitor.listings import Listing, ListingKind, Make
 from slurm_gpu.monitor.schemas import Schema
-
-
-class DetailSource(JobSource, OwnSource, Protocol):
-    """What slurm-gpudbd is asked when somebody looks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +31,7 @@ class RouteContext:
 
     board: Board
     viewer_of: ViewerOf
-    connect: Callable[[], AbstractContextManager[DetailSource]]
+    connect: Callable[[], DatabaseClient]
     clock: Clock
     turns: RequestSlots = field(default_factory=RequestSlots)
     drawing: DrawingProcess = field(default_factory=DrawingProcess)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from slurm_gpu.controller.reporting.quota import InUse
-from slurm_gpu.controller.reporting.quota_reporter import EVERY_S, QuotaDatabase, QuotaTeller
+from slurm_gpu.controller.reporting.quota_reporter import EVERY_S, QuotaTeller
 from slurm_gpu.errors import DatabaseError, NotFoundError
 from slurm_gpu.policy.lua.installed import PolicyInForce
 from slurm_gpu.slurm.submission import UserPlaces
@@ -35,7 +35,7 @@ class Site:
         self.waiting: list[Callable[[], None]] = []
         self.teller = QuotaTeller(self.exchange, self.submit, self.places_of, self.clock, UIDS.__getitem__)
 
-    def exchange(self, work: Callable[[QuotaDatabase], None]) -> None:
+    def exchange(self, work: Callable[[Any], None]) -> None:
         if self.trouble is not None:
             raise self.trouble
         work(self)

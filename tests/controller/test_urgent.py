@@ -10,7 +10,7 @@ from slurm_gpu.controller.urgent_audit import ACT, UrgentAudit
 from slurm_gpu.errors import DatabaseError, SlurmError
 from slurm_gpu.slurm.client import AccountingRun
 from slurm_gpu.slurm.queue import CountedJob, JobPhase
-from slurm_gpu.wire.answers.runs import AuditEvent
+from slurm_gpu.wire.answers.runs import AuditEvent, Decision
 from tests.controller.fakes import NOON_S, Clock, make_job, make_row
 
 WHY = "a deadline"
@@ -34,7 +34,7 @@ class World:
 
     def start(self) -> None:
         """Another slurm-gpuctld, which remembers nothing of the last."""
-        self.teller = UrgentAudit("lab", self, self, self.clock, in_thread=False)
+        self.teller = UrgentAudit("lab", self, lambda use: use(self), self.clock, in_thread=False)
 
     def of_qos(self, qos: str, since_s: int) -> Sequence[AccountingRun]:
         self.asked += 1
@@ -47,22 +47,25 @@ class World:
             row for row in self.rows if row.state == "PREEMPTED" and since_s <= (row.end_s or 0) <= until_s
         ]
 
-    def reason(self, token: str) -> str | None:
+    def decisions(self, token: str) -> Sequence[Decision]:
         if self.is_away:
             raise DatabaseError("nobody is there")
-        return self.reasons.get(token)
+        if token not in self.reasons:
+            return ()
+        job = {"urgent": self.reasons[token]}
+        return (Decision(id="d", at_s=0, host="h", asked="submit", verdict="allow", uid=1, job=job),)
 
-    def tell(self, acts: Sequence[AuditEvent]) -> None:
+    def tell_acts(self, acts: Sequence[AuditEvent]) -> None:
         if self.is_away:
             raise DatabaseError("nobody is there")
         self.tells += len(acts)
         for act in acts:
             self.audit.setdefault(act.id, act)
 
-    def told(self) -> set[str]:
+    def acts(self, limit: int) -> Sequence[AuditEvent]:
         if self.is_away:
             raise DatabaseError("nobody is there")
-        return set(self.audit) if self.tells_acts else set()
+        return list(self.audit.values()) if self.tells_acts else []
 
     def runs(self, job_id: int, token: str = "u1", **changes: object) -> None:
         """It is in accounting, and in the queue."""

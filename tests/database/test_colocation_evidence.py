@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import delete
 
+from slurm_gpu.client.connector import DatabaseConnector
 from slurm_gpu.controller.colocation.evidence import DatabaseEvidence
 from slurm_gpu.database.storage.schema import metadata
 from slurm_gpu.wire import Timeline
@@ -33,17 +34,17 @@ def test_a_run_has_its_time_its_use_and_how_little_it_did_for_a_while(site: Runn
         devices=[gpu(node="here")],
     )
     account(site, row(nodes="here", end_s=T0 + 100, elapsed_s=100))
-    ran = DatabaseEvidence(site.config).ran(1, T0)
+    ran = DatabaseEvidence(DatabaseConnector(site.config)).ran(1, T0)
     assert ran is not None
     assert (ran.held_s, ran.memory_frac, ran.util_frac) == (100, 0.25, pytest.approx(0.42))
     assert ran.idlest == pytest.approx((0, 0.15, 0.375))
-    assert DatabaseEvidence(site.config).ran(1, T0 + 60) is None
-    assert DatabaseEvidence(site.config).ran(2, T0) is None
+    assert DatabaseEvidence(DatabaseConnector(site.config)).ran(1, T0 + 60) is None
+    assert DatabaseEvidence(DatabaseConnector(site.config)).ran(2, T0) is None
 
 
 def test_of_a_run_without_a_course_that_is_not_known(site: Running) -> None:
     ship(site, records=[record(node="here")], hosts=[host(node="here")], devices=[gpu(node="here")])
     account(site)
-    ran = DatabaseEvidence(site.config).ran(1, T0)
+    ran = DatabaseEvidence(DatabaseConnector(site.config)).ran(1, T0)
     assert ran is not None
     assert (ran.util_frac, ran.idlest) == (pytest.approx(0.4), ())

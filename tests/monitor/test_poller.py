@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -51,6 +50,9 @@ class Flaky(SyntheticCluster):
     def reservations(self, past: int = 0, ids: Sequence[int] = ()) -> Sequence[Reservation]:
         return ()
 
+    def close(self) -> None:
+        pass
+
 
 class Watched:
     """A poller over a flaky slurm-gpudbd."""
@@ -62,10 +64,9 @@ class Watched:
         self.n_connected = 0
         self.poller = Poller(self._connect, self.board, "lab", self.source.racks, self.clock)
 
-    @contextlib.contextmanager
-    def _connect(self) -> Iterator[Flaky]:
+    def _connect(self) -> Flaky:
         self.n_connected += 1
-        yield self.source
+        return self.source
 
     def look(self, after_s: float = 3.0) -> None:
         self.clock.now += after_s

@@ -9,6 +9,7 @@ import click
 
 from slurm_gpu.cli.output import print_json, print_table, remark
 from slurm_gpu.cli.site import CommandSite, with_site
+from slurm_gpu.client.connector import DatabaseConnector
 from slurm_gpu.clock import SystemClock
 from slurm_gpu.controller.placement import original_weights as weightmemory
 from slurm_gpu.controller.placement import table as placementtable
@@ -18,7 +19,7 @@ from slurm_gpu.controller.placement.weight_plan import Managed, plan, zone_names
 from slurm_gpu.controller.placement.weights import CYCLE_S, release, written_weights
 from slurm_gpu.controller.queue import job_mix as jobmix
 from slurm_gpu.controller.queue.job_mix import JobMix, MixedOrder
-from slurm_gpu.controller.reporting.audit_reporter import Acts, sender
+from slurm_gpu.controller.reporting.audit_reporter import Acts
 from slurm_gpu.errors import InputError, OutsideError, UsageError
 from slurm_gpu.policy.lua.bundle import RUN_DIRECTORY
 from slurm_gpu.policy.lua.peers import this_host
@@ -127,7 +128,8 @@ def release_weights(site: CommandSite, run_dir: Path) -> None:
     if not memory.nodes:
         click.echo("No node has a Weight of slurm-gpuctld's")
         return
-    acts = Acts(SystemClock(), sender(site.config))
+    database = DatabaseConnector(site.config)
+    acts = Acts(SystemClock(), lambda acts: database(lambda client: client.tell_acts(acts)))
     names = release(site.slurm, settings, memory, acts, "slurm-gpu placement release")
     acts.close()
     click.echo(f"The site's own Weight is back on {counted(len(names), 'node')}")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from slurm_gpu.clock import SystemClock
-from slurm_gpu.controller.colocation.evidence import CorunEvidence, EndedCorun
+from slurm_gpu.controller.colocation.evidence import DatabaseEvidence, EndedCorun
 from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.errors import SlurmGpuError
 
@@ -39,7 +39,7 @@ class Inquiry:
 
     def __init__(
         self,
-        evidence: CorunEvidence,
+        evidence: DatabaseEvidence,
         background: Callable[[Callable[[], QueryResults]], Future[QueryResults]],
     ) -> None:
         self._evidence, self._background = evidence, background

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
-from slurm_gpu.config.site import SiteConfig
+from slurm_gpu.client.connector import DatabaseConnector
 from slurm_gpu.controller.colocation.idlest import idlest
 
-if TYPE_CHECKING:  # httpx, see below
-    from slurm_gpu.client.database_client import Run, RunTimeline
+if TYPE_CHECKING:
+    from slurm_gpu.client.database_client import DatabaseClient, Run, RunTimeline
 
 
 class EndedCorun(NamedTuple):
@@ -26,30 +26,15 @@ class EndedCorun(NamedTuple):
     """See `idlest.idlest`; () where its course is not known."""
 
 
-class CorunEvidence(Protocol):
-    """Asked beside the watcher, as it may take long; every method raises SlurmGpuError."""
-
-    def ran(self, job_id: int, start_s: int) -> EndedCorun | None:
-        """Of the job's run that began then; None as long as its node has not told all of it."""
-
-    def utilisation(self, job_id: int, since_s: float) -> tuple[float, float] | None:
-        """Of a job that runs, (mean fraction, seconds for which it was measured); None where nobody knows."""
-
-
 @dataclass(frozen=True, slots=True)
 class DatabaseEvidence:
-    """Asks the site's slurm-gpudbd."""
+    """Asks slurm-gpudbd, which may take long; every method raises SlurmGpuError."""
 
-    config: SiteConfig
+    connect: DatabaseConnector
 
     def ran(self, job_id: int, start_s: int) -> EndedCorun | None:
-        """See Evidence."""
-        # Only now: httpx takes memory that a site where nobody shares does not need.
-        from slurm_gpu.client.database_client import DatabaseClient
-
-        with DatabaseClient(self.config) as database:
-            runs = database.run(str(job_id))
-            courses = database.timelines(str(job_id)) if runs else ()
+        """Return the job's run that began then; None as long as its node has not reported all of it."""
+        runs, courses = self.connect(lambda database: _runs_of(database, str(job_id)))
         for run in runs:
             records = [one for one in run.devices or () if one.final and one.mem_used_frac is not None]
             if run.start_s is None or abs(run.start_s - start_s) > 2 or not records:
@@ -62,11 +47,8 @@ class DatabaseEvidence:
         return None
 
     def utilisation(self, job_id: int, since_s: float) -> tuple[float, float] | None:
-        """See Evidence."""
-        from slurm_gpu.client.database_client import DatabaseClient
-
-        with DatabaseClient(self.config) as database:
-            windows = database.windows(str(job_id))
+        """Return a running job's mean utilisation since then, and the seconds measured; None if unknown."""
+        windows = self.connect(lambda database: database.windows(str(job_id)))
         total, seconds = 0.0, 0.0
         for one in windows:
             window = one.window
@@ -75,6 +57,11 @@ class DatabaseEvidence:
                     total += value * window.width_s
                     seconds += window.width_s
         return (total / seconds / 100, seconds) if seconds else None
+
+
+def _runs_of(database: DatabaseClient, job: str) -> tuple[Sequence[Run], Sequence[RunTimeline]]:
+    runs = database.run(job)
+    return runs, database.timelines(job) if runs else ()
 
 
 def _idlest(run: Run, courses: Sequence[RunTimeline]) -> tuple[float, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from slurm_gpu.alerts.alert import AlertThresholds, Concern, Flag
 from slurm_gpu.alerts.watch import RunningJob, Watch
@@ -19,6 +19,9 @@ from slurm_gpu.wire.answers.cluster import ClusterJob, ClusterState, live_of_slu
 from slurm_gpu.wire.answers.running import Running, RunningUse
 from slurm_gpu.wire.answers.runs import NodeReport
 from slurm_gpu.wire.answers.verdicts import Verdicts
+
+if TYPE_CHECKING:
+    from slurm_gpu.client.database_client import DatabaseClient
 
 _RUNS = frozenset({"RUNNING", "SUSPENDED"})
 _OF_ALL_GPUS = frozenset({Concern.HELD_IDLE, Concern.USED_THEN_IDLE})
@@ -54,52 +57,20 @@ class ClusterPoll:
         return {NoticedRun(job.job_id, job.start_s or 0) for job in jobs}
 
 
-class NoticeSource(Protocol):
-    """The part of slurm_gpu.client.database_client.DatabaseClient that is asked."""
-
-    def cluster(self) -> ClusterState:
-        """All nodes and jobs."""
-
-    def live(self) -> Mapping[str, Live]:
-        """What devices do now, by node."""
-
-    def running(self) -> Running:
-        """How jobs that run have used their GPUs, by their records."""
-
-    def verdicts(self) -> Verdicts:
-        """What its watch found of jobs that run."""
-
-    def nodes(self) -> Sequence[NodeReport]:
-        """The nodes that run slurm-gpud, and their devices."""
-
-
-def look_at(source: NoticeSource, wall: Callable[[], float]) -> ClusterPoll:
+def look_at(database: DatabaseClient, wall: Callable[[], float]) -> ClusterPoll:
     """Ask once; raises SlurmGpuError."""
     at_s = wall()
-    cluster = source.cluster()
-    live, running = live_of_slurm(cluster, source.live()), source.running()
+    cluster = database.cluster()
+    live, running = live_of_slurm(cluster, database.live()), database.running()
     try:
-        verdicts = source.verdicts()
+        verdicts = database.verdicts()
     except NotFoundError:  # the rest is told all the same
         verdicts = None
     named = verdicts is not None and any(item.devices for item in verdicts.verdicts)
-    reports = source.nodes() if named else ()
+    reports = database.nodes() if named else ()
     return ClusterPoll(
         at_s=at_s, cluster=cluster, live=live, running=running, verdicts=verdicts, reports=reports
     )
-
-
-def looker(config: SiteConfig, wall: Callable[[], float]) -> Callable[[], ClusterPoll]:
-    """Asks the site's slurm-gpudbd."""
-
-    def look() -> ClusterPoll:
-        # Only now: httpx takes memory that a site without notices does not need.
-        from slurm_gpu.client.database_client import DatabaseClient
-
-        with DatabaseClient(config) as database:
-            return look_at(database, wall)
-
-    return look
 
 
 def rules_of(config: SiteConfig) -> AlertThresholds:

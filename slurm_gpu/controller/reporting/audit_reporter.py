@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu.clock import Clock
-from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.controller import snapshot as snapshots
 from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.errors import OutsideError, SlurmGpuError, UsageError
@@ -155,16 +154,3 @@ def _read(path: Path) -> list[AuditEvent]:
 
 def _short(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
-
-
-def sender(config: SiteConfig) -> Send:
-    """Tells the site's slurm-gpudbd."""
-
-    def send(acts: list[AuditEvent]) -> None:
-        # Only now: httpx takes memory that who never acts does not need.
-        from slurm_gpu.client.database_client import DatabaseClient
-
-        with DatabaseClient(config) as database:
-            database.tell_acts(acts)
-
-    return send

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from slurm_gpu.clock import Clock
-from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.controller.reporting.audit_reporter import Acts
 from slurm_gpu.controller.reporting.decision_log import MARK_FILE, DecisionLog, LogLine
 from slurm_gpu.daemon.outage_log import OutageLog
@@ -158,16 +157,3 @@ def decision_of(line: LogLine) -> Decision | None:
 
 def _short(text: str) -> str:
     return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"
-
-
-def sender(config: SiteConfig) -> Send:
-    """Ships to the site's slurm-gpudbd."""
-
-    def send(decisions: Sequence[Decision], after: str | None) -> bool:
-        # Only now: httpx takes memory that who never ships does not need.
-        from slurm_gpu.client.database_client import DatabaseClient
-
-        with DatabaseClient(config) as database:
-            return database.tell_decisions(decisions, after)
-
-    return send

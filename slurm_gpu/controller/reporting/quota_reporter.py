@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import pwd
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Protocol
+from typing import TYPE_CHECKING
 
+from slurm_gpu.client.connector import DatabaseConnector
 from slurm_gpu.clock import Clock
-from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.controller.queue.usage import Usage
 from slurm_gpu.controller.reporting.quota import InUse, quota_of
 from slurm_gpu.daemon.outage_log import OutageLog
@@ -18,6 +18,9 @@ from slurm_gpu.errors import NotFoundError, SlurmGpuError
 from slurm_gpu.policy.lua.installed import PolicyInForce
 from slurm_gpu.slurm.submission import UserPlaces
 from slurm_gpu.wire.answers.quota import Quota
+
+if TYPE_CHECKING:
+    from slurm_gpu.client.database_client import DatabaseClient
 
 log = logging.getLogger("slurm-gpuctld")
 
@@ -28,18 +31,6 @@ _PLACES_KEPT_S = 600.0
 """Accounts and QOS of a user are asked of Slurm so often: they change by an administrator's hand alone."""
 
 
-class QuotaDatabase(Protocol):
-    """The part of slurm_gpu.client.database_client.DatabaseClient that is used here."""
-
-    def quotas_wanted(self) -> Sequence[str]:
-        """Who looks."""
-
-    def tell_quotas(self, quotas: Sequence[Quota]) -> None:
-        """Their limits."""
-
-
-Exchange = Callable[[Callable[[QuotaDatabase], None]], None]
-"""Calls back with a connection to slurm-gpudbd."""
 Submit = Callable[[Callable[[], None]], "Future[None]"]
 
 
@@ -48,13 +39,13 @@ class QuotaTeller:
 
     def __init__(
         self,
-        exchange: Exchange,
+        connect: DatabaseConnector,
         submit: Submit,
         places: Callable[[str], UserPlaces],
         clock: Clock,
         uid_of: Callable[[str], int] = lambda user: pwd.getpwnam(user).pw_uid,
     ) -> None:
-        self._exchange, self._submit, self._clock = exchange, submit, clock
+        self._connect, self._submit, self._clock = connect, submit, clock
         self._ask_places, self._uid_of = places, uid_of
         self._places: dict[str, tuple[float, UserPlaces]] = {}
         self._telling: Future[None] | None = None
@@ -78,9 +69,9 @@ class QuotaTeller:
             return
         self._next_s = now + EVERY_S
         seen = in_use
-        self._telling = self._submit(lambda: self._exchange(lambda database: self.tell(database, seen)))
+        self._telling = self._submit(lambda: self._connect(lambda database: self.tell(database, seen)))
 
-    def tell(self, database: QuotaDatabase, in_use: InUse) -> None:
+    def tell(self, database: DatabaseClient, in_use: InUse) -> None:
         """Tell the limits of everybody who looks."""
         wanted = database.quotas_wanted()
         by_kind = in_use.by_kind() if wanted else {}
@@ -118,16 +109,3 @@ class QuotaTeller:
             self._outage.failed(error)
         else:
             self._outage.worked()
-
-
-def exchange_with(config: SiteConfig) -> Exchange:
-    """Asks and tells the site's slurm-gpudbd."""
-
-    def exchange(work: Callable[[QuotaDatabase], None]) -> None:
-        # Only now: httpx takes memory that a host that is not in charge does not need.
-        from slurm_gpu.client.database_client import DatabaseClient
-
-        with DatabaseClient(config) as database:
-            work(database)
-
-    return exchange

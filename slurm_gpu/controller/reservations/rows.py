@@ -6,13 +6,15 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from slurm_gpu.clock import SystemClock
-from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.errors import SlurmGpuError
 from slurm_gpu.wire.answers.reservation import MOST_IDS, MOST_REPORTS, Report, Reservation
+
+if TYPE_CHECKING:
+    from slurm_gpu.client.database_client import DatabaseClient
 
 log = logging.getLogger("slurm-gpuctld")
 
@@ -84,31 +86,8 @@ class ReservationTable:
                 del self._reports[number]
 
 
-def exchange_with(config: SiteConfig) -> Exchange:
-    """Asks the site's slurm-gpudbd."""
-
-    def exchange(reports: Sequence[Report], ids: Collection[int]) -> Sequence[Reservation]:
-        # Only now: httpx takes memory that a site without reservations does not need.
-        from slurm_gpu.client.database_client import DatabaseClient
-
-        with DatabaseClient(config) as database:
-            return exchanged(database, reports, ids)
-
-    return exchange
-
-
-class ReservationDatabase(Protocol):
-    """The part of slurm_gpu.client.database_client.DatabaseClient that is used here."""
-
-    def tell_reservations(self, reports: Sequence[Report]) -> None:
-        """What became of some, MOST_REPORTS at most."""
-
-    def reservations(self, *, ids: Sequence[int]) -> Sequence[Reservation]:
-        """Those that are not over, and those named, MOST_IDS at most."""
-
-
 def exchanged(
-    database: ReservationDatabase, reports: Sequence[Report], ids: Collection[int]
+    database: DatabaseClient, reports: Sequence[Report], ids: Collection[int]
 ) -> Sequence[Reservation]:
     """Tell all reports, then read all rows; more than slurm-gpudbd takes at once one after the other."""
     for at in range(0, len(reports), MOST_REPORTS):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from slurm_gpu.wire import Live
 from slurm_gpu.wire.answers.cluster import ClusterState
@@ -12,28 +11,6 @@ from slurm_gpu.wire.answers.reservation import Reservation
 from slurm_gpu.wire.answers.running import Running, RunningUse
 from slurm_gpu.wire.answers.runs import NodeReport
 from slurm_gpu.wire.answers.verdicts import Verdicts
-
-
-class ClusterSource(Protocol):
-    """The part of DatabaseClient that the page is drawn from."""
-
-    def cluster(self) -> ClusterState:
-        """All nodes, the jobs on them and those that wait."""
-
-    def live(self) -> Mapping[str, Live]:
-        """What the devices of each node do now, by node."""
-
-    def nodes(self) -> Sequence[NodeReport]:
-        """The nodes that run slurm-gpud, and their devices."""
-
-    def reservations(self, past: int = 0, ids: Sequence[int] = ()) -> Sequence[Reservation]:
-        """Those that are not over."""
-
-    def running(self) -> Running:
-        """How the jobs that run have used their GPUs."""
-
-    def verdicts(self) -> Verdicts:
-        """Trouble of the jobs that run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

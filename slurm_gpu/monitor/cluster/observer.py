@@ -2,43 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from slurm_gpu.alerts.alert import Flag
 from slurm_gpu.errors import DatabaseError, SlurmGpuError
 from slurm_gpu.monitor.cluster.database_state import DatabaseState
 from slurm_gpu.monitor.cluster.flags import Attention, recorded_concerns, told_concerns, worst_first
-from slurm_gpu.wire import Live
-from slurm_gpu.wire.answers.cluster import ClusterState, live_of_slurm
+from slurm_gpu.wire.answers.cluster import live_of_slurm
 from slurm_gpu.wire.answers.running import Running
 from slurm_gpu.wire.answers.runs import NodeReport
-from slurm_gpu.wire.answers.verdicts import Verdicts
+
+if TYPE_CHECKING:
+    from slurm_gpu.client.database_client import DatabaseClient
 
 T = TypeVar("T")
 SELDOM_S = 60.0
 """Which devices nodes have changes rarely, and records come each five minutes."""
-
-
-class Observable(Protocol):
-    """The part of DatabaseClient that is asked."""
-
-    def cluster(self) -> ClusterState:
-        """All nodes, the jobs on them and those that wait."""
-
-    def live(self) -> Mapping[str, Live]:
-        """What the devices of each node do now, by node."""
-
-    def nodes(self) -> Sequence[NodeReport]:
-        """The nodes that run slurm-gpud, and their devices."""
-
-    def running(self) -> Running:
-        """How the jobs that run have used their GPUs: one's own, and all for operators."""
-
-    def verdicts(self) -> Verdicts:
-        """Trouble of the jobs that run: one's own, and all for operators."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +37,7 @@ class Observer:
 
     def __init__(
         self,
-        connect: Callable[[], AbstractContextManager[Observable]],
+        connect: Callable[[], DatabaseClient],
         wall: Callable[[], float],
         monotonic: Callable[[], float],
     ) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Generic, TypeVar
 
+from slurm_gpu.client.database_client import DatabaseClient
 from slurm_gpu.clock import Clock
 from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.monitor.cluster.board import Board
-from slurm_gpu.monitor.cluster.database_state import ClusterSource, DatabaseState
+from slurm_gpu.monitor.cluster.database_state import DatabaseState
 from slurm_gpu.monitor.cluster.flags import Attention
 from slurm_gpu.monitor.cluster.state import PageState, make_state
 from slurm_gpu.wire.answers.cluster import live_of_slurm
@@ -61,7 +61,7 @@ class Poller:
 
     def __init__(
         self,
-        connect: Callable[[], AbstractContextManager[ClusterSource]],
+        connect: Callable[[], DatabaseClient],
         board: Board,
         cluster: str,
         racks: Mapping[str, str],
@@ -71,8 +71,7 @@ class Poller:
         self._connect, self._board, self._clock = connect, board, clock
         self._cluster, self._racks = cluster, racks
         self._attention = Attention() if attention is None else attention
-        self._connection: AbstractContextManager[ClusterSource] | None = None
-        self._source: ClusterSource | None = None
+        self._database: DatabaseClient | None = None
         self._nodes: _Part[Sequence[NodeReport]] = _Part(NODES_EVERY_S, NODES_AGAIN_S)
         self._reservations: _Part[Sequence[Reservation]] = _Part(RESERVATIONS_EVERY_S)
         self._running: _Part[Running] = _Part(RUNNING_EVERY_S)
@@ -127,16 +126,14 @@ class Poller:
 
     def close(self) -> None:
         """Let go of the connection; the next look makes another."""
-        if self._connection is not None:
-            self._connection.__exit__(None, None, None)
-        self._connection = self._source = None
+        if self._database is not None:
+            self._database.close()
+        self._database = None
 
     def _seen(self) -> DatabaseState:
-        if self._connection is None:
-            self._connection = self._connect()
-            self._source = self._connection.__enter__()
-        source = self._source
-        assert source is not None
+        if self._database is None:
+            self._database = self._connect()
+        source = self._database
         now = self._clock.monotonic()
         cluster = source.cluster()
         live_s = self._clock.wall()

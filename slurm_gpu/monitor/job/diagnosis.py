@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -13,12 +12,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from slurm_gpu.client.database_client import DatabaseClient
 from slurm_gpu.errors import DatabaseError, OutsideError, UsageError
 from slurm_gpu.monitor.cluster.responses import read_whole
 from slurm_gpu.monitor.cluster.viewer import Flavour, NotSignedInError, ViewerOf
 from slurm_gpu.monitor.http.rate_limiter import RequestSlots
 from slurm_gpu.monitor.job.drawing import DrawingProcess
-from slurm_gpu.monitor.job.pages import JobSource, read_job
+from slurm_gpu.monitor.job.pages import read_job
 from slurm_gpu.monitor.page.files import DRAWN_POLICY, address_of
 from slurm_gpu.reports.diagnosed.missing_data import silent_nodes, why_untold
 from slurm_gpu.text.hostlist import compress
@@ -46,7 +46,7 @@ class DiagnosisPage:
 
     def __init__(
         self,
-        connect: Callable[[], AbstractContextManager[JobSource]],
+        connect: Callable[[], DatabaseClient],
         viewer_of: ViewerOf,
         wall: Callable[[], float],
         turns: RequestSlots,
@@ -83,7 +83,7 @@ class DiagnosisPage:
             await self._drawing.draw(viewer.user, asked), media_type="text/html", headers=_HEADERS
         )
 
-    def _asked(self, source: JobSource, job: str, submit_s: int | None, flavour: Flavour) -> bytes:
+    def _asked(self, source: DatabaseClient, job: str, submit_s: int | None, flavour: Flavour) -> bytes:
         runs = source.run(job)
         chosen = [run for run in runs if submit_s is None or run.submit_s == submit_s]
         if not chosen:
@@ -122,7 +122,7 @@ class DiagnosisPage:
         return json.dumps(asked).encode()
 
 
-def _windows(source: JobSource, job: str) -> Sequence[NodeWindow] | None:
+def _windows(source: DatabaseClient, job: str) -> Sequence[NodeWindow] | None:
     """() where its nodes have been asked just now."""
     try:
         return source.windows(job)

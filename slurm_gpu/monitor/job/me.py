@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
 from starlette.requests import HTTPConnection
 from starlette.types import Receive, Scope, Send
 
+from slurm_gpu.client.database_client import DatabaseClient
 from slurm_gpu.clock import Clock
 from slurm_gpu.errors import OutsideError, UsageError
 from slurm_gpu.monitor.cluster.board import Board
@@ -19,7 +19,6 @@ from slurm_gpu.monitor.http.rate_limiter import RequestSlots
 from slurm_gpu.monitor.http.response import JSON, CachedResponse
 from slurm_gpu.monitor.job.pages import id_to_ask_by
 from slurm_gpu.wire.answers.cluster import ClusterJob
-from slurm_gpu.wire.answers.forecast import Forecast
 from slurm_gpu.wire.answers.quota import Quota
 
 MOST_FORECASTS = 20
@@ -32,23 +31,13 @@ _Said = tuple[dict[str, Any] | None, str | None]
 """A forecast, or why there is none."""
 
 
-class OwnSource(Protocol):
-    """The part of DatabaseClient that tells of a user's limits and waits."""
-
-    def quota(self, user: str) -> Quota:
-        """The user's limits, and what is used of them."""
-
-    def forecast(self, job: str) -> Forecast | str:
-        """How long a job that waits will wait, or why nothing can be said."""
-
-
 class Me:
     """GET /api/v1/me as an ASGI application."""
 
     def __init__(
         self,
         board: Board,
-        connect: Callable[[], AbstractContextManager[OwnSource]],
+        connect: Callable[[], DatabaseClient],
         viewer_of: ViewerOf,
         clock: Clock,
         turns: RequestSlots,
@@ -121,7 +110,7 @@ class Me:
             until, said = self._kept.get(job_id, (0.0, None))
         return said if self._clock.monotonic() < until else None
 
-    def _ask(self, source: OwnSource, job: ClusterJob) -> _Said:
+    def _ask(self, source: DatabaseClient, job: ClusterJob) -> _Said:
         try:
             found = source.forecast(id_to_ask_by(job))
             said: _Said = (None, found) if isinstance(found, str) else (found.to_json(), None)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.types import Receive, Scope, Send
 
+from slurm_gpu.client.database_client import DatabaseClient
 from slurm_gpu.errors import NotAllowedError, NotFoundError, UsageError
 from slurm_gpu.monitor.cluster.responses import dump
 from slurm_gpu.monitor.cluster.viewer import Flavour, ViewerOf
@@ -20,30 +20,13 @@ from slurm_gpu.monitor.http.response import CSV, JSON, CachedResponse, Header
 from slurm_gpu.monitor.job.csv_file import runs_csv, timelines_csv, windows_csv
 from slurm_gpu.monitor.job.percentiles import by_device, of_records, to_json
 from slurm_gpu.wire.answers.cluster import ClusterJob
-from slurm_gpu.wire.answers.node_minutes import NodeMinutes
-from slurm_gpu.wire.answers.runs import NodeWindow, Run, RunTimeline
+from slurm_gpu.wire.answers.runs import Run, RunTimeline
 
 _JOB = re.compile(r"[1-9][0-9]{0,17}(_[0-9]{1,9}|\+[0-9]{1,9})?")
 FORMATS = ("json", "csv")
 
 
-class JobSource(Protocol):
-    """The part of DatabaseClient that tells of single jobs."""
-
-    def run(self, job: str) -> Sequence[Run]:
-        """All runs of a job, the newest first; () if unknown."""
-
-    def timelines(self, job: str) -> Sequence[RunTimeline]:
-        """Their courses."""
-
-    def windows(self, job: str) -> Sequence[NodeWindow]:
-        """The last ten minutes; () where its nodes have been asked just now."""
-
-    def hosts(self, job: str) -> Sequence[NodeMinutes]:
-        """What its nodes did as a whole meanwhile, where it alone is on them."""
-
-
-Tell = Callable[[JobSource, str, Flavour, str], bytes]
+Tell = Callable[[DatabaseClient, str, Flavour, str], bytes]
 """(slurm-gpudbd, job, who asks, format) to a body; raises HTTPException."""
 
 
@@ -54,7 +37,7 @@ class JobPage:
         self,
         name: str,
         tell: Tell,
-        connect: Callable[[], AbstractContextManager[JobSource]],
+        connect: Callable[[], DatabaseClient],
         viewer_of: ViewerOf,
         wall: Callable[[], float],
         turns: RequestSlots,
@@ -96,7 +79,7 @@ def id_to_ask_by(job: ClusterJob) -> str:
     return job.id if _JOB.fullmatch(job.id) is not None else str(job.job_id)
 
 
-def tell_runs(source: JobSource, job: str, flavour: Flavour, asked: str) -> bytes:
+def tell_runs(source: DatabaseClient, job: str, flavour: Flavour, asked: str) -> bytes:
     """Its runs with p25 and p95 of each metric."""
     runs = [visible(run, flavour) for run in _runs(source, job)]
     told = source.timelines(job) if any(run.full for run in runs) else ()
@@ -106,7 +89,7 @@ def tell_runs(source: JobSource, job: str, flavour: Flavour, asked: str) -> byte
     return dump({"runs": [_run(run, courses) for run in runs]})
 
 
-def tell_timelines(source: JobSource, job: str, flavour: Flavour, asked: str) -> bytes:
+def tell_timelines(source: DatabaseClient, job: str, flavour: Flavour, asked: str) -> bytes:
     """The course of each run on each of its devices."""
     runs = _runs(source, job)
     full = {(run.job_id, run.submit_s) for run in runs if flavour.may_see(run.user, run.uid)}
@@ -116,7 +99,7 @@ def tell_timelines(source: JobSource, job: str, flavour: Flavour, asked: str) ->
     return dump({"runs": [item.to_json() for item in found]})
 
 
-def tell_windows(source: JobSource, job: str, flavour: Flavour, asked: str) -> bytes:
+def tell_windows(source: DatabaseClient, job: str, flavour: Flavour, asked: str) -> bytes:
     """The last ten minutes; 403 where not all of its runs may be seen."""
     runs = _runs(source, job)
     if not all(flavour.may_see(run.user, run.uid) for run in runs):
@@ -132,7 +115,7 @@ def tell_windows(source: JobSource, job: str, flavour: Flavour, asked: str) -> b
     return dump({"windows": [item.to_json() for item in found], "asked": not found})
 
 
-def _runs(source: JobSource, job: str) -> Sequence[Run]:
+def _runs(source: DatabaseClient, job: str) -> Sequence[Run]:
     runs = source.run(job)
     if not runs:
         raise HTTPException(404, f"no run of job {job} is known here")

@@ -1,0 +1,29 @@
+"""Connections to slurm-gpudbd for daemons that rarely need one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from slurm_gpu.config.site import SiteConfig
+
+if TYPE_CHECKING:
+    from slurm_gpu.client.database_client import DatabaseClient
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseConnector:
+    """Connects to the site's slurm-gpudbd for each call."""
+
+    config: SiteConfig
+
+    def __call__(self, use: Callable[[DatabaseClient], T]) -> T:
+        """Return what `use` returns, called with a connection."""
+        # Only now: httpx takes memory that many sites' slurm-gpuctld never needs.
+        from slurm_gpu.client.database_client import DatabaseClient
+
+        with DatabaseClient(self.config) as database:
+            return use(database)
