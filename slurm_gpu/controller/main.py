@@ -8,12 +8,10 @@ import logging
 import os
 import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 from zoneinfo import ZoneInfo
 
 import slurm_gpu
@@ -26,6 +24,7 @@ from slurm_gpu.controller.colocation.pair_fit import Unseen
 from slurm_gpu.controller.colocation.reconciler import ColocationKeeper
 from slurm_gpu.controller.colocation.serving import Planners
 from slurm_gpu.controller.colocation.terminations import Endings
+from slurm_gpu.controller.duty import Duty, in_background
 from slurm_gpu.controller.notices.cancellations import Ends
 from slurm_gpu.controller.notices.poll import look_at
 from slurm_gpu.controller.notices.reconciler import NoticeKeeper
@@ -64,8 +63,6 @@ from slurm_gpu.slurm.submission import read_partitions, read_user_places
 
 log = logging.getLogger("slurm-gpuctld")
 
-T = TypeVar("T")
-
 _LOCK = "slurm-gpuctld.lock"
 _REPORT_EVERY_S = 3600.0
 _NOTICE_S = 0.5
@@ -85,7 +82,7 @@ def _run(options: argparse.Namespace) -> None:
     clock = SystemClock()
     calls = CountingRun(clock)
     client = connect(calls)
-    ended = EndedRunsPoll(client, _in_background)
+    ended = EndedRunsPoll(client, in_background)
     nodes = NodeLooks(client, clock)
     database = DatabaseConnector(config)
     acts = Acts(
@@ -95,8 +92,8 @@ def _run(options: argparse.Namespace) -> None:
     sharing = ColocationKeeper(
         client,
         SharingClient(calls),
-        Inquiry(DatabaseEvidence(database), _in_background),
-        Unseen(_in_background, clock),
+        Inquiry(DatabaseEvidence(database), in_background),
+        Unseen(in_background, clock),
         Planners(),
         Endings(SharingClient(calls), acts, options.run_dir, clock.wall),
         options.run_dir,
@@ -117,71 +114,41 @@ def _run(options: argparse.Namespace) -> None:
     )
     mix = JobMix(clock, options.run_dir / jobmix.FILE_NAME, config.placement.partitions)
     keeper = WeightKeeper(config, options.run_dir, client, nodes, clock, acts, cpu_seconds, mix=mix)
-    priorities = PriorityKeeper(config, options.config, client, clock, acts, cpu_seconds, nodes)
     if options.once:
         snapshot = watcher.look()
         log.info("users with jobs: %d; asked of Slurm: %s", len(snapshot.usage.uids), calls)
         return
     lock = _only_one(options.run_dir)
     try:
-        waits = ZoneWait(FeatureClient(calls), options.run_dir, config.placement.zone_wait_s, clock, acts)
-
-        def weights_turn() -> None:
-            jobs = None if watcher.seen is None else watcher.seen[0]
-            if jobs is not None:
-                mix.look(jobs, watcher.facts)
-            keeper.turn(watcher.running, jobs)
-
-        def share_turn() -> None:
-            if watcher.seen is not None:
-                told = watcher.seen[0], watcher.colocation, watcher.facts
-                sharing.turn(*told, in_charge=keeper.in_charge)
-
-        def wait_turn() -> None:
-            if watcher.seen is not None:
-                waits.turn(*watcher.seen, in_charge=keeper.in_charge)
-
-        audit = UrgentAudit(config.cluster, FewRuns(calls), database, clock)
-
-        def urgent_turn() -> None:
-            if watcher.seen is not None and keeper.in_charge:
-                audit.turn(watcher.seen[0], watcher.urgent_qos)
-
-        quotas = QuotaTeller(database, _in_background, lambda user: read_user_places(user, calls), clock)
-        notices = NoticeKeeper(
-            config,
-            options.config.parent / NOTICES_FILE,
-            client,
-            Ends(config.cluster, EndingClient(calls), acts, clock.wall),
-            lambda: database(lambda client: look_at(client, clock.wall)),
-            _in_background,
-            options.run_dir,
-            clock,
-        )
-
-        def notices_turn() -> None:
-            if watcher.seen is not None:
-                notices.turn(watcher.seen[0], watcher.cancel_idle, in_charge=keeper.in_charge)
-
-        shipper = DecisionShipper(
-            options.run_dir,
-            clock,
+        duties: list[Duty] = [
             acts,
-            lambda decisions, after: database(lambda client: client.tell_decisions(decisions, after)),
-        )
-        duties: list[Callable[[], None]] = [
-            weights_turn,
-            share_turn,
-            wait_turn,
-            lambda: priorities.turn(in_charge=keeper.in_charge),
-            urgent_turn,
-            notices_turn,
-            shipper.poll,
-            lambda: quotas.turn(watcher.in_use, in_charge=keeper.in_charge),
+            keeper,
+            sharing,
+            ZoneWait(FeatureClient(calls), options.run_dir, config.placement.zone_wait_s, clock, acts),
+            PriorityKeeper(config, options.config, client, clock, acts, cpu_seconds, nodes),
+            UrgentAudit(config.cluster, FewRuns(calls), database, clock, in_background),
+            NoticeKeeper(
+                config,
+                options.config.parent / NOTICES_FILE,
+                client,
+                Ends(config.cluster, EndingClient(calls), acts, clock.wall),
+                lambda: database(lambda client: look_at(client, clock.wall)),
+                in_background,
+                options.run_dir,
+                clock,
+            ),
+            DecisionShipper(
+                options.run_dir,
+                clock,
+                acts,
+                lambda decisions, after: database(lambda client: client.tell_decisions(decisions, after)),
+                in_background,
+            ),
+            QuotaTeller(database, in_background, lambda user: read_user_places(user, calls), clock),
         ]
         if reservations is not None:
-            duties.append(lambda: reservations.turn(in_charge=keeper.in_charge))
-        _watch(watcher, keeper, duties, calls, clock, notifier)
+            duties.append(reservations)
+        _watch(watcher, keeper, mix, duties, calls, clock, notifier)
     finally:
         lock.close()
 
@@ -200,7 +167,7 @@ def _reservations(
     if settings is None:
         return None
     table = ReservationTable(
-        lambda reports, ids: database(lambda client: exchanged(client, reports, ids)), _in_background
+        lambda reports, ids: database(lambda client: exchanged(client, reports, ids)), in_background
     )
     zone = ZoneInfo(config.timezone)
     mender = Mender(nodes.within, client.jobs, config.zones, zone, clock)
@@ -210,7 +177,8 @@ def _reservations(
 def _watch(
     watcher: QueueWatcher,
     keeper: WeightKeeper,
-    duties: Sequence[Callable[[], None]],
+    mix: JobMix,
+    duties: Sequence[Duty],
     calls: CountingRun,
     clock: Clock,
     notifier: Notifier,
@@ -224,8 +192,11 @@ def _watch(
         notifier.ready()
         while True:
             pause_s = watcher.turn()
+            view = watcher.view
+            if view.answered:
+                mix.look(view.jobs, view.facts)
             for duty in duties:
-                duty()
+                duty.run(replace(view, in_charge=keeper.in_charge))
             notifier.turned(clock.monotonic(), f"snapshots written: {watcher.written}")
             _rest(watcher, pause_s, clock)
             if clock.monotonic() >= report_at:
@@ -244,20 +215,6 @@ def _rest(watcher: QueueWatcher, pause_s: float, clock: Clock) -> None:
     began = clock.monotonic()
     while (left_s := watcher.hurried(pause_s) - (clock.monotonic() - began)) > 0:
         time.sleep(min(left_s, _NOTICE_S))
-
-
-def _in_background(task: Callable[[], T]) -> Future[T]:
-    """Run it in a thread that does not keep the process from ending."""
-    future: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(task())
-        except BaseException as error:  # whoever asks for the result gets it
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="asking", daemon=True).start()
-    return future
 
 
 def _only_one(run_directory: Path) -> _Lock:

@@ -10,15 +10,13 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from slurm_gpu.client.connector import DatabaseConnector
 from slurm_gpu.clock import Clock
-from slurm_gpu.daemon.outage_log import OutageLog
-from slurm_gpu.errors import SlurmGpuError
+from slurm_gpu.controller.duty import Background, Duty, QueueView
 from slurm_gpu.policy.lua.peers import this_host
 from slurm_gpu.slurm.client import AccountingRun
 from slurm_gpu.slurm.queue import CountedJob, JobPhase
@@ -66,8 +64,8 @@ class Overtaken:
     """The first of them."""
 
 
-class UrgentAudit:
-    """`turn` looks at the queue, and never waits. Nothing that fails ends it."""
+class UrgentAudit(Duty):
+    """Notes on each view of the queue which urgent jobs run; reports in the background."""
 
     def __init__(
         self,
@@ -75,11 +73,16 @@ class UrgentAudit:
         accounting: AccountingSource,
         connect: DatabaseConnector,
         clock: Clock,
-        *,
-        in_thread: bool = True,
+        background: Background | None = None,
     ) -> None:
-        self._cluster, self._accounting, self._connect, self._clock = cluster, accounting, connect, clock
-        self._in_thread = in_thread
+        super().__init__(
+            clock,
+            "the audit lacks urgent jobs for now: %s; retrying",
+            "the audit has all urgent jobs again",
+            every_s=_RETRY_S,
+            background=background,
+        )
+        self._cluster, self._accounting, self._connect = cluster, accounting, connect
         self._waited: frozenset[int] = frozenset()
         """Urgent jobs that waited at the last look."""
         self._overtook: dict[_Start, Overtaken] = {}
@@ -89,19 +92,12 @@ class UrgentAudit:
         """Those that ran when somebody looked, also when they ended before they were told."""
         self._hurried: set[_Start] = set()
         """Those for which accounting was asked at once."""
-        self._next_s = 0.0
-        self._worker: threading.Thread | None = None
-        self._outage = OutageLog(
-            log,
-            "the audit lacks urgent jobs for now: %s; retrying",
-            clock,
-            over="the audit has all urgent jobs again",
-        )
 
-    def turn(self, jobs: Sequence[CountedJob], qos: str | None) -> None:
-        """Note who runs and whom they overtook, and begin to tell where that is due."""
-        if qos is None:
-            return
+    def prepare(self, view: QueueView) -> bool:
+        """Note which urgent jobs run, and which jobs they overtook."""
+        qos, jobs = view.policy.urgent_qos, view.jobs
+        if qos is None or not view.in_charge:
+            return False
         urgent = [job for job in jobs if job.qos == qos]
         # Of jobs that slurmctld has forgotten accounting has the comment; of those that run it has none yet.
         found = ((job.job_id, _TOKEN.match(job.admin_comment)) for job in urgent)
@@ -124,26 +120,14 @@ class UrgentAudit:
         settled = {key for key in self._seen if now_s - key[1] >= SETTLES_S}
         if settled - self._hurried and not self._outage.lasts:
             self._hurried = settled  # once: whose reason is not known yet would have sacct asked each second
-            self._next_s = min(self._next_s, self._clock.monotonic())
-        if self._clock.monotonic() < self._next_s or (self._worker and self._worker.is_alive()):
-            return
-        self._next_s = self._clock.monotonic() + _RETRY_S
-        if not self._in_thread:
-            self.look(qos)
-            return
-        self._worker = threading.Thread(target=self.look, args=(qos,), name="urgent", daemon=True)
-        self._worker.start()
+            self._due_s = min(self._due_s, self._clock.monotonic())
+        return True
 
-    def look(self, qos: str) -> None:
-        """Tell of all that started in the last days and was not told yet."""
-        try:
-            complete = self._tell(qos)
-        except SlurmGpuError as error:
-            self._outage.failed(error)
-            return
-        self._outage.worked()
-        if complete:
-            self._next_s = self._clock.monotonic() + _EVERY_S
+    def work(self, view: QueueView) -> None:
+        """Report all that started in the last days and was not reported yet."""
+        assert view.policy.urgent_qos is not None
+        if self._tell(view.policy.urgent_qos):
+            self._due_s = self._clock.monotonic() + _EVERY_S
 
     def _tell(self, qos: str) -> bool:
         """Whether nothing is left to be told a little later."""

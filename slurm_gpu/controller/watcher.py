@@ -17,7 +17,8 @@ from slurm_gpu.clock import Clock
 from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.controller import snapshot as snapshots
 from slurm_gpu.controller.colocation.lua_state import ShareTable
-from slurm_gpu.controller.placement.zone_table import ZoneTable, ZoneTables
+from slurm_gpu.controller.duty import QueueView
+from slurm_gpu.controller.placement.zone_table import ZoneTables
 from slurm_gpu.controller.placement.zones import ZoneMap
 from slurm_gpu.controller.queue.amounts import CountingFacts, amounts_of
 from slurm_gpu.controller.queue.demand import DecisionsWatch
@@ -34,8 +35,6 @@ from slurm_gpu.errors import OutsideError, SlurmError
 from slurm_gpu.policy.lua.bundle import DECISIONS_LOG
 from slurm_gpu.policy.lua.install import SCRIPT_NAME
 from slurm_gpu.policy.lua.installed import (
-    CancelIdleInForce,
-    ColocationInForce,
     PolicyInForce,
     read_policy_in_force,
 )
@@ -126,37 +125,21 @@ class QueueWatcher:
         """Snapshots so far."""
 
     @property
-    def running(self) -> int:
-        """Another number whenever other jobs run than at the look before, or elsewhere."""
-        return hash(frozenset((job.job_id, job.nodes) for job in self._jobs if job.phase is JobPhase.RUNNING))
-
-    @property
-    def in_use(self) -> InUse | None:
-        """The policy in force and who uses what, as of the last look; None where slurmctld did not answer."""
+    def view(self) -> QueueView:
+        """The queue as of the last poll."""
+        running = frozenset((job.job_id, job.nodes) for job in self._jobs if job.phase is JobPhase.RUNNING)
         if not self._answered or self._snapshot is None:
-            return None
+            return QueueView(running=hash(running))
         policy, jobs, facts = self._script.policy, self._jobs, self.facts
-        return InUse(policy, self._snapshot, lambda: usage_by_kind(policy, jobs, facts))
-
-    @property
-    def urgent_qos(self) -> str | None:
-        """That of urgent jobs in the policy in force; None where there are none."""
-        return self._script.policy.urgent_qos
-
-    @property
-    def colocation(self) -> ColocationInForce | None:
-        """What the policy in force says of sharing GPUs; None where no jobs do."""
-        return self._script.policy.colocation
-
-    @property
-    def cancel_idle(self) -> CancelIdleInForce | None:
-        """What the policy in force says of jobs that never use their GPUs; None where it says nothing."""
-        return self._script.policy.cancel_idle
-
-    @property
-    def seen(self) -> tuple[Sequence[CountedJob], ZoneTable | None] | None:
-        """Jobs and zones at the last look; None where slurmctld did not answer."""
-        return (self._jobs, self._zone_tables.last) if self._answered else None
+        return QueueView(
+            answered=True,
+            running=hash(running),
+            jobs=jobs,
+            policy=policy,
+            facts=facts,
+            zones=self._zone_tables.last,
+            in_use=InUse(policy, self._snapshot, lambda: usage_by_kind(policy, jobs, facts)),
+        )
 
     def turn(self) -> float:
         """Take one look and write what was seen; returns the seconds until the next."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm_gpu.controller.duty import QueueView
 from slurm_gpu.controller.reporting import audit_reporter as module
 from slurm_gpu.controller.reporting.audit_reporter import FILE_NAME, Acts
 from slurm_gpu.database.api.controller_body import read_told
@@ -50,7 +51,8 @@ def test_what_was_not_told_is_told_by_the_next_one(tmp_path: Path, listener: Lis
     listener.is_away = True
     killed = Acts(Clock(), listener, tmp_path / FILE_NAME)
     add(killed, "a", "b")
-    killed._tell()
+    with pytest.raises(DatabaseError):
+        killed.work(QueueView())
     listener.is_away = False
     following = Acts(Clock(), listener, tmp_path / FILE_NAME)
     add(following, "c")

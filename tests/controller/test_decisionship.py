@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from urllib.parse import quote
 
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_gpu.controller.duty import Background, QueueView
 from slurm_gpu.controller.reporting import decision_shipper as decisionship
 from slurm_gpu.controller.reporting.audit_reporter import Acts
 from slurm_gpu.controller.reporting.decision_log import MARK_FILE, LogLine
@@ -41,7 +43,15 @@ class Site:
     def start(self) -> None:
         """Another slurm-gpuctld, which knows what the last one left on disk."""
         self.acts = Acts(self.clock, self.told.extend)
-        self.shipper = DecisionShipper(self.directory, self.clock, self.acts, self.send)
+        self.shipper = self.shipper_of()
+
+    def shipper_of(self, background: Background | None = None) -> DecisionShipper:
+        return DecisionShipper(self.directory, self.clock, self.acts, self.send, background)
+
+    def ship(self) -> None:
+        """Ship all, once it is due."""
+        self.clock.advance(60)
+        self.shipper.run(QueueView())
 
     def send(self, decisions: Sequence[Decision], after: str | None) -> bool:
         if self.is_away:
@@ -78,7 +88,7 @@ def test_a_line_says_all_that_was_decided(site: Site):
     site.log.write_text(
         "slurm-gpu/1 7 modify deny - uid=1001 account=n%6Cp qos=x tasks=1 rules=share:gpus%3Aa100:enforce\n"
     )
-    site.shipper.ship()
+    site.ship()
     (decision,) = site.kept.values()
     assert (decision.at_s, decision.asked, decision.verdict, decision.token) == (7, "modify", "deny", None)
     assert (decision.uid, decision.rules, decision.scores) == (1001, "share:gpus:a100:enforce", None)
@@ -88,87 +98,87 @@ def test_a_line_says_all_that_was_decided(site: Site):
 def test_what_was_decided_while_the_database_was_away_is_shipped_later(site: Site):
     site.is_away = True
     site.decide(3)
-    site.shipper.ship()
+    site.ship()
     site.move()
     site.decide(2)
-    site.shipper.ship()
+    site.ship()
     site.start()
     site.is_away = False
-    site.shipper.ship()
+    site.ship()
     assert site.seconds == [1, 2, 3, 4, 5]
-    site.shipper.ship()
+    site.ship()
     assert site.sent == 5, "nothing is shipped again"
 
 
 @pytest.mark.parametrize("restarts", [False, True])
 def test_what_the_database_lost_is_shipped_again_with_the_next_decision(site: Site, restarts: bool):
     site.decide(3)
-    site.shipper.ship()
+    site.ship()
     site.move()
     site.decide(2)
-    site.shipper.ship()
+    site.ship()
     site.kept.clear()
     if restarts:
         site.start()
-    site.shipper.ship()
+    site.ship()
     assert site.seconds == [], "nothing is new"
     site.decide()
-    site.shipper.ship()
+    site.ship()
     assert site.seconds == [1, 2, 3, 4, 5, 6]
     sent = site.sent
     site.decide()
-    site.shipper.ship()
+    site.ship()
     assert site.sent == sent + 1
 
 
 def test_a_mark_of_an_earlier_release_is_read_on_from(site: Site):
     site.decide(3)
-    site.shipper.ship()
+    site.ship()
     mark = json.loads((site.directory / MARK_FILE).read_text())
     del mark["last"]
     (site.directory / MARK_FILE).write_text(json.dumps(mark))
     site.start()
     site.decide()
-    site.shipper.ship()
+    site.ship()
     assert site.sent == 4
 
 
 def test_two_lines_that_say_the_same_are_two(site: Site):
     site.log.write_text(LINE.format(at=1) * 2)
-    site.shipper.ship()
+    site.ship()
     assert site.seconds == [1, 1]
 
 
 def test_half_a_line_waits_until_it_is_whole(site: Site):
     whole = LINE.format(at=1)
     site.log.write_text(whole + whole[:40])
-    site.shipper.ship()
+    site.ship()
     assert site.sent == 1
     site.log.write_text(whole * 2)
-    site.shipper.ship()
+    site.ship()
     assert (site.sent, site.seconds) == (2, [1, 1])
 
 
 def test_what_was_moved_away_twice_is_told(site: Site, caplog: pytest.LogCaptureFixture):
     site.decide()
-    site.shipper.ship()
+    site.ship()
     for _ in range(2):
         site.move()
         site.decide()
         site.move()
         site.decide()
-    site.shipper.ship()
+    site.ship()
     site.acts.close()
     assert site.seconds == [1, 4, 5]
     assert [act.act for act in site.told] == ["decisions lost"]
-    site.shipper.ship()
+    site.ship()
     site.acts.close()
     assert len(site.told) == 1
 
 
 def test_a_line_that_is_no_decision_holds_nothing_up(site: Site, caplog: pytest.LogCaptureFixture):
     site.log.write_bytes(b"what\n\xff\xfe\n" + b"x" * 2**20 + b"\n" + LINE.format(at=9).encode())
-    site.shipper.ship()
+    site.ship()
     assert site.seconds == [9]
     assert "are no decisions, and left out" in caplog.text
 
@@ -178,10 +188,10 @@ def test_a_line_that_is_no_decision_holds_nothing_up(site: Site, caplog: pytest.
 )
 def test_a_damaged_mark_costs_nothing_but_shipping_again(site: Site, damage: str):
     site.decide(2)
-    site.shipper.ship()
+    site.ship()
     (site.directory / MARK_FILE).write_text(damage)
     site.start()
-    site.shipper.ship()
+    site.ship()
     assert (site.sent, site.seconds) == (4, [1, 2])
 
 
@@ -201,13 +211,13 @@ def test_who_is_refused_again_and_again_does_not_fill_the_database(
     refuse(1001, at_s, most + 500)
     refuse(1002, at_s, 3)
     site.is_away = True
-    site.shipper.ship()  # what is tried again is not counted twice
+    site.ship()  # what is tried again is not counted twice
     site.is_away = False
-    site.shipper.ship()
+    site.ship()
     refuse(1001, at_s + 60, 100)
     refuse(1001, at_s + 3600, 2)
     site.decide()
-    site.shipper.ship()
+    site.ship()
     kept = Counter((one.verdict, one.uid, one.at_s // 3600) for one in site.kept.values())
     assert kept == {
         ("deny", 1001, 7): most,
@@ -223,27 +233,39 @@ def test_trouble_is_told_once_and_when_it_is_over(site: Site, caplog: pytest.Log
     site.is_away = True
     site.decide()
     for _ in range(3):
-        site.shipper.ship()
+        site.ship()
     site.is_away = False
-    site.shipper.ship()
+    site.ship()
     assert caplog.text.count("stay in") == 1
     assert caplog.text.count("has all decisions again") == 1
 
 
 def test_the_watcher_never_waits_for_it(site: Site):
+    tasks: list[Callable[[], None]] = []
+    done: list[Future[None]] = []
+
+    def background(task: Callable[[], None]) -> Future[None]:
+        tasks.append(task)
+        done.append(Future())
+        return done[-1]
+
+    shipper = site.shipper_of(background)
     site.decide()
-    site.shipper.poll()
-    worker = site.shipper._worker
-    assert worker is not None
-    worker.join(10)
+    shipper.run(QueueView())
+    assert site.seconds == []
+    site.clock.advance(decisionship.EVERY_S)
+    shipper.run(QueueView())
+    assert len(tasks) == 1, "not while it is under way"
+    tasks[0]()
+    done[0].set_result(None)
     assert site.seconds == [1]
     site.decide()
-    site.shipper.poll()
-    assert site.shipper._worker is worker, "not before it is due"
-    site.clock.advance(decisionship.EVERY_S)
-    site.shipper.poll()
-    assert site.shipper._worker is not None
-    site.shipper._worker.join(10)
+    shipper.run(QueueView())
+    assert len(tasks) == 2
+    tasks[1]()
+    done[1].set_result(None)
+    shipper.run(QueueView())
+    assert len(tasks) == 2, "not before it is due"
     assert site.seconds == [1, 2]
 
 
@@ -266,7 +288,7 @@ def test_each_decision_is_kept_once_or_its_loss_is_told(
         elif step in ("away", "back"):
             site.is_away = step == "away"
         elif step == "ship":
-            site.shipper.ship()
+            site.ship()
         else:
             if (
                 step == "killed" and not site.is_away
@@ -277,7 +299,7 @@ def test_each_decision_is_kept_once_or_its_loss_is_told(
             site.acts.close()
             site.start()
     site.is_away = False
-    site.shipper.ship()
+    site.ship()
     site.acts.close()
     assert len(site.seconds) == len(set(site.seconds))
     if site.seconds != list(range(1, site.lines + 1)):

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.config.site import load_config
+from slurm_gpu.controller.duty import QueueView
 from slurm_gpu.controller.placement.priorities import CYCLE_S, PriorityKeeper, fewest_nodes
 from slurm_gpu.controller.queue.nodes import NodeLooks
 from slurm_gpu.controller.reporting.audit_reporter import Acts
@@ -52,7 +53,7 @@ class Site:
 
     def turn(self, after_s: float = CYCLE_S, *, in_charge: bool = True) -> dict[int, int]:
         self.clock.advance(after_s)
-        self.keeper.turn(in_charge=in_charge)
+        self.keeper.run(QueueView(in_charge=in_charge))
         return {job.job_id: job.site_factor for job in (self.slurm.waiting_jobs or {}).values()}
 
     @property

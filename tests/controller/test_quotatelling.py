@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from slurm_gpu.controller.duty import QueueView
 from slurm_gpu.controller.reporting.quota import InUse
 from slurm_gpu.controller.reporting.quota_reporter import EVERY_S, QuotaTeller
 from slurm_gpu.errors import DatabaseError, NotFoundError
@@ -61,7 +62,7 @@ class Site:
 
     def turn(self, policy: PolicyInForce | None = POLICY, *, in_charge: bool = True) -> None:
         in_use = None if policy is None else InUse(policy, SNAPSHOT, dict)
-        self.teller.turn(in_use, in_charge=in_charge)
+        self.teller.run(QueueView(answered=in_use is not None, in_charge=in_charge, in_use=in_use))
         self.clock.advance(EVERY_S)
 
 

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from slurm_gpu.controller.duty import QueueView
 from slurm_gpu.controller.urgent_audit import ACT, UrgentAudit
 from slurm_gpu.errors import DatabaseError, SlurmError
+from slurm_gpu.policy.lua.installed import PolicyInForce
 from slurm_gpu.slurm.client import AccountingRun
 from slurm_gpu.slurm.queue import CountedJob, JobPhase
 from slurm_gpu.wire.answers.runs import AuditEvent, Decision
@@ -34,7 +36,7 @@ class World:
 
     def start(self) -> None:
         """Another slurm-gpuctld, which remembers nothing of the last."""
-        self.teller = UrgentAudit("lab", self, lambda use: use(self), self.clock, in_thread=False)
+        self.teller = UrgentAudit("lab", self, lambda use: use(self), self.clock)
 
     def of_qos(self, qos: str, since_s: int) -> Sequence[AccountingRun]:
         self.asked += 1
@@ -92,7 +94,11 @@ class World:
 
     def turn(self, after_s: float = 0.0) -> list[AuditEvent]:
         self.clock.advance(after_s)
-        self.teller.turn(self.jobs, "urgent")
+        self.teller.run(
+            QueueView(
+                answered=True, in_charge=True, jobs=self.jobs, policy=PolicyInForce(urgent_qos="urgent")
+            )
+        )
         return list(self.audit.values())
 
 
@@ -210,9 +216,9 @@ def test_nothing_is_lost_while_slurm_gpudbd_or_slurmdbd_is_away(
 
 def test_without_urgent_jobs_in_the_policy_nobody_is_asked(world: World):
     world.slurm_is_away = True
-    world.teller.turn(world.jobs, None)
+    world.teller.run(QueueView(answered=True, in_charge=True, jobs=world.jobs))
     world.clock.advance(3600)
-    world.teller.turn(world.jobs, None)
+    world.teller.run(QueueView(answered=True, in_charge=True, jobs=world.jobs))
     assert not world.teller._outage.lasts
 
 

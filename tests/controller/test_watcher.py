@@ -382,7 +382,7 @@ def test_zones_with_their_features_are_told_and_scored_anew_with_the_nodes(tmp_p
         ["pool", "zone1"],
         ["pool", "zone2"],
     ]
-    assert site.watcher.seen is not None
+    assert site.watcher.view.answered
     site.slurm.away = True
     site.watcher.turn()
-    assert site.watcher.seen is None
+    assert not site.watcher.view.answered

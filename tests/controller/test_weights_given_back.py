@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from slurm_gpu.controller.duty import QueueView
 from slurm_gpu.controller.placement import original_weights as weightmemory
 from slurm_gpu.controller.placement.weights import CYCLE_S
 from slurm_gpu.slurm.client import SlurmctldHost
@@ -136,15 +137,15 @@ def test_with_a_backup_only_the_host_whose_slurmctld_is_in_charge_acts(site: Sit
     site.slurm.hosts[0] = SlurmctldHost("head", is_up=False)
     site.slurm.forget_weights()
     site.clock.advance(CYCLE_S)
-    spare.turn(0)
+    spare.run(QueueView())
     assert site.weights == PACKED
     assert len(site.slurm.set_calls) > calls
     # It is back, and the slurm-gpuctld on spare may end without taking anything away.
     site.slurm.hosts[0] = SlurmctldHost("head", is_up=True)
     site.clock.advance(CYCLE_S)
-    head.turn(0)
+    head.run(QueueView())
     site.clock.advance(CYCLE_S)
-    spare.turn(0)
+    spare.run(QueueView())
     spare.stop()
     assert site.weights == PACKED
     head.stop()

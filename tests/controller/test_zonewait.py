@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm_gpu.controller.duty import QueueView
 from slurm_gpu.controller.placement.zone_table import ZoneTable
 from slurm_gpu.controller.placement.zone_wait import EVERY_S, FILE_NAME, ZoneWait, written_zones
 from slurm_gpu.controller.reporting.audit_reporter import Acts
@@ -70,7 +71,9 @@ class Site:
     def let_pass(self, seconds: float) -> None:
         """One turn each second, as the watcher takes them."""
         for _ in range(int(seconds)):
-            self.wait.turn(self.queue, self.table, in_charge=self.in_charge)
+            self.wait.run(
+                QueueView(answered=True, in_charge=self.in_charge, jobs=self.queue, zones=self.table)
+            )
             self.clock.advance(1.0)
 
     @property
@@ -164,7 +167,7 @@ def test_where_zones_are_no_longer_enforced_no_job_waits_for_one(tmp_path: Path,
 
 def test_nor_where_there_are_no_zones(tmp_path: Path) -> None:
     site = Site(tmp_path, "a100")
-    site.wait.turn(site.queue, None, in_charge=True)
+    site.wait.run(QueueView(answered=True, in_charge=True, jobs=site.queue))
     assert site.constraint == "a100"
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu.config.site import Placement, SiteConfig, Zone
+from slurm_gpu.controller.duty import QueueView
 from slurm_gpu.controller.placement import table as placementtable
 from slurm_gpu.controller.placement.table import PlacementTable
 from slurm_gpu.controller.placement.weights import CYCLE_S, WeightKeeper
@@ -73,12 +74,16 @@ class Site:
             host,
             self.mix,
         )
-        self.keeper.turn(self.running, self.jobs)
+        self.keeper.run(self.view)
         return self.keeper
 
     def turn(self, after_s: float = CYCLE_S) -> None:
         self.clock.advance(after_s)
-        self.keeper.turn(self.running, self.jobs)
+        self.keeper.run(self.view)
+
+    @property
+    def view(self) -> QueueView:
+        return QueueView(answered=self.jobs is not None, running=self.running, jobs=self.jobs or ())
 
     @property
     def weights(self) -> dict[str, int]:

@@ -13,6 +13,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from slurm_gpu.controller.duty import QueueView
 from slurm_gpu.controller.placement.zone_wait import ZoneWait
 from slurm_gpu.controller.queue.ended_runs import EndedRunsPoll
 from slurm_gpu.controller.reporting.audit_reporter import Acts
@@ -204,7 +205,9 @@ class TellActs(Loop):
 
     def once(self) -> None:
         self.acts._waiting = [MagicMock()]
-        self.acts._tell()
+        self.acts._background = None
+        self.clock.now += 60
+        self.acts.run(QueueView())
 
 
 class ReadEnded(Loop):
@@ -221,10 +224,10 @@ class WaitForZones(Loop):
     def __init__(self, tmp_path: Path) -> None:
         super().__init__(tmp_path)
         self.zones = ZoneWait(MagicMock(), tmp_path, 60.0, self.clock, MagicMock())
-        self.zones._look = self.work  # type: ignore[method-assign]
+        self.zones.work = self.work  # type: ignore[method-assign]
 
     def once(self) -> None:
-        self.zones.turn([], None, in_charge=True)
+        self.zones.run(QueueView(answered=True))
 
 
 class Post(Loop):

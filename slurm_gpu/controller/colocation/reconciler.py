@@ -27,9 +27,10 @@ from slurm_gpu.controller.colocation.serving import Planners
 from slurm_gpu.controller.colocation.status import Started
 from slurm_gpu.controller.colocation.store import Book
 from slurm_gpu.controller.colocation.terminations import Endings
+from slurm_gpu.controller.duty import Duty, QueueView
 from slurm_gpu.controller.queue.amounts import CountingFacts, amounts_of
 from slurm_gpu.daemon.outage_log import OutageLog
-from slurm_gpu.errors import OutsideError, SlurmError, SlurmGpuError
+from slurm_gpu.errors import OutsideError, SlurmError
 from slurm_gpu.policy.lua.installed import ColocationInForce
 from slurm_gpu.slurm.client import QueuedJob, SlurmClient
 from slurm_gpu.slurm.queue import CountedJob, JobPhase
@@ -56,8 +57,8 @@ class _Landing:
     at_s: float
 
 
-class ColocationKeeper:
-    """Holds what was learnt between looks. `turn` takes one; `table` is for the snapshot."""
+class ColocationKeeper(Duty):
+    """Keeps what was learnt between runs. `table` is for the snapshot."""
 
     def __init__(
         self,
@@ -71,9 +72,15 @@ class ColocationKeeper:
         clock: Clock,
         cpu: Callable[[], float],
     ) -> None:
+        super().__init__(
+            clock,
+            "jobs that share get no places: %s",
+            "jobs that share get their places again",
+            cpu=cpu,
+        )
         self._client, self._control, self._inquiry, self._unseen = client, control, inquiry, unseen
         self._planners, self._endings = planners, endings
-        self._path, self._clock, self._cpu = run_directory / status.FILE_NAME, clock, cpu
+        self._path = run_directory / status.FILE_NAME
         self._book: Book | None = None
         self._book_path: Path | None = None
         self._owner_uid = 0
@@ -83,7 +90,7 @@ class ColocationKeeper:
         self._known: dict[int, Sequence[SharersOnGpu]] = {}
         """What each job was last seen to have."""
         self._last: list[Started] = []
-        self._next_s = self._inquire_at_s = 0.0
+        self._inquire_at_s = 0.0
         self._refused = OutageLog(log, "%s", clock)
         self._unwritten = OutageLog(
             log,
@@ -91,13 +98,7 @@ class ColocationKeeper:
             clock,
             over="the jobs that share are written again",
         )
-        self._outage = OutageLog(
-            log,
-            "jobs that share get no places: %s",
-            clock,
-            over="jobs that share get their places again",
-        )
-        self._works = self._hurries = False
+        self._works = False
 
     def table(self) -> ShareTable | None:
         """What job_submit.lua is told; None while no places are to be had."""
@@ -105,38 +106,27 @@ class ColocationKeeper:
             return None
         return self._book.table(self._shards_per_gpu)
 
-    def turn(
-        self,
-        jobs: Sequence[CountedJob],
-        policy: ColocationInForce | None,
-        facts: CountingFacts,
-        *,
-        in_charge: bool,
-    ) -> None:
-        """Look, and act, if it is time; only beside the slurmctld that is in charge."""
-        self._works = self._works and policy is not None and in_charge
-        if policy is None or not in_charge:
-            self._forget()
-            return
-        if self._clock.monotonic() < self._next_s:
-            return
-        began_s = self._cpu()
-        try:
-            self._look(jobs, policy, facts)
-            self._works = True
-            self._outage.worked()
-        except SlurmGpuError as error:
+    def prepare(self, view: QueueView) -> bool:
+        """Forget what others may change where this host is not in charge, or no jobs share."""
+        if view.answered and (view.policy.colocation is None or not view.in_charge):
             self._works = False
-            self._outage.failed(error)
-        share = _CPU_SHARE_WHILE_JOBS_WAIT if self._hurries else _CPU_SHARE
-        self._next_s = self._clock.monotonic() + (self._cpu() - began_s) / share
+            self._forget()
+        return view.answered and view.policy.colocation is not None and view.in_charge
+
+    def work(self, view: QueueView) -> None:
+        """Follow the jobs that share, and give those that wait their places."""
+        assert view.policy.colocation is not None
+        self._works = False
+        self._look(view.jobs, view.policy.colocation, view.facts)
+        self._works = True
 
     def _look(self, jobs: Sequence[CountedJob], policy: ColocationInForce, facts: CountingFacts) -> None:
         now_s = self._clock.wall()
         self._shards_per_gpu = facts.shards_per_gpu
         book, learning = self._read()
         agreed = agreed_among(jobs)
-        self._hurries = any(one.waits_for_its_place(now_s) for one in agreed.values())
+        hurries = any(one.waits_for_its_place(now_s) for one in agreed.values())
+        self._cpu_share = _CPU_SHARE_WHILE_JOBS_WAIT if hurries else _CPU_SHARE
         shared = [one for one in agreed.values() if one.shards is not None]
         if not agreed and not learning.running and not learning.ended:
             self._tell(policy, now_s, {}, agreed, book)

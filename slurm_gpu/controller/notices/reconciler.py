@@ -18,13 +18,12 @@ from slurm_gpu.alerts.alert import Flag
 from slurm_gpu.alerts.watch import Watch
 from slurm_gpu.clock import Clock
 from slurm_gpu.config.site import SiteConfig
+from slurm_gpu.controller.duty import Duty, QueueView
 from slurm_gpu.controller.notices import status
 from slurm_gpu.controller.notices.cancellations import Ends
 from slurm_gpu.controller.notices.judging import Judgment, judge, message, outlook
 from slurm_gpu.controller.notices.poll import ClusterPoll, rules_of, watch
 from slurm_gpu.controller.notices.status import Status
-from slurm_gpu.daemon.outage_log import OutageLog
-from slurm_gpu.errors import SlurmGpuError
 from slurm_gpu.notices import ledger as ledgers
 from slurm_gpu.notices.finding import WARNING, NoticedRun
 from slurm_gpu.notices.ledger import Delivery, Ledger, Notice
@@ -67,8 +66,8 @@ def ledger_path(settings: SlurmSettings) -> Path:
     return state / "slurm-gpu" / ledgers.FILE_NAME
 
 
-class NoticeKeeper:
-    """`turn` is called after each look at the queue, and never waits. Nothing that fails ends it."""
+class NoticeKeeper(Duty):
+    """Reads slurm-gpudbd and sends in the background; acts on what was read."""
 
     def __init__(
         self,
@@ -82,9 +81,10 @@ class NoticeKeeper:
         clock: Clock,
         channels: Callable[[Settings], Mapping[str, Channel]] = channels_of,
     ) -> None:
+        super().__init__(clock, "no user is notified, and no job is ended: %s", "users are notified again")
         self._config, self._settings_path, self._client = config, settings_path, client
-        self._ends, self._look, self._background = ends, look, background
-        self._path, self._clock, self._channels = run_directory / status.FILE_NAME, clock, channels
+        self._ends, self._look, self._submit = ends, look, background
+        self._path, self._channels = run_directory / status.FILE_NAME, channels
         self._zone = ZoneInfo(config.timezone)
         self._watch = Watch(rules_of(config))
         self._settings: Settings | None = None
@@ -94,37 +94,31 @@ class NoticeKeeper:
         self._looking: Future[ClusterPoll] | None = None
         self._sending: Future[None] | None = None
         self._next_s = 0.0
-        self._outage = OutageLog(
-            log,
-            "no user is notified, and no job is ended: %s",
-            clock,
-            over="users are notified again",
-        )
 
-    def turn(self, jobs: Sequence[CountedJob], rule: CancelIdleInForce | None, *, in_charge: bool) -> None:
-        """Take in what came, and do what is due; only beside the slurmctld that is in charge."""
-        try:
-            self._turn(jobs, rule, in_charge=in_charge)
-        except SlurmGpuError as error:
-            self._outage.failed(error)
-
-    def _turn(self, jobs: Sequence[CountedJob], rule: CancelIdleInForce | None, *, in_charge: bool) -> None:
+    def prepare(self, view: QueueView) -> bool:
+        """Read slurm-gpudbd now and then; there is work when it has answered and nothing is being sent."""
+        if not view.answered:
+            return False
         if self._sending is not None:
             if not self._sending.done():
-                return
+                return False
             sent, self._sending = self._sending, None
             sent.result()
-        settings = self._current_settings()
-        if settings is None or not in_charge:
+        if self._current_settings() is None or not view.in_charge:
             self._rest()
-            return
-        if self._looking is not None and self._looking.done():
-            looked, self._looking = self._looking, None
-            self._act(looked.result(), jobs, settings, rule)
-            self._outage.worked()
-        elif self._looking is None and self._clock.monotonic() >= self._next_s:
+            return False
+        if self._looking is None and self._clock.monotonic() >= self._next_s:
             self._next_s = self._clock.monotonic() + LOOK_EVERY_S
-            self._looking = self._background(self._look)
+            self._looking = self._submit(self._look)
+            return False
+        return self._looking is not None and self._looking.done()
+
+    def work(self, view: QueueView) -> None:
+        """Act on the answer of slurm-gpudbd."""
+        assert self._looking is not None
+        assert self._settings is not None
+        looked, self._looking = self._looking, None
+        self._act(looked.result(), view.jobs, self._settings, view.policy.cancel_idle)
 
     def _rest(self) -> None:
         """Whoever is in charge next reads the ledger anew, and sees for itself what is so."""
@@ -219,7 +213,7 @@ class NoticeKeeper:
                     notice.id, notice.user, notice.kind, about, judged, templates, around
                 )
         channels, wall = self._channels(settings), self._clock.wall
-        self._sending = self._background(lambda: send_all(chosen, messages, channels, self._save, wall))
+        self._sending = self._submit(lambda: send_all(chosen, messages, channels, self._save, wall))
 
     def _read(self) -> Ledger:
         if self._ledger is None:

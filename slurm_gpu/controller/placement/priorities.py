@@ -14,9 +14,9 @@ from pathlib import Path
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.config.site import SiteConfig, load_config
+from slurm_gpu.controller.duty import Duty, QueueView
 from slurm_gpu.controller.queue.nodes import NodeLooks
 from slurm_gpu.controller.reporting.audit_reporter import Acts
-from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.errors import SlurmError, SlurmGpuError
 from slurm_gpu.placement.priority import PriorityWeights, is_earned, points
 from slurm_gpu.placement.zones import JobScale, ZoneLoad, most_medium_nodes, scale_of
@@ -49,8 +49,8 @@ def fewest_nodes(job: WaitingJob, nodes: Sequence[SlurmNode]) -> int:
     return min(job.n_nodes, max(needs))
 
 
-class PriorityKeeper:
-    """Holds what was set between looks. Nothing that fails ends it: jobs then keep the points they have."""
+class PriorityKeeper(Duty):
+    """Keeps what was set between runs; jobs keep the points that they have while it fails."""
 
     def __init__(
         self,
@@ -62,39 +62,32 @@ class PriorityKeeper:
         cpu: Callable[[], float],
         nodes: NodeLooks,
     ) -> None:
-        self._path, self._client, self._clock, self._acts, self._cpu = path, client, clock, acts, cpu
+        super().__init__(
+            clock,
+            "jobs keep the priority that they have: %s",
+            "priorities of waiting jobs are updated again",
+            every_s=CYCLE_S,
+            cpu=cpu,
+            cpu_share=_CPU_SHARE,
+        )
+        self._path, self._client, self._acts = path, client, acts
         self._nodes = nodes
         self._stamp = _stamp(path)
         self._weights, self._enforces = weights_of(config), config.placement.mode == "enforce"
         self._most_medium = _most_medium(config)
         self._set: dict[int, int] = {}
         """Points of each waiting job that are surely ours."""
-        self._next_s = 0.0
-        self._outage = OutageLog(
-            log,
-            "jobs keep the priority that they have: %s",
-            clock,
-            over="priorities of waiting jobs are updated again",
-        )
 
-    def turn(self, *, in_charge: bool) -> None:
-        """Look, and act, if it is time; only beside the slurmctld that is in charge."""
+    def prepare(self, view: QueueView) -> bool:
+        """Read the weights where the file was changed."""
         self._read_weights()
-        if self._clock.monotonic() < self._next_s:
-            return
-        began_s = self._cpu()
-        if self._enforces and in_charge and (self._weights is not None or self._set):
-            try:
-                self._look()
-                self._outage.worked()
-            except SlurmGpuError as error:
-                self._outage.failed(error)
-        else:
+        has_work = self._enforces and view.in_charge and (self._weights is not None or bool(self._set))
+        if not has_work:
             self._outage.worked()
-        spent_s = self._cpu() - began_s
-        self._next_s = self._clock.monotonic() + max(CYCLE_S, spent_s / _CPU_SHARE)
+        return has_work
 
-    def _look(self) -> None:
+    def work(self, view: QueueView) -> None:
+        """Set the points that each waiting job should have."""
         if self._client.settings().raw.get(_SITE_PLUGIN, "") not in _NO_PLUGIN:
             raise SlurmError(f"{_SITE_PLUGIN} of this Slurm sets the same part of it")
         jobs = self._client.waiting()
@@ -157,7 +150,7 @@ class PriorityKeeper:
                 old=_text(self._weights),
                 new=_text(fresh),
             )
-            self._weights, self._next_s = fresh, 0.0
+            self._weights, self._due_s = fresh, 0.0
 
 
 def weights_of(config: SiteConfig) -> PriorityWeights | None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.config.site import SiteConfig
+from slurm_gpu.controller.duty import Duty, QueueView
 from slurm_gpu.controller.placement import original_weights as weightmemory
 from slurm_gpu.controller.placement import table as placementtable
 from slurm_gpu.controller.placement.original_weights import OriginalWeights, RecordedWeights, as_known
@@ -24,7 +25,6 @@ from slurm_gpu.controller.placement.weight_plan import Managed, NodePlan, plan, 
 from slurm_gpu.controller.queue.job_mix import JobMix, MixedOrder
 from slurm_gpu.controller.queue.nodes import NodeLooks
 from slurm_gpu.controller.reporting.audit_reporter import Acts
-from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.errors import OutsideError, SlurmGpuError
 from slurm_gpu.placement.weights import changes
 from slurm_gpu.policy.lua.peers import controllers, this_host
@@ -49,8 +49,8 @@ _MOST_NAMED = 200
 """Characters of a hostlist in a log or an act: the rest is in the act's evidence."""
 
 
-class WeightKeeper:
-    """Holds what was learnt between looks. Nothing that fails ends it: weights then stay as they are."""
+class WeightKeeper(Duty):
+    """Keeps what was learnt between runs; weights stay as they are while it fails."""
 
     def __init__(
         self,
@@ -64,10 +64,13 @@ class WeightKeeper:
         host: str | None = None,
         mix: JobMix | None = None,
     ) -> None:
+        super().__init__(
+            clock, "weights of nodes stay as they are: %s", "weights of nodes are updated again", cpu=cpu
+        )
         self.path = run_directory / placementtable.FILE_NAME
         self._mode = config.placement.mode
         self._managed, self._zones = Managed(config.placement), zone_names(config.zones)
-        self._client, self._nodes, self._clock, self._acts, self._cpu = client, nodes, clock, acts, cpu
+        self._client, self._nodes, self._acts = client, nodes, acts
         self._host = this_host() if host is None else host
         self._order = MixedOrder(JobMix(clock) if mix is None else mix)
         self._settings: tuple[float, SlurmSettings] | None = None
@@ -80,40 +83,24 @@ class WeightKeeper:
         self._running: int | None = None
         self._jobs: Sequence[CountedJob] | None = None
         self._next_s, self._again_s = 0.0, 0.0
-        self._earliest_s = 0.0
         self._last_act: LastAct | None = None
         self.in_charge = False
         """Whether the slurmctld of this host was in charge at the last look."""
-        self._outage = OutageLog(
-            log,
-            "weights of nodes stay as they are: %s",
-            clock,
-            over="weights of nodes are updated again",
-        )
         self._advised: tuple[float, str] = (0.0, "")
 
-    def turn(self, running: int, jobs: Sequence[CountedJob] | None = None) -> None:
-        """Look, and act, if it is time; `running` is another number whenever other jobs run, or elsewhere.
+    def prepare(self, view: QueueView) -> bool:
+        """Hurry where other jobs run, or run elsewhere."""
+        if view.answered:
+            self._jobs = view.jobs
+        now = self._clock.monotonic()
+        if view.running != self._running:
+            self._running, self._next_s, self._again_s = view.running, now, now + _AFTER_CHANGE_S
+        return now >= self._next_s
 
-        `jobs` are those of the last look at the queue; None where there is no newer one.
-        """
-        self._acts.poll()
-        self._jobs = self._jobs if jobs is None else jobs
+    def reschedule(self, cpu_s: float) -> None:
+        """Set when to run at the earliest, and when at the latest."""
         now = self._clock.monotonic()
-        has_changed, self._running = running != self._running, running
-        if has_changed:
-            self._next_s, self._again_s = now, now + _AFTER_CHANGE_S
-        if now < max(self._next_s, self._earliest_s):
-            return
-        cpu_s = self._cpu()
-        try:
-            self._look()
-        except SlurmGpuError as error:
-            self._outage.failed(error)
-        else:
-            self._outage.worked()
-        now = self._clock.monotonic()
-        self._earliest_s = now + min(max(_LEAST_S, (self._cpu() - cpu_s) / _CPU_SHARE), _LATEST_S)
+        self._due_s = now + min(max(_LEAST_S, cpu_s / _CPU_SHARE), _LATEST_S)
         self._next_s = now + self.cycle_s
         if self._again_s > now:
             self._next_s = min(self._next_s, self._again_s)
@@ -121,7 +108,7 @@ class WeightKeeper:
     @property
     def cycle_s(self) -> float:
         """Until the next look at the latest, after one that cost what the last did."""
-        return max(CYCLE_S, self._earliest_s - self._clock.monotonic())
+        return max(CYCLE_S, self._due_s - self._clock.monotonic())
 
     def stop(self) -> None:
         """Put the site's own weights back, if any of ours may be in force; tells what stands in the way."""
@@ -138,7 +125,8 @@ class WeightKeeper:
         self._order.jobs.write()
         self._acts.close()
 
-    def _look(self) -> None:
+    def work(self, view: QueueView) -> None:
+        """Compare the weights with those that nodes should have, and act."""
         settings = self._slurm_settings()
         self.in_charge = self._is_in_charge(settings)
         if not self.in_charge:

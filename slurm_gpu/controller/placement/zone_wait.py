@@ -12,13 +12,14 @@ import json
 import logging
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.controller import snapshot as snapshots
+from slurm_gpu.controller.duty import Duty, QueueView
 from slurm_gpu.controller.placement.zone_table import ZoneTable
 from slurm_gpu.controller.reporting.audit_reporter import Acts
 from slurm_gpu.daemon.outage_log import OutageLog
@@ -26,7 +27,7 @@ from slurm_gpu.errors import OutsideError, SlurmError
 from slurm_gpu.placement.zone_constraint import ZoneConstraint, joined, taken_apart
 from slurm_gpu.placement.zones import reordered, scale_of
 from slurm_gpu.slurm.features import ConstrainedJob
-from slurm_gpu.slurm.queue import CountedJob, JobPhase
+from slurm_gpu.slurm.queue import JobPhase
 from slurm_gpu.text.units import few
 
 log = logging.getLogger("slurm-gpuctld")
@@ -92,21 +93,21 @@ def change_of(
     )
 
 
-class ZoneWait:
+class ZoneWait(Duty):
     """Remembers for how long each job waited for its zone, across restarts too."""
 
     def __init__(
         self, features: JobFeatures, run_directory: Path, wait_s: float, clock: Clock, acts: Acts
     ) -> None:
-        self._features, self._wait_s, self._clock, self._acts = features, wait_s, clock, acts
+        super().__init__(
+            clock,
+            f"%s; jobs that wait for a zone are checked again every {EVERY_S:.0f} s",
+            "jobs that wait for a zone are checked again",
+            every_s=EVERY_S,
+        )
+        self._features, self._wait_s, self._acts = features, wait_s, acts
         self._path = run_directory / FILE_NAME
         self._waited_s = _read(self._path)
-        self._outage = OutageLog(
-            log,
-            f"%s; jobs that wait for a zone are checked again every {EVERY_S:.0f} s",
-            clock,
-            over="jobs that wait for a zone are checked again",
-        )
         self._refused = OutageLog(log, "jobs %s; those that still wait are checked again", clock)
         self._unwritten = OutageLog(
             log,
@@ -118,36 +119,24 @@ class ZoneWait:
         self._stood: frozenset[int] = frozenset()
         """Jobs that waited for nodes at the last look."""
 
-    def turn(self, jobs: Iterable[CountedJob], table: ZoneTable | None, *, in_charge: bool) -> None:
-        """Look at the jobs that wait for a zone, where that is due; what fails is tried again next time.
+    def prepare(self, view: QueueView) -> bool:
+        """Return True also beside a slurmctld that is not in charge: see `work`."""
+        return view.answered
 
-        Only beside the slurmctld that is in charge constraints are written: another host's slurm-gpu.yaml may
-        say something else. How long jobs wait is counted on each, for whoever takes over.
+    def work(self, view: QueueView) -> None:
+        """Look at the jobs that wait for a zone.
+
+        Constraints are written beside the slurmctld that is in charge only: another host's slurm-gpu.yaml may
+        differ. How long jobs wait is counted on each, for the one that takes over.
         """
-        now = self._clock.monotonic()
-        if self._looked_at is not None and now - self._looked_at < EVERY_S:
-            return
         zoned = {
             job.job_id: (job, zones)
-            for job in jobs
+            for job in view.jobs
             if job.phase is JobPhase.PENDING and (zones := written_zones(job.admin_comment))
         }
+        now = self._clock.monotonic()
         since_s = 0.0 if self._looked_at is None else min(now - self._looked_at, _MOST_BETWEEN_S)
         self._looked_at = now
-        try:
-            self._look(zoned, since_s, table, in_charge=in_charge)
-            self._outage.worked()
-        except SlurmError as error:
-            self._outage.failed(error)
-
-    def _look(
-        self,
-        zoned: Mapping[int, tuple[CountedJob, frozenset[str]]],
-        since_s: float,
-        table: ZoneTable | None,
-        *,
-        in_charge: bool,
-    ) -> None:
         waiting = self._features.pending(zoned.keys()) if zoned else []
         before, self._waited_s = self._waited_s, {}
         stood: set[int] = set()
@@ -162,14 +151,14 @@ class ZoneWait:
                 stood.add(job.job_id)
                 waited_s += since_s if job.job_id in self._stood else 0.0
             self._waited_s[job.job_id] = waited_s
-            change = change_of(written, counted.n_nodes, job.reason, waited_s, self._wait_s, table)
+            change = change_of(written, counted.n_nodes, job.reason, waited_s, self._wait_s, view.zones)
             if change is not None:
                 changes.setdefault((job.features, change), []).append(job.job_id)
         self._stood = frozenset(stood)
         if self._waited_s != before:
             self._write()
         for (old, change), job_ids in changes.items():
-            if in_charge:
+            if view.in_charge:
                 self._make(old, change, job_ids)
 
     def _make(self, old: str, change: ConstraintChange, job_ids: Sequence[int]) -> None:

@@ -7,11 +7,13 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable
+from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.controller import snapshot as snapshots
+from slurm_gpu.controller.duty import Duty, QueueView, in_background
 from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.errors import OutsideError, SlurmGpuError, UsageError
 from slurm_gpu.policy.lua.peers import this_host
@@ -33,22 +35,21 @@ _AT_THE_END_S = 5.0
 Send = Callable[[list[AuditEvent]], None]
 
 
-class Acts:
-    """A queue of acts. With `path` they outlive this process, however it ends, until they have been told."""
+class Acts(Duty):
+    """A queue of acts. With `path` they outlive this process, however it ends, until they are reported."""
 
     def __init__(self, clock: Clock, send: Send, path: Path | None = None) -> None:
-        self._clock, self._send, self._path = clock, send, path
+        super().__init__(
+            clock,
+            "audit events could not be sent to slurm-gpudbd: %s; retrying",
+            "slurm-gpudbd has all audit events",
+            every_s=_RETRY_S,
+            background=in_background,
+        )
+        self._send, self._path = send, path
         self._lock = threading.Lock()
         """Of `_waiting`, and of the file."""
         self._waiting: list[AuditEvent] = [] if path is None else _read(path)
-        self._sender: threading.Thread | None = None
-        self._next_s = 0.0
-        self._outage = OutageLog(
-            log,
-            "audit events could not be sent to slurm-gpudbd: %s; retrying",
-            clock,
-            over="slurm-gpudbd has all audit events",
-        )
         self._unwritten = OutageLog(
             log,
             "%s; audit events that were not sent are lost if slurm-gpuctld is killed",
@@ -85,36 +86,27 @@ class Acts:
                 lost = self._waiting.pop(0)
                 log.warning("slurm-gpudbd is not told any more of: %s: %s", lost.act, lost.subject)
             self._write()
-        self._next_s = 0.0
-
-    def poll(self) -> None:
-        """Begin to tell what waits, unless that is being done or failed just now; never waits."""
-        if not self._waiting or self._clock.monotonic() < self._next_s:
-            return
-        if self._sender is None or not self._sender.is_alive():
-            self._next_s = self._clock.monotonic() + _RETRY_S
-            self._sender = threading.Thread(target=self._tell, name="acts", daemon=True)
-            self._sender.start()
+        self._due_s = 0.0
 
     def close(self) -> None:
-        """Tell what waits, for a few seconds at most."""
-        self._next_s = 0.0
-        self.poll()
-        if self._sender is not None:
-            self._sender.join(_AT_THE_END_S)
+        """Report what waits, for a few seconds at most."""
+        self._due_s = 0.0
+        self.run(QueueView())
+        if self._under_way is not None:
+            wait([self._under_way], _AT_THE_END_S)
         if self._waiting:
             later = "" if self._path is None else "; the next slurm-gpuctld on this host tells it"
             log.warning("slurm-gpudbd was not told of %d acts%s", len(self._waiting), later)
 
-    def _tell(self) -> None:
+    def prepare(self, view: QueueView) -> bool:
+        """Return whether acts wait; those of a host that is not in charge are reported too."""
+        return bool(self._waiting)
+
+    def work(self, view: QueueView) -> None:
+        """Report all acts that wait."""
         while self._waiting:
             acts = self._waiting[:_AT_ONCE]
-            try:
-                self._send_all(acts)
-            except SlurmGpuError as error:
-                self._outage.failed(error)
-                return
-            self._outage.worked()
+            self._send_all(acts)
             with self._lock:
                 told = {act.id for act in acts}
                 self._waiting = [act for act in self._waiting if act.id not in told]

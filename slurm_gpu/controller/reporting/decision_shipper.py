@@ -9,16 +9,15 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from slurm_gpu.clock import Clock
+from slurm_gpu.controller.duty import Background, Duty, QueueView
 from slurm_gpu.controller.reporting.audit_reporter import Acts
 from slurm_gpu.controller.reporting.decision_log import MARK_FILE, DecisionLog, LogLine
-from slurm_gpu.daemon.outage_log import OutageLog
-from slurm_gpu.errors import SlurmGpuError
+from slurm_gpu.errors import OutsideError
 from slurm_gpu.policy.lua.bundle import DECISIONS_LOG
 from slurm_gpu.policy.lua.decisions import DecisionLine
 from slurm_gpu.policy.lua.peers import this_host
@@ -47,34 +46,35 @@ Send = Callable[[Sequence[Decision], str | None], bool]
 _UserHour = tuple[int, int]
 
 
-class DecisionShipper:
-    """`poll` begins to ship what is there, and never waits. Nothing that fails ends it."""
+class DecisionShipper(Duty):
+    """Ships the decisions that are there, in the background."""
 
-    def __init__(self, run_directory: Path, clock: Clock, acts: Acts, send: Send) -> None:
-        self._log = DecisionLog(run_directory / DECISIONS_LOG, run_directory / MARK_FILE)
-        self._path = run_directory / DECISIONS_LOG
-        self._clock, self._acts, self._send = clock, acts, send
-        self._worker: threading.Thread | None = None
-        self._next_s = 0.0
-        self._outage = OutageLog(
-            log,
-            f"decisions stay in {self._path} for now: %s; retrying",
+    def __init__(
+        self,
+        run_directory: Path,
+        clock: Clock,
+        acts: Acts,
+        send: Send,
+        background: Background | None = None,
+    ) -> None:
+        path = run_directory / DECISIONS_LOG
+        super().__init__(
             clock,
-            over="slurm-gpudbd has all decisions again",
+            f"decisions stay in {path} for now: %s; retrying",
+            "slurm-gpudbd has all decisions again",
+            background=background,
         )
+        self._log = DecisionLog(path, run_directory / MARK_FILE)
+        self._path, self._acts, self._send = path, acts, send
         self._refusals: Counter[_UserHour] = Counter()
         """That slurm-gpudbd has, and those that were left out."""
 
-    def poll(self) -> None:
-        """Begin to ship, unless that is being done, or not due."""
-        now = self._clock.monotonic()
-        if now < self._next_s or (self._worker is not None and self._worker.is_alive()):
-            return
-        self._next_s = now + (_RETRY_S if self._outage.lasts else EVERY_S)
-        self._worker = threading.Thread(target=self.ship, name="decisions", daemon=True)
-        self._worker.start()
+    def prepare(self, view: QueueView) -> bool:
+        """Return True: each host of slurmctld ships its own log, in charge or not."""
+        self._every_s = _RETRY_S if self._outage.lasts else EVERY_S
+        return True
 
-    def ship(self) -> None:
+    def work(self, view: QueueView) -> None:
         """Ship all that is there now."""
         try:
             while (piece := self._log.next(_AT_ONCE_BYTES, _AT_ONCE)) is not None:
@@ -95,10 +95,8 @@ class DecisionShipper:
                         "",
                         "",
                     )
-        except (SlurmGpuError, OSError) as error:
-            self._outage.failed(error if isinstance(error, SlurmGpuError) else str(error))
-            return
-        self._outage.worked()
+        except OSError as error:
+            raise OutsideError(str(error)) from error
 
     def _decisions(self, lines: Sequence[LogLine], refusals: Counter[_UserHour]) -> Iterator[Decision]:
         """Those to be shipped; counts refusals."""

@@ -5,16 +5,15 @@ from __future__ import annotations
 import logging
 import pwd
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from slurm_gpu.client.connector import DatabaseConnector
 from slurm_gpu.clock import Clock
+from slurm_gpu.controller.duty import Background, Duty, QueueView
 from slurm_gpu.controller.queue.usage import Usage
 from slurm_gpu.controller.reporting.quota import InUse, quota_of
-from slurm_gpu.daemon.outage_log import OutageLog
-from slurm_gpu.errors import NotFoundError, SlurmGpuError
+from slurm_gpu.errors import NotFoundError
 from slurm_gpu.policy.lua.installed import PolicyInForce
 from slurm_gpu.slurm.submission import UserPlaces
 from slurm_gpu.wire.answers.quota import Quota
@@ -31,45 +30,35 @@ _PLACES_KEPT_S = 600.0
 """Accounts and QOS of a user are asked of Slurm so often: they change by an administrator's hand alone."""
 
 
-Submit = Callable[[Callable[[], None]], "Future[None]"]
-
-
-class QuotaTeller:
+class QuotaTeller(Duty):
     """Asks in the background who looks, and tells them; slurm-gpudbd may be away for long: nothing waits."""
 
     def __init__(
         self,
         connect: DatabaseConnector,
-        submit: Submit,
+        background: Background,
         places: Callable[[str], UserPlaces],
         clock: Clock,
         uid_of: Callable[[str], int] = lambda user: pwd.getpwnam(user).pw_uid,
     ) -> None:
-        self._connect, self._submit, self._clock = connect, submit, clock
-        self._ask_places, self._uid_of = places, uid_of
-        self._places: dict[str, tuple[float, UserPlaces]] = {}
-        self._telling: Future[None] | None = None
-        self._next_s = 0.0
-        self._outage = OutageLog(
-            log,
-            "pages show no limits: %s; retrying",
+        super().__init__(
             clock,
-            over="limits are sent to slurm-gpudbd again",
+            "pages show no limits: %s; retrying",
+            "limits are sent to slurm-gpudbd again",
+            every_s=EVERY_S,
+            background=background,
         )
+        self._connect, self._ask_places, self._uid_of = connect, places, uid_of
+        self._places: dict[str, tuple[float, UserPlaces]] = {}
 
-    def turn(self, in_use: InUse | None, *, in_charge: bool) -> None:
-        """Begin to tell, where that is due; `in_use` is None while slurmctld does not answer."""
-        if self._telling is not None:
-            if not self._telling.done():
-                return
-            telling, self._telling = self._telling, None
-            self._take_in(telling)
-        now = self._clock.monotonic()
-        if in_use is None or not in_charge or now < self._next_s:
-            return
-        self._next_s = now + EVERY_S
-        seen = in_use
-        self._telling = self._submit(lambda: self._connect(lambda database: self.tell(database, seen)))
+    def work(self, view: QueueView) -> None:
+        """Ask whose limits are wanted, and send them."""
+        assert view.in_use is not None
+        in_use = view.in_use
+        try:
+            self._connect(lambda database: self.tell(database, in_use))
+        except NotFoundError as error:
+            raise NotFoundError(f"{error}; it is of an earlier version") from error
 
     def tell(self, database: DatabaseClient, in_use: InUse) -> None:
         """Tell the limits of everybody who looks."""
@@ -99,13 +88,3 @@ class QuotaTeller:
             if places.told:
                 self._places[user] = now + _PLACES_KEPT_S, places
         return places
-
-    def _take_in(self, telling: Future[None]) -> None:
-        try:
-            telling.result()
-        except NotFoundError as error:
-            self._outage.failed(f"{error}; it is of an earlier version")
-        except SlurmGpuError as error:
-            self._outage.failed(error)
-        else:
-            self._outage.worked()

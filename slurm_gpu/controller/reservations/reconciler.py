@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.config.site import Reservations as Settings
+from slurm_gpu.controller.duty import Duty, QueueView
 from slurm_gpu.controller.reporting.audit_reporter import Acts
 from slurm_gpu.controller.reservations.replacement import Mender
 from slurm_gpu.controller.reservations.rows import ReservationTable
@@ -55,8 +56,8 @@ def is_ours(found: SlurmReservation, row: Reservation) -> bool:
     )
 
 
-class ReservationKeeper:
-    """Holds for how long each was idle. Nothing that fails ends it: what is not done is tried again."""
+class ReservationKeeper(Duty):
+    """Keeps for how long each reservation was idle."""
 
     def __init__(
         self,
@@ -69,10 +70,11 @@ class ReservationKeeper:
         mender: Mender,
         uid_of: Callable[[str], int | None] = uid_of,
     ) -> None:
+        super().__init__(clock, "reservations are not updated: %s", "reservations are updated again")
         self._uid_of = uid_of
         self._settings, self._slurm, self._table, self._mender = settings, slurm, table, mender
-        self._clock, self._acts, self._timezone = clock, acts, timezone
-        self._next_s = self._latest_s = 0.0
+        self._acts, self._timezone = acts, timezone
+        self._ask_s = self._latest_s = 0.0
         self._looked_s: float | None = None
         self._idle_s: dict[int, float] = {}
         self._waited_s: dict[int, float] = {}
@@ -85,37 +87,35 @@ class ReservationKeeper:
         self._in_use: set[int] = set()
         """Those that are over, and that Slurm does not delete yet."""
         self._refused = OutageLog(log, "%s", clock)
-        self._outage = OutageLog(
-            log,
-            "reservations are not updated: %s",
-            clock,
-            over="reservations are updated again",
-        )
 
     def rows(self) -> Iterable[Reservation] | None:
         """The table as last known; None before its first answer."""
         rows = self._table.rows
         return None if rows is None else rows.values()
 
-    def turn(self, *, in_charge: bool) -> None:
-        """Look, and act, if it is time; only beside the slurmctld that is in charge."""
+    def prepare(self, view: QueueView) -> bool:
+        """Ask slurm-gpudbd now and then; there is work when it has answered, or does not answer for long."""
         now = self._clock.monotonic()
-        due = now >= self._next_s
-        if due:
-            self._next_s = now + EVERY_S
-        came = self._table.poll(self._seen, begin=due)
+        is_due = now >= self._ask_s
+        if is_due:
+            self._ask_s = now + EVERY_S
+        came = self._table.poll(self._seen, begin=is_due)
         if not came and now < self._latest_s:
-            return
+            return False
         self._latest_s = now + 2 * EVERY_S
-        if not in_charge or self._table.rows is None:
+        if not view.in_charge or self._table.rows is None:
             self._looked_s = None
-            return
+            return False
+        return True
+
+    def work(self, view: QueueView) -> None:
+        """Make Slurm agree with the table."""
+        assert self._table.rows is not None
         try:
             self._look(self._table.rows)
-            self._outage.worked()
-        except SlurmError as error:
+        except SlurmError:
             self._looked_s = None
-            self._outage.failed(error)
+            raise
 
     def _look(self, rows: Mapping[int, Reservation]) -> None:
         there = {one.name: one for one in self._slurm.all()}

@@ -15,9 +15,10 @@ from slurm_gpu.controller.colocation.pair_fit import Unseen
 from slurm_gpu.controller.colocation.reconciler import ColocationKeeper
 from slurm_gpu.controller.colocation.serving import Planners
 from slurm_gpu.controller.colocation.terminations import Endings
+from slurm_gpu.controller.duty import QueueView
 from slurm_gpu.controller.queue.amounts import CountingFacts
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.policy.lua.installed import ColocationInForce
+from slurm_gpu.policy.lua.installed import ColocationInForce, PolicyInForce
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode, SlurmSettings
 from slurm_gpu.slurm.queue import CountedJob, JobPhase
 from tests.controller.fakes import Clock, make_job, make_node
@@ -224,6 +225,19 @@ class Cluster:
         return self.util[job.key] / (1 + slow) * busy, now_s - since_s
 
 
+def view_of(
+    jobs: Sequence[CountedJob], policy: ColocationInForce | None, *, in_charge: bool = True
+) -> QueueView:
+    """What slurm-gpuctld sees of them."""
+    return QueueView(
+        answered=True,
+        in_charge=in_charge,
+        jobs=jobs,
+        policy=PolicyInForce(colocation=policy),
+        facts=CountingFacts(shards_per_gpu=OF),
+    )
+
+
 def _queued(job: Job) -> QueuedJob:
     name = "gpu" if job.shards is None else "shard"
     running = job.state in HOLDING
@@ -295,8 +309,7 @@ class Site:
         for _ in range(seconds):
             self.cluster.second()
             if self.runs and not self.cluster.away:
-                facts = CountingFacts(shards_per_gpu=OF)
-                self.keeper.turn(self.cluster.queue(), self.policy, facts, in_charge=True)
+                self.keeper.run(view_of(self.cluster.queue(), self.policy))
 
     def until_all_end(self, most_s: int = 5000) -> float:
         """Seconds that it took."""

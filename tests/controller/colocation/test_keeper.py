@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from slurm_gpu.policy.lua.decisions import find_endings
 from tests.controller.fakes import Clock
 
-from .cluster import OF, POLICY, Cluster, Site
+from .cluster import OF, POLICY, Cluster, Site, view_of
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def test_one_that_was_to_be_on_a_node_that_is_gone_starts_elsewhere(site: Site, 
 
 def test_a_job_that_does_not_start_at_its_place_gets_another(site: Site, cluster: Cluster) -> None:
     first = cluster.submit("a", 2)
-    site.keeper.turn(cluster.queue(), POLICY, site_facts(), in_charge=True)
+    site.keeper.run(view_of(cluster.queue(), POLICY))
     first.wanted_node = "gone"  # as if its node went down just now
     site.pass_s(30)
     assert (first.state, first.shards) == ("RUNNING", OF)
@@ -192,19 +192,13 @@ def test_while_slurmctld_does_not_answer_no_places_are_told(site: Site, cluster:
     cluster.submit("a", 2)
     queue = cluster.queue()
     cluster.away = True
-    site.keeper.turn(queue, POLICY, site_facts(), in_charge=True)
+    site.keeper.run(view_of(queue, POLICY))
     assert site.keeper.table() is None
-
-
-def site_facts():
-    from slurm_gpu.controller.queue.amounts import CountingFacts
-
-    return CountingFacts(shards_per_gpu=OF)
 
 
 def test_beside_a_slurmctld_that_is_not_in_charge_nothing_is_done(site: Site, cluster: Cluster) -> None:
     job = cluster.submit("a", 2)
-    site.keeper.turn(cluster.queue(), POLICY, site_facts(), in_charge=False)
+    site.keeper.run(view_of(cluster.queue(), POLICY, in_charge=False))
     assert (job.begin_s > cluster.clock.wall(), site.keeper.table()) == (True, None)
 
 

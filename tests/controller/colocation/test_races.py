@@ -13,11 +13,10 @@ import pytest
 from slurm_gpu.controller.colocation import store as books
 from slurm_gpu.controller.colocation.database_queries import Inquiry, QueryResults
 from slurm_gpu.controller.colocation.guard import LEAST_S
-from slurm_gpu.controller.queue.amounts import CountingFacts
 from slurm_gpu.errors import SlurmError
 from tests.controller.fakes import Clock
 
-from .cluster import OF, POLICY, Cluster, Job, Site
+from .cluster import OF, POLICY, Cluster, Job, Site, view_of
 
 PROMISE = dataclasses.replace(POLICY, goal="considerate", slowdown=1.1)
 
@@ -130,7 +129,7 @@ def test_what_was_measured_beside_one_who_has_gone_is_not_held_against_who_came_
 def look(site: Site, cluster: Cluster, *, in_charge: bool, seconds: int = 1) -> None:
     for _ in range(seconds):
         cluster.second()
-        site.keeper.turn(cluster.queue(), site.policy, CountingFacts(shards_per_gpu=OF), in_charge=in_charge)
+        site.keeper.run(view_of(cluster.queue(), site.policy, in_charge=in_charge))
 
 
 def known(cluster: Cluster) -> set[str]:
@@ -161,7 +160,7 @@ def test_who_changed_partners_while_sharing_was_off_teaches_nothing_of_either(
     until(site, lambda: job.state == first.state == "RUNNING")
     site.pass_s(10)
     between_looks(site, 0)
-    site.keeper.turn(cluster.queue(), None, CountingFacts(shards_per_gpu=OF), in_charge=True)
+    site.keeper.run(view_of(cluster.queue(), None))
     first.state, first.end_s = "CANCELLED", int(cluster.clock.wall())
     second = cluster.submit("b", 3, 100, hold_s=0)
     between_looks(site, 150)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu.config.site import SiteConfig
+from slurm_gpu.controller.duty import QueueView
 from slurm_gpu.controller.notices.cancellations import Ends
 from slurm_gpu.controller.notices.poll import ClusterPoll, look_at
 from slurm_gpu.controller.notices.reconciler import NoticeKeeper
@@ -16,7 +17,7 @@ from slurm_gpu.controller.reporting.audit_reporter import Acts
 from slurm_gpu.errors import DatabaseError, NotFoundError, SlurmError
 from slurm_gpu.notices.sending import Message, NotSentError
 from slurm_gpu.notices.settings import Settings
-from slurm_gpu.policy.lua.installed import CancelIdleInForce
+from slurm_gpu.policy.lua.installed import CancelIdleInForce, PolicyInForce
 from slurm_gpu.slurm.ending import EndingClient
 from slurm_gpu.wire import Live, LiveDevice
 from slurm_gpu.wire.answers.cluster import ClusterState
@@ -185,7 +186,8 @@ class World:
     def turn(self) -> None:
         counted = [make_job(one.job_id, user=one.user, start_s=one.start_s) for one in self.jobs.values()]
         for _ in range(3):  # it asks, takes in the answer, and hears that all was sent
-            self.keeper.turn(counted, self.rule, in_charge=self.in_charge)
+            policy = PolicyInForce(cancel_idle=self.rule)
+            self.keeper.run(QueueView(answered=True, in_charge=self.in_charge, jobs=counted, policy=policy))
 
     def go_on(self, minutes: float) -> None:
         until_s = self.clock.wall() + 60 * minutes

@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 from slurm_gpu.config.site import Reservations as Settings
 from slurm_gpu.config.site import Zone
+from slurm_gpu.controller.duty import QueueView
 from slurm_gpu.controller.reporting.audit_reporter import Acts
 from slurm_gpu.controller.reservations.reconciler import EVERY_S, ReservationKeeper
 from slurm_gpu.controller.reservations.replacement import Mender
@@ -175,7 +176,7 @@ class Site:
         """slurm-gpuctld as time goes by; twice as long as a look takes, what was told has come round."""
         end_s = self.clock.uptime_s + seconds
         while True:
-            self.keeper.turn(in_charge=self.in_charge)
+            self.keeper.run(QueueView(in_charge=self.in_charge))
             if self.clock.uptime_s >= end_s:
                 return
             self.clock.advance(EVERY_S / 2)

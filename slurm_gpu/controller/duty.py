@@ -1,0 +1,122 @@
+"""Work that slurm-gpuctld repeats after its polls of the queue."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from slurm_gpu.clock import Clock
+from slurm_gpu.controller.placement.zone_table import ZoneTable
+from slurm_gpu.controller.queue.amounts import CountingFacts
+from slurm_gpu.controller.reporting.quota import InUse
+from slurm_gpu.daemon.outage_log import OutageLog
+from slurm_gpu.errors import SlurmGpuError
+from slurm_gpu.policy.lua.installed import PolicyInForce
+from slurm_gpu.slurm.queue import CountedJob
+
+log = logging.getLogger("slurm-gpuctld")
+
+T = TypeVar("T")
+# Runs a task in a thread.
+Background = Callable[[Callable[[], None]], "Future[None]"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueView:
+    """The last poll of the queue. Where slurmctld did not answer only `in_charge` and `running` count."""
+
+    answered: bool = False
+    in_charge: bool = False
+    """Whether the slurmctld of this host is in charge."""
+    running: int = 0
+    """Changes whenever other jobs run, or run elsewhere."""
+    jobs: Sequence[CountedJob] = ()
+    policy: PolicyInForce = field(default_factory=PolicyInForce)
+    facts: CountingFacts = field(default_factory=CountingFacts)
+    zones: ZoneTable | None = None
+    in_use: InUse | None = None
+
+
+class Duty(ABC):
+    """One kind of work. A failure is logged once, and the work is tried again when it is next due."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        failing: str,
+        works_again: str,
+        *,
+        every_s: float = 0.0,
+        cpu: Callable[[], float] = lambda: 0.0,
+        cpu_share: float = 1.0,
+        background: Background | None = None,
+    ) -> None:
+        """`failing` has one %s, for the reason. The work uses at most `cpu_share` of a core.
+
+        With `background` it runs there, where it may wait, one at a time.
+        """
+        self._clock, self._every_s, self._background = clock, every_s, background
+        self._cpu, self._cpu_share = cpu, cpu_share
+        self._outage = OutageLog(log, failing, clock, over=works_again)
+        self._due_s = 0.0
+        self._under_way: Future[None] | None = None
+
+    def run(self, view: QueueView) -> None:
+        """Do the work if there is any and it is due."""
+        try:
+            has_work = self.prepare(view)
+        except SlurmGpuError as error:
+            self._outage.failed(error)
+            return
+        now_s = self._clock.monotonic()
+        is_under_way = self._under_way is not None and not self._under_way.done()
+        if not has_work or now_s < self._due_s or is_under_way:
+            return
+        self._due_s = now_s + self._every_s
+        if self._background is None:
+            self._attempt(view)
+        else:
+            self._under_way = self._background(lambda: self._attempt(view))
+
+    def prepare(self, view: QueueView) -> bool:
+        """Note what each view shows; return whether there is work, due or not."""
+        return view.answered and view.in_charge
+
+    @abstractmethod
+    def work(self, view: QueueView) -> None:
+        """Do the work; raises SlurmGpuError."""
+
+    def reschedule(self, cpu_s: float) -> None:
+        """Set when the work is next due, after it used this CPU time."""
+        self._due_s = max(self._due_s, self._clock.monotonic() + cpu_s / self._cpu_share)
+
+    def _attempt(self, view: QueueView) -> None:
+        began_s = self._cpu()
+        try:
+            self.work(view)
+        except Exception as error:
+            if self._background is None and not isinstance(error, SlurmGpuError):
+                raise
+            self._outage.failed(error)
+        else:
+            self._outage.worked()
+        self.reschedule(self._cpu() - began_s)
+
+
+def in_background(task: Callable[[], T]) -> Future[T]:
+    """Run a task in a thread that does not keep the process from ending."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(task())
+        except BaseException as error:  # raised where the result is read
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="background", daemon=True).start()
+    return future
