@@ -17,7 +17,6 @@ from slurm_gpu.node.application.rules import (
     ApplicationParameter,
     ApplicationRule,
     ApplicationRules,
-    Names,
     Trace,
 )
 from slurm_gpu.node.process.procfs import Processes
@@ -94,9 +93,9 @@ def _found(trace: Trace, evidence: ProcessEvidence) -> Sequence[str] | None:
     return because
 
 
-def _first(names: Names, having: Iterable[str | None]) -> str | None:
+def _first(names: re.Pattern[str], having: Iterable[str | None]) -> str | None:
     """The name that fits, the first in order where several do."""
-    hits = [name for name in having if name is not None and names.pattern.match(name)]
+    hits = [name for name in having if name is not None and names.match(name)]
     return min(hits) if hits else None
 
 

@@ -41,14 +41,6 @@ _LONGEST_NAME = 64
 _MOST_NAMES = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
-    """Names or globs of which any may fit; `pattern` fits what any of them does."""
-
-    globs: Sequence[str]
-    pattern: re.Pattern[str]
-
-
 def _parse_name(value: Any) -> str:
     return str(require(isinstance(value, str) and value.isprintable() and len(value) <= _LONGEST_NAME, value))
 
@@ -60,14 +52,14 @@ def _parse_names(value: Any) -> Sequence[str]:
     return list(names)
 
 
-def _parse_globs(value: Any) -> Names:
+def _parse_globs(value: Any) -> re.Pattern[str]:
     names = _parse_names(value)
     for name in names:
         if "/" in name:
             raise InvalidValueError(f"has {name!r}; it must be a name without directories, such as lmp*")
         if not name.strip("*?"):
             raise InvalidValueError(f"has {name!r}, which would fit everything")
-    return Names(names, re.compile("|".join(fnmatch.translate(name) for name in names)))
+    return re.compile("|".join(fnmatch.translate(name) for name in names))
 
 
 def _parse_packages(value: Any) -> frozenset[str]:
@@ -116,10 +108,10 @@ _PARAMETER_NAME = pattern("batch_size", "a name of a-z, 0-9 and _, at most 32", 
 class Trace:
     """One alternative of a rule: all that is given must be found in one process."""
 
-    executable: Annotated[Names | None, _GLOBS, "The executable."] = None
-    script: Annotated[Names | None, _GLOBS, "The script that an interpreter runs."] = None
-    module: Annotated[Names | None, _GLOBS, "The Python module (`python -m`)."] = None
-    library: Annotated[Names | None, _GLOBS, "A mapped library."] = None
+    executable: Annotated[re.Pattern[str] | None, _GLOBS, "The executable."] = None
+    script: Annotated[re.Pattern[str] | None, _GLOBS, "The script that an interpreter runs."] = None
+    module: Annotated[re.Pattern[str] | None, _GLOBS, "The Python module (`python -m`)."] = None
+    library: Annotated[re.Pattern[str] | None, _GLOBS, "A mapped library."] = None
     python: Annotated[
         frozenset[str] | None, ValueType(_NAMES, "torch", _parse_packages), "Imported Python packages."
     ] = None
@@ -210,7 +202,7 @@ def check_rules(source: YamlSource) -> ApplicationRules:
         line, column = source.key_positions.get(("applications", name), (0, 0))
         found.append(replace(rule, place=f"{source.path}:{line}:{column}"))
     traces = [trace for rule in found for trace in rule.traces]
-    libraries = [trace.library.pattern.pattern for trace in traces if trace.library is not None]
+    libraries = [trace.library.pattern for trace in traces if trace.library is not None]
     return ApplicationRules(
         source.path,
         sorted(found, key=lambda rule: -rule.priority),

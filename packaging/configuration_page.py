@@ -1,14 +1,14 @@
-"""Print docs/configuration.md, the reference of configuration files, from the classes that decode them."""
+"""Print the reference of configuration files from the classes that decode them.
+
+`PYTHONPATH=. python packaging/configuration_page.py > docs/configuration.md`; a test keeps both equal.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, is_dataclass
-from pathlib import Path
 from typing import NamedTuple, get_args, get_origin
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from slurm_gpu.config.decoder import SettingField, Shape, fields_of, shape_of
 from slurm_gpu.config.site import SiteConfig
@@ -37,7 +37,7 @@ _HEAD = """\
 
 Every key of the files in `/etc/slurm-gpu`. A mistake in one is reported with its line and column, the value
 and what is allowed. `NAME` is any name, `[]` an entry of a list. Times have a unit: `90s`, `10m`, `4h`, `7d`,
-`2w`. `docs/configuration_page.py` writes this page from the classes that decode the files.
+`2w`. `packaging/configuration_page.py` writes this page from the classes that decode the files.
 """
 
 
