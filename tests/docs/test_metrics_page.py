@@ -79,7 +79,7 @@ def _told_kinds() -> Iterable[str]:
         text = path.read_text()
         yield from re.findall(r"""(?:\.tell\(|_tell_of\([^"]*?)"(\w+)\"""", text)
         yield from re.findall(r"""kind="(\w+)\"""", text)
-        yield from re.findall(r"""Trouble\.\w+: "(gpu_\w+)\"""", text)
+        yield from re.findall(r"""ReadError\.\w+: "(gpu_\w+)\"""", text)
 
 
 def test_every_kind_of_event() -> None:
