@@ -1,0 +1,18 @@
+"""Each class has a name of its own, so that a name found by searching means one thing."""
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+import slurm_gpu
+
+PACKAGE = Path(slurm_gpu.__file__).parent
+
+
+def test_no_two_classes_of_the_product_have_the_same_name():
+    places = defaultdict(list)
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(str(path.relative_to(PACKAGE)))
+    assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
