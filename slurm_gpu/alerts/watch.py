@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from slurm_gpu.alerts.alert import CLOCKS_S, AlertThresholds, Concern, Flag
 from slurm_gpu.alerts.device_history import DeviceHistory, IdlePeriod
-from slurm_gpu.wire import LiveDevice
+from slurm_gpu.wire import Live, LiveDevice
+from slurm_gpu.wire.answers.cluster import ClusterJob
+from slurm_gpu.wire.answers.running import Running
 
 XID_FOR_S = 3600.0
 """So long after it a GPU's error is told."""
@@ -50,6 +52,27 @@ class Watch:
     def __init__(self, rules: AlertThresholds | None = None) -> None:
         self.rules = rules or AlertThresholds()
         self._jobs: dict[int, _WatchedRun] = {}
+
+    def take_in(
+        self, now_s: float, jobs: Sequence[ClusterJob], running: Running | None, live: Mapping[str, Live]
+    ) -> None:
+        """Take in answers of slurm-gpudbd; jobs without a start time are not judged."""
+        uses = {} if running is None else running.uses_of({job.job_id: job.start_s for job in jobs})
+        watched = [
+            RunningJob(
+                job_id=job.job_id,
+                start_s=job.start_s,
+                suspended=job.state == "SUSPENDED",
+                used_before=None if (use := uses.get(job.job_id)) is None else use.used,
+                unused_before=frozenset(() if use is None else use.unused_devices),
+            )
+            for job in jobs
+            if job.start_s is not None
+        ]
+        devices = {uuid: (node.at_s, value) for node in live.values() for uuid, value in node.devices.items()}
+        self.look(now_s, watched, devices)
+        for xid in () if running is None else running.xids:
+            self.xid(xid.job_id, xid.device, xid.at_s)
 
     def look(
         self,

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
 from slurm_gpu.cli.output import console
 
 
@@ -17,3 +19,16 @@ def telling() -> Iterator[Callable[[str], object]]:
         return
     with console(sys.stderr).status("…") as status:
         yield lambda what: status.update(what)
+
+
+def progress_bar() -> Progress:
+    """A bar on a terminal; nothing in a pipe or a log."""
+    screen = console(sys.stderr)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        console=screen,
+        transient=True,
+        disable=not screen.is_terminal,
+    )

@@ -5,16 +5,13 @@ A notice that was being sent when slurm-gpuctld was killed may have arrived or n
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from slurm_gpu.errors import OutsideError
-from slurm_gpu.files.atomic import whole_file
+from slurm_gpu.files.state_file import read_state, write_state
 from slurm_gpu.notices.finding import NoticedRun
 
 FILE_NAME = "notices.json"
@@ -256,17 +253,9 @@ def _end(plain: Mapping[str, Any]) -> End:
 
 def read(path: Path) -> Ledger:
     """The ledger at `path`, empty where there is none; raises OutsideError where it cannot be read."""
-    try:
-        return Ledger.from_json(json.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        return Ledger()
-    except OSError as error:
-        raise OutsideError(f"{path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise OutsideError(
-            f"{path} cannot be read ({error!r}), so nobody is told anything and nothing is ended; move it "
-            "away, and everybody is told anew"
-        ) from error
+    advice = ", so nobody is told anything and nothing is ended; move it away, and everybody is told anew"
+    found = read_state(path, Ledger.from_json, advice)
+    return Ledger() if found is None else found
 
 
 def after_a_kill(ledger: Ledger) -> Sequence[Notice]:
@@ -283,13 +272,4 @@ def after_a_kill(ledger: Ledger) -> Sequence[Notice]:
 
 def write(path: Path, ledger: Ledger, owner_uid: int) -> None:
     """Have it on disk before this returns, SlurmUser's (`owner_uid`) alone; raises OutsideError."""
-    try:
-        path.parent.mkdir(mode=0o755, exist_ok=True)
-        with whole_file(path) as fresh:
-            fresh.write_text(json.dumps(ledger.to_json()) + "\n", encoding="utf-8")
-            fresh.chmod(0o600)
-            if os.geteuid() == 0:
-                os.chown(fresh, owner_uid, -1)
-                os.chown(path.parent, owner_uid, -1)
-    except OSError as error:
-        raise OutsideError(f"{error.filename or path}: {error.strerror}") from error
+    write_state(path, ledger.to_json(), owner_uid)

@@ -9,6 +9,7 @@ import click
 
 from slurm_gpu.cli.cluster.node_live import LIVE_COLUMNS, NodeLive, node_lives
 from slurm_gpu.cli.cluster.suspects import show_suspects
+from slurm_gpu.cli.options import json_option
 from slurm_gpu.cli.output import check_format, print_csv, print_json, print_sentences, print_table, remark
 from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.database.api.cluster import cluster_state
@@ -37,7 +38,7 @@ _CSV_COLUMNS = (
 @click.option("--free", is_flag=True, help="Only nodes with a whole GPU free.")
 @click.option("--live", is_flag=True, help="Also what their GPUs do now, as slurm-gpudbd tells it.")
 @click.option("--suspect", is_flag=True, help="Only GPUs that several jobs called slow or failing.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
+@json_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @with_site
 def nodes(

@@ -7,13 +7,14 @@ from zoneinfo import ZoneInfo
 
 import click
 
+from slurm_gpu.cli.options import json_option
 from slurm_gpu.cli.output import print_json, remark
 from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.text.cells import moment
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
+@json_option
 @with_site
 def open(site: CommandSite, as_json: bool) -> None:  # noqa: A001 - as all commands, it has its own name
     """Print a link that signs you in to slurm-gpuweb, the page of the whole cluster.

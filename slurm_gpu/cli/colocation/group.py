@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from slurm_gpu.cli.options import json_option
 from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.errors import UsageError
 
@@ -161,7 +162,7 @@ def train(
 @click.option("--jobs", type=click.IntRange(1, 500), default=30, show_default=True, help="In each list.")
 @click.option("--gpus", type=click.IntRange(1, 64), default=1, show_default=True)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the first list.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
+@json_option
 def evaluate(
     table: Path,
     gpu_model: str | None,
@@ -202,7 +203,7 @@ def evaluate(
     metavar="FILE",
     help="What a GPU and a part of one cost, if not /etc/slurm-gpu/prices.yaml or the package's.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
+@json_option
 def plan(
     table: Path,
     gpu_model: str | None,
@@ -277,7 +278,7 @@ def profiles(site: CommandSite, out: Path, files: tuple[Path, ...], since: str, 
     help="Parts that a GPU has (gres/shard): how many the job needs. With --gpu-memory.",
 )
 @click.option("--gpu-memory", metavar="SIZE", help="Of the GPU, as in 80G.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
+@json_option
 def nearest(
     profiles: Path,
     application: str,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from slurm_gpu.cli.output import console, remark
+from slurm_gpu.cli.output import remark
+from slurm_gpu.cli.progress import progress_bar
 from slurm_gpu.colocation.belief.known import KnownBelief
 from slurm_gpu.colocation.learned import job_array as jobarray
 from slurm_gpu.colocation.learned.model_file import PlannerModel, write_model
@@ -178,20 +178,7 @@ def print_script(
 
 @contextmanager
 def _progress() -> Iterator[Callable[[Progress], None]]:
-    """A bar on a terminal; nothing in a pipe or a log."""
-    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bar
-
-    screen = console(sys.stderr)
-    bar = Bar(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        console=screen,
-        transient=True,
-        disable=not screen.is_terminal,
-    )
-    with bar:
+    with progress_bar() as bar:
         task = bar.add_task("begins", total=None)
 
         def told(progress: Progress) -> None:

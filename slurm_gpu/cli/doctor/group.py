@@ -13,6 +13,7 @@ from slurm_gpu.cli.doctor.checks.every import run_checks
 from slurm_gpu.cli.doctor.checks.finding import DoctorContext, Level, Result
 from slurm_gpu.cli.doctor.removal import steps
 from slurm_gpu.cli.doctor.time_bound import bounded
+from slurm_gpu.cli.options import json_option
 from slurm_gpu.cli.output import console, print_json
 from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.policy.lua.bundle import RUN_DIRECTORY
@@ -49,7 +50,7 @@ _PATH = click.Path(path_type=Path, file_okay=False, readable=False)  # not by ev
     envvar="SLURM_GPU_POLICY_STATE",
     help="Where `policy apply` keeps its journal.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
+@json_option
 @with_site
 @click.pass_context
 def doctor(

@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 import click
 
 from slurm_gpu.cli.forecast.question import ForecastQuestion, asked
+from slurm_gpu.cli.options import json_option
 from slurm_gpu.cli.output import print_json, remark
 from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.errors import UsageError
@@ -23,7 +24,7 @@ _FEW = 20
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
+@json_option
 @click.argument("words", metavar="ID | -- sbatch …", nargs=-1, required=True, type=click.UNPROCESSED)
 @with_site
 def forecast(site: CommandSite, as_json: bool, words: tuple[str, ...]) -> None:

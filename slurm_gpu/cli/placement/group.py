@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from slurm_gpu.cli.options import json_option
 from slurm_gpu.cli.output import print_json, print_table, remark
 from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.client.connector import DatabaseConnector
@@ -65,7 +66,7 @@ def placement() -> None:
 
 
 @placement.command(short_help="Show each managed node with its GPUs and its Weight.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
+@json_option
 @_RUN_DIR
 @with_site
 def status(site: CommandSite, run_dir: Path, as_json: bool) -> None:
@@ -152,7 +153,7 @@ def release_weights(site: CommandSite, run_dir: Path) -> None:
     callback=_duration,
     help="How long jobs of several nodes wait for one zone, by our rule.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
+@json_option
 @_RUN_DIR
 @with_site
 def replay(

@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
+from slurm_gpu.cli.options import json_option
 from slurm_gpu.cli.output import print_json, print_table, remark
 from slurm_gpu.cli.policy.limit_amount import limit_amount
 from slurm_gpu.cli.policy.usage import read_use
@@ -28,7 +29,7 @@ _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 @click.command()
 @click.option("--user", help="This user's instead of your own.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
+@json_option
 @with_site
 def quota(site: CommandSite, user: str | None, as_json: bool) -> None:
     """Your use against each limit that your jobs can meet, by the policy in force.

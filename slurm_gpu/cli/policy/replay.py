@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
+from slurm_gpu.cli.options import json_option
 from slurm_gpu.cli.output import print_json, print_table, remark
 from slurm_gpu.cli.policy.file import file_argument, policy_path, timezone
 from slurm_gpu.cli.runs.all_runs import everybodys_runs
@@ -60,7 +61,7 @@ _RIGHT = ("refused", "advised", "users", "tasks", "nGPU", "GPU-hours")
 @click.option(
     "--limit", type=click.IntRange(min=0), default=50, show_default=True, help="Refusals listed at most."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
+@json_option
 @with_site
 def replay(
     site: CommandSite,

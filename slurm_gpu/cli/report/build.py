@@ -11,8 +11,9 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from slurm_gpu.cli.output import console, remark
+from slurm_gpu.cli.output import remark
 from slurm_gpu.cli.policy.file import PATH, policy_path
+from slurm_gpu.cli.progress import progress_bar
 from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.errors import InputError, UsageError
 from slurm_gpu.policy.language.check import load_policy
@@ -184,21 +185,7 @@ def _last(span: str, today: dt.date, timezone: str) -> tuple[ReportPeriod, str]:
 
 @contextmanager
 def _progress() -> Iterator[ReportProgress]:
-    """A bar on a terminal; nothing in a pipe or a log."""
-    import sys
-
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    screen = console(sys.stderr)
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        console=screen,
-        transient=True,
-        disable=not screen.is_terminal,
-    )
-    with bar:
+    with progress_bar() as bar:
         task = bar.add_task("", total=None)
 
         def told(done: int, total: int, now: str) -> None:

@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
+from slurm_gpu.cli.options import json_option
 from slurm_gpu.cli.output import print_json, print_table, remark
 from slurm_gpu.cli.policy.file import PATH, file_argument, timezone
 from slurm_gpu.cli.policy.waits_json import reproduction_json, waits_json
@@ -41,7 +42,7 @@ _TRIED = ("tried", "WAIT_h of all", "verdict")
 )
 @click.option("--until", metavar="WHEN", help="Until then. [default: now]")
 @click.option("--out", type=PATH, metavar="FILE", help="Write the patch there, not to standard output.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
+@json_option
 @with_site
 def recommend(
     site: CommandSite, file: Path | None, since: str, until: str | None, out: Path | None, as_json: bool

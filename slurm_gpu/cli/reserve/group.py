@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
+from slurm_gpu.cli.options import json_option
 from slurm_gpu.cli.output import check_format, print_csv, print_json, remark
 from slurm_gpu.cli.reserve.calendar import Calendar, day_and_time, late, print_calendar, print_past
 from slurm_gpu.cli.reserve.planning import PlanningState, default_account, default_partition
@@ -222,7 +223,7 @@ def _then(site: CommandSite, one: Reservation) -> str:
 @click.option(
     "--last", type=click.IntRange(1, 1000), metavar="N", help=f"With --past: so many.  [default: {_PAST}]"
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
+@json_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV, the same keys as columns.")
 @with_site
 def list_reservations(site: CommandSite, past: bool, last: int | None, as_json: bool, as_csv: bool) -> None:

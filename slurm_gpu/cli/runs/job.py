@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 import click
 from click.shell_completion import CompletionItem
 
+from slurm_gpu.cli.options import json_option
 from slurm_gpu.cli.output import print_json, remark
 from slurm_gpu.cli.runs.device_use import device_uses, idle_advice
 from slurm_gpu.cli.runs.host_use import HostUse, host_uses
@@ -46,7 +47,7 @@ def _own_jobs(ctx: click.Context, parameter: click.Parameter, incomplete: str) -
 
 @click.command()
 @click.argument("job_id", metavar="ID", shell_complete=_own_jobs)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
+@json_option
 @with_site
 def job(site: CommandSite, job_id: str, as_json: bool) -> None:
     """Show every run of job ID (17, 17_3 for an array task, 17+1 for a het component) and its GPUs.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from slurm_gpu.cli.options import json_option
 from slurm_gpu.cli.output import check_format, is_narrow, print_csv, print_json, print_table, remark
 from slurm_gpu.cli.runs.filters import SHORT_STATES, filter_options, filters_of
 from slurm_gpu.cli.runs.parquet import write_runs
@@ -53,7 +54,7 @@ CSV_COLUMNS = (
     "--page", type=click.IntRange(min=1), default=1, metavar="N", help="Which page of so many rows, from 1."
 )
 @click.option("--all", "every", is_flag=True, help="All rows.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
+@json_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @click.option(
     "--parquet",

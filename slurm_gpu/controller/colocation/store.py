@@ -6,10 +6,8 @@ comes next knows it. A job's key tells what it is: jobs of one key are taken to 
 
 from __future__ import annotations
 
-import json
 import logging
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations, zip_longest
@@ -17,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu.controller.colocation.lua_state import ShareTable
-from slurm_gpu.errors import OutsideError
-from slurm_gpu.files.atomic import whole_file
+from slurm_gpu.files.state_file import read_state, write_state
 from slurm_gpu.slurm.client import SlurmSettings
 
 log = logging.getLogger("slurm-gpuctld")
@@ -226,28 +223,11 @@ def path_of(settings: SlurmSettings) -> Path:
 
 def read(path: Path) -> Book:
     """The book at `path`, empty where there is none; raises OutsideError where it cannot be read."""
-    try:
-        return Book.from_json(json.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        return Book()
-    except OSError as error:
-        raise OutsideError(f"{path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
-        raise OutsideError(
-            f"{path} cannot be read ({error!r}); move it away, and it is learned anew"
-        ) from error
+    found = read_state(path, Book.from_json, "; move it away, and it is learned anew")
+    return Book() if found is None else found
 
 
 def write(path: Path, book: Book, at_s: float, owner_uid: int) -> None:
     """Have it on disk before this returns, SlurmUser's (`owner_uid`) alone; raises OutsideError."""
-    try:
-        path.parent.mkdir(mode=0o755, exist_ok=True)
-        with whole_file(path) as fresh:
-            fresh.write_text(json.dumps(book.to_json(at_s)) + "\n", encoding="utf-8")
-            fresh.chmod(0o600)
-            if os.geteuid() == 0:
-                os.chown(fresh, owner_uid, -1)
-                os.chown(path.parent, owner_uid, -1)
-    except OSError as error:
-        raise OutsideError(f"{error.filename or path}: {error.strerror}") from error
+    write_state(path, book.to_json(at_s), owner_uid)
     book.is_changed = False

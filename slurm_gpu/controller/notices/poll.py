@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from slurm_gpu.alerts.alert import AlertThresholds, Concern, Flag
-from slurm_gpu.alerts.watch import RunningJob, Watch
+from slurm_gpu.alerts.watch import Watch
 from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.database.verdicts.alerts import unhealthy
 from slurm_gpu.errors import NotFoundError
@@ -82,24 +82,7 @@ def rules_of(config: SiteConfig) -> AlertThresholds:
 
 def watch(rules: Watch, look: ClusterPoll) -> list[Flag]:
     """Take in a look; returns all concerns that the watch has now."""
-    uses = _uses(look)
-    jobs = [
-        RunningJob(
-            job_id=job.job_id,
-            start_s=job.start_s,
-            suspended=job.state == "SUSPENDED",
-            used_before=None if (use := uses.get(job.job_id)) is None else use.used,
-            unused_before=frozenset(() if use is None else use.unused_devices),
-        )
-        for job in look.jobs
-        if job.start_s is not None
-    ]
-    devices = {
-        uuid: (node.at_s, value) for node in look.live.values() for uuid, value in node.devices.items()
-    }
-    rules.look(look.at_s, jobs, devices)
-    for xid in look.running.xids:
-        rules.xid(xid.job_id, xid.device, xid.at_s)
+    rules.take_in(look.at_s, look.jobs, look.running, look.live)
     return [*rules.flags(look.at_s), *diagnosed(look, rules.rules)]
 
 

@@ -7,15 +7,13 @@ site's from ours.
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from slurm_gpu.errors import OutsideError
-from slurm_gpu.files.atomic import whole_file
+from slurm_gpu.files.state_file import read_state, write_state
 from slurm_gpu.slurm.client import SlurmSettings
 from slurm_gpu.text.hostlist import compress, expand
 
@@ -54,39 +52,31 @@ def path_of(settings: SlurmSettings) -> Path:
 
 def read(path: Path) -> OriginalWeights:
     """The memory at `path`, empty where there is none; raises OutsideError where it cannot be read."""
-    try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
-        if plain["version"] != _VERSION:
-            raise OutsideError(f"{path} was written by another version of slurm-gpu ({plain['version']})")
-        nodes: dict[str, RecordedWeights] = {}
-        for one in plain["classes"]:
-            known = RecordedWeights(int(one["site"]), frozenset(map(int, one["ours"])))
-            nodes |= dict.fromkeys(expand(one["nodes"]), known)
-        return OriginalWeights(nodes, str(plain["host"]), int(plain["at_s"]))
-    except FileNotFoundError:
-        return OriginalWeights()
-    except OSError as error:
-        raise OutsideError(f"{path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise OutsideError(
-            f"{path} cannot be read ({error!r}); it says which Weight of each node is the site's own: "
-            "mend it, or move it away and run `scontrol reconfigure`"
-        ) from error
+    advice = (
+        "; it says which Weight of each node is the site's own: "
+        "mend it, or move it away and run `scontrol reconfigure`"
+    )
+    found = read_state(path, lambda plain: _from_plain(path, plain), advice)
+    return OriginalWeights() if found is None else found
+
+
+def _from_plain(path: Path, plain: Any) -> OriginalWeights:
+    if plain["version"] != _VERSION:
+        raise OutsideError(f"{path} was written by another version of slurm-gpu ({plain['version']})")
+    nodes: dict[str, RecordedWeights] = {}
+    for one in plain["classes"]:
+        known = RecordedWeights(int(one["site"]), frozenset(map(int, one["ours"])))
+        nodes |= dict.fromkeys(expand(one["nodes"]), known)
+    return OriginalWeights(nodes, str(plain["host"]), int(plain["at_s"]))
 
 
 def write(path: Path, memory: OriginalWeights, owner_uid: int) -> None:
     """Have it on disk before this returns, of an empty memory nothing; raises OutsideError."""
+    if memory.nodes:
+        write_state(path, _plain(memory), owner_uid, 0o644)
+        return
     try:
-        if not memory.nodes:
-            path.unlink(missing_ok=True)
-            return
-        if not path.parent.exists():
-            path.parent.mkdir(mode=0o755)
-            _give(path.parent, owner_uid)
-        with whole_file(path) as fresh:
-            fresh.write_text(json.dumps(_plain(memory)) + "\n", encoding="utf-8")
-            fresh.chmod(0o644)
-            _give(fresh, owner_uid)
+        path.unlink(missing_ok=True)
     except OSError as error:
         raise OutsideError(f"{error.filename or path}: {error.strerror}") from error
 
@@ -104,12 +94,6 @@ def _plain(memory: OriginalWeights) -> dict[str, Any]:
             for known, names in sorted(by_class.items(), key=lambda item: (item[0].site, sorted(item[1])))
         ],
     }
-
-
-def _give(path: Path, owner_uid: int) -> None:
-    """What root writes is for SlurmUser to go on with."""
-    if os.geteuid() == 0:
-        os.chown(path, owner_uid, -1)
 
 
 def as_known(

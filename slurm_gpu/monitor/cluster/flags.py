@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_gpu.alerts.alert import CLOCKS_S, AlertThresholds, Concern, Flag
-from slurm_gpu.alerts.watch import RunningJob, Watch
+from slurm_gpu.alerts.watch import Watch
 from slurm_gpu.database.verdicts.alerts import unhealthy
 from slurm_gpu.monitor.cluster.database_state import DatabaseState
 from slurm_gpu.monitor.cluster.layout import SquareLayout
@@ -41,24 +41,8 @@ class Attention:
 
     def look(self, now_s: float, seen: DatabaseState) -> None:
         """Take in what was seen; jobs whose start Slurm has not told are not judged."""
-        uses = seen.uses()
-        jobs = [
-            RunningJob(
-                job_id=job.job_id,
-                start_s=job.start_s,
-                suspended=job.state == "SUSPENDED",
-                used_before=None if (use := uses.get(job.job_id)) is None else use.used,
-                unused_before=frozenset(() if use is None else use.unused_devices),
-            )
-            for job in seen.cluster.jobs
-            if job.state in _RUNS and job.start_s is not None
-        ]
-        devices = {
-            uuid: (node.at_s, value) for node in seen.live.values() for uuid, value in node.devices.items()
-        }
-        self._watch.look(now_s, jobs, devices)
-        for xid in () if seen.running is None else seen.running.xids:
-            self._watch.xid(xid.job_id, xid.device, xid.at_s)
+        jobs = [job for job in seen.cluster.jobs if job.state in _RUNS]
+        self._watch.take_in(now_s, jobs, seen.running, seen.live)
 
     def concerns(self, now_s: float) -> list[Flag]:
         """The worst first."""

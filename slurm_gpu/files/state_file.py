@@ -1,0 +1,46 @@
+"""What a daemon keeps in one file of JSON below Slurm's StateSaveLocation."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from slurm_gpu.errors import OutsideError
+from slurm_gpu.files.atomic import whole_file
+
+State = TypeVar("State")
+
+
+def read_state(path: Path, from_json: Callable[[Any], State], advice: str) -> State | None:
+    """Return the state at `path`, None if there is no such file.
+
+    Raises OutsideError if it cannot be read, which ends with `advice`.
+    """
+    try:
+        return from_json(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise OutsideError(f"{path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+        raise OutsideError(f"{path} cannot be read ({error!r}){advice}") from error
+
+
+def write_state(path: Path, plain: Any, owner_uid: int, mode: int = 0o600) -> None:
+    """Have it on disk before this returns, with its folder the property of SlurmUser (`owner_uid`).
+
+    Raises OutsideError.
+    """
+    try:
+        path.parent.mkdir(mode=0o755, exist_ok=True)
+        with whole_file(path) as fresh:
+            fresh.write_text(json.dumps(plain) + "\n", encoding="utf-8")
+            fresh.chmod(mode)
+            if os.geteuid() == 0:
+                os.chown(fresh, owner_uid, -1)
+                os.chown(path.parent, owner_uid, -1)
+    except OSError as error:
+        raise OutsideError(f"{error.filename or path}: {error.strerror}") from error
