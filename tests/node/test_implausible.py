@@ -237,6 +237,19 @@ def test_one_implausible_answer_is_asked_again_and_costs_nothing(
     assert (gaps(reading), reading.implausible) == (set(), None)
 
 
+@pytest.mark.parametrize(
+    ("field", "number", "value", "expected"),
+    [("pcie_rx_bytes_per_s", 21, -1e-9, 0.0), ("dram", 10, -1e-9, 0.0), ("sm_active", 2, 100.001, 1.0)],
+)
+def test_the_rounding_of_gpm_is_no_implausible_value(
+    gpu: Gpu, field: str, number: int, value: float, expected: float
+) -> None:
+    gpu.library.change[GPM] = metric(number, value)
+    reading = gpu.read()
+    assert reading.implausible is None
+    assert getattr(reading.activity, field) == expected
+
+
 def test_another_total_of_memory_is_asked_again_and_believed_once_it_stays(gpu: Gpu) -> None:
     total = gpu.facts.memory_bytes
     gpu.library.change[MEMORY], gpu.library.times = memory(5 << 30, 640 << 30), 1

@@ -26,7 +26,7 @@ _RATES = {"pcie_tx_bytes_per_s": 20, "pcie_rx_bytes_per_s": 21}
 _METRICS = {**_PARTS, **_RATES}
 # By the name in Activity: the quantity, whose end is its unit.
 _QUANTITIES = {name: f"{name}_frac" for name in _PARTS} | {name: name for name in _RATES}
-# What is computed of two counters may be a little off where it is 0, or 1.
+# A value computed from two counters may be slightly off where it is 0, or 1 (fractions; rates in MiB/s).
 _ROUNDING = 1e-3
 
 
@@ -113,11 +113,14 @@ class Gpm:
         for name, metric in zip(_METRICS, metrics.metrics, strict=False):
             if metric.nvmlReturn != SUCCESS:
                 continue
-            value = metric.value / 100 if name in _PARTS else metric.value * 2**20
-            if name in _PARTS and 1 < value <= 1 + _ROUNDING:
-                value = 1.0
-            elif -_ROUNDING <= value < 0:
+            is_part = name in _PARTS
+            value = metric.value / 100 if is_part else metric.value
+            if -_ROUNDING <= value < 0:
                 value = 0.0
+            elif is_part and 1 < value <= 1 + _ROUNDING:
+                value = 1.0
+            if not is_part:
+                value *= 2**20
             if self._screen.number(name, value, _QUANTITIES[name]) is not None:
                 found[name] = value
         return Activity(seconds, **found) if found else None
