@@ -56,10 +56,12 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """HOST:PORT, [IPv6]:PORT or :PORT; raises ValueError."""
+    """HOST:PORT, [IPv6]:PORT or :PORT, where port 0 is any free one; raises ValueError."""
     parts = urlsplit(f"//{require(isinstance(text, str), text)}")
-    require(parts.port and not (parts.path or parts.query or parts.fragment or parts.username), text)
-    return Address(parts.hostname or EVERYWHERE, parts.port or 0)
+    port = parts.port
+    if port is None or parts.path or parts.query or parts.fragment or parts.username:
+        raise ValueError
+    return Address(parts.hostname or EVERYWHERE, port)
 
 
 def listen_option(text: str) -> Address:

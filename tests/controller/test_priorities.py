@@ -159,7 +159,7 @@ def test_a_file_with_mistakes_changes_nothing(site: Site, caplog: pytest.LogCapt
     site.turn()
     site.write(large=-3)
     assert site.turn(HOUR) == {1: 240}
-    assert "large: -3 must be points for an hour's wait" in caplog.text
+    assert "large: -3 must be a number from 0" in caplog.text
 
 
 def test_a_job_that_starts_meanwhile_is_no_trouble(site: Site, caplog: pytest.LogCaptureFixture):
