@@ -16,7 +16,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -103,6 +103,9 @@ class Played:
     def queue(self) -> Mapping[int, QueuedJob]:
         """All of them run."""
         return self._queue
+
+    def need_live(self, nodes: Collection[str]) -> None:
+        pass
 
     def live(self) -> Mapping[str, Live]:
         """The last values."""

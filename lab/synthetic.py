@@ -98,7 +98,7 @@ class SyntheticCluster:
         jobs = (*(item.job for item in self._jobs.values()), *self._waiting.values())
         return ClusterState(as_of_s=self.now_s, nodes=nodes, jobs=jobs)
 
-    def live(self) -> Mapping[str, Live]:
+    def live(self, refresh: str = "all") -> Mapping[str, Live]:
         """What each device does now."""
         holder = {
             (node, gpu): item

@@ -40,6 +40,7 @@ from slurm_gpu.wire.answers.runs import (
 )
 from slurm_gpu.wire.answers.verdicts import Verdicts
 from slurm_gpu.wire.headers import READS_ALL, READS_HEADER
+from slurm_gpu.wire.live import Refresh
 
 __all__ = [
     "AuditEvent",
@@ -211,9 +212,12 @@ class DatabaseClient:
         answer = self._get(_job_path(job, "/hosts"), {}, missing={"hosts": []})
         return tuple(NodeMinutes.from_json(item) for item in _list(answer, "hosts"))
 
-    def live(self) -> Mapping[str, Live]:
-        """What the devices of each node do now, and who holds them, by node."""
-        answer = self._get("/v1/live", {})
+    def live(self, refresh: Refresh = "all") -> Mapping[str, Live]:
+        """What the devices of each node do now, and who holds them, by node.
+
+        `refresh`: the nodes that are to post each 10 s because of this request; the others post each 60 s.
+        """
+        answer = self._get("/v1/live", {"refresh": refresh})
         try:
             return {node: Live.from_wire(item, {}) for node, item in answer["nodes"].items()}
         except (AttributeError, KeyError, TypeError, RecordError) as error:

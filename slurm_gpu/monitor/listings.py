@@ -49,6 +49,7 @@ class Listing:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         viewer = self._viewer_of(HTTPConnection(scope))
+        self._board.is_viewed = True
         state = self._board.state
         if state is None:
             why = "slurm-gpudbd has not told of the cluster since slurm-gpuweb started"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from slurm_gpu.errors import RecordError
 from slurm_gpu.wire import fields
@@ -15,6 +15,13 @@ MAX_REASONS = 64
 MAX_HOST_VALUES = 64
 # Of the host: how often the process that calls NVML ended in the last ten minutes.
 READER_DEATHS = "reader_deaths"
+# How often a node posts its live values, in seconds: while a reader needs them, and otherwise.
+LIVE_INTERVAL_S = 10.0
+IDLE_LIVE_INTERVAL_S = 60.0
+# Older values say nothing about the present: the longer interval, its jitter, and a slow answer.
+LIVE_VALID_S = 90.0
+# The nodes that are to post each LIVE_INTERVAL_S for a reader: all, those with jobs on GPUs, or none.
+Refresh = Literal["all", "jobs", "none"]
 IDLE_PCT = 1.0
 """Utilisation up to this is idle."""
 QUANTITIES = (

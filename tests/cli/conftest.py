@@ -194,7 +194,7 @@ class Database:
     def hosts(self, job: str) -> list[NodeMinutes]:
         return self.host_list
 
-    def live(self) -> dict[str, Live]:
+    def live(self, refresh: str = "all") -> dict[str, Live]:
         return self.lives
 
     def nodes(self) -> list[NodeReport]:

@@ -103,7 +103,7 @@ def test_all_nodes_of_a_job_that_runs_are_waited_for_once_they_are_asked(slurm_g
     assert slurm_gpu("diagnose", "17") == 1
     assert "by its last minutes at full resolution" in slurm_gpu.out
     assert "slow or failing (throttled)" in slurm_gpu.out
-    assert slurm_gpu.err == "Its nodes are asked for the last ten minutes, which takes up to 20 s\n"
+    assert slurm_gpu.err == "Its nodes are asked for the last ten minutes, which takes up to 80 s\n"
     slurm_gpu("diagnose", "17")
     assert slurm_gpu.err == ""  # it is there
 
@@ -128,7 +128,7 @@ def test_nodes_that_do_not_answer_are_not_waited_for_for_ever(slurm_gpu: Command
     running(slurm_gpu, 1000.0, 1000.0)
     assert slurm_gpu("diagnose", "17") == 0
     assert "by its whole course" in slurm_gpu.out
-    assert 10 < slurm_gpu.database.windows_asked < 16
+    assert 40 < slurm_gpu.database.windows_asked < 46
 
 
 def gave_back(slurm_gpu: CommandLine, *, end_s: int | None, state: str) -> None:

@@ -77,6 +77,9 @@ class Played:
         second = self.now_s - START_S - self.starts.get(job, 0)
         return job not in self.over and 0 <= second < self.trainings[job].n_bins
 
+    def need_live(self, nodes):
+        self.needed = set(nodes)
+
     def live(self):
         found = {}
         for job, training in self.trainings.items():

@@ -25,6 +25,7 @@ from slurm_gpu.node.shipping.post import DirectSender, Reply
 from slurm_gpu.node.shipping.ship import AGAIN_S, LIVE_S, PERIOD_S, Courier, ShipmentSource
 from slurm_gpu.node.shipping.spool import NodeSpool
 from slurm_gpu.wire import DeviceFacts, HostRun
+from slurm_gpu.wire.live import IDLE_LIVE_INTERVAL_S
 from tests.database.samples import (
     CLUSTER,
     T0,
@@ -229,7 +230,7 @@ def test_windows_come_again_when_they_are_wanted(world: World) -> None:
     table = metadata.tables["run_window"]
     for _ in range(2):
         world.memory.wants.ask("n1", 1)
-        world.go_on(3 * LIVE_S)
+        world.go_on(1.1 * IDLE_LIVE_INTERVAL_S + 2 * LIVE_S)
         assert len(world.rows(table)) == 1
         world.empty(table)
 

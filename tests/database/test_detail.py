@@ -19,10 +19,12 @@ from slurm_gpu.database.api import reads
 from slurm_gpu.database.api import run_detail as detail
 from slurm_gpu.database.api import run_queries as queries
 from slurm_gpu.database.api.run_queries import FRESH_S, find_windows
+from slurm_gpu.database.live.live_needs import NEEDED_FOR_S
 from slurm_gpu.database.storage.schema import metadata
 from slurm_gpu.errors import DatabaseError
 from slurm_gpu.http.identity import Caller
 from slurm_gpu.wire import Event, HostRun, Mean
+from slurm_gpu.wire.live import IDLE_LIVE_INTERVAL_S, LIVE_INTERVAL_S
 from slurm_gpu.wire.window import pack
 from tests.database.running import NOBODY, OPERATOR, ROOT, Running, acting_as, running_server
 from tests.database.samples import (
@@ -309,6 +311,42 @@ def test_live_values_come_with_a_tag_that_changes_with_them(site: Running) -> No
         assert client._http.get("/v1/live", headers={"If-None-Match": tag}).status_code == 200
         site.clock.now += 60
         assert client.live() == {}
+
+
+def test_a_reader_says_which_nodes_are_to_post_each_ten_seconds_for_it(site: Running) -> None:
+    def interval_s() -> float:
+        answer: float = ship(site, open=[1])["live_interval_s"]
+        return answer
+
+    site.slurm.queue.append(queued(nodes=("here",), gpu_index={"here": {"gpu": [0]}}, uid=NOBODY))
+    with DatabaseClient(site.config) as client:
+        client.live("none")
+        assert interval_s() == IDLE_LIVE_INTERVAL_S
+        for refresh in ("jobs", "all"):
+            client.live(refresh)
+            assert interval_s() == LIVE_INTERVAL_S
+            site.clock.now += NEEDED_FOR_S
+            assert interval_s() == IDLE_LIVE_INTERVAL_S
+        assert client._http.get("/v1/live?refresh=some").status_code == 400
+
+
+@needs_root
+def test_a_user_has_only_the_nodes_of_own_jobs_post_each_ten_seconds(site: Running) -> None:
+    site.slurm.queue.append(queued(nodes=("here",), gpu_index={"here": {"gpu": [0]}}, uid=NOBODY))
+    assert ask(site, NOBODY + 1, "/v1/live")[0] == 200
+    assert ship(site, open=[1])["live_interval_s"] == IDLE_LIVE_INTERVAL_S
+    assert ask(site, NOBODY, "/v1/live")[0] == 200
+    assert ship(site, open=[1])["live_interval_s"] == LIVE_INTERVAL_S
+
+
+def test_a_window_that_is_asked_for_has_its_node_post_each_ten_seconds(site: Running) -> None:
+    site.slurm.queue.append(queued(nodes=("here",), gpu_index={"here": {"gpu": [0]}}))
+    ship(site, open=[1], records=[here()])
+    account(site, row(state="RUNNING", end_s=None, nodes="here"))
+    assert ship(site, open=[1])["live_interval_s"] == IDLE_LIVE_INTERVAL_S
+    with DatabaseClient(site.config) as client:
+        assert client.windows("1") == ()
+    assert ship(site, open=[1])["live_interval_s"] == LIVE_INTERVAL_S
 
 
 def _event_stream(path: Path) -> socket.socket:

@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu.database.live.host_minutes import SERIES, HostMinutes, alone_since
-from slurm_gpu.database.live.node_memory import LIVE_FOR_S, LiveBoard
+from slurm_gpu.database.live.node_memory import LATE_S, LiveBoard
 from slurm_gpu.database.verdicts.job_series import host_course
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.errors import DatabaseError
 from slurm_gpu.wire import Live
 from slurm_gpu.wire.answers.node_minutes import NodeMinutes
+from slurm_gpu.wire.live import LIVE_INTERVAL_S
 from tests.database.samples import T0, FakeClock, queued
 
 
@@ -75,7 +76,7 @@ class TestWhatIsKept:
         for n in range(3):
             board.put("n1", live(T0 + 10 * n))
         assert [item.node for item in board.minutes(["n1", "n2"], 0)] == ["n1"]
-        clock.now += LIVE_FOR_S
+        clock.now += LATE_S + LIVE_INTERVAL_S
         assert board.minutes(["n1"], 0) == []
 
 

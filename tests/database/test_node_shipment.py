@@ -17,11 +17,12 @@ from slurm_gpu.database.api.run_queries import find_job
 from slurm_gpu.database.ingest.intake import Intake
 from slurm_gpu.database.ingest.shipment import MAX_ITEMS, ShipmentError, parse_shipment
 from slurm_gpu.database.live import node_memory as nodememory
-from slurm_gpu.database.live.node_memory import LIVE_FOR_S, WANTED_FOR_S
+from slurm_gpu.database.live.node_memory import LATE_S, WANTED_FOR_S
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.database.storage.schema import device, event, run_device, run_host, run_window
 from slurm_gpu.http.identity import Caller
 from slurm_gpu.wire import Event, Window
+from slurm_gpu.wire.live import IDLE_LIVE_INTERVAL_S
 from slurm_gpu.wire.window import pack
 from tests.database.gate import N1, N2, Gate, whys
 from tests.database.samples import (
@@ -244,12 +245,14 @@ def test_a_shipment_has_so_many_items_at_most() -> None:
     assert caught.value.status == 413
 
 
-def test_live_values_are_kept_for_a_minute_and_late_ones_not_at_all(database: Database) -> None:
+def test_live_values_are_kept_until_the_next_are_late_and_late_ones_not_at_all(database: Database) -> None:
     gate = Gate(database)
     gate.ship(live={"at_s": T0 + 10, "devices": {"GPU-1": {"util_pct": 50}}})
     gate.ship(live={"at_s": T0})
     assert gate.board.values()["n1"].devices["GPU-1"].util_pct == 50
-    gate.clock.now += LIVE_FOR_S
+    gate.clock.now += LATE_S + IDLE_LIVE_INTERVAL_S - 1
+    assert list(gate.board.values()) == ["n1"]
+    gate.clock.now += 1
     assert gate.board.values() == {}
     gate.ship(live={"at_s": T0})
     assert list(gate.board.values()) == ["n1"], "the node's clock was set back"

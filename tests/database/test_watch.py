@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -245,3 +246,19 @@ def test_a_machine_without_slurm_that_shares_gpus_hides_no_job_of_the_same_numbe
 
     played.live = beside
     assert 1 in Watching(played).until(AT_S + 180)
+
+
+def test_nodes_of_jobs_with_several_gpus_are_to_post_each_ten_seconds():
+    played = Played({1: well(), 2: well(seed=2)})
+    of_both = played.queue
+
+    def queue():
+        gpus = {1: {"gpu": [0, 1]}, 2: {"gpu": [0]}}
+        return {
+            job: replace(one, gpu_index={one.nodes[0]: gpus[job]}, tres_allocated={})
+            for job, one in of_both().items()
+        }
+
+    played.queue = queue
+    Watching(played).until(10)
+    assert played.needed == set(of_both()[1].nodes)

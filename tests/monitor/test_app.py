@@ -25,6 +25,12 @@ def test_a_frame_has_one_octet_for_each_square_of_the_layout_that_it_names(here:
     assert frame.headers["x-layout"] == layout.json()["id"]
 
 
+def test_a_page_that_is_open_is_noticed(here: Here):
+    assert not here.board.is_viewed
+    here.get("/api/v1/frame?metric=util")
+    assert here.board.is_viewed
+
+
 def test_before_anything_was_read_it_says_so(here: Here):
     here.board.state = None
     answer = here.get("/api/v1/layout")

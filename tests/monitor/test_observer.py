@@ -42,7 +42,7 @@ class _Site:
     def cluster(self) -> ClusterState:
         return cluster([node("n1", holds(7, 0))], [job(7, **self.job)])
 
-    def live(self) -> dict[str, Live]:
+    def live(self, refresh: str = "all") -> dict[str, Live]:
         device = LiveDevice(util_pct=self.util_pct, jobs=(7,))
         return {"n1": Live(at_s=NOW_S + self.passed_s - self.told_s, devices={"GPU-1": device})}
 

@@ -11,7 +11,7 @@ import pytest
 from lab.synthetic import SyntheticCluster
 from slurm_gpu.errors import DatabaseError
 from slurm_gpu.monitor.cluster.board import Board
-from slurm_gpu.monitor.cluster.poller import NODES_AGAIN_S, NODES_EVERY_S, Poller
+from slurm_gpu.monitor.cluster.poller import NODES_AGAIN_S, NODES_EVERY_S, VIEWED_FOR_S, Poller
 from slurm_gpu.wire.answers.reservation import Reservation
 from tests.database.samples import FakeClock
 
@@ -23,6 +23,7 @@ class Flaky(SyntheticCluster):
         super().__init__(64, churn=0.1)
         self.away: set[str] = set()
         self.asked: list[str] = []
+        self.refreshed: list[str] = []
 
     def _answer(self, name: str, of: Callable[[], Any]) -> Any:
         self.asked.append(name)
@@ -33,7 +34,8 @@ class Flaky(SyntheticCluster):
     def cluster(self) -> Any:
         return self._answer("cluster", super().cluster)
 
-    def live(self) -> Mapping[str, Any]:
+    def live(self, refresh: str = "all") -> Mapping[str, Any]:
+        self.refreshed.append(refresh)
         found: Mapping[str, Any] = self._answer("live", super().live)
         return found
 
@@ -162,11 +164,11 @@ def test_a_requeued_job_has_no_percentiles_of_its_earlier_run(watched: Watched):
 def test_a_node_that_is_new_while_mariadb_is_away_takes_no_square_its_gpu(watched: Watched):
     told = watched.source.live()
     (_, *known) = told
-    watched.source.live = lambda: {name: told[name] for name in known}  # type: ignore[method-assign]
+    watched.source.live = lambda refresh: {name: told[name] for name in known}  # type: ignore[method-assign]
     watched.look()
     before = watched.board.state
     assert before is not None
-    watched.source.live = lambda: told  # type: ignore[method-assign]
+    watched.source.live = lambda refresh: told  # type: ignore[method-assign]
     watched.source.away = {"nodes", "running"}
     for _ in range(3):
         watched.look()
@@ -191,3 +193,12 @@ def test_started_while_mariadb_is_away_it_shows_who_holds_what_and_the_rest_soon
     state = watched.board.state
     assert state is not None
     assert set(state.frames["util"]) != {255}
+
+
+def test_nodes_post_each_ten_seconds_while_a_page_is_open(watched: Watched):
+    watched.look()
+    watched.board.is_viewed = True
+    watched.look()
+    watched.look(VIEWED_FOR_S - 1)
+    watched.look(1)
+    assert watched.source.refreshed == ["none", "all", "all", "none"]

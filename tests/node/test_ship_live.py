@@ -8,6 +8,7 @@ import pytest
 
 from slurm_gpu.node.shipping.post import DirectSender, Reply
 from slurm_gpu.wire import DeviceFacts
+from slurm_gpu.wire.live import IDLE_LIVE_INTERVAL_S, LIVE_INTERVAL_S
 from tests.node.posting import Post, record
 
 DEVICES = [DeviceFacts(uuid=f"GPU-{n}", node="n1", at_s=100, index=n, driver="550.1") for n in range(2)]
@@ -41,6 +42,97 @@ def test_the_last_values_go_each_ten_seconds_with_the_open_jobs_and_are_never_ke
     post.node.now = {"at_s": 1000}
     post.run(100)
     assert {s["live"]["at_s"] for s in post.database.shipments[sent:]} == {1000}
+
+
+def rarely(post: Post) -> None:
+    """slurm-gpudbd requires live values each minute only, and the node has been up for some time."""
+    post.node.jobs, post.node.now, post.node.here = [7], {"at_s": 1}, DEVICES
+    post.database.answer = {"live_interval_s": IDLE_LIVE_INTERVAL_S}
+    post.run(120)
+    post.database.shipments.clear()
+
+
+def test_values_that_no_reader_needs_go_each_minute(post: Post) -> None:
+    rarely(post)
+    post.run(600)
+    assert 9 <= len(post.database.shipments) <= 11
+    assert all(shipment["live"] for shipment in post.database.shipments)
+
+
+def test_values_that_a_reader_needs_go_each_ten_seconds_from_the_next_post_on(post: Post) -> None:
+    rarely(post)
+    post.database.answer = {"live_interval_s": LIVE_INTERVAL_S}
+    post.run(66)
+    sent = len(post.database.shipments)
+    assert sent >= 1
+    post.run(60)
+    assert 5 <= len(post.database.shipments) - sent <= 7
+
+
+def test_an_older_slurm_gpudbd_gets_them_each_ten_seconds(post: Post) -> None:
+    rarely(post)
+    post.database.answer = {}
+    post.run(66)
+    post.database.shipments.clear()
+    post.run(60)
+    assert 5 <= len(post.database.shipments) <= 7
+
+
+@pytest.mark.parametrize("interval_s", [-1, 0, 1e9, float("nan"), "x", None])
+def test_an_interval_that_makes_no_sense_keeps_to_the_two(post: Post, interval_s: object) -> None:
+    rarely(post)
+    post.database.answer = {"live_interval_s": interval_s}
+    post.run(600)
+    assert 9 <= len(post.database.shipments) <= 67
+
+
+def test_what_is_new_on_the_node_goes_within_ten_seconds(post: Post) -> None:
+    rarely(post)
+    post.node.here = DEVICES[:1]
+    post.run(11)
+    assert post.database.shipments[-1]["devices"] == [DEVICES[0].to_wire()]
+    post.run(70)
+    post.node.jobs = [7, 8]
+    sent = len(post.database.shipments)
+    post.run(11)
+    assert post.database.shipments[sent]["open"] == [7, 8]
+    assert post.database.shipments[sent]["live"]
+
+
+def test_a_new_job_has_the_values_go_each_ten_seconds_for_a_minute(post: Post) -> None:
+    rarely(post)
+    post.node.jobs = [8]
+    post.run(66)
+    assert 6 <= len(post.database.shipments) <= 8
+    sent = len(post.database.shipments)
+    post.run(240)
+    assert 3 <= len(post.database.shipments) - sent <= 5
+
+
+def test_the_first_record_of_a_job_does_not_wait_for_the_minute(post: Post) -> None:
+    rarely(post)
+    post.spool.save_record(record(7, final=False))
+    post.run(11)
+    assert post.database.jobs() == [[7]]
+
+
+def test_after_a_failed_post_it_is_tried_each_ten_seconds(post: Post) -> None:
+    """A slurm-gpudbd that was restarted has forgotten which nodes are there."""
+    rarely(post)
+    post.database.replies = [Reply(503)]
+    post.run(66 + 3 + 11)
+    assert len(post.database.shipments) >= 1
+
+
+def test_a_record_that_goes_meanwhile_takes_the_values_along(post: Post) -> None:
+    """doctor compares the time of the values with the time of the last post."""
+    rarely(post)
+    post.run(30)
+    sent = len(post.database.shipments)
+    post.spool.save_record(record(9))
+    post.run(11)
+    at = next(s for s in post.database.shipments[sent:] if s["records"])
+    assert at["live"]
 
 
 def test_a_final_record_takes_what_else_is_due_along(post: Post) -> None:

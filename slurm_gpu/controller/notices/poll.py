@@ -61,7 +61,7 @@ def look_at(database: DatabaseClient, wall: Callable[[], float]) -> ClusterPoll:
     """Ask once; raises SlurmGpuError."""
     at_s = wall()
     cluster = database.cluster()
-    live, running = live_of_slurm(cluster, database.live()), database.running()
+    live, running = live_of_slurm(cluster, database.live("jobs")), database.running()
     try:
         verdicts = database.verdicts()
     except NotFoundError:  # the rest is told all the same

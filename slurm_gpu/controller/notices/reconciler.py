@@ -39,7 +39,7 @@ from slurm_gpu.wire.answers.cluster import ClusterJob
 log = logging.getLogger("slurm-gpuctld")
 
 LOOK_EVERY_S = 15.0
-"""A node tells each 10 s, and a value counts for 30 s."""
+"""A node with jobs posts each 10 s for us, and a value counts for 30 s."""
 _STALE_S = 60.0
 """On what was seen so long ago no job is ended."""
 

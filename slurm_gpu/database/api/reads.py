@@ -9,7 +9,7 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from starlette.concurrency import run_in_threadpool
@@ -39,16 +39,19 @@ from slurm_gpu.database.http.request import RETRY_AFTER_S, authenticated, parame
 from slurm_gpu.database.live.host_minutes import alone_since
 from slurm_gpu.database.services import Services
 from slurm_gpu.http.identity import Caller
+from slurm_gpu.slurm.occupancy import HOLDING
 from slurm_gpu.wire import WIRE_RANGE
 from slurm_gpu.wire.answers.runs import Health
+from slurm_gpu.wire.live import Refresh
 
 LIVE_EVERY_S = 5.0
 LIVE_STREAM_S = 600.0
 LIVE_STREAMS_OF_A_USER = 16
 """Each costs up to a tenth of a second of CPU for a thousand nodes, each LIVE_EVERY_S."""
 WINDOW_WITHIN_S = 10
-"""A node ships its live values each 10 s, is asked then, and sends the window with the next ones."""
+"""A node whose live values are needed is asked within 10 s, and sends the window with the next ones."""
 _JSON = "application/json"
+_REFRESH = get_args(Refresh)
 # In the thread that read the rows: in the event loop, a page of 1,000 runs would hold up all others.
 encode = msgspec.json.encode
 _OWN_ANSWER = {"Cache-Control": "private, no-cache"}
@@ -129,6 +132,7 @@ class Reads:
             raise HTTPException(
                 403, f"job {job} is another user's; its owner and operators may see its window"
             )
+        self._services.memory.needs.ask({node for node, _ in found.missing})
         for node, job_id in found.missing:
             self._services.memory.wants.ask(node, job_id)
             if self._services.workers is not None:
@@ -150,20 +154,24 @@ class Reads:
         for job in jobs.values():
             since_s = alone_since(job, jobs) if label in (job.label, str(job.job_id)) else None
             if since_s is not None and caller.may_see(job.uid):
+                self._services.memory.needs.ask(job.nodes)
                 found += self._services.memory.board.minutes(job.nodes, since_s)
         return JSONResponse({"hosts": [item.to_json() for item in found]})
 
     async def get_live(self, request: Request) -> Response:
         """GET /v1/live, once or as a stream of events."""
         caller = await self._caller(request)
+        refresh = request.query_params.get("refresh", "all")
+        if refresh not in _REFRESH:
+            raise HTTPException(400, f"refresh: {refresh!r} is none of {', '.join(_REFRESH)}")
         if "text/event-stream" in request.headers.get("accept", ""):
             if self._streams[caller.uid] >= LIVE_STREAMS_OF_A_USER:
                 why = f"you have {LIVE_STREAMS_OF_A_USER} streams of live values; end one first"
                 raise HTTPException(429, why, {"Retry-After": str(RETRY_AFTER_S)})
             share_of(request).end()  # streams have a bound of their own
-            stream = self._live_events(caller)
+            stream = self._live_events(caller, refresh)
             return StreamingResponse(stream, media_type="text/event-stream", headers=_OWN_ANSWER)
-        body = await run_in_threadpool(self._live, caller)
+        body = await run_in_threadpool(self._live, caller, refresh)
         # Of the body, so that it also changes with what the caller may see.
         etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
         headers = {"ETag": etag, **_OWN_ANSWER}
@@ -172,17 +180,32 @@ class Reads:
             return Response(status_code=304, headers=headers)
         return Response(body, media_type="application/json", headers=headers)
 
-    def _live(self, caller: Caller) -> bytes:
-        shown = show_live(self._services.memory.board.values(), self._services.view.queue(), caller)
+    def _live(self, caller: Caller, refresh: str) -> bytes:
+        memory, queue = self._services.memory, self._services.view.queue()
+        if refresh == "all" and caller.sees_all:
+            memory.needs.ask_all()
+        elif refresh != "none" and queue is not None:
+            # Of GPUs of others a user sees no values.
+            memory.needs.ask(
+                {
+                    node
+                    for node, jobs in queue.by_node.items()
+                    if any(
+                        job.state in HOLDING and caller.may_see(job.uid) and job.gpu_index.get(node)
+                        for job in jobs
+                    )
+                }
+            )
+        shown = show_live(memory.board.values(), queue, caller)
         return json.dumps({"nodes": shown}, separators=(",", ":")).encode()
 
-    async def _live_events(self, caller: Caller) -> AsyncIterator[bytes]:
+    async def _live_events(self, caller: Caller, refresh: str) -> AsyncIterator[bytes]:
         """The values whenever they changed, until it is time to show a fresh credential, or we stop."""
         told = b""
         self._streams[caller.uid] += 1
         try:
             for _ in range(round(LIVE_STREAM_S / LIVE_EVERY_S)):
-                body = await run_in_threadpool(self._live, caller)
+                body = await run_in_threadpool(self._live, caller, refresh)
                 # A comment keeps proxies from taking the silence for an end.
                 yield b":\n\n" if body == told else b"data: " + body + b"\n\n"
                 told = body

@@ -26,6 +26,7 @@ from slurm_gpu.database.ingest.stored_facts import StoredFacts
 from slurm_gpu.database.ingest.storing import store
 from slurm_gpu.database.ingest.thread_pool import outcome_of
 from slurm_gpu.database.ingest.unknown_fields import UnknownLog
+from slurm_gpu.database.live.live_needs import is_unsettled
 from slurm_gpu.database.live.memory import LiveState
 from slurm_gpu.database.live.node_memory import AT_ONCE_ITEMS, ITEMS_PER_S, Allowances
 from slurm_gpu.database.storage.engine import REFUSED, Database, LockedError, LockWait, why_refused
@@ -33,6 +34,7 @@ from slurm_gpu.errors import DatabaseError
 from slurm_gpu.http.identity import uid_of
 from slurm_gpu.http.networks import plain
 from slurm_gpu.wire import WIRE_RANGE, DeviceFacts, Event, HostRun, Live
+from slurm_gpu.wire.live import LIVE_INTERVAL_S
 
 log = logging.getLogger(__name__)
 
@@ -122,9 +124,15 @@ class Intake:
         # Found out first of all: once it is stored, nothing may say that it was not.
         is_its_own = foreign(shipment.node) is None
         goods = self._admitted(shipment, foreign, queue)
+        slurm_nodes = self._view.nodes() or {}
+        # A machine without Slurm counts jobs by itself.
+        open_jobs = shipment.open_jobs if shipment.node in slurm_nodes else ()
+        interval_s = self._memory.needs.interval_s(shipment.node)
+        if is_unsettled(shipment.node, open_jobs, queue):
+            interval_s = LIVE_INTERVAL_S
         if goods.live is not None:
             # Whatever becomes of the rest: later nobody needs to know.
-            self._memory.board.put(shipment.node, goods.live)
+            self._memory.board.put(shipment.node, goods.live, interval_s)
         stored, stale = 0, 0
         windows, n_to_store, n_rejected = list(goods.windows.values()), goods.n_to_store, len(goods.rejected)
         if n_to_store:
@@ -140,9 +148,6 @@ class Intake:
             self._unknown.tell(shipment.node, shipment.version, shipment.unknown)
         if is_its_own:
             self._dropped.warn(shipment.node, shipment.dropped.found)
-        slurm_nodes = self._view.nodes() or {}
-        # A machine without Slurm counts jobs by itself.
-        open_jobs = shipment.open_jobs if shipment.node in slurm_nodes else ()
         now_s = self._clock.wall()
         over = ended(shipment.node, open_jobs, queue, now_s, self._run_ends)
         if is_its_own:
@@ -155,6 +160,7 @@ class Intake:
             "want": self._memory.wants.of(shipment.node),
             "jobs": jobs_on(shipment.node, slurm_nodes.get(shipment.node), queue, now_s),
             "ended": {str(job_id): item.to_json() for job_id, item in over.items()},
+            "live_interval_s": interval_s,
             "lacks": self._kept.lacks(shipment.node, shipment.has) if is_its_own else [],
             "ignored": shipment.unknown,
             "dropped": shipment.dropped.to_json(),

@@ -36,6 +36,7 @@ from slurm_gpu.database.ingest.worker_protocol import (
     Beginning,
     Fares,
     Heard,
+    LiveNeeded,
     NodeSeen,
     Order,
     Posted,
@@ -48,12 +49,14 @@ from slurm_gpu.database.ingest.worker_protocol import (
 )
 from slurm_gpu.database.ingest.worker_protocol import ItemsRejected as RejectedKinds
 from slurm_gpu.database.live.arrivals import Arrivals
+from slurm_gpu.database.live.live_needs import LiveNeeds
 from slurm_gpu.database.live.memory import LiveState
 from slurm_gpu.database.live.node_memory import LiveBoard, Wants
 from slurm_gpu.database.live.rejections import Rejections
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.slurm.connect import connect
 from slurm_gpu.wire import Live
+from slurm_gpu.wire.live import LIVE_INTERVAL_S
 
 log = logging.getLogger("slurm-gpudbd")
 
@@ -71,8 +74,8 @@ class _ToldBoard(LiveBoard):
         super().__init__(clock)
         self._notes = notes
 
-    def put(self, node: str, live: Live) -> None:
-        self._notes.append(NodeSeen(node, live))
+    def put(self, node: str, live: Live, interval_s: float = LIVE_INTERVAL_S) -> None:
+        self._notes.append(NodeSeen(node, live, interval_s))
 
 
 class _ToldArrivals(Arrivals):
@@ -114,6 +117,7 @@ class WorkerConnection(asyncio.Protocol):
             _ToldWants(clock, self._notes),
             _ToldArrivals(clock, self._notes),
             _ToldRejections(clock, self._notes),
+            LiveNeeds(clock),
         )
         self._intake = Intake(database, view, cluster, clock, self._memory)
         self._storers = Storers(self._intake, clock)
@@ -165,6 +169,8 @@ class WorkerConnection(asyncio.Protocol):
                 task.add_done_callback(self._tasks.discard)
             case WindowWanted():
                 self._memory.wants.ask(order.node, order.job_id)
+            case LiveNeeded():
+                self._memory.needs.replace(order.nodes)
             case Beginning():
                 raise AssertionError("it has begun")
 

@@ -34,6 +34,7 @@ from slurm_gpu.database.ingest.worker_protocol import (
     Failed,
     Fares,
     Heard,
+    LiveNeeded,
     NodeSeen,
     Order,
     Posted,
@@ -124,6 +125,8 @@ class _Worker:
         self._name = f"worker {place + 1}"
         self._beginning, self._clock, self._memory = beginning, clock, memory
         self._talk: _Talk | None = None
+        self._needed: frozenset[str] | None = frozenset()
+        """The nodes whose live values are needed, as it was told last."""
         self._ends = OutageLog(log, f"{self._name} %s", clock, over=f"{self._name} runs again")
         self.fares: Fares | None = None
         """While it lives, and has told something."""
@@ -179,7 +182,7 @@ class _Worker:
         try:
             await asyncio.get_running_loop().connect_accepted_socket(lambda: talk, ours)
             talk.tell(self._beginning)
-            self._talk = talk
+            self._talk, self._needed = talk, frozenset()
             return await self._ended(talk, process)
         finally:
             self._talk = None
@@ -213,6 +216,9 @@ class _Worker:
             # It was started again: what the one before it imported is there.
             fares = replace(fares, last_import_s=self.told.last_import_s)
         self.fares = self.told = fares
+        if (needed := self._memory.needs.names()) != self._needed:
+            self._needed = needed
+            self.tell(LiveNeeded(needed))
         self._ends.worked()
 
 
@@ -293,7 +299,7 @@ class _Talk(asyncio.Protocol):
                 if answer is not None and not answer.done():
                     answer.set_exception(error_of(word))
             case NodeSeen():
-                self._memory.board.put(word.node, word.live)
+                self._memory.board.put(word.node, word.live, word.interval_s)
             case Heard():
                 self._memory.arrivals.heard(word.node, word.version)
             case Arrived():

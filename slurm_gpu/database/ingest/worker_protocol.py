@@ -51,7 +51,13 @@ class WindowWanted(Struct, tag=True):
     job_id: int
 
 
-Order = Beginning | Posted | WindowWanted
+class LiveNeeded(Struct, tag=True):
+    """The nodes whose live values are needed from now on, None for all."""
+
+    nodes: frozenset[str] | None
+
+
+Order = Beginning | Posted | WindowWanted | LiveNeeded
 
 
 class Answered(Struct, tag=True):
@@ -83,6 +89,7 @@ class NodeSeen(Struct, tag=True):
 
     node: str
     live: Live
+    interval_s: float
 
 
 class Arrived(Struct, tag=True):

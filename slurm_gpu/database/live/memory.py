@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.database.live.arrivals import Arrivals
+from slurm_gpu.database.live.live_needs import LiveNeeds
 from slurm_gpu.database.live.node_memory import LiveBoard, Wants
 from slurm_gpu.database.live.rejections import Rejections
 
@@ -18,8 +19,9 @@ class LiveState:
     wants: Wants
     arrivals: Arrivals
     rejections: Rejections
+    needs: LiveNeeds
 
     @classmethod
     def fresh(cls, clock: Clock) -> LiveState:
         """Without anything in it."""
-        return cls(LiveBoard(clock), Wants(clock), Arrivals(clock), Rejections(clock))
+        return cls(LiveBoard(clock), Wants(clock), Arrivals(clock), Rejections(clock), LiveNeeds(clock))

@@ -10,13 +10,14 @@ from slurm_gpu.clock import Clock
 from slurm_gpu.database.live.host_minutes import HostMinutes
 from slurm_gpu.wire import Live
 from slurm_gpu.wire.answers.node_minutes import NodeMinutes
+from slurm_gpu.wire.live import LIVE_INTERVAL_S
 
-LIVE_FOR_S = 60.0
-"""Six shipments of live values: after that nobody knows."""
+# Values are dropped as many seconds after the next ones were due.
+LATE_S = 50.0
 DROP_EVERY_S = 10.0
 """What nobody needs any more is let go of so often."""
-WANTED_FOR_S = 60.0
-"""A window that is not asked for again within this time is not wanted any more."""
+# A window is wanted for so long: a node whose live values were not needed posts within 66 s.
+WANTED_FOR_S = 75.0
 AT_ONCE_ITEMS = 200_000
 """What a node may have stored after a long outage: a full spool holds about as much."""
 ITEMS_PER_S = 20.0
@@ -24,16 +25,17 @@ ITEMS_PER_S = 20.0
 
 
 class LiveBoard:
-    """The last values of each node, for LIVE_FOR_S from their arrival, and minutes of what its host did."""
+    """The last values of each node until the next ones are LATE_S late, and minutes of what its host did."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._lock = clock, threading.Lock()
+        # By node: until when they are kept, by Clock.monotonic(), and the values.
         self._values: dict[str, tuple[float, Live]] = {}
         self._minutes = HostMinutes()
         self._drop_at = -math.inf
 
-    def put(self, node: str, live: Live) -> None:
-        """Values arrived; older ones than those that are there came late, and count for nothing."""
+    def put(self, node: str, live: Live, interval_s: float = LIVE_INTERVAL_S) -> None:
+        """Take in values, unless they are older than the last ones; the next are due in `interval_s`."""
         with self._lock:
             now = self._clock.monotonic()
             # Of ten thousand nodes a thousand tell something each second: not each time all are looked at.
@@ -41,8 +43,8 @@ class LiveBoard:
                 self._drop_at = now + DROP_EVERY_S
                 self._drop_old()
             held = self._values.get(node)
-            if held is None or now - held[0] >= LIVE_FOR_S or live.at_s >= held[1].at_s:
-                self._values[node] = now, live
+            if held is None or now >= held[0] or live.at_s >= held[1].at_s:
+                self._values[node] = now + interval_s + LATE_S, live
                 self._minutes.put(node, live)
 
     def values(self) -> Mapping[str, Live]:
@@ -59,8 +61,8 @@ class LiveBoard:
             return [item for item in found if item is not None]
 
     def _drop_old(self) -> None:
-        oldest = self._clock.monotonic() - LIVE_FOR_S
-        self._values = {node: held for node, held in self._values.items() if held[0] > oldest}
+        now = self._clock.monotonic()
+        self._values = {node: held for node, held in self._values.items() if held[0] > now}
         self._minutes.keep(self._values)
 
 

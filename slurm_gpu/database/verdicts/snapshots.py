@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from sqlalchemy import Connection
@@ -61,6 +61,10 @@ class VerdictSnapshots:
         queue = self._view.queue()
         return None if queue is None else queue.by_id
 
+    def need_live(self, nodes: Collection[str]) -> None:
+        """Have these nodes post their values each 10 s."""
+        self._memory.needs.ask(nodes)
+
     def live(self) -> Mapping[str, Live]:
         """The last values of each node."""
         return self._memory.board.values()
@@ -84,6 +88,7 @@ class VerdictSnapshots:
 
     def ask(self, job: QueuedJob) -> None:
         """Ask a job's nodes for their windows: there with their next shipments but one."""
+        self.need_live(job.nodes)
         for node in job.nodes:
             self._ask(node, job.job_id)
 

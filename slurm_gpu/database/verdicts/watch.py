@@ -19,6 +19,7 @@ from slurm_gpu.alerts.episodes import Episode, EpisodeFinding, RunEpisodes
 from slurm_gpu.alerts.rotation import JudgingRotation
 from slurm_gpu.clock import Clock
 from slurm_gpu.daemon.outage_log import OutageLog
+from slurm_gpu.database.live.live_needs import n_gpus
 from slurm_gpu.database.verdicts.accused import Accused
 from slurm_gpu.database.verdicts.board import ShownVerdicts
 from slurm_gpu.database.verdicts.snapshots import VerdictSnapshots
@@ -90,6 +91,8 @@ class JobWatch:
         if queue is None:
             return
         self._follow(queue, now_s)
+        several = (item.job for item in self._jobs.values() if n_gpus(item.job) >= 2)
+        self._looks.need_live({node for job in several for node in job.nodes})
         self._table.look(
             now_s,
             {job_id: float(item.start_s) for job_id, item in self._jobs.items()},

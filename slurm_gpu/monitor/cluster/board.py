@@ -13,6 +13,8 @@ class Board:
     def __init__(self) -> None:
         self.state: PageState | None = None
         self.stopping = False
+        self.is_viewed = False
+        """Whether a page was requested since the poller cleared this."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._changed: asyncio.Event | None = None
 
@@ -39,6 +41,7 @@ class Board:
     async def changed(self, version: int | None, within_s: float) -> bool:
         """Wait until the state is another than `version`, or everything ends; False where time is up."""
         self._loop = asyncio.get_running_loop()
+        self.is_viewed = True
         if self.stopping or (self.state is not None and self.state.version != version):
             return True
         if self._changed is None:

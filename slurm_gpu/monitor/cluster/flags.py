@@ -10,11 +10,10 @@ from slurm_gpu.alerts.watch import Watch
 from slurm_gpu.database.verdicts.alerts import unhealthy
 from slurm_gpu.monitor.cluster.database_state import DatabaseState
 from slurm_gpu.monitor.cluster.layout import SquareLayout
+from slurm_gpu.wire.live import LIVE_VALID_S
 
 _SUSPENDED = "SUSPENDED"
 _RUNS = frozenset({"RUNNING", _SUSPENDED})
-_NOW_S = 60.0
-"""A value that is older says nothing of what a device does now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +31,8 @@ class Attention:
     """Watches each state that comes."""
 
     def __init__(self, watch: Watch | None = None) -> None:
-        self._watch = Watch() if watch is None else watch
+        # While no page needs them, values come each minute: how long a device was idle is known all the same.
+        self._watch = Watch(AlertThresholds(value_for_s=LIVE_VALID_S)) if watch is None else watch
 
     @property
     def rules(self) -> AlertThresholds:
@@ -117,7 +117,7 @@ def _idle_now(now_s: float, seen: DatabaseState, rules: AlertThresholds) -> Mapp
     found: dict[int, list[str]] = {}
     busy: set[int] = set()
     for node in seen.live.values():
-        is_new = now_s - node.at_s <= _NOW_S
+        is_new = now_s - node.at_s <= LIVE_VALID_S
         for uuid, value in node.devices.items():
             idle = value.util_pct is not None and value.util_pct <= rules.idle_pct
             for job_id in value.jobs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeVar
@@ -30,6 +31,8 @@ NODES_AGAIN_S = 5.0
 RESERVATIONS_EVERY_S = 15.0
 RUNNING_EVERY_S = 60.0
 VERDICTS_EVERY_S = 5.0
+VIEWED_FOR_S = 60.0
+"""A page that is open asks for something in this time."""
 _LEAST_PAUSE_S = 0.5
 _LOAD = 0.5
 """Looks take this part of the time at most: a slow slurm-gpudbd is asked less often."""
@@ -77,6 +80,7 @@ class Poller:
         self._running: _Part[Running] = _Part(RUNNING_EVERY_S)
         self._verdicts: _Part[Verdicts] = _Part(VERDICTS_EVERY_S)
         self._names: frozenset[str] = frozenset()
+        self._viewed_s = -math.inf
         self._away = OutageLog(
             log,
             "slurm-gpudbd was not read, so that what it told last is shown: %s",
@@ -137,7 +141,9 @@ class Poller:
         now = self._clock.monotonic()
         cluster = source.cluster()
         live_s = self._clock.wall()
-        live = live_of_slurm(cluster, source.live())
+        if self._board.is_viewed:
+            self._board.is_viewed, self._viewed_s = False, now
+        live = live_of_slurm(cluster, source.live("all" if now - self._viewed_s < VIEWED_FOR_S else "none"))
         names = frozenset(live)
         if not names <= self._names:
             self._nodes.hurry()  # a node is heard of for the first time: ask what it has

@@ -1,7 +1,7 @@
 """Which jobs are suspended (`scontrol suspend`, gang scheduling), by what no user can write.
 
 The freezer of a job's steps tells it within LOOK_S. Where there is none (no cgroups, or no step) Slurm's word
-does, some ten seconds late. That a process is stopped tells nothing: its owner can do that too.
+does, up to a minute late. That a process is stopped tells nothing: its owner can do that too.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from slurm_gpu.node.jobs.reconcile import ToldJob
 from slurm_gpu.node.jobs.segments import OpenSegment
 from slurm_gpu.node.process.job_cgroups import JobCgroups, JobName
+from slurm_gpu.wire.live import LIVE_VALID_S
 
 LOOK_S = 2.0
-# Slurm's word is renewed each 10 s; if it is not, nothing is known.
-_TOLD_FOR_S = 60.0
+# Slurm's state of a job comes with each answer of slurm-gpudbd; older ones say nothing.
+_TOLD_FOR_S = LIVE_VALID_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,15 @@
 """Decides what goes to slurm-gpudbd when, and what its replies mean for the spool.
 
-Final records and events go at once (but not all nodes' in the same moment), the last values each LIVE_S.
-Records of running jobs go with the next last values, and then each PERIOD_S ± JITTER_S. Whatever fails for a
+Final records and events go at once (but not all nodes' in the same moment), the last values as often as
+slurm-gpudbd requires, but within LIVE_S where something about the node is new. The first records of a running
+job go within LIVE_S with the last values, and then each PERIOD_S ± JITTER_S. Whatever fails for a
 passing reason is tried again after a jittered, growing pause; nothing but the last values is dropped.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -20,12 +22,15 @@ from slurm_gpu.node.shipping.shipment import JobFacts, OutgoingShipment, Shipmen
 from slurm_gpu.node.shipping.shipment_queue import ShipmentQueue
 from slurm_gpu.node.shipping.wire_version import Wire
 from slurm_gpu.wire import DeviceFacts
+from slurm_gpu.wire.live import IDLE_LIVE_INTERVAL_S, LIVE_INTERVAL_S
 
 log = logging.getLogger(__name__)
 
 PERIOD_S = 300.0
 JITTER_S = 60.0
-LIVE_S = 10.0
+LIVE_S = LIVE_INTERVAL_S
+# After a start, and where the open jobs changed, the values go each LIVE_S for so long.
+BUSY_S = 60.0
 # The first record of a running job covers at least this much: one of its first second has next to no
 # utilization, and is all that slurm-gpudbd has until the next period.
 FIRST_HELD_S = 5.0
@@ -100,7 +105,11 @@ class Courier:
         self._not_before_s = 0.0
         self._urgent_at_s: float | None = None
         self._everything_at_s = self._next_period()
-        self._live_at_s = clock.monotonic() + self._random.uniform(0, LIVE_S)
+        self._look_at_s = clock.monotonic() + self._random.uniform(0, LIVE_S)
+        self._live_sent_s = self._look_at_s - LIVE_S
+        self._interval_s, self._stretch = LIVE_S, 1.0
+        self._busy_until_s = clock.monotonic() + BUSY_S
+        self._told_jobs: Sequence[int] = ()
         self._plain_until_s = 0.0
         self._running: set[str] = set()
         self._devices: Sequence[DeviceFacts] = ()
@@ -113,7 +122,8 @@ class Courier:
     def ship_everything(self) -> None:
         """Send the records of running jobs too, as they are now or later, as soon as possible."""
         self._running = set(self._queue.waiting_keys())
-        self._urgent_at_s = self._live_at_s = self._clock.monotonic()
+        self._urgent_at_s = self._look_at_s = self._clock.monotonic()
+        self._live_sent_s = -math.inf
 
     def step(self) -> float:
         """Take in a reply, begin the next shipment; returns when to call again (Clock.monotonic())."""
@@ -121,7 +131,7 @@ class Courier:
         if now_s >= self._everything_at_s:
             self._running = self._grown_up(self._queue.waiting_keys())
             self._everything_at_s = self._next_period()
-        elif now_s >= max(self._live_at_s, self._not_before_s):
+        elif now_s >= max(self._look_at_s, self._not_before_s):
             # Whoever asks for a job that began a minute ago is to see more than dashes.
             self._running.update(self._grown_up(self._queue.never_shipped()))
         if self._urgent_at_s is None and (urgent := self._queue.urgent(MANY)):
@@ -143,7 +153,7 @@ class Courier:
 
     def _due_s(self) -> float:
         """When the next shipment is due."""
-        due_s = [self._everything_at_s, self._live_at_s]
+        due_s = [self._everything_at_s, self._look_at_s]
         if self._running:
             due_s = [0.0]
         elif self._urgent_at_s is not None:
@@ -158,9 +168,9 @@ class Courier:
         plain = now_s < self._plain_until_s
         jobs = self._source.open_jobs()
         live = None
-        if now_s >= self._live_at_s:
-            self._live_at_s = now_s + LIVE_S * self._random.uniform(0.9, 1.1)
-            live = self._look_around()
+        is_old = now_s >= self._live_sent_s + LIVE_S * self._stretch
+        if (now_s >= self._look_at_s or (items and is_old)) and self._look_around(jobs, bool(items), now_s):
+            live = self._values()
         elif not items:
             return False
         shipment = OutgoingShipment(
@@ -205,12 +215,28 @@ class Courier:
             if "runs" in lacks:
                 self._queue.ship_open_runs_again()
 
-    def _look_around(self) -> Mapping[str, Any] | None:
-        """The last values; and what is new about the devices is due."""
+    def _look_around(self, jobs: Sequence[int], has_items: bool, now_s: float) -> bool:
+        """Return whether the last values go now: they are due, something is new, or a post goes anyway."""
         try:
             devices = self._source.devices()
+        except Exception as error:  # it must not cost the records
+            self._no_values.failed(error)
+        else:
             if list(map(_timeless, devices)) != list(map(_timeless, self._devices)):
                 self._devices, self._devices_due = devices, True
+        if jobs != self._told_jobs:
+            self._told_jobs, self._busy_until_s = jobs, now_s + BUSY_S
+        is_new = self._devices_due or bool(self._wanted) or now_s < self._busy_until_s
+        goes = has_items or is_new or now_s >= self._live_sent_s + self._interval_s * self._stretch
+        if goes:
+            self._live_sent_s, self._stretch = now_s, self._random.uniform(0.9, 1.1)
+        due_s = self._live_sent_s + self._interval_s * self._stretch
+        self._look_at_s = min(now_s + LIVE_S * self._stretch, due_s)
+        return goes
+
+    def _values(self) -> Mapping[str, Any] | None:
+        """The last values."""
+        try:
             live = self._source.live()
         except Exception as error:  # it must not cost the records
             self._no_values.failed(error)
@@ -256,6 +282,8 @@ class Courier:
         if shipment.has and answer.lacks is not None:
             self._send_again(answer.lacks, now_s)
         self._wanted = answer.want
+        interval_s = LIVE_S if answer.live_interval_s is None else answer.live_interval_s
+        self._interval_s = min(IDLE_LIVE_INTERVAL_S, max(LIVE_S, interval_s))  # LIVE_S if NaN
         self._switched = False
         self._wire.hear(answer.wire)
         self._wire.ignored(answer.ignored, answer.version)
@@ -285,6 +313,7 @@ class Courier:
         else:
             log.debug("records cannot be shipped: %s", why)
         self.failures, self.last_failure = self.failures + 1, why
+        self._interval_s = LIVE_S  # it may have been restarted, and knows nothing of this node
         pause_s = min(BACKOFF_MAX_S, 2.0 ** min(self.failures, 16)) * self._random.uniform(0.5, 1.0)
         if reply.retry_after is not None and reply.retry_after.isdecimal():
             pause_s += min(RETRY_AFTER_MAX_S, float(reply.retry_after))

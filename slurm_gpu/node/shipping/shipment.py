@@ -94,7 +94,7 @@ class ShipmentReply:
     `ended` those of its open jobs that Slurm says are over; `want` the jobs whose windows it asks for;
     `ignored` what it did not know, by kind; `dropped` fields that it did not store, by kind and name with the
     reason; `version` is its own, `wire` what it speaks; `lacks` the kinds that it has lost, or never took;
-    None of a slurm-gpudbd that does not report it.
+    None of a slurm-gpudbd that does not report it; likewise `live_interval_s`, how often it requires values.
     """
 
     refused: Mapping[str, str]
@@ -106,6 +106,7 @@ class ShipmentReply:
     version: str | None
     wire: Range | None
     lacks: Collection[str] | None = None
+    live_interval_s: float | None = None
 
 
 def read_answer(reply: Reply, items: Sequence[Item]) -> ShipmentReply | None:
@@ -129,6 +130,7 @@ def read_answer(reply: Reply, items: Sequence[Item]) -> ShipmentReply | None:
             if isinstance(index, int) and 0 <= index < len(sent):
                 refused[sent[index].key] = str(entry.get("why"))[:500]
     want, version, lacks = answer.get("want"), answer.get("version"), answer.get("lacks")
+    interval_s = answer.get("live_interval_s")
     return ShipmentReply(
         refused=refused,
         jobs=_by_job(answer.get("jobs")),
@@ -139,6 +141,7 @@ def read_answer(reply: Reply, items: Sequence[Item]) -> ShipmentReply | None:
         version=version if isinstance(version, str) else None,
         wire=read_range(answer.get("wire")),
         lacks=list(map(str, lacks)) if isinstance(lacks, list) else None,
+        live_interval_s=interval_s if isinstance(interval_s, int | float) else None,
     )
 
 

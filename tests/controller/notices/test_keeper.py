@@ -332,7 +332,7 @@ def test_a_mistake_in_notices_yaml_is_told_once_and_ends_it_all_until_it_is_mend
 def test_a_gpu_of_a_machine_without_slurm_is_none_of_the_job_with_the_same_number(world: World) -> None:
     world.hold(17, util_pct=90.0, used=True)
     of_slurm, idle = world.live, LiveDevice(util_pct=0.0, jobs=(17,))  # counted there
-    world.live = lambda: {**of_slurm(), "ws1": Live(at_s=world.clock.wall(), devices={"GPU-W": idle})}  # type: ignore[method-assign]
+    world.live = lambda refresh: {**of_slurm(), "ws1": Live(at_s=world.clock.wall(), devices={"GPU-W": idle})}  # type: ignore[method-assign]
     world.go_on(60)
     assert world.told() == []
 

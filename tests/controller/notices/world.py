@@ -125,7 +125,7 @@ class World:
             ],
         )
 
-    def live(self) -> dict[str, Live]:
+    def live(self, refresh: str = "all") -> dict[str, Live]:
         if not self.tells_live:
             return {}
         devices = {

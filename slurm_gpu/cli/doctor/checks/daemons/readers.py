@@ -16,7 +16,7 @@ _MANY = 3
 def alive(at: DoctorContext) -> Iterator[CheckResult]:
     """Check that no NVML reader keeps ending: meanwhile no GPU of its node is measured."""
     with at.site.database() as database:
-        lives = database.live()
+        lives = database.live("none")
     deaths = {node: live.host.get(READER_DEATHS, 0) for node, live in lives.items()}
     dying = sorted(node for node, n in deaths.items() if n >= _MANY)
     if not dying:

@@ -1,0 +1,72 @@
+"""Nodes whose live values a reader needs: these post them each LIVE_INTERVAL_S, all others more rarely."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Collection, Iterable
+
+from slurm_gpu.clock import Clock
+from slurm_gpu.database.accounting.slurm_view import QueueState
+from slurm_gpu.slurm.client import QueuedJob
+from slurm_gpu.slurm.occupancy import HOLDING
+from slurm_gpu.slurm.tres import amount
+from slurm_gpu.wire.live import IDLE_LIVE_INTERVAL_S, LIVE_INTERVAL_S
+
+# Longer than the longest interval, so that each node gets to know of a request.
+NEEDED_FOR_S = 75.0
+_DROP_EVERY_S = 10.0
+
+
+class LiveNeeds:
+    """Requests for live values, each for NEEDED_FOR_S; for several threads."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._lock = clock, threading.Lock()
+        self._until: dict[str, float] = {}
+        self._all_until = self._drop_at = -math.inf
+
+    def ask(self, nodes: Iterable[str]) -> None:
+        """A reader needs the live values of these nodes."""
+        with self._lock:
+            now = self._clock.monotonic()
+            if now >= self._drop_at:
+                self._drop_at = now + _DROP_EVERY_S
+                self._until = {node: until for node, until in self._until.items() if until > now}
+            self._until.update(dict.fromkeys(nodes, now + NEEDED_FOR_S))
+
+    def ask_all(self) -> None:
+        """A reader needs the live values of all nodes."""
+        self._all_until = self._clock.monotonic() + NEEDED_FOR_S
+
+    def names(self) -> frozenset[str] | None:
+        """Return the nodes that are needed now, None for all."""
+        with self._lock:
+            now = self._clock.monotonic()
+            if self._all_until > now:
+                return None
+            return frozenset(node for node, until in self._until.items() if until > now)
+
+    def replace(self, nodes: Iterable[str] | None) -> None:
+        """Take over what `names` of another process returned, until it returns something else."""
+        with self._lock:
+            self._all_until = math.inf if nodes is None else -math.inf
+            self._until = dict.fromkeys(nodes or (), math.inf)
+
+    def interval_s(self, node: str) -> float:
+        """Return how often this node is to post its live values."""
+        until = max(self._all_until, self._until.get(node, -math.inf))
+        return LIVE_INTERVAL_S if until > self._clock.monotonic() else IDLE_LIVE_INTERVAL_S
+
+
+def is_unsettled(node: str, open_jobs: Collection[int], queue: QueueState | None) -> bool:
+    """Return whether the node and Slurm differ on its jobs, or the node has to learn when one is resumed."""
+    jobs = () if queue is None else queue.by_node.get(node, ())
+    holding = {job.job_id: job.state for job in jobs if job.state in HOLDING and job.gpu_index.get(node)}
+    return queue is not None and (holding.keys() != set(open_jobs) or "SUSPENDED" in holding.values())
+
+
+def n_gpus(job: QueuedJob) -> float:
+    """Return how many GPUs a job has, as far as Slurm reports them."""
+    positions = sum(len(index.get("gpu", ())) for index in job.gpu_index.values())
+    return max(positions, amount(job.tres_allocated, "gpu"))
