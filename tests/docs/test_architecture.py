@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import slurm_gpu
+from slurm_gpu.node.jobs.transitions import TRANSITIONS, AllocationState, Transition
 
 PACKAGE = Path(slurm_gpu.__file__).parent
 PAGE = PACKAGE.parent / "docs" / "architecture.md"
@@ -47,3 +48,31 @@ def test_every_file_that_the_page_names_exists():
     named = set(re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.(?:py|lua))`", text))
     places = (PACKAGE, PACKAGE.parent)
     assert {name for name in named if not any((place / name).exists() for place in places)} == set()
+
+
+def _as_row(transition: Transition) -> str:
+    condition = transition.condition
+    cells = [
+        transition.state,
+        transition.event,
+        "" if condition is None else f"`{condition.__name__}`",
+        transition.to,
+        " ".join(f"`{action.__name__}`" for action in transition.actions),
+    ]
+    return re.sub(" +", " ", f"| {' | '.join(cells)} |")
+
+
+def test_the_page_shows_the_transitions_of_an_allocation():
+    section = PAGE.read_text().split("## The life of an allocation\n")[1].split("\n## ")[0]
+    _, _, *rows = [line for line in section.splitlines() if line.startswith(("| ", "|--"))]
+    assert rows == [_as_row(transition) for transition in TRANSITIONS]
+    assert {state for state in AllocationState if f"*{state}*" not in section} == set()
+
+
+def test_each_event_of_a_state_has_one_row_that_needs_no_condition():
+    rows: dict[tuple[str, str], list[Transition]] = {}
+    for transition in TRANSITIONS:
+        rows.setdefault((transition.state, transition.event), []).append(transition)
+    assert [
+        key for key, of_it in rows.items() if [r.condition for r in of_it].index(None) < len(of_it) - 1
+    ] == []

@@ -1,12 +1,50 @@
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from slurm_gpu.node.jobs import transitions
+from slurm_gpu.node.jobs.lifecycle import LifeCycle
+from slurm_gpu.node.jobs.transitions import AllocationEvent, AllocationState, Transition
 from tests.node.fakes import FakeClock, FakeGpu
 from tests.node.machine import Machine
 from tests.node.posting import Post
 from tests.node.wired import Wired
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _moves_end_where_the_table_says() -> Iterator[None]:
+    """In every test of a node each transition leads to the state that its row names."""
+    move = LifeCycle._move
+
+    def checked(
+        life: LifeCycle,
+        table: Sequence[Transition[Any]],
+        state: AllocationState,
+        event: AllocationEvent,
+        subject: Any,
+    ) -> AllocationState:
+        to = move(life, table, state, event, subject)
+        if table is transitions.ON_HOOK or table is transitions.ON_REPORT:
+            assert life.state_of(subject.job_id) is to
+        elif table is transitions.ON_EXPIRY:
+            assert life.state_of(subject) is to
+        elif table is transitions.ON_RESTART:
+            assert life.state_of(subject.key.job_id) is to
+        else:
+            assert subject.allocation.key.segment not in {a.key.segment for a in life.allocations}
+            is_kept = subject.allocation.key.segment in {a.key.segment for a in life._spool.allocations()}
+            # Devices that were looked up may be known: the allocation is closed by then.
+            assert is_kept is (to is not AllocationState.CLOSED) or event in _LOOK_UP
+        return to
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LifeCycle, "_move", checked)
+        yield
+
+
+_LOOK_UP = {row.event for row in transitions.TRANSITIONS if row.to is AllocationState.UNRESOLVED}
 
 
 @pytest.fixture

@@ -161,6 +161,15 @@ class Allocation:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class EndedAllocation:
+    """An allocation that is over since `end_s` (Clock.monotonic()), by `epilog` if there was one."""
+
+    allocation: Allocation
+    end_s: float
+    epilog: HookEvent | None = None
+
+
 class Allocations:
     """The open allocations of this node, one per raw job id."""
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from slurm_gpu.node.allocation.tracker import Allocation, Allocations, new_segment
+from slurm_gpu.node.allocation.tracker import Allocation, Allocations, EndedAllocation, new_segment
 from slurm_gpu.node.jobs.ended_runs import EndedRuns
 from slurm_gpu.node.jobs.requeued import ReturningJobs
 from slurm_gpu.node.measure.tally import SegmentKey
@@ -94,14 +94,6 @@ class ToldJob:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Over:
-    """An open allocation whose run is over, says Slurm, since `end_s` (Clock.monotonic())."""
-
-    allocation: Allocation
-    end_s: float
-
-
 class Strangers:
     """Whether jobs may hold GPUs here of which nothing is known yet.
 
@@ -129,7 +121,6 @@ class Strangers:
 
     def learn(self, told: Iterable[ToldJob], allocations: Allocations, now_s: float) -> None:
         """Take in an answer; it takes two, since what is told is believed of two moments only."""
-        self._returning.expire()
         if self._first_told_s is None:
             self._first_told_s = now_s
         ago_s = now_s - self._first_told_s
@@ -173,9 +164,11 @@ class Reconciliation:
         self._begun_told_s = told_s
         return found
 
-    def over(self, told: JobFacts, allocations: Allocations, now_s: float, wall_s: float) -> list[Over]:
+    def over(
+        self, told: JobFacts, allocations: Allocations, now_s: float, wall_s: float
+    ) -> list[EndedAllocation]:
         """Of the answer's `ended`, what is open here though its epilog should have come by now."""
-        found: list[Over] = []
+        found: list[EndedAllocation] = []
         for job_id, facts in told.items():
             allocation = allocations.of_job(job_id)
             restart, ended_at_s = _whole(facts.get("restart")), _moment(facts.get("end_s"))
@@ -186,7 +179,8 @@ class Reconciliation:
             # Without a restart count, that of an earlier run, or of an earlier job with this number.
             earlier = ago_s > now_s - allocation.begun_s + _CLOCKS_DIFFER_S
             if not younger and not earlier and ago_s >= EPILOG_LATE_S:
-                found.append(Over(allocation, min(now_s, max(allocation.begun_s, now_s - ago_s))))
+                end_s = min(now_s, max(allocation.begun_s, now_s - ago_s))
+                found.append(EndedAllocation(allocation, end_s))
         return found
 
 

@@ -58,17 +58,19 @@ class ReturningJobs:
         """Return whether an expected job was seen to run again."""
         return self.began_s(job_id) is not None
 
+    def restart(self, job_id: int) -> int:
+        """Return the restart count of the run that is expected; 0 where none is."""
+        job = self._expected.get(job_id)
+        return 0 if job is None else job.restart
+
     def pop(self, job_id: int) -> Returning | None:
-        """Return the same, and expect the job no longer."""
+        """Return what is known of the expected job, and expect it no longer."""
         return self._expected.pop(job_id, None)
 
-    def expire(self) -> bool:
-        """Drop jobs that have not come for long; True if there were any."""
+    def overdue(self) -> list[int]:
+        """Return the jobs that have not come for long."""
         now_s = self._clock.monotonic()
-        over = [job_id for job_id, job in self._expected.items() if now_s >= job.until_s]
-        for job_id in over:
-            del self._expected[job_id]
-        return bool(over)
+        return [job_id for job_id, job in self._expected.items() if now_s >= job.until_s]
 
     @property
     def next_look_s(self) -> float | None:

@@ -101,18 +101,18 @@ class SegmentBook:
         self._spool.save_record(tally.record(now_s, final=True))
         self._segments[tally.key.segment].unsettled.discard(tally.device)
 
-    def finish(self) -> Sequence[OpenSegment]:
-        """Those that have ended and are settled, no longer watched and with all their records final."""
-        done = [s for s in self._segments.values() if s.ending and not s.unsettled]
-        for segment in done:
-            end_s = next(iter(segment.tallies.values())).end_s
-            assert end_s is not None
-            for device in segment.allocation.device_names:
-                if device not in segment.tallies:
-                    self._save_unsampled(segment.allocation, device, end_s)
-            self._spool.drop_allocation(segment.allocation)
-            del self._segments[segment.allocation.key.segment]
-        return done
+    def settled(self) -> Sequence[OpenSegment]:
+        """Return those that have ended and whose samples are all counted."""
+        return [s for s in self._segments.values() if s.ending and not s.unsettled]
+
+    def close_settled(self, segment: OpenSegment) -> None:
+        """Close one of those: with the records of devices that were never sampled all are final."""
+        end_s = next(iter(segment.tallies.values())).end_s
+        assert end_s is not None
+        for device in segment.allocation.device_names:
+            if device not in segment.tallies:
+                self._save_unsampled(segment.allocation, device, end_s)
+        self._drop(segment.allocation)
 
     def close_unwatched(self, allocation: Allocation, end_s: float) -> None:
         """Close what this process has not watched: the last record in the spool stands."""

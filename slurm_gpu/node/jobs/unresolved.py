@@ -10,21 +10,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from slurm_gpu.node.allocation.hooks import HookEvent
-from slurm_gpu.node.allocation.tracker import Allocation
+from slurm_gpu.node.allocation.tracker import Allocation, EndedAllocation
 from slurm_gpu.node.jobs.inventory import Inventory
 
 # A driver that loads needs some seconds; slurm-gpud gives it as long (START_DEADLINE_S of the reader).
 TOLD_WITHIN_S = 20.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Untold:
-    """A hold that is over since `end_s` (Clock.monotonic()); its record is due at `due_s` at the latest."""
+@dataclass(slots=True)
+class _Waiting:
+    """An ended allocation whose record is due at `due_s` (Clock.monotonic()) at the latest."""
 
-    allocation: Allocation
-    end_s: float
-    epilog: HookEvent | None
+    ended: EndedAllocation
     due_s: float
 
 
@@ -33,31 +30,31 @@ class UntoldDevices:
 
     def __init__(self, inventory: Inventory, since_s: float) -> None:
         self._inventory, self._since_s = inventory, since_s
-        self._waiting: list[Untold] = []
+        self._waiting: list[_Waiting] = []
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def wait(self, allocation: Allocation, end_s: float, epilog: HookEvent | None, now_s: float) -> bool:
-        """Keep it back if its devices may be told in a moment; False where they are told, or never are."""
+    def may_be_told(self, allocation: Allocation, now_s: float) -> bool:
+        """Return whether devices that are not known yet may be in a moment."""
         starting = self._inventory.starting or now_s < self._since_s + TOLD_WITHIN_S
-        if _is_told(allocation) or not (starting or self._inventory.is_asking):
-            return False
-        due_s = now_s + TOLD_WITHIN_S
-        self._waiting.append(Untold(allocation=allocation, end_s=end_s, epilog=epilog, due_s=due_s))
-        return True
+        return not _is_told(allocation) and (starting or self._inventory.is_asking)
+
+    def wait(self, ended: EndedAllocation, now_s: float) -> None:
+        """Keep it back until its devices are known, for TOLD_WITHIN_S at most."""
+        self._waiting.append(_Waiting(ended, now_s + TOLD_WITHIN_S))
 
     def resolve(self) -> None:
         """Find the devices, now that there is a driver, or an answer."""
-        self._waiting = [
-            replace(one, allocation=self._inventory.resolve(one.allocation)) for one in self._waiting
-        ]
+        for waiting in self._waiting:
+            allocation = self._inventory.resolve(waiting.ended.allocation)
+            waiting.ended = replace(waiting.ended, allocation=allocation)
 
-    def over(self, now_s: float) -> Sequence[Untold]:
-        """Those for which nothing more is waited; they are not kept any longer."""
-        over = [one for one in self._waiting if _is_told(one.allocation) or now_s >= one.due_s]
+    def over(self, now_s: float) -> Sequence[EndedAllocation]:
+        """Return those whose devices are known or overdue, and keep them no longer."""
+        over = [one for one in self._waiting if _is_told(one.ended.allocation) or now_s >= one.due_s]
         self._waiting = [one for one in self._waiting if one not in over]
-        return over
+        return [one.ended for one in over]
 
 
 def _is_told(allocation: Allocation) -> bool:

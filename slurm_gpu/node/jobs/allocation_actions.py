@@ -1,0 +1,377 @@
+"""What a transition of an allocation does: the conditions and actions that transitions.py names.
+
+Each is one small step. Which of them follow an event, in which order, is in the table alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import replace
+
+from slurm_gpu.clock import Clock, wall_ahead_s
+from slurm_gpu.node.allocation.hooks import HookEvent
+from slurm_gpu.node.allocation.tracker import Allocation, Allocations, EndedAllocation, is_before, is_of_run
+from slurm_gpu.node.clock_step import STEP_S
+from slurm_gpu.node.jobs.ended_runs import EndedRuns
+from slurm_gpu.node.jobs.grants import Grants
+from slurm_gpu.node.jobs.inventory import Inventory
+from slurm_gpu.node.jobs.reconcile import Reconciliation, Strangers, ToldJob
+from slurm_gpu.node.jobs.requeued import ReturningJobs
+from slurm_gpu.node.jobs.segments import OpenSegment, SegmentBook
+from slurm_gpu.node.jobs.suspension import Suspensions
+from slurm_gpu.node.jobs.unresolved import UntoldDevices
+from slurm_gpu.node.measure.watch import DeviceWatch
+from slurm_gpu.node.process.job_cgroups import JobCgroups
+from slurm_gpu.node.shipping.events import EventBook
+from slurm_gpu.node.shipping.spool import NodeSpool
+
+log = logging.getLogger(__name__)
+
+
+class AllocationActions(ABC):
+    """The allocations of this node, the watches on their devices, and each step that changes them.
+
+    `taken` are hook events whose files may be removed once the spool is on disk; the caller who removes them
+    clears it. `cluster` and `name` (the node's) are used where a hook did not report them.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        cluster: str,
+        clock: Clock,
+        spool: NodeSpool,
+        events: EventBook,
+        inventory: Inventory,
+        suspensions: Suspensions,
+        cgroups: JobCgroups,
+        new_watch: Callable[[str], DeviceWatch],
+    ) -> None:
+        self._name, self._cluster, self._clock = name, cluster, clock
+        self._spool, self._events, self._inventory = spool, events, inventory
+        self._suspensions, self._new_watch = suspensions, new_watch
+        self.allocations = Allocations()
+        self.segments = SegmentBook(spool)
+        self.watches: dict[str, DeviceWatch] = {}
+        self.taken: list[HookEvent] = []
+        # By device (None: any), until when a job that was not watched had it, or may have had it.
+        self._unwatched_until_s: dict[str | None, float] = {}
+        self.returning = ReturningJobs(cgroups, clock)
+        self._strangers = Strangers(self.returning)
+        self._without_gpus: set[int] = set()
+        self._ended = EndedRuns(spool, clock)
+        self._grants = Grants()
+        self._reconciliation = Reconciliation(self._ended, clock.monotonic(), self.returning.is_seen)
+        self._untold = UntoldDevices(inventory, clock.monotonic())
+        self._started = False
+
+    @abstractmethod
+    def _end(self, allocation: Allocation, hook: HookEvent) -> None:
+        """End an open allocation at the time of that hook."""
+
+    @abstractmethod
+    def _end_late(self, ended: EndedAllocation) -> None:
+        """End an open allocation whose epilog is not expected any more."""
+
+    @abstractmethod
+    def _looked_up(self, ended: EndedAllocation) -> None:
+        """Continue with an ended allocation whose devices were looked up."""
+
+    # Conditions on a hook
+
+    def has_gpus(self, hook: HookEvent) -> bool:
+        """Return whether the job has GPUs here."""
+        return bool(hook.positions)
+
+    def is_recorded(self, prolog: HookEvent) -> bool:
+        """Return whether a slurm-gpud that was killed had recorded the prolog but not removed its file."""
+        allocation = self.allocations.of_job(prolog.job_id)
+        is_open = allocation is not None and allocation.prolog_at_s == prolog.at_s
+        return is_open or self._ended.began_at(prolog.job_id, prolog.at_s)
+
+    def is_of_reported_run(self, prolog: HookEvent) -> bool:
+        """Return whether Slurm reported the run before its prolog was seen."""
+        allocation = self.allocations.of_job(prolog.job_id)
+        return allocation is not None and allocation.is_told and is_of_run(prolog, allocation)
+
+    def is_requeued(self, epilog: HookEvent) -> bool:
+        """Return whether the job was requeued: its epilog then carries the restart count of the next run."""
+        allocation = self.allocations.of_job(epilog.job_id)
+        last = self.returning.restart(epilog.job_id) if allocation is None else allocation.key.restart
+        return bool(epilog.positions) and epilog.restart > last
+
+    def runs_again(self, epilog: HookEvent) -> bool:
+        """Return whether the run that ends was seen to begin by its cgroup."""
+        return bool(epilog.positions) and self.returning.is_seen(epilog.job_id)
+
+    def runs_again_and_is_requeued(self, epilog: HookEvent) -> bool:
+        """Return whether both are true."""
+        return self.runs_again(epilog) and self.is_requeued(epilog)
+
+    def is_of_earlier_run(self, epilog: HookEvent) -> bool:
+        """Return whether an earlier slurm-gpud closed the run of this epilog."""
+        allocation = self._open_one(epilog)
+        return not self._started and is_before(epilog, allocation)
+
+    # Actions on a hook
+
+    def take(self, hook: HookEvent) -> None:
+        """Let the hook's file be removed."""
+        self.taken.append(hook)
+
+    def note_without_gpus(self, prolog: HookEvent) -> None:
+        """Note that the job runs here without GPUs."""
+        self._without_gpus.add(prolog.job_id)
+
+    def open_from_prolog(self, prolog: HookEvent) -> None:
+        """Open the allocation at the prolog."""
+        self._open(Allocation.from_prolog(prolog, self._cluster, self._name, self._wall_s_of(prolog)))
+
+    def confirm(self, prolog: HookEvent) -> None:
+        """Replace what Slurm reported of the run by what its prolog reports."""
+        self._put(self._open_one(prolog).confirmed(prolog))
+
+    def end_without_epilog(self, prolog: HookEvent) -> None:
+        """Report that the epilog of the run before is missing, and end that run here."""
+        log.warning("job %d begins again without an epilog of its last run", prolog.job_id)
+        self._events.tell("epilog_missing", job_id=prolog.job_id)
+        self._end(self._open_one(prolog), prolog)
+
+    def end(self, epilog: HookEvent) -> None:
+        """End the run at its epilog."""
+        if self._started:
+            self.watch_new()  # a job so short that its prolog was seen only now
+        self._end(self._open_one(epilog), epilog)
+
+    def expect_next_run(self, epilog: HookEvent) -> None:
+        """Expect the requeued job here again."""
+        self.returning.expect(epilog)
+        self._look_for_strangers()
+
+    def stop_expecting(self, epilog: HookEvent) -> None:
+        """Expect the job no longer."""
+        self.forget_return(epilog.job_id)
+
+    def report_missing_prolog(self, epilog: HookEvent) -> None:
+        """Report that a run ended of which nothing was seen before."""
+        self._events.tell("prolog_missing", job_id=epilog.job_id)
+
+    def note_unseen_end(self, epilog: HookEvent) -> None:
+        """Note the end of a run that was not recorded."""
+        if epilog.positions:
+            log.info("job %d ended, of which no prolog was seen", epilog.job_id)
+        self._ended.add(epilog.job_id, epilog.restart, certain=False, had_gpus=bool(epilog.positions))
+
+    def open_returned_run(self, epilog: HookEvent) -> None:
+        """Open a run that had no prolog, from the start of its cgroup on."""
+        returned = self.returning.pop(epilog.job_id)
+        assert returned is not None
+        assert returned.began_s is not None
+        log.info("job %d ran again without a prolog; recorded from the start of its cgroup", epilog.job_id)
+        began = Allocation.from_prolog(epilog, self._cluster, self._name, self._wall_s_of(epilog))
+        self._open(began.of_run(returned.restart, min(returned.began_s, epilog.uptime_s)))
+        self.watch_new()
+        self._look_for_strangers()
+
+    def exclude_strangers(self, epilog: HookEvent) -> None:
+        """Report to the devices of a returned run whether any other job may have used them.
+
+        If so, its use is a gap: processes that have ended cannot be told apart any more.
+        """
+        returned = self._open_one(epilog)
+        may_have_others = self._strangers.may_run_with(returned.key.job_id)
+        devices = returned.devices.values() if self._inventory.can_be_shared else ()
+        for watch in (self.watches[uuid] for uuid in devices if uuid in self.watches):
+            if may_have_others:
+                watch.held_unwatched(epilog.uptime_s)
+            else:
+                watch.strangers_until(returned.start_s)
+
+    # Actions on Slurm's reply
+
+    def open_reported(self, job: ToldJob) -> None:
+        """Open the allocation of a run without a known prolog, from now on or from its cgroup's start."""
+        since_s = self.returning.began_s(job.job_id)
+        if since_s is None:
+            log.warning("job %d runs here without a known prolog; recorded from now on", job.job_id)
+        else:
+            log.info("job %d runs again without a prolog; recorded from the start of its cgroup", job.job_id)
+        now_s, wall_s = self._clock.monotonic(), self._clock.wall()
+        told = job.allocation(self._cluster, self._name, self._clock.boot_id(), now_s, wall_s, since_s)
+        self._open(told, began_before=True)
+
+    def end_earlier_run(self, job: ToldJob) -> None:
+        """End the run that was open when Slurm reported the next one."""
+        before = self.allocations.of_job(job.job_id)
+        assert before is not None
+        now_s, wall_s = self._clock.monotonic(), self._clock.wall()
+        self._end_late(
+            EndedAllocation(before, min(now_s, max(before.start_s, now_s - (wall_s - job.start_s))))
+        )
+
+    def forget_return(self, job_id: int) -> None:
+        """Expect that job no longer."""
+        self.returning.pop(job_id)
+        self._look_for_strangers()
+
+    # Conditions and actions on an allocation that ends
+
+    def continue_in_new_segment(self, allocation: Allocation) -> None:
+        """Continue an allocation of an earlier slurm-gpud in a new segment."""
+        now_s, wall_s = self._clock.monotonic(), self._clock.wall()
+        self._open(self.segments.go_on(allocation, now_s, wall_s), began_before=True)
+
+    def is_unsampled(self, ended: EndedAllocation) -> bool:
+        """Return whether this slurm-gpud has sampled none of its devices."""
+        segment = self.segments.get(ended.allocation)
+        return segment is None or not segment.tallies
+
+    def cannot_be_rewound(self, ended: EndedAllocation) -> bool:
+        """Return whether more was counted since its end than can be subtracted."""
+        segment = self.segments.get(ended.allocation)
+        return segment is not None and not segment.can_end_at(ended.end_s)
+
+    def may_be_resolved(self, ended: EndedAllocation) -> bool:
+        """Return whether devices that are not known yet may be known in a moment."""
+        # The positions of an earlier boot say nothing of the devices of this one.
+        is_of_this_boot = ended.allocation.key.boot_id == self._clock.boot_id()
+        return is_of_this_boot and self._untold.may_be_told(ended.allocation, self._clock.monotonic())
+
+    def report_missing_epilog(self, ended: EndedAllocation) -> None:
+        """Report that the epilog is missing."""
+        now_s = self._clock.monotonic()
+        job_id, ago_s = ended.allocation.key.job_id, now_s - ended.end_s
+        log.warning("job %d ended %.0f s ago, of which no epilog was seen", job_id, ago_s)
+        self._events.tell("epilog_missing", job_id=job_id, at_s=self._clock.wall() - ago_s)
+
+    def close_by_checkpoint(self, ended: EndedAllocation) -> None:
+        """Close it with the last checkpoint before its end."""
+        segment = self.segments.get(ended.allocation)
+        allocation = ended.allocation.ended_before(ended.end_s)
+        for device, tally in segment.tallies.items() if segment is not None else ():
+            self.watches[device].drop(tally)
+        self.segments.close_late(allocation, ended.end_s, self._clock.monotonic())
+        self._forget(allocation)
+
+    def take_epilog(self, ended: EndedAllocation) -> None:
+        """Let the file of the epilog be removed."""
+        if ended.epilog is not None:
+            self.taken.append(ended.epilog)
+
+    def sample_once_more(self, ended: EndedAllocation) -> None:
+        """Have its devices wait for the driver's last samples of its time."""
+        segment = self.segments.get(ended.allocation)
+        assert segment is not None
+        self._forget(ended.allocation)
+        segment.ending, segment.epilog = True, ended.epilog
+        now_s = self._clock.monotonic()
+        for device, tally in segment.tallies.items():
+            tally.end_s = max(tally.start_s, ended.end_s)
+            self.watches[device].release(tally, now_s)
+
+    def look_up_devices(self, ended: EndedAllocation) -> None:
+        """End it here, and look up the devices that are not known yet."""
+        allocation = ended.allocation.ended_before(ended.end_s)
+        self._held_unwatched(allocation, ended.end_s)
+        self._forget(allocation)
+        if allocation.key.boot_id == self._clock.boot_id():
+            allocation = self._inventory.resolve(allocation)
+        self._looked_up(replace(ended, allocation=allocation))
+
+    def wait_for_devices(self, ended: EndedAllocation) -> None:
+        """Keep its spooled allocation and its epilog's file until its devices are known."""
+        self._untold.wait(ended, self._clock.monotonic())
+
+    def close_by_last_record(self, ended: EndedAllocation) -> None:
+        """Close it with the last record in the spool."""
+        self.segments.close_unwatched(ended.allocation, ended.end_s)
+
+    def close_settled(self, segment: OpenSegment) -> None:
+        """Close it: all its records are final."""
+        self.segments.close_settled(segment)
+        if segment.epilog is not None:
+            self.taken.append(segment.epilog)
+
+    # Watching
+
+    def watch_new(self) -> None:
+        """Watch the devices of open allocations that are not watched yet."""
+        now_s = self._clock.monotonic()
+        for allocation in self.allocations:
+            segment = self.segments.of(allocation)
+            for uuid in allocation.devices.values():
+                facts = self._inventory.answering.get(uuid)
+                if uuid in segment.tallies:
+                    continue
+                if facts is None:
+                    self._inventory.report_lost(allocation, uuid)
+                    continue
+                self._inventory.report_back(allocation, uuid, uuid)
+                if uuid not in self.watches:
+                    self.watches[uuid] = watch = self._new_watch(uuid)
+                    for device in (uuid, None):
+                        if device in self._unwatched_until_s:
+                            watch.held_unwatched(self._unwatched_until_s[device])
+                    if self._strangers.are_possible and self._inventory.can_be_shared:
+                        watch.strangers_until(math.inf)
+                self.watches[uuid].hold(self.segments.begin(segment, facts, now_s))
+
+    def _look_for_strangers(self) -> None:
+        until_s = math.inf if self._strangers.are_possible else self._clock.monotonic()
+        for watch in self.watches.values() if self._inventory.can_be_shared else ():
+            watch.strangers_until(until_s)
+
+    def _held_unwatched(self, allocation: Allocation, until_s: float) -> None:
+        """Attribute what its devices did until then to no other job: it may have been this one's."""
+        if allocation.key.boot_id != self._clock.boot_id():
+            return
+        devices: set[str | None] = set(allocation.devices.values())
+        if len(devices) < len(allocation.positions):
+            devices.add(None)
+        for device in devices:
+            self._unwatched_until_s[device] = max(until_s, self._unwatched_until_s.get(device, until_s))
+            if device in self.watches:
+                self.watches[device].held_unwatched(until_s)
+
+    # Shared by several actions
+
+    def _open_one(self, hook: HookEvent) -> Allocation:
+        allocation = self.allocations.of_job(hook.job_id)
+        assert allocation is not None
+        return allocation
+
+    def _wall_s_of(self, event: HookEvent) -> float:
+        """Return its wall clock, as it would be set now if it was set since, in an outage for example."""
+        if event.boot_id != self._clock.boot_id():
+            return event.at_s
+        now_s = event.uptime_s + wall_ahead_s(self._clock)
+        return event.at_s if abs(now_s - event.at_s) < STEP_S else now_s
+
+    def _open(self, allocation: Allocation, *, began_before: bool = False) -> None:
+        """`began_before`: its job had the devices before the allocation's start."""
+        allocation = self._inventory.resolve(allocation)
+        if began_before:
+            self._held_unwatched(allocation, allocation.start_s)
+        if len(allocation.devices) < len(allocation.positions) and not self._inventory.is_asking:
+            log.warning(
+                "job %d holds GPUs at positions %s; known are %s",
+                allocation.key.job_id,
+                list(allocation.positions),
+                dict(allocation.devices),
+            )
+        self._put(allocation)
+        if self._strangers.are_possible:
+            self.forget_return(allocation.key.job_id)
+
+    def _put(self, allocation: Allocation) -> None:
+        self.allocations.put(allocation)
+        self._spool.save_allocation(allocation)
+
+    def _forget(self, allocation: Allocation) -> None:
+        self.allocations.remove(allocation)
+        key = allocation.key
+        self._ended.add(key.job_id, key.restart, prolog_at_s=allocation.prolog_at_s)

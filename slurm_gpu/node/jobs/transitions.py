@@ -1,0 +1,126 @@
+"""The states of an allocation on a node and its transitions, a table that docs/architecture.md shows, too.
+
+A job has at most one open allocation. One that has ended continues by itself until its records are final,
+while the job may be expected, or run, here again. Suspension is no state: it changes what is counted, not
+what may follow (suspension.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Generic, TypeVar
+
+from slurm_gpu.node.allocation.hooks import HookEvent
+from slurm_gpu.node.allocation.tracker import Allocation, EndedAllocation
+from slurm_gpu.node.jobs.allocation_actions import AllocationActions as Do
+from slurm_gpu.node.jobs.reconcile import ToldJob
+from slurm_gpu.node.jobs.segments import OpenSegment
+
+
+class AllocationState(StrEnum):
+    """Where an allocation is in its life."""
+
+    ABSENT = "absent"  # the job has none here
+    EXPECTED = "expected"  # the job was requeued and may come again without a prolog
+    OPEN = "open"
+    ENDING = "ending"  # over; the driver's last samples of its time are to come
+    UNRESOLVED = "unresolved"  # over; which devices it had is not known yet
+    CLOSED = "closed"  # its records are final
+
+
+class AllocationEvent(StrEnum):
+    """What happens to it."""
+
+    PROLOG = "prolog"
+    EPILOG = "epilog"
+    EXPIRED = "expired"  # a requeued job has not come again for long
+    RUNNING = "reported running"  # Slurm reports a run without a known prolog, and has done so before
+    OVER = "reported over"  # Slurm reports an end whose epilog should have come by now
+    RESTARTED = "restarted"  # an earlier slurm-gpud left it open
+    REBOOTED = "rebooted"  # it is of an earlier boot
+    REPLACED = "replaced"  # an earlier slurm-gpud had opened the job's next allocation
+    ENDED = "ended"  # by an epilog, or the next run's prolog
+    LOOKED_UP = "devices looked up"
+    WAITED = "devices known or overdue"
+    SETTLED = "last samples counted"
+
+
+_Subject = TypeVar("_Subject")
+
+
+@dataclass(frozen=True, slots=True)
+class Transition(Generic[_Subject]):
+    """The actions on an event in a state, if `condition` is true and that of no row above it was."""
+
+    state: AllocationState
+    event: AllocationEvent
+    condition: Callable[[Do, _Subject], bool] | None
+    to: AllocationState
+    actions: tuple[Callable[[Do, _Subject], None], ...] = ()
+
+
+S, E, T = AllocationState, AllocationEvent, Transition
+
+# fmt: off
+ON_HOOK: tuple[Transition[HookEvent], ...] = (
+    T(S.ABSENT, E.PROLOG, Do.is_recorded, S.ABSENT, (Do.take,)),
+    T(S.ABSENT, E.PROLOG, Do.has_gpus, S.OPEN, (Do.open_from_prolog, Do.take)),
+    T(S.ABSENT, E.PROLOG, None, S.ABSENT, (Do.note_without_gpus, Do.take)),
+    T(S.EXPECTED, E.PROLOG, Do.is_recorded, S.EXPECTED, (Do.take,)),
+    T(S.EXPECTED, E.PROLOG, Do.has_gpus, S.OPEN, (Do.open_from_prolog, Do.take)),
+    T(S.EXPECTED, E.PROLOG, None, S.EXPECTED, (Do.note_without_gpus, Do.take)),
+    T(S.OPEN, E.PROLOG, Do.is_recorded, S.OPEN, (Do.take,)),
+    T(S.OPEN, E.PROLOG, Do.is_of_reported_run, S.OPEN, (Do.confirm, Do.take)),
+    T(S.OPEN, E.PROLOG, Do.has_gpus, S.OPEN, (Do.end_without_epilog, Do.open_from_prolog, Do.take)),
+    T(S.OPEN, E.PROLOG, None, S.ABSENT, (Do.end_without_epilog, Do.note_without_gpus, Do.take)),
+    T(S.ABSENT, E.EPILOG, Do.is_requeued, S.EXPECTED, (Do.expect_next_run, Do.note_unseen_end, Do.take)),
+    T(S.ABSENT, E.EPILOG, None, S.ABSENT, (Do.note_unseen_end, Do.take)),
+    T(S.EXPECTED, E.EPILOG, Do.runs_again_and_is_requeued, S.EXPECTED,
+      (Do.open_returned_run, Do.expect_next_run, Do.exclude_strangers, Do.end)),
+    T(S.EXPECTED, E.EPILOG, Do.runs_again, S.ABSENT, (Do.open_returned_run, Do.exclude_strangers, Do.end)),
+    T(S.EXPECTED, E.EPILOG, Do.is_requeued, S.EXPECTED,
+      (Do.report_missing_prolog, Do.expect_next_run, Do.note_unseen_end, Do.take)),
+    T(S.EXPECTED, E.EPILOG, Do.has_gpus, S.ABSENT,
+      (Do.report_missing_prolog, Do.stop_expecting, Do.note_unseen_end, Do.take)),
+    T(S.EXPECTED, E.EPILOG, None, S.ABSENT, (Do.stop_expecting, Do.note_unseen_end, Do.take)),
+    T(S.OPEN, E.EPILOG, Do.is_of_earlier_run, S.OPEN, (Do.take,)),
+    T(S.OPEN, E.EPILOG, Do.is_requeued, S.EXPECTED, (Do.expect_next_run, Do.end)),
+    T(S.OPEN, E.EPILOG, None, S.ABSENT, (Do.end,)),
+)
+ON_REPORT: tuple[Transition[ToldJob], ...] = (
+    T(S.ABSENT, E.RUNNING, None, S.OPEN, (Do.open_reported,)),
+    T(S.EXPECTED, E.RUNNING, None, S.OPEN, (Do.open_reported,)),
+    T(S.OPEN, E.RUNNING, None, S.OPEN, (Do.end_earlier_run, Do.open_reported)),
+)
+ON_EXPIRY: tuple[Transition[int], ...] = (
+    T(S.EXPECTED, E.EXPIRED, None, S.ABSENT, (Do.forget_return,)),
+)
+ON_RESTART: tuple[Transition[Allocation], ...] = (
+    T(S.OPEN, E.RESTARTED, None, S.OPEN, (Do.continue_in_new_segment,)),
+)
+# Of an allocation, by itself.
+ON_END: tuple[Transition[EndedAllocation], ...] = (
+    T(S.OPEN, E.OVER, None, S.CLOSED, (Do.report_missing_epilog, Do.close_by_checkpoint)),
+    T(S.OPEN, E.REPLACED, None, S.UNRESOLVED, (Do.look_up_devices,)),
+    T(S.OPEN, E.REBOOTED, None, S.UNRESOLVED, (Do.look_up_devices,)),
+    T(S.OPEN, E.ENDED, Do.is_unsampled, S.UNRESOLVED, (Do.look_up_devices,)),
+    T(S.OPEN, E.ENDED, Do.cannot_be_rewound, S.CLOSED, (Do.close_by_checkpoint, Do.take_epilog)),
+    T(S.OPEN, E.ENDED, None, S.ENDING, (Do.sample_once_more,)),
+    T(S.UNRESOLVED, E.LOOKED_UP, Do.may_be_resolved, S.UNRESOLVED, (Do.wait_for_devices,)),
+    T(S.UNRESOLVED, E.LOOKED_UP, None, S.CLOSED, (Do.close_by_last_record, Do.take_epilog)),
+    T(S.UNRESOLVED, E.WAITED, None, S.CLOSED, (Do.close_by_last_record, Do.take_epilog)),
+)
+ON_SETTLED: tuple[Transition[OpenSegment], ...] = (
+    T(S.ENDING, E.SETTLED, None, S.CLOSED, (Do.close_settled,)),
+)
+# fmt: on
+TRANSITIONS: tuple[Transition[Any], ...] = (
+    *ON_HOOK,
+    *ON_REPORT,
+    *ON_EXPIRY,
+    *ON_RESTART,
+    *ON_END,
+    *ON_SETTLED,
+)
