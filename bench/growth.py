@@ -38,9 +38,10 @@ from sqlalchemy import Connection, text
 from slurm_gpu.database.accounting import writer as store
 from slurm_gpu.database.accounting.importer import batched, store_changed_runs
 from slurm_gpu.database.accounting.reconcile import reconcile
-from slurm_gpu.database.accounting.run_row import RunRow, run_row
+from slurm_gpu.database.accounting.run_row import run_row
 from slurm_gpu.database.ingest.shipment import CheckedShipment, parse_shipment
 from slurm_gpu.database.storage.engine import Database
+from slurm_gpu.slurm.client import AccountingRun
 from slurm_gpu.wire import WIRE_VERSION
 from tests.database.samples import row
 from tests.database.servers import running_mariadb
@@ -171,7 +172,7 @@ def plan(found: Sequence[Pattern], n_nodes: int, n_jobs: int, dice: random.Rando
     return jobs
 
 
-def accounting(job: Job, gpus: int, *, over: bool) -> RunRow:
+def accounting(job: Job, gpus: int, *, over: bool) -> AccountingRun:
     """Its row of `run`."""
     held = {"cpu": 8.0 * gpus, "mem": 115200.0 * gpus, "node": 1.0, "billing": 8.0 * gpus}
     held |= {"gres/gpu": float(gpus), "gres/gpu:a100": float(gpus)}
@@ -213,7 +214,7 @@ class Spent:
 def play(database: Database, jobs: Mapping[int, Job], gpus: int, dice: random.Random) -> Spent:
     """Store all that is told; returns what that cost of this process."""
     telling, spent, pass_s = Telling(gpus), Spent(), 0.0
-    waiting: list[RunRow] = []
+    waiting: list[AccountingRun] = []
     for some in batched(tellings(jobs, dice), TOGETHER):
         bodies = [telling.shipment(jobs[told.job_id], told.stage) for told in some]
         for told in some:
@@ -232,7 +233,7 @@ def play(database: Database, jobs: Mapping[int, Job], gpus: int, dice: random.Ra
     return spent
 
 
-def _pass(database: Database, waiting: list[RunRow], spent: Spent) -> None:
+def _pass(database: Database, waiting: list[AccountingRun], spent: Spent) -> None:
     """As slurm-gpudbd does each minute."""
     for some in batched(waiting, 500):
         database.write(partial(store_changed_runs, rows=some))

@@ -134,7 +134,7 @@ class Retention:
 
 
 @dataclass(frozen=True, slots=True)
-class Spool:
+class SpoolSettings:
     """What a node keeps until slurm-gpudbd has stored it."""
 
     max_size_mib: Annotated[float, _SIZE, "The oldest shipments over this size are dropped."] = 256.0
@@ -225,8 +225,8 @@ class SiteConfig:
     retention: Annotated[Retention, "How long detail is kept; totals are kept indefinitely."] = field(
         default_factory=Retention
     )
-    spool: Annotated[Spool, "What a node keeps until slurm-gpudbd has stored it."] = field(
-        default_factory=Spool
+    spool: Annotated[SpoolSettings, "What a node keeps until slurm-gpudbd has stored it."] = field(
+        default_factory=SpoolSettings
     )
     metrics: Annotated[Metrics, "Metrics for Prometheus."] = field(default_factory=Metrics)
     placement: Annotated[Placement, "How slurm-gpuctld places jobs."] = field(default_factory=Placement)

@@ -64,6 +64,13 @@ def parse_address(text: str) -> Address:
     return Address(parts.hostname or EVERYWHERE, port)
 
 
+def fixed_address(text: str) -> Address:
+    """HOST:PORT as in `parse_address`, but for port 0; raises ValueError."""
+    address = parse_address(text)
+    require(address.port, text)
+    return address
+
+
 def listen_option(text: str) -> Address:
     """Return the address of `--listen`; raises UsageError."""
     try:
@@ -190,5 +197,6 @@ BOOL = ValueType(
     "true or false", "", lambda value: require(isinstance(value, bool), value), {"type": "boolean"}
 )
 NAME = text("alice", "a name", "names")
-ADDRESS = ValueType("HOST:PORT", "127.0.0.1:6830", parse_address, {"type": "string"})
+ADDRESS = ValueType("HOST:PORT", "127.0.0.1:6830", fixed_address, {"type": "string"})
+ADDRESS_OR_ANY_PORT = ValueType("HOST:PORT", "0.0.0.0:6829", parse_address, {"type": "string"})
 PAGE = ValueType("the address of the page", "https://gpu.example.org", page_address, {"type": "string"})

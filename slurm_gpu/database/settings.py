@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from slurm_gpu.config.decoder import Items, decode
 from slurm_gpu.config.value_types import (
-    ADDRESS,
+    ADDRESS_OR_ANY_PORT,
     EVERYWHERE,
     Address,
     InvalidValueError,
@@ -28,6 +28,7 @@ from slurm_gpu.http.web_reader import DEFAULT_WEB_USER, WebReader
 DEFAULT_PATH = Path("/etc/slurm-gpu/slurm-gpudbd.yaml")
 DEFAULT_DATABASE = Path("/var/lib/slurm-gpu/slurm-gpu.db")
 DEFAULT_URL = f"sqlite:///{DEFAULT_DATABASE}"
+_EXAMPLE_URL = DEFAULT_URL
 _MOST_PER_USER = 1_000_000_000
 
 
@@ -68,10 +69,10 @@ DEFAULT_PER_USER = PerUser()
 class DaemonSettings:
     """The whole of slurm-gpudbd.yaml."""
 
-    url: Annotated[str, text(DEFAULT_URL), "The database, as SQLAlchemy writes it."] = DEFAULT_URL
+    url: Annotated[str, text(_EXAMPLE_URL), "The database, as SQLAlchemy writes it."] = DEFAULT_URL
     listen: Annotated[
         Address | None,
-        ADDRESS,
+        ADDRESS_OR_ANY_PORT,
         "Where nodes reach it; by default all interfaces, at the port of `database:` in slurm-gpu.yaml.",
     ] = None
     workers: Annotated[

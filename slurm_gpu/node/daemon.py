@@ -25,7 +25,7 @@ from slurm_gpu.node.process.process_jobs import ProcessJobs
 from slurm_gpu.node.shipping.events import EventBook
 from slurm_gpu.node.shipping.implausible import ImplausibleValues
 from slurm_gpu.node.shipping.shipment import JobFacts
-from slurm_gpu.node.shipping.spool import NodeSpool
+from slurm_gpu.node.shipping.spool import Spool
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class NodeDaemon:
         hooks: HookEvents,
         reader: Reader,
         order: DeviceOrder,
-        spool: NodeSpool,
+        spool: Spool,
         processes: ProcessJobs,
         cgroups: JobCgroups,
         interval_s: float,

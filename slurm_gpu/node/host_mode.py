@@ -21,7 +21,7 @@ from slurm_gpu.node.live import LastSeen, NodeSource
 from slurm_gpu.node.process.cgroup import JobOwner
 from slurm_gpu.node.process.process_jobs import ProcessJobs
 from slurm_gpu.node.shipping.shipment import JobFacts
-from slurm_gpu.node.shipping.spool import NodeSpool
+from slurm_gpu.node.shipping.spool import Spool
 from slurm_gpu.wire import HOST_CLUSTER, HostRun
 
 POLL_S = 1.0
@@ -112,7 +112,7 @@ class HostJobs:
         reader: LastSeen,
         order: HostOrder,
         processes: ProcessJobs,
-        spool: NodeSpool,
+        spool: Spool,
     ) -> None:
         self._name, self._clock, self._reader, self._order = name, clock, reader, order
         self._processes, self._spool = processes, spool

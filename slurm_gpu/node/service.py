@@ -38,7 +38,7 @@ from slurm_gpu.node.process.node_counters import NodeCounters
 from slurm_gpu.node.process.process_jobs import ProcessJobs
 from slurm_gpu.node.shipping.post import DirectSender, HttpPost, Reply, ThreadSender
 from slurm_gpu.node.shipping.ship import Courier
-from slurm_gpu.node.shipping.spool import NodeSpool
+from slurm_gpu.node.shipping.spool import Spool
 from slurm_gpu.text.units import counted
 from slurm_gpu.wire import HOST_CLUSTER
 from slurm_gpu.wire.live import READER_DEATHS
@@ -218,10 +218,10 @@ class Service:
         return expose(self._name, self._seen, self._node.holders(), health, now_s)
 
 
-def _open_spool(options: ServiceOptions, config: SiteConfig, hooks: HookDirectory) -> NodeSpool:
+def _open_spool(options: ServiceOptions, config: SiteConfig, hooks: HookDirectory) -> Spool:
     try:
         hooks.create()
-        spool = NodeSpool(
+        spool = Spool(
             options.state_dir / "spool",
             int(config.spool.max_size_mib * 2**20),
             mark=options.state_dir / "node" / "spool",

@@ -23,7 +23,7 @@ from slurm_gpu.node.allocation.tracker import Allocation
 from slurm_gpu.node.measure.tally import SegmentKey
 from slurm_gpu.node.shipping.post import DirectSender, Reply
 from slurm_gpu.node.shipping.ship import AGAIN_S, LIVE_S, PERIOD_S, Courier, ShipmentSource
-from slurm_gpu.node.shipping.spool import NodeSpool
+from slurm_gpu.node.shipping.spool import Spool
 from slurm_gpu.wire import DeviceFacts, HostRun
 from slurm_gpu.wire.live import IDLE_LIVE_INTERVAL_S
 from tests.database.samples import (
@@ -89,7 +89,7 @@ class World:
         )
         self.address, self.answers = address, list[dict[str, Any]]()
         self.shipments = list[Any]()
-        self.spool = NodeSpool(directory)
+        self.spool = Spool(directory)
         self.here = Here(name, self.clock)
         self.courier = Courier(
             self.spool.queue,
@@ -331,14 +331,14 @@ def test_a_run_of_a_machine_without_slurm_comes_again_until_it_has_ended(
 
 
 def test_a_restarted_node_still_says_which_runs_it_has_sent(tmp_path: Path) -> None:
-    spool = NodeSpool(tmp_path / "spool")
+    spool = Spool(tmp_path / "spool")
     spool.save_run(open_run())
     assert spool.queue.shipped_open_runs() == {}
     (item,) = spool.queue.waiting(9)
     spool.queue.shipped(item)
     spool.commit()
     spool.close()
-    again = NodeSpool(tmp_path / "spool")
+    again = Spool(tmp_path / "spool")
     assert again.queue.shipped_open_runs() == {9: 1}
     again.queue.ship_open_runs_again()
     assert [item.key for item in again.queue.waiting(9)] == ["run/9"]

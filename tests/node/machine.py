@@ -13,7 +13,7 @@ from slurm_gpu.node.daemon import NodeDaemon
 from slurm_gpu.node.host.host_records import HostBook
 from slurm_gpu.node.process.job_cgroups import JobCgroups
 from slurm_gpu.node.process.process_jobs import ProcessJobs
-from slurm_gpu.node.shipping.spool import NodeSpool
+from slurm_gpu.node.shipping.spool import Spool
 from slurm_gpu.node.worker_thread import Task, TaskRunner
 from slurm_gpu.wire import Record, histogram_mean
 from tests.node.fakes import FakeClock, FakeGpu, FakeProcesses, FakeReader
@@ -72,7 +72,7 @@ class Machine:
         self.reader = FakeReader(list(gpus))
         self.follows = True
         self.node: NodeDaemon | None = None
-        self.spool: NodeSpool | None = None
+        self.spool: Spool | None = None
         self.due_s = 0.0
         self.interval_s = 1.0
         self.slurmd_worker: TaskRunner = AtOnce()
@@ -83,7 +83,7 @@ class Machine:
 
     def start(self) -> None:
         """Start slurm-gpud."""
-        self.spool = NodeSpool(self.directory / "spool", mark=self.directory / "node" / "spool")
+        self.spool = Spool(self.directory / "spool", mark=self.directory / "node" / "spool")
         self.node = NodeDaemon(
             name="n1",
             cluster="lab",

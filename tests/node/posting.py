@@ -10,7 +10,7 @@ from typing import Any
 from slurm_gpu.node.shipping.post import DirectSender, Reply
 from slurm_gpu.node.shipping.ship import Courier, ShipmentSource
 from slurm_gpu.node.shipping.shipment import JobFacts
-from slurm_gpu.node.shipping.spool import NodeSpool
+from slurm_gpu.node.shipping.spool import Spool
 from slurm_gpu.wire import DeviceFacts, Event, Host, Record
 from tests.node.fakes import FakeClock
 
@@ -111,7 +111,7 @@ class Telling(ShipmentSource):
 class Post:
     def __init__(self, directory: Path, seed: int = 1) -> None:
         self.clock, self.database, self.node = FakeClock(), Database(), Telling()
-        self.spool = NodeSpool(directory)
+        self.spool = Spool(directory)
         self.courier = Courier(
             self.spool.queue,
             DirectSender(self.database),

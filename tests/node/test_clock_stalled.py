@@ -10,7 +10,7 @@ import pytest
 from slurm_gpu.clock import wall_ahead_s
 from slurm_gpu.node.clock_step import ClockSteps
 from slurm_gpu.node.measure.utilization import UtilizationSpans
-from slurm_gpu.node.shipping.spool import NodeSpool
+from slurm_gpu.node.shipping.spool import Spool
 from tests.node.fakes import WALL_0, FakeClock
 
 
@@ -46,7 +46,7 @@ def test_on_a_machine_that_always_stalls_the_closest_look_counts() -> None:
 
 def test_nobody_takes_it_for_a_clock_that_was_set(tmp_path: Path) -> None:
     clock = StallingClock()
-    spans, steps = UtilizationSpans(clock, clock.now_s), ClockSteps(clock, NodeSpool(tmp_path))
+    spans, steps = UtilizationSpans(clock, clock.now_s), ClockSteps(clock, Spool(tmp_path))
     clock.stalls_s = [0, 0.3]
     assert not spans.clock_was_set(clock.now_s)
     clock.stalls_s = [0, 5]

@@ -9,7 +9,7 @@ from slurm_gpu.node.jobs.cross_check import ALL_PER_HOUR, PER_HOUR, Crosscheck, 
 from slurm_gpu.node.process.cgroup import CgroupJob, JobOwner
 from slurm_gpu.node.process.process_jobs import ProcessJobs, ProcessOrigin
 from slurm_gpu.node.shipping.events import EventBook
-from slurm_gpu.node.shipping.spool import NodeSpool
+from slurm_gpu.node.shipping.spool import Spool
 from tests.node.fakes import FakeClock
 
 ALICE, BOB = 1001, 1002
@@ -31,7 +31,7 @@ class Gpu:
 
     def __init__(self, directory: Path, *holders: int) -> None:
         self.clock, self.processes = FakeClock(), FewProcesses()
-        self.spool = NodeSpool(directory)
+        self.spool = Spool(directory)
         self.checker = Crosscheck(self.processes, EventBook("n1", self.clock, self.spool))
         self.holders = list(holders)
         self.owners = {job: JobOwner(ALICE) for job in (7, *holders)}

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_gpu.node.shipping.journal import DurableMap
-from slurm_gpu.node.shipping.spool import NodeSpool
+from slurm_gpu.node.shipping.spool import Spool
 from tests.examples import examples
 from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
 from tests.node.machine import Machine, core
@@ -134,11 +134,11 @@ def test_what_is_left_out_is_told_and_gone(tmp_path: Path, caplog: pytest.LogCap
     journal.put("record/s/GPU-0", {"segment": 5})
     journal.commit()
     journal.close()
-    spool = NodeSpool(tmp_path)
+    spool = Spool(tmp_path)
     assert len(spool.queue) == 0
     assert "record/s/GPU-0 cannot be read and is left out: {'segment': 5}" in caplog.text
     spool.commit()
     spool.close()
     caplog.clear()
-    NodeSpool(tmp_path)
+    Spool(tmp_path)
     assert caplog.text == ""

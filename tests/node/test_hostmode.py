@@ -19,7 +19,7 @@ from slurm_gpu.node.process.cgroup import JobOwner
 from slurm_gpu.node.process.job_cgroups import JobCgroups, JobName
 from slurm_gpu.node.process.node_counters import NodeCounters
 from slurm_gpu.node.process.process_jobs import ProcessOrigin
-from slurm_gpu.node.shipping.spool import NodeSpool
+from slurm_gpu.node.shipping.spool import Spool
 from slurm_gpu.wire import HostRun
 from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
 from tests.node.machine import Machine, core, mem
@@ -46,7 +46,7 @@ class HostMachine(Machine):
     jobs: HostJobs
 
     def start(self) -> None:
-        self.spool = NodeSpool(self.directory / "spool")
+        self.spool = Spool(self.directory / "spool")
         seen, order, processes = LastSeen(self.reader), HostOrder(), Processes(self.gpus)
         self.jobs = HostJobs("ws1", self.clock, seen, order, processes, self.spool)
         self.node = NodeDaemon(

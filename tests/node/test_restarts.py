@@ -6,7 +6,7 @@ import pytest
 
 from slurm_gpu.database.accounting.steady_clock import held_s
 from slurm_gpu.errors import RecordError
-from slurm_gpu.node.shipping.spool import NodeSpool
+from slurm_gpu.node.shipping.spool import Spool
 from slurm_gpu.wire import Record
 from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
 from tests.node.machine import Machine, core
@@ -214,7 +214,7 @@ def test_a_record_in_the_spool_that_cannot_be_read_stops_nobody(
     def unreadable(*_: str) -> None:
         raise RecordError("util_hist_ms: sums to more than held_s 3.0")
 
-    monkeypatch.setattr(NodeSpool, "last_record", unreadable)
+    monkeypatch.setattr(Spool, "last_record", unreadable)
     machine.start()
     machine.run(5)
     (record,) = machine.records()

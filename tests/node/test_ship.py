@@ -13,7 +13,7 @@ from slurm_gpu.node.measure.tally import SegmentKey
 from slurm_gpu.node.shipping import shipment
 from slurm_gpu.node.shipping.post import Reply
 from slurm_gpu.node.shipping.ship import Courier
-from slurm_gpu.node.shipping.spool import NodeSpool
+from slurm_gpu.node.shipping.spool import Spool
 from slurm_gpu.wire import DeviceFacts, Host, Record
 from tests.node.fakes import FakeClock
 from tests.node.posting import EVENT, Post, host, record
@@ -183,7 +183,7 @@ def test_a_record_saved_while_another_version_is_under_way_is_sent_too(tmp_path:
             answer, self.answer = self.answer, None
             return answer
 
-    spool, slow, clock = NodeSpool(tmp_path), Slow(), FakeClock()
+    spool, slow, clock = Spool(tmp_path), Slow(), FakeClock()
     courier = Courier(spool.queue, slow, clock, "n1")
     spool.save_record(record(7, 1))
     courier.step()
@@ -206,7 +206,7 @@ def test_what_was_shipped_is_forgotten_and_what_was_not_survives(post: Post, tmp
     post.run(10)
     assert post.spool.commit()
     post.spool.close()
-    again = NodeSpool(tmp_path)
+    again = Spool(tmp_path)
     assert [item.wire["job_id"] for item in again.queue.waiting(10)] == [8]
 
 

@@ -14,7 +14,7 @@ from slurm_gpu.node.measure.tally import SegmentKey
 from slurm_gpu.node.shipping import journal as journal_module
 from slurm_gpu.node.shipping.journal import DurableMap
 from slurm_gpu.node.shipping.shipment_queue import MAX_BYTES
-from slurm_gpu.node.shipping.spool import NodeSpool
+from slurm_gpu.node.shipping.spool import Spool
 from slurm_gpu.wire import Event, Host, Mean, Record, Total
 from tests.node.machine import Machine
 
@@ -57,14 +57,14 @@ def host(job_id: int, seq: int = 1, *, final: bool = True) -> Host:
     return Host(**asdict(key(job_id)), seq=seq, final=final, first_s=100, last_s=110)
 
 
-def jobs(spool: NodeSpool) -> list[int]:
+def jobs(spool: Spool) -> list[int]:
     everything = spool.queue.waiting(1_000_000, set(spool.queue.waiting_keys()))
     return [item.wire["job_id"] for item in everything if item.kind == "records"]
 
 
-def reopened(spool: NodeSpool, directory: Path) -> NodeSpool:
+def reopened(spool: Spool, directory: Path) -> Spool:
     spool.close()
-    return NodeSpool(directory)
+    return Spool(directory)
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ class Filler:
 
 
 def test_what_was_open_and_what_waits_survive(tmp_path: Path) -> None:
-    spool = NodeSpool(tmp_path)
+    spool = Spool(tmp_path)
     empty_bytes = spool.size_bytes
     spool.save_allocation(allocation(7))
     spool.save_record(record(7, final=False))
@@ -126,7 +126,7 @@ def test_what_was_open_and_what_waits_survive(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("loss", ["gone", "emptied", "cut off in its first line"])
 def test_a_log_that_was_lost_is_told_from_one_of_which_all_is_done(tmp_path: Path, loss: str) -> None:
-    spool = NodeSpool(tmp_path)
+    spool = Spool(tmp_path)
     assert not spool.is_whole
     spool = reopened(spool, tmp_path)
     assert spool.is_whole
@@ -136,7 +136,7 @@ def test_a_log_that_was_lost_is_told_from_one_of_which_all_is_done(tmp_path: Pat
         log.unlink()
     else:
         log.write_bytes(log.read_bytes()[: 0 if loss == "emptied" else 20])
-    spool = NodeSpool(tmp_path)
+    spool = Spool(tmp_path)
     assert not spool.is_whole
     assert reopened(spool, tmp_path).is_whole
 
@@ -146,12 +146,12 @@ def test_a_value_that_an_older_slurm_gpud_spooled_and_that_cannot_be_costs_its_f
 ) -> None:
     spoilt = {**asdict(record(1)), "power_w": Mean(60.0, 5e4, 80.0, 4_294_967.295)}
     bad_host = Host(**{**asdict(host(1)), "net_rx_bytes": -5})
-    spool = NodeSpool(tmp_path)
+    spool = Spool(tmp_path)
     spool.save_record(Record(**spoilt))
     spool.save_host(bad_host)
     assert spool.commit()
     spool.close()
-    spool = NodeSpool(tmp_path)
+    spool = Spool(tmp_path)
     last, last_host = spool.last_record(f"{1:016x}", "GPU-0"), spool.last_host(f"{1:016x}")
     assert last == Record(**{**spoilt, "power_w": None})
     assert last_host == Host(**{**asdict(bad_host), "net_rx_bytes": None})
@@ -162,7 +162,7 @@ def test_a_value_that_an_older_slurm_gpud_spooled_and_that_cannot_be_costs_its_f
 
 
 def test_what_a_killed_slurm_gpud_left_of_a_job_goes_at_once(tmp_path: Path) -> None:
-    spool = NodeSpool(tmp_path)
+    spool = Spool(tmp_path)
     spool.save_allocation(allocation(7))
     spool.save_record(record(7, final=False))
     assert spool.commit()
@@ -177,7 +177,7 @@ def test_what_a_killed_slurm_gpud_left_of_a_job_goes_at_once(tmp_path: Path) -> 
 
 
 def test_on_a_full_disk_what_is_out_of_date_makes_room_for_final_records(fill: Filler, disk: Path) -> None:
-    spool = NodeSpool(disk / "spool")
+    spool = Spool(disk / "spool")
     for job in range(1, 51):
         spool.save_allocation(allocation(job))
     for seq in range(1, 11):  # of which nine are out of date
@@ -196,7 +196,7 @@ def test_on_a_full_disk_what_is_out_of_date_makes_room_for_final_records(fill: F
 
 
 def test_final_records_go_before_those_of_running_jobs(fill: Filler, disk: Path) -> None:
-    spool = NodeSpool(disk / "spool")
+    spool = Spool(disk / "spool")
     for job in range(1, 101):
         spool.save_record(record(job, 1, final=False))
     assert spool.commit()
@@ -216,7 +216,7 @@ def test_final_records_go_before_those_of_running_jobs(fill: Filler, disk: Path)
 
 
 def test_nothing_is_lost_while_memory_can_hold_it(fill: Filler, disk: Path) -> None:
-    spool = NodeSpool(disk / "spool")
+    spool = Spool(disk / "spool")
     spool.save_record(record(1))
     assert spool.commit()
     fill.take_all()
@@ -236,7 +236,7 @@ def test_nothing_is_lost_while_memory_can_hold_it(fill: Filler, disk: Path) -> N
 
 
 def test_shipping_from_memory_goes_on_and_frees_it(fill: Filler, disk: Path) -> None:
-    spool = NodeSpool(disk / "spool")
+    spool = Spool(disk / "spool")
     empty_bytes = spool.size_bytes
     fill.take_all()
     for job in range(1, 1001):
@@ -251,7 +251,7 @@ def test_shipping_from_memory_goes_on_and_frees_it(fill: Filler, disk: Path) -> 
 def test_beyond_memory_the_oldest_go_and_are_counted_and_told_once_there_is_room(
     fill: Filler, disk: Path
 ) -> None:
-    spool = NodeSpool(disk / "spool", max_bytes_in_memory=200_000)
+    spool = Spool(disk / "spool", max_bytes_in_memory=200_000)
     spool.save_record(record(1, final=False))
     assert spool.commit()
     fill.take_all()
@@ -272,7 +272,7 @@ def test_beyond_memory_the_oldest_go_and_are_counted_and_told_once_there_is_room
 
 
 def test_beyond_the_limit_the_newest_is_kept_and_the_loss_survives_a_restart(tmp_path: Path) -> None:
-    spool = NodeSpool(tmp_path, max_bytes=100_000)
+    spool = Spool(tmp_path, max_bytes=100_000)
     for n in range(10):
         spool.save_event(Event(node="n1", boot_id="b", n=n, at_s=100, kind="xid", device="GPU-0"))
     for job in range(1, 301):
@@ -280,7 +280,7 @@ def test_beyond_the_limit_the_newest_is_kept_and_the_loss_survives_a_restart(tmp
         assert spool.commit()
     assert spool.size_bytes <= 100_000 + 2000
     spool.close()
-    spool = NodeSpool(tmp_path, max_bytes=100_000)
+    spool = Spool(tmp_path, max_bytes=100_000)
     kept = jobs(spool)
     assert kept == list(range(301 - len(kept), 301))
     assert spool.queue.take_dropped() == 0  # there is no room yet
@@ -341,10 +341,10 @@ def test_a_new_node_and_one_that_was_upgraded_have_lost_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     mark = tmp_path / "node" / "spool"
-    assert not NodeSpool(tmp_path / "new", mark=mark).was_lost
+    assert not Spool(tmp_path / "new", mark=mark).was_lost
     upgraded = tmp_path / "upgraded"
-    NodeSpool(upgraded).close()
-    assert not NodeSpool(upgraded, mark=tmp_path / "other" / "spool").was_lost
+    Spool(upgraded).close()
+    assert not Spool(upgraded, mark=tmp_path / "other" / "spool").was_lost
     assert not caplog.records
 
 
@@ -362,13 +362,13 @@ def test_a_first_start_that_is_killed_or_cannot_write_leaves_no_mark(
     with monkeypatch.context() as patch:
         patch.setattr(DurableMap, "commit", killed)
         with pytest.raises(KilledError):
-            NodeSpool(tmp_path / "spool", mark=mark)
+            Spool(tmp_path / "spool", mark=mark)
         patch.setattr(DurableMap, "commit", lambda *_: False)
-        NodeSpool(tmp_path / "full", mark=mark)
+        Spool(tmp_path / "full", mark=mark)
     assert not mark.exists()
     # The lock of the one that was killed is still held here.
     shutil.copytree(tmp_path / "spool", tmp_path / "again")
-    assert not NodeSpool(tmp_path / "again", mark=mark).was_lost
+    assert not Spool(tmp_path / "again", mark=mark).was_lost
     assert mark.exists()
 
 
@@ -376,7 +376,7 @@ def test_where_the_mark_cannot_be_made_a_line_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "node").write_text("")
-    assert not NodeSpool(tmp_path / "spool", mark=tmp_path / "node" / "spool").was_lost
+    assert not Spool(tmp_path / "spool", mark=tmp_path / "node" / "spool").was_lost
     assert "a spool that is lost later will not be noticed" in caplog.text
 
 
@@ -391,7 +391,7 @@ def test_a_day_without_the_database_fits(tmp_path: Path) -> None:
     }
     fields = {name: getattr(full, name) for name in Record.__dataclass_fields__} | values
     fields |= {"util_hist_ms": dict.fromkeys(range(60), 166), "mem_hist_ms": dict.fromkeys(range(10), 999)}
-    spool = NodeSpool(tmp_path)
+    spool = Spool(tmp_path)
     spool.save_record(Record(**fields))
     spool.save_host(host(1))
     timeline_bytes = 8 * (len('"sm_clock":"",') + 16) + 50
@@ -401,7 +401,7 @@ def test_a_day_without_the_database_fits(tmp_path: Path) -> None:
 
 def test_only_so_many_rejected_files_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slurm_gpu.node.shipping.rejected.MAX_REJECTED", 3)
-    spool = NodeSpool(tmp_path)
+    spool = Spool(tmp_path)
     for job in range(1, 7):
         spool.save_record(record(job))
     for item in spool.queue.waiting(10):
@@ -411,7 +411,7 @@ def test_only_so_many_rejected_files_are_kept(tmp_path: Path, monkeypatch: pytes
 
 
 def test_memory_holds_only_the_places_of_what_is_on_disk(tmp_path: Path) -> None:
-    spool = NodeSpool(tmp_path)
+    spool = Spool(tmp_path)
     for job in range(1, 101):
         spool.save_record(record(job))
     assert spool._journal.bytes_in_memory > 50_000

@@ -11,7 +11,7 @@ from slurm_gpu.controller.queue.usage import Usage
 from slurm_gpu.controller.snapshot import Snapshot, parse, read_fresh, render
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.node.shipping.journal import DurableMap
-from slurm_gpu.node.shipping.spool import FORMAT, NewerSpoolError, NodeSpool
+from slurm_gpu.node.shipping.spool import FORMAT, NewerSpoolError, Spool
 from slurm_gpu.policy.journal import ApplyJournal as PolicyJournal
 from slurm_gpu.policy.journal import ApplyState
 from tests.upgrade import write_state
@@ -23,8 +23,8 @@ READ = """
 import json, sys
 from pathlib import Path
 from slurm_gpu import __version__
-from slurm_gpu.node.shipping.spool import NodeSpool
-spool = NodeSpool(Path(sys.argv[1]))
+from slurm_gpu.node.shipping.spool import Spool
+spool = Spool(Path(sys.argv[1]))
 queue = getattr(spool, "queue", spool)  # the spool itself in 0.1
 items = queue.waiting(100, set(queue.waiting_keys()))
 print(json.dumps({
@@ -45,7 +45,7 @@ spool.close()
 def test_the_spool_of_an_older_release_is_taken_over_whole(tmp_path: Path, release: str) -> None:
     directory = tmp_path / "spool"
     shutil.copytree(DATA / release / "spool", directory)
-    spool = NodeSpool(directory)
+    spool = Spool(directory)
     assert spool.is_whole
     assert spool.allocations() == [write_state.held(2), write_state.held(3)]
     items = {item.key: item for item in spool.queue.waiting(100, set(spool.queue.waiting_keys()))}
@@ -70,7 +70,7 @@ def test_the_release_before_goes_on_with_our_spool_and_we_with_its(tmp_path: Pat
     assert len(read["waiting"]) == 7
     assert read["wires"][f"record/{1:016x}/GPU-0"] == write_state.record(1, 9, final=True).to_wire()
     assert read["last"] == write_state.record(2, 4, final=False).to_wire()
-    spool = NodeSpool(directory)
+    spool = Spool(directory)
     assert spool.is_whole
     assert len(spool.queue) == 8  # and what it wrote meanwhile
     assert len(spool.allocations()) == 2
@@ -78,7 +78,7 @@ def test_the_release_before_goes_on_with_our_spool_and_we_with_its(tmp_path: Pat
 
 
 def test_a_spool_says_its_format_and_who_wrote_there(tmp_path: Path) -> None:
-    NodeSpool(tmp_path).close()
+    Spool(tmp_path).close()
     journal = DurableMap(tmp_path)
     assert journal.get("format") == {"format": FORMAT, "version": __version__}
     journal.close()
@@ -95,7 +95,7 @@ def test_a_spool_in_a_format_of_the_future_is_left_alone_and_says_what_to_do(tmp
         with pytest.raises(
             NewerSpoolError, match=r"slurm-gpud 9\.9\.0 wrote here in format 2.*install 9\.9\.0"
         ):
-            NodeSpool(tmp_path)
+            Spool(tmp_path)
     assert (tmp_path / "log").read_bytes() == before
 
 
@@ -104,7 +104,7 @@ def test_keys_that_this_release_does_not_know_are_kept(tmp_path: Path) -> None:
     journal.put("step/1/0/3", {"phases": [1, 2]})
     journal.commit()
     journal.close()
-    spool = NodeSpool(tmp_path)
+    spool = Spool(tmp_path)
     for seq in range(3000):  # until the log is written anew
         spool.save_record(write_state.record(1, seq, final=False))
         spool.commit()

@@ -16,7 +16,7 @@ from slurm_gpu import __version__
 from slurm_gpu.node.allocation.tracker import Allocation
 from slurm_gpu.node.measure.tally import SegmentKey
 from slurm_gpu.node.shipping.shipment import OutgoingShipment
-from slurm_gpu.node.shipping.spool import NodeSpool
+from slurm_gpu.node.shipping.spool import Spool
 from slurm_gpu.policy.journal import ApplyJournal, ApplyState, Entry
 from slurm_gpu.wire import (
     DeviceFacts,
@@ -110,7 +110,7 @@ RUN = HostRun(
 
 def write_spool(directory: Path) -> bytes:
     """Job 1 ended and waits, job 2 goes on, job 3 goes on and was shipped; returns its first shipment."""
-    spool = NodeSpool(directory)
+    spool = Spool(directory)
     spool.save_record(record(1, 9, final=True))
     spool.save_host(host(1, 9, final=True))
     for job_id in (2, 3):

@@ -26,7 +26,7 @@ from slurm_gpu.node.jobs.unresolved import UntoldDevices
 from slurm_gpu.node.measure.watch import DeviceWatch
 from slurm_gpu.node.process.job_cgroups import JobCgroups
 from slurm_gpu.node.shipping.events import EventBook
-from slurm_gpu.node.shipping.spool import NodeSpool
+from slurm_gpu.node.shipping.spool import Spool
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class AllocationActions(ABC):
         name: str,
         cluster: str,
         clock: Clock,
-        spool: NodeSpool,
+        spool: Spool,
         events: EventBook,
         inventory: Inventory,
         suspensions: Suspensions,

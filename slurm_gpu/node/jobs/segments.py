@@ -12,7 +12,7 @@ from slurm_gpu.node.allocation.tracker import Allocation
 from slurm_gpu.node.gpu.reading import DeviceProperties
 from slurm_gpu.node.jobs.rewind import YOUNG_S, Checkpoints
 from slurm_gpu.node.measure.tally import DeviceTally, SegmentKey
-from slurm_gpu.node.shipping.spool import NodeSpool
+from slurm_gpu.node.shipping.spool import Spool
 from slurm_gpu.wire import Record
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class OpenSegment:
 class SegmentBook:
     """All segments that this process watches, and their records in the spool."""
 
-    def __init__(self, spool: NodeSpool) -> None:
+    def __init__(self, spool: Spool) -> None:
         self._spool = spool
         self._segments: dict[str, OpenSegment] = {}
         self._granted: Mapping[tuple[int, int], int] = {}

@@ -18,7 +18,7 @@ TOLD_WITHIN_S = 20.0
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _WaitingForDevices:
     """An ended allocation whose record is due at `due_s` (Clock.monotonic()) at the latest."""
 
     ended: EndedAllocation
@@ -30,7 +30,7 @@ class UntoldDevices:
 
     def __init__(self, inventory: Inventory, since_s: float) -> None:
         self._inventory, self._since_s = inventory, since_s
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[_WaitingForDevices] = []
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -42,7 +42,7 @@ class UntoldDevices:
 
     def wait(self, ended: EndedAllocation, now_s: float) -> None:
         """Keep it back until its devices are known, for TOLD_WITHIN_S at most."""
-        self._waiting.append(_Waiting(ended, now_s + TOLD_WITHIN_S))
+        self._waiting.append(_WaitingForDevices(ended, now_s + TOLD_WITHIN_S))
 
     def resolve(self) -> None:
         """Find the devices, now that there is a driver, or an answer."""

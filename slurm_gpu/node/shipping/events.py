@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from slurm_gpu.clock import Clock
-from slurm_gpu.node.shipping.spool import NodeSpool
+from slurm_gpu.node.shipping.spool import Spool
 from slurm_gpu.wire import Event
 
 
 class EventBook:
     """Writes events into the spool; `node` is the node's name in Slurm."""
 
-    def __init__(self, node: str, clock: Clock, spool: NodeSpool) -> None:
+    def __init__(self, node: str, clock: Clock, spool: Spool) -> None:
         self._node, self._clock, self._spool = node, clock, spool
         self._last_n = 0
 

@@ -39,7 +39,7 @@ class NewerSpoolError(OutsideError):
     """The spool was written by a release that this one knows too little of."""
 
 
-class NodeSpool:
+class Spool:
     """`<state-dir>/spool`; changes are durable once `commit` has returned True.
 
     `queue` holds what is to be shipped. Raises OSError as Journal does, and NewerSpoolError.
