@@ -1,5 +1,5 @@
--- What a judgement reads of a job's job_desc and of the partitions, with the answers, in order: a job that answers
--- alike is judged alike. A question is the name of a field of job_desc, or {kind, name, field}.
+-- Records what a judgement reads of a job's job_desc and of the partitions, with the answers, in order: the keys of the
+-- cache of decisions (84_again). A question is the name of a field of job_desc, or {kind, name, field}.
 local reading = {}
 
 local PART, FIELD, DEFAULT = "partition", "field of a partition", "default partition"

@@ -1,14 +1,24 @@
--- Jobs come in series: one like another that was let in is let in without being judged anew, if the sums still allow it.
+-- A cache of decisions: jobs come in series, and a job like one that was accepted is accepted without a judgement.
 --
--- What is found about a new job follows from what was read of it, from the policy, from the second where a rule looks
--- at the clock, and from what others use. So when a job is found fine, the questions that were asked about it are
--- kept with their answers, as a path in a tree. A job that answers alike comes to the same leaf, where only the
--- limits on sums are left to look at. Whatever is different, or fails, is judged from the beginning.
+-- With 10,000 queued jobs and a Lua that does nothing slurmctld spends 1.2 to 1.5 ms of processor time on a submission.
+-- A judgement takes 0.16 ms, the cache 0.08 ms (bench/submit.py, medians).
 --
--- A node of the tree is a stretch of `questions` that all its jobs gave the same `answers` to, as flat lists: slurmctld
--- does much else between two submissions, and then each piece of memory that is touched costs more than what is done
--- with it. At the end stands the `leaf`, or the `question` that its jobs answered differently, with the nodes that
--- follow `by_answer` (`unset` for none). `fields` has the questions about a field of job_desc, false for the others.
+-- The key is what the judgement read, in order (09_reading): fields of job_desc, of partitions, and the submitter. The
+-- value, a leaf, is the judged job with the limits on sums that it is subject to. Invariants:
+--
+-- 1. Only a new job that was accepted without a finding, a message or a queue error is kept.
+-- 2. A judgement follows from the answers to its questions, the policy, the sums, and the second where a rule depends
+--    on the clock. Each hit compares all answers and that second, and evaluates the sums again. A module that depends
+--    on more has a function `again(job, state)`; with an unknown module that has none the cache is off.
+-- 3. Any difference or error is a miss, and a miss is judged from the beginning.
+-- 4. It has at most MOST_LEAVES leaves, is emptied every KEPT_S seconds, and starts empty when the script is loaded.
+-- 5. Slurm's job_desc and partitions are not kept longer than the call.
+-- 6. It is off while `slurm_gpu_considered` is set, which is called for each judgement.
+--
+-- The keys form a tree. A node is a stretch of `questions` to which all its jobs gave the same `answers`, as flat
+-- lists: each piece of memory that is touched costs more than what is done with it. At its end is the `leaf`, or the
+-- `question` that its jobs answered differently, with the nodes that follow `by_answer` (`unset` for none). `fields`
+-- has the questions about a field of job_desc, false for the others.
 local policy, lib = ...
 local again = {}
 
