@@ -101,7 +101,7 @@ def test_python_finds_compiled_code_that_fits_and_names_its_place(built: Built, 
         assert int.from_bytes(head[12:16], "little") == source.stat().st_size, source
         assert str(ROOT).encode() not in compiled.read_bytes()
     (units,) = carried.rglob("units.cpython-311.pyc")
-    assert b"/usr/lib64/slurm-gpu/common/slurm_gpu/units.py" in units.read_bytes()
+    assert b"/usr/lib64/slurm-gpu/common/slurm_gpu/text/units.py" in units.read_bytes()
 
 
 def test_every_command_and_file_has_its_manual_page(built: Built) -> None:
