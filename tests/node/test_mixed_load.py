@@ -14,6 +14,7 @@ import pytest
 
 from lab.simgpu.specs import GpuSpec, MigSpec, hopper
 from lab.simgpu.truth import Usage, usage
+from slurm_gpu.node.measure.sampling_interval import YOUNGEST_S
 from slurm_gpu.wire import Record, histogram_mean, histogram_quantile
 from tests.node.mixedload import Load, Run
 from tests.node.simulated import SimulatedMachine
@@ -236,12 +237,13 @@ def test_every_mean_is_within_half_a_point(play: Play) -> None:
             if name == "the GPU's" and hold.gpu in SHARED:
                 # When in a sixth of a second others did what they did, nobody tells.
                 allowed += 100 * TICK_S / 2 / record.held_s
+            if name == "memory":
+                # A change between two samples is placed in their middle, which weighs most in a job of 1 s.
+                allowed += 100 * YOUNGEST_S / 2 / record.held_s
             if abs(told - was) > allowed:
                 missed.append(f"{hold}: {name} {told:.3f}, truly {was:.3f}")
     print("largest differences in points:", worst)
-    # Memory that changes between two looks, 10 ms apart at first, is placed in the middle: of many jobs of a
-    # second, one may be worse off.
-    assert len(missed) <= len(play.holds) // 500, "\n".join(missed)
+    assert not missed, "\n".join(missed)
 
 
 def test_every_quantile_is_that_of_the_driver_s_samples(play: Play) -> None:
