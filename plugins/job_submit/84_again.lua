@@ -1,7 +1,7 @@
 -- A cache of decisions: jobs come in series, and a job like one that was accepted is accepted without a judgement.
 --
--- With 10,000 queued jobs and a Lua that does nothing slurmctld spends 1.2 to 1.5 ms of processor time on a submission.
--- A judgement takes 0.16 ms, the cache 0.08 ms (bench/submit.py, medians).
+-- With 10,000 queued jobs and a Lua that does nothing slurmctld spends 0.9 to 1.5 ms of processor time on a submission.
+-- A judgement takes 0.14 to 0.28 ms, a hit 0.04 to 0.08 ms (bench/submit.py, medians of two runs).
 --
 -- The key is what the judgement read, in order (09_reading): fields of job_desc, of partitions, and the submitter. The
 -- value, a leaf, is the judged job with the limits on sums that it is subject to. Invariants:
