@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 
 import slurm_gpu
-from slurm_gpu.node.jobs.transitions import TRANSITIONS, AllocationState, Transition
+from slurm_gpu.node.jobs.transitions import AllocationState, Transition
+from tests.node.transition_table import TRANSITIONS
 
 PACKAGE = Path(slurm_gpu.__file__).parent
 PAGE = PACKAGE.parent / "docs" / "architecture.md"

@@ -10,6 +10,7 @@ from slurm_gpu.node.jobs.transitions import AllocationEvent, AllocationState, Tr
 from tests.node.fakes import FakeClock, FakeGpu
 from tests.node.machine import Machine
 from tests.node.posting import Post
+from tests.node.transition_table import TRANSITIONS
 from tests.node.wired import Wired
 
 
@@ -44,7 +45,7 @@ def _moves_end_where_the_table_says() -> Iterator[None]:
         yield
 
 
-_LOOK_UP = {row.event for row in transitions.TRANSITIONS if row.to is AllocationState.UNRESOLVED}
+_LOOK_UP = {row.event for row in TRANSITIONS if row.to is AllocationState.UNRESOLVED}
 
 
 @pytest.fixture

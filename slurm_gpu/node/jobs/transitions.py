@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from slurm_gpu.node.allocation.hooks import HookEvent
 from slurm_gpu.node.allocation.tracker import Allocation, EndedAllocation
@@ -63,7 +63,6 @@ class Transition(Generic[_Subject]):
 
 S, E, T = AllocationState, AllocationEvent, Transition
 
-# fmt: off
 ON_HOOK: tuple[Transition[HookEvent], ...] = (
     T(S.ABSENT, E.PROLOG, Do.is_recorded, S.ABSENT, (Do.take,)),
     T(S.ABSENT, E.PROLOG, Do.has_gpus, S.OPEN, (Do.open_from_prolog, Do.take)),
@@ -77,13 +76,28 @@ ON_HOOK: tuple[Transition[HookEvent], ...] = (
     T(S.OPEN, E.PROLOG, None, S.ABSENT, (Do.end_without_epilog, Do.note_without_gpus, Do.take)),
     T(S.ABSENT, E.EPILOG, Do.is_requeued, S.EXPECTED, (Do.expect_next_run, Do.note_unseen_end, Do.take)),
     T(S.ABSENT, E.EPILOG, None, S.ABSENT, (Do.note_unseen_end, Do.take)),
-    T(S.EXPECTED, E.EPILOG, Do.runs_again_and_is_requeued, S.EXPECTED,
-      (Do.open_returned_run, Do.expect_next_run, Do.exclude_strangers, Do.end)),
+    T(
+        S.EXPECTED,
+        E.EPILOG,
+        Do.runs_again_and_is_requeued,
+        S.EXPECTED,
+        (Do.open_returned_run, Do.expect_next_run, Do.exclude_strangers, Do.end),
+    ),
     T(S.EXPECTED, E.EPILOG, Do.runs_again, S.ABSENT, (Do.open_returned_run, Do.exclude_strangers, Do.end)),
-    T(S.EXPECTED, E.EPILOG, Do.is_requeued, S.EXPECTED,
-      (Do.report_missing_prolog, Do.expect_next_run, Do.note_unseen_end, Do.take)),
-    T(S.EXPECTED, E.EPILOG, Do.has_gpus, S.ABSENT,
-      (Do.report_missing_prolog, Do.stop_expecting, Do.note_unseen_end, Do.take)),
+    T(
+        S.EXPECTED,
+        E.EPILOG,
+        Do.is_requeued,
+        S.EXPECTED,
+        (Do.report_missing_prolog, Do.expect_next_run, Do.note_unseen_end, Do.take),
+    ),
+    T(
+        S.EXPECTED,
+        E.EPILOG,
+        Do.has_gpus,
+        S.ABSENT,
+        (Do.report_missing_prolog, Do.stop_expecting, Do.note_unseen_end, Do.take),
+    ),
     T(S.EXPECTED, E.EPILOG, None, S.ABSENT, (Do.stop_expecting, Do.note_unseen_end, Do.take)),
     T(S.OPEN, E.EPILOG, Do.is_of_earlier_run, S.OPEN, (Do.take,)),
     T(S.OPEN, E.EPILOG, Do.is_requeued, S.EXPECTED, (Do.expect_next_run, Do.end)),
@@ -94,9 +108,7 @@ ON_REPORT: tuple[Transition[ToldJob], ...] = (
     T(S.EXPECTED, E.RUNNING, None, S.OPEN, (Do.open_reported,)),
     T(S.OPEN, E.RUNNING, None, S.OPEN, (Do.end_earlier_run, Do.open_reported)),
 )
-ON_EXPIRY: tuple[Transition[int], ...] = (
-    T(S.EXPECTED, E.EXPIRED, None, S.ABSENT, (Do.forget_return,)),
-)
+ON_EXPIRY: tuple[Transition[int], ...] = (T(S.EXPECTED, E.EXPIRED, None, S.ABSENT, (Do.forget_return,)),)
 ON_RESTART: tuple[Transition[Allocation], ...] = (
     T(S.OPEN, E.RESTARTED, None, S.OPEN, (Do.continue_in_new_segment,)),
 )
@@ -114,13 +126,4 @@ ON_END: tuple[Transition[EndedAllocation], ...] = (
 )
 ON_SETTLED: tuple[Transition[OpenSegment], ...] = (
     T(S.ENDING, E.SETTLED, None, S.CLOSED, (Do.close_settled,)),
-)
-# fmt: on
-TRANSITIONS: tuple[Transition[Any], ...] = (
-    *ON_HOOK,
-    *ON_REPORT,
-    *ON_EXPIRY,
-    *ON_RESTART,
-    *ON_END,
-    *ON_SETTLED,
 )

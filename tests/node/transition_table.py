@@ -1,0 +1,15 @@
+"""All rows of the table of an allocation's life, in the order of docs/architecture.md."""
+
+from typing import Any
+
+from slurm_gpu.node.jobs import transitions
+from slurm_gpu.node.jobs.transitions import Transition
+
+TRANSITIONS: tuple[Transition[Any], ...] = (
+    *transitions.ON_HOOK,
+    *transitions.ON_REPORT,
+    *transitions.ON_EXPIRY,
+    *transitions.ON_RESTART,
+    *transitions.ON_END,
+    *transitions.ON_SETTLED,
+)
