@@ -406,15 +406,20 @@ def test_a_dead_slurmd_is_found_and_no_node_that_is_out_on_purpose(lab: Lab) -> 
             dead.enter_context(_killed(lab, f"slurmd-{name}"))
         wait_for(lambda: states()["n2"] == "down*", 90, "slurmctld misses n2", lambda: str(states()), 1)
         expected = (
-            "slurmd", "slurmd on n2 does not answer slurmctld, so no job starts there (state DOWN); "
-            "slurm-gpud there still reports", "start slurmd -N n2 again",
-        )  # fmt: skip
+            "slurmd",
+            "slurmd on n2 does not answer slurmctld, so no job starts there (state DOWN); "
+            "slurm-gpud there still reports",
+            "start slurmd -N n2 again",
+        )
         assert _says(_findings(lab), *expected), _findings(lab)
         # sinfo's `$` stands for a maintenance reservation.
         wait_for(
             lambda: (states()["n1"], states()["n3"]) == ("drained*", "down$"),
-            90, "slurmctld misses n1 and n3", lambda: str(states()), 1,
-        )  # fmt: skip
+            90,
+            "slurmctld misses n1 and n3",
+            lambda: str(states()),
+            1,
+        )
         assert len(found()) == 1, (found(), states())
     lab.output(["scontrol", "delete", "reservationname=maint"])
     lab.output(["scontrol", "update", "nodename=n1", "state=resume"])
