@@ -12,7 +12,7 @@ from slurm_gpu.cli.main import cli
 from slurm_gpu.errors import UsageError
 from tests.cli.conftest import CommandLine, Database, make_run
 from tests.monitor.clusters import cluster, holds, job, node, waiting
-from tests.oddnumbers import TEXTS
+from tests.odd_numbers import TEXTS
 
 _UNITS = ("", "d", "h", "M", "G", "-0", ":0:0")
 _FILES = (click.Path, click.File, click.Choice)

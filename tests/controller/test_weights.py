@@ -16,7 +16,7 @@ from slurm_gpu.errors import SlurmError, UsageError
 from slurm_gpu.slurm.queue import CountedJob, JobPhase
 
 from .fakes import make_job
-from .weightsite import ALL_ONE, PACKED, Site
+from .weight_site import ALL_ONE, PACKED, Site
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from slurm_gpu.controller.placement import original_weights as weightmemory
 from slurm_gpu.controller.placement.weights import CYCLE_S
 from slurm_gpu.slurm.client import SlurmctldHost
 
-from .weightsite import ALL_ONE, CONF, PACKED, Site
+from .weight_site import ALL_ONE, CONF, PACKED, Site
 
 
 @pytest.fixture

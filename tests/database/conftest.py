@@ -9,7 +9,7 @@ from sqlalchemy import Engine, delete, event
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.database.storage.schema import metadata
 from tests.database.oldsqlite import require_old
-from tests.database.running import Running, running_server
+from tests.database.running_server import Running, running_server
 from tests.database.servers import MariaDB, running_mariadb, running_munged
 
 

@@ -12,9 +12,9 @@ import httpx
 import pytest
 
 from slurm_gpu.database.app import make_app
-from tests.database.running import Running
+from tests.database.running_server import Running
 from tests.database.samples import T0
-from tests.oddnumbers import TEXTS
+from tests.odd_numbers import TEXTS
 
 NOW_S = int(T0)
 VALUES = (

@@ -8,7 +8,7 @@ import pytest
 
 from slurm_gpu.database.ingest import body_budget as bodies_module
 from slurm_gpu.database.ingest.body_budget import Bodies
-from tests.database.running import Running, shipment
+from tests.database.running_server import Running, shipment
 from tests.database.samples import FakeClock
 from tests.database.test_daemon import wait_for
 from tests.database.test_hatch import request

@@ -21,7 +21,7 @@ from slurm_gpu.database.storage.engine import head_revision
 from slurm_gpu.errors import DatabaseError, OutsideError, UsageError
 from slurm_gpu.http.sockets import listen_unix
 from slurm_gpu.wire import WIRE_RANGE
-from tests.database.running import Running
+from tests.database.running_server import Running
 from tests.database.samples import CLUSTER
 
 

@@ -10,9 +10,9 @@ from slurm_gpu.controller.colocation.evidence import DatabaseEvidence
 from slurm_gpu.database.storage.schema import metadata
 from slurm_gpu.wire import Timeline
 from slurm_gpu.wire.timeline import level
-from tests.database.running import Running
+from tests.database.running_server import Running
 from tests.database.samples import T0, gpu, host, record, row
-from tests.database.test_detail import account, ship
+from tests.database.test_run_detail import account, ship
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from slurm_gpu.database.api.decisions import find_decisions, find_refusals, stor
 from slurm_gpu.database.maintenance.pruning import Pruning
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.errors import UsageError
-from tests.database.running import NOBODY, OPERATOR, ROOT, UNTOLD, Running
+from tests.database.running_server import NOBODY, OPERATOR, ROOT, UNTOLD, Running
 from tests.database.samples import CLUSTER
 
 MADE = Decision(

@@ -11,7 +11,7 @@ from slurm_gpu.cli.doctor.checks.daemons.outages import daemon_that_is_down
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.database.storage.schema import run_device, run_host
 from slurm_gpu.errors import DatabaseError
-from tests.database.gate import Gate
+from tests.database.intake_without_http import Gate
 from tests.database.samples import host, record, segment
 from tests.database.servers import MariaDB
 

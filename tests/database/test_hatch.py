@@ -9,7 +9,7 @@ from slurm_gpu.database.ingest import ingest_server as hatch_module
 from slurm_gpu.database.ingest.admission import Admission
 from slurm_gpu.database.ingest.ingest_server import Visit
 from slurm_gpu.database.ingest.shipment import ShipmentError
-from tests.database.running import Running, shipment
+from tests.database.running_server import Running, shipment
 from tests.database.samples import record, segment
 
 

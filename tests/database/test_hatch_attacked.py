@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.database.ingest.ingest_server import Visit
-from tests.database.running import Running, shipment
+from tests.database.running_server import Running, shipment
 from tests.database.test_daemon import wait_for
 from tests.database.test_hatch import answered, request
 

@@ -20,7 +20,7 @@ from slurm_gpu.database.ingest import storage_threads as storers
 from slurm_gpu.database.ingest.shipment import MAX_BODY_BYTES, parse_shipment
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.http.identity import Authenticator, Caller
-from tests.database.running import NOBODY, OPERATOR, ROOT, Running, acting_as, shipment
+from tests.database.running_server import NOBODY, OPERATOR, ROOT, Running, acting_as, shipment
 from tests.database.samples import record, segment
 
 

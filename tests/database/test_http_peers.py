@@ -17,7 +17,7 @@ from slurm_gpu.database.ingest import storage_threads as storers
 from slurm_gpu.database.ingest.shipment import parse_shipment
 from slurm_gpu.database.server import LIMITS
 from slurm_gpu.http import connection_limits
-from tests.database.running import Running, shipment
+from tests.database.running_server import Running, shipment
 from tests.database.samples import CLUSTER, FakeClock
 
 

@@ -7,7 +7,7 @@ import pytest
 from slurm_gpu.database.live.live_needs import NEEDED_FOR_S, LiveNeeds, n_gpus
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.wire.live import IDLE_LIVE_INTERVAL_S, LIVE_INTERVAL_S
-from tests.database.gate import Gate
+from tests.database.intake_without_http import Gate
 from tests.database.samples import FakeClock, MemorySlurm, queued
 
 

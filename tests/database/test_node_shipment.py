@@ -24,7 +24,7 @@ from slurm_gpu.http.identity import Caller
 from slurm_gpu.wire import Event, Window
 from slurm_gpu.wire.live import IDLE_LIVE_INTERVAL_S
 from slurm_gpu.wire.window import pack
-from tests.database.gate import N1, N2, Gate, whys
+from tests.database.intake_without_http import N1, N2, Gate, whys
 from tests.database.samples import (
     CLUSTER,
     T0,
@@ -38,7 +38,7 @@ from tests.database.samples import (
     segment,
     timeline,
 )
-from tests.shared.wire import JSON
+from tests.wire.strategies import JSON
 
 
 def window(**given: Any) -> Window:

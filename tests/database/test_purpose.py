@@ -10,7 +10,7 @@ import pytest
 from slurm_gpu.database.verdicts.purpose import SERVERS, in_its_place
 from slurm_gpu.diagnose.series import JobWorker
 from slurm_gpu.diagnose.verdict import Cause, Verdict
-from tests.database.played import Played, Watching
+from tests.database.simulated_training import Played, Watching
 from tests.database.test_watch import AT_S, hanging
 
 _RULES = Path(__file__).resolve().parents[2] / "etc/applications.yaml"

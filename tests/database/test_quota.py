@@ -12,7 +12,7 @@ from slurm_gpu.client.database_client import DatabaseClient, Quota
 from slurm_gpu.database.api.controller_body import MOST_QUOTAS, read_told
 from slurm_gpu.database.live.quota_board import KEPT_S, MOST_WANTED, WANTED_FOR_S, QuotaBoard
 from slurm_gpu.errors import UsageError
-from tests.database.running import NOBODY, OPERATOR, ROOT, WEB, Running
+from tests.database.running_server import NOBODY, OPERATOR, ROOT, WEB, Running
 from tests.database.samples import FakeClock
 
 LIMIT = {

@@ -19,7 +19,7 @@ from slurm_gpu.database.reservations.store import approve, end, find, find_one, 
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.errors import DatabaseError, UsageError
 from slurm_gpu.wire.answers.reservation import CLOCK_AHEAD, Report, Reservation, ReservationState, id_of
-from tests.database.running import NOBODY, OPERATOR, ROOT, UNTOLD, Running
+from tests.database.running_server import NOBODY, OPERATOR, ROOT, UNTOLD, Running
 from tests.database.samples import CLUSTER, T0
 
 NOW_S = int(T0)

@@ -12,9 +12,9 @@ from slurm_gpu.client.database_client import DatabaseClient
 from slurm_gpu.database.api.running_use import KEPT_S, RunningUse
 from slurm_gpu.database.storage.schema import metadata
 from slurm_gpu.wire.answers.running import Running as Answer
-from tests.database.running import NOBODY, OPERATOR, ROOT, UNTOLD, WEB, Running
+from tests.database.running_server import NOBODY, OPERATOR, ROOT, UNTOLD, WEB, Running
 from tests.database.samples import T0, row, segment
-from tests.database.test_detail import account, event, here, ship
+from tests.database.test_run_detail import account, event, here, ship
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from slurm_gpu.database.verdicts.board import ShownVerdicts
 from slurm_gpu.database.verdicts.store import StoredVerdict, close_left, statements, store_verdict
 from slurm_gpu.errors import DatabaseError
 from slurm_gpu.wire.answers.verdicts import JobVerdict, ToldSuspect, Verdicts
-from tests.database.running import NOBODY, OPERATOR, ROOT, UNTOLD, WEB, Running
+from tests.database.running_server import NOBODY, OPERATOR, ROOT, UNTOLD, WEB, Running
 from tests.database.samples import CLUSTER, T0
 
 SUSPECT = ToldSuspect(

@@ -10,8 +10,8 @@ import pytest
 
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.wire import Live, LiveDevice
-from tests.database.played import Played, Watching
 from tests.database.samples import queued
+from tests.database.simulated_training import Played, Watching
 from tests.diagnose.training import START_S, Training
 
 AT_S = 300

@@ -17,7 +17,7 @@ from slurm_gpu.database.http.request import FOR_USER
 from slurm_gpu.errors import NotAllowedError
 from slurm_gpu.http.web_reader import WebReader, warn_of_unknown_user
 from slurm_gpu.wire.headers import READS_ALL, READS_HEADER
-from tests.database.running import NOBODY, OPERATOR, ROOT, WEB, WEB_HOST, Running, acting_as, shipment
+from tests.database.running_server import NOBODY, OPERATOR, ROOT, WEB, WEB_HOST, Running, acting_as, shipment
 from tests.database.samples import T0
 
 pytestmark = pytest.mark.skipif(not ROOT, reason="becoming another user needs root")

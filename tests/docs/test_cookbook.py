@@ -17,7 +17,7 @@ from slurm_gpu.policy.language.dead_rules import find_doubts
 from slurm_gpu.policy.language.names import resolve_names
 from slurm_gpu.slurm.client import SlurmClient
 
-from .asking import MONDAY_AT_TEN, People, told
+from .explaining import MONDAY_AT_TEN, People, told
 from .pages import DOCS, fences
 
 _PAGE = DOCS / "cookbook.md"

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.database.conftest import munge_socket, server, short_path
-from tests.monitor.here import Here
+from tests.monitor.small_cluster import Here
 
 __all__ = ["here", "munge_socket", "server", "short_path"]
 

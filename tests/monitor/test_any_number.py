@@ -7,8 +7,8 @@ from urllib.parse import quote
 import pytest
 
 from slurm_gpu.monitor.routes import ROUTES, ApiRoute
-from tests.monitor.here import Here
-from tests.oddnumbers import TEXTS
+from tests.monitor.small_cluster import Here
+from tests.odd_numbers import TEXTS
 
 WITH_PARAMETERS = [route for route in ROUTES if route.parameters]
 

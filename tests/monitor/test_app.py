@@ -9,7 +9,7 @@ import pytest
 from lab.synthetic import uid_of
 from slurm_gpu.monitor.cluster.viewer import Viewer
 from slurm_gpu.wire.answers.reservation import Reservation, ReservationState
-from tests.monitor.here import Here
+from tests.monitor.small_cluster import Here
 
 
 def test_a_frame_has_one_octet_for_each_square_of_the_layout_that_it_names(here: Here):

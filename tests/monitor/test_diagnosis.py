@@ -20,7 +20,7 @@ from slurm_gpu.monitor.page.files import page_files
 from slurm_gpu.wire import Record, Window
 from slurm_gpu.wire.answers.runs import NodeWindow
 from slurm_gpu.wire.window import pack
-from tests.monitor.drawn import Drawn
+from tests.monitor.slow_training import Drawn
 
 _ECHO = (sys.executable, "-c", "import sys; sys.stdout.write(sys.stdin.read())")
 _NEVER = (sys.executable, "-c", "import time; time.sleep(600)")

@@ -16,7 +16,7 @@ from slurm_gpu.http.connection_limits import Senders
 from slurm_gpu.http.sockets import listen_tcp
 from slurm_gpu.monitor.http import events
 from slurm_gpu.monitor.http.server import LIMITS, make_server
-from tests.monitor.here import Here
+from tests.monitor.small_cluster import Here
 
 
 class Stream:

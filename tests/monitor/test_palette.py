@@ -14,8 +14,8 @@ from slurm_gpu.monitor.cluster.layout import SquareLayout
 from slurm_gpu.monitor.cluster.metrics import GAP, OUT_OF_SERVICE, STATE
 from slurm_gpu.monitor.cluster.squares_svg import draw, plan
 from slurm_gpu.monitor.page.files import module, page_files
-from tests.monitor.here import Here
 from tests.monitor.page.test_files import SCRIPTS
+from tests.monitor.small_cluster import Here
 
 _COLOUR = re.compile(r"#[0-9a-f]{6}\b")
 

@@ -21,7 +21,7 @@ from slurm_gpu.monitor.http.rate_limiter import OF_A_USER
 from slurm_gpu.monitor.job.me import LIMITS_KEPT_S
 from slurm_gpu.monitor.routes import ROUTES, ApiRoute
 from slurm_gpu.wire.answers.quota import Quota
-from tests.monitor.here import Here
+from tests.monitor.small_cluster import Here
 
 LISTED = [route for route in ROUTES if route.path != "/api/v1/events"]
 OF_A_JOB = [route for route in ROUTES if route.missing]

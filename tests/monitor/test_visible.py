@@ -9,9 +9,9 @@ from slurm_gpu.http.identity import Caller
 from slurm_gpu.monitor.cluster.viewer import Flavour
 from slurm_gpu.monitor.cluster.visible import visible
 from slurm_gpu.wire.answers.runs import Run
-from tests.database.running import Running
+from tests.database.running_server import Running
 from tests.database.samples import CLUSTER, record, row
-from tests.database.test_detail import account, ship
+from tests.database.test_run_detail import account, ship
 
 ALL = Caller(0, "root", sees_all=True, writes=True)
 BOB = Caller(60902, "bob", sees_all=False, writes=False)

@@ -8,7 +8,7 @@ import pytest
 from slurm_gpu.database.accounting.steady_clock import held_s
 from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
 from tests.node.machine import Machine, core
-from tests.node.test_upheavals import StampedGpu
+from tests.node.test_disturbances import StampedGpu
 
 
 @pytest.mark.parametrize("step_s", [-86400, -3600, -5, 5, 3600])

@@ -7,7 +7,7 @@ import pytest
 from slurm_gpu.database.accounting.derived_columns import resolve_double_watches
 from tests.node.fakes import GIB, FakeClock, Work
 from tests.node.machine import Machine, core
-from tests.node.test_upheavals import StampedGpu
+from tests.node.test_disturbances import StampedGpu
 
 
 @pytest.mark.parametrize("step_s", [-86400, -60, -5, 60])

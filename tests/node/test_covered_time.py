@@ -15,7 +15,7 @@ from slurm_gpu.node.measure.intervals import OWN_S
 from slurm_gpu.wire import Mean, Record, Total
 from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
 from tests.node.machine import Machine
-from tests.node.test_hostmode import ALICE, HostMachine, work
+from tests.node.test_host_mode import ALICE, HostMachine, work
 
 # While slurm-gpud or its reader does nothing, the driver counts and fills its ring.
 SILENT = ("absent", "stalled")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from slurm_gpu.node.gpu.reading import Activity, DeviceCounter
 from slurm_gpu.node.measure.tally import DeviceSample
 from slurm_gpu.wire import Mean, Record, Total
-from tests.node.looks import GAP, START, course, look, seen, tally
+from tests.node.samples import GAP, START, course, look, seen, tally
 
 
 def watched(watts: list[float | None], counted_j: list[float | None], *, seconds: float = 1.0) -> Record:

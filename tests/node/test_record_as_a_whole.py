@@ -26,7 +26,7 @@ from slurm_gpu.wire import (
     merge_totals,
 )
 from slurm_gpu.wire.timeline import FULL
-from tests.node.looks import GAP, KEY, START, TOTAL, WALL, look, mean, tally
+from tests.node.samples import GAP, KEY, START, TOTAL, WALL, look, mean, tally
 
 
 def _work(source: random.Random, seconds: int) -> list[tuple[list[tuple[float, float]], DeviceSample]]:

@@ -17,7 +17,7 @@ from slurm_gpu.wire import (
     Record,
     Total,
 )
-from tests.node.looks import GAP, START, TOTAL, course, look, mean, seen, tally
+from tests.node.samples import GAP, START, TOTAL, course, look, mean, seen, tally
 
 # Quantities between looks
 

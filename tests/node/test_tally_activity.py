@@ -5,7 +5,7 @@ import pytest
 from slurm_gpu.node.gpu.reading import Activity, DeviceCounter
 from slurm_gpu.node.measure.tally import DeviceSample
 from slurm_gpu.wire import Mean, Total
-from tests.node.looks import GAP, look, mean, seen, tally
+from tests.node.samples import GAP, look, mean, seen, tally
 
 
 def test_activity_counts_for_its_own_seconds() -> None:

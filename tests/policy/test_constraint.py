@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from slurm_gpu.policy.explain.constraint import names_in, nodes_with
 
-from .test_slurmrefusals import node
+from .test_slurm_refusals import node
 
 NODES = [
     replace(node(name, "a100", "gpu"), features=("a100", zone))

@@ -21,7 +21,7 @@ from slurm_gpu.policy.language.limit_value import single_value
 from slurm_gpu.slurm.client import SlurmNode
 from slurm_gpu.wire.answers.runs import AuditEvent
 from tests.cli.conftest import make_run
-from tests.policy.test_force_commands import Cluster
+from tests.policy.test_apply_commands import Cluster
 from tests.reports.recommending import nodes
 
 POLICY = """\

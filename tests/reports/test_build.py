@@ -20,7 +20,7 @@ from slurm_gpu.reports.page.plain_text import visible
 from slurm_gpu.text.spreadsheet import defused
 from tests.reports.filling import insert_nodes, insert_runs
 from tests.reports.generated import Node
-from tests.reports.page.madeup import HOSTILE
+from tests.reports.page.example_figures import HOSTILE
 from tests.reports.world import run_row
 
 # 2026-11-22 12:00 in Seoul, a Sunday.

@@ -16,7 +16,7 @@ import pytest
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.errors import DatabaseError, UsageError
 from tests.database.conftest import munge_socket, server, short_path
-from tests.database.running import Running
+from tests.database.running_server import Running
 
 __all__ = ["munge_socket", "server", "short_path"]
 

@@ -23,7 +23,7 @@ from slurm_gpu.forecast.regression import LinearRegression, Regression, Trees
 from slurm_gpu.forecast.wait_grid import SPREAD_OCTAVES
 from slurm_gpu.slurm.client import AccountingRun, QueuedJob
 from tests.database.conftest import empty
-from tests.database.running import NOBODY, ROOT, Running, acting_as
+from tests.database.running_server import NOBODY, ROOT, Running, acting_as
 from tests.database.samples import CLUSTER, T0, queued, row
 
 DAY_S = 86400

@@ -6,8 +6,8 @@ import pytest
 
 from slurm_gpu.monitor.page.files import page_files
 from tests import browsing
-from tests.monitor.page.madeup import World
-from tests.monitor.page.pretend import Pretended, pretended
+from tests.monitor.page.contract_server import Pretended, pretended
+from tests.monitor.page.example_clusters import World
 
 
 class Tab(browsing.Tab):

@@ -13,8 +13,8 @@ from slurm_gpu.config.value_types import Address
 from slurm_gpu.http.sockets import listen_tcp
 from slurm_gpu.monitor.http.server import make_server
 from tests import browsing
-from tests.monitor.drawn import Drawn
-from tests.monitor.page.madeup import HOSTILE
+from tests.monitor.page.example_clusters import HOSTILE
+from tests.monitor.slow_training import Drawn
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.monitor.page.conftest import Tab
-from tests.monitor.page.madeup import HOSTILE, NOW_S, World
+from tests.monitor.page.example_clusters import HOSTILE, NOW_S, World
 from tests.monitor.page.test_squares import small
 
 _GAP = 255

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.monitor.page.conftest import Tab
-from tests.monitor.page.madeup import GAP, HELD, HOSTILE, SHARED, World, make_world
+from tests.monitor.page.example_clusters import GAP, HELD, HOSTILE, SHARED, World, make_world
 from tests.monitor.page.test_squares import job_on, small
 
 

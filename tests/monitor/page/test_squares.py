@@ -8,8 +8,8 @@ import pytest
 
 from slurm_gpu.monitor import palette
 from tests.monitor.page.conftest import Tab
-from tests.monitor.page.madeup import GAP, HELD, OUT, UNWATCHED, World, make_world
-from tests.monitor.page.pretend import pretended
+from tests.monitor.page.contract_server import pretended
+from tests.monitor.page.example_clusters import GAP, HELD, OUT, UNWATCHED, World, make_world
 
 _FREE_ZERO, _HELD_ZERO, _HELD_GAP, _OUT, _BELOW, _ABOVE, _AT = range(7)
 _FREE_GAP = 10

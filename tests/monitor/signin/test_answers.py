@@ -20,7 +20,7 @@ from starlette.routing import Route
 from slurm_gpu.monitor.http.headers import HEADERS, POLICY
 from slurm_gpu.monitor.http.server import make_server
 from slurm_gpu.monitor.routes import ROUTES
-from tests.monitor.signin.gate import ACTS, HEADER, PROXY, SETTINGS, Gate
+from tests.monitor.signin.signed_in_site import ACTS, HEADER, PROXY, SETTINGS, Gate
 
 _SAFE = dict(HEADERS)
 

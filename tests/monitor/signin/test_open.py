@@ -27,7 +27,7 @@ from slurm_gpu.monitor.settings import WebSettings
 from slurm_gpu.monitor.signin.assembly import SignIn
 from slurm_gpu.monitor.signin.link_request import ask_for_link
 from tests import browsing
-from tests.monitor.here import Here
+from tests.monitor.small_cluster import Here
 
 ME = pwd.getpwuid(0).pw_name
 

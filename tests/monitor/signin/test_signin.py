@@ -12,7 +12,7 @@ from slurm_gpu.monitor.page.files import page_files
 from slurm_gpu.monitor.settings import SessionSettings
 from slurm_gpu.monitor.signin.rights import KEPT_S, Right
 from slurm_gpu.monitor.signin.tokens import GOOD_FOR_S, TOKENS_OF_A_USER
-from tests.monitor.signin.gate import ACTS, ELSEWHERE, HEADER, PROXY, SETTINGS, URL, Gate
+from tests.monitor.signin.signed_in_site import ACTS, ELSEWHERE, HEADER, PROXY, SETTINGS, URL, Gate
 
 ME = pwd.getpwuid(0).pw_name
 

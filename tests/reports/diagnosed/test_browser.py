@@ -7,7 +7,7 @@ import pytest
 
 from slurm_gpu.reports.diagnosed.document import diagnosis_html
 from tests import browsing
-from tests.reports.diagnosed.looks import a_look, a_slow_gpu
+from tests.reports.diagnosed.faulty_trainings import a_look, a_slow_gpu
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,8 @@ from slurm_gpu.reports.diagnosed.relations import correlations
 from slurm_gpu.reports.diagnosed.time_axis import ticks
 from slurm_gpu.reports.page.plain_text import visible
 from tests.diagnose.training import START_S, Training
-from tests.reports.diagnosed.looks import a_look, a_slow_gpu
-from tests.reports.page.madeup import HOSTILE
+from tests.reports.diagnosed.faulty_trainings import a_look, a_slow_gpu
+from tests.reports.page.example_figures import HOSTILE
 
 _OWN_ELEMENTS = {
     "html",

@@ -11,7 +11,7 @@ from slurm_gpu.reports.figure import Figure
 from slurm_gpu.reports.page.document import page_html
 from slurm_gpu.reports.page.plain_text import visible
 from tests import browsing
-from tests.reports.page.madeup import HOSTILE, figures, page, parallel
+from tests.reports.page.example_figures import HOSTILE, figures, page, parallel
 
 _RUNS = 1000
 _CHART = parallel(_RUNS)

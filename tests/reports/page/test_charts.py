@@ -18,7 +18,7 @@ from slurm_gpu.reports.page.palette import DARK, LIGHT
 from slurm_gpu.reports.page.png import write_png
 from slurm_gpu.reports.page.scales import AxisScale, nice_ticks, scale_of, time_ticks
 from slurm_gpu.reports.page.svg import svg_file
-from tests.reports.page.madeup import AXES, HOSTILE, figures, parallel, steps
+from tests.reports.page.example_figures import AXES, HOSTILE, figures, parallel, steps
 
 CHARTS = {figure.id: figure.chart for figure in figures()}
 

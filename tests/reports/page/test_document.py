@@ -11,7 +11,7 @@ import pytest
 
 from slurm_gpu.reports.page.document import page_html
 from slurm_gpu.reports.page.plain_text import visible
-from tests.reports.page.madeup import HOSTILE, figures, page, parallel, table
+from tests.reports.page.example_figures import HOSTILE, figures, page, parallel, table
 
 _OWN_ELEMENTS = {
     "html",

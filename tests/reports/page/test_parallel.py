@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from slurm_gpu.reports.category import Category
 from slurm_gpu.reports.figure import Axis, ParallelCoordinates
 from slurm_gpu.reports.page.parallel import PackedCoordinates, pack, script_json
-from tests.reports.page.madeup import HOSTILE, parallel
+from tests.reports.page.example_figures import HOSTILE, parallel
 
 
 def _unpacked(packed: PackedCoordinates) -> tuple[dict[str, np.ndarray], list[str]]:

@@ -26,7 +26,7 @@ from slurm_gpu.http.identity import Caller
 from slurm_gpu.wire import Event, HostRun, Mean
 from slurm_gpu.wire.live import IDLE_LIVE_INTERVAL_S, LIVE_INTERVAL_S
 from slurm_gpu.wire.window import pack
-from tests.database.running import NOBODY, OPERATOR, ROOT, Running, acting_as, running_server
+from tests.database.running_server import NOBODY, OPERATOR, ROOT, Running, acting_as, running_server
 from tests.database.samples import (
     CLUSTER,
     T0,

@@ -18,7 +18,7 @@ from slurm_gpu.database.storage.engine import Database, LockedError, LockWait
 from slurm_gpu.database.storage.schema import device, event, run_device, run_host
 from slurm_gpu.errors import DatabaseError
 from slurm_gpu.wire import Event
-from tests.database.gate import N2, Gate, whys
+from tests.database.intake_without_http import N2, Gate, whys
 from tests.database.samples import T0, MemorySlurm, gpu, host, record, segment
 from tests.database.servers import MariaDB
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slurm_gpu.monitor.cluster.viewer import Viewer
-from tests.monitor.here import Here
+from tests.monitor.small_cluster import Here
 
 
 def watched() -> Here:

@@ -9,7 +9,7 @@ import pytest
 from slurm_gpu.slurm.reservations import SlurmReservation
 from slurm_gpu.wire.answers.reservation import ReservationState
 from tests.controller.fakes import NOON_S
-from tests.controller.reserve.building import JOB, ROW, WINDOW_S, Site
+from tests.controller.reservations.building import JOB, ROW, WINDOW_S, Site
 
 BEYOND = replace(JOB, time_limit_s=2 * WINDOW_S)
 END_S = WINDOW_S + 60

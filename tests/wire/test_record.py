@@ -24,7 +24,7 @@ from slurm_gpu.wire import (
     merge_means,
     merge_totals,
 )
-from tests.shared.wire import JSON, devices, histograms, hosts, means, records, totals
+from tests.wire.strategies import JSON, devices, histograms, hosts, means, records, totals
 
 
 def _sample() -> dict[str, Any]:

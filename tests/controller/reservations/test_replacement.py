@@ -11,7 +11,7 @@ from slurm_gpu.controller.reservations.replacement import OUT_S
 from slurm_gpu.slurm.reservations import SlurmReservation
 from slurm_gpu.wire.answers.reservation import ReservationState
 from tests.controller.fakes import NOON_S
-from tests.controller.reserve.building import JOB, ROW, UNUSED_S, WINDOW_S, Killed, Site
+from tests.controller.reservations.building import JOB, ROW, UNUSED_S, WINDOW_S, Killed, Site
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from slurm_gpu.reports.page.markup import element, html_text, raw, svg_text
 from slurm_gpu.reports.page.plain_text import visible
-from tests.reports.page.madeup import HOSTILE
+from tests.reports.page.example_figures import HOSTILE
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from slurm_gpu.alerts.alert import Concern
 from slurm_gpu.alerts.watch import RunningJob, Watch
 from slurm_gpu.wire import LiveDevice
-from tests.attention.generated import SECONDS, SHAPES, Job, Truth, jobs
+from tests.alerts.generated import SECONDS, SHAPES, Job, Truth, jobs
 
 _N_JOBS = 240
 _LOOKS_S = 10

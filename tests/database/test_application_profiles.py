@@ -13,9 +13,9 @@ from slurm_gpu.client.database_client import DatabaseClient, DeviceTimeline, Run
 from slurm_gpu.colocation.profiles.profile import ProfilePhase
 from slurm_gpu.database.storage.schema import metadata
 from slurm_gpu.wire import DeviceFacts, Host, Timeline
-from tests.database.running import Running
+from tests.database.running_server import Running
 from tests.database.samples import T0, gpu, host, record, row, segment
-from tests.database.test_detail import account, ship
+from tests.database.test_run_detail import account, ship
 
 RUN = Run(
     id="17",

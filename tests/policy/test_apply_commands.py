@@ -12,7 +12,7 @@ from slurm_gpu.errors import SlurmError
 from slurm_gpu.policy.journal import ApplyJournal
 from slurm_gpu.slurm.client import QueuedJob
 
-from .forcing import POLICY, Cluster
+from .apply_host import POLICY, Cluster
 from .limitstore import fields
 
 

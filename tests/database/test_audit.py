@@ -13,7 +13,7 @@ from slurm_gpu.database.api.controller_body import read_told
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.errors import UsageError
 from slurm_gpu.wire.answers.runs import AuditEvent
-from tests.database.running import NOBODY, OPERATOR, ROOT, Running
+from tests.database.running_server import NOBODY, OPERATOR, ROOT, Running
 
 MOVED = AuditEvent(
     id="0" * 32,

@@ -23,7 +23,7 @@ from slurm_gpu.database.settings import PerUser
 from slurm_gpu.errors import DatabaseError
 from slurm_gpu.http.identity import Caller
 from slurm_gpu.slurm.submission import UserPlaces
-from tests.database.running import NOBODY, OPERATOR, ROOT, WEB, Running, acting_as, running_server
+from tests.database.running_server import NOBODY, OPERATOR, ROOT, WEB, Running, acting_as, running_server
 from tests.database.samples import FakeClock
 
 ALICE = Caller(1000, "alice", sees_all=False, writes=False)

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from slurm_gpu.monitor.page.files import page_files
-from tests.monitor.page.madeup import World
+from tests.monitor.page.example_clusters import World
 
 _STILL = b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 9 9"><rect width="9" height="9"/></svg>'
 

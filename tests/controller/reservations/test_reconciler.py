@@ -15,7 +15,7 @@ from slurm_gpu.controller.reservations.rows import exchanged
 from slurm_gpu.slurm.reservations import SlurmReservation
 from slurm_gpu.wire.answers.reservation import Report, Reservation, ReservationState
 from tests.controller.fakes import NOON_S
-from tests.controller.reserve.building import JOB, ROW, SITES_OWN, UNUSED_S, WINDOW_S, Killed, Site
+from tests.controller.reservations.building import JOB, ROW, SITES_OWN, UNUSED_S, WINDOW_S, Killed, Site
 
 
 def test_what_is_approved_is_made_for_its_user_on_its_nodes() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from slurm_gpu.errors import RecordError
 from slurm_gpu.wire import Live, LiveDevice, Window
 from slurm_gpu.wire.window import pack
-from tests.shared.wire import JOB_NUMBER, JSON, NAME, SEGMENT, lives
+from tests.wire.strategies import JOB_NUMBER, JSON, NAME, SEGMENT, lives
 
 _FLOAT32 = st.floats(0, 2.0**100, width=32)
 

@@ -12,7 +12,7 @@ from slurm_gpu.errors import DatabaseError
 from slurm_gpu.http.identity import Caller
 from slurm_gpu.slurm.client import QueuedJob
 from slurm_gpu.wire.answers.cluster import ClusterHolder, ClusterState
-from tests.database.running import NOBODY, ROOT, Running
+from tests.database.running_server import NOBODY, ROOT, Running
 from tests.database.samples import node, queued
 
 ALICE = Caller(1001, "alice", sees_all=False, writes=False)

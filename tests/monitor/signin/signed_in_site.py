@@ -21,7 +21,7 @@ from slurm_gpu.monitor.routes import RouteContext
 from slurm_gpu.monitor.settings import WebSettings
 from slurm_gpu.monitor.signin.assembly import SignIn
 from slurm_gpu.monitor.signin.guard import Guard
-from tests.monitor.here import Here
+from tests.monitor.small_cluster import Here
 
 Headers = Mapping[str, str | bytes] | Sequence[tuple[str, str | bytes]]
 URL = "https://gpu.example.org"

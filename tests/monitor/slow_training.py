@@ -12,7 +12,7 @@ from slurm_gpu.errors import NotFoundError
 from slurm_gpu.wire import Timeline
 from slurm_gpu.wire.answers.runs import DeviceTimeline, NodeWindow, Run, RunTimeline
 from tests.diagnose.training import Training
-from tests.monitor.here import Here
+from tests.monitor.small_cluster import Here
 
 _WIDTH_S = 16
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from slurm_gpu.errors import RecordError
 from slurm_gpu.wire import Timeline, merge_timelines
 from slurm_gpu.wire.timeline import FULL, GAP, MAX_BINS, level, read_timeline
-from tests.shared.wire import timelines
+from tests.wire.strategies import timelines
 
 
 def timeline(*util: int, width_s: int = 1, start_s: int = 0) -> Timeline:

@@ -14,7 +14,7 @@ from slurm_gpu.reports.category import Category
 from slurm_gpu.reports.figure import FigureTable, TableColumn
 from slurm_gpu.reports.table_files import write_csv, write_parquet
 from slurm_gpu.text.spreadsheet import defused
-from tests.reports.page.madeup import HOSTILE
+from tests.reports.page.example_figures import HOSTILE
 
 
 def _table(names: tuple[str, ...]) -> FigureTable:
