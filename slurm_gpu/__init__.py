@@ -1,7 +1,6 @@
-"""slurm-gpu: GPUs of a shared Slurm cluster made accountable, fairly shared and well used.
+"""GPU accounting, limits and placement for Slurm clusters.
 
-Rooms: `node` watches GPUs, `database` stores and answers, `slurm` talks to Slurm,
-`policy` turns YAML into limits, `cli` is the command line. docs/design.md has the map.
+docs/architecture.md has the map of the packages.
 """
 
 __version__ = "0.2.0"

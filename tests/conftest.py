@@ -1,4 +1,4 @@
-"""What the tests of several rooms stand on."""
+"""Fixtures that the tests of several packages share."""
 
 import gc
 import os

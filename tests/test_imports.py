@@ -1,4 +1,4 @@
-"""The rooms hold: who may import whom, and what a host of each kind needs to have installed."""
+"""Packages import only those below them, and each host needs only its own dependencies."""
 
 import re
 import subprocess

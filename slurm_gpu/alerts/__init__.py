@@ -1,1 +1,1 @@
-"""Which running jobs need somebody's eye: pure functions of live values, for pages, notices and cancels."""
+"""Decide which running jobs need attention, by pure functions of their live values."""

@@ -1,1 +1,1 @@
-"""Clients of slurm-gpudbd; every other part of slurm-gpu reads through them."""
+"""Client of slurm-gpudbd, through which every other part reads the database."""

@@ -1,5 +1,5 @@
-"""Which jobs to let share a GPU: profiles, what sharing does to speed and memory, and planners.
+"""Choose which jobs share a GPU, by profiles, predicted slowdowns and planners.
 
-Pure functions of profiles and a view of the GPUs; they know neither Slurm nor a database. The model that runs
-their plans is `simulator`; what they are given to believe may differ from what is true there.
+Pure functions of profiles and the state of the GPUs, without Slurm or a database. `simulation` runs the
+plans; the speeds that a planner assumes may differ from those in the simulation.
 """

@@ -1,1 +1,1 @@
-"""slurm-gpu.yaml, and reading YAML files with the position of every value."""
+"""slurm-gpu.yaml, and decoding YAML into settings with the position of every value."""

@@ -1,1 +1,1 @@
-"""slurm-gpuctld: the one watcher of Slurm's state, and what it writes down for job_submit.lua."""
+"""slurm-gpuctld: watches Slurm and writes the snapshot that job_submit.lua reads."""

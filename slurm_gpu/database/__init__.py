@@ -1,4 +1,4 @@
-"""slurm-gpudbd, which stores records beside Slurm's accounting and answers questions about them.
+"""slurm-gpudbd: stores records next to Slurm's accounting, and serves queries.
 
-Others read through `slurm_gpu.client`, which imports no SQLAlchemy, so that a login node needs none.
+Other parts read through `slurm_gpu.client`, which imports no SQLAlchemy, so that login nodes need none.
 """

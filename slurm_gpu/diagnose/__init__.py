@@ -1,1 +1,1 @@
-"""Why a distributed job is slow: pure functions of what its GPUs and hosts told, with numpy alone."""
+"""Explain why a distributed job is slow, by pure functions of GPU and host series, with numpy alone."""

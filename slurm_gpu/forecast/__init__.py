@@ -1,7 +1,7 @@
-"""How long a job will wait: from what became of jobs that waited before, and never from what came later.
+"""Forecast how long a job will wait, from jobs that waited before it.
 
-`looks` holds what was seen of waiting jobs, and how much of their fate was known at a moment. `tables` and
-`regression` forecast from it, `forecaster` judges both on the last part of history, takes the better one and
-gives its forecasts an interval. `modelfile` keeps a `model` as bytes. numpy is all that forecasts take, and
-msgspec to read a model; `learn` alone, which makes a `regression`, needs scikit-learn.
+`samples` holds observations of waiting jobs, and how much of their outcome was known at a moment. `tables`
+and `regression` forecast from them. `forecaster` judges both on the last part of history, keeps the better
+one and adds an interval. `model_file` stores a `model` as bytes. Forecasting needs numpy, reading a model
+msgspec, and training a `regression` (`learn`) scikit-learn.
 """

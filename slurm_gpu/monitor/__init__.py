@@ -1,1 +1,1 @@
-"""The whole cluster and every job for those who look at it: pages (slurm-gpuweb) and the terminal."""
+"""slurm-gpuweb, and the cluster state that its pages and `slurm-gpu top` show."""

@@ -1,4 +1,4 @@
-"""slurm-gpud: watches the GPUs of one node and tells slurm-gpudbd what each job did with them.
+"""slurm-gpud: samples the GPUs of one node, and ships the statistics of each job to slurm-gpudbd.
 
-hooks → allocations → watch (devices, tally, shares) → spool → ship; `daemon` turns the wheel.
+Hooks and slurmd report allocations, `measure` turns samples into records, `shipping` stores and sends them.
 """

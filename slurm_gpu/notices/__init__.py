@@ -1,1 +1,1 @@
-"""Telling users what is wrong with their jobs, and warning before one is ended: rules, texts and senders."""
+"""Notices to users about their jobs: rules, texts and senders."""

@@ -1,4 +1,4 @@
-"""Where jobs should go, so that GPUs stay whole for those that need many: functions of a cluster's state.
+"""Choose nodes for jobs, so that GPUs stay whole for jobs that need many.
 
-`state.Nodes` is that state. What the scores are, and where they come from: docs/placement.md.
+Pure functions of `state.Nodes`. docs/placement.md explains the scores and their sources.
 """

@@ -1,1 +1,1 @@
-"""policy.yaml → limits: the checked model, the Lua bundle for slurmctld, the same Lua run elsewhere."""
+"""policy.yaml in force: the checked model, the Lua bundle for slurmctld, and the same Lua run elsewhere."""

@@ -1,6 +1,5 @@
-"""Reports on a period: the accounting table, what it says, and figures of it.
+"""Reports on a period: the accounting table and its figures.
 
-`load` reads one period from the database into numpy columns (`jobtable`), with the GPU time shared out over
-server types and zones (`shares`) and what there was of both (`capacity`). `figures` are pure functions of
-these.
+`load` reads one period from the database into numpy columns (`job_table`), divides GPU time between server
+types and zones (`shares`), and adds the capacity of both (`capacity`). `figures` are pure functions of these.
 """

@@ -1,1 +1,1 @@
-"""The only room that talks to Slurm: one `SlurmClient` protocol, a command backend and a pyslurm backend."""
+"""The only package that calls Slurm: the `SlurmClient` protocol, a command backend, a pyslurm backend."""

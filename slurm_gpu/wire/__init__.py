@@ -1,8 +1,8 @@
-"""What a node ships (docs/contracts.md, section 1): the one shape that the rooms share.
+"""The types that a node ships (docs/contracts.md, section 1).
 
-0 is a measurement, None is a gap; every statistic carries the seconds it stands for, so that what several
-segments and devices tell merges without bias. Each kind checks itself in `from_wire`, which raises
-RecordError naming the field, and `to_wire` leaves gaps out.
+0 is a measurement, None a gap. Every statistic carries the seconds that it covers, so that statistics of
+several segments and devices merge without bias. `from_wire` checks each type and raises RecordError naming
+the field; `to_wire` leaves gaps out.
 """
 
 from slurm_gpu.wire.device import DeviceFacts

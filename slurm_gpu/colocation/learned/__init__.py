@@ -1,7 +1,7 @@
-"""Planners that learn: what they see of a moment, their nets, and their training.
+"""Planners that learn: their observations, nets and training.
 
-`dqngpu` scores groups of waiting jobs by one small net; `deeprm` holds DeepRM's planners and the DqnGPU
-thesis's, which look at images. All of them choose with numpy alone. They are trained in `episodes`, a model
-of one GPU that runs many queues at once, with numpy as well; `torchgradients`, for devices other than the
-processor, needs torch.
+`dqngpu` scores groups of waiting jobs by one small net. `deeprm` holds the planners of DeepRM and of the
+DqnGPU thesis, which observe images. Inference needs numpy alone. Training runs in `episodes`, a model of
+one GPU that simulates many queues at once, with numpy too; `torch_gradients`, for devices other than the
+CPU, needs torch.
 """

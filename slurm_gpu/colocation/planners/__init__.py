@@ -1,4 +1,4 @@
-"""All planners, by name: made for what is believed of some applications on one model of GPU."""
+"""All planners by name."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Jobs that agree to share a GPU: what they need, where each has its place, and how it goes."""
+"""Jobs that agree to share a GPU: eligibility, assignment and outcome."""

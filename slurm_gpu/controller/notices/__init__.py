@@ -1,1 +1,1 @@
-"""Users are told what is wrong with their jobs, and idle ones are ended where the policy says so."""
+"""Notify users of problems with their jobs, and cancel idle jobs where the policy says so."""

@@ -1,1 +1,1 @@
-"""Placement of jobs through Slurm: node weights, zones, priorities."""
+"""Placement through Slurm: node weights, zones, priorities."""

@@ -1,1 +1,1 @@
-"""slurmctld's queue: polling it, and the totals that the policy needs."""
+"""Poll slurmctld's queue, and sum what the policy needs."""

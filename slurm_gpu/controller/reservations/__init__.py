@@ -1,1 +1,1 @@
-"""Reservations in Slurm: where and when they can be, made, watched, and given up."""
+"""Reservations in Slurm: planning, creating, watching and deleting them."""

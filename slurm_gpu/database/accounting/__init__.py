@@ -1,1 +1,1 @@
-"""Import of Slurm's accounting, and its match with the records of the nodes."""
+"""Import Slurm's accounting, and match it with the records of the nodes."""

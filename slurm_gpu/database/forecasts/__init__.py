@@ -1,6 +1,5 @@
-"""Forecasts of slurm-gpudbd: what is learned of its runs, what is told of waiting jobs, what came of it.
+"""Forecasts of waiting times: training, serving, and comparing them with the outcome.
 
-`runs` reads the accounting and slurmctld's queue as `slurm_gpu.forecast` looks at them, `training` learns
-from it, `store` keeps models and forecasts, `foretelling` makes them, `api` answers by HTTP. `answer` alone
-is for `database.client` too: it takes neither SQLAlchemy nor numpy.
+`runs` reads the accounting and the queue as samples for `slurm_gpu.forecast`, `training` learns from them,
+`store` keeps models and forecasts, `predicting` makes forecasts, and `api` serves them.
 """

@@ -1,1 +1,1 @@
-"""POST /v1/node: from the bytes of a request to stored records."""
+"""POST /v1/node, from the bytes of a request to stored records."""

@@ -1,1 +1,1 @@
-"""Reservations in the database: what was asked for and promised, and how it was kept."""
+"""Reservations in the database: requests, promises and outcomes."""

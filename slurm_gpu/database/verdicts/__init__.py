@@ -1,1 +1,1 @@
-"""What the watch over running jobs finds: kept in the database, and told to whoever asks."""
+"""Verdicts of the watch over running jobs: stored, and served to readers."""

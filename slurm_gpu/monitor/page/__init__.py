@@ -1,1 +1,1 @@
-"""The pages that slurm-gpuweb sends to browsers: HTML, style and scripts, and who serves them."""
+"""The pages that slurm-gpuweb serves: HTML, style and scripts."""

@@ -1,1 +1,1 @@
-"""Who looks at slurm-gpuweb: sessions, one-time links of `slurm-gpu open`, and a site's own reverse proxy."""
+"""Sign-in to slurm-gpuweb: sessions, one-time links of `slurm-gpu open`, a site's reverse proxy."""

@@ -1,1 +1,1 @@
-"""Who holds which GPUs: the hooks' files, Slurm's positions, open allocations."""
+"""Which job holds which GPU: the hooks' files, Slurm's order of GPUs, open allocations."""

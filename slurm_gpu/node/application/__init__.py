@@ -1,1 +1,1 @@
-"""Which application a job runs, by an admin's rules."""
+"""Recognise the application of a job, by the admin's rules."""

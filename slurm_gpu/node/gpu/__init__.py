@@ -1,1 +1,1 @@
-"""GPUs as NVML shows them: what one look brings back, and the child process that calls the driver."""
+"""Read GPUs through NVML, in a child process that calls the driver."""

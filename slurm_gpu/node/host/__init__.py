@@ -1,1 +1,1 @@
-"""The node side of jobs: one host record per segment."""
+"""Host statistics of jobs: one host record per segment."""

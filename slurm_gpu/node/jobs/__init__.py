@@ -1,1 +1,1 @@
-"""The life of an allocation: what opens, suspends, watches and closes it, and what contradicts it."""
+"""The life of an allocation, from prolog to final record."""

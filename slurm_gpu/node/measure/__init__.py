@@ -1,1 +1,1 @@
-"""From readings of one device to the cumulative record of each segment that holds it."""
+"""From samples of one device to the cumulative record of each segment on it."""

@@ -1,1 +1,1 @@
-"""Processes of jobs: whose they are and what they use, read from /proc and cgroups."""
+"""Processes of jobs: owner and use, read from /proc and cgroups."""

@@ -1,1 +1,1 @@
-"""What is kept on disk until slurm-gpudbd has taken it, and how it gets there."""
+"""Keep shipments on disk until slurm-gpudbd has stored them."""

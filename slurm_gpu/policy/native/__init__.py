@@ -1,1 +1,1 @@
-"""The native backstop: what of a policy Slurm's own limits can hold, put there and taken back again."""
+"""Apply the part of a policy that Slurm's own limits can hold, and remove it again."""

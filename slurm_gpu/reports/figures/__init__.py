@@ -1,4 +1,4 @@
-"""The figures of a report: pure functions of what was read, each with its table and its reading."""
+"""The figures of a report, each with its table and a sentence: pure functions of the period."""
 
 from __future__ import annotations
 

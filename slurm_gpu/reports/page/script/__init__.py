@@ -1,6 +1,6 @@
-"""The script of a report's page: small files, each with one purpose, put together to one.
+"""The script of the report's page, bundled from small files in this order.
 
-They share one scope, in this order. Nothing else is on the page, so there is nothing to be loaded.
+They share one scope. The page contains nothing else, so it loads nothing.
 """
 
 from __future__ import annotations
