@@ -52,13 +52,11 @@ from slurm_gpu.errors import OutsideError, exit_code_of
 from slurm_gpu.notices.settings import FILE_NAME as NOTICES_FILE
 from slurm_gpu.policy.lua.bundle import RUN_DIRECTORY
 from slurm_gpu.slurm.client import SlurmClient
+from slurm_gpu.slurm.commands import FewRuns
 from slurm_gpu.slurm.connect import connect
-from slurm_gpu.slurm.ending import EndingClient
-from slurm_gpu.slurm.features import FeatureClient
-from slurm_gpu.slurm.preempted import FewRuns
+from slurm_gpu.slurm.job_changes import EndingClient, FeatureClient, SharingClient
 from slurm_gpu.slurm.queue import QueueReader
 from slurm_gpu.slurm.reservations import ReservationClient
-from slurm_gpu.slurm.sharing import SharingClient
 from slurm_gpu.slurm.submission import read_partitions, read_user_places
 
 log = logging.getLogger("slurm-gpuctld")

@@ -46,7 +46,7 @@ _Start = tuple[int, int]
 
 
 class AccountingSource(Protocol):
-    """Slurm's accounting: slurm_gpu.slurm.preempted.FewRuns, or a test's."""
+    """Slurm's accounting: slurm_gpu.slurm.commands.FewRuns, or a test's."""
 
     def of_qos(self, qos: str, since_s: int) -> Sequence[AccountingRun]:
         """Runs in it."""

@@ -167,7 +167,29 @@ def _shown(argv: Sequence[str]) -> str:
     return shorten(" ".join(argv), _SHOWN_CHARACTERS, placeholder=" …")
 
 
-class CommandClient:
+class SlurmCommands:
+    """Runs Slurm's commands, so that nothing in the caller's environment changes what they print.
+
+    Methods of subclasses raise SlurmError.
+    """
+
+    def __init__(self, run: CommandRunner = run_command, environ: Mapping[str, str] = os.environ) -> None:
+        self.run, self.environ = run, query_environment(environ)
+
+    def _query(self, *argv: str) -> str:
+        return self.run(argv, self.environ, QUERY_TIMEOUT_S)
+
+    def _squeue(self, columns: Sequence[str], *which: str) -> list[list[str]]:
+        """Rows of squeue; each column ends with a mark that no user can have written beforehand."""
+        mark, n = _mark(), len(columns)
+        form = ",".join(f"{name}:0{mark}" for name in columns)
+        words = self._query("squeue", "--all", "--noheader", *which, f"--Format={form}").split(mark)
+        if len(words) % n != 1:
+            raise SlurmError(f"squeue printed {len(words) - 1} columns, not a multiple of {n}")
+        return [words[at : at + n] for at in range(0, len(words) - 1, n)]
+
+
+class CommandClient(SlurmCommands):
     """SlurmClient over Slurm's own commands, correct on 22.05 and later."""
 
     def __init__(
@@ -177,9 +199,8 @@ class CommandClient:
         stream: Stream | None = None,
     ) -> None:
         """`stream` runs sacct; without one `run` does, unless that is run_command: then stream_command."""
-        self.run = run
+        super().__init__(run, environ)
         self.stream = stream or (stream_command if run is run_command else _in_one_piece(run))
-        self.environ = query_environment(environ)
         self._columns: list[str] | None = None
         self._reader = scontrol.JobReader()
 
@@ -287,14 +308,12 @@ class CommandClient:
             if "accounting storage is disabled" not in str(error):
                 raise
 
-    def _query(self, *argv: str) -> str:
-        return self.run(argv, self.environ, QUERY_TIMEOUT_S)
-
     def _labels(self) -> dict[int, scontrol.JobTexts]:
-        mark = _mark()
-        columns = ",".join(f"{column}:0{mark}" for column in scontrol.LABEL_COLUMNS)
-        text = self._query("squeue", "--all", "--noheader", "--states=all", f"--Format={columns}")
-        return scontrol.parse_labels(text, mark)
+        """The texts of all jobs, by raw id."""
+        return {
+            int(job_id): scontrol.JobTexts(name, "" if comment == "(null)" else comment)
+            for job_id, name, comment in self._squeue(("JobID", "Name", "admin_comment"), "--states=all")
+        }
 
     def _singly(self, labels: Mapping[int, scontrol.JobTexts]) -> list[QueuedJob]:
         jobs = []
@@ -309,6 +328,22 @@ class CommandClient:
             if job is not None:
                 jobs.append(job)
         return jobs
+
+
+class FewRuns(CommandClient):
+    """Runs of one QOS, and runs that were preempted: few, asked for by themselves."""
+
+    def of_qos(self, qos: str, since_s: int) -> list[AccountingRun]:
+        """Runs of all users in it that were pending, running or ended since then."""
+        return self._runs(f"--qos={qos}", f"--starttime=uts{since_s}")
+
+    def preempted(self, since_s: int, until_s: int) -> list[AccountingRun]:
+        """Runs that ended by preemption within [since, until]."""
+        found = self._runs("--state=PREEMPTED", f"--starttime=uts{since_s}", f"--endtime=uts{until_s}")
+        return [one for one in found if one.end_s is not None and since_s <= one.end_s <= until_s]
+
+    def _runs(self, *which: str) -> list[AccountingRun]:
+        return list(self._rows(sacct.columns(""), which))
 
 
 def _mark() -> str:

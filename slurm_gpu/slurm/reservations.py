@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
 import re
-import secrets
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from zoneinfo import ZoneInfo
 
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.slurm.commands import QUERY_TIMEOUT_S, CommandRunner, query_environment, run_command
+from slurm_gpu.slurm.commands import SlurmCommands
 from slurm_gpu.slurm.scontrol import parse_time_limit
 
 _BEGIN = re.compile(r"^(?=ReservationName=)", re.MULTILINE)
@@ -98,11 +96,8 @@ class JobAround:
     """That it has or had; "" of one that never started: cancelled, it has a start_s all the same."""
 
 
-class ReservationClient:
+class ReservationClient(SlurmCommands):
     """Asks scontrol and squeue; each method raises SlurmError."""
-
-    def __init__(self, run: CommandRunner = run_command, environ: Mapping[str, str] = os.environ) -> None:
-        self._run, self._environ = run, query_environment(environ)
 
     def all(self) -> list[SlurmReservation]:
         """All that slurmctld knows, those of the site too."""
@@ -167,18 +162,12 @@ class ReservationClient:
         """Jobs of these users that slurmctld knows, ended ones too."""
         if not users:
             return []
-        mark = f"<{secrets.token_hex(8)}>"
-        columns = ",".join(f"{name}:0{mark}" for name in _COLUMNS)
-        names = ",".join(sorted(users))
-        argv = ["squeue", "--all", "--noheader", "--states=all", f"--user={names}", f"--Format={columns}"]
-        words = self._run(argv, self._environ, QUERY_TIMEOUT_S).split(mark)
-        n = len(_COLUMNS)
-        if len(words) % n != 1:
-            raise SlurmError(f"squeue printed {len(words) - 1} columns, not a multiple of {n}")
-        return [_job(words[at : at + n]) for at in range(0, len(words) - 1, n)]
+        return [
+            _job(row) for row in self._squeue(_COLUMNS, "--states=all", f"--user={','.join(sorted(users))}")
+        ]
 
     def _ask(self, *words: str) -> str:
-        return self._run(["scontrol", *words], self._environ, QUERY_TIMEOUT_S)
+        return self._query("scontrol", *words)
 
 
 def _read(record: str) -> SlurmReservation:

@@ -148,21 +148,6 @@ def parse_single_job(text: str, job_id: int, label: JobTexts) -> QueuedJob | Non
     return None
 
 
-LABEL_COLUMNS = ("JobID", "Name", "admin_comment")
-
-
-def parse_labels(text: str, mark: str) -> dict[int, JobTexts]:
-    """Labels by raw job id from squeue with LABEL_COLUMNS, each ending with a mark that no user can guess."""
-    words = text.split(mark)
-    try:
-        return {
-            int(job_id): JobTexts(name, "" if comment == "(null)" else comment)
-            for job_id, name, comment in zip(words[:-1:3], words[1::3], words[2::3], strict=True)
-        }
-    except ValueError as error:
-        raise SlurmError(f"squeue printed what cannot be read: {error}") from None
-
-
 class _Fields:
     """Key=value text of one record; a key's first occurrence counts."""
 

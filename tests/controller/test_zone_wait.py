@@ -13,7 +13,7 @@ from slurm_gpu.controller.placement.zone_wait import EVERY_S, FILE_NAME, ZoneWai
 from slurm_gpu.controller.reporting.audit_reporter import Acts
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.placement.zones import JobScale
-from slurm_gpu.slurm.features import ConstrainedJob
+from slurm_gpu.slurm.job_changes import ConstrainedJob
 from slurm_gpu.slurm.queue import CountedJob, JobPhase
 from slurm_gpu.wire.answers.runs import AuditEvent
 

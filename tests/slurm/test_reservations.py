@@ -31,7 +31,7 @@ class Commands:
 
     def __call__(self, argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
         assert environ["SLURM_TIME_FORMAT"] == "%s"
-        self.asked.append(argv)
+        self.asked.append([*argv])
         answer = self.answers.pop(0)
         if isinstance(answer, SlurmError):
             raise answer

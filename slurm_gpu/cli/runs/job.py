@@ -24,7 +24,7 @@ from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.client.database_client import DeviceTimeline, Run, RunTimeline
 from slurm_gpu.errors import SlurmError, UsageError
 from slurm_gpu.reports.diagnosed.missing_data import REPORTED_WITHIN_S
-from slurm_gpu.slurm.own_jobs import read_own_jobs
+from slurm_gpu.slurm.queue import read_own_jobs
 from slurm_gpu.slurm.tres import uses_gpus
 from slurm_gpu.text.cells import GAP, count, energy, moment, number, span, text
 from slurm_gpu.text.units import counted

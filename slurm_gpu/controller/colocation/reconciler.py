@@ -33,8 +33,8 @@ from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.errors import OutsideError, SlurmError
 from slurm_gpu.policy.lua.installed import ColocationInForce
 from slurm_gpu.slurm.client import QueuedJob, SlurmClient
+from slurm_gpu.slurm.job_changes import SharingClient
 from slurm_gpu.slurm.queue import CountedJob, JobPhase
-from slurm_gpu.slurm.sharing import SharingClient
 
 log = logging.getLogger("slurm-gpuctld")
 

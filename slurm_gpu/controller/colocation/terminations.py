@@ -13,7 +13,7 @@ from slurm_gpu.controller.colocation.agreed import Agreed
 from slurm_gpu.controller.reporting.audit_reporter import Acts
 from slurm_gpu.errors import OutsideError, SlurmError
 from slurm_gpu.policy.lua.decisions import write_ending
-from slurm_gpu.slurm.sharing import SharingClient
+from slurm_gpu.slurm.job_changes import SharingClient
 
 log = logging.getLogger("slurm-gpuctld")
 

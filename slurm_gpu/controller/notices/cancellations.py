@@ -12,7 +12,7 @@ from slurm_gpu.notices.finding import WARNING, NoticedRun
 from slurm_gpu.notices.idle_rule import IdleStanding
 from slurm_gpu.notices.ledger import End, EndState, Ledger, Notice
 from slurm_gpu.policy.lua.installed import CancelIdleInForce
-from slurm_gpu.slurm.ending import EndingClient
+from slurm_gpu.slurm.job_changes import EndingClient
 
 log = logging.getLogger("slurm-gpuctld")
 

@@ -26,7 +26,7 @@ from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.errors import OutsideError, SlurmError
 from slurm_gpu.placement.zone_constraint import ZoneConstraint, joined, taken_apart
 from slurm_gpu.placement.zones import reordered, scale_of
-from slurm_gpu.slurm.features import ConstrainedJob
+from slurm_gpu.slurm.job_changes import ConstrainedJob
 from slurm_gpu.slurm.queue import JobPhase
 from slurm_gpu.text.units import few
 
@@ -46,7 +46,7 @@ _WRONG = "BadConstraints"
 
 
 class JobFeatures(Protocol):
-    """Reads and writes constraints: slurm_gpu.slurm.features.FeatureClient, or a test's."""
+    """Reads and writes constraints: slurm_gpu.slurm.job_changes.FeatureClient, or a test's."""
 
     def pending(self, job_ids: Collection[int]) -> Sequence[ConstrainedJob]:
         """Those of these jobs that wait."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,7 @@ from slurm_gpu.errors import DatabaseError, NotFoundError, SlurmError
 from slurm_gpu.notices.sending import Message, NotSentError
 from slurm_gpu.notices.settings import Settings
 from slurm_gpu.policy.lua.installed import CancelIdleInForce, PolicyInForce
-from slurm_gpu.slurm.ending import EndingClient
+from slurm_gpu.slurm.job_changes import EndingClient
 from slurm_gpu.wire import Live, LiveDevice
 from slurm_gpu.wire.answers.cluster import ClusterState
 from slurm_gpu.wire.answers.running import RecentXid, Running, RunningUse
@@ -166,8 +166,8 @@ class World:
             raise NotSentError("connection refused")
         self.sent.append((self.clock.wall(), message))
 
-    def _run(self, argv: list[str], environ: object, timeout_s: float) -> str:
-        self.commands.append((self.clock.wall(), argv))
+    def _run(self, argv: Sequence[str], environ: object, timeout_s: float) -> str:
+        self.commands.append((self.clock.wall(), [*argv]))
         if self.refuses:
             raise SlurmError("scancel: error: Kill job error: Invalid job id")
         for job_id in [one.job_id for one in self.jobs.values() if argv[-1] in (one.id, str(one.job_id))]:

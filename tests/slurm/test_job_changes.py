@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.slurm.features import ConstrainedJob, FeatureClient
+from slurm_gpu.slurm.job_changes import ConstrainedJob, FeatureClient
 
 
 class Commands:
@@ -19,7 +19,7 @@ class Commands:
         self.asked: list[Sequence[str]] = []
 
     def __call__(self, argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
-        self.asked.append(argv)
+        self.asked.append([*argv])
         if self.refuses and self.refuses in argv[2]:
             raise SlurmError("scontrol: Job is no longer pending execution")
         marks = re.findall(r"<\w+>", argv[-1])
