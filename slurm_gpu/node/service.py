@@ -26,13 +26,13 @@ from slurm_gpu.node.daemon import NodeDaemon
 from slurm_gpu.node.gpu.reader_process import START_DEADLINE_S, START_WAIT_S, ReaderProcess
 from slurm_gpu.node.host.host_records import HostBook
 from slurm_gpu.node.host_mode import HostJobs, HostOrder, HostProcesses, HostSource
-from slurm_gpu.node.host_tree import HostTree
 from slurm_gpu.node.inotify import DirectoryWaiter
 from slurm_gpu.node.jobs.inventory import DeviceOrder
 from slurm_gpu.node.live import LastSeen, NodeSource
 from slurm_gpu.node.metrics import DaemonHealth, expose
 from slurm_gpu.node.metrics_server import MetricsServer
 from slurm_gpu.node.one_shot import look_at_all, summary
+from slurm_gpu.node.process.environment_jobs import HostTree
 from slurm_gpu.node.process.job_cgroups import JobCgroups
 from slurm_gpu.node.process.node_counters import NodeCounters
 from slurm_gpu.node.process.process_jobs import ProcessJobs

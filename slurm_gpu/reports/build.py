@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 from zoneinfo import ZoneInfo
+
+import numpy as np
 
 from slurm_gpu import __version__
 from slurm_gpu.config.site import SiteConfig
@@ -18,9 +21,12 @@ from slurm_gpu.files.atomic import whole_file
 from slurm_gpu.policy.language.model import Bundle
 from slurm_gpu.reports.figure import Figure
 from slurm_gpu.reports.figures import all_figures
-from slurm_gpu.reports.load import load
-from slurm_gpu.reports.page.document import ReportPage, page_html
-from slurm_gpu.reports.page.tiles import tiles_of
+from slurm_gpu.reports.job_table import MGPU_S_PER_GPU_H, JobTable
+from slurm_gpu.reports.load import Accounts, load
+from slurm_gpu.reports.page.amounts import amount, with_unit
+from slurm_gpu.reports.page.document import ReportPage, Tile, page_html
+from slurm_gpu.reports.page.draw import draw
+from slurm_gpu.reports.page.svg import svg_file
 from slurm_gpu.reports.period import ReportPeriod
 from slurm_gpu.reports.table_files import write_csv, write_parquet
 
@@ -86,7 +92,7 @@ def build_report(
         title=f"GPU report of {config.cluster}",
         period=period_text(period),
         made=f"version {__version__}, on {_moment(now_s, config.timezone)}",
-        tiles=tiles_of(accounts),
+        tiles=_tiles_of(accounts),
         figures=figures,
         timezone=config.timezone,
         beside=beside,
@@ -111,7 +117,7 @@ def period_text(period: ReportPeriod) -> str:
 
 def _write_beside(out: Path, figures: Sequence[Figure], total: int, told: ReportProgress) -> None:
     # matplotlib takes longer to import than the page takes to write.
-    from slurm_gpu.reports.pictures import write_pictures
+    from slurm_gpu.reports.page.png import write_png
 
     done = 3
     for figure in figures:
@@ -122,8 +128,10 @@ def _write_beside(out: Path, figures: Sequence[Figure], total: int, told: Report
         done += 1
     for figure in figures:
         told(done, total, f"picture {figure.id}")
-        with _writing(out):
-            write_pictures(figure, out / PICTURES)
+        drawing = draw(figure.chart)
+        _write_text(out / PICTURES / f"{figure.id}.svg", svg_file(drawing, figure.title))
+        with _writing(out), whole_file(out / PICTURES / f"{figure.id}.png") as unfinished:
+            write_png(drawing, unfinished)
         done += 1
 
 
@@ -155,3 +163,35 @@ def _moment(at_s: float, timezone: str) -> str:
 
 def _day(day: dt.date) -> str:
     return f"{day.day} {day:%B}"
+
+
+def _tiles_of(accounts: Accounts) -> Sequence[Tile]:
+    """GPU time, its share of what there was, how many ran, how long they waited, how well GPUs were used."""
+    jobs = accounts.jobs
+    capacity_gpu_h = int(accounts.capacity.mgpu_s.sum()) / MGPU_S_PER_GPU_H
+    share = 100 * jobs.total_gpu_h / capacity_gpu_h if capacity_gpu_h > 0 else math.nan
+    users = np.unique(jobs.user.codes[jobs.ended & (jobs.user.codes >= 0)])
+    waits = jobs.wait_h[jobs.completed & jobs.with_gpus]
+    waits = waits[~np.isnan(waits)]
+    return (
+        Tile("GPU-hours held", amount(jobs.total_gpu_h)),
+        Tile("of all GPU time", amount(share), "%"),
+        Tile("jobs ended", amount(float(jobs.ended.sum()))),
+        Tile("users", amount(float(len(users)))),
+        Tile("median wait of GPU jobs", *_wait(float(np.median(waits)) if len(waits) else math.nan)),
+        Tile("mean GPU utilisation", amount(_mean_utilisation(jobs)), "%"),
+    )
+
+
+def _wait(wait_h: float) -> tuple[str, str]:
+    """A number and its unit."""
+    shown, _, unit = with_unit(wait_h, "h").partition("\u00a0")
+    return shown, unit
+
+
+def _mean_utilisation(jobs: JobTable) -> float:
+    """Over the GPU time of the runs that were measured."""
+    weights = np.where(jobs.measured, jobs.held_gpu_h, 0.0)
+    weights = np.nan_to_num(weights, nan=0.0)
+    total = float(weights.sum())
+    return float((weights * np.nan_to_num(jobs.ugpucore, nan=0.0)).sum()) / total if total > 0 else math.nan

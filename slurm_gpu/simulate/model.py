@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -21,9 +21,32 @@ from slurm_gpu.simulate.preemption import Preemption
 from slurm_gpu.simulate.preemption_fit import Reach
 from slurm_gpu.simulate.queue import JobShape, ModelQueue
 from slurm_gpu.simulate.scheduler import Scheduler, Scheduling
-from slurm_gpu.simulate.speed import Speed, sharers
 from slurm_gpu.simulate.starter import Starter
 from slurm_gpu.simulate.state import ModelState
+
+
+class Speed(Protocol):
+    """How fast jobs run that share GPUs: a pure function.
+
+    Work per second of a job, of which alone it does 1.
+    """
+
+    def of(self, job: int, beside: tuple[int, ...]) -> float:
+        """Its speed, above 0, while these others (ascending) hold parts of its GPUs."""
+        ...
+
+
+def sharers(state: ModelState, job: int) -> Iterator[int]:
+    """Jobs that hold parts of a running job's GPUs, once for each GPU."""
+    allocation = state.running[job]
+    if not allocation.request.share_mgpu:
+        return
+    for node, devices in zip(allocation.nodes, allocation.devices, strict=True):
+        mine = set(devices)
+        for other, theirs in state.on_node[node].items():
+            if other != job and theirs.request.share_mgpu and mine.intersection(theirs.devices_on(node)):
+                yield other
+
 
 _PROGRESS_EVERY = 1000
 

@@ -139,3 +139,15 @@ def _ranges(numbers: Iterable[str]) -> Iterator[str]:
             first = number
         last = number
     yield first if first == last else f"{first}-{last}"
+
+
+_NUMBER = re.compile(r"([0-9]+)")
+
+
+def natural(name: str) -> tuple[tuple[int, int, str], ...]:
+    """A key to sort names as people count: n2 before n10."""
+    return tuple(
+        (0, int(part), part) if part.isdecimal() and part.isascii() else (1, 0, part)
+        for part in _NUMBER.split(name)
+        if part
+    )

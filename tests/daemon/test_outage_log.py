@@ -324,7 +324,7 @@ OF_ONE_ITEM = {
     "node/shipping/journal.py::get",
     "node/shipping/journal.py::_compact",
     "node/shipping/rejected.py::keep",
-    "node/shipping/spool_mark.py::leave_mark",
+    "node/shipping/spool.py::_leave_mark",
     "node/shipping/shipment_queue.py::reject",
     "node/shipping/spool.py::allocations",
     "node/shipping/spool.py::last_host",

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from slurm_gpu.monitor.cluster.layout import layout_key, make_layout
 from slurm_gpu.monitor.cluster.metrics import GAP, metrics_for
-from slurm_gpu.text.natural_order import natural
+from slurm_gpu.text.hostlist import natural
 from slurm_gpu.wire import DeviceFacts
 from tests.monitor.test_holding import node, report
 

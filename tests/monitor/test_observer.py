@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from slurm_gpu.alerts.alert import Concern
-from slurm_gpu.alerts.wording import in_words
+from slurm_gpu.alerts.alert import Concern, in_words
 from slurm_gpu.errors import DatabaseError
 from slurm_gpu.monitor.cluster.observer import Observer
 from slurm_gpu.wire import Live, LiveDevice

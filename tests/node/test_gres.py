@@ -12,8 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.node.allocation.gres import DevicePosition, GresOrder, minor_of, parse_files, place_of
-from slurm_gpu.node.allocation.mig import Capability, read_capabilities
+from slurm_gpu.node.allocation.gres import (
+    Capability,
+    DevicePosition,
+    GresOrder,
+    minor_of,
+    parse_files,
+    place_of,
+    read_capabilities,
+)
 from slurm_gpu.node.allocation.slurmd import RETRY_MAX_S, RETRY_S, SILENT_S
 from slurm_gpu.node.gpu.reading import DeviceProperties
 from slurm_gpu.node.worker_thread import TaskRunner

@@ -13,9 +13,9 @@ import pytest
 from slurm_gpu.node.daemon import NodeDaemon
 from slurm_gpu.node.gpu.reading import ReadRequest, Results
 from slurm_gpu.node.host_mode import HostJobs, HostOrder, HostProcesses, HostSource
-from slurm_gpu.node.host_tree import HostTree
 from slurm_gpu.node.live import LastSeen
 from slurm_gpu.node.process.cgroup import JobOwner
+from slurm_gpu.node.process.environment_jobs import HostTree
 from slurm_gpu.node.process.job_cgroups import JobCgroups, JobName
 from slurm_gpu.node.process.node_counters import NodeCounters
 from slurm_gpu.node.process.process_jobs import ProcessOrigin

@@ -15,7 +15,7 @@ from slurm_gpu.cli.main import main
 from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.database import settings
 from slurm_gpu.database.storage.engine import Database
-from slurm_gpu.reports import pictures
+from slurm_gpu.reports.page import png
 from slurm_gpu.reports.page.plain_text import visible
 from slurm_gpu.text.spreadsheet import defused
 from tests.reports.filling import insert_nodes, insert_runs
@@ -92,7 +92,7 @@ def test_every_file_is_there_for_its_owner_and_names_that_users_choose_are_text_
     report, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
 ):
     # What is in a PNG is another test's (test_charts.py), and takes the longest of all.
-    monkeypatch.setattr(pictures, "write_png", lambda drawing, path: path.write_bytes(b"PNG"))
+    monkeypatch.setattr(png, "write_png", lambda drawing, path: path.write_bytes(b"PNG"))
     assert report("--since", "30d", "--out", tmp_path / "r") == 0
     out, err = capsys.readouterr()
     assert out == f"{tmp_path}/r/report.html\n"

@@ -16,8 +16,7 @@ from slurm_gpu.errors import UsageError
 from slurm_gpu.policy.language.model import Bundle
 from slurm_gpu.reports.category import Category
 from slurm_gpu.reports.figures import all_figures
-from slurm_gpu.reports.figures.resources import NO_BUNDLE, resource_types
-from slurm_gpu.reports.figures.waiting import waiting_by_resource_type
+from slurm_gpu.reports.figures.waiting import NO_BUNDLE, resource_types, waiting_by_resource_type
 from slurm_gpu.reports.job_table import NO_GPU
 from slurm_gpu.reports.load import load
 from slurm_gpu.reports.period import ReportPeriod

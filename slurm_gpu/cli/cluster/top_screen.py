@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 from rich.text import Text
 
-from slurm_gpu.alerts.wording import in_words
+from slurm_gpu.alerts.alert import in_words
 from slurm_gpu.monitor.cluster.overview import JobFlag, Overview, ShownRow
 from slurm_gpu.monitor.cluster.reasons import meaning
 from slurm_gpu.monitor.cluster.summary import GpuType, StateOfNodes

@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any
 
 from slurm_gpu.monitor.cluster.metrics import SquareMetric, metrics_for
-from slurm_gpu.text.natural_order import natural
+from slurm_gpu.text.hostlist import natural
 from slurm_gpu.wire import DeviceFacts
 from slurm_gpu.wire.answers.cluster import ClusterNode
 from slurm_gpu.wire.answers.runs import NodeReport

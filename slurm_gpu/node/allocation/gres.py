@@ -21,12 +21,47 @@ from slurm_gpu.clock import Clock
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.node.allocation.dynamic_node import PROC, DynamicNode
 from slurm_gpu.node.allocation.file_changes import ChangeStamp
-from slurm_gpu.node.allocation.mig import MIG_MINORS, MIG_MINORS_VARIABLE, Capability, read_capabilities
 from slurm_gpu.node.allocation.slurmd import CACHED_CONF, CONF, RunSlurmd, SlurmdQuestion, run_slurmd
 from slurm_gpu.node.gpu.reading import DeviceProperties
 from slurm_gpu.node.worker_thread import TaskRunner
 
 log = logging.getLogger(__name__)
+
+MIG_MINORS = Path("/proc/driver/nvidia-caps/mig-minors")
+MIG_MINORS_VARIABLE = "SLURM_GPU_MIG_MINORS"
+"""In the environment: the file to read instead, where several nodes share a host."""
+
+_MIG_LINE = re.compile(r"gpu(?P<gpu>\d+)/gi(?P<gi>\d+)/(?:ci(?P<ci>\d+)/)?access (?P<minor>\d+)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Capability:
+    """An instance on the GPU with that minor number; `compute_instance` None: the GPU instance as such."""
+
+    gpu: int
+    gpu_instance: int
+    compute_instance: int | None
+
+
+def read_capabilities(path: Path = MIG_MINORS) -> Mapping[int, Capability]:
+    """Which MIG instance a capability's device file opens, by minor number; empty without MIG.
+
+    A job that may use an instance may open its GPU's file and two of /dev/nvidia-caps/nvidia-capN: that of
+    the GPU instance, and that of the compute instance in it. The driver lists them in lines such as
+    `gpu0/gi1/access 12` and `gpu0/gi1/ci0/access 13`, where gpu0 counts by minor number. Slurm reads the same
+    file (src/plugins/gpu/nvml/gpu_nvml.c, _handle_mig).
+    """
+    try:
+        text = path.read_text("ascii", "replace")
+    except OSError:
+        return {}
+    found = {}
+    for line in text.splitlines():
+        if match := _MIG_LINE.fullmatch(line.strip()):
+            ci = None if match["ci"] is None else int(match["ci"])
+            found[int(match["minor"])] = Capability(int(match["gpu"]), int(match["gi"]), ci)
+    return found
+
 
 # What is printed after Count and File differs by version (src/interfaces/gres.c, _log_gres_slurmd_conf).
 _LINE = re.compile(r"\bGres Name=gpu\b.*?\bCount=(?P<count>\d+)\b.*?\bFile=(?P<files>\S+)")

@@ -24,8 +24,8 @@ from slurm_gpu.node.gpu.reading import (
     ReadRequest,
     Results,
     Xid,
+    reading_of,
 )
-from slurm_gpu.node.gpu.reading_array import reading_of
 
 log = logging.getLogger(__name__)
 

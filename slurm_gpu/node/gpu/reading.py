@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from slurm_gpu.errors import NvmlError
 
@@ -206,3 +206,30 @@ class Follower(Protocol):
 
     def followed(self) -> Sequence[tuple[str, Reading]]:
         """What it has read so since the last time, by UUID, oldest first."""
+
+
+_COUNTERS = (name for name, kind in Reading.__annotations__.items() if "Counter" in str(kind))
+_ONE: Sequence[tuple[int, Any]] = [
+    (Reading._fields.index(name), kind)
+    for name, kind in {
+        "memory": DeviceMemory,
+        "activity": Activity,
+        **dict.fromkeys(_COUNTERS, DeviceCounter),
+    }.items()
+]
+_MANY: Sequence[tuple[int, Any]] = [
+    (Reading._fields.index("processes"), GpuProcess),
+    (Reading._fields.index("ring"), UtilizationSample),
+    (Reading._fields.index("process_ring"), ProcessSample),
+]
+
+
+def reading_of(row: list[Any]) -> Reading:
+    """The reading of a JSON array of its fields, as it comes through the pipe; the array is used up."""
+    for position, kind in _ONE:
+        if row[position] is not None:
+            row[position] = kind(*row[position])
+    for position, kind in _MANY:
+        if row[position] is not None:
+            row[position] = [kind(*item) for item in row[position]]
+    return Reading(*row)

@@ -6,7 +6,7 @@ A process counts for the job that its environment names only if the job's own us
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Collection, Sequence, Set
 from typing import NamedTuple
 
 from slurm_gpu.node.process.cgroup import job_in_environment
@@ -103,3 +103,41 @@ class EnvironmentJobs:
             asked = 1
         environment = read(self._processes.path(pid, "environ"), _ENVIRONMENT_LIMIT)
         return _Claim(started, uid, job_in_environment(environment), asked)
+
+
+class HostTree(EnvironmentJobs):
+    """The same on a machine without Slurm: processes that NVML shows of a user, and what they started.
+
+    `on_gpus` tells a user's processes on GPUs, in any thread.
+    """
+
+    def __init__(self, on_gpus: Callable[[int], Collection[int]], processes: Processes | None = None) -> None:
+        self._own = Processes() if processes is None else processes
+        super().__init__(self._own)
+        self._on_gpus = on_gpus
+        self._children: dict[int, list[int]] = {}
+        self._listed_s: float | None = None
+
+    def pids(self, job: JobName, now_s: float) -> Sequence[int]:
+        """See EnvironmentJobs."""
+        if job.uid is None:
+            return []
+        if self._listed_s is None or now_s - self._listed_s >= FRESH_S:
+            self._list()
+            self._listed_s = now_s
+        found = dict.fromkeys(self._on_gpus(job.uid))
+        waiting = list(found)
+        while waiting:
+            for child in self._children.get(waiting.pop(), ()):
+                if child not in found:
+                    found[child] = None
+                    waiting.append(child)
+        return list(found)
+
+    def _list(self) -> None:
+        self._children = {}
+        for pid in self._own.ids():
+            try:
+                self._children.setdefault(self._own.stat(pid).ppid, []).append(pid)
+            except OSError:
+                continue  # gone

@@ -18,7 +18,6 @@ from slurm_gpu.node.clock_step import Offset
 from slurm_gpu.node.shipping.journal import DurableMap
 from slurm_gpu.node.shipping.rejected import RejectedFiles
 from slurm_gpu.node.shipping.shipment_queue import MAX_BYTES, MAX_BYTES_IN_MEMORY, ShipmentQueue
-from slurm_gpu.node.shipping.spool_mark import is_lost, leave_mark
 from slurm_gpu.node.shipping.spooled import is_count, restored
 from slurm_gpu.wire import Event, Host, HostRun, Record
 
@@ -55,9 +54,9 @@ class Spool:
         """`mark` is a file elsewhere that is made with the first spool, so that its loss is noticed."""
         self._journal = DurableMap(directory)
         self._is_whole = self._journal.is_whole and _OPENED in self._journal
-        self.was_lost = mark is not None and is_lost(directory, mark, is_new=_OPENED not in self._journal)
+        self.was_lost = mark is not None and _was_lost(directory, mark, is_new=_OPENED not in self._journal)
         if self._sign(directory) and mark is not None:
-            leave_mark(mark)
+            _leave_mark(mark)
         open_segments = [key.removeprefix("allocation/") for key in self._journal.keys("allocation/")]
         self.queue = ShipmentQueue(
             self._journal,
@@ -220,3 +219,26 @@ class Spool:
     def save_event(self, event: Event) -> None:
         """Keep it until it is shipped."""
         self.queue.put_event(f"event/{event.n}", event)
+
+
+def _was_lost(spool: Path, mark: Path, *, is_new: bool) -> bool:
+    """Return whether a spool that is new was here before, by a mark outside it, and log it.
+
+    An empty spool is that of a new node, or one whose records are lost. Where the mark is lost with the
+    spool, as with the whole disk, nothing shows that there was one.
+    """
+    was_here = mark.exists()
+    if is_new and was_here:
+        log.error("%s: is missing or empty, and was not before: records that were not sent are lost", spool)
+    elif is_new:
+        log.info("%s: is new", spool)
+    return is_new and was_here
+
+
+def _leave_mark(mark: Path) -> None:
+    """Note that a spool is here; only once it is on disk, or a start that is killed would report a loss."""
+    try:
+        mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        mark.touch(0o600)
+    except OSError as error:
+        log.warning("%s: %s; a spool that is lost later will not be noticed", mark, error.strerror)
