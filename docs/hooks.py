@@ -17,6 +17,7 @@ _OUTSIDE = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "lab/README.md": "lab.md",
+    **{log: log for log in (f"bench/results/{path.name}" for path in (_ROOT / "bench/results").glob("*.md"))},
 }
 """Pages of the repository that are pages of the site too."""
 _PICTURE = re.compile(r'<img alt="(?P<alt>[^"]*)" src="(?P<source>images/[^"]+\.svg)"[^>]*>')
@@ -33,14 +34,15 @@ def on_files(files: Files, config: Any) -> Files:
     """Add the pages that lie elsewhere in the repository."""
     for source, page in _OUTSIDE.items():
         text = (_ROOT / source).read_text(encoding="utf-8")
-        files.append(File.generated(config, page, content=_as_in_docs(text, Path(source).parent)))
+        files.append(File.generated(config, page, content=_as_on_site(text, Path(source), Path(page))))
     return files
 
 
-def _as_in_docs(text: str, folder: Path) -> str:
-    """Links as they have to be in docs/."""
-    up = "../" * len(folder.parts)
-    return text.replace(f"]({up}docs/", "](").replace(f"]({up}CONTRIBUTING.md", "](contributing.md")
+def _as_on_site(text: str, source: Path, page: Path) -> str:
+    """Replace links to docs/ and CONTRIBUTING.md by links between pages of the site."""
+    root, site = ("../" * len(path.parent.parts) for path in (source, page))
+    text = text.replace(f"]({root}docs/", f"]({site}")
+    return text.replace(f"]({root}CONTRIBUTING.md", f"]({site}contributing.md")
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:

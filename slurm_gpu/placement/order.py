@@ -3,7 +3,8 @@
 It is what node weights can say: one order for all jobs. A node stands in it by what is at stake there: how
 many of its free GPUs the jobs of a mix can use (those that are not stranded by `fragmentation.Measure.FED`),
 and how many more the next small job is expected to strand. So nodes whose GPUs are of little use come first,
-and of nodes that are alike, and whose cores last, the fullest. docs/measurements.md compares it with others.
+and of nodes that are alike, and whose cores last, the fullest.
+bench/results/placement_orders.md compares it with others.
 
 In plain Python, for a daemon that carries no numpy. Only states that were not met before are reckoned.
 """

@@ -3,8 +3,8 @@
 Of the nodes that a job fits Slurm takes those with the least Weight. So a node has the less of it the fewer
 GPUs it has left that are of any use, by the mix of jobs (`order.Order`) or, where that is not known, by its
 share of cores and memory; a job that does not fit there is passed on by Slurm itself. And the less, the
-longer its jobs may go on: what will be whole soon is left alone until it is. docs/measurements.md compares
-orders of nodes.
+longer its jobs may go on: what will be whole soon is left alone until it is.
+bench/results/placement_orders.md compares orders of nodes.
 There are few levels, as each costs a call, and a site's own order of nodes is kept: our weights of those
 that had one Weight lie between it and the next that another node has. Pure functions, without numpy: a
 login node runs them too.

@@ -1,4 +1,4 @@
-"""Each benchmark runs as it is written in docs/measurements.md: by its path, from anywhere."""
+"""Each benchmark runs by its path from any directory, as bench/results gives its command."""
 
 import importlib.util
 import json

@@ -16,7 +16,8 @@ from markdown_it.token import Token
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 _ELSEWHERE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "lab/README.md")
-PAGES = [*(ROOT / name for name in _ELSEWHERE), *sorted(DOCS.glob("*.md"))]
+_LOGS = sorted((ROOT / "bench/results").glob("*.md"))
+PAGES = [*(ROOT / name for name in _ELSEWHERE), *sorted(DOCS.glob("*.md")), *_LOGS]
 _PARSER = MarkdownIt("commonmark").enable("table")
 _NOT_IN_ANCHORS = re.compile(r"[^\w\- ]")
 
