@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 
 from slurm_gpu.diagnose.robust import MAD_TO_SIGMA, Matrix, median, quantile
 
+# Bins of a level: what is shorter is noise.
+_LEAST_BINS = 3
+
 
 class Split(NamedTuple):
     """Of each row the change that explains most of it: arrays (n_rows,)."""
@@ -74,7 +77,7 @@ def split(rows: Matrix, least: int = 3) -> Split:
     )
 
 
-def segments(row: Matrix, penalty: float = 3.0, least: int = 3) -> list[LevelSegment]:
+def segments(row: Matrix, penalty: float = 3.0) -> list[LevelSegment]:
     """Levels of one row, by least squares with a price for each change; [] of gaps alone.
 
     Pruned search (Killick, Fearnhead and Eckley 2012): O(n) as long as changes come at a steady pace. The
@@ -95,15 +98,15 @@ def segments(row: Matrix, penalty: float = 3.0, least: int = 3) -> list[LevelSeg
     cost[0] = -price
     last = np.zeros(n + 1, dtype=np.intp)
     starts = np.array([0], dtype=np.intp)
-    for end in range(min(least, n), n + 1):
+    for end in range(min(_LEAST_BINS, n), n + 1):
         lengths = end - starts
         spread = squares[end] - squares[starts] - (sums[end] - sums[starts]) ** 2 / lengths
         total = cost[starts] + spread
         best = int(np.argmin(total))
         cost[end], last[end] = total[best] + price, starts[best]
         starts = starts[total <= cost[end]]
-        if end - least + 1 >= least:
-            starts = np.append(starts, end - least + 1)
+        if end - _LEAST_BINS + 1 >= _LEAST_BINS:
+            starts = np.append(starts, end - _LEAST_BINS + 1)
     cuts = [n]
     while cuts[-1] > 0:
         cuts.append(int(last[cuts[-1]]))

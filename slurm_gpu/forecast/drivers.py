@@ -28,6 +28,7 @@ _GROUPINGS = {
     "size": "its size: GPUs and time limit",
     "account and partition": "the account",
 }
+_MOST = 4
 LEAST_FACTOR = 1.15
 """What changes the forecast by less goes without saying."""
 
@@ -40,7 +41,7 @@ class Driver:
     factor: float
 
 
-def drivers(forecaster: Forecaster, look: QueueSamples, typical: Floats, most: int = 4) -> list[Driver]:
+def drivers(forecaster: Forecaster, look: QueueSamples, typical: Floats) -> list[Driver]:
     """What drives the forecast of one job, the strongest first.
 
     `typical` are the features of an ordinary job: without a learned forecast it is told instead which group's
@@ -52,7 +53,7 @@ def drivers(forecaster: Forecaster, look: QueueSamples, typical: Floats, most: i
     else:
         found = _of_tables(forecaster, look)
     strong = [driver for driver in found if abs(np.log2(driver.factor)) >= np.log2(LEAST_FACTOR)]
-    return sorted(strong, key=lambda driver: -abs(np.log2(driver.factor)))[:most]
+    return sorted(strong, key=lambda driver: -abs(np.log2(driver.factor)))[:_MOST]
 
 
 def _of_features(forecaster: Forecaster, look: QueueSamples, typical: Floats) -> list[Driver]:

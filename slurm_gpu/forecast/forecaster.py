@@ -51,12 +51,12 @@ class Errors:
         """
         return spread_of(self.log2_ratio, np.sqrt(self.weight * self.n_jobs))
 
-    def bounds(self, share: float = INTERVAL) -> tuple[float, float]:
-        """Octaves between which `share` of the errors lay, as much of the rest on either side."""
+    def bounds(self) -> tuple[float, float]:
+        """Octaves between which INTERVAL of the errors lay, as much of the rest on either side."""
         order = np.argsort(self.log2_ratio)
         total = np.cumsum(self.n_jobs[order])
         place = (total - self.n_jobs[order] / 2) / total[-1]
-        low, high = np.interp([(1 - share) / 2, (1 + share) / 2], place, self.log2_ratio[order])
+        low, high = np.interp([(1 - INTERVAL) / 2, (1 + INTERVAL) / 2], place, self.log2_ratio[order])
         return float(low), float(high)
 
 

@@ -57,7 +57,7 @@ class Scorer:
         if nodes is last:
             return
         self._nodes = nodes
-        if last is None or not _same_cluster(last, nodes):
+        if last is None or not nodes.is_same_cluster(last):
             self._known.clear()
             self._tick = 0
             self._changed = np.zeros(len(nodes), dtype=np.int64)
@@ -70,12 +70,6 @@ class Scorer:
         )
         self._tick += 1
         self._changed[differs] = self._tick
-
-
-def _same_cluster(one: Nodes, other: Nodes) -> bool:
-    return one.gpu_type is other.gpu_type or (
-        one.names == other.names and one.types == other.types and np.array_equal(one.gpu_type, other.gpu_type)
-    )
 
 
 def _put(best: Best, found: Candidates, free_mgpu: NDArray[np.int32]) -> None:

@@ -5,10 +5,10 @@ A job's needs are a `simulate.jobs.Request`, as in the model of a cluster. Nodes
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,10 +93,14 @@ class Nodes:
     def __len__(self) -> int:
         return len(self.names)
 
-    @cached_property
-    def index(self) -> Mapping[str, int]:
-        """Where each node stands, by its name."""
-        return {name: index for index, name in enumerate(self.names)}
+    def is_same_cluster(self, other: Nodes) -> bool:
+        """Whether these are the same nodes, whatever is free of them."""
+        return self.gpu_type is other.gpu_type or (
+            (self.names, self.types) == (other.names, other.types)
+            and np.array_equal(self.gpu_type, other.gpu_type)
+            and np.array_equal(self.cpus, other.cpus)
+            and np.array_equal(self.memory_mib, other.memory_mib)
+        )
 
     @cached_property
     def n_gpus(self) -> NDArray[np.int64]:
@@ -153,13 +157,12 @@ class Nodes:
         ):
             what = "has no room for" if sign < 0 else "cannot have held"
             raise ValueError(f"node {self.names[node]} {what} {request} on its GPUs {list(devices)}")
-        changed: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        changed |= {
-            "free_mgpu": _frozen(free_mgpu),
-            "free_cpus": _frozen(cpus),
-            "free_memory_mib": _frozen(memory),
-        }
-        return Nodes(**changed)
+        return replace(
+            self,
+            free_mgpu=_frozen(free_mgpu),
+            free_cpus=_frozen(cpus),
+            free_memory_mib=_frozen(memory),
+        )
 
 
 def _frozen(array: NDArray[_Scalar]) -> NDArray[_Scalar]:

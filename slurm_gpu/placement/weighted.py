@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.placement.choice import NodeShare, first_device, first_whole
+from slurm_gpu.placement.choice import NodeShare, first_device, first_whole, fitting
 from slurm_gpu.placement.mix import Mix
 from slurm_gpu.placement.order import FreeRoom, NodeKind, NodeOrder
 from slurm_gpu.placement.state import Mask, Nodes
@@ -51,12 +51,11 @@ class NodeWeights:
         self, nodes: Nodes, request: ResourceRequest, among: Mask | None = None
     ) -> tuple[NodeShare, ...]:
         """Ties by index; a share goes to the first GPU that has enough."""
-        if self._seen is None or not _same_cluster(self._seen, nodes):
+        if self._seen is None or not nodes.is_same_cluster(self._seen):
             self._begin(nodes)
         if self._decisions >= self._every:
             self._look(nodes)
-        mask = nodes.fits(request)
-        fits = np.flatnonzero(mask if among is None else mask & among)
+        fits = fitting(nodes, request, among)
         if len(fits) < request.nodes:
             return ()
         self._decisions += 1
@@ -123,16 +122,3 @@ class NodeWeights:
             whole_in_s=None if running is None else float(running.until_s[index]) - running.now_s,
             one_job=running is not None and int(running.n_jobs[index]) == 1,
         )
-
-
-def _same_cluster(one: Nodes, other: Nodes) -> bool:
-    if one.gpu_type is other.gpu_type:
-        return True
-    return (one.names, one.types) == (other.names, other.types) and all(
-        np.array_equal(mine, theirs)
-        for mine, theirs in (
-            (one.gpu_type, other.gpu_type),
-            (one.cpus, other.cpus),
-            (one.memory_mib, other.memory_mib),
-        )
-    )

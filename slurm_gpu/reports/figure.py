@@ -75,6 +75,12 @@ class Axis:
     name: str
     unit: str
 
+    @property
+    def label(self) -> str:
+        """Its name and its unit; once where the name tells the unit, as WAIT_h does."""
+        is_told = not self.unit or self.name.endswith(f"_{self.unit}")
+        return self.name if is_told else f"{self.name} / {self.unit}"
+
 
 @dataclass(frozen=True, slots=True)
 class StepCurve:

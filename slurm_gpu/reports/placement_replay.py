@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -43,7 +43,6 @@ def compare_rules(
     zones: Mapping[str, str],
     weights: Mapping[str, int],
     zone_wait_s: float,
-    told: Callable[[str], object] = lambda rule: None,
 ) -> Compared:
     """Run the past under each rule, with a policy's limits on what runs as they were at `at_s`.
 
@@ -71,7 +70,6 @@ def compare_rules(
     found: dict[str, Figures] = {}
     wait_s = np.full(len(jobs), np.nan)
     for name, (placement, asked) in rules.items():
-        told(name)
         outcome = simulate(
             cluster,
             asked,

@@ -67,7 +67,6 @@ def test_a_type_of_gpu_is_asked_for_by_name() -> None:
 
 
 def test_names_and_gpus() -> None:
-    assert CLUSTER.index["whole"] == 2
     assert CLUSTER.n_gpus.tolist() == [2, 2, 4, 2, 2, 2, 0]
     assert CLUSTER.free_gpus.tolist() == [0, 1, 4, 2, 2, 2, 0]
 

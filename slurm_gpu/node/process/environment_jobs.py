@@ -111,9 +111,8 @@ class HostTree(EnvironmentJobs):
     `on_gpus` tells a user's processes on GPUs, in any thread.
     """
 
-    def __init__(self, on_gpus: Callable[[int], Collection[int]], processes: Processes | None = None) -> None:
-        self._own = Processes() if processes is None else processes
-        super().__init__(self._own)
+    def __init__(self, on_gpus: Callable[[int], Collection[int]]) -> None:
+        super().__init__(Processes())
         self._on_gpus = on_gpus
         self._children: dict[int, list[int]] = {}
         self._listed_s: float | None = None
@@ -136,8 +135,8 @@ class HostTree(EnvironmentJobs):
 
     def _list(self) -> None:
         self._children = {}
-        for pid in self._own.ids():
+        for pid in self._processes.ids():
             try:
-                self._children.setdefault(self._own.stat(pid).ppid, []).append(pid)
+                self._children.setdefault(self._processes.stat(pid).ppid, []).append(pid)
             except OSError:
                 continue  # gone

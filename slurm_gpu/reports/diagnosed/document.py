@@ -17,7 +17,7 @@ from slurm_gpu.reports.diagnosed.style import page_script, page_style
 from slurm_gpu.reports.diagnosed.timelines import courses_section
 from slurm_gpu.reports.diagnosed.verdict_card import verdict_card
 from slurm_gpu.reports.page.content_policy import content_policy
-from slurm_gpu.reports.page.markup import append, element, html_text, raw
+from slurm_gpu.reports.page.markup import append, element, html_text, items, raw
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,6 @@ def _pictures(look: DiagnosisPageModel, sight: Sight) -> list[Element | None]:
 
 
 def _header(look: DiagnosisPageModel, site: OnSite | None) -> Element:
-    about = (element("li", None, item) for item in look.about)
     back = note = None
     if site is not None:
         back = element("p", {"class": "back"}, element("a", {"href": site.job}, "The job"))
@@ -91,7 +90,7 @@ def _header(look: DiagnosisPageModel, site: OnSite | None) -> Element:
         text += f", and {site.silent} has not answered yet: " if site.silent else ": "
         note = element("p", {"class": "note"}, text, link, ".")
     title = element("h1", None, look.title)
-    return element("header", None, back, title, element("ul", {"class": "about"}, *about), note)
+    return element("header", None, back, title, items("about", look.about), note)
 
 
 def _footer(look: DiagnosisPageModel, *, alone: bool) -> Element:

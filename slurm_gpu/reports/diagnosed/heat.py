@@ -15,7 +15,7 @@ from slurm_gpu.reports.diagnosed.raster import N_LEVELS, Colour, diverging, pict
 from slurm_gpu.reports.diagnosed.style import VIEWS
 from slurm_gpu.reports.diagnosed.time_axis import axis_element, time_lines
 from slurm_gpu.reports.diagnosed.words import BYTES, TITLES, group_tone, metric_of, shown
-from slurm_gpu.reports.page.markup import append, element
+from slurm_gpu.reports.page.markup import append, element, items, section
 
 _PEERS_REACH = 0.3
 """Relative difference to peers that has the full colour."""
@@ -43,13 +43,12 @@ def heat_section(look: DiagnosisPageModel, sight: Sight) -> Element:
     notes = [f"One row is a GPU, one column {sight.width_s:g} s. Grey: nothing was told."]
     if sight.left_out:
         notes.append(f"{sight.left_out} GPUs that nobody accuses are left out here; all were judged.")
-    return element(
-        "section",
-        {"id": "heat", "aria-labelledby": "heat-title"},
-        element("h2", {"id": "heat-title"}, "GPU × time"),
+    return section(
+        "heat",
+        "GPU × time",
         element("p", {"class": "reading"}, _reading(sight)),
         box,
-        element("ul", {"class": "notes"}, *(element("li", None, note) for note in notes)),
+        items("notes", notes),
     )
 
 

@@ -10,7 +10,7 @@ from slurm_gpu.diagnose.robust import Matrix, median
 from slurm_gpu.reports.diagnosed.page_model import Sight
 from slurm_gpu.reports.diagnosed.style import SHADES
 from slurm_gpu.reports.diagnosed.words import TITLES
-from slurm_gpu.reports.page.markup import append, element
+from slurm_gpu.reports.page.markup import append, element, section
 
 _LEAST_PAIRS = 12
 _STEADY = 1e-4
@@ -52,10 +52,9 @@ def relations_section(sight: Sight) -> Element | None:
     if sight.is_of_one:
         reading = "What rises and falls together in the course of the job. 1 is always, −1 the opposite."
     table = element("table", {"class": "relations"}, element("thead", None, head), body)
-    return element(
-        "section",
-        {"id": "relations", "aria-labelledby": "relations-title"},
-        element("h2", {"id": "relations-title"}, "What goes together"),
+    return section(
+        "relations",
+        "What goes together",
         element("p", {"class": "reading"}, reading),
         element("div", {"class": "across"}, table),
     )

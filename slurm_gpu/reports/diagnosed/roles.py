@@ -13,7 +13,7 @@ from slurm_gpu.diagnose.robust import Matrix, median, middle
 from slurm_gpu.diagnose.series import JobWorker
 from slurm_gpu.reports.diagnosed.page_model import DiagnosisPageModel, Sight
 from slurm_gpu.reports.diagnosed.words import TITLES, group_tone, shown
-from slurm_gpu.reports.page.markup import append, element
+from slurm_gpu.reports.page.markup import append, element, section
 from slurm_gpu.text.hostlist import compress
 from slurm_gpu.text.units import few
 
@@ -44,10 +44,9 @@ def roles_section(look: DiagnosisPageModel, sight: Sight) -> Element:
         reading = f"All GPUs are compared with each other: {case.groups.source}."
     if sight.is_of_one:
         reading = "The job has one GPU, and none to compare it with."
-    return element(
-        "section",
-        {"id": "roles", "aria-labelledby": "roles-title"},
-        element("h2", {"id": "roles-title"}, "Who does the same"),
+    return section(
+        "roles",
+        "Who does the same",
         element("p", {"class": "reading"}, reading),
         element("div", {"class": "across"}, element("table", None, _head(heads), body)),
         _everyone(look, sight, usual),

@@ -14,12 +14,12 @@ _STEPS_S = (1, 2, 5, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21
 _MOST, _MOST_NARROW = 10, 4
 
 
-def ticks(start_s: float, end_s: float, zone: str, most: int = _MOST) -> list[tuple[float, str]]:
+def ticks(start_s: float, end_s: float, zone: str) -> list[tuple[float, str]]:
     """Moments to name, round ones by the clock of the zone."""
     span_s = end_s - start_s
-    step_s = next((step for step in _STEPS_S if span_s / step <= most), None)
+    step_s = next((step for step in _STEPS_S if span_s / step <= _MOST), None)
     if step_s is None:
-        return time_ticks(start_s, end_s, zone, most)
+        return time_ticks(start_s, end_s, zone, _MOST)
     offset = dt.datetime.fromtimestamp(start_s, ZoneInfo(zone)).utcoffset()
     ahead_s = 0.0 if offset is None else offset.total_seconds()
     first = -(-(start_s + ahead_s) // step_s) * step_s - ahead_s

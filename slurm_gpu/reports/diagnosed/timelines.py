@@ -16,7 +16,7 @@ from slurm_gpu.reports.diagnosed.page_model import DiagnosisPageModel, Sight
 from slurm_gpu.reports.diagnosed.style import GROUP_TONES, NAMED_TONES
 from slurm_gpu.reports.diagnosed.time_axis import axis_element, time_lines
 from slurm_gpu.reports.diagnosed.words import TITLES, shown
-from slurm_gpu.reports.page.markup import append, element
+from slurm_gpu.reports.page.markup import append, element, items, section
 
 MOST_LINES = len(NAMED_TONES)
 _MOST_CHANGES = 8
@@ -38,13 +38,12 @@ def courses_section(look: DiagnosisPageModel, sight: Sight) -> Element:
         "drawn by itself changed its own against that middle. Shaded: the job paused.",
         *([f"{more} more GPUs that are accused are in the map above alone."] if more > 0 else []),
     ]
-    return element(
-        "section",
-        {"id": "courses", "aria-labelledby": "courses-title"},
-        element("h2", {"id": "courses-title"}, "The course of it"),
+    return section(
+        "courses",
+        "The course of it",
         _legend(look, sight, named),
         grid,
-        element("ul", {"class": "notes"}, *(element("li", None, note) for note in notes)),
+        items("notes", notes),
     )
 
 

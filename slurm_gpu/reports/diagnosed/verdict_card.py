@@ -8,7 +8,7 @@ from xml.etree.ElementTree import Element
 from slurm_gpu.diagnose.verdict import Cause, Evidence
 from slurm_gpu.reports.diagnosed.page_model import DiagnosisPageModel
 from slurm_gpu.reports.diagnosed.words import clock_time, lasting
-from slurm_gpu.reports.page.markup import append, element
+from slurm_gpu.reports.page.markup import append, element, items
 from slurm_gpu.text.units import few
 
 _MOST_NAMES = 12
@@ -43,9 +43,8 @@ def verdict_card(look: DiagnosisPageModel) -> Element:
     if verdict.evidence:
         append(card, element("h3", None, "Because"), _evidence(verdict.evidence))
     if verdict.why_not:
-        limits = (element("li", None, why) for why in verdict.why_not)
         title = "Why it cannot be told" if verdict.cause is Cause.UNKNOWN else "But"
-        append(card, element("h3", None, title), element("ul", {"class": "limits"}, *limits))
+        append(card, element("h3", None, title), items("limits", verdict.why_not))
     append(
         card,
         element("div", {"class": "next"}, element("h3", None, "Next"), element("p", None, verdict.next_step)),

@@ -56,10 +56,9 @@ def shown(metric: Metric, value: float) -> str:
     return f"{100 * value:.0f}\u00a0%"
 
 
-def clock_time(at_s: float, zone: str, *, day: bool = True) -> str:
-    """A moment, with its day where that is asked for."""
-    form = "%Y-%m-%d %H:%M:%S" if day else "%H:%M:%S"
-    return dt.datetime.fromtimestamp(at_s, ZoneInfo(zone)).strftime(form)
+def clock_time(at_s: float, zone: str) -> str:
+    """A moment, with its day."""
+    return f"{dt.datetime.fromtimestamp(at_s, ZoneInfo(zone)):%Y-%m-%d %H:%M:%S}"
 
 
 def lasting(seconds: float) -> str:

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from slurm_gpu.reports.category import Floats
 from slurm_gpu.reports.figure import Axis, Cdf, StepCurve
 from slurm_gpu.reports.page.amounts import compact
-from slurm_gpu.reports.page.axis_label import axis_label
 from slurm_gpu.reports.page.drawing import LineMark, TextMark, VectorDrawing, legend, segment, text_width
 from slurm_gpu.reports.page.palette import series_tone
 from slurm_gpu.reports.page.scales import AxisScale, scale_of
@@ -47,7 +46,7 @@ def _panel(
     x, y, width = place
     left, right = x + _LEFT, x + width - 8
     top, bottom = y + _HEAD, y + _HEAD + _PANEL_HEIGHT
-    drawing.add(TextMark(left, y + 14, axis_label(axis), "ink", bold=True))
+    drawing.add(TextMark(left, y + 14, axis.label, "ink", bold=True))
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
         at = bottom - share * _PANEL_HEIGHT
         drawing.add(segment(left, at, right, at))

@@ -16,7 +16,7 @@ from slurm_gpu.reports.figure import Figure, ParallelCoordinates
 from slurm_gpu.reports.page.content_policy import content_policy
 from slurm_gpu.reports.page.coordinates import coordinates_element
 from slurm_gpu.reports.page.draw import NARROW, WIDE, draw, is_empty
-from slurm_gpu.reports.page.markup import append, element, html_text, raw
+from slurm_gpu.reports.page.markup import append, element, html_text, items, raw, section
 from slurm_gpu.reports.page.palette import DARK, LIGHT, N_NODE_CLASSES, tone_rules, variables
 from slurm_gpu.reports.page.script import page_script
 from slurm_gpu.reports.page.svg import svg_element
@@ -94,25 +94,18 @@ def _header(page: ReportPage) -> Element:
 
 
 def _section(figure: Figure, page: ReportPage) -> Element:
-    section = element("section", {"id": figure.id, "aria-labelledby": f"{figure.id}-title"})
-    append(
-        section,
-        element("h2", {"id": f"{figure.id}-title"}, figure.title),
-        element("p", {"class": "reading"}, _unbroken(figure.reading)),
-    )
+    found = section(figure.id, figure.title, element("p", {"class": "reading"}, _unbroken(figure.reading)))
     if isinstance(figure.chart, ParallelCoordinates) and not is_empty(figure.chart):
-        append(section, coordinates_element(figure.chart, figure.title, figure.table.columns))
+        append(found, coordinates_element(figure.chart, figure.title, figure.table.columns))
     else:
         for width, name in ((WIDE, "wide"), (NARROW, "narrow")):
-            append(section, svg_element(draw(figure.chart, width), figure.title, f"chart {name}"))
+            append(found, svg_element(draw(figure.chart, width), figure.title, f"chart {name}"))
     if figure.notes:
-        append(
-            section, element("ul", {"class": "notes"}, *(element("li", None, note) for note in figure.notes))
-        )
-    append(section, table_element(figure.table, page.timezone, beside=page.beside))
+        append(found, items("notes", figure.notes))
+    append(found, table_element(figure.table, page.timezone, beside=page.beside))
     if page.beside:
-        append(section, _links(figure))
-    return section
+        append(found, _links(figure))
+    return found
 
 
 def _unbroken(text: str) -> str:

@@ -10,7 +10,6 @@ import numpy as np
 from slurm_gpu.reports.category import Floats
 from slurm_gpu.reports.figure import ParallelCoordinates
 from slurm_gpu.reports.page.amounts import compact
-from slurm_gpu.reports.page.axis_label import axis_label
 from slurm_gpu.reports.page.drawing import LineMark, TextMark, VectorDrawing, legend, segment
 from slurm_gpu.reports.page.node_classes import NODE_CLASSES, node_class
 from slurm_gpu.reports.page.scales import AxisScale, scale_of
@@ -37,7 +36,7 @@ def draw_lines(chart: ParallelCoordinates, width: float, most: int = MOST_LINES)
         values = np.asarray(chart.values[axis.name], np.float64)
         scale = scale_of(values)
         columns.append(bottom - scale.fraction(values[kept]) * _HEIGHT)
-        _axis(drawing, axis_label(axis), scale, x, top, bottom)
+        _axis(drawing, axis.label, scale, x, top, bottom)
     paths = _paths(np.array(columns), xs)
     opacity = 0.75 if len(kept) <= 150 else 0.35 if len(kept) <= 1000 else 0.18
     order = sorted(seen, key=lambda c: -int((classes == c).sum()))

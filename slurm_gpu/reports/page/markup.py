@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from xml.etree.ElementTree import Element, tostring
 
 from slurm_gpu.reports.page.plain_text import visible
@@ -18,6 +18,17 @@ def element(tag: str, attributes: Mapping[str, str] | None = None, *children: Ch
     made = Element(tag, {name: visible(value) for name, value in (attributes or {}).items()})
     append(made, *children)
     return made
+
+
+def section(name: str, title: str, *children: Child) -> Element:
+    """A section with this id, named by its heading."""
+    heading = element("h2", {"id": f"{name}-title"}, title)
+    return element("section", {"id": name, "aria-labelledby": f"{name}-title"}, heading, *children)
+
+
+def items(classes: str, texts: Iterable[str]) -> Element:
+    """An unordered list."""
+    return element("ul", {"class": classes}, *(element("li", None, text) for text in texts))
 
 
 def raw(tag: str, attributes: Mapping[str, str], content: str) -> Element:

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from slurm_gpu.reports.category import Category, Floats
 from slurm_gpu.reports.figure import Axis, ParallelCoordinates
-from slurm_gpu.reports.page.axis_label import axis_label
 from slurm_gpu.reports.page.node_classes import NODE_CLASSES
 from slurm_gpu.reports.page.plain_text import visible
 from slurm_gpu.reports.page.scales import scale_of
@@ -73,7 +72,7 @@ def _axis(axis: Axis, values: Floats, about: Mapping[str, str]) -> tuple[dict[st
         "key": axis.name,
         "title": axis.name,
         "unit": axis.unit,
-        "label": axis_label(axis),
+        "label": axis.label,
         "about": about.get(axis.name, axis.name),
         "least": _least(known),
         "most": float(known.max()) if len(known) else 1.0,

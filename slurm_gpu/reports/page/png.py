@@ -44,13 +44,13 @@ _SMALLER = 0.92
 """DejaVu Sans is wider than the fonts of browsers."""
 
 
-def write_png(drawing: VectorDrawing, path: Path, colours: Mapping[str, str] = LIGHT) -> None:
+def write_png(drawing: VectorDrawing, path: Path) -> None:
     """Draw on a light ground, at twice the drawing's size in pixels."""
     width, height = drawing.width + 2 * _MARGIN, drawing.height + 2 * _MARGIN
     figure = Canvas(
         figsize=(width / _PIXELS_PER_INCH, height / _PIXELS_PER_INCH),
         dpi=_DOTS_PER_INCH,
-        facecolor=colours["surface"],
+        facecolor=LIGHT["surface"],
     )
     FigureCanvasAgg(figure)
     axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
@@ -58,7 +58,7 @@ def write_png(drawing: VectorDrawing, path: Path, colours: Mapping[str, str] = L
     axes.set_xlim(-_MARGIN, width - _MARGIN)
     axes.set_ylim(height - _MARGIN, -_MARGIN)
     for order, mark in enumerate(drawing.marks):
-        for artist in _artists(mark, colours):
+        for artist in _artists(mark):
             artist.set_zorder(order)
             axes.add_artist(artist)
     with warnings.catch_warnings():
@@ -74,10 +74,8 @@ def _families() -> list[str]:
     return [name for name in _FONTS if name in there]
 
 
-def _artists(
-    mark: Box | LineMark | TextMark, colours: Mapping[str, str]
-) -> list[Patch | Line2D | LineCollection | Text]:
-    colour = colours[mark.tone]
+def _artists(mark: Box | LineMark | TextMark) -> list[Patch | Line2D | LineCollection | Text]:
+    colour = LIGHT[mark.tone]
     match mark:
         case Box():
             face, edge = ("none", colour) if mark.outline else (colour, "none")

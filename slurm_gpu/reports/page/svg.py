@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from xml.etree.ElementTree import Element
 
 import numpy as np
@@ -31,8 +30,8 @@ def svg_element(drawing: VectorDrawing, title: str, classes: str = "") -> Elemen
     return root
 
 
-def svg_file(drawing: VectorDrawing, title: str, colours: Mapping[str, str] = LIGHT) -> str:
-    """A whole SVG file on a ground of its own."""
+def svg_file(drawing: VectorDrawing, title: str) -> str:
+    """A whole SVG file on a light ground of its own."""
     picture = svg_element(drawing, title)
     width, height = drawing.width + 2 * _MARGIN, drawing.height + 2 * _MARGIN
     view = f"{_number(-_MARGIN)} {_number(-_MARGIN)} {_number(width)} {_number(height)}"
@@ -41,7 +40,7 @@ def svg_file(drawing: VectorDrawing, title: str, colours: Mapping[str, str] = LI
     picture.set("height", _number(height))
     ground = {"x": _number(-_MARGIN), "y": _number(-_MARGIN), "width": "100%", "height": "100%"}
     picture.insert(0, element("rect", {**ground, "class": "f-surface"}))
-    picture.insert(0, raw("style", {}, f"text{{font-family:{FONT}}}{tone_rules(colours)}"))
+    picture.insert(0, raw("style", {}, f"text{{font-family:{FONT}}}{tone_rules(LIGHT)}"))
     return svg_text(picture)
 
 
