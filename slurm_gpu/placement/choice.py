@@ -13,9 +13,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.placement.fragmentation import StrandedMeasure
+from slurm_gpu.placement.fragmentation import Scorer, StrandedMeasure
 from slurm_gpu.placement.mix import Mix
-from slurm_gpu.placement.scorer import Scorer
 from slurm_gpu.placement.state import Mask, Nodes
 from slurm_gpu.simulate.cluster import GPU_MGPU
 from slurm_gpu.simulate.jobs import ResourceRequest

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from slurm_gpu.node.allocation.tracker import Allocation, Allocations
 from slurm_gpu.node.jobs.ended_runs import EndedRuns
 from slurm_gpu.node.jobs.reconcile import Reconciliation, ToldJob
-from slurm_gpu.node.jobs.rewind import Checkpoints
+from slurm_gpu.node.jobs.segments import Checkpoints
 from slurm_gpu.node.measure.tally import SegmentKey
 from slurm_gpu.wire import Record
 from tests.node.fakes import WALL_0, FakeClock, KeptRuns

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_gpu.placement.fragmentation import StrandedMeasure, candidates, stranded_mgpu
+from slurm_gpu.placement.fragmentation import Scorer, StrandedMeasure, candidates, stranded_mgpu
 from slurm_gpu.placement.mix import Mix
-from slurm_gpu.placement.scorer import Scorer
 from slurm_gpu.placement.state import Nodes, NodeState
 from slurm_gpu.simulate.jobs import ResourceRequest
 from tests.placement.building import mixes, node, node_states, requests

@@ -11,7 +11,6 @@ import numpy as np
 
 from slurm_gpu.policy.language.model import URGENT
 from slurm_gpu.policy.lua.installed import PolicyInForce
-from slurm_gpu.reports.recommend.idle import IdleWhileWaiting, idle_while_waiting
 from slurm_gpu.reports.recommend.past import RecordedPast
 from slurm_gpu.reports.recommend.rules import (
     RESOURCES,
@@ -27,9 +26,11 @@ from slurm_gpu.reports.recommend.waits import (
     ALL,
     WITHIN_2X,
     GroupWaits,
+    IdleWhileWaiting,
     Reproduction,
     compare,
     groups_of,
+    idle_while_waiting,
     waits_of,
 )
 from slurm_gpu.simulate.limits import Resource
