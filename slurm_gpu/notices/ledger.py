@@ -6,7 +6,7 @@ A notice that was being sent when slurm-gpuctld was killed may have arrived or n
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -167,24 +167,7 @@ class Ledger:
         return {
             "version": _VERSION,
             "notices": [
-                {
-                    "id": one.id,
-                    "user": one.user,
-                    "kind": one.kind,
-                    "stage": one.stage,
-                    "runs": [[*run, since_s] for run, since_s in one.runs.items()],
-                    "made_s": one.made_s,
-                    "audited": one.audited,
-                    "deliveries": {
-                        channel: {
-                            "state": str(it.state),
-                            "attempts": it.attempts,
-                            "at_s": it.at_s,
-                            "why": it.why,
-                        }
-                        for channel, it in one.deliveries.items()
-                    },
-                }
+                asdict(one) | {"runs": [[*run, since_s] for run, since_s in one.runs.items()]}
                 for one in self.notices
             ],
             "ended": [
