@@ -27,6 +27,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import psutil
+
 from bench.arguments import number
 
 GPUS_OF_A_NODE = 8
@@ -80,10 +82,7 @@ def _in_process_of_its_own(name: str) -> dict[str, float]:
 
 
 def _mib() -> float:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 1024
-    raise RuntimeError("Linux tells a process its memory")
+    return psutil.Process().memory_info().rss / 2**20
 
 
 def _book(n_keys: int, rng: random.Random) -> Any:

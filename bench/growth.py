@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import heapq
 import json
-import os
 import random
 import sys
 import tempfile
@@ -32,6 +31,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import arguments
+import psutil
 from scale_records import LENGTHS, Pattern, patterns
 from sqlalchemy import Connection, text
 
@@ -278,9 +278,11 @@ def measure(directory: Path, n_nodes: int, n_job_gpus: int, gpus: int, seed: int
     with running_mariadb(directory / "maria", *MARIADB) as maria:
         database = Database(maria.fresh())
         database.upgrade()
-        before_s = _cpu_s(maria.pid)
+        maria_process = psutil.Process(maria.pid)
+        before = maria_process.cpu_times()
         spent = play(database, jobs, gpus, dice)
-        maria_s = _cpu_s(maria.pid) - before_s
+        after = maria_process.cpu_times()
+        maria_s = after.user + after.system - before.user - before.system
         stored = _count(database, "run_device"), _count(database, "run_device WHERE run_id IS NULL")
         found = sizes(database)
         database.dispose()
@@ -306,11 +308,6 @@ def measure(directory: Path, n_nodes: int, n_job_gpus: int, gpus: int, seed: int
 def _count(database: Database, what: str) -> int:
     with database.reading() as connection:
         return int(connection.execute(text(f"SELECT COUNT(*) FROM {what}")).scalar_one())
-
-
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> int:

@@ -85,8 +85,9 @@ class Spent:
     @classmethod
     def of(cls, pid: int) -> Spent:
         """Up to now."""
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return cls(time.monotonic(), sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK"))
+        times = psutil.Process(pid).cpu_times()
+        own_s, children_s = times.user + times.system, times.children_user + times.children_system
+        return cls(time.monotonic(), own_s + children_s)
 
     def core_pct(self, before: Spent) -> float:
         """Since then, in percent of a core."""

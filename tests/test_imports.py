@@ -54,8 +54,8 @@ def _pulled_in(*modules: str) -> dict[str, str]:
     return {name: module for name, module in found if not name.startswith(("_", "cython_runtime"))}
 
 
-def test_a_compute_node_needs_only_pynvml_psutil_and_pyyaml():
-    assert _pulled_in("slurm_gpu.node.main").keys() <= {"pynvml", "psutil", "yaml"}
+def test_a_compute_node_needs_only_pynvml_and_pyyaml():
+    assert _pulled_in("slurm_gpu.node.main").keys() <= {"pynvml", "yaml"}
 
 
 def test_the_daemon_that_places_jobs_needs_no_numpy():
@@ -74,7 +74,7 @@ def test_what_was_learned_is_used_with_numpy_alone(module: str):
 def test_a_login_node_needs_no_database_libraries():
     """All commands in one process: what none of them pulls in, no other pulls in either."""
     foreign = _pulled_in("slurm_gpu.cli.main", *(module for module, _ in COMMANDS.values()))
-    of_daemons = {"sqlalchemy", "alembic", "msgspec", "pymysql", "starlette", "uvicorn", "psutil", "pynvml"}
+    of_daemons = {"sqlalchemy", "alembic", "msgspec", "pymysql", "starlette", "uvicorn", "pynvml"}
     assert foreign.keys() & of_daemons == set(), {name: foreign[name] for name in foreign.keys() & of_daemons}
 
 

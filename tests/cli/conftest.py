@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+import psutil
 import pytest
 
 from slurm_gpu import __version__
@@ -272,10 +273,12 @@ def each_thing_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def installed(each_thing_once: None) -> Iterator[Any]:
+def installed(each_thing_once: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A host with everything in place, for doctor; users may enter its directory, unlike tmp_path."""
     from tests.cli.installation import Installation  # it uses the Database above
 
     with tempfile.TemporaryDirectory(prefix="slurm-gpu-doctor-") as directory:
         Path(directory).chmod(0o755)
-        yield Installation(Path(directory))
+        host = Installation(Path(directory))
+        monkeypatch.setattr(psutil, "PROCFS_PATH", str(host.root / "proc"))
+        yield host

@@ -1,6 +1,8 @@
 """A host for `slurm-gpu doctor` to look at, in a directory."""
 
 import dataclasses
+import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -38,6 +40,8 @@ class Installation:
         """What other commands print, by how they begin."""
         for directory in ("slurm", "prolog.d", "epilog.d", "run/jobs", "state/spool", "proc"):
             (root / directory).mkdir(parents=True, mode=0o700)
+        (root / "proc" / "stat").write_text(f"btime {time.time() - 1000}\n")
+        self.process(1, "/sbin/init")
         self.has_units = True
         """Whether systemd runs, with units of all daemons, as packages install them."""
         (root / "slurm").chmod(0o755)
@@ -48,6 +52,15 @@ class Installation:
             hook.write_text((ROOT / kind.lower() / "10-slurm-gpu").read_text())
             hook.chmod(0o755)
             self.conf[kind] = f"{hook.parent}/*"
+
+    def process(self, pid: int, *words: str, state: str = "S", age_s: float = 900.0) -> Path:
+        """A process in /proc of this host, which has been up for 1000 s."""
+        directory = self.root / "proc" / str(pid)
+        directory.mkdir(exist_ok=True)
+        (directory / "cmdline").write_text("\0".join(words) + "\0")
+        ticks = int((1000 - age_s) * os.sysconf("SC_CLK_TCK"))
+        (directory / "stat").write_text(f"{pid} (python3 (x) S) {state} {'0 ' * 18}{ticks} {'0 ' * 30}\n")
+        return directory
 
     def at(self, host: str = "head") -> DoctorContext:
         site = CommandSite(

@@ -16,10 +16,7 @@ FILE = "in /etc/sysconfig/slurm-gpu"
 
 
 def daemon(installed: Installation, number: int, name: str, path: str | None, *options: str) -> None:
-    process = installed.root / "proc" / f"{number}"
-    process.mkdir()
-    words = ("/usr/bin/python3.11", f"/usr/sbin/{name}", *options)
-    (process / "cmdline").write_bytes("".join(f"{word}\0" for word in words).encode())
+    process = installed.process(number, "/usr/bin/python3.11", f"/usr/sbin/{name}", *options)
     if path is not None:
         (process / "environ").write_bytes(f"HOME=/\0PATH={path}\0LANG=C\0".encode())
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from slurm_gpu.cli.doctor.checks.daemons import controller
@@ -45,9 +47,7 @@ def write(installed: Installation, groups_id: str, age_s: int = 1, *, hours: boo
         dict.fromkeys(CalendarPeriod, 1) if hours else {},
     )
     (installed.root / "run" / "snapshot.txt").write_text(render(snapshot))
-    process = installed.root / "proc" / "815"
-    process.mkdir(exist_ok=True)
-    (process / "cmdline").write_bytes(b"python3\0/usr/sbin/slurm-gpuctld\0")
+    installed.process(815, "python3", "/usr/sbin/slurm-gpuctld")
 
 
 def test_elsewhere_and_without_a_policy_there_is_nothing_to_look_at(installed: Installation) -> None:
@@ -64,7 +64,7 @@ def test_a_slurm_gpuctld_that_has_just_died_is_seen_before_its_snapshot_is_old(
     installed: Installation,
 ) -> None:
     write(installed, install(installed, "{gpus_total: 4}"))
-    (installed.root / "proc" / "815" / "cmdline").unlink()
+    shutil.rmtree(installed.root / "proc" / "815")
     finding = worst(controller.snapshot(installed.at()))
     assert finding.level is Level.WARN
     assert finding.message.startswith("no slurm-gpuctld runs here, and ")
@@ -96,11 +96,8 @@ def test_a_slurm_gpuctld_that_is_stopped_is_found_while_its_snapshot_is_fresh(
     installed: Installation,
 ) -> None:
     write(installed, install(installed, "{gpus_running: 4}"))
-    process = installed.root / "proc" / "7"
-    process.mkdir()
-    (process / "cmdline").write_text("slurm-gpuctld\0")
-    (process / "stat").write_text("7 (slurm-gpuctld) S " + "0 " * 30)
+    installed.process(7, "slurm-gpuctld")
     assert levels(controller.snapshot(installed.at())) == ["ok"]
-    (process / "stat").write_text("7 (slurm-gpuctld) T " + "0 " * 30)
+    installed.process(7, "slurm-gpuctld", state="T")
     finding = worst(controller.snapshot(installed.at()))
     assert (finding.level.value, finding.remedy) == ("fail", "kill -CONT 7, as a signal stopped it")

@@ -1,7 +1,6 @@
 """What `slurm-gpu doctor` learns from slurm-gpudbd, and says about the nodes that ship to it."""
 
 import dataclasses
-import os
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -178,20 +177,10 @@ def test_five_hundred_nodes_with_the_same_trouble_are_one_finding(installed: Ins
     )
 
 
-def _start(installed: Installation, pid: int, age_s: float, *words: str) -> None:
-    """A process in the /proc of that host, which has been up for 1000 s."""
-    (installed.root / "proc" / "uptime").write_text("1000.00 3000.00\n")
-    process = installed.root / "proc" / str(pid)
-    process.mkdir()
-    (process / "cmdline").write_bytes("\0".join(words).encode())
-    ticks = int((1000 - age_s) * os.sysconf("SC_CLK_TCK"))
-    (process / "stat").write_text(f"{pid} (python3 (x) S) {'S ' + '0 ' * 18}{ticks} 0 0\n")
-
-
 def test_what_was_just_started_may_still_be_silent(installed: Installation):
     installed.database.reports = [_report("n1", 4), _report("n3", 4)]
     at = installed.at("n2")
-    _start(installed, 7, 4.0, "python3", "/usr/bin/slurm-gpud", "--node=n2")
+    installed.process(7, "python3", "/usr/bin/slurm-gpud", "--node=n2", age_s=4.0)
     assert [(one.level, one.message) for one in database.nodes_heard(at)] == [
         (Level.WARN, "slurm-gpud on n2 has yet to be heard: it was started 4s ago")
     ]
@@ -204,7 +193,7 @@ def test_a_slurm_gpudbd_that_was_just_started_has_heard_little(
     installed: Installation, age_s: float, level: Level
 ):
     installed.database.reports = [_report("n1", 4), _report("n3", 4)]
-    _start(installed, 7, age_s, "slurm-gpudbd")
+    installed.process(7, "slurm-gpudbd", age_s=age_s)
     assert [one.level for one in database.nodes_heard(installed.at())] == [level]
 
 

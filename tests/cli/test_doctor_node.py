@@ -24,9 +24,7 @@ def test_the_rules_of_applications(installed: Installation):
 
 def test_slurm_gpud_runs(installed: Installation):
     assert levels(node.alive(installed.at())) == ["fail"]
-    process = installed.root / "proc" / "4711"
-    process.mkdir()
-    (process / "cmdline").write_bytes(b"/usr/bin/python3\0/usr/sbin/slurm-gpud\0")
+    installed.process(4711, "/usr/bin/python3", "/usr/sbin/slurm-gpud")
     at = installed.at("n1")
     at.nodes = [dataclasses.replace(at.site.slurm.nodes()[0], name="n1", address="10.0.0.1")]
     assert levels(node.alive(at)) == ["ok"]
@@ -42,34 +40,28 @@ def test_a_host_that_slurm_calls_otherwise_is_that_node(installed: Installation,
     )
     at.nodes = [node_of_slurm]
     assert at.gpu_nodes_here == ["gpu1"]
-    process = installed.root / "proc" / "4711"
-    process.mkdir()
-    (process / "cmdline").write_bytes(b"/usr/bin/python3\0/usr/sbin/slurm-gpud\0")
+    installed.process(4711, "/usr/bin/python3", "/usr/sbin/slurm-gpud")
     finding = worst(node.alive(at))
     assert finding.message.startswith("slurm-gpud speaks for head, and Slurm calls this host gpu1")
     assert "--node gpu1" in str(finding.remedy)
-    (process / "cmdline").write_bytes(b"/usr/bin/python3\0/usr/sbin/slurm-gpud\0--node\0gpu1\0")
+    installed.process(4711, "/usr/bin/python3", "/usr/sbin/slurm-gpud", "--node", "gpu1")
     assert levels(node.alive(at)) == ["ok"]
 
 
 def test_where_one_host_is_several_nodes_the_one_without_a_slurm_gpud_is_named(installed: Installation):
     for number, name in enumerate(("n1", "n2"), 4711):
-        process = installed.root / "proc" / f"{number}"
-        process.mkdir()
-        (process / "cmdline").write_bytes(f"python3\0/usr/sbin/slurm-gpud\0--node={name}\0".encode())
+        installed.process(number, "python3", "/usr/sbin/slurm-gpud", f"--node={name}")
     finding = worst(node.alive(installed.at()))
     assert (finding.level, finding.message) == (
         Level.FAIL,
         "no slurm-gpud runs for n3, which this host is too",
     )
-    (process / "cmdline").write_bytes(b"python3\0slurm-gpud\0--node\0n3\0")
+    installed.process(4712, "python3", "slurm-gpud", "--node", "n3")
     assert worst(node.alive(installed.at())).message.startswith("no slurm-gpud runs for n2")
 
 
 def test_the_slurm_gpud_of_a_container_is_not_this_nodes(installed: Installation):
-    process = installed.root / "proc" / "4711"
-    process.mkdir()
-    (process / "cmdline").write_bytes(b"/usr/bin/python3\0/usr/sbin/slurm-gpud\0")
+    process = installed.process(4711, "/usr/bin/python3", "/usr/sbin/slurm-gpud")
     (process / "status").write_text("Name:\tslurm-gpud\nNSpid:\t4711\t7\n")
     at = installed.at("n1")
     at.nodes = [dataclasses.replace(at.site.slurm.nodes()[0], name="n1", address="10.0.0.1")]
@@ -79,9 +71,7 @@ def test_the_slurm_gpud_of_a_container_is_not_this_nodes(installed: Installation
 
 
 def test_a_slurm_gpud_is_looked_for_where_its_command_line_says(installed: Installation):
-    process = installed.root / "proc" / "4711"
-    process.mkdir()
-    (process / "cmdline").write_bytes(b"python3\0slurm-gpud\0--run-dir=/a\0--state-dir\0/b\0")
+    installed.process(4711, "python3", "slurm-gpud", "--run-dir=/a", "--state-dir", "/b")
     assert "/a/jobs" in worst(node.hook_directory(installed.at())).message
     assert "/b/spool" in worst(node.spool(installed.at())).message
 

@@ -150,10 +150,7 @@ def test_what_waits_for_a_stopped_mariadb_is_not_to_be_restarted(
 ):
     at = installed.at()
     for number, name, state in ((5, "slurmdbd", "S"), (6, "slurm-gpudbd", "S"), (7, program, "T")):
-        process = at.proc / str(number)
-        process.mkdir()
-        (process / "cmdline").write_text(f"{name}\0")
-        (process / "stat").write_text(f"{number} (x) {state} " + "0 " * 30)
+        installed.process(number, name, state=state)
     remedies = [
         trouble(at, "`sacctmgr …` failed (1): Unable to connect to database", "look").remedy,
         trouble(at, "`sacct …` gave no answer within 60 s", "look").remedy,
@@ -177,9 +174,7 @@ def test_a_slurmctld_that_runs_here_hangs_or_listens_elsewhere(
     at, conf = installed.at(), Path(installed.conf["SLURM_CONF"])
     conf.write_text(f"{line}\n")
     monkeypatch.setenv("SLURM_CONF", str(conf))
-    process = at.proc / "7"
-    process.mkdir()
-    (process / "cmdline").write_text("slurmctld\0-D\0")
+    installed.process(7, "slurmctld", "-D")
     monkeypatch.setattr("slurm_gpu.cli.doctor.checks.daemons.outages.ports", lambda _: [7001])
     finding = trouble(at, "`scontrol ping` failed (1): Slurmctld(primary) at head is DOWN", "look")
     assert "slurmctld runs on this host (it listens at port 7001)" in str(finding.remedy)

@@ -9,20 +9,13 @@ import pytest
 
 from slurm_gpu.cli.doctor.checks.daemons import munged, node, services
 from slurm_gpu.cli.doctor.checks.files import hooks
-from slurm_gpu.cli.doctor.checks.finding import DoctorContext, unit_is_here
+from slurm_gpu.cli.doctor.checks.finding import unit_is_here
 from tests.cli.installation import ROOT, Installation, worst
 
 _CHECKS = sorted((ROOT / "slurm_gpu" / "cli" / "doctor" / "checks").rglob("*.py"))
 # These ask whether systemd has the unit; of another host they say "on its host".
 _MAY_NAME_SYSTEMD = {"services.py", "boot.py"}
 _NEEDS_A_UNIT = re.compile(r"\b(?:systemctl|journalctl)\b")
-
-
-def _daemon(at: DoctorContext, number: int, *words: str, state: str = "S") -> None:
-    process = at.proc / str(number)
-    process.mkdir()
-    (process / "cmdline").write_text("\0".join(words) + "\0")
-    (process / "stat").write_text(f"{number} (x) {state} " + "0 " * 30)
 
 
 @pytest.mark.parametrize("path", _CHECKS, ids=lambda path: path.stem)
@@ -60,11 +53,11 @@ def test_where_there_is_no_unit_the_program_is_named(
 def test_what_runs_and_does_not_answer_is_restarted_not_started(installed: Installation):
     at = installed.at()
     assert services.revive(at, "munge") == "systemctl start munge"
-    _daemon(at, 7, "munged", "--socket=/x y")
+    installed.process(7, "munged", "--socket=/x y")
     assert services.revive(at, "munge") == "systemctl restart munge"
-    (at.proc / "7" / "stat").write_text("7 (munged) T " + "0 " * 30)
+    installed.process(7, "munged", "--socket=/x y", state="T")
     assert services.revive(at, "munge") == "kill -CONT 7, as a signal stopped it"
-    (at.proc / "7" / "stat").write_text("7 (munged) S " + "0 " * 30)
+    installed.process(7, "munged", "--socket=/x y")
     installed.has_units = False
     assert services.revive(at, "munge") == "kill 7, then start it again: munged '--socket=/x y'"
 
@@ -91,7 +84,7 @@ def test_without_a_package_hooks_come_from_the_checkout(installed: Installation)
 def test_a_mistyped_socket_is_not_a_munged_to_start(installed: Installation):
     at = installed.at()
     installed.site_file.write_text("cluster: neuron\nmunge_socket: /run/munge/nosuch\n")
-    _daemon(at, 7, "munged", "--socket", "/run/other")
+    installed.process(7, "munged", "--socket", "/run/other")
     finding = worst(munged.round_trip(at))
     assert finding.message == (
         f"no munged listens at /run/munge/nosuch, which is munge_socket in {installed.site_file}: the one "
@@ -103,7 +96,7 @@ def test_a_mistyped_socket_is_not_a_munged_to_start(installed: Installation):
 def test_a_munged_that_hangs_is_to_be_restarted(installed: Installation):
     at = installed.at()
     installed.site_file.write_text("cluster: neuron\nmunge_socket: /run/munge/nosuch\n")
-    _daemon(at, 7, "munged", "--socket=/run/munge/nosuch")
+    installed.process(7, "munged", "--socket=/run/munge/nosuch")
     finding = worst(munged.round_trip(at))
     assert finding.message.startswith(
         "munged runs here (process 7), but does not answer at /run/munge/nosuch"
@@ -117,7 +110,7 @@ def test_a_munged_that_hangs_is_to_be_restarted(installed: Installation):
 def test_a_slurm_gpud_that_is_stopped_is_to_be_continued(installed: Installation):
     at = installed.at("n1")
     at.nodes = [dataclasses.replace(one, host=one.name, address=one.name) for one in at.nodes]
-    _daemon(at, 7, "slurm-gpud", "--node=n1", state="T")
+    installed.process(7, "slurm-gpud", "--node=n1", state="T")
     assert worst(node.alive(at)).remedy == "kill -CONT 7"
 
 
@@ -126,7 +119,7 @@ def test_hooks_that_write_where_slurm_gpud_does_not_read(installed: Installation
     at.nodes = [dataclasses.replace(one, host=one.name, address=one.name) for one in at.nodes]
     elsewhere = installed.root / "elsewhere"
     (elsewhere / "jobs").mkdir(parents=True, mode=0o700)
-    _daemon(at, 7, "slurm-gpud", f"--run-dir={elsewhere}")
+    installed.process(7, "slurm-gpud", f"--run-dir={elsewhere}")
     assert [found.level.value for found in node.hook_directory(at)] == ["ok"]
     (at.run_dir / "jobs" / "1-2-prolog").touch()
     finding = worst(node.hook_directory(at))

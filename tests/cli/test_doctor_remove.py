@@ -313,9 +313,7 @@ def test_the_command_numbers_the_steps(slurm_gpu: CommandLine, monkeypatch: pyte
 def test_from_a_checkout_nothing_is_said_that_only_packages_have(installed: Installation, conf: Path):
     apply(installed)
     installed.has_units = False
-    process = installed.root / "proc" / "7"
-    process.mkdir()
-    (process / "cmdline").write_text("slurm-gpud\0--node=n1\0")
+    installed.process(7, "slurm-gpud", "--node=n1")
     root, typed = installed.root, lines(installed)
     assert not [line for line in typed if "systemctl" in line or "dnf" in line or "libexec" in line]
     at = typed.index("kill 7")

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from slurm_gpu.cli.doctor.checks.daemons import database, web
@@ -214,7 +215,7 @@ def test_an_address_that_is_each_host_itself(host: Installation, name: str):
 
 def test_the_ports_of_a_process_are_those_at_which_it_listens():
     with socket.create_server(("127.0.0.1", 0)) as server:
-        here = [DaemonProcess(Path("/proc/self"), [], None)]
+        here = [DaemonProcess(psutil.Process(), [])]
         assert server.getsockname()[1] in ports(here)
 
 

@@ -107,10 +107,7 @@ def test_one_of_several_nodes_on_this_host(installed: Installation):
     at = _with_n2(installed, "down+not_responding", "Not responding")
     at.nodes = [dataclasses.replace(one, address="127.0.0.1") for one in at.nodes]
     for pid, node, state in ((7, "n1", "S"), (8, "n2", "T")):
-        process = installed.root / "proc" / str(pid)
-        process.mkdir()
-        (process / "cmdline").write_bytes(f"slurmd\0-D\0-N\0{node}".encode())
-        (process / "stat").write_text(f"{pid} (slurmd) {state} 1\n")
+        process = installed.process(pid, "slurmd", "-D", "-N", node, state=state)
     assert _only(at).remedy == "kill -CONT 8, as a signal stopped it"
     (process / "stat").unlink()
     (process / "cmdline").unlink()

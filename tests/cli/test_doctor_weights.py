@@ -19,9 +19,7 @@ def started_with(installed: Installation, mode: str, age_s: int = 1) -> None:
     """A slurm-gpuctld runs, and the site file had this mode when it was started."""
     table = PlacementTable(int(NOW_S) - age_s, "head", mode, in_charge=True, cycle_s=10)
     placementtable.write(installed.root / "run" / placementtable.FILE_NAME, table)
-    process = installed.root / "proc" / "815"
-    process.mkdir(exist_ok=True)
-    (process / "cmdline").write_bytes(b"python3\0/usr/sbin/slurm-gpuctld\0")
+    installed.process(815, "python3", "/usr/sbin/slurm-gpuctld")
 
 
 def look(installed: Installation) -> Iterator[CheckResult]:

@@ -70,9 +70,7 @@ def test_jobs_that_nobody_lets_go_are_named_with_what_to_type(
     assert finding.message.startswith("1 job may wait for one zone without end")
     assert finding.remedy is not None
     assert finding.remedy.endswith("scontrol update JobId=7 Features='a|b'")
-    process = installed.root / "proc" / "815"
-    process.mkdir()
-    (process / "cmdline").write_bytes(b"python3\0/usr/sbin/slurm-gpuctld\0")
+    installed.process(815, "python3", "/usr/sbin/slurm-gpuctld")
     assert levels(zones.zones(installed.at())) == ["ok"]
 
 

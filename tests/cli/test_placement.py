@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -209,15 +210,13 @@ class Host:
 
     def __init__(self, installed: Installation, slurm: Slurm, mode: str) -> None:
         installed.site_file.write_text(f"cluster: neuron\nplacement: {{mode: {mode}}}\n")
-        self.at = installed.at()
+        self.installed, self.at = installed, installed.at()
         self.at.controller_run = installed.root
         self.at.site.connect_slurm = lambda: slurm
 
     def write(self, **changes: object) -> None:
         """A table, by a slurm-gpuctld that runs."""
-        process = self.at.proc / "815"
-        process.mkdir(exist_ok=True)
-        (process / "cmdline").write_bytes(b"python3\0/usr/sbin/slurm-gpuctld\0")
+        self.installed.process(815, "python3", "/usr/sbin/slurm-gpuctld")
         placementtable.write(
             self.at.controller_run / "placement.json",
             dataclasses.replace(TABLE, **changes),  # type: ignore[arg-type]
@@ -269,7 +268,7 @@ def test_doctor_notices_a_slurm_gpuctld_that_was_just_killed(installed: Installa
     host = Host(installed, slurm, "enforce")
     host.write()
     assert levels(weights.weights(host.at)) == ["ok"]
-    (host.at.proc / "815" / "cmdline").unlink()
+    shutil.rmtree(host.at.proc / "815")
     assert "no slurm-gpuctld here renews its table (it is 4 s old)" in worst(weights.weights(host.at)).message
 
 

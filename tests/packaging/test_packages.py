@@ -33,9 +33,9 @@ def test_there_is_a_source_package_and_each_part_for_each_architecture(built: Bu
         assert len({built.package(part, arch) for part in PARTS}) == len(PARTS) == 8
 
 
-def test_a_node_gets_pynvml_psutil_and_pyyaml_and_nothing_else_of_others(built: Built) -> None:
+def test_a_node_gets_pynvml_and_pyyaml_and_nothing_else_of_others(built: Built) -> None:
     node, common = built.package("-node"), built.package("")
-    assert _provided_libraries(node) == {"nvidia-ml-py", "psutil"}
+    assert _provided_libraries(node) == {"nvidia-ml-py"}
     assert _provided_libraries(common) == {"pyyaml"}
     carried = {
         line.removeprefix("/usr/lib64/slurm-gpu/").split("/")[1]
@@ -43,7 +43,7 @@ def test_a_node_gets_pynvml_psutil_and_pyyaml_and_nothing_else_of_others(built: 
         if line.startswith("/usr/lib64/slurm-gpu/") and line.count("/") > 4
     }
     modules = {name for name in carried if not name.endswith(".dist-info")}
-    assert modules == {"slurm_gpu", "yaml", "_yaml", "pynvml.py", "psutil", "__pycache__"}
+    assert modules == {"slurm_gpu", "yaml", "_yaml", "pynvml.py", "__pycache__"}
 
 
 def test_the_build_prints_the_size_and_the_files_of_the_node_package(built: Built) -> None:

@@ -69,8 +69,8 @@ def test_every_version_is_pinned_with_hashes(part: str) -> None:
         assert lines[lines.index(entry) + 1].startswith("    --hash=sha256:")
 
 
-def test_a_node_carries_pynvml_psutil_and_pyyaml_alone() -> None:
-    assert _pinned("common").keys() | _pinned("node").keys() == {"nvidia-ml-py", "psutil", "pyyaml"}
+def test_a_node_carries_pynvml_and_pyyaml_alone() -> None:
+    assert _pinned("common").keys() | _pinned("node").keys() == {"nvidia-ml-py", "pyyaml"}
 
 
 def test_the_packages_are_of_the_version_that_the_program_says() -> None:

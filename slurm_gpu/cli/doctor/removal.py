@@ -90,8 +90,8 @@ def steps(at: DoctorContext) -> list[RemovalStep]:
 def _stops(at: DoctorContext, names: Sequence[str]) -> tuple[str, ...]:
     """Return what stops these: their units, or the processes of those that have none."""
     units = [name for name in names if name.endswith(".timer") or at.has_unit(name)]
-    processes = [one for name in names if name not in units for one in running(at.proc, name)]
-    ids = sorted({int(one.directory.name) for one in processes})
+    processes = [one for name in names if name not in units for one in running(name)]
+    ids = sorted({one.pid for one in processes})
     lines = [f"systemctl disable --now {' '.join(units)}"] if units else []
     return (*lines, f"kill {' '.join(map(str, ids))}") if ids else tuple(lines)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from slurm_gpu.cli.doctor.checks.daemons.processes import daemons, running
+from slurm_gpu.cli.doctor.checks.daemons.processes import running
 from slurm_gpu.cli.doctor.checks.daemons.services import log, revive, start_and_log
 from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail, ok, skipped, warn
 from slurm_gpu.controller.snapshot import FILE_NAME, FRESH_S, Snapshot, read_fresh
@@ -25,7 +25,7 @@ def snapshot(at: DoctorContext) -> Iterator[CheckResult]:
     if policy is None:
         yield skipped("no policy of slurm-gpu's is in force")
         return
-    if stopped := [one.directory.name for one in running(at.proc, _DAEMON) if one.is_stopped]:
+    if stopped := [str(one.pid) for one in running(_DAEMON) if one.is_stopped]:
         yield fail(
             f"{_DAEMON} (process {', '.join(stopped)}) is stopped and does not update the snapshot",
             revive(at, _DAEMON),
@@ -47,7 +47,7 @@ def snapshot(at: DoctorContext) -> Iterator[CheckResult]:
         yield fail(
             f"{path} has no GPU-hours: slurmdbd has not reported the jobs that ended before", log(at, _DAEMON)
         )
-    elif not daemons(at.proc, _DAEMON):
+    elif not running(_DAEMON):
         # It may run on another host of slurmctld that shares the directory, or out of sight.
         message = (
             f"no {_DAEMON} runs here, and {path} is {_age(at, found)} s old: it counts up to {FRESH_S} s"

@@ -272,9 +272,9 @@ def _late(there: Iterable[str], reports: Iterable[NodeReport], now_s: float) -> 
 
 def _just_started(at: DoctorContext, node: str) -> str | None:
     """Why a node cannot have been heard yet, as far as its slurm-gpud, or slurm-gpudbd, runs on this host."""
-    mine = [one for one in running(at.proc, "slurm-gpud") if _is_of(one, node, at.gpu_nodes_here)]
-    for name, processes in (("slurm-gpudbd", running(at.proc, "slurm-gpudbd")), ("it", mine)):
-        ages = [one.age_s for one in processes if one.age_s is not None]
+    mine = [one for one in running("slurm-gpud") if _is_of(one, node, at.gpu_nodes_here)]
+    for name, processes in (("slurm-gpudbd", running("slurm-gpudbd")), ("it", mine)):
+        ages = [one.age_s for one in processes]
         if ages and min(ages) < _TELLS_WITHIN_S:
             return f"{name} was started {span(min(ages))} ago"
     return None

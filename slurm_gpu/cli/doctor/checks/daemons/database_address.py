@@ -30,7 +30,7 @@ _UNABLE = "cannot answer just now"
 
 def unanswered(at: DoctorContext) -> str:
     """Return what to type when slurm-gpudbd does not answer."""
-    processes = running(at.proc, _DAEMON)
+    processes = running(_DAEMON)
     # slurm-gpudbd waits for its database.
     if processes and (stopped := stopped_mariadb(at)) and continue_stopped(processes) is None:
         return f"MariaDB is stopped here: {stopped}"
@@ -74,7 +74,7 @@ def address(at: DoctorContext) -> Iterator[CheckResult]:
         if _UNABLE in str(error):
             yield skipped(f"slurm-gpudbd is reached at {url}, as by nodes, and reports: {error}")
             return
-        listens = ports(running(at.proc, _DAEMON))
+        listens = ports(running(_DAEMON))
         port = urlsplit(url).port or 80
         found.append(
             fail(

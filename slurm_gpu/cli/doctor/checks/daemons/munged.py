@@ -41,7 +41,7 @@ def socket_of(config: SiteConfig) -> Path:
 
 def _away(at: DoctorContext, path: Path, error: str) -> CheckResult:
     """Return a finding that distinguishes a munged that is down, hangs or listens elsewhere."""
-    processes = running(at.proc, "munged")
+    processes = running("munged")
     named = at.site.config.munge_socket is not None
     here = f"munge_socket in {at.site.config_path}" if named else "the default without munge_socket"
     if not processes:
@@ -55,7 +55,7 @@ def _away(at: DoctorContext, path: Path, error: str) -> CheckResult:
             f"no munged listens at {path}, which is {here}: the one that runs here listens at {sockets[0]}",
             f"write munge_socket: {sockets[0]} into {at.site.config_path}",
         )
-    ids = ", ".join(process.directory.name for process in processes)
+    ids = ", ".join(str(process.pid) for process in processes)
     return fail(
         f"munged runs here (process {ids}), but does not answer at {path}: {error}", revive(at, "munge")
     )

@@ -28,9 +28,9 @@ def alive(at: DoctorContext) -> Iterator[CheckResult]:
     if not here:
         yield skipped("this host is no GPU node")
         return
-    processes = running(at.proc, _DAEMON)
+    processes = running(_DAEMON)
     named = [process.option("--node") for process in processes]
-    stopped = [process.directory.name for process in processes if process.is_stopped]
+    stopped = [str(process.pid) for process in processes if process.is_stopped]
     lacking = [name for name in here if name not in named]
     if not named:
         yield fail(f"no {_DAEMON} runs on this GPU node", start_and_log(at, _DAEMON))
@@ -59,7 +59,7 @@ def hook_directory(at: DoctorContext) -> Iterator[CheckResult]:
     if not at.is_gpu_node:
         yield skipped("this host is no GPU node")
         return
-    taken = _directories(at.proc, "--run-dir", at.run_dir)
+    taken = _directories("--run-dir", at.run_dir)
     for run_dir in taken:
         yield from _hook_directory(at, run_dir / "jobs")
     # Hooks that nobody configured otherwise write here, wherever slurm-gpud reads.
@@ -100,7 +100,7 @@ def _hook_directory(at: DoctorContext, directory: Path) -> Iterator[CheckResult]
 
 def spool(at: DoctorContext) -> Iterator[CheckResult]:
     """Finished records reach the database."""
-    for state_dir in _directories(at.proc, "--state-dir", at.state_dir):
+    for state_dir in _directories("--state-dir", at.state_dir):
         yield from _spool(state_dir / "spool", at.site.wall())
 
 
@@ -167,7 +167,7 @@ def _finished_records(log: Path, until_s: float) -> int:
     return sum(shipped.get(key, -1) < seq for key, seq in final.items())
 
 
-def _directories(proc: Path, option: str, default: Path) -> list[Path]:
+def _directories(option: str, default: Path) -> list[Path]:
     """The directories that the running daemons were given; simulated nodes have one of their own each."""
-    given = {Path(value) for one in running(proc, _DAEMON) if (value := one.option(option)) is not None}
+    given = {Path(value) for one in running(_DAEMON) if (value := one.option(option)) is not None}
     return sorted(given) if given else [default]

@@ -40,7 +40,7 @@ def _database(said: str, message: str, remedy: Callable[[DoctorContext], str]) -
 
 def _slurmctld(at: DoctorContext) -> str:
     """Return how to start slurmctld; if it runs on this host, its port probably differs from slurm.conf's."""
-    here = running(at.proc, "slurmctld")
+    here = running("slurmctld")
     if any(process.is_stopped for process in here):
         return revive(at, "slurmctld")
     if not here:
@@ -74,7 +74,7 @@ def _slurmctld_ports(at: DoctorContext) -> set[int]:
 
 
 def _slurmdbd(at: DoctorContext) -> str:
-    here = running(at.proc, "slurmdbd")
+    here = running("slurmdbd")
     if any(process.is_stopped for process in here):
         return revive(at, "slurmdbd")
     if not here:
@@ -90,7 +90,7 @@ def _slurmdbd(at: DoctorContext) -> str:
 
 
 def _mariadb(at: DoctorContext, names: str) -> str:
-    here = running(at.proc, "mariadbd") or running(at.proc, "mysqld")
+    here = running("mariadbd") or running("mysqld")
     if not here:
         return start_there(at, "mariadb", f"on the host that {names} names")
     if stopped := continue_stopped(here):
@@ -102,7 +102,7 @@ def _mariadb(at: DoctorContext, names: str) -> str:
 
 def stopped_mariadb(at: DoctorContext) -> str | None:
     """Return how to continue a MariaDB of this host that a signal stopped, else None."""
-    return continue_stopped([*running(at.proc, "mariadbd"), *running(at.proc, "mysqld")])
+    return continue_stopped([*running("mariadbd"), *running("mysqld")])
 
 
 _OUTAGES = (

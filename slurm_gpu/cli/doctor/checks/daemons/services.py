@@ -42,17 +42,17 @@ def restart(at: DoctorContext, daemon: str) -> str:
     """Return how to restart a daemon that runs on this host."""
     if at.has_unit(daemon):
         return f"systemctl restart {daemon}"
-    processes = running(at.proc, program(daemon))
+    processes = running(program(daemon))
     if not processes:
         return f"restart {program(daemon)}"
-    ids = " ".join(sorted(process.directory.name for process in processes))
+    ids = " ".join(sorted(str(process.pid) for process in processes))
     again = shlex.join(word for word in processes[0].words if word)
     return f"kill {ids}, then start it again: {again}" + (" …" if len(processes) > 1 else "")
 
 
 def revive(at: DoctorContext, daemon: str) -> str:
     """Return how to start a daemon, or to restart one whose process exists but does not answer."""
-    processes = running(at.proc, program(daemon))
+    processes = running(program(daemon))
     if stopped := continue_stopped(processes):
         return stopped
     return (restart if processes else start)(at, daemon)
@@ -60,7 +60,7 @@ def revive(at: DoctorContext, daemon: str) -> str:
 
 def continue_stopped(processes: Sequence[DaemonProcess]) -> str | None:
     """Return how to continue those of the processes that a signal stopped; None where there are none."""
-    stopped = [process.directory.name for process in processes if process.is_stopped]
+    stopped = [str(process.pid) for process in processes if process.is_stopped]
     return f"kill -CONT {' '.join(stopped)}, as a signal stopped it" if stopped else None
 
 
@@ -71,7 +71,7 @@ def log(at: DoctorContext, daemon: str) -> str:
 
 def start_and_log(at: DoctorContext, daemon: str) -> str:
     """Return how to start or restart a daemon on this host, and where its log is."""
-    says = "has the cause" if running(at.proc, program(daemon)) else "says why it stopped"
+    says = "has the cause" if running(program(daemon)) else "says why it stopped"
     return f"{revive(at, daemon)}; {log(at, daemon)} {says}"
 
 

@@ -102,5 +102,5 @@ def _start_here(at: DoctorContext, name: str) -> str:
     if len(at.gpu_nodes_here) == 1:
         return start_and_log(at, "slurmd")
     # Where one host simulates several nodes, each slurmd is given the name of its node.
-    here = [one for one in running(at.proc, "slurmd") if name in (one.option("-N"), *one.words)]
+    here = [one for one in running("slurmd") if name in (one.option("-N"), *one.words)]
     return continue_stopped(here) or f"start slurmd -N {name} again; its log has the cause"

@@ -27,7 +27,7 @@ _SAYS = "slurm-gpu"
 
 def answers(at: DoctorContext) -> Iterator[CheckResult]:
     """Check that slurm-gpuweb runs on its host, and answers at the address that users receive."""
-    processes = running(at.proc, _DAEMON)
+    processes = running(_DAEMON)
     given = [process.option("--web-config") for process in processes]
     default = at.site.config_path.absolute().parent / WEB_FILE
     path = next((Path(one) for one in given if one is not None), default)
@@ -57,7 +57,7 @@ def answers(at: DoctorContext) -> Iterator[CheckResult]:
 
 
 def _here(at: DoctorContext, path: Path) -> Iterator[CheckResult]:
-    processes = running(at.proc, _DAEMON)
+    processes = running(_DAEMON)
     uid = next((process.uid for process in processes), None)
     try:
         uid = pwd.getpwnam(DEFAULT_WEB_USER).pw_uid if uid is None else uid

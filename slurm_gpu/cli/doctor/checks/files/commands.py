@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 
-from slurm_gpu.cli.doctor.checks.daemons.processes import DaemonProcess, running, variable
+from slurm_gpu.cli.doctor.checks.daemons.processes import DaemonProcess, running
 from slurm_gpu.cli.doctor.checks.daemons.services import environment_of, restart
 from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail, ok, skipped
 from slurm_gpu.node.allocation.slurmd import SBIN
@@ -18,7 +18,7 @@ def found(at: DoctorContext) -> Iterator[CheckResult]:
     """What each daemon that runs here asks Slurm with is on that daemon's PATH."""
     fine, told = [], False
     for daemon in _NEEDS:
-        for process in running(at.proc, daemon):
+        for process in running(daemon):
             finding = _lacks(at, daemon, process)
             if finding is not None:
                 told = True
@@ -34,7 +34,7 @@ def found(at: DoctorContext) -> Iterator[CheckResult]:
 def _lacks(at: DoctorContext, daemon: str, process: DaemonProcess) -> CheckResult | None:
     if "--no-slurm" in process.words:
         return None
-    path = variable(process, "PATH")
+    path = process.variable("PATH")
     if path is None:
         return None  # it has ended meanwhile
     where = f"{path}:{SBIN}" if daemon == "slurm-gpud" else path

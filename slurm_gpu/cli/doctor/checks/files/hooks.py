@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from slurm_gpu.cli.doctor.checks.daemons.processes import daemons
+from slurm_gpu.cli.doctor.checks.daemons.processes import running
 from slurm_gpu.cli.doctor.checks.files.hook_file import (
     NAME_OF,
     PACKAGED,
@@ -165,7 +165,7 @@ def _without_gpus(
     found: Sequence[CheckResult],
 ) -> Iterator[CheckResult]:
     # Where nodes share their hooks, those with GPUs need it; it stops writing when too much waits.
-    if ours and not daemons(at.proc, "slurm-gpud") and shared_file_system(ours[0].path) is None:
+    if ours and not running("slurm-gpud") and shared_file_system(ours[0].path) is None:
         yield warn(
             f"{ours[0].path} runs on this node without GPUs, and no slurm-gpud takes in what it writes",
             "dnf remove slurm-gpu-node, which leaves a hook that does nothing"

@@ -20,7 +20,7 @@ from slurm_gpu.http.web_reader import unknown_user
 def database_file(at: DoctorContext) -> Iterator[CheckResult]:
     """Check that slurm-gpudbd.yaml is valid, and that only SlurmUser can read it."""
     path = at.site.config_path.absolute().parent / DATABASE_FILE
-    given = [process.option("--database-config") for process in running(at.proc, "slurm-gpudbd")]
+    given = [process.option("--database-config") for process in running("slurm-gpudbd")]
     path = next((Path(one) for one in given if one is not None), path)
     if not path.exists():
         yield skipped(f"there is no {path}: slurm-gpudbd is on another host, or has its defaults")

@@ -76,7 +76,7 @@ def _operators(at: DoctorContext, operators: Operators) -> Iterator[CheckResult]
 
 
 def _is_here(at: DoctorContext) -> bool:
-    return bool(running(at.proc, "slurm-gpudbd"))
+    return bool(running("slurm-gpudbd"))
 
 
 def same_cluster(at: DoctorContext) -> Iterator[CheckResult]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 
-from slurm_gpu.cli.doctor.checks.daemons.processes import daemons
+from slurm_gpu.cli.doctor.checks.daemons.processes import running
 from slurm_gpu.cli.doctor.checks.daemons.services import log, restart, revive, start
 from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail, ok, skipped, warn
 from slurm_gpu.controller.placement import original_weights as weightmemory
@@ -59,7 +59,7 @@ def weights(at: DoctorContext) -> Iterator[CheckResult]:
 def _renewed_table(at: DoctorContext) -> PlacementTable | None:
     """What a slurm-gpuctld that runs here says of nodes; None where none does."""
     table = placementtable.read(at.controller_run / placementtable.FILE_NAME)
-    renewed = table is not None and not table.is_stale(at.site.wall()) and daemons(at.proc, "slurm-gpuctld")
+    renewed = table is not None and not table.is_stale(at.site.wall()) and running("slurm-gpuctld")
     return table if renewed else None
 
 
@@ -95,7 +95,7 @@ def _unattended(
         )
         return
     table = placementtable.read(at.controller_run / placementtable.FILE_NAME)
-    if table is None or table.is_stale(at.site.wall()) or not daemons(at.proc, "slurm-gpuctld"):
+    if table is None or table.is_stale(at.site.wall()) or not running("slurm-gpuctld"):
         age = "there is none" if table is None else f"it is {table.age_s(at.site.wall()):.0f} s old"
         message = f"placement's mode is enforce, but no slurm-gpuctld here renews its table ({age})"
         if memory.nodes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from slurm_gpu.cli.doctor.checks.daemons.processes import daemons
+from slurm_gpu.cli.doctor.checks.daemons.processes import running
 from slurm_gpu.cli.doctor.checks.daemons.services import start
 from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, ok, skipped, warn
 from slurm_gpu.controller.placement.zone_table import zone_nodes
@@ -37,7 +37,7 @@ def zones(at: DoctorContext) -> Iterator[CheckResult]:
 
 
 def _unattended(at: DoctorContext) -> Iterator[CheckResult]:
-    if not at.is_controller or daemons(at.proc, _DAEMON):
+    if not at.is_controller or running(_DAEMON):
         return
     waiting: dict[ZoneConstraint, list[int]] = {}
     for job in at.site.slurm.jobs():
