@@ -26,7 +26,7 @@ PROGRAMS = {
         "slurm-gpudbd",
         "slurm-gpu-db",
         "db",
-        ("alembic", "httptools", "httpx", "msgspec", "numpy", "sqlalchemy", "starlette", "uvicorn"),
+        ("alembic", "httptools", "msgspec", "numpy", "sqlalchemy", "starlette", "uvicorn"),
     ),
     "monitor": Program(
         "slurm-gpuweb", "slurm-gpu-web", "web", ("httptools", "httpx", "starlette", "uvicorn")

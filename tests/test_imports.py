@@ -1,13 +1,16 @@
 """Packages import only those below them, and each host needs only its own dependencies."""
 
+import configparser
 import re
 import subprocess
 import sys
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import grimp
 import pytest
 
+from packaging.requirements import Requirement
 from slurm_gpu.cli.main import COMMANDS
 from slurm_gpu.programs import PROGRAMS
 
@@ -24,6 +27,31 @@ for module in sys.argv[1:]:
 for name in first.keys() - set(sys.stdlib_module_names) - {"__main__", "slurm_gpu"}:
     print(name, first[name])
 """
+
+
+# By extra the packages below slurm_gpu whose imports, and those of what they import, need it.
+_PARTS = {
+    "node": ["node"],
+    "client": ["cli"],
+    "db": ["database"],
+    "controller": ["controller", "cli"],
+    "web": ["monitor", "reports.diagnosed"],
+    "learn": ["forecast"],
+    "colocation": ["colocation"],
+    "train": ["colocation"],
+    "report": ["reports"],
+}
+# lupa is imported by a name that has the version of Lua; slurm_gpu.http uses httptools through uvicorn.
+_UNSEEN = {"lupa", "httptools"}
+# Tools that are run, not imported, and the words by which the Makefile, pyproject.toml or a test does so.
+_RUN = {
+    "import-linter": "[tool.importlinter]",
+    "mypy": "$(BIN)/mypy",
+    "pylint": '"symilar"',
+    "pytest-xdist": "--dist loadfile",
+    "ruff": "$(BIN)/ruff",
+    "vulture": "$(BIN)/vulture",
+}
 
 
 def test_imports_point_one_way():
@@ -56,6 +84,48 @@ def _pulled_in(*modules: str) -> dict[str, str]:
 
 def test_a_compute_node_needs_only_pynvml_and_pyyaml():
     assert _pulled_in("slurm_gpu.node.main").keys() <= {"pynvml", "yaml"}
+
+
+def _extras() -> dict[str, list[str]]:
+    """Return by extra the distributions that setup.cfg names there."""
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    return {
+        extra: [Requirement(line).name for line in lines.split("\n") if line and "slurm-gpu[" not in line]
+        for extra, lines in setup["options.extras_require"].items()
+    }
+
+
+def _modules_of(distribution: str) -> set[str]:
+    """Return the names by which a distribution is imported; its own where it is not installed."""
+    name = distribution.lower()
+    found = {module for module, its in packages_distributions().items() if name in map(str.lower, its)}
+    return found or {name.replace("-", "_")}
+
+
+def test_each_library_of_an_extra_is_imported_by_its_part():
+    graph = grimp.build_graph("slurm_gpu", cache_dir=None, include_external_packages=True)
+    for extra, parts in _PARTS.items():
+        imported = set[str]().union(
+            *(graph.find_upstream_modules(f"slurm_gpu.{part}", as_package=True) for part in parts)
+        )
+        unused = {one for one in _extras()[extra] if not _modules_of(one) & imported}
+        assert unused <= _UNSEEN, f"setup.cfg: {extra} names {unused}, which nothing there imports"
+
+
+def test_each_tool_of_the_extras_for_developers_is_used():
+    """`docs` and `audit` are installed by the targets of the Makefile that run them."""
+    files = [path for part in ("tests", "bench", "lab", "packaging") for path in (ROOT / part).rglob("*.py")]
+    files += [ROOT / "Makefile", ROOT / "pyproject.toml"]
+    used = [path.read_text() for path in files if path != Path(__file__).resolve()]
+    imported = set(re.findall(r"^\s*(?:from|import) (\w+)", "\n".join(used), re.MULTILINE))
+    extras = _extras()
+    others = {name.lower() for extra in _PARTS for name in extras[extra]} | {"pyyaml"}
+    for name in {*extras["build"], *extras["dev"]} - _RUN.keys():
+        typed = name.removeprefix("types-").lower()
+        assert _modules_of(name) & imported or (typed != name and typed in {*others, *imported}), name
+    for name, command in _RUN.items():
+        assert any(command in text for text in used), name
 
 
 def test_the_daemon_that_places_jobs_needs_no_numpy():
