@@ -7,7 +7,7 @@ by Lua's own clock, without Slurm around it: medians of rounds in which all ways
 takes inside slurmctld is bench/submit.py's affair. Four rules bind each job, of one GPU on one node.
 
 alike, varied     all the same, so that those that do not share are not judged anew; each with another time
-without           without 60_share.lua and 84_shared.lua
+without           without share.lua and shared.lua
 unused            with them, where the policy has no colocation:
 unasked           with colocation:, of a job that does not ask to share
 kept              of one that asks, and of which nobody knows what it needs
@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import statistics
 import sys
 import tempfile
@@ -28,10 +27,11 @@ from pathlib import Path
 from typing import Any
 
 import arguments
+from lua_modules import copy_without
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from slurm_gpu.policy.lua.bundle import build_bundle, lua_directory
+from slurm_gpu.policy.lua.bundle import build_bundle
 from slurm_gpu.policy.lua.script import LUA_VERSIONS, PolicyScript
 from tests.policy.compile import compiled
 from tests.policy.model import Request, RuleModel
@@ -47,7 +47,7 @@ RULES = [
     RuleModel("days", "job", mode="advise", limits={"walltime": 3 * 86400}),
 ]
 JOB = Request(uid=1001, account="vision", per_job=1, minutes=60)
-MODULES = ("60_share.lua", "84_shared.lua")
+MODULES = ("share", "shared")
 WAYS: dict[str, tuple[str | None, str | None]] = {
     "without": (None, None),
     "unused": (None, None),
@@ -127,9 +127,7 @@ def main() -> None:
     timed: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        shutil.copytree(lua_directory(), directory / "without")
-        for module in MODULES:
-            (directory / "without" / module).unlink()
+        copy_without(directory / "without", MODULES)
         for manner in ("alike", "varied"):
             rounds: dict[str, list[float]] = {way: [] for way in WAYS}
             for number in range(1 + options.rounds):

@@ -7,7 +7,7 @@ inside slurmctld is bench/submit.py's affair. Four rules bind each job; there ar
 
 single, multi     a job on one node, a job on two
 alike, varied     all the same, so that they are not judged anew; each with another time
-without           without 50_place.lua;  none: with it, where no zones are told;  observe, enforce: with zones
+without           without place.lua;  none: with it, where no zones are told;  observe, enforce: with zones
 
 With --json the last line is {"lua": …, "instructions": {"single alike": {"without": …, …}, …}}.
 """
@@ -16,16 +16,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import sys
 import tempfile
 from pathlib import Path
 
 import arguments
+from lua_modules import copy_without
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from slurm_gpu.policy.lua.bundle import build_bundle, lua_directory
+from slurm_gpu.policy.lua.bundle import build_bundle
 from slurm_gpu.policy.lua.script import LUA_VERSIONS, PolicyScript
 from tests.policy.compile import compiled
 from tests.policy.model import Request, RuleModel
@@ -86,8 +86,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         without = directory / "without"
-        shutil.copytree(lua_directory(), without)
-        (without / "50_place.lua").unlink()
+        copy_without(without, ["place"])
         for kind, job in JOBS.items():
             for manner in ("alike", "varied"):
                 row = found[f"{kind} {manner}"] = {}

@@ -122,8 +122,8 @@ def running(text: str) -> QueuedJob:
 
 @pytest.fixture(scope="module")
 def lua_amounts() -> Callable[[CountingFacts], Any]:
-    """Return 00_amounts.lua as it is with a policy of these facts."""
-    source = Path("plugins/job_submit/00_amounts.lua").read_text()
+    """Return amounts.lua as it is with a policy of these facts."""
+    source = Path("plugins/job_submit/amounts.lua").read_text()
     lua = importlib.import_module("lupa.lua51").LuaRuntime()
     load = lua.execute(f"return function(...) {source} end")
     return lambda facts: load(lua.table_from(asdict(facts)))

@@ -11,10 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu.config.yaml_source import parse_yaml
+from slurm_gpu.errors import OutsideError
 from slurm_gpu.policy.language.check import check_policy
 from slurm_gpu.policy.language.lua_literals import lua_string, to_lua
 from slurm_gpu.policy.language.names import resolve_names
-from slurm_gpu.policy.lua.bundle import SiteFacts, build_bundle, compile_policy, lua_directory
+from slurm_gpu.policy.lua.bundle import (
+    SiteFacts,
+    build_bundle,
+    compile_policy,
+    lua_directory,
+    required_modules,
+)
 from slurm_gpu.policy.lua.install import try_bundle
 from slurm_gpu.policy.lua.script import LUA_VERSIONS, PolicyScript
 
@@ -83,10 +90,35 @@ def test_equal_policies_give_equal_bundles() -> None:
     assert str(lua_directory()) not in bundle_of(text)
 
 
-def test_every_module_is_installed() -> None:
-    root = lua_directory().parents[1]
-    listed = set(re.findall(r"plugins/job_submit/\S+", (root / "setup.cfg").read_text()))
-    assert listed == {str(path.relative_to(root)) for path in lua_directory().glob("*.lua")}
+@pytest.mark.parametrize("file", sorted(lua_directory().glob("*.lua")), ids=lambda file: file.stem)
+def test_a_module_requires_the_modules_that_it_uses(file: Path) -> None:
+    text = file.read_text()
+    assert required_modules(text) == sorted(set(re.findall(r"\blib\.(\w+)", text)))
+
+
+def _order(directory: Path, **requires: str) -> list[str]:
+    """Return the order of modules in the bundle of these, each with the names that it requires."""
+    for name, required in requires.items():
+        (directory / f"{name}.lua").write_text(f"-- requires: {required}\n" if required else "")
+    return re.findall(r"^lib\.(\w+) = ", build_bundle({}, directory), re.MULTILINE)
+
+
+def test_modules_follow_those_that_they_require(tmp_path: Path) -> None:
+    assert _order(tmp_path, a="d", b="", c="a, b", d="", entry="b") == ["d", "b", "a", "c"]
+
+
+@pytest.mark.parametrize(
+    ("requires", "message"),
+    [
+        ({"a": "b", "b": "c", "c": "a", "entry": ""}, "modules require each other: a -> c -> b -> a"),
+        ({"a": "hosts", "entry": ""}, "a.lua requires hosts, but there is no hosts.lua"),
+    ],
+)
+def test_modules_that_cannot_be_ordered_are_named(
+    tmp_path: Path, requires: dict[str, str], message: str
+) -> None:
+    with pytest.raises(OutsideError, match=message):
+        _order(tmp_path, **requires)
 
 
 def test_a_users_group_holds_ids_and_primary_members() -> None:

@@ -187,7 +187,7 @@ def test_show_explains_the_rule_that_no_policy_holds(
     cluster.run("policy", "show")
     page = " ".join(capsys.readouterr().out.split())
     assert f"one-gpu (built in, where GPUs are divided into shards) {ONE_GPU}" in page
-    assert f'why = "{ONE_GPU}"' in (lua_directory() / "30_limits.lua").read_text()
+    assert f'why = "{ONE_GPU}"' in (lua_directory() / "limits.lua").read_text()
 
 
 @pytest.mark.parametrize(("mode", "said"), [("enforce", False), ("advise", True)])

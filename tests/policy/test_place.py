@@ -346,7 +346,7 @@ def test_explain_hears_of_zones_and_has_words_for_each_reason(site: Site) -> Non
         placed
     )
     assert script.submit(description(replace(TWO_NODES, nodes=1)), PARTITIONS).placed is None
-    source = (lua_directory() / "50_place.lua").read_text()
+    source = (lua_directory() / "place.lua").read_text()
     words = set(re.findall(r'^  \{ "\w+", "(\w+)"', source, re.MULTILINE)) | set(
         re.findall(r'place\.why(?:, place\.zones)? = "(\w+)"', source)
     )

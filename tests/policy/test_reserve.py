@@ -217,7 +217,7 @@ HOSTS = st.lists(st.from_regex(r"[a-z]{1,3}[0-9]{0,3}(-ib)?", fullmatch=True), m
 @pytest.mark.parametrize("lua", ["5.1", "5.4"])
 def test_names_of_nodes_are_read_as_slurm_writes_them(lua: str) -> None:
     runtime = importlib.import_module(f"lupa.lua{lua.replace('.', '')}").LuaRuntime()
-    hosts = runtime.execute((lua_directory() / "07_hosts.lua").read_text())
+    hosts = runtime.execute((lua_directory() / "hosts.lua").read_text())
 
     def read(text: str) -> set[str] | None:
         found = hosts.set(text)

@@ -45,4 +45,4 @@ def test_the_script_loads_no_file_but_a_sites_own() -> None:
         for line in file.read_text().splitlines()
         if _LUA.search(line.partition("--")[0])
     }
-    assert found == {"95_chain.lua"}
+    assert found == {"chain.lua"}

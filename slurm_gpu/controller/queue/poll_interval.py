@@ -6,7 +6,7 @@ from slurm_gpu.controller.queue.demand import Demand
 
 INTERVAL_S = 1.0
 _INTERVAL_WHILE_DECIDED_S = 0.5
-"""What came to nothing counts until a look that began at least 0.7 s later (MARGIN_S of 09_ledger.lua), and
+"""What came to nothing counts until a look that began at least 0.7 s later (MARGIN_S of ledger.lua), and
 2 s are promised: a whole second between looks would leave slurmctld, squeue and us too little of it."""
 _SHARE = 0.3
 """At most this part of the time a question may be under way; most of it is squeue's own."""

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -38,9 +39,9 @@ MARK = "-- slurm-gpu "
 STUB_MARK = f"{MARK}was removed: "
 """How what a removal leaves begins (packaging/hooks/place-lua); the next apply replaces it."""
 
-_STAGES = range(10, 80)
-"""Numbers of the modules that run for each job, one after another; the others are called by name."""
-_ENTRY = 99
+# The module that defines what slurmctld calls: the last, as its return value is the script's.
+_ENTRY = "entry"
+_REQUIRES = re.compile(r"-- requires: (.+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,14 +200,18 @@ def build_bundle(compiled: Mapping[str, Plain], directory: Path | None = None) -
     parts = [
         f"{MARK}{__version__}: made from policy.yaml by `slurm-gpu policy apply`; changes here are lost.",
         f"local policy = {to_lua(compiled)}",
-        "local lib = { modules = {} }",
+        "local lib = {}",
     ]
-    for number, name, text in _modules(directory if directory is not None else lua_directory()):
-        opening = "return (function(...)" if number == _ENTRY else f"lib.{name} = (function(...)"
+    for name, text in _modules(directory if directory is not None else lua_directory()):
+        opening = "return (function(...)" if name == _ENTRY else f"lib.{name} = (function(...)"
         parts.append(f"{opening}\n{text.rstrip()}\nend)(policy, lib)")
-        if number in _STAGES:
-            parts.append(f"lib.modules[#lib.modules + 1] = lib.{name}")
     return "\n\n".join(parts) + "\n"
+
+
+def required_modules(text: str) -> list[str]:
+    """Return the modules that one requires: those named in its first line, `-- requires: NAME, NAME`."""
+    match = _REQUIRES.match(text)
+    return [] if match is None else match[1].split(", ")
 
 
 def lua_directory() -> Path:
@@ -217,7 +222,7 @@ def lua_directory() -> Path:
         Path("/usr/share/slurm-gpu/job_submit"),
     )
     for candidate in candidates:
-        if (candidate / "99_entry.lua").is_file():
+        if (candidate / f"{_ENTRY}.lua").is_file():
             return candidate
     raise OutsideError(
         f"the Lua modules of job_submit are missing: looked in {', '.join(map(str, candidates))}"
@@ -248,10 +253,18 @@ def _default_memory(raw: Mapping[str, str]) -> dict[str, int]:
     return found
 
 
-def _modules(directory: Path) -> list[tuple[int, str, str]]:
-    """Number, name and text of each module, in the order in which they run."""
-    files = sorted(directory.glob("[0-9][0-9]_*.lua"))
-    return [(int(file.stem[:2]), file.stem[3:], file.read_text(encoding="utf-8")) for file in files]
+def _modules(directory: Path) -> list[tuple[str, str]]:
+    """Return name and text of each module, in an order in which each follows those that it requires."""
+    texts = {file.stem: file.read_text(encoding="utf-8") for file in sorted(directory.glob("*.lua"))}
+    requires = {name: required_modules(text) for name, text in texts.items()}
+    for name, required in requires.items():
+        if unknown := next((one for one in required if one not in texts), None):
+            raise OutsideError(f"{directory / name}.lua requires {unknown}, but there is no {unknown}.lua")
+    requires[_ENTRY] = [name for name in texts if name != _ENTRY]
+    try:
+        return [(name, texts[name]) for name in TopologicalSorter(requires).static_order()]
+    except CycleError as error:
+        raise OutsideError(f"{directory}: modules require each other: {' -> '.join(error.args[1])}") from None
 
 
 def _digest(value: Plain) -> str:

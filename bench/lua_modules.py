@@ -1,0 +1,20 @@
+"""The Lua modules of job_submit without some, for benchmarks of what those cost."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from slurm_gpu.policy.lua.bundle import lua_directory
+
+
+def copy_without(directory: Path, left_out: Sequence[str]) -> None:
+    """Copy the modules to a new directory but for these, which no other requires or runs there."""
+    shutil.copytree(lua_directory(), directory)
+    for name in left_out:
+        (directory / f"{name}.lua").unlink()
+        for file in directory.glob("*.lua"):
+            in_list = rf"(?m)^(-- requires: .*?)(?:, {name}\b|\b{name}, )|^  lib\.{name},\n"
+            file.write_text(re.sub(in_list, r"\1", file.read_text()))

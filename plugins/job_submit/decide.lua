@@ -1,0 +1,189 @@
+-- requires: advice, cutshort, decisions, ledger, loan, placed, shared, wording
+-- The verdict and what is said about it: the only module that writes job_desc and calls slurm.*.
+local policy, lib = ...
+local decide = {}
+
+local wrap, ledger, decisions = lib.wording.wrap, lib.ledger, lib.decisions
+
+-- Whether the last run told the user anything.
+decide.said = false
+
+local function say(text)
+  decide.said = true
+  slurm.log_user("%s", text)
+end
+
+-- The rule with its reason, once for all that it objects to, then the numbers.
+local function explain_finding(lines, finding, job, before)
+  local rule = finding.rule
+  if before == nil or before.rule.id ~= rule.id then
+    local opening = finding.mode == "enforce" and "Refused by " or "Against "
+    wrap(lines, opening .. (rule.title or "rule " .. rule.id) .. ": " .. rule.why, "")
+  end
+  if finding.says then
+    wrap(lines, finding.says, "  ")
+    return
+  end
+  local numbers = finding.label .. ": "
+  if finding.used then
+    local recent = finding.recent and " (" .. finding.recent .. " just submitted)" or ""
+    numbers = numbers .. "used " .. finding.used .. recent .. ", "
+  end
+  numbers = numbers .. "limit " .. finding.limit .. ", requested " .. finding.requested
+  if finding.used and rule.per == "group" then
+    numbers = numbers .. " (all of group " .. policy.groups[rule.group].name .. " together)"
+  end
+  wrap(lines, numbers .. ".", "  ")
+  local said = before and before.label:find("GPUs ")
+  if finding.label:find("GPUs ") and job.form == "whole_nodes" and not said then
+    wrap(lines, "A job that has its nodes to itself takes all their GPUs, asked for or not.", "  ")
+  end
+  if finding.besides then
+    wrap(lines, finding.besides, "  ")
+  end
+  if finding.command then
+    wrap(lines, finding.opening, "  ")
+    lines[#lines + 1] = "    " .. finding.command -- to be copied: never wrapped
+  end
+  if finding.key == "walltime" and job.walltime_from then
+    wrap(lines, "Without --time the job gets the default of partition " .. job.walltime_from .. ".", "  ")
+  end
+end
+
+local function contact_line(lines)
+  if policy.contact then
+    wrap(lines, "Questions: " .. policy.contact, "  ")
+  end
+end
+
+-- What a job adds to the sums: all of a new one, and that by which an update makes a job larger.
+local function growth_of(job)
+  if job.record == nil then
+    return job.sum
+  end
+  local growth = {}
+  for measure, value in pairs(job.sum) do
+    growth[measure] = math.max(value - (job.counted.sum[measure] or 0), 0)
+  end
+  return growth
+end
+
+-- Tells a job that agrees to share what becomes of it, and returns what its AdminComment says of that.
+function decide.share(job)
+  local share, lines = job.share, {}
+  lib.shared(lines, share)
+  if #lines > 0 then
+    say(table.concat(lines, "\n"))
+  end
+  if share.environment then
+    for _, name in ipairs(share.environment) do
+      if job.desc.environment and job.desc.environment[name] then
+        job.desc.environment[name] = ""
+      end
+    end
+    return " c=" .. share.text
+  end
+  return share.key and " c=-:" .. share.key or ""
+end
+
+-- Lets a new job in: writes into its job_desc, counts it, and logs it.
+function decide.accept(job, state)
+  local token = ledger.next_token(state)
+  if job.loan then
+    local lines = {}
+    lib.loan(lines, job.loan)
+    say(table.concat(lines, "\n"))
+  end
+  if job.place then
+    local lines = {}
+    lib.placed(lines, job.place)
+    if #lines > 0 then
+      say(table.concat(lines, "\n"))
+    end
+  end
+  if job.cut_short then
+    local lines = {}
+    lib.cutshort(lines, job.cut_short, job)
+    say(table.concat(lines, "\n"))
+  end
+  for field, value in pairs(job.writes) do
+    job.desc[field] = value
+  end
+  local shared = ""
+  if job.share then
+    shared = decide.share(job)
+  end
+  local kind = job.kind == "interactive" and " k=i" or ""
+  local whole = job.notes_whole_nodes and " w=1" or ""
+  local qos = job.qos:find(",", 1, true) and not job.qos:find("%s") and " q=" .. job.qos or ""
+  local loan = job.loan and job.loan.always and " l=" .. table.concat(job.loan.owners, ",") or ""
+  local nearest = job.nearest_rule and " r=" .. job.nearest_rule or ""
+  -- Only of a constraint that was written: slurm-gpuctld goes by it.
+  local zones = job.writes.features and " z=" .. job.place.text or ""
+  local foreign = job.desc.admin_comment
+  foreign = type(foreign) == "string" and foreign ~= "" and " " .. foreign or ""
+  job.desc.admin_comment = "slurm-gpu/1 t=" .. token .. kind .. whole .. qos .. loan .. shared .. nearest .. zones .. foreign
+  job.claim = job.claim or ledger.claim(job, job.sum)
+  ledger.admit(state, token, job, job.claim)
+  decisions.record(job, state, "allow", token, job.sum)
+  return slurm.SUCCESS
+end
+
+-- The verdict on a job that was judged, as Slurm's code.
+function decide.run(job, state)
+  local refusals, advice, failed = {}, {}, false
+  decide.said = false
+  for _, finding in ipairs(job.findings) do
+    if finding.error then
+      slurm.log_error("%s", "slurm-gpu: rule " .. finding.rule.id .. " failed: " .. finding.error)
+      failed = failed or (finding.rule.mode == "enforce" and finding.rule.on_error == "deny")
+    elseif finding.mode == "enforce" then
+      refusals[#refusals + 1] = finding
+    elseif finding.mode == "advise" then
+      advice[#advice + 1] = finding
+    end
+  end
+  local growth = growth_of(job)
+  if #refusals > 0 or failed then
+    local lines = {}
+    for index, finding in ipairs(refusals) do
+      explain_finding(lines, finding, job, refusals[index - 1])
+    end
+    if #refusals > 0 then
+      lib.advice(lines, job, state, refusals)
+    else
+      wrap(lines, "Refused: a rule could not be checked, and it says that no job passes then.", "")
+    end
+    contact_line(lines)
+    say(table.concat(lines, "\n"))
+    decisions.record(job, state, "deny", "-", growth)
+    return slurm.ESLURM_ACCOUNTING_POLICY or 2050
+  end
+  if #advice > 0 then
+    local lines = {}
+    for index, finding in ipairs(advice) do
+      explain_finding(lines, finding, job, advice[index - 1])
+    end
+    wrap(lines, "This job is accepted all the same.", "  ")
+    contact_line(lines)
+    say(table.concat(lines, "\n"))
+  end
+
+  if job.record then
+    local token = ledger.next_token(state)
+    for _, index in ipairs(job.class.scopes) do
+      if not job.counted.scopes[index] then
+        -- It moves to where it did not count at all; where it did, it counts twice until the next table.
+        growth = job.sum
+      end
+    end
+    if growth.jobs > 0 or growth.mgpu > 0 or growth.cpus > 0 or growth.mib > 0 then
+      ledger.admit(state, token, job, ledger.claim(job, growth))
+    end
+    decisions.record(job, state, "allow", token, growth)
+    return slurm.SUCCESS
+  end
+  return decide.accept(job, state)
+end
+
+return decide

@@ -1,0 +1,146 @@
+-- requires: size
+-- decisions.log: one line for each verdict, of which the ledger is made anew when the script is loaded.
+local policy, lib = ...
+local decisions = {}
+
+-- Kept open within one second and no longer: whoever moves the file away or removes it misses no more than that.
+local file, size, opened_at = nil, 0, nil
+
+-- Whether the last line may have been cut off (a full file system): what follows must not be taken for its end.
+local torn = false
+
+local function encode(value)
+  return (tostring(value):gsub("[^%w_.:/,+@-]", function(byte)
+    return string.format("%%%02X", string.byte(byte))
+  end))
+end
+
+local function close()
+  if file then
+    file:close()
+    file = nil
+  end
+end
+
+-- Opens the log, and moves it aside first where it has grown too long. Returns what is wrong, nil if nothing is.
+local function open(now)
+  close()
+  local reason
+  file, reason = io.open(policy.decisions_log, "a")
+  size = file and file:seek("end") or 0
+  if file and size > policy.decisions_log_bytes then
+    close()
+    os.rename(policy.decisions_log, policy.decisions_log .. ".1")
+    file, reason = io.open(policy.decisions_log, "a")
+    size = 0
+  end
+  if file then
+    file:setvbuf("no") -- a line is written at once, and whole
+    opened_at = now
+  end
+  return not file and reason or nil
+end
+
+-- Appends one line; a failure must not cost the job, and must not go unnoticed.
+local function write(line, job, state)
+  local reason
+  if file == nil or opened_at ~= job.now or size > policy.decisions_log_bytes then
+    reason = open(job.now)
+  end
+  if file then
+    local written, why = file:write(torn and "\n" .. line or line)
+    torn = not written
+    if written then
+      size = size + #line
+      return
+    end
+    reason = why
+    close()
+  end
+  if state.log_complained_at == nil or job.now - state.log_complained_at >= 60 then
+    state.log_complained_at = job.now
+    slurm.log_error(
+      "%s",
+      "slurm-gpu: decisions are not being logged: " .. tostring(reason) .. "; limits forget the last 2 s at a reload"
+    )
+  end
+end
+
+-- "a100:2000,h100:0" of what GPU types a sum counts; nil where none is counted apart.
+local function types_text(sum)
+  local types = {}
+  for kind in pairs(lib.size.watched) do
+    types[#types + 1] = string.format("%s:%.0f", kind, sum["mgpu:" .. kind] or 0)
+  end
+  table.sort(types)
+  return #types > 0 and table.concat(types, ",") or nil
+end
+
+-- Whose job it is and where; the same for all jobs of a class.
+local function owner_text(job)
+  local class = job.class
+  if class.owner_text == nil then
+    class.owner_text = string.format("uid=%.0f account=", job.uid)
+      .. encode(job.account)
+      .. " qos="
+      .. encode(job.qos)
+      .. " partition="
+      .. encode(job.partition)
+  end
+  return class.owner_text
+end
+
+-- What a line says of the job, after the token.
+local function text_of(job, sum)
+  local ids, errors = {}, {}
+  for _, finding in ipairs(job.findings) do
+    ids[#ids + 1] = finding.rule.id .. ":" .. finding.key .. ":" .. (finding.error and "error" or finding.mode)
+    if finding.error then
+      errors[#errors + 1] = finding.error
+    end
+  end
+  local fields = {
+    owner_text(job),
+    string.format("tasks=%.0f", sum.jobs),
+    string.format("mgpu=%.0f", sum.mgpu),
+    string.format("cpus=%.0f", sum.cpus),
+    string.format("mib=%.0f", sum.mib),
+    "walltime=" .. (job.walltime_s and string.format("%.0f", math.min(job.walltime_s, 1e15)) or "-"),
+    "rules=" .. (#ids > 0 and encode(table.concat(ids, ",")) or "-"),
+  }
+  local types = types_text(sum)
+  if types then
+    fields[#fields + 1] = "types=" .. encode(types)
+  end
+  if job.kind == "interactive" then
+    fields[#fields + 1] = "kind=interactive"
+  end
+  if job.place then
+    fields[#fields + 1] = "zone=" .. encode(job.place.mode .. ":" .. job.place.text)
+  end
+  if job.urgent then
+    fields[#fields + 1] = "urgent=" .. encode(job.urgent)
+  end
+  if job.share then
+    fields[#fields + 1] = "share=" .. encode(job.share.mode .. ":" .. job.share.text)
+  end
+  if #errors > 0 then
+    fields[#fields + 1] = "error=" .. encode(table.concat(errors, "; "))
+  end
+  return table.concat(fields, " ")
+end
+
+-- How the lines of one second begin, and that second.
+local opening, opening_of
+
+-- One line; `sum` is what the job adds by measure. For one job it is the same each time.
+function decisions.record(job, state, verdict, token, sum)
+  if opening_of ~= job.now then
+    opening, opening_of = string.format("slurm-gpu/1 %.0f ", job.now), job.now
+  end
+  local asked = job.record and "modify " or "submit "
+  job.logged = job.logged or text_of(job, sum)
+  write(opening .. asked .. verdict .. " " .. token .. " " .. job.logged .. "\n", job, state)
+end
+
+return decisions

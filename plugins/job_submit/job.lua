@@ -1,0 +1,202 @@
+-- requires: amounts, fit, queue, reading, size, update
+-- What is asked for: the only module that reads job_desc, the partitions and, for an update, the job's record.
+-- Adds to job: uid user account qos partition kind tasks array request size (and mgpu, form of it) writes bundle
+-- walltime_s walltime_from command asked_whole_nodes notes_whole_nodes; and for an update was (the size of before) and past.
+local policy, lib = ...
+local amounts = lib.amounts
+local job_module = {}
+
+local function text(value)
+  return type(value) == "string" and value ~= "" and value or nil
+end
+
+-- Seconds that a job without --time gets: the longest among its partitions, since it may start in any.
+local function default_walltime(parts, names)
+  local longest, from
+  for name in string.gmatch(names, "[^,]+") do
+    local part = parts[name]
+    if part then
+      local minutes = amounts.u32(part.default_time) or amounts.u32(part.max_time) or math.huge
+      if longest == nil or minutes > longest then
+        longest, from = minutes, name
+      end
+    end
+  end
+  return longest and longest * 60, from
+end
+
+-- Whether the job has its nodes to itself: Slurm then gives it all their GPUs and CPUs, asked for or not. And
+-- whether it asked for that itself, and would not have it without.
+local function whole_nodes(shared, parts, names)
+  local every, any = names ~= "", false
+  for name in string.gmatch(names, "[^,]+") do
+    local exclusive = parts[name] ~= nil and parts[name].max_share == 0
+    every, any = every and exclusive, any or exclusive
+  end
+  return names ~= "" and (shared == 0 or every), shared == 0 and not any
+end
+
+-- Whether some rule tells jobs with a script from jobs without one. Reading the script copies the whole of it.
+local kinds_matter = false
+for _, rule in ipairs(policy.rules) do
+  kinds_matter = kinds_matter or rule.kind ~= nil
+end
+
+-- "interactive" for a new job without a script. Only the first component of a het job brings its script along, and
+-- the others come right after it.
+function job_module.kind_of(desc, state)
+  if not kinds_matter then
+    return "batch"
+  end
+  local uid = desc.user_id
+  local offset = amounts.u32(desc.het_job_offset)
+  if offset and offset > 0 and state.het_kind[uid] then
+    return state.het_kind[uid]
+  end
+  local kind = text(desc.script) and "batch" or "interactive"
+  state.het_kind[uid] = offset and kind or nil
+  return kind
+end
+
+-- Which command a job without a script comes from, nil where it cannot be told. salloc names no program on Slurm
+-- 22.05; on 24.11 it does, but is the one that calls a job "interactive" if no name is given. srun then takes its
+-- program's.
+local function interactive_command(desc)
+  local name = text(desc.name)
+  if desc.argc == nil then
+    return nil
+  elseif desc.argc == 0 or name == "interactive" then
+    return "salloc"
+  end
+  local program = type(desc.argv) == "table" and text(desc.argv[0])
+  if name == nil or not program or name == program:match("[^/]*$") then
+    return "srun"
+  end
+  return nil
+end
+
+-- The QOS of a job that names none and whose user has no default, where it can be only one: Slurm gives it that, and
+-- from 24.11 on says so.
+local function only_qos(desc)
+  local names = text(desc.assoc_qos)
+  return names and not names:find(",", 1, true) and names or nil
+end
+
+-- The module proper.
+function job_module.run(job, state)
+  local desc, record, parts = job.desc, job.record or {}, job.parts or {}
+  -- An update names only what changes; the rest is as the job was.
+  local function merged(name)
+    return text(desc[name]) or text(record[name])
+  end
+  local function number(name)
+    return amounts.u32(desc[name]) or amounts.u32(record[name])
+  end
+  -- Slurm looks each field up among a hundred names; one that means nothing without another is asked only with it.
+  local per_socket, tasks = merged("tres_per_socket"), amounts.u32(desc.num_tasks)
+
+  job.uid = job.record and record.user_id or desc.user_id
+  job.user = text(desc.user_name)
+  -- What the user typed, nil where it cannot be told. Asked only for the wording of a refusal: reading the
+  -- script copies the whole of it.
+  job.command = function()
+    if text(desc.script) then
+      return "sbatch"
+    end
+    return interactive_command(desc)
+  end
+  job.account = string.lower(merged("account") or text(desc.default_account) or "")
+  job.qos = string.lower(merged("qos") or text(desc.default_qos) or only_qos(desc) or "normal")
+  job.partition = merged("partition") or lib.reading.default_partition(parts) or ""
+  job.array = text(desc.array_inx)
+  job.is_array = job.array ~= nil
+  job.tasks = 1
+  if job.record then
+    local count = amounts.u32(record.array_task_cnt)
+    job.is_array = count ~= nil and count > 0
+    job.tasks = job.is_array and count or 1
+  elseif job.array then
+    job.tasks = amounts.array_tasks(job.array)
+    if job.tasks == nil then
+      job.tasks, job.unreadable_array = 1, job.array
+    end
+  end
+
+  if job.record then
+    job.kind = kinds_matter and lib.queue.kind_of(job.record) or "batch"
+  else
+    job.kind = job.kind or job_module.kind_of(desc, state)
+  end
+
+  job.request = {
+    per_job = merged("tres_per_job"),
+    per_node = merged("tres_per_node"),
+    per_socket = per_socket,
+    per_task = merged("tres_per_task"),
+    nodes = number("min_nodes"),
+    most_nodes = number("max_nodes"),
+    tasks = tasks,
+    tasks_per_node = amounts.u16(desc.ntasks_per_node),
+    tasks_per_gpu = tasks and amounts.u16(desc.ntasks_per_tres),
+    sockets = per_socket and amounts.u16(desc.sockets_per_node),
+    cpus = number("min_cpus"),
+    cpus_per_task = amounts.u16(desc.cpus_per_task),
+    node_cpus = amounts.u16(desc.pn_min_cpus) or amounts.u16(record.pn_min_cpus),
+    cpus_per_tres = merged("cpus_per_tres"),
+    mem_per_tres = text(desc.mem_per_tres),
+    whole_nodes = false,
+  }
+  job.request.cpus_per_gpu = amounts.per_gpu(job.request.cpus_per_tres)
+  local asked_whole
+  if job.record then
+    asked_whole = lib.queue.has_whole_nodes(record)
+    job.request.whole_nodes = whole_nodes(asked_whole and 0, parts, job.partition)
+  else
+    local shared = desc.shared
+    job.request.whole_nodes, job.asked_whole_nodes = whole_nodes(shared, parts, job.partition)
+    job.notes_whole_nodes = shared == 0 and job.request.whole_nodes
+  end
+  local memory = {
+    mib_per_node = amounts.mib(desc.min_mem_per_node),
+    mib_per_cpu = amounts.mib(desc.min_mem_per_cpu),
+    mib_per_gpu = amounts.per_gpu(job.request.mem_per_tres),
+  }
+  if job.request.tasks == 0 then
+    job.request.tasks = nil
+  end
+  if job.record then
+    local had_whole = whole_nodes(asked_whole and 0, parts, record.partition or "")
+    job.was = lib.size.of_record(record, record.job_state % 256 ~= 0, had_whole)
+    job.past = lib.update.past(job)
+    job.size = lib.update.size(job, parts, memory)
+  else
+    for key, value in pairs(memory) do
+      job.request[key] = value
+    end
+    job.size = lib.size.of_request(job.request, job.partition, parts)
+  end
+  job.mgpu, job.form = job.size.mgpu, job.size.form
+  job.writes = {}
+  job.bundle = lib.fit.bundle_of(job)
+  if job.bundle and job.record == nil then
+    job.writes = lib.fit.fill(job, job.bundle)
+    if next(job.writes) then
+      job.size = lib.size.of_request(job.request, job.partition, parts)
+    end
+  end
+
+  local minutes = number("time_limit")
+  if minutes == 0 then
+    minutes = math.huge -- sbatch --time=0 asks for no limit
+  end
+  if minutes then
+    job.walltime_s = minutes * 60
+  else
+    job.walltime_s, job.walltime_from = default_walltime(parts, job.partition)
+  end
+  if job.past and job.past.walltime_s == nil then
+    job.past.walltime_s = default_walltime(parts, job.past.partition) -- which a move would change
+  end
+end
+
+return job_module

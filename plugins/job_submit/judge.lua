@@ -1,0 +1,54 @@
+-- requires: stages
+-- What the modules find about a job, and about what it could have asked for instead.
+local _, lib = ...
+local judge = {}
+
+-- Runs every module over the job; findings of all stand in job.findings.
+function judge.run(job, state)
+  job.findings = {}
+  for _, module in ipairs(lib.stages) do
+    local run = type(module) == "table" and module.run or module
+    for _, finding in ipairs(run(job, state) or {}) do
+      job.findings[#job.findings + 1] = finding
+    end
+  end
+  return job
+end
+
+-- What enforced limits object to, by key; nil where they object to nothing.
+function judge.objections(job)
+  local wrong
+  for _, finding in ipairs(job.findings) do
+    if finding.mode == "enforce" then
+      wrong = wrong or {}
+      wrong[finding.key] = finding
+    end
+  end
+  return wrong
+end
+
+-- The same job with other fields in its job_desc, judged; nothing of it is kept. `alone`: as if no other job ran or
+-- waited.
+function judge.instead(job, state, fields, alone)
+  local desc = setmetatable({}, {
+    __index = function(_, name)
+      local value = fields[name]
+      if value == nil then
+        value = job.desc[name]
+      end
+      return value
+    end,
+  })
+  return judge.run({
+    desc = desc,
+    parts = job.parts,
+    submit_uid = job.submit_uid,
+    now = job.now,
+    queue_error = job.queue_error,
+    kind = job.kind,
+    quiet = true,
+    alone = alone,
+  }, state)
+end
+
+return judge

@@ -1,0 +1,99 @@
+-- requires: amounts
+-- Which GPUs a job runs on: its group's own, those that nobody owns, or on loan. Says it by the job's QOS, which
+-- Slurm counts by; nothing here depends on what is in use. Adds to job: loan = {owners, qos, within_s, always = whether
+-- it can run nowhere else, own_mgpu = where it was not asked for, cancelled = a sentence or nil}.
+--
+-- A job that names a QOS has it. Any other with GPUs gets the first of the three that could ever hold it: whether
+-- to wait for safe GPUs, or to borrow and perhaps be requeued, is the user's choice wherever there is one.
+local policy, lib = ...
+local amounts = lib.amounts
+
+local lending = policy.lending
+local homes, loans, first_loans = {}, {}, nil
+
+for _, owner in ipairs(lending and lending.owners or {}) do
+  for account in pairs(owner.accounts) do
+    homes[account] = owner
+  end
+  local loan = loans[owner.lend_in]
+  if loan == nil then
+    loan = { owners = {}, within_s = 0 }
+    loans[owner.lend_in] = loan
+    first_loans = first_loans or owner.lend_in
+  end
+  loan.owners[#loan.owners + 1] = owner.name
+  loan.within_s = math.max(loan.within_s, owner.return_within_s)
+end
+
+-- The QOS in which a job runs that names none, nil where it is to have its default; and if it has to borrow, the
+-- GPUs of its own that it might have had.
+local function qos_for(job)
+  local home = homes[job.account]
+  if job.mgpu == 0 then
+    return nil
+  elseif home and job.mgpu <= home.mgpu then
+    return home.qos
+  elseif job.mgpu <= lending.unowned_mgpu then
+    return nil
+  end
+  return first_loans, home and home.mgpu or 0
+end
+
+-- What a job may borrow in the QOS that it names, or in several, joined by commas (from Slurm 24.11 on): it runs in the
+-- first that lets it. Nil where none of them lends.
+local function loan_in(names)
+  local found, seen, always = nil, {}, true
+  for name in names:gmatch("[^,]+") do
+    local loan = loans[name]
+    always = always and loan ~= nil
+    if loan and not seen[name] then
+      found = found or { owners = {}, within_s = 0, qos = {} }
+      found.qos[#found.qos + 1] = name
+      found.within_s = math.max(found.within_s, loan.within_s)
+      for _, owner in ipairs(loan.owners) do
+        found.owners[#found.owners + 1] = owner
+      end
+    end
+    seen[name] = true
+  end
+  if found then
+    found.qos, found.always = table.concat(found.qos, ","), always
+  end
+  return found
+end
+
+-- Why the job is cancelled, and not requeued, when its GPUs go back; nil where it is requeued.
+local function cancelled(job)
+  local command = job.command()
+  if command == "srun" or command == "salloc" then
+    return "A job of " .. command .. " cannot be requeued: it is cancelled then."
+  end
+  local requeue = amounts.u16(job.desc.requeue)
+  if requeue == 0 or (requeue == nil and not lending.requeues) then
+    return "Without --requeue it is cancelled then."
+  end
+  return nil
+end
+
+return function(job)
+  if lending == nil or job.record then
+    return {} -- Slurm lets nobody change the QOS of a running job, and counts a pending one by its new QOS
+  end
+  local asked, own_mgpu = job.desc.qos, nil
+  if type(asked) ~= "string" or asked == "" then
+    local qos
+    qos, own_mgpu = qos_for(job)
+    if qos then
+      job.qos = qos
+      job.writes.qos = qos
+    end
+  end
+  local loan = job.mgpu > 0 and loan_in(job.qos) or nil
+  if loan then
+    job.loan, loan.own_mgpu = loan, own_mgpu
+    if not job.quiet then
+      loan.cancelled = cancelled(job)
+    end
+  end
+  return {}
+end

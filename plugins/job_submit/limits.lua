@@ -1,0 +1,258 @@
+-- requires: amounts, fit, ledger, measures, scopes, state
+-- Which limits the job would go beyond. A finding is {rule, key, label, used, recent, limit, requested (as text),
+-- mode}, or {rule, error} where a rule could not be evaluated. `recent` is the part of `used` that was just
+-- submitted, and then `retry_s` says when it counts no more if Slurm refused it, where that would make room. Also
+-- sets job.room: what would still be accepted; and fills job.checks, where that is a list, with every limit that the job
+-- is held to: {rule, sum or hours (what is used besides), uid, bound, requested}.
+local policy, lib = ...
+local amounts = lib.amounts
+
+local function names_text(set)
+  local names = {}
+  for name in pairs(set) do
+    names[#names + 1] = name
+  end
+  table.sort(names)
+  return table.concat(names, ", ")
+end
+
+local limits_by_rule = {}
+for _, rule in ipairs(policy.rules) do
+  limits_by_rule[rule] = lib.measures.of_rule(rule)
+end
+
+-- What one user's exception puts in place of a rule's limits; nil where there is none in force.
+local function exception_for(rule, job)
+  local exception = rule.exceptions and rule.exceptions[job.uid]
+  if exception and job.now < exception.until_s then
+    return exception
+  end
+  return nil
+end
+
+local function lower(room, name, value)
+  if room[name] == nil or value < room[name] then
+    room[name] = value
+  end
+end
+
+-- Whether an update leaves a limit of one job as it was: a job over a lowered limit may still be renamed.
+local function untouched(limit, value, job)
+  if limit.grows then
+    return not limit.grows(job, value)
+  end
+  local now, before = limit.of(job.size, job), limit.of(job.was, job.past)
+  if limit.bound and now and before then
+    now, before = now / job.mgpu, before / math.max(job.was.mgpu, 1)
+  end
+  return now == nil or (before ~= nil and now <= before)
+end
+
+local function check(rule, limit, value, job, state, room)
+  local same_scope = job.record and job.counted.scopes[rule.scope]
+  local requested, bound, used = nil, value, 0
+  local user = rule.per == "user" and job.uid or nil
+  if limit.sum then
+    requested = job.sum[limit.sum] or 0
+    local before = same_scope and job.counted.sum[limit.sum] or 0
+    if same_scope and requested <= before then
+      return nil -- an update that does not ask for more
+    end
+    used = math.max(lib.state.used(state, rule, limit.sum, user, job.user) - before, 0)
+  else
+    requested = limit.of(job.size, job)
+    bound = requested and limit.bound and limit.bound(value, job.size) or value
+    if requested == nil or (limit.bound and limit.bound(value, job.size) == nil) then
+      return nil
+    end
+    if same_scope and untouched(limit, value, job) then
+      return nil
+    end
+    if limit.hours and requested > 0 then
+      used = lib.state.gpu_hours(state, rule, limit.hours, job.uid, job.user)
+    end
+  end
+  if job.alone and limit.sum then
+    used = 0
+  end
+  if job.checks then
+    local sum, hours = limit.sum, limit.hours
+    job.checks[#job.checks + 1] =
+      { rule = rule, sum = sum, hours = hours, uid = user, bound = bound, requested = requested }
+  end
+  local left = bound - used
+  if rule.mode == "enforce" then
+    lower(room, limit.key, left)
+  end
+  local fits = requested == 0 or requested <= left
+  local told = lib.measures.are_told(job)
+  if fits and not told then
+    return nil, bound > 0 and left / bound or 0
+  end
+  local finding = {
+    rule = rule,
+    key = limit.key,
+    label = limit.label,
+    used = (limit.sum or limit.hours) and limit.text(used) or nil,
+    limit = limit.text(limit.shown and value or bound),
+    requested = limit.shown and limit.shown(requested, job.size) or limit.text(requested),
+    mode = rule.mode,
+  }
+  if told then
+    lib.measures.tell(finding, fits)
+  end
+  if fits then
+    return nil, bound > 0 and left / bound or 0
+  end
+  if limit.sum then
+    local just, left_s = lib.ledger.just_submitted(state, rule, job.uid, job.now)
+    local part = math.min(just[limit.sum] or 0, used)
+    if part > 0 then
+      finding.recent = limit.text(part)
+      finding.retry_s = used - part < bound and left_s or nil
+    end
+  end
+  return finding
+end
+
+-- Partitions and GPU types that a rule allows.
+local function check_names(rule, key, allowed, job)
+  local wrong
+  local stays = job.record and job.counted.scopes[rule.scope] and job.partition == job.past.partition
+  if key == "partitions" then
+    if stays then
+      return nil
+    end
+    for name in string.gmatch(job.partition, "[^,]+") do
+      wrong = wrong or (not allowed[name] and name) -- the job may start in any of them
+    end
+  elseif job.mgpu > 0 then
+    local named = lib.fit.named_types(job.request)
+    if stays and job.mgpu <= job.was.mgpu and table.concat(named, ",") == job.past.types then
+      return nil
+    end
+    for _, kind in ipairs(named) do
+      wrong = wrong or (not allowed[kind] and kind)
+    end
+    for name in string.gmatch(#named == 0 and job.partition or "", "[^,]+") do
+      for kind in pairs(policy.partition_gpu_types and policy.partition_gpu_types[name] or {}) do
+        wrong = wrong or (not allowed[kind] and "any type of " .. name)
+      end
+    end
+  end
+  local finding = {
+    rule = rule,
+    key = key,
+    label = key == "partitions" and "partition" or "GPU type",
+    allowed = allowed,
+    limit = names_text(allowed),
+    requested = wrong or (key == "partitions" and job.partition or "allowed ones"),
+    mode = rule.mode,
+  }
+  if lib.measures.are_told(job) then
+    lib.measures.tell(finding, not wrong)
+  end
+  return wrong and finding or nil
+end
+
+-- Shards of one job and node come from one GPU: what exceeds it would wait for ever.
+local SHARDS = {
+  id = "one-gpu",
+  mode = "enforce",
+  per = "job",
+  why = "All shards of a job on a node come from one GPU; a job that asks for more could never start.",
+}
+
+local function check_shards(job, room)
+  local per_gpu = policy.shards_per_gpu
+  if per_gpu == nil or policy.shards_span_gpus or job.request.per_node == nil then
+    return nil
+  end
+  room.shards = per_gpu
+  for _, item in ipairs(amounts.parse_tres(job.request.per_node)) do
+    if item.name == "shard" and item.count > per_gpu then
+      return {
+        rule = SHARDS,
+        key = "shards",
+        label = "shards per node",
+        limit = amounts.format_number(per_gpu),
+        requested = amounts.format_number(item.count),
+        mode = "enforce",
+      }
+    end
+  end
+  return nil
+end
+
+-- What cannot be counted cannot be held to a limit, and Slurm reads more spellings than anyone writes.
+local PLAIN = {
+  id = "plain-numbers",
+  mode = "enforce",
+  per = "job",
+  why = "A limit can only be checked where the request is written in plain numbers.",
+}
+
+local function check_readable(job)
+  local text = job.unreadable_array or amounts.unreadable(job.request)
+  if text == nil then
+    return nil
+  end
+  return {
+    rule = PLAIN,
+    key = "spelling",
+    label = "request",
+    limit = "a spelling such as gpu:2 or --array=0-15%4",
+    requested = #text <= 60 and text or text:sub(1, 57) .. "...",
+    mode = "enforce",
+  }
+end
+
+-- Whether a rule is for this job at this moment.
+local function in_force(rule, job)
+  return job.in_scope[rule.scope] and lib.scopes.in_force(rule, job.now)
+end
+
+return function(job, state)
+  local findings, room = {}, {}
+  local least_left
+  local bound_by_rules = false
+  local function look(rule, key, ...)
+    local fine, finding, left = pcall(...)
+    if not fine then
+      findings[#findings + 1] = { rule = rule, key = key, error = tostring(finding) }
+    elseif finding then
+      findings[#findings + 1] = finding
+    end
+    if fine and left and (least_left == nil or left < least_left) then
+      least_left, job.nearest_rule = left, rule.id
+    end
+  end
+  for _, rule in ipairs(policy.rules) do
+    if in_force(rule, job) then
+      bound_by_rules = bound_by_rules or rule.mode == "enforce"
+      local exception = exception_for(rule, job)
+      local function value_of(key)
+        local own = exception and exception.limits[key]
+        return own == nil and rule.limits[key] or own
+      end
+      for _, limit in ipairs(limits_by_rule[rule]) do
+        local value = value_of(limit.key)
+        if value then
+          look(rule, limit.key, check, rule, limit, value, job, state, room)
+        end
+      end
+      for _, key in ipairs({ "partitions", "gpu_types" }) do
+        local value = value_of(key)
+        if value then
+          look(rule, key, check_names, rule, key, value, job)
+        end
+      end
+    end
+  end
+  if bound_by_rules then
+    findings[#findings + 1] = check_readable(job)
+  end
+  findings[#findings + 1] = check_shards(job, room)
+  job.room = room
+  return findings
+end

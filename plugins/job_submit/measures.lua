@@ -1,0 +1,186 @@
+-- requires: amounts
+-- The limits that a rule can set: what each measures, in a job and in sums over jobs. Pure functions.
+local _, lib = ...
+local amounts = lib.amounts
+local measures = {}
+
+-- For `of`: one number of a size ({mgpu, cpus …}, see size.lua); the second only of jobs with GPUs.
+local function number(name)
+  return function(size)
+    return size[name]
+  end
+end
+
+local function number_with_gpus(name)
+  return function(size)
+    return size.mgpu > 0 and size[name] or nil
+  end
+end
+
+-- The time limit of a job of this size: one number, or of steps {mgpu, s} the last that its GPUs reach; nil for none.
+local function longest(value, size)
+  if type(value) ~= "table" then
+    return value
+  end
+  local reached
+  for _, step in ipairs(value) do
+    if size.mgpu >= step.mgpu then
+      reached = step.s
+    end
+  end
+  return reached
+end
+
+-- One entry per limit, in the order in which they are told. `of` measures a size and
+-- what goes with it (job, or job.past of an updated one), nil where the limit says nothing about such a job; `sum` names
+-- the measure of a limit on the sum over the rule's jobs; `bound` turns the rule's value into a number for this job.
+-- A limit of one GPU type (gpus:a100) is that of all types with `type` put in.
+local LIMITS = {
+  {
+    key = "gpus",
+    label = "GPUs in one job",
+    text = amounts.format_mgpu,
+    of = number("mgpu"),
+    of_type = function(size, kind)
+      return size.types[kind]
+    end,
+  },
+  { key = "gpus_total", label = "GPUs running + pending", text = amounts.format_mgpu, sum = "mgpu" },
+  { key = "jobs_total", label = "jobs running + pending", text = amounts.format_number, sum = "jobs" },
+  { key = "cpus_total", label = "CPUs running + pending", text = amounts.format_number, sum = "cpus" },
+  { key = "memory_total", label = "memory running + pending", text = amounts.format_mib, sum = "mib" },
+  { key = "nodes", label = "nodes in one job", text = amounts.format_number, of = number("nodes") },
+  { key = "cpus", label = "CPUs in one job", text = amounts.format_number, of = number("cpus") },
+  { key = "memory", label = "memory of one job", text = amounts.format_mib, of = number("mib") },
+  {
+    key = "cpus_per_gpu",
+    label = "CPUs per GPU",
+    text = amounts.format_number,
+    of = number_with_gpus("cpus"),
+    bound = function(value, size)
+      return math.ceil(value * size.mgpu / 1000 - 1e-9) -- part of a GPU may have a whole CPU
+    end,
+    shown = function(value, size)
+      return amounts.format_number(value * 1000 / size.mgpu)
+    end,
+  },
+  {
+    key = "memory_per_gpu",
+    label = "memory per GPU",
+    text = amounts.format_mib,
+    of = number_with_gpus("mib"),
+    bound = function(value, size)
+      return value * size.mgpu / 1000
+    end,
+    shown = function(value, size)
+      return amounts.format_mib(math.ceil(value * 1000 / size.mgpu))
+    end,
+  },
+  {
+    key = "array_tasks",
+    label = "tasks of one array",
+    text = amounts.format_number,
+    of = function(_, job)
+      return job.is_array and job.tasks or nil
+    end,
+  },
+  { key = "tasks", label = "tasks of one job (--ntasks)", text = amounts.format_number, of = number("tasks") },
+  {
+    key = "walltime",
+    label = "time limit",
+    text = amounts.format_time,
+    of = function(_, job)
+      return job.walltime_s
+    end,
+    bound = longest,
+    grows = function(job, value)
+      local before = job.past.walltime_s
+      return job.walltime_s and (before == nil or job.walltime_s > before)
+        or job.mgpu > job.was.mgpu
+        or (longest(value, job.size) or math.huge) < (longest(value, job.was) or math.huge)
+    end,
+  },
+}
+local PERIODS = { day = "today", week = "this week", month = "this month" }
+
+local function of_one_type(limit, kind)
+  local typed = {}
+  for name, value in pairs(limit) do
+    typed[name] = value
+  end
+  typed.key = limit.key .. ":" .. kind
+  typed.label = limit.label:gsub("^GPUs", kind .. " GPUs")
+  typed.sum = limit.sum and limit.sum .. ":" .. kind
+  typed.of = limit.of_type and function(size)
+    return limit.of_type(size, kind)
+  end
+  return typed
+end
+
+local function of_gpu_hours(period)
+  return {
+    key = "gpu_hours:" .. period,
+    label = "GPU-hours " .. (PERIODS[period] or period),
+    text = amounts.format_number,
+    hours = period,
+    of = function(size, job)
+      -- Without GPUs none are used, however long it takes.
+      return size.mgpu > 0 and size.mgpu / 1000 * job.tasks * (job.walltime_s or 0) / 3600 or 0
+    end,
+  }
+end
+
+-- The limits of a rule and of its exceptions, in the order of LIMITS.
+function measures.of_rule(rule)
+  local sets, found = { rule.limits }, {}
+  for _, exception in pairs(rule.exceptions or {}) do
+    sets[#sets + 1] = exception.limits
+  end
+  local keys = {}
+  for _, limits in ipairs(sets) do
+    for key in pairs(limits) do
+      keys[key] = true
+    end
+  end
+  for _, limit in ipairs(LIMITS) do
+    if keys[limit.key] then
+      found[#found + 1] = limit
+    end
+    local kinds = {}
+    for key in pairs(keys) do
+      kinds[#kinds + 1] = key:match("^" .. limit.key .. ":(.+)$")
+    end
+    table.sort(kinds)
+    for _, kind in ipairs(kinds) do
+      found[#found + 1] = of_one_type(limit, kind)
+    end
+  end
+  for _, period in ipairs({ "day", "week", "month" }) do
+    if keys["gpu_hours:" .. period] then
+      found[#found + 1] = of_gpu_hours(period)
+    end
+  end
+  return found
+end
+
+-- Whether somebody listens (explain does, slurmctld does not) to every limit that this job is held to. Nobody is told
+-- of what is judged only to find an advice.
+function measures.are_told(job)
+  return slurm_gpu_considered ~= nil and not job.quiet
+end
+
+-- Tells the listener of a limit that was looked at, in the words of its finding.
+function measures.tell(finding, fits)
+  local used = finding.used or ""
+  slurm_gpu_considered(
+    finding.rule.id,
+    finding.mode,
+    finding.label,
+    used,
+    finding.limit,
+    finding.requested,
+    fits
+  )
+end
+
+return measures

@@ -1,0 +1,234 @@
+-- requires: amounts, reserved, size, zones
+-- Zones for distributed jobs: all nodes of one from one zone. Looks at jobs with GPUs that surely need several nodes,
+-- and at no other. Adds to job: place_key = what was read of the zones; place = {mode, zones = list of {name, score}, the
+-- best first, features = the constraint with these; or why = a word for what leaves the job alone; text of either}.
+--
+-- No job may be refused because of us, and Slurm refuses a constraint that it cannot read, and a job that none of the
+-- zones that are named could ever hold. So a job with anything that is not surely understood is left as it is.
+local policy, lib = ...
+local amounts = lib.amounts
+
+-- Fields that choose nodes by themselves, or ask of a node what is not reckoned with here, with the word for it.
+local TEXTS = {
+  { "req_nodes", "nodelist" },
+  { "exc_nodes", "exclude" },
+  { "prefer", "prefer" }, -- Slurm puts it in the constraint's place
+  { "reservation", "reservation" },
+  { "batch_features", "batch" },
+  { "tres_per_socket", "sockets" },
+}
+local NUMBERS = {
+  { "het_job_offset", "het", amounts.u32 },
+  { "req_switch", "switches", amounts.u32 },
+  { "sockets_per_node", "sockets", amounts.u16 },
+  { "cores_per_socket", "sockets", amounts.u16 },
+  { "threads_per_core", "threads", amounts.u16 },
+  { "ntasks_per_socket", "sockets", amounts.u16 },
+  { "pn_min_tmp_disk", "tmp", amounts.u32 },
+  { "contiguous", "contiguous", amounts.u16 },
+}
+-- A component 0 of a het job, and nothing else, means something at 0.
+local AT_ZERO = { het_job_offset = true }
+
+-- Why a job is not looked at closer; nil where it is.
+local function peculiar(desc)
+  for _, field in ipairs(TEXTS) do
+    local value = desc[field[1]]
+    if type(value) == "string" and value ~= "" then
+      return field[2]
+    end
+  end
+  for _, field in ipairs(NUMBERS) do
+    local value = field[3](desc[field[1]])
+    if value and (value > 0 or AT_ZERO[field[1]]) then
+      return field[2]
+    end
+  end
+  return nil
+end
+
+-- What the job comes to on the fewest nodes that it can have: each of them has the most to take then.
+local function size_on(job, nodes)
+  local request = job.request
+  if (request.most_nodes or 1) <= nodes then
+    return job.size
+  end
+  local fewest = {}
+  for name, value in pairs(request) do
+    fewest[name] = value
+  end
+  fewest.nodes, fewest.most_nodes = nodes, nodes
+  return lib.size.of_request(fewest, job.partition, job.parts)
+end
+
+-- Adds to a share what one form of a request asks of a node; false where that is anything else than GPUs.
+local function add_form(share, text, times)
+  local items, n_pieces = amounts.parse_tres(text), 0
+  for _, item in ipairs(items) do
+    if item.unreadable or item.name ~= "gpu" then
+      return false
+    end
+    local count = math.ceil(item.count * times - 1e-9)
+    share.gpus = math.max(share.gpus, count)
+    if item.type then
+      local kind = string.lower(item.type)
+      share.types[kind] = math.max(share.types[kind] or 0, count)
+    end
+  end
+  for piece in text:gmatch("[^,]+") do
+    n_pieces = n_pieces + (piece:find("^%s*cpu[=:]") and 0 or 1)
+  end
+  return n_pieces == #items
+end
+
+-- What one node has to have for its share of a job on so many: {gpus, types, cpus, mib}; nil where the job asks for
+-- anything else than GPUs.
+local function share_of(job, nodes)
+  local request, size = job.request, size_on(job, nodes)
+  local function each(amount)
+    return math.ceil(amount / nodes - 1e-9)
+  end
+  local tasks = each(size.tasks)
+  local share = { gpus = each(size.mgpu / 1000), types = {}, cpus = each(size.cpus), mib = each(size.mib) }
+  local times = { per_job = 1 / nodes, per_node = 1, per_task = tasks }
+  for _, form in ipairs({ "per_job", "per_node", "per_task" }) do
+    if request[form] and not add_form(share, request[form], times[form]) then
+      return nil
+    end
+  end
+  share.cpus = math.max(share.cpus, tasks * math.max(request.cpus_per_task or 1, 1), request.node_cpus or 1)
+  share.cpus = math.max(share.cpus, share.gpus * (request.cpus_per_gpu or 0))
+  share.mib = math.max(share.mib, share.cpus * (request.mib_per_cpu or 0), share.gpus * (request.mib_per_gpu or 0))
+  return share
+end
+
+-- The nodes that a job surely needs, and those that it counts for: both the same unless it names a range.
+local function nodes_of(job, found)
+  local least, most_gpus = amounts.least_nodes(job.request), 0
+  for partition in job.partition:gmatch("[^,]+") do
+    most_gpus = math.max(most_gpus, found.most_gpus[partition] or 0)
+  end
+  if most_gpus > 0 and (job.form == "per_job" or job.form == "per_task" or job.form == "tasks_per_gpu") then
+    least = math.max(least, math.ceil(job.size.mgpu / 1000 / most_gpus))
+  end
+  return least, math.max(amounts.counted_nodes(job.request), least)
+end
+
+-- Whether a job may need several nodes, as far as can be told without the table of zones.
+local function may_be_distributed(job)
+  if job.mgpu <= 1000 or job.record or job.quiet then
+    return false
+  elseif amounts.counted_nodes(job.request) >= 2 then
+    return true
+  end
+  for partition in job.partition:gmatch("[^,]+") do
+    local gpus = policy.partition_gpus and policy.partition_gpus[partition]
+    if gpus == nil or job.mgpu > gpus * 1000 then
+      return true
+    end
+  end
+  return false
+end
+
+-- Whether slurm-gpuctld tells of nodes with GPUs in each of the job's partitions: it places no job in others.
+local function is_managed(job, found)
+  for partition in job.partition:gmatch("[^,]+") do
+    if found.pools[partition] == nil then
+      return false
+    end
+  end
+  return job.partition ~= ""
+end
+
+local function place_of(job, found, state)
+  if not is_managed(job, found) then
+    return nil
+  end
+  local least, most = nodes_of(job, found)
+  if least < 2 then
+    return nil
+  end
+  local desc, place = job.desc, { mode = found.mode }
+  -- A reservation draws its user's jobs in by itself, and may have nodes of several zones.
+  local _, promised = lib.reserved.table_of(state.snapshot)
+  place.why = peculiar(desc) or (promised and lib.reserved.holds(promised, job, job.user) and "reservation") or nil
+  if place.why then
+    return place
+  end
+  local share = share_of(job, least)
+  if share == nil then
+    place.why = "gres"
+    return place
+  end
+  local text = desc.features
+  local own = lib.zones.read_own(text)
+  if own == nil then
+    place.why = "constraint"
+    return place
+  end
+  for _, name in ipairs(own.names) do
+    if found.scores[name] then
+      place.why = "zone"
+      return place
+    end
+  end
+  place.zones = lib.zones.fitting(found, job.partition, most, function(pool)
+    for kind, count in pairs(share.types) do
+      if (pool.types[kind] or 0) < count then
+        return false
+      end
+    end
+    return (pool.gpus or 0) >= share.gpus
+      and (pool.cpus or 0) >= share.cpus
+      and (pool.mib or 0) >= share.mib
+      and lib.zones.holds(own, pool.features)
+  end)
+  if #place.zones == 0 then
+    place.why, place.zones = "room", nil
+    return place
+  end
+  local names = {}
+  for index, zone in ipairs(place.zones) do
+    names[index] = zone.name
+  end
+  place.features = lib.zones.joined(text, names)
+  return place
+end
+
+-- "zone1:812,zone2:350" for the log and the job's AdminComment.
+local function text_of(place)
+  if place.why then
+    return "-:" .. place.why
+  end
+  local parts = {}
+  for index, zone in ipairs(place.zones) do
+    parts[index] = string.format("%s:%.0f", zone.name, zone.score)
+  end
+  return table.concat(parts, ",")
+end
+
+local function run(job, state)
+  if not may_be_distributed(job) then
+    return {}
+  end
+  local key, found = lib.zones.table_of(state.snapshot)
+  job.place_key = key
+  job.place = found and place_of(job, found, state) or nil
+  if job.place then
+    job.place.text = text_of(job.place)
+    if slurm_gpu_placed then -- explain listens, slurmctld does not
+      slurm_gpu_placed(found.mode .. ":" .. job.place.text, job.place.features or "")
+    end
+    if job.place.features and found.mode == "enforce" then
+      job.writes.features = job.place.features
+    end
+  end
+  return {}
+end
+
+-- Whether a job like one before it would be placed just the same: as long as the zones are told alike.
+local function again(job, state)
+  return job.place_key == nil or job.place_key == (lib.zones.table_of(state.snapshot))
+end
+
+return { run = run, again = again }

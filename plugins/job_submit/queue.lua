@@ -1,0 +1,164 @@
+-- requires: amounts, ledger, size, sums
+-- slurm.jobs, summed up: read where no snapshot is good.
+--
+-- The table holds bare pointers to job records: they are safe to follow only in the very call in which
+-- Slurm built it, never later. So it is read once, at once, and only sums are kept.
+local _, lib = ...
+local amounts = lib.amounts
+local queue = {}
+
+local TOKEN = "slurm%-gpu/1 t=(%w+)"
+
+-- What is kept of a job that has ended.
+local ENDED = { base = -1 }
+
+-- Whether a record is of a job without a script: its submission noted it.
+function queue.kind_of(record)
+  local comment = record.admin_comment
+  return comment and string.find(comment, "slurm%-gpu/1 t=%w+ k=i") and "interactive" or "batch"
+end
+
+-- Whether a record is of a job that asked to have its nodes to itself: no field tells, so its submission noted it.
+function queue.has_whole_nodes(record)
+  local comment = record.admin_comment
+  return comment ~= nil and string.find(comment, "^slurm%-gpu/1 t=%w+ ?k?=?i? w=1") ~= nil
+end
+
+-- The QOS in which a job may start, or is. Of several that a pending one names its record tells but the one that
+-- Slurm looked at last: its submission noted them all. They hold while that one is among them, as after an update to
+-- another QOS it is not.
+function queue.qos_of(record, base)
+  local qos, comment = string.lower(record.qos or ""), record.admin_comment
+  local noted = base == 0 and comment and string.match(comment, "^slurm%-gpu/1 t=%w+ ?k?=?i? ?w?=?1? q=(%S+)")
+  if noted and string.find("," .. noted .. ",", "," .. qos .. ",", 1, true) then
+    return noted
+  end
+  return qos
+end
+
+-- What a job record says that does not change while its state does not. `each` is what one task counts for.
+function queue.describe(state, record, base)
+  local tasks = amounts.u32(record.array_task_cnt)
+  local account, qos = string.lower(record.account or ""), queue.qos_of(record, base)
+  local kind = queue.kind_of(record)
+  return {
+    base = base,
+    array = tasks ~= nil and tasks > 0,
+    each = lib.size.vector(lib.size.of_record(record, base ~= 0, queue.has_whole_nodes(record)), 1),
+    class = lib.sums.classify(state, record.user_id, account, qos, record.partition or "", kind),
+  }
+end
+
+-- Jobs of one class that count for the same are added up as one: thousands of jobs come in a few shapes.
+local function give_shape(job)
+  local each, parts = job.each, {}
+  for index, measure in ipairs(lib.sums.measures) do
+    parts[index] = each[measure] or 0
+  end
+  job.shape = table.concat(parts, " ")
+end
+
+-- A job has shown up in the table: its admission need not be remembered any more. Returns the admission.
+local function settle(state, record, now)
+  local token = string.match(record.admin_comment or "", TOKEN)
+  local entry = token and state.ledger[token]
+  if entry then
+    local inserted = amounts.u32(record.submit_time)
+    lib.ledger.note_delay(state, inserted and inserted - entry.at or 0, now)
+    entry.shown = true
+  end
+  return entry
+end
+
+-- Counts the admissions that the table does not show yet, and drops those that it would show.
+local function count_admissions(state, now)
+  for token, entry in pairs(state.ledger) do
+    entry.at = math.min(entry.at, now) -- the clock may have been set back
+    local age = now - entry.at
+    if entry.shown then
+      -- A snapshot may still be older than this table: remembered until none can be.
+      if age >= lib.ledger.REMEMBER_S then
+        state.ledger[token] = nil
+      end
+    elseif age >= lib.ledger.SETTLE_S + state.delay then
+      state.ledger[token] = nil
+    else
+      lib.sums.count(state, entry.claim.class, entry.claim.sum, 1)
+    end
+  end
+end
+
+-- Sums up a table that Slurm built in this very call.
+function queue.read(state, jobs, now)
+  state.counting, state.whole = "table", false
+  lib.ledger.forget_delay(state, now)
+  for _, class in pairs(state.classes) do
+    class.sum, class.alike, class.pending = { jobs = 0 }, {}, nil
+  end
+  local known = {}
+  for id, record in pairs(jobs) do
+    local base = record.job_state % 256 -- flags lie above; 0 pending, 1 running, 2 suspended, ended above
+    local job = state.known[id]
+    local entry = job == nil and settle(state, record, now)
+    local claim = entry and entry.claim
+    if base > 2 then
+      known[id] = ENDED
+    else
+      if job == nil or job.base ~= base then
+        job = queue.describe(state, record, base)
+        if claim and claim.whole_nodes ~= false and base == 0 and claim.sum.jobs > 0 then
+          -- The table does not say that a pending job wants whole nodes; its submission did. Of any other job it
+          -- says all, an update since then too.
+          for measure, value in pairs(claim.sum) do
+            job.each[measure] = math.max(job.each[measure] or 0, value / claim.sum.jobs)
+          end
+        end
+        give_shape(job)
+      end
+      known[id] = job
+      local tasks = 1
+      if job.array then
+        tasks = math.max(record.array_task_cnt or 1, 1)
+      end
+      local class = job.class
+      local alike = class.alike[job.shape]
+      if alike == nil then
+        class.alike[job.shape] = { each = job.each, tasks = tasks }
+      else
+        alike.tasks = alike.tasks + tasks
+      end
+      if base == 0 then
+        class.pending = math.max(class.pending or 0, tonumber(id))
+      end
+    end
+  end
+  state.known = known
+  state.use = lib.sums.fresh()
+  for key, class in pairs(state.classes) do
+    for _, alike in pairs(class.alike) do
+      lib.sums.add(class.sum, alike.each, alike.tasks)
+    end
+    class.alike = {}
+    if class.sum.jobs > 0 then
+      lib.sums.count(state, class, class.sum, 1)
+    else
+      state.classes[key] = nil -- setting an existing key to nil is allowed while traversing
+    end
+  end
+  count_admissions(state, now)
+  state.whole = true
+end
+
+-- Whether a table has more jobs than `most`.
+function queue.longer_than(jobs, most)
+  local length = 0
+  for _ in pairs(jobs) do
+    length = length + 1
+    if length > most then
+      return true
+    end
+  end
+  return false
+end
+
+return queue

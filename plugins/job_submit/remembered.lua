@@ -1,0 +1,91 @@
+-- requires: size
+-- What is known of earlier admissions besides slurm.jobs: the lines of decisions.log, and what slurmctld saved.
+local policy, lib = ...
+local remembered = {}
+
+-- How much of decisions.log is read, and how large a saved state at most.
+local LOG_BYTES, SAVED_BYTES = 1048576, 67108864
+
+local function decode(value)
+  return (value:gsub("%%(%x%x)", function(digits)
+    return string.char(tonumber(digits, 16))
+  end))
+end
+
+-- GPUs of each type that is counted; a line without `types` is of a script that counted none, so any may be meant.
+local function add_types(sum, text)
+  for kind in pairs(lib.size.watched) do
+    sum["mgpu:" .. kind] = text and 0 or sum.mgpu
+  end
+  for kind, mgpu in string.gmatch(text or "", "([^,:]+):(%d+)") do
+    sum["mgpu:" .. kind] = tonumber(mgpu)
+  end
+end
+
+-- Admissions of the last `seconds`: token → {at, uid, account, qos, partition, kind, sum}.
+function remembered.admissions(now, seconds)
+  local found = {}
+  local log = io.open(policy.decisions_log, "r")
+  if log == nil then
+    return found
+  end
+  local size = log:seek("end") or 0
+  log:seek("set", math.max(0, size - LOG_BYTES))
+  for line in log:lines() do
+    local at, token, rest = line:match("^slurm%-gpu/1 (%d+) %l+ allow (%w+) (.*)$")
+    at = tonumber(at)
+    if at and at <= now and now - at < seconds then
+      local field = {}
+      for key, value in rest:gmatch("(%l+)=(%S*)") do
+        field[key] = decode(value)
+      end
+      local uid, tasks, mgpu = tonumber(field.uid), tonumber(field.tasks), tonumber(field.mgpu)
+      if uid and tasks and mgpu then
+        local sum = { jobs = tasks, mgpu = mgpu, cpus = tonumber(field.cpus), mib = tonumber(field.mib) }
+        add_types(sum, field.types)
+        found[token] = {
+          at = at,
+          uid = uid,
+          account = field.account or "",
+          qos = field.qos or "",
+          partition = field.partition or "",
+          kind = field.kind or "batch",
+          sum = sum,
+        }
+      end
+    end
+  end
+  log:close()
+  return found
+end
+
+-- Whether slurmctld is at home where its jobs are missing, and so has never had one to save: at its first start
+-- it writes the cluster's name there.
+local function never_had_a_job()
+  local name = io.open((policy.job_state:gsub("[^/]+$", "clustername")), "r")
+  if name then
+    name:close()
+  end
+  return name ~= nil
+end
+
+-- What slurmctld last saved of its jobs; nil where it cannot be read or is too long to be searched.
+function remembered.saved_jobs()
+  if not policy.job_state then
+    return nil
+  end
+  local file, _, code = io.open(policy.job_state, "rb")
+  if not file then
+    return code == 2 and never_had_a_job() and "" or nil -- 2 is ENOENT
+  end
+  local size = file:seek("end")
+  local text
+  if size and size <= SAVED_BYTES then
+    file:seek("set", 0)
+    text = file:read(size)
+  end
+  file:close()
+  return text
+end
+
+return remembered

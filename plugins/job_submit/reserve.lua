@@ -1,0 +1,106 @@
+-- requires: amounts, measures, reserved, snapshot
+-- Jobs of so many GPUs that the site wants a reservation for them: findings as in limits.lua. One whose user has a
+-- reservation for it, or that names one, is fine; and so is every job while slurm-gpuctld does not tell. Adds to job:
+-- reserve_key = what was read of reservations; has_reserved = whether its user has any; cut_short = that of its user's
+-- which it goes into and which ends before it.
+local _, lib = ...
+local amounts = lib.amounts
+
+-- What --reservation says; nil for nothing.
+local function named(desc)
+  return type(desc.reservation) == "string" and desc.reservation ~= "" and desc.reservation or nil
+end
+
+-- What to type for a reservation of this job.
+local function request_of(job)
+  local seconds = job.walltime_s or math.huge
+  local time = "1d"
+  if seconds < math.huge then
+    local minutes = math.ceil(seconds / 60)
+    local hours = math.floor(minutes / 60)
+    time = string.format("%.0f-%02.0f:%02.0f:00", math.floor(hours / 24), hours % 24, minutes % 60)
+  end
+  local words = { "slurm-gpu reserve request", string.format("--gpus %.0f", math.ceil(job.mgpu / 1000)) }
+  local nodes = amounts.least_nodes(job.request)
+  if nodes > 1 then
+    words[#words + 1] = string.format("--nodes %.0f", nodes)
+  end
+  words[#words + 1] = "--time " .. time
+  if job.account ~= "" then
+    words[#words + 1] = "--account " .. job.account
+  end
+  if job.partition ~= "" then
+    words[#words + 1] = "--partition " .. job.partition:match("[^,]+")
+  end
+  words[#words + 1] = "--why …"
+  return table.concat(words, " ")
+end
+
+-- The rule, as explain names it.
+local function rule_of(found)
+  local from = amounts.format_mgpu(found.mgpu)
+  return {
+    id = "reservation",
+    title = "the rule on reservations",
+    per = "job",
+    why = "jobs of " .. from .. " GPUs and more have one, so that they start when it was promised.",
+    mode = found.mode,
+    on_error = "allow",
+  }
+end
+
+local function finding_of(job, found, user)
+  local smaller = user and lib.reserved.too_small(found, job, user)
+  return {
+    rule = rule_of(found),
+    key = "reservation",
+    label = "GPUs without a reservation",
+    limit = amounts.format_mgpu(found.mgpu - 1000),
+    requested = amounts.format_mgpu(job.mgpu),
+    mode = found.mode,
+    besides = smaller and string.format(
+      "Your reservation%s is for %s GPUs: too few for this job.",
+      smaller.name and " " .. smaller.name or "",
+      amounts.format_mgpu(smaller.mgpu)
+    ),
+    opening = "Ask for one, and submit when it is approved:",
+    command = request_of(job),
+  }
+end
+
+-- Whether the rule has nothing against a job.
+local function is_fine(job, found, user)
+  if job.mgpu <= 0 or job.mgpu < found.mgpu or named(job.desc) then
+    return true
+  elseif job.record and job.mgpu <= job.was.mgpu and job.desc.reservation ~= "" then
+    return true -- an update that does not ask for more, nor takes it out of the reservation that it named
+  end
+  return user ~= nil and lib.reserved.holds(found, job, user)
+end
+
+local function run(job, state)
+  local key, found = lib.reserved.table_of(state.snapshot)
+  job.reserve_key = key
+  if found == nil then
+    return {}
+  end
+  local user = job.user or lib.snapshot.user_name(state.snapshot, job.uid)
+  job.has_reserved = user ~= nil and found.held[user] ~= nil
+  if job.has_reserved and job.record == nil then
+    job.cut_short = lib.reserved.ends_before(found, job, user, named(job.desc))
+  end
+  local fine = is_fine(job, found, user)
+  if found.mgpu < math.huge and job.mgpu > 0 and lib.measures.are_told(job) then
+    lib.measures.tell(finding_of(job, found, user), fine)
+  end
+  return fine and {} or { finding_of(job, found, user) }
+end
+
+-- Whether a job like one before it would be found just the same: as long as reservations are told alike. Where its user
+-- has one, it is a matter of the second in which it comes.
+local function again(job, state)
+  return not job.has_reserved
+    and (job.reserve_key == nil or job.reserve_key == (lib.reserved.table_of(state.snapshot)))
+end
+
+return { run = run, again = again }

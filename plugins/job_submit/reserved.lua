@@ -1,0 +1,119 @@
+-- requires: amounts, hosts
+-- Reservations as slurm-gpuctld's snapshot tells them: from how many GPUs on a job needs one, and who has one.
+local _, lib = ...
+local reserved = {}
+
+local function decode(name)
+  return (name:gsub("%%(%x%x)", function(digits)
+    return string.char(tonumber(digits, 16))
+  end))
+end
+
+local FOLLOWING = { "\ncolocation ", "\nplacement ", "\nend " }
+
+-- The lines about reservations, all together; "" where there are none.
+local function section(body)
+  local at = body:find("\nreserve ", 1, true)
+  for _, ending in ipairs(at and FOLLOWING or {}) do
+    local last = body:find(ending, at, true)
+    if last then
+      return body:sub(at, last)
+    end
+  end
+  return ""
+end
+
+local function parse(text)
+  local mode, mgpu = text:match("^\nreserve (%l+) mgpu=(%S+)\n")
+  if mode ~= "observe" and mode ~= "advise" and mode ~= "enforce" then
+    return nil
+  end
+  local found = { mode = mode, mgpu = tonumber(mgpu) or math.huge, held = {} }
+  for user, account, partition, most, rest in text:gmatch("\nreserved (%S+) (%S+) (%S+) (%d+)([^\n]*)") do
+    -- An older slurm-gpuctld tells no more than that.
+    local name, begins_s, ends_s, nodes = rest:match("^ (%S+) (%d+) (%d+) (%S+)")
+    user = decode(user)
+    found.held[user] = found.held[user] or {}
+    table.insert(found.held[user], {
+      account = string.lower(decode(account)),
+      partition = decode(partition),
+      mgpu = tonumber(most),
+      name = name and decode(name),
+      begins_s = tonumber(begins_s),
+      ends_s = tonumber(ends_s),
+      nodes = nodes and decode(nodes),
+    })
+  end
+  return found
+end
+
+-- What names the table, and the table: {mode, mgpu = from which on jobs need a reservation, held = {user → list of
+-- {account, partition, mgpu, name, begins_s, ends_s, nodes}}}; nil where none does.
+function reserved.table_of(snapshot)
+  if snapshot == nil then
+    return "", nil
+  elseif snapshot.reserve_text == nil then
+    snapshot.reserve_text = section(snapshot.body)
+    snapshot.reserve = parse(snapshot.reserve_text)
+  end
+  return snapshot.reserve_text, snapshot.reserve
+end
+
+-- Whether Slurm draws a job into this reservation of its user's, whatever its size.
+local function draws(one, job)
+  local at_partition = ("," .. job.partition .. ","):find("," .. one.partition .. ",", 1, true)
+  return one.account == job.account and at_partition ~= nil
+end
+
+-- Whether a job may run in a reservation of its user's, which draws it in by itself.
+function reserved.holds(found, job, user)
+  for _, one in ipairs(found.held[user] or {}) do
+    if draws(one, job) and job.mgpu <= one.mgpu then
+      return true
+    end
+  end
+  return false
+end
+
+-- The largest reservation of a user's that draws a job in and is for fewer GPUs; nil where there is none.
+function reserved.too_small(found, job, user)
+  local largest
+  for _, one in ipairs(found.held[user] or {}) do
+    if draws(one, job) and one.mgpu < job.mgpu and (largest == nil or one.mgpu > largest.mgpu) then
+      largest = one
+    end
+  end
+  return largest
+end
+
+local function names_of(value)
+  return type(value) == "string" and value ~= "" and lib.hosts.set(value) or nil
+end
+
+-- Whether a job may get nodes of a reservation by its --nodelist and --exclude, as far as these can be read.
+local function may_enter(one, desc)
+  local nodes, wanted, left_out = lib.hosts.set(one.nodes), names_of(desc.req_nodes), names_of(desc.exc_nodes)
+  if nodes == nil then
+    return true
+  end
+  return not (left_out and lib.hosts.within(nodes, left_out)) and not (wanted and not lib.hosts.within(wanted, nodes))
+end
+
+-- The first to end of a user's reservations that have begun, that a job goes into (`named` is what its --reservation
+-- says) and that end before its time limit: Slurm looks at no limit when it draws a job in. Nil where there is none.
+function reserved.ends_before(found, job, user, named)
+  local first
+  local from_s = math.max(job.now, lib.amounts.u32(job.desc.begin_time) or 0)
+  local limit_s = from_s + (job.walltime_s or 0)
+  for _, one in ipairs(found.held[user] or {}) do
+    local takes = one.ends_s and (named == nil and draws(one, job) or named == one.name)
+    local has_begun = takes and one.begins_s <= job.now and from_s < one.ends_s
+    local is_first = has_begun and limit_s > one.ends_s and (first == nil or one.ends_s < first.ends_s)
+    if is_first and may_enter(one, job.desc) then
+      first = one
+    end
+  end
+  return first
+end
+
+return reserved

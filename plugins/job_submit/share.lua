@@ -1,0 +1,209 @@
+-- requires: amounts, scopes, snapshot
+-- Jobs that share a GPU with others: which agree, and how many of its shards each gets. What a job needs slurm-gpuctld
+-- tells by the job's key (snapshot.lua); when, and beside whom, it starts is slurm-gpuctld's to say, until the job's
+-- begin time at most. Adds to job: share = {mode, key, text = what is written down, and of one that shares shards, of,
+-- hold_s, environment = names of variables to empty}.
+local policy, lib = ...
+local amounts = lib.amounts
+local sharing = policy.colocation
+
+-- Variables by which sbatch tells srun within the job of the GPUs that were asked for: that would ask for them again.
+-- Those of CPUs and memory by the GPU cannot be empty: jobs that ask so keep their GPU.
+local TOLD_TO_STEPS = { "SLURM_GPUS", "SLURM_GPUS_PER_NODE" }
+local LONGEST_KEY = 80
+
+local function of_groups(indexes, job)
+  for _, index in ipairs(indexes) do
+    local group = policy.groups[index]
+    if (group.until_s == nil or job.now < group.until_s) and lib.scopes.holds_all(group, job) then
+      return true
+    end
+  end
+  return false
+end
+
+-- Whether the comment asks to share, and the NAME of `share=NAME`; `share=` is `share`.
+local function asked_for(desc)
+  local comment = desc.comment
+  if type(comment) ~= "string" then
+    return false, nil
+  end
+  local word = comment:match("^%s*(%S+)") or ""
+  if word == "share" then
+    return true, nil
+  end
+  local name = word:match("^share=(.*)$")
+  return name ~= nil, name ~= "" and name or nil
+end
+
+local function encode(name)
+  return (name:sub(1, LONGEST_KEY):gsub("[^%w_.-]", function(byte)
+    return string.format("%%%02X", string.byte(byte))
+  end))
+end
+
+local function key_of(job, name)
+  if name then
+    return encode(name)
+  end
+  local job_name = job.desc.name
+  return encode(job.user or "") .. "/" .. encode(type(job_name) == "string" and job_name or "")
+end
+
+local function set(value)
+  return type(value) == "string" and value ~= ""
+end
+
+-- Whether a time is there, and still to come.
+local function later(value, now)
+  return type(value) == "number" and value < 2 ^ 32 - 2 and value > now
+end
+
+-- Whether it asks for one whole GPU, by the job or by the node, and for nothing else of that sort.
+local function asks_one_gpu(request)
+  if request.per_task or request.per_socket or (request.per_job and request.per_node) then
+    return false
+  end
+  local text = request.per_job or request.per_node or ""
+  local items = amounts.parse_tres(text)
+  return #items == 1 and not text:find(",", 1, true) and not items[1].unreadable and items[1].name == "gpu" and items[1].count == 1, items[1] and items[1].type
+end
+
+-- Whether a GPU of this type is what any GPU of these partitions is: shards have no type.
+local function is_only_type(kind, partitions)
+  for name in string.gmatch(partitions, "[^,]+") do
+    for other in pairs(policy.partition_gpu_types and policy.partition_gpu_types[name] or {}) do
+      if other ~= string.lower(kind) then
+        return false
+      end
+    end
+  end
+  return true
+end
+
+-- Whether it can be sent back where it slows another down, or runs out of memory beside it.
+local function may_be_requeued(desc)
+  local requeue = amounts.u16(desc.requeue)
+  if requeue == nil then
+    return sharing.requeues ~= false
+  end
+  return requeue ~= 0
+end
+
+-- Why a job that agrees keeps a GPU for itself whatever it needs; nil where it does not.
+local function unfit(job)
+  local desc, request = job.desc, job.request
+  local one, kind = asks_one_gpu(request)
+  if job.is_array then
+    return "array"
+  elseif amounts.u32(desc.het_job_offset) then
+    return "het"
+  elseif not set(desc.script) then
+    return "interactive"
+  elseif job.mgpu ~= 1000 or request.whole_nodes or not one then
+    return "gpus"
+  elseif amounts.least_nodes(request) ~= 1 or (request.most_nodes and request.most_nodes ~= 1) then
+    return "nodes"
+  elseif kind and not is_only_type(kind, job.partition) then
+    return "type"
+  elseif set(desc.cpus_per_tres) or set(desc.mem_per_tres) or request.tasks_per_gpu then
+    return "per-gpu"
+  elseif set(desc.tres_bind) or set(desc.tres_freq) then
+    return "bind"
+  elseif set(desc.req_nodes) or set(desc.exc_nodes) or set(desc.features) or set(desc.reservation) then
+    return "place"
+  elseif later(desc.begin_time, job.now) then
+    return "begin"
+  elseif set(desc.dependency) then
+    return "dependency"
+  elseif not may_be_requeued(desc) then
+    return "requeue"
+  elseif job.loan then
+    return "loan"
+  elseif job.urgent then
+    return "urgent"
+  end
+  return nil
+end
+
+-- What is written into a job that shares, in place of its GPU. What Slurm or a bundle would have given it by the GPU
+-- is given by the node or the task.
+local function writes_of(job, shards)
+  local request, writes = job.request, job.writes
+  local prefix = (request.per_job or request.per_node):match("gres[:/]") or "gres:"
+  writes.tres_per_node = string.format("%sshard:%.0f", prefix, shards)
+  if request.per_job then
+    writes.tres_per_job = ""
+  end
+  if writes.cpus_per_tres then
+    writes.cpus_per_tres = nil
+    if not request.tasks or request.tasks == 1 then
+      writes.cpus_per_task, writes.min_cpus = request.cpus_per_gpu, request.cpus_per_gpu
+    else
+      writes.min_cpus = math.max(request.cpus or 0, request.cpus_per_gpu)
+    end
+  end
+  local default = (policy.default_mib or {}).per_gpu
+  if writes.mem_per_tres then
+    writes.mem_per_tres = nil
+    writes.min_mem_per_node = request.mib_per_gpu
+  elseif default and not (request.mib_per_node or request.mib_per_cpu or writes.min_mem_per_node) then
+    writes.min_mem_per_node = default
+  end
+  writes.begin_time = job.now + sharing.hold_s
+end
+
+local function keeps(job, key, why)
+  job.share = { mode = sharing.mode, key = key, text = "-:" .. why, why = why }
+end
+
+local function run(job, state)
+  if sharing == nil or job.record or job.mgpu <= 0 then
+    return {} -- what an accepted job asks for is changed by slurm-gpuctld alone
+  end
+  local asked, name = asked_for(job.desc)
+  local must = of_groups(sharing.must, job)
+  if not asked and not must then
+    return {}
+  end
+  local key = key_of(job, name)
+  if not must and sharing.may and not of_groups(sharing.may, job) then
+    keeps(job, nil, "may")
+    return {}
+  end
+  local why = unfit(job)
+  if why then
+    keeps(job, nil, why)
+    return {}
+  end
+  local of, shards
+  of, shards = lib.snapshot.shares(state.snapshot, key)
+  if of == nil or policy.shards_span_gpus then
+    keeps(job, nil, "off")
+  elseif shards == nil then
+    keeps(job, key, "unknown")
+  elseif shards > sharing.largest * of or shards >= of then
+    keeps(job, key, "large")
+  else
+    job.share = {
+      mode = sharing.mode,
+      key = key,
+      shards = shards,
+      of = of,
+      hold_s = sharing.hold_s,
+      text = string.format("%.0f/%.0f:%s", shards, of, key),
+    }
+    if sharing.mode == "enforce" and not job.quiet then
+      writes_of(job, shards)
+      job.share.environment = TOLD_TO_STEPS
+    end
+  end
+  return {}
+end
+
+-- One that shares has a begin time of its own, and is judged by itself; so is one that agrees to.
+local function again(job)
+  return job.share == nil
+end
+
+return { run = run, again = again }

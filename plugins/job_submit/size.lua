@@ -1,0 +1,265 @@
+-- requires: amounts
+-- What a job comes to: GPUs, CPUs, memory, nodes and tasks of one array task, from a request or from a record of
+-- slurm.jobs. A size is {mgpu, form, types = {a100 = mgpu}, cpus, mib, nodes, tasks}. Pure functions.
+local policy, lib = ...
+local amounts = lib.amounts
+local size = {}
+
+-- GPU types that some limit is about: only these are counted apart.
+size.watched = {}
+for _, rule in ipairs(policy.rules) do
+  local sets = { rule.limits }
+  for _, exception in pairs(rule.exceptions or {}) do
+    sets[#sets + 1] = exception.limits
+  end
+  for _, limits in ipairs(sets) do
+    for key in pairs(limits) do
+      local kind = key:match("^gpus[%l_]*:(.+)$")
+      if kind then
+        size.watched[kind] = true
+      end
+    end
+  end
+end
+
+-- The least of what the nodes of each of these partitions have (of policy.partition_gpus and so on); 0 where
+-- that is not known.
+local function least_of(per_partition, partitions)
+  local least
+  for name in string.gmatch(partitions, "[^,]+") do
+    least = math.min(least or math.huge, per_partition and per_partition[name] or 0)
+  end
+  return least or 0
+end
+
+-- Whether GPUs that name no type may be of this one, in one of the partitions.
+function size.may_be(kind, partitions)
+  for name in string.gmatch(partitions, "[^,]+") do
+    local types = policy.partition_gpu_types and policy.partition_gpu_types[name]
+    if types == nil or types[kind] then
+      return true
+    end
+  end
+  return partitions == ""
+end
+
+local function types_of(partitions, count)
+  local types = {}
+  for kind in pairs(size.watched) do
+    types[kind] = count({ type = kind, untyped = size.may_be(kind, partitions) })
+  end
+  return types
+end
+
+-- Tasks that a request comes to: Slurm starts one on each node unless told otherwise.
+local function tasks_of(request, nodes)
+  return math.max(request.tasks or nodes * math.max(request.tasks_per_node or 1, 1), 1)
+end
+
+-- GPUs, in thousandths, and CPUs that a job gets at least with each node that it has to itself; 0 where that is
+-- not known.
+function size.of_whole_node(partitions)
+  return 1000 * least_of(policy.partition_gpus, partitions), least_of(policy.partition_cpus, partitions)
+end
+
+local function cpus_of(request, found, partitions)
+  local cpus = math.max(
+    request.cpus or 0,
+    found.tasks * math.max(request.cpus_per_task or 1, 1),
+    found.nodes * math.max(request.node_cpus or 1, 1),
+    math.ceil(found.mgpu / 1000 * (request.cpus_per_gpu or 0))
+  )
+  if request.whole_nodes then
+    local _, each = size.of_whole_node(partitions)
+    cpus = math.max(cpus, found.nodes * each)
+  end
+  return cpus
+end
+
+-- Whether a request is for parts of GPUs (shards, MPS) alone: what Slurm gives by the GPU is not for these.
+local function only_parts(request)
+  local parts = false
+  for _, form in ipairs({ "per_job", "per_node", "per_task", "per_socket" }) do
+    for _, item in ipairs(amounts.parse_tres(request[form] or "")) do
+      if item.name == "gpu" then
+        return false
+      end
+      parts = true
+    end
+  end
+  return parts
+end
+
+-- Memory that Slurm gives where a job says nothing: the partition's default, else that of slurm.conf.
+local function default_mib(request, found, partitions, parts)
+  local defaults = policy.default_mib or {}
+  -- GPUs that only come with whole nodes bring no memory along: then Slurm's default is by the CPU.
+  local brought = found.form == "whole_nodes" and amounts.counted_mgpu(request) == 0
+  if defaults.per_gpu and found.mgpu > 0 and not brought and not only_parts(request) then
+    return found.mgpu / 1000 * defaults.per_gpu
+  end
+  local least
+  for name in string.gmatch(partitions, "[^,]+") do
+    local part = parts and parts[name] or {}
+    local per_cpu, per_node = amounts.mib(part.def_mem_per_cpu), amounts.mib(part.def_mem_per_node)
+    if not (per_cpu and per_cpu > 0) and not (per_node and per_node > 0) then
+      per_cpu, per_node = defaults.per_cpu, defaults.per_node
+    end
+    local mib = 0
+    if per_cpu and per_cpu > 0 then
+      mib = per_cpu * found.cpus
+    elseif per_node and per_node > 0 then
+      mib = per_node * found.nodes
+    elseif defaults.whole_node then
+      mib = found.nodes * least_of(policy.partition_mib, name)
+    end
+    least = math.min(least or math.huge, mib)
+  end
+  return least or 0
+end
+
+-- request: mib_per_node, mib_per_cpu, mib_per_gpu (MiB or nil); 0 per node asks for the whole node's.
+local function mib_of(request, found, partitions, parts)
+  local most
+  local function at_least(mib)
+    most = math.max(most or 0, mib)
+  end
+  if request.mib_per_node == 0 then
+    at_least(found.nodes * least_of(policy.partition_mib, partitions))
+  elseif request.mib_per_node then
+    at_least(found.nodes * request.mib_per_node)
+  elseif request.mib_per_cpu then
+    at_least(found.cpus * request.mib_per_cpu)
+  end
+  if request.mib_per_gpu then
+    at_least(found.mgpu / 1000 * request.mib_per_gpu)
+  end
+  if request.mib_in_all then
+    at_least(request.mib_in_all)
+  end
+  return most or default_mib(request, found, partitions, parts)
+end
+
+-- The size of a request in these partitions. `before` is the size of the job that is being updated if its GPUs
+-- stay as they are; those that came with whole nodes do not, in other partitions.
+function size.of_request(request, partitions, parts, before)
+  before = before and before.form ~= "whole_nodes" and before or nil
+  local found = { nodes = amounts.counted_nodes(request) }
+  found.tasks = tasks_of(request, found.nodes) + 0.0
+  local whole = request.whole_nodes and found.nodes * size.of_whole_node(partitions) or 0
+  if before then
+    found.mgpu, found.form = before.mgpu, before.form
+  else
+    found.mgpu, found.form = amounts.counted_mgpu(request)
+  end
+  found.types = types_of(partitions, function(only)
+    local asked = before and before.types[only.type] or amounts.counted_mgpu(request, only)
+    return math.max(asked, only.untyped and whole or 0)
+  end)
+  if whole > found.mgpu then
+    found.mgpu, found.form = whole, "whole_nodes"
+  end
+  found.cpus = cpus_of(request, found, partitions) + 0.0 -- from Lua 5.3 on integers wrap around
+  found.mib = mib_of(request, found, partitions, parts)
+  return found
+end
+
+-- A size whose GPUs name no type, in other partitions.
+function size.moved(found, partitions)
+  local moved = {}
+  for name, value in pairs(found) do
+    moved[name] = value
+  end
+  moved.types = types_of(partitions, function(only)
+    return only.untyped and found.mgpu or 0
+  end)
+  return moved
+end
+
+-- How a pending job's record says how much memory it wants. Slurm writes its defaults into the same fields: the
+-- one per GPU, which then counts alone, without "gres" before it, the one per CPU like any other, and --mem=0 counts
+-- only in the printed total.
+function size.memory_of_record(record)
+  local per_tres = type(record.mem_per_tres) == "string" and record.mem_per_tres or ""
+  local per_gpu = amounts.per_gpu(per_tres)
+  local per_node, per_cpu = amounts.mib(record.min_mem_per_node), amounts.mib(record.min_mem_per_cpu)
+  if per_gpu and per_tres:find("^gres") then
+    return { mib_per_gpu = per_gpu }
+  elseif per_node and per_node > 0 then
+    return { mib_per_node = per_node }
+  elseif per_cpu and per_cpu ~= (policy.default_mib or {}).per_cpu then
+    return { mib_per_cpu = per_cpu }
+  end
+  local _, in_all = amounts.total_host(record.tres_fmt_req_str or "")
+  local defaults = policy.default_mib or {}
+  if per_node == 0 and (in_all or 0) > 0 and (defaults.per_cpu or defaults.per_node) then
+    return { mib_in_all = in_all } -- --mem=0: had nothing been asked for, one of these defaults would stand there
+  end
+  return { mib_per_cpu = not per_gpu and per_cpu or nil, mib_per_gpu = per_gpu, mib_in_all = in_all }
+end
+
+-- The size of a job in the table: what it was given once it runs, else what its request fields say. Slurm's
+-- printed total of a pending job is only for forms that need the number of tasks or sockets: it goes stale when
+-- a job is updated. `whole_nodes`: whether the job has its nodes to itself, which no field of its record tells.
+function size.of_record(record, running, whole_nodes)
+  local partitions = record.partition or ""
+  local request = {
+    per_job = record.tres_per_job,
+    per_node = record.tres_per_node,
+    per_socket = record.tres_per_socket,
+    per_task = record.tres_per_task,
+    nodes = amounts.u32(record.min_nodes),
+    most_nodes = amounts.u32(record.max_nodes),
+    cpus = amounts.u32(record.min_cpus),
+    node_cpus = amounts.u16(record.pn_min_cpus),
+    cpus_per_gpu = amounts.per_gpu(record.cpus_per_tres),
+    whole_nodes = whole_nodes,
+  }
+  local given = running and record.tres_fmt_alloc_str or ""
+  local allocated = amounts.total_mgpu(given)
+  local printed = allocated and given or record.tres_fmt_req_str or ""
+  for key, value in pairs(size.memory_of_record(record)) do
+    request[key] = value
+  end
+  local found = size.of_request(request, partitions)
+  local form = found.form
+  if allocated or form == nil or form == "per_task" or form == "per_socket" then
+    local total = allocated or amounts.total_mgpu(printed)
+    local times = 1
+    if form == "per_socket" and not allocated then
+      times = amounts.counted_nodes(request) / amounts.least_nodes(request) -- Slurm's is of the least
+    end
+    if total then
+      found.mgpu = total * times
+      found.types = types_of(partitions, function(only)
+        return amounts.total_mgpu(printed, only) * times
+      end)
+    end
+  end
+  if record.tres_per_task and found.form ~= "per_task" then
+    -- Beside GPUs by the node those by the task may be of another type, and only Slurm knows how many they are.
+    found.mgpu = math.max(found.mgpu, amounts.total_mgpu(printed) or 0)
+  end
+  local cpus, mib = amounts.total_host(given)
+  if cpus == nil and request.cpus == nil then
+    cpus, mib = amounts.total_host(record.tres_fmt_req_str or "") -- explain knows no more of a job
+  end
+  if cpus then
+    found.cpus, found.mib = cpus, mib or 0
+  else
+    found.cpus = cpus_of(request, found, partitions)
+    found.mib = mib_of(request, found, partitions)
+  end
+  return found
+end
+
+-- What `tasks` jobs of a size count for, by measure.
+function size.vector(found, tasks)
+  local vector = { jobs = tasks, mgpu = found.mgpu * tasks, cpus = found.cpus * tasks, mib = found.mib * tasks }
+  for kind, mgpu in pairs(found.types) do
+    vector["mgpu:" .. kind] = mgpu * tasks
+  end
+  return vector
+end
+
+return size

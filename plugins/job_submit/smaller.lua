@@ -1,0 +1,242 @@
+-- requires: amounts, shapes, size
+-- How a job can be made smaller in one respect, in the form in which it asked: a list of steps, each a pure function
+-- of the job (with job.room, the room that the enforced limits leave, by their keys) and of the findings against it by
+-- key. A step returns nil where nothing is wrong in its respect, false where nothing can be advised, or options; and an
+-- option that the command must not have.
+local _, lib = ...
+local amounts = lib.amounts
+
+local function whole(value)
+  return string.format("%.0f", value)
+end
+
+-- One of the allowed names, one that the job named itself if there is such; nil where none is known to exist.
+local function pick(allowed, named, exists)
+  local names = {}
+  for name in pairs(allowed) do
+    names[#names + 1] = name
+  end
+  table.sort(names)
+  for _, name in ipairs(named) do
+    if allowed[name] then
+      return name
+    end
+  end
+  for _, name in ipairs(names) do
+    if exists(name) then
+      return name
+    end
+  end
+  return nil
+end
+
+local function another_partition(job, wrong)
+  local finding = wrong.partitions
+  if finding == nil then
+    return nil
+  end
+  local named = {}
+  for name in string.gmatch(job.partition, "[^,]+") do
+    named[#named + 1] = name
+  end
+  local name = pick(finding.allowed, named, function(candidate)
+    return job.parts and job.parts[candidate] ~= nil
+  end)
+  return name and { "--partition=" .. name } or false
+end
+
+local function another_type(job, wrong)
+  if wrong.gpu_types == nil then
+    return nil
+  end
+  local items, forms, single = lib.shapes.items(job.request)
+  local kind = pick(wrong.gpu_types.allowed, {}, function(candidate)
+    return lib.size.may_be(candidate, job.partition)
+  end)
+  if kind == nil or forms == 0 or not single then
+    return false
+  end
+  local options = {}
+  for form, item in pairs(items) do
+    if item.name ~= "gpu" then
+      return false
+    end
+    options[#options + 1] =
+      lib.shapes.option(form, { name = "gpu", type = kind }, item.count, forms > 1)
+  end
+  table.sort(options, function(one, other)
+    if #one ~= #other then
+      return #one < #other
+    end
+    return one < other
+  end)
+  return options
+end
+
+-- The GPUs that one task of the job may have.
+local function gpu_cap(job)
+  local room = job.room
+  local cap = math.min(room.gpus or math.huge, room.gpus_total or math.huge)
+  for kind, mgpu in pairs(job.size.types) do
+    if mgpu > 0 then
+      cap = math.min(cap, room["gpus:" .. kind] or math.huge, room["gpus_total:" .. kind] or math.huge)
+    end
+  end
+  return cap
+end
+
+-- The least of these limits' room.
+local function least(room, ...)
+  local cap = math.huge
+  for _, key in ipairs({ ... }) do
+    cap = math.min(cap, room[key] or math.huge)
+  end
+  return cap
+end
+
+-- For a job that has its nodes to itself: fewer nodes, or, where that does not help, not --exclusive.
+local function fewer_whole_nodes(job)
+  local request, size, cap = job.request, job.size, gpu_cap(job)
+  local mgpu_each, cpus_each = lib.size.of_whole_node(job.partition)
+  local cpu_cap, per_gpu = least(job.room, "cpus", "cpus_total"), least(job.room, "cpus_per_gpu")
+  local too_many_gpus = mgpu_each > 0 and size.mgpu > cap
+  local cpus = size.nodes * cpus_each
+  local too_many_cpus = cpus > math.min(cpu_cap, per_gpu)
+  if not request.whole_nodes or not (too_many_gpus or too_many_cpus) then
+    return nil
+  end
+  local among_others = setmetatable({ whole_nodes = false }, { __index = request })
+  local shared = lib.size.of_request(among_others, job.partition, job.parts)
+  if (shared.form == nil or shared.form == "per_node") and cpus <= per_gpu then
+    local nodes = size.nodes
+    if too_many_gpus then
+      nodes = math.min(nodes, math.floor(cap / math.ceil(size.mgpu / size.nodes)))
+    end
+    if too_many_cpus then
+      nodes = math.min(nodes, math.floor(cpu_cap / cpus_each))
+    end
+    if nodes >= 1 then
+      return lib.shapes.fewer_nodes(request, nodes)
+    end
+  end
+  if not job.asked_whole_nodes then
+    return false
+  end
+  -- Where its nodes were to bring the GPUs along, it asks for them now.
+  local instead = shared.form == nil and lib.shapes.per_job(request, math.min(cap, size.mgpu))
+  return instead or {}, "--exclusive"
+end
+
+local function fewer_gpus(job, wrong)
+  local cap = gpu_cap(job)
+  if job.mgpu > 0 and (job.mgpu > cap or wrong.shards) then
+    return lib.shapes.fit(job.request, job.form, math.min(cap, job.mgpu), job.room) or false
+  end
+  return nil
+end
+
+-- Where GPUs are asked for per job too, as many of them as so many nodes or tasks (`form`) have; nil elsewhere.
+local function gpus_of(job, form, most)
+  local items = lib.shapes.items(job.request)
+  if items.per_job == nil or items[form] == nil then
+    return nil
+  end
+  return lib.shapes.fit(job.request, job.form, math.min(job.mgpu, most * items[form].count * 1000), job.room)
+end
+
+local function fewer_nodes(job)
+  local most = job.room.nodes
+  if most == nil or job.size.nodes <= most then
+    return nil
+  end
+  return most >= 1 and (gpus_of(job, "per_node", most) or lib.shapes.fewer_nodes(job.request, most)) or false
+end
+
+local function fewer_tasks(job)
+  local most = job.room.tasks
+  if most == nil or job.size.tasks <= most then
+    return nil
+  end
+  if most < job.size.nodes or most < 1 then
+    return false
+  end
+  return gpus_of(job, "per_task", most) or { "--ntasks=" .. whole(most) }
+end
+
+local function fewer_cpus(job)
+  local cap, request = least(job.room, "cpus", "cpus_per_gpu", "cpus_total"), job.request
+  if job.size.cpus <= cap then
+    return nil
+  end
+  if request.cpus_per_gpu and job.mgpu > 0 and not job.writes.cpus_per_tres then
+    local each = math.floor(cap * 1000 / job.mgpu)
+    return each >= 1 and { "--cpus-per-gpu=" .. whole(each) } or false
+  end
+  local each = math.floor(cap / job.size.tasks)
+  if each >= 1 then
+    return { "--cpus-per-task=" .. whole(each) }
+  end
+  return cap >= job.size.nodes and cap >= 1 and { "--ntasks=" .. whole(cap) } or false
+end
+
+local function less_memory(job)
+  local cap, request, size = least(job.room, "memory", "memory_per_gpu", "memory_total"), job.request, job.size
+  if size.mib <= cap then
+    return nil
+  end
+  local option, each = "--mem=", math.floor(cap / size.nodes)
+  if request.mib_per_cpu then
+    option, each = "--mem-per-cpu=", math.floor(cap / size.cpus)
+  elseif request.mib_per_gpu and not job.writes.mem_per_tres then
+    option, each = "--mem-per-gpu=", math.floor(cap * 1000 / job.mgpu)
+  end
+  return each >= 1 and { option .. amounts.format_mib(each) } or false
+end
+
+-- Sums that each task of an array adds to, and the keys of their limits.
+local function fewer_array_tasks(job)
+  local room = job.room
+  local most = least(room, "array_tasks", "jobs_total")
+  local each = { gpus_total = job.mgpu, cpus_total = job.size.cpus, memory_total = job.size.mib }
+  for kind, mgpu in pairs(job.size.types) do
+    each["gpus_total:" .. kind] = mgpu
+  end
+  for key, one in pairs(each) do
+    if room[key] and one > 0 then
+      most = math.min(most, room[key] / one)
+    end
+  end
+  most = math.floor(most)
+  if job.tasks <= most then
+    return nil
+  end
+  return most >= 1 and job.array and { "--array=" .. (amounts.first_tasks(job.array, most) or "0") } or false
+end
+
+local function less_time(job)
+  local most, time = job.room.walltime or math.huge, job.walltime_s or 0
+  for _, period in ipairs({ "day", "week", "month" }) do
+    local hours = job.room["gpu_hours:" .. period]
+    if hours and job.mgpu > 0 then
+      most = math.min(most, hours * 3600 * 1000 / (job.mgpu * job.tasks))
+    end
+  end
+  if time <= most then
+    return nil
+  end
+  local minutes = math.floor(most / 60)
+  return minutes >= 1 and { "--time=" .. amounts.format_time(minutes * 60) } or false
+end
+
+return {
+  another_partition,
+  another_type,
+  fewer_whole_nodes,
+  fewer_gpus,
+  fewer_nodes,
+  fewer_tasks,
+  fewer_cpus,
+  less_memory,
+  fewer_array_tasks,
+  less_time,
+}

@@ -1,0 +1,148 @@
+-- requires: clock, size
+-- slurm-gpuctld's snapshot.txt: what runs and pends, summed up elsewhere, so that no decision scans the queue.
+-- Data only, never executed. Its header is read in each call, its body once per generation.
+local policy, lib = ...
+local snapshot = {}
+
+-- Seconds after which a snapshot is too old to decide by.
+local FRESH_S = 30
+
+local function encode(name)
+  return (name:gsub("[^%w_.-]", function(byte)
+    return string.format("%%%02X", string.byte(byte))
+  end))
+end
+
+local function decode(name)
+  return (name:gsub("%%(%x%x)", function(digits)
+    return string.char(tonumber(digits, 16))
+  end))
+end
+
+local function read_body(file, generation, as_of)
+  local body = "\n" .. (file:read("*a") or "")
+  local ending = "\nend " .. generation .. "\n"
+  if body:sub(-#ending) ~= ending then
+    return nil, "is not whole"
+  end
+  local began, took, boot = body:match("\nlooked (%d+%.%d+) (%d+%.%d+) (%S+)\n")
+  local here = boot ~= nil and boot == lib.clock.boot
+  return {
+    generation = generation,
+    as_of = as_of,
+    began = here and tonumber(began) or nil, -- uptime at which slurmctld was asked; nil where it is not ours
+    took = here and tonumber(took) or nil, -- and the seconds until it had answered
+    body = body,
+    groups = body:match("\ngroups (%S+)"),
+    has_hours = body:find("\nhours ", 1, true) ~= nil,
+    uses = {},
+  }
+end
+
+-- The snapshot in force, nil where there is none to use; `last` is what the last call got.
+-- Second result: what is wrong with a file that is there. A snapshot by the groups of another policy is not
+-- wrong, it is only of no use for a moment after `policy apply`. Third: why there is none, where it is not there.
+function snapshot.look(last, now)
+  if not policy.snapshot then
+    return nil
+  end
+  local file, reason = io.open(policy.snapshot, "r")
+  if not file then
+    return nil, nil, reason or policy.snapshot .. " is not there"
+  end
+  local header = file:read("*l") or ""
+  local generation, as_of = header:match("^slurm%-gpu%-snapshot 1 (%d+) (%d+)$")
+  local found, problem
+  if generation == nil then
+    problem = "is no snapshot"
+  elseif math.abs(now - tonumber(as_of)) > FRESH_S then
+    problem = string.format("is %.0f s old", now - tonumber(as_of))
+  elseif last and last.generation == generation and last.as_of == tonumber(as_of) then
+    found = last
+  else
+    found, problem = read_body(file, generation, tonumber(as_of))
+  end
+  file:close()
+  if found and found.groups ~= policy.groups_id then
+    return nil
+  end
+  return found, problem and policy.snapshot .. " " .. problem
+end
+
+-- Numbers of one `use` line by their keys; {} where there is none, which means zero.
+local function fields_of(found, key)
+  local fields = {}
+  local at = found.body:find("\nuse " .. key .. " ", 1, true)
+  if at then
+    for name, value in found.body:match("[^\n]*", at + 1):gmatch(" ([^%s=]+)=(%S+)") do
+      fields[name] = tonumber(value)
+    end
+  end
+  return fields
+end
+
+-- Use of a group, or of one user's jobs in it: {jobs, mgpu, cpus, mib, mgpu:TYPE …, gpu_h_week …, last_pend = the id
+-- of the user's pending job that came last}.
+-- GPUs whose type is not known yet count for every type.
+function snapshot.use(found, group, user)
+  local place = user and group .. "@" .. user or group -- groups have no @ in their names
+  local use = found.uses[place]
+  if use == nil then
+    local key = user and "user:" .. encode(user) .. "@" .. encode(group) or "group:" .. encode(group)
+    local fields = fields_of(found, key)
+    local function both(name)
+      return (fields[name .. "_run"] or 0) + (fields[name .. "_pend"] or 0)
+    end
+    use = { jobs = both("jobs"), mgpu = both("mgpu"), cpus = both("cpus"), mib = both("mib") }
+    use.last_pend = fields.last_pend
+    local typed, sum = {}, 0
+    for name, value in pairs(fields) do
+      local kind = name:match("^mgpu_%l+:(.+)$")
+      if kind then
+        kind = string.lower(decode(kind))
+        typed[kind], sum = (typed[kind] or 0) + value, sum + value
+      elseif name:find("^gpu_h_") then
+        use[name] = value
+      end
+    end
+    for kind in pairs(lib.size.watched) do
+      use["mgpu:" .. kind] = (typed[kind] or 0) + math.max(use.mgpu - sum, 0)
+    end
+    found.uses[place] = use
+  end
+  return use
+end
+
+-- Goes through the tokens of admissions that the snapshot counts, each with the second in which slurmctld put the job
+-- in, the youngest first. They stand together, and are read from there on: what each user uses is much longer.
+function snapshot.seen(found)
+  local body = found.body
+  local at = body:find("\nseen ", 1, true)
+  return function()
+    local token, inserted
+    if at then
+      token, inserted, at = body:match("^\nseen (%w+) ?(%d*)[^\n]*()", at)
+    end
+    return token, tonumber(inserted) or 0
+  end
+end
+
+-- Whether slurm-gpuctld has places for jobs that share, as the shards of one GPU (nil: it has none), and the shards
+-- that a job of this key gets (nil: nobody knows).
+function snapshot.shares(found, key)
+  local of = found and found.body:match("\ncolocation (%d+)\n")
+  if of == nil then
+    return nil, nil
+  end
+  local at = found.body:find("\nshare " .. key .. " ", 1, true)
+  local shards = at and found.body:match("^%d+", at + 8 + #key)
+  return tonumber(of), tonumber(shards)
+end
+
+-- The name of a user, which an update does not tell; nil where the user has no jobs.
+function snapshot.user_name(found, uid)
+  local name = found.body:match(string.format("\nuser (%%S+) %.0f\n", uid))
+  return name and decode(name)
+end
+
+return snapshot

@@ -1,0 +1,15 @@
+-- requires: bundles, job, lending, limits, place, reserve, share, state, urgent
+-- The modules that judge each job, in order: a later one reads what an earlier one adds to the job.
+local _, lib = ...
+
+return {
+  lib.job,
+  lib.lending,
+  lib.urgent,
+  lib.state,
+  lib.limits,
+  lib.bundles,
+  lib.place,
+  lib.reserve,
+  lib.share,
+}

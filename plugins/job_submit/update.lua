@@ -1,0 +1,80 @@
+-- requires: amounts, fit, size
+-- What an update changes of a job, and what it leaves as it was: job_desc names only what changes. Pure functions.
+local _, lib = ...
+local amounts = lib.amounts
+local update = {}
+
+local function text(value)
+  return type(value) == "string" and value ~= ""
+end
+
+-- Whether an update changes the job's GPUs; and whether it changes anything of its size.
+local function touched(desc, memory)
+  local regrouped = text(desc.tres_per_job)
+    or text(desc.tres_per_node)
+    or text(desc.tres_per_socket)
+    or text(desc.tres_per_task)
+    or amounts.u32(desc.min_nodes)
+    or amounts.u32(desc.max_nodes)
+    or amounts.u32(desc.num_tasks)
+  local resized = regrouped
+    or next(memory)
+    or amounts.u32(desc.min_cpus)
+    or amounts.u16(desc.pn_min_cpus)
+    or amounts.u16(desc.cpus_per_task)
+    or amounts.u16(desc.ntasks_per_node)
+    or text(desc.cpus_per_tres)
+  return regrouped, resized
+end
+
+-- The memory that stays in force where the update says nothing of it.
+local function memory_of(record, was)
+  local memory = lib.size.memory_of_record(record)
+  local by_gpu = (memory.mib_per_gpu or 0) * was.mgpu / 1000
+  if amounts.mib(record.min_mem_per_node) == 0 and (memory.mib_in_all or 0) > by_gpu then
+    return { mib_per_node = 0 } -- all that its nodes have, however many and whichever they become
+  end
+  memory.mib_in_all = nil -- a total of before the update
+  return memory
+end
+
+local function types_of(request)
+  return table.concat(lib.fit.named_types(request), ",")
+end
+
+-- What the job was, beside its size: {tasks, is_array, walltime_s, partition, types}.
+function update.past(job)
+  local record = job.record
+  local minutes = amounts.u32(record.time_limit)
+  return {
+    tasks = job.tasks,
+    is_array = job.is_array,
+    walltime_s = minutes and minutes * 60,
+    partition = record.partition or "",
+    types = types_of({
+      per_job = record.tres_per_job,
+      per_node = record.tres_per_node,
+      per_socket = record.tres_per_socket,
+      per_task = record.tres_per_task,
+    }),
+  }
+end
+
+-- The size of job.record once it is updated by job.desc; `memory` is what that says of memory. Completes job.request.
+function update.size(job, parts, memory)
+  local was, moves = job.was, job.partition ~= job.past.partition
+  local regrouped, resized = touched(job.desc, memory)
+  for key, value in pairs(next(memory) and memory or memory_of(job.record, was)) do
+    job.request[key] = value
+  end
+  local found = was
+  if resized or moves and (job.request.whole_nodes or job.request.mib_per_node == 0) then
+    found = lib.size.of_request(job.request, job.partition, parts, not regrouped and was or nil)
+  end
+  if moves and types_of(job.request) == "" then
+    found = lib.size.moved(found, job.partition)
+  end
+  return found
+end
+
+return update

@@ -1,0 +1,86 @@
+-- requires: scopes
+-- Urgent jobs: who asks for their QOS is looked at here, and has to say why; Slurm itself counts how many run at once
+-- (GrpJobs of that QOS), and they come before all others by their SiteFactor. Adds to job: urgent = the reason, in
+-- any job that asks for that QOS ("" where none is given).
+local policy, lib = ...
+local urgent = policy.urgent
+
+-- Characters of the reason that are written down.
+local LONGEST = 300
+
+local rule
+for _, one in ipairs(policy.rules) do
+  if urgent and one.id == "urgent" then
+    rule = one
+  end
+end
+
+local function may(job)
+  for _, index in ipairs(urgent.groups) do
+    local group = policy.groups[index]
+    if (group.until_s == nil or job.now < group.until_s) and lib.scopes.holds(group, job.uid, job.account) then
+      return true
+    end
+  end
+  return false
+end
+
+local function finding(key, says)
+  return { rule = rule, key = key, mode = "enforce", label = "", says = says }
+end
+
+-- Whether the QOS is among these: Slurm takes several, joined by commas, from 24.11 on.
+local function has_it(qos)
+  return ("," .. string.lower(qos) .. ","):find("," .. urgent.qos .. ",", 1, true) ~= nil
+end
+
+local function names(value)
+  return type(value) == "string" and value ~= ""
+end
+
+local function not_for()
+  local says = "Urgent jobs (--qos=%s) are for: %s. %.0f may run at once, others wait."
+  return { finding("who", string.format(says, urgent.qos, urgent.who, urgent.jobs_running)) }
+end
+
+-- Only what changes is named: one that is urgent already may be renamed.
+local function update(job)
+  local was, is = has_it(job.record.qos or ""), has_it(job.qos)
+  if is and not was then
+    return { finding("update", "A job becomes urgent when it is submitted: sbatch --qos=" .. urgent.qos .. " ...") }
+  elseif was and names(job.desc.qos) and job.qos ~= urgent.qos then
+    -- It would keep its points, and neither Slurm nor the audit would count it any more.
+    return { finding("update", "An urgent job stays in its QOS: cancel it, and submit it again without --qos.") }
+  elseif was and names(job.desc.account) and not may(job) then
+    return not_for()
+  end
+  return {}
+end
+
+local function run(job)
+  if urgent == nil or rule == nil then
+    return {}
+  elseif job.record then
+    return update(job)
+  elseif not has_it(job.qos) then
+    return {}
+  end
+  local reason = job.desc.comment
+  job.urgent = type(reason) == "string" and reason:sub(1, LONGEST) or ""
+  if not may(job) then
+    return not_for()
+  elseif job.qos ~= urgent.qos then
+    return { finding("qos", "An urgent job names no other QOS: --qos=" .. urgent.qos) }
+  elseif not job.urgent:find("%S") then
+    return { finding("comment", "An urgent job says why, which is kept: add --comment='the reason'.") }
+  end
+  job.writes.site_factor = urgent.points
+  return {}
+end
+
+-- Each of them is judged by itself.
+local function again(job)
+  return job.urgent == nil
+end
+
+return { run = run, again = again }
