@@ -1,8 +1,8 @@
 """The pyslurm backend: nodes without a process and a parse per question, where pyslurm fits this Slurm.
 
-There is one pyslurm per Slurm major.minor. Measured with 22.5.3: it has no TRES of jobs, no GRES asked for
-as a whole (--gpus), no het components and no earlier runs in the accounting; so jobs and accounting are asked
-of the commands here too. What is in use of a node's GPUs and shards stands only in the layouts of its jobs.
+There is one pyslurm per Slurm major.minor. 22.5.3 and 24.11.0 have no TRES of jobs. All up to 25.11.2 lose
+array task 0 and, in the accounting, each run before a requeue. So the commands read jobs and accounting
+(docs/design.md). What is in use of a node's GPUs and shards stands only in the layouts of its jobs.
 """
 
 from __future__ import annotations
