@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from slurm_gpu.clock import Clock
+from slurm_gpu.controller.background import Background, BackgroundTask
 from slurm_gpu.controller.placement.zone_table import ZoneTable
 from slurm_gpu.controller.queue.amounts import CountingFacts
 from slurm_gpu.controller.reporting.quota import InUse
@@ -20,10 +18,6 @@ from slurm_gpu.policy.lua.installed import PolicyInForce
 from slurm_gpu.slurm.queue import CountedJob
 
 log = logging.getLogger("slurm-gpuctld")
-
-T = TypeVar("T")
-# Runs a task in a thread.
-Background = Callable[[Callable[[], None]], "Future[None]"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,11 +54,11 @@ class Duty(ABC):
 
         With `background` it runs there, where it may wait, one at a time.
         """
-        self._clock, self._every_s, self._background = clock, every_s, background
+        self._clock, self._every_s = clock, every_s
+        self._background = None if background is None else BackgroundTask[None](background)
         self._cpu, self._cpu_share = cpu, cpu_share
         self._outage = OutageLog(log, failing, clock, over=works_again)
         self._due_s = 0.0
-        self._under_way: Future[None] | None = None
 
     def run(self, view: QueueView) -> None:
         """Do the work if there is any and it is due."""
@@ -74,14 +68,14 @@ class Duty(ABC):
             self._outage.failed(error)
             return
         now_s = self._clock.monotonic()
-        is_under_way = self._under_way is not None and not self._under_way.done()
-        if not has_work or now_s < self._due_s or is_under_way:
+        is_idle = self._background is None or self._background.is_free or self._background.is_done
+        if not has_work or now_s < self._due_s or not is_idle:
             return
         self._due_s = now_s + self._every_s
         if self._background is None:
             self._attempt(view)
         else:
-            self._under_way = self._background(lambda: self._attempt(view))
+            self._background.start(lambda: self._attempt(view))
 
     def prepare(self, view: QueueView) -> bool:
         """Note what each view shows; return whether there is work, due or not."""
@@ -106,17 +100,3 @@ class Duty(ABC):
         else:
             self._outage.worked()
         self.reschedule(self._cpu() - began_s)
-
-
-def in_background(task: Callable[[], T]) -> Future[T]:
-    """Run a task in a thread that does not keep the process from ending."""
-    future: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(task())
-        except BaseException as error:  # raised where the result is read
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="background", daemon=True).start()
-    return future

@@ -18,13 +18,14 @@ import slurm_gpu
 from slurm_gpu.client.connector import DatabaseConnector
 from slurm_gpu.clock import Clock, SystemClock
 from slurm_gpu.config.site import SiteConfig, default_path, load_config
+from slurm_gpu.controller.background import in_background
 from slurm_gpu.controller.colocation.database_queries import Inquiry
 from slurm_gpu.controller.colocation.evidence import DatabaseEvidence
 from slurm_gpu.controller.colocation.pair_fit import Unseen
 from slurm_gpu.controller.colocation.reconciler import ColocationKeeper
 from slurm_gpu.controller.colocation.serving import Planners
 from slurm_gpu.controller.colocation.terminations import Endings
-from slurm_gpu.controller.duty import Duty, in_background
+from slurm_gpu.controller.duty import Duty
 from slurm_gpu.controller.notices.cancellations import Ends
 from slurm_gpu.controller.notices.poll import look_at
 from slurm_gpu.controller.notices.reconciler import NoticeKeeper

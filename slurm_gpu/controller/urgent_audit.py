@@ -12,13 +12,15 @@ import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from slurm_gpu.client.connector import DatabaseConnector
 from slurm_gpu.clock import Clock
-from slurm_gpu.controller.duty import Background, Duty, QueueView
+from slurm_gpu.controller.background import Background
+from slurm_gpu.controller.duty import Duty, QueueView
 from slurm_gpu.policy.lua.peers import this_host
 from slurm_gpu.slurm.client import AccountingRun
+from slurm_gpu.slurm.commands import FewRuns
 from slurm_gpu.slurm.queue import CountedJob, JobPhase
 from slurm_gpu.text.hostlist import expand
 from slurm_gpu.text.units import counted, few
@@ -45,16 +47,6 @@ _Start = tuple[int, int]
 """A job's id, and when it started: of one that is requeued there are several."""
 
 
-class AccountingSource(Protocol):
-    """Slurm's accounting: slurm_gpu.slurm.commands.FewRuns, or a test's."""
-
-    def of_qos(self, qos: str, since_s: int) -> Sequence[AccountingRun]:
-        """Runs in it."""
-
-    def preempted(self, since_s: int, until_s: int) -> Sequence[AccountingRun]:
-        """Runs that ended by preemption."""
-
-
 @dataclass(frozen=True, slots=True)
 class Overtaken:
     """Jobs that were submitted earlier for the same partition, and still waited."""
@@ -70,7 +62,7 @@ class UrgentAudit(Duty):
     def __init__(
         self,
         cluster: str,
-        accounting: AccountingSource,
+        accounting: FewRuns,
         connect: DatabaseConnector,
         clock: Clock,
         background: Background | None = None,

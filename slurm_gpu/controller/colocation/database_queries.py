@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from slurm_gpu.clock import SystemClock
+from slurm_gpu.controller.background import Background, BackgroundTask
 from slurm_gpu.controller.colocation.evidence import DatabaseEvidence, EndedCorun
 from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.errors import SlurmGpuError
@@ -37,13 +37,9 @@ class QueryResults:
 class Inquiry:
     """One round of questions at a time."""
 
-    def __init__(
-        self,
-        evidence: DatabaseEvidence,
-        background: Callable[[Callable[[], QueryResults]], Future[QueryResults]],
-    ) -> None:
-        self._evidence, self._background = evidence, background
-        self._under_way: Future[QueryResults] | None = None
+    def __init__(self, evidence: DatabaseEvidence, background: Background) -> None:
+        self._evidence = evidence
+        self._asking = BackgroundTask[QueryResults](background)
         self._outage = OutageLog(
             log,
             "nothing is learned of jobs that share for now: %s",
@@ -54,7 +50,7 @@ class Inquiry:
     @property
     def is_free(self) -> bool:
         """Whether another round can be asked."""
-        return self._under_way is None
+        return self._asking.is_free
 
     def ask(self, ended: set[RunKey], running: Mapping[RunKey, float]) -> None:
         """Ask how runs went that are over, and what those do that run, since when each."""
@@ -76,13 +72,13 @@ class Inquiry:
             return answers
 
         if ended or running:
-            self._under_way = self._background(round_of_questions)
+            self._asking.start(round_of_questions)
 
     def answers(self) -> QueryResults | None:
         """Those of the last round, once, as soon as they are there."""
-        if self._under_way is None or not self._under_way.done():
+        if not self._asking.is_done:
             return None
-        answers, self._under_way = self._under_way.result(), None
+        answers = self._asking.take()
         if answers.trouble is None:
             self._outage.worked()
         else:

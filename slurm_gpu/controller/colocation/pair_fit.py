@@ -10,11 +10,11 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from collections.abc import Mapping
 from urllib.parse import unquote
 
 from slurm_gpu.clock import Clock
+from slurm_gpu.controller.background import Background, BackgroundTask
 from slurm_gpu.controller.colocation.store import Book, KeyProfile, by_turns
 
 log = logging.getLogger("slurm-gpuctld")
@@ -34,29 +34,29 @@ _NUMBER = re.compile(r"(?P<before>.*?)(?P<size>\d{1,9})(?P<after>\D*)", re.DOTAL
 class Unseen:
     """One fit at a time, as something was learned, and once a minute at most."""
 
-    def __init__(self, background: Callable[[Callable[[], Speeds]], Future[Speeds]], clock: Clock) -> None:
-        self._background, self._clock = background, clock
-        self._under_way: Future[Speeds] | None = None
+    def __init__(self, background: Background, clock: Clock) -> None:
+        self._clock = clock
+        self._fit = BackgroundTask[Speeds](background)
         self._made_of: object = None
         self._next_s = 0.0
         self._failed = self._has_left_out = False
 
     def forget(self) -> None:
         """The next book is another one."""
-        self._under_way = self._made_of = None
+        self._fit.drop()
+        self._made_of = None
 
     def turn(self, book: Book, there: Mapping[str, int]) -> None:
         """Give the book the finished fit, and start another if needed. `there`: current jobs by key."""
-        if self._under_way is not None and self._under_way.done():
-            done, self._under_way = self._under_way, None
+        if self._fit.is_done:
             try:
-                book.foretell(done.result())
+                book.foretell(self._fit.take())
                 self._failed = False
             except (ImportError, ArithmeticError, ValueError) as error:  # numpy's LinAlgError is a ValueError
                 if not self._failed:
                     log.warning("pairs that nobody saw are judged by their use alone: %s", error)
                 self._failed = True
-        if self._under_way is not None or self._clock.monotonic() < self._next_s:
+        if not self._fit.is_free or self._clock.monotonic() < self._next_s:
             return
         profiles, speeds = _chosen(book, there)
         n_left_out = len((there.keys() & book.profiles.keys()) - profiles.keys())
@@ -73,7 +73,7 @@ class Unseen:
         if len(speeds) < LEAST_SPEEDS or made_of == self._made_of:
             return
         self._made_of, self._next_s = made_of, self._clock.monotonic() + EVERY_S
-        self._under_way = self._background(lambda: foretold(profiles, speeds))
+        self._fit.start(lambda: foretold(profiles, speeds))
 
 
 def _chosen(

@@ -9,15 +9,14 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
 from zoneinfo import ZoneInfo
 
 from slurm_gpu.alerts.alert import Flag
 from slurm_gpu.alerts.watch import Watch
 from slurm_gpu.clock import Clock
 from slurm_gpu.config.site import SiteConfig
+from slurm_gpu.controller.background import Background, BackgroundTask
 from slurm_gpu.controller.duty import Duty, QueueView
 from slurm_gpu.controller.notices import status
 from slurm_gpu.controller.notices.cancellations import Ends
@@ -42,8 +41,6 @@ LOOK_EVERY_S = 15.0
 """A node with jobs posts each 10 s for us, and a value counts for 30 s."""
 _STALE_S = 60.0
 """On what was seen so long ago no job is ended."""
-
-Background = Callable[[Callable[[], Any]], "Future[Any]"]
 
 
 def channels_of(settings: Settings) -> dict[str, Channel]:
@@ -83,7 +80,7 @@ class NoticeKeeper(Duty):
     ) -> None:
         super().__init__(clock, "no user is notified, and no job is ended: %s", "users are notified again")
         self._config, self._settings_path, self._client = config, settings_path, client
-        self._ends, self._look, self._submit = ends, look, background
+        self._ends, self._look = ends, look
         self._path, self._channels = run_directory / status.FILE_NAME, channels
         self._zone = ZoneInfo(config.timezone)
         self._watch = Watch(rules_of(config))
@@ -91,34 +88,31 @@ class NoticeKeeper(Duty):
         self._stamp: tuple[int, int, int] | None = None
         self._slurm: SlurmSettings | None = None
         self._ledger: Ledger | None = None
-        self._looking: Future[ClusterPoll] | None = None
-        self._sending: Future[None] | None = None
+        self._looking = BackgroundTask[ClusterPoll](background)
+        self._sending = BackgroundTask[None](background)
         self._next_s = 0.0
 
     def prepare(self, view: QueueView) -> bool:
         """Read slurm-gpudbd now and then; there is work when it has answered and nothing is being sent."""
         if not view.answered:
             return False
-        if self._sending is not None:
-            if not self._sending.done():
-                return False
-            sent, self._sending = self._sending, None
-            sent.result()
+        if self._sending.is_done:
+            self._sending.take()
+        if not self._sending.is_free:
+            return False
         if self._current_settings() is None or not view.in_charge:
             self._rest()
             return False
-        if self._looking is None and self._clock.monotonic() >= self._next_s:
+        if self._looking.is_free and self._clock.monotonic() >= self._next_s:
             self._next_s = self._clock.monotonic() + LOOK_EVERY_S
-            self._looking = self._submit(self._look)
+            self._looking.start(self._look)
             return False
-        return self._looking is not None and self._looking.done()
+        return self._looking.is_done
 
     def work(self, view: QueueView) -> None:
         """Act on the answer of slurm-gpudbd."""
-        assert self._looking is not None
         assert self._settings is not None
-        looked, self._looking = self._looking, None
-        self._act(looked.result(), view.jobs, self._settings, view.policy.cancel_idle)
+        self._act(self._looking.take(), view.jobs, self._settings, view.policy.cancel_idle)
 
     def _rest(self) -> None:
         """Whoever is in charge next reads the ledger anew, and sees for itself what is so."""
@@ -213,7 +207,7 @@ class NoticeKeeper(Duty):
                     notice.id, notice.user, notice.kind, about, judged, templates, around
                 )
         channels, wall = self._channels(settings), self._clock.wall
-        self._sending = self._submit(lambda: send_all(chosen, messages, channels, self._save, wall))
+        self._sending.start(lambda: send_all(chosen, messages, channels, self._save, wall))
 
     def _read(self) -> Ledger:
         if self._ledger is None:

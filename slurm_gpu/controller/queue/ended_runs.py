@@ -7,10 +7,9 @@ beginning of the periods, and from then on now and again for what ended lately.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from concurrent.futures import Future
 
 from slurm_gpu.clock import SystemClock
+from slurm_gpu.controller.background import Background, BackgroundTask
 from slurm_gpu.controller.queue.amounts import CountingFacts, mgpu_of_total
 from slurm_gpu.controller.queue.gpu_hours import GpuRun
 from slurm_gpu.controller.queue.usage import UsageOwner
@@ -26,15 +25,13 @@ _OVERLAP_S = 3600
 """slurmctld may tell slurmdbd late, after an outage of the latter."""
 _AT_ONCE_S = 86400
 
-Submit = Callable[[Callable[[], list[GpuRun]]], "Future[list[GpuRun]]"]
-
 
 class EndedRunsPoll:
     """Asks for what ended, without ever keeping the watcher waiting."""
 
-    def __init__(self, client: SlurmClient, submit: Submit) -> None:
-        self._client, self._submit = client, submit
-        self._asking: Future[list[GpuRun]] | None = None
+    def __init__(self, client: SlurmClient, background: Background) -> None:
+        self._client = client
+        self._asking = BackgroundTask[list[GpuRun]](background)
         self._began_s = 0.0
         self._told_until_s: float | None = None
         self._next_s = 0.0
@@ -48,19 +45,16 @@ class EndedRunsPoll:
         """What has come in since the last call; `first_s` is the beginning of the longest period."""
         if now_s < self._began_s - _OVERLAP_S:
             # The clock was set far back: what was told until then may be of other periods.
-            self._told_until_s, self._next_s, self.complete, self._asking = None, 0.0, False, None
-        if self._asking is None:
-            if now_s >= self._next_s:
-                since_s = first_s if self._told_until_s is None else int(self._told_until_s) - _OVERLAP_S
-                self._began_s = now_s
-                self._asking = self._submit(lambda: self._read(since_s, int(now_s), facts))
-            else:
-                return []
-        if not self._asking.done():
+            self._told_until_s, self._next_s, self.complete = None, 0.0, False
+            self._asking.drop()
+        if self._asking.is_free and now_s >= self._next_s:
+            since_s = first_s if self._told_until_s is None else int(self._told_until_s) - _OVERLAP_S
+            self._began_s = now_s
+            self._asking.start(lambda: self._read(since_s, int(now_s), facts))
+        if not self._asking.is_done:
             return []
-        asked, self._asking = self._asking, None
         try:
-            runs = asked.result()
+            runs = self._asking.take()
         except SlurmError as error:
             self._next_s = now_s + _RETRY_S
             self._outage.failed(error)

@@ -7,13 +7,13 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable
-from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.controller import snapshot as snapshots
-from slurm_gpu.controller.duty import Duty, QueueView, in_background
+from slurm_gpu.controller.background import in_background
+from slurm_gpu.controller.duty import Duty, QueueView
 from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.errors import OutsideError, SlurmGpuError, UsageError
 from slurm_gpu.policy.lua.peers import this_host
@@ -92,8 +92,8 @@ class Acts(Duty):
         """Report what waits, for a few seconds at most."""
         self._due_s = 0.0
         self.run(QueueView())
-        if self._under_way is not None:
-            wait([self._under_way], _AT_THE_END_S)
+        if self._background is not None:
+            self._background.wait(_AT_THE_END_S)
         if self._waiting:
             later = "" if self._path is None else "; the next slurm-gpuctld on this host tells it"
             log.warning("slurm-gpudbd was not told of %d acts%s", len(self._waiting), later)

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from slurm_gpu.clock import Clock
-from slurm_gpu.controller.duty import Background, Duty, QueueView
+from slurm_gpu.controller.background import Background
+from slurm_gpu.controller.duty import Duty, QueueView
 from slurm_gpu.controller.reporting.audit_reporter import Acts
 from slurm_gpu.controller.reporting.decision_log import MARK_FILE, DecisionLog, LogLine
 from slurm_gpu.errors import OutsideError

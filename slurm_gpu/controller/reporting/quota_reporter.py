@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from slurm_gpu.client.connector import DatabaseConnector
 from slurm_gpu.clock import Clock
-from slurm_gpu.controller.duty import Background, Duty, QueueView
+from slurm_gpu.controller.background import Background
+from slurm_gpu.controller.duty import Duty, QueueView
 from slurm_gpu.controller.queue.usage import Usage
 from slurm_gpu.controller.reporting.quota import InUse, quota_of
 from slurm_gpu.errors import NotFoundError

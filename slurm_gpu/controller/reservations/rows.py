@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from slurm_gpu.clock import SystemClock
+from slurm_gpu.controller.background import Background, BackgroundTask
 from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.errors import SlurmGpuError
 from slurm_gpu.wire.answers.reservation import MOST_IDS, MOST_REPORTS, Report, Reservation
@@ -20,18 +20,17 @@ log = logging.getLogger("slurm-gpuctld")
 
 Exchange = Callable[[Sequence[Report], Collection[int]], Sequence[Reservation]]
 """Tells these reports, then reads what is not over, and the rows with these ids."""
-Submit = Callable[[Callable[[], Sequence[Reservation]]], "Future[Sequence[Reservation]]"]
 
 
 class ReservationTable:
     """The rows as last read, and what was not told yet. slurm-gpudbd may be away for long: nothing waits."""
 
-    def __init__(self, exchange: Exchange, submit: Submit) -> None:
-        self._exchange, self._submit = exchange, submit
+    def __init__(self, exchange: Exchange, background: Background) -> None:
+        self._exchange = exchange
         self._rows: Mapping[int, Reservation] | None = None
         self._reports: dict[int, Report] = {}
         self._sent: Mapping[int, Report] = {}
-        self._asking: Future[Sequence[Reservation]] | None = None
+        self._asking = BackgroundTask[Sequence[Reservation]](background)
         self._outage = OutageLog(
             log,
             "reservations stay as they are: %s; slurm-gpudbd is asked again",
@@ -62,20 +61,18 @@ class ReservationTable:
 
         Returns whether something came.
         """
-        came = self._asking is not None and self._asking.done()
+        came = self._asking.is_done
         if came:
-            assert self._asking is not None
-            asking, self._asking = self._asking, None
-            self._take_in(asking)
-        if begin and self._asking is None:
+            self._take_in()
+        if begin and self._asking.is_free:
             self._sent = dict(self._reports)
             reports, wanted = list(self._sent.values()), sorted(ids)
-            self._asking = self._submit(lambda: self._exchange(reports, wanted))
+            self._asking.start(lambda: self._exchange(reports, wanted))
         return came
 
-    def _take_in(self, asking: Future[Sequence[Reservation]]) -> None:
+    def _take_in(self) -> None:
         try:
-            rows = asking.result()
+            rows = self._asking.take()
         except SlurmGpuError as error:
             self._outage.failed(error)
             return

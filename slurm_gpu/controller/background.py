@@ -1,0 +1,63 @@
+"""Tasks in a thread beside the watcher, which never waits."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+# Runs a task in a thread.
+Background = Callable[[Callable[[], Any]], "Future[Any]"]
+
+
+def in_background(task: Callable[[], T]) -> Future[T]:
+    """Run a task in a thread that does not keep the process from ending."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(task())
+        except BaseException as error:  # raised where the result is read
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="background", daemon=True).start()
+    return future
+
+
+class BackgroundTask(Generic[T]):
+    """At most one task at a time; a caller polls for its result."""
+
+    def __init__(self, background: Background) -> None:
+        self._background = background
+        self._future: Future[T] | None = None
+
+    @property
+    def is_free(self) -> bool:
+        """Whether no task was started whose result is still to be taken."""
+        return self._future is None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether a result can be taken."""
+        return self._future is not None and self._future.done()
+
+    def start(self, task: Callable[[], T]) -> None:
+        """Start a task; a result that was not taken is dropped."""
+        self._future = self._background(task)
+
+    def take(self) -> T:
+        """Return the result, or raise the error, of the task that is done."""
+        future, self._future = self._future, None
+        assert future is not None
+        return future.result()
+
+    def wait(self, most_s: float) -> None:
+        """Wait for the end of the task."""
+        if self._future is not None:
+            wait([self._future], most_s)
+
+    def drop(self) -> None:
+        """Forget the task; it runs to its end."""
+        self._future = None
