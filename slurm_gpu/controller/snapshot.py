@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from slurm_gpu.controller.queue.gpu_hours import CalendarPeriod
 from slurm_gpu.controller.queue.usage import RunningAndPending, Subject, Usage, UsageTotals
 from slurm_gpu.controller.reservations.lua_state import ReserveTable
 from slurm_gpu.errors import OutsideError
+from slurm_gpu.files.atomic import write_whole
 
 FILE_NAME = "snapshot.txt"
 FRESH_S = 30
@@ -138,16 +138,12 @@ def last_generation(path: Path) -> int:
 
 
 def write(path: Path, text: str) -> None:
-    """Put `text` there in one step: whoever reads sees the old file or the new one, never a part.
+    """Replace a file that all may read; raises OutsideError.
 
-    Raises OutsideError where it cannot be written.
+    It is rewritten every few seconds and worthless after a power cut, so that nothing waits for the disk.
     """
-    fresh = path.with_name(f".{path.name}.new")
     try:
-        with fresh.open("w", encoding="ascii") as file:
-            os.fchmod(file.fileno(), 0o644)
-            file.write(text)
-        fresh.replace(path)
+        write_whole(path, text, mode=0o644, durable=False)
     except OSError as error:
         raise OutsideError(f"{error.filename or path}: {error.strerror}") from error
 

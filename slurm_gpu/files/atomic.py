@@ -12,8 +12,22 @@ from pathlib import Path
 _UNFINISHED = "unfinished"
 
 
+def write_whole(
+    path: Path, text: str, *, mode: int = 0o600, owner_uid: int | None = None, durable: bool = True
+) -> None:
+    """Replace a file by this text in one step; if root writes, the file is `owner_uid`'s.
+
+    Without `durable`, which takes a wait for the disk, a power cut may lose the text. Raises OSError.
+    """
+    with whole_file(path, durable=durable) as fresh:
+        fresh.write_text(text, encoding="utf-8")
+        fresh.chmod(mode)
+        if owner_uid is not None and os.geteuid() == 0:
+            os.chown(fresh, owner_uid, -1)
+
+
 @contextlib.contextmanager
-def whole_file(path: Path, like: str | None = None) -> Iterator[Path]:
+def whole_file(path: Path, like: str | None = None, *, durable: bool = True) -> Iterator[Path]:
     """A file of mode 0600 to write to, which takes the place of `path` once all of it is on disk.
 
     Where that fails it is removed, and `path` stays as it was. What another process that was killed left of
@@ -32,9 +46,11 @@ def whole_file(path: Path, like: str | None = None) -> Iterator[Path]:
     os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     try:
         yield unfinished
-        _sync(unfinished)
+        if durable:
+            _sync(unfinished)
         unfinished.replace(path)
-        _sync(path.parent)
+        if durable:
+            _sync(path.parent)
     finally:
         unfinished.unlink(missing_ok=True)
 

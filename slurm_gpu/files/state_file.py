@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from slurm_gpu.errors import OutsideError
-from slurm_gpu.files.atomic import whole_file
+from slurm_gpu.files.atomic import write_whole
 
 State = TypeVar("State")
 
@@ -36,11 +36,8 @@ def write_state(path: Path, plain: Any, owner_uid: int, mode: int = 0o600) -> No
     """
     try:
         path.parent.mkdir(mode=0o755, exist_ok=True)
-        with whole_file(path) as fresh:
-            fresh.write_text(json.dumps(plain) + "\n", encoding="utf-8")
-            fresh.chmod(mode)
-            if os.geteuid() == 0:
-                os.chown(fresh, owner_uid, -1)
-                os.chown(path.parent, owner_uid, -1)
+        write_whole(path, json.dumps(plain) + "\n", mode=mode, owner_uid=owner_uid)
+        if os.geteuid() == 0:
+            os.chown(path.parent, owner_uid, -1)
     except OSError as error:
         raise OutsideError(f"{error.filename or path}: {error.strerror}") from error

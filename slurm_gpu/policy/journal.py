@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu.errors import OutsideError
-from slurm_gpu.files.atomic import whole_file
+from slurm_gpu.files.atomic import write_whole
 from slurm_gpu.policy.native.difference import LimitChange, Owned
 from slurm_gpu.slurm.sacctmgr import Entity, EntityKind, LimitField
+from slurm_gpu.text.cells import utc_stamp
 
 KEPT = 20
 """Applies that are kept, and can be rolled back."""
@@ -83,7 +84,8 @@ class ApplyJournal:
         make_state_directory(self.directory, self._owner_uid)
         try:
             file = (self.directory / name).open("w")
-            self._give(file.fileno())
+            if os.geteuid() == 0:  # for SlurmUser to go on with
+                os.fchown(file.fileno(), self._owner_uid, -1)
         except OSError as error:
             raise OutsideError(f"{self.directory / name}: {error.strerror}") from error
         with file:
@@ -128,7 +130,7 @@ class ApplyJournal:
 
     def begin(self, entry: Entry) -> Entry:
         """Write an apply down before it is carried out; the entry comes back with its name."""
-        stamp, number = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self._now())), 0
+        stamp, number = utc_stamp(self._now()), 0
         if entries := self.entries():
             newest, last = _age(entries[-1].name)
             if stamp <= newest:  # within one second, or the clock was set back
@@ -149,17 +151,9 @@ class ApplyJournal:
     def _write(self, entry: Entry) -> None:
         file = self._file(entry)
         try:
-            with whole_file(file) as fresh, fresh.open("w", encoding="utf-8") as out:
-                json.dump(_plain(entry), out, indent=1)
-                out.write("\n")
-                self._give(out.fileno())
+            write_whole(file, json.dumps(_plain(entry), indent=1) + "\n", owner_uid=self._owner_uid)
         except OSError as error:
             raise OutsideError(f"{file}: {error.strerror}") from error
-
-    def _give(self, descriptor: int) -> None:
-        """What root writes is for SlurmUser to go on with."""
-        if os.geteuid() == 0:
-            os.fchown(descriptor, self._owner_uid, -1)
 
     def _file(self, entry: Entry) -> Path:
         return self.directory / f"apply-{entry.name}.json"

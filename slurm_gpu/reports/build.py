@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -17,7 +16,7 @@ from slurm_gpu import __version__
 from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.errors import DatabaseError, OutsideError, UsageError
-from slurm_gpu.files.atomic import whole_file
+from slurm_gpu.files.atomic import whole_file, write_whole
 from slurm_gpu.policy.language.model import Bundle
 from slurm_gpu.reports.figure import Figure
 from slurm_gpu.reports.figures import all_figures
@@ -29,16 +28,14 @@ from slurm_gpu.reports.page.draw import draw
 from slurm_gpu.reports.page.svg import svg_file
 from slurm_gpu.reports.period import ReportPeriod
 from slurm_gpu.reports.table_files import write_csv, write_parquet
+from slurm_gpu.text.cells import minute
 
 PAGE_NAME = "report.html"
 TABLES, PICTURES = "tables", "figures"
 
 
-class ReportProgress(Protocol):
-    """Hears how far a report is: `done` of `total` steps, and what is done now."""
-
-    def __call__(self, done: int, total: int, now: str) -> None:
-        """Called before each step, and once at the end."""
+# Called before each step, and once at the end: with the steps done, how many there are, and the next one.
+ReportProgress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +94,8 @@ def build_report(
         timezone=config.timezone,
         beside=beside,
     )
-    _write_text(out / PAGE_NAME, page_html(page))
+    with _writing(out):
+        write_whole(out / PAGE_NAME, page_html(page))
     if beside:
         _write_beside(out, figures, total, told)
     told(total, total, "done")
@@ -129,7 +127,8 @@ def _write_beside(out: Path, figures: Sequence[Figure], total: int, told: Report
     for figure in figures:
         told(done, total, f"picture {figure.id}")
         drawing = draw(figure.chart)
-        _write_text(out / PICTURES / f"{figure.id}.svg", svg_file(drawing, figure.title))
+        with _writing(out):
+            write_whole(out / PICTURES / f"{figure.id}.svg", svg_file(drawing, figure.title))
         with _writing(out), whole_file(out / PICTURES / f"{figure.id}.png") as unfinished:
             write_png(drawing, unfinished)
         done += 1
@@ -143,11 +142,6 @@ def _writing(out: Path) -> Iterator[None]:
         raise OutsideError(f"cannot write to {out}: {error.strerror or error}") from error
 
 
-def _write_text(path: Path, text: str) -> None:
-    with _writing(path.parent), whole_file(path) as unfinished:
-        unfinished.write_text(text, "utf-8")
-
-
 def _make_directories(out: Path, beside: bool) -> None:
     if out.exists() and not out.is_dir():
         raise UsageError(f"--out {out}: is a file; name a directory, which is made where there is none")
@@ -158,7 +152,7 @@ def _make_directories(out: Path, beside: bool) -> None:
 
 
 def _moment(at_s: float, timezone: str) -> str:
-    return f"{dt.datetime.fromtimestamp(at_s, ZoneInfo(timezone)):%Y-%m-%d %H:%M} {timezone}"
+    return f"{minute(at_s, ZoneInfo(timezone))} {timezone}"
 
 
 def _day(day: dt.date) -> str:

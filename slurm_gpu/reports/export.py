@@ -48,7 +48,7 @@ from slurm_gpu.database.storage.schema import (
     run_device,
     run_host,
 )
-from slurm_gpu.files.atomic import whole_file
+from slurm_gpu.files.atomic import whole_file, write_whole
 from slurm_gpu.wire.fields import MAX_MOMENT_S
 
 _RUNS_AT_ONCE = 900
@@ -165,8 +165,7 @@ class _Progress:
     def keep(self, done: Mapping[str, _Written]) -> None:
         """These are written."""
         written = {month: asdict(one) for month, one in done.items()}
-        with whole_file(self.path) as unfinished:
-            unfinished.write_text(json.dumps({"asked": self.asked, "written": written}))
+        write_whole(self.path, json.dumps({"asked": self.asked, "written": written}))
 
     def end(self) -> None:
         """All are: the next export begins anew."""

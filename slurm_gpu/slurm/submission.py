@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.commands import QUERY_TIMEOUT_S, CommandRunner, run_command
+from slurm_gpu.slurm.scontrol import parse_time_limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +125,8 @@ def _partition(line: str) -> Partition:
     return Partition(
         name=fields["PartitionName"],
         is_default=fields.get("Default") == "YES",
-        default_time_s=_seconds(fields.get("DefaultTime", "NONE")),
-        max_time_s=_seconds(fields.get("MaxTime", "UNLIMITED")),
+        default_time_s=parse_time_limit(fields.get("DefaultTime", "NONE")),
+        max_time_s=parse_time_limit(fields.get("MaxTime", "UNLIMITED")),
         whole_nodes=fields.get("OverSubscribe") == "EXCLUSIVE" or fields.get("Exclusive") in ("NODE", "TOPO"),
         allow_groups=_names(fields.get("AllowGroups", "ALL")),
         allow_accounts=_names(fields.get("AllowAccounts", "ALL").lower()),
@@ -158,11 +159,3 @@ def _names(text: str) -> frozenset[str] | None:
 
 def _number(text: str) -> int | None:
     return int(text) if text.isdigit() else None
-
-
-def _seconds(text: str) -> int | None:
-    if text in ("NONE", "UNLIMITED", "INFINITE"):
-        return None
-    days, _, clock = text.rpartition("-")
-    hours, minutes, seconds = (int(part) for part in clock.split(":"))
-    return int(days or "0") * 86400 + hours * 3600 + minutes * 60 + seconds

@@ -83,6 +83,21 @@ def moment(epoch_s: float | None, zone: ZoneInfo) -> str:
     return GAP if epoch_s is None else f"{dt.datetime.fromtimestamp(epoch_s, zone):%Y-%m-%d %H:%M:%S}"
 
 
+def minute(epoch_s: float, zone: dt.tzinfo) -> str:
+    """Return a time in a zone to the minute, 2026-11-21 09:30."""
+    return f"{dt.datetime.fromtimestamp(epoch_s, zone):%Y-%m-%d %H:%M}"
+
+
+def time_of_day(minutes: int) -> str:
+    """Return minutes since midnight as 09:30."""
+    return f"{minutes // 60:02d}:{minutes % 60:02d}"
+
+
+def utc_stamp(epoch_s: float) -> str:
+    """Return a time for names of files, which then sort by time: 20261121T093000Z."""
+    return f"{dt.datetime.fromtimestamp(epoch_s, dt.UTC):%Y%m%dT%H%M%SZ}"
+
+
 def text(value: str | None) -> str:
     """A user's text without what could steer a terminal; "" and None are gaps."""
     if not value:

@@ -90,7 +90,7 @@ def test_a_window_that_was_asked_for_long_before_the_end_is_not_called_its_last_
 ):
     a_job(slurm_gpu, Training(n_bins=200, width_s=16.0))
     slurm_gpu.database.window_list = windows_of_a_throttled_gpu()
-    for after, told in ((60, "its last minutes at full resolution"), (3600, "that end 60 min before it did")):
+    for after, told in ((60, "its last minutes at full resolution"), (3600, "that end 1h00m before it did")):
         runs = [replace(run, end_s=BEGINS_S + 600 + after) for run in slurm_gpu.database.runs]
         slurm_gpu.database.runs = runs
         assert slurm_gpu("diagnose", "17", "--html", str(tmp_path / "page.html")) == 1

@@ -135,7 +135,7 @@ def test_where_nothing_can_be_said_it_says_why(slurm_gpu: CommandLine):
 
 
 def test_a_job_that_does_not_wait_is_a_wrong_question(slurm_gpu: CommandLine):
-    answering(slurm_gpu, UsageError("job 17 runs; it waited 30.0 min"))
+    answering(slurm_gpu, UsageError("job 17 runs; it waited 30m00s"))
     assert slurm_gpu("forecast", "17") == 2
     assert "job 17 runs" in slurm_gpu.err
 

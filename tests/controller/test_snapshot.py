@@ -132,7 +132,7 @@ def test_the_old_snapshot_stays_until_the_new_one_is_whole(tmp_path: Path) -> No
     """A writer that was killed left its part beside the file; the next one is not disturbed by it."""
     path = tmp_path / "snapshot.txt"
     write(path, render(example()))
-    (tmp_path / ".snapshot.txt.new").write_text("slurm-gpu-snapshot 1 8 99\nuse user:al")
+    (tmp_path / ".snapshot.txt.4194305.unfinished").write_text("slurm-gpu-snapshot 1 8 99\nuse user:al")
     assert read_fresh(path, NOON_S) == example()
     assert last_generation(path) == 7
     write(path, render(example(generation=8)))

@@ -19,7 +19,7 @@ from slurm_gpu.controller.queue.lending import LendingLine, lending_of
 from slurm_gpu.controller.reporting.quota import QuotaLine, quota_of
 from slurm_gpu.policy.language.limits import Scope
 from slurm_gpu.slurm.submission import read_user_places
-from slurm_gpu.text.cells import GAP
+from slurm_gpu.text.cells import GAP, time_of_day
 from slurm_gpu.text.units import format_duration, format_mgpu
 
 COLUMNS = ("rule", "limit on", "for", "used", "limit", "left", "")
@@ -104,12 +104,8 @@ def _notes(line: QuotaLine, zone: ZoneInfo) -> Iterator[str]:
         yield f"{rule.kind} jobs"
     if rule.when is not None:
         days = [day for index, day in enumerate(_DAYS, 1) if rule.when["days"][index]]
-        span = f"{_clock(rule.when['from_min'])}-{_clock(rule.when['to_min'])}"
+        span = f"{time_of_day(rule.when['from_min'])}-{time_of_day(rule.when['to_min'])}"
         yield f"{','.join(days)} {span}"
     if line.until_s is not None:
         last_day = dt.datetime.fromtimestamp(line.until_s - 1, zone).date()
         yield f"your exception, until {last_day}"
-
-
-def _clock(minute: int) -> str:
-    return f"{minute // 60:02}:{minute % 60:02}"

@@ -32,7 +32,7 @@ from slurm_gpu.policy.language.check import load_policy
 from slurm_gpu.policy.language.names import SystemDirectory, resolve_names
 from slurm_gpu.policy.language.unheld import unheld_limits
 from slurm_gpu.policy.lua.bundle import SiteFacts, compile_policy
-from slurm_gpu.text.cells import count, hours
+from slurm_gpu.text.cells import count, hours, minute
 from slurm_gpu.text.units import counted
 
 if TYPE_CHECKING:  # httpx takes longer to import than `policy check` takes to run
@@ -183,7 +183,7 @@ def _row(judgement: Judgement, zone: ZoneInfo) -> tuple[str, ...]:
         job.label,
         job.user,
         job.account,
-        dt.datetime.fromtimestamp(job.submit_s, zone).strftime("%Y-%m-%d %H:%M"),
+        minute(job.submit_s, zone),
         str(len(judgement.jobs)),
         count(job.n_gpus),
         hours(sum(task.gpu_hours for task in judgement.jobs)),

@@ -22,6 +22,7 @@ from slurm_gpu.policy.lua.decisions import DecisionCounts, count_decisions
 from slurm_gpu.policy.lua.in_force import InForce
 from slurm_gpu.policy.lua.install import made_by
 from slurm_gpu.policy.lua.installed import read_policy_in_force
+from slurm_gpu.text.cells import minute
 
 
 @click.command(short_help="Compare what is in force with FILE.")
@@ -169,7 +170,7 @@ def _print_moves(moved: Moved) -> None:
 
 
 def _day(at_s: int) -> str:
-    return f"{dt.datetime.fromtimestamp(at_s, dt.UTC):%Y-%m-%d %H:%M} UTC"
+    return f"{minute(at_s, dt.UTC)} UTC"
 
 
 def _print_counts(counts: DecisionCounts, since_s: int) -> None:

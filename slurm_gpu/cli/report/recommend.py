@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.policy.language.limit_edit import edit_limit, unified_diff
 from slurm_gpu.policy.language.limit_value import value_text
+from slurm_gpu.text.cells import minute
 from slurm_gpu.text.units import counted
 
 if TYPE_CHECKING:  # numpy is there only where reports are made
@@ -92,10 +92,7 @@ def _write(out: Path, patch: str) -> None:
 
 
 def _print(found: Replayed, findings: Findings, zone: ZoneInfo) -> None:
-    since, until = (
-        dt.datetime.fromtimestamp(at_s, zone).strftime("%Y-%m-%d %H:%M")
-        for at_s in (found.since_s, found.until_s)
-    )
+    since, until = minute(found.since_s, zone), minute(found.until_s, zone)
     cluster = found.past.cluster
     click.echo(
         f"Replayed {counted(len(found.past.jobs), 'run')} of {since} to {until} on "

@@ -17,7 +17,7 @@ from slurm_gpu.diagnose.case import DiagnosisThresholds
 from slurm_gpu.diagnose.peers import groups_given
 from slurm_gpu.diagnose.verdict import Cause
 from slurm_gpu.errors import DatabaseError, OutsideError, UsageError
-from slurm_gpu.files.atomic import whole_file
+from slurm_gpu.files.atomic import write_whole
 from slurm_gpu.reports.diagnosed.judged import NOTHING, JudgedRun, judged
 from slurm_gpu.reports.diagnosed.missing_data import why_untold
 from slurm_gpu.text.cells import moment, span, text
@@ -125,8 +125,7 @@ def _windows(site: CommandSite, database: DatabaseClient, run: Run, job_id: str)
 def _write_page(path: Path, page: str) -> None:
     """Whole or not at all, readable by its owner alone."""
     try:
-        with whole_file(path) as unfinished:
-            unfinished.write_text(page, "utf-8")
+        write_whole(path, page)
     except OSError as error:
         raise OutsideError(f"--html {path}: cannot be written: {error.strerror or error}") from error
 

@@ -13,7 +13,7 @@ from slurm_gpu.colocation.profiles.profile import ApplicationProfile, ProfilePha
 from slurm_gpu.colocation.tables.strict_csv import read_rows
 from slurm_gpu.colocation.tables.strict_json import mapping, number, read_json, shown
 from slurm_gpu.errors import InputError
-from slurm_gpu.files.atomic import whole_file
+from slurm_gpu.files.atomic import whole_file, write_whole
 from slurm_gpu.text.spreadsheet import armoured, bare
 
 FORMAT = "slurm-gpu profiles 1"
@@ -35,8 +35,7 @@ def read_profiles(path: Path) -> tuple[ApplicationProfile, ...]:
 def write_profiles_json(path: Path, profiles: Iterable[ApplicationProfile]) -> None:
     """Raises OSError."""
     decoded = {"format": FORMAT, "profiles": [as_json(profile) for profile in profiles]}
-    with whole_file(path) as unfinished:
-        unfinished.write_text(json.dumps(decoded, ensure_ascii=True, indent=1) + "\n", encoding="utf-8")
+    write_whole(path, json.dumps(decoded, ensure_ascii=True, indent=1) + "\n")
 
 
 def write_profiles_csv(path: Path, profiles: Iterable[ApplicationProfile]) -> None:

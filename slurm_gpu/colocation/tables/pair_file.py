@@ -14,7 +14,7 @@ from slurm_gpu.colocation.tables.measured import LONGEST_NAME, Measured
 from slurm_gpu.colocation.tables.strict_csv import read_rows
 from slurm_gpu.colocation.tables.strict_json import mapping, number, shown
 from slurm_gpu.errors import InputError
-from slurm_gpu.files.atomic import whole_file
+from slurm_gpu.files.atomic import whole_file, write_whole
 from slurm_gpu.text.spreadsheet import armoured, bare
 
 FORMAT = "slurm-gpu speeds 1"
@@ -233,8 +233,7 @@ def write_json(path: Path, table: Measured) -> None:
             for group in table.groups
         ],
     }
-    with whole_file(path) as unfinished:
-        unfinished.write_text(json.dumps(decoded, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    write_whole(path, json.dumps(decoded, ensure_ascii=False, indent=1) + "\n")
 
 
 def write_csv(path: Path, tables: Sequence[Measured]) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from slurm_gpu.errors import OutsideError
-from slurm_gpu.files.atomic import whole_file
+from slurm_gpu.files.atomic import write_whole
 
 FILE_NAME = "notices.json"
 _VERSION = 1
@@ -45,10 +44,8 @@ class Status:
 def write(path: Path, status: Status, owner_uid: int) -> None:
     """In one step, SlurmUser's alone: it names jobs of others. Raises OutsideError."""
     try:
-        with whole_file(path) as fresh:
-            fresh.write_text(json.dumps({"version": _VERSION, **asdict(status)}) + "\n", encoding="utf-8")
-            if os.geteuid() == 0:
-                os.chown(fresh, owner_uid, -1)
+        text = json.dumps({"version": _VERSION, **asdict(status)}) + "\n"
+        write_whole(path, text, owner_uid=owner_uid)
     except OSError as error:
         raise OutsideError(f"{error.filename or path}: {error.strerror}") from error
 

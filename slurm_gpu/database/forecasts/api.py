@@ -17,6 +17,7 @@ from slurm_gpu.database.services import Services
 from slurm_gpu.errors import SlurmError, UsageError
 from slurm_gpu.http.identity import Caller
 from slurm_gpu.slurm.client import QueuedJob
+from slurm_gpu.text.cells import span
 from slurm_gpu.text.hostlist import task_ranges
 from slurm_gpu.wire.answers.forecast import Forecast
 
@@ -104,7 +105,7 @@ class ForecastApi:
         start_s, end_s, eligible_s = row["start_s"], row["end_s"], row["eligible_s"]
         waited = ""
         if start_s is not None and eligible_s is not None and start_s >= eligible_s:
-            waited = f"; it waited {_about(start_s - eligible_s)}"
+            waited = f"; it waited {span(start_s - eligible_s)}"
         if start_s is None and end_s is None:  # of a moment ago
             return f"job {job} does not wait any more"
         state = "runs" if end_s is None else f"is over: {row['state']}"
@@ -151,12 +152,5 @@ def _kept_back(job: QueuedJob, now_s: float) -> str | None:
     if job.eligible_s is None:
         return f"is not free to start ({job.reason}), so there is no forecast of it yet"
     if job.eligible_s > now_s + _SKEW_S:
-        return f"is not to begin for another {_about(job.eligible_s - now_s)} (--begin): ask again then"
+        return f"is not to begin for another {span(job.eligible_s - now_s)} (--begin): ask again then"
     return None
-
-
-def _about(seconds: float) -> str:
-    for size_s, unit in ((86400, "days"), (3600, "h"), (60, "min")):
-        if seconds >= size_s:
-            return f"{seconds / size_s:.1f} {unit}"
-    return f"{seconds:.0f} s"

@@ -10,6 +10,7 @@ from pathlib import Path
 from slurm_gpu import __version__
 from slurm_gpu.database.storage.backup import back_up
 from slurm_gpu.database.storage.engine import Database, UnusableDatabaseError, head_revision
+from slurm_gpu.text.cells import utc_stamp
 
 COMMAND = "slurm-gpu db upgrade"
 
@@ -58,7 +59,7 @@ def upgrade_database(
         due, before, copy = database.is_due(), database.schema(), None
         if due and backup and database.holds_anything():
             report("making a backup …")
-            stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now()))
+            stamp = utc_stamp(now())
             copy = back_up(database.url, f"before-{head_revision()}-{stamp}", backup_to)
             report(f"backup: {copy}")
         if due:

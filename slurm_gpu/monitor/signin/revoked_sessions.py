@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from slurm_gpu.errors import InputError
-from slurm_gpu.files.atomic import whole_file
+from slurm_gpu.files.atomic import write_whole
 
 log = logging.getLogger("slurm-gpuweb")
 
@@ -42,8 +42,7 @@ class RevokedSessions:
             self._until = kept
             if self._path is not None:
                 try:
-                    with whole_file(self._path) as file:
-                        file.write_text(json.dumps(kept))
+                    write_whole(self._path, json.dumps(kept))
                 except OSError as error:
                     log.warning(
                         "%s cannot be written (%s): who signed out is signed in again by an old cookie after "

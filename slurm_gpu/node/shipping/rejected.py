@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import errno
-import os
 import re
 from pathlib import Path
+
+from slurm_gpu.files.atomic import write_whole
 
 MAX_REJECTED = 10_000
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
@@ -26,7 +27,4 @@ class RejectedFiles:
         if self._n >= MAX_REJECTED:
             raise OSError(errno.EDQUOT, f"there are {MAX_REJECTED} files already", str(self.directory))
         self._n += 1
-        with (self.directory / f"{_UNSAFE.sub('_', key)}.json").open("w") as file:
-            file.write(text + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        write_whole(self.directory / f"{_UNSAFE.sub('_', key)}.json", text + "\n")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu.errors import InputError, OutsideError
-from slurm_gpu.files.atomic import whole_file
+from slurm_gpu.files.atomic import write_whole
 from slurm_gpu.policy.language.limit_value import single_value, value_text, with_value
 from slurm_gpu.policy.language.limits import LIMITS
 from slurm_gpu.policy.language.model import Policy
@@ -86,10 +86,8 @@ def write_moves(policy: Path, moves: Sequence[Move]) -> None:
         if not moves:
             path.unlink(missing_ok=True)
             return
-        with whole_file(path) as fresh, fresh.open("w", encoding="utf-8") as out:
-            json.dump({"version": _VERSION, "moved": [asdict(move) for move in moves]}, out, indent=1)
-            out.write("\n")
-            fresh.chmod(0o644)
+        plain = {"version": _VERSION, "moved": [asdict(move) for move in moves]}
+        write_whole(path, json.dumps(plain, indent=1) + "\n", mode=0o644)
     except OSError as error:
         raise OutsideError(f"{path}: {error.strerror}") from error
 

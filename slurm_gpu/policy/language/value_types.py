@@ -17,6 +17,7 @@ from slurm_gpu.config.value_types import (
     require,
     whole_number,
 )
+from slurm_gpu.text.cells import time_of_day
 from slurm_gpu.text.units import format_duration, format_memory_mib, parse_duration, parse_memory_mib
 
 ID_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}"
@@ -166,14 +167,10 @@ def _parse_hours(value: Any) -> tuple[int, int]:
         raise InvalidValueError("is no time at all; leave hours out for the whole day")
     if end < begin:
         raise InvalidValueError(
-            f'goes past midnight; write two rules, one with hours "{_clock(begin)}-24:00" and one with '
-            f'"00:00-{_clock(end)}"'
+            f'goes past midnight; write two rules, one with hours "{time_of_day(begin)}-24:00" and one with '
+            f'"00:00-{time_of_day(end)}"'
         )
     return begin, end
-
-
-def _clock(minutes: int) -> str:
-    return f"{minutes // 60:02d}:{minutes % 60:02d}"
 
 
 TEXT = _words("a text", "")

@@ -24,6 +24,7 @@ from slurm_gpu.policy.lua.script import (
     ScriptDecision,
     ScriptError,
 )
+from slurm_gpu.text.cells import utc_stamp
 
 SCRIPT_NAME = "job_submit.lua"
 STATE_DIRECTORY = Path("/var/lib/slurm-gpu/policy")
@@ -274,7 +275,7 @@ def _keep(script: Path, state_directory: Path, owner_uid: int, now: Callable[[],
     for last in (copies[-1] if copies else None, None if _is_ours(script) else put_aside(state_directory)):
         if last is not None and last.read_bytes() == script.read_bytes():
             return last
-    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now()))
+    stamp = utc_stamp(now())
     kept = state_directory / f"job_submit-{stamp}.lua"
     number = 1
     while kept.exists():

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_gpu.errors import OutsideError
-from slurm_gpu.files.atomic import whole_file
+from slurm_gpu.files.atomic import write_whole
 from slurm_gpu.policy.lua.in_force import without_run_directory
 from slurm_gpu.slurm.client import SlurmSettings
 
@@ -86,11 +86,9 @@ def tell(settings: SlurmSettings, host: str, script: Path, at_s: float) -> None:
     try:
         if not directory.exists():
             directory.mkdir(mode=0o755)
-            _give(directory, settings)
-        with whole_file(file) as fresh:
-            fresh.write_text(json.dumps(told) + "\n", encoding="utf-8")
-            fresh.chmod(0o644)
-            _give(fresh, settings)
+            if os.geteuid() == 0:  # for SlurmUser to go on with
+                os.chown(directory, settings.slurm_user_uid, -1)
+        write_whole(file, json.dumps(told) + "\n", mode=0o644, owner_uid=settings.slurm_user_uid)
     except OSError as error:
         raise OutsideError(f"{error.filename or file}: {error.strerror}") from error
 
@@ -136,9 +134,3 @@ def _read(file: Path) -> Iterator[PeerScript]:
             yield PeerScript(host=str(plain["host"]), digest=str(plain["digest"]), at_s=int(plain["at_s"]))
     except (ValueError, KeyError, TypeError):
         return  # a later version's, or half of one: as if it had not told
-
-
-def _give(path: Path, settings: SlurmSettings) -> None:
-    """What root writes is for SlurmUser to go on with."""
-    if os.geteuid() == 0:
-        os.chown(path, settings.slurm_user_uid, -1)

@@ -27,6 +27,7 @@ from slurm_gpu.policy.language.model import (
 )
 from slurm_gpu.policy.lua.bundle import bundle_reason
 from slurm_gpu.policy.lua.urgent import who_may
+from slurm_gpu.text.cells import time_of_day
 from slurm_gpu.text.units import counted, format_duration, format_memory_mib, format_mgpu
 
 TITLE = "Rules for jobs on this cluster"
@@ -263,7 +264,7 @@ def _when(when: Hours) -> str:
     days = "on any day" if len(when.days) == len(_DAYS) else f"on {_days(sorted(when.days))}"
     if (when.from_min, when.to_min) == (0, 1440):
         return days
-    return f"{days} from {_clock(when.from_min)} to {_clock(when.to_min)}"
+    return f"{days} from {time_of_day(when.from_min)} to {time_of_day(when.to_min)}"
 
 
 def _days(days: list[int]) -> str:
@@ -271,10 +272,6 @@ def _days(days: list[int]) -> str:
         return f"{_DAYS[days[0]]} to {_DAYS[days[-1]]}"
     names = [_DAYS[day] for day in days]
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def _clock(minutes: int) -> str:
-    return f"{minutes // 60:02d}:{minutes % 60:02d}"
 
 
 def _colocation(said: Colocation) -> Section:

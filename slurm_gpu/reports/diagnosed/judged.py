@@ -15,7 +15,7 @@ from slurm_gpu.diagnose.series import Series
 from slurm_gpu.diagnose.stalls import STOOD
 from slurm_gpu.diagnose.steps import StepSeries
 from slurm_gpu.diagnose.verdict import Cause, Verdict
-from slurm_gpu.reports.diagnosed.words import lasting
+from slurm_gpu.text.cells import span
 from slurm_gpu.wire.answers.node_minutes import NodeMinutes
 from slurm_gpu.wire.answers.runs import NodeWindow, Run, RunTimeline
 
@@ -54,7 +54,7 @@ class JudgedRun:
             return "its whole course"
         if run.end_s is None or self.reaches_its_end(run):
             return "its last minutes at full resolution"
-        apart = lasting(run.end_s - self.series.end_s).replace("\u00a0", " ")
+        apart = span(run.end_s - self.series.end_s)
         return f"minutes at full resolution that end {apart} before it did"
 
     def reaches_its_end(self, run: Run) -> bool:

@@ -7,8 +7,9 @@ from xml.etree.ElementTree import Element
 
 from slurm_gpu.diagnose.verdict import Cause, Evidence
 from slurm_gpu.reports.diagnosed.page_model import DiagnosisPageModel
-from slurm_gpu.reports.diagnosed.words import clock_time, lasting
+from slurm_gpu.reports.diagnosed.words import clock_time
 from slurm_gpu.reports.page.markup import append, element, items
+from slurm_gpu.text.cells import span
 from slurm_gpu.text.units import few
 
 _MOST_NAMES = 12
@@ -77,8 +78,7 @@ def _facts(look: DiagnosisPageModel) -> list[tuple[str, str]]:
         facts.append(("Since", clock_time(verdict.since_s, look.timezone)))
     if verdict.until_s is not None:
         facts.append(("Until", clock_time(verdict.until_s, look.timezone)))
-    span = lasting(series.end_s - series.start_s)
-    facts.append(("Judged by", f"{look.by}: {span}{look.told}"))
+    facts.append(("Judged by", f"{look.by}: {span(series.end_s - series.start_s)}{look.told}"))
     if series.offsets_s:
         apart = (f"{node} {seconds:+.0f} s" for node, seconds in series.offsets_s.items())
         facts.append(("Clocks set right", few(apart, _MOST_NAMES)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import math
 from zoneinfo import ZoneInfo
 
@@ -10,6 +9,7 @@ from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.signals import Signal
 from slurm_gpu.reports.diagnosed.style import GROUP_TONES
 from slurm_gpu.reports.page.palette import series_tone
+from slurm_gpu.text.cells import moment
 
 TITLES = {
     Metric.UTIL: "Utilisation",
@@ -58,11 +58,4 @@ def shown(metric: Metric, value: float) -> str:
 
 def clock_time(at_s: float, zone: str) -> str:
     """A moment, with its day."""
-    return f"{dt.datetime.fromtimestamp(at_s, ZoneInfo(zone)):%Y-%m-%d %H:%M:%S}"
-
-
-def lasting(seconds: float) -> str:
-    """A duration, such as 10 min or 23.5 h."""
-    if seconds < 120:
-        return f"{seconds:.0f}\u00a0s"
-    return f"{seconds / 60:.0f}\u00a0min" if seconds < 7200 else f"{seconds / 3600:.1f}\u00a0h"
+    return moment(at_s, ZoneInfo(zone))

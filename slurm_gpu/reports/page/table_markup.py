@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import math
 from collections.abc import Callable
 from xml.etree.ElementTree import Element
@@ -14,6 +13,7 @@ from slurm_gpu.reports.category import Category
 from slurm_gpu.reports.figure import FigureTable, TableColumn, Values
 from slurm_gpu.reports.page.amounts import GAP, amount
 from slurm_gpu.reports.page.markup import append, element
+from slurm_gpu.text.cells import minute
 
 MOST_ROWS = 100
 _FIRST_MOMENT_S = 1e9  # in 2001; no job has run for so long
@@ -94,7 +94,7 @@ def _writer(column: TableColumn, timezone: str | None) -> Callable[[float], str]
         return str
     if timezone is not None:
         zone = ZoneInfo(timezone)
-        return lambda moment: dt.datetime.fromtimestamp(moment, zone).strftime("%Y-%m-%d %H:%M")
+        return lambda at_s: minute(at_s, zone)
     return amount
 
 

@@ -293,8 +293,8 @@ def test_a_job_that_does_not_wait_is_told_what_it_does(site: Running) -> None:
     store(site, row(job_id=21, end_s=T0, **started))
     with DatabaseClient(site.config) as client:
         for job, why in (
-            ("20", "job 20 runs; it waited 30.0 min"),
-            ("21", "job 21 is over: COMPLETED; it waited 30.0 min"),
+            ("20", "job 20 runs; it waited 30m00s"),
+            ("21", "job 21 is over: COMPLETED; it waited 30m00s"),
             ("4711", "there is no job 4711"),
             ("x", "'x' is not a job"),
         ):

@@ -10,6 +10,7 @@ from pathlib import Path
 from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail, ok, skipped
 from slurm_gpu.policy.lua.install import SCRIPT_NAME
 from slurm_gpu.policy.lua.peers import PeerScript, controllers, shared_file_system, since_s, unlike
+from slurm_gpu.text.cells import minute
 
 _APPLY = "slurm-gpu policy apply"
 _SAME = "the same policy.yaml on both hosts"
@@ -52,4 +53,4 @@ def _different(at: DoctorContext, script: Path, other: str, told: PeerScript | N
 
 
 def _moment(at_s: int) -> str:
-    return f"{dt.datetime.fromtimestamp(at_s, dt.UTC):%Y-%m-%d %H:%M} UTC"
+    return f"{minute(at_s, dt.UTC)} UTC"
