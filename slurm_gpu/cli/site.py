@@ -17,7 +17,7 @@ from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.client import SlurmClient
 from slurm_gpu.slurm.commands import CommandRunner, run_command
 from slurm_gpu.slurm.connect import connect
-from slurm_gpu.slurm.sacctmgr import LimitStore, Sacctmgr
+from slurm_gpu.slurm.sacctmgr import Sacctmgr
 
 if TYPE_CHECKING:
     from slurm_gpu.client.database_client import DatabaseClient
@@ -44,7 +44,7 @@ class CommandSite:
     """None: the Slurm that this host is configured for."""
     connect_database: Callable[[SiteConfig], DatabaseClient] = open_database
     wall: Callable[[], float] = time.time
-    connect_limits: Callable[[], LimitStore] | None = None
+    connect_limits: Callable[[], Sacctmgr] | None = None
     """None: those in slurmdbd."""
     run: CommandRunner = run_command
     """Runs Slurm's commands."""
@@ -62,7 +62,7 @@ class CommandSite:
         return self._slurm_here() if self.connect_slurm is None else self.connect_slurm()
 
     @functools.cached_property
-    def limits(self) -> LimitStore:
+    def limits(self) -> Sacctmgr:
         """Slurm's own limits, in slurmdbd."""
         return Sacctmgr(self.run) if self.connect_limits is None else self.connect_limits()
 

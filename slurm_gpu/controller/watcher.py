@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
-from typing import Protocol
 from zoneinfo import ZoneInfo
 
 from slurm_gpu.clock import Clock
@@ -39,7 +38,7 @@ from slurm_gpu.policy.lua.installed import (
     read_policy_in_force,
 )
 from slurm_gpu.slurm.client import SlurmClient, SlurmNode, SlurmSettings
-from slurm_gpu.slurm.queue import CountedJob, JobPhase
+from slurm_gpu.slurm.queue import CountedJob, JobPhase, QueueReader
 from slurm_gpu.slurm.submission import Partition
 
 log = logging.getLogger("slurm-gpuctld")
@@ -57,13 +56,6 @@ def cpu_seconds() -> float:
     """CPU time of this process and of the commands that it ran."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + children.ru_utime + children.ru_stime
-
-
-class QueueSource(Protocol):
-    """What the watcher asks each second: slurm_gpu.slurm.queue.QueueReader, or a test's."""
-
-    def read(self) -> Sequence[CountedJob]:
-        """All jobs that slurmctld knows; raises SlurmError when it does not answer."""
 
 
 @dataclass(slots=True)
@@ -85,7 +77,7 @@ class QueueWatcher:
         self,
         config: SiteConfig,
         run_directory: Path,
-        queue: QueueSource,
+        queue: QueueReader,
         client: SlurmClient,
         partitions: Callable[[], Sequence[Partition]],
         ended: EndedRunsPoll,

@@ -6,9 +6,10 @@ import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from slurm_gpu.clock import Clock
+from slurm_gpu.node.daemon import NodeDaemon
 from slurm_gpu.node.gpu.reading import (
     DeviceMemory,
     DeviceProperties,
@@ -21,7 +22,6 @@ from slurm_gpu.node.gpu.reading import (
     Xid,
 )
 from slurm_gpu.node.process.node_counters import NodeCounters
-from slurm_gpu.node.shipping.implausible import ImplausibleValues
 from slurm_gpu.node.shipping.ship import ShipmentSource
 from slurm_gpu.node.shipping.shipment import JobFacts
 from slurm_gpu.wire import DeviceFacts, Live, LiveDevice
@@ -158,27 +158,6 @@ class LastSeen:
         return seen if seen is not None and now_s - seen.at_s <= FRESH_S else None
 
 
-class Holders(Protocol):
-    """Who holds GPUs here, as the daemon (slurm_gpu.node.daemon) knows it."""
-
-    implausible: ImplausibleValues
-
-    def open_jobs(self) -> Sequence[int]:
-        """Raw ids of the jobs that hold GPUs."""
-
-    def holders(self) -> Mapping[str, Sequence[int]]:
-        """The same by device; a device that nobody holds may be absent."""
-
-    def windows(self, job_ids: Collection[int]) -> Sequence[Mapping[str, Any]]:
-        """The last ten minutes of those jobs."""
-
-    def learn(self, jobs: JobFacts) -> None:
-        """What hooks cannot know."""
-
-    def ended(self, jobs: JobFacts) -> None:
-        """Jobs that Slurm says are over."""
-
-
 class NodeSource(ShipmentSource):
     """What a node tells of itself besides records."""
 
@@ -186,7 +165,7 @@ class NodeSource(ShipmentSource):
         self,
         name: str,
         clock: Clock,
-        holders: Holders,
+        holders: NodeDaemon,
         seen: LastSeen,
         counters: NodeCounters,
         own: Callable[[], Mapping[str, float]] = dict,

@@ -6,7 +6,6 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
-from typing import Protocol
 
 from slurm_gpu.clock import SystemClock
 from slurm_gpu.daemon.outage_log import OutageLog
@@ -16,22 +15,8 @@ log = logging.getLogger(__name__)
 Task = Callable[[], None]
 
 
-class TaskRunner(Protocol):
-    """Runs tasks beside the caller, or at once."""
-
-    def start(self, task: Task) -> None:
-        """Begin it; only when idle. Raises RuntimeError where the system has no room for a thread."""
-
-    @property
-    def idle(self) -> bool:
-        """Has all that was started come to its end?"""
-
-    def abandon(self) -> None:
-        """What runs now does not come back: leave it, and be idle again."""
-
-
 class WorkThread:
-    """A Worker with a thread of its own, which begins with the first task.
+    """A thread of its own, which begins with the first task.
 
     A thread that blocks in the kernel cannot be stopped; abandoned, it ends by itself when it comes back.
     """
@@ -50,11 +35,11 @@ class WorkThread:
 
     @property
     def idle(self) -> bool:
-        """See Worker."""
+        """Has all that was started come to its end?"""
         return self._done.is_set()
 
     def start(self, task: Task) -> None:
-        """See Worker."""
+        """Begin it; only when idle. Raises RuntimeError where the system has no room for a thread."""
         if self._tasks is None:
             tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
             done = threading.Event()
@@ -65,7 +50,7 @@ class WorkThread:
         self._tasks.put(task)
 
     def abandon(self) -> None:
-        """See Worker."""
+        """What runs now does not come back: leave it, and be idle again."""
         if self._tasks is not None:
             self._tasks.put(None)
         self._tasks = None

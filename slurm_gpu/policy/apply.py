@@ -17,7 +17,7 @@ from slurm_gpu.policy.lua.install import Replacement, install, is_installed, res
 from slurm_gpu.policy.native.difference import LimitChange, commands
 from slurm_gpu.policy.native.lending import NewQos
 from slurm_gpu.policy.native.wanted import SlurmdbdLimits
-from slurm_gpu.slurm.sacctmgr import Entity, Limits, LimitStore
+from slurm_gpu.slurm.sacctmgr import Entity, Limits, Sacctmgr
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Force:
     def __init__(
         self,
         journal: ApplyJournal,
-        store: LimitStore,
+        store: Sacctmgr,
         no_rules: str,
         now: Callable[[], float] = time.time,
     ) -> None:

@@ -8,11 +8,10 @@ import secrets
 import select
 import subprocess
 import tempfile
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from textwrap import shorten
-from typing import Protocol
 
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm import sacct, scontrol, waiting
@@ -61,20 +60,12 @@ def query_environment(environ: Mapping[str, str]) -> Mapping[str, str]:
     return {k: v for k, v in environ.items() if not k.startswith(_FOREIGN)} | _ENVIRONMENT
 
 
-class CommandRunner(Protocol):
-    """Runs a command and gives its standard output; raises SlurmError with command and stderr."""
-
-    def __call__(self, argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
-        """Run `argv` with exactly this environment."""
-
-
-class Stream(Protocol):
-    """Runs a command that prints much, and gives its standard output piece by piece."""
-
-    def __call__(
-        self, argv: Sequence[str], environ: Mapping[str, str], timeout_s: float
-    ) -> Generator[str, None, None]:
-        """As Run, but it waits `timeout_s` for each piece, and may raise when some were given already."""
+# Runs a command with exactly this environment, for so many seconds at most, and returns its standard output;
+# raises SlurmError with command and stderr.
+CommandRunner = Callable[[Sequence[str], Mapping[str, str], float], str]
+# The same of a command that prints much, piece by piece: it waits the seconds for each piece, and may raise
+# when some were given already.
+Stream = Callable[[Sequence[str], Mapping[str, str], float], Generator[str, None, None]]
 
 
 def run_command(argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:

@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
 
 from slurm_gpu.errors import SlurmError, SlurmRefusalError
 from slurm_gpu.slurm.commands import QUERY_TIMEOUT_S, CommandRunner, run_command
@@ -163,40 +162,15 @@ class Qos:
         return Entity(EntityKind.QOS, self.name)
 
 
-class LimitStore(Protocol):
-    """Where Slurm keeps limits of its own; every method raises SlurmError, with the reason, when it fails."""
-
-    def tracked_tres(self) -> frozenset[str]:
-        """TRES that can be limited, such as cpu, mem, node, gres/gpu, gres/gpu:a100."""
-
-    def associations(self, cluster: str) -> Sequence[Association]:
-        """All associations of a cluster."""
-
-    def qos(self) -> Sequence[Qos]:
-        """All QOS; they belong to every cluster of this slurmdbd."""
-
-    def set_limits(
-        self, cluster: str, entities: Sequence[Entity], values: Mapping[LimitField, int | None]
-    ) -> None:
-        """Give entities (several users of one account, or one QOS or account) these limits.
-
-        None takes a limit away; what is not named stays. It is one transaction of slurmdbd's for up to 200
-        users.
-        """
-
-    def add_qos(self, name: str, description: str, *, requeued: bool) -> None:
-        """Make a QOS; its jobs are requeued when they are preempted, or as slurm.conf says."""
-
-
 class Sacctmgr:
-    """LimitStore over sacctmgr, correct on 22.05 and later."""
+    """Slurm's own limits, through sacctmgr of 22.05 and later; every method may raise SlurmError."""
 
     def __init__(self, run: CommandRunner = run_command, environ: Mapping[str, str] = os.environ) -> None:
         self._run = run
         self._environ = {**environ, "LC_ALL": "C.UTF-8"}
 
     def tracked_tres(self) -> frozenset[str]:
-        """TRES that slurmdbd knows."""
+        """TRES that can be limited, such as cpu, mem, node, gres/gpu, gres/gpu:a100."""
         rows = self._rows(["tres"], ("Type", "Name"))
         return frozenset(f"{kind}/{name}" if name else kind for kind, name in rows)
 
@@ -218,7 +192,7 @@ class Sacctmgr:
         return found
 
     def qos(self) -> Sequence[Qos]:
-        """All QOS."""
+        """All QOS; they belong to every cluster of this slurmdbd."""
         found = []
         columns = ("Name", "PreemptMode", "Flags", *QOS_FIELDS)
         for name, mode, *values in self._rows(["qos"], columns):
@@ -229,7 +203,11 @@ class Sacctmgr:
     def set_limits(
         self, cluster: str, entities: Sequence[Entity], values: Mapping[LimitField, int | None]
     ) -> None:
-        """Change limits; raises SlurmError also where an entity does not exist."""
+        """Give entities (several users of one account, or one QOS or account) these limits.
+
+        None takes a limit away; what is not named stays. It is one transaction of slurmdbd's for up to 200
+        users. Raises SlurmError also where an entity does not exist.
+        """
         if not values:
             return
         for start in range(0, len(entities), _USERS_PER_CALL):
@@ -243,7 +221,7 @@ class Sacctmgr:
                 raise SlurmRefusalError(f"{error}\n{_PERHAPS_NO_LOOP}") from None
 
     def add_qos(self, name: str, description: str, *, requeued: bool) -> None:
-        """Make a QOS; raises SlurmError where that fails."""
+        """Make a QOS; its jobs are requeued when they are preempted, or as slurm.conf says."""
         settings = [f"Description={description}", *(["PreemptMode=requeue"] if requeued else [])]
         self._run(
             ["sacctmgr", "--immediate", "add", "qos", _name(name), "set", *settings],

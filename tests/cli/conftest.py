@@ -23,7 +23,7 @@ from slurm_gpu.client.database_client import (
     RunTimeline,
 )
 from slurm_gpu.errors import DatabaseError, NotFoundError, SlurmError
-from slurm_gpu.slurm.sacctmgr import LimitStore
+from slurm_gpu.slurm.sacctmgr import Sacctmgr
 from slurm_gpu.wire import Live, Mean, Record, Total
 from slurm_gpu.wire.answers.cluster import ClusterState
 from slurm_gpu.wire.answers.node_minutes import NodeMinutes
@@ -242,7 +242,7 @@ class CommandLine:
         return [line.split() for line in self.out.splitlines()]
 
 
-def _slurmdbd_is_away() -> LimitStore:
+def _slurmdbd_is_away() -> Sacctmgr:
     """A test that needs limits says which; sacctmgr, where the host has one, would try for minutes."""
     raise SlurmError("slurmdbd: Connection refused")
 

@@ -34,9 +34,7 @@ class InOrder:
         if not view.waiting:
             return []
         here = view.gpus[0].running
-        rollout = PhasedRollout(
-            self._belief, self._belief, view.waiting, [here], [[one.ran_s for one in here]], LEAST_GAIN
-        )
+        rollout = PhasedRollout(self._belief, view.waiting, [here], [[one.ran_s for one in here]], LEAST_GAIN)
         order = range(len(view.waiting))
         n = rollout.starts(0, order)
         if n:
@@ -53,7 +51,7 @@ def test_an_order_ends_when_the_simulator_says(data: st.DataObject, most: int, c
     some = [SharingJob(job.application, job.work_s) for job in data.draw(jobs(world))]
     belief = KnownBelief(world, most_together=most, cap=cap)
     members = [Member(number, job.application, job.work_s) for number, job in enumerate(some)]
-    rollout = PhasedRollout(belief, belief, members, [()], [[]], LEAST_GAIN)
+    rollout = PhasedRollout(belief, members, [()], [[]], LEAST_GAIN)
     end_s = rollout.end_s(0, range(len(some)))
     planner = InOrder(belief)
     ran = simulate(world, some, planner)

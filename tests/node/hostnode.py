@@ -9,7 +9,7 @@ from slurm_gpu.node.allocation.tracker import Allocation
 from slurm_gpu.node.application.rules import NO_RULES, ApplicationRules
 from slurm_gpu.node.host.host_records import HostBook, Mounts
 from slurm_gpu.node.measure.tally import SegmentKey
-from slurm_gpu.node.worker_thread import TaskRunner
+from slurm_gpu.node.worker_thread import WorkThread
 from slurm_gpu.wire import Host
 from tests.node.fakeproc import FakeProc, write
 from tests.node.machine import AtOnce
@@ -19,7 +19,7 @@ START_S, WALL_S = 1000.0, 1_795_000_000.0
 
 class HostNode:
     def __init__(
-        self, root: Path, rules: ApplicationRules = NO_RULES, worker: TaskRunner | None = None
+        self, root: Path, rules: ApplicationRules = NO_RULES, worker: WorkThread | None = None
     ) -> None:
         self.root, self.proc = root, FakeProc(root / "proc")
         mounts = Mounts(proc=root / "proc", cgroup=root / "cgroup", sys=root / "sys")

@@ -14,7 +14,7 @@ from slurm_gpu.node.host.host_records import HostBook
 from slurm_gpu.node.process.job_cgroups import JobCgroups
 from slurm_gpu.node.process.process_jobs import ProcessJobs
 from slurm_gpu.node.shipping.spool import Spool
-from slurm_gpu.node.worker_thread import Task, TaskRunner
+from slurm_gpu.node.worker_thread import Task, WorkThread
 from slurm_gpu.wire import Record, histogram_mean
 from tests.node.fakes import FakeClock, FakeGpu, FakeProcesses, FakeReader
 
@@ -75,7 +75,7 @@ class Machine:
         self.spool: Spool | None = None
         self.due_s = 0.0
         self.interval_s = 1.0
-        self.slurmd_worker: TaskRunner = AtOnce()
+        self.slurmd_worker: WorkThread = AtOnce()
 
     def slurmd(self, command: Sequence[str]) -> str:
         """What `slurmd -G` prints."""

@@ -43,7 +43,7 @@ def of(name: str) -> Entity:
 
 
 class MemoryStore:
-    """LimitStore; `fail_at` is the number of the change at which it fails from then on (0: the first)."""
+    """Sacctmgr in memory; `fail_at`: the number of the change from which on it fails (0: the first)."""
 
     def __init__(self, associations: Sequence[Association], qos: Sequence[Qos] = ()) -> None:
         self._associations, self._qos = list(associations), list(qos)

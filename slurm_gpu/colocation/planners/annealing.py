@@ -11,11 +11,12 @@ import random
 from collections.abc import Sequence
 from math import inf, isfinite
 
+from slurm_gpu.colocation.belief.known import KnownBelief
 from slurm_gpu.colocation.planner import Belief, Member, PlannerGpu, PlannerView, Start
 from slurm_gpu.colocation.planners.decision import LEAST_GAIN
 from slurm_gpu.colocation.planners.history import StartHistory
 from slurm_gpu.colocation.planners.outlook import Outlook
-from slurm_gpu.colocation.planners.phased import KnowsPhases, PhasedRollout
+from slurm_gpu.colocation.planners.phased import PhasedRollout
 from slurm_gpu.colocation.planners.rollout import Rollout
 from slurm_gpu.colocation.planners.search import HOT, WARM, Consideration, Orders, OrderSearch
 
@@ -110,10 +111,10 @@ class Annealing:
     ) -> Outlook:
         belief = self._belief
         members = [*waiting, *(one for gpu in running for one in gpu)]
-        if isinstance(belief, KnowsPhases) and any(
+        if isinstance(belief, KnownBelief) and any(
             len(belief.world.profiles[one.application].phases) > 1 for one in members
         ):
-            return PhasedRollout(belief, belief, waiting, running, elapsed_s, self._least_gain)
+            return PhasedRollout(belief, waiting, running, elapsed_s, self._least_gain)
         return Rollout(belief, waiting, running, elapsed_s, self._least_gain)
 
     def _improved(self, rollout: Outlook, waiting: Sequence[Member], gpus: Sequence[PlannerGpu]) -> Orders:

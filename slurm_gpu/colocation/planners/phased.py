@@ -11,9 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
-from slurm_gpu.colocation.planner import Belief, Member
+from slurm_gpu.colocation.belief.known import KnownBelief
+from slurm_gpu.colocation.planner import Member
 from slurm_gpu.colocation.planners.history import NOTICED
 from slurm_gpu.colocation.planners.outlook import Outlook
 from slurm_gpu.colocation.speeds.groups import keeps
@@ -35,21 +36,6 @@ _DIGITS = 3
 """Of seconds, by which states are the same."""
 
 
-@runtime_checkable
-class KnowsPhases(Protocol):
-    """A planner.Belief that knows what is true of each phase, as `belief.Known` does."""
-
-    @property
-    def world(self) -> World:
-        """What it takes for true."""
-        ...
-
-    @property
-    def headroom(self) -> float:
-        """A fraction of each one's memory that is left free beside it."""
-        ...
-
-
 State = tuple[tuple[int, int, float, float], ...]
 """Of each that runs on a GPU: its sort, which of the phases that it had left, what is left of that, and how
 many seconds others may still cost it."""
@@ -60,18 +46,17 @@ class PhasedRollout(Outlook):
 
     def __init__(
         self,
-        belief: Belief,
-        knows: KnowsPhases,
+        belief: KnownBelief,
         waiting: Sequence[Member],
         running: Sequence[Sequence[Member]],
         elapsed_s: Sequence[Sequence[float]],
         least_gain: float,
     ) -> None:
-        """`knows` is the belief. Sharing pays that gains more than `least_gain`."""
+        """Sharing pays that gains more than `least_gain`."""
         super().__init__(waiting, running, elapsed_s)
-        self._belief, self._world, self._least_gain = belief, knows.world, least_gain
+        self._belief, self._world, self._least_gain = belief, belief.world, least_gain
         self._most, self._cap = belief.most_together, belief.cap
-        self._capacity_mib = self._world.capacity_mib / (1 + knows.headroom)
+        self._capacity_mib = self._world.capacity_mib / (1 + belief.headroom)
         self._spares = math.isfinite(self._cap)
         self._codes: list[tuple[tuple[int, int], ...]] = []
         """By sort, the phases that are left: application and phase."""

@@ -12,10 +12,9 @@ import json
 import logging
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.controller import snapshot as snapshots
@@ -26,7 +25,7 @@ from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.errors import OutsideError, SlurmError
 from slurm_gpu.placement.zone_constraint import ZoneConstraint, joined, taken_apart
 from slurm_gpu.placement.zones import reordered, scale_of
-from slurm_gpu.slurm.job_changes import ConstrainedJob
+from slurm_gpu.slurm.job_changes import ConstrainedJob, FeatureClient
 from slurm_gpu.slurm.queue import JobPhase
 from slurm_gpu.text.units import few
 
@@ -43,16 +42,6 @@ MARGIN = 100
 _ZONES = re.compile(r"slurm-gpu/1 t=\w+(?: [kwqlcr]=\S+)* z=(\S+)")
 _FOR_NODES = ("Resources", "ReqNodeNotAvail", "Nodes_required_for_job", "Nodes required for job", "NodeDown")
 _WRONG = "BadConstraints"
-
-
-class JobFeatures(Protocol):
-    """Reads and writes constraints: slurm_gpu.slurm.job_changes.FeatureClient, or a test's."""
-
-    def pending(self, job_ids: Collection[int]) -> Sequence[ConstrainedJob]:
-        """Those of these jobs that wait."""
-
-    def write(self, job_ids: Sequence[int], features: str) -> None:
-        """Give these jobs this constraint; raises SlurmError where any refuses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +86,7 @@ class ZoneWait(Duty):
     """Remembers for how long each job waited for its zone, across restarts too."""
 
     def __init__(
-        self, features: JobFeatures, run_directory: Path, wait_s: float, clock: Clock, acts: Acts
+        self, features: FeatureClient, run_directory: Path, wait_s: float, clock: Clock, acts: Acts
     ) -> None:
         super().__init__(
             clock,

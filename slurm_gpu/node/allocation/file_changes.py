@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from slurm_gpu.node.worker_thread import TaskRunner, WorkThread
+from slurm_gpu.node.worker_thread import WorkThread
 
 log = logging.getLogger(__name__)
 
@@ -23,12 +23,12 @@ class ChangeStamp:
     def __init__(
         self,
         paths: Sequence[Path],
-        worker: TaskRunner | None = None,
+        worker: WorkThread | None = None,
         n_changes: Callable[[], int] = lambda: 0,
     ) -> None:
         """`n_changes` counts changes of something else, in that thread."""
         self._paths, self._n_changes = paths, n_changes
-        self._worker: TaskRunner = WorkThread("slurm.conf") if worker is None else worker
+        self._worker = WorkThread("slurm.conf") if worker is None else worker
         self._looked = threading.Event()
         self._stamp: Stamp = (*(None for _ in paths), 0)
         self._hangs = False

@@ -23,7 +23,7 @@ from slurm_gpu.node.allocation.dynamic_node import PROC, DynamicNode
 from slurm_gpu.node.allocation.file_changes import ChangeStamp
 from slurm_gpu.node.allocation.slurmd import CACHED_CONF, CONF, RunSlurmd, SlurmdQuestion, run_slurmd
 from slurm_gpu.node.gpu.reading import DeviceProperties
-from slurm_gpu.node.worker_thread import TaskRunner
+from slurm_gpu.node.worker_thread import WorkThread
 
 log = logging.getLogger(__name__)
 
@@ -176,8 +176,8 @@ class GresOrder:
         run: RunSlurmd | None = None,
         environ: Mapping[str, str] = os.environ,
         mig_minors: Path | None = None,
-        worker: TaskRunner | None = None,
-        file_worker: TaskRunner | None = None,
+        worker: WorkThread | None = None,
+        file_worker: WorkThread | None = None,
         wake: Callable[[], None] = lambda: None,
         wait_s: float = WAIT_S,
         proc: Path = PROC,

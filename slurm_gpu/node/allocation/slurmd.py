@@ -17,7 +17,7 @@ from pathlib import Path
 from slurm_gpu.clock import Clock
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.node.allocation.dynamic_node import running_slurmds
-from slurm_gpu.node.worker_thread import TaskRunner, WorkThread
+from slurm_gpu.node.worker_thread import WorkThread
 
 log = logging.getLogger(__name__)
 
@@ -118,12 +118,12 @@ class SlurmdQuestion:
         command: Sequence[str],
         clock: Clock,
         run: RunSlurmd,
-        worker: TaskRunner | None = None,
+        worker: WorkThread | None = None,
         wake: Callable[[], None] = lambda: None,
     ) -> None:
         self._command, self._clock, self._wake = command, clock, wake
         self._run = run
-        self._worker: TaskRunner = WorkThread("slurmd -G") if worker is None else worker
+        self._worker = WorkThread("slurmd -G") if worker is None else worker
         self._came = threading.Event()
         self._said: str | SlurmError | None = None
         self._since_s: float | None = None

@@ -16,7 +16,7 @@ from slurm_gpu.node.process.host_stats import HostStats
 from slurm_gpu.node.process.job_cgroups import JobCgroups, JobName
 from slurm_gpu.node.process.node_counters import NodeCounters, NodeReading
 from slurm_gpu.node.process.procfs import Processes
-from slurm_gpu.node.worker_thread import TaskRunner, WorkThread
+from slurm_gpu.node.worker_thread import WorkThread
 from slurm_gpu.wire import Host
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class HostBook:
         rules: ApplicationRules,
         *,
         mounts: Mounts | None = None,
-        worker: TaskRunner | None = None,
+        worker: WorkThread | None = None,
         environments: EnvironmentJobs | None = None,
     ) -> None:
         mounts = Mounts() if mounts is None else mounts
@@ -81,7 +81,7 @@ class HostBook:
         self._environments = EnvironmentJobs(self._processes) if environments is None else environments
         self._counters = NodeCounters(mounts.proc, mounts.sys)
         self._reading: NodeReading | None = None
-        self._worker: TaskRunner = WorkThread("host") if worker is None else worker
+        self._worker = WorkThread("host") if worker is None else worker
         self._entries: dict[str, _WatchedHost] = {}
         # By job: a cgroup that outlives its run goes on counting in the next one.
         self._groups: dict[int, int] = {}

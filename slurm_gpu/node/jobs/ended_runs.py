@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from slurm_gpu.clock import Clock
+from slurm_gpu.node.shipping.spool import Spool
 
 log = logging.getLogger(__name__)
 
@@ -21,19 +22,6 @@ REMEMBERED_S = 3600.0
 MOST = 10_000
 # So long after an epilog slurmctld does not tell that its run goes on.
 _EPILOG_TOLD_S = 10.0
-
-
-class EndedRunStore(Protocol):
-    """Where runs that ended are written down (slurm_gpu.node.shipping.spool), by job."""
-
-    def ended_runs(self) -> Mapping[int, Any]:
-        """What an earlier process wrote, as JSON has it."""
-
-    def save_ended_run(self, job_id: int, value: Mapping[str, Any]) -> None:
-        """Replace what is known of that job's last end."""
-
-    def drop_ended_run(self, job_id: int) -> None:
-        """Forget it; that nothing was known is no error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +51,7 @@ class EndedRuns:
     count. So of an epilog without an allocation the same count may come again, in a younger answer.
     """
 
-    def __init__(self, kept: EndedRunStore, clock: Clock) -> None:
+    def __init__(self, kept: Spool, clock: Clock) -> None:
         self._kept, self._clock = kept, clock
         # The oldest first.
         self._ended = dict(sorted(self._of_this_boot(), key=lambda item: item[1].at_s))

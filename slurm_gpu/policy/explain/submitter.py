@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.slurm.sacctmgr import LimitField, LimitStore
+from slurm_gpu.slurm.sacctmgr import LimitField, Sacctmgr
 from slurm_gpu.slurm.submission import Partition
 
 _PASSES = ("PartitionTimeLimit", "PartitionMaxNodes", "PartitionMinNodes")
@@ -32,7 +32,7 @@ class Submitter:
 
 
 def read_submitter(
-    store: LimitStore | None,
+    store: Sacctmgr | None,
     cluster: str,
     user: str,
     account: str | None,
@@ -81,7 +81,7 @@ def _groups_of(user: str) -> Collection[str] | None:
     return names if entry.pw_uid else None
 
 
-def _ancestors(store: LimitStore, cluster: str, account: str) -> Collection[str] | None:
+def _ancestors(store: Sacctmgr, cluster: str, account: str) -> Collection[str] | None:
     try:
         associations = store.associations(cluster)
     except SlurmError:
@@ -97,7 +97,7 @@ def _has_flagged_limit(part: Partition) -> bool:
     return part.max_time_s is not None or part.max_nodes is not None or part.min_nodes > 1
 
 
-def _passes(store: LimitStore, qos: str) -> Collection[str]:
+def _passes(store: Sacctmgr, qos: str) -> Collection[str]:
     try:
         known = {one.name: one.limits for one in store.qos()}
     except SlurmError:

@@ -10,27 +10,10 @@ import grp
 import pwd
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from slurm_gpu.config.yaml_source import YamlSource
 from slurm_gpu.errors import InputError
 from slurm_gpu.policy.language.model import Policy
-
-
-class Directory(Protocol):
-    """The host's users and groups, as getent shows them."""
-
-    def uid(self, user: str) -> int | None:
-        """The user's id; None where there is no such user."""
-
-    def member_uids(self, group: str) -> frozenset[int] | None:
-        """Ids of a UNIX group's members, primary members too; None where there is no such group."""
-
-    def known_users(self) -> Sequence[str]:
-        """Users to suggest for a misspelt one; may be incomplete."""
-
-    def known_groups(self) -> Sequence[str]:
-        """UNIX groups to suggest for a misspelt one; may be incomplete."""
 
 
 class SystemDirectory:
@@ -71,7 +54,7 @@ class ResolvedNames:
     unknown: tuple[InputError, ...] = ()
 
 
-def resolve_names(policy: Policy, source: YamlSource, directory: Directory) -> ResolvedNames:
+def resolve_names(policy: Policy, source: YamlSource, directory: SystemDirectory) -> ResolvedNames:
     """Look up every user and UNIX group that the policy names."""
     names = ResolvedNames()
     unknown: list[InputError] = []

@@ -11,7 +11,7 @@ from slurm_gpu.config.yaml_source import YamlSource
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.policy.language.local_time import YEARS
 from slurm_gpu.policy.language.model import Policy
-from slurm_gpu.policy.language.names import Directory, SystemDirectory, resolve_names
+from slurm_gpu.policy.language.names import SystemDirectory, resolve_names
 from slurm_gpu.policy.lua.bundle import MARK, SiteFacts, build_bundle, compile_policy
 
 _IN_RUN_DIRECTORY = re.compile(r'\["(decisions_log|snapshot)"\] = "[^"]*"')
@@ -33,7 +33,7 @@ def compare_installed(
     policy: Policy,
     source: YamlSource,
     facts: SiteFacts,
-    directory: Directory | None = None,
+    directory: SystemDirectory | None = None,
 ) -> InForce:
     """Compare `script` with what `policy apply` would install; raises OutsideError if it cannot be read."""
     try:

@@ -116,7 +116,7 @@ def drift(found: Mapping[Entity, Limits], owned: Iterable[Owned]) -> tuple[Drift
 
 
 def commands(steps: Iterable[LimitChange]) -> Iterator[tuple[list[Entity], dict[LimitField, int | None]]]:
-    """The steps in few calls of `LimitStore.set_limits`: users of an account who change alike go as one.
+    """The steps in few calls of `Sacctmgr.set_limits`: users of an account who change alike go as one.
 
     QOS that lose a name from their Preempt come last: slurmdbd 22.05 lets none preempt them afterwards, until
     it starts anew. But for those that would preempt, until then, who is to preempt them: slurmdbd refuses it.

@@ -16,7 +16,7 @@ from slurm_gpu.policy.native.urgent import lacks as urgent_lacks
 from slurm_gpu.policy.native.urgent import want_urgent
 from slurm_gpu.policy.native.wanted import Gap, SlurmdbdLimits, lua_only, want
 from slurm_gpu.slurm.client import QueuedJob, SlurmSettings, has_slurmdbd
-from slurm_gpu.slurm.sacctmgr import LimitStore
+from slurm_gpu.slurm.sacctmgr import Sacctmgr
 
 NO_SLURMDBD = (
     "this Slurm has no slurmdbd, so job_submit.lua alone holds the policy. It decides before Slurm inserts a "
@@ -55,7 +55,7 @@ def plan_native(
     policy: Policy,
     names: ResolvedNames,
     settings: SlurmSettings,
-    store: LimitStore,
+    store: Sacctmgr,
     owned: Iterable[Owned],
     jobs: Callable[[], Iterable[QueuedJob]],
     today: dt.date,
@@ -102,7 +102,7 @@ def _is_left_to_users(group: Group) -> bool:
     return group.accounts is not None or group.qos is not None
 
 
-def read_accounting(store: LimitStore, cluster: str) -> SlurmdbdLimits:
+def read_accounting(store: Sacctmgr, cluster: str) -> SlurmdbdLimits:
     """Everything that slurmdbd holds for a cluster."""
     return SlurmdbdLimits(
         cluster=cluster,
