@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 import click
 
+from slurm_gpu.cli.options import database_option
 from slurm_gpu.cli.output import remark
 from slurm_gpu.cli.site import CommandSite, with_site
-from slurm_gpu.cli.times import parse_moment
+from slurm_gpu.cli.times import parse_period
 from slurm_gpu.errors import OutsideError, UsageError
 from slurm_gpu.text.units import counted, format_duration
 
@@ -20,26 +20,14 @@ if TYPE_CHECKING:  # SQLAlchemy and numpy are on slurm-gpudbd's host only
     from slurm_gpu.database.storage.engine import Database
     from slurm_gpu.forecast.forecaster import Correction
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
 
 @click.group()
 def db() -> None:
     """Look after slurm-gpudbd's database; runs on its host, as the owner of slurm-gpudbd.yaml."""
 
 
-def _at_database(command: Command) -> Command:
-    option = click.option(
-        "--database-config",
-        type=click.Path(path_type=Path, dir_okay=False),
-        metavar="FILE",
-        help="Where the database is, if not /etc/slurm-gpu/slurm-gpudbd.yaml.",
-    )
-    return option(command)
-
-
 @db.command(short_help="Bring the tables to this version's schema, after a backup.")
-@_at_database
+@database_option
 @click.option(
     "--backup-to",
     type=click.Path(path_type=Path, file_okay=False),
@@ -66,7 +54,7 @@ def upgrade(database_config: Path | None, backup_to: Path | None, *, no_backup: 
 
 
 @db.command(short_help="Write runs, records and events as Parquet files by month.")
-@_at_database
+@database_option
 @click.option(
     "--out",
     required=True,
@@ -97,11 +85,7 @@ def export(
         from slurm_gpu.reports.export import export as export_months
     except ModuleNotFoundError as error:
         raise UsageError(f"this needs {error.name}, which slurm-gpu[db,report] brings") from None
-    zone, now_s = ZoneInfo(site.config.timezone), site.wall()
-    since_s = parse_moment("--since", since, zone, now_s)
-    until_s = parse_moment("--until", until, zone, now_s)
-    if since_s is not None and until_s is not None and until_s <= since_s:
-        raise UsageError(f"--until {until} is not later than --since {since}")
+    since_s, until_s = parse_period(since, until, ZoneInfo(site.config.timezone), site.wall())
     database = _ready_database(_url(database_config))
     try:
         done = export_months(
@@ -114,7 +98,7 @@ def export(
 
 
 @db.command(short_help="Drop what is older than `retention:` says.")
-@_at_database
+@database_option
 @click.option("--dry-run", is_flag=True, help="Only say what would be dropped.")
 @with_site
 def prune(site: CommandSite, database_config: Path | None, *, dry_run: bool) -> None:
@@ -142,7 +126,7 @@ def prune(site: CommandSite, database_config: Path | None, *, dry_run: bool) -> 
 
 
 @db.command(short_help="Learn how long jobs wait, for `slurm-gpu forecast`.")
-@_at_database
+@database_option
 @with_site
 def train(site: CommandSite, database_config: Path | None) -> None:
     """Learn from the accounting of the last weeks how long jobs wait, for `slurm-gpu forecast`.

@@ -6,6 +6,7 @@ import datetime as dt
 from zoneinfo import ZoneInfo
 
 from slurm_gpu.errors import UsageError
+from slurm_gpu.text.cells import moment
 from slurm_gpu.text.units import parse_duration
 
 
@@ -21,6 +22,20 @@ def parse_moment(option: str, value: str | None, zone: ZoneInfo, now_s: float) -
             f"{option} {value}: write a day (2026-11-01), a time (2026-11-01T12:30) or how long ago (12h, 7d)"
         ) from None
     return at_s
+
+
+def parse_period(
+    since: str | None, until: str | None, zone: ZoneInfo, now_s: float
+) -> tuple[int | None, int | None]:
+    """Epoch seconds of --since and --until; raises UsageError also where the period would be empty."""
+    since_s = parse_moment("--since", since, zone, now_s)
+    until_s = parse_moment("--until", until, zone, now_s)
+    if since_s is not None and until_s is not None and until_s <= since_s:
+        raise UsageError(
+            f"--until {until} is {moment(until_s, zone)}, and --since {since} is {moment(since_s, zone)}: "
+            "--until has to be later"
+        )
+    return since_s, until_s
 
 
 def parse_coming(option: str, value: str | None, zone: ZoneInfo, now_s: float) -> int | None:
@@ -42,7 +57,7 @@ def parse_coming(option: str, value: str | None, zone: ZoneInfo, now_s: float) -
 
 def _at_s(value: str, zone: ZoneInfo, now_s: float) -> int:
     try:
-        moment = dt.datetime.fromisoformat(value)
+        at = dt.datetime.fromisoformat(value)
     except ValueError:
         return int(now_s - parse_duration(value))
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=zone)).timestamp())
+    return int((at if at.tzinfo else at.replace(tzinfo=zone)).timestamp())

@@ -12,6 +12,7 @@ import click
 from slurm_gpu.cli.notices.dry_run import dry_run as show_dry_run
 from slurm_gpu.cli.notices.table import about, print_lines
 from slurm_gpu.cli.notices.undo import undo
+from slurm_gpu.cli.options import run_directory_option
 from slurm_gpu.cli.output import print_json, print_table, remark
 from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.controller.notices import status
@@ -22,7 +23,6 @@ from slurm_gpu.notices import ledger as ledgers
 from slurm_gpu.notices.ledger import Ledger
 from slurm_gpu.notices.settings import FILE_NAME, Settings, load_settings
 from slurm_gpu.notices.wording import of_end, of_notice
-from slurm_gpu.policy.lua.bundle import RUN_DIRECTORY
 from slurm_gpu.text.cells import moment, text
 
 _MOST = 1000
@@ -42,14 +42,7 @@ _MOST = 1000
     "--last", type=click.IntRange(1, _MOST), default=20, show_default=True, metavar="N", help="So many sent."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option(
-    "--run-dir",
-    type=click.Path(path_type=Path),
-    default=RUN_DIRECTORY,
-    show_default=True,
-    envvar="SLURM_GPU_RUN_DIR",
-    help="Where slurm-gpuctld writes what it sees.",
-)
+@run_directory_option("Where slurm-gpuctld writes what it sees.")
 @with_site
 @click.pass_context
 def notices(

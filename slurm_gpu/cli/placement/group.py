@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from slurm_gpu.cli.options import json_option
+from slurm_gpu.cli.options import duration_value, json_option, run_directory_option, since_option
 from slurm_gpu.cli.output import print_json, print_table, remark
 from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.client.connector import DatabaseConnector
@@ -22,29 +22,12 @@ from slurm_gpu.controller.queue import job_mix as jobmix
 from slurm_gpu.controller.queue.job_mix import JobMix, MixedOrder
 from slurm_gpu.controller.reporting.audit_reporter import Acts
 from slurm_gpu.errors import InputError, OutsideError, UsageError
-from slurm_gpu.policy.lua.bundle import RUN_DIRECTORY
 from slurm_gpu.policy.lua.peers import this_host
 from slurm_gpu.text.cells import GAP
 from slurm_gpu.text.hostlist import compress
-from slurm_gpu.text.units import counted, format_duration, parse_duration
+from slurm_gpu.text.units import counted, format_duration
 
-_RUN_DIR = click.option(
-    "--run-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=RUN_DIRECTORY,
-    show_default=True,
-    envvar="SLURM_GPU_RUN_DIR",
-    help="Where slurm-gpuctld writes.",
-)
-
-
-def _duration(_context: click.Context, _parameter: click.Parameter, text: str) -> float:
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-
-
+_RUN_DIR = run_directory_option("Where slurm-gpuctld writes.")
 _COLUMNS = (
     "node",
     "zone",
@@ -137,20 +120,14 @@ def release_weights(site: CommandSite, run_dir: Path) -> None:
 
 
 @placement.command(short_help="Place the recorded jobs by other rules, in a model.")
-@click.option(
-    "--since",
-    metavar="WHEN",
-    default="30d",
-    show_default=True,
-    help="Jobs submitted from then on: 2026-11-01, or 30d for a month ago.",
-)
+@since_option("Jobs submitted from then on")
 @click.option("--until", metavar="WHEN", help="Jobs submitted before then.")
 @click.option(
     "--zone-wait",
     metavar="TIME",
     default="4h",
     show_default=True,
-    callback=_duration,
+    callback=duration_value,
     help="How long jobs of several nodes wait for one zone, by our rule.",
 )
 @json_option

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from zoneinfo import ZoneInfo
 
 import click
 
+from slurm_gpu.cli.options import run_directory_option
 from slurm_gpu.cli.output import remark
 from slurm_gpu.cli.policy.file import PATH, policy_path, timezone
 from slurm_gpu.cli.site import CommandSite
@@ -29,29 +29,15 @@ from slurm_gpu.policy.native.difference import Owned
 from slurm_gpu.policy.native.plan import NativePlan, plan_native
 from slurm_gpu.slurm.client import SlurmSettings
 
-
-def state_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--state-dir: the journal and the scripts that were replaced."""
-    return click.option(
-        "--state-dir",
-        type=PATH,
-        default=STATE_DIRECTORY,
-        show_default=True,
-        envvar="SLURM_GPU_POLICY_STATE",
-        help="Where replaced scripts and old limits are kept.",
-    )(command)
-
-
-def run_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--run-dir: what slurmctld and slurm-gpuctld write."""
-    return click.option(
-        "--run-dir",
-        type=PATH,
-        default=RUN_DIRECTORY,
-        show_default=True,
-        envvar="SLURM_GPU_RUN_DIR",
-        help="Where slurmctld writes decisions.log.",
-    )(command)
+state_option = click.option(
+    "--state-dir",
+    type=PATH,
+    default=STATE_DIRECTORY,
+    show_default=True,
+    envvar="SLURM_GPU_POLICY_STATE",
+    help="Where replaced scripts and old limits are kept.",
+)
+run_option = run_directory_option("Where slurmctld writes decisions.log.")
 
 
 @dataclass(frozen=True)

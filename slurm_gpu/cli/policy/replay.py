@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from slurm_gpu.cli.options import json_option
+from slurm_gpu.cli.options import json_option, since_option
 from slurm_gpu.cli.output import print_json, print_table, remark
 from slurm_gpu.cli.policy.file import file_argument, policy_path, timezone
 from slurm_gpu.cli.runs.all_runs import everybodys_runs
@@ -45,13 +45,7 @@ _RIGHT = ("refused", "advised", "users", "tasks", "nGPU", "GPU-hours")
 
 @click.command(short_help="Put the recorded jobs to FILE: who would have been refused?")
 @file_argument
-@click.option(
-    "--since",
-    metavar="WHEN",
-    default="30d",
-    show_default=True,
-    help="Jobs submitted from then on: 2026-11-01, or 30d for a month ago.",
-)
+@since_option("Jobs submitted from then on")
 @click.option("--until", metavar="WHEN", help="Jobs submitted before then.")
 @click.option(
     "--starts",

@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
+from slurm_gpu.cli.options import database_option
 from slurm_gpu.cli.output import remark
 from slurm_gpu.cli.policy.file import PATH, policy_path
 from slurm_gpu.cli.progress import progress_bar
@@ -60,12 +61,7 @@ _DEFAULT_SINCE = "30d"
     help="The policy with the bundles and owners' loans, if not policy.yaml beside the site file.",
 )
 @click.option("--page-only", is_flag=True, help="Write report.html alone.")
-@click.option(
-    "--database-config",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Where the database is, if not /etc/slurm-gpu/slurm-gpudbd.yaml.",
-)
+@database_option
 @with_site
 def build(
     site: CommandSite,

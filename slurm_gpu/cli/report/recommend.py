@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from slurm_gpu.cli.options import json_option
+from slurm_gpu.cli.options import json_option, since_option
 from slurm_gpu.cli.output import print_json, print_table, remark
 from slurm_gpu.cli.policy.file import PATH, file_argument, timezone
 from slurm_gpu.cli.policy.waits_json import reproduction_json, waits_json
@@ -33,13 +33,7 @@ _TRIED = ("tried", "WAIT_h of all", "verdict")
 
 @click.command(short_help="Propose limits that would shorten waiting, as a patch.")
 @file_argument
-@click.option(
-    "--since",
-    metavar="WHEN",
-    default="30d",
-    show_default=True,
-    help="Replay what was recorded from then on: 2026-11-01, or 30d for a month ago.",
-)
+@since_option("Replay what was recorded from then on")
 @click.option("--until", metavar="WHEN", help="Until then. [default: now]")
 @click.option("--out", type=PATH, metavar="FILE", help="Write the patch there, not to standard output.")
 @json_option

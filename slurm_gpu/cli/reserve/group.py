@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from slurm_gpu.cli.options import json_option
+from slurm_gpu.cli.options import duration_value, json_option
 from slurm_gpu.cli.output import check_format, print_csv, print_json, remark
 from slurm_gpu.cli.reserve.calendar import Calendar, day_and_time, late, print_calendar, print_past
 from slurm_gpu.cli.reserve.planning import PlanningState, default_account, default_partition
@@ -23,7 +23,7 @@ from slurm_gpu.errors import SlurmError, UsageError
 from slurm_gpu.placement.promises import kept
 from slurm_gpu.slurm.reservations import ReservationClient, SlurmReservation
 from slurm_gpu.text.hostlist import compress, expand
-from slurm_gpu.text.units import counted, format_duration, format_slurm_time, parse_duration
+from slurm_gpu.text.units import counted, format_duration, format_slurm_time
 from slurm_gpu.wire.answers.reservation import Reservation, ReservationState
 
 _PAST = 30
@@ -33,16 +33,11 @@ _NONE_HERE = (
 )
 
 
-def _duration(_context: click.Context, _parameter: click.Parameter, text: str) -> int:
-    try:
-        seconds = math.ceil(parse_duration(text))
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-    except OverflowError:
-        raise click.BadParameter("it is longer than any number tells") from None
+def _at_least_a_minute(context: click.Context, parameter: click.Parameter, text: str) -> int:
+    seconds = duration_value(context, parameter, text)
     if seconds < 60:
         raise click.BadParameter(f"{text!r} is less than a minute; write such as 36h or 3d")
-    return seconds
+    return math.ceil(seconds)
 
 
 def _not_empty(_context: click.Context, _parameter: click.Parameter, text: str) -> str:
@@ -66,7 +61,7 @@ def reserve() -> None:
     "--time",
     "duration_s",
     required=True,
-    callback=_duration,
+    callback=_at_least_a_minute,
     metavar="TIME",
     help="As 36h, 3d or 2-12:00:00.",
 )

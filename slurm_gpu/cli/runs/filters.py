@@ -11,10 +11,9 @@ import click
 from click.shell_completion import CompletionItem
 
 from slurm_gpu.cli.site import CommandSite
-from slurm_gpu.cli.times import parse_moment
+from slurm_gpu.cli.times import parse_period
 from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.errors import InputError, UsageError
-from slurm_gpu.text.cells import moment
 
 _MOST_GPUS = 1_000_000
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -132,14 +131,7 @@ def filter_options(command: Command) -> Command:
 def filters_of(site: CommandSite, chosen: Mapping[str, Any]) -> dict[str, Any]:
     """What DatabaseClient.all_runs is to be asked; raises UsageError."""
     zone, now_s = ZoneInfo(site.config.timezone), site.wall()
-    since, until = chosen["since"], chosen["until"]
-    since_s = parse_moment("--since", since, zone, now_s)
-    until_s = parse_moment("--until", until, zone, now_s)
-    if since_s is not None and until_s is not None and until_s <= since_s:
-        raise UsageError(
-            f"--until {until} is {moment(until_s, zone)}, and --since {since} is {moment(since_s, zone)}: "
-            "--until has to be later"
-        )
+    since_s, until_s = parse_period(chosen["since"], chosen["until"], zone, now_s)
     same = ("user", "partition", "qos", "app", "gpu_type", "server_type", "zone", "min_gpus")
     filters = {
         **{name: chosen[name] for name in (*same, "ascending")},
