@@ -47,10 +47,10 @@ def whole_file(path: Path, like: str | None = None, *, durable: bool = True) -> 
     try:
         yield unfinished
         if durable:
-            _sync(unfinished)
+            sync(unfinished)
         unfinished.replace(path)
         if durable:
-            _sync(path.parent)
+            sync(path.parent)
     finally:
         unfinished.unlink(missing_ok=True)
 
@@ -68,7 +68,8 @@ def _is_at_work(unfinished: Path) -> bool:
     return pid != str(os.getpid()) and Path("/proc", pid).exists()
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a directory, are on disk; raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

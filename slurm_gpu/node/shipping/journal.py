@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+from slurm_gpu.files.atomic import sync
 from slurm_gpu.node.allocation.state_lock import StateLock, is_same_file
 
 T = TypeVar("T")
@@ -70,7 +71,7 @@ class DurableMap:
         self._load()
         self._compact_at = COMPACT_BYTES
         self.failing = False
-        _sync_directory(directory)
+        sync(directory)
         self._keep_reserve()
 
     def __contains__(self, key: str) -> bool:
@@ -307,7 +308,7 @@ class DurableMap:
             os.close(file)
             new.unlink(missing_ok=True)
             raise
-        _sync_directory(self._directory)
+        sync(self._directory)
         os.close(self._file)
         self._file, self._places, self._size, self._live = file, moved, size, size
 
@@ -373,11 +374,3 @@ def _write_all(file: int, data: bytes, offset: int) -> None:
 def _free_bytes(directory: Path) -> int:
     status = os.statvfs(directory)
     return status.f_bfree * status.f_frsize
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
