@@ -15,6 +15,7 @@ from pathlib import Path
 import slurm_gpu
 from slurm_gpu.client.database_client import DatabaseClient
 from slurm_gpu.clock import Clock, SystemClock
+from slurm_gpu.config.node_groups import group_by_node
 from slurm_gpu.config.site import load_config
 from slurm_gpu.config.value_types import listen_option
 from slurm_gpu.daemon.heap import giving_back
@@ -26,7 +27,6 @@ from slurm_gpu.http.sockets import listen_tcp
 from slurm_gpu.monitor.app import make_app
 from slurm_gpu.monitor.cluster.board import Board
 from slurm_gpu.monitor.cluster.poller import Poller
-from slurm_gpu.monitor.cluster.racks import racks_by_node
 from slurm_gpu.monitor.cluster.viewer import viewer_of
 from slurm_gpu.monitor.http.server import make_server
 from slurm_gpu.monitor.job.diagnosis import Terms
@@ -65,13 +65,7 @@ def _run(options: argparse.Namespace) -> None:
     def connect() -> DatabaseClient:
         return DatabaseClient(config, timeout_s=_TIMEOUT_S, needs_all=True)
 
-    poller = Poller(
-        connect,
-        board,
-        config.cluster,
-        racks_by_node(config),
-        clock,
-    )
+    poller = Poller(connect, board, config.cluster, group_by_node("racks", config.racks), clock)
     if options.once:
         state = poller.look()
         if state is None:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from slurm_gpu.config.node_groups import group_by_node
 from slurm_gpu.config.site import check_config
 from slurm_gpu.config.value_types import Address
 from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.errors import InvalidFileError, UsageError
-from slurm_gpu.monitor.cluster.racks import racks_by_node
 from slurm_gpu.monitor.settings import WebSettings, load_settings
 
 
@@ -53,7 +53,11 @@ def test_a_mistake_is_told_with_its_place_and_what_would_be_right(tmp_path: Path
 
 def test_racks_are_of_the_nodes_of_their_hostlists():
     text = 'cluster: lab\nracks: {r1: {nodes: "n[1-2]"}, r2: {nodes: "n3"}}\n'
-    assert racks_by_node(check_config(parse_yaml(text, "x"))) == {"n1": "r1", "n2": "r1", "n3": "r2"}
+    assert group_by_node("racks", check_config(parse_yaml(text, "x")).racks) == {
+        "n1": "r1",
+        "n2": "r1",
+        "n3": "r2",
+    }
 
 
 @pytest.mark.parametrize(
@@ -65,7 +69,7 @@ def test_racks_are_of_the_nodes_of_their_hostlists():
 )
 def test_a_hostlist_that_is_none_and_a_node_in_two_racks_are_told(racks: str, told: str):
     with pytest.raises(UsageError, match=r"slurm-gpu\.yaml: racks") as error:
-        racks_by_node(check_config(parse_yaml(f"cluster: lab\nracks: {racks}\n", "x")))
+        group_by_node("racks", check_config(parse_yaml(f"cluster: lab\nracks: {racks}\n", "x")).racks)
     assert told in str(error.value)
 
 

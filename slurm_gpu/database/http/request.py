@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from functools import partial
 
@@ -13,6 +12,7 @@ from starlette.requests import Request
 from slurm_gpu.database.http.rate_limits import share_of
 from slurm_gpu.database.ingest.shipment import MAX_BODY_BYTES
 from slurm_gpu.errors import UsageError
+from slurm_gpu.http.body import read_body
 from slurm_gpu.http.identity import PEER_UID, Authenticator, Caller, NotAuthenticatedError, NotPermittedError
 from slurm_gpu.http.networks import plain
 from slurm_gpu.http.web_reader import THIS_HOST, Origin
@@ -94,16 +94,7 @@ async def _body(request: Request) -> bytes:
     length = request.headers.get("content-length", "0")
     if not is_taken(length):
         raise HTTPException(413, f"a body has at most {MAX_BODY_BYTES} bytes; send less at once")
-    body = bytearray()
-    try:
-        async with asyncio.timeout(BODY_WITHIN_S):
-            async for piece in request.stream():
-                body += piece
-                if len(body) > MAX_BODY_BYTES:
-                    raise HTTPException(413, f"a body has at most {MAX_BODY_BYTES} bytes; send less at once")
-    except TimeoutError:
-        raise HTTPException(408, f"the body did not arrive within {BODY_WITHIN_S:g} s") from None
-    return bytes(body)
+    return await read_body(request, MAX_BODY_BYTES, BODY_WITHIN_S)
 
 
 def is_taken(length: str) -> bool:

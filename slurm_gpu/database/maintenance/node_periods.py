@@ -8,13 +8,12 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, func, select
 
+from slurm_gpu.config.node_groups import group_by_node
 from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.database.storage.schema import node_period
 from slurm_gpu.database.storage.upsert import upsert
-from slurm_gpu.errors import UsageError
 from slurm_gpu.slurm.client import SlurmNode
 from slurm_gpu.slurm.occupancy import out_of_service
-from slurm_gpu.text.hostlist import expand
 
 UP = "up"
 GONE = "gone"
@@ -34,25 +33,7 @@ class Places:
     @classmethod
     def of(cls, config: SiteConfig) -> Places:
         """Read the hostlists; raises UsageError naming one that cannot be read, or a node that is in two."""
-        server_types = {name: item.nodes for name, item in config.server_types.items()}
-        zones = {name: item.nodes for name, item in config.zones.items()}
-        return cls(_by_node("server_types", server_types), _by_node("zones", zones))
-
-
-def _by_node(section: str, groups: Mapping[str, str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name, hostlist in groups.items():
-        try:
-            nodes = expand(hostlist)
-        except ValueError as error:
-            raise UsageError(f"slurm-gpu.yaml: {section}.{name}.nodes: {error}") from None
-        for node in nodes:
-            if node in found:
-                raise UsageError(
-                    f"slurm-gpu.yaml: {section}: {node} is in {found[node]} and in {name}; leave it in one"
-                )
-            found[node] = name
-    return found
+        return cls(group_by_node("server_types", config.server_types), group_by_node("zones", config.zones))
 
 
 def is_unheard(node: SlurmNode) -> bool:

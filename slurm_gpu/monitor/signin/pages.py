@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 from collections.abc import Callable, Mapping
@@ -16,6 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from slurm_gpu.errors import MungedAwayError
+from slurm_gpu.http.body import read_body
 from slurm_gpu.http.identity import Authenticator, Caller, NotAuthenticatedError
 from slurm_gpu.monitor.signin.guard import SESSION, SIGN_IN, Cookie
 from slurm_gpu.monitor.signin.sessions import Session, Sessions
@@ -70,7 +70,7 @@ class SignInPages:
         authorization = request.headers.get("authorization")
         if authorization is None:
             raise _not_vouched("send the header Authorization: MUNGE CREDENTIAL, as `slurm-gpu open` does")
-        body = await _body(request)
+        body = await read_body(request, _MOST_BYTES, _BODY_WITHIN_S)
         try:
             caller = await run_in_threadpool(
                 self._authenticator.by_credential, authorization, "POST", SIGN_IN, body
@@ -108,7 +108,7 @@ class SignInPages:
 
     async def token(self, request: Request) -> Response:
         """POST /signin/token: a session for who has a link's token."""
-        owner = self._tokens.take(_text(await _body(request), "token"))
+        owner = self._tokens.take(_text(await read_body(request, _MOST_BYTES, _BODY_WITHIN_S), "token"))
         if owner is None:
             raise HTTPException(
                 401, "this link was used already, or is older than a minute: make another one"
@@ -138,19 +138,6 @@ def _with(response: Response, header: tuple[bytes, bytes]) -> Response:
 
 def _not_vouched(why: str) -> HTTPException:
     return HTTPException(401, why, {"WWW-Authenticate": "MUNGE"})
-
-
-async def _body(request: Request) -> bytes:
-    body = bytearray()
-    try:
-        async with asyncio.timeout(_BODY_WITHIN_S):
-            async for piece in request.stream():
-                body += piece
-                if len(body) > _MOST_BYTES:
-                    raise HTTPException(413, f"a body has at most {_MOST_BYTES} bytes here")
-    except TimeoutError:
-        raise HTTPException(408, f"the body did not arrive within {_BODY_WITHIN_S:g} s") from None
-    return bytes(body)
 
 
 def _text(body: bytes, key: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from urllib.parse import unquote
 
 from slurm_gpu.policy.language.lua_literals import Plain
-from slurm_gpu.policy.language.model import Policy
+from slurm_gpu.policy.language.model import Colocation, Policy
 
 
 def compile_colocation(
@@ -21,9 +21,13 @@ def compile_colocation(
         return None
     may: list[Plain] | None = None if said.may is None else [index[name] for name in said.may]
     must: list[Plain] = [index[name] for name in said.must]
+    settings = {"may": may, "must": must, **colocation_settings(said)}
+    return settings | {"requeues": requeues, "why": said.why}
+
+
+def colocation_settings(said: Colocation) -> dict[str, Plain]:
+    """Return the values of `colocation` that do not name groups."""
     return {
-        "may": may,
-        "must": must,
         "mode": str(said.mode),
         "goal": str(said.goal),
         "slowdown": said.slowdown,
@@ -32,8 +36,6 @@ def compile_colocation(
         "hold_s": said.hold_s,
         "planner": said.planner,
         "model": None if said.model is None else str(said.model),
-        "requeues": requeues,
-        "why": said.why,
     }
 
 

@@ -17,6 +17,7 @@ from slurm_gpu.policy.language.model import (
     Urgent,
 )
 from slurm_gpu.policy.lua.bundle import bundle_reason
+from slurm_gpu.policy.lua.colocation import colocation_settings
 from slurm_gpu.policy.pages.page import conditions
 
 
@@ -98,19 +99,8 @@ def _urgent(urgent: Urgent) -> dict[str, Any]:
 
 
 def _colocation(said: Colocation) -> dict[str, Any]:
-    return {
-        "may": None if said.may is None else list(said.may),
-        "must": list(said.must),
-        "mode": str(said.mode),
-        "goal": str(said.goal),
-        "slowdown": said.slowdown,
-        "together": said.together,
-        "largest": said.largest,
-        "hold_s": said.hold_s,
-        "planner": said.planner,
-        "model": None if said.model is None else str(said.model),
-        "why": said.why,
-    }
+    groups = {"may": None if said.may is None else list(said.may), "must": list(said.must)}
+    return groups | colocation_settings(said) | {"why": said.why}
 
 
 def _cancel_idle(said: CancelIdle) -> dict[str, Any]:
