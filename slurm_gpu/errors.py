@@ -18,8 +18,9 @@ SlurmGpuError           exit code 3 unless a subclass says otherwise
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 
 class SlurmGpuError(Exception):
@@ -66,6 +67,15 @@ class RecordError(SlurmGpuError):
 
 class OutsideError(SlurmGpuError):
     """Something outside slurm-gpu failed: Slurm, the database, MUNGE or NVML."""
+
+
+@contextlib.contextmanager
+def outside(path: object = None, more: str = "") -> Iterator[None]:
+    """Raise an OSError as an OutsideError that names its file, or else `path`, and ends with `more`."""
+    try:
+        yield
+    except OSError as error:
+        raise OutsideError(f"{error.filename or path}: {error.strerror}{more}") from error
 
 
 class SlurmError(OutsideError):

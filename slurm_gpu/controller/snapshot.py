@@ -15,7 +15,7 @@ from slurm_gpu.controller.placement.zones import ZoneRoom
 from slurm_gpu.controller.queue.gpu_hours import CalendarPeriod
 from slurm_gpu.controller.queue.usage import RunningAndPending, Subject, Usage, UsageTotals
 from slurm_gpu.controller.reservations.lua_state import ReserveTable
-from slurm_gpu.errors import OutsideError
+from slurm_gpu.errors import outside
 from slurm_gpu.files.atomic import write_whole
 
 FILE_NAME = "snapshot.txt"
@@ -142,10 +142,8 @@ def write(path: Path, text: str) -> None:
 
     It is rewritten every few seconds and worthless after a power cut, so that nothing waits for the disk.
     """
-    try:
+    with outside(path):
         write_whole(path, text, mode=0o644, durable=False)
-    except OSError as error:
-        raise OutsideError(f"{error.filename or path}: {error.strerror}") from error
 
 
 def _lines(snapshot: Snapshot) -> Iterator[str]:

@@ -42,17 +42,22 @@ def whole_file(path: Path, like: str | None = None, *, durable: bool = True) -> 
         if same and not _is_at_work(left):
             left.unlink(missing_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.{_UNFINISHED}")
-    # Never through a link that somebody put there.
-    os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     try:
-        yield unfinished
-        if durable:
-            sync(unfinished)
-        unfinished.replace(path)
-        if durable:
-            sync(path.parent)
-    finally:
-        unfinished.unlink(missing_ok=True)
+        # Never through a link that somebody put there.
+        os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        try:
+            yield unfinished
+            if durable:
+                sync(unfinished)
+            unfinished.replace(path)
+            if durable:
+                sync(path.parent)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    except OSError as error:
+        if error.filename in (unfinished, str(unfinished)):
+            error.filename = str(path)  # the name that the caller knows
+        raise
 
 
 def _may_be_replaced(path: Path) -> bool:

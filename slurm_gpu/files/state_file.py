@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from slurm_gpu.errors import OutsideError
+from slurm_gpu.errors import OutsideError, outside
 from slurm_gpu.files.atomic import write_whole
 
 State = TypeVar("State")
@@ -34,10 +34,8 @@ def write_state(path: Path, plain: Any, owner_uid: int, mode: int = 0o600) -> No
 
     Raises OutsideError.
     """
-    try:
+    with outside(path):
         path.parent.mkdir(mode=0o755, exist_ok=True)
         write_whole(path, json.dumps(plain) + "\n", mode=mode, owner_uid=owner_uid)
         if os.geteuid() == 0:
             os.chown(path.parent, owner_uid, -1)
-    except OSError as error:
-        raise OutsideError(f"{error.filename or path}: {error.strerror}") from error

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from slurm_gpu.errors import OutsideError, SlurmGpuError, SlurmRefusalError
+from slurm_gpu.errors import OutsideError, SlurmGpuError, SlurmRefusalError, outside
 from slurm_gpu.policy.journal import ApplyJournal, ApplyState, Entry
 from slurm_gpu.policy.lua.install import Replacement, install, is_installed, restore
 from slurm_gpu.policy.native.difference import LimitChange, commands
@@ -125,13 +125,11 @@ class Force:
     def _is_old(self, entry: Entry) -> bool:
         """Whether the script is (still, or again) what it was before."""
         assert entry.script is not None
-        try:
+        with outside():
             now = entry.script.read_bytes() if entry.script.exists() else None
             if entry.previous is None:
                 return now is None or now == self._no_rules.encode()
             return now == entry.previous.read_bytes()
-        except OSError as error:
-            raise OutsideError(f"{error.filename}: {error.strerror}") from error
 
     def _set(self, cluster: str, steps: Iterable[LimitChange]) -> None:
         steps = tuple(steps)

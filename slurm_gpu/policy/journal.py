@@ -17,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from slurm_gpu.errors import OutsideError
+from slurm_gpu.errors import OutsideError, outside
 from slurm_gpu.files.atomic import write_whole
 from slurm_gpu.policy.native.difference import LimitChange, Owned
 from slurm_gpu.slurm.sacctmgr import Entity, EntityKind, LimitField
@@ -82,12 +82,10 @@ class ApplyJournal:
     @contextlib.contextmanager
     def _lock(self, name: str, of: str) -> Iterator[None]:
         make_state_directory(self.directory, self._owner_uid)
-        try:
+        with outside(self.directory / name):
             file = (self.directory / name).open("w")
             if os.geteuid() == 0:  # for SlurmUser to go on with
                 os.fchown(file.fileno(), self._owner_uid, -1)
-        except OSError as error:
-            raise OutsideError(f"{self.directory / name}: {error.strerror}") from error
         with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -150,10 +148,8 @@ class ApplyJournal:
 
     def _write(self, entry: Entry) -> None:
         file = self._file(entry)
-        try:
+        with outside(file):
             write_whole(file, json.dumps(_plain(entry), indent=1) + "\n", owner_uid=self._owner_uid)
-        except OSError as error:
-            raise OutsideError(f"{file}: {error.strerror}") from error
 
     def _file(self, entry: Entry) -> Path:
         return self.directory / f"apply-{entry.name}.json"
@@ -170,12 +166,10 @@ class ApplyJournal:
 
 def make_state_directory(directory: Path, owner_uid: int) -> None:
     """Make the directory of scripts and journal, for SlurmUser alone."""
-    try:
+    with outside(directory):
         if not directory.exists():
             directory.mkdir(mode=0o700, parents=True)
             os.chown(directory, owner_uid, -1)
-    except OSError as error:
-        raise OutsideError(f"{error.filename or directory}: {error.strerror}") from error
 
 
 def _age(name: str) -> tuple[str, int]:

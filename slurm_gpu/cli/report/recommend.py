@@ -15,7 +15,7 @@ from slurm_gpu.cli.policy.file import PATH, file_argument, timezone
 from slurm_gpu.cli.policy.waits_json import reproduction_json, waits_json
 from slurm_gpu.cli.progress import telling
 from slurm_gpu.cli.site import CommandSite, with_site
-from slurm_gpu.errors import OutsideError
+from slurm_gpu.errors import outside
 from slurm_gpu.policy.language.limit_edit import edit_limit, unified_diff
 from slurm_gpu.policy.language.limit_value import value_text
 from slurm_gpu.text.cells import minute
@@ -79,10 +79,8 @@ def _patch(found: Replayed, findings: Findings) -> str:
 
 
 def _write(out: Path, patch: str) -> None:
-    try:
+    with outside(out):
         out.write_text(patch, encoding="utf-8")
-    except OSError as error:
-        raise OutsideError(f"{out}: {error.strerror}") from error
 
 
 def _print(found: Replayed, findings: Findings, zone: ZoneInfo) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from slurm_gpu.errors import OutsideError
+from slurm_gpu.errors import OutsideError, outside
 from slurm_gpu.files.atomic import write_whole
 
 FILE_NAME = "notices.json"
@@ -43,11 +43,9 @@ class Status:
 
 def write(path: Path, status: Status, owner_uid: int) -> None:
     """In one step, SlurmUser's alone: it names jobs of others. Raises OutsideError."""
-    try:
+    with outside(path):
         text = json.dumps({"version": _VERSION, **asdict(status)}) + "\n"
         write_whole(path, text, owner_uid=owner_uid)
-    except OSError as error:
-        raise OutsideError(f"{error.filename or path}: {error.strerror}") from error
 
 
 def read(path: Path) -> Status | None:

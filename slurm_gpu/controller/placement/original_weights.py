@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from slurm_gpu.errors import OutsideError
+from slurm_gpu.errors import OutsideError, outside
 from slurm_gpu.files.state_file import read_state, write_state
 from slurm_gpu.slurm.client import SlurmSettings
 from slurm_gpu.text.hostlist import compress, expand
@@ -75,10 +75,8 @@ def write(path: Path, memory: OriginalWeights, owner_uid: int) -> None:
     if memory.nodes:
         write_state(path, _plain(memory), owner_uid, 0o644)
         return
-    try:
+    with outside(path):
         path.unlink(missing_ok=True)
-    except OSError as error:
-        raise OutsideError(f"{error.filename or path}: {error.strerror}") from error
 
 
 def _plain(memory: OriginalWeights) -> dict[str, Any]:

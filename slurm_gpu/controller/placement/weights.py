@@ -25,7 +25,7 @@ from slurm_gpu.controller.placement.weight_plan import Managed, NodePlan, plan, 
 from slurm_gpu.controller.queue.job_mix import JobMix, MixedOrder
 from slurm_gpu.controller.queue.nodes import NodeLooks
 from slurm_gpu.controller.reporting.audit_reporter import Acts
-from slurm_gpu.errors import OutsideError, SlurmGpuError
+from slurm_gpu.errors import SlurmGpuError, outside
 from slurm_gpu.placement.weights import changes
 from slurm_gpu.policy.lua.peers import controllers, this_host
 from slurm_gpu.slurm.client import SlurmClient, SlurmNode, SlurmSettings
@@ -285,10 +285,8 @@ class WeightKeeper(Duty):
 
 def written_weights(settings: SlurmSettings) -> Mapping[str, int]:
     """The weights in slurm.conf, by node; raises OutsideError where it cannot be read."""
-    try:
+    with outside(settings.conf_path):
         return node_weights(read_conf(Path(settings.conf_path)))
-    except OSError as error:
-        raise OutsideError(f"{error.filename or settings.conf_path}: {error.strerror}") from error
 
 
 def release(

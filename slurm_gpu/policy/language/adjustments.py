@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from slurm_gpu.errors import InputError, OutsideError
+from slurm_gpu.errors import InputError, outside
 from slurm_gpu.files.atomic import write_whole
 from slurm_gpu.policy.language.limit_value import single_value, value_text, with_value
 from slurm_gpu.policy.language.limits import LIMITS
@@ -82,14 +82,12 @@ def read_moves(policy: Path) -> tuple[Move, ...]:
 def write_moves(policy: Path, moves: Sequence[Move]) -> None:
     """Replace the moves of a policy, readable for all as the policy is; raises OutsideError."""
     path = moves_path(policy)
-    try:
+    with outside(path):
         if not moves:
             path.unlink(missing_ok=True)
             return
         plain = {"version": _VERSION, "moved": [asdict(move) for move in moves]}
         write_whole(path, json.dumps(plain, indent=1) + "\n", mode=0o644)
-    except OSError as error:
-        raise OutsideError(f"{path}: {error.strerror}") from error
 
 
 def with_moves(policy: Policy, moves: Iterable[Move]) -> Moved:

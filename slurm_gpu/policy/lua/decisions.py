@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from slurm_gpu.errors import OutsideError
+from slurm_gpu.errors import OutsideError, outside
 from slurm_gpu.policy.lua.bundle import DECISIONS_LOG
 
 _MARK = "slurm-gpu/1"
@@ -152,14 +152,12 @@ def write_ending(run_directory: Path, at_s: float, token: str, said: Mapping[str
     """Append a line on a job that shared; raises OutsideError. Who ships the log ships it too."""
     fields = " ".join(f"{key}={quote(value, safe='')}" for key, value in said.items())
     path = run_directory / DECISIONS_LOG
-    try:
+    with outside(path):
         log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:  # in one write, as job_submit.lua appends to it, too
             os.write(log, f"{_MARK} {at_s:.0f} share end {token} {fields}\n".encode())
         finally:
             os.close(log)
-    except OSError as error:
-        raise OutsideError(f"{path}: {error.strerror}") from error
 
 
 def _lines_of(run_directory: Path, token: str, names: Sequence[str]) -> Iterator[DecisionLine]:

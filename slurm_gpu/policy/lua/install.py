@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slurm_gpu.errors import OutsideError, UsageError
+from slurm_gpu.errors import OutsideError, UsageError, outside
 from slurm_gpu.files.atomic import whole_file
 from slurm_gpu.policy.journal import ApplyJournal, ApplyState, Entry, make_state_directory
 from slurm_gpu.policy.language.lua_literals import Plain
@@ -178,7 +178,7 @@ def prepare_replacement(
     when files cannot be read or written.
     """
     script = directory / SCRIPT_NAME
-    try:
+    with outside(script, "; nothing was installed"):
         old = script.read_bytes() if script.exists() else None
         if old is not None and not old.startswith(MARK.encode()) and not replace_foreign:
             raise UsageError(
@@ -188,8 +188,6 @@ def prepare_replacement(
         if old == bundle.encode():
             return None
         previous = _keep(script, state_directory, owner_uid, now) if old is not None else None
-    except OSError as error:
-        raise OutsideError(f"{error.filename or script}: {error.strerror}; nothing was installed") from error
     return Replacement(bundle, script, previous)
 
 
@@ -222,10 +220,8 @@ def restore(previous: Path | None, script: Path, no_rules: str, now: Callable[[]
 
     Without any script slurmctld would not start again.
     """
-    try:
+    with outside(previous, f"; {script} stays as it is"):
         content = no_rules.encode() if previous is None else previous.read_bytes()
-    except OSError as error:
-        raise OutsideError(f"{previous}: {error.strerror}; {script} stays as it is") from error
     _put(content, script, now)
 
 
@@ -235,26 +231,22 @@ def _put(content: bytes, script: Path, now: Callable[[], float]) -> None:
     slurmctld loads a script only when its modification time, in whole seconds, is newer than that of the one
     it runs; so it is set past the old one's.
     """
-    try:
+    with outside(script, "; nothing was installed"):
         newer = int(now())
         if script.exists():
             newer = max(newer, int(script.stat().st_mtime) + 1)
         _swap_in(content, script, newer)
-    except OSError as error:
-        raise OutsideError(f"{error.filename or script}: {error.strerror}; nothing was installed") from error
 
 
 def prepare_run_directory(directory: Path, owner_uid: int) -> None:
     """Make the place of decisions.log: a file that slurmctld alone reads and writes."""
     log = directory / DECISIONS_LOG
-    try:
+    with outside(log):
         if not directory.exists():
             directory.mkdir(mode=0o755, parents=True)
             os.chown(directory, owner_uid, -1)
         log.touch(mode=0o600)
         os.chown(log, owner_uid, -1)
-    except OSError as error:
-        raise OutsideError(f"{error.filename or log}: {error.strerror}") from error
 
 
 def put_aside(state_directory: Path) -> Path | None:
@@ -262,10 +254,8 @@ def put_aside(state_directory: Path) -> Path | None:
 
     Raises OutsideError where copies cannot be read.
     """
-    try:
+    with outside():
         return next((copy for copy in reversed(_copies(state_directory)) if not _is_ours(copy)), None)
-    except OSError as error:
-        raise OutsideError(f"{error.filename}: {error.strerror}") from error
 
 
 def _keep(script: Path, state_directory: Path, owner_uid: int, now: Callable[[], float]) -> Path:

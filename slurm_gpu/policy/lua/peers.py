@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_gpu.errors import OutsideError
+from slurm_gpu.errors import OutsideError, outside
 from slurm_gpu.files.atomic import write_whole
 from slurm_gpu.policy.lua.in_force import without_run_directory
 from slurm_gpu.slurm.client import SlurmSettings
@@ -83,14 +83,12 @@ def tell(settings: SlurmSettings, host: str, script: Path, at_s: float) -> None:
     directory = _directory(settings)
     file = directory / f"policy-{host}.json"
     told = {"version": _VERSION, "host": host, "digest": digest_of(script), "at_s": int(at_s)}
-    try:
+    with outside(file):
         if not directory.exists():
             directory.mkdir(mode=0o755)
             if os.geteuid() == 0:  # for SlurmUser to go on with
                 os.chown(directory, settings.slurm_user_uid, -1)
         write_whole(file, json.dumps(told) + "\n", mode=0o644, owner_uid=settings.slurm_user_uid)
-    except OSError as error:
-        raise OutsideError(f"{error.filename or file}: {error.strerror}") from error
 
 
 def read_told(settings: SlurmSettings) -> dict[str, PeerScript]:
@@ -117,10 +115,8 @@ def since_s(settings: SlurmSettings, host: str, script: Path) -> int:
     told = read_told(settings).get(host)
     if told is not None and told.digest == digest_of(script):
         return told.at_s
-    try:
+    with outside(script):
         return int(script.stat().st_mtime)
-    except OSError as error:
-        raise OutsideError(f"{script}: {error.strerror}") from error
 
 
 def _directory(settings: SlurmSettings) -> Path:
