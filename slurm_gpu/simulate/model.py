@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from slurm_gpu.simulate.cluster import ModelCluster
-from slurm_gpu.simulate.fluid import Work
 from slurm_gpu.simulate.jobs import Jobs
 from slurm_gpu.simulate.limits import LimitCounter, LimitCounters
 from slurm_gpu.simulate.outcome import JobTransition, ModelEvent, ModelOutcome
@@ -24,41 +21,7 @@ from slurm_gpu.simulate.scheduler import Scheduler, Scheduling
 from slurm_gpu.simulate.starter import Starter
 from slurm_gpu.simulate.state import ModelState
 
-
-class Speed(Protocol):
-    """How fast jobs run that share GPUs: a pure function.
-
-    Work per second of a job, of which alone it does 1.
-    """
-
-    def of(self, job: int, beside: tuple[int, ...]) -> float:
-        """Its speed, above 0, while these others (ascending) hold parts of its GPUs."""
-        ...
-
-
-def sharers(state: ModelState, job: int) -> Iterator[int]:
-    """Jobs that hold parts of a running job's GPUs, once for each GPU."""
-    allocation = state.running[job]
-    if not allocation.request.share_mgpu:
-        return
-    for node, devices in zip(allocation.nodes, allocation.devices, strict=True):
-        mine = set(devices)
-        for other, theirs in state.on_node[node].items():
-            if other != job and theirs.request.share_mgpu and mine.intersection(theirs.devices_on(node)):
-                yield other
-
-
 _PROGRESS_EVERY = 1000
-
-
-class PriorityOrder(Protocol):
-    """A queue's order that changes with time, as Slurm computes it anew every PriorityCalcPeriod."""
-
-    every_s: float
-
-    def of(self, now_s: float, jobs: NDArray[np.intp]) -> NDArray[np.float64]:
-        """The priorities of these jobs; larger starts first."""
-        ...
 
 
 def simulate(
@@ -69,8 +32,6 @@ def simulate(
     counters: Sequence[LimitCounter] = (),
     placement: PlacementChoice | None = None,
     preemption: Preemption | None = None,
-    priority: PriorityOrder | None = None,
-    speed: Speed | None = None,
     zone_wait_s: float = math.inf,
     log: bool = False,
     progress: Callable[[int], object] = lambda _: None,
@@ -89,8 +50,6 @@ def simulate(
         counters,
         placement or FirstFit(),
         preemption or Preemption(),
-        priority,
-        speed,
         zone_wait_s,
         log,
     )
@@ -107,14 +66,12 @@ class _QueueModel:
         counters: Sequence[LimitCounter],
         placement: PlacementChoice,
         preemption: Preemption,
-        priority: PriorityOrder | None,
-        speed: Speed | None,
         zone_wait_s: float,
         log: bool,
     ) -> None:
         _check(cluster, jobs, counters)
         n = len(jobs)
-        self._jobs, self._scheduling, self._priority, self._speed = jobs, scheduling, priority, speed
+        self._jobs, self._scheduling = jobs, scheduling
         self._now_s = -math.inf
         self._log: list[ModelEvent] | None = [] if log else None
         self._state = ModelState(cluster)
@@ -154,13 +111,10 @@ class _QueueModel:
             reverse=True,
         )
         self._arrived = self._over = 0
-        self._backfill_at = self._rerank_at = math.inf
-        self._keys: dict[int, float] = {}
+        self._backfill_at = math.inf
         self._requeued = False
         fits_never = [not self._fits_empty(shape) for shape in self._queue.shapes]
         self._fits_never = [fits_never[kind.shape] for kind in self._queue.kinds]
-        self._work: dict[int, Work] = {}
-        """Of running jobs whose speed may change."""
 
     def _qos_of(self, job: int) -> str:
         return self._jobs.qos_names[int(self._jobs.qos[job])]
@@ -180,7 +134,7 @@ class _QueueModel:
         return ModelOutcome(self._first, self._end, self._restarts, self._held, tuple(self._log or ()))
 
     def _next_s(self) -> float:
-        now = min(self._backfill_at, self._rerank_at)
+        now = self._backfill_at
         if self._arrived < len(self._jobs):
             now = min(now, float(self._jobs.submit_s[self._arrived]))
         for heap in (self._ends, self._coming, self._give_ups, self._releases):
@@ -232,9 +186,6 @@ class _QueueModel:
             if jobs.give_up_s[job] < math.inf:
                 heapq.heappush(self._give_ups, (float(jobs.give_up_s[job]), job))
             changed = True
-        if self._rerank_at <= now:
-            self._rerank(now)
-            changed = True
         return changed or self._backfill_at <= now
 
     def _pass(self, now: float) -> None:
@@ -269,28 +220,10 @@ class _QueueModel:
         if self._fits_never[self._queue.kind_of(job)]:
             return
         now = self._now_s
-        if self._priority is None:
-            priority = float(self._jobs.priority[job])
-        else:
-            priority = float(self._priority.of(now, np.array([job], dtype=np.intp))[0])
-            if self._rerank_at == math.inf:
-                self._rerank_at = now + self._priority.every_s
-        self._queue.add(job, (-priority, job), now)
+        self._queue.add(job, (-float(self._jobs.priority[job]), job), now)
         if self._queue.shape_of(job).request.one_zone and self._zone_wait_s < math.inf:
             at_s = float(self._jobs.submit_s[job]) + self._zone_wait_s
             heapq.heappush(self._releases, (max(now, at_s), job))
-
-    def _rerank(self, now: float) -> None:
-        assert self._priority is not None, "something has to give the priorities"
-        waiting = self._queue.waiting()
-        if not len(waiting):
-            self._rerank_at = math.inf
-            return
-        self._rerank_at = now + self._priority.every_s
-        priorities = self._priority.of(now, waiting)
-        self._queue.rerank(
-            (-priority, job) for priority, job in zip(priorities.tolist(), waiting.tolist(), strict=True)
-        )
 
     def _start(self, job: int, nodes: tuple[int, ...], devices: tuple[tuple[int, ...], ...]) -> None:
         now, jobs = self._now_s, self._jobs
@@ -304,12 +237,7 @@ class _QueueModel:
             self._first[job], self._held[job] = now, held_s
         self._last[job] = now
         self._write(JobTransition.START, job, nodes, devices)
-        run_s = float(jobs.run_s[job])
-        if self._speed is not None and request.share_mgpu:
-            self._work[job] = Work(run_s, now)
-            self._change_speeds({job, *sharers(self._state, job)})
-        else:
-            self._plan_end(job, now + min(run_s, limit_s))
+        self._plan_end(job, now + min(float(jobs.run_s[job]), limit_s))
 
     def _plan_end(self, job: int, at_s: float) -> None:
         planned = self._planned.get(job, 0) + 1
@@ -332,27 +260,12 @@ class _QueueModel:
         self._requeued = True
 
     def _release(self, job: int) -> None:
-        beside = set(sharers(self._state, job)) if job in self._work else set()
         self._state.end(job)
         self._reach.end(job, self._qos_of(job))
-        self._work.pop(job, None)
-        self._change_speeds(beside)
         counters = self._queue.counters_of(job)
         self._limits.give_back(counters, self._queue.amounts_of(job))
         for counter in counters:
             self._queue.let_go(counter, partial(self._limits.has_room, counter), self._now_s)
-
-    def _change_speeds(self, jobs: set[int]) -> None:
-        """After something began or ended beside these, plan their ends anew."""
-        if self._speed is None:
-            return
-        now = self._now_s
-        for job in sorted(jobs):
-            speed = self._speed.of(job, tuple(sorted(set(sharers(self._state, job)))))
-            if not speed > 0:
-                raise ValueError(f"the speed of job {job} must be above 0, not {speed}")
-            limit_at = self._state.running[job].until_s
-            self._plan_end(job, min(self._work[job].change(now, speed), limit_at))
 
     def _write(
         self,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import math
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -167,25 +167,6 @@ class ModelQueue:
                 head = self._head_of_line(index)
                 if head is not None:
                     self._post(index, head)
-
-    def waiting(self) -> NDArray[np.intp]:
-        """All waiting jobs, ascending."""
-        return np.flatnonzero(np.frombuffer(self._waiting, dtype=np.uint8))
-
-    def rerank(self, keys: Iterable[Key]) -> None:
-        """Give every waiting job a new key; all of them have to be named."""
-        for firsts in (self._of_kinds, self._of_shapes, self._of_partitions):
-            firsts.clear()
-        for line in self._lines:
-            line.heap.clear()
-        self.active.clear()
-        for key in keys:
-            self._lines[self._line_of_job[key[1]]].heap.append(key)
-        for index, line in enumerate(self._lines):
-            if line.heap:
-                heapq.heapify(line.heap)
-                if line.parked_at is None:
-                    self._post(index, line.heap[0])
 
     def _head_of_line(self, index: int) -> Key | None:
         heap = self._lines[index].heap

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from slurm_gpu.simulate.outcome import JobTransition
 from slurm_gpu.simulate.preemption import Preemption
 from slurm_gpu.simulate.scheduler import Scheduling
 from tests.simulate.building import cluster, job, run
@@ -71,34 +70,3 @@ def test_preemption_works_without_backfill_too() -> None:
         scheduling=Scheduling(backfill=False),
     )
     assert outcome.start_s.tolist() == [0, 40]
-
-
-class HalfSpeedTogether:
-    """Whoever has company runs at 0.6."""
-
-    def of(self, job: int, beside: tuple[int, ...]) -> float:
-        return 0.6 if beside else 1.0
-
-
-def test_jobs_that_share_a_gpu_by_time_slow_each_other_and_speed_up_when_alone() -> None:
-    # Together from 10 to 160: the first does 10 + 150·0.6 = 100. The second has 90 done, and does 10 alone.
-    outcome = run(
-        cluster(1),
-        job(0, share_mgpu=500, limit_s=999),
-        job(10, share_mgpu=500, limit_s=999),
-        speed=HalfSpeedTogether(),
-    )
-    assert outcome.end_s.round(6).tolist() == [160, 170]
-
-
-def test_jobs_on_other_gpus_are_not_slowed_and_the_time_limit_holds_for_slow_ones() -> None:
-    outcome = run(
-        cluster(2),
-        job(0, share_mgpu=600, limit_s=999),
-        job(0, share_mgpu=600, limit_s=120),
-        job(0, share_mgpu=400, limit_s=120),
-        speed=HalfSpeedTogether(),
-    )
-    # The third joins the first; it would need 166.7 s, and its limit ends it at 120.
-    assert outcome.end_s.round(6).tolist() == [148, 100, 120]
-    assert [event.what for event in outcome.log][-3:] == [JobTransition.END] * 3

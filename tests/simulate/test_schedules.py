@@ -169,18 +169,6 @@ def test_a_drained_node_finishes_what_runs_and_takes_nothing_new_until_it_is_bac
     assert starts(where, job(0, run_s=100), job(20), job(30, run_s=400), job(40)) == [0, 20, 120, 500]
 
 
-def test_the_priority_hook_is_asked_again_and_again() -> None:
-    class ShortestWaitsLeast:
-        """After 60 s the later job is the more urgent one."""
-
-        every_s = 60.0
-
-        def of(self, now_s: float, jobs: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
-            return jobs * (1.0 if now_s >= 60 else -1.0)
-
-    assert starts(cluster(1), job(0), job(1), job(2), priority=ShortestWaitsLeast()) == [0, 200, 100]
-
-
 def test_the_placement_hook_decides_and_may_let_a_job_wait() -> None:
     class LastNodeOrNone:
         def choose(self, state, request, fitting):  # type: ignore[no-untyped-def]

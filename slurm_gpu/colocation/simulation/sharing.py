@@ -10,7 +10,24 @@ from typing import NamedTuple, Protocol
 from slurm_gpu.colocation.planner import Member
 from slurm_gpu.colocation.profiles.profile import ApplicationProfile
 from slurm_gpu.colocation.simulation.world import World
-from slurm_gpu.simulate.fluid import Work
+
+
+class Work:
+    """Remaining work of a running job, in seconds that it would take alone (speed 1)."""
+
+    __slots__ = ("_left_s", "_since_s", "speed")
+
+    def __init__(self, left_s: float, now_s: float) -> None:
+        self._left_s, self.speed, self._since_s = left_s, 1.0, now_s
+
+    def left_s(self, now_s: float) -> float:
+        """Return the remaining work at a moment, no earlier than the last change."""
+        return max(self._left_s - self.speed * (now_s - self._since_s), 0.0)
+
+    def change(self, now_s: float, speed: float) -> float:
+        """Continue at another speed, above 0, and return when the work will be done."""
+        self._left_s, self.speed, self._since_s = self.left_s(now_s), speed, now_s
+        return now_s + self._left_s / speed
 
 
 class RanPart(NamedTuple):
