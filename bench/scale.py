@@ -251,7 +251,11 @@ def _of_steady(told: Any, from_s: float, to_s: float) -> dict[str, Any]:
 def _of_burst(told: Any, burst_s: float, n_jobs: int) -> dict[str, Any]:
     last = told[(told["due_s"] >= burst_s) & (told["n_records"] > 0)]
     took_s = float(last["done_s"].max()) - burst_s
+    due = (told["due_s"] >= burst_s) & (told["due_s"] < burst_s + took_s)
+    live = told[due & (told["n_records"] == 0)]
     return {
+        "burst_live_posts_per_s": round(len(live) / took_s, 1),
+        "burst_live_p99_ms": round(float(np.percentile(live["done_s"] - live["due_s"], 99)) * 1000, 1),
         "burst_s": round(took_s, 2),
         "burst_records_per_s": round(GPUS * len(last) / took_s, 1),
         "burst_answered": GPUS * len(last),

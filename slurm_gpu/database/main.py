@@ -24,11 +24,11 @@ from slurm_gpu.database.accounting.slurm_view import SlurmView
 from slurm_gpu.database.app import make_app
 from slurm_gpu.database.http.rate_limits import CallerBounds
 from slurm_gpu.database.ingest.body_budget import Bodies, BoundedBodies
-from slurm_gpu.database.ingest.heartbeat import Answering, Pulse
-from slurm_gpu.database.ingest.ingest_server import Hatch
+from slurm_gpu.database.ingest.heartbeat import Answering, PendingWork, Pulse
+from slurm_gpu.database.ingest.ingest_server import IngestServer
 from slurm_gpu.database.ingest.intake import Intake
 from slurm_gpu.database.ingest.posts import Posts
-from slurm_gpu.database.ingest.worker_pool import FarImport, Workers
+from slurm_gpu.database.ingest.worker_pool import Workers
 from slurm_gpu.database.live.memory import LiveState
 from slurm_gpu.database.live.quota_board import QuotaBoard
 from slurm_gpu.database.maintenance.node_periods import Places
@@ -88,37 +88,36 @@ def _run(options: argparse.Namespace) -> None:
     warn_of_unknown_user(settings.web)
     sockets = [listen_tcp(listen), listen_unix(options.socket or config.database_socket)]
     memory = LiveState.fresh(clock)
-    workers: Workers | None = None
-    if settings.workers:
-        for_people: bool = options.foreground
-        workers = Workers(settings.workers, config, settings.url, clock, memory, for_people=for_people)
-        importing: FarImport | ImportThread = workers.importing
-    else:
-        importing = ImportThread(make_importer(config, database, view, clock))
-    services = _services(config, settings, database, view, importing, clock, memory, workers)
+    workers = Workers(
+        settings.workers, config, settings.url, clock, memory, sockets[0], for_people=options.foreground
+    )
+    importing = ImportThread(make_importer(config, database, view, clock))
+    services = _services(config, settings, database, view, importing, clock, memory)
     log.info(
         "slurm-gpudbd %s serves cluster %s from %s", slurm_gpu.__version__, config.cluster, database.server()
     )
-    posts = Posts(services)
-    bodies = Bodies(clock)
+    bodies = Bodies(clock, 1 / (settings.workers + 1))
+    posts = Posts(services.authenticator, services.intake, clock)
     answering = Answering(BoundedBodies(make_app(services, posts), bodies), clock)
-    hatch = Hatch(posts.take, answering.records, bodies)
-    lanes = (*answering.lanes, services.intake.storing, *(() if workers is None else (workers,)))
+    ingest_server = IngestServer(posts.take, answering.records, bodies)
+    lanes: tuple[PendingWork, ...] = (*answering.lanes, services.intake.storing, workers)
     pulse = Pulse(notifier, clock, lanes, importing, importing.runs)
 
     def stopping() -> None:
         notifier.stopping()
         services.stopping.set()
+        workers.end()
         _end_at_last()
 
     beat = pulse.beat if notifier.listens else None
-    server = make_server(answering, hatch, stopping)
-    with watching(services), giving_back():
-        if isinstance(importing, ImportThread):
-            with importing.going_on(answering.is_behind):
-                asyncio.run(run(server, sockets, beat))
-        elif workers is not None:
-            asyncio.run(run(server, sockets, beat, workers.run()))
+    server = make_server(answering, ingest_server, stopping)
+    with (
+        watching(services),
+        giving_back(),
+        importing.going_on(answering.is_behind),
+        workers.running(server.adopt),
+    ):
+        asyncio.run(run(server, sockets, beat))
     log.info("stopped")
 
 
@@ -145,7 +144,6 @@ def _services(
     importing: Importing,
     clock: Clock,
     memory: LiveState,
-    workers: Workers | None,
 ) -> Services:
     def slurm_uid() -> int | None:
         slurm = view.settings()
@@ -164,7 +162,6 @@ def _services(
         bounds=CallerBounds(settings.per_user, clock),
         places=Places.of(config),
         min_coverage=config.sampling.min_coverage,
-        workers=workers,
         reservations=config.placement.reservations,
     )
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from starlette.types import ASGIApp
 
-from slurm_gpu.database.ingest.ingest_server import Hatch
+from slurm_gpu.database.ingest.ingest_server import IngestServer
 from slurm_gpu.http.connection_limits import ConnectionLimits
 from slurm_gpu.http.server import HttpServer
 
 # 4,000 connections: ten thousand nodes post a thousand times a second, and all wait while nothing is answered
-# for a moment. 20 addresses with all that they may have leave 668 of them.
+# for a moment. 20 addresses with all that they may have leave 668 of them. Each worker has as many.
 LIMITS = ConnectionLimits(
     request_within_s=5.0,
     body_within_s=None,
@@ -24,6 +24,8 @@ LIMITS = ConnectionLimits(
 )
 
 
-def make_server(app: ASGIApp, hatch: Hatch, on_stop: Callable[[], None] = lambda: None) -> HttpServer:
-    """Return a server for `app`, and for the shipments that the hatch reads."""
-    return HttpServer(app, LIMITS, on_stop, first=hatch)
+def make_server(
+    app: ASGIApp, ingest_server: IngestServer, on_stop: Callable[[], None] = lambda: None
+) -> HttpServer:
+    """Return a server for `app` behind an ingest server."""
+    return HttpServer(app, LIMITS, on_stop, first=ingest_server)

@@ -14,7 +14,6 @@ from slurm_gpu.database.accounting.reconcile import DEFAULT_MIN_COVERAGE
 from slurm_gpu.database.accounting.slurm_view import SlurmView
 from slurm_gpu.database.http.rate_limits import CallerBounds
 from slurm_gpu.database.ingest.intake import Intake
-from slurm_gpu.database.ingest.worker_pool import Workers
 from slurm_gpu.database.live.memory import LiveState
 from slurm_gpu.database.live.quota_board import QuotaBoard
 from slurm_gpu.database.maintenance.node_periods import Places
@@ -59,8 +58,6 @@ class Services:
     bounds: CallerBounds
     places: Places = field(default_factory=Places)
     min_coverage: float = DEFAULT_MIN_COVERAGE
-    workers: Workers | None = None
-    """Where what nodes ship is stored by processes of their own."""
     verdicts: VerdictBoard = field(default_factory=VerdictBoard)
     reservations: Reservations | None = None
     places_of: Callable[[str], UserPlaces] = read_user_places

@@ -78,7 +78,7 @@ class DaemonSettings:
     workers: Annotated[
         int,
         whole_number(0, 8),
-        "Processes that store shipments, of which the first also imports; 0: slurm-gpudbd does both itself.",
+        "Further processes that take in shipments; 0: slurm-gpudbd alone does.",
     ] = 0
     web_user: Annotated[str | int | None, _WEB_USER, "The user that slurm-gpuweb runs as; null: none."] = (
         DEFAULT_WEB_USER

@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 _STOP_WITHIN_S = 2
 # How often to check whether connections have ended, while there is no room for more.
 _FULL_S = 0.02
+# Connections accepted at once: processes that share a listening socket leave some to each other.
+_AT_ONCE = 16
 # After accept(2) failed for want of descriptors or memory.
 _PAUSE_S = 1.0
 # tcpi_last_data_recv of struct tcp_info in linux/tcp.h: milliseconds since the peer sent something.
@@ -83,6 +85,7 @@ class HttpServer(uvicorn.Server):
         self._full = OutageLog(
             log, "cannot take connections: %s", SystemClock(), over="connections are taken again"
         )
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._watching: asyncio.Task[None] | None = None
         self._listeners: list[socket.socket] = []
         self._beginning: set[asyncio.Task[Any]] = set()
@@ -94,6 +97,7 @@ class HttpServer(uvicorn.Server):
         as much as a thousand that are served. Here they wait in the kernel, and are served in turn.
         """
         await super().startup([])
+        self._loop = asyncio.get_running_loop()
         if self._first is not None:
             self._watching = asyncio.get_running_loop().create_task(self._first.watch())
         for listener in sockets or ():
@@ -112,7 +116,7 @@ class HttpServer(uvicorn.Server):
 
     def _accept(self, listener: socket.socket) -> None:
         """Accept waiting connections while there is room."""
-        for _ in range(self._free(listener.family)):
+        for _ in range(min(_AT_ONCE, self._free(listener.family))):
             try:
                 connection, address = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -128,7 +132,8 @@ class HttpServer(uvicorn.Server):
                 connection.close()
             else:
                 self._begin_tcp(connection, address[0])
-        self._pause(listener, _FULL_S)
+        if self._free(listener.family) <= 0:
+            self._pause(listener, _FULL_S)
 
     def _free(self, family: int) -> int:
         """Return the number of further connections that there is room for."""
@@ -149,6 +154,16 @@ class HttpServer(uvicorn.Server):
         else:
             self.senders.go(address)
             connection.close()
+
+    def adopt(self, connection: socket.socket, early: bytes) -> None:
+        """Take over a connection of another process; for any thread."""
+        try:
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._begin, connection, early)
+                return
+        except RuntimeError:  # the loop has ended
+            pass
+        connection.close()
 
     def _begin(self, connection: socket.socket, early: bytes = b"") -> None:
         loop = asyncio.get_running_loop()

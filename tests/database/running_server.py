@@ -28,7 +28,7 @@ from slurm_gpu.database.app import make_app
 from slurm_gpu.database.http.rate_limits import WAIT_S, CallerBounds
 from slurm_gpu.database.ingest.body_budget import Bodies, BoundedBodies
 from slurm_gpu.database.ingest.heartbeat import Answering
-from slurm_gpu.database.ingest.ingest_server import Hatch
+from slurm_gpu.database.ingest.ingest_server import IngestServer
 from slurm_gpu.database.ingest.intake import Intake
 from slurm_gpu.database.ingest.posts import Posts
 from slurm_gpu.database.live.memory import LiveState
@@ -165,11 +165,11 @@ def running_server(
     )
     tcp = socket.create_server(("127.0.0.1", 0))
     unix = listen_unix(path)
-    posts = Posts(services)
+    posts = Posts(services.authenticator, services.intake, clock)
     bodies = Bodies(clock)
     answering = Answering(BoundedBodies(make_app(services, posts), bodies), clock)
-    hatch = Hatch(posts.take, answering.records, bodies)
-    uvicorn = make_server(answering, hatch, services.stopping.set)
+    ingest_server = IngestServer(posts.take, answering.records, bodies)
+    uvicorn = make_server(answering, ingest_server, services.stopping.set)
     thread = threading.Thread(target=lambda: asyncio.run(uvicorn.serve([tcp, unix])))
     thread.start()
     config = SiteConfig(

@@ -11,7 +11,7 @@ from slurm_gpu.database.ingest.body_budget import Bodies
 from tests.database.running_server import Running, shipment
 from tests.database.samples import FakeClock
 from tests.database.test_daemon import wait_for
-from tests.database.test_hatch import request
+from tests.database.test_ingest_server import request
 
 KIB = 1 << 10
 PIECE = 100 * KIB

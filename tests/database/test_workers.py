@@ -1,48 +1,97 @@
-"""slurm-gpudbd with workers: what they store, what is shown of it, and what their death costs."""
+"""slurm-gpudbd with workers: what they take in, what is shown of it, and what their death costs."""
 
+import http.client
 import json
 import os
 import random
 import signal
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from slurm_gpu import munge
 from slurm_gpu.config.site import Placement, Reservations, load_config
-from slurm_gpu.database.ingest.shipment import ShipmentError
-from slurm_gpu.database.ingest.worker_protocol import (
-    Answered,
-    Beginning,
-    Heard,
-    Splitter,
-    decode_order,
-    decode_word,
-    error_of,
-    failure,
-    packed,
-)
-from slurm_gpu.errors import DatabaseError, SlurmError
+from slurm_gpu.database.ingest.worker_protocol import Beginning, decode_order, encode
+from slurm_gpu.wire.live import IDLE_LIVE_INTERVAL_S, LIVE_INTERVAL_S
 from tests.database.samples import record, segment
-from tests.database.test_daemon import Daemon, UnixConnection, sequence_numbers, shipping, wait_for
+from tests.database.test_daemon import Daemon, sequence_numbers, wait_for
 
 pytestmark = pytest.mark.skipif(
     os.getuid() != 0, reason="only root may ship without a Slurm to name SlurmUser"
 )
 
 
+@dataclass
+class TcpDaemon:
+    """A daemon with workers, reached as nodes do: by TCP, with MUNGE credentials."""
+
+    daemon: Daemon
+    port: int
+    munge_socket: str
+
+    def request(self, method: str, path: str, body: bytes = b"", within_s: float = 20) -> tuple[int, Any]:
+        """The status, 0 where the connection is cut or nobody answers in time, and the answer."""
+        digest = munge.request_digest(method, path, body)
+        headers = {"Authorization": f"MUNGE {munge.encode(digest, self.munge_socket)}"}
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=within_s)
+        try:
+            connection.request(method, path, body, headers)
+            response = connection.getresponse()
+            return response.status, json.loads(response.read())
+        except (OSError, http.client.HTTPException):
+            return 0, None
+        finally:
+            connection.close()
+
+    def ship(self, within_s: float = 20, **items: Any) -> tuple[int, Any]:
+        body = json.dumps({"wire": 1, "node": "n1", **items}).encode()
+        return self.request("POST", "/v1/node", body, within_s)
+
+    def a_worker_answers(self) -> bool:
+        with self.workers_alone():
+            return self.request("POST", "/v1/node", b"{}", within_s=1)[0] == 400
+
+    def got(self, path: str) -> Any:
+        status, answer = self.request("GET", path)
+        assert status == 200, answer
+        return answer
+
+    @contextmanager
+    def workers_alone(self) -> Iterator[None]:
+        """slurm-gpudbd itself stands still: what is answered meanwhile a worker has answered."""
+        assert self.daemon.process is not None
+        assert self.daemon.process.pid is not None
+        os.kill(self.daemon.process.pid, signal.SIGSTOP)
+        states = Path(f"/proc/{self.daemon.process.pid}/task")
+        wait_for(
+            lambda: {stat.read_text().rpartition(")")[2][1] for stat in states.glob("*/stat")} == {"T"},
+            self.daemon.log,
+        )
+        try:
+            yield
+        finally:
+            os.kill(self.daemon.process.pid, signal.SIGCONT)
+
+
 @contextmanager
-def running(root: Path, url: str, n_workers: int) -> Iterator[Daemon]:
+def running(root: Path, url: str, n_workers: int, munge_socket: str) -> Iterator[TcpDaemon]:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
     daemon = Daemon(root, url)
-    daemon.settings.write_text(f"url: {url}\nlisten: 127.0.0.1:0\nworkers: {n_workers}\n")
+    daemon.settings.write_text(f"url: {url}\nlisten: 127.0.0.1:{port}\nworkers: {n_workers}\n")
+    with (root / "slurm-gpu.yaml").open("a") as site:
+        site.write(f"munge_socket: {munge_socket}\n")
     try:
         daemon.start()
-        yield daemon
+        tcp = TcpDaemon(daemon, port, munge_socket)
+        if n_workers:
+            wait_for(tcp.a_worker_answers, daemon.log)
+        yield tcp
     finally:
         if daemon.process is not None and daemon.process.is_alive():
             daemon.stop(signal.SIGKILL)
@@ -65,86 +114,96 @@ def is_alive(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-def got(daemon: Daemon, path: str) -> Any:
-    connection = UnixConnection(daemon.socket)
-    try:
-        connection.request("GET", path)
-        return json.loads(connection.getresponse().read())
-    finally:
-        connection.close()
-
-
-def shipped(daemon: Daemon, **items: Any) -> dict[str, Any]:
-    connection = UnixConnection(daemon.socket)
-    try:
-        connection.request("POST", "/v1/node", json.dumps({"wire": 1, "node": "n1", **items}))
-        answer: dict[str, Any] = json.loads(connection.getresponse().read())
-        return answer
-    finally:
-        connection.close()
-
-
 LIVE = {"at_s": 1.8e9, "devices": {"GPU-1": {"util_pct": 50.0, "jobs": [7]}}}
 
 
-def test_what_a_worker_took_in_is_shown_as_if_there_were_none(tmp_path: Path) -> None:
-    with running(tmp_path, f"sqlite:///{tmp_path / 'x.db'}", 1) as daemon:
-        (worker,) = workers_of(daemon)
+def test_what_a_worker_took_in_is_shown_by_slurm_gpudbd(tmp_path: Path, munge_socket: str) -> None:
+    with running(tmp_path, f"sqlite:///{tmp_path / 'x.db'}", 1, munge_socket) as tcp:
         records = [record(segment=segment(n)).to_wire() for n in range(40)]  # more than is read at the door
         bad = {**records[0], "seq": -1}
-        answer = shipped(daemon, records=[*records, bad], live=LIVE)
-        assert (answer["stored"], [item["index"] for item in answer["rejected"]]) == (40, [40])
-        assert list(got(daemon, "/v1/live")["nodes"]) == ["n1"]
-        assert got(daemon, "/v1/health")["rejected"] == {"records": 1}
-        # The worker imports, and finds no Slurm.
-        wait_for(lambda: got(daemon, "/v1/health")["import_error"] is not None, daemon.log)
-        assert shipped(daemon, live=LIVE)["stored"] == 0
-        assert worker in workers_of(daemon)
+        answers: list[Any] = []
+
+        def ships() -> bool:
+            # The daemon may hold SQLite's lock where it was stopped.
+            with tcp.workers_alone():
+                status, answer = tcp.ship(within_s=2, records=[*records, bad], live=LIVE)
+            answers.append(answer)
+            return status == 200
+
+        wait_for(ships, tcp.daemon.log)
+        answer = answers[-1]
+        assert answer["stored"] + answer["stale"] == 40
+        assert [item["index"] for item in answer["rejected"]] == [40]
+        wait_for(lambda: list(tcp.got("/v1/live")["nodes"]) == ["n1"], tcp.daemon.log)
+        assert tcp.got("/v1/health")["rejected"]["records"] >= 1
 
 
-def test_kill_9_of_workers_loses_nothing_acknowledged(tmp_path: Path, url: str) -> None:
+def test_a_worker_knows_which_live_values_are_needed(tmp_path: Path, munge_socket: str) -> None:
+    def interval_s() -> float:
+        with tcp.workers_alone():
+            answer: dict[str, Any] = tcp.ship(live=LIVE)[1]
+        return float(answer["live_interval_s"])
+
+    with running(tmp_path, f"sqlite:///{tmp_path / 'x.db'}", 1, munge_socket) as tcp:
+        assert interval_s() == IDLE_LIVE_INTERVAL_S
+        tcp.got("/v1/live")
+        wait_for(lambda: interval_s() == LIVE_INTERVAL_S, tcp.daemon.log)
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_a_worker_passes_on_what_is_no_shipment(tmp_path: Path, munge_socket: str, version: str) -> None:
+    with running(tmp_path, f"sqlite:///{tmp_path / 'x.db'}", 1, munge_socket) as tcp:
+        request = f"GET /v1/health HTTP/{version}\r\nHost: dbhost\r\nConnection: close\r\n\r\n".encode()
+        with socket.create_connection(("127.0.0.1", tcp.port), timeout=20) as connection:
+            with tcp.workers_alone():
+                connection.sendall(request)
+                tcp.ship(live=LIVE)  # after which the worker has read the other, too
+            assert b" 401 " in connection.recv(100)[:20]
+
+
+def test_kill_9_of_workers_loses_nothing_acknowledged(tmp_path: Path, url: str, munge_socket: str) -> None:
     moments = random.Random(5)
     acknowledged: dict[str, int] = {}
-    with running(tmp_path, url, 2) as daemon:
+    with running(tmp_path, url, 2, munge_socket) as tcp:
         kill_at = moments.randint(7, 20)
         for n in range(60):
             name, seq = segment(n % 7), n
             if n == kill_at:
-                for pid in workers_of(daemon):
+                for pid in workers_of(tcp.daemon):
                     os.kill(pid, signal.SIGKILL)
-            if daemon.ship(record(segment=name, seq=seq)) == 200:
+            if tcp.ship(records=[record(segment=name, seq=seq).to_wire()])[0] == 200:
                 acknowledged[name] = seq
-        wait_for(lambda: daemon.ship(record(segment=segment(99))) == 200, daemon.log)
-        assert daemon.stop(signal.SIGTERM) == 0
+        wait_for(lambda: "is restarted in 1 s" in tcp.daemon.log(), tcp.daemon.log)
+        wait_for(lambda: len(workers_of(tcp.daemon)) == 2, tcp.daemon.log)
+        assert tcp.daemon.stop(signal.SIGTERM) == 0
     stored = sequence_numbers(url)
     assert len(acknowledged) == 7
     assert all(stored[name] >= seq for name, seq in acknowledged.items())
-    assert "is restarted in 1 s" in daemon.log()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_workers_never_outlive_slurm_gpudbd(tmp_path: Path, number: int) -> None:
-    with running(tmp_path, f"sqlite:///{tmp_path / 'x.db'}", 2) as daemon:
-        pids = workers_of(daemon)
+def test_workers_never_outlive_slurm_gpudbd(tmp_path: Path, number: int, munge_socket: str) -> None:
+    with running(tmp_path, f"sqlite:///{tmp_path / 'x.db'}", 2, munge_socket) as tcp:
+        pids = workers_of(tcp.daemon)
         assert len(pids) == 2
-        daemon.stop(number)
-        wait_for(lambda: not any(map(is_alive, pids)), daemon.log)
+        tcp.daemon.stop(number)
+        wait_for(lambda: not any(map(is_alive, pids)), tcp.daemon.log)
 
 
-def test_slurm_gpudbd_ends_though_a_worker_stands_still_with_what_was_shipped(tmp_path: Path) -> None:
-    with running(tmp_path, f"sqlite:///{tmp_path / 'x.db'}", 2) as daemon:
-        pids = workers_of(daemon)
+def test_slurm_gpudbd_ends_though_a_worker_stands_still(tmp_path: Path, munge_socket: str) -> None:
+    with running(tmp_path, f"sqlite:///{tmp_path / 'x.db'}", 2, munge_socket) as tcp:
+        pids = workers_of(tcp.daemon)
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
-        with shipping(daemon):
-            assert daemon.stop(signal.SIGTERM) == 0
-        assert "is given up" not in daemon.log()
-        wait_for(lambda: not any(map(is_alive, pids)), daemon.log)
+        assert tcp.daemon.stop(signal.SIGTERM) == 0
+        assert "is given up" not in tcp.daemon.log()
+        wait_for(lambda: not any(map(is_alive, pids)), tcp.daemon.log)
 
 
-def test_without_the_setting_there_is_no_other_process(tmp_path: Path) -> None:
-    with running(tmp_path, f"sqlite:///{tmp_path / 'x.db'}", 0) as daemon:
-        assert workers_of(daemon) == []
+def test_without_the_setting_there_is_no_other_process(tmp_path: Path, munge_socket: str) -> None:
+    with running(tmp_path, f"sqlite:///{tmp_path / 'x.db'}", 0, munge_socket) as tcp:
+        assert workers_of(tcp.daemon) == []
+        assert tcp.ship(live=LIVE)[0] == 200
 
 
 def test_a_worker_is_told_the_whole_configuration(tmp_path: Path) -> None:
@@ -152,28 +211,5 @@ def test_a_worker_is_told_the_whole_configuration(tmp_path: Path) -> None:
     config = replace(
         load_config(shipped), munge_socket="/run/m", placement=Placement(reservations=Reservations())
     )
-    beginning = Beginning(config, "sqlite:////x.db", for_people=True, imports=True)
-    assert decode_order(packed(beginning)[4:]) == beginning
-
-
-@given(st.lists(st.binary(max_size=300)), st.data())
-def test_words_come_whole_however_they_are_cut(bodies: list[bytes], data: st.DataObject) -> None:
-    sent = b"".join(packed(Answered(n, body)) for n, body in enumerate(bodies))
-    splitter, came = Splitter(), []
-    while sent:
-        n = data.draw(st.integers(1, len(sent)))
-        came += map(decode_word, splitter.feed(sent[:n]))
-        sent = sent[n:]
-    assert came == [Answered(n, body) for n, body in enumerate(bodies)]
-
-
-@pytest.mark.parametrize(
-    "error", [ShipmentError(429, "too much", 7), DatabaseError("away"), SlurmError("slurmctld is away")]
-)
-def test_an_error_of_a_worker_is_the_same_to_who_asked(error: Exception) -> None:
-    told = decode_word(packed(failure(3, error))[4:])
-    assert not isinstance(told, Heard)
-    same = error_of(told)  # type: ignore[arg-type]
-    assert (type(same), str(same)) == (type(error), str(error))
-    assert getattr(same, "retry_after_s", None) == getattr(error, "retry_after_s", None)
-    assert getattr(same, "status", None) == getattr(error, "status", None)
+    beginning = Beginning(config, "sqlite:////x.db", for_people=True, listener=5, share=0.5)
+    assert decode_order(encode(beginning)) == beginning

@@ -1,191 +1,169 @@
-"""Workers that die, stand still, talk nonsense or cannot be started: slurm-gpudbd goes on with others."""
+"""Workers that die, stand still, send nonsense or cannot be started: they are restarted."""
 
-import asyncio
 import os
 import resource
 import signal
+import socket
 import sys
 import threading
-import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from slurm_gpu.config.site import SiteConfig
-from slurm_gpu.database.accounting.importer import ImportStatus
 from slurm_gpu.database.ingest import worker_pool as workers_module
-from slurm_gpu.database.ingest.shipment import ShipmentError
-from slurm_gpu.database.ingest.storage_threads import Parcel
 from slurm_gpu.database.ingest.worker_pool import Workers
-from slurm_gpu.database.ingest.worker_protocol import Answered, Fares, packed
+from slurm_gpu.database.ingest.worker_protocol import Heard, WorkerStatus, encode
 from slurm_gpu.database.live.memory import LiveState
 from tests.database.samples import CLUSTER, FakeClock, record, segment
 from tests.database.test_daemon import sequence_numbers, wait_for
 from tests.database.test_workers import running, workers_of
 
-_WITHIN_S = 20.0
-FARES = Fares(0, 0.0, importing=True, stepped_s=7.0, last_import_s=5.0)
-TALKS = "import socket, sys; s = socket.socket(fileno=int(sys.argv[1])); s.sendall(bytes.fromhex({!r}))"
+SENDS = """import socket, sys
+channel = socket.socket(fileno=int(sys.argv[1]))
+channel.sendall(bytes.fromhex({!r}))"""
+HEARD = [Heard("n1", "1.0"), WorkerStatus()]
 
 
-def says(monkeypatch: pytest.MonkeyPatch, words: bytes, *, stays: bool) -> None:
-    """Workers that are started from now on say this, and end, or stay as long as they may."""
-    code = TALKS.format(words.hex()) + ("\nwhile s.recv(65536): pass" if stays else "")
+def framed(message: bytes) -> bytes:
+    """As multiprocessing.connection sends it."""
+    return len(message).to_bytes(4, "big") + message
+
+
+def sends(monkeypatch: pytest.MonkeyPatch, message: bytes, *, stays: bool) -> None:
+    """Workers that are started from now on send this, and end, or stay as long as they may."""
+    code = SENDS.format(message.hex()) + ("\nwhile channel.recv(65536): pass" if stays else "")
     monkeypatch.setattr(workers_module, "_COMMAND", (sys.executable, "-S", "-P", "-c", code))
 
 
-def with_workers(url: str, story: Callable[[Workers, FakeClock], Awaitable[None]]) -> None:
-    """One of them, as long as the story lasts."""
-
-    async def told() -> None:
-        clock = FakeClock()
-        workers = Workers(1, SiteConfig(cluster=CLUSTER), url, clock, LiveState.fresh(clock), for_people=True)
-        run = asyncio.create_task(workers.run())
-        try:
-            await story(workers, clock)
-            assert not run.done()
-        finally:
-            run.cancel()
-            with suppress(asyncio.CancelledError):
-                await run
-
-    asyncio.run(told())
+@contextmanager
+def workers() -> Iterator[LiveState]:
+    """One worker, and what slurm-gpudbd received from it."""
+    memory = LiveState.fresh(FakeClock())
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        pool = Workers(
+            1, SiteConfig(cluster=CLUSTER), "sqlite://", FakeClock(), memory, listener, for_people=True
+        )
+        with pool.running(lambda connection, early: connection.close()):
+            yield memory
 
 
-async def until(condition: Callable[[], bool], meanwhile: Callable[[], None] = lambda: None) -> None:
-    end_s = time.monotonic() + _WITHIN_S
-    while not condition():
-        assert time.monotonic() < end_s
-        meanwhile()
-        await asyncio.sleep(0.01)
+def is_heard(memory: LiveState) -> Callable[[], bool]:
+    return lambda: "n1" in memory.arrivals.last()
 
 
-def parcel(clock: FakeClock) -> Parcel:
-    return Parcel(b"{}", "", None, clock.monotonic())
-
-
-@pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker is started again without a pause."""
     monkeypatch.setattr(workers_module, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(workers_module, "_END_WITHIN_S", 0.1)
 
 
-@pytest.mark.usefixtures("at_once")
 def test_one_that_stands_still_is_killed_and_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(workers_module, "SILENT_S", 1.0)
-
-    async def story(workers: Workers, clock: FakeClock) -> None:
-        def time_passes() -> None:
-            clock.now += 0.05
-
-        await until(lambda: workers.importing.status.error is not None)  # it finds no tables
-        (pid,) = workers_of(os.getpid())
-        os.kill(pid, signal.SIGSTOP)
-        asked = asyncio.create_task(workers.do(parcel(clock)))
-        says(monkeypatch, packed(FARES), stays=True)
-        await until(asked.done, time_passes)
-        with pytest.raises(ShipmentError, match="worker 1 has ended") as told:
-            await asked
-        assert (told.value.status, told.value.retry_after_s) == (503, 10)
-        await until(lambda: workers.importing.status == ImportStatus(5.0, None))
-        assert pid not in workers_of(os.getpid())
+    sends(monkeypatch, b"", stays=True)
+    with workers() as memory:
+        wait_for(lambda: bool(workers_of(os.getpid(), b"fromhex")), lambda: caplog.text)
+        (pid,) = workers_of(os.getpid(), b"fromhex")
+        sends(monkeypatch, framed(encode(HEARD)), stays=True)
+        wait_for(is_heard(memory), lambda: caplog.text)
+        assert pid not in workers_of(os.getpid(), b"fromhex")
         assert "worker 1 has said nothing for 1 s, and was killed; it is restarted" in caplog.text
 
-    with_workers(f"sqlite:///{tmp_path / 'x.db'}", story)
 
-
-@pytest.mark.usefixtures("at_once")
-def test_what_was_imported_is_known_while_another_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(workers: Workers, _: FakeClock) -> None:
-        await until(lambda: workers.importing.status == ImportStatus(5.0, None))
-        begun = packed(Fares(0, 0.0, importing=True, stepped_s=9.0, last_import_s=None))
-        says(monkeypatch, begun, stays=True)
-        while workers.importing.stepped_s != 9.0:
-            assert workers.importing.runs()
-            assert workers.importing.stepped_s == 7.0, "since then nothing was imported"
-            assert workers.importing.status == ImportStatus(5.0, None)
-            await asyncio.sleep(0.001)
-        assert workers.importing.status == ImportStatus(5.0, None)
-
-    says(monkeypatch, packed(FARES), stays=False)
-    with_workers("sqlite://", story)
-
-
-@pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize(
     "nonsense",
     [
-        b"\x04\x00\x00\x00\xc1\xc1\xc1\xc1",
-        b"\x02\x00\x00\x00[]",
-        packed(Answered(1, b"{}"))[:-1] + b"\xff" * 40,
-        b"\x80\x04\x95." * 1000,
+        framed(b"\xc1\xc1\xc1\xc1"),
+        framed(b"[]"),
+        framed(encode(HEARD))[:-1],
+        framed(encode(HEARD)[:-1]),
+        b"\x29\x95." * 1000,
     ],
-    ids=["no MessagePack", "no word", "broken off", "a length of 700 MiB"],
+    ids=["no MessagePack", "no word", "broken off", "a part", "a length of 700 MiB"],
 )
-def test_one_that_talks_nonsense_is_replaced(monkeypatch: pytest.MonkeyPatch, nonsense: bytes) -> None:
-    async def story(workers: Workers, clock: FakeClock) -> None:
-        await until(lambda: bool(workers_of(os.getpid(), b"fromhex")))
-        with suppress(ShipmentError):
-            await workers.do(parcel(clock))
-        says(monkeypatch, packed(FARES), stays=True)
-        await until(lambda: workers.importing.status.last_import_s == 5.0)
-
-    says(monkeypatch, nonsense, stays=False)
-    with_workers("sqlite://", story)
+def test_one_that_sends_nonsense_is_replaced(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, nonsense: bytes
+) -> None:
+    sends(monkeypatch, nonsense, stays=False)
+    with workers() as memory:
+        wait_for(lambda: "it is restarted" in caplog.text, lambda: caplog.text)
+        sends(monkeypatch, framed(encode(HEARD)), stays=True)
+        wait_for(is_heard(memory), lambda: caplog.text)
 
 
-@pytest.mark.usefixtures("at_once")
 def test_without_descriptors_it_is_tried_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    pair = socket.socketpair
 
-    async def story(workers: Workers, _: FakeClock) -> None:
+    def none_left() -> tuple[socket.socket, socket.socket]:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
         try:
-            await until(lambda: "worker 1 cannot be started: Too many open files" in caplog.text)
+            return pair()
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        await until(lambda: workers.importing.status.last_import_s == 5.0)
 
-    says(monkeypatch, packed(FARES), stays=True)
-    with_workers("sqlite://", story)
+    monkeypatch.setattr(socket, "socketpair", none_left)
+    sends(monkeypatch, framed(encode(HEARD)), stays=True)
+    with workers() as memory:
+        wait_for(
+            lambda: "worker 1 cannot be started: Too many open files" in caplog.text, lambda: caplog.text
+        )
+        monkeypatch.setattr(socket, "socketpair", pair)
+        wait_for(is_heard(memory), lambda: caplog.text)
+
+
+def test_a_hung_worker_is_a_hung_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+    sends(monkeypatch, framed(encode([WorkerStatus("3 shipments wait")])), stays=True)
+    memory = LiveState.fresh(FakeClock())
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        pool = Workers(
+            1, SiteConfig(cluster=CLUSTER), "sqlite://", FakeClock(), memory, listener, for_people=True
+        )
+        assert pool.hangs(0, 0) is None
+        with pool.running(lambda connection, early: connection.close()):
+            wait_for(lambda: pool.hangs(0, 0) == "3 shipments wait", lambda: "it does not hang")
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may ship without a Slurm to name SlurmUser")
-def test_kill_9_in_the_middle_of_many_stores_loses_nothing_acknowledged(tmp_path: Path) -> None:
+def test_kill_9_in_the_middle_of_many_stores_loses_nothing_acknowledged(
+    tmp_path: Path, munge_socket: str
+) -> None:
     url = f"sqlite:///{tmp_path / 'x.db'}"
     acknowledged: dict[str, int] = {}
     statuses: list[int] = []
     stop = threading.Event()
-    with running(tmp_path, url, 1) as daemon:
+    with running(tmp_path, url, 1, munge_socket) as tcp:
 
         def ship(name: str) -> None:
             seq = 0
             while not stop.is_set():
                 seq += 1
-                status = daemon.ship(record(segment=name, seq=seq))
+                status, _ = tcp.ship(records=[record(segment=name, seq=seq).to_wire()])
                 statuses.append(status)
                 if status == 200:
                     acknowledged[name] = seq
 
-        threads = [threading.Thread(target=ship, args=(segment(n),)) for n in range(6)]
+        threads = [threading.Thread(target=ship, args=(segment(n),)) for n in range(4)]
         for thread in threads:
             thread.start()
         try:
-            wait_for(lambda: statuses.count(200) > 12, daemon.log)
-            (worker,) = workers_of(daemon)
+            wait_for(lambda: statuses.count(200) > 12, tcp.daemon.log)
+            (worker,) = workers_of(tcp.daemon)
             os.kill(worker, signal.SIGKILL)
-            wait_for(lambda: 503 in statuses, daemon.log)
+            n = statuses.count(200)
+            wait_for(lambda: statuses.count(200) > n + 12, tcp.daemon.log)
         finally:
             stop.set()
             for thread in threads:
                 thread.join()
-        daemon.stop(signal.SIGKILL)
-    assert set(statuses) == {200, 503}
+        tcp.daemon.stop(signal.SIGKILL)
+    assert set(statuses) <= {200, 503, 0}
     stored = sequence_numbers(url)
     assert all(stored[name] >= seq for name, seq in acknowledged.items())

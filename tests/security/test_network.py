@@ -14,13 +14,14 @@ from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.database.app import make_app
 from slurm_gpu.database.ingest.posts import Posts
 from slurm_gpu.monitor.settings import WebSettings
+from tests.database.samples import FakeClock
 from tests.docs.pages import ROOT
 
 
 class _Untouched:
     """Stands for all that answers are made of; these are held, and none of them is used."""
 
-    authenticator = bounds = clock = intake = places_of = verdicts = workers = None
+    authenticator = bounds = clock = intake = places_of = verdicts = None
 
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(f"{name} was used before anybody said who asks")
@@ -28,7 +29,7 @@ class _Untouched:
 
 _PARAMETER = re.compile(r"\{[^}]*\}")
 _SERVICES: Any = _Untouched()
-_APP = make_app(_SERVICES, Posts(_SERVICES))
+_APP = make_app(_SERVICES, Posts(_SERVICES.authenticator, _SERVICES.intake, FakeClock()))
 _ROUTES = [
     (method, _PARAMETER.sub("1", route.path))
     for route in _APP.routes

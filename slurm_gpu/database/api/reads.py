@@ -135,8 +135,6 @@ class Reads:
         self._services.memory.needs.ask({node for node, _ in found.missing})
         for node, job_id in found.missing:
             self._services.memory.wants.ask(node, job_id)
-            if self._services.workers is not None:
-                self._services.workers.ask(node, job_id)
         if found.windows:
             return JSONResponse({"windows": [item.to_json() for item in found.windows]})
         if found.missing:

@@ -60,7 +60,9 @@ class Body:
 class Bodies:
     """All that are in memory, by who sends them: a uid of this host, or an address; in the loop alone."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, share: float = 1.0) -> None:
+        """`share` is the part of MOST_BYTES that this process may take."""
+        self._share = share
         self._of: Counter[object] = Counter()
         self.n_bytes = 0
         """Of all of them."""
@@ -72,12 +74,13 @@ class Bodies:
 
     def take(self, peer: object, n_bytes: int) -> HTTPException | None:
         """Keep so much more of a peer's; returns why not, where there is no room."""
-        free = MOST_BYTES - self.n_bytes
-        most = max(_ALWAYS_OF_A_PEER, free // _SHARE_OF_ROOM)
+        most = int(self._share * MOST_BYTES)
+        free = most - self.n_bytes
+        most_of_peer = max(_ALWAYS_OF_A_PEER, free // _SHARE_OF_ROOM)
         if n_bytes > free:
-            return self._refused(503, f"requests of {MOST_BYTES >> 20} MiB are being taken in already")
+            return self._refused(503, f"requests of {most >> 20} MiB are being taken in already")
         n_of_peer = self._of.get(peer, 0)
-        if n_of_peer + n_bytes > most:
+        if n_of_peer + n_bytes > most_of_peer:
             return self._refused(429, f"requests of {n_of_peer >> 20} MiB from {peer} are under way already")
         self._of[peer] += n_bytes
         self.n_bytes += n_bytes

@@ -1,8 +1,8 @@
-"""The short way in for what nodes ship: nearly all requests are these, and all of one shape.
+"""An HTTP/1.1 server for POST /v1/node alone, in front of the web framework: nearly all requests are these.
 
-A connection on TCP is looked at here first. One that posts to /v1/node is read, and answered once its
-shipment is taken in; any other is passed on with what was read of it. There is no task for it, and no web
-framework: these take several times as long as what is to be done.
+Each TCP connection is read here first. A request to /v1/node with the usual headers is answered here; any
+other connection is passed on, with the bytes read so far. uvicorn and an ASGI application for the same take a
+fifth more of the processors, with uvloop as well (bench/results/scale.md, "Ways to take in shipments").
 """
 
 from __future__ import annotations
@@ -27,50 +27,50 @@ _FAILURES = OutageLog(log, "a shipment was not accepted: %s", SystemClock())
 
 TARGET = "/v1/node"
 _HEAD_BYTES = 1 << 13
-"""Whose head is longer is no node."""
+"""slurm-gpud never sends longer headers."""
 _PIECE_BYTES = 1 << 18
 _LOOK_EACH_S = 0.5
-"""So often it is seen who takes too long."""
+"""How often connections that take too long are closed."""
 _UNREAD_S = 60.0
-"""Whose answer cannot be sent on for so long has gone, or does not want it."""
+"""A client that does not read its answer for so long is disconnected."""
 _STOP_WITHIN_S = 2.0
 _UNCOMMON = frozenset({b"transfer-encoding", b"expect", b"upgrade", FOR_USER.lower().encode()})
 _OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
 
 
 def now_s() -> float:
-    """As the loop counts."""
+    """Return the time of the event loop's clock."""
     return asyncio.get_running_loop().time()
 
 
-class Visit:
-    """One connection: a request, and who waits for its answer (see crew.Receiver)."""
+class IngestConnection:
+    """One connection: a request, and its answer."""
 
     def __init__(
-        self, hatch: Hatch, connection: socket.socket, address: str, within_s: float, held: Body
+        self, ingest: IngestServer, connection: socket.socket, address: str, within_s: float, held: Body
     ) -> None:
         """A request is to have its head `within_s`; its body is counted as `held`."""
-        self._hatch, self._connection, self.address = hatch, connection, address
+        self._server, self._connection, self.address = ingest, connection, address
         self.held = held
         self.since_s, self.within_s = now_s(), within_s
         self.headers: dict[bytes, str] = {}
         self.body = b""
-        # It knows us as we know it: let go of at once, since bodies would wait for a search for cycles.
+        # A reference cycle, broken once the request is read: or bodies would wait for the garbage collector.
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
         self._url, self._kept, self._answer = b"", b"", b""
         self._coming = bytearray()
         self._is_ours: bool | None = None
         self.is_whole = self.waits = False
 
-    # What the parser finds: of the first request, since what follows it is not looked at
+    # Callbacks of the parser, for the first request: what follows it is ignored.
 
     def on_url(self, url: bytes) -> None:
-        """A part of it."""
+        """Record a part of the URL."""
         if not self.is_whole:
             self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One of them. What no node sends is for others to judge."""
+        """Record a header; unexpected ones hand the request to the web framework."""
         if self.is_whole:
             return
         name = name.lower()
@@ -79,7 +79,7 @@ class Visit:
         self.headers[name] = value.decode("latin-1").strip()
 
     def on_headers_complete(self) -> None:
-        """It is known what the peer wants."""
+        """Decide whether the request is answered here."""
         if self.is_whole or self._parser is None:
             return
         is_post = self._parser.get_method() == b"POST" and self._url == TARGET.encode()
@@ -89,7 +89,7 @@ class Visit:
         self.since_s, self.within_s = now_s(), BODY_WITHIN_S
 
     def on_body(self, body: bytes) -> None:
-        """A part of it."""
+        """Record a part of the body."""
         if self.is_whole:
             return
         if self.held.grow(len(body)):
@@ -98,15 +98,15 @@ class Visit:
             self._coming.clear()
 
     def on_message_complete(self) -> None:
-        """The request is there, whole."""
+        """End the request."""
         if not self.is_whole:
             self.is_whole, self.body = True, bytes(self._coming)
             self._coming.clear()
 
-    # What the loop sees
+    # Callbacks of the event loop
 
     def readable(self) -> None:
-        """Something came, or the end."""
+        """Read what has arrived, or the end."""
         try:
             data = self._connection.recv(_PIECE_BYTES)
         except (BlockingIOError, InterruptedError):
@@ -127,13 +127,13 @@ class Visit:
             self._kept = b""
         if self._is_ours is False or (self._is_ours is None and len(self._kept) > _HEAD_BYTES):
             self._parser = None
-            self._hatch.pass_on(self, self._connection, self._kept)
+            self._server.pass_on(self, self._connection, self._kept)
         elif self.is_whole:
             self._parser, self.waits = None, True
-            self._hatch.take(self, self._connection)
+            self._server.take(self, self._connection)
 
     def writable(self) -> None:
-        """There is room for more of the answer."""
+        """Send more of the answer."""
         try:
             self._answer = self._answer[self._connection.send(self._answer) :]
         except (BlockingIOError, InterruptedError):
@@ -144,16 +144,16 @@ class Visit:
             self.close()
 
     def close(self) -> None:
-        """It is over."""
+        """Close the connection."""
         if self._connection.fileno() >= 0:
             self._parser, self.waits = None, False
-            self._hatch.forget(self, self._connection)
+            self._server.forget(self, self._connection)
             self._connection.close()
 
-    # What whoever takes it in asks and tells
+    # For the endpoint
 
     def is_in_vain(self) -> bool:
-        """Whether the peer has gone; for any thread."""
+        """Return whether the peer has closed the connection; for any thread."""
         try:
             return not self._connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except (BlockingIOError, InterruptedError):
@@ -161,20 +161,16 @@ class Visit:
         except OSError:
             return True
 
-    def done(self) -> bool:
-        """Whether nobody waits any more."""
-        return not self.waits
-
-    def set_result(self, result: bytes, /) -> None:
-        """It is taken in."""
+    def answer(self, result: bytes) -> None:
+        """Answer with 200."""
         self._send(_OK % len(result) + result)
 
-    def set_exception(self, error: Exception, /) -> None:
-        """It is not."""
+    def refuse(self, error: Exception) -> None:
+        """Answer with an error."""
         try:
             response = answer_to(error)
-        except Exception as unforeseen:
-            _FAILURES.failed(unforeseen)
+        except Exception as unexpected:
+            _FAILURES.failed(unexpected)
             response = Response("Internal Server Error", 500, media_type="text/plain")
         lines = [f"HTTP/1.1 {response.status_code} -\r\n".encode()]
         lines += [b"%s: %s\r\n" % header for header in response.raw_headers]
@@ -184,55 +180,55 @@ class Visit:
         if self.waits:
             self.waits, self._answer = False, answer
             self.since_s, self.within_s = now_s(), _UNREAD_S
-            self._hatch.answered()
+            self._server.answered()
             self.writable()
             if self._answer:
                 asyncio.get_running_loop().add_writer(self._connection.fileno(), self.writable)
 
 
-class Hatch:
-    """The connections that are looked at, or answered here."""
+class IngestServer:
+    """The connections that are read, or answered, here."""
 
-    def __init__(self, take: Callable[[Visit], None], lane: Lane, bodies: Bodies) -> None:
-        """`take` takes a shipment in, and tells the visit; it is seen to wait in `lane`."""
+    def __init__(self, take: Callable[[IngestConnection], None], lane: Lane, bodies: Bodies) -> None:
+        """`take` is called with each whole request and answers it later; `lane` counts those that wait."""
         self._take, self._lane, self._bodies = take, lane, bodies
-        self._visits: dict[Visit, None] = {}
+        self._visits: dict[IngestConnection, None] = {}
         self.others: Callable[[socket.socket, bytes], None] = lambda connection, _: connection.close()
-        """Deals with a connection that is none of ours, of which so much was read."""
+        """Called with a connection that is not answered here, and the bytes read so far."""
         self.ended: Callable[[str], None] = lambda address: None
-        """Is told of an address whose connection is none of ours any more."""
+        """Called with the address of a connection that was closed or passed on."""
 
     def __len__(self) -> int:
         return len(self._visits)
 
     def open(self, connection: socket.socket, address: str, within_s: float) -> None:
-        """Look what comes there, and begins within that time."""
-        visit = Visit(self, connection, address, within_s, self._bodies.begin(address))
+        """Read a connection, whose request is to begin within that time."""
+        visit = IngestConnection(self, connection, address, within_s, self._bodies.begin(address))
         self._visits[visit] = None
-        # By its number: where a socket is not known yet, selectors spell it out, which takes a while.
+        # By its number: selectors format a socket that they do not know yet for an error message.
         asyncio.get_running_loop().add_reader(connection.fileno(), visit.readable)
 
-    def take(self, visit: Visit, connection: socket.socket) -> None:
-        """A shipment is there."""
+    def take(self, visit: IngestConnection, connection: socket.socket) -> None:
+        """Pass a whole request to the endpoint."""
         asyncio.get_running_loop().remove_reader(connection.fileno())
         self._lane.begin()
         try:
             visit.held.require_room()
             self._take(visit)
         except Exception as error:
-            visit.set_exception(error)
+            visit.refuse(error)
 
     def answered(self) -> None:
-        """One that was taken in."""
+        """Count a request as answered."""
         self._lane.end()
 
-    def pass_on(self, visit: Visit, connection: socket.socket, read: bytes) -> None:
-        """It is something else."""
+    def pass_on(self, visit: IngestConnection, connection: socket.socket, read: bytes) -> None:
+        """Leave a connection to the web framework."""
         self.forget(visit, connection)
         self.others(connection, read)
 
-    def forget(self, visit: Visit, connection: socket.socket) -> None:
-        """It is over, or not ours."""
+    def forget(self, visit: IngestConnection, connection: socket.socket) -> None:
+        """Drop a connection that ends, or is passed on."""
         loop = asyncio.get_running_loop()
         loop.remove_reader(connection.fileno())
         loop.remove_writer(connection.fileno())
@@ -241,7 +237,7 @@ class Hatch:
         self.ended(visit.address)
 
     async def watch(self) -> None:
-        """Let those go that take too long, until this is cancelled."""
+        """Close connections that take too long, until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_EACH_S)
             late = [one for one in self._visits if not one.waits and now_s() - one.since_s > one.within_s]
@@ -249,7 +245,7 @@ class Hatch:
                 visit.close()
 
     async def stop(self) -> None:
-        """Those who wait for an answer, or for the rest of it, get a moment, the others none."""
+        """Close all connections, those that wait for an answer after a moment."""
         for visit in [one for one in self._visits if not one.is_whole]:
             visit.close()
         until_s = now_s() + _STOP_WITHIN_S

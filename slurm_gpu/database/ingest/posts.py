@@ -1,4 +1,4 @@
-"""POST /v1/node: who ships, and what; what has to be stored is passed on to those who do that."""
+"""POST /v1/node: identify the sender, admit, read, store and answer."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from slurm_gpu.clock import Clock
 from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.database.http.request import RETRY_AFTER_S, asked
 from slurm_gpu.database.ingest.admission import Admission
-from slurm_gpu.database.ingest.ingest_server import TARGET, Visit
+from slurm_gpu.database.ingest.ingest_server import TARGET, IngestConnection
+from slurm_gpu.database.ingest.intake import Intake
 from slurm_gpu.database.ingest.shipment import ShipmentError
-from slurm_gpu.database.ingest.storage_threads import Parcel, Storers, encode
-from slurm_gpu.database.ingest.thread_pool import Crew, outcome_of
-from slurm_gpu.database.services import Services
+from slurm_gpu.database.ingest.storage_threads import RawShipment, Storers, encode
+from slurm_gpu.database.ingest.thread_pool import ThreadPool, outcome_of
 from slurm_gpu.errors import MungedAwayError, SlurmError
-from slurm_gpu.http.identity import CONNECTION, PEER_UID, Caller
+from slurm_gpu.http.identity import CONNECTION, PEER_UID, Authenticator, Caller
 
 log = logging.getLogger(__name__)
 
@@ -43,84 +44,77 @@ class _Post:
     """A shipment, of whom is yet to be found out."""
 
     identify: Callable[[], Caller]
-    parcel: Parcel
-
-
-class _ShipmentReading:
-    """Waits until a shipment of a visit was read."""
-
-    def __init__(self, posts: Posts, parcel: Parcel, visit: Visit) -> None:
-        self._posts, self._parcel, self._visit = posts, parcel, visit
-        self.done = visit.done
-
-    def set_result(self, answer: bytes | None, /) -> None:
-        """It is answered already, or has to be stored."""
-        if answer is None:
-            self._posts.begin_storing(self._parcel, self._visit)
-        else:
-            self._parcel.held.close()
-            self._visit.set_result(answer)
-
-    def set_exception(self, error: Exception, /) -> None:
-        """It cannot be taken."""
-        self._posts.tell(error, self._parcel, self._visit)
+    parcel: RawShipment
 
 
 class Posts:
     """The endpoint, and what is under way there."""
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
-        self._storers = Storers(services.intake, services.clock)
-        self._store = self._storers.do if services.workers is None else services.workers.do
+    def __init__(self, authenticator: Authenticator, intake: Intake, clock: Clock) -> None:
+        self._authenticator, self._intake, self._clock = authenticator, intake, clock
+        self._storers = Storers(intake, clock)
         # Records wait for the database, and live values must not wait for them.
-        self._reading = Crew[_Post, bytes | None](self._read, READERS, 1, "read-posts")
+        self._reading = ThreadPool[_Post, bytes | None](self._read, READERS, 1, "read-posts")
         self._shipments: Counter[str] = Counter()
-        self._of_live = Admission(services.clock, LIVE_AT_ONCE)
-        self._of_records = Admission(services.clock, RECORDS_AT_ONCE)
+        self._of_live = Admission(clock, LIVE_AT_ONCE)
+        self._of_records = Admission(clock, RECORDS_AT_ONCE)
         self._counting = threading.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._again = OutageLog(log, "nodes are asked to send again: %s", services.clock)
+        self._again = OutageLog(log, "nodes are asked to send again: %s", clock)
 
     async def post_node(self, request: Request) -> Response:
-        """Take in a shipment."""
-        identify, body = await asked(self._services.authenticator, request)
+        """Take in a shipment that came through the web framework."""
+        identify, body = await asked(self._authenticator, request)
         over_unix = hasattr(request.state, PEER_UID)
         connection: asyncio.Transport | None = request.scope.get("state", {}).get(CONNECTION)
-        parcel = Parcel(
+        parcel = RawShipment(
             body,
             encoding=request.headers.get("content-encoding", "").strip().lower(),
             address=None if over_unix or request.client is None else request.client.host,
-            came_s=self._services.clock.monotonic(),
+            came_s=self._clock.monotonic(),
         )
         if connection is not None:
             parcel.is_in_vain = connection.is_closing
+        return Response(await self._taken_in(_Post(identify, parcel)), media_type="application/json")
+
+    def take(self, connection: IngestConnection) -> None:
+        """Take in a shipment that an ingest server read."""
+        vouch, headers = self._authenticator.by_credential, connection.headers
+        parcel = RawShipment(
+            connection.body,
+            encoding=headers.get(b"content-encoding", "").lower(),
+            address=connection.address,
+            came_s=self._clock.monotonic(),
+            is_in_vain=connection.is_in_vain,
+        )
+        identify = partial(vouch, headers[b"authorization"], "POST", TARGET, connection.body)
+        task = asyncio.get_running_loop().create_task(self._answer(_Post(identify, parcel), connection))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, post: _Post, connection: IngestConnection) -> None:
+        try:
+            answer = await self._taken_in(post)
+        except Exception as error:
+            connection.refuse(error)
+        else:
+            connection.answer(answer)
+
+    async def _taken_in(self, post: _Post) -> bytes:
+        """The answer to a shipment, once all of it is stored."""
+        parcel = post.parcel
         with parcel.held:
-            self._admit(parcel)
             try:
-                answer = await self._reading.do(_Post(identify, parcel))
+                self._admit(parcel)
+                answer = await self._reading.do(post)
                 if answer is None:
-                    answer = await self._store(parcel)
+                    answer = await self._storers.do(parcel)
             except (MungedAwayError, SlurmError) as error:
                 self._again.failed(str(error))
                 raise
-        return Response(answer, media_type="application/json")
+        return answer
 
-    def take(self, visit: Visit) -> None:
-        """Take in a shipment that came the short way."""
-        vouch, headers = self._services.authenticator.by_credential, visit.headers
-        parcel = Parcel(
-            visit.body,
-            encoding=headers.get(b"content-encoding", "").lower(),
-            address=visit.address,
-            came_s=self._services.clock.monotonic(),
-            is_in_vain=visit.is_in_vain,
-        )
-        self._admit(parcel)
-        identify = partial(vouch, headers[b"authorization"], "POST", TARGET, visit.body)
-        self._reading.begin(_Post(identify, parcel), _ShipmentReading(self, parcel, visit))
-
-    def _admit(self, parcel: Parcel) -> None:
+    def _admit(self, parcel: RawShipment) -> None:
         """Raises ShipmentError where it would be served too late, or not at all."""
         admission = self._of_live if len(parcel.body) <= SMALL_BYTES else self._of_records
         try:
@@ -129,28 +123,6 @@ class Posts:
             self._again.failed(str(error))
             raise
         parcel.held.callback(admission.go)
-
-    def begin_storing(self, parcel: Parcel, visit: Visit) -> None:
-        """Have it stored, and tell the visit."""
-        task = asyncio.get_running_loop().create_task(self._stored(parcel, visit))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _stored(self, parcel: Parcel, visit: Visit) -> None:
-        try:
-            answer = await self._store(parcel)
-        except Exception as error:
-            self.tell(error, parcel, visit)
-        else:
-            parcel.held.close()
-            visit.set_result(answer)
-
-    def tell(self, error: Exception, parcel: Parcel, visit: Visit) -> None:
-        """It was not taken in."""
-        parcel.held.close()
-        if isinstance(error, MungedAwayError | SlurmError):
-            self._again.failed(str(error))
-        visit.set_exception(error)
 
     def _read(self, posts: Sequence[_Post]) -> list[bytes | Exception | None]:
         """The answers, where these are a matter of the moment; None where there is something to be stored."""
@@ -165,7 +137,7 @@ class Posts:
         if len(parcel.body) > SMALL_BYTES:
             return None
         shipment = self._storers.open(parcel)
-        return None if shipment.n_to_store else encode(self._services.intake.take(shipment, parcel.address))
+        return None if shipment.n_to_store else encode(self._intake.take(shipment, parcel.address))
 
     @contextlib.contextmanager
     def _one_shipment_more(self, address: str | None) -> Iterator[None]:

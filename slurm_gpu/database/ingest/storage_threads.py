@@ -16,7 +16,7 @@ from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.database.http.request import RETRY_AFTER_S
 from slurm_gpu.database.ingest.intake import Answer, Intake
 from slurm_gpu.database.ingest.shipment import CheckedShipment, ShipmentError, WireError, parse_shipment
-from slurm_gpu.database.ingest.thread_pool import Crew, outcome_of
+from slurm_gpu.database.ingest.thread_pool import ThreadPool, outcome_of
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ encode = msgspec.json.Encoder().encode
 
 
 @dataclass(slots=True, eq=False)
-class Parcel:
+class RawShipment:
     """A shipment as it came, at `came_s` by Clock.monotonic(), from who may ship.
 
     `address` is None over the Unix socket. `held` is let go of once it is answered.
@@ -56,17 +56,17 @@ class Storers:
 
     def __init__(self, intake: Intake, clock: Clock) -> None:
         self._intake, self._clock = intake, clock
-        self._crew = Crew[Parcel, bytes](self._store, STORERS, STORED_AT_ONCE, "store-posts")
+        self._pool = ThreadPool[RawShipment, bytes](self._store, STORERS, STORED_AT_ONCE, "store-posts")
         self._waiting_bytes = 0
         self._counting = threading.Lock()
         self._refused: set[str] = set()
         self._again = OutageLog(log, "nodes are asked to send again: %s", clock)
 
-    async def do(self, parcel: Parcel) -> bytes:
+    async def do(self, parcel: RawShipment) -> bytes:
         """Store what is in it; its answer, or an error that is one."""
-        return await self._crew.do(parcel)
+        return await self._pool.do(parcel)
 
-    def open(self, parcel: Parcel) -> CheckedShipment:
+    def open(self, parcel: RawShipment) -> CheckedShipment:
         """What is in it, as far as its node still waits for an answer."""
         self.require_awaited(parcel)
         if parcel.shipment is None:
@@ -79,7 +79,7 @@ class Storers:
                 parcel.held.enter_context(self._room_for(parcel.shipment.n_bytes))
         return parcel.shipment
 
-    def require_awaited(self, parcel: Parcel) -> None:
+    def require_awaited(self, parcel: RawShipment) -> None:
         """Raises what its node is told, if it hears that, where it waits no more."""
         if parcel.is_in_vain():
             raise ClientDisconnect
@@ -87,7 +87,7 @@ class Storers:
         if waited_s > WAITED_FOR_S:
             raise self._come_again(f"a shipment waited for {waited_s:.0f} s, longer than its node does")
 
-    def _store(self, parcels: Sequence[Parcel]) -> list[bytes | Exception]:
+    def _store(self, parcels: Sequence[RawShipment]) -> list[bytes | Exception]:
         opened = [outcome_of(self._opened, parcel) for parcel in parcels]
         ready = [
             (one, parcel.address)
@@ -97,7 +97,7 @@ class Storers:
         answers = map(_encoded, self._intake.take_all(ready))
         return [next(answers) if isinstance(one, CheckedShipment) else one for one in opened]
 
-    def _opened(self, parcel: Parcel) -> CheckedShipment:
+    def _opened(self, parcel: RawShipment) -> CheckedShipment:
         shipment = self.open(parcel)
         self.require_awaited(parcel)
         return shipment

@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Generic, ParamSpec, Protocol, TypeVar
+from typing import Generic, ParamSpec, TypeVar
 
 from slurm_gpu.clock import SystemClock
 from slurm_gpu.daemon.outage_log import OutageLog
@@ -23,7 +23,6 @@ log = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 R = TypeVar("R")
-R_contra = TypeVar("R_contra", contravariant=True)
 
 
 def outcome_of(work: Callable[P, R], *args: P.args, **named: P.kwargs) -> R | Exception:
@@ -34,20 +33,7 @@ def outcome_of(work: Callable[P, R], *args: P.args, **named: P.kwargs) -> R | Ex
         return error
 
 
-class Receiver(Protocol[R_contra]):
-    """Who waits for a result, such as an asyncio.Future; called by the loop alone, but for `done`."""
-
-    def done(self) -> bool:
-        """Whether it waits no more."""
-
-    def set_result(self, result: R_contra, /) -> None:
-        """It is there."""
-
-    def set_exception(self, error: Exception, /) -> None:
-        """There is none."""
-
-
-class Crew(Generic[T, R]):
+class ThreadPool(Generic[T, R]):
     """`do` an item's work in one of a few threads, perhaps together with others that wait."""
 
     def __init__(
@@ -58,29 +44,25 @@ class Crew(Generic[T, R]):
         self._pool = ThreadPoolExecutor(n_threads, name)
         self._failures = OutageLog(log, f"{name}: work failed: %s", SystemClock())
         self._lock = threading.Lock()
-        self._waiting: deque[tuple[T, Receiver[R]]] = deque()
-        self._done: list[tuple[Receiver[R], R | Exception]] = []
+        self._waiting: deque[tuple[T, asyncio.Future[R]]] = deque()
+        self._done: list[tuple[asyncio.Future[R], R | Exception]] = []
         self._n_at_work = 0
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def do(self, item: T) -> R:
         """The item's result; raises what is given in its place."""
-        result: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        self.begin(item, result)
-        try:
-            return await result
-        finally:
-            del result  # an error knows this frame: all that it knows would wait for a search for cycles
-
-    def begin(self, item: T, receiver: Receiver[R]) -> None:
-        """Do it, and tell the receiver in the loop that runs now."""
         self._loop = asyncio.get_running_loop()
+        result: asyncio.Future[R] = self._loop.create_future()
         with self._lock:
-            self._waiting.append((item, receiver))
+            self._waiting.append((item, result))
             is_one_more = self._n_at_work < self._n_threads
             self._n_at_work += is_one_more
         if is_one_more:
             self._pool.submit(self._work_off)
+        try:
+            return await result
+        finally:
+            del result  # an error knows this frame: all that it knows would wait for a search for cycles
 
     def _work_off(self) -> None:
         while some := self._next():
@@ -89,21 +71,21 @@ class Crew(Generic[T, R]):
             except BaseException as error:  # and be it that there is no memory left: no caller waits for ever
                 self._failures.failed(error)
                 outcomes = [DatabaseError(f"the work came to an end: {error!r}") for _ in some]
-            self._tell([(receiver, outcome) for (_, receiver), outcome in zip(some, outcomes, strict=True)])
+            self._tell([(result, outcome) for (_, result), outcome in zip(some, outcomes, strict=True)])
             del outcomes  # as in `do`
 
-    def _next(self) -> Sequence[tuple[T, Receiver[R]]]:
+    def _next(self) -> Sequence[tuple[T, asyncio.Future[R]]]:
         """Some that wait, and for which somebody waits; where none does, this thread is done."""
-        some: list[tuple[T, Receiver[R]]] = []
+        some: list[tuple[T, asyncio.Future[R]]] = []
         with self._lock:
             while self._waiting and len(some) < self._most:
-                item, receiver = self._waiting.popleft()
-                if not receiver.done():
-                    some.append((item, receiver))
+                item, result = self._waiting.popleft()
+                if not result.done():
+                    some.append((item, result))
             self._n_at_work -= not some
         return some
 
-    def _tell(self, done: Sequence[tuple[Receiver[R], R | Exception]]) -> None:
+    def _tell(self, done: Sequence[tuple[asyncio.Future[R], R | Exception]]) -> None:
         """The loop is called once for all that is done until it comes round."""
         with self._lock:
             is_called = bool(self._done)
@@ -119,10 +101,10 @@ class Crew(Generic[T, R]):
     def _pass_on(self) -> None:
         with self._lock:
             done, self._done = self._done, []
-        for receiver, outcome in done:
-            if receiver.done():
+        for result, outcome in done:
+            if result.done():
                 continue  # whoever waited has given up
             if isinstance(outcome, Exception):
-                receiver.set_exception(outcome)
+                result.set_exception(outcome)
             else:
-                receiver.set_result(outcome)
+                result.set_result(outcome)

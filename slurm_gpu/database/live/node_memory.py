@@ -86,6 +86,18 @@ class Wants:
             self._drop_old(node)
             return sorted(self._until.get(node, ()))
 
+    def all(self) -> dict[str, list[int]]:
+        """The jobs whose windows are wanted, by node."""
+        with self._lock:
+            for name in list(self._until):
+                self._drop_old(name)
+            return {node: sorted(jobs) for node, jobs in self._until.items()}
+
+    def replace(self, wanted: Mapping[str, Collection[int]]) -> None:
+        """Take over what `all` of another process returned, until it returns something else."""
+        with self._lock:
+            self._until = {node: dict.fromkeys(jobs, math.inf) for node, jobs in wanted.items()}
+
     def arrived(self, node: str, job_id: int) -> None:
         """The node has sent it."""
         with self._lock:
@@ -102,6 +114,8 @@ class Allowances:
     """How many items each sender may have stored, so that a broken node does not fill the database.
 
     AT_ONCE_ITEMS, which come back by ITEMS_PER_S. Whoever has some left may send a whole shipment.
+    Each worker counts by itself: chance decides which takes in the next shipment, so a share of the allowance
+    could be used up in one and not in another.
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -30,15 +30,11 @@ def _watch(services: Services, stop: threading.Event) -> None:
     from slurm_gpu.database.verdicts.watch import JobWatch, run_watch
     from slurm_gpu.diagnose.case import DiagnosisThresholds
 
-    def ask(node: str, job_id: int) -> None:
-        services.memory.wants.ask(node, job_id)
-        if services.workers is not None:
-            services.workers.ask(node, job_id)
-
     def show(shown: ShownVerdicts) -> None:
         services.verdicts.shown = shown
 
     memory, clock = services.memory, services.clock
+    ask = memory.wants.ask
     looks = VerdictSnapshots(services.cluster, services.database, services.view, memory, clock, ask)
     accused = Accused(looks.statements, looks.index_of)
     watch = JobWatch(looks, accused, DiagnosisThresholds(min_coverage=services.min_coverage))

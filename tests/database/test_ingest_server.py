@@ -5,9 +5,9 @@ import socket
 
 import pytest
 
-from slurm_gpu.database.ingest import ingest_server as hatch_module
+from slurm_gpu.database.ingest import ingest_server as ingest_server_module
 from slurm_gpu.database.ingest.admission import Admission
-from slurm_gpu.database.ingest.ingest_server import Visit
+from slurm_gpu.database.ingest.ingest_server import IngestConnection
 from slurm_gpu.database.ingest.shipment import ShipmentError
 from tests.database.running_server import Running, shipment
 from tests.database.samples import record, segment
@@ -17,13 +17,13 @@ from tests.database.samples import record, segment
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Of each shipment that came the short way, its node's address."""
     seen: list[str] = []
-    result = Visit.set_result
+    result = IngestConnection.answer
 
-    def noted(visit: Visit, answer: bytes) -> None:
+    def noted(visit: IngestConnection, answer: bytes) -> None:
         seen.append(visit.address)
         result(visit, answer)
 
-    monkeypatch.setattr(Visit, "set_result", noted)
+    monkeypatch.setattr(IngestConnection, "answer", noted)
     return seen
 
 
@@ -94,7 +94,7 @@ def test_all_else_is_answered_as_ever(server: Running, sent: bytes, status: byte
 
 
 def test_who_does_not_go_on_is_let_go(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hatch_module, "BODY_WITHIN_S", 0.1)
+    monkeypatch.setattr(ingest_server_module, "BODY_WITHIN_S", 0.1)
     whole = request(server, shipment(records=[]))
     assert answered(server, whole[:-5]) == b""
 

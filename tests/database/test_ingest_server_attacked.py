@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.database.ingest.ingest_server import Visit
+from slurm_gpu.database.ingest.ingest_server import IngestConnection
 from tests.database.running_server import Running, shipment
 from tests.database.test_daemon import wait_for
-from tests.database.test_hatch import answered, request
+from tests.database.test_ingest_server import answered, request
 
 LARGE = 300_000
 
@@ -28,22 +28,24 @@ def connected(server: Running, *pieces: bytes) -> Iterator[socket.socket]:
 
 
 @pytest.fixture
-def visits(monkeypatch: pytest.MonkeyPatch) -> Iterator[list["weakref.ref[Visit]"]]:
+def visits(monkeypatch: pytest.MonkeyPatch) -> Iterator[list["weakref.ref[IngestConnection]"]]:
     """All that come, while nothing looks for cycles."""
-    seen: list[weakref.ref[Visit]] = []
-    readable = Visit.readable
+    seen: list[weakref.ref[IngestConnection]] = []
+    readable = IngestConnection.readable
 
-    def noted(visit: Visit) -> None:
+    def noted(visit: IngestConnection) -> None:
         readable(visit)
         seen.append(weakref.ref(visit))
 
-    monkeypatch.setattr(Visit, "readable", noted)
+    monkeypatch.setattr(IngestConnection, "readable", noted)
     gc.disable()
     yield seen
     gc.enable()
 
 
-def test_what_was_sent_is_let_go_of_at_once(server: Running, visits: list["weakref.ref[Visit]"]) -> None:
+def test_what_was_sent_is_let_go_of_at_once(
+    server: Running, visits: list["weakref.ref[IngestConnection]"]
+) -> None:
     whole = request(server, bytes(LARGE))
     assert b" 400 " in answered(server, request(server, b"no gzip"))
     assert b" 401 " in answered(server, whole.replace(b"MUNGE:", b"MUNGE: no", 1))
@@ -55,7 +57,7 @@ def test_what_was_sent_is_let_go_of_at_once(server: Running, visits: list["weakr
 
 @pytest.mark.parametrize("cut", [3, 30])
 def test_a_second_request_changes_nothing_of_the_first(
-    server: Running, visits: list["weakref.ref[Visit]"], cut: int
+    server: Running, visits: list["weakref.ref[IngestConnection]"], cut: int
 ) -> None:
     whole = request(server, shipment(records=[]), version="1.1")
     second = b"POST /v1/node HTTP/1.1\r\nContent-Length: 3\r\nContent-Encoding: none\r\n\r\nabc"

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from slurm_gpu.database.ingest.thread_pool import Crew, outcome_of
+from slurm_gpu.database.ingest.thread_pool import ThreadPool, outcome_of
 from slurm_gpu.errors import DatabaseError
 
 
@@ -36,11 +36,11 @@ def test_each_gets_its_result_or_why_there_is_none() -> None:
     async def story() -> None:
         work = Work()
         work.may_begin.set()
-        crew = Crew(work, 2, 10, "test")
-        outcomes = await asyncio.gather(*(crew.do(n) for n in range(8)), return_exceptions=True)
+        pool = ThreadPool(work, 2, 10, "test")
+        outcomes = await asyncio.gather(*(pool.do(n) for n in range(8)), return_exceptions=True)
         assert [str(one) for one in outcomes] == ["0", "1", "4", "3", "8", "5", "12", "7"]
         with pytest.raises(ValueError, match="1"):
-            await crew.do(1)
+            await pool.do(1)
 
     played(story)
 
@@ -48,8 +48,8 @@ def test_each_gets_its_result_or_why_there_is_none() -> None:
 def test_what_waits_meanwhile_is_done_together_by_no_more_threads_than_there_are() -> None:
     async def story() -> None:
         work = Work()
-        crew = Crew(work, 2, 10, "test")
-        asked = [asyncio.ensure_future(crew.do(2 * n)) for n in range(33)]
+        pool = ThreadPool(work, 2, 10, "test")
+        asked = [asyncio.ensure_future(pool.do(2 * n)) for n in range(33)]
         await asyncio.sleep(0)  # until all of them wait
         for _ in range(2):
             assert work.begun.acquire(timeout=20)
@@ -69,8 +69,8 @@ def test_the_loop_is_called_once_for_all_that_is_done_until_it_comes_round(
         loop, calls = asyncio.get_running_loop(), list[object]()
         call = loop.call_soon_threadsafe
         work = Work()
-        crew = Crew(work, 1, 1, "test")
-        asked = [asyncio.ensure_future(crew.do(n)) for n in range(0, 40, 2)]
+        pool = ThreadPool(work, 1, 1, "test")
+        asked = [asyncio.ensure_future(pool.do(n)) for n in range(0, 40, 2)]
         await asyncio.sleep(0)
         monkeypatch.setattr(loop, "call_soon_threadsafe", lambda *given: calls.append(call(*given)))
         work.may_begin.set()
@@ -86,11 +86,11 @@ def test_work_that_comes_to_an_end_that_nobody_foresaw_leaves_nobody_waiting() -
     async def story() -> None:
         work = Work()
         work.may_begin.set()
-        crew = Crew(work, 1, 10, "test")
-        outcomes = await asyncio.gather(*(crew.do(13) for _ in range(3)), return_exceptions=True)
+        pool = ThreadPool(work, 1, 10, "test")
+        outcomes = await asyncio.gather(*(pool.do(13) for _ in range(3)), return_exceptions=True)
         assert {type(one) for one in outcomes} == {DatabaseError}
         assert len(set(map(id, outcomes))) == 3
-        assert await crew.do(2) == 4
+        assert await pool.do(2) == 4
 
     played(story)
 
@@ -98,8 +98,8 @@ def test_work_that_comes_to_an_end_that_nobody_foresaw_leaves_nobody_waiting() -
 def test_nothing_is_done_for_those_who_have_given_up() -> None:
     async def story() -> None:
         work = Work()
-        crew = Crew(work, 1, 10, "test")
-        first, given_up, last = (asyncio.ensure_future(crew.do(n)) for n in (2, 4, 6))
+        pool = ThreadPool(work, 1, 10, "test")
+        first, given_up, last = (asyncio.ensure_future(pool.do(n)) for n in (2, 4, 6))
         await asyncio.sleep(0)
         assert work.begun.acquire(timeout=20)
         given_up.cancel()
@@ -113,17 +113,17 @@ def test_nothing_is_done_for_those_who_have_given_up() -> None:
 
 def test_what_is_under_way_when_the_loop_ends_is_done_nevertheless() -> None:
     work = Work()
-    crew = Crew(work, 1, 10, "test")
+    pool = ThreadPool(work, 1, 10, "test")
 
     async def ends() -> None:
-        asking = asyncio.ensure_future(crew.do(2))
+        asking = asyncio.ensure_future(pool.do(2))
         await asyncio.sleep(0)
         assert work.begun.acquire(timeout=20)
         asking.cancel()
 
     async def another() -> None:
         work.may_begin.set()
-        assert await crew.do(4) == 8
+        assert await pool.do(4) == 8
 
     played(ends)
     played(another)
