@@ -123,15 +123,22 @@ def running(directory: Path, jobs: Sequence[SimulatedJob], n_workers: int) -> It
         stack.callback(daemon.wait)
         stack.callback(daemon.terminate)
         _wait_until_it_listens(port, daemon, directory / "slurm-gpudbd.log")
-        pids = {"slurm-gpudbd": daemon.pid, "mariadbd": maria.pid, **_workers(daemon.pid)}
+        pids = {"slurm-gpudbd": daemon.pid, "mariadbd": maria.pid, **_workers(daemon.pid, n_workers)}
         pids |= {"munged": _munged(munge), "munged of the nodes": _munged(nodes_munge)}
         yield Bench(directory, maria, url, port, nodes_munge, pids)
 
 
-def _workers(daemon: int) -> dict[str, int]:
-    children = psutil.Process(daemon).children()
-    found = [child.pid for child in children if "slurm_gpu.database.ingest.worker" in child.cmdline()]
-    return {f"worker {n}": pid for n, pid in enumerate(found, 1)}
+def _workers(daemon: int, n_workers: int) -> dict[str, int]:
+    """Wait until all workers run, which slurm-gpudbd starts as it begins to listen."""
+    until_s = time.monotonic() + 30
+    while True:
+        children = psutil.Process(daemon).children()
+        found = [child.pid for child in children if "slurm_gpu.database.ingest.worker" in child.cmdline()]
+        if len(found) == n_workers:
+            return {f"worker {n}": pid for n, pid in enumerate(found, 1)}
+        if time.monotonic() > until_s:
+            raise SystemExit(f"{len(found)} of {n_workers} workers run after 30 s")
+        time.sleep(0.1)
 
 
 def _munged(place: Path) -> int:

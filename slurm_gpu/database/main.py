@@ -24,7 +24,7 @@ from slurm_gpu.database.accounting.slurm_view import SlurmView
 from slurm_gpu.database.app import make_app
 from slurm_gpu.database.http.rate_limits import CallerBounds
 from slurm_gpu.database.ingest.body_budget import Bodies, BoundedBodies
-from slurm_gpu.database.ingest.heartbeat import Answering, PendingWork, Pulse
+from slurm_gpu.database.ingest.heartbeat import Answering, Heartbeat, PendingWork
 from slurm_gpu.database.ingest.ingest_server import IngestServer
 from slurm_gpu.database.ingest.intake import Intake
 from slurm_gpu.database.ingest.posts import Posts
@@ -100,8 +100,8 @@ def _run(options: argparse.Namespace) -> None:
     posts = Posts(services.authenticator, services.intake, clock)
     answering = Answering(BoundedBodies(make_app(services, posts), bodies), clock)
     ingest_server = IngestServer(posts.take, answering.records, bodies)
-    lanes: tuple[PendingWork, ...] = (*answering.lanes, services.intake.storing, workers)
-    pulse = Pulse(notifier, clock, lanes, importing, importing.runs)
+    stall_detectors: tuple[PendingWork, ...] = (*answering.stall_detectors, services.intake.storing, workers)
+    heartbeat = Heartbeat(notifier, clock, stall_detectors, importing, importing.runs)
 
     def stopping() -> None:
         notifier.stopping()
@@ -109,7 +109,7 @@ def _run(options: argparse.Namespace) -> None:
         workers.end()
         _end_at_last()
 
-    beat = pulse.beat if notifier.listens else None
+    beat = heartbeat.beat if notifier.listens else None
     server = make_server(answering, ingest_server, stopping)
     with (
         watching(services),

@@ -15,7 +15,7 @@ from slurm_gpu.clock import SystemClock
 from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.database.ingest.body_budget import Bodies
 from slurm_gpu.database.ingest.ingest_server import IngestConnection, IngestServer
-from slurm_gpu.database.ingest.stall_detector import Lane
+from slurm_gpu.database.ingest.stall_detector import StallDetector
 from slurm_gpu.database.server import make_server
 from slurm_gpu.database.storage.engine import head_revision
 from slurm_gpu.errors import DatabaseError, OutsideError, UsageError
@@ -115,7 +115,9 @@ def test_an_answer_that_is_none_says_what_to_do(
 def answering(path: Path, app: Any) -> Iterator[SiteConfig]:
     """A site whose slurm-gpudbd is this ASGI application."""
     clock = SystemClock()
-    uvicorn = make_server(app, IngestServer(_none_ships, Lane("nothing waits", clock), Bodies(clock)))
+    uvicorn = make_server(
+        app, IngestServer(_none_ships, StallDetector("nothing waits", clock), Bodies(clock))
+    )
     listener = listen_unix(path)
     thread = threading.Thread(target=lambda: asyncio.run(uvicorn.serve([listener])))
     thread.start()

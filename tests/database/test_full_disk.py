@@ -59,17 +59,17 @@ def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Data
 def test_what_comes_meanwhile_waits_on_its_node_and_is_stored_later(small: tuple[Database, Limit]) -> None:
     database, fill = small
     gate = Gate(database)
-    goods: dict[str, Any] = {
+    admitted: dict[str, Any] = {
         "records": [record(segment=segment(n)) for n in range(50)],
         "hosts": [host(segment=segment(n), app_params={"input": "x" * 250}) for n in range(50)],
     }
     fill(True)
     for _ in range(3):
         with pytest.raises(DatabaseError) as failed:
-            gate.ship(**goods)
+            gate.ship(**admitted)
     assert gate.count(run_device) == gate.count(run_host) == 0, "what cannot be stored whole is not there"
     assert gate.memory.rejections.by_kind() == {}
     assert "no room left" in str(daemon_that_is_down(str(failed.value)))
     fill(False)
-    answer = gate.ship(**goods)
+    answer = gate.ship(**admitted)
     assert (answer["stored"], answer["rejected"], answer["rejected_hosts"]) == (100, [], [])

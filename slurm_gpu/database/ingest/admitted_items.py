@@ -21,7 +21,7 @@ STORED = ("records", "hosts", "devices", "events", "runs", "windows")
 
 
 @dataclass(slots=True, kw_only=True)
-class Goods:
+class AdmittedItems:
     """The items of one shipment that may be stored, by index, and those that are rejected.
 
     `queue` is what slurmctld said when it came, at `at_s` (wall clock).
@@ -62,25 +62,29 @@ class Goods:
         for kind in STORED:
             self.reject(kind, dict.fromkeys(getattr(self, kind), why))
 
-    def halves(self) -> tuple[Goods, Goods]:
+    def halves(self) -> tuple[AdmittedItems, AdmittedItems]:
         """Two with half of what is to be stored each; what they reject is rejected here as well."""
         items = [(kind, index) for kind in STORED for index in getattr(self, kind)]
         middle = len(items) // 2
         return self._part(items[:middle]), self._part(items[middle:])
 
-    def _part(self, items: Iterable[tuple[str, int]]) -> Goods:
-        part = Goods(node=self.node, at_s=self.at_s, queue=self.queue, rejected=self.rejected, uids=self.uids)
+    def _part(self, items: Iterable[tuple[str, int]]) -> AdmittedItems:
+        part = AdmittedItems(
+            node=self.node, at_s=self.at_s, queue=self.queue, rejected=self.rejected, uids=self.uids
+        )
         for kind, index in items:
             getattr(part, kind)[index] = getattr(self, kind)[index]
         return part
 
 
-def of_all(some: Sequence[Goods], get: Callable[[Goods], Mapping[int, T]]) -> dict[Key, T]:
+def of_all(some: Sequence[AdmittedItems], get: Callable[[AdmittedItems], Mapping[int, T]]) -> dict[Key, T]:
     """The items of one kind of several shipments."""
-    return {(place, index): item for place, goods in enumerate(some) for index, item in get(goods).items()}
+    return {
+        (place, index): item for place, admitted in enumerate(some) for index, item in get(admitted).items()
+    }
 
 
-def reject(some: Sequence[Goods], kind: str, reasons: Mapping[Key, str]) -> None:
+def reject(some: Sequence[AdmittedItems], kind: str, reasons: Mapping[Key, str]) -> None:
     """Reject items of several shipments."""
     for (place, index), why in reasons.items():
         some[place].reject(kind, {index: why})

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, select
 from slurm_gpu.database.accounting.matching import node_set
 from slurm_gpu.database.accounting.resized import began_s
 from slurm_gpu.database.accounting.writer import W, Watch, foreign_segments
-from slurm_gpu.database.ingest.admitted_items import Goods, Key, not_its
+from slurm_gpu.database.ingest.admitted_items import AdmittedItems, Key, not_its
 from slurm_gpu.database.storage.batches import batched
 from slurm_gpu.database.storage.schema import run
 from slurm_gpu.slurm.client import QueuedJob
@@ -21,7 +21,7 @@ _RUNS_PER_QUERY = 500
 
 
 def denials(
-    connection: Connection, cluster: str, some: Sequence[Goods], records: Mapping[Key, W]
+    connection: Connection, cluster: str, some: Sequence[AdmittedItems], records: Mapping[Key, W]
 ) -> dict[Key, str]:
     """Those of jobs that Slurm says were never on the record's node, and of others' segments; and why.
 

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.daemon.systemd import STATUS_EACH_S, Notifier
-from slurm_gpu.database.ingest.stall_detector import Lane
+from slurm_gpu.database.ingest.stall_detector import StallDetector
 from slurm_gpu.database.services import Importing
 
 log = logging.getLogger(__name__)
@@ -36,16 +36,16 @@ class Answering:
 
     def __init__(self, app: ASGIApp, clock: Clock) -> None:
         self._app = app
-        self._records = Lane("POST requests wait, and none was answered", clock)
-        self._questions = Lane("GET requests wait, and none was answered", clock)
+        self._records = StallDetector("POST requests wait, and none was answered", clock)
+        self._questions = StallDetector("GET requests wait, and none was answered", clock)
 
     @property
-    def lanes(self) -> tuple[Lane, ...]:
+    def stall_detectors(self) -> tuple[StallDetector, ...]:
         """Requests that wait for the first word of their answer."""
         return self._records, self._questions
 
     @property
-    def records(self) -> Lane:
+    def records(self) -> StallDetector:
         """Where POST requests wait."""
         return self._records
 
@@ -55,15 +55,15 @@ class Answering:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on."""
-        lane = self._records if scope["method"] == "POST" else self._questions
-        lane.begin()
+        stall_detector = self._records if scope["method"] == "POST" else self._questions
+        stall_detector.begin()
         waits = True
 
         def answered() -> None:
             nonlocal waits
             if waits:
                 waits = False
-                lane.end()
+                stall_detector.end()
 
         async def told(message: Message) -> None:
             answered()
@@ -76,26 +76,26 @@ class Answering:
 
 
 class PendingWork(Protocol):
-    """Work that waits: a Lane, or several as one."""
+    """Work that waits: a StallDetector, or several as one."""
 
     def hangs(self, now_s: float, within_s: float) -> str | None:
         """In words, where some wait and none was done within that time."""
 
 
-class Pulse:
+class Heartbeat:
     """Tells systemd how slurm-gpudbd fares; `beat` is called in the loop that answers."""
 
     def __init__(
         self,
         notifier: Notifier,
         clock: Clock,
-        lanes: tuple[PendingWork, ...],
+        stall_detectors: tuple[PendingWork, ...],
         importing: Importing,
         import_runs: Callable[[], bool],
     ) -> None:
         """`lanes` are all in which somebody may wait for ever."""
         self._notifier, self._clock = notifier, clock
-        self._lanes, self._importing, self._import_runs = lanes, importing, import_runs
+        self._stall_detectors, self._importing, self._import_runs = stall_detectors, importing, import_runs
         self._ready, self._hung = False, False
 
     def beat(self) -> float:
@@ -124,5 +124,5 @@ class Pulse:
         silent_s = now_s - self._importing.stepped_s
         if silent_s > IMPORT_STEP_WITHIN_S + self._importing.interval_s:
             return f"the import has not got on for {silent_s:.0f} s"
-        found = (lane.hangs(now_s, ANSWERED_WITHIN_S) for lane in self._lanes)
+        found = (stall_detector.hangs(now_s, ANSWERED_WITHIN_S) for stall_detector in self._stall_detectors)
         return next((hung for hung in found if hung is not None), None)

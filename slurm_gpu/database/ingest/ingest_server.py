@@ -20,7 +20,7 @@ from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.database.http.error_responses import answer_to
 from slurm_gpu.database.http.request import BODY_WITHIN_S, FOR_USER, is_taken
 from slurm_gpu.database.ingest.body_budget import Bodies, Body
-from slurm_gpu.database.ingest.stall_detector import Lane
+from slurm_gpu.database.ingest.stall_detector import StallDetector
 
 log = logging.getLogger(__name__)
 _FAILURES = OutageLog(log, "a shipment was not accepted: %s", SystemClock())
@@ -189,9 +189,11 @@ class IngestConnection:
 class IngestServer:
     """The connections that are read, or answered, here."""
 
-    def __init__(self, take: Callable[[IngestConnection], None], lane: Lane, bodies: Bodies) -> None:
-        """`take` is called with each whole request and answers it later; `lane` counts those that wait."""
-        self._take, self._lane, self._bodies = take, lane, bodies
+    def __init__(
+        self, take: Callable[[IngestConnection], None], stall_detector: StallDetector, bodies: Bodies
+    ) -> None:
+        """`take` gets each whole request and answers it later; `stall_detector` counts waiting requests."""
+        self._take, self._stall_detector, self._bodies = take, stall_detector, bodies
         self._visits: dict[IngestConnection, None] = {}
         self.others: Callable[[socket.socket, bytes], None] = lambda connection, _: connection.close()
         """Called with a connection that is not answered here, and the bytes read so far."""
@@ -211,7 +213,7 @@ class IngestServer:
     def take(self, visit: IngestConnection, connection: socket.socket) -> None:
         """Pass a whole request to the endpoint."""
         asyncio.get_running_loop().remove_reader(connection.fileno())
-        self._lane.begin()
+        self._stall_detector.begin()
         try:
             visit.held.require_room()
             self._take(visit)
@@ -220,7 +222,7 @@ class IngestServer:
 
     def answered(self) -> None:
         """Count a request as answered."""
-        self._lane.end()
+        self._stall_detector.end()
 
     def pass_on(self, visit: IngestConnection, connection: socket.socket, read: bytes) -> None:
         """Leave a connection to the web framework."""

@@ -15,13 +15,13 @@ from slurm_gpu.clock import Clock
 from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.database.accounting.slurm_view import QueueState, SlurmView
 from slurm_gpu.database.accounting.writer import prepare
-from slurm_gpu.database.ingest.admitted_items import Goods
+from slurm_gpu.database.ingest.admitted_items import AdmittedItems
 from slurm_gpu.database.ingest.dropped_fields import DroppedLog
 from slurm_gpu.database.ingest.ended_jobs import RunEnds, ended, run_ends
 from slurm_gpu.database.ingest.group_commit import GroupCommit
 from slurm_gpu.database.ingest.job_facts import jobs_on
 from slurm_gpu.database.ingest.shipment import KINDS, CheckedShipment, Rejected, ShipmentError
-from slurm_gpu.database.ingest.stall_detector import Lane
+from slurm_gpu.database.ingest.stall_detector import StallDetector
 from slurm_gpu.database.ingest.stored_facts import StoredFacts
 from slurm_gpu.database.ingest.storing import store
 from slurm_gpu.database.ingest.thread_pool import outcome_of
@@ -64,7 +64,7 @@ class Intake:
         self._database, self._view, self._cluster, self._clock = database, view, cluster, clock
         self._memory = LiveState.fresh(clock) if memory is None else memory
         self._allowances = Allowances(clock)
-        self._commits = GroupCommit(self._store_together, Goods.segments, attrgetter("node"), clock)
+        self._commits = GroupCommit(self._store_together, AdmittedItems.segments, attrgetter("node"), clock)
         self._unknown, self._dropped = UnknownLog(), DroppedLog(clock)
         self._kept = StoredFacts(database, clock)
         self._asking_ends = threading.BoundedSemaphore(ENDS_AT_ONCE)
@@ -76,7 +76,7 @@ class Intake:
         )
         self._locked = OutageLog(log, "a shipment cannot be stored, and waits on its node: %s", clock)
         self._unread = OutageLog(log, "nodes cannot be notified which of their jobs have ended: %s", clock)
-        self.storing = Lane("shipments wait for the database, and none was stored or refused", clock)
+        self.storing = StallDetector("shipments wait for the database, and none was stored or refused", clock)
         """Those that wait for it."""
 
     def take(self, shipment: CheckedShipment, address: str | None) -> Answer:
@@ -95,16 +95,18 @@ class Intake:
         """Of each the answer, or what `take` would raise; what they have to be stored is stored together."""
         takings = [self._taking(shipment, address) for shipment, address in some]
         steps = [_step(partial(next, taking)) for taking in takings]
-        waiting = {place: step for place, step in enumerate(steps) if isinstance(step, Goods)}
+        waiting = {place: step for place, step in enumerate(steps) if isinstance(step, AdmittedItems)}
         stored = self._stored(list(waiting.values())) if waiting else []
         for place, outcome in zip(waiting, stored, strict=True):
             if isinstance(outcome, Exception):
                 steps[place] = _step(partial(takings[place].throw, outcome))
             else:
                 steps[place] = _step(partial(takings[place].send, outcome))
-        return [step for step in steps if not isinstance(step, Goods)]
+        return [step for step in steps if not isinstance(step, AdmittedItems)]
 
-    def _taking(self, shipment: CheckedShipment, address: str | None) -> Generator[Goods, Counts, Answer]:
+    def _taking(
+        self, shipment: CheckedShipment, address: str | None
+    ) -> Generator[AdmittedItems, Counts, Answer]:
         """Yields what is to be stored, where there is something, and is told what became of it."""
         # Not by the node's name: whoever sends may write any there, another's too.
         sender = shipment.node if address is None else plain(address)
@@ -123,27 +125,31 @@ class Intake:
 
         # Found out first of all: once it is stored, nothing may say that it was not.
         is_its_own = foreign(shipment.node) is None
-        goods = self._admitted(shipment, foreign, queue)
+        admitted = self._admitted(shipment, foreign, queue)
         slurm_nodes = self._view.nodes() or {}
         # A machine without Slurm counts jobs by itself.
         open_jobs = shipment.open_jobs if shipment.node in slurm_nodes else ()
         interval_s = self._memory.needs.interval_s(shipment.node)
         if is_unsettled(shipment.node, open_jobs, queue):
             interval_s = LIVE_INTERVAL_S
-        if goods.live is not None:
+        if admitted.live is not None:
             # Whatever becomes of the rest: later nobody needs to know.
-            self._memory.board.put(shipment.node, goods.live, interval_s)
+            self._memory.board.put(shipment.node, admitted.live, interval_s)
         stored, stale = 0, 0
-        windows, n_to_store, n_rejected = list(goods.windows.values()), goods.n_to_store, len(goods.rejected)
+        windows, n_to_store, n_rejected = (
+            list(admitted.windows.values()),
+            admitted.n_to_store,
+            len(admitted.rejected),
+        )
         if n_to_store:
-            stored, stale = yield goods
-            self._allowances.spend(sender, n_to_store - (len(goods.rejected) - n_rejected))
+            stored, stale = yield admitted
+            self._allowances.spend(sender, n_to_store - (len(admitted.rejected) - n_rejected))
         # Nothing from here on may fail for want of Slurm or the database: it would all be sent again.
         for window in windows:
             self._memory.wants.arrived(shipment.node, window.job_id)
-        if goods.rejected:
-            _warn(shipment.node, address, goods.rejected)
-            self._memory.rejections.add(goods.rejected)
+        if admitted.rejected:
+            _warn(shipment.node, address, admitted.rejected)
+            self._memory.rejections.add(admitted.rejected)
         if shipment.unknown:
             self._unknown.tell(shipment.node, shipment.version, shipment.unknown)
         if is_its_own:
@@ -156,7 +162,7 @@ class Intake:
             "stored": stored,
             "stale": stale,
             **{_rejection_key(kind): [] for kind in KINDS},
-            **_by_kind(goods.rejected),
+            **_by_kind(admitted.rejected),
             "want": self._memory.wants.of(shipment.node),
             "jobs": jobs_on(shipment.node, slurm_nodes.get(shipment.node), queue, now_s),
             "ended": {str(job_id): item.to_json() for job_id, item in over.items()},
@@ -170,10 +176,10 @@ class Intake:
 
     def _admitted(
         self, shipment: CheckedShipment, foreign: Callable[[str], str | None], queue: QueueState | None
-    ) -> Goods:
+    ) -> AdmittedItems:
         """What this sender may say; the rest is rejected."""
         rejected, at_s = list(shipment.rejected), int(self._clock.wall())
-        goods = Goods(node=shipment.node, at_s=at_s, queue=queue, rejected=rejected)
+        admitted = AdmittedItems(node=shipment.node, at_s=at_s, queue=queue, rejected=rejected)
 
         def admit(kind: str, items: Mapping[int, T], node_of: Callable[[T], str], into: dict[int, T]) -> None:
             for index, item in items.items():
@@ -181,63 +187,63 @@ class Intake:
                 if why is None:
                     into[index] = item
                 else:
-                    goods.rejected.append(Rejected(index, why, kind))
+                    admitted.rejected.append(Rejected(index, why, kind))
 
-        admit("records", shipment.records, attrgetter("node"), goods.records)
-        admit("hosts", shipment.hosts, attrgetter("node"), goods.hosts)
-        admit("devices", shipment.devices, attrgetter("node"), goods.devices)
-        admit("events", shipment.events, attrgetter("node"), goods.events)
-        admit("runs", shipment.runs, attrgetter("node"), goods.runs)
-        admit("windows", shipment.windows, lambda _: shipment.node, goods.windows)
+        admit("records", shipment.records, attrgetter("node"), admitted.records)
+        admit("hosts", shipment.hosts, attrgetter("node"), admitted.hosts)
+        admit("devices", shipment.devices, attrgetter("node"), admitted.devices)
+        admit("events", shipment.events, attrgetter("node"), admitted.events)
+        admit("runs", shipment.runs, attrgetter("node"), admitted.runs)
+        admit("windows", shipment.windows, lambda _: shipment.node, admitted.windows)
         live = {} if shipment.live is None else {0: shipment.live}
         admitted_live: dict[int, Live] = {}
         admit("live", live, lambda _: shipment.node, admitted_live)
-        goods.live = admitted_live.get(0)
+        admitted.live = admitted_live.get(0)
         slurms = self._view.nodes() or {}
-        invented = {index: _not_told(told) for index, told in goods.runs.items() if told.node in slurms}
-        goods.reject("runs", invented)
-        goods.uids = {user: uid_of(user) for user in {told.user for told in goods.runs.values()}}
-        goods.reject("devices", _from_the_future(goods.devices, goods.at_s))
-        goods.reject("events", _from_the_future(goods.events, goods.at_s))
-        return goods
+        invented = {index: _not_told(told) for index, told in admitted.runs.items() if told.node in slurms}
+        admitted.reject("runs", invented)
+        admitted.uids = {user: uid_of(user) for user in {told.user for told in admitted.runs.values()}}
+        admitted.reject("devices", _from_the_future(admitted.devices, admitted.at_s))
+        admitted.reject("events", _from_the_future(admitted.events, admitted.at_s))
+        return admitted
 
-    def _stored(self, some: Sequence[Goods]) -> list[Counts | Exception]:
+    def _stored(self, some: Sequence[AdmittedItems]) -> list[Counts | Exception]:
         """Of each how many records and host records were (stored, stale), once they are committed.
 
         What the database does not take, and never will, is rejected, and keeps out nothing else.
         """
-        unready = [outcome_of(prepare, goods.records.values()) for goods in some]
-        ready = [goods for goods, error in zip(some, unready, strict=True) if error is None]
+        unready = [outcome_of(prepare, admitted.records.values()) for admitted in some]
+        ready = [admitted for admitted, error in zip(some, unready, strict=True) if error is None]
         with self.storing.waiting(len(ready)):
             committed = iter(self._commits.do(ready))
         outcomes = [next(committed) if error is None else error for error in unready]
         return list(map(self._judged, some, outcomes))
 
-    def _judged(self, goods: Goods, outcome: Counts | Exception) -> Counts | Exception:
+    def _judged(self, admitted: AdmittedItems, outcome: Counts | Exception) -> Counts | Exception:
         if isinstance(outcome, REFUSED):
-            return self._refused(goods, outcome)
+            return self._refused(admitted, outcome)
         if isinstance(outcome, LockedError):
-            self._locked.failed(f"{goods.node}: {outcome}")
+            self._locked.failed(f"{admitted.node}: {outcome}")
         elif isinstance(outcome, DatabaseError):
             self._away.failed(str(outcome))
         elif not isinstance(outcome, Exception):
             self._away.worked()
         return outcome
 
-    def _refused(self, goods: Goods, error: Exception) -> Counts | Exception:
-        if goods.n_to_store <= 1:
-            goods.reject_all(f"the database refuses it: {why_refused(error)}"[:_MOST_OF_A_REASON])
+    def _refused(self, admitted: AdmittedItems, error: Exception) -> Counts | Exception:
+        if admitted.n_to_store <= 1:
+            admitted.reject_all(f"the database refuses it: {why_refused(error)}"[:_MOST_OF_A_REASON])
             return 0, 0
         # By halves, until it stands alone.
         n_stored, n_stale = 0, 0
-        for half in goods.halves():
+        for half in admitted.halves():
             (outcome,) = self._stored([half])
             if isinstance(outcome, Exception):
                 return outcome
             n_stored, n_stale = n_stored + outcome[0], n_stale + outcome[1]
         return n_stored, n_stale
 
-    def _store_together(self, items: Sequence[Goods], waits: bool) -> Sequence[tuple[int, int]]:
+    def _store_together(self, items: Sequence[AdmittedItems], waits: bool) -> Sequence[tuple[int, int]]:
         # All others wait meanwhile: for a lock no longer than need be.
         lock_wait = LockWait.ONCE if waits else LockWait.NONE
         return self._database.write(partial(store, some=items, cluster=self._cluster), lock_wait)
@@ -267,7 +273,7 @@ class Intake:
         return f"{address} is not an address of {node}, which has {', '.join(sorted(addresses))}"
 
 
-def _step(go_on: Callable[[], Goods]) -> Goods | Answer | Exception:
+def _step(go_on: Callable[[], AdmittedItems]) -> AdmittedItems | Answer | Exception:
     """What a generator yields, returns or raises."""
     try:
         return go_on()

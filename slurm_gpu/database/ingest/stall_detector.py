@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from slurm_gpu.clock import Clock
 
 
-class Lane:
+class StallDetector:
     """Work of one kind, of which any that is done shows that it gets on; for several threads."""
 
     def __init__(self, what: str, clock: Clock) -> None:

@@ -21,13 +21,13 @@ from slurm_gpu.database.accounting.writer import (
     store_told_runs,
     store_windows,
 )
-from slurm_gpu.database.ingest.admitted_items import Goods, not_its, of_all, reject
+from slurm_gpu.database.ingest.admitted_items import AdmittedItems, not_its, of_all, reject
 from slurm_gpu.database.ingest.denial import denials
 
 log = logging.getLogger(__name__)
 
 
-def store(connection: Connection, some: Sequence[Goods], cluster: str) -> Sequence[tuple[int, int]]:
+def store(connection: Connection, some: Sequence[AdmittedItems], cluster: str) -> Sequence[tuple[int, int]]:
     """Store them, and reject what others own or Slurm denies; this may be run again.
 
     Returns of each how many records and host records were (stored, stale).
@@ -35,9 +35,9 @@ def store(connection: Connection, some: Sequence[Goods], cluster: str) -> Sequen
     for kind in ("records", "hosts"):
         reject(some, kind, denials(connection, cluster, some, of_all(some, attrgetter(kind))))
     windows = {
-        (place, index): ArrivedWindow(window, goods.node, goods.at_s)
-        for place, goods in enumerate(some)
-        for index, window in goods.windows.items()
+        (place, index): ArrivedWindow(window, admitted.node, admitted.at_s)
+        for place, admitted in enumerate(some)
+        for index, window in admitted.windows.items()
     }
     foreign = foreign_windows(connection, windows)
     reject(some, "windows", {key: not_its(item.window, item.node) for key, item in foreign.items()})
@@ -58,7 +58,7 @@ def store(connection: Connection, some: Sequence[Goods], cluster: str) -> Sequen
     return [(stored, stale) for stored, stale in counts]
 
 
-def _tell_of_doubles(connection: Connection, some: Sequence[Goods]) -> None:
+def _tell_of_doubles(connection: Connection, some: Sequence[AdmittedItems]) -> None:
     """A GPU that was moved, before its old node has looked again, or a node that is not what it says."""
     devices = of_all(some, attrgetter("devices"))
     nodes_of = nodes_with(connection, devices.values()) if devices else {}

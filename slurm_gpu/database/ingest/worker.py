@@ -35,7 +35,7 @@ from slurm_gpu.database.ingest.ingest_server import IngestServer
 from slurm_gpu.database.ingest.intake import Intake
 from slurm_gpu.database.ingest.posts import Posts
 from slurm_gpu.database.ingest.shipment import Rejected
-from slurm_gpu.database.ingest.stall_detector import Lane
+from slurm_gpu.database.ingest.stall_detector import StallDetector
 from slurm_gpu.database.ingest.worker_protocol import (
     Arrived,
     Beginning,
@@ -162,8 +162,8 @@ async def _work(channel: Connection, beginning: Beginning, slurm_gpudbd: int) ->
     intake = Intake(Database(beginning.url), view, config.cluster, clock, memory)
     authenticator = Authenticator(config.operators, slurm_uid, clock, config.munge_socket)
     posts = Posts(authenticator, intake, clock)
-    lane = Lane("POST requests wait, and none was answered", clock)
-    ingest_server = IngestServer(posts.take, lane, Bodies(clock, beginning.share))
+    stall_detector = StallDetector("POST requests wait, and none was answered", clock)
+    ingest_server = IngestServer(posts.take, stall_detector, Bodies(clock, beginning.share))
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         raise AssertionError("slurm-gpudbd has all other requests")
@@ -175,10 +175,12 @@ async def _work(channel: Connection, beginning: Beginning, slurm_gpudbd: int) ->
         connection.close()
 
     ingest_server.others = others
-    lanes = lane, intake.storing
+    stall_detectors = stall_detector, intake.storing
 
     def beat() -> float:
-        hung = (lane.hangs(clock.monotonic(), ANSWERED_WITHIN_S) for lane in lanes)
+        hung = (
+            stall_detector.hangs(clock.monotonic(), ANSWERED_WITHIN_S) for stall_detector in stall_detectors
+        )
         reports.tell(WorkerStatus(next((why for why in hung if why is not None), None)))
         return STATUS_EACH_S
 

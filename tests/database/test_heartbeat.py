@@ -13,8 +13,8 @@ from starlette.types import Receive, Scope, Send
 
 from slurm_gpu.daemon.systemd import STATUS_EACH_S, Notifier
 from slurm_gpu.database.accounting.importer import ImportStatus
-from slurm_gpu.database.ingest.heartbeat import ANSWERED_WITHIN_S, IMPORT_STEP_WITHIN_S, Answering, Pulse
-from slurm_gpu.database.ingest.stall_detector import Lane
+from slurm_gpu.database.ingest.heartbeat import ANSWERED_WITHIN_S, IMPORT_STEP_WITHIN_S, Answering, Heartbeat
+from slurm_gpu.database.ingest.stall_detector import StallDetector
 from tests.database.samples import FakeClock
 
 WATCHDOG_S = 120.0
@@ -30,14 +30,14 @@ class Import:
 
 @dataclass
 class Daemon:
-    """slurm-gpudbd's pulse, with requests that end when the test says so."""
+    """slurm-gpudbd's heartbeat, with requests that end when the test says so."""
 
     systemd: socket.socket
     clock: FakeClock
     importing: Import
     answering: Answering
-    storing: Lane
-    pulse: Pulse
+    storing: StallDetector
+    heartbeat: Heartbeat
 
     def heard(self) -> list[str]:
         found = []
@@ -50,7 +50,7 @@ class Daemon:
         """What systemd hears in that time, after which no import has got on."""
         until = self.clock.monotonic() + seconds
         while self.clock.monotonic() < until:
-            self.clock.now += max(0.1, self.pulse.beat())
+            self.clock.now += max(0.1, self.heartbeat.beat())
         return self.heard()
 
 
@@ -76,10 +76,10 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
         told = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": str(int(WATCHDOG_S * 1e6))}
         importing = Import(clock.monotonic())
         answering = Answering(answer, clock)
-        storing = Lane("shipments wait", clock)
-        lanes = (*answering.lanes, storing)
-        pulse = Pulse(Notifier(told), clock, lanes, importing, lambda: importing.runs)
-        yield Daemon(systemd, clock, importing, answering, storing, pulse)
+        storing = StallDetector("shipments wait", clock)
+        stall_detectors = (*answering.stall_detectors, storing)
+        heartbeat = Heartbeat(Notifier(told), clock, stall_detectors, importing, lambda: importing.runs)
+        yield Daemon(systemd, clock, importing, answering, storing, heartbeat)
 
 
 def played(story: Callable[[], Awaitable[None]]) -> None:
