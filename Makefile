@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := node,client,db,controller,web,report,learn,colocation,dev
 
-.PHONY: demo test test-long test-versions check soak fuzz man completion rpm setup compiled packages browser clean
+.PHONY: demo test test-long test-versions check soak fuzz man completion rpm setup compiled packages browser screenshot clean
 
 demo:
 	@start=$$(date +%s); $(MAKE) --no-print-directory setup && \
@@ -72,6 +72,10 @@ rpm:
 # What the packages hold besides: pages for man, and what bash, zsh and fish load to complete slurm-gpu.
 man completion: $(VENV)/ready
 	PYTHONPATH=. $(BIN)/python packaging/$@ build/$@
+
+# The picture of the monitoring page in README.md.
+screenshot: setup browser
+	$(BIN)/python bench/screenshot.py docs/images/page.png
 
 # The documentation as a site in build/site; a link that leads nowhere fails it. mkdocs comes into .venv only here.
 docs: $(VENV)/docs
