@@ -29,12 +29,12 @@ from slurm_gpu.monitor.cluster.board import Board
 from slurm_gpu.monitor.cluster.database_state import DatabaseState
 from slurm_gpu.monitor.cluster.flags import Attention
 from slurm_gpu.monitor.cluster.state import PageState, make_state
-from slurm_gpu.monitor.cluster.viewer import Viewer, ViewerOf, viewer_of
 from slurm_gpu.monitor.http.server import make_server
 from slurm_gpu.monitor.routes import RouteContext
 from slurm_gpu.monitor.signin.guard import Cookie, Guard
 from slurm_gpu.monitor.signin.rights import Right, Rights
 from slurm_gpu.monitor.signin.sessions import Sessions, session_key
+from slurm_gpu.monitor.viewer import Viewer, ViewerOf, viewer_of
 
 
 class Synthetic:

@@ -14,13 +14,13 @@ from starlette.routing import BaseRoute, Route
 import slurm_gpu
 from slurm_gpu.errors import NotFoundError, OutsideError, UsageError
 from slurm_gpu.monitor.cluster.responses import dump
-from slurm_gpu.monitor.cluster.viewer import NotSignedInError
 from slurm_gpu.monitor.http.response import JSON, CachedResponse
 from slurm_gpu.monitor.job.diagnosis import PATH, DiagnosisPage
 from slurm_gpu.monitor.listings import RETRY_AFTER_S
 from slurm_gpu.monitor.openapi import document
 from slurm_gpu.monitor.page.serve import page_routes
 from slurm_gpu.monitor.routes import ROUTES, RouteContext
+from slurm_gpu.monitor.viewer import NotSignedInError
 
 
 def make_app(site: RouteContext, more: Sequence[BaseRoute] = ()) -> Starlette:

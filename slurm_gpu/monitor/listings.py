@@ -13,9 +13,9 @@ from starlette.types import Receive, Scope, Send
 from slurm_gpu.errors import UsageError
 from slurm_gpu.monitor.cluster.board import Board
 from slurm_gpu.monitor.cluster.state import PageState
-from slurm_gpu.monitor.cluster.viewer import Flavour, ViewerOf
 from slurm_gpu.monitor.http.response import JSON, CachedResponse
 from slurm_gpu.monitor.http.response_cache import CacheKey
+from slurm_gpu.monitor.viewer import Flavour, ViewerOf
 
 RETRY_AFTER_S = 5
 Make = Callable[[PageState, Flavour, str], bytes]

@@ -27,12 +27,12 @@ from slurm_gpu.http.sockets import listen_tcp
 from slurm_gpu.monitor.app import make_app
 from slurm_gpu.monitor.cluster.board import Board
 from slurm_gpu.monitor.cluster.poller import Poller
-from slurm_gpu.monitor.cluster.viewer import viewer_of
 from slurm_gpu.monitor.http.server import make_server
 from slurm_gpu.monitor.job.diagnosis import Terms
 from slurm_gpu.monitor.routes import RouteContext
 from slurm_gpu.monitor.settings import load_settings
 from slurm_gpu.monitor.signin.assembly import SignIn
+from slurm_gpu.monitor.viewer import viewer_of
 
 log = logging.getLogger("slurm-gpuweb")
 

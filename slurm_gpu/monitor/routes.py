@@ -12,8 +12,7 @@ from slurm_gpu.clock import Clock
 from slurm_gpu.monitor import schemas
 from slurm_gpu.monitor.cluster import responses as told
 from slurm_gpu.monitor.cluster.board import Board
-from slurm_gpu.monitor.cluster.viewer import ViewerOf
-from slurm_gpu.monitor.http.events import Events
+from slurm_gpu.monitor.events import Events
 from slurm_gpu.monitor.http.rate_limiter import RequestSlots
 from slurm_gpu.monitor.http.response import CSV, JSON, OCTETS, SVG
 from slurm_gpu.monitor.job import pages as jobpages
@@ -23,6 +22,7 @@ from slurm_gpu.monitor.job.me import Me
 from slurm_gpu.monitor.job.pages import JobPage
 from slurm_gpu.monitor.listings import Listing, ListingKind, Make
 from slurm_gpu.monitor.schemas import Schema
+from slurm_gpu.monitor.viewer import ViewerOf
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,11 @@ from slurm_gpu.config.decoder import Decoder, Items
 from slurm_gpu.config.value_types import ADDRESS, PAGE, Address, duration, path, pattern
 from slurm_gpu.config.yaml_source import read_yaml
 from slurm_gpu.http.networks import NETWORK, Network
-from slurm_gpu.monitor.signin.sessions import DEFAULT_IDLE_S, DEFAULT_LIFETIME_S
 
 DEFAULT_PATH = Path("/etc/slurm-gpu/slurm-gpuweb.yaml")
 DEFAULT_LISTEN = Address("127.0.0.1", 6830)
+DEFAULT_LIFETIME_S = 12 * 3600.0
+DEFAULT_IDLE_S = 2 * 3600.0
 _SESSION = duration(60.0, 31 * 86400.0, "2h")
 
 

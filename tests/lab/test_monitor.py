@@ -25,8 +25,8 @@ from slurm_gpu.config.site import load_config
 from slurm_gpu.monitor.app import make_app
 from slurm_gpu.monitor.cluster.board import Board
 from slurm_gpu.monitor.cluster.poller import Poller
-from slurm_gpu.monitor.cluster.viewer import Viewer
 from slurm_gpu.monitor.routes import RouteContext
+from slurm_gpu.monitor.viewer import Viewer
 
 _LONG = "#!/bin/sh\nexec simgpu --util 60 --mem-mib 8192 --seconds 300\n"
 _SOON_S = 15.0

@@ -13,8 +13,8 @@ from slurm_gpu.monitor.cluster.board import Board
 from slurm_gpu.monitor.cluster.database_state import DatabaseState
 from slurm_gpu.monitor.cluster.flags import Attention
 from slurm_gpu.monitor.cluster.state import PageState, make_state
-from slurm_gpu.monitor.cluster.viewer import Viewer
 from slurm_gpu.monitor.routes import RouteContext
+from slurm_gpu.monitor.viewer import Viewer
 from tests.database.samples import FakeClock
 
 OPERATOR = Viewer("carol", 1000, operator=True)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lab.synthetic import uid_of
-from slurm_gpu.monitor.cluster.viewer import Viewer
+from slurm_gpu.monitor.viewer import Viewer
 from slurm_gpu.wire.answers.reservation import Reservation, ReservationState
 from tests.monitor.small_cluster import Here
 

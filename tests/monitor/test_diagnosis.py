@@ -14,9 +14,9 @@ from starlette.exceptions import HTTPException
 
 from lab.synthetic import uid_of
 from slurm_gpu.errors import DatabaseError
-from slurm_gpu.monitor.cluster.viewer import Viewer
 from slurm_gpu.monitor.job.drawing import AT_ONCE, MOST_WAITING, OF_A_USER, DrawingProcess
 from slurm_gpu.monitor.page.files import page_files
+from slurm_gpu.monitor.viewer import Viewer
 from slurm_gpu.wire import Record, Window
 from slurm_gpu.wire.answers.runs import NodeWindow
 from slurm_gpu.wire.window import pack

@@ -14,7 +14,7 @@ import pytest
 from slurm_gpu.config.value_types import Address
 from slurm_gpu.http.connection_limits import Senders
 from slurm_gpu.http.sockets import listen_tcp
-from slurm_gpu.monitor.http import events
+from slurm_gpu.monitor import events
 from slurm_gpu.monitor.http.server import LIMITS, make_server
 from tests.monitor.small_cluster import Here
 

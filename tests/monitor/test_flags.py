@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurm_gpu.monitor.cluster.viewer import Viewer
+from slurm_gpu.monitor.viewer import Viewer
 from tests.monitor.small_cluster import Here
 
 

@@ -16,10 +16,10 @@ from jsonschema import Draft202012Validator
 
 from lab.synthetic import uid_of
 from slurm_gpu.errors import DatabaseError
-from slurm_gpu.monitor.cluster.viewer import Viewer
 from slurm_gpu.monitor.http.rate_limiter import OF_A_USER
 from slurm_gpu.monitor.job.me import LIMITS_KEPT_S
 from slurm_gpu.monitor.routes import ROUTES, ApiRoute
+from slurm_gpu.monitor.viewer import Viewer
 from slurm_gpu.wire.answers.quota import Quota
 from tests.monitor.small_cluster import Here
 

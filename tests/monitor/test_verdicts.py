@@ -9,7 +9,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from slurm_gpu.monitor import schemas
-from slurm_gpu.monitor.cluster.viewer import Viewer
+from slurm_gpu.monitor.viewer import Viewer
 from slurm_gpu.wire.answers.verdicts import JobVerdict, ToldSuspect, Verdicts
 from tests.monitor.small_cluster import Here
 

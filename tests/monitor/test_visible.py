@@ -6,8 +6,8 @@ import pytest
 
 from slurm_gpu.database.api.run_queries import find_job
 from slurm_gpu.http.identity import Caller
-from slurm_gpu.monitor.cluster.viewer import Flavour
 from slurm_gpu.monitor.cluster.visible import visible
+from slurm_gpu.monitor.viewer import Flavour
 from slurm_gpu.wire.answers.runs import Run
 from tests.database.running_server import Running
 from tests.database.samples import CLUSTER, record, row

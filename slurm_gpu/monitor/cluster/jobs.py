@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slurm_gpu.monitor.cluster.holding import Holding, ranges
-from slurm_gpu.monitor.cluster.viewer import Flavour
+from slurm_gpu.monitor.viewer import Flavour
 from slurm_gpu.wire.answers.cluster import ClusterJob
 
 KEPT = 240

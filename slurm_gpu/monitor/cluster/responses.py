@@ -16,7 +16,7 @@ from slurm_gpu.monitor.cluster.reasons import meaning
 from slurm_gpu.monitor.cluster.squares_svg import draw, plan
 from slurm_gpu.monitor.cluster.state import PageState
 from slurm_gpu.monitor.cluster.summary import gpu_types, wait_reasons
-from slurm_gpu.monitor.cluster.viewer import Flavour
+from slurm_gpu.monitor.viewer import Flavour
 from slurm_gpu.text.units import parse_whole
 
 _WHYS: dict[str, Any] = dict.fromkeys(("why", "decided_why", "over_why"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
-from slurm_gpu.monitor.cluster.viewer import Flavour
+from slurm_gpu.monitor.viewer import Flavour
 from slurm_gpu.wire.answers.runs import Run, RunTimeline
 
 OCCUPANCY = frozenset(

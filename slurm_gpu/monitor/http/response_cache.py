@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from slurm_gpu.monitor.cluster.viewer import Flavour
 from slurm_gpu.monitor.http.response import CachedResponse
+from slurm_gpu.monitor.viewer import Flavour
 
 ROOM_BYTES = 64 << 20
 _OF_ITSELF_BYTES = 2048

@@ -15,11 +15,11 @@ from starlette.responses import Response
 from slurm_gpu.client.database_client import DatabaseClient
 from slurm_gpu.errors import DatabaseError, OutsideError, UsageError
 from slurm_gpu.monitor.cluster.responses import read_whole
-from slurm_gpu.monitor.cluster.viewer import Flavour, NotSignedInError, ViewerOf
 from slurm_gpu.monitor.http.rate_limiter import RequestSlots
 from slurm_gpu.monitor.job.drawing import DrawingProcess
 from slurm_gpu.monitor.job.pages import read_job
 from slurm_gpu.monitor.page.files import DRAWN_POLICY, address_of
+from slurm_gpu.monitor.viewer import Flavour, NotSignedInError, ViewerOf
 from slurm_gpu.reports.diagnosed.missing_data import silent_nodes, why_untold
 from slurm_gpu.text.hostlist import compress
 from slurm_gpu.wire.answers.runs import NodeWindow

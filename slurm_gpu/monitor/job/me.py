@@ -14,10 +14,10 @@ from slurm_gpu.clock import Clock
 from slurm_gpu.errors import OutsideError, UsageError
 from slurm_gpu.monitor.cluster.board import Board
 from slurm_gpu.monitor.cluster.responses import dump
-from slurm_gpu.monitor.cluster.viewer import ViewerOf
 from slurm_gpu.monitor.http.rate_limiter import RequestSlots
 from slurm_gpu.monitor.http.response import JSON, CachedResponse
 from slurm_gpu.monitor.job.pages import id_to_ask_by
+from slurm_gpu.monitor.viewer import ViewerOf
 from slurm_gpu.wire.answers.cluster import ClusterJob
 from slurm_gpu.wire.answers.quota import Quota
 

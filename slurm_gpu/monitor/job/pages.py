@@ -13,12 +13,12 @@ from starlette.types import Receive, Scope, Send
 from slurm_gpu.client.database_client import DatabaseClient
 from slurm_gpu.errors import NotAllowedError, NotFoundError, UsageError
 from slurm_gpu.monitor.cluster.responses import dump
-from slurm_gpu.monitor.cluster.viewer import Flavour, ViewerOf
 from slurm_gpu.monitor.cluster.visible import visible, visible_timeline
 from slurm_gpu.monitor.http.rate_limiter import RequestSlots
 from slurm_gpu.monitor.http.response import CSV, JSON, CachedResponse, Header
 from slurm_gpu.monitor.job.csv_file import runs_csv, timelines_csv, windows_csv
 from slurm_gpu.monitor.job.percentiles import by_device, of_records, to_json
+from slurm_gpu.monitor.viewer import Flavour, ViewerOf
 from slurm_gpu.wire.answers.cluster import ClusterJob
 from slurm_gpu.wire.answers.runs import Run, RunTimeline
 

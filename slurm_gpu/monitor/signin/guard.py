@@ -9,10 +9,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from slurm_gpu.monitor.cluster.viewer import VIEWER, Viewer
 from slurm_gpu.monitor.signin.proxy import TrustedProxy
 from slurm_gpu.monitor.signin.rights import Right, Rights
 from slurm_gpu.monitor.signin.sessions import Session, Sessions
+from slurm_gpu.monitor.viewer import VIEWER, Viewer
 
 ACTS_HEADER = "X-Slurm-Gpu"
 """No page of another site can send it: a browser would ask us first whether it may."""

@@ -15,10 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slurm_gpu.errors import InputError
+from slurm_gpu.monitor.settings import DEFAULT_IDLE_S, DEFAULT_LIFETIME_S
 from slurm_gpu.monitor.signin.revoked_sessions import RevokedSessions
 
-DEFAULT_LIFETIME_S = 12 * 3600.0
-DEFAULT_IDLE_S = 2 * 3600.0
 KEY_BYTES = 32
 _MOST_KEY_BYTES = 4096
 _RENEWED_EACH = 0.1

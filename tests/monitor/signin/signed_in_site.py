@@ -16,11 +16,11 @@ import httpx
 from slurm_gpu import munge
 from slurm_gpu.config.site import Operators, SiteConfig
 from slurm_gpu.monitor.app import make_app
-from slurm_gpu.monitor.cluster.viewer import viewer_of
 from slurm_gpu.monitor.routes import RouteContext
 from slurm_gpu.monitor.settings import WebSettings
 from slurm_gpu.monitor.signin.assembly import SignIn
 from slurm_gpu.monitor.signin.guard import Guard
+from slurm_gpu.monitor.viewer import viewer_of
 from tests.monitor.small_cluster import Here
 
 Headers = Mapping[str, str | bytes] | Sequence[tuple[str, str | bytes]]

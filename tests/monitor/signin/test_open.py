@@ -20,12 +20,12 @@ from slurm_gpu.clock import SystemClock
 from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.errors import MungeError, NotAllowedError, OutsideError, UsageError
 from slurm_gpu.monitor.app import make_app
-from slurm_gpu.monitor.cluster.viewer import viewer_of
 from slurm_gpu.monitor.http.server import make_server
 from slurm_gpu.monitor.routes import RouteContext as WebSite
 from slurm_gpu.monitor.settings import WebSettings
 from slurm_gpu.monitor.signin.assembly import SignIn
 from slurm_gpu.monitor.signin.link_request import ask_for_link
+from slurm_gpu.monitor.viewer import viewer_of
 from tests import browsing
 from tests.monitor.small_cluster import Here
 

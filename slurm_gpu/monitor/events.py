@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from slurm_gpu.monitor.cluster.board import Board
 from slurm_gpu.monitor.cluster.state import PageState
-from slurm_gpu.monitor.cluster.viewer import ViewerOf
+from slurm_gpu.monitor.viewer import ViewerOf
 
 COMMENT_EVERY_S = 15.0
 STREAM_S = 1800.0
