@@ -12,8 +12,8 @@ from slurm_gpu.cli.main import main
 from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.errors import SlurmError
+from slurm_gpu.policy.dead_rules import find_doubts
 from slurm_gpu.policy.language.check import check_policy
-from slurm_gpu.policy.language.dead_rules import find_doubts
 from slurm_gpu.policy.language.names import resolve_names
 from slurm_gpu.slurm.client import SlurmClient
 

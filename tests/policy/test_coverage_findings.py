@@ -7,9 +7,9 @@ import datetime as dt
 import pytest
 
 from slurm_gpu.config.yaml_source import parse_yaml
+from slurm_gpu.policy.dead_rules import find_doubts
 from slurm_gpu.policy.language.check import check_policy
 from slurm_gpu.policy.language.cluster_names import unknown_to_cluster
-from slurm_gpu.policy.language.dead_rules import find_doubts
 from slurm_gpu.policy.language.names import resolve_names
 from slurm_gpu.slurm.client import SlurmNode
 

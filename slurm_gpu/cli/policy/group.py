@@ -21,10 +21,10 @@ from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.config.site import Placement
 from slurm_gpu.config.yaml_source import YamlSource
 from slurm_gpu.errors import InputError, OutsideError
+from slurm_gpu.policy.dead_rules import find_doubts
 from slurm_gpu.policy.language.adjustments import moves_path
 from slurm_gpu.policy.language.check import load_moved, load_policy
 from slurm_gpu.policy.language.cluster_names import unknown_to_cluster
-from slurm_gpu.policy.language.dead_rules import find_doubts
 from slurm_gpu.policy.language.model import Policy
 from slurm_gpu.policy.language.names import SystemDirectory, resolve_names, unmanaged_accounts
 from slurm_gpu.policy.lua.bundle import RUN_DIRECTORY, SiteFacts

@@ -6,22 +6,24 @@ import datetime as dt
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 from slurm_gpu.cli.policy.file import timezone
 from slurm_gpu.cli.policy.loaded import LoadedPolicy
+from slurm_gpu.cli.policy.waits_json import reproduction_json, waits_json
 from slurm_gpu.cli.runs.all_runs import everybodys_runs
 from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.cli.times import parse_moment
 from slurm_gpu.cli.users import PastUsers
 from slurm_gpu.errors import UsageError
-from slurm_gpu.policy.language.unheld import unheld_limits
+from slurm_gpu.policy.language.limit_value import value_text
 from slurm_gpu.policy.lua.bundle import build_bundle
 from slurm_gpu.policy.lua.installed import policy_of
+from slurm_gpu.policy.native.unheld import unheld_limits
 from slurm_gpu.reports.recommend.past import PastRun, RecordedPast, rebuild, scheduling_of
 from slurm_gpu.reports.recommend.rules import RuleLimit, held_rules
-from slurm_gpu.reports.recommend.search import LimitSearch
+from slurm_gpu.reports.recommend.search import Findings, LimitSearch, LimitTrial
 
 if TYPE_CHECKING:
     from slurm_gpu.client.database_client import Run
@@ -92,3 +94,44 @@ def past_run(run: Run, users: PastUsers) -> PastRun:
         n_gpus=run.n_gpus if run.has_started else run.n_gpus_requested,
         gpu_type=run.gpu_type,
     )
+
+
+def findings_json(found: Replayed, findings: Findings) -> dict[str, Any]:
+    """With stable keys; hours, and limits as policy.yaml writes them."""
+    return {
+        "since_s": found.since_s,
+        "until_s": found.until_s,
+        "runs": len(found.past.jobs),
+        "compared": int(found.past.judged.sum()),
+        "reproduction": {name: reproduction_json(one) for name, one in findings.reproduction.items()},
+        "idle": {
+            name: {"waited_h": one.waited_h, "gpus": one.gpus if one.waited_h else None}
+            for name, one in findings.idle.items()
+        },
+        "refused": list(findings.refused),
+        "changes": [_change_json(change) for change in findings.changes],
+        "tried": [
+            {
+                **_change_json(trial.change),
+                "gain_h": trial.gain_h,
+                "worth_it": trial.worth_it,
+                "longer_for": list(trial.hurts),
+            }
+            for trial in findings.trials
+        ],
+        "waits": {
+            name: {"before": waits_json(before), "after": waits_json(findings.after[name])}
+            for name, before in findings.before.items()
+        },
+        "left_out": list(found.remarks),
+    }
+
+
+def _change_json(change: LimitTrial) -> dict[str, Any]:
+    key = change.limit.key
+    return {
+        "rule": change.limit.rule,
+        "limit": key,
+        "old": value_text(key, change.old),
+        "new": value_text(key, change.new),
+    }

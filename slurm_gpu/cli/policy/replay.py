@@ -30,8 +30,8 @@ from slurm_gpu.policy.explain.replay import (
 )
 from slurm_gpu.policy.language.check import load_policy
 from slurm_gpu.policy.language.names import SystemDirectory, resolve_names
-from slurm_gpu.policy.language.unheld import unheld_limits
 from slurm_gpu.policy.lua.bundle import SiteFacts, compile_policy
+from slurm_gpu.policy.native.unheld import unheld_limits
 from slurm_gpu.text.cells import count, hours, minute
 from slurm_gpu.text.units import counted
 

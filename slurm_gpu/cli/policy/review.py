@@ -103,8 +103,7 @@ def _find_move(
     site: CommandSite, file: Path | None, path: Path, moved: Moved
 ) -> tuple[Move | None, dict[str, Any]]:
     """The one step that shortens waiting most, and all that was found."""
-    from slurm_gpu.cli.policy.limit_search import replayed
-    from slurm_gpu.cli.report.recommend import findings_json
+    from slurm_gpu.cli.policy.limit_search import findings_json, replayed
 
     now_s = int(site.wall())
     last_s = max((move.at_s for move in moved.counting), default=0)

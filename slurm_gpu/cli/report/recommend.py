@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 import click
@@ -12,7 +12,6 @@ import click
 from slurm_gpu.cli.options import json_option, since_option
 from slurm_gpu.cli.output import print_json, print_table, remark
 from slurm_gpu.cli.policy.file import PATH, file_argument, timezone
-from slurm_gpu.cli.policy.waits_json import reproduction_json, waits_json
 from slurm_gpu.cli.progress import telling
 from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.errors import outside
@@ -48,7 +47,7 @@ def recommend(
     Slurm's commands. Exit status 1 where the model does not reproduce the waits that were recorded: then
     nothing is proposed.
     """
-    from slurm_gpu.cli.policy.limit_search import replayed
+    from slurm_gpu.cli.policy.limit_search import findings_json, replayed
 
     with telling() as told:
         found = replayed(site, file, since, until, told)
@@ -144,44 +143,3 @@ def _predicted_rows(findings: Findings) -> Iterator[tuple[str, ...]]:
 
 def _h(hours: float) -> str:
     return f"{hours:.2f}"
-
-
-def findings_json(found: Replayed, findings: Findings) -> dict[str, Any]:
-    """With stable keys; hours, and limits as policy.yaml writes them."""
-    return {
-        "since_s": found.since_s,
-        "until_s": found.until_s,
-        "runs": len(found.past.jobs),
-        "compared": int(found.past.judged.sum()),
-        "reproduction": {name: reproduction_json(one) for name, one in findings.reproduction.items()},
-        "idle": {
-            name: {"waited_h": one.waited_h, "gpus": one.gpus if one.waited_h else None}
-            for name, one in findings.idle.items()
-        },
-        "refused": list(findings.refused),
-        "changes": [_change_json(change) for change in findings.changes],
-        "tried": [
-            {
-                **_change_json(trial.change),
-                "gain_h": trial.gain_h,
-                "worth_it": trial.worth_it,
-                "longer_for": list(trial.hurts),
-            }
-            for trial in findings.trials
-        ],
-        "waits": {
-            name: {"before": waits_json(before), "after": waits_json(findings.after[name])}
-            for name, before in findings.before.items()
-        },
-        "left_out": list(found.remarks),
-    }
-
-
-def _change_json(change: LimitTrial) -> dict[str, Any]:
-    key = change.limit.key
-    return {
-        "rule": change.limit.rule,
-        "limit": key,
-        "old": value_text(key, change.old),
-        "new": value_text(key, change.new),
-    }

@@ -13,7 +13,7 @@ from slurm_gpu.policy.language.limit_text import flat_text
 from slurm_gpu.policy.language.limits import flat_limits
 from slurm_gpu.policy.language.model import Bundle, Mode, Policy, PolicyRule, RuleException
 from slurm_gpu.policy.language.names import ResolvedNames
-from slurm_gpu.policy.language.unheld import unheld_limits
+from slurm_gpu.policy.native.unheld import unheld_limits
 from slurm_gpu.text.units import format_duration, format_gpus
 
 _LEAST_GRACE_S = 1800
