@@ -52,8 +52,9 @@ from bench.colocation_runs import (
 )
 from bench.colocation_thesis import BUCKETS, buckets, mean_and_interval
 from bench.colocation_workloads import TITAN_XP
+from slurm_gpu.colocation.learned import LEARNED
 from slurm_gpu.colocation.learned.models import read_any
-from slurm_gpu.colocation.planners import DEFAULT, LEARNED, PLANNERS
+from slurm_gpu.colocation.registry import DEFAULT, PLANNERS
 from slurm_gpu.colocation.research.price import comparisons
 from slurm_gpu.colocation.tables.read import read_table
 from slurm_gpu.config.yaml_source import read_yaml

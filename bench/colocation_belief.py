@@ -10,13 +10,13 @@ import numpy as np
 
 from bench.colocation_experience import Experience, Seen, contains
 from bench.colocation_memory import Headroom, at_most, needed_mib, stays
+from slurm_gpu.colocation.beside import beside_all, views_of
 from slurm_gpu.colocation.planner import Member
 from slurm_gpu.colocation.profiles.profile import ApplicationProfile
 from slurm_gpu.colocation.profiles.traits import Floats, Traits
 from slurm_gpu.colocation.simulation.sharing import SharingStretch
 from slurm_gpu.colocation.speeds.groups import ends_s
 from slurm_gpu.colocation.speeds.predictor import Predicted, predict
-from slurm_gpu.colocation.speeds.speeds import beside_all, views_of
 
 _ONE_RUN_DEVIATION = 0.02
 """Of a pair's speed from run to run, until its own runs tell."""

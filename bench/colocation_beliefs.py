@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from slurm_gpu.colocation.belief.known import KnownBelief
 from slurm_gpu.colocation.planner import Member
 from slurm_gpu.colocation.profiles.traits import Floats, traits_of_table
+from slurm_gpu.colocation.simulation.known_belief import KnownBelief
 from slurm_gpu.colocation.simulation.sharing import SharingStretch
 from slurm_gpu.colocation.simulation.world import TableWorld, World
 from slurm_gpu.colocation.speeds.groups import ends_s

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from slurm_gpu.colocation.beside import Beside, views_of
 from slurm_gpu.colocation.profiles.traits import Floats
-from slurm_gpu.colocation.speeds.speeds import Beside, views_of
 from slurm_gpu.colocation.tables.measured import Measured
 
 TABLE_RUNS = 20

@@ -50,7 +50,7 @@ from gpu_applications import CPU, CPU_SCALE, TORCH
 from gpu_groups import GroupError, Memory, Mps, NotSharedError, Ran, Window, nvml_memory, run_together
 
 from bench.arguments import number, seconds
-from slurm_gpu.colocation.speeds.speeds import Beside, views_of
+from slurm_gpu.colocation.beside import Beside, views_of
 from slurm_gpu.colocation.tables.measured import Measured
 from slurm_gpu.colocation.tables.pair_file import write_json
 

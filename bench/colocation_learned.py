@@ -45,7 +45,7 @@ def lessons(place: Place, planners: tuple[str, ...], folder: Path, quick: bool) 
 
 def learn(lesson: Lesson) -> float:
     """Train, and write the net to its file; the seconds that it took, by this process alone."""
-    from slurm_gpu.colocation.learned.trainer import model_of, settings_of, teach
+    from slurm_gpu.colocation.trainer import model_of, settings_of, teach
 
     setting = setting_of(lesson.place, lesson.mode, lesson.information, seed=0)
     settings = settings_of(lesson.planner, again=lesson.quick)

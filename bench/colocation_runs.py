@@ -13,18 +13,18 @@ import numpy as np
 from bench.colocation_belief import Learned
 from bench.colocation_beliefs import Unseen
 from bench.colocation_workloads import THESIS, THESIS_WORLD, thesis_jobs
-from slurm_gpu.colocation.belief.known import KnownBelief
 from slurm_gpu.colocation.learned.models import read_any
 from slurm_gpu.colocation.learned.net import Net
 from slurm_gpu.colocation.planner import Belief, Member, PlannerView, Start
-from slurm_gpu.colocation.planners import Setting, planner
 from slurm_gpu.colocation.planners.bound import least_makespan
+from slurm_gpu.colocation.registry import Setting, planner
 from slurm_gpu.colocation.research.contest import BASELINE, TimedPlanner
 from slurm_gpu.colocation.research.workloads import (
     TABLE,
     table_jobs,
     table_world,
 )
+from slurm_gpu.colocation.simulation.known_belief import KnownBelief
 from slurm_gpu.colocation.simulation.simulator import SharingJob, simulate
 from slurm_gpu.colocation.simulation.world import World
 from slurm_gpu.colocation.tables.read import read_table

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from bench.colocation_belief import Learned, traits_of_profile
 from bench.colocation_experience import Experience
 from bench.colocation_memory import Headroom
+from slurm_gpu.colocation.beside import beside_all
 from slurm_gpu.colocation.planner import Member
 from slurm_gpu.colocation.profiles.profile import ApplicationProfile, ProfilePhase
 from slurm_gpu.colocation.profiles.traits import Traits, traits_of_table
 from slurm_gpu.colocation.simulation.simulator import SharingJob, simulate
 from slurm_gpu.colocation.simulation.world import TableWorld
-from slurm_gpu.colocation.speeds.speeds import beside_all
 from slurm_gpu.colocation.tables.measured import Measured
 from slurm_gpu.colocation.tables.pair_table import PairTable
 from tests.colocation.building import CAPACITY_MIB, Trusting, profile

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.cli.colocation.learned import measured_of
-from slurm_gpu.colocation.learned import trainer as school
+from slurm_gpu.colocation import trainer as school
 from slurm_gpu.colocation.learned.job_array import script
 from slurm_gpu.colocation.learned.models import read_any
 from slurm_gpu.colocation.tables.pair_file import write_csv

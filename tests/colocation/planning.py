@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slurm_gpu.colocation.planner import Belief, Planner, PlannerView, Start, wake_s
-from slurm_gpu.colocation.planners import PLANNERS, Setting
 from slurm_gpu.colocation.planners.annealing import Annealing
+from slurm_gpu.colocation.registry import PLANNERS, Setting
 from slurm_gpu.colocation.simulation.world import World
 
 NOT_LEARNED = ("sjf", "tetris", "fgd", "greedy", "blossom", "lp", "annealing")

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.colocation.belief.known import KnownBelief
 from slurm_gpu.colocation.learned.dqngpu import DqnGpu
 from slurm_gpu.colocation.planner import Member, PlannerGpu, PlannerView
 from slurm_gpu.colocation.planners.account import Account, NeverSlower
 from slurm_gpu.colocation.planners.greedy import Greedy
 from slurm_gpu.colocation.profiles.profile import ApplicationProfile, ProfilePhase
+from slurm_gpu.colocation.simulation.known_belief import KnownBelief
 from slurm_gpu.colocation.simulation.simulator import SharingJob, simulate
 from slurm_gpu.colocation.simulation.world import TableWorld
 from slurm_gpu.colocation.tables.pair_table import PairTable

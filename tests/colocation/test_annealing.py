@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from slurm_gpu.colocation.belief.known import KnownBelief
 from slurm_gpu.colocation.planner import Member, PlannerGpu, PlannerView
 from slurm_gpu.colocation.planners.annealing import Annealing
+from slurm_gpu.colocation.simulation.known_belief import KnownBelief
 from tests.colocation.building import pairs, profile
 
 LONERS = pairs([[0.3]], profile("loner", (1000.0, 100.0)))

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.colocation.belief.known import KnownBelief
 from slurm_gpu.colocation.planner import Member
+from slurm_gpu.colocation.simulation.known_belief import KnownBelief
 from slurm_gpu.colocation.simulation.outcome import SharingTransition
 from slurm_gpu.colocation.simulation.sharing import SharingStretch
 from slurm_gpu.colocation.simulation.simulator import simulate

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from slurm_gpu.colocation.belief.known import KnownBelief
 from slurm_gpu.colocation.planner import Member, PlannerView, Start
 from slurm_gpu.colocation.planners.annealing import Annealing
 from slurm_gpu.colocation.planners.phased import PhasedRollout
 from slurm_gpu.colocation.profiles.profile import ApplicationProfile, ProfilePhase
+from slurm_gpu.colocation.simulation.known_belief import KnownBelief
 from slurm_gpu.colocation.simulation.simulator import SharingJob, simulate
 from slurm_gpu.colocation.simulation.world import TableWorld
 from slurm_gpu.colocation.tables.pair_table import PairTable

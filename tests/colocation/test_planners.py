@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.colocation.belief.known import KnownBelief
 from slurm_gpu.colocation.planner import Member, PlannerGpu, PlannerView
-from slurm_gpu.colocation.planners import DEFAULT, PLANNERS, Setting, planner
 from slurm_gpu.colocation.planners.annealing import Annealing
+from slurm_gpu.colocation.registry import DEFAULT, PLANNERS, Setting, planner
+from slurm_gpu.colocation.simulation.known_belief import KnownBelief
 from slurm_gpu.colocation.simulation.simulator import SharingJob, simulate
 from tests.colocation.building import jobs, pairs, profile, worlds
 from tests.colocation.planning import NOT_LEARNED, Watched, made

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from slurm_gpu.colocation.belief.known import KnownBelief, over_phases
 from slurm_gpu.colocation.planner import Member, PlannerView, Start
 from slurm_gpu.colocation.profiles.profile import ApplicationProfile, ProfilePhase
+from slurm_gpu.colocation.simulation.known_belief import KnownBelief, over_phases
 from slurm_gpu.colocation.simulation.outcome import SharingTransition
 from slurm_gpu.colocation.simulation.sharing import look_ahead
 from slurm_gpu.colocation.simulation.simulator import SharingJob, simulate

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slurm_gpu.colocation.speeds.speeds import beside_all, views_of
+from slurm_gpu.colocation.beside import beside_all, views_of
 from slurm_gpu.colocation.tables.measured import Measured
 from slurm_gpu.colocation.tables.pair_file import write_csv, write_json
 from slurm_gpu.colocation.tables.read import application_and_size, read_table, read_tables

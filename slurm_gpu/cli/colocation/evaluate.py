@@ -13,9 +13,10 @@ import click
 
 from slurm_gpu.cli.colocation.train import SpeedTable
 from slurm_gpu.cli.output import console, print_json, print_table
+from slurm_gpu.colocation.learned import LEARNED
 from slurm_gpu.colocation.learned.models import read_any
 from slurm_gpu.colocation.learned.net import Net
-from slurm_gpu.colocation.planners import LEARNED, PLANNERS
+from slurm_gpu.colocation.registry import PLANNERS
 from slurm_gpu.colocation.research.workloads import table_jobs
 from slurm_gpu.errors import UsageError
 

@@ -12,11 +12,11 @@ import click
 
 from slurm_gpu.cli.options import json_option
 from slurm_gpu.cli.site import CommandSite, with_site
+from slurm_gpu.colocation.learned import LEARNED
 from slurm_gpu.errors import UsageError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-LEARNED = ("dqngpu", "dqngpu_thesis", "deeprm_max", "deeprm_mean")
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from slurm_gpu.cli.site import CommandSite
-from slurm_gpu.colocation.speeds.speeds import Beside
+from slurm_gpu.colocation.beside import Beside
 from slurm_gpu.colocation.tables.measured import Measured
 from slurm_gpu.colocation.tables.pair_file import write_csv, write_json
 from slurm_gpu.controller.colocation import store as books

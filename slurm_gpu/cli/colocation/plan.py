@@ -13,7 +13,7 @@ import click
 from slurm_gpu.cli.colocation.evaluate import checked_names, read_nets
 from slurm_gpu.cli.colocation.train import SpeedTable
 from slurm_gpu.cli.output import print_json, print_table
-from slurm_gpu.colocation.planners import DEFAULT, planner
+from slurm_gpu.colocation.registry import DEFAULT, planner
 from slurm_gpu.colocation.research.price import Comparison, comparisons
 from slurm_gpu.colocation.simulation.outcome import SharingOutcome, SharingTransition
 from slurm_gpu.colocation.simulation.simulator import SharingJob, simulate

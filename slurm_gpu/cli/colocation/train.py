@@ -16,13 +16,13 @@ import click
 
 from slurm_gpu.cli.output import remark
 from slurm_gpu.cli.progress import progress_bar
-from slurm_gpu.colocation.belief.known import KnownBelief
 from slurm_gpu.colocation.learned import job_array as jobarray
 from slurm_gpu.colocation.learned.model_file import PlannerModel, write_model
 from slurm_gpu.colocation.learned.models import read_for, write_if_better
 from slurm_gpu.colocation.learned.net import Net
-from slurm_gpu.colocation.planners import Setting
+from slurm_gpu.colocation.registry import Setting
 from slurm_gpu.colocation.research.workloads import table_world
+from slurm_gpu.colocation.simulation.known_belief import KnownBelief
 from slurm_gpu.colocation.simulation.world import World
 from slurm_gpu.colocation.speeds.gaps import completed
 from slurm_gpu.colocation.tables.measured import Measured
@@ -96,9 +96,9 @@ def train_planner(
     now_s: float,
 ) -> None:
     """See the command."""
-    from slurm_gpu.colocation.learned import trainer as school
+    from slurm_gpu.colocation import trainer as school
     from slurm_gpu.colocation.learned.gradients import HERE
-    from slurm_gpu.colocation.learned.trainer import model_of, settings_of, teach
+    from slurm_gpu.colocation.trainer import model_of, settings_of, teach
 
     if device != HERE:
         _check_device(device)

@@ -5,3 +5,6 @@ DqnGPU thesis, which observe images. Inference needs numpy alone. Training runs 
 one GPU that simulates many queues at once, with numpy too; `torch_gradients`, for devices other than the
 CPU, needs torch.
 """
+
+LEARNED = ("dqngpu", "dqngpu_thesis", "deeprm_max", "deeprm_mean")
+"""Planners that choose by a net: `slurm-gpu colocation train`."""

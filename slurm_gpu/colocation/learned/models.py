@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from slurm_gpu.colocation.learned import LEARNED
 from slurm_gpu.colocation.learned.images import LEVELS, N_INPUTS, RESOURCES, SLOTS, STEPS, options_of
 from slurm_gpu.colocation.learned.model_file import PlannerModel, read_model, write_model
 from slurm_gpu.colocation.learned.rows import NAMES
-from slurm_gpu.colocation.planners import LEARNED
 from slurm_gpu.errors import InputError
 
 _LARGEST_INPUT = 1e6

@@ -11,7 +11,6 @@ import random
 from collections.abc import Sequence
 from math import inf, isfinite
 
-from slurm_gpu.colocation.belief.known import KnownBelief
 from slurm_gpu.colocation.planner import Belief, Member, PlannerGpu, PlannerView, Start
 from slurm_gpu.colocation.planners.decision import LEAST_GAIN
 from slurm_gpu.colocation.planners.history import StartHistory
@@ -19,6 +18,7 @@ from slurm_gpu.colocation.planners.outlook import Outlook
 from slurm_gpu.colocation.planners.phased import PhasedRollout
 from slurm_gpu.colocation.planners.rollout import Rollout
 from slurm_gpu.colocation.planners.search import HOT, WARM, Consideration, Orders, OrderSearch
+from slurm_gpu.colocation.simulation.known_belief import KnownBelief
 
 EVALUATIONS = 16_000
 """Of a new plan, where time is no matter: a fifth of a second for thirty jobs."""

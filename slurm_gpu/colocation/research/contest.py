@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_gpu.colocation.planner import Planner, PlannerView, Start, wake_s
-from slurm_gpu.colocation.planners import Setting, planner
 from slurm_gpu.colocation.planners.bound import NOTICED, least_makespan
+from slurm_gpu.colocation.registry import Setting, planner
 from slurm_gpu.colocation.simulation.outcome import SharingOutcome
 from slurm_gpu.colocation.simulation.simulator import SharingJob, simulate
 from slurm_gpu.colocation.simulation.world import World

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from slurm_gpu.colocation.beside import Speeds
 from slurm_gpu.colocation.profiles.profile import ApplicationProfile
-from slurm_gpu.colocation.speeds.speeds import Speeds
 
 
 class World(Protocol):

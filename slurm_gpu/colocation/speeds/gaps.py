@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from slurm_gpu.colocation.beside import Beside
 from slurm_gpu.colocation.profiles.traits import traits_of_table
 from slurm_gpu.colocation.speeds.predictor import predict
-from slurm_gpu.colocation.speeds.speeds import Beside
 from slurm_gpu.colocation.tables.measured import Measured
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from slurm_gpu.colocation.speeds.speeds import Beside
+from slurm_gpu.colocation.beside import Beside
 from slurm_gpu.colocation.tables.measured import LONGEST_NAME, Measured
 from slurm_gpu.colocation.tables.strict_json import mapping, number, shown
 from slurm_gpu.errors import InputError

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from slurm_gpu.colocation.speeds.speeds import Beside, views_of
+from slurm_gpu.colocation.beside import Beside, views_of
 
 if TYPE_CHECKING:  # what slurm-gpuctld learned is written as a table where there may be no numpy
     from slurm_gpu.colocation.tables.pair_table import PairTable

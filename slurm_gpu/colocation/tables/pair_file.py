@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from slurm_gpu.colocation.speeds.speeds import Beside, views_of
+from slurm_gpu.colocation.beside import Beside, views_of
 from slurm_gpu.colocation.tables.measured import LONGEST_NAME, Measured
 from slurm_gpu.colocation.tables.strict_csv import read_rows
 from slurm_gpu.colocation.tables.strict_json import mapping, number, shown

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.colocation.speeds.speeds import Beside, beside_all, views_of
+from slurm_gpu.colocation.beside import Beside, beside_all, views_of
 
 
 class PairTable:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from slurm_gpu.colocation.learned import LEARNED
 from slurm_gpu.colocation.planner import Planner
-from slurm_gpu.colocation.planners import DEFAULT, LEARNED, Setting, planner
+from slurm_gpu.colocation.registry import DEFAULT, Setting, planner
 from slurm_gpu.controller.colocation.belief import StoreBelief
 from slurm_gpu.controller.colocation.store import Book
 from slurm_gpu.errors import SlurmGpuError

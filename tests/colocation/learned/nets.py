@@ -6,13 +6,13 @@ import math
 
 import numpy as np
 
-from slurm_gpu.colocation.belief.known import KnownBelief
 from slurm_gpu.colocation.learned import dqngpu
 from slurm_gpu.colocation.learned.co_runners import Mates
 from slurm_gpu.colocation.learned.deeprm import HIDDEN
 from slurm_gpu.colocation.learned.images import N_INPUTS, options_of
 from slurm_gpu.colocation.learned.net import Net, new_net
 from slurm_gpu.colocation.learned.rows import NAMES
+from slurm_gpu.colocation.simulation.known_belief import KnownBelief
 from slurm_gpu.colocation.simulation.world import TableWorld, World
 from tests.colocation.building import pairs, profile
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from slurm_gpu.colocation.belief.known import KnownBelief
 from slurm_gpu.colocation.learned.deeprm import ImagePlanner
 from slurm_gpu.colocation.learned.images import RESOURCES, ImageContent, Images, options_of
 from slurm_gpu.colocation.profiles.profile import ApplicationProfile, ProfilePhase
+from slurm_gpu.colocation.simulation.known_belief import KnownBelief
 from slurm_gpu.colocation.simulation.simulator import SharingJob, simulate
 from slurm_gpu.colocation.simulation.world import TableWorld
 from tests.colocation.building import pairs, profile

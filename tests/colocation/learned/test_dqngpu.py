@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from bench.colocation_workloads import THESIS_WORLD, thesis_jobs
-from slurm_gpu.colocation.belief.known import KnownBelief
 from slurm_gpu.colocation.learned.co_runners import MARGIN
 from slurm_gpu.colocation.learned.dqngpu import DqnGpu, GroupPlayer, scores
 from slurm_gpu.colocation.learned.episodes import Episodes
 from slurm_gpu.colocation.learned.play import likeliest, play
 from slurm_gpu.colocation.learned.prices import FIRST_PRICE, refine
 from slurm_gpu.colocation.learned.queues import draw_queues
+from slurm_gpu.colocation.simulation.known_belief import KnownBelief
 from slurm_gpu.colocation.simulation.outcome import SharingOutcome, SharingTransition
 from slurm_gpu.colocation.simulation.simulator import SharingJob, simulate
 from tests.colocation.building import jobs, pairs, profile, worlds

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from slurm_gpu.colocation.learned import LEARNED
 from slurm_gpu.colocation.learned.model_file import PlannerModel, read_model, write_arrays, write_model
 from slurm_gpu.colocation.learned.models import inputs_of, read_any, read_for
 from slurm_gpu.colocation.learned.net import Net, new_net
 from slurm_gpu.colocation.learned.rows import NAMES
-from slurm_gpu.colocation.planners import LEARNED
 from slurm_gpu.errors import InputError
 from tests.colocation.learned.nets import any_images_net, any_scorer
 

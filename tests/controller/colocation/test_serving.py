@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from slurm_gpu.colocation.learned import LEARNED
 from slurm_gpu.colocation.learned.dqngpu import HIDDEN
 from slurm_gpu.colocation.learned.model_file import PlannerModel, write_model
 from slurm_gpu.colocation.learned.models import inputs_of
 from slurm_gpu.colocation.learned.net import new_net
 from slurm_gpu.colocation.planner import Member, Planner, PlannerGpu, PlannerView, Start
-from slurm_gpu.colocation.planners import LEARNED, PLANNERS, Setting
+from slurm_gpu.colocation.registry import PLANNERS, Setting
 from slurm_gpu.controller.colocation.serving import Planners, Serving
 from slurm_gpu.controller.colocation.status import serving_of
 from slurm_gpu.controller.colocation.store import Book
@@ -109,7 +110,7 @@ def test_a_model_of_another_planner_is_not_used(tmp_path: Path, book: Book) -> N
 
 
 def test_a_planner_whose_library_is_missing_leaves_it_to_annealing(book: Book) -> None:
-    from slurm_gpu.colocation.planners import planner
+    from slurm_gpu.colocation.registry import planner
 
     def without(name: str, setting: Setting) -> Planner:
         if name == "lp":

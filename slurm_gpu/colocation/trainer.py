@@ -21,14 +21,14 @@ from slurm_gpu.colocation.learned.model_file import PlannerModel
 from slurm_gpu.colocation.learned.models import inputs_of
 from slurm_gpu.colocation.learned.net import Net
 from slurm_gpu.colocation.learned.training import Method, Progress, TrainedNet, TrainingSettings, train
-from slurm_gpu.colocation.planners import Setting
+from slurm_gpu.colocation.registry import Setting
 
 MOST_APPLICATIONS = 48
 """To learn on: of more, so many are drawn. What is learned is not about single applications."""
 
 
 def settings_of(name: str, *, seed: int = 0, again: bool = False) -> TrainingSettings:
-    """For a planner in planners.LEARNED. `again`: it has a net, and there is something new to be learned."""
+    """For a planner in learned.LEARNED. `again`: it has a net, and there is something new to be learned."""
     if name == "dqngpu":
         settings = TrainingSettings(seed=seed)
     else:

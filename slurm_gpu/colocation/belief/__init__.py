@@ -1,1 +1,0 @@
-"""The speeds that a planner assumes for jobs that share a GPU."""

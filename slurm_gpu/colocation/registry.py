@@ -1,0 +1,124 @@
+"""All planners by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from slurm_gpu.colocation.learned import LEARNED
+from slurm_gpu.colocation.planner import Belief, Planner
+
+if TYPE_CHECKING:  # slurm-gpuctld plans without numpy
+    from slurm_gpu.colocation.learned.net import Net
+    from slurm_gpu.colocation.profiles.profile import ApplicationProfile
+
+
+SLOWED = 1 / 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What a planner is made from."""
+
+    belief: Belief
+    profiles: Sequence[ApplicationProfile]
+    """Of the applications, by index; some planners pack by them, the others ask `belief` alone."""
+    capacity_mib: float
+    """Memory of one GPU."""
+    seed: int = 0
+    """Of what is random in it."""
+    evaluations: int | None = None
+    """Of orders of a GPU's jobs, by annealing for a new plan; None: as many as it was measured with."""
+    slowed: float = SLOWED
+    """The part of the jobs that annealing may slow down noticeably, where the belief has a cap; 1: all."""
+    nets: Mapping[str, Net] = field(default_factory=dict)
+    """What planners in LEARNED have learned, by their names."""
+
+
+def _sjf(setting: Setting) -> Planner:
+    from slurm_gpu.colocation.planners.sjf import ShortestFirst
+
+    return ShortestFirst()
+
+
+def _tetris(setting: Setting) -> Planner:
+    from slurm_gpu.colocation.planners.tetris import Tetris
+
+    return Tetris(setting.belief, setting.profiles, setting.capacity_mib)
+
+
+def _fgd(setting: Setting) -> Planner:
+    from slurm_gpu.colocation.planners.fgd import FragmentationGradient
+
+    return FragmentationGradient(setting.belief, setting.profiles, setting.capacity_mib)
+
+
+def _greedy(setting: Setting) -> Planner:
+    from slurm_gpu.colocation.planners.account import NeverSlower
+    from slurm_gpu.colocation.planners.greedy import Greedy
+
+    return NeverSlower(Greedy, setting.belief)
+
+
+def _blossom(setting: Setting) -> Planner:
+    from slurm_gpu.colocation.planners.account import NeverSlower
+    from slurm_gpu.colocation.planners.blossom import Blossom
+
+    return NeverSlower(Blossom, setting.belief)
+
+
+def _lp(setting: Setting) -> Planner:
+    from slurm_gpu.colocation.planners.account import NeverSlower
+    from slurm_gpu.colocation.planners.lp import LinearProgram
+
+    return NeverSlower(LinearProgram, setting.belief)
+
+
+def _annealing(setting: Setting) -> Planner:
+    from slurm_gpu.colocation.planners.annealing import EVALUATIONS, Annealing
+
+    evaluations = EVALUATIONS if setting.evaluations is None else setting.evaluations
+    return Annealing(setting.belief, seed=setting.seed, evaluations=evaluations, slowed=setting.slowed)
+
+
+PLANNERS: Mapping[str, Callable[[Setting], Planner]] = MappingProxyType(
+    {
+        "sjf": _sjf,
+        "tetris": _tetris,
+        "fgd": _fgd,
+        "greedy": _greedy,
+        "blossom": _blossom,
+        "lp": _lp,
+        "annealing": _annealing,
+    }
+)
+"""Each is imported where it is asked for: some need libraries that planning by the others does not."""
+
+
+def _learned(name: str, net: Net, setting: Setting) -> Planner:
+    if name == "dqngpu":
+        from slurm_gpu.colocation.learned.dqngpu import DqnGpu
+
+        return DqnGpu(net, setting.belief, setting.profiles, setting.capacity_mib)
+    from slurm_gpu.colocation.learned.deeprm import ImagePlanner
+
+    return ImagePlanner(name, net, setting.belief, setting.profiles, setting.capacity_mib)
+
+
+DEFAULT = "annealing"
+
+
+def planner(name: str, setting: Setting) -> Planner:
+    """Raises ValueError, with all names, for one that there is not, and for one that has learned nothing."""
+    if name in LEARNED:
+        if name not in setting.nets:
+            raise ValueError(f"planner {name!r} has not learned anything yet: `slurm-gpu colocation train`")
+        return _learned(name, setting.nets[name], setting)
+    try:
+        make = PLANNERS[name]
+    except KeyError:
+        names = ", ".join([*PLANNERS, *LEARNED])
+        raise ValueError(f"there is no planner {name!r}; there are {names}") from None
+    return make(setting)
