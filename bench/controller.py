@@ -22,7 +22,7 @@ from submit import Bench
 
 from lab.cluster import Lab
 from lab.polling import wait_for
-from slurm_gpu.controller.snapshot import parse
+from slurm_gpu.controller.snapshot.snapshot_file import parse
 
 _SETTLED_S = 5
 _JOB_INFO = re.compile(r"REQUEST_JOB_INFO\s+\(\s*\d+\)\s+count:(\d+)\s+ave_time:(\d+)")

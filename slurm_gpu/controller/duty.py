@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.controller.background import Background, BackgroundTask
-from slurm_gpu.controller.placement.zone_table import ZoneTable
 from slurm_gpu.controller.queue.amounts import CountingFacts
-from slurm_gpu.controller.reporting.quota import InUse
+from slurm_gpu.controller.queue.usage import Usage
+from slurm_gpu.controller.snapshot.snapshot_file import Snapshot
+from slurm_gpu.controller.snapshot.zone_table import ZoneTable
 from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.errors import SlurmGpuError
 from slurm_gpu.policy.lua.installed import PolicyInForce
 from slurm_gpu.slurm.queue import CountedJob
 
 log = logging.getLogger("slurm-gpuctld")
+
+
+@dataclass(frozen=True, slots=True)
+class InUse:
+    """Who uses what, at one look of slurm-gpuctld; the policy is an empty one where none is installed."""
+
+    policy: PolicyInForce
+    snapshot: Snapshot
+    by_kind: Callable[[], Mapping[str, Usage]]
+    """In jobs of one kind alone, where a rule sums these up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,10 +41,10 @@ from slurm_gpu.controller.reporting.audit_reporter import FILE_NAME as ACTS_FILE
 from slurm_gpu.controller.reporting.audit_reporter import Acts
 from slurm_gpu.controller.reporting.decision_shipper import DecisionShipper
 from slurm_gpu.controller.reporting.quota_reporter import QuotaTeller
-from slurm_gpu.controller.reservations.lua_state import reserve_table
 from slurm_gpu.controller.reservations.reconciler import ReservationKeeper
 from slurm_gpu.controller.reservations.replacement import Mender
 from slurm_gpu.controller.reservations.rows import ReservationTable, exchanged
+from slurm_gpu.controller.snapshot.reserve_table import reserve_table
 from slurm_gpu.controller.urgent_audit import UrgentAudit
 from slurm_gpu.controller.watcher import QueueWatcher, cpu_seconds
 from slurm_gpu.daemon.log import log_to_stderr

@@ -14,11 +14,7 @@ from zoneinfo import ZoneInfo
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.config.site import SiteConfig
-from slurm_gpu.controller import snapshot as snapshots
-from slurm_gpu.controller.colocation.lua_state import ShareTable
-from slurm_gpu.controller.duty import QueueView
-from slurm_gpu.controller.placement.zone_table import ZoneTables
-from slurm_gpu.controller.placement.zones import ZoneMap
+from slurm_gpu.controller.duty import InUse, QueueView
 from slurm_gpu.controller.queue.amounts import CountingFacts, amounts_of
 from slurm_gpu.controller.queue.demand import DecisionsWatch
 from slurm_gpu.controller.queue.ended_runs import EndedRunsPoll
@@ -26,9 +22,13 @@ from slurm_gpu.controller.queue.gpu_hours import CalendarPeriod, GpuHours, GpuRu
 from slurm_gpu.controller.queue.nodes import NodeLooks
 from slurm_gpu.controller.queue.poll_interval import PollPace
 from slurm_gpu.controller.queue.usage import Subject, UsageCounter, owner_of, usage_by_kind
-from slurm_gpu.controller.reporting.quota import InUse
-from slurm_gpu.controller.reservations.lua_state import ReserveTable
-from slurm_gpu.controller.snapshot import Looked, Snapshot
+from slurm_gpu.controller.run_file import write_run_file
+from slurm_gpu.controller.snapshot import snapshot_file as snapshots
+from slurm_gpu.controller.snapshot.reserve_table import ReserveTable
+from slurm_gpu.controller.snapshot.share_table import ShareTable
+from slurm_gpu.controller.snapshot.snapshot_file import Looked, Snapshot
+from slurm_gpu.controller.snapshot.zone_table import ZoneTables
+from slurm_gpu.controller.snapshot.zones import ZoneMap
 from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.errors import OutsideError, SlurmError
 from slurm_gpu.policy.lua.bundle import DECISIONS_LOG
@@ -145,7 +145,7 @@ class QueueWatcher:
             return self._pace.after_failure(took_s)
         self._answered = True
         try:
-            snapshots.write(self.path, text)
+            write_run_file(self.path, text)
         except OutsideError as error:
             self._outage.failed(error)
         else:

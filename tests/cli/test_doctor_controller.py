@@ -11,7 +11,7 @@ from slurm_gpu.cli.doctor.checks.finding import Level
 from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.controller.queue.gpu_hours import CalendarPeriod
 from slurm_gpu.controller.queue.usage import Usage
-from slurm_gpu.controller.snapshot import FRESH_S, Snapshot, render
+from slurm_gpu.controller.snapshot.snapshot_file import FRESH_S, Snapshot, render
 from slurm_gpu.policy.language.check import check_policy
 from slurm_gpu.policy.language.names import SystemDirectory, resolve_names
 from slurm_gpu.policy.lua.bundle import SiteFacts, build_bundle, compile_policy

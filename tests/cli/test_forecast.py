@@ -16,7 +16,7 @@ import pytest
 
 from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.controller.queue.usage import RunningAndPending, Subject, Usage, UsageTotals
-from slurm_gpu.controller.snapshot import Snapshot, render
+from slurm_gpu.controller.snapshot.snapshot_file import Snapshot, render
 from slurm_gpu.errors import SlurmError, UsageError
 from slurm_gpu.policy.explain.gpu_options import asked_in_all
 from slurm_gpu.policy.explain.sbatch import parse_command

@@ -17,7 +17,7 @@ from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.controller.queue.gpu_hours import CalendarPeriod
 from slurm_gpu.controller.queue.usage import RunningAndPending, Subject, Usage, UsageTotals
-from slurm_gpu.controller.snapshot import Snapshot, render
+from slurm_gpu.controller.snapshot.snapshot_file import Snapshot, render
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.policy.language.check import check_policy
 from slurm_gpu.policy.language.names import SystemDirectory, resolve_names

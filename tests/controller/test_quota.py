@@ -5,7 +5,7 @@ from __future__ import annotations
 from slurm_gpu.controller.queue.gpu_hours import CalendarPeriod
 from slurm_gpu.controller.queue.usage import RunningAndPending, Subject, Usage, UsageTotals
 from slurm_gpu.controller.reporting.quota import QuotaLine, quota_of
-from slurm_gpu.controller.snapshot import Snapshot
+from slurm_gpu.controller.snapshot.snapshot_file import Snapshot
 from slurm_gpu.policy.lua.installed import GroupInForce, PolicyInForce, RuleInForce
 from slurm_gpu.slurm.submission import UserPlaces
 

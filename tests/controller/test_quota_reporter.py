@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from slurm_gpu.controller.duty import QueueView
-from slurm_gpu.controller.reporting.quota import InUse
+from slurm_gpu.controller.duty import InUse, QueueView
 from slurm_gpu.controller.reporting.quota_reporter import EVERY_S, QuotaTeller
 from slurm_gpu.errors import DatabaseError, NotFoundError
 from slurm_gpu.policy.lua.installed import PolicyInForce

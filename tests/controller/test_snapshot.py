@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.controller.placement.zones import ZoneRoom
 from slurm_gpu.controller.queue.gpu_hours import CalendarPeriod
 from slurm_gpu.controller.queue.usage import RunningAndPending, Subject, Usage, UsageTotals
-from slurm_gpu.controller.snapshot import (
+from slurm_gpu.controller.run_file import write_run_file
+from slurm_gpu.controller.snapshot.snapshot_file import (
     FRESH_S,
     Looked,
     Snapshot,
@@ -19,8 +19,8 @@ from slurm_gpu.controller.snapshot import (
     parse,
     read_fresh,
     render,
-    write,
 )
+from slurm_gpu.controller.snapshot.zones import ZoneRoom
 from slurm_gpu.errors import OutsideError
 
 from .fakes import NOON_S
@@ -121,7 +121,7 @@ def test_unknown_hours_are_a_gap_and_no_hours_are_zero() -> None:
 def test_an_old_half_written_or_missing_snapshot_says_nothing(tmp_path: Path) -> None:
     path = tmp_path / "snapshot.txt"
     assert read_fresh(path, NOON_S) is None
-    write(path, render(example()))
+    write_run_file(path, render(example()))
     assert read_fresh(path, NOON_S + FRESH_S) == example()
     assert read_fresh(path, NOON_S + FRESH_S + 1) is None
     path.write_text(render(example())[:-3])
@@ -131,11 +131,11 @@ def test_an_old_half_written_or_missing_snapshot_says_nothing(tmp_path: Path) ->
 def test_the_old_snapshot_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
     """A writer that was killed left its part beside the file; the next one is not disturbed by it."""
     path = tmp_path / "snapshot.txt"
-    write(path, render(example()))
+    write_run_file(path, render(example()))
     (tmp_path / ".snapshot.txt.4194305.unfinished").write_text("slurm-gpu-snapshot 1 8 99\nuse user:al")
     assert read_fresh(path, NOON_S) == example()
     assert last_generation(path) == 7
-    write(path, render(example(generation=8)))
+    write_run_file(path, render(example(generation=8)))
     assert last_generation(path) == 8
     assert [entry.name for entry in tmp_path.iterdir()] == ["snapshot.txt"]
     assert path.stat().st_mode & 0o777 == 0o644
@@ -143,4 +143,4 @@ def test_the_old_snapshot_stays_until_the_new_one_is_whole(tmp_path: Path) -> No
 
 def test_a_directory_that_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(OutsideError, match="No such file"):
-        write(tmp_path / "gone" / "snapshot.txt", "")
+        write_run_file(tmp_path / "gone" / "snapshot.txt", "")

@@ -12,7 +12,7 @@ from slurm_gpu.config.site import SiteConfig, Zone
 from slurm_gpu.controller.queue.call_statistics import CountingRun
 from slurm_gpu.controller.queue.ended_runs import EVERY_S, EndedRunsPoll
 from slurm_gpu.controller.queue.gpu_hours import CalendarPeriod, GpuRun
-from slurm_gpu.controller.snapshot import FRESH_S, Snapshot, parse, read_fresh
+from slurm_gpu.controller.snapshot.snapshot_file import FRESH_S, Snapshot, parse, read_fresh
 from slurm_gpu.controller.watcher import SEEN_S, QueueWatcher
 from slurm_gpu.errors import OutsideError, SlurmError, UsageError
 from slurm_gpu.policy.lua.installed import GroupInForce, PolicyInForce, RuleInForce

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from slurm_gpu.config.site import Placement, Zone
-from slurm_gpu.controller.placement.zone_table import ZoneTable, demand_by_scale, table, zone_nodes
 from slurm_gpu.controller.queue.amounts import CountingFacts
+from slurm_gpu.controller.snapshot.zone_table import ZoneTable, demand_by_scale, table, zone_nodes
 from slurm_gpu.placement.zones import JobScale
 from slurm_gpu.slurm.client import SlurmNode
 from slurm_gpu.slurm.queue import JobPhase

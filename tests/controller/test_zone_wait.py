@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.controller.duty import QueueView
-from slurm_gpu.controller.placement.zone_table import ZoneTable
 from slurm_gpu.controller.placement.zone_wait import EVERY_S, FILE_NAME, ZoneWait, written_zones
 from slurm_gpu.controller.reporting.audit_reporter import Acts
+from slurm_gpu.controller.snapshot.zone_table import ZoneTable
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.placement.zones import JobScale
 from slurm_gpu.slurm.job_changes import ConstrainedJob

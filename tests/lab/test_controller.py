@@ -16,7 +16,7 @@ from lab.cluster import Lab
 from lab.daemons import Daemon
 from lab.polling import wait_for
 from slurm_gpu.controller.queue.gpu_hours import CalendarPeriod
-from slurm_gpu.controller.snapshot import Snapshot, parse
+from slurm_gpu.controller.snapshot.snapshot_file import Snapshot, parse
 
 pytestmark = pytest.mark.long
 

@@ -10,7 +10,7 @@ import pytest
 
 from lab.cluster import Lab
 from lab.polling import wait_for
-from slurm_gpu.controller.snapshot import Looked, read_fresh
+from slurm_gpu.controller.snapshot.snapshot_file import Looked, read_fresh
 
 from .test_limits import LIMIT, PENDING, apply, queued, sbatch
 

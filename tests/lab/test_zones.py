@@ -12,7 +12,7 @@ import yaml
 from lab.cluster import Lab
 from lab.daemons import Daemon
 from lab.polling import wait_for
-from slurm_gpu.controller.snapshot import FRESH_S
+from slurm_gpu.controller.snapshot.snapshot_file import FRESH_S
 from slurm_gpu.policy.lua.bundle import DECISIONS_LOG
 from slurm_gpu.text.hostlist import expand
 from tests.lab.conftest import LabWith

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_gpu.config.yaml_source import parse_yaml
-from slurm_gpu.controller.colocation.lua_state import ShareTable
+from slurm_gpu.controller.snapshot.share_table import ShareTable
 from slurm_gpu.policy.language.check import check_policy
 from slurm_gpu.policy.language.lua_literals import Plain
 from slurm_gpu.policy.language.names import resolve_names

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from hypothesis import strategies as st
 
 from slurm_gpu.config.site import Placement, Zone
-from slurm_gpu.controller.placement.zone_table import table, zone_nodes
+from slurm_gpu.controller.snapshot.zone_table import table, zone_nodes
 from slurm_gpu.placement.zones import JobScale
 from slurm_gpu.slurm.client import SlurmNode
 

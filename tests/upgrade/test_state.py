@@ -8,7 +8,7 @@ import pytest
 
 from slurm_gpu import __version__
 from slurm_gpu.controller.queue.usage import Usage
-from slurm_gpu.controller.snapshot import Snapshot, parse, read_fresh, render
+from slurm_gpu.controller.snapshot.snapshot_file import Snapshot, parse, read_fresh, render
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.node.shipping.journal import DurableMap
 from slurm_gpu.node.shipping.spool import FORMAT, NewerSpoolError, Spool

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from slurm_gpu.cli.output import remark
 from slurm_gpu.cli.site import CommandSite
-from slurm_gpu.controller import snapshot as snapshots
 from slurm_gpu.controller.queue.usage import Usage, kinds_summed_up, usage_by_kind, usage_of
-from slurm_gpu.controller.snapshot import Snapshot
+from slurm_gpu.controller.snapshot import snapshot_file as snapshots
+from slurm_gpu.controller.snapshot.snapshot_file import Snapshot
 from slurm_gpu.controller.watcher import facts_of
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.policy.lua.bundle import RUN_DIRECTORY

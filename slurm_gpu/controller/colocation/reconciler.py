@@ -20,7 +20,6 @@ from slurm_gpu.controller.colocation.database_queries import Inquiry, RunKey
 from slurm_gpu.controller.colocation.free_shards import SharedNode, SharersOnGpu, held_by, rooms
 from slurm_gpu.controller.colocation.guard import CoRunner, Parting, observed, parting, since_s, speed_of
 from slurm_gpu.controller.colocation.learning import Learning
-from slurm_gpu.controller.colocation.lua_state import ShareTable
 from slurm_gpu.controller.colocation.pair_fit import Unseen
 from slurm_gpu.controller.colocation.plan import StartAction, WaitingSharer, choose
 from slurm_gpu.controller.colocation.serving import Planners
@@ -29,6 +28,7 @@ from slurm_gpu.controller.colocation.store import Book
 from slurm_gpu.controller.colocation.terminations import Endings
 from slurm_gpu.controller.duty import Duty, QueueView
 from slurm_gpu.controller.queue.amounts import CountingFacts, amounts_of
+from slurm_gpu.controller.snapshot.share_table import ShareTable
 from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.errors import OutsideError, SlurmError
 from slurm_gpu.policy.lua.installed import ColocationInForce

@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from slurm_gpu.controller import snapshot as snapshots
 from slurm_gpu.controller.colocation.agreed import Agreed
 from slurm_gpu.controller.colocation.free_shards import CorunGpu, SharedNode
 from slurm_gpu.controller.colocation.serving import Serving
 from slurm_gpu.controller.colocation.store import Book
+from slurm_gpu.controller.run_file import write_run_file
 
 FILE_NAME = "colocation.json"
 _VERSION = 1
@@ -78,7 +78,7 @@ def write(
         ],
         "last": [asdict(one) for one in last],
     }
-    snapshots.write(path, json.dumps(plain) + "\n")
+    write_run_file(path, json.dumps(plain) + "\n")
 
 
 def _jobs(gpu: CorunGpu, agreed: Mapping[int, Agreed], book: Book) -> list[dict[str, object]]:

@@ -14,7 +14,7 @@ from itertools import combinations, zip_longest
 from pathlib import Path
 from typing import Any
 
-from slurm_gpu.controller.colocation.lua_state import ShareTable
+from slurm_gpu.controller.snapshot.share_table import ShareTable
 from slurm_gpu.files.state_file import read_state, write_state
 from slurm_gpu.slurm.client import SlurmSettings
 

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from slurm_gpu.controller import snapshot
 from slurm_gpu.controller.placement.weight_plan import NodePlan
 from slurm_gpu.controller.queue.job_mix import JobMix
+from slurm_gpu.controller.run_file import write_run_file
 
 FILE_NAME = "placement.json"
 STALE_CYCLES = 3
@@ -159,7 +159,7 @@ def mix_lines(jobs: JobMix) -> tuple[MixLine, ...]:
 
 def write(path: Path, table: PlacementTable) -> None:
     """Put it there in one step; raises OutsideError where it cannot be written."""
-    snapshot.write(path, json.dumps(table.to_json()) + "\n")
+    write_run_file(path, json.dumps(table.to_json()) + "\n")
 
 
 def read(path: Path) -> PlacementTable | None:

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_gpu.clock import Clock
-from slurm_gpu.controller import snapshot as snapshots
 from slurm_gpu.controller.duty import Duty, QueueView
-from slurm_gpu.controller.placement.zone_table import ZoneTable
 from slurm_gpu.controller.reporting.audit_reporter import Acts
+from slurm_gpu.controller.run_file import write_run_file
+from slurm_gpu.controller.snapshot.zone_table import ZoneTable
 from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.errors import OutsideError, SlurmError
 from slurm_gpu.placement.zone_constraint import ZoneConstraint, joined, taken_apart
@@ -165,7 +165,7 @@ class ZoneWait(Duty):
     def _write(self) -> None:
         waited_s = {str(job): round(seconds, 1) for job, seconds in self._waited_s.items()}
         try:
-            snapshots.write(self._path, json.dumps(waited_s))
+            write_run_file(self._path, json.dumps(waited_s))
             self._unwritten.worked()
         except OutsideError as error:
             self._unwritten.failed(error)

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu.clock import Clock
-from slurm_gpu.controller import snapshot as snapshots
 from slurm_gpu.controller.queue.amounts import CountingFacts, amounts_of, asked_gpu_types
+from slurm_gpu.controller.run_file import write_run_file
 from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.placement.mix import Mix, coarse
@@ -101,7 +101,7 @@ class JobMix:
         if self._path is None or not self.counted:
             return
         try:
-            snapshots.write(self._path, json.dumps(self._plain()) + "\n")
+            write_run_file(self._path, json.dumps(self._plain()) + "\n")
         except OutsideError as error:
             self._outage.failed(error)
         else:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu.clock import Clock
-from slurm_gpu.controller import snapshot as snapshots
 from slurm_gpu.controller.background import in_background
 from slurm_gpu.controller.duty import Duty, QueueView
+from slurm_gpu.controller.run_file import write_run_file
 from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.errors import OutsideError, SlurmGpuError, UsageError
 from slurm_gpu.policy.lua.peers import this_host
@@ -129,7 +129,7 @@ class Acts(Duty):
         if self._path is None:
             return
         try:
-            snapshots.write(self._path, json.dumps([act.to_json() for act in self._waiting]))
+            write_run_file(self._path, json.dumps([act.to_json() for act in self._waiting]))
             self._unwritten.worked()
         except OutsideError as error:
             self._unwritten.failed(error)

@@ -7,7 +7,7 @@ import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from slurm_gpu.controller import snapshot as snapshots
+from slurm_gpu.controller.run_file import write_run_file
 
 MARK_FILE = "shipped.json"
 _VERSION = 1
@@ -90,7 +90,7 @@ class DecisionLog:
 
     def _put_mark(self, mark: Mark) -> None:
         self._mark = mark
-        snapshots.write(self._mark_path, json.dumps({"version": _VERSION, **asdict(mark)}))
+        write_run_file(self._mark_path, json.dumps({"version": _VERSION, **asdict(mark)}))
 
     def _files(self) -> list[tuple[Path, Mark]]:
         """Those that are there, the older first, each with its size as offset."""

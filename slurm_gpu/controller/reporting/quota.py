@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from slurm_gpu.controller.queue.gpu_hours import CalendarPeriod
 from slurm_gpu.controller.queue.usage import RunningAndPending, Usage
-from slurm_gpu.controller.snapshot import Snapshot
+from slurm_gpu.controller.snapshot.snapshot_file import Snapshot
 from slurm_gpu.policy.language.limits import LIMITS, LimitKind, LimitUnit, Scope
 from slurm_gpu.policy.lua.installed import GroupInForce, PolicyInForce, RuleInForce
 from slurm_gpu.slurm.submission import UserPlaces
@@ -81,16 +81,6 @@ class QuotaLine:
             "why": self.rule.why,
             "until_s": self.until_s,
         }
-
-
-@dataclass(frozen=True, slots=True)
-class InUse:
-    """Who uses what, at one look of slurm-gpuctld; the policy is an empty one where none is installed."""
-
-    policy: PolicyInForce
-    snapshot: Snapshot
-    by_kind: Callable[[], Mapping[str, Usage]]
-    """In jobs of one kind alone, where a rule sums these up."""
 
 
 def quota_of(

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from slurm_gpu.client.connector import DatabaseConnector
 from slurm_gpu.clock import Clock
 from slurm_gpu.controller.background import Background
-from slurm_gpu.controller.duty import Duty, QueueView
+from slurm_gpu.controller.duty import Duty, InUse, QueueView
 from slurm_gpu.controller.queue.usage import Usage
-from slurm_gpu.controller.reporting.quota import InUse, quota_of
+from slurm_gpu.controller.reporting.quota import quota_of
 from slurm_gpu.errors import NotFoundError
 from slurm_gpu.policy.lua.installed import PolicyInForce
 from slurm_gpu.slurm.submission import UserPlaces

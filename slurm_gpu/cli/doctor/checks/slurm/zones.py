@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from slurm_gpu.cli.doctor.checks.daemons.processes import running
 from slurm_gpu.cli.doctor.checks.daemons.services import start
 from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, ok, skipped, warn
-from slurm_gpu.controller.placement.zone_table import zone_nodes
 from slurm_gpu.controller.placement.zone_wait import written_zones
+from slurm_gpu.controller.snapshot.zone_table import zone_nodes
 from slurm_gpu.errors import UsageError
 from slurm_gpu.placement.zone_constraint import ZoneConstraint, taken_apart
 from slurm_gpu.slurm.client import QueuedJob

@@ -7,16 +7,15 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
-from slurm_gpu.controller.colocation.lua_state import ShareTable
-from slurm_gpu.controller.placement.zone_table import ZoneTable
-from slurm_gpu.controller.placement.zones import ZoneRoom
 from slurm_gpu.controller.queue.gpu_hours import CalendarPeriod
 from slurm_gpu.controller.queue.usage import RunningAndPending, Subject, Usage, UsageTotals
-from slurm_gpu.controller.reservations.lua_state import ReserveTable
-from slurm_gpu.errors import outside
-from slurm_gpu.files.atomic import write_whole
+from slurm_gpu.controller.snapshot.encoding import encode
+from slurm_gpu.controller.snapshot.reserve_table import ReserveTable
+from slurm_gpu.controller.snapshot.share_table import ShareTable
+from slurm_gpu.controller.snapshot.zone_table import ZoneTable
+from slurm_gpu.controller.snapshot.zones import ZoneRoom
 
 FILE_NAME = "snapshot.txt"
 FRESH_S = 30
@@ -137,15 +136,6 @@ def last_generation(path: Path) -> int:
     return int(header[1]) if header else 0
 
 
-def write(path: Path, text: str) -> None:
-    """Replace a file that all may read; raises OutsideError.
-
-    It is rewritten every few seconds and worthless after a power cut, so that nothing waits for the disk.
-    """
-    with outside(path):
-        write_whole(path, text, mode=0o644, durable=False)
-
-
 def _lines(snapshot: Snapshot) -> Iterator[str]:
     yield f"slurm-gpu-snapshot 1 {snapshot.generation} {snapshot.as_of_s}"
     yield f"groups {snapshot.groups_id or '-'}"
@@ -161,12 +151,12 @@ def _lines(snapshot: Snapshot) -> Iterator[str]:
         values = [*_counts(both), *_hours(hours.get(subject, {}))]
         yield " ".join(("use", _subject(subject), *values))
     for user, uid in sorted(snapshot.usage.uids.items()):
-        yield f"user {_encode(user)} {uid}"
+        yield f"user {encode(user)} {uid}"
     for token, submit_s in snapshot.seen.items():
         yield f"seen {token} {submit_s}"
     for zone in snapshot.zones:
-        role = "-" if zone.role is None else _encode(zone.role)
-        yield f"zone {_encode(zone.name)} {role} {zone.free_mgpu} {zone.free_nodes}"
+        role = "-" if zone.role is None else encode(zone.role)
+        yield f"zone {encode(zone.name)} {role} {zone.free_mgpu} {zone.free_nodes}"
     if snapshot.shares is not None:
         yield from snapshot.shares.lines()
     if snapshot.reserve is not None:
@@ -183,7 +173,7 @@ def _counts(both: RunningAndPending) -> Iterator[str]:
             if value := getattr(use, key):
                 yield f"{key}_{suffix}={value}"
         for kind, mgpu in sorted(use.by_type.items()):
-            yield f"mgpu_{suffix}:{_encode(kind)}={mgpu}"
+            yield f"mgpu_{suffix}:{encode(kind)}={mgpu}"
     if both.last_pending is not None:
         yield f"last_pend={both.last_pending}"
 
@@ -217,8 +207,8 @@ def _read_use(words: list[str]) -> tuple[RunningAndPending, dict[CalendarPeriod,
 def _subject(subject: Subject) -> str:
     user, group = subject
     if user is None:
-        return f"group:{_encode(group or '')}"
-    return f"user:{_encode(user)}" + ("" if group is None else f"@{_encode(group)}")
+        return f"group:{encode(group or '')}"
+    return f"user:{encode(user)}" + ("" if group is None else f"@{encode(group)}")
 
 
 def _read_subject(text: str) -> Subject:
@@ -227,8 +217,3 @@ def _read_subject(text: str) -> Subject:
         return Subject(None, unquote(rest))
     user, at, group = rest.partition("@")
     return Subject(unquote(user), unquote(group) if at else None)
-
-
-def _encode(name: str) -> str:
-    """Letters, digits, `_`, `.` and `-` as they are, every other byte as %XX."""
-    return quote(name, safe="").replace("~", "%7E")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from urllib.parse import quote
 
 from slurm_gpu.config.site import Placement, Zone
 from slurm_gpu.controller.queue.amounts import CountingFacts, amounts_of
+from slurm_gpu.controller.snapshot.encoding import encode
 from slurm_gpu.placement.zone_constraint import is_zone_name
 from slurm_gpu.placement.zones import JobScale, ZoneLoad, most_medium_nodes, scale_of, scores
 from slurm_gpu.slurm.client import SlurmNode
@@ -65,15 +65,15 @@ class ZoneTable:
         yield f"placement {self.mode} medium={self.most_medium}"
         for zone, by_scale in self.scores.items():
             points = " ".join(f"{scale}={by_scale[scale]}" for scale in JobScale)
-            yield f"score {_encode(zone)} {points}"
+            yield f"score {encode(zone)} {points}"
         for pool in self.pools:
             words = [
                 f"nodes={pool.nodes} gpus={pool.gpus} cpus={pool.cpus} mib={pool.mib}",
                 *([_pairs(pool.types)] if pool.types else []),
-                *([f"features={','.join(map(_encode, pool.features))}"] if pool.features else []),
+                *([f"features={','.join(map(encode, pool.features))}"] if pool.features else []),
             ]
-            zone = pool.zone if pool.zone == NO_ZONE else _encode(pool.zone)
-            yield " ".join(("pool", zone, _encode(pool.partition), *words))
+            zone = pool.zone if pool.zone == NO_ZONE else encode(pool.zone)
+            yield " ".join(("pool", zone, encode(pool.partition), *words))
 
 
 class ZoneTables:
@@ -218,9 +218,4 @@ def _counted(pool: Pool, nodes: int) -> Pool:
 
 
 def _pairs(types: Iterable[tuple[str, int]]) -> str:
-    return "types=" + ",".join(f"{_encode(kind)}:{count}" for kind, count in types)
-
-
-def _encode(name: str) -> str:
-    """Letters, digits, `_`, `.` and `-` as they are, every other byte as %XX."""
-    return quote(name, safe="").replace("~", "%7E")
+    return "types=" + ",".join(f"{encode(kind)}:{count}" for kind, count in types)

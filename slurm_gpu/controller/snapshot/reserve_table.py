@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from urllib.parse import quote
 
 from slurm_gpu.config.site import Placement
+from slurm_gpu.controller.snapshot.encoding import encode
 from slurm_gpu.wire.answers.reservation import Reservation
 
 
@@ -23,8 +23,8 @@ class ReserveTable:
         """One for the rule, one for each that is promised."""
         yield f"reserve {self.mode} mgpu={'-' if self.mgpu is None else self.mgpu}"
         for row in self.promised:
-            names = " ".join(map(_encode, (row.user, row.account, row.partition)))
-            nodes = _encode(row.nodes or "")
+            names = " ".join(map(encode, (row.user, row.account, row.partition)))
+            nodes = encode(row.nodes or "")
             yield f"reserved {names} {row.gpus * 1000} {row.name} {row.start_s} {row.end_s} {nodes}"
 
 
@@ -36,8 +36,3 @@ def reserve_table(placement: Placement, rows: Iterable[Reservation] | None) -> R
     mgpu = None if settings.required_gpus is None else settings.required_gpus * 1000
     promised = sorted((row for row in rows if row.state.is_promised), key=lambda row: row.id)
     return ReserveTable(placement.mode, mgpu, tuple(promised)) if promised or mgpu is not None else None
-
-
-def _encode(name: str) -> str:
-    """Letters, digits, `_`, `.` and `-` as they are, every other byte as %XX."""
-    return quote(name, safe="").replace("~", "%7E")
