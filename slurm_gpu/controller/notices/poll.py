@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from slurm_gpu.alerts.alert import AlertThresholds, Concern, Flag
+from slurm_gpu.alerts.verdicts import unhealthy
 from slurm_gpu.alerts.watch import Watch
 from slurm_gpu.config.site import SiteConfig
-from slurm_gpu.database.verdicts.alerts import unhealthy
 from slurm_gpu.errors import NotFoundError
 from slurm_gpu.notices.finding import JobFinding, NoticedJob, NoticedRun
 from slurm_gpu.notices.idle_rule import COVERAGE, IdleJob

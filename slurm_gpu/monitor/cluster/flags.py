@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_gpu.alerts.alert import CLOCKS_S, AlertThresholds, Concern, Flag
+from slurm_gpu.alerts.verdicts import unhealthy
 from slurm_gpu.alerts.watch import Watch
-from slurm_gpu.database.verdicts.alerts import unhealthy
 from slurm_gpu.monitor.cluster.database_state import DatabaseState
 from slurm_gpu.monitor.cluster.layout import SquareLayout
 from slurm_gpu.wire.live import LIVE_VALID_S

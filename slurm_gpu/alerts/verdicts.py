@@ -1,4 +1,4 @@
-"""What slurm-gpudbd's watch found of jobs that run, as concerns beside those that live values tell."""
+"""Flags of running jobs from the verdicts of slurm-gpudbd."""
 
 from __future__ import annotations
 
