@@ -1,6 +1,7 @@
 """The map in docs/architecture.md and the packages are the same."""
 
 import re
+from itertools import groupby
 from pathlib import Path
 
 import slurm_gpu
@@ -9,6 +10,7 @@ from tests.node.transition_table import TRANSITIONS
 
 PACKAGE = Path(slurm_gpu.__file__).parent
 PAGE = PACKAGE.parent / "docs" / "architecture.md"
+MOST_BORDERS = 8
 # These hold no package that the map shows by itself.
 _IN_THE_MAP_OF_ANOTHER = {
     "cli/doctor/checks",
@@ -49,6 +51,31 @@ def test_every_file_that_the_page_names_exists():
     named = set(re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.(?:py|lua))`", text))
     places = (PACKAGE, PACKAGE.parent)
     assert {name for name in named if not any((place / name).exists() for place in places)} == set()
+
+
+def _ways() -> dict[str, str]:
+    """The sections "The way of a …", by their titles."""
+    sections = (one.partition("\n") for one in PAGE.read_text().split("\n## "))
+    return {title: body for title, _, body in sections if title.startswith("The way of")}
+
+
+def test_every_module_of_a_way_is_in_the_folder_named_before_it():
+    for body in _ways().values():
+        folder = ""
+        text = re.sub(r"\(`[a-z_]+/.*?\)", "", body)
+        for path, name in re.findall(r"`((?:[a-z_]+/)*)([a-z_]+\.py)`", text):
+            folder = path or folder
+            assert (PACKAGE / folder / name).exists(), folder + name
+
+
+def test_a_way_enters_each_package_once():
+    for title, body in _ways().items():
+        text = re.sub(r"\([^()]*\)", "", body)
+        named = [name for name in re.findall(r"`([a-z_]+)/", text) if (PACKAGE / name).is_dir()]
+        passed = [name for name, _ in groupby(named)]
+        assert len(passed) == len({*passed}), f"{title} comes back: {passed}"
+        assert len(passed) - 1 <= MOST_BORDERS
+        assert f"\nPackages: {', '.join(passed)}.\n" in body
 
 
 def _as_row(transition: Transition) -> str:
