@@ -23,7 +23,7 @@ from slurm_gpu.database.http.rate_limits import BoundedCallers
 from slurm_gpu.database.ingest.posts import Posts
 from slurm_gpu.database.reservations.api import ReservationPages
 from slurm_gpu.database.services import Services
-from slurm_gpu.database.verdicts.board import VerdictsPage
+from slurm_gpu.database.verdicts.api import VerdictsPage
 
 
 def make_app(services: Services, posts: Posts) -> Starlette:

@@ -16,9 +16,9 @@ from slurm_gpu.database.http.rate_limits import CallerBounds
 from slurm_gpu.database.ingest.intake import Intake
 from slurm_gpu.database.live.memory import LiveState
 from slurm_gpu.database.live.quota_board import QuotaBoard
+from slurm_gpu.database.live.verdict_board import VerdictBoard
 from slurm_gpu.database.maintenance.node_periods import Places
 from slurm_gpu.database.storage.engine import Database
-from slurm_gpu.database.verdicts.board import VerdictBoard
 from slurm_gpu.http.identity import Authenticator
 from slurm_gpu.slurm.submission import UserPlaces, read_user_places
 

@@ -13,7 +13,7 @@ from pyarrow import parquet
 
 from slurm_gpu.cli.runs.filters import SORTS
 from slurm_gpu.cli.runs.jobs import COLUMNS, CSV_COLUMNS
-from slurm_gpu.database.api.run_filter import SORTS as DATABASE_SORTS
+from slurm_gpu.database.queries.run_filter import SORTS as DATABASE_SORTS
 from tests.cli.conftest import CommandLine, make_run
 from tests.slurm.recorded import NOW_S
 

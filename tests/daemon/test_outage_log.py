@@ -293,7 +293,7 @@ def test_each_loop_logs_an_outage_once_and_its_end_once(
 
 # What is no loop's outage: each such line is of one item, or of a state that is looked at when it changes.
 OF_ONE_ITEM = {
-    "database/api/run_detail.py::_read_event",
+    "database/queries/run_detail.py::_read_event",
     "database/forecasts/predicting.py::_read",
     "database/accounting/importer.py::_store",
     "database/main.py::_make_ready_when_there",

@@ -33,12 +33,12 @@ from slurm_gpu.database.ingest.intake import Intake
 from slurm_gpu.database.ingest.posts import Posts
 from slurm_gpu.database.live.memory import LiveState
 from slurm_gpu.database.live.quota_board import QuotaBoard
+from slurm_gpu.database.live.verdict_board import VerdictBoard
 from slurm_gpu.database.server import make_server
 from slurm_gpu.database.services import Services
 from slurm_gpu.database.settings import PerUser
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.database.storage.schema import metadata
-from slurm_gpu.database.verdicts.board import VerdictBoard
 from slurm_gpu.http.identity import Authenticator
 from slurm_gpu.http.server import HttpServer
 from slurm_gpu.http.sockets import listen_unix

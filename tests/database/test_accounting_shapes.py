@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from slurm_gpu.database.accounting.importer import Importer
 from slurm_gpu.database.accounting.slurm_view import SlurmView
-from slurm_gpu.database.api.run_filter import RunFilter
-from slurm_gpu.database.api.run_queries import find_job, find_runs
+from slurm_gpu.database.queries.run_filter import RunFilter
+from slurm_gpu.database.queries.run_queries import find_job, find_runs
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.http.identity import Caller
 from slurm_gpu.slurm import sacct

@@ -17,7 +17,7 @@ from slurm_gpu.database.accounting.importer import store_changed_runs
 from slurm_gpu.database.accounting.reconcile import reconcile
 from slurm_gpu.database.accounting.run_row import run_row
 from slurm_gpu.database.app import make_app
-from slurm_gpu.database.verdicts.board import ShownVerdicts
+from slurm_gpu.database.live.verdict_board import ShownVerdicts
 from tests.database.running_server import NOBODY, OPERATOR, ROOT, Running, running_server
 from tests.database.samples import T0, host, queued, record, row
 from tests.database.test_quota import QUOTA

@@ -21,10 +21,10 @@ from slurm_gpu.database.accounting.reconcile import reconcile
 from slurm_gpu.database.accounting.run_row import run_row
 from slurm_gpu.database.accounting.writer import store_records
 from slurm_gpu.database.api.cluster import cluster_state
-from slurm_gpu.database.api.run_filter import SORTS, RunFilter
-from slurm_gpu.database.api.run_queries import find_runs
 from slurm_gpu.database.forecasts.runs import job_run
 from slurm_gpu.database.ingest.job_facts import job_facts
+from slurm_gpu.database.queries.run_filter import SORTS, RunFilter
+from slurm_gpu.database.queries.run_queries import find_runs
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.http.identity import Caller
 from slurm_gpu.monitor.cluster.summary import wait_reasons

@@ -87,8 +87,8 @@ def test_upkeep_runs_whatever_reconciling_meets(database: Database, monkeypatch:
     monkeypatch.setattr("slurm_gpu.database.accounting.importer.reconcile", away)
     clock, passes = FakeClock(), []
     view = SlurmView(MemorySlurm(), clock)
-    upkeep = Upkeep(database, view, clock)
-    monkeypatch.setattr(upkeep, "run_once", lambda _: passes.append(1))
+    upkeep = Upkeep(database, clock)
+    monkeypatch.setattr(upkeep, "run_once", lambda *_: passes.append(1))
     with pytest.raises(DatabaseError):
         Importer(database, view, clock, CLUSTER, 60.0, upkeep=upkeep).run_once()
     assert passes == [1]

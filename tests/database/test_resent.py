@@ -85,7 +85,7 @@ class World:
         self.memory = LiveState.fresh(self.clock)
         self.intake = Intake(database, self.view, CLUSTER, self.clock, self.memory)
         self.importer = Importer(
-            database, self.view, self.clock, CLUSTER, 60.0, upkeep=Upkeep(database, self.view, self.clock)
+            database, self.view, self.clock, CLUSTER, 60.0, upkeep=Upkeep(database, self.clock)
         )
         self.address, self.answers = address, list[dict[str, Any]]()
         self.shipments = list[Any]()

@@ -16,10 +16,10 @@ from slurm_gpu.database.accounting.reconcile import reconcile
 from slurm_gpu.database.accounting.run_row import run_row
 from slurm_gpu.database.accounting.writer import store_events
 from slurm_gpu.database.api import reads
-from slurm_gpu.database.api import run_detail as detail
-from slurm_gpu.database.api import run_queries as queries
-from slurm_gpu.database.api.run_queries import FRESH_S, find_windows
 from slurm_gpu.database.live.live_needs import NEEDED_FOR_S
+from slurm_gpu.database.queries import run_detail as detail
+from slurm_gpu.database.queries import run_queries as queries
+from slurm_gpu.database.queries.run_queries import FRESH_S, find_windows
 from slurm_gpu.database.storage.schema import metadata
 from slurm_gpu.errors import DatabaseError
 from slurm_gpu.http.identity import Caller

@@ -11,9 +11,9 @@ from slurm_gpu.database.accounting.importer import store_changed_runs
 from slurm_gpu.database.accounting.reconcile import reconcile
 from slurm_gpu.database.accounting.run_row import run_row
 from slurm_gpu.database.accounting.writer import store_hosts, store_records
-from slurm_gpu.database.api.run_filter import SORTS, PageCursor, RunFilter
-from slurm_gpu.database.api.run_queries import find_runs
 from slurm_gpu.database.maintenance.node_periods import Places, store_node_periods
+from slurm_gpu.database.queries.run_filter import SORTS, PageCursor, RunFilter
+from slurm_gpu.database.queries.run_queries import find_runs
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.errors import UsageError
 from slurm_gpu.http.identity import Caller

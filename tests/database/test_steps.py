@@ -128,7 +128,7 @@ def test_years_of_timelines(database: Database, clock: FakeClock, monkeypatch: p
     for n in range(1, 10):
         ship(database, n, first_s=T0 - (100 + n) * 86400)
     view = SlurmView(MemorySlurm(), clock)
-    upkeep = Upkeep(database, view, clock, retention=Retention(timelines_s=90 * 86400.0))
+    upkeep = Upkeep(database, clock, retention=Retention(timelines_s=90 * 86400.0))
     making = Importer(database, view, clock, CLUSTER, 60.0, upkeep=upkeep)
     assert longest_s(clock, making) <= PIECE_S
     assert clock.now >= T0 + 9 * PIECE_S

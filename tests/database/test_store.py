@@ -11,7 +11,7 @@ from slurm_gpu.database.accounting.importer import store_changed_runs
 from slurm_gpu.database.accounting.reconcile import reconcile
 from slurm_gpu.database.accounting.run_row import run_row
 from slurm_gpu.database.accounting.writer import read_record, store_events, store_hosts, store_records
-from slurm_gpu.database.api.run_queries import count_unmatched, find_job
+from slurm_gpu.database.queries.run_queries import count_unmatched, find_job
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.database.storage.schema import event, run, run_device, run_host
 from slurm_gpu.http.identity import Caller

@@ -29,16 +29,16 @@ class World:
     def __init__(self, database: Database, places: Places | None = None) -> None:
         self.database, self.clock, self.slurm = database, FakeClock(), MemorySlurm()
         self.slurm.node_list = [node(1)]
-        view = SlurmView(self.slurm, self.clock, lambda name: frozenset({name}))
+        self.view = SlurmView(self.slurm, self.clock, lambda name: frozenset({name}))
         retention = Retention(timelines_s=90.0 * _DAY_S, windows_s=7.0 * _DAY_S, events_s=365.0 * _DAY_S)
-        self.upkeep = Upkeep(database, view, self.clock, places, retention)
+        self.upkeep = Upkeep(database, self.clock, places, retention)
 
     def later(self, seconds: float, *nodes: Any) -> list[tuple[Any, ...]]:
         """One pass after so long, with these nodes; the periods that are there then."""
         self.clock.now += seconds
         if nodes:
             self.slurm.node_list = list(nodes)
-        self.upkeep.run_once()
+        self.upkeep.run_once(self.view.nodes())
         with self.database.reading() as connection:
             query = select(node_period).order_by(node_period.c.node, node_period.c.from_s)
             return [
@@ -97,7 +97,7 @@ def test_periods_follow_each_other_though_the_clock_was_set_back(database: Datab
     world.later(0)
     world.clock.now += 1000
     world.later(0)
-    world.upkeep._view._nodes._renew_at = 0  # ask Slurm anew, whatever the clock says
+    world.view._nodes._renew_at = 0  # ask Slurm anew, whatever the clock says
     assert [item[1] for item in world.later(-1500, node(1, cpus=64))] == [0, 1]
 
 

@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import delete, select
 
 from slurm_gpu.client.database_client import DatabaseClient
+from slurm_gpu.database.live.verdict_board import ShownVerdicts
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.database.storage.schema import verdict
-from slurm_gpu.database.verdicts.board import ShownVerdicts
 from slurm_gpu.database.verdicts.store import StoredVerdict, close_left, statements, store_verdict
 from slurm_gpu.errors import DatabaseError
 from slurm_gpu.wire.answers.verdicts import JobVerdict, ToldSuspect, Verdicts

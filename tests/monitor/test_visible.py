@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_gpu.database.api.run_queries import find_job
+from slurm_gpu.database.queries.run_queries import find_job
 from slurm_gpu.http.identity import Caller
 from slurm_gpu.monitor.cluster.visible import visible
 from slurm_gpu.monitor.viewer import Flavour

@@ -83,7 +83,7 @@ def make_importer(config: SiteConfig, database: Database, view: SlurmView, clock
         config.cluster,
         config.import_interval_s,
         config.sampling.min_coverage,
-        Upkeep(database, view, clock, places, config.retention),
+        Upkeep(database, clock, places, config.retention),
         places,
         ClusterCheck(config.cluster, view, clock, Sacctmgr().clusters),
     )

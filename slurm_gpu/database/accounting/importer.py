@@ -29,9 +29,7 @@ from slurm_gpu.database.accounting.writer import (
     AtOnce,
     Job,
     RunKey,
-    get_watermark,
     run_key,
-    set_watermark,
     store_runs,
 )
 from slurm_gpu.database.maintenance.node_periods import Places
@@ -40,6 +38,7 @@ from slurm_gpu.database.storage.batches import batched
 from slurm_gpu.database.storage.engine import REFUSED, Database, why_refused
 from slurm_gpu.database.storage.prefetch import read_ahead
 from slurm_gpu.database.storage.schema import run, run_device, run_host
+from slurm_gpu.database.storage.watermarks import get_watermark, set_watermark
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.slurm.client import AccountingRun
 from slurm_gpu.wire import HOST_CLUSTER
@@ -152,7 +151,7 @@ class Importer:
             finally:
                 self._step()
                 if self._upkeep is not None:
-                    self._upkeep.run_once(self._step)
+                    self._upkeep.run_once(self._view.nodes(), self._step)
 
     def _import(self) -> int:
         now_s = int(self._clock.wall())

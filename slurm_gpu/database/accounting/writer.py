@@ -16,7 +16,7 @@ from slurm_gpu.database.accounting.derived_columns import DoubleWatch
 from slurm_gpu.database.accounting.run_placement import RunPlacement
 from slurm_gpu.database.storage.bulk import insert
 from slurm_gpu.database.storage.fast_decoder import QuickRecord
-from slurm_gpu.database.storage.schema import device, event, run, run_device, run_host, run_window, watermark
+from slurm_gpu.database.storage.schema import device, event, run, run_device, run_host, run_window
 from slurm_gpu.database.storage.upsert import Newest, once, upsert
 from slurm_gpu.errors import RecordError
 from slurm_gpu.slurm.client import AccountingRun
@@ -266,18 +266,6 @@ def readable(read: Callable[[RowMapping], T], row: RowMapping) -> T | None:
     except RecordError as error:
         log.warning("what segment %s of %s told is left out: %s", row["segment"], row["node"], error)
         return None
-
-
-def get_watermark(connection: Connection, name: str) -> int | None:
-    """How far something has come, None before its first time."""
-    return connection.execute(select(watermark.c.value_s).where(watermark.c.name == name)).scalar()
-
-
-def set_watermark(connection: Connection, name: str, value_s: int) -> None:
-    """Remember how far something has come."""
-    connection.execute(
-        upsert(connection, watermark, ("name",), ("value_s",)), {"name": name, "value_s": value_s}
-    )
 
 
 def _store_newest(connection: Connection, newest: Newest, rows: Sequence[dict[str, Any]]) -> list[bool]:

@@ -1,1 +1,1 @@
-"""Routes of the read API, and their queries."""
+"""Routes of the read API."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import uuid
 from collections.abc import Sequence
 
 from sqlalchemy import Connection, select
@@ -29,25 +27,6 @@ def store_acts(connection: Connection, acts: Sequence[ToldAct], who: str) -> int
     if rows:
         connection.execute(once(connection, audit), rows)
     return len(rows)
-
-
-def note_act(
-    connection: Connection, who: str, at_s: int, act: str, subject: str, why: str, old: str, new: str
-) -> None:
-    """An act that slurm-gpudbd itself does, in the transaction that does it."""
-    row = {
-        "audit_id": uuid.uuid4().hex,
-        "at_s": at_s,
-        "who": who,
-        "host": os.uname().nodename,
-        "act": act,
-        "subject": subject,
-        "why": why,
-        "old": old,
-        "new": new,
-        "evidence": None,
-    }
-    connection.execute(audit.insert().values(row))
 
 
 def find_acts(connection: Connection, limit: int) -> list[AuditEvent]:

@@ -21,9 +21,13 @@ import slurm_gpu
 from slurm_gpu.database.accounting.importer import read_until_s
 from slurm_gpu.database.accounting.loans import with_lenders
 from slurm_gpu.database.api.cluster import show_cluster
-from slurm_gpu.database.api.run_detail import node_reports
-from slurm_gpu.database.api.run_filter import RunFilter
-from slurm_gpu.database.api.run_queries import (
+from slurm_gpu.database.forecasts.store import newest_model
+from slurm_gpu.database.http.rate_limits import share_of
+from slurm_gpu.database.http.request import RETRY_AFTER_S, authenticated, parameters
+from slurm_gpu.database.live.host_minutes import alone_since
+from slurm_gpu.database.queries.run_detail import node_reports
+from slurm_gpu.database.queries.run_filter import RunFilter
+from slurm_gpu.database.queries.run_queries import (
     WindowsFound,
     count_left_out,
     count_unmatched,
@@ -33,10 +37,6 @@ from slurm_gpu.database.api.run_queries import (
     find_windows,
     show_live,
 )
-from slurm_gpu.database.forecasts.store import newest_model
-from slurm_gpu.database.http.rate_limits import share_of
-from slurm_gpu.database.http.request import RETRY_AFTER_S, authenticated, parameters
-from slurm_gpu.database.live.host_minutes import alone_since
 from slurm_gpu.database.services import Services
 from slurm_gpu.http.identity import Caller
 from slurm_gpu.slurm.occupancy import HOLDING

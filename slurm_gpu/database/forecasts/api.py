@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from slurm_gpu.database.accounting.slurm_view import QueueState
-from slurm_gpu.database.api.run_queries import job_name, rows_of_job
 from slurm_gpu.database.http.request import authenticated, parameters
+from slurm_gpu.database.queries.run_queries import job_name, rows_of_job
 from slurm_gpu.database.services import Services
 from slurm_gpu.errors import SlurmError, UsageError
 from slurm_gpu.http.identity import Caller

@@ -1,1 +1,1 @@
-"""State that slurm-gpudbd keeps in memory only: live values, arrivals, quotas."""
+"""State that slurm-gpudbd keeps in memory only: live values, arrivals, quotas, verdicts."""

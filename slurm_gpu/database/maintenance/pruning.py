@@ -9,9 +9,9 @@ from functools import partial
 from sqlalchemy import Column, Connection, Delete, Update, delete, func, null, select, update
 
 from slurm_gpu.config.site import Retention
-from slurm_gpu.database.accounting.writer import get_watermark, set_watermark
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.database.storage.schema import decision, event, forecast, run_device, run_window, verdict
+from slurm_gpu.database.storage.watermarks import get_watermark, set_watermark
 
 _ROWS_AT_ONCE = 1000
 _PRUNED = "pruned:timelines"

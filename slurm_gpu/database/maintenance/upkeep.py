@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.config.site import Retention
-from slurm_gpu.database.accounting.slurm_view import SlurmView
 from slurm_gpu.database.maintenance.node_periods import Places, is_unheard, store_node_periods
 from slurm_gpu.database.maintenance.pruning import Pruning
 from slurm_gpu.database.storage.engine import Database
+from slurm_gpu.slurm.client import SlurmNode
 
 log = logging.getLogger(__name__)
 
@@ -28,25 +28,25 @@ class Upkeep:
     def __init__(
         self,
         database: Database,
-        view: SlurmView,
         clock: Clock,
         places: Places | None = None,
         retention: Retention | None = None,
     ) -> None:
-        self._database, self._view, self._clock = database, view, clock
+        self._database, self._clock = database, clock
         self._places = Places() if places is None else places
         self._retention = Retention() if retention is None else retention
         self._unheard_since: dict[str, int] = {}
         self._prune_at = -math.inf
         self._late_at = -math.inf
 
-    def run_once(self, stepped: Callable[[], None] = lambda: None) -> None:
-        """Note what nodes are now, as far as Slurm says, and prune when it is time.
+    def run_once(
+        self, nodes: Mapping[str, SlurmNode] | None, stepped: Callable[[], None] = lambda: None
+    ) -> None:
+        """Note what nodes are now, unless Slurm does not say it, and prune when it is time.
 
         `stepped` is called whenever some rows are pruned: the first time they may be years'.
         """
         now_s = int(self._clock.wall())
-        nodes = self._view.nodes()
         if nodes:
             unheard = {name for name, node in nodes.items() if is_unheard(node)}
             self._unheard_since = {name: self._unheard_since.get(name, now_s) for name in unheard}

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
+import uuid
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, or_, select, update
 
-from slurm_gpu.database.accounting.writer import set_watermark
-from slurm_gpu.database.api.audit import note_act
-from slurm_gpu.database.storage.schema import reservation
+from slurm_gpu.database.storage.schema import audit, reservation
+from slurm_gpu.database.storage.watermarks import set_watermark
 from slurm_gpu.errors import UsageError
 from slurm_gpu.text.hostlist import expand
 from slurm_gpu.wire.answers.reservation import Report, Reservation, ReservationState, in_words
@@ -104,7 +105,7 @@ def approve(
     changed = {"start_s": start_s, "end_s": end_s, "nodes": nodes}
     _decide(connection, one, ReservationState.APPROVED, who, now_s, None, changed)
     promise = in_words(nodes, start_s, end_s)
-    note_act(connection, who, now_s, "reservation approved", one.name, one.why or "", one.state, promise)
+    _note_act(connection, who, now_s, "reservation approved", one.name, one.why or "", one.state, promise)
 
 
 def _promised_to_another(
@@ -151,7 +152,7 @@ def end(
         _decide(connection, one, state, who, now_s, why, over)
     else:
         _require(_set(connection, one, {"state": state.value, **over}), one)
-    note_act(connection, who, now_s, f"reservation {state}", one.name, why, one.state, state)
+    _note_act(connection, who, now_s, f"reservation {state}", one.name, why, one.state, state)
 
 
 def store_reports(connection: Connection, cluster: str, reports: Sequence[Report], now_s: int) -> None:
@@ -228,3 +229,22 @@ def _set(connection: Connection, one: Reservation, values: dict[str, Any]) -> bo
 def _read(row: RowMapping) -> Reservation:
     values = {("id" if name == "reservation_id" else name): value for name, value in row.items()}
     return Reservation(**values | {"state": ReservationState(values["state"])})
+
+
+def _note_act(
+    connection: Connection, who: str, at_s: int, act: str, subject: str, why: str, old: str, new: str
+) -> None:
+    """An act that slurm-gpudbd itself does, in the transaction that does it."""
+    row = {
+        "audit_id": uuid.uuid4().hex,
+        "at_s": at_s,
+        "who": who,
+        "host": os.uname().nodename,
+        "act": act,
+        "subject": subject,
+        "why": why,
+        "old": old,
+        "new": new,
+        "evidence": None,
+    }
+    connection.execute(audit.insert().values(row))

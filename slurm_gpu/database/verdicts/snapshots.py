@@ -11,10 +11,10 @@ from sqlalchemy import Connection
 from slurm_gpu.alerts.suspects import Statement
 from slurm_gpu.clock import Clock
 from slurm_gpu.database.accounting.slurm_view import SlurmView
-from slurm_gpu.database.api.run_detail import node_reports
-from slurm_gpu.database.api.run_queries import find_job, find_windows
 from slurm_gpu.database.live.host_minutes import alone_since
 from slurm_gpu.database.live.memory import LiveState
+from slurm_gpu.database.queries.run_detail import node_reports
+from slurm_gpu.database.queries.run_queries import find_job, find_windows
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.database.verdicts.job_series import groups_of, series_of_windows
 from slurm_gpu.database.verdicts.purpose import in_its_place

@@ -6,8 +6,8 @@ import contextlib
 import threading
 from collections.abc import Iterator
 
+from slurm_gpu.database.live.verdict_board import ShownVerdicts
 from slurm_gpu.database.services import Services
-from slurm_gpu.database.verdicts.board import ShownVerdicts
 
 
 @contextlib.contextmanager

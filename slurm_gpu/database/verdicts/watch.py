@@ -20,8 +20,8 @@ from slurm_gpu.alerts.rotation import JudgingRotation
 from slurm_gpu.clock import Clock
 from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.database.live.live_needs import n_gpus
+from slurm_gpu.database.live.verdict_board import ShownVerdicts
 from slurm_gpu.database.verdicts.accused import Accused
-from slurm_gpu.database.verdicts.board import ShownVerdicts
 from slurm_gpu.database.verdicts.snapshots import VerdictSnapshots
 from slurm_gpu.database.verdicts.store import HEALTHY, StoredVerdict
 from slurm_gpu.diagnose.case import DiagnosisThresholds

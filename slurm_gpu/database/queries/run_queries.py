@@ -23,8 +23,8 @@ from slurm_gpu.database.accounting.resized import (
     whole,
 )
 from slurm_gpu.database.accounting.slurm_view import QueueState
-from slurm_gpu.database.api.run_detail import Detail, details, nodes_without_window, timelines, windows
-from slurm_gpu.database.api.run_filter import MAX_LIMIT, SUBMIT, RunFilter, SortOrder, conditions
+from slurm_gpu.database.queries.run_detail import Detail, details, nodes_without_window, timelines, windows
+from slurm_gpu.database.queries.run_filter import MAX_LIMIT, SUBMIT, RunFilter, SortOrder, conditions
 from slurm_gpu.database.storage.schema import run, run_device
 from slurm_gpu.errors import UsageError
 from slurm_gpu.http.identity import Caller

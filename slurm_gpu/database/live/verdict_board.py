@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-
-from slurm_gpu.database.http.request import authenticated
-from slurm_gpu.http.identity import Authenticator, Caller
+from slurm_gpu.http.identity import Caller
 from slurm_gpu.wire.answers.verdicts import JobVerdict, ToldSuspect, Verdicts
 
 
@@ -37,15 +33,3 @@ class VerdictBoard:
 
     def __init__(self) -> None:
         self.shown = ShownVerdicts()
-
-
-class VerdictsPage:
-    """GET /v1/verdicts."""
-
-    def __init__(self, authenticator: Authenticator, board: VerdictBoard) -> None:
-        self._authenticator, self._board = authenticator, board
-
-    async def get(self, request: Request) -> Response:
-        """Answer with what holds now."""
-        caller = await authenticated(self._authenticator, request)
-        return JSONResponse(self._board.shown.seen_by(caller).to_json())

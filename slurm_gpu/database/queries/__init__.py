@@ -1,0 +1,1 @@
+"""Queries of runs and their records, for the read API, forecasts and verdicts."""

@@ -1,0 +1,22 @@
+"""Verdicts on running jobs in the read API."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from slurm_gpu.database.http.request import authenticated
+from slurm_gpu.database.live.verdict_board import VerdictBoard
+from slurm_gpu.http.identity import Authenticator
+
+
+class VerdictsPage:
+    """GET /v1/verdicts."""
+
+    def __init__(self, authenticator: Authenticator, board: VerdictBoard) -> None:
+        self._authenticator, self._board = authenticator, board
+
+    async def get(self, request: Request) -> Response:
+        """Answer with what holds now."""
+        caller = await authenticated(self._authenticator, request)
+        return JSONResponse(self._board.shown.seen_by(caller).to_json())
