@@ -258,7 +258,8 @@ CASES: dict[str, tuple[Callable[[Path], Path], str, str]] = {
     ),
     "shipment of zeros": (
         lambda path: written(path / "s.gz", gzip.compress(bytes(1 << 28), 9)),
-        "from slurm_gpu.database.ingest.shipment import ShipmentError, parse_shipment\n"
+        "from slurm_gpu.database.http.error_responses import ShipmentError\n"
+        "    from slurm_gpu.database.ingest.shipment import parse_shipment\n"
         "    try: parse_shipment(path.read_bytes(), 'gzip')\n"
         "    except ShipmentError as error: raise ValueError(error.status) from None",
         "413",

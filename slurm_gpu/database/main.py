@@ -20,9 +20,11 @@ from slurm_gpu.daemon.heap import giving_back
 from slurm_gpu.daemon.log import log_to_stderr
 from slurm_gpu.daemon.systemd import Notifier
 from slurm_gpu.database.accounting.import_thread import ImportThread, make_importer, tune_python
+from slurm_gpu.database.accounting.importer import Importer
 from slurm_gpu.database.accounting.slurm_view import SlurmView
 from slurm_gpu.database.app import make_app
 from slurm_gpu.database.http.rate_limits import CallerBounds
+from slurm_gpu.database.http.server import make_server
 from slurm_gpu.database.ingest.body_budget import Bodies, BoundedBodies
 from slurm_gpu.database.ingest.heartbeat import Answering, Heartbeat, PendingWork
 from slurm_gpu.database.ingest.ingest_server import IngestServer
@@ -32,8 +34,7 @@ from slurm_gpu.database.ingest.worker_pool import Workers
 from slurm_gpu.database.live.memory import LiveState
 from slurm_gpu.database.live.quota_board import QuotaBoard
 from slurm_gpu.database.maintenance.node_periods import Places
-from slurm_gpu.database.server import make_server
-from slurm_gpu.database.services import Importing, Services
+from slurm_gpu.database.services import Services
 from slurm_gpu.database.settings import DaemonSettings, default_address, load_settings
 from slurm_gpu.database.storage.engine import Database, UnusableDatabaseError
 from slurm_gpu.database.storage.upgrade import make_ready
@@ -91,17 +92,19 @@ def _run(options: argparse.Namespace) -> None:
     workers = Workers(
         settings.workers, config, settings.url, clock, memory, sockets[0], for_people=options.foreground
     )
-    importing = ImportThread(make_importer(config, database, view, clock))
-    services = _services(config, settings, database, view, importing, clock, memory)
+    importer = make_importer(config, database, view, clock)
+    importing = ImportThread(importer)
+    services = _services(config, settings, database, view, importer, clock, memory)
     log.info(
         "slurm-gpudbd %s serves cluster %s from %s", slurm_gpu.__version__, config.cluster, database.server()
     )
     bodies = Bodies(clock, 1 / (settings.workers + 1))
-    posts = Posts(services.authenticator, services.intake, clock)
+    intake = Intake(database, view, config.cluster, clock, memory)
+    posts = Posts(services.authenticator, intake, clock)
     answering = Answering(BoundedBodies(make_app(services, posts), bodies), clock)
     ingest_server = IngestServer(posts.take, answering.records, bodies)
-    stall_detectors: tuple[PendingWork, ...] = (*answering.stall_detectors, services.intake.storing, workers)
-    heartbeat = Heartbeat(notifier, clock, stall_detectors, importing, importing.runs)
+    stall_detectors: tuple[PendingWork, ...] = (*answering.stall_detectors, intake.storing, workers)
+    heartbeat = Heartbeat(notifier, clock, stall_detectors, importer, importing.runs)
 
     def stopping() -> None:
         notifier.stopping()
@@ -141,7 +144,7 @@ def _services(
     settings: DaemonSettings,
     database: Database,
     view: SlurmView,
-    importing: Importing,
+    importer: Importer,
     clock: Clock,
     memory: LiveState,
 ) -> Services:
@@ -153,8 +156,7 @@ def _services(
         cluster=config.cluster,
         database=database,
         authenticator=Authenticator(config.operators, slurm_uid, clock, config.munge_socket, settings.web),
-        intake=Intake(database, view, config.cluster, clock, memory),
-        importing=importing,
+        importing=importer,
         view=view,
         memory=memory,
         quotas=QuotaBoard(clock),

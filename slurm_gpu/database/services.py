@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.config.site import Reservations
-from slurm_gpu.database.accounting.importer import ImportStatus
+from slurm_gpu.database.accounting.importer import Importer
 from slurm_gpu.database.accounting.reconcile import DEFAULT_MIN_COVERAGE
 from slurm_gpu.database.accounting.slurm_view import SlurmView
 from slurm_gpu.database.http.rate_limits import CallerBounds
-from slurm_gpu.database.ingest.intake import Intake
 from slurm_gpu.database.live.memory import LiveState
 from slurm_gpu.database.live.quota_board import QuotaBoard
 from slurm_gpu.database.live.verdict_board import VerdictBoard
@@ -23,25 +21,6 @@ from slurm_gpu.http.identity import Authenticator
 from slurm_gpu.slurm.submission import UserPlaces, read_user_places
 
 
-class Importing(Protocol):
-    """What is told of the import, wherever it runs.
-
-    `stepped_s` is Clock.monotonic() when it last got on; a pass begins each `interval_s`.
-    """
-
-    @property
-    def status(self) -> ImportStatus:
-        """How it fares."""
-
-    @property
-    def stepped_s(self) -> float:
-        """When it last got on."""
-
-    @property
-    def interval_s(self) -> float:
-        """How often a pass begins."""
-
-
 @dataclass(frozen=True, slots=True)
 class Services:
     """One of each, for as long as the daemon lives."""
@@ -49,8 +28,7 @@ class Services:
     cluster: str
     database: Database
     authenticator: Authenticator
-    intake: Intake
-    importing: Importing
+    importing: Importer
     view: SlurmView
     memory: LiveState
     quotas: QuotaBoard

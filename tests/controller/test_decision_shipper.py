@@ -19,7 +19,7 @@ from slurm_gpu.controller.reporting.audit_reporter import Acts
 from slurm_gpu.controller.reporting.decision_log import MARK_FILE, LogLine
 from slurm_gpu.controller.reporting.decision_shipper import DecisionShipper, decision_of
 from slurm_gpu.database.api.controller_body import MOST_DECISIONS, read_told
-from slurm_gpu.database.ingest.shipment import MAX_BODY_BYTES
+from slurm_gpu.database.http.request import MAX_BODY_BYTES
 from slurm_gpu.errors import DatabaseError
 from slurm_gpu.wire.answers.runs import AuditEvent, Decision
 from tests.controller.fakes import Clock

@@ -26,6 +26,7 @@ from slurm_gpu.database.accounting.run_row import run_row
 from slurm_gpu.database.accounting.slurm_view import SlurmView
 from slurm_gpu.database.app import make_app
 from slurm_gpu.database.http.rate_limits import WAIT_S, CallerBounds
+from slurm_gpu.database.http.server import make_server
 from slurm_gpu.database.ingest.body_budget import Bodies, BoundedBodies
 from slurm_gpu.database.ingest.heartbeat import Answering
 from slurm_gpu.database.ingest.ingest_server import IngestServer
@@ -34,7 +35,6 @@ from slurm_gpu.database.ingest.posts import Posts
 from slurm_gpu.database.live.memory import LiveState
 from slurm_gpu.database.live.quota_board import QuotaBoard
 from slurm_gpu.database.live.verdict_board import VerdictBoard
-from slurm_gpu.database.server import make_server
 from slurm_gpu.database.services import Services
 from slurm_gpu.database.settings import PerUser
 from slurm_gpu.database.storage.engine import Database
@@ -153,7 +153,6 @@ def running_server(
             munge_socket,
             web=WebReader(pwd.getpwuid(WEB).pw_name, (ipaddress.ip_network(WEB_HOST),)),
         ),
-        intake=Intake(database, view, CLUSTER, clock, memory),
         importing=Importer(database, view, clock, CLUSTER, 60.0),
         view=view,
         memory=memory,
@@ -165,7 +164,7 @@ def running_server(
     )
     tcp = socket.create_server(("127.0.0.1", 0))
     unix = listen_unix(path)
-    posts = Posts(services.authenticator, services.intake, clock)
+    posts = Posts(services.authenticator, Intake(database, view, CLUSTER, clock, memory), clock)
     bodies = Bodies(clock)
     answering = Answering(BoundedBodies(make_app(services, posts), bodies), clock)
     ingest_server = IngestServer(posts.take, answering.records, bodies)

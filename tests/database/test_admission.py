@@ -5,8 +5,8 @@ from heapq import heappop, heappush
 
 import pytest
 
+from slurm_gpu.database.http.error_responses import ShipmentError
 from slurm_gpu.database.ingest.admission import FIRST_PER_S, SERVED_WITHIN_S, Admission
-from slurm_gpu.database.ingest.shipment import ShipmentError
 from tests.database.samples import FakeClock
 
 STEP_S = 0.01

@@ -13,10 +13,10 @@ import pytest
 from slurm_gpu.client.database_client import DatabaseClient
 from slurm_gpu.clock import SystemClock
 from slurm_gpu.config.site import SiteConfig
+from slurm_gpu.database.http.server import make_server
 from slurm_gpu.database.ingest.body_budget import Bodies
 from slurm_gpu.database.ingest.ingest_server import IngestConnection, IngestServer
 from slurm_gpu.database.ingest.stall_detector import StallDetector
-from slurm_gpu.database.server import make_server
 from slurm_gpu.database.storage.engine import head_revision
 from slurm_gpu.errors import DatabaseError, OutsideError, UsageError
 from slurm_gpu.http.sockets import listen_unix

@@ -13,8 +13,9 @@ from slurm_gpu.database.accounting.importer import store_changed_runs
 from slurm_gpu.database.accounting.reconcile import reconcile
 from slurm_gpu.database.accounting.run_row import run_row
 from slurm_gpu.database.accounting.slurm_view import SlurmView
+from slurm_gpu.database.http.error_responses import ShipmentError
 from slurm_gpu.database.ingest.intake import Intake
-from slurm_gpu.database.ingest.shipment import ShipmentError, parse_shipment
+from slurm_gpu.database.ingest.shipment import parse_shipment
 from slurm_gpu.database.queries.run_filter import RunFilter
 from slurm_gpu.database.queries.run_queries import find_job, find_runs, find_timelines
 from slurm_gpu.database.storage.engine import Database

@@ -12,10 +12,10 @@ import pytest
 
 from slurm_gpu.client.database_client import DatabaseClient
 from slurm_gpu.daemon.outage_log import OutageLog
+from slurm_gpu.database.http.server import LIMITS
 from slurm_gpu.database.ingest import posts
 from slurm_gpu.database.ingest import storage_threads as storers
 from slurm_gpu.database.ingest.shipment import parse_shipment
-from slurm_gpu.database.server import LIMITS
 from slurm_gpu.http import connection_limits
 from tests.database.running_server import Running, shipment
 from tests.database.samples import CLUSTER, FakeClock

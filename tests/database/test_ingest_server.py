@@ -5,10 +5,10 @@ import socket
 
 import pytest
 
+from slurm_gpu.database.http.error_responses import ShipmentError
 from slurm_gpu.database.ingest import ingest_server as ingest_server_module
 from slurm_gpu.database.ingest.admission import Admission
 from slurm_gpu.database.ingest.ingest_server import IngestConnection
-from slurm_gpu.database.ingest.shipment import ShipmentError
 from tests.database.running_server import Running, shipment
 from tests.database.samples import record, segment
 

@@ -13,6 +13,7 @@ from slurm_gpu.database.accounting.importer import store_changed_runs
 from slurm_gpu.database.accounting.run_row import run_row
 from slurm_gpu.database.accounting.slurm_view import SlurmView
 from slurm_gpu.database.accounting.writer import read_record, store_records
+from slurm_gpu.database.http.error_responses import ShipmentError
 from slurm_gpu.database.ingest.intake import Intake
 from slurm_gpu.database.ingest.job_facts import job_facts
 from slurm_gpu.database.ingest.shipment import (
@@ -21,7 +22,6 @@ from slurm_gpu.database.ingest.shipment import (
     MAX_ITEMS,
     MAX_VALUES,
     CheckedShipment,
-    ShipmentError,
     parse_shipment,
 )
 from slurm_gpu.database.storage.engine import Database

@@ -12,8 +12,9 @@ from slurm_gpu.database.accounting.importer import store_changed_runs
 from slurm_gpu.database.accounting.reconcile import reconcile
 from slurm_gpu.database.accounting.run_row import run_row
 from slurm_gpu.database.accounting.slurm_view import SlurmView
+from slurm_gpu.database.http.error_responses import ShipmentError
 from slurm_gpu.database.ingest.intake import Intake
-from slurm_gpu.database.ingest.shipment import MAX_ITEMS, ShipmentError, parse_shipment
+from slurm_gpu.database.ingest.shipment import MAX_ITEMS, parse_shipment
 from slurm_gpu.database.live import node_memory as nodememory
 from slurm_gpu.database.live.node_memory import LATE_S, WANTED_FOR_S
 from slurm_gpu.database.queries.run_detail import node_reports

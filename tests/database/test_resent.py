@@ -11,8 +11,9 @@ from sqlalchemy import delete, select, update
 
 from slurm_gpu.database.accounting.importer import Importer
 from slurm_gpu.database.accounting.slurm_view import SlurmView
+from slurm_gpu.database.http.error_responses import ShipmentError
 from slurm_gpu.database.ingest.intake import Intake
-from slurm_gpu.database.ingest.shipment import ShipmentError, parse_shipment
+from slurm_gpu.database.ingest.shipment import parse_shipment
 from slurm_gpu.database.ingest.stored_facts import READ_EACH_S
 from slurm_gpu.database.live.memory import LiveState
 from slurm_gpu.database.maintenance.upkeep import Upkeep

@@ -21,7 +21,7 @@ from tests.docs.pages import ROOT
 class _Untouched:
     """Stands for all that answers are made of; these are held, and none of them is used."""
 
-    authenticator = bounds = clock = intake = places_of = verdicts = None
+    authenticator = bounds = clock = places_of = verdicts = None
 
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(f"{name} was used before anybody said who asks")
@@ -29,7 +29,7 @@ class _Untouched:
 
 _PARAMETER = re.compile(r"\{[^}]*\}")
 _SERVICES: Any = _Untouched()
-_APP = make_app(_SERVICES, Posts(_SERVICES.authenticator, _SERVICES.intake, FakeClock()))
+_APP = make_app(_SERVICES, Posts(_SERVICES.authenticator, _SERVICES, FakeClock()))
 _ROUTES = [
     (method, _PARAMETER.sub("1", route.path))
     for route in _APP.routes

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from slurm_gpu.clock import Clock
 from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.database.accounting.cluster_check import ClusterCheck
-from slurm_gpu.database.accounting.importer import Importer, ImportStatus
+from slurm_gpu.database.accounting.importer import Importer
 from slurm_gpu.database.accounting.slurm_view import SlurmView
 from slurm_gpu.database.maintenance.node_periods import Places
 from slurm_gpu.database.maintenance.upkeep import Upkeep
@@ -41,21 +41,6 @@ class ImportThread:
         self._thread = threading.Thread(
             target=importer.run_until, args=(self._stop,), name="import", daemon=True
         )
-
-    @property
-    def status(self) -> ImportStatus:
-        """How it fares."""
-        return self._importer.status
-
-    @property
-    def stepped_s(self) -> float:
-        """When it last got on, by Clock.monotonic()."""
-        return self._importer.stepped_s
-
-    @property
-    def interval_s(self) -> float:
-        """A pass begins so often."""
-        return self._importer.interval_s
 
     def runs(self) -> bool:
         """Whether it goes on."""

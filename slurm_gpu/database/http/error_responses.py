@@ -7,12 +7,24 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 
 from slurm_gpu.database.http.request import RETRY_AFTER_S
-from slurm_gpu.database.ingest.shipment import ShipmentError
 from slurm_gpu.errors import DatabaseError, MungedAwayError, SlurmError, UsageError
 from slurm_gpu.http.identity import NotAuthenticatedError, NotPermittedError
 from slurm_gpu.wire import WIRE_RANGE
 
 _LONGEST = 4000
+
+
+class ShipmentError(Exception):
+    """The shipment as a whole cannot be taken: `status` is the HTTP answer.
+
+    It may be taken after `retry_after_s`, where that is not None.
+    """
+
+    def __init__(self, status: int, message: str, retry_after_s: int | None = None) -> None:
+        super().__init__(message)
+        self.status, self.retry_after_s = status, retry_after_s
+
+
 TRY_LATER = DatabaseError, MungedAwayError, SlurmError
 FORESEEN = (
     NotAuthenticatedError,

@@ -10,7 +10,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from slurm_gpu.database.http.rate_limits import share_of
-from slurm_gpu.database.ingest.shipment import MAX_BODY_BYTES
 from slurm_gpu.errors import UsageError
 from slurm_gpu.http.body import read_body
 from slurm_gpu.http.identity import PEER_UID, Authenticator, Caller, NotAuthenticatedError, NotPermittedError
@@ -22,6 +21,7 @@ from slurm_gpu.wire.headers import READS_ALL, READS_HEADER
 TELLS_OF_ACTS = "/v1/controller"
 FOR_USER = "X-Slurm-Gpu-User"
 """Refused header: such a request would be answered with the rights of its sender."""
+MAX_BODY_BYTES = 1 << 20
 BODY_WITHIN_S = 30.0
 RETRY_AFTER_S = 10
 """What whoever has to come again is told to wait."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from slurm_gpu.clock import Clock
-from slurm_gpu.database.ingest.shipment import ShipmentError
+from slurm_gpu.database.http.error_responses import ShipmentError
 
 SERVED_WITHIN_S = 5.0
 """As many wait as are served in that time."""

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from slurm_gpu.database.accounting.slurm_view import QueueState
 from slurm_gpu.database.accounting.writer import Watch
-from slurm_gpu.database.ingest.shipment import Rejected
+from slurm_gpu.database.live.rejections import Rejected
 from slurm_gpu.database.storage.fast_decoder import QuickRecord
 from slurm_gpu.wire import DeviceFacts, Event, Host, HostRun, Live, Record, Window
 

@@ -15,8 +15,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.daemon.systemd import STATUS_EACH_S, Notifier
+from slurm_gpu.database.accounting.importer import Importer
 from slurm_gpu.database.ingest.stall_detector import StallDetector
-from slurm_gpu.database.services import Importing
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class Heartbeat:
         notifier: Notifier,
         clock: Clock,
         stall_detectors: tuple[PendingWork, ...],
-        importing: Importing,
+        importing: Importer,
         import_runs: Callable[[], bool],
     ) -> None:
         """`lanes` are all in which somebody may wait for ever."""

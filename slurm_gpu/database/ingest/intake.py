@@ -15,12 +15,13 @@ from slurm_gpu.clock import Clock
 from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.database.accounting.slurm_view import QueueState, SlurmView
 from slurm_gpu.database.accounting.writer import prepare
+from slurm_gpu.database.http.error_responses import ShipmentError
 from slurm_gpu.database.ingest.admitted_items import AdmittedItems
 from slurm_gpu.database.ingest.dropped_fields import DroppedLog
 from slurm_gpu.database.ingest.ended_jobs import RunEnds, ended, run_ends
 from slurm_gpu.database.ingest.group_commit import GroupCommit
 from slurm_gpu.database.ingest.job_facts import jobs_on
-from slurm_gpu.database.ingest.shipment import KINDS, CheckedShipment, Rejected, ShipmentError
+from slurm_gpu.database.ingest.shipment import KINDS, CheckedShipment
 from slurm_gpu.database.ingest.stall_detector import StallDetector
 from slurm_gpu.database.ingest.stored_facts import StoredFacts
 from slurm_gpu.database.ingest.storing import store
@@ -29,6 +30,7 @@ from slurm_gpu.database.ingest.unknown_fields import UnknownLog
 from slurm_gpu.database.live.live_needs import is_unsettled
 from slurm_gpu.database.live.memory import LiveState
 from slurm_gpu.database.live.node_memory import AT_ONCE_ITEMS, ITEMS_PER_S, Allowances
+from slurm_gpu.database.live.rejections import Rejected
 from slurm_gpu.database.storage.engine import REFUSED, Database, LockedError, LockWait, why_refused
 from slurm_gpu.errors import DatabaseError
 from slurm_gpu.http.identity import uid_of

@@ -17,11 +17,11 @@ from starlette.responses import Response
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.daemon.outage_log import OutageLog
+from slurm_gpu.database.http.error_responses import ShipmentError
 from slurm_gpu.database.http.request import RETRY_AFTER_S, asked
 from slurm_gpu.database.ingest.admission import Admission
 from slurm_gpu.database.ingest.ingest_server import TARGET, IngestConnection
 from slurm_gpu.database.ingest.intake import Intake
-from slurm_gpu.database.ingest.shipment import ShipmentError
 from slurm_gpu.database.ingest.storage_threads import RawShipment, Storers, encode
 from slurm_gpu.database.ingest.thread_pool import ThreadPool, outcome_of
 from slurm_gpu.errors import MungedAwayError, SlurmError

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from slurm_gpu import __version__
+from slurm_gpu.database.http.error_responses import ShipmentError
 from slurm_gpu.database.ingest.dropped_fields import DroppedFields
 from slurm_gpu.database.ingest.unknown_fields import Unknown
+from slurm_gpu.database.live.rejections import Rejected
 from slurm_gpu.database.storage.fast_decoder import QuickRecord, read_quickly
 from slurm_gpu.errors import RecordError
 from slurm_gpu.wire import (
@@ -29,7 +31,6 @@ from slurm_gpu.wire import (
     fields,
 )
 
-MAX_BODY_BYTES = 1 << 20
 MAX_INFLATED_BYTES = 16 << 20
 SMALL_BYTES = 1 << 18
 """Inflated, what a node sends. Of what is larger, one is read at a time: it may take 30 times its room."""
@@ -67,17 +68,6 @@ T = TypeVar("T")
 _ONE_LARGE = threading.Lock()
 
 
-class ShipmentError(Exception):
-    """The shipment as a whole cannot be taken: `status` is the HTTP answer.
-
-    It may be taken after `retry_after_s`, where that is not None.
-    """
-
-    def __init__(self, status: int, message: str, retry_after_s: int | None = None) -> None:
-        super().__init__(message)
-        self.status, self.retry_after_s = status, retry_after_s
-
-
 class WireError(ShipmentError):
     """It speaks a version of the wire that is not spoken here.
 
@@ -93,15 +83,6 @@ class WireError(ShipmentError):
             f"{low} to {high}: upgrade {older}",
         )
         self.is_passing = wire == high + 1
-
-
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """An item that will never be stored; `index` is its place among those of its `kind`."""
-
-    index: int
-    why: str
-    kind: str = "records"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,10 @@ from starlette.requests import ClientDisconnect
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.daemon.outage_log import OutageLog
+from slurm_gpu.database.http.error_responses import ShipmentError
 from slurm_gpu.database.http.request import RETRY_AFTER_S
 from slurm_gpu.database.ingest.intake import Answer, Intake
-from slurm_gpu.database.ingest.shipment import CheckedShipment, ShipmentError, WireError, parse_shipment
+from slurm_gpu.database.ingest.shipment import CheckedShipment, WireError, parse_shipment
 from slurm_gpu.database.ingest.thread_pool import ThreadPool, outcome_of
 
 log = logging.getLogger(__name__)

@@ -29,12 +29,12 @@ from slurm_gpu.daemon.heap import giving_back
 from slurm_gpu.daemon.log import log_to_stderr
 from slurm_gpu.database.accounting.import_thread import tune_python
 from slurm_gpu.database.accounting.slurm_view import SlurmView
+from slurm_gpu.database.http.server import make_server
 from slurm_gpu.database.ingest.body_budget import Bodies
 from slurm_gpu.database.ingest.heartbeat import ANSWERED_WITHIN_S
 from slurm_gpu.database.ingest.ingest_server import IngestServer
 from slurm_gpu.database.ingest.intake import Intake
 from slurm_gpu.database.ingest.posts import Posts
-from slurm_gpu.database.ingest.shipment import Rejected
 from slurm_gpu.database.ingest.stall_detector import StallDetector
 from slurm_gpu.database.ingest.worker_protocol import (
     Arrived,
@@ -53,8 +53,7 @@ from slurm_gpu.database.live.arrivals import Arrivals
 from slurm_gpu.database.live.live_needs import LiveNeeds
 from slurm_gpu.database.live.memory import LiveState
 from slurm_gpu.database.live.node_memory import LiveBoard, Wants
-from slurm_gpu.database.live.rejections import Rejections
-from slurm_gpu.database.server import make_server
+from slurm_gpu.database.live.rejections import Rejected, Rejections
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.http.identity import Authenticator
 from slurm_gpu.http.server import run

@@ -24,7 +24,6 @@ import msgspec
 from slurm_gpu.clock import Clock
 from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.daemon.outage_log import OutageLog
-from slurm_gpu.database.ingest.shipment import Rejected
 from slurm_gpu.database.ingest.worker_protocol import (
     Arrived,
     Beginning,
@@ -39,6 +38,7 @@ from slurm_gpu.database.ingest.worker_protocol import (
     encode,
 )
 from slurm_gpu.database.live.memory import LiveState
+from slurm_gpu.database.live.rejections import Rejected
 
 log = logging.getLogger("slurm-gpudbd")
 

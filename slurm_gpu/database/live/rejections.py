@@ -5,9 +5,18 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from slurm_gpu.clock import Clock
-from slurm_gpu.database.ingest.shipment import Rejected
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """An item that will never be stored; `index` is its place among those of its `kind`."""
+
+    index: int
+    why: str
+    kind: str = "records"
 
 
 class Rejections:

@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 from starlette.types import ASGIApp
 
-from slurm_gpu.database.ingest.ingest_server import IngestServer
 from slurm_gpu.http.connection_limits import ConnectionLimits
-from slurm_gpu.http.server import HttpServer
+from slurm_gpu.http.server import FirstReader, HttpServer
 
 # 4,000 connections: ten thousand nodes post a thousand times a second, and all wait while nothing is answered
 # for a moment. 20 addresses with all that they may have leave 668 of them. Each worker has as many.
@@ -25,7 +24,7 @@ LIMITS = ConnectionLimits(
 
 
 def make_server(
-    app: ASGIApp, ingest_server: IngestServer, on_stop: Callable[[], None] = lambda: None
+    app: ASGIApp, ingest_server: FirstReader, on_stop: Callable[[], None] = lambda: None
 ) -> HttpServer:
     """Return a server for `app` behind an ingest server."""
     return HttpServer(app, LIMITS, on_stop, first=ingest_server)
