@@ -24,6 +24,7 @@ from slurm_gpu.policy.language.names import SystemDirectory, resolve_names
 from slurm_gpu.policy.lua.bundle import SiteFacts, build_bundle, compile_policy
 from slurm_gpu.policy.lua.installed import read_policy_in_force
 from tests.controller.fakes import NOON_S, Clock, Slurm
+from tests.docs.pages import DOCS, fences
 
 ME = getpass.getuser()
 POLICY = """\
@@ -111,6 +112,14 @@ def quota(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
 
 def rows(quota: Command) -> list[list[str]]:
     return [re.split(r"\s{2,}", line.strip()) for line in quota.out.splitlines()]
+
+
+def test_the_user_guide_shows_it(quota: Command) -> None:
+    quota.write_snapshot()
+    quota()
+    shown = next(text for _, text in fences(DOCS / "user-guide.md", "console") if "slurm-gpu quota" in text)
+    printed = [[cell.replace(ME, "alice") for cell in row] for row in rows(quota)]
+    assert [re.split(r"\s{2,}", line) for line in shown.splitlines()[1:]] == printed
 
 
 def test_own_use_stands_beside_each_limit(quota: Command) -> None:
