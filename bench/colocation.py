@@ -3,7 +3,7 @@
 Every planner runs the same jobs, five workloads of thirty by so many seeds, with speeds that are known or
 predicted, in two modes: `throughput`, and `considerate`, where nobody may be slowed down by more than 1.10.
 Without --data the jobs are the DqnGPU thesis's applications on its Titan Xp, beside what its text tells of
-figures 10 to 17, slowed down by a model of ours (docs/colocation.md). `--data` is a table of measured pairs,
+figures 10 to 17, slowed down by a model (bench/results/colocation.md). `--data` is a table of measured pairs,
 or Gavel's folder (throughputs_v100.json). Gaps are against the bound of the same jobs, under the same cap;
 "sparing" is against that of schedules that besides slow down 5 of 30 jobs at most by more than 2 %, which is
 no bound for planners that slow down more. The times of decisions are all, and those with 8 slots full (M=8):

@@ -1,6 +1,6 @@
 """The applications, the card and the five workloads of the DqnGPU thesis, as far as its text tells them.
 
-What it does not tell is chosen here, so that what it does tell holds: docs/colocation.md says which is which.
+The other values are chosen so that the given ones hold: bench/results/colocation.md says which is which.
 How much they slow each other down is a model of our own (`colocation_contention.TurnTaking`).
 """
 
