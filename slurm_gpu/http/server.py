@@ -156,10 +156,17 @@ class HttpServer(uvicorn.Server):
             connection.close()
 
     def adopt(self, connection: socket.socket, early: bytes) -> None:
-        """Take over a connection of another process; for any thread."""
+        """Take over a connection of another process, or close it where there is no room; for any thread."""
+
+        def begin() -> None:
+            if self._free(connection.family) > 0:
+                self._begin(connection, early)
+            else:
+                connection.close()
+
         try:
             if self._loop is not None:
-                self._loop.call_soon_threadsafe(self._begin, connection, early)
+                self._loop.call_soon_threadsafe(begin)
                 return
         except RuntimeError:  # the loop has ended
             pass

@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import socket
 import threading
+from dataclasses import replace
 from select import select
 from typing import Any
 from urllib.parse import urlsplit
@@ -177,6 +178,18 @@ def test_who_finds_no_room_waits_and_is_answered_in_turn(
     for thread in waiting:
         thread.join()
     assert answers == [200] * 5
+
+
+def test_connections_of_workers_are_bounded_too(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server.http_server, "limits", replace(server.http_server.limits, connections=1))
+    request = b"GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        peers = [socket.create_connection(listener.getsockname(), timeout=20) for _ in range(2)]
+        for _ in peers:
+            server.http_server.adopt(listener.accept()[0], request)
+        with peers[0], peers[1]:
+            assert peers[0].recv(100).startswith(b"HTTP/1.1 401 ")
+            assert peers[1].recv(100) == b""
 
 
 def test_who_has_waited_for_too_long_is_let_go_and_the_next_is_answered(

@@ -173,7 +173,7 @@ def test_kill_9_of_workers_loses_nothing_acknowledged(tmp_path: Path, url: str, 
                     os.kill(pid, signal.SIGKILL)
             if tcp.ship(records=[record(segment=name, seq=seq).to_wire()])[0] == 200:
                 acknowledged[name] = seq
-        wait_for(lambda: "is restarted in 1 s" in tcp.daemon.log(), tcp.daemon.log)
+        wait_for(lambda: "has ended; it is restarted in 1 s" in tcp.daemon.log(), tcp.daemon.log)
         wait_for(lambda: len(workers_of(tcp.daemon)) == 2, tcp.daemon.log)
         assert tcp.daemon.stop(signal.SIGTERM) == 0
     stored = sequence_numbers(url)
@@ -188,6 +188,17 @@ def test_workers_never_outlive_slurm_gpudbd(tmp_path: Path, number: int, munge_s
         assert len(pids) == 2
         tcp.daemon.stop(number)
         wait_for(lambda: not any(map(is_alive, pids)), tcp.daemon.log)
+
+
+def test_a_terminal_interrupts_slurm_gpudbd_alone(tmp_path: Path, munge_socket: str) -> None:
+    """Workers answer what they have read, and their end is no failure."""
+    with running(tmp_path, f"sqlite:///{tmp_path / 'x.db'}", 1, munge_socket) as tcp:
+        (worker,) = workers_of(tcp.daemon)
+        assert tcp.daemon.process is not None
+        assert tcp.daemon.process.pid is not None
+        assert os.getpgid(worker) != os.getpgid(tcp.daemon.process.pid)
+        assert tcp.daemon.stop(signal.SIGINT) == 0
+        assert "restarted" not in tcp.daemon.log()
 
 
 def test_slurm_gpudbd_ends_though_a_worker_stands_still(tmp_path: Path, munge_socket: str) -> None:

@@ -15,7 +15,7 @@ import pytest
 from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.database.ingest import worker_pool as workers_module
 from slurm_gpu.database.ingest.worker_pool import Workers
-from slurm_gpu.database.ingest.worker_protocol import Heard, WorkerStatus, encode
+from slurm_gpu.database.ingest.worker_protocol import Heard, PassedOn, WorkerStatus, encode
 from slurm_gpu.database.live.memory import LiveState
 from tests.database.samples import CLUSTER, FakeClock, record, segment
 from tests.database.test_daemon import sequence_numbers, wait_for
@@ -92,6 +92,33 @@ def test_one_that_sends_nonsense_is_replaced(
     sends(monkeypatch, nonsense, stays=False)
     with workers() as memory:
         wait_for(lambda: "it is restarted" in caplog.text, lambda: caplog.text)
+        sends(monkeypatch, framed(encode(HEARD)), stays=True)
+        wait_for(is_heard(memory), lambda: caplog.text)
+
+
+def test_a_connection_for_which_no_descriptor_is_left_costs_no_worker(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # The kernel leaves the descriptor out of the message then.
+    without = framed(encode([PassedOn(b"GET ")])) + b"\0"
+    sends(monkeypatch, without + framed(encode(HEARD)), stays=True)
+    with workers() as memory:
+        wait_for(is_heard(memory), lambda: caplog.text)
+    assert "a connection that worker 1 passed on is closed: no descriptor is left for it" in caplog.text
+    assert "restarted" not in caplog.text
+
+
+def test_one_whose_words_cannot_be_taken_in_is_replaced(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(node: str, version: str | None = None) -> None:
+        raise RuntimeError("no memory")
+
+    with workers() as memory:
+        monkeypatch.setattr(memory.arrivals, "heard", fails)
+        sends(monkeypatch, framed(encode(HEARD)), stays=True)
+        wait_for(lambda: "it is restarted" in caplog.text, lambda: caplog.text)
+        monkeypatch.undo()
         sends(monkeypatch, framed(encode(HEARD)), stays=True)
         wait_for(is_heard(memory), lambda: caplog.text)
 

@@ -12,16 +12,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import socket
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Iterable
 from multiprocessing.connection import Connection
-from multiprocessing.reduction import send_handle
 
+import msgspec
 from starlette.types import Receive, Scope, Send
 
 from slurm_gpu.clock import Clock, SystemClock
@@ -48,6 +46,7 @@ from slurm_gpu.database.ingest.worker_protocol import (
     WorkerStatus,
     decode_order,
     encode,
+    send_connection,
 )
 from slurm_gpu.database.live.arrivals import Arrivals
 from slurm_gpu.database.live.live_needs import LiveNeeds
@@ -65,9 +64,10 @@ log = logging.getLogger("slurm-gpudbd")
 
 STATUS_EACH_S = 1.0
 SENT_EACH_S = 0.05
-_MOST_AT_ONCE = 5000
-# A minute of a thousand posts a second, while slurm-gpudbd does not read.
-_MOST_KEPT = 120_000
+# slurm-gpudbd kills a worker that sends a batch of more than 64 MiB.
+_BATCH_BYTES = 1 << 20
+# Half a minute of a thousand posts a second, while slurm-gpudbd does not read.
+_KEPT_BYTES = 64 << 20
 
 
 class Reports:
@@ -75,32 +75,51 @@ class Reports:
 
     def __init__(self, channel: Connection) -> None:
         self._channel = channel
-        self._words: deque[Word] = deque(maxlen=_MOST_KEPT)
-        self._passed: deque[tuple[PassedOn, int]] = deque()
+        self._lock = threading.Lock()
+        self._words: deque[msgspec.Raw] = deque()
+        self._n_bytes = 0
+        self._passed: deque[tuple[PassedOn, socket.socket]] = deque()
+        self._has_passed = threading.Event()
 
     def tell(self, word: Word) -> None:
-        """Send it with the next batch."""
-        self._words.append(word)
+        """Send it with the next batch; the oldest are dropped where too many wait."""
+        encoded = msgspec.Raw(encode(word))
+        with self._lock:
+            self._words.append(encoded)
+            self._n_bytes += len(encoded)
+            while self._n_bytes > _KEPT_BYTES:
+                self._n_bytes -= len(self._words.popleft())
 
     def pass_on(self, connection: socket.socket, early: bytes) -> None:
-        """Leave a connection to slurm-gpudbd."""
-        self._passed.append((PassedOn(early), os.dup(connection.fileno())))
+        """Leave a connection to slurm-gpudbd, at once: a reader waits for its answer."""
+        self._passed.append((PassedOn(early), connection))
+        self._has_passed.set()
 
-    def send_all(self, slurm_gpudbd: int) -> None:
+    def send_all(self) -> None:
         """Send batches until slurm-gpudbd has ended."""
         try:
             while True:
-                time.sleep(SENT_EACH_S)
-                while self._words:
-                    n = min(len(self._words), _MOST_AT_ONCE)
-                    self._channel.send_bytes(encode([self._words.popleft() for _ in range(n)]))
+                self._has_passed.wait(SENT_EACH_S)
+                self._has_passed.clear()
+                while batch := self._batch():
+                    self._channel.send_bytes(encode(batch))
                 while self._passed:
-                    passed, descriptor = self._passed.popleft()
-                    self._channel.send_bytes(encode([passed]))
-                    send_handle(self._channel, descriptor, slurm_gpudbd)
-                    os.close(descriptor)
+                    passed, connection = self._passed.popleft()
+                    with connection:
+                        self._channel.send_bytes(encode([passed]))
+                        send_connection(self._channel, connection)
         except OSError:
-            return  # so says the thread that reads, too
+            os._exit(0)  # a worker that reports nothing is of no use
+
+    def _batch(self) -> list[msgspec.Raw]:
+        batch: list[msgspec.Raw] = []
+        n_bytes = 0
+        with self._lock:
+            while self._words and n_bytes < _BATCH_BYTES:
+                batch.append(self._words.popleft())
+                n_bytes += len(batch[-1])
+            self._n_bytes -= n_bytes
+        return batch
 
 
 class _ReportedBoard(LiveBoard):
@@ -142,7 +161,7 @@ class _ReportedRejections(Rejections):
         self._reports.tell(ItemsRejected([item.kind for item in rejected]))
 
 
-async def _work(channel: Connection, beginning: Beginning, slurm_gpudbd: int) -> None:
+async def _work(channel: Connection, beginning: Beginning) -> None:
     config, clock = beginning.config, SystemClock()
     reports = Reports(channel)
     memory = LiveState(
@@ -168,12 +187,7 @@ async def _work(channel: Connection, beginning: Beginning, slurm_gpudbd: int) ->
         raise AssertionError("slurm-gpudbd has all other requests")
 
     server = make_server(app, ingest_server)
-
-    def others(connection: socket.socket, early: bytes) -> None:
-        reports.pass_on(connection, early)
-        connection.close()
-
-    ingest_server.others = others
+    ingest_server.others = reports.pass_on
     stall_detectors = stall_detector, intake.storing
 
     def beat() -> float:
@@ -194,14 +208,13 @@ async def _work(channel: Connection, beginning: Beginning, slurm_gpudbd: int) ->
             os._exit(0)
 
     threading.Thread(target=follow, name="orders", daemon=True).start()
-    threading.Thread(target=reports.send_all, args=[slurm_gpudbd], name="reports", daemon=True).start()
+    threading.Thread(target=reports.send_all, name="reports", daemon=True).start()
     await run(server, [socket.socket(fileno=beginning.listener)], beat)
 
 
 def main() -> None:
     """Work until slurm-gpudbd ends."""
     os.umask(0o077)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: slurm-gpudbd receives it, too
     channel = Connection(int(sys.argv[1]))
     beginning = decode_order(channel.recv_bytes())
     assert isinstance(beginning, Beginning)
@@ -209,7 +222,7 @@ def main() -> None:
     logging.getLogger("uvicorn").setLevel(logging.ERROR)
     tune_python()
     with giving_back():
-        asyncio.run(_work(channel, beginning, os.getppid()))
+        asyncio.run(_work(channel, beginning))
     os._exit(0)
 
 

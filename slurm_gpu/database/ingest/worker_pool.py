@@ -17,9 +17,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
-from multiprocessing.reduction import recv_handle
-
-import msgspec
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.config.site import SiteConfig
@@ -36,6 +33,7 @@ from slurm_gpu.database.ingest.worker_protocol import (
     WorkerStatus,
     decode_words,
     encode,
+    receive_connection,
 )
 from slurm_gpu.database.live.memory import LiveState
 from slurm_gpu.database.live.rejections import Rejected
@@ -108,6 +106,7 @@ class Worker:
     def __init__(self, name: str, beginning: Beginning, clock: Clock, memory: LiveState) -> None:
         self.name, self._beginning, self._clock, self._memory = name, beginning, clock, memory
         self._ends = OutageLog(log, f"{name} %s", clock, over=f"{name} runs again")
+        self._lost = OutageLog(log, f"a connection that {name} passed on is closed: %s", clock)
         self._ending = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self.hung: str | None = None
@@ -119,7 +118,9 @@ class Worker:
             began_s = self._clock.monotonic()
             try:
                 why = self._live_once(adopt)
-            except (EOFError, OSError, msgspec.DecodeError) as error:
+            except EOFError:
+                why = "has ended"
+            except Exception as error:  # it sent nonsense, or there is no descriptor left: that may pass
                 why = f"has ended: {error}"
             if self._ending.is_set():
                 return
@@ -172,6 +173,7 @@ class Worker:
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno(), self._beginning.listener],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                start_new_session=True,  # Ctrl-C in a terminal is for slurm-gpudbd, which then ends it
             )
             return Connection(ours.detach()), process
 
@@ -189,7 +191,11 @@ class Worker:
             case ItemsRejected():
                 self._memory.rejections.add(Rejected(0, "", kind) for kind in word.kinds)
             case PassedOn():
-                adopt(socket.socket(fileno=recv_handle(channel)), word.early)
+                connection = receive_connection(channel)
+                if connection is None:
+                    self._lost.failed("no descriptor is left for it")
+                else:
+                    adopt(connection, word.early)
             case WorkerStatus():
                 self.hung = word.hung
                 self._ends.worked()

@@ -6,6 +6,8 @@ Both are of the same release: one starts the other.
 from __future__ import annotations
 
 import os
+import socket
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import msgspec
@@ -87,3 +89,24 @@ def _path(kind: type, value: str) -> Path:
 encode = msgspec.msgpack.Encoder(enc_hook=os.fspath).encode
 decode_order = msgspec.msgpack.Decoder(Beginning | Needed, dec_hook=_path).decode
 decode_words = msgspec.msgpack.Decoder(list[Word]).decode
+
+
+def send_connection(channel: Connection, connection: socket.socket) -> None:
+    """Send the descriptor of a connection, after its PassedOn."""
+    by = socket.socket(fileno=channel.fileno())
+    try:
+        socket.send_fds(by, [b"\0"], [connection.fileno()])
+    finally:
+        by.detach()
+
+
+def receive_connection(channel: Connection) -> socket.socket | None:
+    """Return the connection that follows a PassedOn; None where no descriptor is left for it."""
+    by = socket.socket(fileno=channel.fileno())
+    try:
+        data, descriptors, _, _ = socket.recv_fds(by, 1, 1)
+    finally:
+        by.detach()
+    if not data:
+        raise EOFError
+    return socket.socket(fileno=descriptors[0]) if descriptors else None

@@ -1,0 +1,72 @@
+"""What a worker reports to slurm-gpudbd, which may not read it for a while."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from multiprocessing.connection import Connection
+
+import pytest
+
+from slurm_gpu.database.ingest import worker
+from slurm_gpu.database.ingest.worker import Reports
+from slurm_gpu.database.ingest.worker_protocol import (
+    Heard,
+    PassedOn,
+    decode_words,
+    encode,
+    receive_connection,
+)
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Connection, Connection]]:
+    """The worker's end of the channel, and slurm-gpudbd's."""
+    theirs, ours = socket.socketpair()
+    with Connection(theirs.detach()) as channel, Connection(ours.detach()) as slurm_gpudbd:
+        yield channel, slurm_gpudbd
+
+
+@pytest.fixture(autouse=True)
+def _ends_with_its_channel(monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave(code: int) -> None:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(worker.os, "_exit", leave)
+
+
+def test_what_waits_is_bounded_and_sent_in_small_batches(
+    ends: tuple[Connection, Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "_KEPT_BYTES", 100_000)
+    monkeypatch.setattr(worker, "_BATCH_BYTES", 10_000)
+    channel, slurm_gpudbd = ends
+    reports = Reports(channel)
+    for n in range(1000):
+        reports.tell(Heard(str(n), "v" * 1000))
+    threading.Thread(target=reports.send_all, daemon=True).start()
+    nodes: list[int] = []
+    while nodes[-1:] != [999]:
+        batch = slurm_gpudbd.recv_bytes(12_000)
+        nodes += [int(word.node) for word in decode_words(batch) if isinstance(word, Heard)]
+    assert nodes == list(range(nodes[0], 1000))
+    assert len(encode([Heard("999", "v" * 1000)])) * len(nodes) <= 101_000
+
+
+def test_a_connection_is_passed_on_without_waiting_for_a_batch(
+    ends: tuple[Connection, Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "SENT_EACH_S", 3600.0)
+    channel, slurm_gpudbd = ends
+    reports = Reports(channel)
+    threading.Thread(target=reports.send_all, daemon=True).start()
+    peer, passed = socket.socketpair()
+    with closing(peer):
+        reports.pass_on(passed, b"GET ")
+        assert slurm_gpudbd.poll(20)
+        assert decode_words(slurm_gpudbd.recv_bytes()) == [PassedOn(b"GET ")]
+        adopted = receive_connection(slurm_gpudbd)
+        assert adopted is not None
+        with adopted:
+            adopted.sendall(b"answer")
+        assert peer.recv(100) == b"answer"
