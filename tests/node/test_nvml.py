@@ -287,7 +287,7 @@ def test_an_instance_tells_its_memory_and_processes_and_no_more(cut: World) -> N
     small = gpus.reading("MIG-small", processes=True)
     assert (small.memory, small.processes) == (DeviceMemory(0, MEMORY_MIB["1g.10gb"] << 20), [])
     assert gpus.reading("GPU-cut", processes=True).processes == [GpuProcess(os.getpid(), 3000 << 20)]
-    assert not [text for text in gpus.told if text.startswith("MIG")]  # that is as it should be
+    assert not [text for text in gpus.told if "MIG" in text]  # that is as it should be
 
 
 def test_an_instance_that_is_gone_is_lost_and_never_another(cut: World) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_gpu.node.gpu.reading import Activity, DeviceCounter, DeviceMemory
+from slurm_gpu.node.gpu.reading import Activity, DeviceCounter, DeviceMemory, Reading
 from slurm_gpu.node.measure.tally import DeviceSample, DeviceTally
 from slurm_gpu.wire import (
     Mean,
@@ -31,7 +31,8 @@ from tests.node.samples import GAP, KEY, START, TOTAL, WALL, look, mean, tally
 
 def _work(source: random.Random, seconds: int) -> list[tuple[list[tuple[float, float]], DeviceSample]]:
     """For each second its utilization samples (length, percent) and the look that ends it, from START on."""
-    amounts = dict.fromkeys(("energy_mj", "pcie_rx_bytes", "pcie_tx_bytes", "nvlink_rx_bytes"), 0)
+    counters = [name for name, kind in Reading.__annotations__.items() if "DeviceCounter" in str(kind)]
+    amounts = dict.fromkeys(counters, 0)
     work = []
     watts = 200.0
     for second in range(seconds + 1):
@@ -51,7 +52,7 @@ def _work(source: random.Random, seconds: int) -> list[tuple[list[tuple[float, f
             sm_clock_mhz=2000 * source.random(),
             mem_util_pct=100 * source.random(),
             throttle=tuple(r for r in ("sw_power_cap", "hw_slowdown") if source.random() < 0.3),
-            activity=Activity(seconds=1.0, sm_active=source.random(), tensor=source.random()),
+            activity=Activity(1.0, *(source.random() for _ in Activity._fields[1:5])),
             **{name: DeviceCounter(amount) for name, amount in amounts.items()},
         )
         work.append((samples, seen_now))
@@ -96,6 +97,12 @@ def _alike(name: str, a: Any, b: Any) -> bool:
             if x is not None and y is not None
         )
     return bool(a == b)
+
+
+def test_a_job_that_does_everything_has_every_statistic() -> None:
+    record = _tell(tally(), _work(random.Random(1), 25))
+    statistics = {f.name for f in dataclasses.fields(Record) if f.type in ("Mean | None", "Total | None")}
+    assert {name for name in statistics if getattr(record, name) is None} == set()
 
 
 @settings(max_examples=30, derandomize=True)
@@ -167,8 +174,9 @@ def test_a_window_has_every_field() -> None:
     assert window.start_s == int(WALL) + 100
     assert set(window.series) == {
         *("util_pct", "device_util_pct", "mem_used_mib", "mem_used_frac", "mem_util_pct"),
-        *("sm_active_frac", "tensor_frac", "power_w", "temp_c", "sm_clock_mhz", "processes"),
-        *("pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "nvlink_rx_bytes_per_s"),
+        *("sm_active_frac", "sm_occupancy_frac", "tensor_frac", "dram_frac", "power_w", "temp_c"),
+        *("sm_clock_mhz", "processes", "ecc_corrected_per_s", "ecc_uncorrected_per_s"),
+        *("pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "nvlink_rx_bytes_per_s", "nvlink_tx_bytes_per_s"),
         *("throttle.sw_power_cap", "throttle.hw_slowdown"),
     }
     assert all(len(window.values(name)) == 600 for name in window.series)

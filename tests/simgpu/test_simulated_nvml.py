@@ -75,7 +75,7 @@ class TestIdentity:
 
     def test_what_it_lacks_is_missing_as_in_an_old_driver(self, node):
         with pytest.raises(NvmlError, match="FunctionNotFound"):
-            node.call("nvmlDeviceGetFanSpeed", 0)
+            node.call("nvmlDeviceGetDisplayMode", 0)
 
 
 class TestAnIdleDevice:

@@ -17,7 +17,14 @@ from slurm_gpu.errors import NvmlError
 from slurm_gpu.node.gpu import reader_child as readerchild
 from slurm_gpu.node.gpu import reader_process as readerprocess
 from slurm_gpu.node.gpu.reader_process import ReaderProcess
-from slurm_gpu.node.gpu.reading import Failure, ReadError, ReaderStartingError, ReadRequest, Results
+from slurm_gpu.node.gpu.reading import (
+    Failure,
+    ReadError,
+    ReaderStartingError,
+    Reading,
+    ReadRequest,
+    Results,
+)
 from tests.node.fakes import FakeClock
 from tests.node.reader.asking import DEADLINE_S, GPUS, ROOT, read, read_when_ready, uuids, wait_for
 
@@ -257,8 +264,8 @@ for line in sys.stdin:
         progress[0] = 0
         if uuid == "GPU-1":
             sys.exit(1)
-        print(json.dumps([["reading", uuid, [1.0] + 18 * [None]]]), flush=True)
-    print('[["end", []]]', flush=True)"""
+        print(json.dumps([["reading", uuid, [1.0] + [None] * GAPS]]), flush=True)
+    print('[["end", []]]', flush=True)""".replace("GAPS", str(len(Reading._fields) - 1))
     monkeypatch.setattr(readerchild, "COMMAND", (sys.executable, "-c", fake))
     reader = start()
     assert uuids(reader) == ["GPU-0", "GPU-1"]
