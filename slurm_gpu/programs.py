@@ -21,7 +21,7 @@ class Program(NamedTuple):
 # By the part of slurm_gpu that has its main().
 PROGRAMS = {
     "cli": Program("slurm-gpu", "slurm-gpu-client", "client"),
-    "controller": Program("slurm-gpuctld", "slurm-gpu-controller", "controller", ("httpx",)),
+    "controller": Program("slurm-gpuctld", "slurm-gpu-controller", "controller", ("httpx", "msgspec")),
     "database": Program(
         "slurm-gpudbd",
         "slurm-gpu-db",
@@ -29,7 +29,7 @@ PROGRAMS = {
         ("alembic", "httptools", "msgspec", "numpy", "sqlalchemy", "starlette", "uvicorn"),
     ),
     "monitor": Program(
-        "slurm-gpuweb", "slurm-gpu-web", "web", ("httptools", "httpx", "starlette", "uvicorn")
+        "slurm-gpuweb", "slurm-gpu-web", "web", ("httptools", "httpx", "msgspec", "starlette", "uvicorn")
     ),
     "node": Program("slurm-gpud", "slurm-gpu-node", "node"),
 }

@@ -15,6 +15,7 @@ from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.errors import DatabaseError, UsageError
 from slurm_gpu.simulate.request import GPU_MGPU
 from slurm_gpu.text.cells import GAP, count, moment, text
+from slurm_gpu.wire.answers.codec import to_json
 from slurm_gpu.wire.answers.reservation import MOST_IDS, Reservation
 from slurm_gpu.wire.answers.runs import AuditEvent, Decision
 
@@ -56,7 +57,7 @@ def audit(site: CommandSite, last: int, act: str | None, refused: str | None, as
         acts = chosen[:last][::-1]
         owners = {} if as_json else _owners(database, acts)
     if as_json:
-        print_json({"audit": [one.to_json() for one in acts]})
+        print_json({"audit": to_json(acts)})
     elif not acts:
         remark("no such act is on record" if act is not None else "no act is on record")
     else:
@@ -94,7 +95,7 @@ def _owners(database: DatabaseClient, acts: Sequence[AuditEvent]) -> dict[str, s
 
 def _print_refused(decisions: Sequence[Decision], rule: str, zone: ZoneInfo, *, as_json: bool) -> None:
     if as_json:
-        print_json({"refused": [one.to_json() for one in decisions]})
+        print_json({"refused": to_json(decisions)})
         return
     if not decisions:
         remark(f"nothing that rule {rule} refused is on record")

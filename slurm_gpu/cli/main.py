@@ -53,8 +53,8 @@ COMMANDS = {
 }
 # What not every host has: the package that carries it, and the extra of an installation by hand.
 CARRIED_BY = {
-    **dict.fromkeys(("alembic", "msgspec", "numpy", "pymysql", "sqlalchemy"), ("slurm-gpu-db", "db")),
-    **dict.fromkeys(("click", "httpx", "lupa", "psutil", "rich"), ("slurm-gpu-client", "client")),
+    **dict.fromkeys(("alembic", "numpy", "pymysql", "sqlalchemy"), ("slurm-gpu-db", "db")),
+    **dict.fromkeys(("click", "httpx", "lupa", "msgspec", "psutil", "rich"), ("slurm-gpu-client", "client")),
     **dict.fromkeys(("matplotlib", "pyarrow"), ("slurm-gpu-report", "report")),
     **dict.fromkeys(("scipy", "sklearn"), ("slurm-gpu-learn", "learn")),
 }

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 import re
 import socket
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from urllib.parse import quote
 
 import httpx
+import msgspec
 
 from slurm_gpu import munge
 from slurm_gpu.config.site import SiteConfig
-from slurm_gpu.errors import DatabaseError, NotAllowedError, NotFoundError, RecordError, UsageError
+from slurm_gpu.errors import DatabaseError, NotAllowedError, NotFoundError, UsageError
 from slurm_gpu.wire import Live
 from slurm_gpu.wire.answers.cluster import ClusterState
+from slurm_gpu.wire.answers.codec import decode, from_json
 from slurm_gpu.wire.answers.forecast import Forecast
 from slurm_gpu.wire.answers.node_minutes import NodeMinutes
 from slurm_gpu.wire.answers.quota import Quota
@@ -62,11 +62,30 @@ __all__ = [
     "Verdicts",
 ]
 
+T = TypeVar("T")
+
 _TIMEOUT_S = 30.0
 _JOB = re.compile(r"[0-9]{1,18}(?:[_+][0-9]{1,18})?")
 _PROBE_S = 1.0
 _SPREAD_S = 0.5
 _SECONDS = re.compile(r"[0-9]{1,9}")
+
+
+class _LiveNodes(msgspec.Struct):
+    nodes: dict[str, Live]
+
+
+class _Forecast(msgspec.Struct):
+    forecast: Forecast | None
+    why: str | None = None
+
+
+class _Reserved(msgspec.Struct):
+    reservation: Reservation
+
+
+class _Stored(msgspec.Struct):
+    lacks: Sequence[str] = ()
 
 
 class MungeAuth(httpx.Auth):
@@ -125,7 +144,7 @@ class DatabaseClient:
 
     def health(self) -> Health:
         """Versions, and how far the import of Slurm's accounting has come."""
-        return Health.from_json(self._get("/v1/health", {}))
+        return self._get(Health, "/v1/health")
 
     def runs(
         self,
@@ -170,7 +189,7 @@ class DatabaseClient:
             "cursor": cursor,
         }
         query = {name: str(value) for name, value in values.items() if value is not None}
-        return RunPage.from_json(self._get("/v1/runs", query))
+        return self._get(RunPage, "/v1/runs", query)
 
     def all_runs(self, **filters: Any) -> Iterator[Run]:
         """Every run that `filters` (those of `runs`) let through, page by page."""
@@ -188,12 +207,11 @@ class DatabaseClient:
 
     def run_page(self, job: str) -> RunPage:
         """Runs of JOBID, JOBID_TASK or JOBID+OFFSET with their devices, newest first; none if unknown."""
-        return RunPage.from_json(self._get(_job_path(job), {}, missing={"runs": []}))
+        return self._get(RunPage, _job_path(job), missing=RunPage(runs=(), cursor=None))
 
     def timelines(self, job: str) -> Sequence[RunTimeline]:
         """The course of every run of `job`, as `run` names them, on each of its devices; () if unknown."""
-        answer = self._get(_job_path(job, "/timeline"), {}, missing={"runs": []})
-        return tuple(RunTimeline.from_json(item) for item in _list(answer, "runs"))
+        return self._list(tuple[RunTimeline, ...], "runs", _job_path(job, "/timeline"), or_none=True)
 
     def windows(self, job: str) -> Sequence[NodeWindow]:
         """The last ten minutes of `job` at full resolution.
@@ -201,72 +219,59 @@ class DatabaseClient:
         () where its nodes have been asked just now: ask again in 10 s. Raises DatabaseError where it does
         not run and none was kept.
         """
-        answer = self._get(_job_path(job, "/window"), {})
-        return tuple(NodeWindow.from_json(item) for item in _list(answer, "windows"))
+        return self._list(tuple[NodeWindow, ...], "windows", _job_path(job, "/window"))
 
     def hosts(self, job: str) -> Sequence[NodeMinutes]:
         """What the nodes of `job` did as a whole in the last ten minutes, while it alone was on them.
 
         () of one that does not run, shares a node, or is unknown; and from a slurm-gpudbd that knows no such.
         """
-        answer = self._get(_job_path(job, "/hosts"), {}, missing={"hosts": []})
-        return tuple(NodeMinutes.from_json(item) for item in _list(answer, "hosts"))
+        return self._list(tuple[NodeMinutes, ...], "hosts", _job_path(job, "/hosts"), or_none=True)
 
     def live(self, refresh: Refresh = "all") -> Mapping[str, Live]:
         """What the devices of each node do now, and who holds them, by node.
 
         `refresh`: the nodes that are to post each 10 s because of this request; the others post each 60 s.
         """
-        answer = self._get("/v1/live", {"refresh": refresh})
-        try:
-            return {node: Live.from_wire(item, {}) for node, item in answer["nodes"].items()}
-        except (AttributeError, KeyError, TypeError, RecordError) as error:
-            raise DatabaseError(
-                f"slurm-gpudbd answered live values that cannot be read: {error!r}"
-            ) from error
+        return self._get(_LiveNodes, "/v1/live", {"refresh": refresh}).nodes
 
     def nodes(self) -> Sequence[NodeReport]:
         """The nodes that run slurm-gpud: when they were heard, and which devices they have."""
-        return tuple(NodeReport.from_json(item) for item in _list(self._get("/v1/nodes", {}), "nodes"))
+        return self._list(tuple[NodeReport, ...], "nodes", "/v1/nodes")
 
     def cluster(self) -> ClusterState:
         """All nodes, the jobs on them and those that wait, as slurmctld said a moment ago."""
-        return ClusterState.from_json(self._get("/v1/cluster", {}))
+        return self._get(ClusterState, "/v1/cluster")
 
     def running(self) -> Running:
         """How the jobs that run have used their GPUs since they began: one's own, and all for operators."""
-        return Running.from_json(self._get("/v1/running", {}))
+        return self._get(Running, "/v1/running")
 
     def verdicts(self) -> Verdicts:
         """What the watch over running jobs says now: one's own, and all for operators."""
-        return Verdicts.from_json(self._get("/v1/verdicts", {}))
+        return self._get(Verdicts, "/v1/verdicts")
 
     def forecast(self, job: str) -> Forecast | str:
         """How long a job that waits will wait, or why nothing can be said; UsageError where it does not."""
-        return _forecast(self._get(_job_path(job, of="forecast"), {}))
+        return self._forecast(_job_path(job, of="forecast"), {})
 
     def forecast_asked(self, **asked: str | float | None) -> Forecast | str:
         """The same of a job that is not submitted: docs/api.md names what may be asked."""
         query = {name: str(value) for name, value in asked.items() if value is not None}
-        return _forecast(self._get("/v1/forecast", query))
+        return self._forecast("/v1/forecast", query)
 
     def acts(self, limit: int = 100) -> Sequence[AuditEvent]:
         """The last acts on the cluster, the newest first; for operators."""
-        return tuple(
-            AuditEvent.from_json(item)
-            for item in _list(self._get("/v1/audit", {"limit": str(limit)}), "audit")
-        )
+        return self._list(tuple[AuditEvent, ...], "audit", "/v1/audit", {"limit": str(limit)})
 
     def tell_acts(self, acts: Sequence[AuditEvent]) -> None:
         """Have acts kept; only root and SlurmUser may, and telling them again is harmless."""
-        told = [{name: value for name, value in act.to_json().items() if name != "who"} for act in acts]
-        self._ask("POST", "/v1/controller", content=json.dumps({"audit": told}).encode())
+        self._tell(audit=acts)
 
     def reservations(self, past: int = 0, ids: Sequence[int] = ()) -> Sequence[Reservation]:
         """Those that are not over, the last `past` that are, and those named; by their numbers."""
         query = {"past": str(past), "ids": ",".join(map(str, ids))}
-        found = _list(self._get("/v1/reservations", query), "reservations")
-        return tuple(Reservation.from_json(item) for item in found)
+        return self._list(tuple[Reservation, ...], "reservations", "/v1/reservations", query)
 
     def request_reservation(self, **asked: str | int | None) -> Reservation:
         """Ask for one: docs/api.md names what may be asked."""
@@ -278,48 +283,41 @@ class DatabaseClient:
 
     def tell_reservations(self, reports: Sequence[Report]) -> None:
         """What became of some; only root and SlurmUser may, and telling it again is harmless."""
-        told = [asdict(report) for report in reports]
-        self._ask("POST", "/v1/controller", content=json.dumps({"reservations": told}).encode())
+        self._tell(reservations=reports)
 
     def _reserve(self, path: str, asked: Mapping[str, str | int | None]) -> Reservation:
         said = {name: value for name, value in asked.items() if value is not None}
-        answer = self._ask("POST", f"/v1/reservations{path}", content=json.dumps(said).encode())
-        return Reservation.from_json(answer.get("reservation") if isinstance(answer, dict) else None)
+        content = msgspec.json.encode(said)
+        return self._ask(_Reserved, "POST", f"/v1/reservations{path}", content=content).reservation
 
     def decisions(self, token: str) -> Sequence[Decision]:
         """What was decided with this token; () where that is not known, or no more."""
-        answer = self._get(f"/v1/decisions/{quote(token, safe='')}", {}, missing={"decisions": []})
-        return tuple(Decision.from_json(item) for item in _list(answer, "decisions"))
+        path = f"/v1/decisions/{quote(token, safe='')}"
+        return self._list(tuple[Decision, ...], "decisions", path, or_none=True)
 
     def refusals(self, rule: str | None = None, limit: int = 100) -> Sequence[Decision]:
         """The last jobs and updates refused, those by this rule; the newest first; for operators."""
         query = {"limit": str(limit), **({} if rule is None else {"rule": rule})}
-        found = _list(self._get("/v1/decisions", query), "decisions")
-        return tuple(Decision.from_json(item) for item in found)
+        return self._list(tuple[Decision, ...], "decisions", "/v1/decisions", query)
 
     def tell_decisions(self, decisions: Sequence[Decision], after: str | None = None) -> bool:
         """Store decisions, as root or SlurmUser; harmless when repeated.
 
         Returns whether the decision with the id `after`, which was stored before these, is missing.
         """
-        told: dict[str, Any] = {"decisions": [decision.to_json() for decision in decisions]}
-        if after is not None:
-            told["decisions_after"] = after
-        answer = self._ask("POST", "/v1/controller", content=json.dumps(told).encode())
-        return isinstance(answer, dict) and "decisions" in answer.get("lacks", ())
+        return "decisions" in self._tell(decisions=decisions, decisions_after=after).lacks
 
     def quota(self, user: str) -> Quota:
         """A user's limits, and what is used of them: one's own, operators all; after some seconds."""
-        return Quota.from_json(self._get(f"/v1/quota/{quote(user, safe='')}", {}))
+        return self._get(Quota, f"/v1/quota/{quote(user, safe='')}")
 
     def quotas_wanted(self) -> Sequence[str]:
         """Whose limits somebody wants to know; only root and SlurmUser may ask."""
-        return tuple(map(str, _list(self._get("/v1/quota", {}), "wanted")))
+        return self._list(tuple[str, ...], "wanted", "/v1/quota")
 
     def tell_quotas(self, quotas: Sequence[Quota]) -> None:
         """Tell users' limits; only root and SlurmUser may."""
-        told = [quota.to_json() for quota in quotas]
-        self._ask("POST", "/v1/controller", content=json.dumps({"quotas": told}).encode())
+        self._tell(quotas=quotas)
 
     def close(self) -> None:
         """Close the connections."""
@@ -333,10 +331,32 @@ class DatabaseClient:
     ) -> None:
         self.close()
 
-    def _get(self, path: str, query: Mapping[str, str], missing: Any = None) -> Any:
-        return self._ask("GET", path, missing, params=query)
+    def _tell(self, **told: Any) -> _Stored:
+        return self._ask(_Stored, "POST", "/v1/controller", content=msgspec.json.encode(told))
 
-    def _ask(self, method: str, path: str, missing: Any = None, **request: Any) -> Any:
+    def _forecast(self, path: str, query: Mapping[str, str]) -> Forecast | str:
+        found = self._get(_Forecast, path, query)
+        return str(found.why) if found.forecast is None else found.forecast
+
+    def _list(
+        self,
+        kind: type[T],
+        name: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        *,
+        or_none: bool = False,
+    ) -> T:
+        """Return a list of an answer; empty, with `or_none`, where slurm-gpudbd does not know the path."""
+        answer = self._get(dict[str, Any], path, query, {name: []} if or_none else None)
+        return from_json(kind, answer.get(name))
+
+    def _get(
+        self, kind: type[T], path: str, query: Mapping[str, str] | None = None, missing: T | None = None
+    ) -> T:
+        return self._ask(kind, "GET", path, missing, params=query)
+
+    def _ask(self, kind: type[T], method: str, path: str, missing: T | None = None, **request: Any) -> T:
         response, left_s = self._response(method, path, **request), self._timeout_s
         while response.status_code == 429 and (after_s := _retry_after_s(response)) <= left_s:
             # Of several that were refused at once, not all come back at once.
@@ -345,13 +365,13 @@ class DatabaseClient:
             left_s -= wait_s
             response = self._response(method, path, **request)
         try:
+            if response.is_success:
+                return decode(kind, response.content)
             value = response.json()
         except ValueError as error:
             raise DatabaseError(
                 f"{self.where} answered {response.status_code} and no JSON; is that slurm-gpudbd?"
             ) from error
-        if response.is_success:
-            return value
         if response.status_code == 404 and missing is not None:
             return missing
         why = value.get("error") if isinstance(value, dict) else None
@@ -369,8 +389,8 @@ class DatabaseClient:
                 f"slurm-gpudbd at {self.where} cannot answer just now; try again in {retry_after_s} s, "
                 f"and if that lasts, run slurm-gpu doctor: {why}"
             )
-        kind = NotFoundError if response.status_code == 404 else DatabaseError
-        raise kind(f"slurm-gpudbd at {self.where} answered {response.status_code}: {why}")
+        failure = NotFoundError if response.status_code == 404 else DatabaseError
+        raise failure(f"slurm-gpudbd at {self.where} answered {response.status_code}: {why}")
 
     def _response(self, method: str, path: str, **request: Any) -> httpx.Response:
         try:
@@ -391,21 +411,6 @@ def _job_path(job: str, part: str = "", of: str = "runs") -> str:
     if not _JOB.fullmatch(job):
         raise UsageError(f"{job[:100]!r} is not a job; write JOBID, JOBID_TASK or JOBID+OFFSET")
     return f"/v1/{of}/{job}{part}"
-
-
-def _forecast(answer: Any) -> Forecast | str:
-    if not isinstance(answer, dict) or "forecast" not in answer:
-        raise DatabaseError("slurm-gpudbd answered something other than a forecast")
-    if answer["forecast"] is None:
-        return str(answer.get("why"))
-    return Forecast.from_json(answer["forecast"])
-
-
-def _list(answer: Any, name: str) -> list[Any]:
-    items = answer.get(name) if isinstance(answer, dict) else None
-    if not isinstance(items, list):
-        raise DatabaseError(f"slurm-gpudbd answered without a list of {name}")
-    return items
 
 
 def _connectable(path: Path) -> bool:

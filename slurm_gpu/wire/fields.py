@@ -51,6 +51,8 @@ def _inner(value: Any) -> Any:
     # What most values are comes first: a node turns thousands of them into JSON each 10 s.
     if type(value) in _PLAIN:
         return value
+    if isinstance(value, tuple):
+        return list(value)
     if isinstance(value, Mapping):
         return {str(key): _inner(item) for key, item in value.items()}
     return value.to_wire() if hasattr(value, "to_wire") else value

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from slurm_gpu.errors import RecordError
 from slurm_gpu.plausible import greatest_total
@@ -18,30 +17,20 @@ _PERCENTS = {str(percent): percent for percent in range(HISTOGRAM_BINS)}
 _FEW_MS = 1 << 40
 
 
-@dataclass(frozen=True, slots=True)
-class Mean:
-    """A quantity's time-weighted mean, minimum and maximum over `seconds` of measurement."""
+class Mean(NamedTuple):
+    """A quantity's time-weighted mean, minimum and maximum over `seconds` of measurement; a list in JSON."""
 
     seconds: float
     mean: float
     min: float
     max: float
 
-    def to_wire(self) -> list[float]:
-        """As JSON carries it: [seconds, mean, min, max]."""
-        return [self.seconds, self.mean, self.min, self.max]
 
-
-@dataclass(frozen=True, slots=True)
-class Total:
-    """A counter's growth over `seconds` of measurement."""
+class Total(NamedTuple):
+    """A counter's growth over `seconds` of measurement; a list in JSON."""
 
     seconds: float
     total: float
-
-    def to_wire(self) -> list[float]:
-        """As JSON carries it: [seconds, total]."""
-        return [self.seconds, self.total]
 
 
 Histogram = Mapping[int, int]

@@ -8,7 +8,7 @@ import math
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 from slurm_gpu.errors import RecordError
 from slurm_gpu.plausible import range_of
@@ -58,9 +58,10 @@ class Window:
         Implausible values of a series become gaps, and the series is added to `dropped`, where that is given.
         """
         window = cls(**fields.checked("a window", wire, _CHECKS, _CHECKS))
-        return window if dropped is None else window._plausible(dropped)
+        return window if dropped is None else window.plausible(dropped)
 
-    def _plausible(self, dropped: fields.Dropped) -> Window:
+    def plausible(self, dropped: fields.Dropped) -> Self:
+        """Return it with gaps instead of implausible values; their series are added to `dropped`."""
         series = dict(self.series)
         for name in series:
             within, values = range_of(name), self.values(name)

@@ -6,6 +6,7 @@ from typing import Any, Self
 
 import psutil
 import pytest
+from msgspec import structs
 
 from slurm_gpu import __version__
 from slurm_gpu.cli.doctor.checks.daemons.database import schema_here
@@ -73,7 +74,7 @@ def make_run(**changes: Any) -> Run:
         coverage=0.99,
         energy_j=720_000.0,
     )
-    return dataclasses.replace(run, **changes)
+    return structs.replace(run, **changes)
 
 
 def make_record(device: str, **changes: Any) -> Record:

@@ -1,12 +1,11 @@
 """A job whose GPUs did what a training does, as slurm-gpudbd has it."""
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec import structs
 
 from slurm_gpu.client.database_client import DeviceTimeline, NodeWindow, RunTimeline
 from slurm_gpu.diagnose.metric import Metric
-from slurm_gpu.wire import DeviceFacts, Timeline, Window
+from slurm_gpu.wire import DeviceFacts, Timeline
 from slurm_gpu.wire.window import pack
 from tests.cli.conftest import START_S, CommandLine, make_record, make_run
 from tests.diagnose.training import Training
@@ -71,14 +70,12 @@ def windows_of(training: Training) -> list[NodeWindow]:
         NodeWindow(
             node=w.node,
             at_s=BEGINS_S + 600,
-            window=Window(
-                job_id=17,
-                segment="0" * 16,
-                device=w.device,
-                start_s=float(BEGINS_S),
-                width_s=1.0,
-                series={name: pack(values[m][row] * scale) for m, (name, scale) in names.items()},
-            ),
+            job_id=17,
+            segment="0" * 16,
+            device=w.device,
+            start_s=float(BEGINS_S),
+            width_s=1.0,
+            series={name: pack(values[m][row] * scale) for m, (name, scale) in names.items()},
         )
         for row, w in enumerate(training.workers)
     ]
@@ -87,7 +84,7 @@ def windows_of(training: Training) -> list[NodeWindow]:
 def running(slurm_gpu: CommandLine, first_after: float, all_after: float) -> None:
     """A job that runs, whose nodes answer after so many seconds: the first one, and all of them."""
     a_job(slurm_gpu, Training(n_bins=200, width_s=16.0), final=False)
-    slurm_gpu.database.runs = [replace(run, end_s=None) for run in slurm_gpu.database.runs]
+    slurm_gpu.database.runs = [structs.replace(run, end_s=None) for run in slurm_gpu.database.runs]
     slurm_gpu.database.window_list = windows_of_a_throttled_gpu()
     passed = [0.0]
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from slurm_gpu.wire import Host
 from tests.cli.conftest import START_S, CommandLine, make_record, make_run
@@ -71,7 +72,7 @@ def test_a_job_that_was_cut_short_while_it_stood_still_is_not_called_well(
     training.runs[-20:] = False
     a_job(slurm_gpu, training)
     run = slurm_gpu.database.runs[0]
-    slurm_gpu.database.runs = [replace(run, state=state, app=app, end_s=BEGINS_S + 3200)]
+    slurm_gpu.database.runs = [structs.replace(run, state=state, app=app, end_s=BEGINS_S + 3200)]
     slurm_gpu("diagnose", "17")
     assert f"Job 17: {told}" in slurm_gpu.out
 
@@ -88,7 +89,7 @@ def test_json_has_the_documented_keys(slurm_gpu: CommandLine):
 
 def test_a_job_is_not_well_where_a_node_of_it_never_told_anything(slurm_gpu: CommandLine):
     a_job(slurm_gpu, Training(n_bins=200, width_s=16.0))
-    slurm_gpu.database.runs = [replace(run, n_gpus=24.0) for run in slurm_gpu.database.runs]
+    slurm_gpu.database.runs = [structs.replace(run, n_gpus=24.0) for run in slurm_gpu.database.runs]
     assert slurm_gpu("diagnose", "17") == 0
     assert "Job 17: cannot tell" in slurm_gpu.out
     assert "16 of its 24 GPUs alone told anything" in slurm_gpu.out
@@ -121,7 +122,7 @@ def test_what_was_told_is_of_those_that_told_it(slurm_gpu: CommandLine):
     ],
 )
 def test_of_what_nothing_was_told_it_says_why(slurm_gpu: CommandLine, more: dict[str, object], why: str):
-    slurm_gpu.database.runs = [replace(make_run(devices=()), **more)]
+    slurm_gpu.database.runs = [make_run(devices=(), **more)]
     assert slurm_gpu("diagnose", "17") == 2
     assert why in slurm_gpu.err
 
@@ -226,11 +227,11 @@ def test_stages_are_those_that_the_program_was_started_with(slurm_gpu: CommandLi
     a_job(slurm_gpu, Training(n_bins=200, width_s=16.0))
     run = slurm_gpu.database.runs[0]
     host = make_host(app="Megatron-LM", app_params={"pipeline_parallel": "2", "tensor_parallel": "4"})
-    slurm_gpu.database.runs = [replace(run, app="Megatron-LM", hosts=(host,))]
+    slurm_gpu.database.runs = [structs.replace(run, app="Megatron-LM", hosts=(host,))]
     assert slurm_gpu("diagnose", "17") == 0
     assert "compared  within stage 0: 8, stage 1: 8 GPUs; arguments of Megatron-LM" in slurm_gpu.out
     other = make_host(app="Megatron-LM", app_params={"pipeline_parallel": "3"})
-    slurm_gpu.database.runs = [replace(run, app="Megatron-LM", hosts=(other,))]
+    slurm_gpu.database.runs = [structs.replace(run, app="Megatron-LM", hosts=(other,))]
     assert slurm_gpu("diagnose", "17", "--json") == 0
     assert json.loads(slurm_gpu.out)["verdict"]["groups_by"] == "all do alike"
 
@@ -243,7 +244,7 @@ def two_models(slurm_gpu: CommandLine):
     (run,) = slurm_gpu.database.runs
     names = {w.device: "NVIDIA A100" if w.node == "n1" else "NVIDIA H100" for w in training.workers}
     facts = {uuid: replace(item, name=names[uuid]) for uuid, item in (run.device_facts or {}).items()}
-    slurm_gpu.database.runs = [replace(run, device_facts=facts)]
+    slurm_gpu.database.runs = [structs.replace(run, device_facts=facts)]
 
 
 def test_gpus_of_two_models_are_compared_each_with_their_own(slurm_gpu: CommandLine):
@@ -257,7 +258,7 @@ def test_stages_of_gpus_of_two_models_are_parted_by_these(slurm_gpu: CommandLine
     two_models(slurm_gpu)
     (run,) = slurm_gpu.database.runs
     host = make_host(app="Megatron-LM", app_params={"pipeline_parallel": 4, "tensor_parallel": 1})
-    slurm_gpu.database.runs = [replace(run, hosts=(host,), app="Megatron-LM")]
+    slurm_gpu.database.runs = [structs.replace(run, hosts=(host,), app="Megatron-LM")]
     slurm_gpu("diagnose", "17", "--json")
     groups = json.loads(slurm_gpu.out)["verdict"]["groups"]
     assert [(name, len(members)) for name, members in groups.items()] == [
@@ -274,7 +275,7 @@ def test_a_job_that_is_suspended_does_not_hang(slurm_gpu: CommandLine):
     a_job(slurm_gpu, training)
     (run,) = slurm_gpu.database.runs
     for state, code in (("RUNNING", 1), ("SUSPENDED", 0)):
-        slurm_gpu.database.runs = [replace(run, state=state, end_s=None)]
+        slurm_gpu.database.runs = [structs.replace(run, state=state, end_s=None)]
         assert slurm_gpu("diagnose", "17") == code
     assert "but       it is suspended" in slurm_gpu.out
 

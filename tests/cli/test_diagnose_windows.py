@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from slurm_gpu.client.database_client import NodeWindow
 from slurm_gpu.wire.answers.node_minutes import NodeMinutes
@@ -38,7 +39,7 @@ def minutes_of(infiniband: dict[str, float]) -> list[NodeMinutes]:
 def test_windows_that_were_sent_seconds_apart_are_judged_up_to_the_first(slurm_gpu: CommandLine):
     """Of a young job the seconds in which one node has told more are much of its time."""
     a_job(slurm_gpu, Training(n_bins=200, width_s=16.0), final=False)
-    slurm_gpu.database.runs = [replace(run, end_s=None) for run in slurm_gpu.database.runs]
+    slurm_gpu.database.runs = [structs.replace(run, end_s=None) for run in slurm_gpu.database.runs]
     longer, shorter = windows_of(Training(n_bins=70)), windows_of(Training(n_bins=40))
     slurm_gpu.database.window_list = longer[:8] + shorter[8:]
     assert slurm_gpu("diagnose", "17", "--json") == 0
@@ -53,7 +54,7 @@ class TestHosts:
     def well(self, slurm_gpu: CommandLine) -> CommandLine:
         """A job that runs on two nodes, of whose GPUs nothing is to be said."""
         a_job(slurm_gpu, Training(n_bins=200, width_s=16.0), final=False)
-        slurm_gpu.database.runs = [replace(run, end_s=None) for run in slurm_gpu.database.runs]
+        slurm_gpu.database.runs = [structs.replace(run, end_s=None) for run in slurm_gpu.database.runs]
         slurm_gpu.database.window_list = windows_of(Training())
         assert slurm_gpu("diagnose", "17") == 0
         return slurm_gpu
@@ -79,7 +80,7 @@ def test_a_job_that_was_well_was_so_for_its_whole_course(slurm_gpu: CommandLine)
     slurm_gpu.database.window_list = windows_of(Training())
     for after, told in ((60, "by its last minutes at full resolution"), (2600, "by its whole course")):
         slurm_gpu.database.runs = [
-            replace(run, end_s=BEGINS_S + 600 + after) for run in slurm_gpu.database.runs
+            structs.replace(run, end_s=BEGINS_S + 600 + after) for run in slurm_gpu.database.runs
         ]
         assert slurm_gpu("diagnose", "17") == 0
         assert f"Job 17: healthy, confidence 80%\n  {told}" in slurm_gpu.out
@@ -91,7 +92,7 @@ def test_a_window_that_was_asked_for_long_before_the_end_is_not_called_its_last_
     a_job(slurm_gpu, Training(n_bins=200, width_s=16.0))
     slurm_gpu.database.window_list = windows_of_a_throttled_gpu()
     for after, told in ((60, "its last minutes at full resolution"), (3600, "that end 1h00m before it did")):
-        runs = [replace(run, end_s=BEGINS_S + 600 + after) for run in slurm_gpu.database.runs]
+        runs = [structs.replace(run, end_s=BEGINS_S + 600 + after) for run in slurm_gpu.database.runs]
         slurm_gpu.database.runs = runs
         assert slurm_gpu("diagnose", "17", "--html", str(tmp_path / "page.html")) == 1
         assert f"{told}: 10m00s, 100% of which were told" in slurm_gpu.out
@@ -139,7 +140,7 @@ def gave_back(slurm_gpu: CommandLine, *, end_s: int | None, state: str) -> None:
         replace(record, final=True, last_s=START_S + 600) if record.node == "n2" else record
         for record in run.devices or ()
     )
-    slurm_gpu.database.runs = [replace(run, devices=devices, end_s=end_s, state=state)]
+    slurm_gpu.database.runs = [structs.replace(run, devices=devices, end_s=end_s, state=state)]
     kept = tuple(item for item in course.devices or () if item.node == "n1")
     slurm_gpu.database.courses = [replace(course, devices=kept)]
 
@@ -161,7 +162,7 @@ def test_a_node_that_a_job_died_with_is_missed(slurm_gpu: CommandLine):
 def test_windows_of_another_task_of_its_array_are_not_the_jobs(slurm_gpu: CommandLine):
     """It had the same GPUs before."""
     a_job(slurm_gpu, Training(n_bins=200, width_s=16.0))
-    slurm_gpu.database.runs = [replace(run, job_id=19, id="17_2") for run in slurm_gpu.database.runs]
+    slurm_gpu.database.runs = [structs.replace(run, job_id=19, id="17_2") for run in slurm_gpu.database.runs]
     slurm_gpu.database.courses = [replace(course, job_id=19) for course in slurm_gpu.database.courses]
     slurm_gpu.database.window_list = windows_of_a_throttled_gpu()
     assert slurm_gpu("diagnose", "17_2") == 0

@@ -25,6 +25,7 @@ from slurm_gpu.policy.language.names import SystemDirectory, resolve_names
 from slurm_gpu.policy.lua.bundle import SiteFacts, build_bundle, compile_policy
 from slurm_gpu.policy.lua.installed import read_policy_in_force
 from slurm_gpu.slurm.client import SlurmSettings
+from slurm_gpu.wire.answers.codec import from_json
 from slurm_gpu.wire.answers.forecast import Forecast, ForecastAccuracy, ForecastRecord, Reason
 from tests.cli.conftest import CommandLine
 from tests.slurm.recorded import NOW_S, recorded_client
@@ -37,7 +38,7 @@ SAID = Forecast(
     middle_s=5040.0,
     high_s=18_720.0,
     source="learned",
-    reasons=(Reason(what="time limit", factor=2.72), Reason(what="the account", factor=0.4)),
+    reasons=[Reason(what="time limit", factor=2.72), Reason(what="the account", factor=0.4)],
     made_s=NOW_S - 5 * 3600,
     looks=14_203,
     since_s=NOW_S - 60 * 86400,
@@ -123,7 +124,7 @@ def test_what_was_learned_long_ago_is_remarked_on(slurm_gpu: CommandLine):
 def test_programs_get_all_of_it(slurm_gpu: CommandLine):
     answering(slurm_gpu, SAID)
     assert slurm_gpu("forecast", "--json", "17") == 0
-    assert Forecast.from_json(json.loads(slurm_gpu.out)["forecast"]) == SAID
+    assert from_json(Forecast, json.loads(slurm_gpu.out)["forecast"]) == SAID
 
 
 def test_where_nothing_can_be_said_it_says_why(slurm_gpu: CommandLine):

@@ -12,6 +12,7 @@ from slurm_gpu.cli.runs.host_use import host_uses
 from slurm_gpu.client.database_client import DeviceTimeline, RunTimeline
 from slurm_gpu.text.sparkline import sparkline
 from slurm_gpu.wire import DeviceFacts, Event, Host, Mean, Timeline, Total
+from slurm_gpu.wire.answers.codec import to_json
 from slurm_gpu.wire.fields import MAX_MOMENT_S
 from slurm_gpu.wire.timeline import level
 from tests.cli.conftest import START_S, CommandLine, make_record, make_run
@@ -113,7 +114,7 @@ def test_the_course_shows_when_it_ran_and_where_nothing_was_measured(slurm_gpu: 
     assert "1m04s per block; · was not measured" in slurm_gpu.out
     slurm_gpu("job", "17", "--json")
     (run,) = json.loads(slurm_gpu.out)["runs"]
-    assert run["timelines"][0] == devices[0].to_json()
+    assert run["timelines"][0] == to_json(devices[0])
 
 
 def test_a_device_whose_clock_was_wrong_costs_nothing_but_width(slurm_gpu: CommandLine):

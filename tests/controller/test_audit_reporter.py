@@ -12,6 +12,7 @@ from slurm_gpu.controller.reporting import audit_reporter as module
 from slurm_gpu.controller.reporting.audit_reporter import FILE_NAME, Acts
 from slurm_gpu.database.api.controller_body import read_told
 from slurm_gpu.errors import DatabaseError
+from slurm_gpu.wire.answers.codec import to_json
 from slurm_gpu.wire.answers.runs import AuditEvent
 from tests.controller.fakes import Clock
 
@@ -27,7 +28,7 @@ class Listener:
         if self.is_away:
             raise DatabaseError("nobody is there")
         assert len(acts) <= 100
-        said = [{name: value for name, value in act.to_json().items() if name != "who"} for act in acts]
+        said = [{name: value for name, value in to_json(act).items() if name != "who"} for act in acts]
         read_told(json.dumps({"audit": said}).encode())
         for act in acts:
             self.heard.setdefault(act.id, act)

@@ -21,6 +21,7 @@ from slurm_gpu.controller.reporting.decision_shipper import DecisionShipper, dec
 from slurm_gpu.database.api.controller_body import MOST_DECISIONS, read_told
 from slurm_gpu.database.http.request import MAX_BODY_BYTES
 from slurm_gpu.errors import DatabaseError
+from slurm_gpu.wire.answers.codec import to_json
 from slurm_gpu.wire.answers.runs import AuditEvent, Decision
 from tests.controller.fakes import Clock
 
@@ -315,7 +316,7 @@ def test_whatever_a_user_asks_for_fits_what_the_database_takes(text: str, uid: i
     )
     decision = decision_of(LogLine(1, 0, line.encode()))
     if decision is not None:
-        body = json.dumps({"decisions": [decision.to_json()]}).encode()
+        body = json.dumps({"decisions": [to_json(decision)]}).encode()
         assert len(body) <= MAX_BODY_BYTES
         (told,) = read_told(body).decisions or ()
         assert told.uid == uid
@@ -338,7 +339,7 @@ def test_no_line_however_damaged_is_shipped_as_what_the_database_never_takes(lin
     """Or all behind it would wait for ever."""
     decision = decision_of(LogLine(1, 0, line))
     if decision is not None:
-        read_told(json.dumps({"decisions": [decision.to_json()]}).encode())
+        read_told(json.dumps({"decisions": [to_json(decision)]}).encode())
 
 
 def test_a_line_that_was_cut_off_is_not_taken_for_the_one_that_it_runs_into():
@@ -355,6 +356,6 @@ def test_the_most_that_is_shipped_at_once_is_not_too_much():
     )
     decision = decision_of(short)
     assert decision is not None
-    body = {"decisions": [decision.to_json()] * decisionship._AT_ONCE}
+    body = {"decisions": [to_json(decision)] * decisionship._AT_ONCE}
     assert len(json.dumps(body)) + decisionship._AT_ONCE_BYTES < MAX_BODY_BYTES
     assert decisionship._AT_ONCE <= MOST_DECISIONS

@@ -12,6 +12,7 @@ from slurm_gpu.database.api.audit import find_acts, store_acts
 from slurm_gpu.database.api.controller_body import read_told
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.errors import UsageError
+from slurm_gpu.wire.answers.codec import to_json
 from slurm_gpu.wire.answers.runs import AuditEvent
 from tests.database.running_server import NOBODY, OPERATOR, ROOT, Running
 
@@ -29,7 +30,7 @@ MOVED = AuditEvent(
 
 
 def body(**changes: Any) -> bytes:
-    act = {name: value for name, value in MOVED.to_json().items() if name != "who"} | changes
+    act = {name: value for name, value in to_json(MOVED).items() if name != "who"} | changes
     return json.dumps({"audit": [act]}).encode()
 
 

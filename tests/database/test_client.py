@@ -40,7 +40,7 @@ def test_the_client_reads_the_same_by_socket_and_by_munge(server: Running, reach
         health = client.health()
         assert (health.cluster, health.schema, health.wire) == (CLUSTER, head_revision(), WIRE_RANGE)
         assert [item.name for item in client.all_runs(limit=1)] == ["secret"]
-        assert client.runs(user="bob").runs == ()
+        assert client.runs(user="bob").runs == []
         assert [item.id for item in client.run("1")] == ["1"]
         assert client.run("99") == ()
         with pytest.raises(UsageError, match="limit"):

@@ -12,6 +12,7 @@ from slurm_gpu.errors import DatabaseError
 from slurm_gpu.http.identity import Caller
 from slurm_gpu.slurm.client import QueuedJob
 from slurm_gpu.wire.answers.cluster import ClusterHolder, ClusterState
+from slurm_gpu.wire.answers.codec import from_json, to_json
 from tests.database.running_server import NOBODY, ROOT, Running
 from tests.database.samples import node, queued
 
@@ -83,9 +84,9 @@ def test_it_comes_over_the_wire_as_it_is(server: Running) -> None:
     server.clock.now += 60  # a queue that was asked for before is old by then
     with DatabaseClient(server.config) as client:
         state = client.cluster()
-    assert ClusterState.from_json(state.to_json()) == state
+    assert from_json(ClusterState, to_json(state)) == state
     (here,) = (one for one in state.nodes if one.node == "here")
-    assert here.holders == (ClusterHolder(job_id=7, gpus=[1], shared_gpus=[]),)
+    assert here.holders == [ClusterHolder(job_id=7, gpus=[1], shared_gpus=[])]
 
 
 def test_what_is_free_is_as_new_as_who_holds_it(server: Running) -> None:
@@ -102,7 +103,7 @@ def test_what_is_free_is_as_new_as_who_holds_it(server: Running) -> None:
         after = {one.node: one for one in client.cluster().nodes}["here"]
     assert (before.state, before.in_service) == ("idle", True)
     assert (after.state, after.in_service, after.gpus_free) == ("mixed+drain", False, 0)
-    assert after.holders == (ClusterHolder(job_id=7, gpus=[1], shared_gpus=[]),)
+    assert after.holders == [ClusterHolder(job_id=7, gpus=[1], shared_gpus=[])]
 
 
 @pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
@@ -118,4 +119,4 @@ def test_what_is_no_cluster_is_told() -> None:
         {"as_of_s": 1, "nodes": 3, "jobs": []},
     ):
         with pytest.raises(DatabaseError, match="cannot be read"):
-            ClusterState.from_json(wrong)
+            from_json(ClusterState, wrong)

@@ -15,6 +15,7 @@ from slurm_gpu.database.api.decisions import find_decisions, find_refusals, stor
 from slurm_gpu.database.maintenance.pruning import Pruning
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.errors import UsageError
+from slurm_gpu.wire.answers.codec import to_json
 from tests.database.running_server import NOBODY, OPERATOR, ROOT, UNTOLD, Running
 from tests.database.samples import CLUSTER
 
@@ -33,7 +34,7 @@ MADE = Decision(
 
 
 def body(**changes: Any) -> bytes:
-    return json.dumps({"decisions": [MADE.to_json() | changes]}).encode()
+    return json.dumps({"decisions": [to_json(MADE) | changes]}).encode()
 
 
 def keep(database: Database, told: bytes, cluster: str = CLUSTER) -> None:
@@ -117,7 +118,7 @@ def test_what_is_older_than_retention_says_is_dropped(database: Database) -> Non
         body(job={"a": 1}),
         body(host=""),
         body(job={str(n): "" for n in range(33)}),
-        json.dumps({"decisions": [MADE.to_json()] * (MOST_DECISIONS + 1)}).encode(),
+        json.dumps({"decisions": [to_json(MADE)] * (MOST_DECISIONS + 1)}).encode(),
     ],
 )
 def test_what_is_no_decision_is_refused_with_the_reason(bad: bytes) -> None:
@@ -137,7 +138,7 @@ def test_each_sees_their_own_and_operators_all(server: Running) -> None:
         assert client.decisions("k3x2") == ()
     for uid in (NOBODY, OPERATOR):
         status, answer = ask(uid, "GET", "/v1/decisions/k3x1")
-        assert (status, answer["decisions"]) == (200, [MADE.to_json()])
+        assert (status, answer["decisions"]) == (200, [to_json(MADE)])
     status, answer = ask(UNTOLD, "GET", "/v1/decisions/k3x1")
     assert (status, "another user's" in answer["error"]) == (403, True)
     assert ask(OPERATOR, "GET", "/v1/decisions/none")[0] == 404
@@ -154,6 +155,6 @@ def test_operators_see_who_was_refused(server: Running) -> None:
     ask = server.asked_by
     status, answer = ask(NOBODY, "GET", "/v1/decisions?rule=urgent")
     assert (status, answer["error"]) == (403, "refusals are shown to operators")
-    assert ask(OPERATOR, "GET", "/v1/decisions?rule=urgent")[1] == {"decisions": [refused.to_json()]}
+    assert ask(OPERATOR, "GET", "/v1/decisions?rule=urgent")[1] == {"decisions": [to_json(refused)]}
     for wrong in ("limit=0", "limit=1001", "user=bob"):
         assert ask(OPERATOR, "GET", f"/v1/decisions?{wrong}")[0] == 400

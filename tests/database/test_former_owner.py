@@ -18,6 +18,7 @@ from slurm_gpu.database.accounting.reconcile import reconcile
 from slurm_gpu.database.accounting.run_row import run_row
 from slurm_gpu.database.app import make_app
 from slurm_gpu.database.live.verdict_board import ShownVerdicts
+from slurm_gpu.wire.answers.codec import to_json
 from tests.database.running_server import NOBODY, OPERATOR, ROOT, Running, running_server
 from tests.database.samples import T0, host, queued, record, row
 from tests.database.test_quota import QUOTA
@@ -83,7 +84,7 @@ def server(
         }
         limits = replace(QUOTA, user=NAME, uid=FORMER, limits=[QUOTA.limits[0] | {"why": SECRET}])  # type: ignore[index,operator]
         words = {
-            "quotas": [limits.to_json()],
+            "quotas": [to_json(limits)],
             "decisions": [
                 {**decision, "id": "a" * 32, "verdict": "allow", "token": "k3x1"},
                 {**decision, "id": "b" * 32, "verdict": "deny"},

@@ -13,6 +13,7 @@ from slurm_gpu.database.verdicts.job_series import host_course
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.errors import DatabaseError
 from slurm_gpu.wire import Live
+from slurm_gpu.wire.answers.codec import from_json, to_json
 from slurm_gpu.wire.answers.node_minutes import NodeMinutes
 from slurm_gpu.wire.live import LIVE_INTERVAL_S
 from tests.database.samples import T0, FakeClock, queued
@@ -130,7 +131,7 @@ class TestBySeconds:
         values = st.lists(st.none() | st.floats(0, 1e12), min_size=len(at_s), max_size=len(at_s))
         series = {name: tuple(data.draw(values)) for name in SERIES}
         told = NodeMinutes(node="n1", at_s=tuple(at_s), series=series)
-        assert NodeMinutes.from_json(told.to_json()) == told
+        assert from_json(NodeMinutes, to_json(told)) == told
         course = host_course(told)
         assert {len(row) for row in course.values.values()} == {round(at_s[-1]) - round(course.start_s)}
 
@@ -147,6 +148,6 @@ class TestBySeconds:
 )
 def test_an_answer_that_cannot_be_read_is_told(changed, said):
     answer = {"node": "n1", "at_s": [1, 2, 3], "series": {"cpu": [0.1, None, 0.2]}}
-    assert NodeMinutes.from_json(answer).series == {"cpu": (0.1, None, 0.2)}
+    assert from_json(NodeMinutes, answer).series == {"cpu": (0.1, None, 0.2)}
     with pytest.raises(DatabaseError, match=said):
-        NodeMinutes.from_json(answer | changed)
+        from_json(NodeMinutes, answer | changed)

@@ -12,6 +12,7 @@ from slurm_gpu.client.database_client import DatabaseClient, Quota
 from slurm_gpu.database.api.controller_body import MOST_QUOTAS, read_told
 from slurm_gpu.database.live.quota_board import KEPT_S, MOST_WANTED, WANTED_FOR_S, QuotaBoard
 from slurm_gpu.errors import UsageError
+from slurm_gpu.wire.answers.codec import from_json, to_json
 from tests.database.running_server import NOBODY, OPERATOR, ROOT, WEB, Running
 from tests.database.samples import FakeClock
 
@@ -34,7 +35,7 @@ QUOTA = Quota(user="alice", as_of_s=5.0, limits=[LIMIT, EACH, LIMIT | {"limit": 
 
 
 def body(**changes: Any) -> bytes:
-    return json.dumps({"quotas": [QUOTA.to_json() | changes]}).encode()
+    return json.dumps({"quotas": [to_json(QUOTA) | changes]}).encode()
 
 
 def test_what_is_told_is_kept_whole_for_who_looks() -> None:
@@ -80,7 +81,7 @@ def test_however_many_look_memory_is_bounded() -> None:
         body(limits=[LIMIT] * 1001),
         body(why="w" * 10_001),
         body(as_of_s=None),
-        json.dumps({"quotas": [QUOTA.to_json()] * (MOST_QUOTAS + 1)}).encode(),
+        json.dumps({"quotas": [to_json(QUOTA)] * (MOST_QUOTAS + 1)}).encode(),
     ],
 )
 def test_what_are_no_limits_is_refused(bad: bytes) -> None:
@@ -93,7 +94,7 @@ def test_one_sees_ones_own_and_operators_all(server: Running) -> None:
     name = pwd.getpwuid(NOBODY).pw_name
     own = f"/v1/quota/{name}"
     assert server.asked_by(NOBODY, "GET", own)[1]["limits"] is None
-    mine = QUOTA.to_json() | {"user": name}
+    mine = to_json(QUOTA) | {"user": name}
     status, _ = server.asked_by(0, "POST", "/v1/controller", json.dumps({"quotas": [mine]}).encode())
     assert status == 200
     for uid in (NOBODY, OPERATOR, WEB, 0):
@@ -127,7 +128,7 @@ def test_a_uid_that_took_over_a_name_sees_no_limits_of_who_had_it(
     name = pwd.getpwuid(NOBODY).pw_name
     target = f"/v1/quota/{name}"
     server.asked_by(NOBODY, "GET", target)
-    told = QUOTA.to_json() | {"user": name, "uid": uid}
+    told = to_json(QUOTA) | {"user": name, "uid": uid}
     server.asked_by(0, "POST", "/v1/controller", json.dumps({"quotas": [told]}).encode())
     _, answer = server.asked_by(NOBODY, "GET", target)
     assert (answer["limits"] is not None) == own
@@ -136,5 +137,5 @@ def test_a_uid_that_took_over_a_name_sees_no_limits_of_who_had_it(
 
 
 def test_limits_of_an_older_slurm_gpudbd_are_read() -> None:
-    answer = {name: value for name, value in QUOTA.to_json().items() if name != "uid"}
-    assert Quota.from_json(answer) == QUOTA
+    answer = {name: value for name, value in to_json(QUOTA).items() if name != "uid"}
+    assert from_json(Quota, answer) == QUOTA

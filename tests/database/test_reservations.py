@@ -18,6 +18,7 @@ from slurm_gpu.database.api.audit import find_acts
 from slurm_gpu.database.reservations.store import approve, end, find, find_one, store_reports, store_request
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.errors import DatabaseError, UsageError
+from slurm_gpu.wire.answers.codec import from_json, to_json
 from slurm_gpu.wire.answers.reservation import CLOCK_AHEAD, Report, Reservation, ReservationState, id_of
 from tests.database.running_server import NOBODY, OPERATOR, ROOT, UNTOLD, Running
 from tests.database.samples import CLUSTER, T0
@@ -435,10 +436,10 @@ def test_an_answer_that_cannot_be_true_is_an_error_of_slurm_gpudbd(changes: dict
         nodes="n[1-2]",
         **ASKED,
     )
-    assert Reservation.from_json(promised.to_json()) == promised
-    answer = {name: value for name, value in {**promised.to_json(), **changes}.items() if value is not ...}
-    with pytest.raises(DatabaseError, match="a reservation that cannot be read"):
-        Reservation.from_json(answer)
+    assert from_json(Reservation, to_json(promised)) == promised
+    answer = {name: value for name, value in {**to_json(promised), **changes}.items() if value is not ...}
+    with pytest.raises(DatabaseError, match="cannot be read"):
+        from_json(Reservation, answer)
 
 
 @pytest.mark.skipif(not ROOT, reason="becoming another user needs root")

@@ -107,9 +107,9 @@ def test_a_job_comes_with_its_hosts_events_and_devices(site: Running) -> None:
     with DatabaseClient(site.config) as client:
         (run,) = client.run("1")
         assert (run.app, run.app_field) == ("GROMACS", "molecular dynamics")
-        assert run.devices == (here(),), "the course is told apart"
-        assert run.hosts == (host(node="here"),)
-        assert run.events == (events[0], events[1], events[5], events[6])
+        assert run.devices == [here()], "the course is told apart"
+        assert run.hosts == [host(node="here")]
+        assert run.events == [events[0], events[1], events[5], events[6]]
         assert run.device_facts == {"GPU-1": gpu(node="here")}
         (listed,) = client.runs().runs
         assert (listed.app, listed.hosts, listed.device_facts) == ("GROMACS", None, None)
@@ -255,13 +255,13 @@ def test_a_window_is_asked_for_and_comes(site: Running) -> None:
         assert ship(site)["want"] == [1]
         assert ship(site, windows=[window()])["want"] == [], "its record need not be there yet"
         (found,) = client.windows("1")
-        assert (found.node, found.window) == ("here", window())
+        assert (found.node, found.segment, found.series) == ("here", window().segment, window().series)
         site.clock.now += FRESH_S
         assert client.windows("1") == (), "what a running job did then is not what it does now"
         assert ship(site)["want"] == [1]
         grown = window(series={"util_pct": pack([0.0, None, 50.0, 60.0])})
         ship(site, windows=[grown])
-        assert [item.window for item in client.windows("1")] == [grown]
+        assert [item.series for item in client.windows("1")] == [grown.series]
 
 
 def test_a_machine_without_slurm_has_jobs_of_the_same_number(site: Running) -> None:
@@ -290,7 +290,7 @@ def test_the_window_of_a_job_that_ended_is_there_as_long_as_it_is_kept(site: Run
     account(site)
     site.clock.now += 3600
     with DatabaseClient(site.config) as client:
-        assert [item.window for item in client.windows("1")] == [window()]
+        assert [item.series for item in client.windows("1")] == [window().series]
         account(site, row(job_id=2))
         with pytest.raises(DatabaseError, match="no window of job 2 was kept, and it does not run"):
             client.windows("2")
@@ -303,7 +303,7 @@ def test_live_values_come_with_a_tag_that_changes_with_them(site: Running) -> No
     ship(site, live=live)
     with DatabaseClient(site.config) as client:
         (values,) = client.live().values()
-        assert values.to_wire() == {**live, "devices": {"GPU-1": {"util_pct": 50.0, "jobs": (1,)}}}
+        assert values.to_wire() == {**live, "devices": {"GPU-1": {"util_pct": 50.0, "jobs": [1]}}}
         tag = client._http.get("/v1/live").headers["ETag"]
         same = client._http.get("/v1/live", headers={"If-None-Match": f'"other", {tag}'})
         assert (same.status_code, same.content) == (304, b"")
@@ -469,7 +469,7 @@ def test_a_node_is_shown_with_the_devices_that_it_has_now(site: Running) -> None
     ship(site, devices=[now, instance], version="9.9")
     with DatabaseClient(site.config) as client:
         report = {item.node: item for item in client.nodes()}["here"]
-    assert report.devices == (now, instance)
+    assert report.devices == [now, instance]
     assert report.gpus == [now]
     assert (report.version, report.heard_s) == ("9.9", site.clock.now)
 

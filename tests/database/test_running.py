@@ -11,6 +11,7 @@ from sqlalchemy import delete
 from slurm_gpu.client.database_client import DatabaseClient
 from slurm_gpu.database.api.running_use import KEPT_S, RunningUse
 from slurm_gpu.database.storage.schema import metadata
+from slurm_gpu.wire.answers.codec import from_json, to_json
 from slurm_gpu.wire.answers.running import Running as Answer
 from tests.database.running_server import NOBODY, OPERATOR, ROOT, UNTOLD, WEB, Running
 from tests.database.samples import T0, row, segment
@@ -49,10 +50,10 @@ def test_percentiles_are_over_all_devices_together(site: Running) -> None:
 @pytest.mark.parametrize(
     ("idle", "unused"),
     [
-        ({"util_hist_ms": {0: 9_000, 1: 1_000}}, ("GPU-2",)),
-        ({"util_hist_ms": {0: 9_990, 2: 10}}, ()),
-        ({"util_hist_ms": {0: 2_000}, "sampled_s": 2.0}, ()),  # what it did else, nobody saw
-        ({"util_hist_ms": None}, ()),
+        ({"util_hist_ms": {0: 9_000, 1: 1_000}}, ["GPU-2"]),
+        ({"util_hist_ms": {0: 9_990, 2: 10}}, []),
+        ({"util_hist_ms": {0: 2_000}, "sampled_s": 2.0}, []),  # what it did else, nobody saw
+        ({"util_hist_ms": None}, []),
     ],
 )
 def test_which_gpus_were_never_used_while_others_were(
@@ -68,9 +69,9 @@ def test_an_older_slurm_gpudbd_tells_of_no_such_gpus(site: Running) -> None:
     ship(site, records=[here()])
     account(site, running())
     with DatabaseClient(site.config) as client:
-        told = client.running().to_json()
+        told = to_json(client.running())
     del told["jobs"][0]["unused_devices"]
-    assert Answer.from_json(told).jobs[0].unused_devices == ()
+    assert from_json(Answer, told).jobs[0].unused_devices == ()
 
 
 def test_a_time_that_two_watches_saw_counts_once(site: Running) -> None:
@@ -119,7 +120,7 @@ def test_an_error_of_a_machine_without_slurm_is_none_of_the_job_with_the_same_nu
     ship(site, events=[event(1, at_s=at_s, device="GPU-1", job_id=1, data={"code": 79})])
     account(site, running(nodes="n[1-4]"))
     with DatabaseClient(site.config) as client:
-        assert client.running().xids == ()
+        assert client.running().xids == []
 
 
 def test_what_was_found_is_told_for_a_while(site: Running) -> None:

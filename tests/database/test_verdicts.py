@@ -13,6 +13,7 @@ from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.database.storage.schema import verdict
 from slurm_gpu.database.verdicts.store import StoredVerdict, close_left, statements, store_verdict
 from slurm_gpu.errors import DatabaseError
+from slurm_gpu.wire.answers.codec import from_json, to_json
 from slurm_gpu.wire.answers.verdicts import JobVerdict, ToldSuspect, Verdicts
 from tests.database.running_server import NOBODY, OPERATOR, ROOT, UNTOLD, WEB, Running
 from tests.database.samples import CLUSTER, T0
@@ -30,8 +31,8 @@ def told(**given: Any) -> StoredVerdict:
         "cause": "slow or failing",
         "kind": "clock",
         "confidence": 0.9,
-        "devices": (("n1", "GPU-3"),),
-        "nodes": (),
+        "devices": [("n1", "GPU-3")],
+        "nodes": [],
         "since_s": T0 + 100.5,
         "told_s": T0 + 160,
         "last_s": T0 + 160,
@@ -117,20 +118,20 @@ def test_the_client_reads_what_was_told(server: Running) -> None:
     server.verdicts.shown = ShownVerdicts(T0 + 500.0, 12, ((60901, told().verdict),), (SUSPECT,))
     with DatabaseClient(server.config) as client:
         seen = client.verdicts()
-    assert seen == Verdicts(as_of_s=T0 + 500.0, watched=12, verdicts=(told().verdict,), suspects=(SUSPECT,))
+    assert seen == Verdicts(as_of_s=T0 + 500.0, watched=12, verdicts=[told().verdict], suspects=[SUSPECT])
 
 
 def test_without_a_watch_nothing_is_told_and_that_is_said(server: Running) -> None:
     server.verdicts.shown = ShownVerdicts()
     with DatabaseClient(server.config) as client:
         seen = client.verdicts()
-    assert (seen.as_of_s, seen.verdicts) == (None, ())
+    assert (seen.as_of_s, seen.verdicts) == (None, [])
 
 
 def test_what_a_newer_slurm_gpudbd_adds_is_left_out_and_what_is_no_verdict_refused() -> None:
-    answer = Verdicts(as_of_s=1.0, watched=1, verdicts=(told().verdict,), suspects=(SUSPECT,)).to_json()
+    answer = to_json(Verdicts(as_of_s=1.0, watched=1, verdicts=(told().verdict,), suspects=(SUSPECT,)))
     answer["verdicts"][0]["later"] = answer["later"] = 1
-    assert Verdicts.from_json(answer).verdicts == (told().verdict,)
+    assert from_json(Verdicts, answer).verdicts == [told().verdict]
     for wrong in (None, [], {**answer, "verdicts": [{}]}, {**answer, "suspects": None}):
-        with pytest.raises(DatabaseError, match="verdicts that cannot be read"):
-            Verdicts.from_json(wrong)
+        with pytest.raises(DatabaseError, match="cannot be read"):
+            from_json(Verdicts, wrong)

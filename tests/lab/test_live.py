@@ -55,11 +55,11 @@ def test_a_job_is_seen_while_it_runs_and_afterwards(lab: Lab, database: Database
         # Who asks also keeps the wish alive; accounting tells of the job after some seconds.
         known = bool(database.run(str(job)))
         found = list(database.windows(str(job))) if known else []
-        return [item for item in found if any(value is not None for value in item.window.values("util_pct"))]
+        return [item for item in found if any(value is not None for value in item.values("util_pct"))]
 
     (seen,) = wait_for(window, 120, "its node sends the window", interval_s=2.0)
-    measured = [value for value in seen.window.values("util_pct") if value is not None]
-    assert (seen.node, seen.window.device) == (held.node, uuid)
+    measured = [value for value in seen.values("util_pct") if value is not None]
+    assert (seen.node, seen.device) == (held.node, uuid)
     assert measured[-1] == pytest.approx(60, abs=2)
 
     lab.run_as("alice", ["scancel", "--full", str(job)])

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec import structs
 
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.errors import NotFoundError
@@ -26,9 +26,9 @@ class Drawn(Here):
         found = next(job for job in source.cluster().jobs if job.state == "RUNNING" and job.n_gpus >= 8)
         self.job, self.user = found.id, found.user
         (told,) = source.run(found.id)
-        self.run = replace(told, name=name)
+        self.run = structs.replace(told, name=name)
         assert told.submit_s is not None
-        self.older = replace(self.run, submit_s=told.submit_s - 90_000, devices=None)
+        self.older = structs.replace(self.run, submit_s=told.submit_s - 90_000, devices=None)
         self.courses = self._courses()
         source.run = self._run  # type: ignore[method-assign]
         source.timelines = lambda job: self.courses  # type: ignore[method-assign]

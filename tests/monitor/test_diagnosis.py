@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 from starlette.exceptions import HTTPException
 
 from lab.synthetic import uid_of
@@ -17,7 +18,7 @@ from slurm_gpu.errors import DatabaseError
 from slurm_gpu.monitor.job.drawing import AT_ONCE, MOST_WAITING, OF_A_USER, DrawingProcess
 from slurm_gpu.monitor.page.files import page_files
 from slurm_gpu.monitor.viewer import Viewer
-from slurm_gpu.wire import Record, Window
+from slurm_gpu.wire import Record
 from slurm_gpu.wire.answers.runs import NodeWindow
 from slurm_gpu.wire.window import pack
 from tests.monitor.slow_training import Drawn
@@ -49,18 +50,20 @@ def test_while_its_nodes_are_asked_for_more_the_page_says_so_and_leads_to_itself
 
 def test_while_one_of_its_nodes_has_not_answered_the_page_names_it_and_leads_to_itself(drawn: Drawn):
     first, last = (drawn.run.devices or ())[0], (drawn.run.devices or ())[-1]
-    drawn.run = replace(drawn.run, devices=(first, replace(last, node="n999")))
+    drawn.run = structs.replace(drawn.run, devices=(first, replace(last, node="n999")))
 
     def window_of(record: Record) -> NodeWindow:
-        window = Window(
+        start_s = drawn.run.start_s or 0
+        return NodeWindow(
+            node=record.node,
+            at_s=start_s + 100,
             job_id=drawn.run.job_id,
             segment="0" * 16,
             device=record.device,
-            start_s=float(drawn.run.start_s or 0),
+            start_s=float(start_s),
             width_s=1.0,
             series={"util_pct": pack(np.full(100, 90.0))},
         )
-        return NodeWindow(node=record.node, at_s=int(window.start_s) + 100, window=window)
 
     answered = [window_of(first)]
     drawn.source.windows = lambda job: answered  # type: ignore[method-assign]

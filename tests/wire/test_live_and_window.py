@@ -24,7 +24,7 @@ def test_live_values_arrive_as_they_were_sent(live: Live) -> None:
 def test_zero_is_live_and_a_gap_is_left_out() -> None:
     live = Live.from_wire({"at_s": 5, "devices": {"GPU-1": {"util_pct": 0, "power_w": None}}, "host": None})
     assert live == Live(at_s=5.0, devices={"GPU-1": LiveDevice(util_pct=0.0)})
-    assert live.to_wire() == {"at_s": 5.0, "devices": {"GPU-1": {"util_pct": 0.0, "jobs": ()}}, "host": {}}
+    assert live.to_wire() == {"at_s": 5.0, "devices": {"GPU-1": {"util_pct": 0.0, "jobs": []}}, "host": {}}
 
 
 @pytest.mark.parametrize(

@@ -212,7 +212,7 @@ def test_events_travel_too():
 def _close(a: Mean | Total | None, b: Mean | Total | None) -> bool:
     if a is None or b is None:
         return a is b
-    pairs = zip(a.to_wire(), b.to_wire(), strict=True)
+    pairs = zip(a, b, strict=True)
     return all(math.isclose(x, y, rel_tol=1e-9, abs_tol=1e-6) for x, y in pairs)
 
 

@@ -15,6 +15,7 @@ from slurm_gpu.errors import UsageError
 from slurm_gpu.policy.explain.sbatch import COMMANDS
 from slurm_gpu.text.cells import span
 from slurm_gpu.text.units import counted
+from slurm_gpu.wire.answers.codec import to_json
 from slurm_gpu.wire.answers.forecast import Forecast
 
 _AT_ONCE_S = 60
@@ -58,7 +59,7 @@ def forecast(site: CommandSite, as_json: bool, words: tuple[str, ...]) -> None:
             _print_messages(wanted)
         raise click.exceptions.Exit(1)
     if as_json:
-        print_json({"forecast": said.to_json(), **policy})
+        print_json({"forecast": to_json(said), **policy})
         return
     _print_policy(wanted)
     click.echo(f"{what} will probably start {_when(said, ZoneInfo(site.config.timezone))}")

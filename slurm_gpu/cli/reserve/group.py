@@ -24,6 +24,7 @@ from slurm_gpu.placement.promises import kept
 from slurm_gpu.slurm.reservations import ReservationClient, SlurmReservation
 from slurm_gpu.text.hostlist import compress, expand
 from slurm_gpu.text.units import counted, format_duration, format_slurm_time
+from slurm_gpu.wire.answers.codec import to_json
 from slurm_gpu.wire.answers.reservation import Reservation, ReservationState
 
 _PAST = 30
@@ -237,13 +238,13 @@ def list_reservations(site: CommandSite, past: bool, last: int | None, as_json: 
     promises = kept([lateness[row.id] for row in made], len(promised) - len(made))
     if as_csv:
         columns = [*(f.name for f in fields(Reservation)), "late_s"]
-        print_csv(columns, [{**row.to_json(), "late_s": lateness[row.id]} for row in shown])
+        print_csv(columns, [{**to_json(row), "late_s": lateness[row.id]} for row in shown])
         return
     others = () if past else _others(site, rows)
     if as_json:
         print_json(
             {
-                "reservations": [{**row.to_json(), "late_s": lateness[row.id]} for row in shown],
+                "reservations": [{**to_json(row), "late_s": lateness[row.id]} for row in shown],
                 "others": [
                     {"name": one.name, "start_s": one.start_s, "end_s": one.end_s, "nodes": one.nodes}
                     for one in others

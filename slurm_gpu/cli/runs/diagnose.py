@@ -110,7 +110,7 @@ def _windows(site: CommandSite, database: DatabaseClient, run: Run, job_id: str)
     kept: dict[str, list[NodeWindow]] = {}
     try:
         while True:
-            found = [item for item in database.windows(job_id) if item.window.job_id == run.job_id]
+            found = [item for item in database.windows(job_id) if item.job_id == run.job_id]
             kept |= {node: [item for item in found if item.node == node] for node in {i.node for i in found}}
             if run.end_s is not None or holding <= kept.keys() or site.wall() >= until:
                 return [item for node in sorted(kept) for item in kept[node]]

@@ -28,6 +28,7 @@ from slurm_gpu.slurm.queue import read_own_jobs
 from slurm_gpu.slurm.tres import uses_gpus
 from slurm_gpu.text.cells import GAP, count, energy, moment, number, span, text
 from slurm_gpu.text.units import counted
+from slurm_gpu.wire.answers.codec import to_json
 
 _AGREES_S = 3
 """So far apart may two clocks' words on one suspension be: slurm-gpud looks each 2 s."""
@@ -98,7 +99,7 @@ def _to_json(run: Run, course: Sequence[DeviceTimeline], min_coverage: float) ->
     uses = device_uses(run.devices) if run.devices is not None else None
     return {
         **run.to_json(),
-        "timelines": None if uses is None else [item.to_json() for item in course],
+        "timelines": None if uses is None else to_json(course),
         "host_use": None if run.hosts is None else [use.to_json() for use in _host_uses(run)],
         "gpus": None if uses is None else [use.to_json() for use in uses],
         "advice": None if uses is None else idle_advice(run, uses, min_coverage),

@@ -50,8 +50,7 @@ class DatabaseEvidence:
         """Return a running job's mean utilisation since then, and the seconds measured; None if unknown."""
         windows = self.connect(lambda database: database.windows(str(job_id)))
         total, seconds = 0.0, 0.0
-        for one in windows:
-            window = one.window
+        for window in windows:
             for index, value in enumerate(window.values("util_pct")):
                 if value is not None and window.start_s + index * window.width_s >= since_s:
                     total += value * window.width_s

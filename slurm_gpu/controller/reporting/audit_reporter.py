@@ -17,6 +17,7 @@ from slurm_gpu.controller.run_file import write_run_file
 from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.errors import OutsideError, SlurmGpuError, UsageError
 from slurm_gpu.policy.lua.peers import this_host
+from slurm_gpu.wire.answers.codec import decode, to_json
 from slurm_gpu.wire.answers.runs import AuditEvent
 
 log = logging.getLogger("slurm-gpuctld")
@@ -129,7 +130,7 @@ class Acts(Duty):
         if self._path is None:
             return
         try:
-            write_run_file(self._path, json.dumps([act.to_json() for act in self._waiting]))
+            write_run_file(self._path, json.dumps(to_json(self._waiting)))
             self._unwritten.worked()
         except OutsideError as error:
             self._unwritten.failed(error)
@@ -138,10 +139,9 @@ class Acts(Duty):
 def _read(path: Path) -> list[AuditEvent]:
     """What an earlier process left; nothing where it left none, or what it left is damaged."""
     try:
-        found = [AuditEvent.from_json(item) for item in json.loads(path.read_text())]
-    except (OSError, ValueError, TypeError, RecursionError, SlurmGpuError):
+        return decode(list[AuditEvent], path.read_bytes())
+    except (OSError, ValueError, RecursionError, SlurmGpuError):
         return []
-    return [act for act in found if isinstance(act.id, str) and isinstance(act.at_s, int)]
 
 
 def _short(text: str, longest: int) -> str:

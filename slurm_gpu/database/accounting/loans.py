@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
+import msgspec
 from sqlalchemy import Connection, RowMapping, select
 
 from slurm_gpu.database.accounting.matching import node_set
@@ -39,7 +39,7 @@ def _with_lender(one: Run, queue: QueueState) -> Run:
     job = queue.by_id.get(one.job_id)
     if one.end_s is not None or job is None:
         return one
-    return replace(one, lender=lender_of(job.admin_comment))
+    return msgspec.structs.replace(one, lender=lender_of(job.admin_comment))
 
 
 def taken_back_by(connection: Connection, row: Mapping[str, Any]) -> RowMapping | None:

@@ -8,17 +8,18 @@ from sqlalchemy import Connection
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from slurm_gpu.database.api.audit import MOST_SHOWN, find_acts, store_acts
 from slurm_gpu.database.api.controller_body import read_told
 from slurm_gpu.database.api.decisions import find_decisions, find_refusals, has_decision, store_decisions
+from slurm_gpu.database.http.answer import Answer
 from slurm_gpu.database.http.rate_limits import share_of
 from slurm_gpu.database.http.request import authenticated, parameters, posted, whole_parameter
 from slurm_gpu.database.reservations.store import store_reports
 from slurm_gpu.database.services import Services
 from slurm_gpu.errors import UsageError
-from slurm_gpu.wire.answers.runs import Decision
+from slurm_gpu.wire.answers.runs import AuditEvent, Decision
 
 
 class ControllerWords:
@@ -34,13 +35,13 @@ class ControllerWords:
             raise HTTPException(403, "acts are shown to operators")
         limit = _limit(parameters(request))
 
-        def find() -> list[dict[str, Any]]:
+        def find() -> list[AuditEvent]:
             with self._services.database.reading() as connection:
-                return [act.to_json() for act in find_acts(connection, limit)]
+                return find_acts(connection, limit)
 
         found = await run_in_threadpool(find)
         share_of(request).spend(len(found))
-        return JSONResponse({"audit": found})
+        return Answer({"audit": found})
 
     async def get_refusals(self, request: Request) -> Response:
         """GET /v1/decisions."""
@@ -51,14 +52,13 @@ class ControllerWords:
         rule = query.pop("rule", None)
         limit = _limit(query, "rule, limit")
 
-        def find() -> list[dict[str, Any]]:
+        def find() -> list[Decision]:
             with self._services.database.reading() as connection:
-                refused = find_refusals(connection, self._services.cluster, rule, limit)
-                return [decision.to_json() for decision in refused]
+                return find_refusals(connection, self._services.cluster, rule, limit)
 
         found = await run_in_threadpool(find)
         share_of(request).spend(len(found))
-        return JSONResponse({"decisions": found})
+        return Answer({"decisions": found})
 
     async def get_decisions(self, request: Request) -> Response:
         """GET /v1/decisions/{token}."""
@@ -72,10 +72,10 @@ class ControllerWords:
         found = await run_in_threadpool(find)
         if not found:
             raise HTTPException(404, f"no decision with token {token} is kept")
-        own = [decision.to_json() for decision in found if caller.sees_all or decision.uid == caller.uid]
+        own = [decision for decision in found if caller.sees_all or decision.uid == caller.uid]
         if not own:
             raise HTTPException(403, f"decision {token} is on another user's job; operators may see it")
-        return JSONResponse({"decisions": own})
+        return Answer({"decisions": own})
 
     async def post_controller(self, request: Request) -> Response:
         """POST /v1/controller."""
@@ -102,7 +102,7 @@ class ControllerWords:
 
             return self._services.database.write(work)
 
-        return JSONResponse(await run_in_threadpool(store))
+        return Answer(await run_in_threadpool(store))
 
 
 def _limit(query: dict[str, str], allowed: str = "limit") -> int:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
+from slurm_gpu.database.http.answer import Answer
 from slurm_gpu.database.http.request import authenticated, parameters
 from slurm_gpu.database.services import Services
 from slurm_gpu.database.storage.schema import NAME_LENGTH
@@ -31,11 +32,11 @@ class QuotaPages:
         quota = self._services.quotas.ask(user)
         if not caller.sees_all:
             quota = quota.seen_by(caller.uid)
-        return JSONResponse(quota.to_json(), headers={"Cache-Control": "private, no-cache"})
+        return Answer(quota, headers={"Cache-Control": "private, no-cache"})
 
     async def wanted(self, request: Request) -> Response:
         """GET /v1/quota."""
         caller = await authenticated(self._services.authenticator, request)
         if not caller.writes:
             raise HTTPException(403, "slurm-gpuctld asks this; one's own limits are at /v1/quota/USER")
-        return JSONResponse({"wanted": self._services.quotas.wanted()})
+        return Answer({"wanted": self._services.quotas.wanted()})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import json
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import asdict, replace
@@ -15,13 +14,14 @@ import msgspec
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
 import slurm_gpu
 from slurm_gpu.database.accounting.importer import read_until_s
 from slurm_gpu.database.accounting.loans import with_lenders
 from slurm_gpu.database.api.cluster import show_cluster
 from slurm_gpu.database.forecasts.store import newest_model
+from slurm_gpu.database.http.answer import Answer
 from slurm_gpu.database.http.rate_limits import share_of
 from slurm_gpu.database.http.request import RETRY_AFTER_S, authenticated, parameters
 from slurm_gpu.database.live.host_minutes import alone_since
@@ -107,7 +107,7 @@ class Reads:
             with self._services.database.reading() as connection:
                 found = find_timelines(connection, self._services.cluster, job, caller)
                 left_out = count_left_out(connection, self._services.cluster, job, len(found))
-            return encode({"runs": [item.to_json() for item in found], "left_out": left_out}), len(found)
+            return encode({"runs": found, "left_out": left_out}), len(found)
 
         body, n_runs = await run_in_threadpool(find)
         share_of(request).spend(n_runs)
@@ -136,10 +136,10 @@ class Reads:
         for node, job_id in found.missing:
             self._services.memory.wants.ask(node, job_id)
         if found.windows:
-            return JSONResponse({"windows": [item.to_json() for item in found.windows]})
+            return Answer({"windows": found.windows})
         if found.missing:
             headers = {"Retry-After": str(WINDOW_WITHIN_S)}
-            return JSONResponse({"windows": [], "asked": found.asked()}, 202, headers=headers)
+            return Answer({"windows": [], "asked": found.asked()}, 202, headers=headers)
         raise HTTPException(404, f"no window of job {job} was kept, and it does not run")
 
     async def get_hosts(self, request: Request) -> Response:
@@ -154,7 +154,7 @@ class Reads:
             if since_s is not None and caller.may_see(job.uid):
                 self._services.memory.needs.ask(job.nodes)
                 found += self._services.memory.board.minutes(job.nodes, since_s)
-        return JSONResponse({"hosts": [item.to_json() for item in found]})
+        return Answer({"hosts": found})
 
     async def get_live(self, request: Request) -> Response:
         """GET /v1/live, once or as a stream of events."""
@@ -195,7 +195,7 @@ class Reads:
                 }
             )
         shown = show_live(memory.board.values(), queue, caller)
-        return json.dumps({"nodes": shown}, separators=(",", ":")).encode()
+        return encode({"nodes": shown})
 
     async def _live_events(self, caller: Caller, refresh: str) -> AsyncIterator[bytes]:
         """The values whenever they changed, until it is time to show a fresh credential, or we stop."""
@@ -227,7 +227,7 @@ class Reads:
             with self._services.database.reading() as connection:
                 return [item.to_json() for item in node_reports(connection, heard)]
 
-        return JSONResponse({"nodes": await run_in_threadpool(find)})
+        return Answer({"nodes": await run_in_threadpool(find)})
 
     async def get_cluster(self, request: Request) -> Response:
         """GET /v1/cluster."""
@@ -238,7 +238,7 @@ class Reads:
             if nodes is None or queue is None:
                 return None
             shown = show_cluster(nodes, queue, self._services.places, caller)
-            return json.dumps(shown.to_json(), separators=(",", ":")).encode()
+            return encode(shown)
 
         body = await run_in_threadpool(find)
         if body is None:
@@ -249,9 +249,9 @@ class Reads:
     async def get_health(self, request: Request) -> Response:
         """GET /v1/health."""
         await self._caller(request)
-        return JSONResponse(await run_in_threadpool(self._health))
+        return Answer(await run_in_threadpool(self._health))
 
-    def _health(self) -> dict[str, Any]:
+    def _health(self) -> Health:
         services = self._services
         now_s = services.clock.wall()
         with services.database.reading() as connection:
@@ -277,7 +277,7 @@ class Reads:
             last_rejected_s=services.memory.rejections.last_s,
             learned_s=learned_s,
             web_refused=[asdict(refusal) for refusal in services.authenticator.web_refusals.recent()],
-        ).to_json()
+        )
 
     async def _caller(self, request: Request) -> Caller:
         return await authenticated(self._services.authenticator, request)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
 from sqlalchemy import Connection, RowMapping, select, type_coerce
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -76,7 +76,7 @@ class RunningPage:
 
     def _answer(self, caller: Caller) -> bytes:
         found, body = self._newest()
-        return body if caller.sees_all else _dump(found.seen_by(caller))
+        return body if caller.sees_all else msgspec.json.encode(found.seen_by(caller))
 
     def _newest(self) -> tuple[RunningUseByOwner, bytes]:
         """One at a time finds out, and the others have what it found."""
@@ -86,7 +86,7 @@ class RunningPage:
                 with services.database.reading() as connection:
                     now_s = services.clock.wall()
                     self._found = find_running(connection, services.cluster, now_s, services.min_coverage)
-                self._body = _dump(self._found.running)
+                self._body = msgspec.json.encode(self._found.running)
                 self._until = services.clock.monotonic() + KEPT_S
             return self._found, self._body
 
@@ -107,10 +107,6 @@ def find_running(
         xids=_xids(connection, {row["job_id"]: row["nodes"] for row in rows}, int(now_s) - XIDS_OF_S),
     )
     return RunningUseByOwner(told, {row["job_id"]: row["uid"] for row in rows})
-
-
-def _dump(running: Running) -> bytes:
-    return json.dumps(running.to_json(), separators=(",", ":")).encode()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from slurm_gpu.database.accounting.slurm_view import QueueState
+from slurm_gpu.database.http.answer import Answer
 from slurm_gpu.database.http.request import authenticated, parameters
 from slurm_gpu.database.queries.run_queries import job_name, rows_of_job
 from slurm_gpu.database.services import Services
@@ -89,11 +90,11 @@ class ForecastApi:
             from slurm_gpu.database.forecasts.predicting import NoForecastError
 
             try:
-                return {"forecast": forecast().to_json()}
+                return {"forecast": forecast()}
             except NoForecastError as error:
                 return {"forecast": None, "why": str(error)}
 
-        return JSONResponse(await anyio.to_thread.run_sync(answer, limiter=self._one))
+        return Answer(await anyio.to_thread.run_sync(answer, limiter=self._one))
 
     def _why_not(self, job: str) -> str:
         """What is known of a job that waits for nothing."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, and_, case, func, or_, select
 
@@ -15,12 +15,14 @@ from slurm_gpu.database.accounting.resized import Row
 from slurm_gpu.database.accounting.writer import RECORD_WITHOUT_TIMELINE, read_host, read_record, readable
 from slurm_gpu.database.storage.schema import device, event, run_device, run_host, run_window
 from slurm_gpu.errors import RecordError
-from slurm_gpu.wire import DeviceFacts, Event, Host, Record, Window, merge_timelines
+from slurm_gpu.wire import DeviceFacts, Event, Host, Record, merge_timelines
+from slurm_gpu.wire.answers.codec import from_json
 from slurm_gpu.wire.answers.runs import DeviceTimeline, NodeReport, NodeWindow
 
 log = logging.getLogger(__name__)
 
 MAX_EVENTS = 1000
+_OF_A_WINDOW = tuple(f.name for f in fields(NodeWindow))
 _CONCERNING_ALL = ("intruder", "job_mismatch")
 # Hooks and Slurm may differ by this much over when a run was.
 _SLACK_S = 300
@@ -194,7 +196,7 @@ def windows(connection: Connection, rows: Sequence[Row]) -> list[NodeWindow]:
     query = select(run_window).where(run_window.c.job_id.in_({row["job_id"] for row in rows}))
     order = run_window.c.node, run_window.c.device, run_window.c.start_s
     return [
-        NodeWindow(node=found["node"], at_s=found["at_s"], window=Window.from_wire(dict(found), {}))
+        from_json(NodeWindow, {name: found[name] for name in _OF_A_WINDOW}).plausible({})
         for found in connection.execute(query.order_by(*order)).mappings()
         if any(
             row["job_id"] == found["job_id"]
@@ -207,7 +209,7 @@ def windows(connection: Connection, rows: Sequence[Row]) -> list[NodeWindow]:
 
 def nodes_without_window(row: Row, there: Sequence[NodeWindow]) -> set[str]:
     """Nodes of a run of which there is none among these windows."""
-    return set(node_set(row["nodes"])) - {item.node for item in there if item.window.job_id == row["job_id"]}
+    return set(node_set(row["nodes"])) - {item.node for item in there if item.job_id == row["job_id"]}
 
 
 def node_reports(connection: Connection, heard: Mapping[str, tuple[float, str | None]]) -> list[NodeReport]:

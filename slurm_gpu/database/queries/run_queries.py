@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
+import msgspec
 from sqlalchemy import ColumnElement, Connection, RowMapping, Select, and_, func, or_, select
 
 from slurm_gpu.database.accounting.derived_columns import coverage_at, resolve_double_watches
@@ -111,14 +112,16 @@ def _as_its_loan_ended(connection: Connection, shown: Run, row: Mapping[str, Any
     if other is None:
         return shown
     eligible_s = other["submit_s"] if other["eligible_s"] is None else other["eligible_s"]
-    return replace(shown, returned_to=job_name(other), returned_in_s=other["start_s"] - eligible_s)
+    return msgspec.structs.replace(
+        shown, returned_to=job_name(other), returned_in_s=other["start_s"] - eligible_s
+    )
 
 
 def _as_its_records_tell(shown: Run, parts: Sequence[Row], min_coverage: float) -> Run:
     """The derived columns follow new records within a pass; what is shown beside these agrees with them."""
     kept, _ = resolve_double_watches(shown.devices or ())
     derived = derive_run(parts, kept, min_coverage)
-    return replace(
+    return msgspec.structs.replace(
         shown,
         n_gpus=_gpus(derived.granted_mgpu) if len(parts) == 1 else shown.n_gpus,
         ugpucore=derived.ugpucore,

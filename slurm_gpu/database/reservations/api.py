@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -11,9 +12,10 @@ from msgspec import Meta
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from slurm_gpu.config.site import Reservations as Settings
+from slurm_gpu.database.http.answer import Answer
 from slurm_gpu.database.http.rate_limits import share_of
 from slurm_gpu.database.http.request import authenticated, parameters, posted, whole_parameter
 from slurm_gpu.database.reservations import store
@@ -79,19 +81,19 @@ class ReservationPages:
         caller = await authenticated(self._services.authenticator, request)
         past, ids = _wanted(parameters(request))
 
-        def find() -> list[dict[str, Any]]:
+        def find() -> list[Reservation]:
             with self._services.database.reading() as connection:
                 found = store.find(connection, self._services.cluster, past, ids)
             return [_shown(one, caller) for one in found]
 
         found = await run_in_threadpool(find)
         share_of(request).spend(len(found))
-        return JSONResponse({"reservations": found})
+        return Answer({"reservations": found})
 
     async def request(self, request: Request) -> Response:
         """POST /v1/reservations."""
         caller, body = await posted(self._services.authenticator, request)
-        return JSONResponse({"reservation": await run_in_threadpool(self._request, caller, body)})
+        return Answer({"reservation": await run_in_threadpool(self._request, caller, body)})
 
     async def decide(self, request: Request) -> Response:
         """POST /v1/reservations/{id}."""
@@ -100,9 +102,9 @@ class ReservationPages:
             number = parse_whole(request.path_params["id"], 1, _HIGHEST)
         except ValueError:
             raise HTTPException(404, f"there is no reservation {request.path_params['id'][:40]}") from None
-        return JSONResponse({"reservation": await run_in_threadpool(self._decide, caller, number, body)})
+        return Answer({"reservation": await run_in_threadpool(self._decide, caller, number, body)})
 
-    def _request(self, caller: Caller, body: bytes) -> dict[str, Any]:
+    def _request(self, caller: Caller, body: bytes) -> Reservation:
         settings, wanted = self._settings(), _read(body, _Asked)
         user, now_s = wanted.user or caller.user, int(self._services.clock.wall())
         if user is None:
@@ -159,7 +161,7 @@ class ReservationPages:
             raise UsageError(f"{user} may not use the account {named}; allowed: {allowed}")
         return account
 
-    def _decide(self, caller: Caller, number: int, body: bytes) -> dict[str, Any]:
+    def _decide(self, caller: Caller, number: int, body: bytes) -> Reservation:
         settings, decision = self._settings(), _read(body, _Decision)
         who, now_s = caller.user or str(caller.uid), int(self._services.clock.wall())
         cluster, why = self._services.cluster, decision.why or ""
@@ -185,7 +187,7 @@ class ReservationPages:
         self._services.database.write(act)
         return self._one(number, caller)
 
-    def _one(self, number: int, caller: Caller) -> dict[str, Any]:
+    def _one(self, number: int, caller: Caller) -> Reservation:
         with self._services.database.reading() as connection:
             one = store.find_one(connection, self._services.cluster, number)
         assert one is not None
@@ -226,12 +228,11 @@ def _promise(decision: _Decision, one: Reservation, now_s: int, settings: Settin
     return decision.start_s, decision.end_s, compress(names)
 
 
-def _shown(one: Reservation, caller: Caller) -> dict[str, Any]:
+def _shown(one: Reservation, caller: Caller) -> Reservation:
     """Who, where and when is everybody's to see; why is its user's, by uid: a name may change hands."""
-    shown = one.to_json()
-    if not (caller.sees_all or caller.uid == one.uid):
-        shown |= {"why": None, "decided_why": None, "over_why": None, "full": False}
-    return shown
+    if caller.sees_all or caller.uid == one.uid:
+        return one
+    return replace(one, why=None, decided_why=None, over_why=None, full=False)
 
 
 def _wanted(query: dict[str, str]) -> tuple[int, list[int]]:

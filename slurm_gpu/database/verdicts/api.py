@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
+from slurm_gpu.database.http.answer import Answer
 from slurm_gpu.database.http.request import authenticated
 from slurm_gpu.database.live.verdict_board import VerdictBoard
 from slurm_gpu.http.identity import Authenticator
@@ -19,4 +20,4 @@ class VerdictsPage:
     async def get(self, request: Request) -> Response:
         """Answer with what holds now."""
         caller = await authenticated(self._authenticator, request)
-        return JSONResponse(self._board.shown.seen_by(caller).to_json())
+        return Answer(self._board.shown.seen_by(caller))

@@ -143,9 +143,7 @@ def series_of_windows(
     """
     workers = workers_of(run, nodes)
     told = [
-        (workers[item.node, item.window.device], item.window)
-        for item in windows
-        if (item.node, item.window.device) in workers
+        (workers[item.node, item.device], item) for item in windows if (item.node, item.device) in workers
     ]
     seen = {node for node, _ in workers}
     whole = seen <= {item.node for item in hosts}

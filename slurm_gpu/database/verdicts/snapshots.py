@@ -101,7 +101,7 @@ class VerdictSnapshots:
         now_s = self._clock.wall()
         with self._database.reading() as connection:
             found = find_windows(connection, self._cluster, job.label, _OURSELVES, now_s)
-            windows = [item for item in found.windows if item.window.job_id == job.job_id]
+            windows = [item for item in found.windows if item.job_id == job.job_id]
             missing = [node for node, job_id in found.missing if job_id == job.job_id]
             if not windows or (missing and not take_part):
                 return None

@@ -18,6 +18,7 @@ from slurm_gpu.monitor.cluster.state import PageState
 from slurm_gpu.monitor.cluster.summary import gpu_types, wait_reasons
 from slurm_gpu.monitor.viewer import Flavour
 from slurm_gpu.text.units import parse_whole
+from slurm_gpu.wire.answers.codec import to_json
 
 _WHYS: dict[str, Any] = dict.fromkeys(("why", "decided_why", "over_why"))
 
@@ -126,7 +127,7 @@ def reservations(state: PageState, flavour: Flavour, _: str) -> bytes:
         item if flavour.may_see(item.user, item.uid) else replace(item, full=False, **_WHYS)
         for item in known or ()
     ]
-    return dump({"reservations": [item.to_json() for item in shown], "known": known is not None})
+    return dump({"reservations": to_json(shown), "known": known is not None})
 
 
 def squares(state: PageState, flavour: Flavour, metric: str) -> bytes:

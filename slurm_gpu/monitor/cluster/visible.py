@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
+
+import msgspec
 
 from slurm_gpu.monitor.viewer import Flavour
 from slurm_gpu.wire.answers.runs import Run, RunTimeline
@@ -18,14 +20,14 @@ OCCUPANCY = frozenset(
     }
 )
 """As slurm-gpudbd tells everybody of every run."""
-_HIDDEN: dict[str, Any] = {f.name: None for f in fields(Run) if f.name not in OCCUPANCY | {"full"}}
+_HIDDEN: dict[str, Any] = dict.fromkeys({*Run.__struct_fields__} - OCCUPANCY - {"full"})
 
 
 def visible(run: Run, flavour: Flavour) -> Run:
     """The run as whoever asks may see it."""
     if flavour.may_see(run.user, run.uid):
         return run
-    return replace(run, full=False, **_HIDDEN)
+    return msgspec.structs.replace(run, full=False, **_HIDDEN)
 
 
 def visible_timeline(timeline: RunTimeline, seen: bool) -> RunTimeline:

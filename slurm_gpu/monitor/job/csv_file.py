@@ -40,7 +40,7 @@ def timelines_csv(timelines: Iterable[RunTimeline]) -> str:
 
 def windows_csv(windows: Sequence[NodeWindow]) -> str:
     """A row for each moment of each device."""
-    names = sorted({name for item in windows for name in item.window.series})
+    names = sorted({name for item in windows for name in item.series})
     columns = ("job_id", "node", "segment", "device", "at_s", *names)
     return write(columns, (row for item in windows for row in _moments(item)))
 
@@ -80,13 +80,12 @@ def _bins(run: RunTimeline) -> Iterator[dict[str, Any]]:
             }
 
 
-def _moments(item: NodeWindow) -> Iterator[dict[str, Any]]:
-    window = item.window
+def _moments(window: NodeWindow) -> Iterator[dict[str, Any]]:
     series = {name: window.values(name) for name in window.series}
     for index in range(max(map(len, series.values()), default=0)):
         yield {
             "job_id": window.job_id,
-            "node": item.node,
+            "node": window.node,
             "segment": window.segment,
             "device": window.device,
             "at_s": window.start_s + index * window.width_s,

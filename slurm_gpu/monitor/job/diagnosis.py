@@ -22,6 +22,7 @@ from slurm_gpu.monitor.page.files import DRAWN_POLICY, address_of
 from slurm_gpu.monitor.viewer import Flavour, NotSignedInError, ViewerOf
 from slurm_gpu.reports.diagnosed.missing_data import silent_nodes, why_untold
 from slurm_gpu.text.hostlist import compress
+from slurm_gpu.wire.answers.codec import to_json
 from slurm_gpu.wire.answers.runs import NodeWindow
 
 PATH = "/diagnosis"
@@ -100,10 +101,10 @@ class DiagnosisPage:
         hosts = source.hosts(job) if windows and run.end_s is None else ()
         asked = {
             "run": run.to_json(),
-            "windows": [item.to_json() for item in windows],
-            "hosts": [item.to_json() for item in hosts],
+            "windows": to_json(windows),
+            "hosts": to_json(hosts),
             "timelines": [
-                item.to_json()
+                to_json(item)
                 for item in source.timelines(job)
                 if (item.job_id, item.submit_s) == (run.job_id, run.submit_s)
             ],

@@ -19,6 +19,7 @@ from slurm_gpu.monitor.http.response import JSON, CachedResponse
 from slurm_gpu.monitor.job.pages import id_to_ask_by
 from slurm_gpu.monitor.viewer import ViewerOf
 from slurm_gpu.wire.answers.cluster import ClusterJob
+from slurm_gpu.wire.answers.codec import to_json
 from slurm_gpu.wire.answers.quota import Quota
 
 MOST_FORECASTS = 20
@@ -113,7 +114,7 @@ class Me:
     def _ask(self, source: DatabaseClient, job: ClusterJob) -> _Said:
         try:
             found = source.forecast(id_to_ask_by(job))
-            said: _Said = (None, found) if isinstance(found, str) else (found.to_json(), None)
+            said: _Said = (None, found) if isinstance(found, str) else (to_json(found), None)
         except (OutsideError, UsageError) as error:  # it began meanwhile, or is held
             said = None, str(error)
         with self._lock:

@@ -17,9 +17,10 @@ from slurm_gpu.monitor.cluster.visible import visible, visible_timeline
 from slurm_gpu.monitor.http.rate_limiter import RequestSlots
 from slurm_gpu.monitor.http.response import CSV, JSON, CachedResponse, Header
 from slurm_gpu.monitor.job.csv_file import runs_csv, timelines_csv, windows_csv
-from slurm_gpu.monitor.job.percentiles import by_device, of_records, to_json
+from slurm_gpu.monitor.job.percentiles import by_device, of_records
 from slurm_gpu.monitor.viewer import Flavour, ViewerOf
 from slurm_gpu.wire.answers.cluster import ClusterJob
+from slurm_gpu.wire.answers.codec import to_json
 from slurm_gpu.wire.answers.runs import Run, RunTimeline
 
 _JOB = re.compile(r"[1-9][0-9]{0,17}(_[0-9]{1,9}|\+[0-9]{1,9})?")
@@ -96,7 +97,7 @@ def tell_timelines(source: DatabaseClient, job: str, flavour: Flavour, asked: st
     found = [visible_timeline(item, (item.job_id, item.submit_s) in full) for item in source.timelines(job)]
     if asked == "csv":
         return timelines_csv(found).encode()
-    return dump({"runs": [item.to_json() for item in found]})
+    return dump({"runs": to_json(found)})
 
 
 def tell_windows(source: DatabaseClient, job: str, flavour: Flavour, asked: str) -> bytes:
@@ -112,7 +113,7 @@ def tell_windows(source: DatabaseClient, job: str, flavour: Flavour, asked: str)
         raise HTTPException(404, f"no window of job {job} was kept, and it does not run") from error
     if asked == "csv":
         return windows_csv(found).encode()
-    return dump({"windows": [item.to_json() for item in found], "asked": not found})
+    return dump({"windows": to_json(found), "asked": not found})
 
 
 def _runs(source: DatabaseClient, job: str) -> Sequence[Run]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from slurm_gpu.database.accounting.derived_columns import resolve_double_watches
 from slurm_gpu.wire import Histogram, Record, Timeline, histogram_quantile, merge_histograms
@@ -26,10 +25,7 @@ class Percentiles:
     p95: float | None
     how: str
     """EXACT, to the whole percent that is measured; FROM_BINS: of means over the width of a bin."""
-
-    def to_json(self) -> dict[str, Any]:
-        """A dict that json.dumps takes."""
-        return {"p25": self.p25, "p95": self.p95, "unit": "%", "how": self.how}
+    unit: str = "%"
 
 
 def of_records(records: Sequence[Record], timelines: Iterable[DeviceTimeline] = ()) -> dict[str, Percentiles]:
@@ -54,11 +50,6 @@ def by_device(
         place: of_records(some, [item for item in timelines if (item.node, item.device) == place])
         for place, some in places.items()
     }
-
-
-def to_json(percentiles: Mapping[str, Percentiles]) -> dict[str, Any]:
-    """By metric."""
-    return {name: item.to_json() for name, item in percentiles.items()}
 
 
 def _exact(histograms: Iterable[Histogram | None]) -> Percentiles:

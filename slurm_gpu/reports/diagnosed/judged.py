@@ -86,7 +86,7 @@ def judged(
     `courses` may be of other runs of the job too. ValueError where `groups` are none of this job.
     """
     # Of an array the windows of all of its tasks may be there, which had the same GPUs one after the other.
-    windows = [item for item in windows if item.window.job_id == run.job_id]
+    windows = [item for item in windows if item.job_id == run.job_id]
     looks = [("window", series_of_windows(run, windows, hosts=hosts))] if windows else []
     own = [
         item.devices or () for item in courses if (item.job_id, item.submit_s) == (run.job_id, run.submit_s)

@@ -32,5 +32,5 @@ def silent_nodes(run: Run, windows: Sequence[NodeWindow]) -> Sequence[str]:
     """Nodes of a run that goes on of whose last minutes nothing has come so far."""
     if run.end_s is not None:
         return ()
-    answered = {item.node for item in windows if item.window.job_id == run.job_id}
+    answered = {item.node for item in windows if item.job_id == run.job_id}
     return sorted({record.node for record in run.devices or () if not record.final} - answered)

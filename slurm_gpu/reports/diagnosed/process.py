@@ -17,20 +17,21 @@ from slurm_gpu.diagnose.case import DiagnosisThresholds
 from slurm_gpu.reports.diagnosed.document import OnSite
 from slurm_gpu.reports.diagnosed.judged import judged
 from slurm_gpu.reports.diagnosed.run_page import run_page
+from slurm_gpu.wire.answers.codec import from_json
 from slurm_gpu.wire.answers.node_minutes import NodeMinutes
 from slurm_gpu.wire.answers.runs import NodeWindow, Run, RunTimeline
 
 
 def page_of(asked: Any) -> str:
     """The page of {run, windows, hosts, timelines, min_coverage, timezone, now_s, site} as JSON has them."""
-    run = Run.from_json(asked["run"])
+    run = from_json(Run, asked["run"])
     rules = DiagnosisThresholds(min_coverage=asked["min_coverage"])
     found = judged(
         run,
-        [NodeWindow.from_json(item) for item in asked["windows"]],
-        [RunTimeline.from_json(item) for item in asked["timelines"]],
+        from_json(list[NodeWindow], asked["windows"]),
+        from_json(list[RunTimeline], asked["timelines"]),
         rules,
-        hosts=[NodeMinutes.from_json(item) for item in asked["hosts"]],
+        hosts=from_json(list[NodeMinutes], asked["hosts"]),
     )
     return run_page(run, found, rules, asked["timezone"], asked["now_s"], OnSite(**asked["site"]))
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Self, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from slurm_gpu.errors import DatabaseError
 from slurm_gpu.wire import Live
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,25 +80,6 @@ class ClusterState:
     nodes: Sequence[ClusterNode]
     jobs: Sequence[ClusterJob]
 
-    def to_json(self) -> dict[str, Any]:
-        """A dict that json.dumps takes."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: Any) -> Self:
-        """Read an answer; keys that a newer version adds are left. Raises DatabaseError."""
-        try:
-            return cls(
-                as_of_s=value["as_of_s"],
-                nodes=tuple(
-                    _read(ClusterNode, _OF_A_NODE, {**item, "holders": _holders(item["holders"])})
-                    for item in value["nodes"]
-                ),
-                jobs=tuple(_read(ClusterJob, _OF_A_JOB, item) for item in value["jobs"]),
-            )
-        except (AttributeError, KeyError, TypeError) as error:
-            raise DatabaseError(f"slurm-gpudbd answered a cluster that cannot be read: {error!r}") from error
-
 
 def live_of_slurm(cluster: ClusterState, live: Mapping[str, Live]) -> dict[str, Live]:
     """Live values with those jobs alone that Slurm has on the node that tells of them.
@@ -120,16 +97,3 @@ def _with_jobs(values: Live, here: frozenset[int]) -> Live:
         if not here.issuperset(device.jobs)
     }
     return replace(values, devices={**values.devices, **strange}) if strange else values
-
-
-def _read(kind: Callable[..., T], names: tuple[str, ...], item: Mapping[str, Any]) -> T:
-    return kind(**{name: item[name] for name in names if name in item})
-
-
-def _holders(items: Sequence[Mapping[str, Any]]) -> tuple[ClusterHolder, ...]:
-    return tuple(_read(ClusterHolder, _OF_A_HOLDER, item) for item in items)
-
-
-_OF_A_NODE, _OF_A_HOLDER, _OF_A_JOB = (
-    tuple(f.name for f in fields(kind)) for kind in (ClusterNode, ClusterHolder, ClusterJob)
-)

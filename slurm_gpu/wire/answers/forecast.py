@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import MISSING, asdict, dataclass, fields
-from typing import Any
-
-from slurm_gpu.errors import DatabaseError
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,26 +57,3 @@ class Forecast:
     past: ForecastRecord
     remark: str | None = None
     """What was wrong with what was learned last, so that it stands on something else."""
-
-    def to_json(self) -> dict[str, Any]:
-        """A dict that json.dumps takes."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: Any) -> Forecast:
-        """Read an answer of /v1/forecast; raises DatabaseError."""
-        try:
-            # An older slurm-gpudbd has no remark.
-            values = {f.name: value[f.name] for f in fields(cls) if f.name in value or f.default is MISSING}
-            values["reasons"] = tuple(Reason(**_named(Reason, item)) for item in values["reasons"])
-            values["past"] = ForecastRecord(**_named(ForecastRecord, values["past"]))
-            if values["judged"] is not None:
-                values["judged"] = ForecastAccuracy(**_named(ForecastAccuracy, values["judged"]))
-            return cls(**values)
-        except (KeyError, TypeError) as error:
-            raise DatabaseError(f"slurm-gpudbd answered a forecast that cannot be read: {error!r}") from error
-
-
-def _named(kind: Any, value: Any) -> dict[str, Any]:
-    """The fields that this version knows."""
-    return {f.name: value[f.name] for f in fields(kind)}

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-
-from slurm_gpu.errors import DatabaseError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,23 +14,8 @@ class NodeMinutes:
     at_s: tuple[float, ...]
     series: Mapping[str, tuple[float | None, ...]]
 
-    def to_json(self) -> dict[str, Any]:
-        """A dict that json.dumps takes."""
-        return {"node": self.node, "at_s": self.at_s, "series": self.series}
-
-    @classmethod
-    def from_json(cls, value: Any) -> NodeMinutes:
-        """Read one node of an answer; raises DatabaseError where it is none."""
-        try:
-            at_s = tuple(float(item) for item in value["at_s"])
-            series = {
-                str(name): tuple(None if item is None else float(item) for item in items)
-                for name, items in value["series"].items()
-            }
-            node = str(value["node"])
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise DatabaseError(f"slurm-gpudbd answered a host that cannot be read: {error!r}") from error
-        lengths = {name: len(items) for name, items in series.items() if len(items) != len(at_s)}
-        if lengths or list(at_s) != sorted(set(at_s)):
-            raise DatabaseError(f"slurm-gpudbd answered {node}: {len(at_s)} moments in order, and {lengths}")
-        return cls(node=node, at_s=at_s, series=series)
+    def __post_init__(self) -> None:
+        """Raise ValueError where the moments are not in order, or a series has not a value for each."""
+        lengths = {name: len(items) for name, items in self.series.items() if len(items) != len(self.at_s)}
+        if lengths or list(self.at_s) != sorted(set(self.at_s)):
+            raise ValueError(f"{self.node}: {len(self.at_s)} moments in order, and {lengths}")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
-
-from slurm_gpu.errors import DatabaseError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,16 +24,3 @@ class Quota:
             return self
         why = f"{self.user} is uid {self.uid} on slurm-gpuctld's host, not {uid}: these are another's limits"
         return replace(self, limits=None, why=why)
-
-    def to_json(self) -> dict[str, Any]:
-        """A dict that json.dumps takes."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: Any) -> Self:
-        """Read an answer; keys that a newer version adds are left. Raises DatabaseError."""
-        try:
-            required = {field.name: value[field.name] for field in fields(cls) if field.name != "uid"}
-            return cls(**required, uid=value.get("uid"))
-        except (KeyError, TypeError) as error:
-            raise DatabaseError(f"slurm-gpudbd answered limits that cannot be read: {error!r}") from error

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
-from slurm_gpu.errors import DatabaseError
 from slurm_gpu.text.hostlist import expand
 
 MOST_REPORTS = 100
@@ -81,6 +79,12 @@ class Reservation:
     uid: int | None = None
     """Of the user when it was asked for; None where an earlier release stored it and left it open."""
 
+    def __post_init__(self) -> None:
+        """Raise ValueError where it is promised, and not all is there that this takes."""
+        if self.state.is_promised and None in (self.start_s, self.end_s, self.nodes):
+            raise ValueError(f"reservation {self.id} is promised, without a start, an end or nodes")
+        expand("" if self.nodes is None else self.nodes)
+
     @property
     def name(self) -> str:
         """What it is called in Slurm."""
@@ -90,21 +94,6 @@ class Reservation:
     def was_made(self) -> bool:
         """Whether Slurm had it, of one that is over: of the others its trouble stays."""
         return self.first_start_s is not None or self.trouble is None
-
-    def to_json(self) -> dict[str, Any]:
-        """A dict that json.dumps takes."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: Any) -> Reservation:
-        """Read one of an answer; raises DatabaseError."""
-        try:
-            known = {f.name: value[f.name] for f in fields(cls) if f.name in value}
-            return _checked(cls(**known | {"state": ReservationState(value["state"])}))
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise DatabaseError(
-                f"slurm-gpudbd answered a reservation that cannot be read: {error!r}"
-            ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,14 +111,6 @@ class Report:
     first_start_s: int | None = None
     nodes: str | None = None
     """Where it is now, with others in place of nodes that went out of service; None: where it was."""
-
-
-def _checked(one: Reservation) -> Reservation:
-    """Raises ValueError where it is promised, and not all is there that this takes."""
-    if one.state.is_promised and None in (one.start_s, one.end_s, one.nodes):
-        raise ValueError("it is promised, without a start, an end or nodes")
-    expand("" if one.nodes is None else one.nodes)
-    return one
 
 
 def in_words(nodes: str, start_s: int, end_s: int) -> str:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Self
-
-from slurm_gpu.errors import DatabaseError
+from dataclasses import dataclass
 
 _SAME_START_S = 2
 """Slurm's clock and slurm-gpudbd's tell of one start so much apart at most."""
@@ -55,30 +52,3 @@ class Running:
             for use in self.jobs
             if (start_s := starts.get(use.job_id)) is not None and abs(use.start_s - start_s) <= _SAME_START_S
         }
-
-    def to_json(self) -> dict[str, Any]:
-        """A dict that json.dumps takes."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: Any) -> Self:
-        """Read an answer; keys that a newer version adds are left. Raises DatabaseError."""
-        try:
-            return cls(
-                as_of_s=value["as_of_s"],
-                jobs=tuple(RunningUse(**_with_devices(item)) for item in value["jobs"]),
-                xids=tuple(RecentXid(**{name: item[name] for name in _OF_AN_XID}) for item in value["xids"]),
-            )
-        except (AttributeError, KeyError, TypeError) as error:
-            raise DatabaseError(
-                f"slurm-gpudbd answered running jobs that cannot be read: {error!r}"
-            ) from error
-
-
-def _with_devices(item: Mapping[str, Any]) -> dict[str, Any]:
-    """An older slurm-gpudbd does not tell which devices were never used."""
-    told = {"unused_devices": (), **item}
-    return {name: told[name] for name in _OF_A_JOB} | {"unused_devices": tuple(told["unused_devices"])}
-
-
-_OF_A_JOB, _OF_AN_XID = (tuple(f.name for f in fields(kind)) for kind in (RunningUse, RecentXid))

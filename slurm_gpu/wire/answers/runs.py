@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from slurm_gpu.errors import DatabaseError, RecordError
+import msgspec
+
 from slurm_gpu.wire import DeviceFacts, Event, Host, Record, Timeline, Window
-from slurm_gpu.wire.timeline import read_timeline
+from slurm_gpu.wire.answers.codec import to_json
 
 # JSON and CSV spell these as the seed's accounting table does.
 _KEYS = {
@@ -23,8 +24,7 @@ _KEYS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class Run(msgspec.Struct, frozen=True, kw_only=True, rename=_KEYS):
     """One run. `full` is False for another user's, of which only occupancy is shown: the rest is None."""
 
     id: str
@@ -91,41 +91,18 @@ class Run:
         return self.start_s is not None
 
     def to_json(self) -> dict[str, Any]:
-        """A dict that json.dumps takes; what belongs to one job only where it was asked for."""
-        values = {_KEYS.get(f.name, f.name): getattr(self, f.name) for f in fields(self)}
-        for name in _LISTS:
-            items = values.pop(name)
-            if items is not None:
-                values[name] = [item.to_wire() for item in items]
-        facts = values.pop("device_facts")
-        if facts is not None:
-            values["device_facts"] = {uuid: item.to_wire() for uuid, item in facts.items()}
+        """Return JSON values, without gaps of records, and without details where they are None."""
+        values: dict[str, Any] = to_json(self)
+        for name in ("devices", "hosts", "events"):
+            if (items := values.pop(name)) is not None:
+                values[name] = list(map(_without_gaps, items))
+        if (facts := values.pop("device_facts")) is not None:
+            values["device_facts"] = {uuid: _without_gaps(item) for uuid, item in facts.items()}
         return values
 
-    @classmethod
-    def from_json(cls, value: Any) -> Run:
-        """Read one run of an answer; raises DatabaseError where a key is missing."""
-        try:
-            values = {f.name: value.get(_KEYS.get(f.name, f.name)) for f in fields(cls)}
-            for name, read in _LISTS.items():
-                if values[name] is not None:
-                    values[name] = tuple(read(item, {}) for item in values[name])
-            if values["device_facts"] is not None:
-                facts = values["device_facts"].items()
-                values["device_facts"] = {uuid: DeviceFacts.from_wire(item, {}) for uuid, item in facts}
-            missing = [name for name in ("id", "job_id", "state", "submit_s") if values[name] is None]
-        except (AttributeError, TypeError, RecordError) as error:
-            raise DatabaseError(f"slurm-gpudbd answered a run that cannot be read: {error}") from error
-        if missing:
-            raise DatabaseError(f"slurm-gpudbd answered a run without {', '.join(missing)}")
-        return cls(**values)
 
-
-_LISTS: Mapping[str, Callable[[Any, dict[str, str]], Any]] = {
-    "devices": Record.from_wire,
-    "hosts": Host.from_wire,
-    "events": Event.from_wire,
-}
+def _without_gaps(item: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in item.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,25 +117,8 @@ class RunPage:
     """Of one job: events that are not among those of `runs`."""
 
     def to_json(self) -> dict[str, Any]:
-        """A dict that json.dumps takes."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {**values, "runs": [run.to_json() for run in self.runs]}
-
-    @classmethod
-    def from_json(cls, value: Any) -> RunPage:
-        """Read an answer of /v1/runs or /v1/runs/ID."""
-        if not isinstance(value, dict) or not isinstance(value.get("runs"), list):
-            raise DatabaseError("slurm-gpudbd answered something other than runs")
-        return cls(
-            runs=tuple(Run.from_json(run) for run in value["runs"]),
-            cursor=value.get("cursor"),
-            left_out=value.get("left_out", 0),
-            events_left_out=value.get("events_left_out", 0),
-        )
-
-
-_LATER = frozenset({"silent_nodes", "rejected", "last_rejected_s", "learned_s", "web_refused"})
-"""Keys of a health that an older slurm-gpudbd does not tell."""
+        """Return JSON values."""
+        return {**to_json(replace(self, runs=())), "runs": [run.to_json() for run in self.runs]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,18 +138,6 @@ class AuditEvent:
     evidence: Any = None
     who: str | None = None
     """The user who told, by slurm-gpudbd's word."""
-
-    def to_json(self) -> dict[str, Any]:
-        """A dict that json.dumps takes."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
-
-    @classmethod
-    def from_json(cls, value: Any) -> AuditEvent:
-        """Read one of an answer; raises DatabaseError."""
-        try:
-            return cls(**{f.name: value.get(f.name) for f in fields(cls)})
-        except AttributeError as error:
-            raise DatabaseError(f"slurm-gpudbd answered an act that cannot be read: {error}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,18 +161,6 @@ class Decision:
     """Of zones, as `zone=` of the line."""
     job: Mapping[str, str] = field(default_factory=dict)
     """All else that the line says, such as account, mgpu and walltime."""
-
-    def to_json(self) -> dict[str, Any]:
-        """A dict that json.dumps takes."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
-
-    @classmethod
-    def from_json(cls, value: Any) -> Decision:
-        """Read one of an answer; raises DatabaseError."""
-        try:
-            return cls(**{f.name: value[f.name] for f in fields(cls)})
-        except (AttributeError, KeyError, TypeError) as error:
-            raise DatabaseError(f"slurm-gpudbd answered a decision that cannot be read: {error!r}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,29 +189,6 @@ class Health:
     """When it was learned what forecasts stand on; None: never, or it does not tell."""
     web_refused: Sequence[Mapping[str, Any]] = ()
     """Who asked as slurm-gpuweb in the last minutes and was refused: uid, user, address, at_s."""
-    others: Mapping[str, Any] = field(default_factory=dict, repr=False)
-
-    def to_json(self) -> dict[str, Any]:
-        """A dict that json.dumps takes."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "others"}
-
-    @classmethod
-    def from_json(cls, value: Any) -> Health:
-        """Read an answer of /v1/health; keys of a newer version go to `others`."""
-        names = {f.name for f in fields(cls)} - {"others"}
-        try:
-            known = {name: value[name] for name in names - _LATER}
-            known["silent_nodes"] = tuple(value.get("silent_nodes", ()))
-            if (rejected := value.get("rejected")) is not None:
-                known["rejected"] = {str(kind): int(n) for kind, n in rejected.items()}
-            known["last_rejected_s"] = value.get("last_rejected_s")
-            known["learned_s"] = value.get("learned_s")
-            known["web_refused"] = tuple(map(dict, value.get("web_refused", ())))
-            others = {key: item for key, item in value.items() if key not in names}
-            known["wire"] = (int(value["wire"][0]), int(value["wire"][1]))
-        except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
-            raise DatabaseError(f"slurm-gpudbd answered a health that cannot be read: {error!r}") from error
-        return cls(**known, others=others)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,21 +198,6 @@ class DeviceTimeline:
     node: str
     device: str
     timeline: Timeline | None
-
-    def to_json(self) -> dict[str, Any]:
-        """A dict that json.dumps takes."""
-        timeline = None if self.timeline is None else self.timeline.to_wire()
-        return {"node": self.node, "device": self.device, "timeline": timeline}
-
-    @classmethod
-    def from_json(cls, value: Any) -> DeviceTimeline:
-        """Read one device of an answer; raises RecordError, KeyError or TypeError where it is none."""
-        timeline = value["timeline"]
-        return cls(
-            node=value["node"],
-            device=value["device"],
-            timeline=None if timeline is None else read_timeline("timeline", timeline),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,45 +209,13 @@ class RunTimeline:
     submit_s: int
     devices: Sequence[DeviceTimeline] | None
 
-    def to_json(self) -> dict[str, Any]:
-        """A dict that json.dumps takes."""
-        devices = None if self.devices is None else [item.to_json() for item in self.devices]
-        return {"id": self.id, "job_id": self.job_id, "submit_s": self.submit_s, "devices": devices}
-
-    @classmethod
-    def from_json(cls, value: Any) -> RunTimeline:
-        """Read one run of an answer; raises DatabaseError where that cannot be."""
-        try:
-            devices = value["devices"]
-            return cls(
-                id=value["id"],
-                job_id=value["job_id"],
-                submit_s=value["submit_s"],
-                devices=None if devices is None else tuple(map(DeviceTimeline.from_json, devices)),
-            )
-        except (KeyError, TypeError, RecordError) as error:
-            raise DatabaseError(f"slurm-gpudbd answered a timeline that cannot be read: {error!r}") from error
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeWindow:
+class NodeWindow(Window):
     """A window with the node it came from, and when it arrived."""
 
     node: str
     at_s: int
-    window: Window
-
-    def to_json(self) -> dict[str, Any]:
-        """A dict that json.dumps takes."""
-        return {"node": self.node, "at_s": self.at_s, **self.window.to_wire()}
-
-    @classmethod
-    def from_json(cls, value: Any) -> NodeWindow:
-        """Read one window of an answer; raises DatabaseError where it is none."""
-        try:
-            return cls(node=value["node"], at_s=value["at_s"], window=Window.from_wire(value, {}))
-        except (KeyError, TypeError, RecordError) as error:
-            raise DatabaseError(f"slurm-gpudbd answered a window that cannot be read: {error!r}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -375,17 +241,6 @@ class NodeReport:
         return {len(self.gpus), sum(item.uuid not in parents for item in self.devices)}
 
     def to_json(self) -> dict[str, Any]:
-        """A dict that json.dumps takes."""
-        devices = [item.to_wire() for item in self.devices]
-        return {"node": self.node, "heard_s": self.heard_s, "version": self.version, "devices": devices}
-
-    @classmethod
-    def from_json(cls, value: Any) -> NodeReport:
-        """Read one node of an answer; raises DatabaseError where it is none."""
-        try:
-            devices = tuple(DeviceFacts.from_wire(item, {}) for item in value["devices"])
-            return cls(
-                node=value["node"], heard_s=value["heard_s"], version=value["version"], devices=devices
-            )
-        except (KeyError, TypeError, RecordError) as error:
-            raise DatabaseError(f"slurm-gpudbd answered a node that cannot be read: {error!r}") from error
+        """Return JSON values without gaps of devices."""
+        values: dict[str, Any] = to_json(self)
+        return {**values, "devices": list(map(_without_gaps, values["devices"]))}

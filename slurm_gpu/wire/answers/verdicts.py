@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Self
-
-from slurm_gpu.errors import DatabaseError
+from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,31 +54,3 @@ class Verdicts:
     """Jobs of two GPUs and more."""
     verdicts: Sequence[JobVerdict]
     suspects: Sequence[ToldSuspect]
-
-    def to_json(self) -> dict[str, Any]:
-        """A dict that json.dumps takes."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: Any) -> Self:
-        """Read an answer; keys that a newer version adds are left. Raises DatabaseError."""
-        try:
-            return cls(
-                as_of_s=value["as_of_s"],
-                watched=value["watched"],
-                verdicts=tuple(_verdict(item) for item in value["verdicts"]),
-                suspects=tuple(
-                    ToldSuspect(**{name: item[name] for name in _OF_A_SUSPECT}) for item in value["suspects"]
-                ),
-            )
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise DatabaseError(f"slurm-gpudbd answered verdicts that cannot be read: {error!r}") from error
-
-
-def _verdict(item: Mapping[str, Any]) -> JobVerdict:
-    found = JobVerdict(**{name: item[name] for name in _OF_A_JOB})
-    devices = tuple((node, uuid) for node, uuid in found.devices)
-    return replace(found, devices=devices, nodes=tuple(found.nodes))
-
-
-_OF_A_JOB, _OF_A_SUSPECT = (tuple(f.name for f in fields(kind)) for kind in (JobVerdict, ToldSuspect))

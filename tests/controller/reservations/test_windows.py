@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from slurm_gpu.controller.reservations.windows import nodes_needed, plan
 from slurm_gpu.placement.calendar import CalendarWindow
 from slurm_gpu.slurm.reservations import SlurmReservation
+from slurm_gpu.wire.answers.codec import to_json
 from slurm_gpu.wire.answers.reservation import Reservation, ReservationState
 from tests.controller.fakes import NOON_S, make_node
 
@@ -35,7 +36,7 @@ NODES = [make_node(f"n{number}") for number in range(1, 5)]
 def planned(
     in_slurm: list[SlurmReservation], earliest_s: int, latest_s: int, spare_s: float = 0
 ) -> CalendarWindow | None:
-    one = Reservation(**{**ASKED.to_json(), "earliest_s": earliest_s, "state": ReservationState.REQUESTED})
+    one = Reservation(**{**to_json(ASKED), "earliest_s": earliest_s, "state": ReservationState.REQUESTED})
     return plan(one, NODES, (), in_slurm, (), {}, NOON_S, latest_s, spare_s, UTC)
 
 

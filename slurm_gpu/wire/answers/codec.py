@@ -1,0 +1,35 @@
+"""Decode and encode answers of the read API, by the types that declare them."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from slurm_gpu.errors import DatabaseError
+
+T = TypeVar("T")
+
+
+def to_json(answer: Any) -> Any:
+    """Return an answer, or several, as values that json.dumps accepts."""
+    return msgspec.to_builtins(answer, str_keys=True)
+
+
+def from_json(kind: type[T], value: Any) -> T:
+    """Return decoded JSON as `kind`; keys of a newer version are ignored.
+
+    Raises DatabaseError that names the field.
+    """
+    try:
+        return msgspec.convert(value, kind, str_keys=True)
+    except msgspec.ValidationError as error:
+        raise DatabaseError(f"what slurm-gpudbd answered cannot be read: {error}") from error
+
+
+def decode(kind: type[T], body: bytes) -> T:
+    """Return the body of an answer as `kind`, like `from_json`; raises ValueError where it is not JSON."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        raise DatabaseError(f"what slurm-gpudbd answered cannot be read: {error}") from error
