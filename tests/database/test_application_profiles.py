@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 from sqlalchemy import delete
 
 from slurm_gpu.client.application_profiles import profile_of, recorded_profiles
@@ -87,7 +88,9 @@ LEVELS = bytes([125] * 10)
 
 
 def test_a_run_has_its_application_card_input_and_phases() -> None:
-    profile = profile_of(replace(RUN, hosts=[watched(batch_size="64", dtype="fp16")]), recorded(LEVELS))
+    profile = profile_of(
+        structs.replace(RUN, hosts=[watched(batch_size="64", dtype="fp16")]), recorded(LEVELS)
+    )
     assert profile is not None
     assert (profile.application, profile.kind, profile.gpu_model) == (
         "PyTorch",
@@ -99,7 +102,7 @@ def test_a_run_has_its_application_card_input_and_phases() -> None:
 
 
 def test_without_the_cards_facts_slurms_type_names_it_and_no_memory_is_known() -> None:
-    profile = profile_of(replace(RUN, device_facts=None), recorded(LEVELS))
+    profile = profile_of(structs.replace(RUN, device_facts=None), recorded(LEVELS))
     assert profile is not None
     assert (profile.gpu_model, profile.phases[0].memory_mib) == ("v100", None)
     assert (profile.input_size, profile.parameters) == (None, ())
@@ -107,17 +110,17 @@ def test_without_the_cards_facts_slurms_type_names_it_and_no_memory_is_known() -
 
 @pytest.mark.parametrize("size", ["0", "many", "nan", "1e999"])
 def test_a_size_that_is_none_stays_a_parameter(size: str) -> None:
-    profile = profile_of(replace(RUN, hosts=[watched(batch_size=size)]), recorded(LEVELS))
+    profile = profile_of(structs.replace(RUN, hosts=[watched(batch_size=size)]), recorded(LEVELS))
     assert profile is not None
     assert (profile.input_size, profile.parameters) == (None, (("batch_size", size),))
 
 
 def test_runs_of_which_too_little_is_known_have_no_profile() -> None:
-    assert profile_of(replace(RUN, app=None), recorded(LEVELS)) is None
+    assert profile_of(structs.replace(RUN, app=None), recorded(LEVELS)) is None
     assert profile_of(RUN, recorded(None)) is None
     assert profile_of(RUN, recorded(LEVELS, LEVELS)) is None
     assert profile_of(RUN, recorded(bytes([255] * 9))) is None
-    assert profile_of(replace(RUN, gpu_type=None, device_facts=None), recorded(LEVELS)) is None
+    assert profile_of(structs.replace(RUN, gpu_type=None, device_facts=None), recorded(LEVELS)) is None
     assert profile_of(RUN, replace(recorded(LEVELS), devices=None)) is None
 
 
