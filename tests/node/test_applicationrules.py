@@ -42,6 +42,11 @@ def test_the_site_s_own_file_comes_before_the_shipped_one(tmp_path: Path) -> Non
     assert rules_path(tmp_path / "slurm-gpu.yaml") == tmp_path / FILE_NAME
 
 
+def test_an_application_may_have_no_field() -> None:
+    (found,) = rules(one("any: [{executable: a}]\n    field:")).rules
+    assert found.field is None
+
+
 @pytest.mark.parametrize(
     ("text", "place", "says"),
     [
@@ -64,6 +69,7 @@ def test_the_site_s_own_file_comes_before_the_shipped_one(tmp_path: Path) -> Non
         (one("any: [{executable: a}]\n    priority: 101"), "5:15", "from 0 to 100"),
         (one("any: [{executable: a}]\n    priority: yes"), "5:15", "from 0 to 100"),
         (one("any: [{executable: a}]\n    field: [x]"), "5:12", "such as deep learning"),
+        (one("any: [{executable: a}]\n    field: ''"), "5:12", "such as deep learning"),
         (one("any: [{arguments: '(a'}]"), "4:23", "is not a regular expression: missing )"),
         (one("any: [{arguments: '(a+)+$'}]"), "4:23", "could take too long"),
         (one("any: [{arguments: ''}]"), "4:23", "must be a regular expression"),

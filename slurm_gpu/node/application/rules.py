@@ -45,6 +45,10 @@ def _parse_name(value: Any) -> str:
     return str(require(isinstance(value, str) and value.isprintable() and len(value) <= _LONGEST_NAME, value))
 
 
+def _parse_field(value: Any) -> str | None:
+    return None if value is None else _parse_name(require(value != "", value))
+
+
 def _parse_names(value: Any) -> Sequence[str]:
     names = [value] if isinstance(value, str) else value
     require(isinstance(names, list) and 0 < len(names) <= _MOST_NAMES, names)
@@ -101,6 +105,7 @@ _GLOBS = ValueType(_NAMES, "lmp*", _parse_globs)
 _PATTERN_WHAT = f"a regular expression of at most {_LONGEST_PATTERN} characters"
 _PATTERN = ValueType(_PATTERN_WHAT, r"'--batch-size[= ](\d{1,7})'", _parse_pattern)
 _NAME = ValueType(f"at most {_LONGEST_NAME} printable characters", "deep learning", _parse_name)
+_FIELD = ValueType(f"{_NAME.what}, or null", _NAME.example, _parse_field)
 _PARAMETER_NAME = pattern("batch_size", "a name of a-z, 0-9 and _, at most 32", "[a-z][a-z0-9_]{0,31}")
 
 
@@ -141,7 +146,7 @@ class ApplicationRule:
     """How one application is recognised; `place` is file:line:column of the rule."""
 
     name: Annotated[str, FromPlace(lambda at: str(at[-1]))]
-    field: Annotated[str | None, _NAME, "The field of science."] = None
+    field: Annotated[str | None, _FIELD, "The field of science; null: none."] = None
     priority: Annotated[int, whole_number(0, MAX_PRIORITY), "The highest wins."] = 50
     traces: Annotated[
         tuple[Annotated[Trace, Items(least=1)], ...],
