@@ -1,0 +1,37 @@
+"""The files whose prose is checked."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+_ROOT = Path(__file__).resolve().parents[2]
+_SUFFIXES = {".md", ".py", ".lua", ".js", ".css", ".yaml", ".yml", ".txt", ".html", ".sh", ".toml", ""}
+# Recorded output of Slurm and drivers, and generated files.
+_OTHERS = (
+    "tests/slurm/data/",
+    "tests/upgrade/data/",
+    "LICENSE",
+    "docs/configuration.md",
+    "docs/glossary.md",
+    "tests/prose/",
+    "bench/results/",
+)
+
+
+def prose_files(*below: Path) -> Iterator[Path]:
+    """Return the tracked files with prose, all or those in some folders."""
+    command = ["git", "ls-files", "--", *below]
+    listed = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=True)
+    for name in listed.stdout.splitlines():
+        path = _ROOT / name
+        if path.suffix in _SUFFIXES and not name.startswith(_OTHERS) and path.is_file():
+            yield path
+
+
+def section(path: Path) -> str:
+    """Return what findings are counted by: the package, folder or page."""
+    inside = path.relative_to(_ROOT)
+    depth = 2 if len(inside.parts) > 2 or inside.parts[0] == "docs" else 1
+    return "/".join(inside.parts[:depth])
