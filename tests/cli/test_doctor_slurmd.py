@@ -9,6 +9,7 @@ from slurm_gpu import __version__
 from slurm_gpu.cli.doctor.checks.daemons import slurmd
 from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, Level
 from slurm_gpu.client.database_client import NodeReport
+from slurm_gpu.wire.live import IDLE_LIVE_INTERVAL_S
 from tests.cli.installation import Installation, levels
 from tests.slurm.recorded import NOW_S
 
@@ -24,9 +25,13 @@ def _with_n2(installed: Installation, state: str, reason: str | None = None) -> 
     return at
 
 
+# An idle node posts each minute, give or take a tenth.
+OLDEST_S = round(1.1 * IDLE_LIVE_INTERVAL_S) + 5
+
+
 def _report(installed: Installation, names: Sequence[str]) -> None:
     installed.database.reports = [
-        NodeReport(node=name, heard_s=NOW_S - 5, version=__version__, devices=()) for name in names
+        NodeReport(node=name, heard_s=NOW_S - OLDEST_S, version=__version__, devices=()) for name in names
     ]
 
 
@@ -49,7 +54,7 @@ def test_a_dead_slurmd_on_a_host_that_is_up(installed: Installation):
 def test_a_host_that_is_down(installed: Installation):
     _report(installed, ["n1", "n3"])
     found = _only(_with_n2(installed, "down+not_responding", "Not responding"))
-    assert "slurm-gpud on n2 has not reported within the last minute either" in found.message
+    assert "slurm-gpud on n2 has not reported for two minutes either" in found.message
     assert str(found.remedy).startswith("ping n2; if it answers, ssh n2 systemctl restart slurmd")
 
 

@@ -10,6 +10,7 @@ from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.slurm.client import SlurmNode
 from slurm_gpu.text.hostlist import compress
+from slurm_gpu.wire.live import IDLE_LIVE_INTERVAL_S
 
 _SILENT = "not_responding"
 # Of a node that an admin or Slurm took out of service; `unknown` follows a start of slurmctld.
@@ -20,7 +21,8 @@ _PLANNED = frozenset(
 )
 # The reasons that slurmctld writes itself; any other was given with a state=down on purpose.
 _NO_ANSWER, _REBOOTED = "Not responding", "Node unexpectedly rebooted"
-_REPORTS_WITHIN_S = 60.0
+# A node that no reader needs posts each minute, give or take a tenth.
+_REPORTS_WITHIN_S = 2 * IDLE_LIVE_INTERVAL_S
 
 
 def reached(at: DoctorContext) -> Iterator[CheckResult]:
@@ -81,7 +83,7 @@ def _whether_reporting(names: Sequence[str], reporting: Collection[str] | None) 
     if reporting is None:
         return ""
     if unreachable := [name for name in names if name not in reporting]:
-        return f"; slurm-gpud on {compress(unreachable)} has not reported within the last minute either"
+        return f"; slurm-gpud on {compress(unreachable)} has not reported for two minutes either"
     return "; slurm-gpud there still reports, so the host and its network are up"
 
 
