@@ -12,16 +12,17 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from slurm_gpu.errors import NvmlError
 from slurm_gpu.files.source_root import SOURCE_ROOT
-from slurm_gpu.node.gpu.reading import ASKS_NONE, PROGRESS_BYTES, DeviceProperties
+from slurm_gpu.node.gpu.reading import ASKS_NONE, PROGRESS_BYTES, DeviceProperties, Reading, reading_of
 
 log = logging.getLogger(__name__)
+_Built = TypeVar("_Built")
 
 # Without `site`, which costs a MB, so that the path has to name what is imported.
 COMMAND = (sys.executable, "-S", "-P", "-m", "slurm_gpu.node.gpu.reader")
@@ -64,7 +65,7 @@ class Child:
         self._poll = select.poll()
         self._poll.register(self._stdout, select.POLLIN)
         self._heard: deque[list[Any]] = deque()
-        self.followed: list[tuple[str, list[Any]]] = []
+        self.followed: list[tuple[str, Reading]] = []
         self.unfollowed = False
         self._pending = b""
         self._exception: str | None = None
@@ -119,7 +120,7 @@ class Child:
                 case ["count", int(count)]:
                     self.count = count
                 case ["gpu", int(index), list(rows)]:
-                    self.found[index] = [DeviceProperties(*row) for row in rows]
+                    self.found[index] = [built(DeviceProperties, row) for row in rows]
                 case ["end"]:
                     self.ready = True
                 case ["error", str(text)]:
@@ -149,7 +150,7 @@ class Child:
                     case ["log", priority, text]:
                         log.log(_LEVELS.get(priority, logging.WARNING), "%s", text)
                     case ["followed", str(uuid), list(row)]:
-                        self.followed.append((uuid, row))
+                        self.followed.append((uuid, built(reading_of, [row])))
                     case ["unfollowed"]:
                         self.unfollowed = True
                     case _:
@@ -211,6 +212,14 @@ def _decode(line: bytes) -> list[list[Any]]:
     if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
         raise DeadError(f"the reader of NVML talks nonsense: {line[:80]!r}")
     return messages
+
+
+def built(make: Callable[..., _Built], values: Sequence[Any]) -> _Built:
+    """Return `make(*values)`; raises DeadError if the values do not fit."""
+    try:
+        return make(*values)
+    except (TypeError, ValueError) as error:
+        raise DeadError(f"the reader of NVML talks nonsense: {str(values)[:80]}: {error}") from error
 
 
 def _is_message(value: Any) -> bool:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.errors import NvmlError
-from slurm_gpu.node.gpu.reader_child import Child, DeadError
+from slurm_gpu.node.gpu.reader_child import Child, DeadError, built
 from slurm_gpu.node.gpu.reader_exits import Deaths
 from slurm_gpu.node.gpu.reading import (
     DeviceProperties,
@@ -176,8 +176,7 @@ class ReaderProcess:
             if message is not None:
                 self._following = ()
                 self._crash(f"the reader of NVML talks nonsense: {str(message)[:80]}")
-        readings = [(uuid, reading_of(row)) for uuid, row in child.followed]
-        child.followed.clear()
+        readings, child.followed = child.followed, []
         if readings:
             self._followed_s = readings[-1][1].at_s
         now_s = _now_s()
@@ -222,14 +221,14 @@ class ReaderProcess:
                     failures.update(dict.fromkeys(of_it, failure))
                     return ()
                 case ["reading", uuid, list(row)] if uuid == request.uuid:
-                    readings[uuid] = reading_of(row)
+                    readings[uuid] = built(reading_of, [row])
                 case ["failure", uuid, trouble, why] if uuid == request.uuid:
-                    failures[uuid] = Failure(ReadError(trouble), why)
+                    failures[uuid] = Failure(built(ReadError, [trouble]), why)
                 case message:
                     raise DeadError(f"the reader of NVML talks nonsense: {str(message)[:80]}")
         match child.hear(self._deadline_s):
             case ["end", list(rows)]:
-                xids = [Xid(*row) for row in rows]
+                xids = [built(Xid, row) for row in rows]
             case message:
                 raise DeadError(f"the reader of NVML should have said its XIDs, not {str(message)[:80]}")
         self._crashed_at.clear()

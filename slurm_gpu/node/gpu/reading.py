@@ -225,7 +225,12 @@ _MANY: Sequence[tuple[int, Any]] = [
 
 
 def reading_of(row: list[Any]) -> Reading:
-    """The reading of a JSON array of its fields, as it comes through the pipe; the array is used up."""
+    """Build a reading from a JSON array of its fields, which is used up.
+
+    Raises ValueError or TypeError if that is no reading.
+    """
+    if len(row) != len(Reading._fields):
+        raise ValueError(f"{len(row)} fields instead of {len(Reading._fields)}")
     for position, kind in _ONE:
         if row[position] is not None:
             row[position] = kind(*row[position])

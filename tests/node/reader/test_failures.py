@@ -1,5 +1,6 @@
 """A call that hangs, a driver that is slow, a reader that crashes: what each costs, with real processes."""
 
+import json
 import os
 import signal
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -236,7 +238,11 @@ def test_a_gpu_is_not_tried_again_while_the_driver_holds_the_killed_reader(
 
 
 @pytest.mark.parametrize(
-    "says", ["garbage", "[]", "[[]]", '["end"]', '[["gpu", "x"]]', '[["end", [], 1]]', '[["log"]]']
+    "says",
+    [
+        *("garbage", "[]", "[[]]", '["end"]', '[["gpu", "x"]]', '[["end", [], 1]]', '[["log"]]'),
+        *('[["gpu", 0, [1]]]', '[["gpu", 0, [["GPU-0"]]]]'),
+    ],
 )
 def test_nonsense_on_the_pipe_is_a_crash(
     start: Callable[..., ReaderProcess], monkeypatch: pytest.MonkeyPatch, says: str
@@ -248,6 +254,36 @@ def test_nonsense_on_the_pipe_is_a_crash(
             reader.devices()
     with pytest.raises(NvmlError, match="another starts in 1 s"):
         reader.devices()
+
+
+_ROW = [1.0, *[None] * (len(Reading._fields) - 1)]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *(["reading", "GPU-0", row] for row in ([], _ROW[:-1], [*_ROW, None], [1.0, [1], *_ROW[2:]])),
+        *(["reading", "GPU-0", [1.0, 7, *_ROW[2:]]], ["reading", "GPU-0", [1.0, None, 7, *_ROW[3:]]]),
+        *(["failure", "GPU-0", "asleep", "why"], ["followed", "GPU-0", _ROW[:-1]]),
+        ["end", [["GPU-0", 79]]],
+    ],
+    ids=lambda answer: str(answer).replace("None, ", "")[:60],
+)
+def test_an_answer_of_the_wrong_shape_is_a_crash(
+    start: Callable[..., ReaderProcess],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    answer: list[Any],
+) -> None:
+    before = [["reading", "GPU-0", _ROW]] if answer[0] == "end" else []
+    found = [["count", 1], ["gpu", 0, [["GPU-0", 0]]], ["end"]]
+    says = f"echo '{json.dumps(found)}'; read line; echo '{json.dumps([*before, answer])}'; exec sleep 60"
+    monkeypatch.setattr(readerchild, "COMMAND", ("sh", "-c", says))
+    reader = start(deadline_s=10)
+    assert uuids(reader) == ["GPU-0"]
+    assert set(read(reader, "GPU-0").readings) == {uuid for _, uuid, _ in before}
+    assert "nonsense" in caplog.text
+    assert (reader.deaths.total, reader.pid) == (1, None)
 
 
 def test_a_device_at_which_the_reader_crashes_again_and_again_is_left_out(
@@ -264,8 +300,8 @@ for line in sys.stdin:
         progress[0] = 0
         if uuid == "GPU-1":
             sys.exit(1)
-        print(json.dumps([["reading", uuid, [1.0] + [None] * GAPS]]), flush=True)
-    print('[["end", []]]', flush=True)""".replace("GAPS", str(len(Reading._fields) - 1))
+        print(json.dumps([["reading", uuid, ROW]]), flush=True)
+    print('[["end", []]]', flush=True)""".replace("ROW", repr(_ROW))
     monkeypatch.setattr(readerchild, "COMMAND", (sys.executable, "-c", fake))
     reader = start()
     assert uuids(reader) == ["GPU-0", "GPU-1"]
