@@ -39,6 +39,8 @@ _ACTIVITIES = {
     "tensor_frac": "tensor",
     "dram_frac": "dram",
 }
+# Gauges with one name in a reading and in a record. True: what a shared device reports belongs to no segment.
+_GAUGES = {"mem_util_pct": True, "temp_c": False, "sm_clock_mhz": False}
 
 
 class DetailCollector:
@@ -48,7 +50,7 @@ class DetailCollector:
         self._timeline, self._window = timeline, window
         self._limit_w = None if facts is None else facts.power_limit_w
         self._clock_max_mhz = None if facts is None else facts.sm_clock_max_mhz
-        self._mem_util, self._temp, self._clock = Gauge(), Gauge(), Gauge()
+        self._gauges = {name: Gauge() for name in _GAUGES}
         self._processes, self._no_process, self._util = Gauge(), Gauge(), Gauge()
         self._energy = EnergySum(self._limit_w)
         pcie = None if facts is None else facts.pcie_bytes_per_s
@@ -90,16 +92,12 @@ class DetailCollector:
         no_process = None if processes is None else float(processes == 0)
         self._no_process.see(no_process, interval, ended=ended)
         self._util.see(reading.util_pct if alone else None, interval, ended=ended)
-        gauges = {
-            "mem_util_pct": self._mem_util.see(
-                reading.mem_util_pct if alone else None, interval, ended=ended
-            ),
-            "power_w": self._energy.see(reading.energy_mj, reading.power_w, interval, alone=alone),
-            "temp_c": self._temp.see(reading.temp_c, interval, ended=ended),
-            "sm_clock_mhz": self._clock.see(reading.sm_clock_mhz, interval, ended=ended),
-            "processes": self._processes.see(processes, interval, ended=ended),
-            **self._see_throttle(reading.throttle, interval),
-        }
+        gauges = self._see_throttle(reading.throttle, interval)
+        gauges["power_w"] = self._energy.see(reading.energy_mj, reading.power_w, interval, alone=alone)
+        gauges["processes"] = self._processes.see(processes, interval, ended=ended)
+        for name, gauge in self._gauges.items():
+            value = getattr(reading, name) if alone or not _GAUGES[name] else None
+            gauges[name] = gauge.see(value, interval, ended=ended)
         self._add_to_timeline("power", gauges["power_w"], self._limit_w)
         self._add_to_timeline("sm_clock", gauges["sm_clock_mhz"], self._clock_max_mhz)
         pcie_rx, pcie_tx = self._pcie.see(reading.pcie_rx_bytes, reading.pcie_tx_bytes, between_s, own_s)
@@ -153,7 +151,7 @@ class DetailCollector:
 
     def _see_throttle(
         self, reasons: Sequence[str] | None, interval: Interval
-    ) -> Mapping[str, CoveredMean | None]:
+    ) -> dict[str, CoveredMean | None]:
         """Count a reason that came or went in between for half the time."""
         before, self._reasons_before = self._reasons_before, reasons
         if not interval.continues:
@@ -236,11 +234,9 @@ class DetailCollector:
         nvlink_rx, nvlink_tx = self._nvlink.totals()
         return {
             "no_process_s": None if no_process is None else round(no_process.seconds * no_process.mean, 3),
-            "mem_util_pct": self._mem_util.sum.value(),
+            **{name: gauge.sum.value() for name, gauge in self._gauges.items()},
             **{name: activity.value() for name, activity in self._activities.items()},
             **self._energy.fields(),
-            "temp_c": self._temp.sum.value(),
-            "sm_clock_mhz": self._clock.sum.value(),
             "processes": self._processes.sum.value(),
             "pcie_rx_bytes": pcie_rx,
             "pcie_tx_bytes": pcie_tx,
