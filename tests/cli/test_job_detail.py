@@ -1,17 +1,19 @@
 """`slurm-gpu job ID`: hardware, course, processes, application, events; a dash where nothing was measured."""
 
 import json
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_gpu.cli.runs.device_use import device_uses
 from slurm_gpu.cli.runs.event_text import event_text
 from slurm_gpu.cli.runs.host_use import host_uses
 from slurm_gpu.client.database_client import DeviceTimeline, RunTimeline
 from slurm_gpu.text.sparkline import sparkline
-from slurm_gpu.wire import DeviceFacts, Event, Host, Mean, Timeline, Total
+from slurm_gpu.wire import DeviceFacts, Event, Host, Mean, Record, Timeline, Total
 from slurm_gpu.wire.answers.codec import to_json
 from slurm_gpu.wire.fields import MAX_MOMENT_S
 from slurm_gpu.wire.timeline import level
@@ -94,6 +96,24 @@ def test_what_went_over_links_that_others_shared_is_a_gap(slurm_gpu: CommandLine
     slurm_gpu("job", "17", "--json")
     (gpu,) = json.loads(slurm_gpu.out)["runs"][0]["gpus"]
     assert (gpu["pcie_rx_bytes"], gpu["pcie_s"], gpu["nvlink_rx_bytes"]) == (5.3e11, 1800, None)
+
+
+def test_each_statistic_of_a_record_counts_in_the_use_of_its_gpu():
+    examples = {
+        "Mean | None": Mean(3600, 0.5, 0.1, 0.9),
+        "Total | None": Total(3600, 7.0),
+        "Histogram | None": {50: 3_600_000},
+        "Timeline | None": Timeline(width_s=64, start_s=0, series={"util": b"1"}),
+        "Mapping[str, float] | None": {"sw_power_cap": 1.0},
+        "float | None": 1.0,
+        "int | None": 500,
+    }
+    optional = {f.name: examples[str(f.type)] for f in fields(Record) if "None" in str(f.type)}
+    record = make_record(_A, **optional)
+    use = device_uses([record])
+    left_out = {name for name in optional if device_uses([replace(record, **{name: None})]) == use}
+    # uptime_s orders segments; the timeline is printed by itself; of these two quantities there are others.
+    assert left_out == {"uptime_s", "timeline", "device_util_pct", "mem_hist_ms"}
 
 
 def test_the_course_shows_when_it_ran_and_where_nothing_was_measured(slurm_gpu: CommandLine):

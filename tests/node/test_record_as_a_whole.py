@@ -5,7 +5,7 @@ import gzip
 import json
 import math
 import random
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from hypothesis import given, settings
@@ -103,6 +103,11 @@ def test_a_job_that_does_everything_has_every_statistic() -> None:
     record = _tell(tally(), _work(random.Random(1), 25))
     statistics = {f.name for f in dataclasses.fields(Record) if f.type in ("Mean | None", "Total | None")}
     assert {name for name in statistics if getattr(record, name) is None} == set()
+    # A record has each gauge and counter of a reading, these two under another name.
+    renamed = {"util_pct": "device_util_pct", "energy_mj": "energy_j"}
+    kinds = (float | None, DeviceCounter | None)
+    read = {name for name, kind in get_type_hints(Reading).items() if kind in kinds}
+    assert {renamed.get(name, name) for name in read} <= statistics
 
 
 @settings(max_examples=30, derandomize=True)
