@@ -156,9 +156,10 @@ def _of_rule(rule: RuleModel, job: Request, known: Known, moment: dt.datetime) -
         counted = [other for other in counted if other.uid == job.uid]
     for key, limit in _limits_of(rule, job, moment).items():
         used = None
-        if key.startswith("gpu_hours") and known.hours is not None:
+        base, _, period = key.partition(":")
+        if base == "gpu_hours" and known.hours is not None:
             who = job.uid if rule.per == "user" else None
-            used = known.hours.get((rule.id, who, key.partition(":")[2]), 0.0)
+            used = known.hours.get((rule.id, who, period), 0.0)
         outcome = _outcome(key, limit, job, counted, used)
         if outcome is not None:
             yield Finding(rule.id, key, rule.mode, outcome, rule.on_error == "deny")
@@ -177,15 +178,15 @@ def _outcome(
 ) -> Outcome | None:
     """None where the limit says nothing about such a job, or nothing at its submission."""
     base, _, part = key.partition(":")
-    if base.endswith("_running"):
-        return None  # the job may wait
+    if base in HELD_WHILE_PENDING:
+        return None
     if isinstance(limit, frozenset):
         return _of_names(base, limit, job)
     if isinstance(limit, tuple):
         longest = _longest(limit, job)
         return None if longest == math.inf else _compare(job.walltime_s, longest)
-    if base.endswith("_total"):
-        measure = base.removesuffix("_total") + (f":{part}" if part else "")
+    if base in SUMS:
+        measure = SUMS[base] + (f":{part}" if part else "")
         asked = job.measure(measure) * job.jobs
         if asked == 0:
             return Outcome.FITS
@@ -208,6 +209,19 @@ def _longest(steps: tuple[tuple[int, int], ...], job: Request) -> float:
     """The walltime of jobs with so many GPUs."""
     return next((seconds for mgpu, seconds in reversed(steps) if job.mgpu >= mgpu), math.inf)
 
+
+SUMS: Mapping[str, str] = {
+    "gpus_total": "gpus",
+    "jobs_total": "jobs",
+    "cpus_total": "cpus",
+    "memory_total": "memory",
+}
+"""Limits on sums over running and pending jobs, and what of each job they add up (`Request.measure`)."""
+
+HELD_WHILE_PENDING = frozenset(
+    {"gpus_running", "jobs_running", "cpus_running", "memory_running", "nodes_running"}
+)
+"""Limits on sums over running jobs: a job over them waits."""
 
 _OF_ONE_JOB: Mapping[str, Callable[[Request], float | None]] = {
     "nodes": lambda job: job.counted_nodes,
@@ -256,7 +270,7 @@ def _grows(key: str, limit: Limit, before: Request, after: Request) -> bool:
     if base in _OF_ONE_JOB:
         sizes = [_OF_ONE_JOB[base](job) or 0 for job in (before, after)]
     else:
-        measure = base.removesuffix("_total") + (f":{part}" if part else "")
+        measure = SUMS.get(base, base) + (f":{part}" if part else "")
         sizes = [job.measure(measure) * job.jobs for job in (before, after)]
     return sizes[1] > sizes[0]
 

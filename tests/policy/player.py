@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from .compile import compiled, lending
 from .judgement import Hours, Judgement, Known, Outcome, admitted, judge, judge_change, unreadable
 from .model import PARTITIONS as MODEL_PARTITIONS
 from .model import Request
-from .policystrategies import OF_A_JOB, OF_A_SUM
+from .policystrategies import OF_A_PERIOD
 from .render import PARTITIONS, changes, description, record, snapshot
 from .scenarios import Again, Blind, Change, Pass, Scenario, Source, Submit, can_change, changed
 from .users import NAMES
@@ -43,14 +43,17 @@ class Tally:
             key = one.key if one.rule.startswith("rule") else f"{one.rule.partition('.')[0]}.{one.key}"
             self.counts[f"{key} {one.outcome.value}"] += 1
 
-    def rarer_than(self, least: int) -> list[str]:
-        """What should have come that often, and has not: each kind of call, each limit kept and broken."""
-        limits = [key for key in (*OF_A_JOB, *OF_A_SUM) if "_running" not in key]
-        wanted = [f"{key} {how}" for key in (*limits, "bundle.cpus", "bundle.memory") for how in _BOTH]
-        wanted += ["bundle.partitions beyond", "one-gpu.shards beyond", "change by others accepted"]
+    def never(self, met: Sequence[str]) -> list[str]:
+        """What never came: each kind of call, and each of these LIMITS_TO_MEET kept and broken."""
+        both = [key for key in met if key != "bundles"]
+        wanted = ["one-gpu.shards beyond", "change by others accepted"]
         wanted += [f"{what} {how}" for what in _CALLS for how in ("accepted", "refused")]
-        wanted += [f"{key} cannot be checked" for key in limits if key.startswith("gpu_hours")]
-        return [f"{what}: {self.counts[what]}" for what in wanted if self.counts[what] < least]
+        wanted += [f"{key} cannot be checked" for key in met if key in OF_A_PERIOD]
+        if "bundles" in met:
+            wanted += ["bundle.partitions beyond"]
+            both += ["bundle.cpus", "bundle.memory"]
+        wanted += [f"{key} {how}" for key in both for how in _BOTH]
+        return [what for what in wanted if self.counts[what] == 0]
 
     def __str__(self) -> str:
         counts = ", ".join(f"{what} {number}" for what, number in sorted(self.counts.items()))

@@ -43,19 +43,25 @@ OF_A_SUM: Mapping[str, st.SearchStrategy[Limit]] = {
     "gpus_total": HALVES,
     "gpus_total:a100": HALVES,
     "gpus_total:v100": HALVES,
-    "gpus_running": HALVES,
-    "gpus_running:a100": HALVES,
     "jobs_total": st.integers(0, 30),
-    "jobs_running": st.integers(0, 15),
     "cpus_total": st.integers(0, 200),
-    "cpus_running": st.integers(0, 100),
     "memory_total": st.integers(0, 1_500_000),
-    "memory_running": st.integers(0, 1_000_000),
-    "nodes_running": st.integers(0, 10),
+}
+OF_A_PERIOD: Mapping[str, st.SearchStrategy[Limit]] = {
     "gpu_hours:day": st.integers(0, 60),
     "gpu_hours:week": st.integers(0, 60),
     "gpu_hours:month": st.integers(0, 60),
 }
+OF_WHAT_RUNS: Mapping[str, st.SearchStrategy[Limit]] = {
+    "gpus_running": HALVES,
+    "gpus_running:a100": HALVES,
+    "jobs_running": st.integers(0, 15),
+    "cpus_running": st.integers(0, 100),
+    "memory_running": st.integers(0, 1_000_000),
+    "nodes_running": st.integers(0, 10),
+}
+"""No submission is refused for them."""
+EVERY: Mapping[str, st.SearchStrategy[Limit]] = {**OF_A_JOB, **OF_A_SUM, **OF_A_PERIOD, **OF_WHAT_RUNS}
 
 
 def limits_of(per: str) -> st.SearchStrategy[dict[str, Limit]]:
@@ -69,17 +75,17 @@ def limits_of(per: str) -> st.SearchStrategy[dict[str, Limit]]:
 
 @functools.cache
 def _keys(per: str, hours: bool) -> st.SearchStrategy[list[str]]:
-    every = OF_A_JOB if per == "job" else OF_A_SUM
-    keys = [key for key in every if hours or not key.startswith("gpu_hours")]
-    return st.lists(st.sampled_from(keys), min_size=1, max_size=4, unique=True)
+    of_jobs = (*OF_A_SUM, *OF_WHAT_RUNS, *(OF_A_PERIOD if hours else ()))
+    return st.lists(
+        st.sampled_from([*OF_A_JOB] if per == "job" else of_jobs), min_size=1, max_size=4, unique=True
+    )
 
 
 @st.composite
 def full_limits_of(draw: st.DrawFn, per: str, *, hours: bool = True) -> dict[str, Limit]:
     """A few of all limits."""
-    every = OF_A_JOB if per == "job" else OF_A_SUM
     chosen = draw(_keys(per, hours))
-    return {key: draw(every[key]) for key in chosen}
+    return {key: draw(EVERY[key]) for key in chosen}
 
 
 _full_limits_of = functools.cache(full_limits_of)
@@ -122,7 +128,7 @@ def rule_lists(draw: st.DrawFn, *, kinds: bool = True, hours: bool = True) -> li
         limits = draw(_full_limits_of(per, hours=hours))
         exceptions = {}
         if per != "group" and draw(st.booleans()):
-            own = {key: draw((OF_A_JOB | OF_A_SUM)[key]) for key in limits if draw(st.booleans())}  # type: ignore[operator]
+            own = {key: draw(EVERY[key]) for key in limits if draw(st.booleans())}
             exceptions = {draw(UIDS): ExceptionModel(own, draw(LAST_DAYS))}
         conditions = draw(_SOME_CONDITIONS)
         kind = draw(some_of(None, None, "interactive", "batch")) if kinds or per == "job" else None
@@ -172,7 +178,7 @@ OWNERS = st.lists(
 )
 
 
-LIMITS_TO_MEET = (*(key for key in (*OF_A_JOB, *OF_A_SUM) if "_running" not in key), "bundles")
+LIMITS_TO_MEET = (*OF_A_JOB, *OF_A_SUM, *OF_A_PERIOD, "bundles")
 """What a submission can be refused for; generation left to itself comes back to some of it too seldom."""
 
 
@@ -183,7 +189,7 @@ def policies(draw: st.DrawFn, meets: str) -> PolicyModel:
     rules = draw(_RULE_LISTS)
     if meets != "bundles":
         per = "job" if meets in OF_A_JOB else draw(some_of("user", "group"))
-        limits = {meets: draw((OF_A_JOB | OF_A_SUM)[meets])}  # type: ignore[operator]
+        limits = {meets: draw(EVERY[meets])}
         rules = [RuleModel("rule-met", per, draw(MODES), limits=limits), *rules[:3]]
     owners = draw(OWNERS) if draw(whole(0, 2)) == 0 else []
     unowned_mgpu = 1000 * draw(whole(0, 6))

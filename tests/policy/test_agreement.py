@@ -22,20 +22,25 @@ from .policystrategies import LIMITS_TO_MEET
 from .render import PARTITIONS, description, record
 from .scenarios import LEAST_STEPS, Scenario, scenarios
 
+# Hypothesis draws the smallest example first: with only one or two, no limit is both kept and broken.
+LEAST_EXAMPLES = 10
+
 
 @pytest.mark.parametrize("lua", LUA_VERSIONS)
 def test_lua_and_model_agree(tmp_path: Path, lua: str) -> None:
     tally = Tally()
-    descriptions = examples(480) / len(LUA_VERSIONS)
+    # `make test` takes each limit to one version of Lua, `make fuzz` to all.
+    limits = LIMITS_TO_MEET if is_long() else LIMITS_TO_MEET[LUA_VERSIONS.index(lua) :: len(LUA_VERSIONS)]
+    descriptions = examples(0) / len(LUA_VERSIONS)
 
     # Where there is no job yet, none is updated, and so a few more.
-    examples_of_each = math.ceil(1.2 * descriptions / LEAST_STEPS / len(LIMITS_TO_MEET))
+    examples_of_each = math.ceil(1.2 * descriptions / LEAST_STEPS / len(limits))
 
-    for limit in LIMITS_TO_MEET:
+    for limit in limits:
 
         @seeded(f"{lua} {limit}")
         @settings(
-            max_examples=examples_of_each,
+            max_examples=max(LEAST_EXAMPLES, examples_of_each),
             deadline=None,
             suppress_health_check=list(HealthCheck),
             derandomize=not is_long(),
@@ -48,7 +53,8 @@ def test_lua_and_model_agree(tmp_path: Path, lua: str) -> None:
         agree()
     print(f"Lua {lua}: {tally}")
     assert tally.judged >= descriptions
-    assert tally.rarer_than(tally.judged // 2500) == []
+    never = tally.never(limits)
+    assert not never, f"no scenario had: {', '.join(never)}"
 
 
 def test_a_pending_job_has_the_memory_that_slurm_gives_by_the_gpu_however_many_cpus() -> None:

@@ -11,7 +11,8 @@ from slurm_gpu.policy.language.model import GpuLimit, Per, WalltimeStep
 from slurm_gpu.policy.native.fields import LUA_ALONE, LimitScope, native_fields
 from tests.docs.pages import ROOT
 
-from .policystrategies import OF_A_JOB, OF_A_SUM
+from .judgement import HELD_WHILE_PENDING, SUMS
+from .policystrategies import EVERY, OF_A_JOB, OF_A_PERIOD, OF_A_SUM, OF_WHAT_RUNS
 
 VALUES: dict[LimitUnit, LimitValue] = {
     LimitUnit.GPUS: GpuLimit(all_mgpu=4000, by_type_mgpu={"a100": 2000}),
@@ -33,7 +34,23 @@ def test_the_script_measures_each_limit_that_a_submission_can_exceed() -> None:
 
 
 def test_the_strategies_draw_each_limit() -> None:
-    assert {key.partition(":")[0] for key in (*OF_A_JOB, *OF_A_SUM)} == set(LIMITS)
+    assert {key.partition(":")[0] for key in EVERY} == set(LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("keys", "scope"),
+    [
+        ([*OF_A_JOB], Scope.JOB),
+        ([*OF_A_SUM], Scope.TOTAL),
+        ([*SUMS], Scope.TOTAL),
+        ([*OF_A_PERIOD], Scope.PERIOD),
+        ([*OF_WHAT_RUNS], Scope.RUNNING),
+        ([*HELD_WHILE_PENDING], Scope.RUNNING),
+    ],
+)
+def test_the_model_sums_over_the_same_jobs(keys: list[str], scope: Scope) -> None:
+    expected = {key for key, kind in LIMITS.items() if kind.scope is scope}
+    assert {key.partition(":")[0] for key in keys} == expected
 
 
 @pytest.mark.parametrize("kind", LIMITS.values(), ids=lambda kind: kind.key)

@@ -126,7 +126,7 @@ def test_users_constraints_survive_and_slurm_takes_what_is_written(tmp_path: Pat
             placed += is_well_placed(cluster, job, own, site.script.submit(desc, PARTITIONS))
 
     survives()
-    assert placed >= 160 / len(LUA_VERSIONS) / 2
+    assert placed >= 160 / len(LUA_VERSIONS) / 3
 
 
 def is_well_placed(cluster: Cluster, job: Request, own: str | None, verdict: ScriptDecision) -> bool:
