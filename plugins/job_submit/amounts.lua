@@ -315,7 +315,7 @@ function amounts.first_tasks(text, count)
     left = left - size
   end
   local expression = table.concat(parts, ",") .. throttle
-  return #expression <= 60 and expression or string.format("0-%.0f", count - 1)
+  return #expression <= 60 and expression or string.format("0-%.0f", count - 1) .. throttle
 end
 
 -- 2000 → "2", 250 → "0.25", for people.

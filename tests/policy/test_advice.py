@@ -121,6 +121,8 @@ def test_each_limit_says_its_numbers_and_what_would_do() -> None:
         "tasks of one array: limit 10, requested 100.",
         mark + "--array=0-9 ...",
     ]
+    long = ",".join(map(str, range(0, 200, 3)))  # more than a line shows
+    assert lines({"array_tasks": 40}, f"--array={long}%5")[1:] == [mark + "--array=0-39%5 ..."]
     assert lines({"walltime": ((1000, 86400), (8000, 7200))}, "--gpus=8", "-t", "3:00:00") == [
         "time limit: limit 02:00:00, requested 03:00:00.",
         mark + "--time=02:00:00 ...",
