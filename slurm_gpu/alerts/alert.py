@@ -103,7 +103,7 @@ _WORDS = {
 
 
 def in_words(flag: Flag) -> str:
-    """What is wrong, in a few words: without whose it is and since when."""
+    """Describe the condition in a few words, without the owner and the beginning."""
     if flag.said is not None:
         kind = f" ({flag.said.kind})" if flag.said.kind else ""
         return f"{flag.said.cause}{kind}: {flag.said.text}, {flag.said.confidence:.0%} sure"

@@ -20,21 +20,21 @@ SLOWED = 1 / 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What a planner is made from."""
+    """The inputs from which a planner is made."""
 
     belief: Belief
     profiles: Sequence[ApplicationProfile]
-    """Of the applications, by index; some planners pack by them, the others ask `belief` alone."""
+    """One per application, by index. Some planners pack by them; the others use `belief` alone."""
     capacity_mib: float
     """Memory of one GPU."""
     seed: int = 0
-    """Of what is random in it."""
+    """Seed of its random numbers."""
     evaluations: int | None = None
-    """Of orders of a GPU's jobs, by annealing for a new plan; None: as many as it was measured with."""
+    """Orders of jobs that annealing evaluates for a new plan; None: as many as in its benchmark."""
     slowed: float = SLOWED
     """The part of the jobs that annealing may slow down noticeably, where the belief has a cap; 1: all."""
     nets: Mapping[str, Net] = field(default_factory=dict)
-    """What planners in LEARNED have learned, by their names."""
+    """Trained nets of the planners in LEARNED, by name."""
 
 
 def _sjf(setting: Setting) -> Planner:

@@ -23,7 +23,7 @@ log = logging.getLogger("slurm-gpuctld")
 
 @dataclass(frozen=True, slots=True)
 class InUse:
-    """Who uses what, at one look of slurm-gpuctld; the policy is an empty one where none is installed."""
+    """The use of the cluster at one poll; the policy is an empty one where none is installed."""
 
     policy: PolicyInForce
     snapshot: Snapshot

@@ -24,7 +24,7 @@ INTERVAL = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """Of forecasts made earlier: log2 of the truth by what was said, and what each counts for."""
+    """Errors of earlier forecasts: log2 of the true wait ÷ the forecast, and the weight of each."""
 
     log2_ratio: Floats
     weight: Floats
@@ -41,7 +41,7 @@ class Errors:
         return float((self.weight * near).sum() / total) if total > 0 else float("nan")
 
     def score(self) -> float:
-        """What forecasts are judged by: the mean of the shares within 2x and within 3x."""
+        """Return the score of forecasts: the mean of the shares within 2x and within 3x."""
         return (self.within(2.0) + self.within(3.0)) / 2
 
     def spread(self) -> Floats:

@@ -50,7 +50,7 @@ class WorkThread:
         self._tasks.put(task)
 
     def abandon(self) -> None:
-        """What runs now does not come back: leave it, and be idle again."""
+        """Abandon the running task, which does not return, and be idle again."""
         if self._tasks is not None:
             self._tasks.put(None)
         self._tasks = None

@@ -60,7 +60,7 @@ class ConstrainedJob:
 
     job_id: int
     features: str
-    """What --constraint says; "" for nothing."""
+    """The value of --constraint, "" if there is none."""
     reason: str
     """Why it waits, as squeue prints it: Resources, Priority, ReqNodeNotAvail …"""
 

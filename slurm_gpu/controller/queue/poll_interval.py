@@ -6,8 +6,8 @@ from slurm_gpu.controller.queue.demand import Demand
 
 INTERVAL_S = 1.0
 _INTERVAL_WHILE_DECIDED_S = 0.5
-"""What came to nothing counts until a look that began at least 0.7 s later (MARGIN_S of ledger.lua), and
-2 s are promised: a whole second between looks would leave slurmctld, squeue and us too little of it."""
+"""A cancelled admission counts until a poll that began at least 0.7 s later (MARGIN_S of ledger.lua). The
+promise is 2 s, of which a whole second between polls would leave too little for slurmctld and squeue."""
 _SHARE = 0.3
 """At most this part of the time a question may be under way; most of it is squeue's own."""
 _CPU_SHARE = 0.02

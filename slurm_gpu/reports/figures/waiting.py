@@ -94,9 +94,9 @@ NO_BUNDLE = "no bundle"
 
 
 def resource_types(jobs: JobTable, bundles: Sequence[Bundle]) -> Category:
-    """Of each run the first bundle that it belongs to, as the policy has it.
+    """Return the first bundle of the policy to which each run belongs.
 
-    Where there are no bundles, the server type on which it held most, and NO_GPU for runs without GPUs.
+    Without bundles, it is the server type with most of the run's GPUs, and NO_GPU for runs without GPUs.
     """
     if not bundles:
         names = [*jobs.server_type.names, NO_GPU]
