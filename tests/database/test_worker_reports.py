@@ -11,8 +11,8 @@ import pytest
 from slurm_gpu.database.ingest import worker
 from slurm_gpu.database.ingest.worker import Reports
 from slurm_gpu.database.ingest.worker_protocol import (
-    Heard,
     PassedOn,
+    ShipmentTaken,
     decode_words,
     encode,
     receive_connection,
@@ -43,14 +43,14 @@ def test_what_waits_is_bounded_and_sent_in_small_batches(
     channel, slurm_gpudbd = ends
     reports = Reports(channel)
     for n in range(1000):
-        reports.tell(Heard(str(n), "v" * 1000))
+        reports.tell(ShipmentTaken(str(n), "v" * 1000))
     threading.Thread(target=reports.send_all, daemon=True).start()
     nodes: list[int] = []
     while nodes[-1:] != [999]:
         batch = slurm_gpudbd.recv_bytes(12_000)
-        nodes += [int(word.node) for word in decode_words(batch) if isinstance(word, Heard)]
+        nodes += [int(word.node) for word in decode_words(batch) if isinstance(word, ShipmentTaken)]
     assert nodes == list(range(nodes[0], 1000))
-    assert len(encode([Heard("999", "v" * 1000)])) * len(nodes) <= 101_000
+    assert len(encode([ShipmentTaken("999", "v" * 1000)])) * len(nodes) <= 101_000
 
 
 def test_a_connection_is_passed_on_without_waiting_for_a_batch(

@@ -35,14 +35,14 @@ from slurm_gpu.database.ingest.intake import Intake
 from slurm_gpu.database.ingest.posts import Posts
 from slurm_gpu.database.ingest.stall_detector import StallDetector
 from slurm_gpu.database.ingest.worker_protocol import (
-    Arrived,
     Beginning,
-    Heard,
     ItemsRejected,
     Needed,
     NodeSeen,
     PassedOn,
-    Word,
+    ShipmentTaken,
+    WindowArrived,
+    WorkerMessage,
     WorkerStatus,
     decode_order,
     encode,
@@ -81,7 +81,7 @@ class Reports:
         self._passed: deque[tuple[PassedOn, socket.socket]] = deque()
         self._has_passed = threading.Event()
 
-    def tell(self, word: Word) -> None:
+    def tell(self, word: WorkerMessage) -> None:
         """Send it with the next batch; the oldest are dropped where too many wait."""
         encoded = msgspec.Raw(encode(word))
         with self._lock:
@@ -139,7 +139,7 @@ class _ReportedArrivals(Arrivals):
         self._reports = reports
 
     def heard(self, node: str, version: str | None = None) -> None:
-        self._reports.tell(Heard(node, version))
+        self._reports.tell(ShipmentTaken(node, version))
 
 
 class _ReportedWants(Wants):
@@ -149,7 +149,7 @@ class _ReportedWants(Wants):
 
     def arrived(self, node: str, job_id: int) -> None:
         super().arrived(node, job_id)
-        self._reports.tell(Arrived(node, job_id))
+        self._reports.tell(WindowArrived(node, job_id))
 
 
 class _ReportedRejections(Rejections):

@@ -22,14 +22,14 @@ from slurm_gpu.clock import Clock
 from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.database.ingest.worker_protocol import (
-    Arrived,
     Beginning,
-    Heard,
     ItemsRejected,
     Needed,
     NodeSeen,
     PassedOn,
-    Word,
+    ShipmentTaken,
+    WindowArrived,
+    WorkerMessage,
     WorkerStatus,
     decode_words,
     encode,
@@ -180,13 +180,15 @@ class Worker:
     def _needed(self) -> Needed:
         return Needed(self._memory.needs.names(), self._memory.wants.all())
 
-    def _take(self, word: Word, channel: Connection, adopt: Callable[[socket.socket, bytes], None]) -> None:
+    def _take(
+        self, word: WorkerMessage, channel: Connection, adopt: Callable[[socket.socket, bytes], None]
+    ) -> None:
         match word:
             case NodeSeen():
                 self._memory.board.put(word.node, word.live, word.interval_s)
-            case Heard():
+            case ShipmentTaken():
                 self._memory.arrivals.heard(word.node, word.version)
-            case Arrived():
+            case WindowArrived():
                 self._memory.wants.arrived(word.node, word.job_id)
             case ItemsRejected():
                 self._memory.rejections.add(Rejected(0, "", kind) for kind in word.kinds)

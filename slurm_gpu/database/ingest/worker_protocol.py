@@ -37,7 +37,7 @@ class Needed(Struct, tag=True):
     windows: dict[str, list[int]]
 
 
-class Heard(Struct, tag=True):
+class ShipmentTaken(Struct, tag=True):
     """A shipment of that node was taken in."""
 
     node: str
@@ -52,7 +52,7 @@ class NodeSeen(Struct, tag=True):
     interval_s: float
 
 
-class Arrived(Struct, tag=True):
+class WindowArrived(Struct, tag=True):
     """The window that was wanted."""
 
     node: str
@@ -77,7 +77,7 @@ class WorkerStatus(Struct, tag=True):
     hung: str | None = None
 
 
-Word = Heard | NodeSeen | Arrived | ItemsRejected | PassedOn | WorkerStatus
+WorkerMessage = ShipmentTaken | NodeSeen | WindowArrived | ItemsRejected | PassedOn | WorkerStatus
 
 
 def _path(kind: type, value: str) -> Path:
@@ -88,7 +88,7 @@ def _path(kind: type, value: str) -> Path:
 
 encode = msgspec.msgpack.Encoder(enc_hook=os.fspath).encode
 decode_order = msgspec.msgpack.Decoder(Beginning | Needed, dec_hook=_path).decode
-decode_words = msgspec.msgpack.Decoder(list[Word]).decode
+decode_words = msgspec.msgpack.Decoder(list[WorkerMessage]).decode
 
 
 def send_connection(channel: Connection, connection: socket.socket) -> None:
