@@ -1,7 +1,7 @@
-"""When and where whole nodes can be reserved: the earliest window that nothing else has taken.
+"""Find the earliest window in which whole nodes can be reserved.
 
-Times are whole epoch seconds, spans half open: what ends in the second in which another begins is not in
-its way.
+Times are whole epoch seconds and spans are half open: a span that ends in the second in which another begins
+does not overlap it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
 
+# The end of a span without an end.
 FOREVER = 1 << 62
-"""The end of what has none."""
 
 
 class Candidate(NamedTuple):
-    """A node that would do."""
+    """A node that could be reserved."""
 
     name: str
     gpus: int
@@ -26,7 +26,7 @@ class Candidate(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """A node that is somebody else's for a span."""
+    """A span in which a node is not available."""
 
     node: str
     from_s: int
@@ -35,7 +35,7 @@ class Taken(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CalendarWindow:
-    """Nodes for a span."""
+    """Nodes reserved for a span."""
 
     start_s: int
     end_s: int
@@ -50,11 +50,11 @@ def earliest_window(
     earliest_s: int,
     latest_s: int = FOREVER,
 ) -> CalendarWindow | None:
-    """The first window of `duration_s` on `n_nodes` at once that starts within [earliest_s, latest_s].
+    """Return the first window of `duration_s` on `n_nodes` nodes that starts within [earliest_s, latest_s].
 
-    None where there is none. Of the nodes that are free then, those of one zone come first, of the zone with
-    the fewest to spare; of these the ones with the fewest GPUs, in the order of `candidates`. O(n log n) in
-    the number of spans.
+    Return None if there is none. Among the free nodes, prefer those of a single zone, the zone with the
+    fewest to spare; then the nodes with the fewest GPUs, in the order of `candidates`. O(n log n) in the
+    number of spans.
     """
     spans: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
     for one in taken:
@@ -81,7 +81,7 @@ def earliest_window(
 def _starts(
     spans: Collection[tuple[int, int]], duration_s: int, earliest_s: int, latest_s: int
 ) -> Iterator[tuple[int, int]]:
-    """First and last second at which a window may start on a node, of each of its gaps, in their order."""
+    """Yield the first and last second at which a window may start, for each gap of a node, in order."""
     free_s = earliest_s
     for from_s, until_s in sorted(spans):
         last_s = min(from_s - duration_s, latest_s)
@@ -103,7 +103,7 @@ def _chosen(free: Sequence[Candidate], n_nodes: int) -> tuple[str, ...]:
     size = {zone: len(members) for zone, members in zones.items()}
 
     def rank(one: Candidate) -> tuple[int, str, int]:
-        # Where no zone has them all, of as few zones as may be.
+        # If no zone has enough nodes, use as few zones as possible.
         zone = one.zone or ""
         return (0, "", one.gpus) if whole else (-size.get(zone, 0), zone, one.gpus)
 

@@ -1,7 +1,7 @@
-"""Rules by which a job's nodes are chosen: one protocol, from what nobody should do to what we do.
+"""Rules that choose the nodes of a job, all behind one protocol: baselines and the project's own.
 
-All are pure: the same state, request and random numbers give the same answer. A job for several nodes gets
-the first so many of what its rule puts in order, each node for one part.
+Rules are pure: the same state, request and random numbers give the same answer. A rule puts the nodes in
+order, and a job for several nodes gets the first ones, one part of the job on each.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ class NodeShare:
 
 
 class PlacementRule(Protocol):
-    """Chooses a job's nodes and GPUs."""
+    """Choose the nodes and GPUs of a job."""
 
     def choose(
         self, nodes: Nodes, request: ResourceRequest, among: Mask | None = None
     ) -> tuple[NodeShare, ...]:
-        """`request.nodes` different nodes (of `among`, if it is given); none at all where that is too few."""
+        """Return `request.nodes` different nodes (of `among`, if given); an empty tuple if too few fit."""
         ...
 
 
 class MostAllocated:
-    """The node of which least is free of its GPUs, whatever the job."""
+    """Prefer the node with the least free GPU capacity, whatever the job."""
 
     def choose(
         self, nodes: Nodes, request: ResourceRequest, among: Mask | None = None
     ) -> tuple[NodeShare, ...]:
-        """Ties by index; a share goes to the first GPU that has enough."""
+        """Break ties by index; a share goes to the first GPU with enough free."""
         fits = fitting(nodes, request, among)
         free = nodes.free_mgpu[fits].sum(axis=1, dtype=np.float64)
         return in_order(nodes, request, fits, free, first_device)
 
 
 class LeastFragmentation:
-    """Where the expected stranded GPUs grow least: fragmentation gradient descent.
+    """Prefer the node where the expected stranded GPUs grow least: fragmentation gradient descent.
 
-    By our measure, nodes that are equal in that come in the order of what is left over on them; by FGD's own
-    the first of them is taken, as its authors say nothing of it. With `whole_last` nodes of which no GPU is
-    in use are broken into only where no other will do: the measure knows the next job alone, and where jobs
-    come and go a whole node is harder to have back than to keep.
+    With our measure (FED), ties are broken by the resources left over on the node. With FGD's measure the
+    first node wins, since the paper leaves ties open. With `whole_last`, a node
+    with no GPU in use is chosen only if no other node fits. The measure considers only the next job, and a
+    whole node is easier to keep than to get back.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class LeastFragmentation:
     def choose(
         self, nodes: Nodes, request: ResourceRequest, among: Mask | None = None
     ) -> tuple[NodeShare, ...]:
-        """The least, then the fullest, then by index."""
+        """Order by growth, then by fullness, then by index."""
         best = self._scorer.best(nodes, request)
         rooms = np.isfinite(best.increase_mgpu)
         fits = np.flatnonzero(rooms if among is None else rooms & among)
@@ -94,7 +94,7 @@ class LeastFragmentation:
 
 
 def left_over(nodes: Nodes, at: NDArray[np.intp]) -> NDArray[np.float64]:
-    """What is free of these nodes: the mean of CPUs and GPUs, each as a part of what a node has at most."""
+    """Return the mean of free CPUs and free GPUs of these nodes, each as a fraction of the largest node's."""
     cpus = nodes.free_cpus[at] / max(int(nodes.cpus.max(initial=0)), 1)
     gpus = nodes.free_mgpu[at].sum(axis=1) / (max(int(nodes.n_gpus.max(initial=0)), 1) * GPU_MGPU)
     mean: NDArray[np.float64] = (cpus + gpus) / 2
@@ -102,18 +102,18 @@ def left_over(nodes: Nodes, at: NDArray[np.intp]) -> NDArray[np.float64]:
 
 
 def first_whole(nodes: Nodes, node: int, request: ResourceRequest) -> tuple[int, ...]:
-    """The first GPUs of a node that are free as a whole, as many as a request has."""
+    """Return the first wholly free GPUs of a node, as many as the request needs."""
     usable = nodes.usable_mgpu(request.gpu_type)[node]
     return tuple(np.flatnonzero(usable == GPU_MGPU)[: request.gpus].tolist())
 
 
 def first_device(nodes: Nodes, node: int, request: ResourceRequest) -> int:
-    """The first GPU of a node that has room for a share: as Slurm does."""
+    """Return the first GPU of a node with room for the share, as Slurm does."""
     return int((nodes.usable_mgpu(request.gpu_type)[node] >= request.share_mgpu).argmax())
 
 
 def fitting(nodes: Nodes, request: ResourceRequest, among: Mask | None) -> NDArray[np.intp]:
-    """Return the nodes (of `among`) that have room."""
+    """Return the nodes (of `among`, if given) with room for one part of the request."""
     fits = nodes.fits(request)
     return np.flatnonzero(fits if among is None else fits & among)
 
@@ -125,7 +125,7 @@ def in_order(
     key: NDArray[np.float64],
     device: Callable[[Nodes, int, ResourceRequest], int],
 ) -> tuple[NodeShare, ...]:
-    """The fitting nodes with the smallest keys."""
+    """Return the fitting nodes with the smallest keys."""
     if len(fits) < request.nodes:
         return ()
     order = [int(key.argmin())] if request.nodes == 1 else np.argsort(key, kind="stable")[: request.nodes]

@@ -1,16 +1,16 @@
-"""How many free GPUs the jobs of the day cannot use, and what each placement would add to that.
+"""Measure how many free GPUs the recent mix of jobs cannot use, and how each placement changes that.
 
-Two measures, each the sum over the classes of a mix, weighted by their popularity:
+Both measures sum over the classes of a mix, weighted by popularity.
 
-FGD's (Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient
-Descent", USENIX ATC 2023): for a class of jobs, a node's free GPUs are stranded where the node cannot host
-one such job, for whatever lack, and else those of its GPUs that have too little free for one. Memory counts
-here as CPUs do there, and classes that need no GPU, for which all are stranded there, count for nothing:
-neither changes which placement is the best.
+FGD is the measure of Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with
+Fragmentation Gradient Descent", USENIX ATC 2023. All free GPUs of a node are stranded for a class if the node
+cannot host one such job; otherwise those GPUs are stranded that have too little free for one. Here memory
+counts like CPUs do there, and classes without GPUs, for which FGD takes all GPUs as stranded, do not count.
+Neither changes which placement is best.
 
-Ours asks in addition whether what else is free would do for them all: of the GPUs that FGD takes to be of use
-for a class, no more are than the node's free CPUs, and its memory, could feed with jobs of that class. A node
-with eight free GPUs and the CPUs of one job strands seven of them, and FGD none.
+FED, ours, also requires enough of the other resources: a class can use at most as many of a node's GPUs as
+the node's free CPUs and memory can feed. A node with eight free GPUs and the CPUs of one job strands seven
+GPUs by FED and none by FGD.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from slurm_gpu.simulate.jobs import ResourceRequest
 
 Floats = NDArray[np.float64]
 
+# Limits temporary arrays to some tens of MB.
 _ROWS_AT_ONCE = 4096
-"""So that what lies between takes some tens of MB at most."""
+# Type code of no GPU.
 _NONE = -2
-"""The type of no GPU."""
+# Digits kept, in mgpu, so that sums that should be equal compare equal whatever the order of summing.
 _DECIMALS = 6
-"""Of a mgpu: sums that differ by less are one, so that equals are equals whatever the order of summing."""
 
 
 class StrandedMeasure(Enum):
@@ -42,12 +42,12 @@ class StrandedMeasure(Enum):
 
     FGD = "fgd"
     FED = "fed"
-    """Ours: those, too, for which CPUs or memory are lacking."""
+    """Ours: also GPUs for which CPUs or memory are lacking."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """Nodes, or nodes as they would be: k rows, g GPUs."""
+    """Nodes, real or hypothetical: k rows, g GPUs."""
 
     gpu_type: NDArray[np.int16]
     free_mgpu: NDArray[np.int32]
@@ -56,27 +56,26 @@ class _Rows:
 
     @classmethod
     def of(cls, nodes: Nodes, at: NDArray[np.intp]) -> _Rows:
-        """Nodes as they are."""
         return cls(nodes.gpu_type[at], nodes.free_mgpu[at], nodes.free_cpus[at], nodes.free_memory_mib[at])
 
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """Every way to place one node's part of a request that leaves another state; c of them."""
+    """All c distinct ways to place one node's part of a request."""
 
     node: NDArray[np.intp]
     device: NDArray[np.intp]
-    """The GPU that a share goes to; -1 for whole GPUs, which are the first that are free, and for none."""
+    """The GPU of a share; -1 without GPUs, and for whole GPUs, which are the first free ones."""
     increase_mgpu: Floats
-    """What becomes stranded that was not; below 0 where a placement uses what few others can."""
+    """Newly stranded capacity; below 0 if a placement uses what few other classes can use."""
 
 
 def stranded_mgpu(
     nodes: Nodes, mix: Mix, measure: StrandedMeasure = StrandedMeasure.FED, at: NDArray[np.intp] | None = None
 ) -> Floats:
-    """Expected stranded part of each node's free GPUs (of `at`, if it is given), in thousandths.
+    """Return the expected stranded part of each node's free GPUs (of `at`, if given), in mgpu.
 
-    0 of nodes that are down.
+    0 for nodes that are down.
     """
     at = np.arange(len(nodes)) if at is None else at
     found = np.zeros(len(at))
@@ -92,7 +91,7 @@ def candidates(
     measure: StrandedMeasure = StrandedMeasure.FED,
     among: NDArray[np.intp] | None = None,
 ) -> Candidates:
-    """All ways to place one node's part of a request on nodes that have room (of `among`, if it is given)."""
+    """Return all ways to place one node's part of a request on the nodes with room (of `among`, if given)."""
     fits = np.flatnonzero(nodes.fits(request))
     if among is not None:
         fits = np.intersect1d(fits, among, assume_unique=True)
@@ -122,7 +121,7 @@ def candidates(
 
 
 def _first_of_equals(free: NDArray[np.int32], gpu_type: NDArray[np.int16]) -> Mask:
-    """(k, g): of a node's GPUs that are alike in type and in what is free of them, the first."""
+    """(k, g): mark the first of a node's GPUs that have equal type and free capacity."""
     kind = free.astype(np.int64) * (len(np.unique(gpu_type)) + 1) + gpu_type
     first: Mask = np.ones(free.shape, dtype=np.bool_)
     for device in range(1, free.shape[1]):
@@ -144,7 +143,7 @@ def _stranded(rows: _Rows, types: tuple[str, ...], mix: Mix, measure: StrandedMe
 
 
 def _useful(rows: _Rows, types: tuple[str, ...], needs: Needs, measure: StrandedMeasure) -> Floats:
-    """(k, m): what of each node's free GPUs is of use for each class."""
+    """(k, m): free GPU capacity of each node that each class can use."""
     enough = rows.free_mgpu[:, :, np.newaxis] >= needs.per_gpu_mgpu  # (k, g, d)
     for level, gpu_type in enumerate(needs.gpu_types):
         if gpu_type:
@@ -162,18 +161,18 @@ def _useful(rows: _Rows, types: tuple[str, ...], needs: Needs, measure: Stranded
 
 @dataclass(frozen=True, eq=False)
 class Best:
-    """For each node the best of the ways in which one node's part of a request can be placed there."""
+    """The best way, for each node, to place one node's part of a request there."""
 
     increase_mgpu: Floats
-    """(n,): as in `Candidates`; inf where there is no room."""
+    """(n,): as in `Candidates`; inf if the node has no room."""
     device: NDArray[np.intp]
-    """(n,): the GPU for a share, of equally good ones that with the least free; else -1."""
+    """(n,): the GPU of a share, the one with the least free among equals; otherwise -1."""
 
 
 class Scorer:
-    """Scores all nodes for one request after the other, and looks again only at nodes that changed since.
+    """Score all nodes for one request after another, and rescore only the nodes that changed.
 
-    It may be asked about any states one after the other; what it answers depends on none of the earlier ones.
+    States may be passed in any order; a result does not depend on earlier calls.
     """
 
     def __init__(self, mix: Mix, measure: StrandedMeasure = StrandedMeasure.FED) -> None:
@@ -185,7 +184,7 @@ class Scorer:
         self._known: dict[ResourceRequest, tuple[int, Best]] = {}
 
     def best(self, nodes: Nodes, request: ResourceRequest) -> Best:
-        """How one node's part of a request is placed best on each node; holds until the next question."""
+        """Return the best placement of one node's part on each node; valid until the next call."""
         self._see(nodes)
         request = replace(request, nodes=1, one_zone=False)
         seen, best = self._known.get(request, (-1, None))
@@ -220,7 +219,7 @@ class Scorer:
 
 
 def _put(best: Best, found: Candidates, free_mgpu: NDArray[np.int32]) -> None:
-    """Keep the best candidate of each node."""
+    """Store the best candidate of each node."""
     free = free_mgpu[found.node, np.maximum(found.device, 0)] if free_mgpu.shape[1] else found.device
     order = np.lexsort((found.device, free, found.increase_mgpu, found.node))
     at, first = np.unique(found.node[order], return_index=True)

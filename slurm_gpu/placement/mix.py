@@ -1,4 +1,4 @@
-"""What is asked for of late: the classes of jobs by which it is judged whether a free GPU is of any use."""
+"""The recent mix of jobs: classes of requests that decide whether a free GPU is usable."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from slurm_gpu.simulate.request import ResourceRequest
 
-if TYPE_CHECKING:  # numpy is there only where arrays are asked for
+if TYPE_CHECKING:  # the daemon runs without numpy
     from slurm_gpu.placement.needs import Needs
 
 _TINY = 1e-12
@@ -17,9 +17,9 @@ _TINY = 1e-12
 
 @dataclass(frozen=True)
 class Mix:
-    """Classes of requests, each of one node's part, and how popular each is (sums to 1).
+    """Classes of single-node requests and the popularity of each (sums to 1).
 
-    Only requests for GPUs: what needs none strands none. An empty mix judges nothing.
+    Only requests for GPUs count: a job that needs none strands none. With an empty mix nothing is stranded.
     """
 
     requests: tuple[ResourceRequest, ...] = ()
@@ -27,14 +27,14 @@ class Mix:
 
     @classmethod
     def of(cls, seen: Iterable[tuple[ResourceRequest, float]]) -> Mix:
-        """Of requests and how often each was seen; one for several nodes counts once for each of them.
+        """Build a mix from requests and their counts; a request for several nodes counts once for each node.
 
-        Raises ValueError where something was seen less than never.
+        Raise ValueError if a count is negative.
         """
         weights: dict[ResourceRequest, float] = {}
         for request, times in seen:
             if not times >= 0:
-                raise ValueError(f"a request is seen 0 times or more, not {times}: {request}")
+                raise ValueError(f"the count of a request must be 0 or more, not {times}: {request}")
             if request.mgpu and times:
                 part = replace(request, nodes=1)
                 weights[part] = weights.get(part, 0.0) + times * request.nodes
@@ -42,9 +42,9 @@ class Mix:
         return cls(tuple(weights), tuple(weight / total for weight in weights.values()))
 
     def most_popular(self, share: float, at_most: int | None = None) -> Mix:
-        """The fewest classes that make up this share (0 to 1) of what is seen, the most popular first.
+        """Return the fewest classes that make up this share (0 to 1) of the mix, the most popular first.
 
-        No more than `at_most` of them, if it is given.
+        At most `at_most` classes, if given.
         """
         ranked = sorted(zip(self.requests, self.popularity, strict=True), key=lambda one: -one[1])
         chosen, reached = [], 0.0
@@ -57,16 +57,16 @@ class Mix:
 
     @cached_property
     def needs(self) -> Needs:
-        """The same as arrays."""
+        """The mix as arrays."""
         from slurm_gpu.placement.needs import Needs
 
         return Needs.of(self.requests, self.popularity)
 
 
 def coarse(request: ResourceRequest) -> ResourceRequest:
-    """The same with CPUs and memory on a grid of eight steps for each doubling, so that few classes differ.
+    """Round CPUs and memory down to eight steps per doubling, so that there are few classes.
 
-    Rounded down: what fits an empty node as it was asked for still does.
+    Rounding down guarantees that a request that fits an empty node still fits it.
     """
     return replace(request, cpus=_coarse(request.cpus), memory_mib=_coarse(request.memory_mib))
 

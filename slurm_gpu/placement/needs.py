@@ -1,4 +1,4 @@
-"""A mix as arrays."""
+"""Represent a mix as arrays."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from slurm_gpu.simulate.request import GPU_MGPU, ResourceRequest
 
 @dataclass(frozen=True, eq=False)
 class Needs:
-    """A mix as arrays: m classes, which ask for d different (type of GPU, part of each GPU)."""
+    """A mix as arrays: m classes with d distinct levels (GPU type, part of each GPU)."""
 
     gpu_types: tuple[str, ...]
-    """(d,): "" is any."""
+    """(d,): "" for any."""
     per_gpu_mgpu: NDArray[np.int32]
-    """(d,): what each GPU has to have free."""
+    """(d,): required free part of each GPU."""
     level: NDArray[np.intp]
-    """(m,): which of the d each class asks for."""
+    """(m,): index of each class's level."""
     n_gpus: NDArray[np.int64]
     """(m,): 1 for a share."""
     mgpu: NDArray[np.float64]
-    """(m,): of all its GPUs together."""
+    """(m,): all GPUs of the class together."""
     cpus: NDArray[np.int64]
     memory_mib: NDArray[np.int64]
     popularity: NDArray[np.float64]
 
     @classmethod
     def of(cls, requests: Sequence[ResourceRequest], popularity: Sequence[float]) -> Needs:
-        """Of requests for GPUs."""
+        """Build the arrays of requests for GPUs."""
         levels: dict[tuple[str, int], int] = {}
         level = [
             levels.setdefault((request.gpu_type, request.share_mgpu or GPU_MGPU), len(levels))

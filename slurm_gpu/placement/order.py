@@ -1,12 +1,12 @@
-"""In which order nodes should be filled by jobs of which it is not known which comes next.
+"""Order nodes for jobs of which it is unknown which comes next.
 
-It is what node weights can say: one order for all jobs. A node stands in it by what is at stake there: how
-many of its free GPUs the jobs of a mix can use (those that are not stranded by `fragmentation.Measure.FED`),
-and how many more the next small job is expected to strand. So nodes whose GPUs are of little use come first,
-and of nodes that are alike, and whose cores last, the fullest.
-bench/results/placement_orders.md compares it with others.
+Node weights can express only one order for all jobs. A node's place in it is its stake. That is the number of
+its free GPUs that the jobs of a mix can use (those not stranded by `fragmentation.StrandedMeasure.FED`), plus
+the number that the next small job is expected to strand. So nodes whose GPUs are of little use come first;
+among equal nodes with enough cores, the fullest. bench/results/placement_orders.md compares it with other
+orders.
 
-In plain Python, for a daemon that carries no numpy. Only states that were not met before are reckoned.
+In plain Python, because the daemon has no numpy. Each state is computed only once.
 """
 
 from __future__ import annotations
@@ -20,63 +20,63 @@ from typing import NamedTuple
 from slurm_gpu.placement.mix import Mix, coarse
 from slurm_gpu.simulate.request import GPU_MGPU, ResourceRequest
 
+# Number of classes of the mix that count, the most popular.
 MOST_CLASSES = 16
-"""Classes of the mix that count, the most popular."""
+# Number of classes for one GPU or less that are tried on each node as the next job.
 _MOST_SMALL = 6
-"""Of those for one GPU or a part of one, so many may be the next job: each is tried on each node."""
+# Share of the mix after which no more classes are added.
 _SHARE_OF_MIX = 0.97
-"""And no more of them than make up so much of what is asked for."""
+# Weight, in observed jobs, of an assumed job of one GPU with its share of the node.
 _PRIOR_JOBS = 5.0
-"""Jobs that one of one GPU, with its share of the node, counts for beside those that were seen."""
+# Minimum weight of the assumed job in the mix.
 _LEAST_PRIOR = 0.05
-"""Such a job always counts for this part."""
+# Added per GPU left, to order nodes that are equal by the mix.
 _FULLNESS = 0.05
-"""What a GPU left counts for, whatever the mix, to tell apart nodes that are equal by it."""
+# Minimum for a node on which some job of the mix has room, so that it never counts as full.
 _LEAST_LEFT = 0.5
-"""A node on which some job of the mix has room is never taken to be full."""
+# Maximum number of ranks of whole nodes.
 _MOST_WHOLE = 4
-"""Ranks of whole nodes."""
 _MOST_REMEMBERED = 50_000
 _DECIMALS = 6
 
 
 class NodeKind(NamedTuple):
-    """Nodes that are alike when they are empty."""
+    """The properties of an empty node; nodes of one kind are interchangeable."""
 
     gpu_types: tuple[str, ...]
-    """Of each GPU."""
+    """The type of each GPU."""
     cpus: int
     memory_mib: int
 
 
 class FreeRoom(NamedTuple):
-    """What is free on a node of some kind."""
+    """The free resources of a node."""
 
     free_mgpu: tuple[int, ...]
-    """Of each GPU, in the order of the kind's."""
+    """Free part of each GPU, in the order of the kind's GPUs."""
     cpus: int
     memory_mib: int
 
 
 @dataclass(frozen=True, slots=True)
 class Stake:
-    """What is at stake on a node, in GPUs."""
+    """The stake on a node, in GPUs."""
 
     useful: float
-    """Of its free GPUs, as many as the jobs of the mix can use: the expected part that is not stranded."""
+    """Free GPUs that the jobs of the mix can use: the expected part that is not stranded."""
     strands: float | None
-    """What the next job of one GPU, or a part of one, is expected to strand; None where none has room."""
+    """Expected GPUs that the next job of at most one GPU strands; None if no such job has room."""
     place: float
-    """By which nodes are put in order."""
+    """Sort key of nodes."""
     fits: bool
     """Whether any job of the mix has room."""
 
 
 class NodeOrder:
-    """The order of nodes of some kinds, for one mix."""
+    """The order of nodes of some kinds for one mix."""
 
     def __init__(self, mix: Mix, n_seen: float, kinds: Mapping[NodeKind, int]) -> None:
-        """`n_seen`: how many jobs the mix is made of; `kinds`: how many nodes are of each."""
+        """`n_seen`: number of jobs in the mix; `kinds`: number of nodes of each kind."""
         mix = Mix.of(
             (coarse(request), times) for request, times in zip(mix.requests, mix.popularity, strict=True)
         )
@@ -88,13 +88,13 @@ class NodeOrder:
         self._whole_ranks = _ranks({kind: judge.empty().place for kind, judge in self._judges.items()})
 
     def stake(self, kind: NodeKind, room: FreeRoom) -> Stake:
-        """What is at stake on a node; KeyError for a kind that the order does not know."""
+        """Return the stake on a node; raise KeyError for an unknown kind."""
         return self._judges[kind].stake(room)
 
     def gpus_left(self, stake: Stake) -> float:
-        """A stake as so many GPUs left of a node of the kind that has most GPUs; 0 where no job has room.
+        """Convert a stake to GPUs left on a node of the kind with the most GPUs; 0 if no job has room.
 
-        As much is at stake on such a node with so many GPUs free, and their share of cores and memory.
+        Such a node with that many free GPUs, and their share of cores and memory, has the same stake.
         """
         if not stake.fits:
             return 0.0
@@ -107,20 +107,20 @@ class NodeOrder:
         return index + (stake.place - low) / (high - low)
 
     def whole_rank(self, kind: NodeKind) -> int:
-        """The place of whole nodes of a kind among whole nodes: 0 for those with the least at stake."""
+        """Return the rank of a kind among whole nodes: 0 for the kinds with the least at stake."""
         return self._whole_ranks[kind]
 
     @property
     def n_whole_ranks(self) -> int:
-        """At least 1."""
+        """Number of ranks, at least 1."""
         return max(self._whole_ranks.values(), default=0) + 1
 
 
 class _Class(NamedTuple):
-    """One of the mix."""
+    """One class of the mix."""
 
     level: int
-    """Which of the judge's (type, part of each GPU) it asks for."""
+    """Index into the (type, part of each GPU) pairs of the judge."""
     n_gpus: int
     mgpu: int
     cpus: int
@@ -128,12 +128,12 @@ class _Class(NamedTuple):
     popularity: float
 
 
+# GPUs with enough free for a class: their number, and their free capacity in mgpu.
 _Enough = tuple[int, int]
-"""Of the GPUs that have enough free for some class: how many they are, and what is free of them in all."""
 
 
 class _Judge:
-    """Stakes on nodes of one kind: by the jobs that it could take when it is empty, and one GPU's share."""
+    """Computes stakes on nodes of one kind from the classes that fit it when empty, and one GPU's share."""
 
     def __init__(self, kind: NodeKind, mix: Mix, prior: float) -> None:
         self.kind = kind
@@ -154,7 +154,7 @@ class _Judge:
         ]
         self._classes.sort(key=lambda one: (one.mgpu > GPU_MGPU, -one.popularity))
         self._small = [one for one in self._classes[:_MOST_SMALL] if one.mgpu <= GPU_MGPU]
-        """The first of them."""
+        """A prefix of `_classes`."""
         self._known: dict[FreeRoom, Stake] = {}
 
     def _class(self, request: ResourceRequest, popularity: float) -> _Class:
@@ -177,11 +177,11 @@ class _Judge:
         return enough and request.cpus <= self.kind.cpus and request.memory_mib <= self.kind.memory_mib
 
     def empty(self) -> Stake:
-        """Of an empty node."""
+        """Return the stake on an empty node."""
         return self.stake(self._empty)
 
     def stake(self, room: FreeRoom) -> Stake:
-        """Of a node with that room."""
+        """Return the stake on a node with this room."""
         known = self._known.get(room)
         if known is None:
             if len(self._known) >= _MOST_REMEMBERED:
@@ -208,7 +208,7 @@ class _Judge:
         return Stake(round(useful_gpus, _DECIMALS), expected, round(place, _DECIMALS), any(hosts))
 
     def _useful(self, enough: Sequence[_Enough], free_cpus: int, free_mib: int) -> tuple[float, list[bool]]:
-        """Expected useful part of the free GPUs, in thousandths, and which classes have room."""
+        """Return the expected useful part of the free GPUs, in mgpu, and which classes have room."""
         expected, hosts = 0.0, []
         for level, n_gpus, mgpu, cpus, memory_mib, popularity in self._classes:
             n, free = enough[level]
@@ -235,7 +235,7 @@ class _Judge:
     def _enough_after(
         self, enough: Sequence[_Enough], free_mgpu: Sequence[int], one: _Class
     ) -> list[_Enough]:
-        """The same once a small job has its GPU: the one with the least room that is enough."""
+        """Return `enough` after a small job took the GPU with the least, but enough, room."""
         gpu_type, _ = self._levels[one.level]
         before, of_type = min(
             (mgpu, of_type)
@@ -254,7 +254,7 @@ class _Judge:
         return found
 
     def _share(self, room: FreeRoom) -> float:
-        """GPUs left, no more than there are cores and memory left for at their share of the node."""
+        """Return the free GPUs, limited by the cores and memory left at each GPU's share of the node."""
         kind = self.kind
         parts = [
             of and free / of for free, of in ((room.cpus, kind.cpus), (room.memory_mib, kind.memory_mib))
@@ -262,14 +262,14 @@ class _Judge:
         return min(sum(room.free_mgpu) / GPU_MGPU, len(kind.gpu_types) * min(parts))
 
     def with_share(self, n_free: int) -> FreeRoom:
-        """The room of a node of which so many GPUs are free, with their share of cores and memory."""
+        """Return the room of a node with `n_free` free GPUs and their share of cores and memory."""
         n = len(self.kind.gpu_types)
         free_mgpu = (0,) * (n - n_free) + (GPU_MGPU,) * n_free
         return FreeRoom(free_mgpu, self.kind.cpus * n_free // n, self.kind.memory_mib * n_free // n)
 
 
 def _scale(judge: _Judge) -> list[float]:
-    """Rising places of a node with one GPU left, two, …; which of them comes first is for the mix to say."""
+    """Return the places of a node with 1, 2, … GPUs left, sorted and strictly rising."""
     places = sorted(judge.stake(judge.with_share(n)).place for n in range(1, len(judge.kind.gpu_types) + 1))
     rising: list[float] = []
     for place in places:
@@ -278,7 +278,7 @@ def _scale(judge: _Judge) -> list[float]:
 
 
 def _ranks(places: Mapping[NodeKind, float]) -> dict[NodeKind, int]:
-    """Of kinds of whole nodes, as few as there may be: those that differ least have one rank."""
+    """Rank kinds of whole nodes, merging the closest until at most `_MOST_WHOLE` ranks are left."""
     distinct = sorted(set(places.values()))
     while len(distinct) > _MOST_WHOLE:
         gaps = [high - low for low, high in pairwise(distinct)]

@@ -1,4 +1,4 @@
-"""A rule of placement in the model of a cluster."""
+"""Apply a placement rule in the model of a cluster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slurm_gpu.simulate.state import ModelState
 
 
 def empty_nodes(cluster: ModelCluster) -> Nodes:
-    """A modelled cluster with nothing on it."""
+    """Return the nodes of a modelled cluster with nothing running."""
     return Nodes.of(
         NodeState(
             name=node.name,
@@ -33,7 +33,7 @@ def empty_nodes(cluster: ModelCluster) -> Nodes:
 
 
 class ModelView:
-    """The state of one run of a model, as rules read it; only nodes that changed are read anew."""
+    """The state of a model as placement rules read it; only changed nodes are read again."""
 
     def __init__(self, cluster: ModelCluster) -> None:
         n = len(cluster.nodes)
@@ -41,7 +41,7 @@ class ModelView:
         self._nodes, self._seen = replace(empty_nodes(cluster), running=self._running), 0
 
     def nodes(self, state: ModelState) -> tuple[Nodes, NDArray[np.intp]]:
-        """All of them, and which changed since the last question."""
+        """Return all nodes, and the indices of those that changed since the last call."""
         changed = np.flatnonzero(state.changed > self._seen)
         if len(changed):
             free_mgpu = self._nodes.free_mgpu.copy()
@@ -65,15 +65,15 @@ class ModelView:
 
 
 class ByRule:
-    """The `simulate.placement.Placement` of a rule; for one run of one model."""
+    """Adapt a placement rule to `simulate.placement.Placement`, for one run of one model."""
 
     def __init__(self, cluster: ModelCluster, rule: PlacementRule) -> None:
         self._rule, self._view = rule, ModelView(cluster)
 
     def choose(self, state: ModelState, request: ResourceRequest, fitting: NDArray[np.intp]) -> list[int]:
-        """What the rule says among the lightest nodes, as far as there are enough, then among heavier ones.
+        """Apply the rule to the lightest nodes first, then to heavier ones until there are enough.
 
-        Of zones with room, for a job that has to be in one, it is the one with the fewest free GPUs.
+        For a job that requires one zone, use the zone with room and the fewest free GPUs.
         """
         nodes, _ = self._view.nodes(state)
         fitting = _in_one_zone(nodes, request, fitting)
@@ -90,7 +90,7 @@ class ByRule:
         return []
 
     def devices(self, state: ModelState, node: int, request: ResourceRequest) -> tuple[int, ...]:
-        """The first whole GPUs; for a share, what the rule says."""
+        """Return the first wholly free GPUs; for a share, the GPU that the rule chooses."""
         if not request.share_mgpu:
             return first_devices(state.devices[node], request)
         among: Mask = np.zeros(len(state.open), dtype=np.bool_)
@@ -101,7 +101,7 @@ class ByRule:
 
 
 def _in_one_zone(nodes: Nodes, request: ResourceRequest, fitting: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Those of the zone with room where the fewest GPUs are free; all, for a job that may be in several."""
+    """Return the nodes of the zone with room and the fewest free GPUs; all nodes if several zones will do."""
     if not request.one_zone or request.nodes == 1:
         return fitting
     rooms = np.bincount(nodes.zone[fitting], minlength=len(nodes.zones))

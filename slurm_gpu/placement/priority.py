@@ -1,7 +1,7 @@
-"""Priority of waiting jobs by their scale and how long they wait: points that Slurm adds to its own priority.
+"""Compute the priority points of waiting jobs from their scale and waiting time.
 
-A large job waits until many GPUs are free at once, while small ones pass by; so that each scale waits about
-as long as it should, the points of a job grow by the hour, at a rate of its scale. Pure functions.
+Slurm adds the points to its own priority. A large job waits until many GPUs are free at once, while small
+jobs start before it. To balance the waits, points grow per hour at a rate of the job's scale. Pure functions.
 """
 
 from __future__ import annotations
@@ -11,35 +11,35 @@ from dataclasses import dataclass
 
 from slurm_gpu.placement.zones import JobScale
 
+# Maximum number of steps in which points grow: each distinct value costs a call of slurmctld.
 _STEPS = 50
-"""Points grow in so many steps at most: each value that jobs have is a call of slurmctld."""
 
 
 @dataclass(frozen=True, slots=True)
 class PriorityWeights:
-    """What an hour of waiting is worth, in points of Slurm's priority."""
+    """The value of an hour of waiting, in points of Slurm's priority."""
 
     per_hour: Mapping[JobScale, float]
-    """Of a scale that is not named nothing."""
+    """Scales that are missing earn nothing."""
     most: int
-    """However long a job waits."""
+    """Maximum points of a job, however long it waits."""
 
     @property
     def step(self) -> int:
-        """All points are multiples of it."""
+        """All points are multiples of this."""
         return max(1, self.most // _STEPS)
 
 
 def points(weights: PriorityWeights, scale: JobScale, waited_s: float) -> int:
-    """What such a job has earned; never less than before while weights stay as they are."""
+    """Return the points earned; they never fall while the weights stay the same."""
     earned = weights.per_hour.get(scale, 0.0) * max(0.0, waited_s) / 3600
     return int(min(earned, weights.most) // weights.step) * weights.step
 
 
 def is_earned(weights: PriorityWeights, now: int, earned: int) -> bool:
-    """Whether a SiteFactor that a job has may be of these weights; else somebody set it by hand.
+    """Return whether a job's SiteFactor may come from these weights; otherwise an operator set it.
 
-    Told by the value alone, so that nothing need be remembered of thousands of jobs: one that earned what it
-    has had all values below it before.
+    Decided by the value alone, so that no state of thousands of jobs is needed: a job passes through all
+    values below the one it has earned.
     """
     return 0 <= now <= earned and now % weights.step == 0

@@ -1,4 +1,4 @@
-"""Promised starts of reservations against what came of them."""
+"""Compare the promised starts of reservations with the actual ones."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from statistics import median
 
 @dataclass(frozen=True, slots=True)
 class PromiseDelays:
-    """How late the first jobs of reservations started, in seconds after the promise; None of no such job."""
+    """Delays of the first jobs of reservations in seconds after the promise; None without such jobs."""
 
     n: int
     """Reservations whose first job started."""
     unused: int
-    """Those in which no job ever started: there was nobody to be late."""
+    """Reservations in which no job started."""
     median_s: float | None = None
     worst_s: float | None = None
     not_made: int = 0
-    """Those that Slurm never had: nobody could use them."""
+    """Reservations that were never created in Slurm."""
 
 
 def lateness_s(promised_s: int, started_s: int | None, submitted_s: int | None = None) -> int | None:
-    """Seconds after the promise, or after the job came where that was later; None where none started."""
+    """Return the seconds after the promise, or after a later submission; None if no job started."""
     if started_s is None:
         return None
     due_s = promised_s if submitted_s is None else max(promised_s, submitted_s)
@@ -30,7 +30,7 @@ def lateness_s(promised_s: int, started_s: int | None, submitted_s: int | None =
 
 
 def kept(lateness: Collection[int | None], not_made: int = 0) -> PromiseDelays:
-    """The sum of it, over reservations that are over, and the number of others that Slurm never had."""
+    """Summarise the delays of ended reservations, and count those that were never created."""
     late = [one for one in lateness if one is not None]
     unused = len(lateness) - len(late)
     if not late:

@@ -1,4 +1,4 @@
-"""What became of jobs in the model of a cluster under a rule of placement, in figures to compare."""
+"""Measure the outcome of a simulation: waiting times, utilisation and stranded GPUs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NO_GPU = "no GPU"
 
 @dataclass(frozen=True, slots=True)
 class ScaleWaits:
-    """Of jobs of one scale that started, in hours."""
+    """Waiting times in hours of the started jobs of one scale."""
 
     jobs: int
     mean_h: float
@@ -35,26 +35,26 @@ class ScaleWaits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What counts of one run. Rates and GPU-hours are of the time from the first submission to the last."""
+    """The figures of one simulation; rates and GPU-hours cover the first submission to the last."""
 
     jobs: int
     never_started: int
     utilisation: float
-    """GPUs in use, as a part (0 to 1) of those there are."""
+    """Mean share (0 to 1) of GPUs in use."""
     stranded_gpu_hours: float
-    """Free GPUs that the jobs of the day cannot use, expected over their mix (`Measure.FED`)."""
+    """Free GPUs that the submitted jobs cannot use, expected over their mix (`StrandedMeasure.FED`)."""
     idle_gpu_hours_while_waiting: float
-    """Free GPUs while some job that asks for GPUs waited."""
+    """Free GPUs while at least one job that requests GPUs waited."""
     straddling: int
-    """Jobs of several nodes that ran in more than one zone."""
+    """Number of multi-node jobs that ran in more than one zone."""
     longest_as_first_h: float
-    """The longest that a job waited after all before it in the queue had started."""
+    """Longest wait of a job at the head of the queue, after all jobs before it had started."""
     waits: Mapping[str, ScaleWaits]
     """By scale."""
 
 
 def mix_of(jobs: Jobs) -> Mix:
-    """What these jobs ask for."""
+    """Return the mix of these jobs' requests."""
     times = np.bincount(jobs.request, minlength=len(jobs.requests))
     return Mix.of(
         (replace(request, one_zone=False), int(n)) for request, n in zip(jobs.requests, times, strict=True)
@@ -62,7 +62,7 @@ def mix_of(jobs: Jobs) -> Mix:
 
 
 def in_one_zone_where_possible(cluster: ModelCluster, jobs: Jobs) -> Jobs:
-    """These jobs, of which those of several nodes have to be in one zone if there is a zone that could do."""
+    """Require one zone for the nodes of each multi-node job that some zone could host."""
     state = ModelState(cluster)
     pairs = sorted(set(zip(jobs.request.tolist(), jobs.partition.tolist(), strict=True)))
     requests = [replace(request, one_zone=request.nodes > 1) for request in jobs.requests]
@@ -74,9 +74,10 @@ def in_one_zone_where_possible(cluster: ModelCluster, jobs: Jobs) -> Jobs:
 
 
 def longest_as_first_s(jobs: Jobs, outcome: ModelOutcome, among: Mask | None = None) -> float:
-    """The longest that a job (of `among`) waited after it came and all before it had started, by partition.
+    """Return the longest time that a job waited at the head of its partition's queue.
 
-    For queues in the order of submission. Jobs that never started do not count.
+    It counts from the submission or from the start of the last job before it, whichever is later. Queues must
+    be in the order of submission. Jobs that never started do not count, nor do jobs outside `among`.
     """
     longest = 0.0
     for partition in np.unique(jobs.partition):
@@ -93,10 +94,10 @@ def longest_as_first_s(jobs: Jobs, outcome: ModelOutcome, among: Mask | None = N
 def figures(
     cluster: ModelCluster, jobs: Jobs, outcome: ModelOutcome, asked_mgpu: NDArray[np.int64] | None = None
 ) -> Figures:
-    """Of a run with its log; raises ValueError where it has none.
+    """Return the figures of a simulation with a log; raise ValueError if it has none.
 
-    `asked_mgpu`: by job what it asked for in all, where its nodes differed: the model gives each as much as
-    the largest of them.
+    `asked_mgpu`: total request of each job, for jobs whose nodes differ. The model gives each node of a job
+    as much as the largest of them.
     """
     if len(jobs) and not outcome.log:
         raise ValueError("figures need a log: simulate(…, log=True)")
@@ -120,7 +121,7 @@ def _span_h(jobs: Jobs) -> float:
 
 
 def _integrals(cluster: ModelCluster, jobs: Jobs, outcome: ModelOutcome) -> tuple[float, float, float]:
-    """GPU-hours in use, stranded, and idle while jobs waited for GPUs, between the submissions."""
+    """Return the GPU-hours in use, stranded, and idle while jobs waited, from first to last submission."""
     state, view, mix = ModelState(cluster), ModelView(cluster), mix_of(jobs)
     stranded = np.zeros(len(cluster.nodes))
     totals = np.zeros(3)
@@ -150,7 +151,7 @@ def _integrals(cluster: ModelCluster, jobs: Jobs, outcome: ModelOutcome) -> tupl
 
 
 def _comes(event: ModelEvent) -> int:
-    """How many more jobs wait."""
+    """Return the change in the number of waiting jobs."""
     return {JobTransition.SUBMIT: 1, JobTransition.REQUEUE: 1, JobTransition.END: 0}.get(event.what, -1)
 
 

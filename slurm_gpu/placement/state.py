@@ -1,6 +1,6 @@
-"""What is free on each node of a cluster, at one moment: arrays inside, `NodeState` at the edge.
+"""Free resources of all nodes of a cluster at one moment: arrays inside, `NodeState` at the edge.
 
-A job's needs are a `simulate.jobs.Request`, as in the model of a cluster. Nodes are known by their index.
+Requests are `simulate.jobs.ResourceRequest`, as in the model of a cluster. Nodes are addressed by index.
 """
 
 from __future__ import annotations
@@ -22,45 +22,45 @@ _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 @dataclass(frozen=True, eq=False)
 class RunningUntil:
-    """How long jobs may go on; n nodes. 0 jobs, until 0, where nothing runs."""
+    """How long running jobs may last on each of n nodes; 0 jobs until 0 on idle nodes."""
 
     now_s: float
     until_s: NDArray[np.float64]
-    """(n,): when the last job of each node is over by its time limit; inf where one has none."""
+    """(n,): when the last job of each node reaches its time limit; inf without a limit."""
     n_jobs: NDArray[np.int64]
-    """(n,)"""
+    """(n,): running jobs of each node."""
 
 
 @dataclass(frozen=True, eq=False)
 class Nodes:
-    """All nodes of a cluster at one moment; never written to. n nodes, g GPUs on the node that has most."""
+    """All n nodes of a cluster at one moment, immutable; g is the largest number of GPUs on a node."""
 
     names: tuple[str, ...]
     types: tuple[str, ...]
-    """Types of GPUs; `gpu_type` has their places in here."""
+    """GPU types; `gpu_type` holds indices into it."""
     gpu_type: NDArray[np.int16]
-    """(n, g): the type of each GPU; -1 where the node has fewer GPUs."""
+    """(n, g): type of each GPU; -1 if the node has fewer GPUs."""
     free_mgpu: NDArray[np.int32]
-    """(n, g): the free part of each GPU, in thousandths; 0 where the node has fewer GPUs."""
+    """(n, g): free part of each GPU, in mgpu; 0 if the node has fewer GPUs."""
     cpus: NDArray[np.int64]
     free_cpus: NDArray[np.int64]
     memory_mib: NDArray[np.int64]
     free_memory_mib: NDArray[np.int64]
     zones: tuple[str, ...]
-    """Names of zones; `zone` has their places in here."""
+    """Zone names; `zone` holds indices into it."""
     zone: NDArray[np.int32]
     up: Mask
     running: RunningUntil | None = None
-    """Where somebody told of it; what takes and gives back GPUs does not change it."""
+    """None if unknown; `take` and `give_back` do not change it."""
 
     @classmethod
     def of(cls, nodes: Iterable[NodeState]) -> Nodes:
-        """The arrays of these nodes, in their order; raises ValueError where two have one name."""
+        """Build the arrays of these nodes, in order; raise ValueError for a duplicate name."""
         nodes = list(nodes)
         names = tuple(node.name for node in nodes)
         if len(set(names)) < len(names):
             twice = next(name for i, name in enumerate(names) if name in names[:i])
-            raise ValueError(f"node {twice} is there twice")
+            raise ValueError(f"duplicate node {twice}")
         types = tuple(sorted({gpu_type for node in nodes for gpu_type in node.gpu_types}))
         zones = tuple(sorted({node.zone for node in nodes}))
         type_codes = {gpu_type: code for code, gpu_type in enumerate(types)}
@@ -94,7 +94,7 @@ class Nodes:
         return len(self.names)
 
     def is_same_cluster(self, other: Nodes) -> bool:
-        """Whether these are the same nodes, whatever is free of them."""
+        """Return whether both have the same nodes, whatever is free."""
         return self.gpu_type is other.gpu_type or (
             (self.names, self.types) == (other.names, other.types)
             and np.array_equal(self.gpu_type, other.gpu_type)
@@ -104,16 +104,16 @@ class Nodes:
 
     @cached_property
     def n_gpus(self) -> NDArray[np.int64]:
-        """(n,): GPUs that each node has."""
+        """(n,): number of GPUs of each node."""
         return _frozen(np.count_nonzero(self.gpu_type >= 0, axis=1).astype(np.int64))
 
     @cached_property
     def free_gpus(self) -> NDArray[np.int64]:
-        """(n,): GPUs of each node that are free as a whole."""
+        """(n,): wholly free GPUs of each node."""
         return _frozen(np.count_nonzero(self.free_mgpu == GPU_MGPU, axis=1).astype(np.int64))
 
     def usable_mgpu(self, gpu_type: str = "") -> NDArray[np.int32]:
-        """(n, g): the free part of each GPU; 0 for those of another type, where one is given."""
+        """(n, g): free part of each GPU; 0 for GPUs of another type, if one is given."""
         if not gpu_type:
             return self.free_mgpu
         if gpu_type not in self.types:
@@ -121,7 +121,7 @@ class Nodes:
         return np.where(self.gpu_type == self.types.index(gpu_type), self.free_mgpu, 0)
 
     def fits(self, request: ResourceRequest) -> Mask:
-        """(n,): nodes that take jobs and have room for one node's part of a request."""
+        """(n,): nodes that accept jobs and have room for one node's part of a request."""
         mask = self.up & (self.free_cpus >= request.cpus) & (self.free_memory_mib >= request.memory_mib)
         if request.gpus:
             whole = self.usable_mgpu(request.gpu_type) == GPU_MGPU
@@ -131,11 +131,11 @@ class Nodes:
         return mask
 
     def take(self, node: int, request: ResourceRequest, devices: Sequence[int]) -> Nodes:
-        """The state once one node's part of a request holds these GPUs; ValueError where it has no room."""
+        """Return the state after allocating one node's part of a request; raise ValueError without room."""
         return self._changed(node, request, devices, -1)
 
     def give_back(self, node: int, request: ResourceRequest, devices: Sequence[int]) -> Nodes:
-        """The state once it holds them no more; ValueError where it cannot have held them."""
+        """Return the state after releasing it; raise ValueError if it cannot have been allocated."""
         return self._changed(node, request, devices, 1)
 
     def _changed(self, node: int, request: ResourceRequest, devices: Sequence[int], sign: int) -> Nodes:
@@ -155,7 +155,7 @@ class Nodes:
             or not 0 <= cpus[node] <= self.cpus[node]
             or not 0 <= memory[node] <= self.memory_mib[node]
         ):
-            what = "has no room for" if sign < 0 else "cannot have held"
+            what = "has no room for" if sign < 0 else "cannot have allocated"
             raise ValueError(f"node {self.names[node]} {what} {request} on its GPUs {list(devices)}")
         return replace(
             self,

@@ -1,4 +1,4 @@
-"""Node weights as slurm-gpuctld applies them, as a rule of placement for models and benchmarks."""
+"""Node weights as slurm-gpuctld applies them, as a placement rule for models and benchmarks."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from slurm_gpu.placement.state import Mask, Nodes
 from slurm_gpu.placement.weights import NodeRoom, WeightScale, level_of
 from slurm_gpu.simulate.request import GPU_MGPU, ResourceRequest
 
+# Interval at which nodes are rescored on which only the remaining time of jobs changed.
 _TIME_EVERY_S = 60.0
-"""So often nodes are judged anew on which nothing changed but the time that is left."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """What does not change of a node."""
+    """The constant properties of a node."""
 
     kind: NodeKind
     order: tuple[int, ...]
-    """Its GPUs by their type, as a kind has them."""
+    """Indices of its GPUs ordered by type, as in a `NodeKind`."""
 
 
 class NodeWeights:
-    """The lightest nodes that have room; of these, as Slurm does, the one with the fewest free CPUs.
+    """Choose the lightest nodes with room and, like Slurm, the one with the fewest free CPUs among equals.
 
-    Levels, their bands and their ranks are the daemon's own; with no mix they are by fullness alone. How long
-    jobs may go on counts where the nodes tell it, and `timed` is not False. Weights follow what happened only
-    after `every` decisions: in between Slurm goes by those of before.
+    Levels, bands and ranks are those of the daemon; without a mix, levels follow fullness alone. The
+    remaining time of jobs counts if the nodes report it and `timed` is true. Weights are updated only every
+    `every` decisions, as Slurm uses the previous weights in between.
     """
 
     def __init__(
@@ -45,12 +45,12 @@ class NodeWeights:
         self._level: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._decisions = 0
         self._timed_s = 0.0
-        """When all nodes with jobs were last looked at."""
+        """When all nodes with jobs were last rescored."""
 
     def choose(
         self, nodes: Nodes, request: ResourceRequest, among: Mask | None = None
     ) -> tuple[NodeShare, ...]:
-        """Ties by index; a share goes to the first GPU that has enough."""
+        """Break ties by index; a share goes to the first GPU with enough free."""
         if self._seen is None or not nodes.is_same_cluster(self._seen):
             self._begin(nodes)
         if self._decisions >= self._every:

@@ -1,13 +1,14 @@
-"""Node weights that make Slurm fill the node where least is at stake, and keep whole nodes free.
+"""Compute node weights that make Slurm fill the node with the least at stake and keep whole nodes free.
 
-Of the nodes that a job fits Slurm takes those with the least Weight. So a node has the less of it the fewer
-GPUs it has left that are of any use, by the mix of jobs (`order.Order`) or, where that is not known, by its
-share of cores and memory; a job that does not fit there is passed on by Slurm itself. And the less, the
-longer its jobs may go on: what will be whole soon is left alone until it is.
+Slurm uses the nodes with the lowest Weight among those that fit a job. So a node's weight falls with the
+number of useful GPUs it has left: by the mix of jobs (`order.NodeOrder`) or, if the mix is unknown, by its
+share of cores and memory. Slurm itself skips nodes that a job does not fit. The weight also falls with the
+time that the node's jobs may still run: a node that will soon be whole is left alone.
 bench/results/placement_orders.md compares orders of nodes.
-There are few levels, as each costs a call, and a site's own order of nodes is kept: our weights of those
-that had one Weight lie between it and the next that another node has. Pure functions, without numpy: a
-login node runs them too.
+
+Each level costs a call of slurmctld, so there are few. A site's own order of nodes is kept: nodes with one
+Weight get weights between it and the next higher Weight of another node. Pure functions without numpy,
+because login nodes run them too.
 """
 
 from __future__ import annotations
@@ -16,52 +17,51 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+# The level of nodes that cannot take any GPU job: CPU-only jobs strand nothing there.
+#
+# With `timed`, the level of those that stay so for very long.
 FULL = 0
-"""The level of nodes that can take no GPU job at all: CPU jobs that may go anywhere strand nothing there.
-
-Where it counts how long jobs may go on it is that of those that stay so for very long.
-"""
+# The number of states of a node with eight GPUs; on larger nodes several states share a level.
 _MOST_LEVELS = 9
-"""As many as a node of eight GPUs has states; nodes with more GPUs have several to a level."""
+# Up to this number of GPUs left, each number has its own level on nodes of any size.
 _EXACT = 4
-"""Up to so many GPUs left each number has a level of its own, however many GPUs a node has."""
+# Number of levels below whole nodes if the remaining time of jobs counts, for nodes of any size.
 _TIMED_LEVELS = 16
-"""As many below whole nodes where it is known how long jobs may go on, however many GPUs a node has."""
 _UNIT_S = 900.0
+# Maximum doublings of _UNIT_S plus the time until a node's jobs end (ten days); each weighs one GPU less.
 _MOST_DOUBLINGS = 10.0
-"""Of _UNIT_S plus the time until a node's jobs are over: each weighs as much as a GPU less. Ten days."""
+# Assumed remaining time of a node's jobs if it is unknown, for example just after the first one started.
 _UNKNOWN_S = 4 * 3600.0
-"""For a node of whose jobs that is not known, as one that has just got its first."""
+# Minimum distance, in levels, at which a node changes its level.
+#
+# Whole GPUs are whole levels and always exceed it; shards, cores and memory often do not.
 _DEAD_BAND = 0.75
-"""How far from its level (in levels) a node has to be to leave it. Whole GPUs are whole levels, and always
-pass; shards that come and go, cores and memory do not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRoom:
-    """What a node with GPUs has left for jobs."""
+    """The free resources of a node with GPUs."""
 
     name: str
     gpus: int
     gpus_used: float
-    """Parts of shared GPUs as parts."""
+    """Shared GPUs count in fractions."""
     cpus: int
     cpus_free: int
     memory_mib: int
     memory_free_mib: int
     worth: float | None = None
-    """GPUs left that it is worth by the mix of jobs, 0 where none of them has room; None: the mix is not
-    known, so it is worth the GPUs that it has left."""
+    """Useful GPUs left by the mix of jobs, 0 if none has room; None if unknown: all GPUs left count."""
     whole_rank: int = 0
-    """Its place among whole nodes, once it is one: 0 for those that are given away first."""
+    """Rank among whole nodes; 0 is used first."""
     whole_in_s: float | None = None
-    """Seconds until its jobs are over by their time limits, inf where one has none; None: not known."""
+    """Seconds until its jobs reach their time limits; inf without a limit, None if unknown."""
     one_job: bool = False
-    """Whether a single job is all that runs there."""
+    """Whether exactly one job runs there."""
 
     @property
     def usable_gpus(self) -> float:
-        """GPUs that jobs can still get: no more than there are cores and memory left for, at their share."""
+        """GPUs that jobs can still get, limited by the cores and memory left at each GPU's share."""
         free = max(0.0, self.gpus - self.gpus_used)
         cores = self.cpus_free / self.cpus if self.cpus else 0.0
         memory = self.memory_free_mib / self.memory_mib if self.memory_mib else 0.0
@@ -69,46 +69,46 @@ class NodeRoom:
 
     @property
     def is_whole(self) -> bool:
-        """No GPU is in use, and a job of all of them finds cores and memory, but for half a GPU's share."""
+        """Whether no GPU is in use and cores and memory suffice for all GPUs, short of half a GPU's share."""
         return self.gpus_used == 0 and self.usable_gpus >= self.gpus - 0.5
 
     @property
     def is_whole_next(self) -> bool:
-        """One job holds it, and leaves no cores of a GPU's share to others: it will be whole at once."""
+        """Whether one job uses all GPUs and leaves less than one GPU's share of cores: it ends whole."""
         return self.one_job and self.gpus_used >= self.gpus and self.cpus_free * self.gpus < self.cpus
 
 
 @dataclass(frozen=True, slots=True)
 class WeightScale:
-    """What levels there are: FULL, one for each number of GPUs left up to a bound, whole nodes."""
+    """The available levels: FULL, one per number of GPUs left up to a limit, and whole nodes."""
 
     largest: int
-    """GPUs of the node that has most."""
+    """GPUs of the node with the most GPUs."""
     whole_ranks: int = 1
     """Levels of whole nodes, above all others."""
     timed: bool = False
-    """Whether it counts how long jobs may go on."""
+    """Whether the remaining time of jobs counts."""
 
     @classmethod
     def of(cls, rooms: Iterable[NodeRoom], whole_ranks: int = 1, *, timed: bool = False) -> WeightScale:
-        """The scale of these nodes."""
+        """Return the scale for these nodes."""
         return cls(max((room.gpus for room in rooms), default=1), whole_ranks, timed)
 
     @property
     def below_whole(self) -> int:
-        """Levels of nodes that are not whole; the first is FULL."""
+        """Number of levels of nodes that are not whole; the first is FULL."""
         return _TIMED_LEVELS if self.timed else min(self.largest, _MOST_LEVELS - 1)
 
     @property
     def levels(self) -> int:
-        """All of them; at least 2."""
+        """Number of levels, at least 2."""
         return self.below_whole + self.whole_ranks
 
 
 def level_of(room: NodeRoom, scale: WeightScale, before: int | None = None) -> int:
-    """From FULL to the last of the scale; whole nodes have those above `below_whole` to themselves.
+    """Return a level from FULL to the last of the scale; those from `below_whole` on are for whole nodes.
 
-    `before` is its level until now, which it keeps where it has hardly moved.
+    `before` is the previous level, which is kept unless the node moved far enough.
     """
     if room.is_whole or (scale.timed and room.is_whole_next):
         return scale.below_whole + min(room.whole_rank, scale.whole_ranks - 1)
@@ -116,7 +116,7 @@ def level_of(room: NodeRoom, scale: WeightScale, before: int | None = None) -> i
     if room.usable_gpus == 0 or worth == 0:
         if not scale.timed:
             return FULL
-        worth = 0.0  # it has a place all the same: when some job ends there, it is not the first of all
+        worth = 0.0  # still ranked by time: when one of its jobs ends, it must not be the first choice
     most = scale.below_whole - 1
     place = _timed_place(worth, room, most, scale) if scale.timed else _place(worth, most, scale.largest)
     if before is not None and before <= most and abs(place - before) < _DEAD_BAND:
@@ -125,7 +125,7 @@ def level_of(room: NodeRoom, scale: WeightScale, before: int | None = None) -> i
 
 
 def _place(usable: float, most: int, largest: int) -> float:
-    """GPUs left as a level: one each, or beyond the first few squeezed into what levels there are."""
+    """Map the GPUs left to a level: one level each, or above the first few compressed."""
     if largest - 1 <= most or usable <= min(_EXACT, most):
         return min(usable, most)
     exact = min(_EXACT, most)
@@ -133,9 +133,9 @@ def _place(usable: float, most: int, largest: int) -> float:
 
 
 def _timed_place(worth: float, room: NodeRoom, most: int, scale: WeightScale) -> float:
-    """GPUs left, less one for each doubling of the time until the node will be whole, spread over the levels.
+    """Map GPUs left, minus one per doubling of the time until the node is whole, linearly to the levels.
 
-    From FULL for none beside a job that goes on for very long.
+    The lowest is FULL, for no GPU left and jobs that run for very long.
     """
     left_s = _UNKNOWN_S if room.whole_in_s is None else max(0.0, room.whole_in_s)
     doublings = min(math.log2(1 + left_s / _UNIT_S), _MOST_DOUBLINGS)
@@ -144,11 +144,11 @@ def _timed_place(worth: float, room: NodeRoom, most: int, scale: WeightScale) ->
 
 
 def layout(managed: Collection[int], others: Collection[int], levels: int) -> Mapping[int, tuple[int, ...]]:
-    """Our weights, one for each level and rising, by the site's own Weight of managed nodes.
+    """Return our weights, one per level and rising, for each original Weight of managed nodes.
 
-    `others` are weights of nodes that are not managed: those of ours lie on the side of them on which the
-    site's own lay. Where there is no room between, levels share weights; with no room at all all have the
-    site's own.
+    `others` are the weights of nodes that are not managed: our weights stay on the same side of them as the
+    original Weight. If there are too few integers in between, levels share weights; with none, all levels get
+    the original Weight.
     """
     found: dict[int, tuple[int, ...]] = {}
     low = -1.0
@@ -161,7 +161,7 @@ def layout(managed: Collection[int], others: Collection[int], levels: int) -> Ma
 
 
 def _between(classes: list[int], start: int, end: float, levels: int) -> dict[int, tuple[int, ...]]:
-    """Weights from `start` on and below `end`, class above class, each from its own Weight on if it can."""
+    """Return weights in [start, end), class above class, each starting at its original Weight if possible."""
     each = int(min(levels, (end - start) // len(classes)))
     if each == 0:
         return {weight: (weight,) * levels for weight in classes}
@@ -177,14 +177,14 @@ def _between(classes: list[int], start: int, end: float, levels: int) -> dict[in
 
 
 def _squeezed(level: int, levels: int, weights: int) -> int:
-    """The place of a level among fewer weights; the last keeps one of its own while there are two."""
+    """Return the index of a level among fewer weights; the last level keeps its own if there are two."""
     if weights >= levels:
         return level
     return weights - 1 if level == levels - 1 else level * (weights - 1) // (levels - 1)
 
 
 def changes(wanted: Mapping[str, int], now: Mapping[str, int]) -> Mapping[int, list[str]]:
-    """What to set: nodes by the Weight that they lack, the least first: fuller nodes are wanted soonest."""
+    """Return the nodes to change by new Weight, the lowest first, because it is needed soonest."""
     found: dict[int, list[str]] = {}
     for name, weight in wanted.items():
         if name in now and now[name] != weight:

@@ -1,8 +1,9 @@
-"""A job's own --constraint with the zones behind it, and taken apart again.
+"""Append zones to the --constraint of a job, and separate them again.
 
-job_submit.lua writes `[zone1|zone2]`, `a100&[zone1|zone2]` or `(a100|h100)&[zone1|zone2]`: all of a job's
-nodes from one of these zones, the first that has room, and each node with what the job's own constraint asks.
-What it cannot write so that Slurm takes it, and it can be taken apart again to the letter, it leaves alone.
+job_submit.lua writes `[zone1|zone2]`, `a100&[zone1|zone2]` or `(a100|h100)&[zone1|zone2]`: all nodes of the
+job come from one of these zones, the first with room, and each node satisfies the job's own constraint. It
+leaves a constraint alone if Slurm would reject the result or if the user's own text could not be recovered
+exactly.
 """
 
 from __future__ import annotations
@@ -19,31 +20,31 @@ _WRITTEN = re.compile(rf"(?:(?P<own>{_NAME}|\({_NAME}(?:[&|]{_NAME})+\))&)?\[(?P
 
 @dataclass(frozen=True, slots=True)
 class ZoneConstraint:
-    """A constraint as job_submit.lua wrote it."""
+    """A constraint written by job_submit.lua."""
 
     own: str
-    """To the letter what the user wrote; "" for nothing."""
+    """The user's constraint, verbatim; "" for none."""
     zones: tuple[str, ...]
-    """The alternatives in their order."""
+    """The alternative zones in order."""
 
 
 def is_zone_name(name: str) -> bool:
-    """Whether Slurm takes it for a feature's name in every expression."""
+    """Return whether Slurm accepts the name as a feature in any expression."""
     return _ZONE.fullmatch(name) is not None
 
 
 def can_be_joined(own: str, zones: Iterable[str]) -> bool:
-    """Whether a user's constraint can have zones behind it: names with & or | between them, not both.
+    """Return whether zones can be appended: the constraint is names joined by & or |, not both.
 
-    One that names a zone has chosen already.
+    A constraint that names a zone is left alone: the user has chosen.
     """
     return not own or (_OWN.fullmatch(own) is not None and not set(re.split("[&|]", own)) & set(zones))
 
 
 def joined(own: str, zones: Sequence[str]) -> str:
-    """The constraint for Slurm; raises ValueError where `own` cannot be joined."""
+    """Return the constraint for Slurm; raise ValueError if zones cannot be appended to `own`."""
     if not zones or not all(map(is_zone_name, zones)) or not can_be_joined(own, zones):
-        raise ValueError(f"{own!r} cannot have the zones {', '.join(zones)} behind it")
+        raise ValueError(f"zones {', '.join(zones)} cannot be appended to the constraint {own!r}")
     alternatives = f"[{'|'.join(zones)}]"
     if not own:
         return alternatives
@@ -51,7 +52,7 @@ def joined(own: str, zones: Sequence[str]) -> str:
 
 
 def taken_apart(constraint: str) -> ZoneConstraint | None:
-    """What was joined; None where it is not of that form."""
+    """Undo `joined`; return None if the constraint does not have its form."""
     match = _WRITTEN.fullmatch(constraint)
     if match is None:
         return None

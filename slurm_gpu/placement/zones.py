@@ -1,9 +1,8 @@
-"""Zones by scale: whom each is for, how roles stretch with demand, and a zone's score for jobs of a scale.
+"""Score zones for jobs by scale, and let roles stretch with demand.
 
-Small jobs go with small ones and large with large, so that what frees up in a zone is of use to the next
-job there. A role is no wall: where jobs of a scale want more than its own zones have, they are welcome in
-what the nearest other roles leave over, and no longer once these need it themselves. Pure functions; GPUs are
-mgpu.
+Zones keep small jobs with small and large with large, so that GPUs freed in a zone suit the next job there. A
+role is not a barrier: if jobs of a scale need more than their own zones have, they may use what the nearest
+other roles leave free, until those need it themselves. Pure functions; GPU amounts are in mgpu.
 """
 
 from __future__ import annotations
@@ -14,16 +13,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 MOST_SCORE = 1000
+# The role of a zone counts for more than its fullness.
 _OF_WELCOME = 700
-"""Whose zone it is counts for more than how full it is."""
 _OF_FULLNESS = MOST_SCORE - _OF_WELCOME
+# Welcome of a zone without a role: better than a guest's, worse than in a zone of one's own.
 _COMMON = 0.5
-"""Of a zone without a role: better than a guest's place, not as good as one's own."""
 _LEAST_GUEST, _MOST_GUEST = 0.1, 0.4
 
 
 class JobScale(StrEnum):
-    """How large a job is, and the role of a zone for such jobs."""
+    """The size of a job, and the role of a zone for such jobs."""
 
     SMALL = "small"
     """Fits one node."""
@@ -37,44 +36,44 @@ _ORDER = tuple(JobScale)
 
 @dataclass(frozen=True, slots=True)
 class ZoneLoad:
-    """A zone at one moment, of its nodes with GPUs that take jobs."""
+    """A zone at one moment; only nodes with GPUs that accept jobs count."""
 
     name: str
     role: str | None
     nodes: int
     free_nodes: int
-    """Nodes of which no GPU is in use."""
+    """Nodes with no GPU in use."""
     mgpu: int
-    """What its nodes have in all."""
+    """Total GPU capacity."""
 
     @property
     def scale(self) -> JobScale | None:
-        """That of its role; None where the zone is for all alike."""
+        """The scale of its role; None if the zone is for all jobs."""
         return JobScale(self.role) if self.role in _ORDER else None
 
     @property
     def fullness(self) -> float:
-        """0 where all nodes are free, 1 where none is."""
+        """0 if all nodes are free, 1 if none is."""
         return 1 - self.free_nodes / self.nodes if self.nodes else 1.0
 
 
 def most_medium_nodes(zones: Iterable[ZoneLoad]) -> int:
-    """Nodes up to which a job of several is medium; 1 where there is no such job."""
+    """Return the largest number of nodes of a medium job; 1 if there are no medium jobs."""
     return max(1, max((zone.nodes for zone in zones), default=0) // 2)
 
 
 def scale_of(nodes: int, most_medium: int) -> JobScale:
-    """The scale of a job on so many nodes."""
+    """Return the scale of a job on this number of nodes."""
     if nodes <= 1:
         return JobScale.SMALL
     return JobScale.MEDIUM if nodes <= most_medium else JobScale.LARGE
 
 
 def scores(zones: Sequence[ZoneLoad], demand: Mapping[JobScale, int]) -> dict[str, dict[JobScale, int]]:
-    """By zone and scale, how good a place the zone is for such a job, 0 to 1000.
+    """Return for each zone and scale how well the zone suits such a job, 0 to 1000.
 
-    `demand`: mgpu that jobs of each scale hold and wait for. A zone that is for a scale always scores higher
-    than one that is not; among zones alike the fuller is better, so that whole nodes stay free together.
+    `demand`: mgpu that jobs of each scale have allocated or wait for. A zone for a scale always scores higher
+    than other zones. Among equal zones the fuller scores higher, so that whole nodes stay free together.
     """
     welcome = welcome_by_zone(zones, demand)
     return {
@@ -89,7 +88,7 @@ def scores(zones: Sequence[ZoneLoad], demand: Mapping[JobScale, int]) -> dict[st
 def welcome_by_zone(
     zones: Sequence[ZoneLoad], demand: Mapping[JobScale, int]
 ) -> dict[str, dict[JobScale, float]]:
-    """By zone and scale, from 0 (not at all) to 1 (the zone is for these)."""
+    """Return the welcome for each zone and scale, from 0 (none) to 1 (the zone is for this scale)."""
     capacity = {scale: sum(zone.mgpu for zone in zones if zone.scale is scale) for scale in _ORDER}
     taken_in = stretched(capacity, demand, sum(zone.mgpu for zone in zones if zone.scale is None))
 
@@ -110,11 +109,11 @@ def welcome_by_zone(
 def stretched(
     capacity: Mapping[JobScale, int], demand: Mapping[JobScale, int], common: int = 0
 ) -> dict[tuple[JobScale, JobScale], float]:
-    """By (guest, host), the mgpu of the host's zones that jobs of the guest's scale are welcome to.
+    """Return by (guest, host) the mgpu of the host's zones that jobs of the guest's scale may use.
 
-    What a scale wants beyond its own zones goes first into those without a role (`common` mgpu in all), then
-    to the next role, then to the one after it; never more than the host's own jobs leave. Where several want
-    the same, each gets its share.
+    Demand over a scale's own zones goes first to zones without a role (`common` mgpu in total), then to the
+    next role, then to the one after it. It never takes what the host's own jobs need. Guests of one host
+    share in proportion.
     """
     over = {scale: float(max(0, demand.get(scale, 0) - capacity.get(scale, 0))) for scale in _ORDER}
     left = {scale: float(max(0, capacity.get(scale, 0) - demand.get(scale, 0))) for scale in _ORDER}
@@ -138,7 +137,7 @@ def stretched(
 def _asks(
     guest: JobScale, distance: int, over: Mapping[JobScale, float], left: Mapping[JobScale, float]
 ) -> list[tuple[tuple[JobScale, JobScale], float]]:
-    """What a scale asks of each role at that distance: of the one that has more left the more."""
+    """Split the demand of a scale among the roles at this distance, in proportion to their free capacity."""
     at = _ORDER.index(guest)
     hosts = [_ORDER[place] for place in (at - distance, at + distance) if 0 <= place < len(_ORDER)]
     room = sum(left[host] for host in hosts)
@@ -148,10 +147,10 @@ def _asks(
 
 
 def reordered(offered: Sequence[str], points: Mapping[str, int], margin: int) -> list[str] | None:
-    """The alternatives of a job anew, the best first; None where they may stay as they are.
+    """Return a job's alternative zones, the best first; None if they may stay as they are.
 
-    They stay while none is better by `margin` than one before it: each change is a call of slurmctld. Zones
-    of which nothing is known come last.
+    They stay unless one is better by `margin` than one before it, because each change costs a call of
+    slurmctld. Zones without a score come last.
     """
 
     def score(name: str) -> int:

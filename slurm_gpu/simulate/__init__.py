@@ -1,5 +1,5 @@
-"""The discrete-event model of a cluster and its queue; equal input gives equal output.
+"""A discrete-event model of a cluster and its queue; equal input gives equal output.
 
-`model.simulate` runs `jobs.Jobs` on a `cluster.Cluster`. Policy replay, recommendations, placement and
-co-location use it. docs/simulate.md lists what it does as Slurm does, and what not.
+`model.simulate` runs `jobs.Jobs` on a `cluster.ModelCluster`. Policy replay, recommendations, placement and
+co-location use it. docs/simulate.md lists what it models like Slurm and what it omits.
 """

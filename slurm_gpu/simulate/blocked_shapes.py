@@ -1,4 +1,4 @@
-"""What was blocked in one pass, so that nobody is tried who needs as much, or more, for as long."""
+"""Remember which shapes are blocked during one pass, so that jobs that need as much or more are skipped."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 from slurm_gpu.simulate.queue import JobShape
 
+# Nodes, whole GPUs, CPUs, memory in MiB.
 _Needs = tuple[int, int, int, int]
-"""Nodes, whole GPUs, CPUs, memory (MiB)."""
 
 
-class TooMuch:
-    """Within one pass what is free only shrinks, and what is promised only grows."""
+class BlockedShapes:
+    """The shapes blocked in one pass, in which free resources only shrink and reservations only grow."""
 
     def __init__(self, shapes: Sequence[JobShape]) -> None:
         requests = [shape.request for shape in shapes]
@@ -22,19 +22,19 @@ class TooMuch:
             for one in shapes
         ]
         self._blocked: dict[tuple[int, str, str, int, bool], list[tuple[float, _Needs]]] = {}
-        """Those that need least, of one partition, QOS, GPU type and share of a GPU, in one zone or any."""
+        """Minimal blocked needs by partition, QOS, GPU type, share of a GPU, and one zone or any."""
         self._refused: dict[int, float] = {}
-        """By shape."""
+        """Shape → end time after which the placement refused it."""
 
     def begin(self) -> None:
-        """Another pass: forget the last one."""
+        """Start a pass: forget the previous one."""
         self._blocked.clear()
         self._refused.clear()
 
     def add(self, shape: int, past_s: float, *, larger_too: bool) -> None:
-        """No job of this shape that may run past this moment can start.
+        """Record that no job of this shape that may run past `past_s` can start.
 
-        `larger_too`: for lack of room, so that nobody can who needs more; else because it was not placed.
+        `larger_too`: for lack of room, which also blocks larger jobs; otherwise the placement refused it.
         """
         if larger_too:
             needs, blocked = self._needs[shape], self._blocked.setdefault(self._like[shape], [])
@@ -44,7 +44,7 @@ class TooMuch:
             self._refused[shape] = min(past_s, self._refused.get(shape, past_s))
 
     def covers(self, shape: int, end_s: float) -> bool:
-        """Whether it is known that a job of this shape, which may run until then, is blocked."""
+        """Return whether a job of this shape that may run until `end_s` is known to be blocked."""
         if end_s > self._refused.get(shape, math.inf):
             return True
         needs = self._needs[shape]
@@ -55,5 +55,5 @@ class TooMuch:
 
 
 def _is_less(one: _Needs, other: _Needs) -> bool:
-    """Or the same, in every respect."""
+    """Return whether `one` needs at most as much as `other` in every respect."""
     return one[0] <= other[0] and one[1] <= other[1] and one[2] <= other[2] and one[3] <= other[3]

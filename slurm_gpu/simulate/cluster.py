@@ -1,4 +1,4 @@
-"""What a modelled cluster is made of. Nodes are known by their index, partitions by theirs."""
+"""Describe a modelled cluster. Nodes and partitions are addressed by index."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from slurm_gpu.simulate.request import GPU_MGPU as GPU_MGPU
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelNode:
-    """One node."""
+    """One node of a modelled cluster."""
 
     name: str
     gpus: int = 0
@@ -24,7 +24,7 @@ class ModelNode:
     gpu_type: str = ""
     zone: str = ""
     weight: int = 1
-    """Lighter nodes are taken first, as Slurm does."""
+    """Nodes with a lower weight are used first, as in Slurm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class ModelPartition:
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """A time in which a node takes no new jobs; what runs there goes on (a drain)."""
+    """A time in which a node accepts no new jobs and running jobs continue, as when drained."""
 
     node: int
     from_s: float
@@ -46,7 +46,7 @@ class Outage:
 
 @dataclass(frozen=True)
 class ModelCluster:
-    """Nodes, partitions and outages; raises ValueError where they do not fit one another."""
+    """Nodes, partitions and outages; raises ValueError if they are inconsistent."""
 
     nodes: Sequence[ModelNode]
     partitions: Sequence[ModelPartition]
@@ -55,26 +55,26 @@ class ModelCluster:
     def __post_init__(self) -> None:
         for node in self.nodes:
             if min(node.gpus, node.cpus, node.memory_mib) < 0:
-                raise ValueError(f"node {node.name} has less than nothing: {node}")
+                raise ValueError(f"node {node.name} has a negative number of GPUs, CPUs or MiB: {node}")
         for partition in self.partitions:
             for index in partition.nodes:
                 self._check_index(index, f"partition {partition.name}")
         for outage in self.outages:
             self._check_index(outage.node, "an outage")
             if not outage.from_s < outage.to_s:
-                raise ValueError(f"an outage must end after it began: {outage}")
+                raise ValueError(f"an outage must end after it starts: {outage}")
 
     def _check_index(self, index: int, where: str) -> None:
         if not 0 <= index < len(self.nodes):
-            raise ValueError(f"{where} names node {index}; there are {len(self.nodes)}, from 0 on")
+            raise ValueError(f"{where} names node {index}: there are {len(self.nodes)}, numbered from 0")
 
     @cached_property
     def total_gpus(self) -> int:
-        """Of all nodes."""
+        """Number of GPUs of all nodes."""
         return sum(node.gpus for node in self.nodes)
 
     def room(self, partition: int, gpu_type: str = "") -> NDArray[np.bool_]:
-        """Which nodes a job of a partition may use, by node; of one GPU type only if it is given."""
+        """Return a mask of the nodes that jobs of a partition may use, of one GPU type if given."""
         mask = np.zeros(len(self.nodes), dtype=np.bool_)
         mask[list(self.partitions[partition].nodes)] = True
         if gpu_type:

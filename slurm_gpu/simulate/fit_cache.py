@@ -1,4 +1,4 @@
-"""Which shapes may have room somewhere, so that those that have none are not asked about again and again."""
+"""Cache which shapes may have room, so that shapes without room are not tried repeatedly."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from slurm_gpu.simulate.queue import JobShape
 from slurm_gpu.simulate.state import ModelState
 
 
-class Openings:
-    """A shape that was found to have no room has none until a node is freed that can take a part of it."""
+class FitCache:
+    """A shape without room is skipped until a node is freed that can host a part of it."""
 
     def __init__(self, state: ModelState, shapes: Sequence[JobShape]) -> None:
         self._state = state
@@ -31,15 +31,15 @@ class Openings:
         self._rooms = np.array([state.room(*key) for key in rooms])
 
     def may_fit(self, shape: int) -> bool:
-        """Whether it is worth a look."""
+        """Return whether the shape may have room."""
         return bool(self._may_fit[shape])
 
     def close(self, shape: int) -> None:
-        """There is no room for it."""
+        """Record that the shape has no room."""
         self._may_fit[shape] = False
 
-    def look_again(self) -> None:
-        """Open the shapes that may have room on the nodes that were freed since the last time."""
+    def refresh(self) -> None:
+        """Reopen the shapes that may fit on nodes freed since the last call."""
         state = self._state
         if not state.freed:
             return

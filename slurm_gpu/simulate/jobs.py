@@ -1,4 +1,4 @@
-"""The jobs that a model runs: columns for millions of them, with their requests kept once each."""
+"""Jobs of a simulation: columns for millions of jobs, with each distinct request stored once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelJob:
-    """One job, for those who have few."""
+    """One job, for callers with few jobs."""
 
     request: ResourceRequest
     submit_s: float
@@ -28,21 +28,21 @@ class ModelJob:
     limit_s: float = math.inf
     partition: int = 0
     priority: float = 0.0
-    """Larger starts first; equal ones in the order of submission."""
+    """Higher starts first; equal priorities in the order of submission."""
     give_up_s: float = math.inf
-    """Cancelled if it has not started by then."""
+    """Cancelled if it has not started by this time."""
     counters: tuple[int, ...] = ()
-    """Those that it counts in, by their index among the limits' counters."""
+    """Indices of the limit counters that it counts in."""
     qos: str = ""
-    """By which it preempts or is preempted."""
+    """Determines which jobs it may preempt and which may preempt it."""
 
 
 @dataclass(frozen=True)
 class Jobs:
-    """Columns of equal length, in the order of submission; codes are indices into the four tables."""
+    """Columns of equal length in the order of submission; codes are indices into the tables."""
 
     submit_s: Floats
-    """When it may start at the earliest: where it had to wait for its time or another job, that time."""
+    """Earliest possible start: later than the submission if the job had a begin time or a dependency."""
     run_s: Floats
     limit_s: Floats
     priority: Floats
@@ -68,18 +68,18 @@ class Jobs:
             self.qos,
         )
         if any(len(column) != n for column in columns):
-            raise ValueError("the columns of jobs differ in length")
+            raise ValueError("columns of jobs differ in length")
         if n and (np.isnan(self.submit_s).any() or (np.diff(self.submit_s) < 0).any()):
-            raise ValueError("jobs must be in the order of their submission")
+            raise ValueError("jobs must be in the order of submission")
         if n and not ((self.run_s >= 0) & (self.limit_s > 0)).all():
-            raise ValueError("a job runs 0 seconds or longer, and its limit is above 0")
+            raise ValueError("run_s must be 0 or more, and limit_s above 0")
 
     def __len__(self) -> int:
         return len(self.submit_s)
 
     @classmethod
     def of(cls, jobs: Iterable[ModelJob]) -> Jobs:
-        """Columns of these jobs, which come into the order of submission (a stable sort)."""
+        """Build the columns of these jobs, sorted by submission (stable)."""
         rows = sorted(jobs, key=lambda job: job.submit_s)
         requests = _Table[ResourceRequest]()
         counter_sets = _Table[tuple[int, ...]]()
@@ -108,7 +108,7 @@ class Jobs:
 
 
 class _Table(Generic[T]):
-    """Gives equal values one code."""
+    """Maps equal values to one code."""
 
     def __init__(self) -> None:
         self.values: list[T] = []

@@ -1,20 +1,19 @@
-"""The first of each of many groups, whose members' own firsts come and go."""
+"""The smallest key of each of many groups whose members' keys change."""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
 
+# (-priority, job): the smallest is next.
 Key = tuple[float, int]
-"""(-priority, job): the smallest is next."""
 
 
-class Firsts:
-    """For each group a heap of its members, by their keys, which is put right where it is looked at.
+class LazyHeaps:
+    """One heap of members per group, corrected only when it is read.
 
-    A member may be entered several times; what was posted of it last is the one that is valid. A key that is
-    posted may have gone meanwhile: `key_of` tells what a member has now, None for nothing, and never less
-    than was posted.
+    A member may be in its heap several times; only its last posted key is valid. A posted key may be
+    outdated: `key_of` returns a member's current key, None for none, and never a smaller key than was posted.
     """
 
     def __init__(self, n_groups: int, n_members: int, key_of: Callable[[int], Key | None]) -> None:
@@ -23,7 +22,7 @@ class Firsts:
         self._key_of = key_of
 
     def post(self, group: int, member: int, key: Key) -> bool:
-        """A member of a group has this key; False where a smaller one is known already."""
+        """Post the key of a member; return False if an equal or smaller key is posted already."""
         posted = self._posted[member]
         if posted is not None and posted <= key:
             return False
@@ -32,11 +31,11 @@ class Firsts:
         return True
 
     def withdraw(self, member: int) -> None:
-        """A member has no key until it posts another."""
+        """Remove a member until it posts another key."""
         self._posted[member] = None
 
     def first_key(self, group: int) -> Key | None:
-        """The smallest of a group."""
+        """Return the smallest key of a group."""
         heap = self._heaps[group]
         while heap:
             key, member = heap[0]
@@ -52,11 +51,11 @@ class Firsts:
         return None
 
     def entries(self, group: int) -> list[tuple[Key, int]]:
-        """A copy of a group's heap: keys that may have gone, members that may stand there twice."""
+        """Return a copy of a group's heap; keys may be outdated and members duplicated."""
         return self._heaps[group].copy()
 
     def clear(self) -> None:
-        """Forget all of it."""
+        """Remove all members."""
         for heap in self._heaps:
             heap.clear()
         self._posted = [None] * len(self._posted)

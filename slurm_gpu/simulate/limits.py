@@ -1,4 +1,4 @@
-"""Limits on what runs at a time: counters with caps, such as the GPUs of one user under one rule."""
+"""Limits on running jobs: counters with caps, such as the GPUs of one user under one rule."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from slurm_gpu.simulate.jobs import ResourceRequest
 
 
 class Resource(IntEnum):
-    """What a counter sums over its running jobs."""
+    """A resource that a counter sums over its running jobs."""
 
     MGPU = 0
     JOBS = 1
@@ -19,26 +19,26 @@ class Resource(IntEnum):
     NODES = 4
 
 
+# Indexed by Resource.
 Amounts = tuple[int, int, int, int, int]
-"""By Resource."""
 
 
 def amounts_of(request: ResourceRequest) -> Amounts:
-    """What a job with this request counts as."""
+    """Return the amounts that a job with this request counts as."""
     n = request.nodes
     return (request.mgpu, 1, n * request.cpus, n * request.memory_mib, n)
 
 
 @dataclass(frozen=True, slots=True)
 class LimitCounter:
-    """A sum over the running jobs that name it, and how large it may be."""
+    """A sum over the running jobs that count in it, and its caps."""
 
     name: str
     caps: Mapping[Resource, int]
 
 
 class LimitCounters:
-    """The counters while a model runs."""
+    """The counters during a simulation."""
 
     def __init__(self, counters: Sequence[LimitCounter]) -> None:
         self.counters = counters
@@ -46,30 +46,30 @@ class LimitCounters:
         self._used = [[0] * len(Resource) for _ in counters]
 
     def used(self, counter: int, resource: Resource) -> int:
-        """At this moment."""
+        """Return the current sum."""
         return self._used[counter][resource]
 
-    def hindered_by(self, counters: Iterable[int], amounts: Amounts) -> int | None:
-        """The first of these counters that has no room for one more job; None where all have."""
+    def limited_by(self, counters: Iterable[int], amounts: Amounts) -> int | None:
+        """Return the first of these counters without room for one more job; None if all have room."""
         for counter in counters:
             if not self.has_room(counter, amounts):
                 return counter
         return None
 
     def has_room(self, counter: int, amounts: Amounts) -> bool:
-        """Whether one more job would keep the counter within its caps."""
+        """Return whether one more job would keep the counter within its caps."""
         used = self._used[counter]
         return all(used[resource] + amounts[resource] <= cap for resource, cap in self._caps[counter])
 
     def take(self, counters: Iterable[int], amounts: Amounts) -> None:
-        """A job starts."""
+        """Count a job that starts."""
         for counter in counters:
             used = self._used[counter]
             for resource, amount in enumerate(amounts):
                 used[resource] += amount
 
     def give_back(self, counters: Iterable[int], amounts: Amounts) -> None:
-        """A job ends."""
+        """Stop counting a job that ended."""
         for counter in counters:
             used = self._used[counter]
             for resource, amount in enumerate(amounts):

@@ -1,4 +1,4 @@
-"""Runs jobs on a cluster, from event to event."""
+"""Simulate jobs on a cluster, from event to event."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from slurm_gpu.simulate.limits import LimitCounter, LimitCounters
 from slurm_gpu.simulate.outcome import JobTransition, ModelEvent, ModelOutcome
 from slurm_gpu.simulate.placement import FirstFit, PlacementChoice
 from slurm_gpu.simulate.preemption import Preemption
-from slurm_gpu.simulate.preemption_fit import Reach
+from slurm_gpu.simulate.preemption_fit import PreemptionFit
 from slurm_gpu.simulate.queue import JobShape, ModelQueue
 from slurm_gpu.simulate.scheduler import Scheduler, Scheduling
 from slurm_gpu.simulate.starter import Starter
@@ -36,12 +36,14 @@ def simulate(
     log: bool = False,
     progress: Callable[[int], object] = lambda _: None,
 ) -> ModelOutcome:
-    """Run all jobs to their end; `progress` is told every now and then how many are over.
+    """Run all jobs to their end and return the outcome.
 
-    A job that has to be in one zone, and came `zone_wait_s` ago, may from then on be in several.
+    `progress` is called from time to time with the number of finished jobs. A job that requires one zone may
+    use several once it has waited for `zone_wait_s`. A job that fits nowhere, or exceeds a limit by itself,
+    never starts.
 
-    Raises ValueError where jobs name partitions or counters that are not there, or a placement gives nodes
-    or GPUs that are not free. A job that fits nowhere, or exceeds a limit by itself, never starts.
+    Raise ValueError if jobs name unknown partitions or counters, or if a placement returns nodes or GPUs that
+    are not free.
     """
     model = _QueueModel(
         cluster,
@@ -78,13 +80,13 @@ class _QueueModel:
         self._queue = ModelQueue(jobs, len(counters), len(cluster.partitions))
         self._limits = LimitCounters(counters)
         self._preemption = preemption
-        self._reach = Reach(cluster, self._queue.shapes, preemption)
+        self._preemption_fit = PreemptionFit(cluster, self._queue.shapes, preemption)
         starter = Starter(
             self._state,
             self._queue,
             self._limits,
             placement,
-            self._reach,
+            self._preemption_fit,
             qos_of=self._qos_of,
             start=self._start,
             requeue=self._requeue,
@@ -97,14 +99,14 @@ class _QueueModel:
         self._held = np.full(n, math.nan)
         self._restarts = np.zeros(n, dtype=np.int32)
         self._ends: list[tuple[float, int, int]] = []
-        """(when, job, which of its planned ends: only the last planned one counts)."""
+        """(time, job, sequence number of the planned end: only the last planned end counts)."""
         self._planned: dict[int, int] = {}
         self._coming: list[tuple[float, int]] = []
-        """Requeued jobs: when each waits again."""
+        """(time at which a requeued job waits again, job)."""
         self._give_ups: list[tuple[float, int]] = []
         self._zone_wait_s = zone_wait_s
         self._releases: list[tuple[float, int]] = []
-        """When jobs have waited long enough for one zone."""
+        """(time at which a job has waited long enough for one zone, job)."""
         self._outages = sorted(
             [(one.from_s, False, one.node) for one in cluster.outages]
             + [(one.to_s, True, one.node) for one in cluster.outages if one.to_s < math.inf],
@@ -120,14 +122,14 @@ class _QueueModel:
         return self._jobs.qos_names[int(self._jobs.qos[job])]
 
     def run(self, progress: Callable[[int], object]) -> None:
-        told = 0
+        next_report = 0
         while (now := self._next_s()) < math.inf:
             self._now_s = now
             if self._happen(now):
                 self._pass(now)
-            if self._over >= told:
+            if self._over >= next_report:
                 progress(self._over)
-                told = self._over + _PROGRESS_EVERY
+                next_report = self._over + _PROGRESS_EVERY
         progress(self._over)
 
     def outcome(self) -> ModelOutcome:
@@ -145,7 +147,7 @@ class _QueueModel:
         return now
 
     def _happen(self, now: float) -> bool:
-        """All that happens at this moment but starts; whether it may let a job start."""
+        """Process all events at this moment except starts; return whether a job may be able to start."""
         changed = False
         while self._ends and self._ends[0][0] <= now:
             _, job, planned = heapq.heappop(self._ends)
@@ -156,11 +158,11 @@ class _QueueModel:
             _, opens, node = self._outages.pop()
             if opens:
                 self._state.reopen(node)
-                self._reach.reopen(node)
+                self._preemption_fit.reopen(node)
                 changed = True
             else:
                 self._state.close(node)
-                self._reach.close(node)
+                self._preemption_fit.close(node)
         while self._give_ups and self._give_ups[0][0] <= now:
             _, job = heapq.heappop(self._give_ups)
             if self._queue.is_waiting(job) and not self._restarts[job]:
@@ -210,7 +212,7 @@ class _QueueModel:
             self._backfill_at = math.inf
 
     def _fits_empty(self, shape: JobShape) -> bool:
-        """Whether the cluster could ever run it; Slurm lets no other job into its queue."""
+        """Return whether the empty cluster could run it; Slurm rejects other jobs at submission."""
         fit = self._state.fits(shape.request, self._state.room(shape.partition, shape.request.gpu_type))
         if self._zone_wait_s == math.inf:
             fit = self._state.together(shape.request, fit)
@@ -231,7 +233,7 @@ class _QueueModel:
         held_s = self._queue.take(job, now)
         limit_s = float(jobs.limit_s[job])
         allocation = self._state.start(job, request, nodes, devices, now + limit_s)
-        self._reach.start(allocation, self._qos_of(job))
+        self._preemption_fit.start(allocation, self._qos_of(job))
         self._limits.take(self._queue.counters_of(job), self._queue.amounts_of(job))
         if math.isnan(self._first[job]):
             self._first[job], self._held[job] = now, held_s
@@ -253,7 +255,7 @@ class _QueueModel:
 
     def _requeue(self, job: int) -> None:
         self._release(job)
-        self._planned[job] += 1  # what was planned does not count any more
+        self._planned[job] += 1  # cancels the planned end
         self._restarts[job] += 1
         self._write(JobTransition.REQUEUE, job)
         heapq.heappush(self._coming, (self._now_s + self._preemption.requeue_after_s, job))
@@ -261,11 +263,11 @@ class _QueueModel:
 
     def _release(self, job: int) -> None:
         self._state.end(job)
-        self._reach.end(job, self._qos_of(job))
+        self._preemption_fit.end(job, self._qos_of(job))
         counters = self._queue.counters_of(job)
         self._limits.give_back(counters, self._queue.amounts_of(job))
         for counter in counters:
-            self._queue.let_go(counter, partial(self._limits.has_room, counter), self._now_s)
+            self._queue.unpark(counter, partial(self._limits.has_room, counter), self._now_s)
 
     def _write(
         self,
@@ -286,7 +288,7 @@ def _check(cluster: ModelCluster, jobs: Jobs, counters: Sequence[LimitCounter]) 
         ("QOS", jobs.qos, len(jobs.qos_names)),
     ):
         if len(codes) and (codes.min() < 0 or codes.max() >= n):
-            raise ValueError(f"jobs name a {what} that is not there; there are {n}, from 0 on")
+            raise ValueError(f"jobs name a {what} out of range: there are {n}, numbered from 0")
     for one in jobs.counter_sets:
         if any(not 0 <= counter < len(counters) for counter in one):
-            raise ValueError(f"jobs count in {one}; there are {len(counters)} counters, from 0 on")
+            raise ValueError(f"jobs count in {one}: there are {len(counters)} counters, numbered from 0")

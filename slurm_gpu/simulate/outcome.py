@@ -1,4 +1,4 @@
-"""What came of a model's jobs."""
+"""The outcome of a simulation."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from numpy.typing import NDArray
 
 
 class JobTransition(StrEnum):
-    """What happened to a job."""
+    """A change of a job's state."""
 
     SUBMIT = "submit"
     START = "start"
     END = "end"
     REQUEUE = "requeue"
-    """It was preempted, and waits again."""
+    """Preempted; it waits again."""
     GIVE_UP = "give up"
-    """It was cancelled before it started."""
+    """Cancelled before it started."""
 
 
 class ModelEvent(NamedTuple):
-    """One line of the log."""
+    """One entry of the log."""
 
     at_s: float
     what: JobTransition
@@ -34,13 +34,13 @@ class ModelEvent(NamedTuple):
 
 @dataclass(frozen=True)
 class ModelOutcome:
-    """Columns by job; NaN for what never happened."""
+    """Columns by job; NaN for events that did not happen."""
 
     start_s: NDArray[np.float64]
-    """Of its first run."""
+    """Start of the first run."""
     end_s: NDArray[np.float64]
     restarts: NDArray[np.int32]
     held_s: NDArray[np.float64]
-    """How much of the wait for the first start its limits were in the way; NaN for what never started."""
+    """Part of the wait for the first start for which limits delayed it; NaN if it never started."""
     log: tuple[ModelEvent, ...] = ()
-    """All events in their order, where they were asked for."""
+    """All events in order, if a log was requested."""

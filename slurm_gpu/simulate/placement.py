@@ -1,4 +1,4 @@
-"""Where a job goes among the nodes that have room for it: the protocol, and what Slurm does by itself."""
+"""Placement of a job on the nodes with room for it: the protocol, and Slurm's default."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ Nodes = NDArray[np.intp]
 
 
 class PlacementChoice(Protocol):
-    """A pure choice: the same state and request always give the same answer."""
+    """A pure choice of nodes and GPUs: the same state and request always give the same answer."""
 
     def choose(self, state: ModelState, request: ResourceRequest, fitting: Nodes) -> Sequence[int] | Nodes:
-        """`request.nodes` of the fitting nodes (ascending, at least so many); none at all to let it wait.
+        """Return `request.nodes` of the fitting nodes (ascending, at least as many); empty to let it wait.
 
-        Of a request for one zone, only nodes that have enough others in theirs are among them.
+        For a request for one zone, each fitting node has enough others in its zone.
         """
         ...
 
     def devices(self, state: ModelState, node: int, request: ResourceRequest) -> tuple[int, ...]:
-        """The GPUs of a node that has room for the request."""
+        """Return the GPUs to use on a node with room for the request."""
         ...
 
 
 def first_devices(free_mgpu: Sequence[int], request: ResourceRequest) -> tuple[int, ...]:
-    """The first whole GPUs; for a share, the GPU with the least room that is enough."""
+    """Return the first whole GPUs; for a share, the GPU with the least, but enough, room."""
     if request.gpus:
         found: list[int] = []
         for index, mgpu in enumerate(free_mgpu):
@@ -47,10 +47,10 @@ def first_devices(free_mgpu: Sequence[int], request: ResourceRequest) -> tuple[i
 
 
 class FirstFit:
-    """The lightest nodes first, then in the order of the configuration: as Slurm does."""
+    """Lightest nodes first, then the order of the configuration, as in Slurm."""
 
     def choose(self, state: ModelState, request: ResourceRequest, fitting: Nodes) -> Nodes:
-        """The first of the lightest, in the zone of the very first."""
+        """Return the first of the lightest nodes, within the zone of the first one."""
         weights = state.weight[fitting]
         if weights[0] != weights[-1] or weights.min() != weights.max():
             fitting = fitting[np.argsort(weights, kind="stable")]
@@ -59,5 +59,5 @@ class FirstFit:
         return fitting[: request.nodes]
 
     def devices(self, state: ModelState, node: int, request: ResourceRequest) -> tuple[int, ...]:
-        """The first that are free."""
+        """Return the first free GPUs."""
         return first_devices(state.devices[node], request)

@@ -1,4 +1,4 @@
-"""Who may take running jobs' places, and which of them give way."""
+"""Select the running jobs that a preempting job replaces."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import numpy as np
 
 from slurm_gpu.simulate.cluster import GPU_MGPU
 from slurm_gpu.simulate.jobs import ResourceRequest
-from slurm_gpu.simulate.state import Free, Mask, ModelAllocation, ModelState
+from slurm_gpu.simulate.state import FreeResources, Mask, ModelAllocation, ModelState
 
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """For each QOS, those whose running jobs it may requeue."""
+    """The preemption rules: for each QOS, those whose running jobs it may requeue."""
 
     of: Mapping[str, frozenset[str]] = field(default_factory=dict)
     requeue_after_s: float = 0.0
-    """How long a requeued job is kept before it waits again."""
+    """Delay before a requeued job waits again."""
 
 
 def victims_for(
@@ -28,10 +28,10 @@ def victims_for(
     gives_way: Callable[[int], bool],
     ran_s: Callable[[int], float],
 ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """The nodes to take and the jobs to requeue there; None where even all of these would not do.
+    """Return the nodes to use and the jobs to requeue there; None if requeuing all of them is not enough.
 
-    On each node those that ran for the shortest time go first, and the nodes are those where the least work
-    is lost (GPUs and nodes held, times running time; ties by index).
+    On each node the jobs with the shortest run time go first. The nodes are those that lose the least work:
+    GPUs plus one, times run time; ties by index.
     """
     cheapest: list[tuple[float, int, tuple[int, ...]]] = []
     for node in np.flatnonzero(room & state.open).tolist():
@@ -50,7 +50,7 @@ def victims_for(
 
 
 def _enough(
-    free: Free, request: ResourceRequest, there: list[ModelAllocation], node: int
+    free: FreeResources, request: ResourceRequest, there: list[ModelAllocation], node: int
 ) -> list[ModelAllocation] | None:
     gone: list[ModelAllocation] = []
     for allocation in there:
@@ -60,7 +60,7 @@ def _enough(
         gone.append(allocation)
     if not free.fits(request):
         return None
-    # An earlier one goes in vain where a later one gives all that was needed.
+    # An early victim is unnecessary if a later one frees enough by itself.
     for allocation in gone[:-1]:
         devices = allocation.devices_on(node)
         free.take(allocation.request, devices)

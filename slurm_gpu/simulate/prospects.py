@@ -1,4 +1,4 @@
-"""What will be free on each node, and from when on, if every job runs to its time limit."""
+"""Predict the free resources of each node over time, assuming that every job runs to its time limit."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _CPUS, _MEMORY_MIB, _GPUS, _LARGEST_MGPU = range(4)
 
 
 class Prospects:
-    """For each node a row of moments: now, and the ends of its jobs; and what is free from each of them on.
+    """For each node a row of moments (now and the ends of its jobs) and the free resources from each on.
 
-    Only rows of nodes that changed since the last question are made anew.
+    Only the rows of nodes that changed since the last call are rebuilt.
     """
 
     def __init__(self, state: ModelState) -> None:
         self._state = state
         n = len(state.on_node)
         self._at_s = np.full((n, 1), math.inf)
-        """-inf for now, inf for places of a row that are not used."""
+        """-inf for now, inf for unused entries of a row."""
         self._free = np.zeros((4, n, 1), dtype=np.int64)
         self._seen = -1
 
     def when(self, request: ResourceRequest, room: Mask) -> NDArray[np.float64]:
-        """By node, when one node's part of a request has room there: -inf for now, inf for never."""
+        """Return for each node when one part of a request has room: -inf for now, inf for never."""
         self._bring_up_to_date()
         fits = self._free[_CPUS] >= request.cpus
         if request.gpus:

@@ -1,9 +1,9 @@
-"""Jobs that wait, so arranged that a pass looks at few of them however many there are.
+"""The queue of waiting jobs, arranged so that a pass examines few jobs however long the queue is.
 
-Jobs that ask the same of the same nodes have one *shape*: if one of them cannot start for lack of room, none
-of them can. Those of a shape with one time limit are of one *kind*, which may pass or not pass who is
-promised nodes. Those of a kind that count against the same limits stand in one *line*, the first of which is
-the only one to look at. A line whose limit is reached is *parked* until it has room again.
+Jobs with equal requests for equal nodes form a *shape*: if one of them does not fit, none does. Jobs of a
+shape with equal time limits form a *kind*: if a reservation blocks one of them, it blocks all. Jobs of a kind
+that count against the same limits form a *line*, of which only the first job is examined. A line whose limit
+is reached is *parked* until the limit has room again.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_gpu.simulate.jobs import Jobs, ResourceRequest
-from slurm_gpu.simulate.lazy_heaps import Firsts, Key
+from slurm_gpu.simulate.lazy_heaps import Key, LazyHeaps
 from slurm_gpu.simulate.limits import Amounts, amounts_of
 
 
 @dataclass(frozen=True, slots=True)
 class JobShape:
-    """What is asked for, where, and by whom it may preempt."""
+    """A request, its partition, and the QOS that determines what it may preempt."""
 
     request: ResourceRequest
     partition: int
@@ -33,10 +33,10 @@ class JobShape:
 
 @dataclass(frozen=True, slots=True)
 class JobClass:
-    """What jobs of one kind have in common."""
+    """The common properties of the jobs of one kind."""
 
     shape: int
-    """Its index among the queue's shapes."""
+    """Index into the queue's shapes."""
     limit_s: float
 
 
@@ -47,14 +47,14 @@ class _Line:
     amounts: Amounts
     heap: list[Key]
     parked_at: int | None = None
-    """The counter that it waits for."""
+    """The counter that it waits for; None if not parked."""
     parked_since_s: float = 0.0
     parked_s: float = 0.0
-    """In all, up to the last time that it was let go."""
+    """Total until the end of the last time it was parked."""
 
 
 class ModelQueue:
-    """The waiting jobs of one model. What it is asked about a job is by the job's index."""
+    """The waiting jobs of a simulation, addressed by job index."""
 
     def __init__(self, jobs: Jobs, n_counters: int, n_partitions: int) -> None:
         self._waiting = bytearray(len(jobs))
@@ -62,7 +62,7 @@ class ModelQueue:
         columns = _Columns.of(jobs)
         self.shapes, self.kinds, kind_of_job = _shapes_and_kinds(columns)
         self.shortest_s = [math.inf] * len(self.shapes)
-        """Shape → the shortest time limit of its jobs."""
+        """Shape → shortest time limit of its jobs."""
         for kind in self.kinds:
             self.shortest_s[kind.shape] = min(kind.limit_s, self.shortest_s[kind.shape])
         amounts = [amounts_of(self.shapes[kind.shape].request) for kind in self.kinds]
@@ -73,37 +73,37 @@ class ModelQueue:
         self._line_of_job = array("q", line_of_job[: len(jobs)].tobytes())
         released = line_of_job[len(jobs) :].tolist()
         self._line_once_released = dict(zip(columns.zoned.tolist(), released, strict=True))
-        self._of_kinds = Firsts(len(self.kinds), len(self._lines), self._head_of_line)
-        self._of_shapes = Firsts(len(self.shapes), len(self.kinds), self._of_kinds.first_key)
-        self._of_partitions = Firsts(n_partitions, len(self.shapes), self._of_shapes.first_key)
+        self._of_kinds = LazyHeaps(len(self.kinds), len(self._lines), self._head_of_line)
+        self._of_shapes = LazyHeaps(len(self.shapes), len(self.kinds), self._of_kinds.first_key)
+        self._of_partitions = LazyHeaps(n_partitions, len(self.shapes), self._of_shapes.first_key)
         self._parked: list[dict[Amounts, list[int]]] = [{} for _ in range(n_counters)]
-        """Counter → what the first job counts as → lines."""
+        """Counter → amounts of the first job → lines."""
         self._held_before = array("d", bytes(8 * len(jobs)))
         self.active: dict[int, None] = {}
-        """Shapes of which some job may be waiting, unparked."""
+        """Shapes that may have an unparked waiting job."""
 
     def shape_of(self, job: int) -> JobShape:
-        """What it asks for."""
+        """Return the shape of a job."""
         return self.shapes[self.kinds[self.kind_of(job)].shape]
 
     def kind_of(self, job: int) -> int:
-        """Its kind."""
+        """Return the kind of a job."""
         return self._lines[self._line_of_job[job]].kind
 
     def counters_of(self, job: int) -> tuple[int, ...]:
-        """Those that it counts in."""
+        """Return the counters that a job counts in."""
         return self._lines[self._line_of_job[job]].counters
 
     def amounts_of(self, job: int) -> Amounts:
-        """What it counts as."""
+        """Return the amounts that a job counts as."""
         return self._lines[self._line_of_job[job]].amounts
 
     def is_waiting(self, job: int) -> bool:
-        """Whether it stands in a line."""
+        """Return whether a job is waiting."""
         return bool(self._waiting[job])
 
     def add(self, job: int, key: Key, now_s: float) -> None:
-        """A job begins to wait."""
+        """Add a job to its line."""
         self._waiting[job] = 1
         self.n_waiting += 1
         index = self._line_of_job[job]
@@ -114,50 +114,50 @@ class ModelQueue:
             self._post(index, key)
 
     def give_up(self, job: int) -> None:
-        """A waiting job is cancelled."""
+        """Cancel a waiting job."""
         self._waiting[job] = 0
         self.n_waiting -= 1
 
     def release(self, job: int, now_s: float) -> None:
-        """A waiting job need not be in one zone any more: from now on it is of another kind."""
+        """Drop the one-zone requirement of a waiting job, which then belongs to another kind."""
         index = self._line_once_released.pop(job, None)
         if index is None:
             return
         before, line = self._lines[self._line_of_job[job]], self._lines[index]
         key = next(key for key in before.heap if key[1] == job)
         self._held_before[job] += _parked_s(line, now_s) - _parked_s(before, now_s)
-        self._line_of_job[job] = index  # so that what is left of it in the other line counts no more
+        self._line_of_job[job] = index  # invalidates its key in the previous line
         heapq.heappush(line.heap, key)
         if line.parked_at is None:
             self._post(index, key)
 
     def take(self, job: int, now_s: float) -> float:
-        """The first of its line starts; returns how long limits held it, in seconds."""
+        """Remove the first job of a line to start it; return the seconds for which limits delayed it."""
         self._waiting[job] = 0
         self.n_waiting -= 1
         line = self._lines[self._line_of_job[job]]
         _, first = heapq.heappop(line.heap)
-        assert first == job, "only the first of a line starts"
+        assert first == job, "only the first job of a line can start"
         return _parked_s(line, now_s) - self._held_before[job]
 
     def first_of_partition(self, partition: int) -> Key | None:
-        """The next job of a partition that no limit is known to hinder."""
+        """Return the next job of a partition that is not parked."""
         return self._of_partitions.first_key(partition)
 
-    def in_turn(self, shape: int) -> InTurn:
-        """The first job of each kind of a shape, one after the other."""
-        return InTurn(shape, self._of_shapes.entries(shape), self._of_kinds.first_key)
+    def kinds_of(self, shape: int) -> KindIterator:
+        """Iterate over the kinds of a shape, each with its first job."""
+        return KindIterator(shape, self._of_shapes.entries(shape), self._of_kinds.first_key)
 
     def park(self, job: int, counter: int, now_s: float) -> None:
-        """The line of this job waits for room in a counter."""
+        """Park the line of this job until a counter has room."""
         index = self._line_of_job[job]
         line = self._lines[index]
         line.parked_at, line.parked_since_s = counter, now_s
         self._of_kinds.withdraw(index)
         self._parked[counter].setdefault(line.amounts, []).append(index)
 
-    def let_go(self, counter: int, has_room: Callable[[Amounts], bool], now_s: float) -> None:
-        """A counter has more room: the lines that waited for it, and now have enough, are back."""
+    def unpark(self, counter: int, has_room: Callable[[Amounts], bool], now_s: float) -> None:
+        """Unpark the lines that waited for this counter and now have enough room."""
         parked = self._parked[counter]
         for amounts in [amounts for amounts in parked if has_room(amounts)]:
             for index in parked.pop(amounts):
@@ -187,10 +187,10 @@ class ModelQueue:
             self._of_partitions.post(self.shapes[shape].partition, shape, key)
 
 
-class InTurn:
-    """Goes through the kinds of a shape in the order of their first jobs, and takes none out of the queue.
+class KindIterator:
+    """Iterates over the kinds of a shape in the order of their first jobs, and leaves the queue as it is.
 
-    The caller says of each whether the kind may have another: after a start, and after a line was parked.
+    The caller calls `again` for a kind that may have another job: after a start, and after a line was parked.
     """
 
     def __init__(
@@ -201,14 +201,14 @@ class InTurn:
         self._last: tuple[Key, int] | None = None
 
     def next(self) -> tuple[Key, int] | None:
-        """The first job that was not given yet, and its kind."""
+        """Return the next first job and its kind."""
         heap = self._heap
         while heap:
             entry = heapq.heappop(heap)
             key, kind = entry
             first = self._first_of_kind(kind)
             if first == key:
-                if entry != self._last:  # a kind may have been entered twice
+                if entry != self._last:  # a kind may be in the heap twice
                     self._last = entry
                     return entry
             elif first is not None and first > key:
@@ -216,7 +216,7 @@ class InTurn:
         return None
 
     def again(self, kind: int) -> None:
-        """The kind that was given last may have another job to look at."""
+        """Consider the last returned kind again: it may have another job."""
         first = self._first_of_kind(kind)
         if first is not None:
             heapq.heappush(self._heap, (first, kind))
@@ -228,7 +228,7 @@ def _parked_s(line: _Line, now_s: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """Those of the jobs, and after them once more those that wait for one zone, as they are without that."""
+    """The jobs' columns, with jobs that require one zone appended again without the requirement."""
 
     request: NDArray[np.int32]
     partition: NDArray[np.int32]
@@ -238,7 +238,7 @@ class _Columns:
     requests: Sequence[ResourceRequest]
     qos_names: Sequence[str]
     zoned: NDArray[np.intp]
-    """The jobs that stand there twice."""
+    """The jobs that are listed twice."""
 
     @classmethod
     def of(cls, jobs: Jobs) -> _Columns:
@@ -262,7 +262,7 @@ class _Columns:
 
 
 def _shapes_and_kinds(jobs: _Columns) -> tuple[list[JobShape], list[JobClass], NDArray[np.int64]]:
-    """All of them, and for each job its kind."""
+    """Return all shapes, all kinds, and the kind of each job."""
     columns = (jobs.request, jobs.partition, jobs.qos)
     shapes, shape_of_job = _codes(np.stack([np.asarray(column, dtype=np.int64) for column in columns]))
     limits, limit_of_job = np.unique(jobs.limit_s, return_inverse=True)
@@ -275,11 +275,11 @@ def _shapes_and_kinds(jobs: _Columns) -> tuple[list[JobShape], list[JobClass], N
 
 
 def _codes(columns: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Distinct columns of a matrix, and for each column which it is."""
+    """Return the distinct columns of a matrix, and the index of each column among them."""
     if columns.shape[1] == 0:
         return columns, np.zeros(0, dtype=np.int64)
     code = np.zeros(columns.shape[1], dtype=np.int64)
-    for row in columns:  # combined pairwise, so that no product of sizes can overflow
+    for row in columns:  # combined pairwise, so that products of sizes cannot overflow
         _, code = np.unique(code * (int(row.max()) + 1) + row, return_inverse=True)
     _, first, code = np.unique(code, return_index=True, return_inverse=True)
     return columns[:, first], np.asarray(code, dtype=np.int64)

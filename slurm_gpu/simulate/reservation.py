@@ -1,7 +1,7 @@
-"""What EASY backfill keeps for a blocked job: when it can start at the latest, and on which nodes.
+"""EASY backfill's reservation for a blocked job: its latest possible start, and its nodes.
 
-That moment follows from the time limits of what runs. A job from behind may start in the meantime where it is
-over by then, or leaves the blocked job its room.
+The start follows from the time limits of the running jobs. A lower-priority job may start before it if it
+ends by then or leaves enough room for the blocked job.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_gpu.simulate.jobs import ResourceRequest
-from slurm_gpu.simulate.state import Free, Mask, ModelState
+from slurm_gpu.simulate.state import FreeResources, Mask, ModelState
 
 
 class BackfillReservation:
-    """The nodes that a blocked job will have at `at_s`."""
+    """The nodes that a blocked job will get at `at_s`."""
 
     def __init__(
         self, state: ModelState, request: ResourceRequest, nodes: Sequence[int], at_s: float
@@ -27,15 +27,15 @@ class BackfillReservation:
         self.mask: Mask = np.zeros(len(state.on_node), dtype=np.bool_)
         self.mask[list(nodes)] = True
         self.left_room: dict[ResourceRequest, dict[int, bool]] = {}
-        """What `leaves_room` said, for the scheduler to remember; forgotten where something was taken."""
+        """Cached results of `leaves_room`; dropped for a node on which a job starts."""
         self._state, self._request = state, request
-        self._then: dict[int, Free] = {}
+        self._then: dict[int, FreeResources] = {}
 
     @classmethod
     def of(
         cls, state: ModelState, request: ResourceRequest, when: NDArray[np.float64], now_s: float
     ) -> BackfillReservation | None:
-        """The earliest, by when each node has room; None for a job that has it now, or is promised none."""
+        """Return the earliest reservation, given when each node has room; None if there is none to make."""
         n = request.nodes
         if n > len(when):
             return None
@@ -51,7 +51,7 @@ class BackfillReservation:
         return None if math.isinf(at_s) else cls(state, request, first, max(now_s, at_s))
 
     def leaves_room(self, node: int, request: ResourceRequest, devices: Sequence[int]) -> bool:
-        """Whether a job that outlasts `at_s` may have its part on a reserved node."""
+        """Return whether a job that outlasts `at_s` may use this part of a reserved node."""
         then = self._free_then(node)
         then.take(request, devices)
         left = then.fits(self._request)
@@ -59,12 +59,12 @@ class BackfillReservation:
         return left
 
     def take(self, node: int, request: ResourceRequest, devices: Sequence[int]) -> None:
-        """A job that outlasts `at_s` starts on a reserved node."""
+        """Record that a job that outlasts `at_s` starts on a reserved node."""
         self._free_then(node).take(request, devices)
         for seen in self.left_room.values():
             seen.pop(node, None)
 
-    def _free_then(self, node: int) -> Free:
+    def _free_then(self, node: int) -> FreeResources:
         then = self._then.get(node)
         if then is None:
             then = self._state.free(node)
@@ -76,7 +76,7 @@ class BackfillReservation:
 
 
 def _first_in_one_zone(when: NDArray[np.float64], state: ModelState, n: int) -> list[int]:
-    """The n nodes of a zone that have room first; none where no zone has so many nodes."""
+    """Return the n nodes of the zone that has room first; empty if no zone has enough nodes."""
     order = np.argsort(when, kind="stable")
     best: list[int] = []
     for zone in range(int(state.zone.max()) + 1):

@@ -1,44 +1,47 @@
-"""When the queue is gone through, and how: by strict priority, or with backfill."""
+"""Passes over the queue: by strict priority, or with backfill."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from slurm_gpu.simulate.backfill import BackfillPass
-from slurm_gpu.simulate.blocked_shapes import TooMuch
+from slurm_gpu.simulate.blocked_shapes import BlockedShapes
 from slurm_gpu.simulate.prospects import Prospects
-from slurm_gpu.simulate.starter import Starter, Tried
+from slurm_gpu.simulate.starter import Starter, StartResult
 from slurm_gpu.simulate.state import Mask
 
 
 @dataclass(frozen=True, slots=True)
 class Scheduling:
-    """How the queue is worked off; the defaults look at everything at every event."""
+    """How the queue is scheduled; by default all jobs are examined at every event."""
 
     backfill: bool = True
     backfill_every_s: float = 0.0
-    """Slurm's bf_interval is 30; in between only the first of each partition may start. 0: at every event."""
-    depth: int | None = None
-    """How many jobs one backfill pass looks at (bf_max_job_test); None: all.
+    """Seconds between backfill passes (Slurm's bf_interval: 30), 0 for every event.
 
-    Only those count that limits do not hinder and of which it is not known already that they are blocked.
+    Between passes only the first job of each partition may start.
+    """
+    depth: int | None = None
+    """Jobs examined per backfill pass (bf_max_job_test), None for all.
+
+    Jobs that limits delay, or that are known to be blocked, do not count.
     """
 
 
 class Scheduler:
-    """Goes through the queue, once each time that it is told to."""
+    """Runs passes over the queue."""
 
     def __init__(self, starter: Starter) -> None:
         self._starter, self._prospects = starter, Prospects(starter.state)
-        self._too_much = TooMuch(starter.queue.shapes)
+        self._blocked_shapes = BlockedShapes(starter.queue.shapes)
 
     def strict_pass(self, now_s: float) -> None:
-        """Start the first of each partition, again and again, until it is blocked.
+        """Start the first job of each partition repeatedly until it is blocked.
 
-        What comes after a blocked job keeps off the nodes of that job's partition.
+        Later jobs may not use the nodes of a partition with a blocked job.
         """
         starter, queue = self._starter, self._starter.queue
-        starter.look_again()
+        starter.refresh()
         to_do = list(range(len(starter.state.cluster.partitions)))
         kept: Mask | None = None
         while to_do:
@@ -46,13 +49,13 @@ class Scheduler:
             if not firsts:
                 return
             (_, job), partition = min(firsts)
-            if starter.park(job, now_s) or starter.try_to_start(job, now_s, kept, ()) is Tried.STARTED:
+            if starter.park(job, now_s) or starter.try_to_start(job, now_s, kept, ()) is StartResult.STARTED:
                 continue
             to_do.remove(partition)
             room = starter.state.room(partition, "")
             kept = room if kept is None else kept | room
 
     def backfill_pass(self, now_s: float, depth: int | None) -> None:
-        """Start whatever can start without being in the way of who is blocked first."""
-        self._starter.look_again()
-        BackfillPass(self._starter, self._prospects, self._too_much, now_s).run(depth)
+        """Start every job that can start without delaying the first blocked job."""
+        self._starter.refresh()
+        BackfillPass(self._starter, self._prospects, self._blocked_shapes, now_s).run(depth)

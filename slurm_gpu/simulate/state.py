@@ -1,4 +1,4 @@
-"""What is free on each node, and who holds the rest; the only place where resources change hands."""
+"""Track free and allocated resources of each node; only this module changes allocations."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class ModelAllocation:
-    """What one running job holds."""
+    """The resources of one running job."""
 
     job: int
     request: ResourceRequest
     nodes: tuple[int, ...]
     devices: tuple[tuple[int, ...], ...]
-    """For each of `nodes`, the GPUs there."""
+    """GPU indices for each of `nodes`."""
     until_s: float
-    """When its time limit ends it at the latest."""
+    """When its time limit expires."""
 
     def devices_on(self, node: int) -> tuple[int, ...]:
-        """The GPUs that it holds on one of its nodes."""
+        """Return its GPUs on one of its nodes."""
         return self.devices[self.nodes.index(node)]
 
 
-class Free:
-    """What is free on one node, now or at some later moment; GPUs as mgpu each."""
+class FreeResources:
+    """Free resources of one node, now or later; GPUs in mgpu each."""
 
     __slots__ = ("cpus", "devices", "memory_mib")
 
@@ -40,7 +40,7 @@ class Free:
         self.devices, self.cpus, self.memory_mib = list(devices), cpus, memory_mib
 
     def fits(self, request: ResourceRequest) -> bool:
-        """Whether one node's part of a request has room here."""
+        """Return whether one node's part of a request has room."""
         if request.cpus > self.cpus or request.memory_mib > self.memory_mib:
             return False
         if request.gpus:
@@ -48,11 +48,11 @@ class Free:
         return not request.share_mgpu or max(self.devices, default=0) >= request.share_mgpu
 
     def give_back(self, request: ResourceRequest, devices: Sequence[int]) -> None:
-        """One node's part of a job ends."""
+        """Release one node's part of a job."""
         self._change(request, devices, 1)
 
     def take(self, request: ResourceRequest, devices: Sequence[int]) -> None:
-        """One node's part of a job starts."""
+        """Allocate one node's part of a job."""
         self._change(request, devices, -1)
 
     def _change(self, request: ResourceRequest, devices: Sequence[int], sign: int) -> None:
@@ -64,10 +64,10 @@ class Free:
 
 
 class ModelState:
-    """A cluster while a model runs.
+    """The state of a cluster during a simulation.
 
-    The arrays, one element per node, are for placements to read: whole GPUs free, the largest free part of a
-    GPU (mgpu; 1000 where one is free as a whole), CPUs, memory, and whether the node takes jobs.
+    Placements read its arrays, one element per node: wholly free GPUs, largest free part of a GPU (mgpu; 1000
+    if a whole GPU is free), CPUs, memory, and whether the node accepts jobs.
     """
 
     def __init__(self, cluster: ModelCluster) -> None:
@@ -81,24 +81,24 @@ class ModelState:
         self.weight = np.array([node.weight for node in nodes], dtype=np.int64)
         self.open = np.ones(len(nodes), dtype=np.bool_)
         self.on_node: list[dict[int, ModelAllocation]] = [{} for _ in nodes]
-        """Node → job → what it holds."""
+        """Allocations by job, for each node."""
         self.running: dict[int, ModelAllocation] = {}
         self.changed = np.zeros(len(nodes), dtype=np.int64)
-        """Node → the tick of its last change."""
+        """The tick of each node's last change."""
         self.tick = 0
-        """Grows with every change."""
+        """Incremented with every change."""
         self.now_s = 0.0
-        """The moment, as the model tells it."""
+        """Current time, set by the model."""
         self.freed: set[int] = set()
-        """Nodes on which more may fit than before; whoever looks at them empties it."""
+        """Nodes with more room than before; the reader clears it."""
         codes = {zone: code for code, zone in enumerate(dict.fromkeys(node.zone for node in nodes))}
         self.zone = np.array([codes[node.zone] for node in nodes], dtype=np.intp)
-        """Node → its zone, by number; nodes without a zone are one."""
+        """Zone number of each node; all nodes without a zone share one."""
         self._closed_times = [0] * len(nodes)
         self._rooms: dict[tuple[int, str], Mask] = {}
 
     def room(self, partition: int, gpu_type: str) -> Mask:
-        """Where jobs of a partition may run; not to be written to."""
+        """Return a mask of the nodes for jobs of a partition; callers must not modify it."""
         key = (partition, gpu_type)
         mask = self._rooms.get(key)
         if mask is None:
@@ -106,7 +106,7 @@ class ModelState:
         return mask
 
     def fits(self, request: ResourceRequest, room: Mask) -> Mask:
-        """Which nodes of `room` could take one node's part of a request now."""
+        """Return the nodes of `room` with room for one node's part of a request now."""
         mask = room & self.open & (self.free_cpus >= request.cpus)
         if request.gpus:
             mask &= self.free_gpus >= request.gpus
@@ -117,18 +117,18 @@ class ModelState:
         return mask
 
     def together(self, request: ResourceRequest, fit: Mask) -> Mask:
-        """Of the nodes that fit, those that could have the whole job with others of their zone.
+        """Return the fitting nodes whose zone has enough of them for the whole job.
 
-        All of them where it does not have to be in one zone.
+        Return all fitting nodes if the job does not require one zone.
         """
         if not request.one_zone or request.nodes == 1:
             return fit
         in_zone = np.bincount(self.zone[fit], minlength=int(self.zone.max(initial=0)) + 1)
         return fit & (in_zone >= request.nodes)[self.zone]
 
-    def free(self, node: int) -> Free:
-        """A copy of what is free on a node now."""
-        return Free(self.devices[node], int(self.free_cpus[node]), int(self.free_memory_mib[node]))
+    def free(self, node: int) -> FreeResources:
+        """Return a copy of the free resources of a node."""
+        return FreeResources(self.devices[node], int(self.free_cpus[node]), int(self.free_memory_mib[node]))
 
     def start(
         self,
@@ -138,7 +138,7 @@ class ModelState:
         devices: Sequence[tuple[int, ...]],
         until_s: float,
     ) -> ModelAllocation:
-        """Let a job have these nodes and GPUs; raises ValueError where they are not free."""
+        """Allocate these nodes and GPUs to a job; raise ValueError if they are not free."""
         if len(nodes) != request.nodes or len(set(nodes)) != len(nodes):
             raise ValueError(f"job {job} needs {request.nodes} different nodes, not {list(nodes)}")
         for node, indices in zip(nodes, devices, strict=True):
@@ -151,7 +151,7 @@ class ModelState:
         return allocation
 
     def end(self, job: int) -> ModelAllocation:
-        """Take back what a job holds."""
+        """Release the allocation of a job."""
         allocation = self.running.pop(job)
         for node, indices in zip(allocation.nodes, allocation.devices, strict=True):
             self._change(node, allocation.request, indices, 1)
@@ -160,12 +160,12 @@ class ModelState:
         return allocation
 
     def close(self, node: int) -> None:
-        """The node takes no more jobs (outages may overlap)."""
+        """Stop accepting jobs on a node; outages may overlap."""
         self._closed_times[node] += 1
         self._set_open(node)
 
     def reopen(self, node: int) -> None:
-        """One outage of the node is over."""
+        """End one outage of a node."""
         self._closed_times[node] -= 1
         self._set_open(node)
         self.freed.add(node)
@@ -186,7 +186,7 @@ class ModelState:
             or self.free_memory_mib[node] < request.memory_mib
         ):
             name = self.cluster.nodes[node].name
-            raise ValueError(f"job {job} cannot have GPUs {list(indices)} of node {name}: {request}")
+            raise ValueError(f"job {job} cannot be allocated GPUs {list(indices)} of node {name}: {request}")
 
     def _change(self, node: int, request: ResourceRequest, indices: Sequence[int], sign: int) -> None:
         self.free_cpus[node] += sign * request.cpus

@@ -1,4 +1,4 @@
-"""Small clusters and requests, said in few words; and random ones for properties."""
+"""Build small clusters and requests, and random ones for properties."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slurm_gpu.simulate.jobs import ResourceRequest
 
 
 def node(name: str, *free_mgpu: int, gpu_type: str = "a100", **other: Any) -> NodeState:
-    """With 32 CPUs and 64,000 MiB, all free, where nothing else is said."""
+    """Build a node, by default with 32 free CPUs and 64,000 MiB of free memory."""
     fields: dict[str, Any] = {"cpus": 32, "free_cpus": 32, "memory_mib": 64000, "free_memory_mib": 64000}
     return NodeState(name=name, gpu_types=(gpu_type,) * len(free_mgpu), free_mgpu=free_mgpu, **fields | other)
 

@@ -1,4 +1,4 @@
-"""Windows of reservations: never on what is taken, on as many nodes as asked, and no later than need be."""
+"""Windows of reservations avoid taken spans, have the requested nodes, and start as early as possible."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_window_is_free_whole_and_the_first_of_all(
 
 
 @given(SPANS, st.lists(st.tuples(st.integers(1, 3), st.integers(1, 8)), max_size=6))
-def test_those_that_are_granted_one_after_another_never_overlap(
+def test_windows_granted_one_after_another_never_overlap(
     taken: list[Taken], asked: list[tuple[int, int]]
 ) -> None:
     granted: list[Taken] = []
@@ -71,7 +71,7 @@ def test_a_job_of_a_few_gpus_is_not_given_the_largest_nodes() -> None:
     assert earliest_window([*large], [], 1, 10, 0) == CalendarWindow(0, 10, ("n1",))
 
 
-def test_what_has_no_end_is_waited_for_by_nobody() -> None:
+def test_no_window_follows_a_span_without_an_end() -> None:
     assert earliest_window(NODES[:1], [Taken("n1", 0, FOREVER)], 1, 10, 0) is None
     assert earliest_window(NODES[:1], [Taken("n1", 50, FOREVER)], 1, 50, 0) == CalendarWindow(0, 50, ("n1",))
     assert earliest_window(NODES[:1], [Taken("n1", 50, FOREVER)], 1, 51, 0) is None

@@ -1,4 +1,4 @@
-"""Rules: what each prefers, and what all of them keep to."""
+"""The preference of each placement rule, and properties of all rules."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_small_job_goes_to_the_fullest_node_that_has_room_and_by_slurm_alone_t
         assert chosen(rule, BUSY_1_3_2_0, gpus=1, cpus=4) == ["n2"]
         assert chosen(rule, BUSY_1_3_2_0, gpus=2, cpus=4) == ["n3"]
         assert chosen(rule, BUSY_1_3_2_0, gpus=4, cpus=4) == ["n4"]
-    # By FGD's measure all but the whole node are equal here, and it says nothing of equals.
+    # By FGD's measure all but the whole node are equal here, and it does not define how to break ties.
     assert chosen(LeastFragmentation(MIX, StrandedMeasure.FGD), BUSY_1_3_2_0, gpus=1, cpus=4) == ["n1"]
 
 
@@ -101,7 +101,7 @@ def test_weights_follow_what_happened_only_once_they_are_set_again() -> None:
     assert chosen(rule, nodes, gpus=1, cpus=4) == ["n3"]
 
 
-def test_any_node_has_its_turn_at_random_and_a_seed_repeats_it() -> None:
+def test_any_node_can_be_chosen_at_random_and_a_seed_repeats_the_choice() -> None:
     def picks(seed: int) -> list[tuple[NodeShare, ...]]:
         rule = Random(seed)
         return [rule.choose(BUSY_1_3_2_0, ResourceRequest(gpus=1)) for _ in range(60)]
@@ -128,8 +128,8 @@ def test_whatever_fits_is_placed_once_for_each_node_where_it_may_be(
         nodes = nodes.take(place.node, request_, place.devices)  # raises where it has no room
 
 
-def test_a_whole_node_is_broken_into_last_where_that_is_asked_for() -> None:
-    """Few want a whole node, and many what is left on the other: by the next job alone it is broken into."""
+def test_whole_last_breaks_into_a_whole_node_last() -> None:
+    """Few jobs need a whole node, many the rest of the other node: the measure alone breaks into it."""
     mix = Mix.of([(ResourceRequest(gpus=1), 6), (ResourceRequest(gpus=2), 6), (ResourceRequest(gpus=4), 1)])
     nodes = Nodes.of([node("whole", 1000, 1000, 1000, 1000), node("half", 0, 0, 1000, 1000)])
     one, pair, four = ResourceRequest(gpus=1), ResourceRequest(gpus=1, nodes=2), ResourceRequest(gpus=4)
@@ -140,13 +140,13 @@ def test_a_whole_node_is_broken_into_last_where_that_is_asked_for() -> None:
 
     assert chosen(one, nodes, whole_last=False) == [0]
     assert chosen(one, nodes, whole_last=True) == [1]
-    assert chosen(pair, nodes, whole_last=True) == [0, 1]  # where it cannot be helped
+    assert chosen(pair, nodes, whole_last=True) == [0, 1]  # no other node fits
     assert chosen(four, nodes, whole_last=True) == [0]
     assert chosen(one, nodes.take(1, ResourceRequest(gpus=2), (2, 3)), whole_last=True) == [0]
 
 
 def hours_until_whole(*hours: float) -> Nodes:
-    """Nodes with one of four GPUs in use, by jobs that may go on for so long."""
+    """Return nodes with one of four GPUs in use, by jobs with this many hours left."""
     nodes = Nodes.of([node(f"n{i}", 0, 1000, 1000, 1000) for i in range(len(hours))])
     until_s = 3600 * np.array(hours)
     return dataclasses.replace(nodes, running=RunningUntil(0.0, until_s, np.ones(len(hours), dtype=np.int64)))
@@ -158,7 +158,7 @@ def test_weights_fill_the_node_first_that_will_be_whole_last() -> None:
     assert place.node == 1
     (place,) = NodeWeights(None, timed=False).choose(nodes, ResourceRequest(gpus=1))
     assert place.node == 0
-    # Time goes by, and what was told of jobs changes.
+    # Time passes, and the reported remaining times of jobs change.
     weights = NodeWeights(None)
     weights.choose(nodes, ResourceRequest(gpus=1))
     assert nodes.running is not None

@@ -1,4 +1,4 @@
-"""What is stranded, by hand and by an independent reckoning of one node after the other."""
+"""Stranded GPUs, computed by hand and by an independent implementation node by node."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HALF_AND_HALF = Mix.of([(ONE, 5), (FOUR, 5)])
 
 
 def stranded(state: NodeState, mix: Mix, measure: StrandedMeasure) -> float:
-    """The same in plain words, by the definition alone."""
+    """Compute the measure directly from its definition."""
     if not state.up:
         return 0.0
     total = 0.0
@@ -51,7 +51,7 @@ def test_a_broken_node_strands_what_large_jobs_cannot_use() -> None:
     assert stranded_mgpu(nodes, HALF_AND_HALF).tolist() == [0, 1500, 0]
 
 
-def test_gpus_without_cpus_are_stranded_for_everybody() -> None:
+def test_gpus_without_cpus_are_stranded_for_every_class() -> None:
     no_cpus = node("n", *[1000] * 4, free_cpus=7)
     few_cpus = node("m", *[1000] * 4, free_cpus=8)
     nodes, small = Nodes.of([no_cpus, few_cpus]), Mix.of([(ONE, 1)])
@@ -62,7 +62,7 @@ def test_gpus_without_cpus_are_stranded_for_everybody() -> None:
 def test_a_small_job_goes_where_it_strands_least() -> None:
     nodes = Nodes.of([node("whole", *[1000] * 4), node("broken", 0, 1000, 1000, 1000)])
     found = candidates(nodes, ONE, HALF_AND_HALF)
-    # It breaks the whole node for half of what is asked for; what it takes of the other one they cannot use.
+    # On the whole node it strands half of the mix; on the other node it uses GPUs that the mix cannot use.
     assert dict(zip(found.node.tolist(), found.increase_mgpu.tolist(), strict=True)) == {0: 1500, 1: -500}
 
 
@@ -74,7 +74,7 @@ def test_classes_count_by_popularity_and_jobs_for_several_nodes_once_for_each() 
     assert mix.popularity == (0.75, 0.25)
     assert mix.most_popular(0.5).requests == (ResourceRequest(gpus=4),)
     assert mix.most_popular(1.0).requests == mix.requests
-    with pytest.raises(ValueError, match="0 times or more"):
+    with pytest.raises(ValueError, match="must be 0 or more"):
         Mix.of([(ONE, -1)])
 
 
@@ -97,7 +97,7 @@ def test_it_is_what_the_definition_says(
 
 @settings(max_examples=60)
 @given(node_states(), mixes(), requests(), st.sampled_from(StrandedMeasure))
-def test_a_candidate_adds_what_the_state_after_it_has_more_and_no_way_is_forgotten(
+def test_a_candidate_s_increase_is_that_of_the_next_state_and_all_ways_are_listed(
     states: list[NodeState],
     seen: list[tuple[ResourceRequest, int]],
     request: ResourceRequest,
@@ -125,7 +125,7 @@ def test_a_candidate_adds_what_the_state_after_it_has_more_and_no_way_is_forgott
 
 @settings(max_examples=30)
 @given(node_states(), mixes(), st.lists(st.tuples(requests(), st.integers(0, 5)), max_size=8))
-def test_what_a_scorer_remembers_changes_nothing(
+def test_the_cache_of_a_scorer_changes_no_result(
     states: list[NodeState], seen: list[tuple[ResourceRequest, int]], steps: list[tuple[ResourceRequest, int]]
 ) -> None:
     nodes, mix = Nodes.of(states), Mix.of(seen)

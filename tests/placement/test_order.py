@@ -1,4 +1,4 @@
-"""The order of nodes for whichever job comes next."""
+"""The order of nodes for an unknown next job."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.placement.building import mixes, requests
 
 KIND = NodeKind(("a100",) * 4, 32, 64_000)
 ONE, TWO, FOUR = (ResourceRequest(gpus=n, cpus=4 * n) for n in (1, 2, 4))
+# Number of jobs seen, large enough that the assumed job counts for little.
 MANY = 1e6
-"""Jobs seen: beside so many the one that nobody asked for counts for little."""
 
 
 def room(n_free: int, cpus: int | None = None, memory_mib: int = 64_000) -> FreeRoom:
-    """So many GPUs free, with their share of cores where nothing else is said."""
+    """Return `n_free` free GPUs, by default with their share of cores."""
     return FreeRoom((0,) * (4 - n_free) + (1000,) * n_free, 8 * n_free if cpus is None else cpus, memory_mib)
 
 
@@ -52,7 +52,7 @@ def test_so_it_does_whatever_nodes_of_four_gpus_are_asked_for(seen: list[tuple[i
 
 
 def test_gpus_whose_cores_are_gone_come_before_fuller_nodes_that_others_can_use() -> None:
-    # Jobs take half a node's cores for a GPU. Three GPUs with 15 cores are of use to none of them; a last one
+    # Jobs use half a node's cores for one GPU. Three GPUs with 15 cores are of no use to them; one last GPU
     # with 24 is.
     hungry = order((ResourceRequest(gpus=1, cpus=16), 9), (ResourceRequest(gpus=1, cpus=1), 1))
     starved, fuller, fresh = left(hungry, room(3, cpus=15), room(1, cpus=24), room(2, cpus=30))
@@ -67,7 +67,7 @@ def test_memory_counts_as_cores_do() -> None:
     assert starved < fuller
 
 
-def test_cores_that_nobody_needs_cost_a_node_nothing() -> None:
+def test_cores_that_no_job_needs_cost_a_node_nothing() -> None:
     modest = order((ResourceRequest(gpus=1, cpus=1), 1))
     assert [round(one) for one in left(modest, room(3, cpus=6), room(2, cpus=30))] == [3, 2]
 
@@ -133,7 +133,7 @@ def test_jobs_for_another_type_say_nothing_of_a_node() -> None:
 def test_what_is_of_use_is_what_the_measure_does_not_call_stranded(
     seen: list[tuple[ResourceRequest, int]], data: st.DataObject
 ) -> None:
-    """As `fragmentation` reckons it of arrays, of the jobs that the empty node could take, and one more."""
+    """Compare with `fragmentation` on arrays, for the jobs that the empty node fits and the assumed job."""
     types = tuple(sorted(data.draw(st.lists(st.sampled_from(("a100", "v100")), min_size=1, max_size=4))))
     kind = NodeKind(types, 16, 100)
     free_mgpu = tuple(data.draw(st.sampled_from((0, 250, 500, 1000))) for _ in types)
@@ -172,7 +172,7 @@ def state(kind: NodeKind, found: FreeRoom) -> NodeState:
 
 
 def expected_increase(nodes: Nodes, mix: Mix) -> float | None:
-    """What the next small job strands, on the GPU with the least room that is enough."""
+    """Return the GPUs that the next small job strands on the GPU with the least, but enough, room."""
     total = weight = 0.0
     for request, popularity in zip(mix.requests, mix.popularity, strict=True):
         if request.mgpu <= 1000 and nodes.fits(request).any():
@@ -198,14 +198,14 @@ def test_every_stake_has_its_place_and_less_left_is_never_worth_more_gpus_than_t
         assert (found.gpus_left(one) == 0) == (not one.fits)
 
 
-def test_the_same_room_is_reckoned_once_and_a_long_mix_is_cut() -> None:
+def test_the_same_room_is_computed_once_and_a_long_mix_is_cut() -> None:
     long = order(*((ResourceRequest(gpus=1, cpus=n), 1) for n in range(1, 33)))
     assert len(long.mix.requests) <= MOST_CLASSES
     first: Stake = long.stake(KIND, room(2))
     assert long.stake(KIND, room(2)) is first
 
 
-def test_a_node_of_a_kind_that_was_not_told_is_an_error() -> None:
+def test_a_node_of_an_unknown_kind_is_an_error() -> None:
     with pytest.raises(KeyError):
         order((ONE, 1)).stake(NodeKind(("",), 1, 1), FreeRoom((1000,), 1, 1))
 

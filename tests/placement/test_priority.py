@@ -1,4 +1,4 @@
-"""What a waiting job earns, by its scale and by the hour."""
+"""Priority points of waiting jobs by scale and waiting time."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,7 +24,7 @@ def test_a_large_job_earns_by_the_hour_what_its_scale_is_worth_up_to_a_bound():
 
 
 @given(weights, st.sampled_from(list(JobScale)), waits, waits)
-def test_who_waits_longer_never_has_less(
+def test_a_longer_wait_never_has_fewer_points(
     weights: PriorityWeights, scale: JobScale, one_s: float, other_s: float
 ):
     less, more = sorted((one_s, other_s))
@@ -32,7 +32,7 @@ def test_who_waits_longer_never_has_less(
 
 
 @given(weights, st.sampled_from(list(JobScale)), waits, waits)
-def test_what_a_job_was_given_earlier_is_known_as_earned(
+def test_points_set_earlier_are_recognised_as_earned(
     weights: PriorityWeights, scale: JobScale, one_s: float, other_s: float
 ):
     earlier, later = sorted((one_s, other_s))
@@ -44,7 +44,7 @@ def test_points_have_few_values_as_each_is_a_call_of_slurmctld(weights: Priority
     assert weights.most // weights.step < 100
 
 
-def test_what_nobody_can_have_earned_was_set_by_hand():
+def test_points_that_no_job_can_have_earned_were_set_by_hand():
     assert WEIGHTS.step == 10
     assert [is_earned(WEIGHTS, now, 100) for now in (-10, 0, 55, 100, 110)] == [
         False,

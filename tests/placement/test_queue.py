@@ -1,4 +1,4 @@
-"""Rules in the model of a cluster with its queue: nobody waits for ever, and how long anybody can."""
+"""Placement rules in a simulated queue: every job starts, within a bound."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def cluster(n_zones: int = 3, per_zone: int = 4) -> ModelCluster:
 
 
 def mixed_jobs(n: int, seed: int, load: float) -> Jobs:
-    """Of all sorts, submitted one after the other at random."""
+    """Return random jobs of all sizes with random submission times."""
     random = np.random.default_rng(seed)
     request = random.choice(len(REQUESTS), size=n, p=(0.3, 0.15, 0.1, 0.15, 0.1, 0.1, 0.05, 0.05))
     run_s = random.integers(5, int(LONGEST_S), n)
@@ -72,7 +72,7 @@ def placement(rule: PlacementRule | None) -> PlacementChoice:
 def test_every_job_starts_and_the_first_of_the_queue_within_the_longest_time_limit(
     rule: PlacementRule | None, zone_wait_s: float
 ) -> None:
-    # More is asked for than there is, so that the queue grows to the end; the six-node job fits no zone.
+    # Demand exceeds capacity, so that the queue grows to the end; the six-node job fits no zone.
     jobs = mixed_jobs(250, seed=1, load=1.3)
     outcome = simulate(
         cluster(),
@@ -82,8 +82,8 @@ def test_every_job_starts_and_the_first_of_the_queue_within_the_longest_time_lim
         log=True,
         scheduling=Scheduling(backfill_every_s=30, depth=100),
     )
-    assert not np.isnan(outcome.end_s).any(), "nobody waits for ever"
-    # What fits a zone is promised one; what fits none waits for the bound first.
+    assert not np.isnan(outcome.end_s).any(), "every job ends"
+    # A job that fits a zone gets a reservation; one that fits none first waits for the bound.
     assert longest_as_first_s(jobs, outcome) <= LONGEST_S + zone_wait_s
     fits_a_zone = [jobs.requests[code].nodes <= 4 for code in jobs.request]
     assert longest_as_first_s(jobs, outcome, np.array(fits_a_zone)) <= LONGEST_S
@@ -99,7 +99,7 @@ def test_every_job_starts_and_the_first_of_the_queue_within_the_longest_time_lim
 
 @settings(max_examples=40)
 @given(st.data())
-def test_what_a_rule_sees_is_the_model_s_state(data: st.DataObject) -> None:
+def test_rules_receive_the_state_of_the_model(data: st.DataObject) -> None:
     where = cluster(2, 2)
     state, by_rule, view = ModelState(where), ByRule(where, LeastFragmentation(MIX)), ModelView(where)
     for job in range(data.draw(st.integers(0, 8))):
@@ -121,7 +121,7 @@ def test_what_a_rule_sees_is_the_model_s_state(data: st.DataObject) -> None:
         assert (getattr(seen, name) == getattr(expected, name)).all()
 
 
-def test_of_zones_with_room_a_job_gets_the_fullest() -> None:
+def test_a_job_gets_the_fullest_zone_with_room() -> None:
     where = cluster(3, 4)
     state, by_rule = ModelState(where), ByRule(where, LeastFragmentation(MIX))
     state.start(1, ResourceRequest(nodes=2, gpus=4), (4, 6), ((0, 1, 2, 3), (0, 1, 2, 3)), 1.0)  # half of z1

@@ -1,4 +1,4 @@
-"""Figures of a run, worked out by hand."""
+"""Figures of a simulation, computed by hand."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def job(submit_h: float, request: ResourceRequest, run_h: float) -> ModelJob:
     return ModelJob(request=request, submit_s=submit_h * HOUR_S, run_s=run_h * HOUR_S, limit_s=run_h * HOUR_S)
 
 
-def test_what_is_used_stranded_and_idle_while_others_wait() -> None:
+def test_used_stranded_and_idle_gpus_while_jobs_wait() -> None:
     # One GPU of two is in use for four hours, and from 1 to 4 a job waits that needs both; the last
     # submission, at 10, ends the time that counts.
     jobs = Jobs.of([job(0, ONE, 4), job(1, TWO, 2), job(10, ONE, 1)])
@@ -36,7 +36,7 @@ def test_what_is_used_stranded_and_idle_while_others_wait() -> None:
     assert found.jobs == 3
     assert found.never_started == 0
     assert found.utilisation == pytest.approx((4 * 1 + 2 * 2) / 20)
-    # Of the mix one in three needs two GPUs: for that the free one is stranded, for the four hours.
+    # One in three jobs of the mix needs two GPUs: for it the free GPU is stranded for four hours.
     assert found.stranded_gpu_hours == pytest.approx(4 / 3)
     assert found.idle_gpu_hours_while_waiting == pytest.approx(3)
     assert found.longest_as_first_h == pytest.approx(3)
@@ -62,7 +62,7 @@ def test_jobs_have_to_be_in_one_zone_only_where_there_is_one_that_could_do() -> 
     assert mix_of(jobs).popularity == (pytest.approx(1 / 6), pytest.approx(5 / 6))
 
 
-def test_who_waits_as_the_first_is_counted_from_when_it_became_the_first() -> None:
+def test_the_wait_at_the_head_counts_from_reaching_the_head() -> None:
     where = cluster("z")
     jobs = Jobs.of([job(0, TWO, 4), job(1, TWO, 4), job(2, TWO, 4)])
     outcome = simulate(where, jobs)

@@ -1,4 +1,4 @@
-"""The state of a cluster: what fits where, and that taking and giving back leave it as it was."""
+"""The state of a cluster: which nodes fit a request, and that releasing undoes allocating."""
 
 from __future__ import annotations
 
@@ -83,16 +83,16 @@ def test_sums_by_type_become_gpus_with_shards_on_the_fewest() -> None:
     assert gpus_by_type({}, {}) == ((), ())
 
 
-def test_what_cannot_be_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="node n has more free"):
+def test_impossible_states_are_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="node n: free CPUs or memory out of range"):
         node("n", 1000, free_cpus=33)
-    with pytest.raises(ValueError, match="node n: a GPU's free part"):
+    with pytest.raises(ValueError, match="node n: free part of a GPU"):
         node("n", 1001)
-    with pytest.raises(ValueError, match="node n is there twice"):
+    with pytest.raises(ValueError, match="duplicate node n"):
         Nodes.of([node("n"), node("n")])
     with pytest.raises(ValueError, match="node half has no room"):
         CLUSTER.take(1, ResourceRequest(gpus=1), [1])
-    with pytest.raises(ValueError, match="node half cannot have held"):
+    with pytest.raises(ValueError, match="node half cannot have allocated"):
         CLUSTER.give_back(1, ResourceRequest(gpus=1), [1])
     with pytest.raises(ValueError, match="needs 2 different GPUs"):
         CLUSTER.take(2, ResourceRequest(gpus=2), [0, 0])
@@ -101,7 +101,7 @@ def test_what_cannot_be_is_refused_by_name() -> None:
 
 
 @given(st.data())
-def test_what_is_given_back_is_free_as_before_and_earlier_states_never_change(data: st.DataObject) -> None:
+def test_released_resources_are_free_and_earlier_states_never_change(data: st.DataObject) -> None:
     request = data.draw(
         st.sampled_from(
             [ResourceRequest(gpus=1, cpus=3), ResourceRequest(share_mgpu=250), ResourceRequest(cpus=2)]

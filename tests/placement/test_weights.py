@@ -1,4 +1,4 @@
-"""Weights of nodes: the fullest that fits first, whole nodes last, and the site's own order kept."""
+"""Node weights: the fullest fitting node first, whole nodes last, and the site's own order kept."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slurm_gpu.placement.weights import FULL, NodeRoom, WeightScale, changes, la
 
 
 def room(used: float = 0, gpus: int = 4, **given: Any) -> NodeRoom:
-    """A node of 32 cores and 1000 MiB, of which jobs took as much as of its GPUs."""
+    """Build a node of 32 cores and 1000 MiB, in use in proportion to its GPUs."""
     share = 1 - used / gpus
     values: dict[str, Any] = {"cpus_free": math.ceil(32 * share), "memory_free_mib": math.ceil(1000 * share)}
     return NodeRoom(name="n", gpus=gpus, gpus_used=used, cpus=32, memory_mib=1000, **(values | given))
@@ -45,10 +45,10 @@ def test_a_node_without_cores_or_memory_takes_no_job_though_its_gpus_are_free() 
     assert level(room(1, memory_free_mib=0)) == FULL
 
 
-def test_what_cores_and_memory_are_left_for_counts_as_left() -> None:
+def test_only_gpus_with_cores_and_memory_count_as_left() -> None:
     # Three GPUs are free, and cores for one of them at its share: it takes one more job, and is filled first.
     assert level(room(1, cpus_free=8)) == level(room(3)) == 1
-    # A CPU job took half of an idle node: no job of four GPUs finds its cores there any more.
+    # A CPU job uses half of an idle node: a job of four GPUs does not find enough cores there.
     assert level(room(0, cpus_free=16)) == 2
     # A core or two in use cost no GPU.
     assert level(room(0, cpus_free=30)) == 4
@@ -65,7 +65,7 @@ def test_shards_and_cores_that_come_and_go_do_not_move_a_node_but_a_gpu_does() -
     assert level(room(0), before=3) == 4
 
 
-def test_what_a_node_is_worth_by_the_mix_counts_in_place_of_what_it_has_left() -> None:
+def test_the_worth_of_a_node_by_the_mix_replaces_the_gpus_left() -> None:
     assert [level(room(2, worth=worth)) for worth in (0, 0.5, 1.4, 3.2, 7)] == [FULL, 1, 1, 3, 3]
     # A whole node is whole, whatever it is worth, and one without cores can take nothing.
     assert level(room(0, worth=0)) == 4
@@ -78,27 +78,27 @@ HOUR_S = 3600.0
 
 
 def timed(node: NodeRoom, in_h: float | None, before: int | None = None, **more: Any) -> int:
-    """The level of a node whose jobs are over in so many hours."""
+    """Return the level of a node whose jobs end in `in_h` hours."""
     in_s = None if in_h is None else in_h * HOUR_S
     return level_of(
         dataclasses.replace(node, whole_in_s=in_s, **more), WeightScale(node.gpus, timed=True), before
     )
 
 
-def test_the_longer_jobs_may_go_on_the_sooner_a_node_is_filled_and_whole_nodes_are_above_all() -> None:
+def test_a_longer_remaining_time_fills_a_node_sooner_and_whole_nodes_are_above_all() -> None:
     assert WeightScale(4, whole_ranks=3, timed=True).levels == 19
     for gpus in (2, 4, 8, 16):
         hours = [math.inf, 1000, 24, 4, 1, 0.25, 0]
         levels = [timed(room(1, gpus=gpus), in_h) for in_h in hours]
         assert levels == sorted(levels)
         assert FULL <= levels[0] < levels[-1] < timed(room(0, gpus=gpus), 0) == 16
-        assert levels[0] == levels[1]  # ten days and for ever are one
-    # What is over the limit, or not known, is a place like others.
+        assert levels[0] == levels[1]  # ten days count like no limit
+    # An exceeded limit, or an unknown one, still gets a level.
     assert timed(room(1), -5) == timed(room(1), 0)
     assert timed(room(1), 24) < timed(room(1), None) < timed(room(1), 0)
 
 
-def test_of_nodes_whose_jobs_end_together_the_fullest_comes_first() -> None:
+def test_the_fullest_of_nodes_whose_jobs_end_together_comes_first() -> None:
     for in_h in (0.1, 3, 200):
         levels = [timed(room(used, gpus=8), in_h) for used in range(7, 0, -1)]
         assert levels == sorted(levels)
@@ -107,11 +107,11 @@ def test_of_nodes_whose_jobs_end_together_the_fullest_comes_first() -> None:
     assert timed(room(3, gpus=8), 3.75) == timed(room(4, gpus=8), 1.75) == timed(room(5, gpus=8), 0.75)
 
 
-def test_a_node_that_one_job_holds_will_be_whole_at_once_and_is_kept_for_that() -> None:
+def test_a_node_full_with_one_job_ends_whole_and_is_kept() -> None:
     held = room(4, cpus_free=0)
     assert timed(held, 10, one_job=True) == timed(room(0), 0) == 16
     assert timed(held, 10) < timed(room(3), 10, one_job=True) < 16
-    # What cores it leaves may go to CPU jobs, before any that GPU jobs need.
+    # CPU jobs may use the cores it leaves, before cores that GPU jobs need.
     assert timed(room(4, cpus_free=8), 10, one_job=True) == timed(held, 10)
     assert level_of(dataclasses.replace(held, one_job=True), WeightScale(4)) == FULL
 
@@ -124,7 +124,7 @@ def test_a_full_node_has_its_place_so_that_it_is_not_the_first_when_a_job_ends_t
     assert timed(room(2, cpus_free=0), 24) == timed(room(4), 24)  # no cores, no room
 
 
-def test_time_that_goes_by_moves_a_node_by_three_quarters_of_a_level_at_the_least() -> None:
+def test_passing_time_moves_a_node_only_after_three_quarters_of_a_level() -> None:
     node, moves, level_now = room(1, gpus=8), 0, timed(room(1, gpus=8), 240)
     for minutes in range(240 * 60, -1, -1):
         then = timed(node, minutes / 60, level_now)
@@ -144,11 +144,11 @@ def test_whole_nodes_of_several_ranks_are_above_all_others_in_their_order() -> N
 
 
 @given(st.integers(1, 16), st.data())
-def test_whoever_has_less_left_is_never_above(gpus: int, data: st.DataObject) -> None:
+def test_a_node_with_less_left_is_never_above(gpus: int, data: st.DataObject) -> None:
     less, more = sorted(data.draw(st.tuples(st.integers(0, gpus), st.integers(0, gpus))), reverse=True)
     assert level(room(less, gpus=gpus)) <= level(room(more, gpus=gpus))
     settled = level(room(less, gpus=gpus), before=level(room(more, gpus=gpus)))
-    # Only nodes of more GPUs than levels keep a level that is not theirs, and then the one beside it.
+    # Only nodes with more GPUs than levels may keep another level, and then an adjacent one.
     assert settled == level(room(less, gpus=gpus)) or (
         gpus > 8 and settled - level(room(less, gpus=gpus)) == 1
     )
@@ -199,12 +199,12 @@ def test_the_sites_own_order_is_kept_in_every_layout(
                 assert max(ours) < min(second_ours) or set(ours) == {weight}
 
 
-def test_only_what_differs_is_set_by_weight() -> None:
+def test_only_differing_weights_are_set() -> None:
     wanted = {"n1": 5, "n2": 1, "n3": 5, "gone": 3}
     assert changes(wanted, {"n1": 1, "n2": 1, "n3": 1, "cpu": 9}) == {5: ["n1", "n3"]}
     assert list(changes({"a": 3, "b": 2}, {"a": 1, "b": 1})) == [2, 3]
 
 
 @pytest.mark.parametrize("field", ["cpus", "memory_mib"])
-def test_a_node_of_which_slurm_tells_no_cores_or_memory_has_none(field: str) -> None:
+def test_a_node_without_reported_cores_or_memory_has_none(field: str) -> None:
     assert level(dataclasses.replace(room(1), **{field: 0})) == FULL

@@ -1,4 +1,4 @@
-"""Roles of zones: each scale is best at home, guests go where something is left over, and no further."""
+"""Roles of zones: each scale prefers its own zones, and guests use only what the hosts leave."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_guests_get_only_what_hosts_leave_and_never_more_than_they_lack(
 
 
 @given(shape=st.lists(loads, min_size=1, max_size=8), demand=amounts)
-def test_scores_are_bounded_and_no_guest_scores_as_high_as_who_is_at_home(
+def test_scores_are_bounded_and_guests_score_below_the_zone_s_own_scale(
     shape: list[tuple[str | None, int, int]], demand: dict[JobScale, int]
 ) -> None:
     zones = [zone(f"z{number}", role, nodes, free) for number, (role, nodes, free) in enumerate(shape)]

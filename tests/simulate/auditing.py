@@ -1,4 +1,4 @@
-"""Goes through a model's log with its own books, and asks of each moment what must hold there.
+"""Replay a model's log independently, to check what must be true at each moment.
 
 Written without the model's state, queue or reservations, and as simply as can be.
 """
@@ -18,8 +18,8 @@ Room = list[tuple[list[int], int, int]]
 """For each node, free mgpu of each GPU, CPUs, MiB."""
 
 
-class Books:
-    """What runs and waits at a moment of the log."""
+class LogAudit:
+    """The running and waiting jobs at a moment of the log."""
 
     def __init__(
         self, cluster: ModelCluster, jobs: Sequence[ModelJob], counters: Sequence[LimitCounter]
@@ -29,7 +29,7 @@ class Books:
         self.running: dict[int, ModelEvent] = {}
 
     def take_in(self, event: ModelEvent) -> None:
-        """One event of the log."""
+        """Apply one event of the log."""
         if event.what in (JobTransition.SUBMIT, JobTransition.REQUEUE):
             self.running.pop(event.job, None)
             self.waiting.add(event.job)
@@ -42,7 +42,7 @@ class Books:
             self.waiting.remove(event.job)
 
     def room(self, at_s: float = -math.inf) -> Room:
-        """What is free now, and what is by a later moment if every job runs to its time limit."""
+        """Return the resources free now, or at a later moment if every job runs to its time limit."""
         room = [([1000] * node.gpus, node.cpus, node.memory_mib) for node in self.cluster.nodes]
         for job, event in self.running.items():
             if event.at_s + self.jobs[job].limit_s > at_s:
@@ -50,7 +50,7 @@ class Books:
         return room
 
     def order(self) -> list[int]:
-        """Who waits, the first first, less those whom their limits hinder."""
+        """Return the waiting jobs in order, except those that their limits delay."""
         return [
             job
             for job in sorted(self.waiting, key=lambda one: (-self.jobs[one].priority, one))
@@ -58,7 +58,7 @@ class Books:
         ]
 
     def over_limit(self, more: Sequence[int] = ()) -> bool:
-        """Whether what runs, and these, exceed a limit (of the first of these, where there are any)."""
+        """Return whether the running jobs and these exceed a limit (of the first of these, if any)."""
         relevant = self.jobs[more[0]].counters if more else range(len(self.counters))
         for counter in relevant:
             mine = [job for job in (*self.running, *more) if counter in self.jobs[job].counters]
@@ -68,13 +68,13 @@ class Books:
         return False
 
     def nodes_of(self, job: int) -> list[int]:
-        """Where it might run."""
+        """Return the nodes on which it may run."""
         gpu_type = self.jobs[job].request.gpu_type
         nodes = self.cluster.partitions[self.jobs[job].partition].nodes
         return [node for node in nodes if gpu_type in ("", self.cluster.nodes[node].gpu_type)]
 
     def fits(self, job: int, room: Room) -> bool:
-        """Whether it would have room, in one zone if it has to be in one."""
+        """Return whether it fits, in one zone if it requires one."""
         request = self.jobs[job].request
         fitting = [node for node in self.nodes_of(job) if node_fits(request, room[node])]
         if request.one_zone:
@@ -83,13 +83,13 @@ class Books:
         return len(fitting) >= request.nodes
 
     def latest_start(self, job: int, now_s: float) -> float:
-        """When it can start at the latest if nobody goes before it: by the time limits of what runs."""
+        """Return its latest start if no job goes before it, by the time limits of the running jobs."""
         ends = sorted({event.at_s + self.jobs[one].limit_s for one, event in self.running.items()})
         return next((at for at in (now_s, *ends) if self.fits(job, self.room(at))), math.inf)
 
 
 def without(room: Room, request: ResourceRequest, event: ModelEvent) -> Room:
-    """Less what one job holds."""
+    """Subtract the allocation of one job."""
     room = [(list(devices), cpus, mib) for devices, cpus, mib in room]
     for node, indices in zip(event.nodes, event.devices, strict=True):
         devices, cpus, mib = room[node]
@@ -117,6 +117,6 @@ def amount(request: ResourceRequest, resource: Resource) -> int:
 
 
 def moments(log: Sequence[ModelEvent]) -> Iterator[tuple[float, list[ModelEvent]]]:
-    """The log, all events of one moment together."""
+    """Group the events of the log by moment."""
     for at_s, events in itertools.groupby(log, key=lambda event: event.at_s):
         yield at_s, list(events)

@@ -1,4 +1,4 @@
-"""Small clusters and jobs, said in few words."""
+"""Build small clusters and jobs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def job(
     counters: tuple[int, ...] = (),
     qos: str = "",
 ) -> ModelJob:
-    """Its time limit is its run time where none is given."""
+    """Build a job; its time limit defaults to its run time."""
     request = ResourceRequest(
         nodes=n_nodes,
         gpus=0 if share_mgpu else gpus,
@@ -62,12 +62,12 @@ def job(
 
 
 def run(where: ModelCluster, *jobs: ModelJob, **options: object) -> ModelOutcome:
-    """What comes of these jobs, which have to be in the order of submission."""
+    """Simulate these jobs, which must be in the order of submission."""
     assert [one.submit_s for one in jobs] == sorted(one.submit_s for one in jobs)
     return simulate(where, Jobs.of(jobs), log=True, **options)  # type: ignore[arg-type]
 
 
 def starts(where: ModelCluster, *jobs: ModelJob, **options: object) -> list[float | None]:
-    """When each started; None for never."""
+    """Return the start of each job; None if it never started."""
     found = run(where, *jobs, **options).start_s.tolist()
     return [None if math.isnan(start) else start for start in found]

@@ -1,4 +1,4 @@
-"""A deep queue: what nobody has to look at is not looked at, and the answers stay the same."""
+"""In a deep queue unnecessary checks are skipped without changing the schedule."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ LONG_S = 10_000.0
 
 
 @pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tally[str]]:
-    """How often the model asked where a request fits, and whether a limit has room."""
+def checks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tally[str]]:
+    """Count the calls that ask where a request fits, and whether a limit has room."""
     tally: Tally[str] = Tally()
 
     def counted(owner: type, name: str) -> None:
@@ -44,42 +44,42 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tally[str]]:
 
 @pytest.mark.parametrize("scheduling", [Scheduling(), Scheduling(backfill_every_s=30)])
 def test_jobs_that_ask_for_the_same_get_the_same_answer_until_something_is_freed(
-    looks: Tally[str], scheduling: Scheduling
+    checks: Tally[str], scheduling: Scheduling
 ) -> None:
     waiting = [job(1 + n, run_s=LONG_S, limit_s=LONG_S + 60 * (n % 7)) for n in range(300)]
     run(cluster(1), job(0, run_s=400), *waiting, scheduling=scheduling)
     # Once for each of 301 starts, once for each time that it was found full, and once for the empty cluster.
-    assert looks["fits"] <= 2 * 301 + 1
+    assert checks["fits"] <= 2 * 301 + 1
 
 
-def test_what_is_freed_and_too_small_opens_nothing(looks: Tally[str]) -> None:
+def test_what_is_freed_and_too_small_opens_nothing(checks: Tally[str]) -> None:
     small = [job(10 * n, run_s=5) for n in range(100)]
     arrivals = sorted(
         [job(0, gpus=3, run_s=LONG_S), job(1, gpus=4, run_s=10), *small[1:]], key=lambda one: one.submit_s
     )
     run(cluster(4), *arrivals)
-    few = looks["fits"]
-    # One node more, of which everybody's end frees one GPU: the large job is not asked again for it.
+    few = checks["fits"]
+    # On one more node each end frees one GPU: the large job is not checked again for it.
     assert few <= 2 * len(arrivals) + 10
 
 
-def test_lines_that_wait_for_a_limit_are_asked_once_for_each_size(looks: Tally[str]) -> None:
+def test_lines_that_wait_for_a_limit_are_asked_once_for_each_size(checks: Tally[str]) -> None:
     one_gpu = (LimitCounter("alice", {Resource.MGPU: 1000}),)
     alike = [job(0, run_s=10, limit_s=60 * (n + 1), counters=(0,)) for n in range(60)]
     run(cluster(8), *alike, counters=one_gpu)
     # At each of 60 ends once for all that wait, and once for each that then finds the GPU taken again.
-    assert looks["has_room"] <= 60 + sum(range(61)) + 61
+    assert checks["has_room"] <= 60 + sum(range(61)) + 61
 
 
-def test_who_would_preempt_in_vain_is_not_asked_again(looks: Tally[str]) -> None:
+def test_a_job_that_would_preempt_in_vain_is_not_checked_again(checks: Tally[str]) -> None:
     owner_first = Preemption({"owner": frozenset({"loan"})})
     owners = [job(1 + n, run_s=10, qos="owner") for n in range(100)]
     run(cluster(1), job(0, run_s=LONG_S), *owners, preemption=owner_first)
-    # Beside the starts: the room as it is, and as it would be with all loans gone.
-    assert looks["fits"] <= 4 * 101 + 2
+    # In addition to the starts: the room as it is, and with all loans requeued.
+    assert checks["fits"] <= 4 * 101 + 2
 
 
-def test_a_backfill_pass_looks_at_no_more_jobs_than_it_may() -> None:
+def test_a_backfill_pass_examines_at_most_depth_jobs() -> None:
     large = job(0, gpus=2, run_s=100), job(1, gpus=4, run_s=50)
     small = job(2, gpus=1, run_s=10), job(2, gpus=1, cpus=2, run_s=10)
 
@@ -111,7 +111,7 @@ def test_a_backfill_pass_looks_at_no_more_jobs_than_it_may() -> None:
     ),
     st.booleans(),
 )
-def test_prospects_are_what_the_time_limits_promise(
+def test_prospects_follow_from_the_time_limits(
     wanted: list[tuple[int, int, int, float]], ended: list[int], request: ResourceRequest, closed: bool
 ) -> None:
     where = cluster(2, 3, 4)

@@ -1,4 +1,4 @@
-"""What holds for every cluster and every queue, whatever they are; looked after by books of their own."""
+"""Properties of every simulation, checked by an independent replay of its log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slurm_gpu.simulate.model import simulate
 from slurm_gpu.simulate.outcome import JobTransition, ModelOutcome
 from slurm_gpu.simulate.preemption import Preemption
 from slurm_gpu.simulate.scheduler import Scheduling
-from tests.simulate.auditing import Books, moments
+from tests.simulate.auditing import LogAudit, moments
 
 COUNTERS = (
     LimitCounter("alice", {Resource.MGPU: 3000, Resource.CPUS: 8}),
@@ -97,22 +97,22 @@ def run(
 
 @settings(max_examples=50)
 @given(clusters(), job_lists(qos=("", "loan", "owner")), st.sampled_from(SCHEDULINGS))
-def test_nothing_is_held_twice_limits_are_kept_and_every_job_is_accounted_for(
+def test_nothing_is_allocated_twice_limits_are_kept_and_every_job_is_accounted_for(
     cluster: ModelCluster, jobs: list[ModelJob], scheduling: Scheduling
 ) -> None:
     outcome = run(cluster, jobs, scheduling, preemption=OWNER_FIRST)
-    books = Books(cluster, jobs, COUNTERS)
+    audit = LogAudit(cluster, jobs, COUNTERS)
     for _, events in moments(outcome.log):
         for event in events:
-            books.take_in(event)
-            assert all(min((*devices, cpus, mib)) >= 0 for devices, cpus, mib in books.room())
-            assert not books.over_limit()
+            audit.take_in(event)
+            assert all(min((*devices, cpus, mib)) >= 0 for devices, cpus, mib in audit.room())
+            assert not audit.over_limit()
             if event.what is JobTransition.START:
-                assert set(event.nodes) <= set(books.nodes_of(event.job))
+                assert set(event.nodes) <= set(audit.nodes_of(event.job))
                 assert len(set(event.nodes)) == jobs[event.job].request.nodes
                 if jobs[event.job].request.one_zone:
                     assert len({cluster.nodes[node].zone for node in event.nodes}) == 1
-    assert not books.running
+    assert not audit.running
     ends = [event.job for event in outcome.log if event.what is JobTransition.END]
     assert len(ends) == len(set(ends))
     last_start_s = {event.job: event.at_s for event in outcome.log if event.what is JobTransition.START}
@@ -123,7 +123,7 @@ def test_nothing_is_held_twice_limits_are_kept_and_every_job_is_accounted_for(
             assert 0 <= outcome.held_s[index] <= outcome.start_s[index] - job.submit_s
         else:
             gave_up = job.give_up_s < math.inf
-            empty = Books(cluster, jobs, COUNTERS)
+            empty = LogAudit(cluster, jobs, COUNTERS)
             assert gave_up or not empty.fits(index, empty.room()) or empty.over_limit([index])
 
 
@@ -148,19 +148,19 @@ def test_a_job_straddles_zones_only_once_it_has_waited_for_one_and_then_as_any_o
 @given(clusters(n_partitions=1), job_lists(n_partitions=1))
 def test_backfill_leaves_nothing_idle_that_it_could_use(cluster: ModelCluster, jobs: list[ModelJob]) -> None:
     outcome = run(cluster, jobs, Scheduling())
-    books = Books(cluster, jobs, COUNTERS)
+    audit = LogAudit(cluster, jobs, COUNTERS)
     for now_s, events in moments(outcome.log):
         for event in events:
-            books.take_in(event)
-        order = books.order()
-        assert not order or not books.fits(order[0], books.room()), "the first one waits for nothing"
-        possible = [job for job in order if books.latest_start(job, now_s) < math.inf]
+            audit.take_in(event)
+        order = audit.order()
+        assert not order or not audit.fits(order[0], audit.room()), "the first one waits for nothing"
+        possible = [job for job in order if audit.latest_start(job, now_s) < math.inf]
         if possible:
-            shadow_s = books.latest_start(possible[0], now_s)
+            shadow_s = audit.latest_start(possible[0], now_s)
             for job in order:
                 over_by_then = now_s + jobs[job].limit_s <= shadow_s
-                assert not (over_by_then and books.fits(job, books.room())), (
-                    "it would have been in nobody's way"
+                assert not (over_by_then and audit.fits(job, audit.room())), (
+                    "it would have delayed no other job"
                 )
 
 
@@ -180,23 +180,23 @@ def test_the_first_of_the_queue_starts_no_later_than_promised_when_it_became_the
     cluster: ModelCluster, jobs: list[ModelJob], scheduling: Scheduling
 ) -> None:
     outcome = run(cluster, jobs, scheduling)
-    books = Books(cluster, jobs, COUNTERS)
+    audit = LogAudit(cluster, jobs, COUNTERS)
     promised: dict[int, float] = {}
     for now_s, events in moments(outcome.log):
         for event in events:
-            books.take_in(event)
+            audit.take_in(event)
             if event.what is JobTransition.START:
                 assert event.at_s <= promised.get(event.job, math.inf)
-                # Who was there earlier, and was hindered by a limit until now, goes first.
+                # A job submitted earlier, and delayed by a limit until now, goes first.
                 promised = {job: at for job, at in promised.items() if job <= event.job}
-        order = books.order()
-        # Limits may let an earlier one go first again: then nothing was promised.
+        order = audit.order()
+        # Limits may allow an earlier job to go first again: then there was no reservation.
         promised = {job: at for job, at in promised.items() if order[:1] == [job]}
-        # As many as a pass looks at have started: whoever is the first now was not looked at before the next.
+        # After `depth` starts a pass ends: the job that is first now is examined only in the next pass.
         n_started = sum(event.what is JobTransition.START for event in events)
-        is_looked_at = scheduling.depth is None or n_started < scheduling.depth
-        if order and scheduling.backfill_every_s == 0 and is_looked_at:
-            latest = books.latest_start(order[0], now_s)
+        is_examined = scheduling.depth is None or n_started < scheduling.depth
+        if order and scheduling.backfill_every_s == 0 and is_examined:
+            latest = audit.latest_start(order[0], now_s)
             promised[order[0]] = min(latest, promised.get(order[0], math.inf))
 
 

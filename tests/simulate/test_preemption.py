@@ -1,4 +1,4 @@
-"""Jobs that take others' places, and GPUs that jobs share by time."""
+"""Preemption of running jobs, and GPUs that jobs share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_an_owner_takes_its_gpus_back_and_the_borrower_starts_again_from_the_beg
     assert outcome.restarts.tolist() == [1, 0]
 
 
-def test_nobody_is_requeued_where_there_is_room_or_where_it_would_not_help() -> None:
+def test_no_job_is_requeued_if_there_is_room_or_if_it_would_not_help() -> None:
     roomy = run(cluster(2), job(0, qos="loan"), job(1, qos="owner"), preemption=OWNER_FIRST)
     vain = run(cluster(2), job(0, qos="loan"), job(0), job(1, gpus=2, qos="owner"), preemption=OWNER_FIRST)
     assert not roomy.restarts.any()
@@ -36,7 +36,7 @@ def test_only_as_many_give_way_as_have_to_and_those_that_lose_least() -> None:
     assert outcome.restarts.tolist() == [0, 0, 1, 0]
 
 
-def test_who_need_not_go_after_all_stays() -> None:
+def test_an_unnecessary_victim_keeps_running() -> None:
     # The one that ran shortest gives too little, and the next gives enough by itself.
     outcome = run(
         cluster(3),
@@ -48,7 +48,7 @@ def test_who_need_not_go_after_all_stays() -> None:
     assert outcome.restarts.tolist() == [1, 0, 0]
 
 
-def test_what_a_requeued_job_leaves_over_is_used_at_once_and_it_waits_as_long_as_told() -> None:
+def test_what_a_requeued_job_leaves_over_is_used_at_once_and_it_waits_for_requeue_after_s() -> None:
     slow = Preemption({"owner": frozenset({"loan"})}, requeue_after_s=60)
     outcome = run(
         cluster(4),

@@ -22,7 +22,7 @@ def test_jobs_run_side_by_side_until_the_gpus_are_gone_and_then_one_after_the_ot
 
 
 def test_a_small_job_from_behind_runs_before_a_large_one_only_if_it_is_over_by_then() -> None:
-    # Two of four GPUs are held until 100; the large job needs all four, and has them from 100 on.
+    # Two of four GPUs are allocated until 100; the large job needs all four, and has them from 100 on.
     first = job(0, gpus=2, run_s=100)
     large = job(1, gpus=4, run_s=50)
     fits = job(2, gpus=2, run_s=90, limit_s=98)
@@ -46,7 +46,7 @@ def test_a_job_from_behind_may_outlast_the_reservation_on_what_the_blocked_job_l
     assert starts(cluster(4), first, job(1, gpus=4), long) == [0, 100, 200]
 
 
-def test_without_backfill_nobody_passes_a_blocked_job_of_the_same_partition() -> None:
+def test_without_backfill_no_job_passes_a_blocked_job_of_the_same_partition() -> None:
     strict = Scheduling(backfill=False)
     jobs = job(0, gpus=2, run_s=100), job(1, gpus=4, run_s=50), job(2, gpus=2, run_s=10)
     assert starts(cluster(4), *jobs, scheduling=strict) == [0, 100, 150]
@@ -129,7 +129,7 @@ def test_partitions_do_not_block_each_other_but_where_they_share_nodes() -> None
     ]
 
 
-def test_who_reached_a_limit_is_passed_by_others_and_goes_on_when_there_is_room() -> None:
+def test_a_user_at_a_limit_is_passed_by_others_and_continues_when_there_is_room() -> None:
     two_gpus = (LimitCounter("alice", {Resource.MGPU: 2000}),)
     mine = [job(0, run_s=100, counters=(0,)) for _ in range(3)]
     outcome = run(cluster(8), *mine, job(1), counters=two_gpus)
@@ -148,14 +148,14 @@ def test_a_job_can_count_against_several_limits() -> None:
     assert starts(cluster(8), *jobs, counters=counters) == [0, 50, 2, 50]
 
 
-def test_a_job_that_exceeds_a_limit_or_the_cluster_never_starts_and_blocks_nobody() -> None:
+def test_a_job_that_exceeds_a_limit_or_the_cluster_never_starts_and_blocks_no_other() -> None:
     limit = (LimitCounter("alice", {Resource.MGPU: 1000}),)
     jobs = job(0, gpus=2, counters=(0,)), job(1, gpus=8), job(2, gpus=4)
     assert starts(cluster(4), *jobs, counters=limit) == [None, None, 2]
     assert starts(cluster(4), *jobs, counters=limit, scheduling=Scheduling(backfill=False)) == [None, None, 2]
 
 
-def test_who_is_cancelled_while_it_waits_never_starts_and_ends_nowhere() -> None:
+def test_a_job_cancelled_while_it_waits_never_starts_or_ends() -> None:
     outcome = run(cluster(1), job(0), job(1, give_up_s=50), job(2, give_up_s=100.5))
     assert outcome.start_s.tolist()[0] == 0
     assert math.isnan(outcome.start_s[1])
@@ -182,7 +182,7 @@ def test_the_placement_hook_decides_and_may_let_a_job_wait() -> None:
     assert {event.nodes for event in outcome.log if event.what is JobTransition.START} == {(1,)}
 
 
-def test_a_placement_that_gives_away_what_is_not_free_is_told_so() -> None:
+def test_a_placement_that_returns_allocated_gpus_raises() -> None:
     class AlwaysTheSameGpu:
         def choose(self, state, request, fitting):  # type: ignore[no-untyped-def]
             return (0,)
@@ -190,15 +190,15 @@ def test_a_placement_that_gives_away_what_is_not_free_is_told_so() -> None:
         def devices(self, state, node, request):  # type: ignore[no-untyped-def]
             return (0,)
 
-    with pytest.raises(ValueError, match="job 1 cannot have GPUs \\[0\\] of node n0"):
+    with pytest.raises(ValueError, match="job 1 cannot be allocated GPUs \\[0\\] of node n0"):
         run(cluster(2), job(0), job(0), placement=AlwaysTheSameGpu())
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"submit_s": np.array([2.0, 1.0])}, "in the order of their submission"),
-        ({"run_s": np.array([-1.0, 1.0])}, "its limit is above 0"),
+        ({"submit_s": np.array([2.0, 1.0])}, "in the order of submission"),
+        ({"run_s": np.array([-1.0, 1.0])}, "limit_s above 0"),
         ({"priority": np.zeros(3)}, "differ in length"),
     ],
 )
@@ -228,7 +228,7 @@ def test_requests_that_make_no_sense_are_refused(bad: dict[str, int]) -> None:
 
 
 def test_jobs_that_name_what_is_not_there_are_refused() -> None:
-    with pytest.raises(ValueError, match="partition that is not there; there are 1"):
+    with pytest.raises(ValueError, match="partition out of range: there are 1"):
         run(cluster(1), job(0, partition=1))
     with pytest.raises(ValueError, match="there are 0 counters"):
         run(cluster(1), job(0, counters=(0,)))
@@ -236,7 +236,7 @@ def test_jobs_that_name_what_is_not_there_are_refused() -> None:
         ModelCluster(nodes(1), (ModelPartition("gpu", (7,)),))
 
 
-def test_no_jobs_at_all_are_no_trouble() -> None:
+def test_no_jobs_are_no_error() -> None:
     assert len(simulate(cluster(1), Jobs.of([])).start_s) == 0
 
 
@@ -247,7 +247,7 @@ def zoned(*zones: str, gpus: int = 4) -> ModelCluster:
     return ModelCluster(placed, (ModelPartition("gpu", tuple(range(n))),))
 
 
-def test_a_job_in_one_zone_waits_for_it_and_nobody_behind_is_in_its_way() -> None:
+def test_a_job_in_one_zone_waits_for_it_and_no_later_job_delays_it() -> None:
     # From 0 on one node of each zone is free; a's other one is free from 100 on, b's from 50 on.
     busy = job(0, gpus=4, run_s=100), job(0, gpus=4, run_s=50)
     pair = job(1, gpus=4, n_nodes=2, run_s=10)
@@ -277,7 +277,7 @@ def test_a_job_that_fits_no_zone_waits_for_nothing_but_the_bound() -> None:
     assert starts(where, together, zone_wait_s=30) == [30]
 
 
-def test_while_a_limit_holds_it_a_released_job_is_held_as_before() -> None:
+def test_a_limit_delays_a_released_job_as_before() -> None:
     counters = (LimitCounter("alice", {Resource.JOBS: 1}),)
     pair = job(1, gpus=4, n_nodes=2, run_s=10, counters=(0,))
     together = replace(pair, request=replace(pair.request, one_zone=True))
