@@ -249,7 +249,7 @@ def _listen(
         said = one.said(lab, dict(item.verdict), "watch")
         if said.right and said.named:
             if one.found.watch is None:
-                one.found.watch, one.found.watch_s = said, round(item.told_s - one.at_s, 1)
+                one.found.watch, one.found.watch_s = said, round(item.reported_at_s - one.at_s, 1)
                 _line(one, "watch", said, say)
         else:
             _alarm(one, said, say)

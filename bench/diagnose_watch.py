@@ -301,7 +301,7 @@ def detection(n_cases: int, seed: int) -> dict[str, Any]:
             and case.fault.since_s <= WINDOW_S - 180
         }
         after = sorted(
-            first[job].verdict.told_s - START_S - (case.fault.since_s if case.fault else 0)
+            first[job].verdict.reported_at_s - START_S - (case.fault.since_s if case.fault else 0)
             for job, case in of.items()
             if job in first and first[job].verdict.cause == cause
         )

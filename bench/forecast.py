@@ -70,9 +70,9 @@ def main() -> None:
         now = looks[row]
         rows.append(row)
         found = forecaster.forecast(now)
-        said["slurm-gpu"].append(found.middle_s)
-        said["low"].append(found.low_s)
-        said["high"].append(found.high_s)
+        said["slurm-gpu"].append(found.median_s)
+        said["low"].append(found.lower_s)
+        said["high"].append(found.upper_s)
         sources.append(found.source)
         for name, baseline in baselines.items():
             said[name].append(baseline(past, now))

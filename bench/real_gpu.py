@@ -195,11 +195,11 @@ def run_phase(
     finally:
         load.kill()
         load.wait()
-    held_s = record["held_s"]
+    allocated_s = record["allocated_s"]
     told = values_of(record)
     differences = [
         Difference(
-            "utilisation %", told["util_pct"], "CUDA events", 100 * done["busy_s"] / held_s, UTIL_POINTS
+            "utilisation %", told["util_pct"], "CUDA events", 100 * done["busy_s"] / allocated_s, UTIL_POINTS
         ),
         Difference(
             "memory MiB",
@@ -304,7 +304,7 @@ def running(directory: Path, gpus: list[dict[str, Any]], uuid: str) -> Iterator[
 def show(result: Mapping[str, Any]) -> None:
     print(f"{result['gpu']}, driver {result['driver']}")
     for phase in result["phases"]:
-        print(f"{phase['title']}: held {phase['held_s']:.2f} s, sampled {phase['sampled_s']:.2f} s")
+        print(f"{phase['title']}: held {phase['allocated_s']:.2f} s, sampled {phase['sampled_s']:.2f} s")
         for line in phase["differences"]:
             other = "-" if line["other"] is None else f"{line['other']:.2f}"
             ours = "-" if line["ours"] is None else f"{line['ours']:.2f}"
@@ -332,7 +332,7 @@ ALSO = (
 def as_json(phase: Phase) -> dict[str, Any]:
     return {
         "title": phase.title,
-        "held_s": phase.record["held_s"],
+        "allocated_s": phase.record["allocated_s"],
         "sampled_s": phase.record["sampled_s"],
         "differences": [
             {

@@ -83,11 +83,11 @@ def settled_per_h(points: Points) -> float | None:
     """How fast the least of five minutes grows in the second half, an hour; None of too short a time."""
     if not points:
         return None
-    middle_s = (points[0][0] + points[-1][0]) / 2
+    median_s = (points[0][0] + points[-1][0]) / 2
     least: dict[int, tuple[float, float]] = {}
     for at_s, value in points:
-        part = int((at_s - middle_s) // LEAST_OF_S)
-        if at_s >= middle_s and (part not in least or value < least[part][1]):
+        part = int((at_s - median_s) // LEAST_OF_S)
+        if at_s >= median_s and (part not in least or value < least[part][1]):
             least[part] = at_s, value
     if len(least) < LEAST_POINTS:
         return None

@@ -20,7 +20,7 @@ from slurm_gpu.client.database_client import DatabaseClient, Run
 from slurm_gpu.config.site import load_config
 from slurm_gpu.database.accounting.derived_columns import resolve_double_watches
 from slurm_gpu.database.accounting.matching import node_set
-from slurm_gpu.database.accounting.steady_clock import held_s
+from slurm_gpu.database.accounting.steady_clock import allocated_s
 from slurm_gpu.wire import Record, histogram_mean
 
 WITHIN_S = 300.0
@@ -181,7 +181,9 @@ def _tell_records(run: Run, of_place: Place | None = None) -> None:
     for record in run.devices or ():
         if of_place in (None, (record.node, record.device)):
             device, util = record.device_util_pct, histogram_mean(record.util_hist_ms or {})
-            told = f"prolog {record.prolog_s}, {record.first_s} to {record.last_s}, held {record.held_s} s"
+            told = (
+                f"prolog {record.prolog_s}, {record.first_s} to {record.last_s}, held {record.allocated_s} s"
+            )
             since = f"at uptime {record.uptime_s}, final {record.final}, seq {record.seq}"
             did = f"sampled {record.sampled_s} s, {util} % of its own, {device} by all"
             print(
@@ -250,7 +252,7 @@ def _off_s(run: Run, held: Mapping[Place, Sequence[Held]]) -> Iterator[tuple[Pla
         stamped = [(one.start_s, one.end_s, one.unsure_s) for one in held.get(place, ())]
         seconds = [end_s - start_s for start_s, end_s, _ in stamped if end_s is not None]
         if len(seconds) == len(stamped) == 1:
-            yield place, held_s(records) - seconds[0], STAMPED_WITHIN_S + stamped[0][2]
+            yield place, allocated_s(records) - seconds[0], STAMPED_WITHIN_S + stamped[0][2]
 
 
 def _holds(lab: Lab, stamped: Mapping[int, Sequence[Held]]) -> dict[str, list[Hold]]:

@@ -124,7 +124,7 @@ class SyntheticCluster:
         return tuple(
             NodeReport(
                 node=self._name(node),
-                heard_s=self.now_s,
+                last_seen_s=self.now_s,
                 version="0.2.0",
                 devices=tuple(self._facts(node, gpu) for gpu in range(GPUS_PER_NODE)),
             )
@@ -234,7 +234,7 @@ class SyntheticCluster:
             final=False,
             first_s=first_s,
             last_s=last_s,
-            held_s=held_ms / 1000,
+            allocated_s=held_ms / 1000,
             sampled_s=held_ms / 1000,
             util_hist_ms={0: held_ms - busy_ms, round(item.level): busy_ms} if item.level else {0: held_ms},
             mem_hist_ms={55: held_ms},

@@ -29,10 +29,10 @@ class Episode(Generic[T]):
     """One cause of trouble, from when it was told until it is over."""
 
     found: EpisodeFinding[T]
-    told_s: float
+    reported_at_s: float
     last_s: float
     """When it was found last."""
-    over_s: float | None = None
+    ended_s: float | None = None
 
 
 class RunEpisodes(Generic[T]):
@@ -77,6 +77,6 @@ class RunEpisodes(Generic[T]):
         """The job is well again, or has ended."""
         if self.told is None:
             return []
-        ended = replace(self.told, over_s=now_s)
+        ended = replace(self.told, ended_s=now_s)
         self.told, self._others = None, 0
         return [ended]

@@ -103,9 +103,9 @@ class Correction:
 class ForecastIntervals:
     """Of n jobs, seconds from the look on."""
 
-    low_s: Floats
-    middle_s: Floats
-    high_s: Floats
+    lower_s: Floats
+    median_s: Floats
+    upper_s: Floats
     source: NDArray[np.str_]
 
 

@@ -54,7 +54,7 @@ class Notice:
     stage: int
     runs: dict[NoticedRun, float]
     """The runs that it is about, and since when it is so of each."""
-    made_s: float
+    created_s: float
     deliveries: dict[str, Delivery]
     """By channel."""
     audited: bool = False
@@ -120,15 +120,15 @@ class Ledger:
     def n_within_a_day(self, user: str, now_s: float) -> int:
         """Notices to a user in the last 24 hours; also those of which nobody knows whether they went out."""
         return sum(
-            one.user == user and now_s - one.made_s < DAY_S and not one.is_void for one in self.notices
+            one.user == user and now_s - one.created_s < DAY_S and not one.is_void for one in self.notices
         )
 
     def first_of_day_s(self, user: str, now_s: float) -> float | None:
         """When the first of these was made."""
         times = [
-            one.made_s
+            one.created_s
             for one in self.notices
-            if one.user == user and now_s - one.made_s < DAY_S and not one.is_void
+            if one.user == user and now_s - one.created_s < DAY_S and not one.is_void
         ]
         return min(times, default=None)
 
@@ -151,7 +151,7 @@ class Ledger:
         self.notices = [
             one
             for one in self.notices
-            if now_s - one.made_s < KEPT_S or not one.runs.keys().isdisjoint(running)
+            if now_s - one.created_s < KEPT_S or not one.runs.keys().isdisjoint(running)
         ]
         self.ended = [one for one in self.ended if now_s - one.at_s < KEPT_S]
 
@@ -204,7 +204,7 @@ def _notice(plain: Mapping[str, Any]) -> Notice:
         kind=str(plain["kind"]),
         stage=int(plain["stage"]),
         runs={NoticedRun(int(job), int(start_s)): float(since_s) for job, start_s, since_s in plain["runs"]},
-        made_s=float(plain["made_s"]),
+        created_s=float(plain["created_s"]),
         audited=bool(plain["audited"]),
         deliveries={
             str(channel): Delivery(

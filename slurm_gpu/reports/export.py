@@ -59,7 +59,7 @@ _FRESH_S = 6 * 3600
 """What a killed export wrote within that is not written anew: runs of any month may have changed since."""
 UNMATCHED = "unmatched"
 """In place of a month: records that belong to no run, or to none yet."""
-_LEFT_OUT = frozenset({"derive_due", "match_due", "told_seq", "row_id"})
+_LEFT_OUT = frozenset({"derive_due", "match_due", "reported_seq", "row_id"})
 """How slurm-gpudbd keeps books on its rows."""
 _TIMELINE = "timeline"
 

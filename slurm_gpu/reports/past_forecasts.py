@@ -66,5 +66,5 @@ def _factor(one: ForecastOutcome) -> float:
     """By how much the wait was longer or shorter than told."""
     if one.started_s is None:
         return float("inf")
-    said_s, wait_s = max(one.middle_s, _SHORTEST_S), max(one.started_s - one.at_s, _SHORTEST_S)
+    said_s, wait_s = max(one.median_s, _SHORTEST_S), max(one.started_s - one.at_s, _SHORTEST_S)
     return max(said_s / wait_s, wait_s / said_s)

@@ -172,9 +172,9 @@ def read_numbers(
 
 
 def _in(period: ReportPeriod) -> ColumnElement[bool]:
-    over_s, begin_s = run.c.end_s, run.c.start_s
-    not_before = or_(over_s.is_(None), over_s >= period.since_s)
-    return and_(not_before, or_(begin_s < period.until_s, over_s < period.until_s))
+    ended_s, begin_s = run.c.end_s, run.c.start_s
+    not_before = or_(ended_s.is_(None), ended_s >= period.since_s)
+    return and_(not_before, or_(begin_s < period.until_s, ended_s < period.until_s))
 
 
 def _joined(lots: list[NDArray[T]], dtype: type[T]) -> NDArray[T]:

@@ -35,7 +35,7 @@ class Record:
     final: bool
     first_s: int
     last_s: int
-    held_s: float
+    allocated_s: float
     sampled_s: float
     uptime_s: float | None = None
     no_process_s: float | None = None
@@ -77,7 +77,7 @@ class Record:
         Wrong fields are left out and added to `dropped`, where that is given, but for those that say whose
         the record is and of what time. Else RecordError names the first field that is missing or wrong.
         """
-        values = fields.checked("a record", wire, _CHECKS, _IDENTITY, dropped)
+        values = fields.checked("a record", with_current_names(wire), _CHECKS, _IDENTITY, dropped)
         if dropped is not None and "sampled_s" in dropped:
             values["sampled_s"] = _sampled_s(values)
         elif "sampled_s" not in values:
@@ -94,16 +94,28 @@ class Record:
         return cls(**values)
 
 
+def as_of_wire_1(wire: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record with the names of version 1 of the wire; the previous release reads these alone."""
+    return {_NAME_IN_WIRE_1.get(name, name): value for name, value in wire.items()}
+
+
+def with_current_names(wire: Any) -> Any:
+    """Return a record of version 1 with the names of this version; any other value as it is."""
+    if not isinstance(wire, Mapping) or wire.keys().isdisjoint(NAMES_OF_WIRE_1):
+        return wire
+    return {NAMES_OF_WIRE_1.get(name, name): value for name, value in wire.items()}
+
+
 def _contradictions(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Fields that measured more than the time in which the device was held, and why that is wrong."""
     # Clocks round; a second of slack, but never more sampling than holding.
-    most_s = values["held_s"] + 1.0
+    most_s = values["allocated_s"] + 1.0
     for name in ("util_hist_ms", "mem_hist_ms"):
         histogram = values.get(name)
         if histogram is not None and sum(histogram.values()) > most_s * 1000:
-            yield name, f"{name}: sums to more than held_s {values['held_s']}"
+            yield name, f"{name}: sums to more than allocated_s {values['allocated_s']}"
     if values["sampled_s"] > most_s:
-        yield "sampled_s", f"sampled_s: {values['sampled_s']} exceeds held_s {values['held_s']}"
+        yield "sampled_s", f"sampled_s: {values['sampled_s']} exceeds allocated_s {values['allocated_s']}"
 
 
 def _sampled_s(values: Mapping[str, Any]) -> float:
@@ -118,11 +130,14 @@ def _reasons(name: str, value: Any) -> Mapping[str, float]:
 
 
 WHOLE_GPU_MGPU = 1000
+# Names that nodes and spools of the previous release use, and the current ones.
+NAMES_OF_WIRE_1: Mapping[str, str] = {"held_s": "allocated_s"}
+_NAME_IN_WIRE_1 = {new: old for old, new in NAMES_OF_WIRE_1.items()}
 _FIELDS = dataclasses.fields(Record)
 _CHECKS: fields.Checks = {
     **IDENTITY,
     "device": fields.word,
-    **dict.fromkeys(("uptime_s", "held_s", "sampled_s"), fields.seconds),
+    **dict.fromkeys(("uptime_s", "allocated_s", "sampled_s"), fields.seconds),
     **dict.fromkeys(("no_process_s", "suspended_s", "energy_sampled_s"), fields.seconds),
     "granted_mgpu": partial(fields.whole, high=WHOLE_GPU_MGPU),
     **dict.fromkeys(("util_hist_ms", "mem_hist_ms"), read_histogram),

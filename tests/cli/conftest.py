@@ -92,7 +92,7 @@ def make_record(device: str, **changes: Any) -> Record:
         final=True,
         first_s=START_S,
         last_s=START_S + 3600,
-        held_s=3600.0,
+        allocated_s=3600.0,
         sampled_s=3600.0,
         no_process_s=0.0,
         granted_mgpu=1000,

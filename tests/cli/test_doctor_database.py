@@ -110,7 +110,7 @@ def test_an_import_that_failed_for_a_daemon_names_that(installed: Installation):
 
 
 def test_nodes_that_ship_nothing_are_seen_from_everywhere(installed: Installation):
-    installed.database.state = make_health(silent_nodes=("n1", "n3"))
+    installed.database.state = make_health(stale_nodes=("n1", "n3"))
     assert levels(database.nodes_ship(installed.at())) == ["fail"]
     finding = worst(database.nodes_ship(installed.at()))
     assert finding.message == "jobs hold GPUs on n[1,3], which have sent nothing for 12 minutes"
@@ -137,15 +137,19 @@ def _report(node: str, n_gpus: int, version: str | None = __version__, n_instanc
     uuids = [(f"{node}-GPU-{n}", None) for n in range(n_gpus)]
     uuids += [(f"{node}-MIG-{n}", f"{node}-GPU-0") for n in range(n_instances)]
     devices = tuple(DeviceFacts(uuid=uuid, node=node, at_s=5, parent=parent) for uuid, parent in uuids)
-    return NodeReport(node=node, heard_s=NOW_S, version=version, devices=devices)
+    return NodeReport(node=node, last_seen_s=NOW_S, version=version, devices=devices)
 
 
 def test_a_node_that_is_not_heard_any_more_is_named(installed: Installation):
     installed.database.reports = [_report("n1", 4), _report("n2", 4), _report("n3", 4)]
     finding = worst(database.nodes_heard(installed.at()))
     assert finding.message == "slurm-gpud on n[1-3] was heard within the last two minutes"
-    late = dataclasses.replace(_report("n2", 4), heard_s=NOW_S - 190.0)
-    installed.database.reports = [_report("n1", 4), late, dataclasses.replace(late, node="n3", heard_s=None)]
+    late = dataclasses.replace(_report("n2", 4), last_seen_s=NOW_S - 190.0)
+    installed.database.reports = [
+        _report("n1", 4),
+        late,
+        dataclasses.replace(late, node="n3", last_seen_s=None),
+    ]
     found = list(database.nodes_heard(installed.at()))
     assert [(finding.level, finding.message) for finding in found] == [
         (Level.FAIL, "slurm-gpud on n2 has not been heard for 3m10s"),
@@ -164,7 +168,7 @@ def test_five_hundred_nodes_with_the_same_trouble_are_one_finding(installed: Ins
     assert never.message == "slurm-gpud on n[1-500] has not been heard since slurm-gpudbd started"
     assert "does not reach http://localhost:6829; so on the others" in str(never.remedy)
     installed.database.reports = [
-        dataclasses.replace(_report(name, 3), heard_s=NOW_S - 200.0 - n) for n, name in enumerate(names)
+        dataclasses.replace(_report(name, 3), last_seen_s=NOW_S - 200.0 - n) for n, name in enumerate(names)
     ]
     (late,) = database.nodes_heard(at)
     assert late.message == "slurm-gpud on n[1-500] has not been heard for 3m20s to 11m39s"

@@ -29,7 +29,7 @@ def report(*minors: int, name: str | None = "NVIDIA A100-SXM4-40GB", cut: int | 
     ]
     if cut is not None:
         devices.append(DeviceFacts(uuid="MIG-0", node="n1", at_s=5, minor=cut, parent=f"GPU-{cut}"))
-    return NodeReport(node="n1", heard_s=NOW_S, version=__version__, devices=devices)
+    return NodeReport(node="n1", last_seen_s=NOW_S, version=__version__, devices=devices)
 
 
 def said(text: str, told: NodeReport) -> list[str]:

@@ -14,7 +14,7 @@ from tests.cli.test_reserve import ASKED, PROMISED, Commands, with_rows
 from tests.slurm.recorded import NOW_S
 
 OLD = replace(PROMISED, decided_s=NOW_S - 600)
-OVER = replace(OLD, state=ReservationState.CANCELLED, over_s=NOW_S - 600)
+OVER = replace(OLD, state=ReservationState.CANCELLED, ended_s=NOW_S - 600)
 IN_SLURM = "ReservationName=sg_5 StartTime=1 EndTime=2 Nodes=n3 Users=bob Accounts=nlp Flags=MAGNETIC\n"
 
 
@@ -48,15 +48,15 @@ def command(slurm_gpu: CommandLine) -> CommandLine:
             "fail",
             "promised to bob on n3, and Slurm has another one called so (bob on n9) → scontrol delete",
         ),
-        ("", (replace(OLD, trouble="Invalid user id"),), "warn", "sg_5 of bob: Invalid user id → scontrol"),
+        ("", (replace(OLD, error="Invalid user id"),), "warn", "sg_5 of bob: Invalid user id → scontrol"),
         (
             IN_SLURM,
-            (replace(OLD, trouble="slurm-gpuctld's clock is 99 s ahead of slurm-gpudbd's: …"),),
+            (replace(OLD, error="slurm-gpuctld's clock is 99 s ahead of slurm-gpudbd's: …"),),
             "warn",
             "99 s ahead of slurm-gpudbd's: … → chronyc tracking",
         ),
         (IN_SLURM, (OVER,), "warn", "sg_5 is cancelled, and still in Slurm"),
-        (IN_SLURM, (replace(OVER, over_s=NOW_S - 5),), "ok", "0 reservations"),
+        (IN_SLURM, (replace(OVER, ended_s=NOW_S - 5),), "ok", "0 reservations"),
         (IN_SLURM, (), "warn", "is none of them: it is left alone → if nobody needs it: scontrol delete Res"),
         (IN_SLURM.replace("bob", "root"), (OVER,), "warn", "is none of them: it is left alone"),
         (IN_SLURM.replace("sg_5", "maint"), (), "ok", "0 reservations"),

@@ -248,7 +248,7 @@ def test_gpus_of_a_node_that_slurm_does_not_have(installed: Installation):
     at = installed.at()
     at.nodes = [dataclasses.replace(node, gpus={} if node.name == "n1" else node.gpus) for node in at.nodes]
     facts = tuple(DeviceFacts(uuid=f"GPU-{i}", node="n1", at_s=5, minor=i) for i in range(2))
-    installed.database.reports = [NodeReport(node="n1", heard_s=NOW_S, version=None, devices=facts)]
+    installed.database.reports = [NodeReport(node="n1", last_seen_s=NOW_S, version=None, devices=facts)]
     assert any(
         found.message.startswith("Slurm has no GPUs on n1, where slurm-gpud sees 2")
         for found in database.devices_agree(at)

@@ -31,7 +31,7 @@ OLDEST_S = round(1.1 * IDLE_LIVE_INTERVAL_S) + 5
 
 def _report(installed: Installation, names: Sequence[str]) -> None:
     installed.database.reports = [
-        NodeReport(node=name, heard_s=NOW_S - OLDEST_S, version=__version__, devices=()) for name in names
+        NodeReport(node=name, last_seen_s=NOW_S - OLDEST_S, version=__version__, devices=()) for name in names
     ]
 
 

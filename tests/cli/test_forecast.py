@@ -34,12 +34,12 @@ SAID = Forecast(
     id="17",
     full=True,
     at_s=NOW_S,
-    low_s=1264.0,
-    middle_s=5040.0,
-    high_s=18_720.0,
+    lower_s=1264.0,
+    median_s=5040.0,
+    upper_s=18_720.0,
     source="learned",
     reasons=[Reason(what="time limit", factor=2.72), Reason(what="the account", factor=0.4)],
-    made_s=NOW_S - 5 * 3600,
+    created_s=NOW_S - 5 * 3600,
     looks=14_203,
     since_s=NOW_S - 60 * 86400,
     with_gpus=True,
@@ -83,8 +83,8 @@ def test_when_why_and_how_sure(slurm_gpu: CommandLine):
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"low_s": 1.0, "middle_s": 8.0, "high_s": 40.0}, "start within a minute\n"),
-        ({"low_s": 20.0, "middle_s": 90.0, "high_s": 600.0}, "start within 10m00s (by "),
+        ({"lower_s": 1.0, "median_s": 8.0, "upper_s": 40.0}, "start within a minute\n"),
+        ({"lower_s": 20.0, "median_s": 90.0, "upper_s": 600.0}, "start within 10m00s (by "),
         (
             {"past": ForecastRecord(n=3, held=2, since_s=1)},
             "right so far, as the job started in the interval: 2 of 3",
@@ -108,7 +108,7 @@ def test_without_reasons_no_heading_stands_alone(slurm_gpu: CommandLine):
 
 
 def test_another_day_is_named(slurm_gpu: CommandLine):
-    answering(slurm_gpu, dataclasses.replace(SAID, middle_s=2 * 86400.0, high_s=30 * 86400.0))
+    answering(slurm_gpu, dataclasses.replace(SAID, median_s=2 * 86400.0, upper_s=30 * 86400.0))
     slurm_gpu("forecast", "17")
     first = slurm_gpu.out.splitlines()[0]
     assert any(f"around {day} " in first for day in ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"))
@@ -116,7 +116,7 @@ def test_another_day_is_named(slurm_gpu: CommandLine):
 
 
 def test_what_was_learned_long_ago_is_remarked_on(slurm_gpu: CommandLine):
-    answering(slurm_gpu, dataclasses.replace(SAID, made_s=NOW_S - 9 * 86400))
+    answering(slurm_gpu, dataclasses.replace(SAID, created_s=NOW_S - 9 * 86400))
     slurm_gpu("forecast", "17")
     assert "slurm-gpu-forecast.timer" in slurm_gpu.err
 
@@ -286,7 +286,7 @@ def test_what_the_policy_says_comes_first_and_what_it_fills_in_is_forecast(
     assert (asked[0]["cores"], asked[0]["memory_mib"]) == (4, 32 * 1024)
     assert slurm_gpu("forecast", "--json", *words) == 0
     told = json.loads(slurm_gpu.out)
-    assert told["forecast"]["high_s"] == SAID.high_s
+    assert told["forecast"]["upper_s"] == SAID.upper_s
     assert told["policy"]["accepted"] is True
 
 

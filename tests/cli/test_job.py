@@ -89,7 +89,7 @@ def test_of_a_job_cancelled_while_suspended_the_end_of_the_hold_is_told(
 ):
     """Slurm takes the suspension for the end, and counts only those before; an epilog may be late, too."""
     end_s = START_S + 3000
-    record = _idle(_A, last_s=end_s + after_s, held_s=3000.0 + after_s, suspended_s=600.0)
+    record = _idle(_A, last_s=end_s + after_s, allocated_s=3000.0 + after_s, suspended_s=600.0)
     slurm_gpu.database.runs = [
         make_run(state="CANCELLED", end_s=end_s, elapsed_s=3000, suspended_s=counted_s, devices=(record,))
     ]
@@ -107,7 +107,7 @@ def test_a_suspension_is_not_time_that_was_missed(slurm_gpu: CommandLine):
     assert "held and not used" in slurm_gpu.out
     slurm_gpu("job", "17", "--json")
     (gpu,) = json.loads(slurm_gpu.out)["runs"][0]["gpus"]
-    assert (gpu["held_s"], gpu["sampled_s"], gpu["suspended_s"]) == (3600, 1800, 1800)
+    assert (gpu["allocated_s"], gpu["sampled_s"], gpu["suspended_s"]) == (3600, 1800, 1800)
 
 
 def test_each_gpu_has_a_row(slurm_gpu: CommandLine):
@@ -135,13 +135,13 @@ def test_power_and_energy_of_a_part_of_the_time_do_not_pass_for_the_whole(slurm_
 
 
 def test_segments_of_one_gpu_are_one_row(slurm_gpu: CommandLine):
-    half = {"held_s": 1800.0, "sampled_s": 1800.0}
+    half = {"allocated_s": 1800.0, "sampled_s": 1800.0}
     first = make_record(_A, **half, last_s=START_S + 1800, util_hist_ms={0: 1_800_000})
     second = make_record(_A, **half, first_s=START_S + 1800, segment="1" * 16, util_hist_ms={100: 1_800_000})
     slurm_gpu.database.runs = [make_run(devices=(first, second))]
     slurm_gpu("job", "17", "--json")
     (gpu,) = json.loads(slurm_gpu.out)["runs"][0]["gpus"]
-    assert (gpu["held_s"], gpu["util_mean_pct"], gpu["util_p5_pct"], gpu["util_p95_pct"]) == (
+    assert (gpu["allocated_s"], gpu["util_mean_pct"], gpu["util_p5_pct"], gpu["util_p95_pct"]) == (
         3600,
         50,
         0,
@@ -152,7 +152,7 @@ def test_segments_of_one_gpu_are_one_row(slurm_gpu: CommandLine):
 
 def test_a_gpu_is_held_too_while_nobody_watches(slurm_gpu: CommandLine):
     part = {
-        "held_s": 600.0,
+        "allocated_s": 600.0,
         "sampled_s": 600.0,
         "util_hist_ms": {40: 600_000},
         "energy_j": Total(600, 60_000),
@@ -162,7 +162,7 @@ def test_a_gpu_is_held_too_while_nobody_watches(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run(devices=(before, after), n_gpus=1.0, coverage=0.33)]
     slurm_gpu("job", "17", "--json")
     (gpu,) = json.loads(slurm_gpu.out)["runs"][0]["gpus"]
-    assert (gpu["held_s"], gpu["sampled_s"]) == (3600, 1200)
+    assert (gpu["allocated_s"], gpu["sampled_s"]) == (3600, 1200)
     slurm_gpu("job", "17")
     (row,) = [line.split() for line in slurm_gpu.out.splitlines() if _A in line and "40.0" in line]
     assert row[-2:] == ["–", "0.33"]
@@ -173,7 +173,7 @@ def test_of_two_watches_at_once_the_longer_counts(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run(devices=(make_record(_A), short))]
     slurm_gpu("job", "17", "--json")
     (gpu,) = json.loads(slurm_gpu.out)["runs"][0]["gpus"]
-    assert (gpu["held_s"], gpu["util_mean_pct"]) == (3600, 20)
+    assert (gpu["allocated_s"], gpu["util_mean_pct"]) == (3600, 20)
 
 
 def test_zero_is_a_measurement_and_none_a_gap(slurm_gpu: CommandLine):
@@ -213,7 +213,7 @@ def test_nothing_is_judged_that_was_measured_too_little(slurm_gpu: CommandLine):
 
 
 def test_a_run_that_ended_at_once_is_not_judged(slurm_gpu: CommandLine):
-    brief = _idle(_A, held_s=59.0, sampled_s=59.0)
+    brief = _idle(_A, allocated_s=59.0, sampled_s=59.0)
     slurm_gpu.database.runs = [make_run(devices=(brief,), elapsed_s=59, state="FAILED")]
     slurm_gpu("job", "17")
     assert "not used" not in slurm_gpu.out

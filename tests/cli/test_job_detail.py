@@ -197,13 +197,17 @@ def test_watches_of_one_node_are_one_row_and_double_ones_count_once():
 def test_watches_of_a_node_whose_clock_was_set_back_are_told_apart_by_what_they_told_of_gpus():
     spans = ((0, 1800, 500.0), (600, 1800, 2300.0))  # the second began when the first ended, by another clock
     hosts, records = [], []
-    for n, (first_s, held_s, uptime_s) in enumerate(spans):
-        when = {"segment": f"{n}" * 16, "first_s": START_S + first_s, "last_s": START_S + first_s + held_s}
+    for n, (first_s, allocated_s, uptime_s) in enumerate(spans):
+        when = {
+            "segment": f"{n}" * 16,
+            "first_s": START_S + first_s,
+            "last_s": START_S + first_s + allocated_s,
+        }
         hosts.append(make_host(**when, cpu_s=100.0))
-        records.append(make_record(_A, **when, uptime_s=uptime_s, held_s=1800.0, sampled_s=1800.0))
+        records.append(make_record(_A, **when, uptime_s=uptime_s, allocated_s=1800.0, sampled_s=1800.0))
     (n1,) = host_uses(hosts, records)
     assert (n1.cpu_s, n1.watched_s) == (200.0, 3600)
-    beside = make_record(_A, segment="1" * 16, uptime_s=600.0, held_s=1000.0, sampled_s=1000.0)
+    beside = make_record(_A, segment="1" * 16, uptime_s=600.0, allocated_s=1000.0, sampled_s=1000.0)
     (n1,) = host_uses(hosts, [records[0], beside])
     assert n1.cpu_s == 100.0
 

@@ -145,7 +145,7 @@ def test_what_the_gpus_do_now_stands_beside_who_holds_them(slurm_gpu: CommandLin
     devices = {"GPU-a": idle, "GPU-b": busy, "GPU-c": LiveDevice(jobs=(7,))}
     slurm_gpu.database.lives = {"n1": Live(at_s=5.0, devices=devices, host={"cpu_pct": 3.0})}
     told = (facts("GPU-b", 0), facts("GPU-a", 1), facts("GPU-c", 2))
-    slurm_gpu.database.reports = [NodeReport(node="n1", heard_s=5.0, version=None, devices=told)]
+    slurm_gpu.database.reports = [NodeReport(node="n1", last_seen_s=5.0, version=None, devices=told)]
     assert slurm_gpu("nodes", "--live") == 0
     lines = {
         line.split()[0]: " ".join(line.split()) for line in slurm_gpu.out.splitlines() if line[:1] == "n"
@@ -170,7 +170,7 @@ def test_values_stand_at_no_gpu_while_it_is_not_known_which_is_which(slurm_gpu: 
     devices = {uuid: LiveDevice(util_pct=97.0) for uuid in ("GPU-a", "GPU-b")}
     slurm_gpu.database.lives = {"n1": Live(at_s=5.0, devices=devices, host={})}
     told = (DeviceFacts(uuid="GPU-b", node="n1", at_s=5, index=0),)[:n_known]
-    slurm_gpu.database.reports = [NodeReport(node="n1", heard_s=5.0, version=None, devices=told)]
+    slurm_gpu.database.reports = [NodeReport(node="n1", last_seen_s=5.0, version=None, devices=told)]
     slurm_gpu("nodes", "--live")
     assert "97" not in slurm_gpu.out
     slurm_gpu("nodes", "--live", "--json")
@@ -186,7 +186,7 @@ def test_on_a_narrow_terminal_the_values_of_many_gpus_take_two_lines(
     devices = {f"GPU-{n}": LiveDevice(util_pct=100.0 - n, mem_used_frac=0.5) for n in range(8)}
     slurm_gpu.database.lives = {"n1": Live(at_s=5.0, devices=devices, host={})}
     told = tuple(DeviceFacts(uuid=f"GPU-{n}", node="n1", at_s=5, index=n) for n in range(8))
-    slurm_gpu.database.reports = [NodeReport(node="n1", heard_s=5.0, version=None, devices=told)]
+    slurm_gpu.database.reports = [NodeReport(node="n1", last_seen_s=5.0, version=None, devices=told)]
     slurm_gpu("nodes", "--live")
     lines = re.sub(r"\x1b\[[0-9;]*m", "", slurm_gpu.out).splitlines()
     at = next(index for index, line in enumerate(lines) if line.startswith("n1"))
@@ -316,7 +316,7 @@ SUSPECT = ToldSuspect(
 
 def test_suspects_are_listed_with_the_command_that_drains_their_node(slurm_gpu: CommandLine):
     facts = (DeviceFacts(uuid="GPU-b", node="n17", at_s=5, index=3),)
-    slurm_gpu.database.reports = [NodeReport(node="n17", heard_s=5.0, version=None, devices=facts)]
+    slurm_gpu.database.reports = [NodeReport(node="n17", last_seen_s=5.0, version=None, devices=facts)]
     slurm_gpu.database.verdicts_told = suspects(SUSPECT, replace(SUSPECT, node="n9", device=None))
     assert slurm_gpu("nodes", "--suspect") == 0
     assert slurm_gpu.rows()[1][:6] == ["n17", "3", "(GPU-b)", "4", "3", "1"]

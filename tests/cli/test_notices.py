@@ -45,7 +45,7 @@ TOLD = Notice(
     kind="warning",
     stage=1,
     runs={ENDED.run: NOW_S - 9000.0},
-    made_s=NOW_S - 3600.0,
+    created_s=NOW_S - 3600.0,
     deliveries={"mail": Delivery(state=DeliveryState.SENT, attempts=1, at_s=NOW_S - 3600.0)},
 )
 
@@ -225,7 +225,7 @@ class TestDryRun:
             devices=(),
             nodes=("n1",),
             since_s=None,
-            told_s=NOW_S - 3600,
+            reported_at_s=NOW_S - 3600,
             last_s=NOW_S,
             verdict={"coverage": 1.0, "evidence": [], "next_step": "Look into the log."},
         )

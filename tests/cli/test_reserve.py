@@ -59,8 +59,8 @@ ENDED = replace(
     first_job_id=99,
     first_eligible_s=NOW_S - 6 * DAY_S,
     first_start_s=NOW_S - 5 * DAY_S + 90,
-    over_s=NOW_S - 4 * DAY_S,
-    over_why="its window is over",
+    ended_s=NOW_S - 4 * DAY_S,
+    ended_why="its window is over",
 )
 UNUSED = replace(
     ENDED,
@@ -69,8 +69,8 @@ UNUSED = replace(
     first_job_id=None,
     first_eligible_s=None,
     first_start_s=None,
-    over_s=NOW_S - 3 * DAY_S,
-    over_why="unused for 30m",
+    ended_s=NOW_S - 3 * DAY_S,
+    ended_why="unused for 30m",
 )
 MAINTENANCE = (
     f"ReservationName=maint StartTime={NOW_S + 2 * DAY_S} EndTime={NOW_S + 2 * DAY_S + 7200} Nodes=n[1-3] "
@@ -343,7 +343,7 @@ def test_the_past_shows_how_promises_were_kept(command: CommandLine) -> None:
 
 
 def test_one_that_slurm_never_had_is_none_that_nobody_used(command: CommandLine) -> None:
-    never = replace(UNUSED, state=ReservationState.ENDED, trouble="Invalid account or account/partition")
+    never = replace(UNUSED, state=ReservationState.ENDED, error="Invalid account or account/partition")
     with_rows(command, ENDED, never)
     assert command("reserve", "list", "--past") == 0
     assert command.out.splitlines()[-1] == "Promised, and Slurm never had it: 1"

@@ -49,7 +49,7 @@ def record(**given: Any) -> Record:
         "final": True,
         "first_s": first_s,
         "last_s": first_s + 10,
-        "held_s": seconds,
+        "allocated_s": seconds,
         "sampled_s": seconds,
         "util_hist_ms": {40: int(seconds * 1000)},
         "mem_used_frac": Mean(seconds, 0.25, 0.25, 0.25),

@@ -163,7 +163,7 @@ class Played:
                 job=str(one.verdict.job_id),
                 user=one.verdict.user,
                 at_s=one.verdict.last_s,
-                since_s=one.verdict.since_s or one.verdict.told_s,
+                since_s=one.verdict.since_s or one.verdict.reported_at_s,
                 accuses=one.verdict.cause == ACCUSES,
                 confidence=one.verdict.confidence,
                 n_gpus=one.n_gpus,

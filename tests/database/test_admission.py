@@ -43,11 +43,11 @@ class Site:
         return self.clock.monotonic() - began_s
 
     def come(self, node: int, now_s: float) -> None:
-        told_s = told(self.admission)
-        if told_s is None:
+        reported_at_s = told(self.admission)
+        if reported_at_s is None:
             self.waiting.append((now_s, node))
         else:
-            heappush(self.due, (now_s + told_s + 1 + node % 7 / 7, node))
+            heappush(self.due, (now_s + reported_at_s + 1 + node % 7 / 7, node))
 
 
 def told(admission: Admission) -> int | None:

@@ -126,7 +126,7 @@ BODIES: dict[str, Any] = {
                 "id": 1,
                 "state": "approved",
                 "at_s": NOW_S,
-                "trouble": None,
+                "error": None,
                 "why": None,
                 "first_job_id": 1,
                 "first_eligible_s": NOW_S,

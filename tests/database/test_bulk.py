@@ -45,7 +45,7 @@ def test_texts_are_kept(shelf: Database, names: list[str], many: bool) -> None:
 @given(packed=st.binary(max_size=300))
 def test_bytes_are_kept(shelf: Database, packed: bytes) -> None:
     empty(shelf)
-    names = ("cluster", "made_s", "part", "body")
+    names = ("cluster", "created_s", "part", "body")
     rows = [("c", 1, 0, packed)]
     shelf.write(lambda connection: bulk.insert(connection, insert(forecast_model), names, rows))
     with shelf.reading() as connection:

@@ -36,7 +36,7 @@ def test_a_run_has_its_time_its_use_and_how_little_it_did_for_a_while(site: Runn
     account(site, row(nodes="here", end_s=T0 + 100, elapsed_s=100))
     ran = DatabaseEvidence(DatabaseConnector(site.config)).ran(1, T0)
     assert ran is not None
-    assert (ran.held_s, ran.memory_frac, ran.util_frac) == (100, 0.25, pytest.approx(0.42))
+    assert (ran.allocated_s, ran.memory_frac, ran.util_frac) == (100, 0.25, pytest.approx(0.42))
     assert ran.idlest == pytest.approx((0, 0.15, 0.375))
     assert DatabaseEvidence(DatabaseConnector(site.config)).ran(1, T0 + 60) is None
     assert DatabaseEvidence(DatabaseConnector(site.config)).ran(2, T0) is None

@@ -121,12 +121,12 @@ def test_time_suspended_lowers_no_coverage_of_a_job_that_goes_on() -> None:
 
 
 def test_a_run_that_slurm_counts_as_no_time_has_a_coverage_as_it_has_a_utilisation() -> None:
-    brief = record(held_s=0.75, sampled_s=0.5, util_hist_ms={0: 600})
+    brief = record(allocated_s=0.75, sampled_s=0.5, util_hist_ms={0: 600})
     assert (_derive([brief], elapsed_s=0)["ugpucore"], _derive([brief], elapsed_s=0)["coverage"]) == (
         0,
         2 / 3,
     )
-    unseen = idle(held_s=0.0)
+    unseen = idle(allocated_s=0.0)
     assert (_derive([unseen], elapsed_s=0)["ugpucore"], _derive([unseen], elapsed_s=0)["coverage"]) == (
         None,
         None,
@@ -144,7 +144,7 @@ def test_the_energy_of_a_pause_or_of_what_came_after_does_not_pass_for_that_of_t
         prolog_s=T0, first_s=T0 + 1000, last_s=T0 + 2000, suspended_s=1000.0, energy_j=Total(1000.0, 6e4)
     )
     assert _derive([paused], elapsed_s=1000)["energy_j"] is None, "of the work before it nothing is known"
-    long = replace(paused, last_s=T0 + 11_000, held_s=1e4, suspended_s=1e4, energy_j=Total(1e4, 6e5))
+    long = replace(paused, last_s=T0 + 11_000, allocated_s=1e4, suspended_s=1e4, energy_j=Total(1e4, 6e5))
     assert _derive([long], elapsed_s=1000)["energy_j"] is None, "nor if it is most of the time"
     both = record(last_s=T0 + 2000, sampled_s=1000.0, suspended_s=1000.0, energy_j=Total(2000.0, 4e5))
     assert _derive([both], elapsed_s=1000)["energy_j"] == 4e5
@@ -187,20 +187,22 @@ def test_time_between_two_watches_lowers_coverage() -> None:
 @pytest.mark.parametrize("elapsed_s", [0, 1])
 def test_a_run_of_less_than_a_second_is_covered_for_as_long_as_its_node_held_it(elapsed_s: int) -> None:
     """Slurm cuts its times to whole seconds: of such a run it tells none, or one."""
-    brief = record(last_s=T0, held_s=0.4, sampled_s=0.4, util_hist_ms={30: 400}, energy_j=Total(0.4, 80.0))
+    brief = record(
+        last_s=T0, allocated_s=0.4, sampled_s=0.4, util_hist_ms={30: 400}, energy_j=Total(0.4, 80.0)
+    )
     assert (_derive([brief], elapsed_s=elapsed_s)["coverage"], _derive([brief])["energy_j"]) == (1.0, None)
     assert _derive([brief], elapsed_s=elapsed_s)["energy_j"] == 80.0
-    half = record(last_s=T0, held_s=0.4, sampled_s=0.2, util_hist_ms={30: 200})
+    half = record(last_s=T0, allocated_s=0.4, sampled_s=0.2, util_hist_ms={30: 200})
     assert _derive([half], elapsed_s=elapsed_s)["coverage"] == 0.5
 
 
 def test_what_a_node_saw_counts_only_within_slurms_rounding() -> None:
     assert _derive([record(last_s=T0 + 8)], elapsed_s=10)["coverage"] == 0.8
-    assert _derive([record(held_s=9.5, sampled_s=9.5)], elapsed_s=10)["coverage"] == 1.0
+    assert _derive([record(allocated_s=9.5, sampled_s=9.5)], elapsed_s=10)["coverage"] == 1.0
 
 
 def test_coverage_never_exceeds_one() -> None:
-    assert _derive([record(held_s=12.0, sampled_s=12.0)])["coverage"] == 1.0
+    assert _derive([record(allocated_s=12.0, sampled_s=12.0)])["coverage"] == 1.0
 
 
 def test_what_was_watched_after_slurms_end_makes_up_for_no_gap_before_it() -> None:
@@ -244,7 +246,7 @@ def test_double_watches_are_resolved_alike_in_any_order(
     spans: list[tuple[int, int, int]], random: object
 ) -> None:
     records = [
-        record(segment=segment(n), first_s=T0 + a, last_s=T0 + a + b, held_s=60.0, sampled_s=float(s))
+        record(segment=segment(n), first_s=T0 + a, last_s=T0 + a + b, allocated_s=60.0, sampled_s=float(s))
         for n, (a, b, s) in enumerate(spans)
     ]
     shuffled = list(records)

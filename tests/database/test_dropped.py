@@ -32,7 +32,7 @@ NONSENSE = st.sampled_from(
 )
 IDENTITY = {
     *("cluster", "job_id", "restart", "prolog_s", "node", "boot_id", "segment", "seq", "final"),
-    *("first_s", "last_s", "device", "held_s"),
+    *("first_s", "last_s", "device", "allocated_s"),
 }
 EVENT = Event(node="n1", boot_id="b", n=1, at_s=T0, kind="xid", device="GPU-1", job_id=1, data={"code": 79})
 DEVICE = gpu(parent="GPU-0", gpu_instance=1, compute_instance=0, nvlink_bytes_per_s=9e11)
@@ -138,7 +138,7 @@ def test_a_maximum_that_stays_wrong_does_not_keep_out_the_rest_of_a_long_job(lit
     for seq in range(1, 4):
         wire = record(seq=seq, last_s=T0 + 10 * seq).to_wire() | {"temp_c": [9.0, 40.0, 30.0, 4e9]}
         assert site.ship(records=[wire])["stored"] == 1
-        assert (site.record().seq, site.record().held_s, site.record().temp_c) == (seq, 10.0 * seq, None)
+        assert (site.record().seq, site.record().allocated_s, site.record().temp_c) == (seq, 10.0 * seq, None)
 
 
 def test_of_many_records_each_field_is_named_once_with_how_many_there_were(lite: Database) -> None:

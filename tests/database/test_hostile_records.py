@@ -55,7 +55,7 @@ WRONG = st.one_of(
 
 
 def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Where anything stands in a record: ("held_s",), ("power_w", 2), ("timeline", "width_s") …"""
+    """Where anything stands in a record: ("allocated_s",), ("power_w", 2), ("timeline", "width_s") …"""
     if path:
         yield path
     if isinstance(value, dict | list):

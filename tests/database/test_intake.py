@@ -76,13 +76,13 @@ def account(database: Database, *rows: AccountingRun) -> None:
 def test_good_records_are_stored_and_bad_ones_named(
     database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bad = {**record(segment=segment(2)).to_wire(), "held_s": "long"}
+    bad = {**record(segment=segment(2)).to_wire(), "allocated_s": "long"}
     answer = take(database, MemorySlurm(), record(), bad, 5, record(segment=segment(3)), record())
     assert (answer["stored"], answer["stale"]) == (2, 1)
     assert list(reasons(answer)) == [1, 2]
-    assert reasons(answer)[1] == "held_s: 'long' must be a number"
+    assert reasons(answer)[1] == "allocated_s: 'long' must be a number"
     assert answer["want"] == []
-    assert "'n1' from 127.0.1.1: 2 rejected for good, such as records[1]: held_s: 'long'" in caplog.text
+    assert "'n1' from 127.0.1.1: 2 rejected for good, such as records[1]: allocated_s: 'long'" in caplog.text
     assert answer["wire"] == [1, 2]
 
 

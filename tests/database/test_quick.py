@@ -129,7 +129,7 @@ def test_nothing_is_read_quickly_that_is_refused_slowly(changes: dict[str, Any])
         pytest.fail("a half character was taken")
 
 
-@pytest.mark.parametrize("name", ["node", "segment", "device", "seq", "final", "first_s", "held_s"])
+@pytest.mark.parametrize("name", ["node", "segment", "device", "seq", "final", "first_s", "allocated_s"])
 def test_what_is_missing_is_seen(name: str) -> None:
     wire = full().to_wire()
     del wire[name]

@@ -183,7 +183,7 @@ def test_what_is_over_stays_so_and_what_is_promised_is_cancelled_not_denied(data
     )
     tell(database, Report(id=one.id, at_s=NOW_S + 9, state=ReservationState.ACTIVE))
     over = now(database, one)
-    assert (over.state, over.over_s, over.over_why) == (ReservationState.CANCELLED, NOW_S + 5, "no data")
+    assert (over.state, over.ended_s, over.ended_why) == (ReservationState.CANCELLED, NOW_S + 5, "no data")
     assert over.decided_by == "carol"  # who promised it
     with pytest.raises(UsageError, match="is cancelled already"):
         database.write(lambda c: end(c, now(database, one), ReservationState.CANCELLED, "alice", NOW_S, ""))
@@ -201,18 +201,18 @@ def test_the_first_job_is_told_once_and_told_again_it_stays(database: Database) 
         first_start_s=NOW_S + 30,
     )
     tell(database, first)
-    tell(database, replace(first, first_job_id=18, first_start_s=NOW_S + 500, trouble="Slurm says no"))
+    tell(database, replace(first, first_job_id=18, first_start_s=NOW_S + 500, error="Slurm says no"))
     tell(
         database, Report(id=one.id, at_s=NOW_S, state=ReservationState.APPROVED)
     )  # one that was on its way for long
     kept = now(database, one)
     assert (kept.state, kept.first_job_id, kept.first_start_s) == (ReservationState.ACTIVE, 17, NOW_S + 30)
-    assert kept.trouble is None
+    assert kept.error is None
     tell(database, Report(id=one.id, at_s=NOW_S + 99, state=ReservationState.RELEASED, why="nobody used it"))
     with database.reading() as connection:
         assert find(connection, CLUSTER, 0, []) == []
         (over,) = find(connection, CLUSTER, 5, [])
-    assert (over.state, over.over_s, over.over_why) == (
+    assert (over.state, over.ended_s, over.ended_why) == (
         ReservationState.RELEASED,
         NOW_S + 99,
         "nobody used it",
@@ -228,13 +228,13 @@ def test_where_slurm_gpuctld_has_it_by_now_is_kept_unless_another_was_promised_t
     report = Report(id=one.id, at_s=NOW_S, state=ReservationState.APPROVED)
     tell(database, replace(report, nodes="n[2-3]"))
     kept = now(database, one)
-    assert (kept.nodes, kept.trouble) == (
+    assert (kept.nodes, kept.error) == (
         "n[1-2]",
         f"in Slurm it is on n[2-3], and n3 is promised to reservation {other.id}",
     )
     tell(database, replace(report, nodes="n[2,5]"))
     tell(database, report)
-    assert (now(database, one).nodes, now(database, one).trouble) == ("n[2,5]", None)
+    assert (now(database, one).nodes, now(database, one).error) == ("n[2,5]", None)
 
 
 def test_a_controller_whose_clock_is_ahead_ends_nothing(database: Database) -> None:
@@ -244,16 +244,16 @@ def test_a_controller_whose_clock_is_ahead_ends_nothing(database: Database) -> N
     tell(database, early, NOW_S + 5)
     kept = now(database, one)
     assert kept.state is ReservationState.APPROVED
-    assert kept.trouble is not None
-    assert kept.trouble.startswith(CLOCK_AHEAD)
+    assert kept.error is not None
+    assert kept.error.startswith(CLOCK_AHEAD)
     ahead = 9 * DAY_S - 5
-    assert kept.trouble == (
+    assert kept.error == (
         f"slurm-gpuctld's clock is {ahead} s ahead of slurm-gpudbd's: what it tells is not taken"
     )
     tell(
         database, Report(id=one.id, at_s=NOW_S + 65, state=ReservationState.ACTIVE), NOW_S + 5
     )  # as clocks are
-    assert (now(database, one).state, now(database, one).trouble) == (ReservationState.ACTIVE, None)
+    assert (now(database, one).state, now(database, one).error) == (ReservationState.ACTIVE, None)
 
 
 @pytest.mark.parametrize(

@@ -62,15 +62,15 @@ def _rows(*, starts_anew: bool) -> list[AccountingRun]:
 
 def _watch(n: int, until_h: float, *, watched: float = 1.0, **given: Any) -> Record:
     """Node n held its GPU until then, and was watched for that part of the time."""
-    held_s = until_h * HOUR
-    sampled_s = watched * held_s
+    allocated_s = until_h * HOUR
+    sampled_s = watched * allocated_s
     return record(
         **{
             "node": f"n{n}",
             "device": f"GPU-{n}",
             "segment": segment(n),
-            "last_s": T0 + int(held_s),
-            "held_s": held_s,
+            "last_s": T0 + int(allocated_s),
+            "allocated_s": allocated_s,
             "sampled_s": sampled_s,
             "util_hist_ms": {20 * n: int(sampled_s * 1000)},
             "mem_used_frac": Mean(sampled_s, 0.5, 0.5, 0.5),

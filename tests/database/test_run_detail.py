@@ -471,7 +471,7 @@ def test_a_node_is_shown_with_the_devices_that_it_has_now(site: Running) -> None
         report = {item.node: item for item in client.nodes()}["here"]
     assert report.devices == [now, instance]
     assert report.gpus == [now]
-    assert (report.version, report.heard_s) == ("9.9", site.clock.now)
+    assert (report.version, report.last_seen_s) == ("9.9", site.clock.now)
 
 
 def test_only_a_node_itself_can_be_heard(site: Running) -> None:

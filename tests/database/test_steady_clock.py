@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from slurm_gpu.database.accounting.allocated_time import RunPart, device_time
 from slurm_gpu.database.accounting.derived_columns import resolve_double_watches
-from slurm_gpu.database.accounting.steady_clock import WatchSpan, held_s, spans
+from slurm_gpu.database.accounting.steady_clock import WatchSpan, allocated_s, spans
 from slurm_gpu.wire import Record
 from tests.database.samples import T0, record, segment
 
@@ -14,14 +14,14 @@ from tests.database.samples import T0, record, segment
 def _set_back_after(seconds: float, by_s: int) -> list[Record]:
     """A watch of 100 s, the clock set, slurm-gpud started anew, and another watch of 95 s."""
     return [
-        record(uptime_s=500.0, held_s=seconds, last_s=T0 + int(seconds), sampled_s=seconds),
+        record(uptime_s=500.0, allocated_s=seconds, last_s=T0 + int(seconds), sampled_s=seconds),
         record(
             segment=segment(2),
             uptime_s=505.0 + seconds,
             prolog_s=T0,
             first_s=T0 + int(seconds) + 5 + by_s,
             last_s=T0 + int(seconds) + 100 + by_s,
-            held_s=95.0,
+            allocated_s=95.0,
             sampled_s=95.0,
         ),
     ]
@@ -34,7 +34,7 @@ def test_a_clock_that_is_set_makes_no_double_watch(by_s: int) -> None:
     assert (len(kept), doubled) == (2, [])
     first, second = spans([before, after])
     assert (second.begin_s - first.begin_s, first.length_s, second.length_s) == (105, 100, 95)
-    assert held_s([after, before]) == 200.0
+    assert allocated_s([after, before]) == 200.0
 
 
 @pytest.mark.parametrize("by_s", [-3600, 0, 3600])
@@ -45,7 +45,7 @@ def test_two_watches_at_once_are_one_whatever_the_clock_says(by_s: int) -> None:
         uptime_s=510.0,
         first_s=T0 + 10 + by_s,
         last_s=T0 + 90 + by_s,
-        held_s=80.0,
+        allocated_s=80.0,
         sampled_s=80.0,
     )
     kept, doubled = resolve_double_watches([before, beside, after])
@@ -62,15 +62,15 @@ def test_a_watch_that_was_begun_after_the_end_adds_nothing(after_s: int) -> None
         uptime_s=700.0 + after_s,
         first_s=end_s,
         last_s=end_s,
-        held_s=0.0,
+        allocated_s=0.0,
         sampled_s=0.0,
         util_hist_ms=None,
     )
-    assert held_s([empty, after, before]) == held_s([after, before]) == 200.0
-    assert held_s([empty]) == empty.first_s - empty.prolog_s
+    assert allocated_s([empty, after, before]) == allocated_s([after, before]) == 200.0
+    assert allocated_s([empty]) == empty.first_s - empty.prolog_s
     part = RunPart(nodes=frozenset({"n1"}), allocated_mgpu=1000, start_s=T0, elapsed_s=200)
     time = device_time([empty, after, before], [part])
-    assert (time.held_s, time.sampled_s) == (200.0, 195.0), "what was watched before the end counts"
+    assert (time.allocated_s, time.sampled_s) == (200.0, 195.0), "what was watched before the end counts"
 
 
 def test_of_records_that_tell_no_uptime_the_wall_clock_counts() -> None:

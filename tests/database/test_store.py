@@ -62,10 +62,10 @@ def test_a_record_comes_back_as_it_was_shipped(database: Database) -> None:
 
 
 def test_the_greater_seq_wins_and_the_others_are_stale(database: Database) -> None:
-    assert ship(database, record(seq=5, held_s=50.0)) == (1, 0)
-    assert ship(database, record(seq=5, held_s=99.0), record(seq=4, held_s=99.0)) == (0, 2)
-    assert ship(database, record(seq=6, held_s=60.0), record(seq=7, held_s=70.0)) == (1, 1)
-    assert table(database)["records"][0]["held_s"] == 70.0
+    assert ship(database, record(seq=5, allocated_s=50.0)) == (1, 0)
+    assert ship(database, record(seq=5, allocated_s=99.0), record(seq=4, allocated_s=99.0)) == (0, 2)
+    assert ship(database, record(seq=6, allocated_s=60.0), record(seq=7, allocated_s=70.0)) == (1, 1)
+    assert table(database)["records"][0]["allocated_s"] == 70.0
 
 
 def test_records_lie_in_the_order_in_which_they_first_came(database: Database) -> None:
@@ -96,7 +96,7 @@ def test_events_are_kept_once(database: Database) -> None:
 def test_many_writers_of_one_record_leave_the_newest(database: Database) -> None:
     def write(numbers: Iterator[int]) -> None:
         for seq in numbers:
-            ship(database, record(seq=seq, held_s=float(1000 + seq)), record(device="GPU-2", seq=seq))
+            ship(database, record(seq=seq, allocated_s=float(1000 + seq)), record(device="GPU-2", seq=seq))
 
     threads = [threading.Thread(target=write, args=(iter(range(start, 40, 4)),)) for start in range(4)]
     for thread in threads:
@@ -104,7 +104,7 @@ def test_many_writers_of_one_record_leave_the_newest(database: Database) -> None
     for thread in threads:
         thread.join()
     stored = table(database)["records"]
-    assert [(r["seq"], r["held_s"]) for r in stored] == [(39, 1039.0), (39, 10.0)]
+    assert [(r["seq"], r["allocated_s"]) for r in stored] == [(39, 1039.0), (39, 10.0)]
 
 
 def test_writers_that_wait_for_each_other_are_run_again(database: Database) -> None:
@@ -196,11 +196,14 @@ def test_a_row_that_cannot_be_read_any_more_keeps_out_no_other(
     account(database, row(), row(job_id=2))
     ship(database, record(), record(segment=segment(2), first_s=T0 + 11, last_s=T0 + 20))
     ship(database, record(job_id=2, segment=segment(3)))
-    spoil = update(run_device).where(run_device.c.segment == segment(1)).values(held_s=1e300)
+    spoil = update(run_device).where(run_device.c.segment == segment(1)).values(allocated_s=1e300)
     database.write(lambda connection: connection.execute(spoil))
     assert reconcile(database) == 2
     assert [r["ugpucore"] for r in table(database)["runs"]] == [40.0, 40.0]
-    assert f"what segment {segment(1)} of n1 told is left out: held_s: 1e+300 must lie from 0" in caplog.text
+    assert (
+        f"what segment {segment(1)} of n1 told is left out: allocated_s: 1e+300 must lie from 0"
+        in caplog.text
+    )
     with database.reading() as connection:
         (shown,) = find_job(connection, CLUSTER, "1", Caller(0, "root", True, True), T0).runs
     assert [item.segment for item in shown.devices or ()] == [segment(2)]

@@ -34,12 +34,12 @@ def told(**given: Any) -> StoredVerdict:
         "devices": [("n1", "GPU-3")],
         "nodes": [],
         "since_s": T0 + 100.5,
-        "told_s": T0 + 160,
+        "reported_at_s": T0 + 160,
         "last_s": T0 + 160,
         "verdict": {"cause": "slow or failing"},
     }
-    over_s = given.pop("over_s", None)
-    return StoredVerdict(verdict=JobVerdict(**{**values, **given}), uid=60901, n_gpus=16.0, over_s=over_s)
+    ended_s = given.pop("ended_s", None)
+    return StoredVerdict(verdict=JobVerdict(**{**values, **given}), uid=60901, n_gpus=16.0, ended_s=ended_s)
 
 
 def store(database: Database, *some: StoredVerdict) -> None:
@@ -53,10 +53,10 @@ def rows(database: Database) -> list[Any]:
 
 
 def test_one_that_is_found_again_stays_one_and_since_when(database: Database) -> None:
-    store(database, told(), told(last_s=T0 + 220, told_s=T0 + 999, confidence=0.95))
+    store(database, told(), told(last_s=T0 + 220, reported_at_s=T0 + 999, confidence=0.95))
     (row,) = rows(database)
-    assert (row["told_s"], row["last_s"], row["confidence"]) == (T0 + 160, T0 + 220, 0.95)
-    assert (row["devices"], row["body"], row["over_s"]) == (
+    assert (row["reported_at_s"], row["last_s"], row["confidence"]) == (T0 + 160, T0 + 220, 0.95)
+    assert (row["devices"], row["body"], row["ended_s"]) == (
         [["n1", "GPU-3"]],
         {"cause": "slow or failing"},
         None,
@@ -68,14 +68,14 @@ def test_one_that_the_database_lost_is_there_again_once_it_is_found_again(databa
     database.write(lambda connection: connection.execute(delete(verdict)))
     store(database, told(last_s=T0 + 220))
     (row,) = rows(database)
-    assert (row["told_s"], row["last_s"], row["cause"]) == (T0 + 160, T0 + 220, "slow or failing")
+    assert (row["reported_at_s"], row["last_s"], row["cause"]) == (T0 + 160, T0 + 220, "slow or failing")
 
 
 def test_one_that_comes_back_holds_again(database: Database) -> None:
-    store(database, told(over_s=T0 + 200))
-    assert rows(database)[0]["over_s"] == T0 + 200
+    store(database, told(ended_s=T0 + 200))
+    assert rows(database)[0]["ended_s"] == T0 + 200
     store(database, told(last_s=T0 + 300))
-    assert rows(database)[0]["over_s"] is None
+    assert rows(database)[0]["ended_s"] is None
 
 
 def test_each_run_and_cause_has_its_own(database: Database) -> None:
@@ -84,9 +84,9 @@ def test_each_run_and_cause_has_its_own(database: Database) -> None:
 
 
 def test_what_a_watch_left_open_was_over_when_it_was_found_last(database: Database) -> None:
-    store(database, told(last_s=T0 + 220), told(job_id=8, over_s=T0 + 500))
+    store(database, told(last_s=T0 + 220), told(job_id=8, ended_s=T0 + 500))
     assert database.write(lambda connection: close_left(connection, CLUSTER)) == 1
-    assert [row["over_s"] for row in rows(database)] == [T0 + 220, T0 + 500]
+    assert [row["ended_s"] for row in rows(database)] == [T0 + 220, T0 + 500]
 
 
 def test_hardware_is_accused_by_its_cause_alone_and_vouched_for_by_jobs_that_are_well(

@@ -114,14 +114,14 @@ def test_a_job_that_goes_on_has_not_hung_any_more():
     assert 1 in watching.until(AT_S + 60)
     assert watching.until(AT_S + 180) == {}
     last = watching.played.told[-1]
-    assert (last.verdict.cause, last.over_s is not None) == ("hang", True)
+    assert (last.verdict.cause, last.ended_s is not None) == ("hang", True)
 
 
 def test_a_hang_that_lasts_longer_than_is_remembered_is_still_one():
     watching = Watching(Played({1: hanging()}))
     watching.until(AT_S + 60)
     assert {1} == set(watching.until(1195))
-    assert all(told.over_s is None for told in watching.played.told)
+    assert all(told.ended_s is None for told in watching.played.told)
 
 
 def test_pauses_such_as_checkpoints_are_no_hangs():
@@ -175,7 +175,7 @@ def test_a_job_that_ends_takes_its_verdict_along():
     watching.until(AT_S + 180)
     watching.played.over.add(1)
     assert watching.until(AT_S + 190) == {}
-    assert watching.played.told[-1].over_s == START_S + AT_S + 185
+    assert watching.played.told[-1].ended_s == START_S + AT_S + 185
 
 
 def test_jobs_that_share_gpus_are_not_watched():

@@ -29,7 +29,7 @@ def test_the_interval_holds_about_four_of_five_jobs_to_come(runs, model):
     wanted = newcomers(runs)
     said = model.forecast(known_runs(runs, NOW_S), wanted, NOW_S)
     wait_s = wanted.start_s - wanted.eligible_s
-    held = (said.low_s <= wait_s) & (wait_s <= said.high_s)
+    held = (said.lower_s <= wait_s) & (wait_s <= said.upper_s)
     assert len(wanted) > 100
     assert 0.7 <= held.mean() <= 0.92
 
@@ -37,7 +37,7 @@ def test_the_interval_holds_about_four_of_five_jobs_to_come(runs, model):
 def test_jobs_with_gpus_are_told_their_longer_wait(runs, model):
     wanted = newcomers(runs)
     said = model.forecast(known_runs(runs, NOW_S), wanted, NOW_S)
-    with_gpus, without = np.median(said.middle_s[wanted.gpus > 0]), np.median(said.middle_s[wanted.gpus == 0])
+    with_gpus, without = np.median(said.median_s[wanted.gpus > 0]), np.median(said.median_s[wanted.gpus == 0])
     # 5 h and 10 min are what they wait, in the middle.
     assert 18000 / 2 <= with_gpus <= 18000 * 2
     assert 600 / 2 <= without <= 600 * 2
@@ -46,7 +46,7 @@ def test_jobs_with_gpus_are_told_their_longer_wait(runs, model):
 def test_its_past_accuracy_is_that_of_the_forecasts_to_come(runs, model):
     wanted = newcomers(runs)
     said = model.forecast(known_runs(runs, NOW_S), wanted, NOW_S)
-    near = np.abs(np.log2(said.middle_s / (wanted.start_s - wanted.eligible_s))) <= 1
+    near = np.abs(np.log2(said.median_s / (wanted.start_s - wanted.eligible_s))) <= 1
     for kind, of_kind in (("gpu", wanted.gpus > 0), ("cpu", wanted.gpus == 0)):
         correction = model.forecaster.corrections[kind]
         assert correction.within["tables"][0] == pytest.approx(near[of_kind].mean(), abs=0.2)
@@ -66,7 +66,7 @@ def test_too_little_history_is_said_to_be(runs):
     assert model.n_looks < FEWEST_JUDGED
     assert not model.forecaster.corrections
     said = model.forecast(first, first[:1], float(first.eligible_s[-1] + 3600))
-    assert said.low_s[0] < said.middle_s[0] < said.high_s[0]
+    assert said.lower_s[0] < said.median_s[0] < said.upper_s[0]
 
 
 def test_a_partition_of_which_nothing_is_known_gets_the_forecast_of_all(runs, model):
@@ -81,7 +81,7 @@ def test_a_partition_of_which_nothing_is_known_gets_the_forecast_of_all(runs, mo
         account=np.array(["nobody"]),
     )
     said = model.forecast(known_runs(runs, NOW_S), elsewhere, NOW_S)
-    assert np.isfinite([said.low_s[0], said.middle_s[0], said.high_s[0]]).all()
+    assert np.isfinite([said.lower_s[0], said.median_s[0], said.upper_s[0]]).all()
 
 
 def test_no_history_at_all_is_no_error(runs):
@@ -93,8 +93,8 @@ def test_a_stored_model_says_the_same(runs, model):
     wanted, queue = newcomers(runs), known_runs(runs, NOW_S)
     again = read_model(model_bytes(model))
     np.testing.assert_allclose(
-        again.forecast(queue, wanted, NOW_S).middle_s,
-        model.forecast(queue, wanted, NOW_S).middle_s,
+        again.forecast(queue, wanted, NOW_S).median_s,
+        model.forecast(queue, wanted, NOW_S).median_s,
         rtol=1e-3,
     )
     assert again.forecaster.corrections == model.forecaster.corrections

@@ -62,14 +62,14 @@ def refused_or_forecasts(body):
         assert str(error).startswith("the stored forecasts cannot be read; make them anew: ")  # noqa: PT017
         return True
     said = model.forecast(QUEUE, WANTED, NOW_S - DAY_S / 2)
-    for values in (said.low_s, said.middle_s, said.high_s):
+    for values in (said.lower_s, said.median_s, said.upper_s):
         assert np.isfinite(values).all()
         assert (values > 0).all()
-    assert (said.low_s <= said.middle_s).all()
-    assert (said.middle_s <= said.high_s).all()
+    assert (said.lower_s <= said.median_s).all()
+    assert (said.median_s <= said.upper_s).all()
     for one in model.drivers(QUEUE, WANTED[:1], NOW_S - DAY_S / 2):
         assert 0 < one.factor < np.inf
-    json.dumps([said.low_s.tolist(), model.n_looks, model.since_s], allow_nan=False)
+    json.dumps([said.lower_s.tolist(), model.n_looks, model.since_s], allow_nan=False)
     return False
 
 
@@ -78,7 +78,7 @@ def test_a_whole_one_says_the_same_as_before_it_was_stored():
     assert again.lost == ""
     one, other = (model.forecast(QUEUE, WANTED, NOW_S) for model in (MODEL, again))
     assert set(other.source) == {LEARNED}
-    for name in ("low_s", "middle_s", "high_s"):
+    for name in ("lower_s", "median_s", "upper_s"):
         np.testing.assert_allclose(getattr(other, name), getattr(one, name), rtol=1e-3)
     np.testing.assert_array_equal(again.typical, MODEL.typical)
     assert model_bytes(again) == BODY
@@ -190,7 +190,7 @@ def test_where_the_learned_part_is_damaged_the_tables_go_on(name):
     of_tables = {kind: replace(one, source=TABLES) for kind, one in MODEL.forecaster.corrections.items()}
     expected = replace(MODEL.forecaster, regression=None, corrections=of_tables)
     np.testing.assert_allclose(
-        said.high_s, replace(MODEL, forecaster=expected).forecast(QUEUE, WANTED, NOW_S).high_s, rtol=1e-3
+        said.upper_s, replace(MODEL, forecaster=expected).forecast(QUEUE, WANTED, NOW_S).upper_s, rtol=1e-3
     )
 
 

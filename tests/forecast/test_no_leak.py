@@ -19,7 +19,7 @@ def test_destroying_all_that_came_after_t_changes_no_forecast_made_at_t(learner,
     models = [make_model(known, at_s, learner) for known in (runs, with_other_future(runs, at_s))]
     wanted = known_runs(runs, at_s)[-30:]
     one, other = (model.forecast(known_runs(runs, at_s), wanted, at_s) for model in models)
-    for name in ("low_s", "middle_s", "high_s", "source"):
+    for name in ("lower_s", "median_s", "upper_s", "source"):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
     assert model_bytes(models[0]) == model_bytes(models[1])
 

@@ -119,15 +119,15 @@ def test_suspended_time_is_counted_apart(lab: Lab) -> None:
     assert stopped_s > 9  # Slurm freezes it 2 s after it has told its processes to stop
     # A look counts from when the round began in which it was made, which takes a while on a busy machine.
     assert stopped_s - unknown_s <= record["suspended_s"] <= stopped_s + 1.0
-    told_s = record["suspended_s"] + record["sampled_s"]
-    assert record["held_s"] - unknown_s <= told_s <= record["held_s"] + 0.01
+    reported_at_s = record["suspended_s"] + record["sampled_s"]
+    assert record["allocated_s"] - unknown_s <= reported_at_s <= record["allocated_s"] + 0.01
     (did,) = wait_for(lambda: lab.truth(job), 60, "it has ended")
     (run,) = runs(lab, job)
     # Its schedule goes on while it is stopped; that would be seen if it counted: as work, for 12 s and more.
     busy_s = sum(int(pct) * ms for pct, ms in record["util_hist_ms"].items()) / 70_000
-    idle_s = (1 - did.usage.util_pct / 70) * record["held_s"]
-    worked_s = record["held_s"] - stopped_s - idle_s
-    neither_s = record["held_s"] - told_s
+    idle_s = (1 - did.usage.util_pct / 70) * record["allocated_s"]
+    worked_s = record["allocated_s"] - stopped_s - idle_s
+    neither_s = record["allocated_s"] - reported_at_s
     assert worked_s - neither_s - 1 <= busy_s <= worked_s + 1
     assert idle_s - neither_s - 1 <= record["sampled_s"] - busy_s <= idle_s + 1
     assert record["no_process_s"] < idle_s + 1
@@ -156,10 +156,10 @@ def test_a_job_older_than_slurm_gpud_is_recorded_from_then_on(lab: Lab) -> None:
     processes = truth.load(lab.layout.truth)
     for record in records:
         # Slurm is asked each 10 s, and believed when it has told twice.
-        assert held.end_s - seen_s <= record["held_s"] <= held.end_s - start_s - 9
-        assert record["sampled_s"] == pytest.approx(record["held_s"], abs=0.2)
+        assert held.end_s - seen_s <= record["allocated_s"] <= held.end_s - start_s - 9
+        assert record["sampled_s"] == pytest.approx(record["allocated_s"], abs=0.2)
         mean = sum(int(pct) * ms for pct, ms in record["util_hist_ms"].items()) / 1000 / record["sampled_s"]
-        since = {"start_s": held.end_s - record["held_s"], "end_s": held.end_s}
+        since = {"start_s": held.end_s - record["allocated_s"], "end_s": held.end_s}
         did = truth.usage(processes, job_id=job, uuid=record["device"], **since)
         assert mean == pytest.approx(did.util_pct, abs=2)
 

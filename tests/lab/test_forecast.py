@@ -44,7 +44,7 @@ def test_a_job_that_waits_is_told_when_it_will_start_and_later_whether_that_was_
         lambda: lab.run_as("alice", [*alice, str(job)], check=False).stderr,
     )
     assert said["full"]
-    assert said["low_s"] < said["middle_s"] < said["high_s"] < 3600
+    assert said["lower_s"] < said["median_s"] < said["upper_s"] < 3600
     assert said["past"]["n"] == 0
     shown = lab.output([*alice, str(job)], "alice")
     assert f"job {job} will probably start" in shown
@@ -53,18 +53,18 @@ def test_a_job_that_waits_is_told_when_it_will_start_and_later_whether_that_was_
     assert before.startswith("this job, submitted now, will probably start")
     assert not _said(lab, "bob", str(job))["full"], "of others' jobs nobody is told the reasons"
 
-    low_s, high_s = said["at_s"] + said["low_s"], said["at_s"] + said["high_s"]
+    lower_s, upper_s = said["at_s"] + said["lower_s"], said["at_s"] + said["upper_s"]
     wait_for(
-        lambda: time.time() > low_s, said["low_s"] + 10, "the interval, which is what is promised, begins"
+        lambda: time.time() > lower_s, said["lower_s"] + 10, "the interval, which is what is promised, begins"
     )
     lab.output(["scancel", str(blocker)])
     over = wait_for(lambda: _refused(lab, job), 60, f"job {job} is seen to wait no more")
     assert "waited" in over or "does not wait" in over
-    wait_for(lambda: time.time() > high_s + 2, said["high_s"] + 10, "the interval is over")
+    wait_for(lambda: time.time() > upper_s + 2, said["upper_s"] + 10, "the interval is over")
     asked = ["slurm-gpu", "forecast", "--json", "--", "sbatch", "--gpus=1", "--wrap=true"]
     past = wait_for(lambda: _judged(lab.output(asked, "alice")), 60, "the forecast is judged")
     (run,) = json.loads(lab.output(["slurm-gpu", "job", str(job), "--json"], "alice"))["runs"]
-    right = said["low_s"] - 1 <= run["start_s"] - said["at_s"] <= said["high_s"] + 1
+    right = said["lower_s"] - 1 <= run["start_s"] - said["at_s"] <= said["upper_s"] + 1
     assert (past["n"], past["held"]) == (1, int(right))
     unknown = lab.run_as("alice", [*alice, "999999"], check=False)
     assert (unknown.returncode, "there is no job 999999" in unknown.stderr) == (2, True)

@@ -47,8 +47,8 @@ def check(lab: Lab, job: int) -> float:
         histogram = {int(percent): ms for percent, ms in record["util_hist_ms"].items()}
         core = sum(percent * ms for percent, ms in histogram.items()) / sum(histogram.values())
         assert core == pytest.approx(share.usage.util_pct, abs=1 + share.unsure_points), job
-        assert record["held_s"] == pytest.approx(share.end_s - share.start_s, abs=0.1 + share.unsure_s)
-        assert record["sampled_s"] == pytest.approx(record["held_s"], abs=0.1)
+        assert record["allocated_s"] == pytest.approx(share.end_s - share.start_s, abs=0.1 + share.unsure_s)
+        assert record["sampled_s"] == pytest.approx(record["allocated_s"], abs=0.1)
         off = 100 * abs(record["mem_used_frac"][1] - share.usage.mem_used_frac)
         assert off <= 1 + late_looks_pct(record), job
         worst = max(worst, off)
@@ -62,8 +62,8 @@ def late_looks_pct(record: dict[str, Any]) -> float:
     middle, and looks up to half a second apart count; what lies between others is no part of the mean.
     """
     seconds, _, _, highest = record["mem_used_frac"]
-    unknown_s = 2 * 0.25 + record["held_s"] - seconds
-    return float(100 * highest * unknown_s / record["held_s"])
+    unknown_s = 2 * 0.25 + record["allocated_s"] - seconds
+    return float(100 * highest * unknown_s / record["allocated_s"])
 
 
 def test_short_jobs_are_within_one_point_of_the_truth(lab_with: LabWith) -> None:

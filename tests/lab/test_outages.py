@@ -67,7 +67,7 @@ def test_no_record_is_lost_when_daemons_are_killed_at_random_moments(lab_with: L
     assert unseen["sampled_s"] == 0
     (held_inside,) = lab.held(inside)
     assert held_inside.end_s is not None
-    assert abs(float(str(unseen["held_s"])) - (held_inside.end_s - held_inside.start_s)) < 0.5
+    assert abs(float(str(unseen["allocated_s"])) - (held_inside.end_s - held_inside.start_s)) < 0.5
 
 
 def _job_inside_an_outage(lab: Lab) -> int:

@@ -151,7 +151,7 @@ def test_its_job_is_drawn_in_others_stay_out_and_the_rest_is_given_up(cluster: C
     assert promised.state is ReservationState.ACTIVE
     cluster.lab.run_as("root", ["scancel", str(training)])
     cluster.wait(lambda: cluster.row(number).state is ReservationState.RELEASED, "the rest is given up")
-    assert cluster.row(number).over_why == f"no job for {UNUSED_S}s: the training is over"
+    assert cluster.row(number).ended_why == f"no job for {UNUSED_S}s: the training is over"
     cluster.wait(lambda: not cluster.ours(), "Slurm has it no more")
     past = cluster.lab.run_as("alice", ["slurm-gpu", "reserve", "list", "--past"]).stdout
     assert "the training is over" in past
@@ -222,7 +222,7 @@ def test_one_that_nobody_uses_is_given_up_and_its_nodes_are_for_others(cluster: 
     cluster.wait(lambda: cluster.ours() == [f"sg_{number}"], "Slurm has it")
     job = cluster.submit("bob", "--nodelist=n1", "--gpus=1")
     cluster.wait(lambda: cluster.row(number).state is ReservationState.RELEASED, "it is given up")
-    assert cluster.row(number).over_why == f"unused for {UNUSED_S}s"
+    assert cluster.row(number).ended_why == f"unused for {UNUSED_S}s"
     cluster.wait(lambda: cluster.show(job, "State") == "RUNNING", "somebody else has the node")
 
 
@@ -239,7 +239,7 @@ def test_a_node_that_goes_down_is_told_and_what_an_operator_replaces_it_with_is_
         cluster.wait(lambda: "n2 is out of service" in cluster.doctor()[1], "doctor names the node")
         ReservationClient(run_in(cluster.lab)).move(f"sg_{number}", "n[1,3]")
         cluster.wait(lambda: cluster.row(number).nodes == "n[1,3]", "the table has it")
-        assert cluster.row(number).trouble is None
+        assert cluster.row(number).error is None
     finally:
         cluster.lab.run_as("root", [*node, "State=RESUME"])
     cluster.wait(lambda: cluster.doctor()[0] == "ok", "all is well")

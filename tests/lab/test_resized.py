@@ -35,7 +35,7 @@ def test_a_job_that_shrinks_is_one_run_of_all_that_it_held(lab: Lab) -> None:
     held = {uuid: share.end_s - share.start_s for uuid, share in shares.items()}
     assert min(held.values()) < max(held.values()) - 5, "one node was released long before the other"
     unsure_s = max(share.unsure_s for share in shares.values())
-    assert {item["device"]: item["held_s"] for item in run["devices"]} == pytest.approx(
+    assert {item["device"]: item["allocated_s"] for item in run["devices"]} == pytest.approx(
         held, abs=0.1 + unsure_s
     )
     busy = sum(share.usage.util_pct * held[uuid] for uuid, share in shares.items())

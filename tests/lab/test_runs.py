@@ -40,7 +40,7 @@ def test_a_requeued_job_has_two_runs_with_their_own_records(lab: Lab) -> None:
         share = by_restart[restart]
         assert device["restart"] == restart
         assert device["device"] == share.gpu.uuid
-        assert device["held_s"] == pytest.approx(share.end_s - share.start_s, abs=0.5)
+        assert device["allocated_s"] == pytest.approx(share.end_s - share.start_s, abs=0.5)
         assert run["uGPUcore"] == pytest.approx(share.usage.util_pct, abs=1.0)
 
 

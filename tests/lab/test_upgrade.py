@@ -108,7 +108,7 @@ def require_whole(lab: Lab, job: int, lost_s: float) -> None:
     (held,) = lab.held(job)
     assert held.end_s is not None
     took_s = held.end_s - held.start_s
-    seen_s = sum(device["held_s"] for device in run["devices"])
+    seen_s = sum(device["allocated_s"] for device in run["devices"])
     assert took_s - lost_s - STAMPS_S <= seen_s <= took_s + STAMPS_S, (job, run["devices"])
     assert run["coverage"] >= 1 - (lost_s + 1.5) / took_s
     assert run["uGPUcore"] > 0

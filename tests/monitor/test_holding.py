@@ -46,7 +46,7 @@ def report(name: str = "n1", minors: tuple[int, ...] = (0, 1, 2, 3)) -> NodeRepo
         DeviceFacts(uuid=f"{name}-{index}", node=name, at_s=1, index=index, minor=minor)
         for index, minor in enumerate(minors)
     )
-    return NodeReport(node=name, heard_s=1.0, version="0.2.0", devices=devices)
+    return NodeReport(node=name, last_seen_s=1.0, version="0.2.0", devices=devices)
 
 
 def live(*jobs: tuple[int, ...], name: str = "n1") -> dict[str, Live]:

@@ -28,7 +28,7 @@ class _Site:
         self.found: Verdicts | None = None
         self.job: dict[str, Any] = {"start_s": NOW_S - 1}
         self.util_pct: float | None = 0.0
-        self.told_s = 0.0
+        self.reported_at_s = 0.0
         """So old the node's values are."""
         self.observer = Observer(self.connect, lambda: NOW_S + self.passed_s, lambda: self.passed_s)
 
@@ -43,7 +43,7 @@ class _Site:
 
     def live(self, refresh: str = "all") -> dict[str, Live]:
         device = LiveDevice(util_pct=self.util_pct, jobs=(7,))
-        return {"n1": Live(at_s=NOW_S + self.passed_s - self.told_s, devices={"GPU-1": device})}
+        return {"n1": Live(at_s=NOW_S + self.passed_s - self.reported_at_s, devices={"GPU-1": device})}
 
     def nodes(self) -> list[NodeReport]:
         self.asked_for_devices += 1
@@ -172,7 +172,7 @@ def test_records_tell_at_once_who_never_used_a_gpu_but_nothing_below_coverage(
         {"job": {"start_s": NOW_S - 3600, "n_gpus": 2.0}},
         {"util_pct": 80.0},
         {"util_pct": None},
-        {"told_s": 7200.0},
+        {"reported_at_s": 7200.0},
     ],
     ids=[
         "requeued since",
@@ -224,7 +224,7 @@ def test_what_slurm_gpudbd_found_is_told_at_once(site: _Site) -> None:
         devices=(("n1", "GPU-1"),),
         nodes=(),
         since_s=NOW_S + 2.5,
-        told_s=NOW_S,
+        reported_at_s=NOW_S,
         last_s=NOW_S,
         verdict={},
     )

@@ -31,7 +31,7 @@ def test_values_are_those_of_the_devices_that_slurm_gpud_says_the_job_holds() ->
         a=LiveDevice(util_pct=50.0, jobs=(7,)), b=LiveDevice(util_pct=0.0, jobs=(7,)), c=LiveDevice(jobs=(8,))
     )
     facts = [DeviceFacts(uuid=uuid, node="n1", at_s=5, index=index) for uuid, index in (("a", 2), ("b", 0))]
-    report = NodeReport(node="n1", heard_s=5.0, version=None, devices=facts)
+    report = NodeReport(node="n1", last_seen_s=5.0, version=None, devices=facts)
     overview = make_overview("neuron", _two_jobs(), live, [report])
     values = {
         shown.row.job.job_id: [device.util_pct for device in shown.devices]

@@ -47,7 +47,7 @@ class Ill(Here):
             "devices": (self.gpus[2],),
             "nodes": (),
             "since_s": now_s - 300.5,
-            "told_s": now_s - 60,
+            "reported_at_s": now_s - 60,
             "last_s": now_s,
             "verdict": {"coverage": 0.97, "evidence": [{"text": "clock 80 %"}], "next_step": "Exclude it."},
         }

@@ -29,7 +29,7 @@ def record(job_id: int, seq: int = 1, *, final: bool = True) -> Record:
         final=final,
         first_s=100,
         last_s=110,
-        held_s=10.0,
+        allocated_s=10.0,
         sampled_s=10.0,
         util_hist_ms={40: 10_000},
     )

@@ -219,7 +219,7 @@ class Story:
                 for r in self.machine.records(final=None)
                 if (r.job_id, r.restart) == (hold.job_id, hold.restart)
             ),
-            key=lambda r: (r.uptime_s, r.held_s),
+            key=lambda r: (r.uptime_s, r.allocated_s),
         )
 
 
@@ -239,24 +239,24 @@ def check(hold: Hold, records: list[Record]) -> None:
         assert record.uptime_s is not None
         assert record.uptime_s >= until_s - 1e-3, "two watches of one device do not overlap"
         # Else it may have been begun before Slurm told that its run was over by then.
-        if record.held_s > 0 or not hold.epilog_lost:
-            until_s = record.uptime_s + record.held_s
-        assert record.sampled_s <= record.held_s + 0.01
+        if record.allocated_s > 0 or not hold.epilog_lost:
+            until_s = record.uptime_s + record.allocated_s
+        assert record.sampled_s <= record.allocated_s + 0.01
     # Slurm tells an end in whole seconds.
     early_s = 1.02 if hold.epilog_lost else 0.02
     late_s = hold.unknown_s + 0.02
     assert -early_s <= until_s - hold.end_s <= late_s, "held to the end"
     sampled_s = sum(record.sampled_s for record in records)
     assert sampled_s >= length_s - lost_s, "what was watched is counted"
-    done = told_s = 0.0
+    done = reported_at_s = 0.0
     for record in records:
         for percent, ms in (record.util_hist_ms or {}).items():
             done += percent * ms / 1000
-            told_s += ms / 1000
+            reported_at_s += ms / 1000
     boundaries = 1 + len(records) + hold.neighbours + hold.clock_sets
-    slack = 100 * 2 * TICK_S * boundaries + 0.5 * told_s
-    assert done <= hold.percent * min(told_s, length_s) + slack, "nothing of what others did"
-    assert done >= hold.percent * (told_s - hold.unknown_s) - slack, "what it did"
+    slack = 100 * 2 * TICK_S * boundaries + 0.5 * reported_at_s
+    assert done <= hold.percent * min(reported_at_s, length_s) + slack, "nothing of what others did"
+    assert done >= hold.percent * (reported_at_s - hold.unknown_s) - slack, "what it did"
     energy_s = sum(record.energy_j.seconds for record in records if record.energy_j is not None)
     energy_j = sum(record.energy_j.total for record in records if record.energy_j is not None)
     assert energy_s <= length_s + hold.unknown_s + 0.1

@@ -66,9 +66,9 @@ def job_alone(
 def check(record, gpu, start, seconds, within=1):  # type: ignore[no-untyped-def]
     assert abs(core(record) - gpu.mean(start, start + seconds, record.job_id)) <= within
     assert abs(mem(record) - gpu.memory_mean(start, start + seconds, record.job_id)) <= 1
-    assert abs(record.held_s - seconds) < 0.002
-    assert record.sampled_s <= record.held_s
-    assert record.sampled_s > record.held_s - 0.05
+    assert abs(record.allocated_s - seconds) < 0.002
+    assert record.sampled_s <= record.allocated_s
+    assert record.sampled_s > record.allocated_s - 0.05
     # Every measured millisecond is in the histogram once; what is left of the last is rounded.
     assert abs(sum(record.util_hist_ms.values()) - record.sampled_s * 1000) <= 0.51
     assert abs(sum(record.mem_hist_ms.values()) - record.mem_used_frac.seconds * 1000) <= 1

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.database.accounting.steady_clock import held_s
+from slurm_gpu.database.accounting.steady_clock import allocated_s
 from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
 from tests.node.machine import Machine, core
 from tests.node.test_disturbances import StampedGpu
@@ -27,7 +27,7 @@ def test_a_job_that_began_before_is_held_since_its_prolog_by_the_clock_of_now(
     machine.hook("epilog", 7, "0")
     machine.run(2)
     (record,) = machine.records()
-    assert record.held_s == pytest.approx(30, abs=0.02)
+    assert record.allocated_s == pytest.approx(30, abs=0.02)
     assert record.first_s == record.prolog_s == int(start + machine.clock.offset_s)
     assert record.last_s - record.first_s == pytest.approx(30, abs=1)
     assert core(record) == pytest.approx(50, abs=0.5)
@@ -47,7 +47,7 @@ def test_an_epilog_of_the_run_before_closes_no_run_that_began_after_it(machine: 
     machine.run(20)
     machine.hook("epilog", 7, "0", restart=1)
     machine.run(3)
-    assert [(record.restart, round(record.held_s)) for record in machine.records()] == [(1, 20), (0, 15)]
+    assert [(record.restart, round(record.allocated_s)) for record in machine.records()] == [(1, 20), (0, 15)]
 
 
 def test_a_run_of_before_the_reboot_is_over_before_the_next_begins(tmp_path: Path, gpu: FakeGpu) -> None:
@@ -65,7 +65,7 @@ def test_a_run_of_before_the_reboot_is_over_before_the_next_begins(tmp_path: Pat
     assert machine.node.open_jobs() == [7]
     machine.hook("epilog", 7, "0", restart=1)
     machine.run(3)
-    held = {record.restart: round(record.held_s) for record in machine.records()}
+    held = {record.restart: round(record.allocated_s) for record in machine.records()}
     assert held == {0: 100, 1: 10}
 
 
@@ -85,8 +85,8 @@ def test_a_job_in_whose_first_second_slurm_gpud_was_killed_is_held_since_its_pro
     machine.hook("epilog", 7, "0")
     machine.run(3)
     unseen, seen = sorted(machine.records(final=None), key=lambda record: record.uptime_s or 0)
-    assert (unseen.sampled_s, unseen.held_s) == (0, pytest.approx(0, abs=0.02))
-    assert held_s([unseen, seen]) == pytest.approx(30.5, abs=0.02)
+    assert (unseen.sampled_s, unseen.allocated_s) == (0, pytest.approx(0, abs=0.02))
+    assert allocated_s([unseen, seen]) == pytest.approx(30.5, abs=0.02)
 
 
 def _utilization_of_a_job_in_an_outage(
@@ -115,7 +115,7 @@ def _utilization_of_a_job_in_an_outage(
     machine.hook("epilog", 7, "0")
     machine.run(3)
     (record,) = machine.records()
-    assert record.held_s == pytest.approx(26 - prolog_s, abs=0.05)
+    assert record.allocated_s == pytest.approx(26 - prolog_s, abs=0.05)
     return core(record), record.sampled_s
 
 

@@ -88,7 +88,7 @@ def test_a_driver_that_answers_late_measured_nothing_before(tmp_path: Path, ring
     machine.hook("epilog", 7, "0")
     machine.run(2)
     (record,) = machine.records()
-    assert record.held_s == pytest.approx(30, abs=0.1)
+    assert record.allocated_s == pytest.approx(30, abs=0.1)
     read_s = 30 - 17
     seconds = seconds_of(record)
     assert {"no_process_s", "temp_c", "power_w", "sm_clock_mhz", "util_hist_ms"} <= seconds.keys()
@@ -107,9 +107,9 @@ def test_a_job_of_a_machine_without_slurm_is_not_measured_before_it_is_noticed(
     host.run(40)
     (record,) = host.records()
     noticed_s = 3.0
-    assert record.held_s > 25
+    assert record.allocated_s > 25
     for name, covered_s in seconds_of(record).items():
-        assert covered_s <= record.held_s - noticed_s + OWN_S + 1.0, name
+        assert covered_s <= record.allocated_s - noticed_s + OWN_S + 1.0, name
     assert record.mem_hist_ms is not None
     assert record.sampled_s == pytest.approx(sum(record.mem_hist_ms.values()) / 1000, abs=0.2)
 

@@ -27,7 +27,7 @@ def test_a_lost_gpu_is_an_event_and_a_gap_and_costs_no_other(tmp_path: Path, clo
     lost, healthy = machine.records()
     assert healthy.sampled_s == pytest.approx(50, abs=0.1)
     assert 20 < lost.sampled_s < 41
-    assert lost.held_s == pytest.approx(50, abs=0.1)
+    assert lost.allocated_s == pytest.approx(50, abs=0.1)
 
 
 def test_a_gpu_that_failed_under_a_job_is_looked_for_when_that_job_is_gone(
@@ -48,7 +48,7 @@ def test_a_gpu_that_failed_under_a_job_is_looked_for_when_that_job_is_gone(
     machine.run(2)
     next_job = machine.records()[-1]
     assert next_job.mem_used_frac is not None
-    assert next_job.mem_used_frac.seconds == pytest.approx(next_job.held_s, abs=0.01)
+    assert next_job.mem_used_frac.seconds == pytest.approx(next_job.allocated_s, abs=0.01)
 
 
 def test_a_gpu_that_hangs_is_an_event_and_a_gap(machine: Machine, gpu: FakeGpu) -> None:
@@ -82,7 +82,7 @@ def test_a_reloaded_driver_is_one_event_and_a_swapped_gpu_is_lost(tmp_path: Path
     gone, stayed = machine.records()
     assert stayed.sampled_s == pytest.approx(24, abs=6)
     assert gone.sampled_s == pytest.approx(10, abs=1.1)
-    assert gone.held_s == pytest.approx(30, abs=0.1)
+    assert gone.allocated_s == pytest.approx(30, abs=0.1)
     machine.hook("prolog", 8, "1")
     machine.run(3)
     machine.hook("epilog", 8, "1")
@@ -120,7 +120,7 @@ def test_a_job_ends_though_the_reader_never_comes_back(machine: Machine) -> None
     machine.hook("epilog", 7, "0")
     machine.run(40)
     (record,) = machine.records()
-    assert record.held_s == pytest.approx(20, abs=0.1)
+    assert record.allocated_s == pytest.approx(20, abs=0.1)
     assert record.sampled_s == pytest.approx(10, abs=1.1)
 
 
@@ -182,7 +182,7 @@ def test_without_a_driver_the_hold_is_recorded_without_samples(machine: Machine,
     machine.run(2)
     (record,) = machine.records()
     assert (record.device, record.sampled_s, record.util_hist_ms) == ("position:0", 0, None)
-    assert record.held_s == pytest.approx(30, abs=0.01)
+    assert record.allocated_s == pytest.approx(30, abs=0.01)
 
 
 def test_a_driver_that_comes_late_is_used_from_then_on(machine: Machine) -> None:
@@ -249,7 +249,7 @@ def test_a_job_on_a_gpu_that_has_never_answered_is_told_of(tmp_path: Path, clock
     machine.run(2)
     bad_record, good_record = machine.records()
     assert (bad_record.device, good_record.device) == ("GPU-bad", "GPU-good")
-    assert bad_record.held_s == pytest.approx(50, abs=0.1)
+    assert bad_record.allocated_s == pytest.approx(50, abs=0.1)
     assert 20 < good_record.sampled_s - bad_record.sampled_s < 41
 
 

@@ -25,7 +25,7 @@ CAPS = {1: (12, 13), 2: (21, 22), 5: (48, 49)}
 
 def merged(records: Sequence[Record]) -> tuple[float, float, float]:
     """Seconds held and sampled, and the mean utilisation of all records of a run on one device."""
-    held = sum(record.held_s for record in records)
+    held = sum(record.allocated_s for record in records)
     sampled = sum(record.sampled_s for record in records)
     weighted = [(record.sampled_s, core(record)) for record in records]
     mean = sum(seconds * percent for seconds, percent in weighted if percent is not None) / sampled
@@ -116,13 +116,13 @@ def test_a_kill_in_a_job_s_first_seconds_costs_half_of_them_at_most(
     machine.run(2)
     *before, after = machine.records(final=None)
     held, sampled, _ = merged([*before, after])
-    assert after.held_s == pytest.approx(100 - killed_after_s - down_s, abs=0.01)
+    assert after.allocated_s == pytest.approx(100 - killed_after_s - down_s, abs=0.01)
     assert core(after) == pytest.approx(40, abs=1)
-    assert held - after.held_s >= (killed_after_s / 2 if killed_after_s >= 1 else 0)
+    assert held - after.allocated_s >= (killed_after_s / 2 if killed_after_s >= 1 else 0)
     for record in before:
         assert core(record) == (pytest.approx(90, abs=1) if record.sampled_s > 0 else None)
     # What is not in these records, coverage tells: it is a part of what Slurm says the run lasted.
-    unseen_s = sum(record.held_s for record in before if record.sampled_s == 0)
+    unseen_s = sum(record.allocated_s for record in before if record.sampled_s == 0)
     assert sampled == pytest.approx(held - unseen_s, abs=1.5)
 
 
@@ -171,7 +171,7 @@ def test_what_was_stamped_before_the_clock_was_set_is_not_taken_for_what_comes(
     machine.hook("epilog", 8, "0")
     machine.run(2)
     for record, truth in zip(machine.records(), (30, 40), strict=True):
-        assert record.held_s == pytest.approx(160, abs=0.1)
+        assert record.allocated_s == pytest.approx(160, abs=0.1)
         assert record.sampled_s >= 150
         assert core(record) == pytest.approx(truth, abs=0.5)
 
@@ -204,7 +204,7 @@ def test_a_small_step_inside_a_job_puts_nothing_in_the_wrong_time(
         assert record.sampled_s - idle_s == pytest.approx(busy_s, abs=10.5)
         assert record.sampled_s - idle_s <= busy_s + 0.2
         assert idle_s <= 160 - busy_s + 0.2
-        assert record.held_s == pytest.approx(160, abs=0.1)
+        assert record.allocated_s == pytest.approx(160, abs=0.1)
         # At most what came since the last reading of the ring is lost.
         assert record.sampled_s >= 160 - 11.5
 
@@ -238,7 +238,7 @@ def test_a_clock_set_back_before_a_job_gives_it_nothing_of_the_job_before(
     machine.run(3)
     for record in machine.records():
         assert core(record) == pytest.approx(90 if record.job_id == 7 else 0, abs=0.5)
-        assert record.held_s - 0.3 - late_s <= record.sampled_s <= record.held_s + 0.01
+        assert record.allocated_s - 0.3 - late_s <= record.sampled_s <= record.allocated_s + 0.01
 
 
 def test_a_clock_that_steps_all_the_time_is_told_of_once_a_minute(machine: Machine) -> None:
@@ -291,7 +291,7 @@ def test_a_mig_reconfiguration_ends_what_vanished_and_leaves_the_others(
     machine.run(2)
     seven, eight, nine = machine.records()
     assert [r.device for r in (seven, eight, nine)] == ["MIG-1", "MIG-2", "MIG-5"]
-    assert seven.held_s == pytest.approx(100, abs=0.1)
+    assert seven.allocated_s == pytest.approx(100, abs=0.1)
     assert seven.mem_used_frac is not None
     assert seven.mem_used_frac.seconds == pytest.approx(40, abs=1.1)
     assert mem(seven) == pytest.approx(50, abs=0.5)

@@ -48,7 +48,7 @@ def test_a_run_that_ended_does_not_begin_again_after_a_kill(machine: Machine, st
     restart(machine)
     believes(machine, 300, state=state)
     (record,) = machine.records(final=None)
-    assert record.held_s == pytest.approx(20, abs=0.1)
+    assert record.allocated_s == pytest.approx(20, abs=0.1)
     assert open_jobs(machine) == []
 
 
@@ -73,7 +73,7 @@ def test_nor_one_that_ended_while_slurm_gpud_was_away(machine: Machine) -> None:
     restart(machine)
     believes(machine)
     (record,) = machine.records(final=None)
-    assert record.held_s == pytest.approx(5, abs=0.1)
+    assert record.allocated_s == pytest.approx(5, abs=0.1)
 
 
 def test_nor_a_run_before_that_of_which_only_the_epilog_was_seen(machine: Machine) -> None:
@@ -105,7 +105,7 @@ def test_a_job_whose_number_is_given_again_begins_by_its_prolog(machine: Machine
     restart(machine)
     ended_job(machine, seconds=10)
     one, two = machine.records(final=None)
-    assert (one.held_s, two.held_s) == (pytest.approx(20, abs=0.1), pytest.approx(10, abs=0.1))
+    assert (one.allocated_s, two.allocated_s) == (pytest.approx(20, abs=0.1), pytest.approx(10, abs=0.1))
 
 
 def test_a_suspended_job_that_goes_on_is_taken_up_after_a_kill(machine: Machine) -> None:
@@ -135,7 +135,7 @@ def test_a_kill_before_the_hooks_files_are_gone_tells_of_nothing_twice(
     restart(machine)
     believes(machine)
     (record,) = machine.records(final=None)
-    assert record.held_s == pytest.approx(3, abs=0.1)
+    assert record.allocated_s == pytest.approx(3, abs=0.1)
     assert machine.hook_files() == []
 
 
@@ -162,7 +162,7 @@ def test_whatever_of_the_end_has_reached_the_disk_it_ended_once(machine: Machine
         believes(machine)
         records = machine.records(final=None)
         assert len(records) == 1, f"{n_written} of {len(lines)} lines were written"
-        assert records[0].held_s == pytest.approx(20, abs=0.1)
+        assert records[0].allocated_s == pytest.approx(20, abs=0.1)
         machine.kill()
 
 
@@ -189,7 +189,7 @@ def test_that_a_run_ended_is_not_on_disk_without_its_record(machine: Machine, tm
         records = machine.records()
         # Of two, made of the same stamps, slurm-gpudbd counts one.
         assert len(records) in (1, 2), f"{n_written} of {len(lines)} lines were written"
-        assert {round(record.held_s, 1) for record in records} == {3.0}
+        assert {round(record.allocated_s, 1) for record in records} == {3.0}
         machine.kill()
 
 

@@ -117,7 +117,7 @@ def test_events_come_in_order_though_the_wall_clock_was_set_back(machine: Machin
     clock.advance(1)
     machine.start()
     (record,) = machine.records()
-    assert record.held_s == pytest.approx(5, abs=0.02)
+    assert record.allocated_s == pytest.approx(5, abs=0.02)
 
 
 def test_strange_files_do_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

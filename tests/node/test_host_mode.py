@@ -112,10 +112,10 @@ def test_a_stay_is_a_job_from_the_first_process_to_the_last(host: HostMachine, g
     assert run.end_s - run.start_s == pytest.approx(102, abs=3)
     (record,) = host.records()
     assert (record.cluster, record.job_id, record.device) == ("host:ws1", run.job_id, "GPU-1")
-    assert record.held_s == pytest.approx(102, abs=3)
+    assert record.allocated_s == pytest.approx(102, abs=3)
     assert core(record) == pytest.approx(60, abs=2)
     assert mem(record) == pytest.approx(20, abs=1)
-    assert record.sampled_s == pytest.approx(record.held_s, abs=3)
+    assert record.sampled_s == pytest.approx(record.allocated_s, abs=3)
     assert host.events() == []
 
 
@@ -124,9 +124,9 @@ def test_a_process_of_two_seconds_is_a_job_too(host: HostMachine, gpus: list[Fak
     gpus[0].work.append(work(ALICE, start + 10, start + 12, 90))
     host.run_until(start + 100)
     (record,) = host.records()
-    assert record.held_s < 6
+    assert record.allocated_s < 6
     assert record.util_hist_ms is not None
-    assert core(record) == pytest.approx(90 * 2 / record.held_s, abs=25)
+    assert core(record) == pytest.approx(90 * 2 / record.allocated_s, abs=25)
 
 
 def test_who_takes_over_a_gpu_with_as_much_memory_is_seen_at_once(
@@ -137,8 +137,8 @@ def test_who_takes_over_a_gpu_with_as_much_memory_is_seen_at_once(
     gpus[0].work.append(work(BOB, start + 60.5, start + 110))
     host.run_until(start + 200)
     alice, bob = host.records()
-    assert alice.held_s == pytest.approx(50.5 + 2.5, abs=1.1)  # LEFT_S
-    assert bob.held_s == pytest.approx(49.5 + 2.5, abs=2.1)
+    assert alice.allocated_s == pytest.approx(50.5 + 2.5, abs=1.1)  # LEFT_S
+    assert bob.allocated_s == pytest.approx(49.5 + 2.5, abs=2.1)
 
 
 def test_processes_are_listed_only_where_something_changed(
@@ -187,7 +187,7 @@ def test_who_is_back_within_a_minute_goes_on_with_the_job_and_the_pause_is_not_h
     first, second = host.records()
     assert first.job_id == second.job_id
     assert first.segment != second.segment
-    assert first.held_s + second.held_s == pytest.approx(84, abs=6)
+    assert first.allocated_s + second.allocated_s == pytest.approx(84, abs=6)
     assert core(second) == pytest.approx(50, abs=4)
 
 
@@ -209,7 +209,7 @@ def test_another_gpu_begins_another_job_and_so_does_one_that_was_left(
     assert [list(run.devices) for run in host.runs()] == [["GPU-0"], ["GPU-0", "GPU-2"], ["GPU-0"]]
     first, second, third = host.runs()
     assert (first.end_s, second.end_s) == (second.start_s, third.start_s)
-    held = sum(record.held_s for record in host.records() if record.device == "GPU-0")
+    held = sum(record.allocated_s for record in host.records() if record.device == "GPU-0")
     assert held == pytest.approx(392, abs=4)
 
 
@@ -236,7 +236,7 @@ def test_a_restart_goes_on_with_open_jobs(host: HostMachine, gpus: list[FakeGpu]
     assert sorted((host.n(run.job_id), run.uid) for run in host.runs()) == [(1, ALICE), (2, BOB)]
     assert all(run.end_s is not None for run in host.runs())
     alice = [record for record in host.records(final=None) if host.n(record.job_id) == 1]
-    assert sum(record.held_s for record in alice) == pytest.approx(180, abs=14)
+    assert sum(record.allocated_s for record in alice) == pytest.approx(180, abs=14)
 
 
 def test_what_was_open_when_the_machine_went_down_has_ended(host: HostMachine, gpus: list[FakeGpu]) -> None:

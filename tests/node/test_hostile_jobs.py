@@ -135,7 +135,7 @@ def test_a_job_cannot_charge_another_with_its_work(
         assert core(victim) == pytest.approx(30, abs=1)
         assert core(hers) == pytest.approx(60, abs=1) or core(hers) == pytest.approx(0, abs=1)
     for record in (victim, hers):
-        assert record.held_s == pytest.approx(20, abs=0.1)
+        assert record.allocated_s == pytest.approx(20, abs=0.1)
 
 
 def test_a_process_id_that_is_used_again_is_another_process(node: SharedGpu) -> None:

@@ -88,9 +88,9 @@ def test_a_gpu_that_hangs_costs_its_own_job_that_time_and_others_nothing(
         machine.hook("epilog", job, str(job - 7))
     machine.run(2)
     well, ill = machine.records()
-    assert well.sampled_s == pytest.approx(well.held_s, abs=1.5)
+    assert well.sampled_s == pytest.approx(well.allocated_s, abs=1.5)
     assert core(well) == pytest.approx(40, abs=1)
-    assert ill.held_s == pytest.approx(well.held_s, abs=0.1)
+    assert ill.allocated_s == pytest.approx(well.allocated_s, abs=0.1)
     # Known up to the last reading of the ring before it hung, and from when it answered again: the ring's
     # sample of that moment is read with the one or two before it.
     assert 20 <= ill.sampled_s - after_s <= 30 + SAMPLE_MAX_S

@@ -38,7 +38,7 @@ def test_a_job_older_than_the_daemon_is_recorded_from_when_slurm_told_of_it(
     machine.run(2)
     (record,) = machine.records()
     assert (record.device, record.restart, record.prolog_s) == ("GPU-0", 0, told[7]["start_s"])
-    assert record.held_s == pytest.approx(30, abs=0.02)
+    assert record.allocated_s == pytest.approx(30, abs=0.02)
     assert record.sampled_s == pytest.approx(30, abs=1)
     assert core(record) == pytest.approx(60, abs=1)
     assert record.granted_mgpu == 1000
@@ -66,8 +66,8 @@ def test_a_prolog_that_comes_after_slurm_s_word_is_of_the_same_run(machine: Mach
     machine.hook("epilog", 7, "0", restart=1)
     machine.run(2)
     first, second = machine.records()
-    assert first.held_s == pytest.approx(20, abs=0.1)
-    assert second.held_s == pytest.approx(5, abs=0.1)
+    assert first.allocated_s == pytest.approx(20, abs=0.1)
+    assert second.allocated_s == pytest.approx(5, abs=0.1)
     assert machine.events() == ["epilog_missing"]
     assert machine.hook_files() == []
 
@@ -133,7 +133,7 @@ def test_a_lost_epilog_costs_no_more_than_the_last_checkpoint(machine: Machine, 
     machine.run(1)
     (record,) = machine.records()
     assert record.final
-    assert record.held_s == pytest.approx(300, abs=1)
+    assert record.allocated_s == pytest.approx(300, abs=1)
     assert record.last_s - record.first_s == pytest.approx(300, abs=1)
     assert 288 <= record.sampled_s <= 300
     assert core(record) == pytest.approx(80, abs=0.5)
@@ -156,7 +156,7 @@ def test_the_job_after_a_lost_epilog_has_its_gpu_to_itself_again(machine: Machin
     machine.run(2)
     seven, eight = machine.records()
     assert core(seven) == pytest.approx(80, abs=0.5)
-    assert seven.held_s == pytest.approx(100, abs=1.5)
+    assert seven.allocated_s == pytest.approx(100, abs=1.5)
     assert core(eight) == pytest.approx(30, abs=0.5)
     assert mem(eight) == pytest.approx(10, abs=0.5)
     assert eight.sampled_s == pytest.approx(290, abs=1)
@@ -203,8 +203,8 @@ def test_a_run_that_lost_both_hooks_between_itself_and_the_next_ends_where_that_
     machine.run(2)
     first, second = machine.records()
     assert (first.restart, second.restart) == (0, 1)
-    assert first.held_s == pytest.approx(200, abs=1)
-    assert second.held_s == pytest.approx(20, abs=0.1)
+    assert first.allocated_s == pytest.approx(200, abs=1)
+    assert second.allocated_s == pytest.approx(20, abs=0.1)
     assert machine.events() == ["epilog_missing"]
 
 
@@ -221,7 +221,7 @@ def test_a_short_job_that_lost_its_epilog_keeps_half_of_what_was_seen(
     machine.node.ended({7: {"restart": 0, "end_s": machine.clock.wall() - 140 + seconds}})
     (record,) = machine.records()
     assert record.seq > shipped.seq  # else what was counted too long would stand
-    assert record.held_s == pytest.approx(seconds, abs=0.1)
+    assert record.allocated_s == pytest.approx(seconds, abs=0.1)
     assert seconds >= record.sampled_s >= (0 if seconds < 1 else 0.5 * seconds - 1.4)
     assert core(record) == (None if seconds < 1 else pytest.approx(80, abs=0.5))
 

@@ -210,10 +210,10 @@ def test_no_job_is_missing_and_none_invented(play: Play) -> None:
 def test_every_second_of_holding_was_sampled(play: Play) -> None:
     for hold in play.holds:
         record = play.record(hold)
-        assert record.held_s == pytest.approx(hold.end_s - hold.start_s, abs=0.001), hold
-        assert record.sampled_s == pytest.approx(record.held_s, abs=0.001), hold
+        assert record.allocated_s == pytest.approx(hold.end_s - hold.start_s, abs=0.001), hold
+        assert record.sampled_s == pytest.approx(record.allocated_s, abs=0.001), hold
         assert record.mem_used_frac is not None
-        assert record.mem_used_frac.seconds == pytest.approx(record.held_s, abs=0.001), hold
+        assert record.mem_used_frac.seconds == pytest.approx(record.allocated_s, abs=0.001), hold
 
 
 def test_every_mean_is_within_half_a_point(play: Play) -> None:
@@ -236,10 +236,10 @@ def test_every_mean_is_within_half_a_point(play: Play) -> None:
             allowed = MEAN_POINTS
             if name == "the GPU's" and hold.gpu in SHARED:
                 # When in a sixth of a second others did what they did, nobody tells.
-                allowed += 100 * TICK_S / 2 / record.held_s
+                allowed += 100 * TICK_S / 2 / record.allocated_s
             if name == "memory":
                 # A change between two samples is placed in their middle, which weighs most in a job of 1 s.
-                allowed += 100 * YOUNGEST_S / 2 / record.held_s
+                allowed += 100 * YOUNGEST_S / 2 / record.allocated_s
             if abs(told - was) > allowed:
                 missed.append(f"{hold}: {name} {told:.3f}, truly {was:.3f}")
     print("largest differences in points:", worst)

@@ -17,7 +17,7 @@ def test_a_job_of_three_seconds_has_one_record_with_the_truth(machine: Machine, 
     machine.run(2.0)
     (record,) = machine.records()
     assert (record.job_id, record.device, record.final) == (7, "GPU-0", True)
-    assert record.held_s == pytest.approx(3.0, abs=0.001)
+    assert record.allocated_s == pytest.approx(3.0, abs=0.001)
     assert record.sampled_s == pytest.approx(3.0, abs=0.02)
     assert core(record) == pytest.approx(gpu.mean(start, start + 3.0, 7), abs=1)
     assert mem(record) == pytest.approx(gpu.memory_mean(start, start + 3.0, 7), abs=1)
@@ -37,8 +37,8 @@ def test_an_idle_gpu_is_measured_as_zero_and_not_as_a_gap(machine: Machine) -> N
     assert set(record.util_hist_ms) == {0}
     assert core(record) == 0
     assert mem(record) == 0
-    assert record.sampled_s == pytest.approx(record.held_s, abs=0.02)
-    assert record.no_process_s == pytest.approx(record.held_s, abs=0.02)
+    assert record.sampled_s == pytest.approx(record.allocated_s, abs=0.02)
+    assert record.no_process_s == pytest.approx(record.allocated_s, abs=0.02)
 
 
 def test_a_job_without_gpus_has_no_record(machine: Machine) -> None:
@@ -61,8 +61,8 @@ def test_a_requeued_job_has_two_runs_though_its_first_epilog_names_the_second(ma
     machine.run(2.0)
     first, second = machine.records()
     assert (first.restart, second.restart) == (0, 1)
-    assert first.held_s == pytest.approx(3.0, abs=0.01)
-    assert second.held_s == pytest.approx(4.0, abs=0.01)
+    assert first.allocated_s == pytest.approx(3.0, abs=0.01)
+    assert second.allocated_s == pytest.approx(4.0, abs=0.01)
     assert first.segment != second.segment
 
 
@@ -72,7 +72,7 @@ def test_a_prolog_without_the_epilog_before_it_closes_the_open_run(machine: Mach
     machine.hook("prolog", 7, "0", restart=1)
     machine.run(2.0)
     (first,) = machine.records()
-    assert first.held_s == pytest.approx(3.0, abs=0.01)
+    assert first.allocated_s == pytest.approx(3.0, abs=0.01)
     assert machine.events() == ["epilog_missing"]
 
 
@@ -146,7 +146,7 @@ def test_a_neighbour_that_begins_soon_after_another_one_leaves_no_gap(machine: M
     machine.run(2)
     record = machine.records()[0]
     assert record.mem_used_frac is not None
-    assert record.mem_used_frac.seconds == pytest.approx(record.held_s, abs=0.02)
+    assert record.mem_used_frac.seconds == pytest.approx(record.allocated_s, abs=0.02)
 
 
 def test_where_processes_cannot_be_told_apart_a_shared_gpu_is_a_gap(machine: Machine, gpu: FakeGpu) -> None:
@@ -184,7 +184,7 @@ def test_a_stalled_daemon_measured_no_memory_meanwhile(machine: Machine, gpu: Fa
     machine.hook("epilog", 7, "0")
     machine.run(2)
     (record,) = machine.records()
-    assert record.held_s == pytest.approx(80, abs=0.1)
+    assert record.allocated_s == pytest.approx(80, abs=0.1)
     assert record.mem_used_frac is not None
     assert record.mem_used_frac.seconds == pytest.approx(20, abs=1)
     assert record.sampled_s == pytest.approx(40, abs=1)  # the driver's ring reaches back 20 s
@@ -203,7 +203,7 @@ def test_setting_the_wall_clock_costs_a_second_at_most_and_is_told(
     machine.hook("epilog", 7, "0")
     machine.run(2)
     (record,) = machine.records()
-    assert record.held_s == pytest.approx(30, abs=0.02)
+    assert record.allocated_s == pytest.approx(30, abs=0.02)
     assert record.sampled_s == pytest.approx(30, abs=1.3)
     assert core(record) == pytest.approx(48, abs=1.5)
     assert mem(record) == pytest.approx(gpu.memory_mean(start, start + 30, 7), abs=0.5)

@@ -135,8 +135,8 @@ def test_no_job_is_missing_and_no_record_refused(watched: Watched) -> None:
 def test_almost_all_time_was_sampled(watched: Watched) -> None:
     play = watched.play
     records = [play.record(hold) for hold in play.holds]
-    total = sum(record.sampled_s for record in records) / sum(record.held_s for record in records)
-    parts = sorted(record.sampled_s / record.held_s for record in records)
+    total = sum(record.sampled_s for record in records) / sum(record.allocated_s for record in records)
+    parts = sorted(record.sampled_s / record.allocated_s for record in records)
     print(f"coverage {total:.4f}, the least of a job {parts[0]:.3f}, of 1 % {parts[len(parts) // 100]:.3f}")
     assert total >= COVERAGE
     assert sum(part < COVERAGE for part in parts) <= len(parts) // 50
@@ -152,9 +152,9 @@ def test_every_mean_is_within_a_point_of_the_truth(watched: Watched) -> None:
             true_pct, seconds = watched.true_util_pct(hold)
             assert seconds == pytest.approx(record.sampled_s, abs=0.5), hold
             found["utilisation"] = histogram_mean(record.util_hist_ms), true_pct
-        if record.mem_used_frac is not None and record.mem_used_frac.seconds >= 0.99 * record.held_s:
+        if record.mem_used_frac is not None and record.mem_used_frac.seconds >= 0.99 * record.allocated_s:
             found["memory"] = 100 * record.mem_used_frac.mean, 100 * true.mem_used_frac
-        if record.sm_active_frac is not None and record.sm_active_frac.seconds >= 0.99 * record.held_s:
+        if record.sm_active_frac is not None and record.sm_active_frac.seconds >= 0.99 * record.allocated_s:
             found["SMs active"] = 100 * record.sm_active_frac.mean, 100 * true.activity.sm_active
         for name, (told, was) in found.items():
             assert told is not None

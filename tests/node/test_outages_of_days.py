@@ -46,7 +46,7 @@ def test_hours_without_the_database_cost_nothing(in_memory: Path, gpu: FakeGpu) 
     for job_id, (seconds, percent) in jobs.items():
         of_job = merged(machine, job_id)
         assert [record.final for record in of_job.records] == [True]
-        assert of_job.held_s == pytest.approx(seconds, abs=0.01)
+        assert of_job.allocated_s == pytest.approx(seconds, abs=0.01)
         assert of_job.sampled_s == pytest.approx(seconds, abs=0.02)
         assert of_job.util_pct == pytest.approx(percent, abs=0.5)
         assert of_job.energy_j == pytest.approx(100 * seconds, rel=0.01)
@@ -98,10 +98,10 @@ def test_a_reboot_in_the_middle_of_a_job_costs_what_was_seen_since_the_last_chec
     runs = {
         restart: Merged([r for r in wired.database.of_job(7) if r.restart == restart]) for restart in (0, 1)
     }
-    assert 60 - CHECKPOINT_S <= runs[0].held_s <= 60.01
-    assert runs[0].sampled_s == pytest.approx(runs[0].held_s, abs=1.1)
+    assert 60 - CHECKPOINT_S <= runs[0].allocated_s <= 60.01
+    assert runs[0].sampled_s == pytest.approx(runs[0].allocated_s, abs=1.1)
     assert runs[0].util_pct == pytest.approx(60, abs=0.5)
-    assert runs[1].held_s == pytest.approx(50, abs=0.02)
+    assert runs[1].allocated_s == pytest.approx(50, abs=0.02)
     assert runs[1].util_pct == pytest.approx(30, abs=0.5)
     assert all(record.final for run in runs.values() for record in run.records)
     assert {(restart, r.boot_id) for restart, run in runs.items() for r in run.records} == {
@@ -162,7 +162,7 @@ def test_two_daemons_at_once_count_once(tmp_path: Path, gpu: FakeGpu) -> None:
     assert len(one.database.of_job(7)) == 2
     assert len(job.records) == 1
     assert len(job.doubled) == 1
-    assert job.held_s == pytest.approx(40, abs=0.2)
+    assert job.allocated_s == pytest.approx(40, abs=0.2)
     assert job.util_pct == pytest.approx(60, abs=0.5)
     for machine in (one, other):
         machine.kill()
@@ -195,7 +195,7 @@ def test_a_gpu_swapped_under_a_job_is_a_gap_and_the_next_job_s_is_the_new_one(
     machine.hook("epilog", 8, "0")
     machine.run(5)
     before, after = merged(machine, 7, "GPU-old"), merged(machine, 8, "GPU-new")
-    assert before.held_s == pytest.approx(200, abs=0.1)
+    assert before.allocated_s == pytest.approx(200, abs=0.1)
     assert before.sampled_s == pytest.approx(100, abs=1.5)
     assert before.util_pct == pytest.approx(60, abs=0.5)
     assert after.util_pct == pytest.approx(90, abs=0.5)
@@ -263,7 +263,7 @@ def test_a_thousand_jobs_that_end_in_one_second_all_have_their_record(
     for job_id, record in records.items():
         assert record.final
         assert record.device == f"GPU-{job_id % 8}"
-        assert record.held_s == pytest.approx(ended[job_id] - begun[job_id], abs=0.01)
+        assert record.allocated_s == pytest.approx(ended[job_id] - begun[job_id], abs=0.01)
     assert machine.hook_files() == []
     assert machine.database.posts - posts <= 12
     machine.kill()

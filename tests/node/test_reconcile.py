@@ -216,7 +216,7 @@ def test_whatever_is_answered_nothing_breaks(odd: dict[str, Any], whole: bool) -
                 assert over_now.allocation.start_s <= over_now.end_s <= NOW + at
 
 
-def record(held_s: float) -> Record:
+def record(allocated_s: float) -> Record:
     return Record(
         cluster="lab",
         job_id=7,
@@ -230,7 +230,7 @@ def record(held_s: float) -> Record:
         final=False,
         first_s=1,
         last_s=1,
-        held_s=held_s,
+        allocated_s=allocated_s,
         sampled_s=0.0,
     )
 
@@ -243,7 +243,7 @@ def test_of_any_moment_a_record_is_kept_that_is_not_much_older(checkpoints: int,
     age = data.draw(st.integers(0, checkpoints - 1))
     kept = history.at(10.0 * (checkpoints - age))
     if kept is not None:
-        assert age <= checkpoints - kept.held_s / 10 <= 1.5 * age
+        assert age <= checkpoints - kept.allocated_s / 10 <= 1.5 * age
     else:
         assert 1.5 * age >= checkpoints - 1  # it was hardly there
     assert len(history) <= 18 + 3 * checkpoints.bit_length()

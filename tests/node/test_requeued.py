@@ -22,20 +22,20 @@ class Change(Protocol):
 @pytest.fixture
 def cgroup(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Change:
     """Cgroups whose age is by the machine's clock."""
-    made_s: dict[int, float] = {}
+    created_s: dict[int, float] = {}
 
     def directory(job_id: int) -> Path:
         return machine.directory / "cgroup" / "freezer" / "slurm_n1" / "uid_1001" / f"job_{job_id}"
 
     def change(there: bool, job_id: int = 7) -> None:
-        made_s[job_id] = machine.clock.wall()
+        created_s[job_id] = machine.clock.wall()
         if there:
             directory(job_id).mkdir(parents=True)
         else:
             directory(job_id).rmdir()
 
     def age_s(cgroups: JobCgroups, job: JobName, wall_s: float) -> float | None:
-        return wall_s - made_s[job.job_id] if directory(job.job_id).exists() else None
+        return wall_s - created_s[job.job_id] if directory(job.job_id).exists() else None
 
     monkeypatch.setattr(JobCgroups, "age_s", age_s)
     return change
@@ -78,7 +78,7 @@ def test_a_short_run_without_a_prolog_has_its_own_record(
     machine.run(3)
     first, second = machine.records()
     assert (first.restart, second.restart) == (0, 1)
-    assert second.held_s == pytest.approx(seconds, abs=0.05)
+    assert second.allocated_s == pytest.approx(seconds, abs=0.05)
     assert second.sampled_s == pytest.approx(seconds, abs=0.4)
     assert core(second) == pytest.approx(60, abs=2)
     assert machine.events() == []
@@ -101,7 +101,7 @@ def test_next_to_another_that_may_run_its_use_is_a_gap(
     machine.hook("epilog", 7, "0", restart=1)
     machine.run(3)
     record = next(record for record in machine.records() if record.restart == 1)
-    assert (record.job_id, round(record.held_s), core(record)) == (7, 4, None)
+    assert (record.job_id, round(record.allocated_s), core(record)) == (7, 4, None)
 
 
 def test_another_that_has_no_cgroup_does_not_run(machine: Machine, gpu: FakeGpu, cgroup: Change) -> None:
@@ -163,7 +163,7 @@ def test_it_may_be_requeued_again(machine: Machine, cgroup: Change) -> None:
         machine.hook("epilog", 7, "0", restart=restart)
         machine.run(11)
     assert [record.restart for record in machine.records()] == [0, 1, 2, 3]
-    assert [round(record.held_s) for record in machine.records()] == [5, 4, 4, 4]
+    assert [round(record.allocated_s) for record in machine.records()] == [5, 4, 4, 4]
 
 
 def test_slurm_s_word_is_believed_at_once_where_the_cgroup_confirms_it(
@@ -181,7 +181,7 @@ def test_slurm_s_word_is_believed_at_once_where_the_cgroup_confirms_it(
     machine.run(5)
     machine.hook("epilog", 7, "0", restart=1)
     machine.run(3)
-    assert [round(record.held_s) for record in machine.records()] == [5, 8]
+    assert [round(record.allocated_s) for record in machine.records()] == [5, 8]
 
 
 def test_with_a_prolog_after_all_that_counts(machine: Machine, cgroup: Change) -> None:
@@ -192,7 +192,7 @@ def test_with_a_prolog_after_all_that_counts(machine: Machine, cgroup: Change) -
     machine.run(3)
     machine.hook("epilog", 7, "0", restart=1)
     machine.run(3)
-    assert [round(record.held_s) for record in machine.records()] == [5, 5]
+    assert [round(record.allocated_s) for record in machine.records()] == [5, 5]
 
 
 @pytest.mark.parametrize("has_cgroup", [True, False])

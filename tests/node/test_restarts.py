@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from slurm_gpu.database.accounting.steady_clock import held_s
+from slurm_gpu.database.accounting.steady_clock import allocated_s
 from slurm_gpu.errors import RecordError
 from slurm_gpu.node.shipping.spool import Spool
 from slurm_gpu.wire import Record
@@ -40,8 +40,8 @@ def test_a_kill_while_one_run_is_closed_and_the_next_has_begun_mixes_up_neither(
     assert not machine.node.open_jobs()
     one, two = (record for record in machine.records() if record.final)
     assert (one.restart, two.restart) == (0, 1)
-    assert one.held_s == pytest.approx(15, abs=0.1)
-    assert two.held_s == pytest.approx(20, abs=0.1)
+    assert one.allocated_s == pytest.approx(15, abs=0.1)
+    assert two.allocated_s == pytest.approx(20, abs=0.1)
     machine.kill()
     machine.start()
     assert machine.node is not None
@@ -61,9 +61,9 @@ def test_after_kill_9_the_job_goes_on_in_a_new_segment(machine: Machine) -> None
     assert first.segment != second.segment
     assert (first.final, second.final) == (False, True)
     assert (first.restart, first.prolog_s) == (second.restart, second.prolog_s)
-    assert first.held_s == pytest.approx(60, abs=10)
-    assert first.sampled_s == pytest.approx(first.held_s, abs=1.1)
-    assert second.held_s == pytest.approx(30, abs=0.1)
+    assert first.allocated_s == pytest.approx(60, abs=10)
+    assert first.sampled_s == pytest.approx(first.allocated_s, abs=1.1)
+    assert second.allocated_s == pytest.approx(30, abs=0.1)
     assert first.last_s <= second.first_s
 
 
@@ -77,7 +77,7 @@ def test_a_job_that_ended_while_the_daemon_was_away_is_closed_at_its_end(machine
     machine.start()
     (record,) = machine.records(final=None)
     assert record.final
-    assert record.held_s == pytest.approx(65, abs=0.02)
+    assert record.allocated_s == pytest.approx(65, abs=0.02)
     assert 49 < record.sampled_s <= 60
     assert machine.hook_files() == []
 
@@ -107,8 +107,8 @@ def test_an_epilog_that_is_seen_only_after_the_restart_leaves_out_nothing_of_the
         machine.start()
     machine.run(3)
     records = [*before, *machine.records(final=None)]
-    assert held_s(records) == pytest.approx(32, abs=0.02)
-    assert sum(record.held_s for record in records) == pytest.approx(32, abs=0.02)
+    assert allocated_s(records) == pytest.approx(32, abs=0.02)
+    assert sum(record.allocated_s for record in records) == pytest.approx(32, abs=0.02)
     assert max(records, key=lambda record: record.uptime_s or 0).final
     assert machine.hook_files() == []
 
@@ -127,7 +127,7 @@ def test_a_job_that_ended_in_an_outage_is_held_until_then_where_slurm_alone_tell
     assert machine.node is not None
     machine.node.ended({7: {"restart": 0, "end_s": end_s}})
     machine.run(3)
-    assert held_s(machine.records(final=None)) == pytest.approx(60, abs=1.1)
+    assert allocated_s(machine.records(final=None)) == pytest.approx(60, abs=1.1)
 
 
 def test_a_job_that_lies_wholly_in_an_outage_has_a_record_without_samples(machine: Machine) -> None:
@@ -139,7 +139,7 @@ def test_a_job_that_lies_wholly_in_an_outage_has_a_record_without_samples(machin
     machine.start()
     (record,) = machine.records(final=None)
     assert (record.final, record.sampled_s, record.device) == (True, 0, "GPU-0")
-    assert record.held_s == pytest.approx(3, abs=0.01)
+    assert record.allocated_s == pytest.approx(3, abs=0.01)
     assert machine.hook_files() == []
 
 
@@ -163,7 +163,7 @@ def test_of_a_job_that_lies_wholly_in_an_outage_the_device_is_told_by_a_driver_t
     machine.run(1)
     (record,) = machine.records(final=None)
     assert (record.final, record.sampled_s, record.device) == (True, 0, "GPU-0")
-    assert record.held_s == pytest.approx(3, abs=0.01)
+    assert record.allocated_s == pytest.approx(3, abs=0.01)
     assert machine.hook_files() == []
 
 
@@ -178,7 +178,7 @@ def test_a_driver_that_does_not_come_keeps_no_record_back_for_long(machine: Mach
     machine.run(21)
     (record,) = machine.records()
     assert (record.restart, record.device) == (0, "position:0")
-    assert record.held_s == pytest.approx(3, abs=0.01)
+    assert record.allocated_s == pytest.approx(3, abs=0.01)
     machine.reader.starting = False
     machine.run(5)
     machine.hook("epilog", 7, "0", restart=1)
@@ -198,7 +198,7 @@ def test_a_job_that_began_in_an_outage_is_held_since_its_prolog(machine: Machine
     machine.hook("epilog", 7, "0")
     machine.run(2)
     (record,) = machine.records()
-    assert record.held_s == pytest.approx(30, abs=0.02)
+    assert record.allocated_s == pytest.approx(30, abs=0.02)
     assert record.sampled_s == pytest.approx(30, abs=0.2)
     assert core(record) == pytest.approx(50, abs=0.5)
 
@@ -212,7 +212,7 @@ def test_a_record_in_the_spool_that_cannot_be_read_stops_nobody(
     machine.hook("epilog", 7, "0")
 
     def unreadable(*_: str) -> None:
-        raise RecordError("util_hist_ms: sums to more than held_s 3.0")
+        raise RecordError("util_hist_ms: sums to more than allocated_s 3.0")
 
     monkeypatch.setattr(Spool, "last_record", unreadable)
     machine.start()
@@ -231,7 +231,7 @@ def test_a_reboot_closes_what_was_open(machine: Machine) -> None:
     machine.start()
     (record,) = machine.records(final=None)
     assert (record.boot_id, record.final) == ("boot-1", True)
-    assert record.held_s == pytest.approx(60, abs=10.1)
+    assert record.allocated_s == pytest.approx(60, abs=10.1)
     machine.run(30)
     assert machine.records() == [record]
 
@@ -244,8 +244,8 @@ def test_a_stop_writes_down_all_that_is_known(machine: Machine) -> None:
     machine.kill()
     machine.start()
     record, next_one = sorted(machine.records(final=None), key=lambda record: record.uptime_s or 0)
-    assert next_one.held_s == 0
-    assert record.held_s == pytest.approx(7, abs=0.01)
+    assert next_one.allocated_s == 0
+    assert record.allocated_s == pytest.approx(7, abs=0.01)
     assert record.sampled_s == pytest.approx(7, abs=0.3)
 
 
@@ -271,7 +271,7 @@ def test_what_a_neighbour_did_in_an_outage_is_not_charged_to_an_idle_job(
     machine.hook("epilog", 8, "0")
     machine.run(3)
     (idle,) = (record for record in machine.records() if record.job_id == 8)
-    assert idle.held_s == pytest.approx(19.5, abs=0.02)
+    assert idle.allocated_s == pytest.approx(19.5, abs=0.02)
     assert idle.util_hist_ms is not None
     assert sum(ms for percent, ms in idle.util_hist_ms.items() if percent > 0) == 0
     # Since its neighbour is gone or watched, it is measured.

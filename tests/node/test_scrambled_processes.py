@@ -67,7 +67,7 @@ def test_a_job_without_processes_next_to_known_ones_has_zeros(tmp_path: Path) ->
     _, eight = machine.records()
     assert eight.mem_used_frac is not None
     assert eight.mem_used_frac.mean == 0
-    assert eight.no_process_s == pytest.approx(eight.held_s, abs=0.6)
+    assert eight.no_process_s == pytest.approx(eight.allocated_s, abs=0.6)
 
 
 @given(

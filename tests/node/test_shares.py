@@ -50,13 +50,13 @@ def test_the_sum_of_shares_is_at_most_the_device(data: st.DataObject) -> None:
 
 @given(percents, st.floats(0.001, 1))
 @example(100.0, 0.5)
-def test_who_holds_a_gpu_alone_did_all_that_was_done(percent: float, held_s: float) -> None:
+def test_who_holds_a_gpu_alone_did_all_that_was_done(percent: float, allocated_s: float) -> None:
     span = UtilizationSpan(10.0, 11.0, percent)
-    value = alone(span, HeldSpan(10.0, 10.0 + held_s))
+    value = alone(span, HeldSpan(10.0, 10.0 + allocated_s))
     assert value <= 100
-    assert value * held_s <= percent * 1.000001
-    if percent <= 100 * held_s:
-        assert abs(value * held_s - percent) < 1e-6
+    assert value * allocated_s <= percent * 1.000001
+    if percent <= 100 * allocated_s:
+        assert abs(value * allocated_s - percent) < 1e-6
 
 
 def test_jobs_that_cannot_be_told_apart_are_a_gap_unless_they_took_turns() -> None:

@@ -64,20 +64,22 @@ def test_the_first_record_of_a_running_job_is_none_of_its_first_seconds(post: Po
     post.run(30)
     begin(post, 7)
     start_s = post.clock.now_s
-    for seq, held_s in enumerate((1.0, 2.0, 4.0, 8.0, 16.0), 1):
-        post.run(start_s + held_s - post.clock.now_s)
-        post.spool.save_record(replace(record(7, seq, final=False), held_s=held_s, sampled_s=held_s / 2))
+    for seq, allocated_s in enumerate((1.0, 2.0, 4.0, 8.0, 16.0), 1):
+        post.run(start_s + allocated_s - post.clock.now_s)
+        post.spool.save_record(
+            replace(record(7, seq, final=False), allocated_s=allocated_s, sampled_s=allocated_s / 2)
+        )
     post.run(4)
     (shipped,) = [r for shipment in post.database.shipments for r in shipment["records"]]
-    assert shipped["held_s"] in (8.0, 16.0)
+    assert shipped["allocated_s"] in (8.0, 16.0)
 
 
 def test_a_job_that_ends_in_its_first_seconds_is_shipped_at_once(post: Post) -> None:
     begin(post, 7)
-    post.spool.save_record(replace(record(7, 1, final=False), held_s=1.0, sampled_s=0.5))
+    post.spool.save_record(replace(record(7, 1, final=False), allocated_s=1.0, sampled_s=0.5))
     post.run(20)
     assert post.database.jobs() == []
-    post.spool.save_record(replace(record(7, 2), held_s=2.0, sampled_s=1.5))
+    post.spool.save_record(replace(record(7, 2), allocated_s=2.0, sampled_s=1.5))
     post.run(2)
     assert post.database.jobs() == [[7]]
 

@@ -29,7 +29,7 @@ def test_on_a_shared_gpu_they_are_a_gap_for_all_who_were_there(machine: Machine,
     assert hidden.util_hist_ms is not None
     assert hidden.util_hist_ms[0] == pytest.approx(1000 * OLD_S, abs=2000)
     for record in (steady, hidden):
-        assert record.held_s == pytest.approx(OLD_S + BUSY_S, abs=0.1)
+        assert record.allocated_s == pytest.approx(OLD_S + BUSY_S, abs=0.1)
         # Those that a look met by chance are known.
         assert OLD_S - 1 <= record.sampled_s <= OLD_S + 0.3 * BUSY_S
     assert core(steady) == pytest.approx(20, abs=0.5)

@@ -177,7 +177,7 @@ def test_what_a_job_does_until_slurmd_answers_is_a_gap_and_told(slow: Machine, g
     slow.run(2)
     (record,) = slow.records()
     assert record.device == "GPU-0"
-    assert record.held_s == pytest.approx(100, abs=0.1)
+    assert record.allocated_s == pytest.approx(100, abs=0.1)
     assert record.sampled_s == pytest.approx(60, abs=1)  # with 20 s that the driver's ring remembers
     assert core(record) == pytest.approx(60, abs=1)
     assert slow.events() == ["gres_order_unknown"]
@@ -194,7 +194,7 @@ def test_a_job_that_is_over_before_slurmd_answers_has_its_device_all_the_same(sl
     slow.run(1)
     (record,) = slow.records()
     assert (record.device, record.sampled_s) == ("GPU-0", 0)
-    assert record.held_s == pytest.approx(1, abs=0.1)
+    assert record.allocated_s == pytest.approx(1, abs=0.1)
 
 
 def test_a_job_whose_devices_slurmd_never_tells_has_a_record_by_position(slow: Machine) -> None:

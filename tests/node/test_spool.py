@@ -47,7 +47,7 @@ def record(job_id: int, seq: int = 1, *, final: bool = True, device: str = "GPU-
         final=final,
         first_s=100,
         last_s=110,
-        held_s=10.0,
+        allocated_s=10.0,
         sampled_s=10.0,
         util_hist_ms=dict.fromkeys(range(100), 100),
     )

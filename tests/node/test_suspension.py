@@ -56,7 +56,7 @@ def test_a_suspended_job_is_charged_for_what_it_did_before_and_after(machine: Ma
     machine.hook("epilog", 7, "0")
     machine.run(2)
     (record,) = machine.records()
-    assert record.held_s == pytest.approx(260, abs=0.1)
+    assert record.allocated_s == pytest.approx(260, abs=0.1)
     assert record.suspended_s is not None
     assert record.suspended_s == pytest.approx(60, abs=2.5)
     assert record.sampled_s == pytest.approx(200, abs=4)

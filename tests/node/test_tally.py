@@ -90,7 +90,7 @@ def test_nothing_counts_before_the_prolog_and_after_the_epilog() -> None:
         look(1004.0, temp_c=40.0, pcie_tx_bytes=DeviceCounter(4000), throttle=("hw_slowdown",)),
         end_s=1003.0,
     )
-    assert record.held_s == 3.0
+    assert record.allocated_s == 3.0
     assert record.temp_c == Mean(3.0, 40.0, 40.0, 40.0)
     assert record.pcie_tx_bytes == Total(3.0, 3000)
     assert record.throttle_s == {"hw_slowdown": 3.0}
@@ -134,7 +134,7 @@ def test_an_end_that_is_told_late_is_as_if_it_had_been_told_at_once(
         at_once.look(reading, GAP, GAP)
 
     found, wanted = late.record(now_s, final=True), at_once.record(now_s, final=True)
-    assert found.held_s == wanted.held_s
+    assert found.allocated_s == wanted.allocated_s
     assert found.sampled_s == pytest.approx(wanted.sampled_s, abs=0.002)
     for name in ("util_hist_ms", "mem_hist_ms"):
         ours, theirs = getattr(found, name) or {}, getattr(wanted, name) or {}

@@ -107,9 +107,9 @@ def test_what_is_seen_after_the_end_is_not_the_jobs_however_late_the_end_is_seen
     machine.clock.advance(11.5)  # slurm-gpud was kept from its work, its reader was not
     machine.run(3)
     (record,) = machine.records()
-    assert record.held_s == pytest.approx(end_s - begin_s, abs=0.02)
+    assert record.allocated_s == pytest.approx(end_s - begin_s, abs=0.02)
     assert record.mem_used_frac is not None
-    assert record.mem_used_frac.seconds == pytest.approx(record.held_s, abs=0.02)
+    assert record.mem_used_frac.seconds == pytest.approx(record.allocated_s, abs=0.02)
 
 
 @pytest.mark.parametrize("late_s", [0.3, 4.0, 7.0, 60.0])
@@ -126,12 +126,12 @@ def test_an_epilog_that_is_seen_late_leaves_a_record_of_the_time_until_its_stamp
     elsewhere.rename(path)
     machine.run(3)
     (record,) = machine.records()
-    assert record.held_s == pytest.approx(end_s - begin_s, abs=0.02)
+    assert record.allocated_s == pytest.approx(end_s - begin_s, abs=0.02)
     for histogram in (record.util_hist_ms, record.mem_hist_ms):
         assert histogram is not None
         # Where too much was counted since, the rest since the last checkpoint is a gap.
-        assert record.held_s - (0.02 if late_s < 5 else 11) <= sum(histogram.values()) / 1000
-        assert sum(histogram.values()) / 1000 <= record.held_s + 0.02
+        assert record.allocated_s - (0.02 if late_s < 5 else 11) <= sum(histogram.values()) / 1000
+        assert sum(histogram.values()) / 1000 <= record.allocated_s + 0.02
 
 
 @pytest.mark.parametrize("interval_s", [0.25, 1.0, 4.0])
@@ -165,4 +165,4 @@ def test_what_the_reader_saw_is_written_down_when_slurm_gpud_stops(machine: Mach
     machine.node.stop()
     (record,) = machine.records(final=None)
     assert record.mem_used_frac is not None
-    assert record.mem_used_frac.seconds == pytest.approx(record.held_s, abs=0.6)
+    assert record.mem_used_frac.seconds == pytest.approx(record.allocated_s, abs=0.6)

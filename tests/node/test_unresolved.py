@@ -66,7 +66,7 @@ def test_a_job_has_what_its_own_processes_did(machine: ShardMachine, gpu: FakeGp
     record = job_8(machine, gpu, percent)
     assert core(record) == pytest.approx(percent, abs=0.5)
     assert mem(record) == pytest.approx(10 if percent else 0, abs=0.3)
-    assert record.held_s == pytest.approx(40, abs=0.1)
+    assert record.allocated_s == pytest.approx(40, abs=0.1)
     # What came since the last look at details when job 7's record began is nobody's.
     assert record.sampled_s == pytest.approx(39.5, abs=0.6)
     assert record.energy_j is None
@@ -172,6 +172,6 @@ def test_who_comes_back_without_a_prolog_costs_no_neighbour_what_it_did(tmp_path
     *_, again, neighbour = machine.records()
     assert (again.job_id, again.restart) == (7, 1)
     assert core(again) == pytest.approx(50, abs=1)
-    assert neighbour.held_s == pytest.approx(80, abs=0.1)
+    assert neighbour.allocated_s == pytest.approx(80, abs=0.1)
     assert neighbour.sampled_s == pytest.approx(80, abs=1.5)
     assert core(neighbour) == pytest.approx(20, abs=1)

@@ -132,7 +132,7 @@ class Merged:
     def __init__(self, records: Sequence[Record]) -> None:
         kept, self.doubled = resolve_double_watches(records)
         self.records = sorted(kept, key=lambda record: record.first_s)
-        self.held_s = math.fsum(record.held_s for record in kept)
+        self.allocated_s = math.fsum(record.allocated_s for record in kept)
         self.sampled_s = math.fsum(record.sampled_s for record in kept)
         util: Histogram = merge_histograms(record.util_hist_ms for record in kept) or {}
         memory = merge_means(record.mem_used_frac for record in kept)

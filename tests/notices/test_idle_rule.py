@@ -28,7 +28,7 @@ def warned(stage: int, at_s: float, since_s: float, *states: DeliveryState) -> N
         kind=WARNING,
         stage=stage,
         runs={JOB.run: since_s},
-        made_s=at_s,
+        created_s=at_s,
         deliveries=deliveries,
     )
 

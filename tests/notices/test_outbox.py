@@ -46,7 +46,7 @@ def make_notice(name: str = "a" * 32, *channels: str) -> Notice:
         kind="held_idle",
         stage=0,
         runs={NoticedRun(17, 1): NOW_S},
-        made_s=NOW_S,
+        created_s=NOW_S,
         deliveries={channel: Delivery() for channel in channels or ("mail",)},
     )
 
@@ -193,7 +193,7 @@ NOTICES = st.builds(
     kind=st.text(),
     stage=st.integers(0, 4),
     runs=st.dictionaries(RUNS, TIMES),
-    made_s=TIMES,
+    created_s=TIMES,
     deliveries=st.dictionaries(st.text(), DELIVERIES),
     audited=st.booleans(),
 )

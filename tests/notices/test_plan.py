@@ -30,7 +30,7 @@ def note(
                 kind=draft.kind,
                 stage=draft.stage,
                 runs={one.job.run: one.since_s for one in draft.findings},
-                made_s=now_s,
+                created_s=now_s,
                 deliveries={name: Delivery(state=state, at_s=now_s) for name in draft.channels},
             )
         )

@@ -27,9 +27,15 @@ LATE_MARCH_S = MARCH.until_s - 3600
 """In Seoul; 14:00 of 31 March in UTC."""
 
 
-def told(job_id: int, at_s: int, low_s: int, middle_s: int, high_s: int) -> Foretold:
+def told(job_id: int, at_s: int, lower_s: int, median_s: int, upper_s: int) -> Foretold:
     return Foretold(
-        job_id=job_id, at_s=at_s, low_s=low_s, middle_s=middle_s, high_s=high_s, source="tables", made_s=1
+        job_id=job_id,
+        at_s=at_s,
+        lower_s=lower_s,
+        median_s=median_s,
+        upper_s=upper_s,
+        source="tables",
+        created_s=1,
     )
 
 

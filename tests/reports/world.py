@@ -71,7 +71,7 @@ RECORD = _Record(
             "final",
             "first_s",
             "last_s",
-            "held_s",
+            "allocated_s",
             "sampled_s",
             "granted_mgpu",
             "statistics",

@@ -22,6 +22,7 @@ from slurm_gpu.database.storage.engine import Database, UnusableDatabaseError, h
 from slurm_gpu.database.storage.schema import metadata, run_device
 from slurm_gpu.database.storage.upgrade import make_ready, upgrade_database
 from slurm_gpu.wire import Mean, Record
+from slurm_gpu.wire.record import as_of_wire_1
 from tests.database.samples import T0, record, segment, timeline
 from tests.database.servers import MariaDB
 from tests.upgrade import write_state
@@ -142,9 +143,10 @@ def nth(n: int) -> Record:
 
 def old_row(sent: Record) -> dict[str, Any]:
     """A record as rows of `run_device` were up to 0004."""
-    wire = sent.to_wire()
+    wire = as_of_wire_1(sent.to_wire())
     texts = {name: wire.pop(name, None) for name in ("util_hist_ms", "mem_hist_ms", "timeline")}
-    columns = {c.name: wire.pop(c.name) for c in run_device.columns if c.name in wire}
+    names = as_of_wire_1(run_device.columns)
+    columns = {name: wire.pop(name) for name in names if name in wire}
     texts["statistics"] = wire
     dumped = {name: None if value is None else json.dumps(value) for name, value in texts.items()}
     return {**columns, **dumped, "run_id": sent.job_id, "match_due": False}

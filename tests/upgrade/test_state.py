@@ -14,6 +14,7 @@ from slurm_gpu.node.shipping.journal import DurableMap
 from slurm_gpu.node.shipping.spool import FORMAT, NewerSpoolError, Spool
 from slurm_gpu.policy.journal import ApplyJournal as PolicyJournal
 from slurm_gpu.policy.journal import ApplyState
+from slurm_gpu.wire.record import as_of_wire_1
 from tests.upgrade import write_state
 from tests.upgrade.releases import BEFORE, run
 
@@ -53,7 +54,9 @@ def test_the_spool_of_an_older_release_is_taken_over_whole(tmp_path: Path, relea
         *(f"event/{write_state.T0 * 10**6}", f"host/{1:016x}", f"host/{2:016x}", f"record/{1:016x}/GPU-0"),
         *(f"record/{2:016x}/GPU-0", f"record/{2:016x}/GPU-1", f"run/{write_state.T0}"),
     ]
-    assert items[f"record/{1:016x}/GPU-0"].wire == write_state.record(1, 9, final=True).to_wire()
+    assert items[f"record/{1:016x}/GPU-0"].wire == as_of_wire_1(
+        write_state.record(1, 9, final=True).to_wire()
+    )
     assert spool.queue.urgent(10) == 4  # what is not of running jobs
     assert spool.last_record(f"{3:016x}", "GPU-1") == write_state.record(3, 4, final=False, device="GPU-1")
     assert spool.last_host(f"{2:016x}") == write_state.host(2, 4, final=False)
@@ -68,8 +71,10 @@ def test_the_release_before_goes_on_with_our_spool_and_we_with_its(tmp_path: Pat
     read = json.loads(run(before, "-c", READ, str(directory)))
     assert (read["version"], read["is_whole"], read["open"]) == (BEFORE, True, [2, 3])
     assert len(read["waiting"]) == 7
-    assert read["wires"][f"record/{1:016x}/GPU-0"] == write_state.record(1, 9, final=True).to_wire()
-    assert read["last"] == write_state.record(2, 4, final=False).to_wire()
+    assert read["wires"][f"record/{1:016x}/GPU-0"] == as_of_wire_1(
+        write_state.record(1, 9, final=True).to_wire()
+    )
+    assert read["last"] == as_of_wire_1(write_state.record(2, 4, final=False).to_wire())
     spool = Spool(directory)
     assert spool.is_whole
     assert len(spool.queue) == 8  # and what it wrote meanwhile

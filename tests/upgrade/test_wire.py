@@ -15,9 +15,11 @@ from slurm_gpu.database.ingest.shipment import WireError, parse_shipment
 from slurm_gpu.database.ingest.unknown_fields import UnknownLog
 from slurm_gpu.node.shipping.post import DirectSender, Reply
 from slurm_gpu.node.shipping.ship import Courier
+from slurm_gpu.node.shipping.shipment import OutgoingShipment
+from slurm_gpu.node.shipping.shipment_queue import Item
 from slurm_gpu.node.shipping.wire_version import Wire, read_ignored, read_range
 from slurm_gpu.wire import WIRE_RANGE, Record
-from slurm_gpu.wire.record import _REQUIRED
+from slurm_gpu.wire.record import _REQUIRED, as_of_wire_1
 from tests.node.posting import Post, record
 
 DATA = Path(__file__).parent / "data"
@@ -215,6 +217,17 @@ def test_what_an_older_release_ships_is_taken_whole(release: str) -> None:
 
 def test_no_key_becomes_required_that_was_not() -> None:
     sent = json.loads(gzip.decompress((DATA / "0.1.0" / "shipment.json.gz").read_bytes()))
-    assert set.intersection(*map(set, sent["records"])) >= _REQUIRED
-    bare = {name: value for name, value in sent["records"][0].items() if name in _REQUIRED}
+    required = as_of_wire_1(dict.fromkeys(_REQUIRED)).keys()
+    assert set.intersection(*map(set, sent["records"])) >= required
+    bare = {name: value for name, value in sent["records"][0].items() if name in required}
     assert Record.from_wire(bare).job_id == 1
+
+
+def test_a_database_of_the_previous_release_receives_the_names_that_it_reads() -> None:
+    item = Item("record/0000000000000007/GPU-1", 1, as_of_wire_1(record(7).to_wire()))
+    bodies = [OutgoingShipment(node="n1", boot_id="b", wire=wire, items=[item]).body() for wire in (1, 2)]
+    older, current = (json.loads(gzip.decompress(body))["records"][0] for body in bodies)
+    assert older["held_s"] == current["allocated_s"] == record(7).allocated_s
+    assert "allocated_s" not in older
+    assert "held_s" not in current
+    assert Record.from_wire(older) == Record.from_wire(current) == record(7)

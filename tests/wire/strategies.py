@@ -101,10 +101,10 @@ def _of_a_record(kind: str, most: float) -> st.SearchStrategy[Any]:
 
 @st.composite
 def records(draw: st.DrawFn) -> Record:
-    held_s = draw(st.floats(0, 1e7))
-    values = {**_identity(draw), "device": draw(NAME), "held_s": held_s}
-    values["sampled_s"] = draw(st.floats(0, held_s))
-    histogram = st.none() | histograms(int(held_s * 1000))
+    allocated_s = draw(st.floats(0, 1e7))
+    values = {**_identity(draw), "device": draw(NAME), "allocated_s": allocated_s}
+    values["sampled_s"] = draw(st.floats(0, allocated_s))
+    histogram = st.none() | histograms(int(allocated_s * 1000))
     for field in dataclasses.fields(Record):
         if field.name not in values:
             kind = str(field.type)

@@ -41,7 +41,7 @@ def _sample() -> dict[str, Any]:
         "final": False,
         "first_s": 1_780_000_000,
         "last_s": 1_780_000_060,
-        "held_s": 60.0,
+        "allocated_s": 60.0,
         "sampled_s": 59.0,
     }
 
@@ -115,17 +115,17 @@ def test_whatever_arrives_it_is_a_record_or_a_record_error(wire: Any):
         ({"node": "n 1"}, "node: 'n 1' must be a name"),
         ({"segment": "xyz"}, "segment: 'xyz' must be 16 hexadecimal digits"),
         ({"final": 1}, "final: 1 must be true or false"),
-        ({"held_s": math.nan}, "held_s: nan must lie from 0"),
+        ({"allocated_s": math.nan}, "allocated_s: nan must lie from 0"),
         ({"last_s": 5}, "last_s: 5 lies before first_s"),
-        ({"sampled_s": 65}, r"sampled_s: 65\.0 exceeds held_s 60\.0"),
+        ({"sampled_s": 65}, r"sampled_s: 65\.0 exceeds allocated_s 60\.0"),
         ({"util_hist_ms": {"101": 5}}, "util_hist_ms: '101' must be a whole percent"),
-        ({"util_hist_ms": {"5": 70_000}}, "util_hist_ms: sums to more than held_s"),
+        ({"util_hist_ms": {"5": 70_000}}, "util_hist_ms: sums to more than allocated_s"),
         ({"power_w": [60, 300, 100, 200]}, "power_w: mean 300 lies outside min 100 … max 200"),
         ({"power_w": [60, 1]}, "power_w: .* must be a list of 4 numbers"),
         ({"energy_j": [60, -1]}, "energy_j: -1 must lie from 0"),
         ({"throttle_s": {"a b": 1}}, "throttle_s: 'a b' must be a name"),
         ({"throttle_s": {"sw_power_cap": 1e12}}, "throttle_s.sw_power_cap: 1000000000000.0 must lie from 0"),
-        ({"held_s": 1e308}, r"held_s: 1e\+308 must lie from 0 to 3.16\d*e\+09"),
+        ({"allocated_s": 1e308}, r"allocated_s: 1e\+308 must lie from 0 to 3.16\d*e\+09"),
         ({"granted_mgpu": 2**63 - 1}, "granted_mgpu: 9223372036854775807 must be .* ≤ 1000"),
         ({"granted_mgpu": 1001}, "granted_mgpu: 1001 must be .* ≤ 1000"),
         ({"last_s": 2**60}, "last_s: 1152921504606846976 must be a whole number ≥ 0 and ≤ 253370764799"),
@@ -166,7 +166,7 @@ def test_a_malformed_record_is_refused_by_the_name_of_its_field(change: dict[str
     ],
 )
 def test_a_malformed_host_record_is_refused_by_the_name_of_its_field(change: dict[str, Any], complaint: str):
-    identity = {name: value for name, value in _sample().items() if name not in ("device", "held_s")}
+    identity = {name: value for name, value in _sample().items() if name not in ("device", "allocated_s")}
     assert Host.from_wire(identity).app is None
     with pytest.raises(RecordError, match=complaint):
         Host.from_wire({**identity, **change})

@@ -72,7 +72,7 @@ def forecast(site: CommandSite, as_json: bool, words: tuple[str, ...]) -> None:
         click.echo(f"  {line}")
     if said.remark is not None:
         remark(f"{said.remark}; where slurm-gpudbd runs, `slurm-gpu db train` makes it anew")
-    age_s = said.at_s - said.made_s
+    age_s = said.at_s - said.created_s
     if age_s > _OLD_S:
         remark(
             f"this stands on what was learned {span(age_s)} ago; where slurm-gpudbd runs, "
@@ -106,13 +106,13 @@ def _when(said: Forecast, zone: ZoneInfo) -> str:
     now = dt.datetime.fromtimestamp(said.at_s, zone)
     low, middle, high = (
         _clock(now, now + dt.timedelta(seconds=seconds))
-        for seconds in (said.low_s, said.middle_s, said.high_s)
+        for seconds in (said.lower_s, said.median_s, said.upper_s)
     )
-    if said.high_s < _AT_ONCE_S:
+    if said.upper_s < _AT_ONCE_S:
         return "within a minute"
-    if said.low_s < _AT_ONCE_S:
-        return f"within {span(said.high_s)} (by {high}), most likely after {span(said.middle_s)}"
-    return f"in {span(said.low_s)} to {span(said.high_s)} ({low} to {high}), most likely around {middle}"
+    if said.lower_s < _AT_ONCE_S:
+        return f"within {span(said.upper_s)} (by {high}), most likely after {span(said.median_s)}"
+    return f"in {span(said.lower_s)} to {span(said.upper_s)} ({low} to {high}), most likely around {middle}"
 
 
 def _clock(now: dt.datetime, then: dt.datetime) -> str:
@@ -144,7 +144,7 @@ def _trust(said: Forecast) -> list[str]:
             f"the true wait and {judged.within_3x:.0%} within three times"
         )
     how = "a model learned" if said.source == "learned" else "tables made"
-    ago, n = span(max(0, said.at_s - said.made_s)), counted(said.looks, "observation")
+    ago, n = span(max(0, said.at_s - said.created_s)), counted(said.looks, "observation")
     since = dt.datetime.fromtimestamp(said.since_s, dt.UTC)
     lines.append(f"from {how} {ago} ago, of {n} of waiting jobs since {since:%Y-%m-%d}")
     return lines

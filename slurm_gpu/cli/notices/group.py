@@ -134,7 +134,7 @@ def _print_sent(ledger: Ledger, last: int, zone: ZoneInfo) -> None:
     click.echo("\nLast told:")
     rows = [
         (
-            moment(one.made_s, zone),
+            moment(one.created_s, zone),
             text(one.user),
             about(one.kind, one.stage),
             text(" ".join(str(run.job_id) for run in one.runs)),

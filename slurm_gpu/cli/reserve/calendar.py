@@ -88,7 +88,7 @@ def print_past(rows: Sequence[Reservation], promises: PromiseDelays, zone: ZoneI
     if not rows:
         click.echo("No reservation is over yet")
         return
-    ordered = sorted(rows, key=lambda row: (-(row.over_s or 0), row.id))
+    ordered = sorted(rows, key=lambda row: (-(row.ended_s or 0), row.id))
     print_table(
         _PAST_COLUMNS,
         [_past_row(row, zone) for row in ordered],
@@ -132,7 +132,7 @@ def _past_row(one: Reservation, zone: ZoneInfo) -> tuple[str, ...]:
         text(one.nodes),
         day_and_time(one.start_s, zone),
         span(late(one)),
-        text(one.over_why),
+        text(one.ended_why),
     )
 
 
@@ -145,8 +145,8 @@ def _begins(one: Reservation, zone: ZoneInfo) -> str:
 
 
 def _note(one: Reservation, zone: ZoneInfo) -> str:
-    if one.trouble is not None:
-        return text(one.trouble)
+    if one.error is not None:
+        return text(one.error)
     if one.state is ReservationState.REQUESTED:
         return text(one.why) if one.full else "waits for an operator"
     if one.first_job_id is not None:

@@ -45,7 +45,7 @@ class DeviceUse:
     node: str
     device: str
     granted_mgpu: int | None
-    held_s: float
+    allocated_s: float
     sampled_s: float
     no_process_s: float | None
     suspended_s: float
@@ -83,12 +83,12 @@ class DeviceUse:
     @property
     def coverage(self) -> float | None:
         """Share of the time held, and not suspended, that was sampled, 0–1."""
-        runs_s = self.held_s - self.suspended_s
+        runs_s = self.allocated_s - self.suspended_s
         return min(1.0, self.sampled_s / runs_s) if runs_s > 0 else None
 
     def stands_for_all(self, seconds: float | None, min_coverage: float) -> bool:
         """Whether what was measured for `seconds` can be taken for the whole time held."""
-        return seconds is not None and seconds > 0 and seconds >= min_coverage * self.held_s
+        return seconds is not None and seconds > 0 and seconds >= min_coverage * self.allocated_s
 
     def to_json(self) -> dict[str, Any]:
         """A dict that json.dumps takes."""
@@ -114,7 +114,7 @@ def idle_advice(run: Run, uses: Sequence[DeviceUse], min_coverage: float) -> str
     judged = [
         use
         for use in uses
-        if use.held_s >= _JUDGED_FROM_S and use.coverage is not None and use.coverage >= min_coverage
+        if use.allocated_s >= _JUDGED_FROM_S and use.coverage is not None and use.coverage >= min_coverage
     ]
     idle = [use for use in judged if use.util_mean_pct is not None and use.util_mean_pct < _IDLE_PCT]
     if not idle:
@@ -149,7 +149,7 @@ def _merged(node: str, device: str, parts: Sequence[Record]) -> DeviceUse:
         node=node,
         device=device,
         granted_mgpu=grants[-1] if grants else None,
-        held_s=_held_s(parts),
+        allocated_s=_held_s(parts),
         sampled_s=math.fsum(part.sampled_s for part in parts),
         no_process_s=math.fsum(bare) if bare else None,
         suspended_s=math.fsum(part.suspended_s for part in parts if part.suspended_s is not None),
@@ -183,11 +183,11 @@ def _held_s(parts: Sequence[Record]) -> float:
 
     A run on a machine without Slurm holds nothing between two stays.
     """
-    held_s = math.fsum(part.held_s for part in parts)
+    allocated_s = math.fsum(part.allocated_s for part in parts)
     if len(parts) < 2 or parts[0].cluster.startswith(HOST_CLUSTER):
-        return held_s
+        return allocated_s
     when = spans(parts)
-    return max(held_s, max(span.end_s for span in when) - min(span.begin_s for span in when))
+    return max(allocated_s, max(span.end_s for span in when) - min(span.begin_s for span in when))
 
 
 def _mean(mean: Mean | None) -> float | None:

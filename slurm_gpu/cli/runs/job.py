@@ -151,8 +151,8 @@ def _print_run(
         f"coverage {number(run.coverage, 2)}  energy {energy(run.energy_j)}"
     )
     if run.end_s is None and run.devices:
-        told_s = max(record.last_s for record in run.devices)
-        click.echo(f"  as of {moment(told_s, zone)}, when its nodes told last")
+        reported_at_s = max(record.last_s for record in run.devices)
+        click.echo(f"  as of {moment(reported_at_s, zone)}, when its nodes told last")
     _print_application(run)
     uses = device_uses(run.devices) if run.devices is not None else []
     names = device_names([use.device for use in uses])

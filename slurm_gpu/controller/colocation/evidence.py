@@ -20,7 +20,7 @@ class EndedCorun(NamedTuple):
     """The most of the GPU's memory that it had."""
     util_frac: float | None
     """The job's own mean utilisation."""
-    held_s: float
+    allocated_s: float
     """From its start to its end, by the node, which tells it finer than Slurm."""
     idlest: tuple[float, ...] = ()
     """See `idlest.idlest`; () where its course is not known."""
@@ -42,8 +42,8 @@ class DatabaseEvidence:
             pct_ms = sum(pct * ms for one in records for pct, ms in (one.util_hist_ms or {}).items())
             ms = sum(sum((one.util_hist_ms or {}).values()) for one in records)
             most = max(one.mem_used_frac.max for one in records if one.mem_used_frac is not None)
-            held_s = max(one.held_s for one in records)
-            return EndedCorun(most, pct_ms / ms / 100 if ms else None, held_s, _idlest(run, courses))
+            allocated_s = max(one.allocated_s for one in records)
+            return EndedCorun(most, pct_ms / ms / 100 if ms else None, allocated_s, _idlest(run, courses))
         return None
 
     def utilisation(self, job_id: int, since_s: float) -> tuple[float, float] | None:

@@ -58,15 +58,15 @@ class CorunHistory:
             if not stretch.is_suspended
         )
 
-    def speeds(self, alone_s: float, held_s: float, speed: Speed) -> dict[str, float]:
-        """What a run to the end, of `held_s`, shows of its speed beside each, by the time it takes alone.
+    def speeds(self, alone_s: float, allocated_s: float, speed: Speed) -> dict[str, float]:
+        """Return the speed next to each co-runner that a complete run of `allocated_s` shows.
 
         Where several were beside it, one after another or at once, each is off by the same factor from what
         was predicted.
         """
         if self.end_s is None or not self.is_whole or self.end_s <= self.start_s:
             return {}
-        finer = held_s / (self.end_s - self.start_s)
+        finer = allocated_s / (self.end_s - self.start_s)
         spans = [
             ((end_s - stretch.from_s) * finer, stretch.others)
             for stretch, end_s in zip(self.stretches, self._ends(self.end_s), strict=True)

@@ -87,15 +87,17 @@ class Learning:
 
     def _learn(self, course: CorunHistory, ran: EndedCorun) -> None:
         if not course.beside:
-            if course.is_whole and ran.held_s >= _LEAST_ALONE_S:
-                self._book.ran_alone(course.key, ran.held_s, ran.memory_frac, ran.util_frac, ran.idlest)
-                log.info("%s alone: %.1f s, %.0f %% of memory", course.key, ran.held_s, 100 * ran.memory_frac)
+            if course.is_whole and ran.allocated_s >= _LEAST_ALONE_S:
+                self._book.ran_alone(course.key, ran.allocated_s, ran.memory_frac, ran.util_frac, ran.idlest)
+                log.info(
+                    "%s alone: %.1f s, %.0f %% of memory", course.key, ran.allocated_s, 100 * ran.memory_frac
+                )
             return
         alone = self._book.profiles.get(course.key)
         if alone is None:
             return
         work_s = work_of(ran, alone)
-        for other, speed in course.speeds(work_s, ran.held_s, self._book.speed).items():
+        for other, speed in course.speeds(work_s, ran.allocated_s, self._book.speed).items():
             log.info("%s beside %s: %.2f of its speed alone", course.key, other, speed)
             self._book.ran_beside(course.key, other, speed)
 
@@ -104,6 +106,6 @@ def work_of(ran: EndedCorun, alone: KeyProfile) -> float:
     """What a run did, in seconds alone: what its like do, or where it had other work, by its utilisation."""
     if ran.util_frac is None or not alone.util_frac:
         return alone.alone_s
-    by_use_s = ran.held_s * min(1.0, ran.util_frac / alone.util_frac)
+    by_use_s = ran.allocated_s * min(1.0, ran.util_frac / alone.util_frac)
     is_same = by_use_s / _SAME_WORK <= alone.alone_s <= by_use_s * _SAME_WORK
     return alone.alone_s if is_same else by_use_s

@@ -150,7 +150,7 @@ def _found_s(look: ClusterPoll, flag: Flag) -> float:
     if flag.said is None or look.verdicts is None:
         return flag.since_s
     of = (flag.job_id, flag.said.cause)
-    return max(float(one.told_s) for one in look.verdicts.verdicts if (one.job_id, one.cause) == of)
+    return max(float(one.reported_at_s) for one in look.verdicts.verdicts if (one.job_id, one.cause) == of)
 
 
 def _has_whole_gpus(job: ClusterJob) -> bool:

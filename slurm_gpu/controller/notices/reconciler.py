@@ -193,7 +193,7 @@ class NoticeKeeper(Duty):
                     kind=draft.kind,
                     stage=draft.stage,
                     runs={one.job.run: one.since_s for one in draft.findings},
-                    made_s=now_s,
+                    created_s=now_s,
                     deliveries={channel: Delivery() for channel in draft.channels},
                 )
             )

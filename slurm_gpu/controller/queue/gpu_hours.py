@@ -146,9 +146,9 @@ class GpuHours:
     def _add(self, run: GpuRun, end_s: float, sums: dict[UsageOwner, dict[CalendarPeriod, float]]) -> None:
         hours = sums.setdefault(run.owner, dict.fromkeys(CalendarPeriod, 0.0))
         for period, start_s in self._starts.items():
-            held_s = end_s - max(run.start_s, start_s)
-            if held_s > 0:
-                hours[period] += held_s / 3600 * run.mgpu / 1000
+            allocated_s = end_s - max(run.start_s, start_s)
+            if allocated_s > 0:
+                hours[period] += allocated_s / 3600 * run.mgpu / 1000
 
 
 def _overlap(run: GpuRun, other: GpuRun) -> bool:

@@ -150,7 +150,7 @@ class ReservationKeeper(Duty):
             id=row.id,
             at_s=now_s,
             state=row.state,
-            trouble=row.trouble,
+            error=row.error,
             first_job_id=row.first_job_id,
             first_eligible_s=row.first_eligible_s,
             first_start_s=row.first_start_s,
@@ -165,19 +165,19 @@ class ReservationKeeper(Duty):
         was_used = report.first_start_s is not None
         if now_s >= row.end_s:
             why = "its window is over" if was_used else "its window is over, and nobody used it"
-            if found is None and row.trouble is not None:
-                why += f"; Slurm did not have it: {row.trouble}"
-            trouble = None if found is not None and is_ours(found, row) else row.trouble
-            report = replace(report, state=ReservationState.ENDED, why=why, trouble=trouble)
+            if found is None and row.error is not None:
+                why += f"; Slurm did not have it: {row.error}"
+            error = None if found is not None and is_ours(found, row) else row.error
+            report = replace(report, state=ReservationState.ENDED, why=why, error=error)
         elif found is not None and not is_ours(found, row) and self._mender.is_mended(row, found):
-            report = replace(report, trouble=None, nodes=found.nodes)
+            report = replace(report, error=None, nodes=found.nodes)
         elif found is not None and not is_ours(found, row):
-            report = replace(report, trouble=f"Slurm has another reservation called {row.name}")
+            report = replace(report, error=f"Slurm has another reservation called {row.name}")
         else:
             if found is None:
-                report = replace(report, trouble=self._make(row, now_s))
-            elif row.trouble is not None:
-                report = replace(report, trouble=None)
+                report = replace(report, error=self._make(row, now_s))
+            elif row.error is not None:
+                report = replace(report, error=None)
             if use is not None:
                 report = replace(report, state=ReservationState.ACTIVE)
             if found is not None and use is not None:
@@ -189,8 +189,8 @@ class ReservationKeeper(Duty):
                         self._acts.add(
                             "reservation released", row.name, why_over, row.state, ReservationState.RELEASED
                         )
-        same = replace(report, state=row.state, trouble=row.trouble)
-        is_news = report.state is not row.state or report.trouble != row.trouble or report.nodes is not None
+        same = replace(report, state=row.state, error=row.error)
+        is_news = report.state is not row.state or report.error != row.error or report.nodes is not None
         if is_news or (same.first_start_s is not None and row.first_start_s is None):
             self._table.tell(report)
 
@@ -199,7 +199,7 @@ class ReservationKeeper(Duty):
         assert row.start_s is not None
         assert row.end_s is not None
         if row.end_s - now_s < _LEAST_LEFT_S:
-            return row.trouble
+            return row.error
         # Slurm takes a name, and would let in whoever has it now.
         if row.uid is not None and (uid := self._uid_of(row.user)) is not None and uid != row.uid:
             return f"{row.user} is uid {uid} now, and was uid {row.uid} when this was asked for"
@@ -213,7 +213,7 @@ class ReservationKeeper(Duty):
                 self._create(row, start_s, ignores_jobs=True)
         except SlurmError as error:
             why = _words_of(error)
-            if why != row.trouble:
+            if why != row.error:
                 log.warning("reservation %s cannot be made: %s; retrying", row.name, why)
             return why
         why = "it was approved"

@@ -101,7 +101,7 @@ def _with(row: Reservation, report: Report | None) -> Reservation:
     if report is None or not row.state.is_promised:
         return row
     nodes = row.nodes if report.nodes is None else report.nodes
-    row = replace(row, state=report.state, trouble=report.trouble, nodes=nodes)
+    row = replace(row, state=report.state, error=report.error, nodes=nodes)
     if row.first_start_s is None:
         row = replace(
             row,

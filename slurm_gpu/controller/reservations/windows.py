@@ -131,8 +131,8 @@ def _by_jobs(jobs: Iterable[QueuedJob], now_s: int) -> Iterator[Taken]:
     """Until their time limits, by the minute, and a minute for the epilog."""
     for job in jobs:
         if job.state in _HOLDING:
-            over_s = FOREVER if job.end_s is None else _up_to_minute(max(job.end_s, now_s) + _MINUTE_S)
-            yield from (Taken(node, now_s, over_s) for node in job.nodes)
+            ended_s = FOREVER if job.end_s is None else _up_to_minute(max(job.end_s, now_s) + _MINUTE_S)
+            yield from (Taken(node, now_s, ended_s) for node in job.nodes)
 
 
 def _by_slurm(found: Iterable[SlurmReservation], until_s: int, timezone: ZoneInfo) -> Iterator[Taken]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from slurm_gpu.database.accounting.steady_clock import held_s
+from slurm_gpu.database.accounting.steady_clock import allocated_s
 from slurm_gpu.wire import Record
 
 SHIPPED_WITHIN_S = 720.0
@@ -36,7 +36,7 @@ class RunPart:
 class DeviceTime:
     """Seconds over all devices of a run."""
 
-    held_s: float
+    allocated_s: float
     """For which it held them and was not suspended."""
     sampled_s: float
     """Of these, what was watched."""
@@ -60,7 +60,7 @@ def device_time(records: Sequence[Record], parts: Sequence[RunPart]) -> DeviceTi
         of_place.setdefault((record.node, record.device), []).append(record)
     newest_s = max(record.last_s for record in records)
     suspended_s = _suspended_of(of_place)
-    seen_s = {place: max(0.0, held_s(some) - suspended_s[place]) for place, some in of_place.items()}
+    seen_s = {place: max(0.0, allocated_s(some) - suspended_s[place]) for place, some in of_place.items()}
     held, sampled, metered = [], [], []
     for place, some in of_place.items():
         behind_s = newest_s - max(record.last_s for record in some)
@@ -72,7 +72,7 @@ def device_time(records: Sequence[Record], parts: Sequence[RunPart]) -> DeviceTi
         metered.append(_within(energy_s - after_s - suspended_s[place], place_s))
     untold_s = math.fsum(_untold_s(part, seen_s, newest_s) for part in parts)
     return DeviceTime(
-        held_s=math.fsum(held) + untold_s, sampled_s=math.fsum(sampled), metered_s=math.fsum(metered)
+        allocated_s=math.fsum(held) + untold_s, sampled_s=math.fsum(sampled), metered_s=math.fsum(metered)
     )
 
 

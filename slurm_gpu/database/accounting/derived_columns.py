@@ -98,12 +98,12 @@ def derive(records: Sequence[Record], *, parts: Sequence[RunPart], min_coverage:
     histogram = merge_histograms(record.util_hist_ms for record in records)
     energy = merge_totals(record.energy_j for record in records)
     time = device_time(records, parts)
-    metered = time.held_s > 0 and time.metered_s / time.held_s >= min_coverage
+    metered = time.allocated_s > 0 and time.metered_s / time.allocated_s >= min_coverage
     return Derived(
         granted_mgpu=granted_mgpu,
         ugpucore=None if histogram is None else histogram_mean(histogram),
         ugpumem=None if memory is None or memory.seconds == 0 else 100 * memory.mean,
-        coverage=None if time.held_s == 0 else time.sampled_s / time.held_s,
+        coverage=None if time.allocated_s == 0 else time.sampled_s / time.allocated_s,
         energy_j=energy.total if energy is not None and metered else None,
         no_process_mgpu_s=_no_process_mgpu_s(records),
     )

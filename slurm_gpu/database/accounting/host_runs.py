@@ -57,5 +57,5 @@ def host_run_row(told: HostRun, uid: int | None) -> dict[str, Any]:
         "allocated_mgpu": None if n_gpus is None else 1000 * n_gpus,
         "gpu_type": None,
         "requested_mgpu": 1000 * len(told.devices),
-        "told_seq": told.seq,
+        "reported_seq": told.seq,
     }

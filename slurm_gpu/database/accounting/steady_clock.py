@@ -41,25 +41,27 @@ def spans(records: Sequence[Record | Host]) -> list[WatchSpan]:
 
     def span(record: Record | Host) -> WatchSpan:
         # A host record counts its own seconds in whole ones.
-        held_s = record.held_s if isinstance(record, Record) else float(record.last_s - record.first_s)
+        allocated_s = (
+            record.allocated_s if isinstance(record, Record) else float(record.last_s - record.first_s)
+        )
         if record.uptime_s is None:
             return WatchSpan(record.first_s - since_s, record.last_s - since_s)
         uptime_s, _, first_s = first[record.boot_id]
         begin_s = first_s - since_s + (record.uptime_s - uptime_s)
-        return WatchSpan(begin_s, begin_s + held_s)
+        return WatchSpan(begin_s, begin_s + allocated_s)
 
     return [span(record) for record in records]
 
 
-def held_s(records: Sequence[Record]) -> float:
+def allocated_s(records: Sequence[Record]) -> float:
     """For how long a run held one device as its node saw it: from the prolog to the end of the last watch.
 
     A job does not let go while slurm-gpud is down, so the time between two watches counts. An empty watch was
     begun after the end, which its node learnt later: it says nothing of how long the device was held.
     """
-    records = [record for record in records if record.held_s > 0] or records
+    records = [record for record in records if record.allocated_s > 0] or records
     begun = [(span.begin_s, record) for span, record in zip(spans(records), records, strict=True)]
     begin_s, first = min(begun, key=lambda item: (item[0], item[1].segment))
     unwatched_s = max(0, first.first_s - first.prolog_s)
     # Seconds held are finer than the wall clock's.
-    return unwatched_s + max(start_s - begin_s + record.held_s for start_s, record in begun)
+    return unwatched_s + max(start_s - begin_s + record.allocated_s for start_s, record in begun)

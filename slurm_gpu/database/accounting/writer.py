@@ -42,7 +42,7 @@ DERIVED = (
 )
 _DERIVED_AT_ONCE = ("first_submit_s", "granted_mgpu", "server_type", "zone", "derive_due")
 _DUE = None, None, None, None, True
-_OWN = ("run_id", "derive_due", "told_seq")
+_OWN = ("run_id", "derive_due", "reported_seq")
 IMPORTED = tuple(c.name for c in run.columns if c.name not in (*RUN_KEY, *DERIVED, *_OWN))
 # What all rows of a segment have in common for as long as it lives: no other node can write to it.
 _OWNER = ("cluster", "job_id", "node")
@@ -59,7 +59,7 @@ _HOSTS = Newest(run_host, ("segment",), "seq", _OWNER, ("run_id",))
 _DEVICES = Newest(device, ("node", "uuid"), "at_s")
 _RUN_UPSERTS: dict[str, Insert] = {}
 """For each dialect the one that was made first: what is known of it stays known."""
-_TOLD_RUNS = Newest(run, RUN_KEY, "told_seq", apart=("run_id", *DERIVED))
+_TOLD_RUNS = Newest(run, RUN_KEY, "reported_seq", apart=("run_id", *DERIVED))
 # By its arrival: a window begins with its segment for as long as that is younger than ten minutes.
 _WINDOWS = Newest(run_window, ("segment", "device"), "at_s", ("node", "job_id"))
 # Events that slurm-gpudbd itself finds out stand beside the nodes' under this boot id.
@@ -204,8 +204,10 @@ def store_runs(connection: Connection, rows: Sequence[AccountingRun], at_once: A
 
 
 def store_told_runs(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Keep what a node without Slurm told last of each run, by `told_seq`, and mark the runs as due."""
-    latest = {tuple(row[name] for name in RUN_KEY): row for row in sorted(rows, key=lambda r: r["told_seq"])}
+    """Keep what a node without Slurm told last of each run, by `reported_seq`, and mark the runs as due."""
+    latest = {
+        tuple(row[name] for name in RUN_KEY): row for row in sorted(rows, key=lambda r: r["reported_seq"])
+    }
     if latest:
         in_order = [{**row, "derive_due": True} for _, row in sorted(latest.items())]
         connection.execute(_TOLD_RUNS.statement(connection), in_order)

@@ -272,7 +272,7 @@ class Reads:
             watermark_s=watermark_s,
             watermark_lag_s=None if watermark_s is None else now_s - watermark_s,
             unmatched=unmatched,
-            silent_nodes=services.memory.arrivals.silent(services.view.queue()),
+            stale_nodes=services.memory.arrivals.silent(services.view.queue()),
             rejected=services.memory.rejections.by_kind(),
             last_rejected_s=services.memory.rejections.last_s,
             learned_s=learned_s,

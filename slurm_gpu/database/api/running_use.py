@@ -178,8 +178,8 @@ def _unused(rows: Sequence[RowMapping], start_s: int, min_coverage: float) -> Se
         util = merge_histograms(_histogram(row["statistics"].get(HISTOGRAMS[0])) for row in some)
         if util is None or _has_computed(util):
             continue
-        held_s = max(row["last_s"] for row in some) - start_s
-        if held_s > 0 and sum(util.values()) / 1000 >= min_coverage * held_s:
+        allocated_s = max(row["last_s"] for row in some) - start_s
+        if allocated_s > 0 and sum(util.values()) / 1000 >= min_coverage * allocated_s:
             unused.append(device)
     return unused
 

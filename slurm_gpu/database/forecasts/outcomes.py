@@ -20,7 +20,7 @@ class ForecastOutcome:
     """A forecast whose interval is over, of a job of which is known what it did meanwhile."""
 
     at_s: int
-    middle_s: int
+    median_s: int
     """That it would start so long after `at_s`."""
     held: bool
     """The job began within the interval that was told."""
@@ -43,7 +43,7 @@ def judged(cluster: str, now_s: int) -> ColumnElement[bool]:
     Others would count too often as right: of two forecasts made at once, that which proved right is known
     first.
     """
-    return and_(forecast.c.cluster == cluster, forecast.c.at_s + forecast.c.high_s < now_s)
+    return and_(forecast.c.cluster == cluster, forecast.c.at_s + forecast.c.upper_s < now_s)
 
 
 def outcomes(connection: Connection, cluster: str, rows: Sequence[RowMapping]) -> Iterator[ForecastOutcome]:
@@ -78,7 +78,7 @@ def past_accuracy(
 
 def _outcome(row: RowMapping, runs: Sequence[_Ran]) -> ForecastOutcome | None:
     """None where it cannot be known any more."""
-    at_s, begin_s, end_s = row["at_s"], row["at_s"] + row["low_s"], row["at_s"] + row["high_s"]
+    at_s, begin_s, end_s = row["at_s"], row["at_s"] + row["lower_s"], row["at_s"] + row["upper_s"]
     begun = [(one.start_s, one) for one in runs if one.start_s is not None and one.start_s >= at_s]
     if begun:
         started_s, first = min(begun, key=lambda item: item[0])
@@ -95,7 +95,7 @@ def _outcome(row: RowMapping, runs: Sequence[_Ran]) -> ForecastOutcome | None:
 def _of(row: RowMapping, ran: _Ran, *, held: bool, started_s: int | None) -> ForecastOutcome:
     return ForecastOutcome(
         at_s=row["at_s"],
-        middle_s=row["middle_s"],
+        median_s=row["median_s"],
         held=held,
         started_s=started_s,
         partition=ran.partition.partition(",")[0],

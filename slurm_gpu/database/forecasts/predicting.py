@@ -44,7 +44,7 @@ class _Kept:
     """A model that was read, in place of the newest where that could not be."""
 
     newest_s: int
-    made_s: int
+    created_s: int
     model: ForecastModel
     remark: str | None
 
@@ -62,7 +62,7 @@ class Foretelling:
         full = caller.may_see(job.uid)
         said = self._forecast(queue, job_run(job), name, full=full)
         row = Foretold.of(
-            job.job_id, said.at_s, said.low_s, said.middle_s, said.high_s, said.source, said.made_s
+            job.job_id, said.at_s, said.lower_s, said.median_s, said.upper_s, said.source, said.created_s
         )
         self._database.write(lambda connection: remember(connection, self._cluster, [row]))
         return said
@@ -93,12 +93,12 @@ class Foretelling:
             id=name,
             full=full,
             at_s=int(now_s),
-            low_s=float(said.low_s[0]),
-            middle_s=float(said.middle_s[0]),
-            high_s=float(said.high_s[0]),
+            lower_s=float(said.lower_s[0]),
+            median_s=float(said.median_s[0]),
+            upper_s=float(said.upper_s[0]),
             source=str(said.source[0]),
             reasons=reasons,
-            made_s=kept.made_s,
+            created_s=kept.created_s,
             looks=model.n_looks,
             since_s=int(model.since_s),
             with_gpus=bool(wanted.gpus[0] > 0),
@@ -119,21 +119,23 @@ class Foretelling:
 
     def _read(self, connection: Connection, made: Sequence[int]) -> _Kept:
         wrong = ""
-        for made_s in made:
+        for created_s in made:
             try:
-                model = read_model(read_model_body(connection, self._cluster, made_s))
+                model = read_model(read_model_body(connection, self._cluster, created_s))
             except DatabaseError as error:
-                log.warning("forecasts: the model made at %d is left out: %s", made_s, error)
+                log.warning("forecasts: the model made at %d is left out: %s", created_s, error)
                 wrong = wrong or str(error)
                 continue
             if wrong:
                 remark = f"{wrong}, so this stands on what was learned before"
             elif model.lost:
-                log.warning("forecasts: of the model made at %d only tables are used: %s", made_s, model.lost)
+                log.warning(
+                    "forecasts: of the model made at %d only tables are used: %s", created_s, model.lost
+                )
                 remark = f"what was learned last cannot be read, so tables forecast: {model.lost}"
             else:
                 remark = None
-            return _Kept(made[0], made_s, model, remark)
+            return _Kept(made[0], created_s, model, remark)
         # Asking again does not help, as it does where the database is away.
         raise NoForecastError(f"{wrong}: where slurm-gpudbd runs, `slurm-gpu db train` does it")
 

@@ -28,41 +28,50 @@ class Foretold:
     job_id: int
     """Of an array whose tasks are not apart yet, the array's."""
     at_s: int
-    low_s: int
-    middle_s: int
-    high_s: int
+    lower_s: int
+    median_s: int
+    upper_s: int
     source: str
-    made_s: int
+    created_s: int
     """Of the model."""
 
     @classmethod
     def of(
-        cls, job_id: int, at_s: float, low_s: float, middle_s: float, high_s: float, source: str, made_s: int
+        cls,
+        job_id: int,
+        at_s: float,
+        lower_s: float,
+        median_s: float,
+        upper_s: float,
+        source: str,
+        created_s: int,
     ) -> Foretold:
         """In whole seconds, so that the interval holds what it held; as long as a column can hold."""
         return cls(
             job_id=job_id,
             at_s=int(at_s),
-            low_s=min(math.floor(low_s), _LONGEST_S),
-            middle_s=min(round(middle_s), _LONGEST_S),
-            high_s=min(math.ceil(high_s), _LONGEST_S),
+            lower_s=min(math.floor(lower_s), _LONGEST_S),
+            median_s=min(round(median_s), _LONGEST_S),
+            upper_s=min(math.ceil(upper_s), _LONGEST_S),
             source=source,
-            made_s=made_s,
+            created_s=created_s,
         )
 
 
-def store_model(connection: Connection, cluster: str, made_s: int, body: bytes) -> None:
+def store_model(connection: Connection, cluster: str, created_s: int, body: bytes) -> None:
     """Keep a model in place of one that was made in the same second; drop all but it and the newest."""
     ours = forecast_model.c.cluster == cluster
-    connection.execute(delete(forecast_model).where(ours, forecast_model.c.made_s == made_s))
+    connection.execute(delete(forecast_model).where(ours, forecast_model.c.created_s == created_s))
     for part, begin in enumerate(range(0, len(body), PART_BYTES)):
         piece = body[begin : begin + PART_BYTES]
-        row = {"cluster": cluster, "made_s": made_s, "part": part, "body": piece}
+        row = {"cluster": cluster, "created_s": created_s, "part": part, "body": piece}
         connection.execute(insert(forecast_model), row)
-    made = select(forecast_model.c.made_s).where(ours).distinct().order_by(forecast_model.c.made_s.desc())
+    made = (
+        select(forecast_model.c.created_s).where(ours).distinct().order_by(forecast_model.c.created_s.desc())
+    )
     newest_first = connection.execute(made).scalars()
-    if old := [one_s for n, one_s in enumerate(newest_first) if n >= MODELS_KEPT and one_s != made_s]:
-        connection.execute(delete(forecast_model).where(ours, forecast_model.c.made_s.in_(old)))
+    if old := [one_s for n, one_s in enumerate(newest_first) if n >= MODELS_KEPT and one_s != created_s]:
+        connection.execute(delete(forecast_model).where(ours, forecast_model.c.created_s.in_(old)))
 
 
 def stored_models(connection: Connection, cluster: str, now_s: float) -> list[int]:
@@ -70,9 +79,9 @@ def stored_models(connection: Connection, cluster: str, now_s: float) -> list[in
 
     One that was made tomorrow, by a clock that stood wrong, comes after all others.
     """
-    query = select(forecast_model.c.made_s).where(forecast_model.c.cluster == cluster).distinct()
+    query = select(forecast_model.c.created_s).where(forecast_model.c.cluster == cluster).distinct()
     made = connection.execute(query).scalars()
-    return sorted(made, key=lambda made_s: (made_s > now_s + _CLOCKS_DIFFER_S, -made_s))
+    return sorted(made, key=lambda created_s: (created_s > now_s + _CLOCKS_DIFFER_S, -created_s))
 
 
 def newest_model(connection: Connection, cluster: str, now_s: float) -> int | None:
@@ -80,11 +89,11 @@ def newest_model(connection: Connection, cluster: str, now_s: float) -> int | No
     return next(iter(stored_models(connection, cluster, now_s)), None)
 
 
-def read_model_body(connection: Connection, cluster: str, made_s: int) -> bytes:
+def read_model_body(connection: Connection, cluster: str, created_s: int) -> bytes:
     """The model that was made then; empty where it is gone."""
     query = (
         select(forecast_model.c.body)
-        .where(forecast_model.c.cluster == cluster, forecast_model.c.made_s == made_s)
+        .where(forecast_model.c.cluster == cluster, forecast_model.c.created_s == created_s)
         .order_by(forecast_model.c.part)
     )
     return b"".join(connection.execute(query).scalars())

@@ -63,21 +63,21 @@ def foretell_waiting(
     waiting = [job for job in jobs if waits(job, now_s)]
     taken = waiting if len(waiting) <= most else [waiting[n * len(waiting) // most] for n in range(most)]
     with database.reading() as connection:
-        made_s = newest_model(connection, cluster, now_s)
-        body = b"" if made_s is None else read_model_body(connection, cluster, made_s)
-    if not taken or made_s is None:
+        created_s = newest_model(connection, cluster, now_s)
+        body = b"" if created_s is None else read_model_body(connection, cluster, created_s)
+    if not taken or created_s is None:
         return 0
     model = read_model(body)
     if not model.n_looks:
         return 0
     said = model.forecast(queue_runs(jobs, now_s), Runs.joined([job_run(job) for job in taken]), now_s)
     rows = [
-        Foretold.of(job.job_id, now_s, low_s, middle_s, high_s, source, made_s)
-        for job, low_s, middle_s, high_s, source in zip(
+        Foretold.of(job.job_id, now_s, lower_s, median_s, upper_s, source, created_s)
+        for job, lower_s, median_s, upper_s, source in zip(
             taken,
-            said.low_s.tolist(),
-            said.middle_s.tolist(),
-            said.high_s.tolist(),
+            said.lower_s.tolist(),
+            said.median_s.tolist(),
+            said.upper_s.tolist(),
             said.source.tolist(),
             strict=True,
         )

@@ -30,6 +30,7 @@ from slurm_gpu.wire import (
     Window,
     fields,
 )
+from slurm_gpu.wire.record import NAMES_OF_WIRE_1
 
 MAX_INFLATED_BYTES = 16 << 20
 SMALL_BYTES = 1 << 18
@@ -57,6 +58,7 @@ _ITEMS = {
     }.items()
 }
 """The keys of each kind's items."""
+_ITEMS["records"] |= NAMES_OF_WIRE_1.keys()
 _KEYS = frozenset((*_ITEMS, "wire", "node", "boot_id", "version", "live", "open", "has"))
 _MAX_VERSION = 64
 # As many as the greatest float has. Reading a number takes the square of its length.

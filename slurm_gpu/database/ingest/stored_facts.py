@@ -79,5 +79,5 @@ def _devices(connection: Connection) -> Mapping[str, tuple[int, int]]:
 def _open_runs(connection: Connection) -> Mapping[tuple[str, int], int]:
     """Of each run of a machine without Slurm that has not ended, the seq of what was stored last."""
     here = run.c.end_s.is_(None), run.c.cluster.startswith(HOST_CLUSTER, autoescape=True)
-    found = connection.execute(select(run.c.cluster, run.c.job_id, run.c.told_seq).where(*here))
+    found = connection.execute(select(run.c.cluster, run.c.job_id, run.c.reported_seq).where(*here))
     return {(cluster, job_id): seq for cluster, job_id, seq in found if seq is not None}

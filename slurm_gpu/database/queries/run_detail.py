@@ -223,7 +223,7 @@ def node_reports(connection: Connection, heard: Mapping[str, tuple[float, str | 
     return [
         NodeReport(
             node=node,
-            heard_s=heard[node][0] if node in heard else None,
+            last_seen_s=heard[node][0] if node in heard else None,
             version=heard[node][1] if node in heard else None,
             devices=tuple(devices.get(node, ())),
         )

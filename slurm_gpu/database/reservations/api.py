@@ -232,7 +232,7 @@ def _shown(one: Reservation, caller: Caller) -> Reservation:
     """Who, where and when is everybody's to see; why is its user's, by uid: a name may change hands."""
     if caller.sees_all or caller.uid == one.uid:
         return one
-    return replace(one, why=None, decided_why=None, over_why=None, full=False)
+    return replace(one, why=None, decided_why=None, ended_why=None, full=False)
 
 
 def _wanted(query: dict[str, str]) -> tuple[int, list[int]]:

@@ -33,7 +33,7 @@ def find(connection: Connection, cluster: str, past: int, ids: Collection[int]) 
     here = select(reservation).where(table.cluster == cluster)
     found = list(connection.execute(here.where(table.state.in_(_OPEN))).mappings())
     if past:
-        over = here.where(table.over_s.is_not(None)).order_by(table.over_s.desc(), table.reservation_id)
+        over = here.where(table.ended_s.is_not(None)).order_by(table.ended_s.desc(), table.reservation_id)
         found += connection.execute(over.limit(past)).mappings()
     if ids:
         found += connection.execute(here.where(table.reservation_id.in_(ids))).mappings()
@@ -133,7 +133,7 @@ def _moved(connection: Connection, one: Reservation, nodes: str, now_s: int) -> 
     assert one.start_s is not None
     assert one.end_s is not None
     taken = _promised_to_another(connection, one, one.start_s, one.end_s, set(expand(nodes)))
-    return {"nodes": nodes} if taken is None else {"trouble": f"in Slurm it is on {nodes}, and {taken}"}
+    return {"nodes": nodes} if taken is None else {"error": f"in Slurm it is on {nodes}, and {taken}"}
 
 
 def end(
@@ -147,7 +147,7 @@ def end(
         raise UsageError(
             f"reservation {one.id} is {one.state}: `slurm-gpu reserve cancel {one.id}` takes it back"
         )
-    over = {"over_s": now_s, "over_why": why}
+    over = {"ended_s": now_s, "ended_why": why}
     if state is ReservationState.DENIED or one.decided_s is None:
         _decide(connection, one, state, who, now_s, why, over)
     else:
@@ -166,13 +166,13 @@ def store_reports(connection: Connection, cluster: str, reports: Sequence[Report
         if one is None or not one.state.is_promised:
             continue
         if report.at_s > now_s + _AHEAD_S:
-            trouble = (
+            error = (
                 f"slurm-gpuctld's clock is {report.at_s - now_s} s ahead of slurm-gpudbd's: what it tells is "
                 "not taken"
             )
-            _set(connection, one, {"trouble": trouble})
+            _set(connection, one, {"error": error})
             continue
-        changed: dict[str, Any] = {"trouble": report.trouble}
+        changed: dict[str, Any] = {"error": report.error}
         if report.nodes is not None and report.nodes != one.nodes:
             changed |= _moved(connection, one, report.nodes, now_s)
         if not (one.state is ReservationState.ACTIVE and report.state is ReservationState.APPROVED):
@@ -184,7 +184,7 @@ def store_reports(connection: Connection, cluster: str, reports: Sequence[Report
                 "first_start_s": report.first_start_s,
             }
         if report.state.is_over:
-            changed |= {"over_s": report.at_s, "over_why": report.why}
+            changed |= {"ended_s": report.at_s, "ended_why": report.why}
         _set(connection, one, changed)
 
 

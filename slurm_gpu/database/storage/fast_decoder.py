@@ -97,15 +97,15 @@ class QuickRecord(Struct, kw_only=True, dict=True):
     final: bool
     first_s: Moment
     last_s: Moment
-    held_s: Seconds
+    allocated_s: Seconds
     sampled_s: Seconds
 
     def __post_init__(self) -> None:
         """Check what holds for a record as a whole."""
-        if self.last_s < self.first_s or self.sampled_s > self.held_s + 1.0:
+        if self.last_s < self.first_s or self.sampled_s > self.allocated_s + 1.0:
             raise ValueError("times")
         for histogram in _histograms_of(self):
-            if histogram is not None and sum(histogram.values()) > (self.held_s + 1.0) * 1000:
+            if histogram is not None and sum(histogram.values()) > (self.allocated_s + 1.0) * 1000:
                 raise ValueError("histogram")
         for told in _means_of(self):
             if told is not None:

@@ -38,13 +38,13 @@ def kept_nodes(run: Run) -> frozenset[str]:
     Of a run that a node took along, that node's silence is news.
     """
     records = run.devices or ()
-    told_s: dict[str, int] = {}
+    reported_at_s: dict[str, int] = {}
     for record in records:
-        told_s[record.node] = max(record.last_s, told_s.get(record.node, 0))
+        reported_at_s[record.node] = max(record.last_s, reported_at_s.get(record.node, 0))
     open_ones = {record.node for record in records if not record.final}
-    until_s = math.inf if run.end_s is None else max(told_s.values(), default=0) - _GAVE_BACK_S
-    kept = open_ones | {node for node, last_s in told_s.items() if last_s >= until_s}
-    return frozenset(told_s if run.state in _LOST_NODES or not kept else kept)
+    until_s = math.inf if run.end_s is None else max(reported_at_s.values(), default=0) - _GAVE_BACK_S
+    kept = open_ones | {node for node, last_s in reported_at_s.items() if last_s >= until_s}
+    return frozenset(reported_at_s if run.state in _LOST_NODES or not kept else kept)
 
 
 def workers_of(run: Run, nodes: Collection[str] | None = None) -> dict[tuple[str, str], JobWorker]:

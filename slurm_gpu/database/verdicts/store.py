@@ -15,7 +15,7 @@ from slurm_gpu.wire.answers.verdicts import JobVerdict
 HEALTHY = "healthy"
 ACCUSES = "slow or failing"
 _KEY = ("cluster", "job_id", "start_s", "cause")
-_CHANGES = ("kind", "confidence", "devices", "nodes", "since_s", "last_s", "over_s", "body")
+_CHANGES = ("kind", "confidence", "devices", "nodes", "since_s", "last_s", "ended_s", "body")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class StoredVerdict:
     verdict: JobVerdict
     uid: int
     n_gpus: float
-    over_s: int | None = None
+    ended_s: int | None = None
 
 
 def store_verdict(connection: Connection, cluster: str, told: StoredVerdict) -> None:
@@ -44,9 +44,9 @@ def store_verdict(connection: Connection, cluster: str, told: StoredVerdict) -> 
         "devices": [list(place) for place in item.devices],
         "nodes": list(item.nodes),
         "since_s": item.since_s,
-        "told_s": item.told_s,
+        "reported_at_s": item.reported_at_s,
         "last_s": item.last_s,
-        "over_s": told.over_s,
+        "ended_s": told.ended_s,
         "body": dict(item.verdict),
     }
     connection.execute(upsert(connection, verdict, _KEY, _CHANGES), row)
@@ -54,8 +54,8 @@ def store_verdict(connection: Connection, cluster: str, told: StoredVerdict) -> 
 
 def close_left(connection: Connection, cluster: str) -> int:
     """Verdicts that hold by the table, of a watch that ended: over when they were found last."""
-    left = verdict.c.cluster == cluster, verdict.c.over_s.is_(None)
-    done = connection.execute(update(verdict).where(*left).values(over_s=verdict.c.last_s))
+    left = verdict.c.cluster == cluster, verdict.c.ended_s.is_(None)
+    done = connection.execute(update(verdict).where(*left).values(ended_s=verdict.c.last_s))
     return done.rowcount
 
 
@@ -65,7 +65,7 @@ def statements(connection: Connection, cluster: str, since_s: float) -> list[Sta
     of_gpus = verdict.c.cause.in_((ACCUSES, HEALTHY))
     columns = (
         *(verdict.c.job_id, verdict.c.start_s, verdict.c.cause, verdict.c.confidence, verdict.c.user),
-        *(verdict.c.n_gpus, verdict.c.devices, verdict.c.since_s, verdict.c.told_s, verdict.c.last_s),
+        *(verdict.c.n_gpus, verdict.c.devices, verdict.c.since_s, verdict.c.reported_at_s, verdict.c.last_s),
     )
     rows = connection.execute(select(*columns).where(*said, of_gpus)).mappings()
     return [
@@ -73,7 +73,7 @@ def statements(connection: Connection, cluster: str, since_s: float) -> list[Sta
             job=f"{row['job_id']} {row['start_s']}",
             user=row["user"],
             at_s=row["last_s"],
-            since_s=row["told_s"] if row["since_s"] is None else row["since_s"],
+            since_s=row["reported_at_s"] if row["since_s"] is None else row["since_s"],
             accuses=row["cause"] == ACCUSES,
             confidence=row["confidence"],
             n_gpus=row["n_gpus"],

@@ -241,13 +241,13 @@ class JobWatch:
     def _tell(self, item: _WatchedJob, changes: list[Episode[Verdict]]) -> None:
         for episode in changes:
             told = _to_tell(item, episode)
-            over_s = None if episode.over_s is None else int(episode.over_s)
-            if over_s is not None or episode.told_s == episode.last_s:
-                said = "is over" if over_s is not None else f"confidence {told.confidence:.0%}"
+            ended_s = None if episode.ended_s is None else int(episode.ended_s)
+            if ended_s is not None or episode.reported_at_s == episode.last_s:
+                said = "is over" if ended_s is not None else f"confidence {told.confidence:.0%}"
                 log.info("job %s of %s: %s: %s", item.job.label, told.user, told.cause, said)
             self._looks.store(
                 StoredVerdict(
-                    verdict=told, uid=item.job.uid, n_gpus=self._n_gpus(item.job.job_id), over_s=over_s
+                    verdict=told, uid=item.job.uid, n_gpus=self._n_gpus(item.job.job_id), ended_s=ended_s
                 )
             )
 
@@ -266,12 +266,12 @@ class JobWatch:
             devices=places,
             nodes=(),
             since_s=None,
-            told_s=int(now_s),
+            reported_at_s=int(now_s),
             last_s=int(now_s),
             verdict={},
         )
         n_gpus = self._n_gpus(item.job.job_id)
-        self._looks.store(StoredVerdict(verdict=told, uid=item.job.uid, n_gpus=n_gpus, over_s=int(now_s)))
+        self._looks.store(StoredVerdict(verdict=told, uid=item.job.uid, n_gpus=n_gpus, ended_s=int(now_s)))
 
     def _n_gpus(self, job_id: int) -> float:
         return float(self._table.jobs().get(job_id, 0))
@@ -298,7 +298,7 @@ def _to_tell(item: _WatchedJob, episode: Episode[Verdict]) -> JobVerdict:
         devices=tuple((worker.node, worker.device) for worker in verdict.culprits),
         nodes=tuple(verdict.nodes),
         since_s=verdict.since_s,
-        told_s=int(episode.told_s),
+        reported_at_s=int(episode.reported_at_s),
         last_s=int(episode.last_s),
         verdict=body,
     )

@@ -20,7 +20,7 @@ from slurm_gpu.monitor.viewer import Flavour
 from slurm_gpu.text.units import parse_whole
 from slurm_gpu.wire.answers.codec import to_json
 
-_WHYS: dict[str, Any] = dict.fromkeys(("why", "decided_why", "over_why"))
+_WHYS: dict[str, Any] = dict.fromkeys(("why", "decided_why", "ended_why"))
 
 
 def layout(state: PageState, _: Flavour, __: str) -> bytes:

@@ -20,7 +20,7 @@ from slurm_gpu.monitor.job.drawing import DrawingProcess
 from slurm_gpu.monitor.job.pages import read_job
 from slurm_gpu.monitor.page.files import DRAWN_POLICY, address_of
 from slurm_gpu.monitor.viewer import Flavour, NotSignedInError, ViewerOf
-from slurm_gpu.reports.diagnosed.missing_data import silent_nodes, why_untold
+from slurm_gpu.reports.diagnosed.missing_data import stale_nodes, why_untold
 from slurm_gpu.text.hostlist import compress
 from slurm_gpu.wire.answers.codec import to_json
 from slurm_gpu.wire.answers.runs import NodeWindow
@@ -97,7 +97,7 @@ class DiagnosisPage:
         newest = (run.job_id, run.submit_s) == (runs[0].job_id, runs[0].submit_s)
         told = _windows(source, job) if newest else None
         windows = told or ()
-        silent = () if told is None else silent_nodes(run, windows)
+        silent = () if told is None else stale_nodes(run, windows)
         hosts = source.hosts(job) if windows and run.end_s is None else ()
         asked = {
             "run": run.to_json(),

@@ -146,7 +146,7 @@ class Reconciliation:
     ) -> list[ToldJob]:
         """Of all that run here, those of which no hook told. `now_s` is Clock.monotonic(), since boot."""
         found: list[ToldJob] = []
-        told_s: dict[tuple[int, int], float] = {}
+        reported_at_s: dict[tuple[int, int], float] = {}
         booted_s = wall_s - now_s
         for job in told:
             run = job.job_id, job.restart
@@ -158,10 +158,10 @@ class Reconciliation:
             # Of what was so before we came, an epilog may have been taken in by the slurm-gpud before us.
             if known or before_boot or as_of_s < self._since_s or self._ended.covers(*run, as_of_s):
                 continue
-            told_s[run] = self._begun_told_s.get(run, as_of_s)
-            if self._is_seen(job.job_id) or as_of_s - told_s[run] >= TWICE_AFTER_S:
+            reported_at_s[run] = self._begun_told_s.get(run, as_of_s)
+            if self._is_seen(job.job_id) or as_of_s - reported_at_s[run] >= TWICE_AFTER_S:
                 found.append(job)
-        self._begun_told_s = told_s
+        self._begun_told_s = reported_at_s
         return found
 
     def over(

@@ -194,7 +194,7 @@ class SegmentBook:
         for device in allocation.device_names:
             last = self._last_record(allocation.key.segment, device)
             if last is not None:
-                told.append(allocation.start_s + last.held_s)
+                told.append(allocation.start_s + last.allocated_s)
         return max(told)
 
     def _last_record(self, segment: str, device: str) -> Record | None:
@@ -243,6 +243,6 @@ def _run(key: SegmentKey) -> tuple[int, int]:
 
 def _closed(last: Record, allocation: Allocation, end_s: float, seq: int) -> Record:
     """A record to which nothing will be added, of a hold until `end_s`."""
-    held_s = max(last.held_s, round(end_s - allocation.start_s, 6))
-    last_s = max(last.last_s, int(allocation.start_wall_s + held_s))
-    return replace(last, seq=seq, final=True, held_s=held_s, last_s=last_s)
+    allocated_s = max(last.allocated_s, round(end_s - allocation.start_s, 6))
+    last_s = max(last.last_s, int(allocation.start_wall_s + allocated_s))
+    return replace(last, seq=seq, final=True, allocated_s=allocated_s, last_s=last_s)

@@ -47,21 +47,21 @@ class CounterSum:
         self._seconds = 0.0
         self._grown = 0.0
 
-    def see(self, counter: DeviceCounter | None, between_s: float, held_s: float) -> float | None:
+    def see(self, counter: DeviceCounter | None, between_s: float, allocated_s: float) -> float | None:
         """Take a reading, `between_s` after the one before; returns the growth per second, if known.
 
-        Of that time `held_s` counts, to which belongs its part of the growth. A reading of None is a gap.
+        `allocated_s` of that time count, with their part of the growth. A reading of None is a gap.
         Readings may lie any time apart: a counter goes on counting while nobody looks.
         """
         before, self._before = self._before, counter
-        if before is None or counter is None or held_s <= 0:
+        if before is None or counter is None or allocated_s <= 0:
             return None
         grown = growth(before, counter, between_s, self._most_per_s)
         if grown is None:
             return None
         rate = grown / between_s
-        self._seconds += held_s
-        self._grown += grown if held_s >= between_s else rate * held_s
+        self._seconds += allocated_s
+        self._grown += grown if allocated_s >= between_s else rate * allocated_s
         return rate
 
     def add(self, rate: float, seconds: float) -> None:

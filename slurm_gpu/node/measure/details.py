@@ -84,7 +84,7 @@ class DetailCollector:
 
         `free_after` says that nobody held the device between the segment's end and the reading.
         """
-        between_s, own_s = interval.between_s, interval.held_s if alone else 0.0
+        between_s, own_s = interval.between_s, interval.allocated_s if alone else 0.0
         ended = interval.ended
         if processes == 0 and alone and reading.util_pct is not None and reading.util_pct > 0:
             # Some drivers list no process, as in virtual machines: it computes all the same.

@@ -32,14 +32,14 @@ class _Stall:
     """The readings since the counter stalled: time between them, time held, what was counted and sampled."""
 
     between_s: float = 0.0
-    held_s: float = 0.0
+    allocated_s: float = 0.0
     counted_j: float = 0.0
     sampled: MeanSum = field(default_factory=MeanSum)
 
     def add(self, interval: Interval, counted_j: float, sampled: CoveredMean | None) -> None:
         """Add an interval in which the counter stalled."""
         self.between_s += interval.between_s
-        self.held_s += interval.held_s
+        self.allocated_s += interval.allocated_s
         self.counted_j += counted_j
         if sampled is not None:
             self.sampled.add(sampled.seconds, sampled.mean, sampled.low, sampled.high)
@@ -72,7 +72,7 @@ class EnergySum:
             self._end_stall()
             return self._count_sampled(sampled)
         grown_j = None
-        if alone and before is not None and interval.held_s > 0:
+        if alone and before is not None and interval.allocated_s > 0:
             grown_j = self._grown_j(before, counter, interval)
         if grown_j is None:
             self._end_stall()
@@ -96,7 +96,7 @@ class EnergySum:
 
     def _count(self, grown_j: float, interval: Interval, sampled: CoveredMean | None) -> CoveredMean | None:
         """Count what the counter grew by, with what it had not counted while it stalled if that is in it."""
-        between_s, held_s = interval.between_s, interval.held_s
+        between_s, allocated_s = interval.between_s, interval.allocated_s
         low, high = (math.inf, -math.inf) if sampled is None else (sampled.low, sampled.high)
         stall = self._stall
         if stall is not None:
@@ -105,7 +105,7 @@ class EnergySum:
                 self._stall = None
                 grown_j += stall.counted_j
                 between_s += stall.between_s
-                held_s += stall.held_s
+                allocated_s += stall.allocated_s
                 seen = stall.sampled.value()
                 if seen is not None:
                     low, high = min(low, seen.min), max(high, seen.max)
@@ -114,9 +114,9 @@ class EnergySum:
             if caught_up is None:
                 return self._count_sampled(sampled)
         watts = grown_j / between_s
-        self._power.add(held_s, watts, min(low, watts), max(high, watts))
-        self._seconds += held_s
-        self._joules += watts * held_s
+        self._power.add(allocated_s, watts, min(low, watts), max(high, watts))
+        self._seconds += allocated_s
+        self._joules += watts * allocated_s
         return CoveredMean(interval.begin_s, interval.end_s, watts, watts, watts)
 
     def _count_sampled(self, sampled: CoveredMean | None) -> CoveredMean | None:

@@ -33,16 +33,25 @@ class CoveredMean(NamedTuple):
 class Interval:
     """The time from one reading to the next, at `at_s`, and the part of it in [start, end] of a segment.
 
-    The segment held the device from `begin_s` to `end_s`, for `held_s` in all; `between_s` lie between the
+    The device is allocated from `begin_s` to `end_s`, in all `allocated_s`; `between_s` lie between the
     readings. `continues` says that the time in between was covered, `own_begin_s` where the time begins that
     the reading covers by itself.
     """
 
-    __slots__ = ("_start_s", "at_s", "begin_s", "between_s", "continues", "end_s", "held_s", "own_begin_s")
+    __slots__ = (
+        "_start_s",
+        "allocated_s",
+        "at_s",
+        "begin_s",
+        "between_s",
+        "continues",
+        "end_s",
+        "own_begin_s",
+    )
 
     def __init__(self, start_s: float) -> None:
         self._start_s = self.at_s = self.begin_s = self.end_s = self.own_begin_s = start_s
-        self.between_s = self.held_s = 0.0
+        self.between_s = self.allocated_s = 0.0
         self.continues = False
 
     @property
@@ -59,8 +68,8 @@ class Interval:
         self.begin_s = before_s if before_s > self._start_s else self._start_s
         self.end_s = at_s if end_s is None or at_s < end_s else end_s
         self.between_s = at_s - before_s
-        held_s = self.end_s - self.begin_s
-        self.held_s = held_s if held_s > 0 else 0.0
+        allocated_s = self.end_s - self.begin_s
+        self.allocated_s = allocated_s if allocated_s > 0 else 0.0
         own_s = at_s - OWN_S
         self.own_begin_s = own_s if own_s > self.begin_s else self.begin_s
         self.continues = self.between_s <= gap_s

@@ -25,10 +25,12 @@ class LinkSum:
         self._rx, self._tx = CounterSum(most_per_s), CounterSum(most_per_s)
 
     def see(
-        self, rx: DeviceCounter | None, tx: DeviceCounter | None, between_s: float, held_s: float
+        self, rx: DeviceCounter | None, tx: DeviceCounter | None, between_s: float, allocated_s: float
     ) -> tuple[float | None, float | None]:
         """Count readings, as CounterSum does; return the growth of each per second, if known."""
-        return self._moving(self._rx.see(rx, between_s, held_s), self._tx.see(tx, between_s, held_s))
+        return self._moving(
+            self._rx.see(rx, between_s, allocated_s), self._tx.see(tx, between_s, allocated_s)
+        )
 
     def add(self, rx: float | None, tx: float | None, seconds: float) -> tuple[float | None, float | None]:
         """Count `seconds` at rates that were measured otherwise; return them, as far as they count."""

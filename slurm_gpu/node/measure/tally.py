@@ -281,7 +281,7 @@ class DeviceTally:
         """The record as of `now_s`, with the next sequence number."""
         self._seq += 1
         stop_s = now_s if self.end_s is None else min(now_s, self.end_s)
-        held_s = max(0.0, stop_s - self.start_s)
+        allocated_s = max(0.0, stop_s - self.start_s)
         util, memory_hist = self._util.value, self._memory_hist.value
         details = self._details.fields()
         links = {link: [details[f"{link}_rx_bytes"], details[f"{link}_tx_bytes"]] for link in LINKS}
@@ -294,12 +294,12 @@ class DeviceTally:
             seq=self._seq,
             final=final,
             first_s=int(self.start_wall_s),
-            last_s=int(self.start_wall_s + held_s),
-            held_s=round(held_s, 6),
+            last_s=int(self.start_wall_s + allocated_s),
+            allocated_s=round(allocated_s, 6),
             uptime_s=round(self.start_s, 6),
             sampled_s=min(
                 _seconds(memory_hist if self._tells_utilization is False else util),
-                round(max(0.0, held_s - suspended_s), 6),
+                round(max(0.0, allocated_s - suspended_s), 6),
             ),
             suspended_s=None if self._told_s is None else round(suspended_s, 3),
             granted_mgpu=self.granted_mgpu,

@@ -15,6 +15,7 @@ from slurm_gpu.node.shipping.shipment_queue import Item
 from slurm_gpu.node.shipping.spooled import is_count
 from slurm_gpu.node.shipping.wire_version import Range, read_dropped, read_ignored, read_range
 from slurm_gpu.wire import WIRE_VERSION, DeviceFacts
+from slurm_gpu.wire.record import with_current_names
 
 MAX_BODY_BYTES = 1 << 20
 _JOB_ID = re.compile(r"\d{1,18}", re.ASCII)
@@ -72,7 +73,7 @@ class OutgoingShipment:
         wire: dict[str, Any] = {"wire": self.wire, "node": self.node, "boot_id": self.boot_id}
         wire |= {"version": __version__, "records": [], "hosts": [], "events": [], "runs": []}
         for item in self.items:
-            wire[item.kind].append(item.wire)
+            wire[item.kind].append(item.wire if self.wire == 1 else with_current_names(item.wire))
         wire |= {
             "devices": [facts.to_wire() for facts in self.devices],
             "windows": list(self.windows),

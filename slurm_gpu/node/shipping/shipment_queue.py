@@ -18,6 +18,7 @@ from slurm_gpu.node.shipping.journal import DurableMap
 from slurm_gpu.node.shipping.rejected import RejectedFiles
 from slurm_gpu.node.shipping.spooled import is_count, is_event, is_of_segment, is_run
 from slurm_gpu.wire import Event, Host, HostRun, Record
+from slurm_gpu.wire.record import as_of_wire_1
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +108,8 @@ class ShipmentQueue:
 
     def put_record(self, key: str, record: Record | Host) -> bytes:
         """Add the record or replace the one with that key; returns it as JSON."""
-        text = self._journal.put(key, record.to_wire())
+        # The previous release can read it after a downgrade.
+        text = self._journal.put(key, as_of_wire_1(record.to_wire()))
         self._waiting[key] = record.final
         if record.segment in self._of_open:
             self._of_open[record.segment].add(key)
@@ -154,8 +156,8 @@ class ShipmentQueue:
         if not key.startswith("record/") or self._waiting.get(key) is not False:
             return False
         match self._journal.get(key):
-            case {"held_s": int() | float() as held_s}:
-                return held_s < least_held_s
+            case {"held_s": int() | float() as allocated_s}:
+                return allocated_s < least_held_s
         return False
 
     def shipped_open_runs(self) -> dict[int, int]:

@@ -28,7 +28,7 @@ def why_untold(run: Run) -> str:
     return f"nothing was told of GPUs of job {run.id}, or it has none"
 
 
-def silent_nodes(run: Run, windows: Sequence[NodeWindow]) -> Sequence[str]:
+def stale_nodes(run: Run, windows: Sequence[NodeWindow]) -> Sequence[str]:
     """Nodes of a run that goes on of whose last minutes nothing has come so far."""
     if run.end_s is not None:
         return ()

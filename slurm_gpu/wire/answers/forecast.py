@@ -41,13 +41,13 @@ class Forecast:
     full: bool
     """False: another user's job, without reasons."""
     at_s: int
-    low_s: float
-    middle_s: float
-    high_s: float
+    lower_s: float
+    median_s: float
+    upper_s: float
     source: str
     """`tables` or `learned`."""
     reasons: Sequence[Reason]
-    made_s: int
+    created_s: int
     """When it was learned what this stands on: so many looks at waiting jobs, since then."""
     looks: int
     since_s: int

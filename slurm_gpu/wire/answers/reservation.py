@@ -13,7 +13,7 @@ MOST_REPORTS = 100
 MOST_IDS = 500
 """So many are told, and asked for by number, in one request."""
 CLOCK_AHEAD = "slurm-gpuctld's clock is"
-"""How the trouble begins where nothing is taken of what slurm-gpuctld tells (store.store_reports)."""
+"""How the error begins where nothing is taken of what slurm-gpuctld tells (store.store_reports)."""
 _NAME = re.compile(r"sg_([1-9]\d{0,17})")
 
 
@@ -68,13 +68,13 @@ class Reservation:
     end_s: int | None = None
     """Of the window in Slurm: the duration, and for how long a start may be late."""
     nodes: str | None = None
-    trouble: str | None = None
+    error: str | None = None
     """What keeps slurm-gpuctld from making it, or taking it away."""
     first_job_id: int | None = None
     first_eligible_s: int | None = None
     first_start_s: int | None = None
-    over_s: int | None = None
-    over_why: str | None = None
+    ended_s: int | None = None
+    ended_why: str | None = None
     full: bool = True
     uid: int | None = None
     """Of the user when it was asked for; None where an earlier release stored it and left it open."""
@@ -92,8 +92,8 @@ class Reservation:
 
     @property
     def was_made(self) -> bool:
-        """Whether Slurm had it, of one that is over: of the others its trouble stays."""
-        return self.first_start_s is not None or self.trouble is None
+        """Whether Slurm had it, of one that is over: of the others its error stays."""
+        return self.first_start_s is not None or self.error is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ class Report:
     state: ReservationState
     """approved or active where it goes on, ended or released where it is over."""
     why: str | None = None
-    trouble: str | None = None
+    error: str | None = None
     first_job_id: int | None = None
     first_eligible_s: int | None = None
     first_start_s: int | None = None

@@ -182,7 +182,7 @@ class Health:
     watermark_s: int | None
     watermark_lag_s: float | None
     unmatched: int
-    silent_nodes: Sequence[str] = ()
+    stale_nodes: Sequence[str] = ()
     rejected: Mapping[str, int] | None = None
     last_rejected_s: float | None = None
     learned_s: float | None = None
@@ -222,13 +222,13 @@ class NodeWindow(Window):
 class NodeReport:
     """A node as it told of itself: when it was heard last and from which slurm-gpud, and its devices.
 
-    `heard_s` and `version` are None where it has sent nothing since slurm-gpudbd started.
+    `last_seen_s` and `version` are None where it has sent nothing since slurm-gpudbd started.
     """
 
     node: str
-    heard_s: float | None
     version: str | None
     devices: Sequence[DeviceFacts]
+    last_seen_s: float | None = None
 
     @property
     def gpus(self) -> Sequence[DeviceFacts]:

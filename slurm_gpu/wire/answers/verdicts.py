@@ -22,7 +22,7 @@ class JobVerdict:
     nodes: Sequence[str]
     since_s: float | None
     """When it began; None: at the job's beginning, or before what could be looked at."""
-    told_s: int
+    reported_at_s: int
     last_s: int
     """When it was first told, and found last."""
     verdict: Mapping[str, Any]

@@ -204,14 +204,14 @@ class Cluster:
         job = self.all[job_id]
         if job.end_s is None or job.start_s is None:
             return None
-        held_s, util = job.end_s - job.start_s, self.util.get(job.key)
-        used = util * min(1.0, job.done_s / held_s) if util is not None and held_s else None
+        allocated_s, util = job.end_s - job.start_s, self.util.get(job.key)
+        used = util * min(1.0, job.done_s / allocated_s) if util is not None and allocated_s else None
         course: list[float] = []
         if used is not None and job.key in self.loads_s:
             loads_s = int(self.loads_s[job.key])
-            course = [0.0] * loads_s + [util or 0.0] * (held_s - loads_s)
-            used = sum(course) / held_s
-        return EndedCorun(self.memory.get(job.key, 1.0), used, held_s, idlest(course, 1))
+            course = [0.0] * loads_s + [util or 0.0] * (allocated_s - loads_s)
+            used = sum(course) / allocated_s
+        return EndedCorun(self.memory.get(job.key, 1.0), used, allocated_s, idlest(course, 1))
 
     def utilisation(self, job_id: int, since_s: float) -> tuple[float, float] | None:
         job = self.all[job_id]

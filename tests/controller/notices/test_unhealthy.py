@@ -26,7 +26,7 @@ def verdict(job_id: int = 17, **given: Any) -> JobVerdict:
         "devices": (("n2", "GPU-17-1"),),
         "nodes": (),
         "since_s": None,
-        "told_s": NOON_S + 600,
+        "reported_at_s": NOON_S + 600,
         "last_s": NOON_S + 660,
         "verdict": {
             "coverage": 0.97,
@@ -87,7 +87,7 @@ def test_of_another_run_nothing_is_told(world: World) -> None:
 
 
 def test_who_is_told_that_nothing_computes_gets_no_diagnosis_besides(world: World) -> None:
-    world.found = [verdict(cause="hang", kind="", told_s=NOON_S + 60)]
+    world.found = [verdict(cause="hang", kind="", reported_at_s=NOON_S + 60)]
     world.go_on(2)
     world.hold(17, util_pct=0.0, used=True)
     world.go_on(60)
@@ -97,7 +97,7 @@ def test_who_is_told_that_nothing_computes_gets_no_diagnosis_besides(world: Worl
 def test_it_counts_among_the_messages_of_a_day(world: World) -> None:
     world.settings.write_text(f"{ASKED}per_user_a_day: 1\n")
     world.hold(18, util_pct=90.0, used=True)
-    world.found = [verdict(), verdict(18, told_s=NOON_S + 1800)]
+    world.found = [verdict(), verdict(18, reported_at_s=NOON_S + 1800)]
     world.go_on(120)
     assert world.told() == [(40, "unhealthy")]
     seen = status.read(world.directory / status.FILE_NAME)

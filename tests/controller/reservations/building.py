@@ -168,7 +168,7 @@ class Site:
                     key: value for key, value in asdict(report).items() if key not in ("id", "at_s", "why")
                 }
                 said["nodes"] = row.nodes if report.nodes is None else report.nodes
-                over = {"over_s": report.at_s, "over_why": report.why} if report.state.is_over else {}
+                over = {"ended_s": report.at_s, "ended_why": report.why} if report.state.is_over else {}
                 self.rows[report.id] = replace(row, **said, **over)
         return [row for row in self.rows.values() if not row.state.is_over or row.id in ids]
 

@@ -36,12 +36,12 @@ def test_it_is_not_made_for_another_uid_that_has_the_name_by_now() -> None:
     site.uids["alice"] = 2001
     site.turns()
     assert "sg_3" not in site.slurm.there
-    assert site.rows[3].trouble == "alice is uid 2001 now, and was uid 1001 when this was asked for"
+    assert site.rows[3].error == "alice is uid 2001 now, and was uid 1001 when this was asked for"
     site.uids["alice"] = 1001
     site.turns()
     site.turns()
     assert "sg_3" in site.slurm.there
-    assert site.rows[3].trouble is None
+    assert site.rows[3].error is None
 
 
 def test_where_jobs_would_still_run_it_is_made_all_the_same_and_that_is_said() -> None:
@@ -57,10 +57,10 @@ def test_what_slurm_refuses_is_told_and_tried_again() -> None:
     site = Site()
     site.slurm.refuses = "Requested reservation overlaps with another reservation"
     site.turns()
-    assert site.row.trouble == "Requested reservation overlaps with another reservation"
+    assert site.row.error == "Requested reservation overlaps with another reservation"
     site.slurm.refuses = None
     site.turns(3 * EVERY_S)
-    assert site.row.trouble is None
+    assert site.row.error is None
     assert "sg_3" in site.slurm.there
 
 
@@ -109,7 +109,7 @@ def test_whom_an_operator_let_in_by_hand_uses_it_as_well() -> None:
     site.slurm.there["sg_3"] = replace(there, users=frozenset({"alice", "bob"}))
     site.slurm.jobs = [replace(JOB, user="bob")]
     site.turns(UNUSED_S * 2)
-    assert (site.row.state, site.row.trouble) == (ReservationState.ACTIVE, None)
+    assert (site.row.state, site.row.error) == (ReservationState.ACTIVE, None)
     site.slurm.jobs = [replace(JOB, user="bob", state="PENDING", reservation="", start_s=None, nodes="")]
     site.turns(UNUSED_S * 1.5)
     assert site.row.state is ReservationState.ACTIVE
@@ -126,7 +126,7 @@ def test_a_job_that_cannot_start_in_it_does_not_keep_it_for_ever() -> None:
     site.turns(60 + 2 * UNUSED_S - 3 * EVERY_S)
     assert site.row.state is ReservationState.ACTIVE
     site.turns(6 * EVERY_S)
-    assert (site.row.state, site.row.over_why) == (
+    assert (site.row.state, site.row.ended_why) == (
         ReservationState.RELEASED,
         "job 17 did not start in 20m, with all nodes free: it cannot",
     )
@@ -158,7 +158,7 @@ def test_one_that_nobody_uses_is_given_up_and_taken_away() -> None:
     site.turns(60 + UNUSED_S - EVERY_S)
     assert site.row.state is ReservationState.ACTIVE
     site.turns(5 * EVERY_S)
-    assert (site.row.state, site.row.over_why) == (ReservationState.RELEASED, "unused for 10m")
+    assert (site.row.state, site.row.ended_why) == (ReservationState.RELEASED, "unused for 10m")
     assert site.slurm.there == {"maint": SITES_OWN}
     assert site.acted() == ["reservation made", "reservation released", "reservation removed"]
 
@@ -170,7 +170,7 @@ def test_when_the_training_is_over_the_rest_is_given_up() -> None:
     site.turns(300)
     site.slurm.jobs = [replace(JOB, state="COMPLETED")]
     site.turns(UNUSED_S + 5 * EVERY_S)
-    assert site.row.over_why == "no job for 10m: the training is over"
+    assert site.row.ended_why == "no job for 10m: the training is over"
     assert "sg_3" not in site.slurm.there
 
 
@@ -224,7 +224,7 @@ def test_the_sites_own_are_left_alone_even_by_our_name() -> None:
     before = dict(site.slurm.there)
     site.turns(60)
     assert site.slurm.there == before
-    assert site.rows[4].trouble == "Slurm has another reservation called sg_4"
+    assert site.rows[4].error == "Slurm has another reservation called sg_4"
 
 
 def test_what_slurm_lost_is_made_again_for_what_is_left_of_it() -> None:
@@ -242,7 +242,7 @@ def test_its_end_is_told_and_whether_anybody_used_it() -> None:
     site = Site()
     site.slurm.jobs = [JOB]
     site.turns(WINDOW_S + 60 + 3 * EVERY_S)
-    assert (site.row.state, site.row.over_why) == (ReservationState.ENDED, "its window is over")
+    assert (site.row.state, site.row.ended_why) == (ReservationState.ENDED, "its window is over")
     assert site.row.was_made
     del site.slurm.there["sg_3"]  # as Slurm does by itself
     site.turns()
@@ -253,7 +253,7 @@ def test_one_that_slurm_never_had_is_not_called_unused_alone() -> None:
     site = Site()
     site.slurm.refuses = "Invalid node name specified"
     site.turns(WINDOW_S + 60 + 3 * EVERY_S)
-    assert (site.row.state, site.row.over_why) == (
+    assert (site.row.state, site.row.ended_why) == (
         ReservationState.ENDED,
         "its window is over, and nobody used it; Slurm did not have it: Invalid node name specified",
     )

@@ -32,7 +32,7 @@ def test_others_take_the_place_of_nodes_that_went_down(down: tuple[str, ...], af
     site.turns(OUT_S - EVERY_S)
     assert site.row.nodes == "n[1-2]"  # it may be a reboot
     site.turns(5 * EVERY_S)
-    assert (site.row.nodes, site.row.trouble) == (after, None)
+    assert (site.row.nodes, site.row.error) == (after, None)
     assert site.slurm.there["sg_3"].nodes == after
     site.goes_down()
     site.turns(5 * EVERY_S)
@@ -72,7 +72,7 @@ def test_a_kill_between_slurm_and_the_table_is_made_good() -> None:
     assert (site.row.nodes, site.slurm.there["sg_3"].nodes) == ("n[1-2]", "n[1,3]")
     site.restart()
     site.turns()
-    assert (site.row.nodes, site.row.trouble) == ("n[1,3]", None)
+    assert (site.row.nodes, site.row.error) == ("n[1,3]", None)
 
 
 def test_where_it_is_by_now_is_told_also_when_slurm_gpudbd_was_away() -> None:

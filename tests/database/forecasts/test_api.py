@@ -89,9 +89,9 @@ def site(server: Running) -> Iterator[Running]:
 
 def learn(server: Running, now_s: int | None = None) -> int:
     """As of now, if not otherwise; returns when."""
-    made_s = int(server.clock.now) if now_s is None else now_s
-    train_from_database(server.database, CLUSTER, made_s, None)
-    return made_s
+    created_s = int(server.clock.now) if now_s is None else now_s
+    train_from_database(server.database, CLUSTER, created_s, None)
+    return created_s
 
 
 def ask(server: Running, job: str = "17") -> Forecast:
@@ -103,13 +103,13 @@ def ask(server: Running, job: str = "17") -> Forecast:
 
 def test_a_job_that_waits_is_told_what_such_jobs_waited(site: Running) -> None:
     store(site, *history())
-    made_s = learn(site)
+    created_s = learn(site)
     said = ask(site)
     assert (said.id, said.source, said.with_gpus, said.full) == ("17", "tables", True, True)
-    assert said.low_s < 1800 < said.high_s < DAY_S
-    assert (said.made_s, said.past.n) == (made_s, 0)
+    assert said.lower_s < 1800 < said.upper_s < DAY_S
+    assert (said.created_s, said.past.n) == (created_s, 0)
     with DatabaseClient(site.config) as client:
-        assert client.health().learned_s == made_s
+        assert client.health().learned_s == created_s
     assert said.judged is not None
     assert said.judged.within_2x > 0.8
 
@@ -121,7 +121,7 @@ def test_one_that_is_not_submitted_is_told_the_same(site: Running) -> None:
         said = client.forecast_asked(partition="gpu", account="vision", gpus=2, cores=8, time_limit_s=3600)
     assert isinstance(said, Forecast)
     assert (said.id, said.with_gpus) == (None, True)
-    assert said.low_s < 1800 < said.high_s
+    assert said.lower_s < 1800 < said.upper_s
 
 
 def test_what_was_said_is_held_against_what_came(site: Running) -> None:
@@ -129,9 +129,9 @@ def test_what_was_said_is_held_against_what_came(site: Running) -> None:
     learn(site)
     said = ask(site)
     ask(site)  # within ten minutes it counts once
-    start_s = int(said.at_s + said.middle_s)
+    start_s = int(said.at_s + said.median_s)
     store(site, row(job_id=17, submit_s=T0 - 5, eligible_s=T0 - 5, start_s=start_s, end_s=None))
-    site.clock.now += int(said.high_s) + AGAIN_AFTER_S
+    site.clock.now += int(said.upper_s) + AGAIN_AFTER_S
     later = ask(site)
     assert (later.past.n, later.past.held, later.past.since_s) == (1, 1, said.at_s)
 
@@ -139,8 +139,8 @@ def test_what_was_said_is_held_against_what_came(site: Running) -> None:
 def test_what_is_learned_anew_is_used_at_once(site: Running) -> None:
     store(site, *history())
     learn(site, T0 - 9 * DAY_S)
-    assert ask(site).made_s == T0 - 9 * DAY_S
-    assert ask(site).made_s != learn(site) == ask(site).made_s
+    assert ask(site).created_s == T0 - 9 * DAY_S
+    assert ask(site).created_s != learn(site) == ask(site).created_s
 
 
 def test_where_a_learned_forecast_wins_it_is_used_and_nothing_else_is_needed_to_use_it(
@@ -171,7 +171,7 @@ def test_where_a_learned_forecast_wins_it_is_used_and_nothing_else_is_needed_to_
             )
             assert isinstance(said, Forecast)
             assert said.source == "learned"
-            waits.append(said.middle_s)
+            waits.append(said.median_s)
     assert waits[1] > 3 * waits[0]
 
 
@@ -180,21 +180,21 @@ def test_with_ten_jobs_of_history_there_is_an_interval_that_nobody_has_tried(sit
     learn(site)
     said = ask(site)
     assert (said.judged, said.source) == (None, "tables")
-    assert said.low_s < said.middle_s < said.high_s
+    assert said.lower_s < said.median_s < said.upper_s
 
 
 def test_what_an_older_version_learned_is_to_be_learned_anew(site: Running) -> None:
     """The database answers, so nobody is told to try again in some seconds."""
-    made_s = int(site.clock.now)
-    site.database.write(lambda connection: store_model(connection, CLUSTER, made_s, b"of another version"))
+    created_s = int(site.clock.now)
+    site.database.write(lambda connection: store_model(connection, CLUSTER, created_s, b"of another version"))
     with DatabaseClient(site.config) as client:
         said = client.forecast("17")
     assert isinstance(said, str)
     assert said.startswith("the stored forecasts cannot be read; make them anew")
     assert said.endswith("`slurm-gpu db train` does it")
     store(site, *history())
-    learn(site, made_s + 1)
-    assert ask(site).middle_s > 0
+    learn(site, created_s + 1)
+    assert ask(site).median_s > 0
 
 
 def told_and_asked(site: Running) -> tuple[Forecast, Forecast]:
@@ -209,25 +209,25 @@ def test_where_the_newest_cannot_be_read_the_one_before_goes_on_and_it_is_said(
     site: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
     store(site, *history())
-    made_s = learn(site)
+    created_s = learn(site)
     whole = told_and_asked(site)
-    site.database.write(lambda connection: store_model(connection, CLUSTER, made_s + 5, b"cut off"))
+    site.database.write(lambda connection: store_model(connection, CLUSTER, created_s + 5, b"cut off"))
     for before, after in zip(whole, told_and_asked(site), strict=True):
-        assert (after.made_s, after.high_s, before.remark) == (made_s, before.high_s, None)
+        assert (after.created_s, after.upper_s, before.remark) == (created_s, before.upper_s, None)
         assert after.remark is not None
         assert after.remark.startswith("the stored forecasts cannot be read; make them anew: no zip file")
         assert after.remark.endswith("so this stands on what was learned before")
     told = [record for record in caplog.records if "is left out" in record.getMessage()]
     assert len(told) == 1, "once, not with each question"
-    learn(site, made_s + 9)
+    learn(site, created_s + 9)
     assert {one.remark for one in told_and_asked(site)} == {None}
 
 
 def test_where_the_learned_part_is_damaged_the_tables_go_on_and_it_is_said(site: Running) -> None:
     store(site, *history())
-    made_s = learn(site)
+    created_s = learn(site)
     with site.database.reading() as connection:
-        model = read_model(read_model_body(connection, CLUSTER, made_s))
+        model = read_model(read_model_body(connection, CLUSTER, created_s))
     steep = Regression(
         feature_names(), _one_leaf(), LinearRegression(np.full(len(feature_names()), 1e300), 0.0)
     )
@@ -243,10 +243,10 @@ def test_where_the_learned_part_is_damaged_the_tables_go_on_and_it_is_said(site:
     }
     forecaster = replace(model.forecaster, regression=steep, corrections=found)
     body = model_bytes(replace(model, forecaster=forecaster))
-    site.database.write(lambda connection: store_model(connection, CLUSTER, made_s + 5, body))
+    site.database.write(lambda connection: store_model(connection, CLUSTER, created_s + 5, body))
     for said in told_and_asked(site):
-        assert (said.made_s, said.source) == (made_s + 5, "tables")
-        assert said.low_s <= said.middle_s <= said.high_s
+        assert (said.created_s, said.source) == (created_s + 5, "tables")
+        assert said.lower_s <= said.median_s <= said.upper_s
         assert said.judged is not None
         assert said.remark is not None
         assert "so tables forecast: slopes: " in said.remark
@@ -337,7 +337,7 @@ def test_of_anothers_job_the_reasons_stay_private(site: Running) -> None:
     status, answer = site.raw("GET", "/v1/forecast/17", b"", theirs)
     assert status == 200
     assert (answer["forecast"]["full"], answer["forecast"]["reasons"]) == (False, [])
-    assert answer["forecast"]["high_s"] > 0
+    assert answer["forecast"]["upper_s"] > 0
     assert site.raw("GET", "/v1/forecast/17", b"", {})[0] == 401
 
 

@@ -27,7 +27,7 @@ from slurm_gpu.database.storage.schema import forecast
 from slurm_gpu.wire.answers.forecast import ForecastRecord
 from tests.database.samples import CLUSTER, T0, row
 
-SAID = Foretold(job_id=1, at_s=T0, low_s=60, middle_s=120, high_s=600, source="tables", made_s=T0 - 9)
+SAID = Foretold(job_id=1, at_s=T0, lower_s=60, median_s=120, upper_s=600, source="tables", created_s=T0 - 9)
 OVER_S = T0 + 601
 
 
@@ -50,14 +50,14 @@ def test_a_model_of_many_parts_comes_back_whole_and_old_ones_go(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "PART_BYTES", 1000)
-    bodies = {made_s: bytes([made_s % 256]) * 2500 for made_s in range(1, 6)}
-    for made_s, body in bodies.items():
-        database.write(lambda connection, at=made_s, it=body: store_model(connection, CLUSTER, at, it))  # type: ignore[misc]
+    bodies = {created_s: bytes([created_s % 256]) * 2500 for created_s in range(1, 6)}
+    for created_s, body in bodies.items():
+        database.write(lambda connection, at=created_s, it=body: store_model(connection, CLUSTER, at, it))  # type: ignore[misc]
     database.write(lambda connection: store_model(connection, "other", 9, b"x"))
     database.write(lambda connection: store_model(connection, CLUSTER, 5, b"anew"))
     with database.reading() as connection:
         assert newest_model(connection, CLUSTER, 9) == 5
-        kept = [read_model_body(connection, CLUSTER, made_s) for made_s in range(1, 6)]
+        kept = [read_model_body(connection, CLUSTER, created_s) for created_s in range(1, 6)]
         assert kept == [b"", b"", bodies[3], bodies[4], b"anew"]
         assert newest_model(connection, "nobody", 9) is None
 
@@ -65,16 +65,16 @@ def test_a_model_of_many_parts_comes_back_whole_and_old_ones_go(
 def test_models_of_a_clock_that_stood_wrong_do_not_outlast_those_made_since(database: Database) -> None:
     """For years none newer would be used, and none kept."""
     year_s = 365 * 86400
-    for made_s in (T0 + year_s, T0 + year_s + 1, T0 + year_s + 2):
-        database.write(partial(store_model, cluster=CLUSTER, made_s=made_s, body=b"wrong"))
+    for created_s in (T0 + year_s, T0 + year_s + 1, T0 + year_s + 2):
+        database.write(partial(store_model, cluster=CLUSTER, created_s=created_s, body=b"wrong"))
     with database.reading() as connection:
         assert newest_model(connection, CLUSTER, T0) == T0 + year_s + 2, "better than none"
-    for made_s in (T0, T0 + 86400):
-        database.write(partial(store_model, cluster=CLUSTER, made_s=made_s, body=b"right"))
+    for created_s in (T0, T0 + 86400):
+        database.write(partial(store_model, cluster=CLUSTER, created_s=created_s, body=b"right"))
         with database.reading() as connection:
-            assert newest_model(connection, CLUSTER, made_s + 60) == made_s
-            assert read_model_body(connection, CLUSTER, made_s) == b"right"
-            assert read_model_body(connection, CLUSTER, made_s - 86400) == b""
+            assert newest_model(connection, CLUSTER, created_s + 60) == created_s
+            assert read_model_body(connection, CLUSTER, created_s) == b"right"
+            assert read_model_body(connection, CLUSTER, created_s - 86400) == b""
 
 
 def test_a_forecast_is_kept_once_in_ten_minutes(database: Database) -> None:

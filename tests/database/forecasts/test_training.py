@@ -38,9 +38,9 @@ def test_a_sample_spread_over_all_that_wait_is_forecast_and_judged_later(databas
     assert foretell_waiting(database, CLUSTER, queue(50), T0, most=5) == 5
     found = kept(database)
     assert [one["job_id"] for one in found] == [100, 110, 120, 130, 140]
-    assert all(0 <= one["low_s"] <= one["middle_s"] <= one["high_s"] for one in found)
-    assert {(one["at_s"], one["made_s"], one["source"]) for one in found} == {(T0, T0, "tables")}
-    start_s = T0 + int(np.median([one["middle_s"] for one in found]))
+    assert all(0 <= one["lower_s"] <= one["median_s"] <= one["upper_s"] for one in found)
+    assert {(one["at_s"], one["created_s"], one["source"]) for one in found} == {(T0, T0, "tables")}
+    start_s = T0 + int(np.median([one["median_s"] for one in found]))
     runs = [
         run_row(
             row(job_id=one["job_id"], submit_s=T0 - 5, eligible_s=T0 - 5, start_s=start_s, end_s=None), {}
@@ -49,7 +49,7 @@ def test_a_sample_spread_over_all_that_wait_is_forecast_and_judged_later(databas
     ]
     database.write(lambda connection: store_changed_runs(connection, runs))
     with database.reading() as connection:
-        past = past_accuracy(connection, CLUSTER, T0 + max(one["high_s"] for one in found) + 1)
+        past = past_accuracy(connection, CLUSTER, T0 + max(one["upper_s"] for one in found) + 1)
     assert (past.n, past.held) == (5, 5)
 
 

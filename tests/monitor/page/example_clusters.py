@@ -309,7 +309,7 @@ def _reservations() -> list[dict[str, Any]]:
             "start_s": None if state == "requested" else begins,
             "end_s": None if state == "requested" else int(begins + days * 86400),
             "nodes": None if state == "requested" else "n[0101-0116]",
-            "trouble": None,
+            "error": None,
             "full": True,
         }
 

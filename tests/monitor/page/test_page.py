@@ -31,7 +31,7 @@ def hostile() -> World:
     for flag in world.flags:
         flag |= {"id": bad[0], "user": bad[1], "concern": bad[2]}
     for one in world.reservations:
-        one |= dict.fromkeys(("user", "gpu_type", "nodes", "trouble"), bad[0])
+        one |= dict.fromkeys(("user", "gpu_type", "nodes", "error"), bad[0])
     world.me |= {"user": bad[0]}
     for limit in world.me["limits"]:
         limit |= dict.fromkeys(("rule", "on", "key", "unit", "why", "group", "mode"), bad[1])
@@ -231,7 +231,7 @@ def test_a_user_sees_their_jobs_limits_and_what_to_do(opened: Callable[..., Tab]
                 "job_id": 301,
                 "id": "301",
                 "why": None,
-                "forecast": {"at_s": world.as_of_s, "low_s": 600, "middle_s": 3600, "high_s": 7200},
+                "forecast": {"at_s": world.as_of_s, "lower_s": 600, "median_s": 3600, "upper_s": 7200},
             }
         ],
     }
@@ -330,7 +330,7 @@ def test_reservations_lie_in_the_calendar_where_their_time_is(opened: Callable[.
             "gpus": 8,
             "gpu_type": "h100",
             "nodes": None,
-            "trouble": None,
+            "error": None,
             "state": "approved",
             "start_s": midnight_s + first * hour_s,
             "end_s": midnight_s + last * hour_s,

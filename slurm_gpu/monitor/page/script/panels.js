@@ -118,7 +118,7 @@ export function reservations(place, told, now_s) {
         make("span", {}, what)),
       make("p", { class: "aside" }, make("span", {}, `${words.moment(start_s, now_s)} – ${words.moment(end_s, now_s)}`), make("span", {}, make("bdi", {}, one.nodes ?? ""))),
       make("div", { class: "track", "aria-hidden": "true" }, piece),
-      one.trouble ? make("p", { class: "note" }, one.trouble) : null);
+      one.error ? make("p", { class: "note" }, one.error) : null);
   });
   return fill(place, make("div", { class: "calendar" }, heads, rows));
 }
@@ -151,7 +151,7 @@ function expected(wait, now_s) {
   const forecast = wait?.forecast;
   if (!forecast) return wait?.why ? make("p", {}, "No forecast: ", coded(wait.why)) : null;
   const at = (seconds) => words.moment(forecast.at_s + seconds, now_s);
-  return make("p", {}, `Likeliest start ${at(forecast.middle_s)}; four of five such jobs between ${at(forecast.low_s)} and ${at(forecast.high_s)}.`);
+  return make("p", {}, `Likeliest start ${at(forecast.median_s)}; four of five such jobs between ${at(forecast.lower_s)} and ${at(forecast.upper_s)}.`);
 }
 
 // Limits as `slurm-gpu quota --json` has them: those that sum up with a bar of what is used, those on each job as they are.

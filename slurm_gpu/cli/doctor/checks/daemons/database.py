@@ -94,7 +94,7 @@ def _late_import(at: DoctorContext, message: str) -> CheckResult:
 
 def nodes_ship(at: DoctorContext) -> Iterator[CheckResult]:
     """Of every node whose GPUs jobs hold, records come."""
-    silent = _health(at).silent_nodes
+    silent = _health(at).stale_nodes
     if silent:
         yield fail(
             f"jobs hold GPUs on {compress(silent)}, which have sent nothing for 12 minutes",
@@ -225,7 +225,7 @@ def _unknown_to_slurm(at: DoctorContext, reports: Mapping[str, NodeReport]) -> I
 def clocks(at: DoctorContext) -> Iterator[CheckResult]:
     """The nodes' clocks are slurm-gpudbd's, as far as their live values tell."""
     with at.site.database() as database:
-        heard = {report.node: report.heard_s for report in database.nodes()}
+        heard = {report.node: report.last_seen_s for report in database.nodes()}
         lives = database.live("none")
     # What was measured lies up to 10 s before the moment at which it was heard, and what was heard before
     # may be followed by what is measured after.
@@ -265,7 +265,7 @@ def _expected(at: DoctorContext) -> list[str]:
 
 def _late(there: Iterable[str], reports: Iterable[NodeReport], now_s: float) -> dict[str, float | None]:
     """Those not heard within the last two minutes, and when they were; None for those never heard."""
-    heard = {report.node: report.heard_s for report in reports}
+    heard = {report.node: report.last_seen_s for report in reports}
     told = {name: heard.get(name) for name in there}
     return {name: at_s for name, at_s in told.items() if at_s is None or now_s - at_s > _HEARD_S}
 

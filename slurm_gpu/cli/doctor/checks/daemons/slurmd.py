@@ -75,7 +75,9 @@ def _reporting(at: DoctorContext) -> Collection[str] | None:
     except OutsideError:
         return None
     return {
-        one.node for one in reports if one.heard_s is not None and now_s - one.heard_s <= _REPORTS_WITHIN_S
+        one.node
+        for one in reports
+        if one.last_seen_s is not None and now_s - one.last_seen_s <= _REPORTS_WITHIN_S
     }
 
 

@@ -46,14 +46,14 @@ def _of_row(row: Reservation, found: SlurmReservation | None, now_s: float, star
     """What is wrong with one of the table."""
     mine = found is not None and is_ours(found, row)
     if row.state.is_promised:
-        if row.trouble is not None and row.trouble.startswith(CLOCK_AHEAD):
+        if row.error is not None and row.error.startswith(CLOCK_AHEAD):
             return warn(
-                f"{row.name} of {row.user}: {row.trouble}",
+                f"{row.name} of {row.user}: {row.error}",
                 "chronyc tracking, on the hosts of slurm-gpuctld and of slurm-gpudbd",
             )
-        if row.trouble is not None:
+        if row.error is not None:
             return warn(
-                f"{row.name} of {row.user}: {row.trouble}",
+                f"{row.name} of {row.user}: {row.error}",
                 f"scontrol show reservation; where it cannot be, slurm-gpu reserve cancel {row.id}",
             )
         decided_s = 0 if row.decided_s is None else row.decided_s
@@ -67,7 +67,7 @@ def _of_row(row: Reservation, found: SlurmReservation | None, now_s: float, star
             )
         if is_due and not mine:
             return fail(f"{row.name} is promised to {row.user}, and Slurm does not have it", start)
-    elif mine and row.over_s is not None and row.over_s + _WITHIN_S < now_s:
+    elif mine and row.ended_s is not None and row.ended_s + _WITHIN_S < now_s:
         return warn(
             f"{row.name} is {row.state}, and still in Slurm, which does not delete it while a job is in it",
             f"squeue --reservation={row.name}; without a job: {start}",

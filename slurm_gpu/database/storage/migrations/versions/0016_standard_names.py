@@ -1,0 +1,35 @@
+"""Rename columns to standard terms, such as allocated_s instead of held_s."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0016"
+down_revision = "0015"
+branch_labels = None
+depends_on = None
+
+_RENAMED = {
+    "run": {"told_seq": "reported_seq"},
+    "run_device": {"held_s": "allocated_s"},
+    "verdict": {"told_s": "reported_at_s", "over_s": "ended_s"},
+    "forecast_model": {"made_s": "created_s"},
+    "forecast": {
+        "low_s": "lower_s",
+        "middle_s": "median_s",
+        "high_s": "upper_s",
+        "made_s": "created_s",
+    },
+    "reservation": {"trouble": "error", "over_s": "ended_s", "over_why": "ended_why"},
+}
+
+
+def upgrade() -> None:
+    """Rename the columns that still have their old name, so that an interrupted upgrade can be repeated."""
+    connection = op.get_bind()
+    inspector = sa.inspect(connection)
+    quote = connection.dialect.identifier_preparer.quote
+    for table, names in _RENAMED.items():
+        present = {column["name"] for column in inspector.get_columns(table)}
+        for old, new in names.items():
+            if old in present:
+                op.execute(f"ALTER TABLE {quote(table)} RENAME COLUMN {quote(old)} TO {quote(new)}")
