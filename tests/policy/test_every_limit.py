@@ -8,7 +8,7 @@ import pytest
 
 from slurm_gpu.policy.language.limits import LIMITS, LimitKind, LimitUnit, LimitValue, Scope
 from slurm_gpu.policy.language.model import GpuLimit, Per, WalltimeStep
-from slurm_gpu.policy.native.fields import LUA_ALONE, LimitScope, native_fields
+from slurm_gpu.policy.native.fields import LimitScope, native_fields
 from tests.docs.pages import ROOT
 
 from .judgement import HELD_WHILE_PENDING, SUMS
@@ -57,7 +57,7 @@ def test_the_model_sums_over_the_same_jobs(keys: list[str], scope: Scope) -> Non
 @pytest.mark.parametrize("place", LimitScope)
 def test_slurms_own_limits_hold_it_or_a_reason_says_why_not(kind: LimitKind, place: LimitScope) -> None:
     (per, *_) = [per for per in Per if kind.allowed_per(per)]
-    assert bool(native_fields(kind, VALUES[kind.measure], per, place)) != (kind.key in LUA_ALONE)
+    assert bool(native_fields(kind, VALUES[kind.measure], per, place)) != bool(kind.lua_alone)
 
 
 @pytest.mark.parametrize("page", ["docs/policy.md", "docs/contracts.md", "etc/policy.yaml"])

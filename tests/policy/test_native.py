@@ -149,7 +149,7 @@ def test_walltime_by_gpus_is_bounded_by_its_longest() -> None:
             ["jobs_running: nothing holds it: QOS sg-long: not"],
         ),
         # That its QOS is not managed is not why: Slurm could not hold it anyway.
-        ("for: long, per: job, limits: {tasks: 4}", ["tasks: job_submit.lua alone holds it: Slurm knows no"]),
+        ("for: long, per: job, limits: {tasks: 4}", ["tasks: job_submit.lua alone holds it: Slurm has no"]),
     ],
 )
 def test_what_slurm_cannot_hold_is_said(line: str, gaps: list[str]) -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from slurm_gpu.policy.language.limits import flat_limits
+from slurm_gpu.policy.language.limits import LIMITS, Scope, flat_limits
 from slurm_gpu.policy.language.model import Group, Mode, Per, Policy, PolicyRule, WalltimeStep
 
 _STRENGTH = {Mode.OBSERVE: 0, Mode.ADVISE: 1, Mode.ENFORCE: 2}
@@ -14,18 +14,8 @@ _STRENGTH = {Mode.OBSERVE: 0, Mode.ADVISE: 1, Mode.ENFORCE: 2}
 # Whose sum contains the other's: a user's jobs are among the group's, a job among either.
 _WITHIN = {Per.JOB: (Per.JOB, Per.USER, Per.GROUP), Per.USER: (Per.USER, Per.GROUP), Per.GROUP: (Per.GROUP,)}
 
-# What is part of what: GPUs of one job count among those running and pending.
-_PART_OF = {
-    "gpus": ("gpus_total",),
-    "gpus_running": ("gpus_total",),
-    "cpus": ("cpus_total",),
-    "cpus_running": ("cpus_total",),
-    "memory": ("memory_total",),
-    "memory_running": ("memory_total",),
-    "jobs_running": ("jobs_total",),
-    "array_tasks": ("jobs_total",),
-    "gpu_hours:day": ("gpu_hours:week", "gpu_hours:month"),
-}
+# A week is no part of a month: it may begin in one and end in the next.
+_LONGER_PERIODS = {"gpu_hours:day": ("gpu_hours:week", "gpu_hours:month")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +80,11 @@ def _precedes(policy: Policy, wider: PolicyRule, rule: PolicyRule) -> bool:
 
 def _wider_keys(key: str) -> tuple[str, ...]:
     base, _, part = key.partition(":")
-    typed = [f"{wider}:{part}" for wider in _PART_OF.get(base, ())] if part else []
-    plain = [base, *_PART_OF.get(base, ())] if part and not base.startswith("gpu_hours") else []
-    return (key, *_PART_OF.get(key, ()), *typed, *plain)
+    kind = LIMITS[base]
+    if kind.scope is Scope.PERIOD:
+        return (key, *_LONGER_PERIODS.get(key, ()))
+    bases = (base, kind.part_of) if kind.part_of else (base,)
+    return (*(f"{wider}:{part}" for wider in bases), *bases) if part else bases
 
 
 def _at_most(first: object, second: object, rule: PolicyRule, other: PolicyRule) -> bool:

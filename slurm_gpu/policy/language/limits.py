@@ -1,4 +1,13 @@
-"""Every limit that policy.yaml knows: its key, what it measures, and where it may stand."""
+"""Define the limits of policy.yaml: key, unit, scope, and what Slurm's own limits can do for each.
+
+The scope of a limit decides what is checked on `scontrol update` by the owner of a job. An update that does
+not raise the job's amount passes, unless it moves the job among the jobs of a rule that did not count it.
+
+- JOB: the updated job is compared with the limit.
+- TOTAL: the updated job replaces its earlier self in the sum over running and pending jobs.
+- PERIOD: GPUs × time limit of the updated job are added to the GPU-hours used so far.
+- RUNNING: nothing is checked, as at submission; Slurm's own limits decide when the job starts.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +21,7 @@ from slurm_gpu.policy.language.model import GpuLimit, Per, RuleLimits, WalltimeS
 
 
 class LimitUnit(Enum):
-    """What a limit's value is."""
+    """The unit of a limit's value."""
 
     GPUS = "GPUs"
     COUNT = "count"
@@ -23,79 +32,135 @@ class LimitUnit(Enum):
 
 
 class Scope(Enum):
-    """Over what a limit's value is taken."""
+    """The jobs over which a limit is summed."""
 
     JOB = "one job"
     TOTAL = "running and pending jobs"
+    # The script cannot refuse such a job, since it may wait: Slurm's own limits keep it pending.
     RUNNING = "running jobs"
-    """Cannot be refused at submission, since the job may wait: Slurm's own limits hold it back."""
     PERIOD = "a period of the calendar"
 
 
 @dataclass(frozen=True, slots=True)
 class LimitKind:
-    """One limit of the format."""
+    """One limit of the format. `key` is that of policy.yaml and of the table that the Lua reads."""
 
     key: str
-    """In policy.yaml, and in the table that the Lua reads."""
     measure: LimitUnit
     scope: Scope
+    # For people: its noun in the plural, and in the singular where that differs.
     what: str
-    """For people: what it is a number of."""
     one: str = ""
-    """The same of one; where it is given, it differs."""
+    # The TRES in Slurm that it is an amount of; jobs, times and names have none.
+    tres: str = ""
+    # The limit on a sum that contains this amount: GPUs of one job are among those running and pending.
+    part_of: str = ""
+    # Why no field of Slurm can hold it; "" where one can.
+    lua_alone: str = ""
 
     @property
     def field(self) -> str:
-        """Its name in `Limits`."""
+        """Return the name of its field in `RuleLimits`."""
         return f"{self.key}_mib" if self.measure is LimitUnit.MEMORY else self.key
 
     def noun(self, number: float) -> str:
-        """What it is so many of: 1 job, 2 jobs."""
+        """Return its noun for this number: 1 job, 2 jobs."""
         return self.one if self.one and number == 1 else self.what
 
     def of(self, limits: RuleLimits) -> LimitValue:
-        """Its value there; None where it is not limited."""
+        """Return its value in these limits; None where it is not set."""
         value: LimitValue = getattr(limits, self.field)
         return value
 
     def allowed_per(self, per: Per) -> bool:
-        """Whether it can stand in a rule with this `per:`."""
+        """Return whether a rule with this `per:` may set it."""
         return (self.scope is Scope.JOB) == (per is Per.JOB)
 
 
 LimitValue = GpuLimit | int | tuple[WalltimeStep, ...] | tuple[str, ...] | Mapping[str, float] | None
 
+
 _KINDS = (
-    LimitKind("gpus", LimitUnit.GPUS, Scope.JOB, "GPUs"),
-    LimitKind("nodes", LimitUnit.COUNT, Scope.JOB, "nodes", "node"),
-    LimitKind("cpus", LimitUnit.COUNT, Scope.JOB, "CPUs", "CPU"),
-    LimitKind("memory", LimitUnit.MEMORY, Scope.JOB, "memory"),
-    LimitKind("cpus_per_gpu", LimitUnit.COUNT, Scope.JOB, "CPUs per GPU", "CPU per GPU"),
-    LimitKind("memory_per_gpu", LimitUnit.MEMORY, Scope.JOB, "memory per GPU"),
-    LimitKind("array_tasks", LimitUnit.COUNT, Scope.JOB, "tasks of an array", "task of an array"),
-    LimitKind("tasks", LimitUnit.COUNT, Scope.JOB, "MPI tasks", "MPI task"),
+    LimitKind("gpus", LimitUnit.GPUS, Scope.JOB, "GPUs", tres="gres/gpu", part_of="gpus_total"),
+    LimitKind("nodes", LimitUnit.COUNT, Scope.JOB, "nodes", "node", tres="node"),
+    LimitKind("cpus", LimitUnit.COUNT, Scope.JOB, "CPUs", "CPU", tres="cpu", part_of="cpus_total"),
+    LimitKind("memory", LimitUnit.MEMORY, Scope.JOB, "memory", tres="mem", part_of="memory_total"),
+    LimitKind(
+        "cpus_per_gpu",
+        LimitUnit.COUNT,
+        Scope.JOB,
+        "CPUs per GPU",
+        "CPU per GPU",
+        lua_alone="Slurm has no limit per GPU",
+    ),
+    LimitKind(
+        "memory_per_gpu",
+        LimitUnit.MEMORY,
+        Scope.JOB,
+        "memory per GPU",
+        lua_alone="Slurm has no limit per GPU",
+    ),
+    LimitKind(
+        "array_tasks",
+        LimitUnit.COUNT,
+        Scope.JOB,
+        "tasks of an array",
+        "task of an array",
+        part_of="jobs_total",
+        lua_alone="Slurm limits the size of arrays only for the whole cluster",
+    ),
+    LimitKind(
+        "tasks",
+        LimitUnit.COUNT,
+        Scope.JOB,
+        "MPI tasks",
+        "MPI task",
+        lua_alone="Slurm has no limit on MPI tasks",
+    ),
     LimitKind("walltime", LimitUnit.WALLTIME, Scope.JOB, "time limit"),
-    LimitKind("partitions", LimitUnit.NAMES, Scope.JOB, "partitions"),
-    LimitKind("gpu_types", LimitUnit.NAMES, Scope.JOB, "GPU types"),
-    LimitKind("gpus_total", LimitUnit.GPUS, Scope.TOTAL, "GPUs"),
-    LimitKind("gpus_running", LimitUnit.GPUS, Scope.RUNNING, "GPUs"),
+    LimitKind(
+        "partitions",
+        LimitUnit.NAMES,
+        Scope.JOB,
+        "partitions",
+        lua_alone="Slurm allows partitions in slurm.conf (AllowAccounts, AllowQos)",
+    ),
+    LimitKind(
+        "gpu_types",
+        LimitUnit.NAMES,
+        Scope.JOB,
+        "GPU types",
+        lua_alone="Slurm's limits by type ignore jobs that name no type",
+    ),
+    LimitKind("gpus_total", LimitUnit.GPUS, Scope.TOTAL, "GPUs", tres="gres/gpu"),
+    LimitKind("gpus_running", LimitUnit.GPUS, Scope.RUNNING, "GPUs", tres="gres/gpu", part_of="gpus_total"),
     LimitKind("jobs_total", LimitUnit.COUNT, Scope.TOTAL, "jobs", "job"),
-    LimitKind("jobs_running", LimitUnit.COUNT, Scope.RUNNING, "jobs", "job"),
-    LimitKind("cpus_total", LimitUnit.COUNT, Scope.TOTAL, "CPUs", "CPU"),
-    LimitKind("cpus_running", LimitUnit.COUNT, Scope.RUNNING, "CPUs", "CPU"),
-    LimitKind("memory_total", LimitUnit.MEMORY, Scope.TOTAL, "memory"),
-    LimitKind("memory_running", LimitUnit.MEMORY, Scope.RUNNING, "memory"),
-    LimitKind("nodes_running", LimitUnit.COUNT, Scope.RUNNING, "nodes", "node"),
-    LimitKind("gpu_hours", LimitUnit.GPU_HOURS, Scope.PERIOD, "GPU-hours", "GPU-hour"),
+    LimitKind("jobs_running", LimitUnit.COUNT, Scope.RUNNING, "jobs", "job", part_of="jobs_total"),
+    LimitKind("cpus_total", LimitUnit.COUNT, Scope.TOTAL, "CPUs", "CPU", tres="cpu"),
+    LimitKind(
+        "cpus_running", LimitUnit.COUNT, Scope.RUNNING, "CPUs", "CPU", tres="cpu", part_of="cpus_total"
+    ),
+    LimitKind("memory_total", LimitUnit.MEMORY, Scope.TOTAL, "memory", tres="mem"),
+    LimitKind(
+        "memory_running", LimitUnit.MEMORY, Scope.RUNNING, "memory", tres="mem", part_of="memory_total"
+    ),
+    LimitKind("nodes_running", LimitUnit.COUNT, Scope.RUNNING, "nodes", "node", tres="node"),
+    LimitKind(
+        "gpu_hours",
+        LimitUnit.GPU_HOURS,
+        Scope.PERIOD,
+        "GPU-hours",
+        "GPU-hour",
+        lua_alone="Slurm's own count of GPU minutes does not restart with the week or month",
+    ),
 )
 
+# In the order in which they are shown to people.
 LIMITS: Mapping[str, LimitKind] = MappingProxyType({kind.key: kind for kind in _KINDS})
-"""Key → limit, in the order in which people read them."""
 
 
 def set_limits(limits: RuleLimits) -> Iterator[tuple[LimitKind, LimitValue]]:
-    """Those limits that are set, with their values, in the order of `LIMITS`."""
+    """Yield the limits that are set with their values, in the order of `LIMITS`."""
     for kind in _KINDS:
         value = kind.of(limits)
         if value is not None:
@@ -103,10 +168,10 @@ def set_limits(limits: RuleLimits) -> Iterator[tuple[LimitKind, LimitValue]]:
 
 
 def flat_limits(limits: RuleLimits) -> dict[str, Plain]:
-    """Limits as the Lua reads them, one value each.
+    """Return the limits as the Lua reads them, one value each.
 
-    `gpus:a100` is the limit of one type in mgpu, `gpu_hours:week` that of one period in hours, walltime a
-    number of seconds or a list of {mgpu, s}, and allowed names are {name: true}; memory is in MiB.
+    `gpus:a100` is the limit of one type in mgpu, and `gpu_hours:week` that of one period in hours.
+    `walltime` is a number of seconds or a list of {mgpu, s}. Names are {name: true}, memory is in MiB.
     """
     flat: dict[str, Plain] = {}
     for kind, value in set_limits(limits):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import Enum
 
 from slurm_gpu.policy.language.limits import LimitKind, LimitUnit, LimitValue, Scope
@@ -17,20 +16,7 @@ class LimitScope(Enum):
     QOS = "QOS"
 
 
-LUA_ALONE: Mapping[str, str] = {
-    "array_tasks": "Slurm limits the size of arrays for the whole cluster only",
-    "tasks": "Slurm knows no limit on MPI tasks",
-    "cpus_per_gpu": "Slurm knows no limit per GPU",
-    "memory_per_gpu": "Slurm knows no limit per GPU",
-    "partitions": "Slurm allows partitions in slurm.conf (AllowAccounts, AllowQos)",
-    "gpu_types": "Slurm does not hold jobs that name no type to a limit by type",
-    "gpu_hours": "Slurm's own count of GPU minutes never begins anew with a week or a month",
-}
-"""Key → why no field of Slurm's can hold it."""
-
 NOT_TRACKED = "slurm.conf does not track {tres}; add it to AccountingStorageTRES"
-
-_TRES = {"gpus": "gres/gpu", "cpus": "cpu", "memory": "mem", "nodes": "node"}
 
 # (per, place) → the field for sums of TRES, of running jobs, of running and pending jobs.
 _SUMS = {
@@ -50,21 +36,20 @@ def native_fields(kind: LimitKind, value: LimitValue, per: Per, place: LimitScop
     None of them is ever tighter than the limit itself: a sum over running and pending jobs bounds the running
     ones, the longest of the walltimes by GPUs bounds all jobs, and of 4.5 GPUs, 4 whole ones fit.
     """
-    if kind.key in LUA_ALONE:
+    if kind.lua_alone:
         return {}
     if kind.measure is LimitUnit.WALLTIME:
         return _walltime(value)
-    what, _, _ = kind.key.partition("_")
     tres_field, running, total = ("MaxTRES", "", "") if kind.scope is Scope.JOB else _SUMS[per, place]
-    if what == "jobs":
+    if not kind.tres:  # a number of jobs
         assert isinstance(value, int)
         return {LimitField(total if kind.scope is Scope.TOTAL else running): value}
     if isinstance(value, GpuLimit):
-        amounts = {} if value.all_mgpu is None else {"gres/gpu": value.all_mgpu // 1000}
-        amounts |= {f"gres/gpu:{kind_}": mgpu // 1000 for kind_, mgpu in value.by_type_mgpu.items()}
+        amounts = {} if value.all_mgpu is None else {kind.tres: value.all_mgpu // 1000}
+        amounts |= {f"{kind.tres}:{type_}": mgpu // 1000 for type_, mgpu in value.by_type_mgpu.items()}
         return {LimitField(tres_field, tres): amount for tres, amount in amounts.items()}
     assert isinstance(value, int)
-    return {LimitField(tres_field, _TRES[what]): value}
+    return {LimitField(tres_field, kind.tres): value}
 
 
 def _walltime(value: LimitValue) -> dict[LimitField, int]:

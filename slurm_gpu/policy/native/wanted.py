@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from slurm_gpu.policy.language.limits import LimitKind, LimitValue, Scope, set_limits
 from slurm_gpu.policy.language.model import Group, Mode, Per, Policy, PolicyRule, RuleLimits
 from slurm_gpu.policy.language.names import ResolvedNames
-from slurm_gpu.policy.native.fields import INHERITED, LUA_ALONE, NOT_TRACKED, LimitScope, native_fields
+from slurm_gpu.policy.native.fields import INHERITED, NOT_TRACKED, LimitScope, native_fields
 from slurm_gpu.slurm.sacctmgr import DENY_ON_LIMIT, Association, Entity, EntityKind, LimitField, Qos
 from slurm_gpu.slurm.sacctmgr import Limits as FoundLimits
 
@@ -191,13 +191,13 @@ class _LimitWish:
         hindrance = self._hindrance(rule, group)
         if hindrance is not None:
             for kind, _ in everything:
-                self._gap(rule, kind, LUA_ALONE.get(kind.key, hindrance))
+                self._gap(rule, kind, kind.lua_alone or hindrance)
             return
         by_qos = group.qos is not None or (_is_everyone(group) and not self.accounts)
         outside = self._outside(group, by_qos=by_qos)
         for kind, value in everything:
-            if kind.key in LUA_ALONE:
-                self._gap(rule, kind, LUA_ALONE[kind.key])
+            if kind.lua_alone:
+                self._gap(rule, kind, kind.lua_alone)
                 continue
             told = len(self.gaps)
             (self._on_qos if by_qos else self._on_associations)(rule, group, kind, value)
