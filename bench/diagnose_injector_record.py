@@ -30,7 +30,7 @@ from bench.diagnose_injector_play import (
     Play,
 )
 from slurm_gpu.diagnose.metric import Metric
-from slurm_gpu.diagnose.series import HostCourse, JobWorker, Series, WorkerSeries, align
+from slurm_gpu.diagnose.series import HostSeries, JobWorker, Series, WorkerSeries, align
 from slurm_gpu.wire import Event
 
 START_S = 1_790_000_000.0
@@ -115,7 +115,7 @@ class Recording:
             )
         missing = [worker for row, worker in enumerate(self.workers) if node[row] in self.silent]
         hosts = [
-            HostCourse(
+            HostSeries(
                 node=f"n{number + 1}",
                 start_s=START_S,
                 width_s=_HOST_S,

@@ -1,4 +1,4 @@
-"""All that a judgement of one job stands on: its series, who is compared with whom, how far each lies off."""
+"""Collect the input of one diagnosis: the series, the groups of peers, and the deviations from peers."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from numpy.typing import NDArray
 
 from slurm_gpu.diagnose.metric import HOST_METRICS, Metric
 from slurm_gpu.diagnose.peers import Groups, infer_groups
-from slurm_gpu.diagnose.phases import Phases, in_passing, phases, surely_active, without_offsets
+from slurm_gpu.diagnose.phases import Phases, phases, short_dips, surely_active, without_offsets
 from slurm_gpu.diagnose.robust import Matrix, median, quantile
 from slurm_gpu.diagnose.series import JobWorker, Series
-from slurm_gpu.diagnose.signals import LEAST_BLOCKS, Deviation, Signal, all_deviations, blocks
+from slurm_gpu.diagnose.signals import LEAST_BLOCKS, Deviation, Signal, blocks, compute_deviations
 from slurm_gpu.diagnose.verdict import Cause, Evidence, Verdict
 
+# Shorter slowdowns are ignored.
 _PASSING_S = 45.0
-"""What lasts no longer is no slowness."""
+# Utilisation of a worker that runs nothing: creating a context and monitoring tools cause some.
 _NOTHING = 0.02
-"""Utilisation of who runs nothing: setting a context up, and what else looks at GPUs, is some."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiagnosisThresholds:
-    """What is asked for before anything is said."""
+    """Hold the limits that a verdict must exceed."""
 
     min_coverage: float = 0.8
-    """Of the bins of all workers that told anything; as `sampling.min_coverage` of slurm-gpu.yaml."""
+    """Least share of bins with data, as `sampling.min_coverage` of slurm-gpu.yaml."""
     missing_below: float = 0.2
-    """A worker that told less than this told nothing."""
+    """A worker with a lower coverage counts as missing."""
     z: float = 6.0
-    """So many spreads of its peers off: of 128 workers in ten signals none is, by chance."""
+    """Robust standard deviations from the peers. Of 128 workers in ten signals none exceeds it by chance."""
     hang_s: float = 15.0
-    """For so long a job that spins, or whose host is quiet, may stand still."""
+    """Longest normal stall of a job that spins or whose hosts are quiet."""
     unsure_hang_s: float = 90.0
-    """And so long where nothing tells whether it writes a checkpoint."""
+    """Longest normal stall if the job may be writing a checkpoint."""
     over_hang_s: float = 600.0
-    """And so long at the end of a job that is over: that is how jobs end."""
+    """Longest normal stall at the end of a job that has ended."""
     trend_s: float = 120.0
-    """For so long the job as a whole has to be slower than before."""
+    """Shortest time for which the whole job must be slower than before."""
 
     def __post_init__(self) -> None:
         if not 0 < self.min_coverage <= 1:
@@ -48,7 +48,7 @@ class DiagnosisThresholds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One job. `judged` are the rows that told enough and are nobody else's as well; the others are gaps."""
+    """Describe one job. `judged` marks the rows with enough data that are not shared; the others are gaps."""
 
     series: Series
     groups: Groups
@@ -59,84 +59,84 @@ class Case:
     rules: DiagnosisThresholds
     running: bool
     cut_short: bool
-    """It is over, and not because it had done all that it had to."""
+    """It ended before its work was complete: cancelled, failed or timed out."""
     judged: NDArray[np.bool_]
     missing: tuple[JobWorker, ...]
-    """Those that told nothing."""
+    """Workers without data."""
     barely: tuple[JobWorker, ...]
-    """Those that told something, and less than `rules.missing_below`."""
+    """Workers with data, but a coverage below `rules.missing_below`."""
     shared: tuple[JobWorker, ...]
     unused: tuple[JobWorker, ...]
-    """Never had anything to run, while others had."""
+    """Workers that never had anything to run, while others had."""
     coverage: float
 
     @property
     def n(self) -> int:
-        """How many workers there are."""
+        """Return the number of workers."""
         return len(self.series.workers)
 
     @property
     def n_blocks(self) -> int:
-        """How many blocks there are."""
+        """Return the number of blocks."""
         return next(iter(self.signals.values())).shape[1] if self.signals else 0
 
     @property
     def active_blocks(self) -> int:
-        """In how many of them the job computed."""
-        told = [np.isfinite(rows).any(axis=0) for rows in self.signals.values()]
-        return int(np.logical_or.reduce(told).sum()) if told else 0
+        """Return the number of blocks in which the job computed."""
+        known = [np.isfinite(rows).any(axis=0) for rows in self.signals.values()]
+        return int(np.logical_or.reduce(known).sum()) if known else 0
 
-    def nothing_to_run(self) -> bool:
-        """Whether that was told of all, for all of the time."""
+    def is_idle(self) -> bool:
+        """Return whether all judged workers were idle all the time."""
         util = self.series.get(Metric.UTIL)
         return util is not None and bool(_idle(util)[self.judged].all())
 
     def time_of(self, block: int) -> float:
-        """Wall clock at which a block begins."""
+        """Return the wall clock at which a block begins."""
         return self.series.start_s + block * self.bins_of_block * self.series.width_s
 
-    def up(self, signal: Signal, least: float, z: float | None = None) -> NDArray[np.bool_]:
-        """Who lies above its peers by `least`; nobody where it was not told."""
+    def above(self, signal: Signal, least: float, z: float | None = None) -> NDArray[np.bool_]:
+        """Mark workers above their peers by `least`; none if the signal is missing."""
         found = self.deviations.get(signal)
-        asked = self.rules.z if z is None else z
-        return np.zeros(self.n, dtype=bool) if found is None else found.up(least, asked)
+        threshold = self.rules.z if z is None else z
+        return np.zeros(self.n, dtype=bool) if found is None else found.above(least, threshold)
 
-    def down(self, signal: Signal, least: float, z: float | None = None) -> NDArray[np.bool_]:
-        """Who lies below its peers by `least`; nobody where it was not told."""
+    def below(self, signal: Signal, least: float, z: float | None = None) -> NDArray[np.bool_]:
+        """Mark workers below their peers by `least`; none if the signal is missing."""
         found = self.deviations.get(signal)
-        asked = self.rules.z if z is None else z
-        return np.zeros(self.n, dtype=bool) if found is None else found.down(least, asked)
+        threshold = self.rules.z if z is None else z
+        return np.zeros(self.n, dtype=bool) if found is None else found.below(least, threshold)
 
-    def began(self, signal: Signal) -> NDArray[np.bool_]:
-        """Whose signal changed clearly in the course of the job."""
+    def has_changed(self, signal: Signal) -> NDArray[np.bool_]:
+        """Mark workers whose signal changed clearly during the job."""
         found = self.deviations.get(signal)
         return np.zeros(self.n, dtype=bool) if found is None else np.asarray(found.first > 0)
 
     def level(self, signal: Signal) -> Matrix:
-        """Of each worker how far it lies off; NaN where it was not told."""
+        """Return the deviation of each worker; NaN if the signal is missing."""
         found = self.deviations.get(signal)
         return np.full(self.n, np.nan) if found is None else found.level
 
     def job(self, signal: Signal) -> Matrix | None:
-        """The median of all workers in each block; None where it was not told."""
+        """Return the median of all workers in each block; None if the signal is missing."""
         rows = self.signals.get(signal)
         return None if rows is None else median(rows.T)
 
     def span(self, signal: Signal, rows: NDArray[np.bool_]) -> tuple[float | None, float | None]:
-        """Since when and until when these workers lie off; None: from the beginning, to the end."""
+        """Return when the deviation of these workers began and ended; None: with the job."""
         found = self.deviations[signal]
         first = int(np.median(found.first[rows]))
         stop = int(np.median(found.stop[rows]))
         until = self.time_of(stop) if stop <= self.n_blocks - LEAST_BLOCKS else None
         return (self.time_of(first) if first > 0 else None, until)
 
-    def sure(self, signal: Signal, rows: NDArray[np.bool_], base: float) -> float:
-        """`base`, less where the workers lie only just outside of what peers spread by."""
+    def scaled_confidence(self, signal: Signal, rows: NDArray[np.bool_], base: float) -> float:
+        """Reduce `base` if the deviation of the workers is close to the threshold."""
         z = float(np.min(np.abs(self.deviations[signal].z[rows])))
         return base * (0.75 + 0.25 * min(1.0, max(0.0, (z - self.rules.z) / self.rules.z)))
 
     def evidence(self, signal: Signal, rows: NDArray[np.bool_]) -> Evidence:
-        """What these workers show, in numbers."""
+        """Describe the deviation of these workers in numbers."""
         found = self.deviations[signal]
         own, apart = float(np.median(found.own[rows])), float(np.median(found.apart[rows]))
         is_ratio = signal not in (Signal.UTIL, Signal.THROTTLE, Signal.CPU)
@@ -146,26 +146,26 @@ class Case:
         names, who = self.named(rows)
         z = float(np.median(np.abs(found.z[rows])))
         text = (
-            f"{who}: {_WORDS[signal]} {_shown(signal, own)} where peers have {_shown(signal, expected)} "
-            f"({z:.0f} spreads off)"
+            f"{who}: {_WORDS[signal]} {_shown(signal, own)}, peers {_shown(signal, expected)} "
+            f"({z:.0f} σ apart)"
         )
         return Evidence(text=text, metric=signal.value, value=own, expected=expected, workers=names)
 
-    def tells(self, signal: Signal, rows: NDArray[np.bool_]) -> bool:
-        """Whether there is something to show of a signal, for each of these workers."""
+    def has_data(self, signal: Signal, rows: NDArray[np.bool_]) -> bool:
+        """Return whether each of these workers has a deviation in a signal."""
         return signal in self.deviations and bool(np.isfinite(self.level(signal)[rows]).all())
 
     def workers(self, rows: NDArray[np.bool_]) -> tuple[JobWorker, ...]:
-        """Those of these rows."""
+        """Return the workers of these rows."""
         return tuple(self.series.workers[row] for row in np.flatnonzero(rows))
 
     def named(self, rows: NDArray[np.bool_]) -> tuple[tuple[str, ...], str]:
-        """(their names, how a sentence calls them)."""
+        """Return (names of the workers, a label for sentences)."""
         names = tuple(worker.name for worker in self.workers(rows))
         return names, names[0] if len(names) == 1 else f"{len(names)} workers"
 
     def whole_nodes(self, rows: NDArray[np.bool_]) -> tuple[str, ...]:
-        """Nodes of which (nearly) all of two workers or more are among these rows."""
+        """Return the nodes with two workers or more of which at least 75 % are among these rows."""
         nodes = []
         for node in self.series.nodes:
             there = self.series.on(node)[self.judged[self.series.on(node)]]
@@ -174,7 +174,7 @@ class Case:
         return tuple(nodes)
 
     def verdict(self, cause: Cause, confidence: float, **more: object) -> Verdict:
-        """A verdict with what it stands on."""
+        """Build a verdict with the groups and coverage of this case."""
         names = [worker.name for worker in self.series.workers]
         groups = {
             name: [names[row] for row in members]
@@ -195,7 +195,7 @@ _WORDS = {
     Signal.WORK: "tensor work",
     Signal.POWER: "power",
     Signal.CLOCK: "SM clock",
-    Signal.THROTTLE: "held down by heat or power supply",
+    Signal.THROTTLE: "throttled by heat or power supply",
     Signal.UTIL: "utilisation",
     Signal.NVLINK: "NVLink",
     Signal.PCIE: "PCIe",
@@ -217,14 +217,14 @@ def _shown(signal: Signal, value: float) -> str:
 def build_case(
     series: Series, groups: Groups | None, rules: DiagnosisThresholds, running: bool, cut_short: bool = False
 ) -> Case:
-    """Find peers, phases and deviations; ValueError where the groups are of other workers."""
+    """Find peers, phases and deviations. Raise ValueError if the groups are of other workers."""
     n = len(series.workers)
     if groups is not None and len(groups.of) != n:
-        raise ValueError(f"the groups are of {len(groups.of)} workers, the job has {n}")
+        raise ValueError(f"the groups contain {len(groups.of)} workers, but the job has {n}")
     coverage = series.coverage()
-    gone = coverage < rules.missing_below
+    missing = coverage < rules.missing_below
     shared = np.array([worker.shared for worker in series.workers], dtype=bool)
-    judged = ~gone & ~shared
+    judged = ~missing & ~shared
     unused = judged & _unused(series, judged)
     judged = judged & ~unused
     kept = {
@@ -240,24 +240,24 @@ def build_case(
     signals, n_bins = blocks(seen, surely_active(found, seen))
     least = round(_PASSING_S / (n_bins * seen.width_s)) + 1
     if least > 1 and seen.n_bins >= 2 * least * n_bins:
-        passing = in_passing(found, n_bins, least)
+        passing = short_dips(found, n_bins, least)
         signals = {signal: np.where(passing, np.nan, rows) for signal, rows in signals.items()}
     return Case(
         series=seen,
         groups=groups,
         phases=found,
         signals=signals,
-        deviations=all_deviations(signals, groups, seen.step, n_bins * seen.width_s),
+        deviations=compute_deviations(signals, groups, seen.step, n_bins * seen.width_s),
         bins_of_block=n_bins,
         rules=rules,
         running=running,
         cut_short=cut_short,
         judged=judged,
-        missing=tuple(worker for worker, told in zip(series.workers, coverage, strict=True) if told == 0),
+        missing=tuple(worker for worker, share in zip(series.workers, coverage, strict=True) if share == 0),
         barely=tuple(
             worker
-            for worker, told in zip(series.workers, coverage, strict=True)
-            if 0 < told < rules.missing_below
+            for worker, share in zip(series.workers, coverage, strict=True)
+            if 0 < share < rules.missing_below
         ),
         shared=tuple(worker for worker in series.workers if worker.shared),
         unused=tuple(worker for worker, is_so in zip(series.workers, unused, strict=True) if is_so),
@@ -266,7 +266,7 @@ def build_case(
 
 
 def _unused(series: Series, judged: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Who has had nothing to run, where others have: the job does not use all that it holds."""
+    """Mark workers that had nothing to run while others had: the job does not use all its GPUs."""
     util = series.get(Metric.UTIL)
     if util is None or _idle(util)[judged].all():
         return np.zeros(len(series.workers), dtype=bool)
@@ -279,6 +279,6 @@ def _idle(util: Matrix) -> NDArray[np.bool_]:
 
 
 def only_utilisation(case: Case) -> bool:
-    """Whether nothing else was told of the GPUs: a worker that waits for its peers has 100 % as well."""
-    telling = {Metric.SM_ACTIVE, Metric.TENSOR, Metric.POWER, Metric.SM_CLOCK, Metric.THROTTLE}
-    return telling.isdisjoint(case.series.values)
+    """Return whether utilisation is the only data; a worker that waits for peers has 100 % too."""
+    informative = {Metric.SM_ACTIVE, Metric.TENSOR, Metric.POWER, Metric.SM_CLOCK, Metric.THROTTLE}
+    return informative.isdisjoint(case.series.values)

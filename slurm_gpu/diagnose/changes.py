@@ -1,4 +1,4 @@
-"""When a series changed its level: the best single change of many rows, and all changes of one row."""
+"""Find changes of level: the best single change of many rows, and all changes of one row."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from numpy.typing import NDArray
 
 from slurm_gpu.diagnose.robust import MAD_TO_SIGMA, Matrix, median, quantile
 
-# Bins of a level: what is shorter is noise.
+# In bins. Shorter levels are noise.
 _LEAST_BINS = 3
 
 
 class Split(NamedTuple):
-    """Of each row the change that explains most of it: arrays (n_rows,)."""
+    """The change of each row that explains most of its variance: arrays (n_rows,)."""
 
     at: NDArray[np.intp]
-    """The first column after the change; 0 where there is none to tell."""
+    """The first column after the change; 0 if there is none."""
     before: Matrix
     after: Matrix
     """Means of both sides."""
     z: Matrix
-    """The difference of the means over its standard error; 0 where there is none to tell."""
+    """The difference of the means over its standard error; 0 if there is no change."""
 
 
 class LevelSegment(NamedTuple):
@@ -35,7 +35,9 @@ class LevelSegment(NamedTuple):
 
 
 def noise(rows: Matrix) -> Matrix:
-    """Standard deviation of each row's noise (n_rows,), whatever its levels: by the median of the steps."""
+    """Estimate the noise of each row (n_rows,) as a standard deviation, by the median difference of
+    neighbours.
+    """
     with np.errstate(invalid="ignore"):
         steps = np.abs(np.diff(rows, axis=1))
     spread: Matrix = median(steps) * MAD_TO_SIGMA / np.sqrt(2.0)
@@ -43,16 +45,17 @@ def noise(rows: Matrix) -> Matrix:
 
 
 def split(rows: Matrix, least: int = 3) -> Split:
-    """One change of the mean in each row (CUSUM), at least `least` values on either side; NaN is a gap.
+    """Find one change of the mean in each row (CUSUM), with at least `least` values on either side; NaN is a
+    gap.
 
-    O(rows × columns). Single wild values are cut to 5 σ of the noise around the row's own quartiles first.
+    O(rows × columns). Extreme values are first clipped to 5 σ of the noise around the row's own quantiles.
     """
     n_rows, n = rows.shape
     nothing = np.zeros(n_rows)
     if n < 2 * least:
         return Split(np.zeros(n_rows, dtype=np.intp), nothing, nothing, nothing)
     sigma = noise(rows)
-    rows = _tamed(rows, sigma)
+    rows = _clipped(rows, sigma)
     good = np.isfinite(rows)
     counts = np.cumsum(good, axis=1)[:, :-1].astype(np.float64)
     sums = np.cumsum(np.where(good, rows, 0.0), axis=1)
@@ -67,7 +70,7 @@ def split(rows: Matrix, least: int = 3) -> Split:
         found = gain[each, best] > 0
         scale = np.maximum(sigma, 1e-9)
         z = np.where(found, np.sqrt(np.maximum(gain[each, best], 0.0)) / scale, 0.0)
-        # Each value told twice (a coarser source) has no steps to tell the noise by.
+        # Repeated values of a coarser source have no differences to estimate the noise from.
         z = np.where(np.isfinite(z), z, 0.0)
     return Split(
         np.where(found, best + 1, 0).astype(np.intp),
@@ -78,10 +81,10 @@ def split(rows: Matrix, least: int = 3) -> Split:
 
 
 def segments(row: Matrix, penalty: float = 3.0) -> list[LevelSegment]:
-    """Levels of one row, by least squares with a price for each change; [] of gaps alone.
+    """Find the levels of one row by least squares with a penalty for each change; [] for gaps alone.
 
-    Pruned search (Killick, Fearnhead and Eckley 2012): O(n) as long as changes come at a steady pace. The
-    price is `penalty` · σ² · 2 ln n, σ the noise. Gaps belong to the segment around them.
+    Pruned search (Killick, Fearnhead and Eckley 2012): O(n) if changes are regular. The penalty of a change
+    is `penalty` · σ² · 2 ln n, where σ is the noise. Gaps belong to the segment around them.
     """
     columns = np.flatnonzero(np.isfinite(row))
     n = len(columns)
@@ -89,8 +92,8 @@ def segments(row: Matrix, penalty: float = 3.0) -> list[LevelSegment]:
         return []
     values = row[columns]
     sigma = noise(values[None, :])[0] if n > 1 else 0.0
-    values = _tamed(values[None, :], np.array([sigma]))[0]
-    # Rounding alone makes steps: what is constant but for that is one level.
+    values = _clipped(values[None, :], np.array([sigma]))[0]
+    # Rounding alone causes differences: a row that is constant except for rounding is one level.
     price = penalty * 2.0 * np.log(max(n, 2)) * max(sigma, 1e-6) ** 2
     sums = np.concatenate([[0.0], np.cumsum(values)])
     squares = np.concatenate([[0.0], np.cumsum(values**2)])
@@ -120,8 +123,8 @@ def segments(row: Matrix, penalty: float = 3.0) -> list[LevelSegment]:
     return found
 
 
-def _tamed(rows: Matrix, sigma: Matrix) -> Matrix:
-    """Values far outside the middle half of their row, cut to its edge: one spike is no change of level."""
+def _clipped(rows: Matrix, sigma: Matrix) -> Matrix:
+    """Clip values far outside the middle of their row: a single spike is not a change of level."""
     if rows.shape[1] < 4:
         return rows
     low, high = quantile(rows, 0.1), quantile(rows, 0.9)

@@ -1,4 +1,4 @@
-"""GPUs and nodes that are slow or failing: by what the driver says, by clocks, and by who never waits."""
+"""Find GPUs and nodes that are slow or failing, by driver errors, clocks, and the worker that never waits."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from slurm_gpu.diagnose.signals import Signal
 from slurm_gpu.diagnose.verdict import SUSPICION, Cause, Evidence, Verdict
 from slurm_gpu.text.units import few
 
+# Memory, NVLink, bus and firmware, by NVIDIA's catalogue. 13, 31, 43 and similar are errors of the
+# application.
 FATAL_XIDS = frozenset({48, 62, 64, 74, 79, 92, 94, 95, 119, 120, 140})
-"""Memory, NVLink, bus and firmware, by NVIDIA's catalogue; 13, 31, 43 and such are the application's."""
 LOST = ("gpu_lost", "gpu_hung")
 LEAST_CLOCK = 0.025
+# Lasting difference of clocks that is not normal: under a power cap GPUs differ by 2 to 8 %.
 _ALWAYS_LOWER = 0.06
-"""What a GPU's clock may lie below its peers' for ever: under a power cap they are apart by 2 to 8 %."""
+# Used if the driver reports no throttling: under a power cap the clock varies by itself.
 _CLOCK_Z = 7.0
-"""Where the driver does not say that the clock is held down; under a power cap it wanders by itself."""
 LEAST_BUSY = 0.025
-_THROTTLED, _HELD_DOWN = 0.1, 0.01
+_THROTTLED, _LEAST_THROTTLED = 0.1, 0.01
 _LEAST_POWER = 0.04
 _LEAST_OWN_CLOCK = 0.03
 _LEAST_STARVED, _STARVED = 0.05, 0.1
@@ -31,7 +32,7 @@ _THROTTLED_EVERYWHERE = 0.3
 
 
 def failing(case: Case) -> Verdict | None:
-    """A GPU of the job that the driver, or its absence, calls broken."""
+    """Find GPUs that the driver reports as broken or lost."""
     devices = {worker.device: row for row, worker in enumerate(case.series.workers)}
     found: dict[int, list[str]] = {}
     first_s = float("inf")
@@ -68,47 +69,50 @@ def failing(case: Case) -> Verdict | None:
 
 
 def slow(case: Case) -> Verdict | None:
-    """Clocks below the peers', a fault that holds them down, or a GPU that is busy longer with equal work."""
-    throttled = case.up(Signal.THROTTLE, _THROTTLED)
-    starved = case.down(Signal.UTIL, _LEAST_STARVED)
+    """Find lower clocks, throttling by a fault, or a GPU that is busy longer with equal work."""
+    throttled = case.above(Signal.THROTTLE, _THROTTLED)
+    starved = case.below(Signal.UTIL, _LEAST_STARVED)
     with np.errstate(invalid="ignore"):
-        # More work makes a GPU run into its power limit and clock lower: that is no fault.
+        # More work makes a GPU reach its power limit and lower its clock, which is not a fault.
         more_work = case.level(Signal.WORK) >= 0.05
-        lower = case.began(Signal.CLOCK) | (case.level(Signal.CLOCK) <= -_ALWAYS_LOWER) | throttled
+        lower = case.has_changed(Signal.CLOCK) | (case.level(Signal.CLOCK) <= -_ALWAYS_LOWER) | throttled
     clocked = (
-        (case.down(Signal.CLOCK, LEAST_CLOCK, _CLOCK_Z) | (case.down(Signal.CLOCK, LEAST_CLOCK) & throttled))
+        (
+            case.below(Signal.CLOCK, LEAST_CLOCK, _CLOCK_Z)
+            | (case.below(Signal.CLOCK, LEAST_CLOCK) & throttled)
+        )
         & lower
         & ~more_work
-        & ~case.down(Signal.UTIL, _STARVED)
+        & ~case.below(Signal.UTIL, _STARVED)
         & ~_ahead(case, _FAR_AHEAD)
     )
     if (rows := throttled | clocked).any():
         if rows.sum() > 0.5 * case.judged.sum():
-            return _everywhere(case)
+            return _throttled_everywhere(case)
         signal = Signal.CLOCK if clocked.any() else Signal.THROTTLE
         shown = clocked if clocked.any() else throttled
         base = 0.95 if (throttled & clocked).any() else 0.85
-        verdict = _accuse(case, rows, signal, shown, base, "throttled" if throttled.any() else "clock")
+        verdict = _verdict(case, rows, signal, shown, base, "throttled" if throttled.any() else "clock")
         if not throttled.any() and (rows & _ahead(case, _AHEAD)).any():
-            why = "its clock is lower, and yet it waits longer than its peers"
+            why = "its clock is lower, but it waits longer than its peers"
             verdict = verdict.limited(why, most=SUSPICION)
         return verdict
     if (node := _node_clocks(case)) is not None:
         return node
-    silent = _silent(case)
-    if not starved.any() and silent.any() and silent.sum() <= 0.34 * case.judged.sum():
-        return _accuse(case, silent, Signal.BUSY, silent, 0.75, "busy longer with equal work")
+    silently_slow = _slow_without_cause(case)
+    if not starved.any() and silently_slow.any() and silently_slow.sum() <= 0.34 * case.judged.sum():
+        return _verdict(case, silently_slow, Signal.BUSY, silently_slow, 0.75, "busy longer with equal work")
     if Signal.BUSY not in case.deviations:
-        # Who waits spins, which takes power: the one with less since then is whom they wait for.
-        odd = case.down(Signal.POWER, _LEAST_POWER) & case.began(Signal.POWER) & ~starved
+        # Spinning takes power: the worker whose power fell is the one that the others wait for.
+        odd = case.below(Signal.POWER, _LEAST_POWER) & case.has_changed(Signal.POWER) & ~starved
         if odd.any() and odd.sum() <= 0.34 * case.judged.sum():
-            verdict = _accuse(case, odd, Signal.POWER, odd, 0.55, "power")
-            return verdict.limited("without SM activity, clocks and tensor work it is a guess", most=0.55)
-    return _everywhere(case)
+            verdict = _verdict(case, odd, Signal.POWER, odd, 0.55, "power")
+            return verdict.limited("without SM activity, clocks and tensor work this is a guess", most=0.55)
+    return _throttled_everywhere(case)
 
 
 def _node_clocks(case: Case) -> Verdict | None:
-    """Nodes all of whose clocks fell at once, against their own past: a stage that is a node has no peers."""
+    """Find nodes whose clocks all fell, relative to their own past: a stage of one node has no peers."""
     clocks = case.signals.get(Signal.CLOCK)
     if clocks is None or len(case.series.nodes) < 2:
         return None
@@ -135,32 +139,30 @@ def _node_clocks(case: Case) -> Verdict | None:
 
 
 def contradicts(case: Case) -> str | None:
-    """Why lower clocks of somebody accuse nobody."""
-    rows = case.down(Signal.CLOCK, LEAST_CLOCK) & (_ahead(case, _AHEAD) | case.down(Signal.UTIL, _STARVED))
+    """Return why lower clocks of some workers are not evidence against them."""
+    rows = case.below(Signal.CLOCK, LEAST_CLOCK) & (_ahead(case, _AHEAD) | case.below(Signal.UTIL, _STARVED))
     if not rows.any():
         return None
     names = few((worker.name for worker in case.workers(rows)), 4)
-    return (
-        f"clocks of {names} are lower than their peers', yet they wait longer: who is behind cannot be told"
-    )
+    return f"clocks of {names} are lower than their peers', yet they wait longer: the slow worker is unknown"
 
 
 def _ahead(case: Case, least: float) -> NDArray[np.bool_]:
-    """Who is busy for less of the time than its peers, and so waits for them."""
-    return case.down(Signal.BUSY, least)
+    """Mark workers that are busy for less of the time than their peers, and so wait for them."""
+    return case.below(Signal.BUSY, least)
 
 
-def _silent(case: Case) -> NDArray[np.bool_]:
-    """Who is busy longer with equal work, by more than a clock explains that was lower all the time."""
+def _slow_without_cause(case: Case) -> NDArray[np.bool_]:
+    """Mark workers that are busy longer with equal work, by more than a constantly lower clock explains."""
     busy, work = case.level(Signal.BUSY), case.level(Signal.WORK)
     by_clock = np.maximum(0.0, -np.nan_to_num(case.level(Signal.CLOCK)))
-    by_clock = np.where(case.began(Signal.CLOCK), 0.0, by_clock)
+    by_clock = np.where(case.has_changed(Signal.CLOCK), 0.0, by_clock)
     with np.errstate(invalid="ignore"):
         unexplained = (np.abs(work) <= 0.4 * busy) & (busy - by_clock >= LEAST_BUSY)
-        return np.asarray(case.up(Signal.BUSY, LEAST_BUSY) & unexplained)
+        return np.asarray(case.above(Signal.BUSY, LEAST_BUSY) & unexplained)
 
 
-def _accuse(
+def _verdict(
     case: Case,
     rows: NDArray[np.bool_],
     signal: Signal,
@@ -169,17 +171,20 @@ def _accuse(
     kind: str,
 ) -> Verdict:
     since_s, until_s = case.span(signal, shown)
-    told = [signal] + [
+    shown_signals = [signal] + [
         other
         for other in (Signal.THROTTLE, Signal.CLOCK, Signal.BUSY, Signal.WORK, Signal.POWER)
-        if other is not signal and case.tells(other, shown)
+        if other is not signal and case.has_data(other, shown)
     ]
-    if Signal.THROTTLE in told[1:] and not (case.level(Signal.THROTTLE)[shown] >= _HELD_DOWN).any():
-        told.remove(Signal.THROTTLE)
-    evidence = [case.evidence(one, shown) for one in told]
+    if (
+        Signal.THROTTLE in shown_signals[1:]
+        and not (case.level(Signal.THROTTLE)[shown] >= _LEAST_THROTTLED).any()
+    ):
+        shown_signals.remove(Signal.THROTTLE)
+    evidence = [case.evidence(one, shown) for one in shown_signals]
     return case.verdict(
         Cause.SLOW,
-        case.sure(signal, shown, base),
+        case.scaled_confidence(signal, shown, base),
         kind=kind,
         culprits=case.workers(rows),
         nodes=case.whole_nodes(rows),
@@ -189,8 +194,8 @@ def _accuse(
     )
 
 
-def _everywhere(case: Case) -> Verdict | None:
-    """A fault that holds the clocks of most GPUs down: heat in the room, or its power."""
+def _throttled_everywhere(case: Case) -> Verdict | None:
+    """Find a fault that throttles most GPUs, such as heat or power supply of the machine room."""
     matrix = case.series.get(Metric.THROTTLE)
     if matrix is None:
         return None
@@ -200,7 +205,7 @@ def _everywhere(case: Case) -> Verdict | None:
     if not rows.any() or rows.sum() < 0.5 * case.judged.sum():
         return None
     value = float(np.median(share[rows]))
-    text = f"{rows.sum()} GPUs are held down by heat or power supply {value:.0%} of the time"
+    text = f"{rows.sum()} GPUs are throttled by heat or power supply {value:.0%} of the time"
     return case.verdict(
         Cause.SLOW,
         0.9,

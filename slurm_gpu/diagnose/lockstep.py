@@ -1,8 +1,8 @@
-"""Whether a job's GPUs do one thing together. Those of several programs beside each other have no peers.
+"""Check whether a job's GPUs work in step. Independent programs side by side have no peers.
 
-In synchronous training nobody computes while somebody stands still: who waits takes part in nothing. So GPUs
-that go on as ever beside one that does nothing for half a minute are not in step with it, nor are those of a
-node that send each other nothing. What differs between them then says nothing of any of them.
+In synchronous training no worker computes while another is stalled. So GPUs that keep working next to one
+that does nothing for half a minute are not in step with it. Neither are GPUs of a node that send each other
+nothing. Differences between such GPUs say nothing about them.
 """
 
 from __future__ import annotations
@@ -15,63 +15,65 @@ from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.robust import middle, quantile, smooth
 
 _EACH_S = 10.0
+# A ten-second sample may cover another part of a pause than its neighbour's.
 _APART_S = 30.0
-"""A reading of ten seconds may show another ten of a pause than its neighbour's does."""
+# With two GPUs, one may evaluate for both for a while.
 _APART_OF_TWO_S = 120.0
-"""Of two one may evaluate for both for a while."""
-_STANDS, _GOES_ON = 0.05, 0.8
-"""Utilisation, or the share of what it usually does, of who has nothing to run; the latter of who goes on."""
-_MOST_GO_ON = 0.5
+# Utilisation of a worker with nothing to run, and the share of its usual activity of one that keeps working.
+_STALLED, _WORKING = 0.05, 0.8
+_LEAST_WORKING = 0.5
+# Fractions of what a link carries. Gradients of a small model take a thousandth of NVLink; input data takes
+# some of PCIe.
 _NO_NVLINK, _NO_PCIE = 1e-5, 0.05
-"""Of what a link carries: a small model's gradients take a thousandth, data for a GPU alone some of PCIe."""
 
 
 def out_of_step(case: Case) -> str | None:
-    """Why workers cannot be compared with each other; None where nothing speaks against it."""
-    return _one_stands(case) or _nothing_sent(case)
+    """Return why workers cannot be compared with each other; None if nothing contradicts it."""
+    return _one_stalled(case) or _nothing_sent(case)
 
 
-def _one_stands(case: Case) -> str | None:
-    """Somebody does nothing while most of the others do what they always do."""
+def _one_stalled(case: Case) -> str | None:
+    """Find a worker that does nothing while most others do what they always do."""
     found, width_s = case.phases, case.series.width_s
     if found.metric in (None, Metric.UTIL):
-        return None  # who waits spins, and has 100 % as who computes
+        # A waiting worker spins at 100 %, like one that computes.
+        return None
     n = max(1, round(_EACH_S / width_s))
-    of = smooth(_of_its_most(case), n)
+    of = smooth(_relative_to_best(case), n)
     each_s = n * width_s
     enough_s = _APART_S if case.judged.sum() > 2 else _APART_OF_TWO_S
     least = int(np.ceil(enough_s / each_s))
     if of.shape[1] < least:
         return None
     means, util = _rolling(of, least), case.series.get(Metric.UTIL)
-    # Whoever waits for a long step of the others spins.
+    # A worker that waits for a long step of the others spins.
     runs = means if util is None else _rolling(smooth(np.where(case.judged[:, None], util, np.nan), n), least)
     with np.errstate(invalid="ignore"):
-        stands, goes_on = runs <= _STANDS, means >= _GOES_ON
+        is_idle, is_working = runs <= _STALLED, means >= _WORKING
     known = np.isfinite(means)
-    others, going = known.sum(axis=0) - known, goes_on.sum(axis=0) - goes_on
-    apart = stands & (others > 0) & (going >= np.maximum(1, _MOST_GO_ON * others))
+    others, n_working = known.sum(axis=0) - known, is_working.sum(axis=0) - is_working
+    apart = is_idle & (others > 0) & (n_working >= np.maximum(1, _LEAST_WORKING * others))
     rows = apart.any(axis=1)
     if not rows.any():
         return None
     first = int(np.flatnonzero(rows)[0])
     seconds = (least + int(apart[first].sum()) - 1) * each_s
-    going_on = int(going[first][apart[first]].max())
+    working = int(n_working[first][apart[first]].max())
     return (
-        f"its GPUs are not in step: {case.series.workers[first].name} stood still for {seconds:.0f} s while "
-        f"{going_on} others went on, so there is nobody to compare with"
+        f"its GPUs are not in step: {case.series.workers[first].name} was idle for {seconds:.0f} s while "
+        f"{working} others continued, so it has no peers"
     )
 
 
-def _of_its_most(case: Case) -> NDArray[np.float64]:
-    """Of each worker what it does of what it does at its best, most of which is none that waits."""
+def _relative_to_best(case: Case) -> NDArray[np.float64]:
+    """Return each worker's activity relative to its best, at which it does not wait."""
     most = quantile(case.phases.of, 0.95)[:, None]
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(most > 0, case.phases.of / most, np.nan)
 
 
 def _rolling(rows: NDArray[np.float64], n: int) -> NDArray[np.float64]:
-    """Means of `n` neighbours, at each place; a gap where one of them is."""
+    """Return means of `n` neighbours at each place; NaN if one of them is a gap."""
     sums = np.cumsum(np.pad(np.where(np.isfinite(rows), rows, 0.0), ((0, 0), (1, 0))), axis=1)
     gaps = np.cumsum(np.pad((~np.isfinite(rows)).astype(int), ((0, 0), (1, 0))), axis=1)
     means = (sums[:, n:] - sums[:, :-n]) / n
@@ -79,16 +81,17 @@ def _rolling(rows: NDArray[np.float64], n: int) -> NDArray[np.float64]:
 
 
 def _nothing_sent(case: Case) -> str | None:
-    """GPUs that are joined by links, and have sent each other nothing over any."""
+    """Find GPUs that are joined by links and send each other nothing."""
     nvlink, pcie = case.series.get(Metric.NVLINK), case.series.get(Metric.PCIE)
     if nvlink is None or pcie is None or case.series.step > 0 or not case.phases.active.any():
-        return None  # rounded, a little is nothing
-    here = case.phases.active
-    told = case.judged & np.isfinite(nvlink[:, here]).any(axis=1) & np.isfinite(pcie[:, here]).any(axis=1)
-    shared = [node for node in case.series.nodes if told[case.series.on(node)].sum() >= 2]
-    if not shared or not told[case.judged].all():
+        # Rounding may hide small values.
         return None
-    sent, over = (float(np.nanmax(quantile(rows[told][:, here], 0.98))) for rows in (nvlink, pcie))
+    here = case.phases.active
+    known = case.judged & np.isfinite(nvlink[:, here]).any(axis=1) & np.isfinite(pcie[:, here]).any(axis=1)
+    shared = [node for node in case.series.nodes if known[case.series.on(node)].sum() >= 2]
+    if not shared or not known[case.judged].all():
+        return None
+    sent, over = (float(np.nanmax(quantile(rows[known][:, here], 0.98))) for rows in (nvlink, pcie))
     if not (sent <= _NO_NVLINK and over <= _NO_PCIE and middle(case.phases.activity[here]) > 0):
         return None
-    return "its GPUs send each other nothing, over NVLink or PCIe: each does what it does by itself"
+    return "its GPUs send each other nothing over NVLink or PCIe: each works by itself"

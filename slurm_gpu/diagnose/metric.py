@@ -1,4 +1,4 @@
-"""The metrics that are compared, by name: known without numpy as well."""
+"""Name the metrics that are compared; importable without numpy."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from enum import StrEnum
 
 
 class Metric(StrEnum):
-    """What is compared. All are fractions of 1 (0–1), but for NETWORK and INFINIBAND: bytes/s.
+    """A compared metric, as a fraction of 1, except NETWORK and INFINIBAND: bytes/s.
 
-    Those from CPU on are the host's: all workers of a node have the same.
+    Those from CPU on belong to the host: all workers of a node have the same.
     """
 
     UTIL = "util"
-    """Of the time in which some kernel ran; one that waits for its peers spins, and counts."""
+    """Share of the time in which a kernel ran; a GPU that spins for its peers counts as busy."""
     SM_ACTIVE = "sm_active"
-    """Of the SMs and the time with a warp on them."""
+    """Share of SMs and time with a resident warp."""
     TENSOR = "tensor"
-    """Of the cycles in which the tensor pipe was active."""
+    """Share of cycles in which the tensor pipe was active."""
     DRAM = "dram"
     MEM_USED = "mem_used"
     POWER = "power"
-    """Of the enforced limit; in windows of GPUs whose limit is not known, of the job's greatest."""
+    """Relative to the enforced limit; if a window's GPU has no known limit, to the job's greatest power."""
     SM_CLOCK = "sm_clock"
-    """Of the greatest clock; likewise."""
+    """Relative to the greatest clock; else as POWER."""
     THROTTLE = "throttle"
-    """Of the time in which a fault (heat, power supply) held the clock down."""
+    """Share of the time in which a fault (heat, power supply) lowered the clock."""
     PCIE = "pcie"
-    """Both directions together, of what the link carries in both; likewise."""
+    """Both directions together, relative to the link's rate in both; else as POWER."""
     NVLINK = "nvlink"
     CPU = "cpu"
     NETWORK = "network"
@@ -36,14 +36,14 @@ class Metric(StrEnum):
 
 
 HOST_METRICS = (Metric.CPU, Metric.NETWORK, Metric.INFINIBAND)
+# Bytes/s that a node exchanges regardless of its jobs: logs, monitoring, home directories.
 BACKGROUND = 5e6
-"""Bytes/s that a node sends and receives whatever its jobs do: logs, monitoring, home directories."""
 
 
-def of_host(told: Mapping[str, float]) -> tuple[float, float, float]:
-    """A node's last values (`host` of a live post) as HOST_METRICS; NaN where it did not tell."""
+def read_host_metrics(host: Mapping[str, float]) -> tuple[float, float, float]:
+    """Convert a node's last values (`host` of a live post) to HOST_METRICS; NaN if unknown."""
     return (
-        told.get("cpu_pct", math.nan) / 100,
-        told.get("net_rx_bytes_per_s", math.nan) + told.get("net_tx_bytes_per_s", math.nan),
-        told.get("ib_rx_bytes_per_s", math.nan) + told.get("ib_tx_bytes_per_s", math.nan),
+        host.get("cpu_pct", math.nan) / 100,
+        host.get("net_rx_bytes_per_s", math.nan) + host.get("net_tx_bytes_per_s", math.nan),
+        host.get("ib_rx_bytes_per_s", math.nan) + host.get("ib_tx_bytes_per_s", math.nan),
     )

@@ -1,4 +1,4 @@
-"""Who may be compared with whom: workers of one pipeline stage or role do the same, others do not."""
+"""Group the workers that may be compared: those of one pipeline stage or role."""
 
 from __future__ import annotations
 
@@ -12,46 +12,49 @@ from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.robust import Matrix, median, sigma
 from slurm_gpu.diagnose.series import Series
 
+# A smaller group has nothing to compare.
 MIN_PEERS = 2
-"""A group of fewer has nothing to compare."""
+# Source of groups by GPU model. How much each is used cannot be compared between them.
 MODELS = "models of the GPUs"
-"""Source of groups that are not alike in what they are: how much each is used says nothing between them."""
+# Stages have equally many workers, or nearly so if a fault moved some of them.
 _FACTOR_OF_SIZES = 1.5
-"""Stages have equally many workers; strays that a fault moved leave them nearly so."""
 _GAP_IN_SIGMAS = 6.0
+# Memory in use: fraction of the memory. Work: fraction of its level.
 _LEAST_GAP = {Metric.MEM_USED: 0.02, Metric.TENSOR: 0.15, Metric.SM_ACTIVE: 0.15}
-"""Of memory in use: of the memory. Of work: of its level."""
+# Fraction of memory from one stage to another, in standard errors too; and the share of pairs that must
+# differ.
 _LEAST_STEP, _STEP_IN_ERRORS, _MOST_APART = 0.004, 3.0, 0.75
-"""Of the memory in use, from one stage to another: so many pairs of them differ, not one of them alone."""
 _CLEARLY = 20.0
+# Two workers do not show how much they differ by chance: pairs always have some order.
 _LEAST_OF_STAGE = 4
-"""Of two workers nobody knows how far they are apart by chance: pairs always have some order."""
 _LEAST_VARIANCE = 1e-6
 _MOST_STAGES = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Groups:
-    """`of[i]` is the group of worker i, from 0 on; `names` say what they are; `source` who said so."""
+    """Groups of workers: `of[i]` is the group of worker i, from 0; `names` describes groups, `source` their
+    origin.
+    """
 
     of: NDArray[np.intp]
     names: tuple[str, ...]
     source: str
 
     def members(self) -> list[NDArray[np.intp]]:
-        """The rows of each group."""
+        """Return the rows of each group."""
         return [np.flatnonzero(self.of == group) for group in range(len(self.names))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingLayout:
-    """How a training is laid out: `pipeline` stages; ranks count tensor-parallel ones first, stages last."""
+    """Layout of a training with `pipeline` stages; ranks count tensor-parallel ones first, stages last."""
 
     pipeline: int = 1
     tensor: int = 1
 
     def groups(self, n_ranks: int, source: str) -> Groups:
-        """Ranks 0 to n_ranks − 1 by stage, as Megatron and DeepSpeed number them."""
+        """Return ranks 0 to n_ranks − 1 by stage, as Megatron and DeepSpeed number them."""
         if self.pipeline < 1 or n_ranks % self.pipeline:
             raise ValueError(f"{source}: {self.pipeline} pipeline stages do not divide {n_ranks} ranks")
         each = n_ranks // self.pipeline
@@ -70,11 +73,9 @@ def _size(name: str, value: str) -> int:
 
 
 def groups_given(text: str, n_workers: int) -> Groups:
-    """`--groups`: `pp=4` (with `tp=2`, which has to fit), or ranks by hand, `0-3,8/4-7`.
+    """Parse `--groups`: `pp=4` (optionally with `tp=2`), or ranks by hand, `0-3,8/4-7`.
 
-    ValueError says what is wrong.
-
-    Workers that no group names are one of their own, `others`.
+    Workers that no group names form a group `others`. Raise ValueError for an invalid value.
     """
     source = f"--groups {text}"
     if "=" in text:
@@ -88,9 +89,7 @@ def groups_given(text: str, n_workers: int) -> Groups:
                 raise ValueError(f"--groups: {name} is given twice")
             sizes[of_what] = _size(f"--groups: {name}", value)
         if "pipeline" not in sizes:
-            raise ValueError(
-                f"--groups: {text} alone parts nobody; say how many stages there are: pp=N,{text}"
-            )
+            raise ValueError(f"--groups: {text} alone makes no groups; add the number of stages: pp=N,{text}")
         return TrainingLayout(**sizes).groups(n_workers, source)
     of = np.full(n_workers, -1, dtype=np.intp)
     parts = text.split("/")
@@ -115,11 +114,11 @@ def groups_given(text: str, n_workers: int) -> Groups:
 
 
 def infer_groups(series: Series, active: NDArray[np.bool_]) -> Groups:
-    """By what workers do while `active` (n_bins,): levels of memory, then of work, that lie clearly apart.
+    """Infer groups while the job is `active` (n_bins,), by clearly separate levels of memory, else of work.
 
-    Only what a fault does not change tells roles: a slow GPU holds the memory, and does the work, of its
-    peers. Levels count as roles where they hold (nearly) equally many workers, as stages do; whatever else
-    lies apart is somebody's trouble, and stays with the nearest.
+    Roles follow only from metrics that a fault does not change: a slow GPU uses the same memory, and does the
+    same work, as its peers. Levels count as roles if they have nearly equally many workers, as stages do. Any
+    other deviation is a fault, and such a worker stays in the nearest group.
     """
     n = len(series.workers)
     of = np.zeros(n, dtype=np.intp)
@@ -138,22 +137,23 @@ def infer_groups(series: Series, active: NDArray[np.bool_]) -> Groups:
             by.append("memory, in the order of ranks")
     names = tuple(f"role {group}" for group in range(int(of.max()) + 1)) if n else ()
     if len(names) == 1:
-        return Groups(of=of, names=("all",), source="all do alike")
+        return Groups(of=of, names=("all",), source="all workers are alike")
     return Groups(of=of, names=names, source=f"inferred from {' and '.join(by)}")
 
 
 def _stages(memory: Matrix) -> NDArray[np.intp] | None:
-    """Equal blocks of neighbouring ranks whose memory differs from block to block; None where there are none.
+    """Find equal blocks of neighbouring ranks whose memory differs from block to block; None if there are
+    none.
 
-    Megatron and DeepSpeed give each stage ranks that follow each other, and 1F1B holds the activations of
-    one microbatch less in each stage than in the one before, the last one logits besides: levels that spread
-    into each other, one by one, lie apart by their blocks. How many there are is asked as for any model: a
-    further block has to explain more than it costs (BIC). Without stages neighbours differ as any two do.
+    Megatron and DeepSpeed give each stage consecutive ranks. 1F1B keeps the activations of one microbatch
+    less in each stage than in the previous one, and the last stage also has logits. So levels that overlap
+    for single workers are separate for blocks. BIC chooses the number of blocks. Without stages, neighbours
+    differ as any two do.
     """
-    n, told = len(memory), memory[np.isfinite(memory)]
-    if told.size < 2 * _LEAST_OF_STAGE:
+    n, known_memory = len(memory), memory[np.isfinite(memory)]
+    if known_memory.size < 2 * _LEAST_OF_STAGE:
         return None
-    found, least = None, n * float(np.log(max(told.var(), _LEAST_VARIANCE))) - _CLEARLY
+    found, least = None, n * float(np.log(max(known_memory.var(), _LEAST_VARIANCE))) - _CLEARLY
     for number in range(2, min(_MOST_STAGES, n // _LEAST_OF_STAGE) + 1):
         if n % number:
             continue
@@ -185,7 +185,7 @@ def _levels(series: Series, active: NDArray[np.bool_]) -> list[tuple[Metric, Mat
 
 
 def _cut(levels: Matrix, of: NDArray[np.intp], least: float, *, relative: bool) -> NDArray[np.intp] | None:
-    """Groups of 1-D levels with wide gaps between them and about equal sizes; None where there are none."""
+    """Group 1-D levels that have wide gaps between them and about equal sizes; None if there are none."""
     known = np.flatnonzero(np.isfinite(levels))
     if len(known) < 2 * MIN_PEERS:
         return None

@@ -1,4 +1,4 @@
-"""Medians and spreads that a few wild values do not move, of matrices with gaps (NaN)."""
+"""Compute medians and robust standard deviations of matrices with gaps (NaN)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from numpy.typing import NDArray
 
 Matrix = NDArray[np.float64]
 
+# Factor from the median absolute deviation to the standard deviation of a normal distribution.
 MAD_TO_SIGMA = 1.4826
-"""Median absolute deviation to the standard deviation of a normal distribution."""
 
 
 def quantile(rows: Matrix, q: float) -> Matrix:
-    """Of each row (n_rows,), leaving out gaps; NaN of gaps alone.
+    """Return a quantile of each row (n_rows,) without gaps; NaN for gaps alone.
 
-    numpy's own warns of such rows, and is slow with gaps.
+    numpy's own function warns of such rows and is slow with gaps.
     """
     if rows.shape[1] == 0:
         return np.full(len(rows), np.nan)
@@ -29,24 +29,24 @@ def quantile(rows: Matrix, q: float) -> Matrix:
 
 
 def median(rows: Matrix) -> Matrix:
-    """Of each row (n_rows,), leaving out gaps; NaN of gaps alone."""
+    """Return the median of each row (n_rows,) without gaps; NaN for gaps alone."""
     return quantile(rows, 0.5)
 
 
 def middle(values: Matrix) -> float:
-    """The median of one row; NaN of gaps alone."""
+    """Return the median of one row; NaN for gaps alone."""
     return float(quantile(values[None, :], 0.5)[0])
 
 
 def sigma(values: Matrix) -> float:
-    """The spread of one row as a standard deviation, by the median absolute deviation; NaN of gaps alone."""
+    """Return the robust standard deviation of one row (1.4826 × MAD); NaN for gaps alone."""
     return MAD_TO_SIGMA * middle(np.abs(values - middle(values)))
 
 
 def smooth(rows: Matrix, n: int, least: float = 0.0) -> Matrix:
-    """Means of `n` neighbouring columns, which do not overlap: (n_rows, n_columns // n); gaps left out.
+    """Return means of `n` neighbouring columns without overlap (n_rows, n_columns // n), without gaps.
 
-    Where less than `least` of them are known it is a gap.
+    A mean of less than `least` · `n` values is NaN.
     """
     if n <= 1:
         return rows

@@ -1,4 +1,4 @@
-"""What a job's workers told, on one grid: worker × time, a matrix for each metric, NaN for gaps."""
+"""Align the data of a job's workers on one grid, worker × time: a matrix for each metric, NaN for gaps."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from slurm_gpu.diagnose.robust import Matrix
 from slurm_gpu.wire import DeviceFacts, Event, Timeline, Window
 from slurm_gpu.wire.timeline import FULL, GAP
 
+# Bins of a grid: more than an hour at 1 s. Longer periods come from timelines, with at most 256 bins.
 MAX_BINS = 4096
-"""Of a grid: more than an hour at 1 s. What is longer is told by timelines, in 256 bins at most."""
+# Throttle reasons that are faults. The power cap is normal for a busy GPU.
 BAD_THROTTLES = (
     "hw_slowdown",
     "hw_thermal_slowdown",
     "hw_power_brake_slowdown",
     "sw_thermal_slowdown",
 )
-"""Reasons that are faults. The power cap is none: it is what a busy GPU runs into."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobWorker:
-    """One GPU of the job. `rank` as the launcher counts, `index` as its node does, where known.
+    """One GPU of the job. `rank` is the launcher's, `index` the node's, if known.
 
-    `shared`: other jobs hold it too.
+    `shared`: it is allocated to other jobs as well.
     """
 
     node: str
@@ -40,7 +40,7 @@ class JobWorker:
 
     @property
     def name(self) -> str:
-        """As people read it."""
+        """Return a readable name."""
         if self.rank is not None:
             where = self.node if self.index is None else f"{self.node} GPU {self.index}"
             return f"rank {self.rank} ({where})" if where else f"rank {self.rank}"
@@ -49,9 +49,10 @@ class JobWorker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSeries:
-    """What one worker told: bins of `width_s` from `start_s` (wall clock); all arrays equally long.
+    """The series of one worker: bins of `width_s` from `start_s` (wall clock); all arrays have the same
+    length.
 
-    `step`: what values are rounded to; 0 where they are not.
+    `step` is the rounding of values; 0 without rounding.
     """
 
     worker: JobWorker
@@ -69,18 +70,18 @@ class WorkerSeries:
 
     @property
     def n_bins(self) -> int:
-        """How many bins there are."""
+        """Return the number of bins."""
         return len(next(iter(self.values.values()), ()))
 
     @property
     def end_s(self) -> float:
-        """Where the last bin ends."""
+        """Return the end of the last bin."""
         return self.start_s + self.n_bins * self.width_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostCourse:
-    """What a node told of itself (HOST_METRICS): all of its workers get it."""
+class HostSeries:
+    """The series of a node's host (HOST_METRICS), which all its workers share."""
 
     node: str
     start_s: float
@@ -92,8 +93,8 @@ class HostCourse:
 class Series:
     """All workers on one grid of `width_s` from `start_s`: float64 (n_workers, n_bins), NaN is a gap.
 
-    A metric that no worker told is not in `values`. `offsets_s` is by how much each node's clock was found
-    to be ahead, and has been taken back. `step`: what the coarsest values are rounded to.
+    `values` has only metrics with data. `offsets_s` are the corrected offsets of nodes' clocks, above 0 if
+    ahead. `step` is the coarsest rounding of values.
     """
 
     workers: tuple[JobWorker, ...]
@@ -106,36 +107,36 @@ class Series:
     step: float = 0.0
 
     def get(self, metric: Metric) -> Matrix | None:
-        """The matrix of a metric, or None where nobody told it."""
+        """Return the matrix of a metric, or None without data."""
         return self.values.get(metric)
 
     @property
     def end_s(self) -> float:
-        """Where the last bin ends."""
+        """Return the end of the last bin."""
         return self.start_s + self.n_bins * self.width_s
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """In the order of the workers."""
+        """Return the nodes in the order of the workers."""
         return tuple(dict.fromkeys(worker.node for worker in self.workers))
 
     def on(self, node: str) -> NDArray[np.intp]:
-        """The rows of a node's workers."""
+        """Return the rows of a node's workers."""
         return np.array(
             [row for row, worker in enumerate(self.workers) if worker.node == node], dtype=np.intp
         )
 
     def coverage(self) -> Matrix:
-        """Of each worker, the share of the bins in which anything of its GPU was told (n_workers,)."""
-        told = np.zeros((len(self.workers), self.n_bins), dtype=bool)
+        """Return the share of bins with any data of each worker's GPU (n_workers,)."""
+        has_data = np.zeros((len(self.workers), self.n_bins), dtype=bool)
         for metric, matrix in self.values.items():
             if metric not in HOST_METRICS:
-                told |= np.isfinite(matrix)
-        return told.mean(axis=1) if self.n_bins else np.zeros(len(self.workers))
+                has_data |= np.isfinite(matrix)
+        return has_data.mean(axis=1) if self.n_bins else np.zeros(len(self.workers))
 
 
-def course_of_timeline(worker: JobWorker, timeline: Timeline) -> WorkerSeries:
-    """A timeline's series; they are named alike, and are fractions already."""
+def worker_series_of_timeline(worker: JobWorker, timeline: Timeline) -> WorkerSeries:
+    """Convert a timeline, whose metrics have the same names and are fractions already."""
     values = {}
     for name, packed in timeline.series.items():
         levels = np.frombuffer(packed, dtype=np.uint8)
@@ -150,7 +151,7 @@ def course_of_timeline(worker: JobWorker, timeline: Timeline) -> WorkerSeries:
 
 
 _THROTTLE = "throttle."
-_OF_WINDOWS = {
+_WINDOW_SERIES = {
     Metric.UTIL: ("util_pct", 0.01),
     Metric.SM_ACTIVE: ("sm_active_frac", 1.0),
     Metric.TENSOR: ("tensor_frac", 1.0),
@@ -159,10 +160,10 @@ _OF_WINDOWS = {
 }
 
 
-def courses_of_windows(
+def worker_series_of_windows(
     windows: Iterable[tuple[JobWorker, Window]], facts: Mapping[str, DeviceFacts] | None = None
 ) -> list[WorkerSeries]:
-    """Windows as courses; `facts`, by device, tell what is the whole of power, clock and links."""
+    """Convert windows; `facts`, by device, have the limits that power, clock and links are divided by."""
     raw = [(worker, window, _raw(window)) for worker, window in windows]
     if any(name.startswith(_THROTTLE) for _, window, _ in raw for name in window.series):
         for _, _, values in raw:
@@ -172,38 +173,39 @@ def courses_of_windows(
         for metric in (Metric.POWER, Metric.SM_CLOCK, Metric.PCIE, Metric.NVLINK):
             if metric in values and np.isfinite(values[metric]).any():
                 most[metric] = max(most.get(metric, 0.0), float(np.nanmax(values[metric])))
-    courses = []
+    series = []
     for worker, window, values in raw:
         known = None if facts is None else facts.get(window.device)
-        wholes = {} if known is None else _wholes(known)
+        limits = {} if known is None else _limits(known)
         for metric, greatest in most.items():
             if metric in values:
-                whole = wholes.get(metric, greatest)
-                values[metric] = values[metric] / whole if whole > 0 else values[metric]
-        courses.append(
+                limit = limits.get(metric, greatest)
+                values[metric] = values[metric] / limit if limit > 0 else values[metric]
+        series.append(
             WorkerSeries(worker=worker, start_s=window.start_s, width_s=window.width_s, values=values)
         )
-    return courses
+    return series
 
 
 def _never_throttled(values: dict[Metric, Matrix]) -> None:
-    """A node tells of a reason from when it first held: until then it was 0 where others were told."""
-    told = [np.isfinite(values[metric]) for metric in (Metric.SM_CLOCK, Metric.POWER) if metric in values]
-    if told:
-        there = np.logical_or.reduce(told)
+    """Set throttling to 0 before a reason first occurred: nodes send a reason only from then on."""
+    known = [np.isfinite(values[metric]) for metric in (Metric.SM_CLOCK, Metric.POWER) if metric in values]
+    if known:
+        there = np.logical_or.reduce(known)
         throttled = values.get(Metric.THROTTLE, np.full(there.shape, np.nan))
         values[Metric.THROTTLE] = np.where(there & np.isnan(throttled), 0.0, throttled)
 
 
-def _wholes(facts: DeviceFacts) -> dict[Metric, float]:
-    both = 2.0  # a link's facts are of one direction
+def _limits(facts: DeviceFacts) -> dict[Metric, float]:
+    # Facts of a link are for one direction.
+    both = 2.0
     given = {
         Metric.POWER: facts.power_limit_w,
         Metric.SM_CLOCK: facts.sm_clock_max_mhz,
         Metric.PCIE: None if facts.pcie_bytes_per_s is None else both * facts.pcie_bytes_per_s,
         Metric.NVLINK: None if facts.nvlink_bytes_per_s is None else both * facts.nvlink_bytes_per_s,
     }
-    return {metric: whole for metric, whole in given.items() if whole is not None}
+    return {metric: limit for metric, limit in given.items() if limit is not None}
 
 
 def _raw(window: Window) -> dict[Metric, Matrix]:
@@ -212,7 +214,7 @@ def _raw(window: Window) -> dict[Metric, Matrix]:
         return None if packed is None else np.frombuffer(packed, dtype="<f4").astype(np.float64)
 
     values = {}
-    for metric, (name, scale) in _OF_WINDOWS.items():
+    for metric, (name, scale) in _WINDOW_SERIES.items():
         if (found := row(name)) is not None:
             values[metric] = found * scale
     for metric, name in ((Metric.POWER, "power_w"), (Metric.SM_CLOCK, "sm_clock_mhz")):
@@ -224,40 +226,40 @@ def _raw(window: Window) -> dict[Metric, Matrix]:
             values[metric] = received + sent
     throttles = [found for reason in BAD_THROTTLES if (found := row(f"{_THROTTLE}{reason}")) is not None]
     if throttles:
-        # Several reasons hold at once: the longest is the least that it can have been.
+        # Reasons may overlap, so the longest is the least total time.
         values[Metric.THROTTLE] = np.fmax.reduce(throttles)
     return values
 
 
 def align(
-    courses: Sequence[WorkerSeries],
+    series: Sequence[WorkerSeries],
     *,
-    hosts: Sequence[HostCourse] = (),
+    hosts: Sequence[HostSeries] = (),
     missing: Sequence[JobWorker] = (),
     events: Iterable[Event] = (),
 ) -> Series:
-    """All courses on the grid of the widest bins; several of one worker (segments) are averaged.
+    """Put all series on the grid of the widest bins; several of one worker (segments) are averaged.
 
-    `missing` are workers that the job holds and that told nothing: their rows are gaps.
+    `missing` are workers of the job without data: their rows are gaps.
     """
-    workers = tuple(dict.fromkeys([course.worker for course in courses] + list(missing)))
+    workers = tuple(dict.fromkeys([one.worker for one in series] + list(missing)))
     workers = tuple(sorted(workers, key=_order))
-    told = [course for course in courses if course.n_bins]
+    with_data = [one for one in series if one.n_bins]
     events = tuple(sorted(events, key=lambda event: (event.at_s, event.node, event.n)))
-    if not told:
+    if not with_data:
         return Series(workers=workers, start_s=0.0, width_s=1.0, n_bins=0, values={}, events=events)
-    width_s = max(course.width_s for course in told)
-    start_s = min(course.start_s for course in told)
-    end_s = max(course.end_s for course in told)
+    width_s = max(one.width_s for one in with_data)
+    start_s = min(one.start_s for one in with_data)
+    end_s = max(one.end_s for one in with_data)
     while (end_s - start_s) / width_s > MAX_BINS:
         width_s *= 2
     start_s = np.floor(start_s / width_s) * width_s
     n_bins = int(np.ceil((end_s - start_s) / width_s - 1e-9))
     grid = _Grid(float(start_s), width_s, n_bins, len(workers))
     rows = {worker: row for row, worker in enumerate(workers)}
-    for course in told:
-        for metric, values in course.values.items():
-            grid.add(metric, [rows[course.worker]], course.start_s, course.width_s, values)
+    for one in with_data:
+        for metric, values in one.values.items():
+            grid.add(metric, [rows[one.worker]], one.start_s, one.width_s, values)
     for host in hosts:
         on_node = [row for worker, row in rows.items() if worker.node == host.node]
         for metric, values in host.values.items():
@@ -269,12 +271,12 @@ def align(
         n_bins=n_bins,
         values=grid.means(),
         events=events,
-        step=max(course.step for course in told),
+        step=max(one.step for one in with_data),
     )
 
 
 def _order(worker: JobWorker) -> tuple[object, ...]:
-    """By rank; without ranks as launchers mostly count: nodes in natural order (n2, n10), and indices."""
+    """Order by rank; else by node in natural order (n2, n10) and index, as launchers usually count."""
     node = [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split("([0-9]+)", worker.node)]
     rank = -1 if worker.rank is None else worker.rank
     index = -1 if worker.index is None else worker.index
@@ -282,7 +284,7 @@ def _order(worker: JobWorker) -> tuple[object, ...]:
 
 
 class _Grid:
-    """Sums up what falls into each bin of the grid, by the middle of the bin it came in."""
+    """Sum values by bin of the grid, at the middle of the original bin."""
 
     def __init__(self, start_s: float, width_s: float, n_bins: int, n_workers: int) -> None:
         self._start_s, self._width_s, self._shape = start_s, width_s, (n_workers, n_bins)
@@ -293,7 +295,7 @@ class _Grid:
         self, metric: Metric, rows: Sequence[int], start_s: float, width_s: float, values: Matrix
     ) -> None:
         n_bins = self._shape[1]
-        # A bin wider than the grid's (a host's, as live values come) stands in each one that it holds.
+        # A bin wider than the grid's, such as a live value of a host, is copied into each bin it covers.
         copies = max(1, round(width_s / self._width_s))
         at = start_s + (np.arange(len(values) * copies) + 0.5) * (width_s / copies)
         into = np.floor((at - self._start_s) / self._width_s).astype(np.intp)

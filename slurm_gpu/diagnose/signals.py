@@ -1,12 +1,15 @@
-"""How far each worker lies from its peers, in each signal, and since when.
+"""Measure how far each worker deviates from its peers in each signal, and since when.
 
-In synchronous training all workers take equally long for a step, so what tells them apart is what fills it:
+In synchronous training all workers take equally long for a step, so they differ by what fills it:
 
-- *busy*: the time that the SMs are active. Who is behind has it higher, since it waits for nobody.
-- *work*: the tensor pipe's cycles × the clock, what was computed per second. Equal work per step makes it
-  equal, whatever the clocks: a slow GPU does as much as its peers. Only who has more to do has it higher.
-- *clock*, *throttle*: the hardware's own word.
-- *util*: who waits for peers spins, and is at 100 %; who waits for data is not.
+- *busy*: the time in which the SMs are active. It is higher on a slow worker, which waits for no other.
+
+- *work*: the tensor pipe's cycles × the clock, the computation per second. Equal work per step makes it
+equal, even if clocks differ: a slow GPU does as much as its peers. It is higher only with more work.
+
+- *clock*, *throttle*: reported by the hardware.
+
+- *util*: a worker that waits for peers spins at 100 %; one that waits for data does not.
 """
 
 from __future__ import annotations
@@ -23,20 +26,20 @@ from slurm_gpu.diagnose.peers import Groups
 from slurm_gpu.diagnose.robust import MAD_TO_SIGMA, Matrix, median, middle, quantile, smooth
 from slurm_gpu.diagnose.series import Series
 
+# Means over this time are compared. Clocks 2 s apart, and single steps, do not show in them.
 BLOCK_S = 15.0
-"""What is compared are means over so long: clocks that are 2 s apart, and steps, do not show in them."""
 LEAST_BLOCKS = 3
+# Shorter deviations that are over are ignored.
 _LEAST_PAST_S = 120.0
-"""What lasted shorter and is over does not matter."""
+# Share of a block's bins: a mean of fewer would be of another moment than its peers'.
 _KNOWN = 0.5
-"""Of a block's bins: a mean of fewer is one of another moment than its peers'."""
 _CLEAR_CHANGE_Z = 6.0
+# Standard deviation of a value rounded to 1.
 _ROUNDED = 0.29
-"""Standard deviation of what is rounded to 1."""
 
 
 class Signal(StrEnum):
-    """What is compared with peers."""
+    """Name what is compared with peers."""
 
     BUSY = "busy"
     WORK = "work"
@@ -54,13 +57,13 @@ class Signal(StrEnum):
 @dataclass(frozen=True, slots=True)
 class _SignalKind:
     worse_up: bool
-    """Whether trouble makes it higher: its peers are then those in the lower half."""
+    """Whether a fault raises it: its peers are then those in the lower half."""
     differs_by: float
-    """Spread that is never less between peers that are alike: GPUs are not equal."""
+    """Least standard deviation between equal peers: GPUs are not identical."""
     ratio: bool = True
-    """Compared as the logarithm of the ratio, else as the difference."""
+    """Compare the logarithm of the ratio; otherwise the difference."""
     in_bursts: bool = False
-    """Once a step: how many of them a reading holds goes by when its node reads."""
+    """It occurs once a step: a sample holds more or fewer steps, depending on when its node reads."""
 
 
 _KINDS = {
@@ -92,41 +95,42 @@ _DIRECT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deviation:
-    """Of each worker (n_workers,), in the part of the time in which it lies farthest from its peers.
+    """Deviation of each worker (n_workers,), in the part of the time in which it is farthest from its peers.
 
-    `level`: logarithm of the ratio to peers, or the difference (throttle, util, cpu: fractions of 1); `z`:
-    over the spread of the peers; NaN where not told. `first` and `stop`: blocks [first, stop) of that part.
-    `own`: the signal's own level then.
+    `level`: logarithm of the ratio to peers, or the difference (throttle, util, cpu: fractions of 1). `z`:
+    `level` in standard deviations of the peers; NaN if unknown. `first` and `stop`: blocks [first, stop) of
+    that part. `own`: the signal's own level then.
     """
 
     signal: Signal
     level: Matrix
     z: Matrix
     apart: Matrix
-    """As `level`, but always to peers: that of who began to differ is to its own place among them."""
+    """As `level`, but always relative to peers; `level` is relative to the worker's own past if it changed.
+    """
     first: NDArray[np.intp]
     stop: NDArray[np.intp]
     own: Matrix
     ratios: Matrix
-    """(n_workers, n_blocks), of which the levels are medians."""
+    """(n_workers, n_blocks); levels are their medians."""
 
-    def up(self, least: float, z: float) -> NDArray[np.bool_]:
-        """Who lies above its peers."""
+    def above(self, least: float, z: float) -> NDArray[np.bool_]:
+        """Mark workers above their peers."""
         with np.errstate(invalid="ignore"):
             return np.asarray((self.level >= least) & (self.z >= z))
 
-    def down(self, least: float, z: float) -> NDArray[np.bool_]:
-        """Who lies below its peers."""
+    def below(self, least: float, z: float) -> NDArray[np.bool_]:
+        """Mark workers below their peers."""
         with np.errstate(invalid="ignore"):
             return np.asarray((self.level <= -least) & (self.z <= -z))
 
     def within(self, row: int, first: int, stop: int) -> float:
-        """The level of one worker in other blocks; NaN where not told."""
+        """Return the level of one worker in other blocks; NaN if unknown."""
         return middle(self.ratios[row, first:stop])
 
 
 def blocks(series: Series, active: NDArray[np.bool_]) -> tuple[dict[Signal, Matrix], int]:
-    """Each signal while the job computes, in blocks (n_workers, n_blocks), and how many bins make a block."""
+    """Return each signal while the job computes, in blocks (n_workers, n_blocks), and the bins per block."""
     n = max(1, round(BLOCK_S / series.width_s))
     if series.n_bins < n * LEAST_BLOCKS:
         n = max(1, series.n_bins // LEAST_BLOCKS)
@@ -143,21 +147,21 @@ def blocks(series: Series, active: NDArray[np.bool_]) -> tuple[dict[Signal, Matr
 
 
 def _background(signal: Signal, rows: Matrix) -> bool:
-    """Whether no node's network carries more than what is not the job's."""
+    """Return whether no node's network exceeds the traffic that is not the job's."""
     return signal in (Signal.NETWORK, Signal.INFINIBAND) and not (median(rows) >= BACKGROUND).any()
 
 
 def deviation(
     signal: Signal, rows: Matrix, groups: Groups, step: float = 0.0, block_s: float = BLOCK_S
 ) -> Deviation:
-    """Compare every worker with those of its group; `rows` as `blocks` makes them, rounded to `step`."""
+    """Compare each worker with its group; `rows` come from `blocks` and are rounded to `step`."""
     kind = _coarse(_KINDS[signal], rows, step)
     ratios = _to_peers(rows, groups, kind)
     first, stop = _episodes(ratios, kind, block_s)
     columns = np.arange(ratios.shape[1])
     inside = (columns >= first[:, None]) & (columns < stop[:, None])
     own_part = np.where(inside, ratios, np.nan)
-    # Of readings that hold two bursts or three the mean is what it carries, and the middle is either.
+    # If samples hold two bursts or three, the mean is the traffic, and the median is one of both.
     middle_of = _mean if kind.in_bursts else median
     level = middle_of(own_part)
     whole = middle_of(ratios)
@@ -165,7 +169,7 @@ def deviation(
     apart = level.copy()
     z = np.full(len(rows), np.nan)
     for members in groups.members():
-        centre, spread = _alike(whole[members], kind)
+        centre, spread = _healthy_centre(whole[members], kind)
         level[members] -= centre
         apart[members] = level[members]
         z[members] = level[members] / np.hypot(max(spread, kind.differs_by), errors[members])
@@ -191,15 +195,17 @@ def deviation(
 
 
 def _lasts(part: Matrix, level: float) -> bool:
-    """Whether it is so for as many blocks as are asked for, and not in the middle of fewer alone."""
+    """Return whether the deviation holds for enough blocks, not only for the median of fewer."""
     with np.errstate(invalid="ignore"):
         return int((part * np.sign(level) >= 0.5 * abs(level)).sum()) >= LEAST_BLOCKS
 
 
 def _wander(ratios: Matrix, first: int, stop: int) -> float:
-    """How far peers strayed from their own places for as long before: a standard deviation; 0 if untold.
+    """Return how far peers moved from their own places in earlier times of equal length: a standard
+    deviation; 0 if unknown.
 
-    Where a reading holds about a step, who reads when has more of it for minutes, and then less.
+    If a sample holds about one step, a worker may have more of it for minutes, and then less, by when it is
+    read.
     """
     n = stop - first
     if first < 2 * n:
@@ -216,7 +222,7 @@ def _wander(ratios: Matrix, first: int, stop: int) -> float:
 
 
 def _mean(rows: Matrix) -> Matrix:
-    """Of each row (n_rows,), leaving out gaps; NaN of gaps alone."""
+    """Return the mean of each row (n_rows,) without gaps; NaN for gaps alone."""
     good = np.isfinite(rows)
     with np.errstate(invalid="ignore"):
         found: Matrix = np.where(good, rows, 0.0).sum(axis=1) / good.sum(axis=1)
@@ -224,7 +230,7 @@ def _mean(rows: Matrix) -> Matrix:
 
 
 def _coarse(kind: _SignalKind, rows: Matrix, step: float) -> _SignalKind:
-    """Peers that are alike differ by what rounding makes of them as well: much, where values are small."""
+    """Add the rounding to the standard deviation of equal peers: it is large for small values."""
     usual = middle(median(rows)) if kind.ratio else 1.0
     if not (step > 0 and usual > 0):
         return kind
@@ -239,31 +245,33 @@ def _changed(
     kind: _SignalKind,
     error: float,
 ) -> tuple[float, float]:
-    """How far a worker moved from its own place among its peers, and in spreads of how the peers moved.
+    """Return how far a worker moved from its own place among its peers, and in standard deviations of their
+    moves.
 
-    GPUs differ from each other a little for ever: against its own past even a small change is clear.
+    GPUs always differ a little. Relative to its own past even a small change is clear.
     """
     moved = median(ratios[np.ix_(members, inside)]) - median(ratios[np.ix_(members, ~inside)])
     mine = np.flatnonzero(members == row)[0]
     others = np.delete(moved, mine)
-    centre, spread = _alike(others, kind)
+    centre, spread = _healthy_centre(others, kind)
     change = float(moved[mine] - centre)
     return change, float(change / np.hypot(max(spread, kind.differs_by), error if kind.ratio else 0.0))
 
 
 def _to_peers(rows: Matrix, groups: Groups, kind: _SignalKind) -> Matrix:
-    """Each block relative to the level of the group's better half in the same block."""
+    """Return each block relative to the level of the group's better half in the same block."""
     ratios = np.full(rows.shape, np.nan)
     for members in groups.members():
         group = rows[members]
-        # In a small group the better one is what the others could be.
-        # Of a larger one the better half's middle: half of them, such as one node of two, may be off.
+        # In a small group the best member is the reference. In a larger one it is the median of the better
+        # half, since half of the members, such as one node of two, may be at fault.
         share = 0.25 if len(members) >= 4 else 0.0
         reference = quantile(group.T, share if kind.worse_up else 1.0 - share)
         if kind.ratio:
             usual = middle(reference)
             if not usual > 0:
-                continue  # a link that nobody uses tells nothing
+                # An unused link has no meaning.
+                continue
             least = 0.02 * usual
             with np.errstate(invalid="ignore"):
                 ratios[members] = np.log(np.maximum(group, least) / np.maximum(reference, least))
@@ -272,11 +280,11 @@ def _to_peers(rows: Matrix, groups: Groups, kind: _SignalKind) -> Matrix:
     return ratios
 
 
-def _alike(levels: Matrix, kind: _SignalKind) -> tuple[float, float]:
-    """Centre and spread of the peers that are well, where up to half of them are not.
+def _healthy_centre(levels: Matrix, kind: _SignalKind) -> tuple[float, float]:
+    """Return centre and standard deviation of the healthy peers, of which up to half may not be healthy.
 
-    Of a normal distribution the better half has its median 0.674 σ beside the centre, and half of it lies
-    within 0.399 σ of that: so both follow from that half alone.
+    In a normal distribution the better half has its median 0.674 σ from the centre, and half of it lies
+    within 0.399 σ of that median. So both follow from that half alone.
     """
     known = levels[np.isfinite(levels)]
     if known.size < 4:
@@ -291,7 +299,7 @@ def _alike(levels: Matrix, kind: _SignalKind) -> tuple[float, float]:
 def _standard_error(part: Matrix, level: Matrix, kind: _SignalKind) -> Matrix:
     counts = np.isfinite(part).sum(axis=1)
     if kind.ratio:
-        # Not by the median: readings that hold two steps or three scatter between these alone.
+        # Not by the median: samples of two steps or three only have these two values.
         spread: Matrix = np.sqrt(_mean((part - level[:, None]) ** 2))
     else:
         spread = MAD_TO_SIGMA * median(np.abs(part - level[:, None]))
@@ -300,7 +308,7 @@ def _standard_error(part: Matrix, level: Matrix, kind: _SignalKind) -> Matrix:
 
 
 def _episodes(ratios: Matrix, kind: _SignalKind, block_s: float) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Of each row the blocks [first, stop) between clear changes that lie farthest from the peers."""
+    """Return for each row the blocks [first, stop) between clear changes that are farthest from the peers."""
     n_rows, n = ratios.shape
     least_past = max(LEAST_BLOCKS, round(_LEAST_PAST_S / block_s))
     first, stop = np.zeros(n_rows, dtype=np.intp), np.full(n_rows, n, dtype=np.intp)
@@ -309,7 +317,7 @@ def _episodes(ratios: Matrix, kind: _SignalKind, block_s: float) -> tuple[NDArra
     for row in np.flatnonzero(clear):
         at = int(found.at[row])
         low, high = (at, n) if abs(found.after[row]) >= abs(found.before[row]) else (0, at)
-        # It may have ended, or begun, within that part as well.
+        # It may also have begun or ended within that part.
         inner = split(ratios[row : row + 1, low:high], LEAST_BLOCKS)
         if inner.z[0] >= _CLEAR_CHANGE_Z and abs(inner.after[0] - inner.before[0]) >= 2 * kind.differs_by:
             middle_at = low + int(inner.at[0])
@@ -317,13 +325,14 @@ def _episodes(ratios: Matrix, kind: _SignalKind, block_s: float) -> tuple[NDArra
             low, high = (middle_at, high) if later else (low, middle_at)
         least = least_past if high <= n - LEAST_BLOCKS or kind.in_bursts else LEAST_BLOCKS
         if np.isfinite(ratios[row, low:high]).sum() < least:
-            continue  # it was short and is over, or may be by chance
+            # It was short and is over, or may be chance.
+            continue
         first[row], stop[row] = low, high
     return first, stop
 
 
-def all_deviations(
+def compute_deviations(
     signals: dict[Signal, Matrix], groups: Groups, step: float, block_s: float
 ) -> dict[Signal, Deviation]:
-    """Of every signal that was told."""
+    """Compute the deviations of all signals."""
     return {signal: deviation(signal, rows, groups, step, block_s) for signal, rows in signals.items()}

@@ -1,9 +1,9 @@
-"""Timings of each step, where a job tells them: they say where the time goes, which counters cannot.
+"""Find causes of slow steps from timings of the job itself, which show where time goes.
 
-What each imbalance costs is asked by a what-if: how long would a step take without it? A step of synchronous
-training takes as long as its slowest replica, and a replica as long as its busiest pipeline stage works,
-besides one microbatch in each other stage, to fill the pipeline and to drain it. So only the time spent
-computing counts: waiting for others is what follows from it.
+A what-if analysis computes how long a step would take without each imbalance. A step of synchronous training
+takes as long as its slowest replica. A replica takes as long as its busiest pipeline stage, plus one
+microbatch in each other stage to fill and drain the pipeline. So only computing time counts; waiting for
+others is a consequence.
 """
 
 from __future__ import annotations
@@ -20,38 +20,36 @@ from slurm_gpu.diagnose.series import JobWorker
 from slurm_gpu.diagnose.verdict import SUSPECT_BELOW, Cause, Evidence, Verdict
 from slurm_gpu.text.units import few
 
+# Columns of a table of steps with one row per operation; others are ignored. dp_rank is the
+# replica, stage that of the pipeline, rank the launcher's (below 0 if unknown), duration in seconds,
+# mb_id the microbatch. Only the optypes `forward-compute` and `backward-compute` count.
 COLUMNS = ("dp_rank", "stage", "rank", "step", "optype", "duration", "mb_id")
-"""What is read of a table of steps, one row for each operation; others are passed over.
-
-dp_rank: the replica; stage: of the pipeline; rank: as the launcher counts, below 0 where nobody knows; step;
-optype: `forward-compute` and `backward-compute` count, others do not; duration in s; mb_id: the microbatch.
-"""
 _FORWARD, _BACKWARD = "forward-compute", "backward-compute"
 _LONGEST_S = 1e6
 # Operations that a table may have places for, most of them empty.
 _MOST_SLOTS = 1 << 24
 _GREATEST_RANK = 10_000_000
 LEAST_STEPS = 4
+# Share of a step's time. Smaller losses are normal.
 LEAST_LOSS = 0.03
-"""Of a step's time: what costs less is as it always is."""
+# A stage has its time from thousands of microbatches: 5 % more of it costs half of that or less.
 _LEAST_LOSS_OF_STAGE, _LEAST_STAGE = 0.015, 1.05
-"""A stage has its time from thousands of microbatches: what 5 % more of it costs is half of that and less."""
 _SLOW_RATIO = 1.04
 _SLOW_Z = 6.0
 _LEAST_SIGMA = 0.006
+# Share of the loss. If one factor per replica explains as much, factors per worker are not needed.
 _AS_MUCH = 0.9
-"""Of what is lost: one factor for a whole replica that explains so much of it needs none for each worker."""
 _SEQUENCE_CV, _SEQUENCE_CORRELATION = 0.08, 0.5
+# Where microbatches differ by little more than usual: nearly all of it must come from their content.
 _LITTLE_CV, _LITTLE_CORRELATION = 0.045, 0.9
-"""Where microbatches differ by little more than they always do: nearly all of it must be what is in them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSeries:
-    """Seconds of computing, (replicas, stages, steps, microbatches), NaN where nothing was told.
+    """Seconds of computing (replicas, stages, steps, microbatches); NaN without data.
 
-    `ranks` (replicas, stages, ranks of a place) are the launcher's, −1 where there is none: several where
-    tensor-parallel ranks share a place, which takes as long as its slowest. `numbers` are the steps'.
+    `ranks` (replicas, stages, ranks of a place) are the launcher's, −1 if unknown. Tensor-parallel ranks
+    share a place, which takes as long as the slowest of them. `numbers` are those of the steps.
     """
 
     forward: Matrix
@@ -61,14 +59,16 @@ class StepSeries:
 
 
 def read_steps(columns: Mapping[str, Any]) -> StepSeries:
-    """A table's columns (arrays of equal length) as Steps; ValueError names the column that is wrong."""
+    """Convert a table's columns (arrays of equal length). Raise ValueError with the name of an invalid
+    column.
+    """
     lacking = [name for name in COLUMNS if name not in columns]
     if lacking:
         raise ValueError(f"steps: no column {', '.join(lacking)}; there must be {', '.join(COLUMNS)}")
     optype = np.asarray(columns["optype"])
     computing = np.asarray((optype == _FORWARD) | (optype == _BACKWARD), dtype=bool)
     if not computing.any():
-        raise ValueError(f"steps: optype has no {_FORWARD} and no {_BACKWARD}: nothing tells who computes")
+        raise ValueError(f"steps: optype has neither {_FORWARD} nor {_BACKWARD}, so no row is a computation")
     backward = optype[computing] == _BACKWARD
     index, shape, rank, numbers = [], [], np.array([]), np.array([])
     for name in ("dp_rank", "stage", "step", "mb_id", "rank"):
@@ -97,7 +97,7 @@ def read_steps(columns: Mapping[str, Any]) -> StepSeries:
     if size * n_slots > min(64 * len(seconds) + 4096, max(_MOST_SLOTS, 4 * len(seconds))):
         raise ValueError(f"steps: {len(seconds)} rows do not make {' × '.join(map(str, shape))} operations")
     flat = np.ravel_multi_index(tuple(index), tuple(shape)) * n_slots + slot
-    _told_once(flat, backward, index, ranks, slot)
+    _reject_duplicates(flat, backward, index, ranks, slot)
     whole = (*shape, n_slots)
     return StepSeries(
         # Several chunks of the model on one stage (interleaving) are computed one after the other.
@@ -111,7 +111,9 @@ def read_steps(columns: Mapping[str, Any]) -> StepSeries:
 def _slots(
     index: list[NDArray[np.intp]], shape: tuple[int, int], rank: NDArray[np.intp]
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Of each row its rank's number at its place; and the ranks of all places (replicas, stages, slots)."""
+    """Return the number of each row's rank at its place, and the ranks of all places (replicas, stages,
+    slots).
+    """
     place = index[0] * shape[1] + index[1]
     known, code = np.unique(rank, return_inverse=True)
     pairs, which = np.unique(place * len(known) + code, return_inverse=True)
@@ -125,14 +127,14 @@ def _slots(
     return slot[which], ranks.reshape(*shape, -1)
 
 
-def _told_once(
+def _reject_duplicates(
     flat: NDArray[np.intp],
     backward: NDArray[np.bool_],
     index: list[NDArray[np.intp]],
     ranks: NDArray[np.intp],
     slot: NDArray[np.intp],
 ) -> None:
-    """ValueError where a worker has more rows for an operation than its stage's others: it looked slow."""
+    """Raise ValueError if a worker has more rows per operation than its peers: it would appear slow."""
     each = np.bincount(2 * flat + backward)[2 * flat + backward]
     most = np.zeros(ranks.shape, dtype=np.intp)
     np.maximum.at(most, (index[0], index[1], slot), each)
@@ -143,7 +145,7 @@ def _told_once(
         rank = ranks[index[0][row], index[1][row], slot[row]]
         raise ValueError(
             f"steps: rank {rank} has {each[row]} rows for one operation of a microbatch, others of its "
-            f"stage {known[index[1][row]]}: what was told twice would count twice"
+            f"stage {known[index[1][row]]}: remove the duplicate rows"
         )
 
 
@@ -153,13 +155,13 @@ def _summed(flat: NDArray[np.intp], seconds: Matrix, shape: tuple[int, ...]) -> 
     return np.where(np.bincount(flat, minlength=size) > 0, sums, np.nan).reshape(shape)
 
 
-def _slowest(told: Matrix) -> Matrix:
-    """Over the ranks of a place, which wait for each other."""
-    return np.asarray(np.fmax.reduce(told, axis=-1))
+def _slowest(seconds: Matrix) -> Matrix:
+    """Return the slowest rank of each place, since the ranks wait for each other."""
+    return np.asarray(np.fmax.reduce(seconds, axis=-1))
 
 
 def step_seconds(cost: Matrix) -> float:
-    """How long a step takes, in the mean over steps, of computing times `cost` as in Steps."""
+    """Return the mean duration of a step for computing times `cost`, shaped as in StepSeries."""
     work = np.nansum(cost, axis=3)
     one = work / np.maximum(np.isfinite(cost).sum(axis=3), 1)
     replica = (work + one.sum(axis=1, keepdims=True) - one).max(axis=1)
@@ -167,36 +169,38 @@ def step_seconds(cost: Matrix) -> float:
 
 
 def judge_steps(steps: StepSeries) -> Verdict:
-    """What the timings alone say. A worker slower than its stage's others throughout is told as such.
+    """Judge by the timings alone. A worker that is always slower than its stage's others is reported.
 
-    That it has more to do in each step they cannot exclude: the GPUs' own counters can.
+    Timings cannot exclude that it has more to do in each step; counters of the GPUs can.
     """
     cost = _cost(steps)
     n_replicas, n_stages, n_steps, _ = cost.shape
-    told = float(np.isfinite(cost).mean())
-    if n_steps < LEAST_STEPS or told < 0.5:
-        why = f"{n_steps} steps with {told:.0%} of their operations; {LEAST_STEPS} and 50 % are needed"
-        return Verdict(cause=Cause.UNKNOWN, confidence=0.0, why_not=(why,), coverage=told)
+    coverage = float(np.isfinite(cost).mean())
+    if n_steps < LEAST_STEPS or coverage < 0.5:
+        why = f"{n_steps} steps with {coverage:.0%} of their operations; {LEAST_STEPS} and 50 % are needed"
+        return Verdict(cause=Cause.UNKNOWN, confidence=0.0, why_not=(why,), coverage=coverage)
     levels = median(cost.reshape(n_replicas * n_stages, -1)).reshape(n_replicas, n_stages)
     stage = median(levels.T)
     with np.errstate(invalid="ignore", divide="ignore"):
         ratio = np.where(stage > 0, levels / stage, 1.0)
         ratio = np.where(ratio > 0, ratio, np.nan)
     usual = step_seconds(cost)
-    base = Verdict(cause=Cause.HEALTHY, confidence=0.9, coverage=told, groups_by="stages of the step timings")
+    base = Verdict(
+        cause=Cause.HEALTHY, confidence=0.9, coverage=coverage, groups_by="stages of the step timings"
+    )
     by_worker, worker = _lost(usual, cost / ratio[:, :, None, None]), _worker(ratio, steps)
     by_replica, replica = (
         _lost(usual, cost / _of_replicas(ratio)[:, None, None, None]),
         _replica(ratio, steps),
     )
     if replica is not None and by_replica >= _AS_MUCH * by_worker:
-        # With a factor for each worker noise is evened as well: it always explains a bit more.
+        # Factors per worker also remove noise, so they always explain a little more.
         worker = None
     found = [
         (by_worker, worker),
         (by_replica, replica),
-        (_lost(usual, cost * _to_even(stage)[None, :, None, None]), _stage(stage)),
-        (_lost(usual, _evened(cost, levels)), _sequence(steps)),
+        (_lost(usual, cost * _equalizing_factors(stage)[None, :, None, None]), _stage(stage)),
+        (_lost(usual, _equalized(cost, levels)), _sequence(steps)),
     ]
     known = [
         (lost, verdict)
@@ -205,25 +209,25 @@ def judge_steps(steps: StepSeries) -> Verdict:
         and lost >= (_LEAST_LOSS_OF_STAGE if verdict.kind == "pipeline stage" else LEAST_LOSS)
     ]
     if not known:
-        text = f"no step would be more than {LEAST_LOSS:.0%} shorter if all workers and stages were alike"
+        text = f"no step would be more than {LEAST_LOSS:.0%} shorter if all workers and stages were equal"
         most = max(lost for lost, _ in found)
-        return _told(base, Evidence(text=text, metric="step_s", value=most, expected=0.0))
+        return _with_evidence(base, Evidence(text=text, metric="step_s", value=most, expected=0.0))
     lost, verdict = max(known, key=lambda item: item[0])
-    text = f"without it a step would take {usual * (1 - lost):.3f} s of computing, not {usual:.3f} s"
-    return _told(
-        verdict, Evidence(text=text, metric="step_s", value=usual, expected=usual * (1 - lost)), told
+    text = f"without this a step would take {usual * (1 - lost):.3f} s of computing instead of {usual:.3f} s"
+    return _with_evidence(
+        verdict, Evidence(text=text, metric="step_s", value=usual, expected=usual * (1 - lost)), coverage
     )
 
 
 def _cost(steps: StepSeries) -> Matrix:
-    # Where only one way was told (inference, a cut-off trace) that is what there is to compare.
+    # If only one direction has data (inference, a truncated trace), compare that.
     both = np.isfinite(steps.forward) & np.isfinite(steps.backward)
     if both.any():
         return np.where(both, steps.forward + steps.backward, np.nan)
     return np.where(np.isfinite(steps.forward), steps.forward, steps.backward)
 
 
-def _told(verdict: Verdict, evidence: Evidence, coverage: float | None = None) -> Verdict:
+def _with_evidence(verdict: Verdict, evidence: Evidence, coverage: float | None = None) -> Verdict:
     known = verdict.coverage if coverage is None else coverage
     return replace(verdict, evidence=(*verdict.evidence, evidence), coverage=known)
 
@@ -232,19 +236,19 @@ def _lost(usual: float, cost: Matrix) -> float:
     return 1.0 - step_seconds(cost) / usual if usual > 0 else 0.0
 
 
-def _to_even(stage: Matrix) -> Matrix:
-    """By how much each stage's times are to be multiplied to be as those of the mean one."""
+def _equalizing_factors(stage: Matrix) -> Matrix:
+    """Return the factor on each stage's times that makes them equal to the mean."""
     known = stage[np.isfinite(stage)]
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(stage > 0, known.mean() / stage, 1.0) if known.size else np.ones(len(stage))
 
 
-def _evened(cost: Matrix, levels: Matrix) -> Matrix:
+def _equalized(cost: Matrix, levels: Matrix) -> Matrix:
     return np.where(np.isfinite(cost), levels[:, :, None, None], np.nan)
 
 
 def _worker(ratio: Matrix, steps: StepSeries) -> Verdict | None:
-    """Workers that take longer than others of their stage for the usual microbatch."""
+    """Find workers that take longer than others of their stage for the usual microbatch."""
     spread = MAD_TO_SIGMA * median(np.abs(ratio - 1.0).T)
     slow = (ratio > _SLOW_RATIO) & (ratio - 1.0 > _SLOW_Z * np.maximum(spread, _LEAST_SIGMA))
     if not slow.any() or slow.sum() > 0.25 * ratio.size:
@@ -271,13 +275,13 @@ def _worker(ratio: Matrix, steps: StepSeries) -> Verdict | None:
         why_not=("timings alone do not exclude that it has more to do in each step",),
     )
     if any(len(here) > 1 for here in ranks):
-        why = "tensor-parallel ranks wait for each other as they compute: it may be one of them alone"
+        why = "tensor-parallel ranks wait for each other while they compute: only one of them may be slow"
         return verdict.limited(why, most=SUSPECT_BELOW - 0.05)
     return verdict
 
 
 def _ranks(steps: StepSeries, replica: int, stage: int) -> tuple[int, ...]:
-    """Those of a place; none where nobody knows."""
+    """Return the known ranks of a place."""
     return tuple(int(rank) for rank in steps.ranks[replica, stage] if rank >= 0)
 
 
@@ -288,7 +292,7 @@ def _who(ranks: tuple[int, ...], replica: int) -> str:
 
 
 def _of_replicas(ratio: Matrix) -> Matrix:
-    """How many times as long each replica takes as the usual one, or, of two, as the faster one."""
+    """Return the duration of each replica relative to the median, or of two replicas to the faster one."""
     own = median(ratio)
     known = own[np.isfinite(own)]
     if not known.size:
@@ -298,7 +302,9 @@ def _of_replicas(ratio: Matrix) -> Matrix:
 
 
 def _replica(ratio: Matrix, steps: StepSeries) -> Verdict | None:
-    """Replicas of which all stages take longer, by the same: they have more to do. A slow GPU is of one."""
+    """Find replicas of which all stages take longer by the same factor: they have more to do. A slow GPU
+    affects one stage.
+    """
     n_replicas, n_stages = ratio.shape
     if n_replicas < 2 or n_stages < 2:
         return None
@@ -320,7 +326,7 @@ def _replica(ratio: Matrix, steps: StepSeries) -> Verdict | None:
 
 
 def _stage(stage: Matrix) -> Verdict | None:
-    """The stage that has most to do, in a pipeline of several."""
+    """Find the stage with the most work in a pipeline."""
     known = np.flatnonzero(np.isfinite(stage))
     if len(known) < 2:
         return None
@@ -343,7 +349,7 @@ def _stage(stage: Matrix) -> Verdict | None:
 
 
 def _sequence(steps: StepSeries) -> Verdict | None:
-    """Microbatches that differ, and do so alike forward and backward: it is what is in them."""
+    """Find microbatches that differ alike forward and backward, because of their content."""
     forward, backward = _residuals(steps.forward), _residuals(steps.backward)
     spread = _spread(forward)
     correlation = _correlation(forward, backward)
@@ -352,7 +358,7 @@ def _sequence(steps: StepSeries) -> Verdict | None:
         return None
     evidence = [
         Evidence(
-            text=f"microbatches of one stage take times that spread by {spread:.0%} (3 % is usual)",
+            text=f"durations of one stage's microbatches vary by {spread:.0%} (3 % is usual)",
             metric="forward_s",
             value=spread,
             expected=0.03,
@@ -366,13 +372,13 @@ def _sequence(steps: StepSeries) -> Verdict | None:
     ]
     stages = forward.shape[1]
     if stages > 1 and np.isfinite(across := _correlation(forward[:, :1], forward[:, stages - 1 :])):
-        text = f"and in the last stage as in the first (correlation {across:.2f})"
+        text = f"and durations in the last stage follow those in the first (correlation {across:.2f})"
         evidence.append(Evidence(text=text, metric="forward_s of stages", value=across, expected=0.0))
     return Verdict(cause=Cause.IMBALANCE, kind="sequence", confidence=0.95, evidence=tuple(evidence))
 
 
 def _residuals(cost: Matrix) -> Matrix:
-    """Relative to what is usual for the worker, so that neither stage nor worker counts."""
+    """Return times relative to the worker's usual, independent of stage and worker."""
     usual = median(cost.reshape(cost.shape[0] * cost.shape[1], -1)).reshape(*cost.shape[:2], 1, 1)
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(cost / usual - 1.0)

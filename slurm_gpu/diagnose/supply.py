@@ -1,4 +1,4 @@
-"""What the GPUs wait for: links between them, or data from their hosts."""
+"""Find what the GPUs wait for: links between them, or data from their hosts."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from slurm_gpu.diagnose.verdict import SUSPECT_BELOW, Cause, Evidence, Verdict
 _LEAST_LINK = 0.12
 _LINK_ENDS = 2
 _KNOWN_NODES = 4
+# Share of what InfiniBand carries on the other nodes.
 _UNUSED, _USED_INSTEAD = 0.1, 0.5
-"""Of what InfiniBand carries on the other nodes."""
 _LEAST_UTIL, _UTIL_Z = 0.05, 5.0
 _UTIL_OF_ALL = 0.85
 _SAME_LEVEL = 0.02
 _UTIL_IRREGULAR, _IRREGULAR = 0.97, 0.015
+# Work is a logarithm: less than half as much.
 _OTHER_WORK, _OTHER_MEMORY = -0.7, 0.1
-"""Work is a logarithm: less than half as much."""
 _LACKS_AT_TIMES = 0.04
-_NEARLY_ALWAYS, _LEAST_TURNS = 0.6, 3
+_NEARLY_ALWAYS, _LEAST_BEHIND = 0.6, 3
+# Standard deviations, more than those of the last of many workers.
 _BY_CHANCE = 5.5
-"""Spreads from the best of many to the last, and to spare."""
+# Share of a stage's workers. If this many lack input in turn, all do.
 _MANY = 0.25
-"""Of a stage's workers: so many that lack something in turn lack it all."""
 _CPU_FULL = 0.85
 _LASTS_S = 75.0
+# Computing time in which kernels are compiled and caches filled, so that the GPUs have less to run.
 _BEGINS_S = 120.0
-"""Of computing: kernels are compiled and caches filled for so long, while the GPUs have less to run."""
 
 
 def links(case: Case) -> Verdict | None:
-    """Links that carry less than those of peers, though in step: what they should carry goes elsewhere."""
+    """Find links that carry less than those of peers in step: the traffic uses another path."""
     for signal in LINKS:
-        rows = case.down(signal, _LEAST_LINK) & ~case.down(Signal.UTIL, 0.1)
+        rows = case.below(signal, _LEAST_LINK) & ~case.below(Signal.UTIL, 0.1)
         if _carries_other_things(case, signal):
-            rows &= case.began(signal)
+            rows &= case.has_changed(signal)
         if not rows.any() or rows.sum() > 0.5 * case.judged.sum():
             continue
         since_s, until_s = case.span(signal, rows)
@@ -50,12 +50,12 @@ def links(case: Case) -> Verdict | None:
         evidence += [
             case.evidence(other, instead)
             for other in LINKS
-            if other is not signal and (instead := case.up(other, _LEAST_LINK) & rows).any()
+            if other is not signal and (instead := case.above(other, _LEAST_LINK) & rows).any()
         ]
         between = tuple(dict.fromkeys(worker.node for worker in case.workers(rows)))
         return case.verdict(
             Cause.COMMUNICATION,
-            case.sure(signal, rows, 0.85),
+            case.scaled_confidence(signal, rows, 0.85),
             kind=signal.value,
             culprits=case.workers(rows) if signal in (Signal.NVLINK, Signal.PCIE) else (),
             nodes=between,
@@ -67,9 +67,10 @@ def links(case: Case) -> Verdict | None:
 
 
 def _carries_other_things(case: Case, signal: Signal) -> bool:
-    """Whether nodes may always differ in it: one of them logs, or reads more files, over the same network.
+    """Return whether nodes may always differ in it: one of them logs, or reads more files, over the same
+    network.
 
-    Of a few nodes nobody knows what is usual.
+    A few nodes do not show what is usual.
     """
     if signal is Signal.INFINIBAND:
         return len(case.series.nodes) < _KNOWN_NODES
@@ -77,9 +78,9 @@ def _carries_other_things(case: Case, signal: Signal) -> bool:
 
 
 def _by_sockets(case: Case) -> Verdict | None:
-    """Nodes whose InfiniBand lies still, and whose network carries what the others' InfiniBand does.
+    """Find nodes with unused InfiniBand whose network carries what InfiniBand carries elsewhere.
 
-    Told of all nodes together: where a stage is a node it has no peers, and all take part in the same steps.
+    All nodes are compared: a stage of one node has no peers, and all take part in the same steps.
     """
     infiniband, network = case.signals.get(Signal.INFINIBAND), case.signals.get(Signal.NETWORK)
     nodes = case.series.nodes
@@ -93,7 +94,7 @@ def _by_sockets(case: Case) -> Verdict | None:
     if not odd.any() or odd.mean() > _MANY:
         return None
     named = tuple(node for node, is_odd in zip(nodes, odd, strict=True) if is_odd)
-    text = f"{', '.join(named)}: InfiniBand lies still, and the network carries what it does elsewhere"
+    text = f"{', '.join(named)}: InfiniBand is unused, and the network carries its traffic instead"
     value = float(np.median(ib[odd]))
     return case.verdict(
         Cause.COMMUNICATION,
@@ -105,13 +106,13 @@ def _by_sockets(case: Case) -> Verdict | None:
 
 
 def starved_some(case: Case) -> Verdict | None:
-    """Some GPUs have nothing to run part of the time, while those that wait for them spin."""
-    rows = case.down(Signal.UTIL, _LEAST_UTIL, _UTIL_Z) & ~_of_another_role(case) & _for_long(case)
+    """Find GPUs that have nothing to run part of the time, while those that wait for them spin."""
+    rows = case.below(Signal.UTIL, _LEAST_UTIL, _UTIL_Z) & ~_of_another_role(case) & _for_long(case)
     if not rows.any() or rows.sum() > 0.5 * case.judged.sum():
         return None
     since_s, until_s = case.span(Signal.UTIL, rows)
     evidence = [case.evidence(Signal.UTIL, rows)]
-    hosts = case.up(Signal.CPU, 0.1, 4.0) & rows
+    hosts = case.above(Signal.CPU, 0.1, 4.0) & rows
     if hosts.any():
         evidence.append(case.evidence(Signal.CPU, hosts))
     wanting = rows | _in_turn(case)
@@ -123,8 +124,8 @@ def starved_some(case: Case) -> Verdict | None:
     ):
         if _begins(case):
             return None
-        # Loaders that are all too slow are behind in turn: whoever is just now is not at fault.
-        text = f"{wanting.sum()} GPUs have nothing to run, in turn"
+        # If all loaders are too slow, GPUs lack input in turn: the current ones are not at fault.
+        text = f"{wanting.sum()} GPUs have nothing to run in turn"
         share = float(wanting.sum() / max(1, case.judged.sum()))
         evidence.append(Evidence(text=text, metric="util", value=share, expected=0.0))
         return case.verdict(Cause.STARVATION, 0.7, kind="all", since_s=since_s, evidence=tuple(evidence))
@@ -139,74 +140,76 @@ def starved_some(case: Case) -> Verdict | None:
         until_s=until_s,
         evidence=tuple(evidence),
     )
-    if (case.down(Signal.CLOCK, LEAST_CLOCK) & rows).any():
-        why = "their clocks are lower as well, as those of idle GPUs may be"
+    if (case.below(Signal.CLOCK, LEAST_CLOCK) & rows).any():
+        why = "their clocks are also lower, which may be because they are idle"
         verdict = verdict.limited(why, most=SUSPECT_BELOW)
     return verdict
 
 
 def _for_long(case: Case) -> NDArray[np.bool_]:
-    """Who lacks it for longer than somebody writes, or evaluates, for all.
+    """Mark workers that lack input for longer than one worker writes, or evaluates, for all.
 
-    Where it has become worse, or better, it lacked something before, or after, as well: by its share.
+    If it became worse or better, the times before and after count by their share.
     """
     found = case.deviations.get(Signal.UTIL)
     if found is None:
         return np.zeros(case.n, dtype=bool)
-    told = (found.stop - found.first).astype(np.float64)
-    for row in np.flatnonzero(case.down(Signal.UTIL, _LEAST_UTIL, _UTIL_Z)):
+    blocks = (found.stop - found.first).astype(np.float64)
+    for row in np.flatnonzero(case.below(Signal.UTIL, _LEAST_UTIL, _UTIL_Z)):
         first, stop = int(found.first[row]), int(found.stop[row])
-        for beside in (found.ratios[row, :first][::-1], found.ratios[row, stop:]):
-            enough = np.flatnonzero(beside > -_LEAST_UTIL)
-            shares = beside[: enough[0] if enough.size else None] / found.level[row]
-            told[row] += np.clip(shares[np.isfinite(shares)], 0.0, 1.0).sum()
-    return np.asarray(told * case.bins_of_block * case.series.width_s >= _LASTS_S)
+        for neighbours in (found.ratios[row, :first][::-1], found.ratios[row, stop:]):
+            enough = np.flatnonzero(neighbours > -_LEAST_UTIL)
+            shares = neighbours[: enough[0] if enough.size else None] / found.level[row]
+            blocks[row] += np.clip(shares[np.isfinite(shares)], 0.0, 1.0).sum()
+    return np.asarray(blocks * case.bins_of_block * case.series.width_s >= _LASTS_S)
 
 
 def _of_another_role(case: Case) -> NDArray[np.bool_]:
-    """Who does far less than its peers, and holds less: whoever waits for data does as much in each step."""
+    """Mark workers that do far less than their peers or use less memory; one that waits for data does as much
+    per step.
+    """
     memory = case.series.get(Metric.MEM_USED)
     less = np.zeros(case.n, dtype=bool)
     with np.errstate(invalid="ignore"):
         if memory is not None:
-            held = median(memory)
+            used = median(memory)
             for members in case.groups.members():
-                usual = middle(held[members])
-                less[members] = (held[members] < usual - _OTHER_MEMORY) & (held[members] < 0.67 * usual)
+                usual = middle(used[members])
+                less[members] = (used[members] < usual - _OTHER_MEMORY) & (used[members] < 0.67 * usual)
         return np.asarray(less | (case.level(Signal.WORK) <= _OTHER_WORK))
 
 
 def _in_turn(case: Case) -> NDArray[np.bool_]:
-    """Who has nothing to run for some of the time, against those that do most at that time."""
+    """Mark workers that sometimes have nothing to run, relative to the busiest at that time."""
     util = case.signals[Signal.UTIL]
     lacking = quantile(util.T, 0.95) - util
     with np.errstate(invalid="ignore"):
         return np.asarray(case.judged & (quantile(lacking, 0.85) >= _LACKS_AT_TIMES))
 
 
-def _one_after_the_other(case: Case) -> Verdict | None:
-    """Nearly always somebody has nothing to run, and others do in turn: their loaders are all too slow."""
+def _starved_in_turn(case: Case) -> Verdict | None:
+    """Find loaders that are all too slow: nearly always some GPU, in turn, has nothing to run."""
     util = case.signals[Signal.UTIL]
-    told = util[:, np.isfinite(util).any(axis=0)]
-    late = told[case.judged, -max(LEAST_BLOCKS * 3, told.shape[1] // 3) :]
-    if late.shape[0] < _LEAST_TURNS or late.shape[1] < LEAST_BLOCKS * 3:
+    known = util[:, np.isfinite(util).any(axis=0)]
+    late = known[case.judged, -max(LEAST_BLOCKS * 3, known.shape[1] // 3) :]
+    if late.shape[0] < _LEAST_BEHIND or late.shape[1] < LEAST_BLOCKS * 3:
         return None
     lacking = np.nan_to_num(quantile(late.T, 0.95)[None, :] - late)
-    # The last of many lies far behind by chance alone.
+    # The last of many workers is far behind by chance alone.
     least = max(_LACKS_AT_TIMES, _BY_CHANCE * float(np.nanmedian([sigma(block) for block in late.T])))
     behind = lacking.max(axis=0) >= least
-    share, turns = float(behind.mean()), len(np.unique(lacking.argmax(axis=0)[behind]))
-    if share < _NEARLY_ALWAYS or turns < _LEAST_TURNS:
+    share, n_behind = float(behind.mean()), len(np.unique(lacking.argmax(axis=0)[behind]))
+    if share < _NEARLY_ALWAYS or n_behind < _LEAST_BEHIND:
         return None
-    text = f"{share:.0%} of the time some GPU has nothing to run: {turns} of them in turn"
+    text = f"{share:.0%} of the time some GPU has nothing to run: {n_behind} of them in turn"
     evidence = (Evidence(text=text, metric="util", value=share, expected=0.0),)
     return case.verdict(Cause.STARVATION, 0.65, kind="all", evidence=evidence)
 
 
 def _irregular(case: Case, level: float) -> bool:
-    """Whether all lack something to run now more, now less.
+    """Return whether all GPUs lack something to run to a varying extent.
 
-    What the launches of kernels leave is the same in each step; what comes from outside is late as it may be.
+    Gaps of kernel launches are equal in each step; input from outside is late irregularly.
     """
     util = case.job(Signal.UTIL)
     return util is not None and level < _UTIL_IRREGULAR and float(noise(util[None, :])[0]) >= _IRREGULAR
@@ -221,28 +224,28 @@ def _n_groups(case: Case) -> int:
 
 
 def _whole_stage(case: Case, rows: NDArray[np.bool_]) -> bool:
-    """Whether these are (nearly) all of a stage: the first one reads, for all."""
+    """Return whether these are nearly all of a stage: the first stage reads input for all."""
     return _n_groups(case) > 1 and any(rows[members].mean() >= 0.75 for members in case.groups.members())
 
 
 def starved_all(case: Case) -> Verdict | None:
-    """All GPUs, or all of the stage that reads, have nothing to run for much of the time."""
+    """Find a job whose GPUs, or those of the stage that reads, have nothing to run for much of the time."""
     rows, cpu = case.signals.get(Signal.UTIL), case.job(Signal.CPU)
     if rows is None:
         return None
     levels = [middle(median(rows[members].T)) for members in case.groups.members()]
     known = [level for level in levels if np.isfinite(level)]
     if not known or not ((level := min(known)) < _UTIL_OF_ALL or _irregular(case, level)):
-        return _one_after_the_other(case)
+        return _starved_in_turn(case)
     alike = len(known) == len(levels) and max(known) - level < _SAME_LEVEL
     who = "all GPUs" if alike else f"all GPUs of {case.groups.names[levels.index(level)]}"
     text = f"{who} have nothing to run for {1 - level:.0%} of the time"
     evidence = [Evidence(text=text, metric="util", value=level, expected=1.0)]
     full = cpu is not None and middle(cpu) >= _CPU_FULL
     if not full and _begins(case):
-        why = f"{text}, as all have in the first {_BEGINS_S:.0f} s of computing"
+        why = f"{text}, which is normal in the first {_BEGINS_S:.0f} s of computing"
         return case.verdict(Cause.UNKNOWN, 0.0, evidence=tuple(evidence), why_not=(why,))
     if cpu is not None and full:
-        text = f"CPUs are busy for {middle(cpu):.0%}"
+        text = f"CPUs are {middle(cpu):.0%} busy"
         evidence.append(Evidence(text=text, metric="cpu", value=middle(cpu), expected=0.5))
     return case.verdict(Cause.STARVATION, 0.85 if full else 0.55, kind="all", evidence=tuple(evidence))

@@ -1,4 +1,4 @@
-"""A job that as a whole does less than it did: since when, by how much, and what changed with it."""
+"""Find when a job as a whole became slower, by how much, and what changed at that time."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from slurm_gpu.diagnose.robust import Matrix, median, middle, sigma, smooth
 from slurm_gpu.diagnose.signals import BLOCK_S, LEAST_BLOCKS, Signal
 
 LINKS = (Signal.NVLINK, Signal.INFINIBAND, Signal.NETWORK, Signal.PCIE)
+# Signals of the pace if SM activity is unknown.
 BY_STEPS = (*LINKS, Signal.POWER)
-"""What tells of the pace where no activity of SMs is told."""
 LEAST_TREND = 0.04
+# In blocks. If bins are minutes long, two of them may hold a checkpoint each.
 _LEAST_FALL = 5
-"""Blocks: of bins of minutes two may hold a checkpoint each."""
+# A waiting GPU takes half of the power of a computing one, so power shows only part of the pace's fall.
 _LEAST_TREND_OF_POWER = 0.015
-"""Who waits takes half of the power of who computes: of what the pace falls power shows a part."""
 _TREND_Z = 6.0
+# In blocks. Over this time, samples that hold one or two bursts of a long step average to the link's traffic.
 _STEPS_EVEN_OUT = 3
-"""Blocks: over so long readings that hold one burst or two of a long step are what a link carries."""
 _MOST_OF_IT = 0.75
 _IDLE = 0.01
 _HARDLY_USED = 10.0
@@ -29,7 +29,7 @@ _HARDLY_USED = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """Blocks [first, stop) in which the job as a whole does less than at its best: `fell`, a logarithm."""
+    """Blocks [first, stop) in which the job as a whole does less than at its best; `fell` is a logarithm."""
 
     signal: Signal
     first: int
@@ -38,32 +38,32 @@ class Trend:
     best: tuple[int, int]
 
     def moved(self, rows: Matrix) -> Matrix:
-        """Of each worker (n_workers,) by how much its own middle changed since then; NaN where untold."""
+        """Return the change of each worker's median (n_workers,) since then; NaN if unknown."""
         return median(rows[:, self.first : self.stop]) - median(rows[:, slice(*self.best)])
 
 
 def find_trend(case: Case) -> Trend | None:
-    """By the signal that tells most of the pace, of those that were told; None where nothing fell."""
+    """Find a slowdown by the best available signal of the pace; None if none fell."""
     for signal in (Signal.WORK, Signal.BUSY):
         job = case.job(signal)
         if job is not None and middle(job) > _IDLE:
             return _fall(case, signal, job)
-    # Power tells little of the pace: whoever waits takes some as well. Each step sends as much as ever.
+    # Power is a weak signal of the pace, since waiting takes some too. Traffic per step is constant.
     for signal in (Signal.NVLINK, Signal.PCIE):
         job = case.job(signal)
         used = job is not None and middle(job) > max(_IDLE / 10, _HARDLY_USED * case.series.step)
         if used and job is not None and (found := _fall(case, signal, job)) is not None:
             return found
-    # Of long steps a reading holds one or two, and of links no fall shows in that.
+    # If steps are long, a sample holds one or two, which hides a fall of link traffic.
     job = case.job(Signal.POWER)
     return None if job is None else _fall(case, Signal.POWER, job, _LEAST_TREND_OF_POWER)
 
 
 def _fall(case: Case, signal: Signal, job: Matrix, least_fall: float = LEAST_TREND) -> Trend | None:
-    """The part of the time, begun at a change, in which the job falls clearest below what it did before.
+    """Find the part of the time, beginning at a change, with the clearest fall below the time before.
 
-    Before and then are told by their middles: an evaluation is neither how it trained before, nor an end of
-    what began. The part may hold several levels, as steps that a reading holds more or fewer of make them.
+    Both are judged by medians: an evaluation is neither the usual training before, nor an end of the
+    slowdown. The part may have several levels, which arise if samples hold more or fewer steps.
     """
     course = np.log(np.maximum(job, 1e-6))
     cuts = [part.start for part in segments(course)] + [len(course)]
@@ -91,8 +91,10 @@ def _known(row: Matrix) -> Matrix:
     return row[np.isfinite(row)]
 
 
-def changed(case: Case, signal: Signal, trend: Trend) -> float | None:
-    """Of the job as a whole: a difference of fractions (util, cpu), else a logarithm; None where untold."""
+def change_since(case: Case, signal: Signal, trend: Trend) -> float | None:
+    """Return the change of the whole job: a difference of fractions (util, cpu), else a logarithm; None if
+    unknown.
+    """
     job = case.job(signal)
     if job is None:
         return None
@@ -103,11 +105,12 @@ def changed(case: Case, signal: Signal, trend: Trend) -> float | None:
     if signal in (Signal.UTIL, Signal.CPU):
         return now - then
     if not then > max(1e-3, _HARDLY_USED * case.series.step):
-        return None  # a link that the job hardly uses: rounding would be the answer
+        # The job hardly uses this link: rounding would dominate.
+        return None
     return float(np.log(max(now, 1e-6) / then))
 
 
 def _level(row: Matrix, first: int, stop: int, n: int) -> float:
-    """The middle, of means over `n` blocks each."""
+    """Return the median of means over `n` blocks each."""
     part = row[first:stop]
     return middle(smooth(part[None, :], n)[0] if len(part) >= 2 * n else part)

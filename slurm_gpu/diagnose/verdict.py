@@ -1,4 +1,4 @@
-"""What a diagnosis says: the cause, who, since when, by which evidence, how sure, and what to do next."""
+"""Define the result of a diagnosis: cause, culprits, time, evidence, confidence and next step."""
 
 from __future__ import annotations
 
@@ -11,58 +11,58 @@ from slurm_gpu.diagnose.series import JobWorker
 
 
 class Cause(StrEnum):
-    """Why a job is slow."""
+    """Name why a job is slow."""
 
     IMBALANCE = "workload imbalance"
     """Some have more to do than others; no GPU is at fault."""
     SLOW = "slow or failing"
-    """A GPU or a node: `Verdict.culprits` says which."""
+    """A GPU or a node, in `Verdict.culprits`."""
     COMMUNICATION = "communication delay"
     STARVATION = "input starvation"
-    """The GPUs wait for data: CPU, file system or network behind them."""
+    """The GPUs wait for data from CPU, file system or network."""
     HANG = "hang"
     HEALTHY = "healthy"
     UNKNOWN = "cannot tell"
 
 
 NEXT_STEPS: Mapping[Cause, str] = {
-    Cause.IMBALANCE: "Give every worker of a stage as much to do: balance sequence lengths, layers or "
-    "shards. Changing nodes will not help.",
-    Cause.SLOW: "Exclude the node (sbatch --exclude), tell the operators, and run nvidia-smi -q -d "
+    Cause.IMBALANCE: "Give every worker of a stage equal work: balance sequence lengths, layers or "
+    "shards. Other nodes will not help.",
+    Cause.SLOW: "Exclude the node (sbatch --exclude), notify the operators, and run nvidia-smi -q -d "
     "PERFORMANCE,ECC,TEMPERATURE or dcgmi diag -r 3 there.",
-    Cause.COMMUNICATION: "Run nccl-tests between the nodes named, with NCCL_DEBUG=INFO; look at ibstat, "
+    Cause.COMMUNICATION: "Run nccl-tests between the nodes named, with NCCL_DEBUG=INFO; check ibstat, "
     "nvidia-smi nvlink -s and nvidia-smi topo -m.",
     Cause.STARVATION: "Profile the data loader: more workers or CPUs per GPU, prefetching, "
     "data on local disks.",
     Cause.HANG: "Take the stacks (py-spy dump) on the workers named first, then cancel; "
     "TORCH_NCCL_ASYNC_ERROR_HANDLING=1 ends such a job by itself.",
     Cause.HEALTHY: "Nothing.",
-    Cause.UNKNOWN: "Look at the timelines; per-step timings (--steps) tell what counters cannot.",
+    Cause.UNKNOWN: "Check the timelines; timings of steps (--steps) show what counters cannot.",
 }
+# Kind of Cause.UNKNOWN for a job whose GPUs have had nothing to run.
 NOTHING_RAN = "nothing ran"
-"""Kind of what cannot be told of a job whose GPUs have had nothing to run."""
+# Kind of Cause.UNKNOWN for a running job that has just begun to compute.
 TOO_EARLY = "too early"
-"""The same of a running job that has just begun to compute."""
+# Kind of Cause.UNKNOWN for a job of one GPU.
 NO_PEERS = "no peers"
-"""The same of a job of one GPU."""
 _UNKNOWN_NEXT: Mapping[str, str] = {
-    NOTHING_RAN: "Look whether the program uses GPUs at all (nvidia-smi on its nodes); if not, ask for none.",
-    TOO_EARLY: "Ask again in a minute.",
-    NO_PEERS: "Look how much of its GPU it uses (slurm-gpu job JOBID); a profiler tells what it waits for.",
+    NOTHING_RAN: "Check whether the program uses GPUs (nvidia-smi on its nodes); if not, request none.",
+    TOO_EARLY: "Repeat the diagnosis in a minute.",
+    NO_PEERS: "Check how much of its GPU it uses (slurm-gpu job JOBID); a profiler shows what it waits for.",
 }
-_LOOK_FIRST = (
-    "Drain nothing for it: run nvidia-smi -q -d PERFORMANCE,ECC,TEMPERATURE or dcgmi diag -r 3 there, and "
-    "see whether it comes again on other nodes (sbatch --exclude)."
+_VERIFY_FIRST = (
+    "Do not drain it yet: run nvidia-smi -q -d PERFORMANCE,ECC,TEMPERATURE or dcgmi diag -r 3 there, and "
+    "check whether it recurs on other nodes (sbatch --exclude)."
 )
+# A verdict of lower confidence is a suspicion: do not drain a node for it.
 SUSPECT_BELOW = 0.6
-"""A verdict less sure than this is a suspicion: nobody should be drained for it."""
+# Greatest confidence of a suspicion.
 SUSPICION = SUSPECT_BELOW - 0.05
-"""How sure what may be so is at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """One finding: `value` of `metric` where `expected` was, over `workers` (all where none are named)."""
+    """One finding: `value` of `metric` instead of `expected`, for `workers` (empty: all)."""
 
     text: str
     metric: str
@@ -71,7 +71,7 @@ class Evidence:
     workers: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """A dict that json.dumps takes."""
+        """Return a dict for json.dumps."""
         return {
             "text": self.text,
             "metric": self.metric,
@@ -83,10 +83,10 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The diagnosis of one job. `culprits` and `nodes` are accused; empty where nobody is.
+    """The diagnosis of one job. `culprits` and `nodes` are accused; both may be empty.
 
-    `kind` says more of the cause (`pipeline stage`, `sequence`, `xid 79`, …). `since_s` is wall clock, None
-    where it was so from the beginning or cannot be told; `until_s` where it has ended since.
+    `kind` specifies the cause (`pipeline stage`, `sequence`, `xid 79`, …). `since_s` is wall clock, None if
+    it began with the job or is unknown; `until_s` is None unless it has ended.
     """
 
     cause: Cause
@@ -94,14 +94,14 @@ class Verdict:
     culprits: tuple[JobWorker, ...] = ()
     nodes: tuple[str, ...] = ()
     roles: tuple[str, ...] = ()
-    """Stages or roles that have most to do, of an imbalance."""
+    """Stages or roles with the most work, for an imbalance."""
     since_s: float | None = None
     until_s: float | None = None
     confidence: float
-    """0–1: how sure; below SUSPECT_BELOW it is a suspicion."""
+    """0–1; below SUSPECT_BELOW it is a suspicion."""
     evidence: tuple[Evidence, ...] = ()
     why_not: tuple[str, ...] = ()
-    """Of `cannot tell`: what is in the way; else what limits the verdict."""
+    """Reasons for Cause.UNKNOWN; for other causes, limits of the verdict."""
     coverage: float | None = None
     groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Names of the workers of each group that were compared with each other."""
@@ -109,24 +109,24 @@ class Verdict:
 
     @property
     def suspect(self) -> bool:
-        """Whether it is only a suspicion."""
+        """Return whether it is only a suspicion."""
         return self.confidence < SUSPECT_BELOW
 
     @property
     def next_step(self) -> str:
-        """What to do next."""
+        """Return the recommended next step."""
         if self.cause is Cause.SLOW and self.suspect:
-            return _LOOK_FIRST
+            return _VERIFY_FIRST
         if self.cause is Cause.UNKNOWN and self.kind in _UNKNOWN_NEXT:
             return _UNKNOWN_NEXT[self.kind]
         return NEXT_STEPS[self.cause]
 
     def limited(self, *why: str, most: float = 1.0) -> Verdict:
-        """The same, told with what limits it."""
+        """Return the verdict with further limits and at most this confidence."""
         return replace(self, why_not=(*self.why_not, *why), confidence=min(self.confidence, most))
 
     def to_json(self) -> dict[str, Any]:
-        """A dict that json.dumps takes: the keys of docs/diagnose.md."""
+        """Return a dict for json.dumps, with the keys of docs/diagnose.md."""
         return {
             "cause": self.cause.value,
             "kind": self.kind,

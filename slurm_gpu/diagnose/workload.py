@@ -1,4 +1,4 @@
-"""Some have more to do than others: workers, stages, or whoever got the long sequences this time."""
+"""Find workers or stages with more work than others, and microbatches of unequal length."""
 
 from __future__ import annotations
 
@@ -10,83 +10,82 @@ from slurm_gpu.diagnose.changes import split
 from slurm_gpu.diagnose.hardware import LEAST_BUSY
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.peers import MODELS
-from slurm_gpu.diagnose.phases import held_s, surely_active
+from slurm_gpu.diagnose.phases import refresh_interval_s, surely_active
 from slurm_gpu.diagnose.robust import Matrix, median, middle, sigma, smooth
 from slurm_gpu.diagnose.signals import Signal
 from slurm_gpu.diagnose.verdict import Cause, Evidence, Verdict
 
 _LEAST_POWER, _GUESS = 0.04, 0.55
-_POWER_SPREADS, _POWER_FOR_EVER = 5.0, 0.09
-"""GPUs that do alike take up to a tenth more or less power for ever; few of them do."""
+# GPUs with equal work may permanently differ by a tenth in power; few of them do.
+_POWER_SPREADS, _LASTING_POWER = 5.0, 0.09
+# Stages of equally many layers differ by 2 to 3 %. The first or last one often has about 10 % more work for
+# its embedding or loss, which costs as much as any other, but is reported as a suspicion. If a stage has 6 %
+# more work, SM activity shows only a part, since spinning keeps some SMs active, and power shows half, since
+# waiting takes half.
 _STAGE_TIMES, _STAGE_BUSY, _STAGE_TIMES_POWER, _SURE_STAGE_TIMES = 1.065, 1.03, 1.03, 1.12
-"""Stages of equally many layers differ by 2 to 3 %; a first or last one often does some 10 % more for its
-embedding or its loss, which costs as much as any other, but is told as a suspicion.
-
-Of 6 % more work the time in which SMs are active shows a part, since who waits spins, which holds some of
-them, and power half of it, since who waits takes half.
-"""
 _STAGE_LEAST = {Signal.BUSY: _STAGE_BUSY, Signal.WORK: _STAGE_TIMES, Signal.POWER: _STAGE_TIMES_POWER}
 _STAGE_SPREADS = 3.5
 _REPLICA_POWER, _REPLICA_DIFFERS, _REPLICA_SPREADS = 0.03, 0.005, 5.0
+# Two GPUs may permanently differ by a tenth in power; a difference of a whole replica is its work.
 _LEAST_OF_REPLICA, _TENSOR_SIZES = 4, (8, 4, 2, 1)
-"""Of power two GPUs may have a tenth more for ever; that all of a replica have is what it has to do."""
+# Microbatches of equal length vary by 2 to 3 %, of which a mean over seconds shows at most half.
 _SEQUENCE_SPREAD = 0.022
-"""Microbatches of one length take 2 to 3 % more or less, of which a mean over seconds shows half at most."""
 _SEQUENCE_CORRELATION = 0.8
+# GPUs with equal work keep their places among each other to one percent, in means over ten seconds.
 _SEQUENCE_SPREAD_OF_POWER = 0.0135
-"""GPUs that do alike keep their places among each other to a per cent, in means over ten seconds."""
-_READING_S = 10.0
+_SAMPLE_S = 10.0
 _BUSY_ALL_THE_TIME = 0.95
+# In samples. Differences that last this long do not come from the steps that a sample holds.
 _LATER, _LASTING = 4, 0.3
-"""Readings: what is still there then does not come from what one step or the next holds."""
-_READINGS = 4
-"""Taken together where nodes are compared."""
+# Samples that are averaged to compare nodes.
+_SAMPLES = 4
 _LEAST_OF_NODES, _LEAST_BLOCKS_OF_NODES, _LASTING_OF_NODES = 16, 8, (-0.4, 0.5)
 _SPREAD_OF_NODES, _SPREAD_OF_NODES_IN_BINS = 0.018, 0.01
+# Nodes with equal work differ by half of it or less: a node, and many steps, vary less than a GPU.
 _POWER_OF_NODES, _POWER_OF_NODES_IN_BINS = 0.012, 0.0065
-"""Nodes that do alike lie apart by half of it and less: a node, and many steps, are steadier than a GPU."""
 
 
 def heavier(case: Case) -> Verdict | None:
-    """Workers that are busy longer because they do more; nobody is accused of it."""
+    """Find workers that are busy longer because they have more work; no GPU is accused."""
     if Signal.WORK in case.deviations:
         signal = Signal.WORK
         with np.errstate(invalid="ignore"):
             more = case.level(Signal.WORK) >= 0.5 * case.level(Signal.BUSY)
-        rows = case.up(Signal.BUSY, LEAST_BUSY, 5.0) & case.up(Signal.WORK, 0.02, 4.0) & more
+        rows = case.above(Signal.BUSY, LEAST_BUSY, 5.0) & case.above(Signal.WORK, 0.02, 4.0) & more
         base = 0.85
     else:
-        # Without the tensor pipe's word power is what tells of work.
+        # Without tensor activity, power is the measure of work.
         signal = Signal.POWER
-        rows = case.up(Signal.POWER, _LEAST_POWER)
+        rows = case.above(Signal.POWER, _LEAST_POWER)
         if Signal.BUSY in case.deviations:
-            rows &= case.up(Signal.BUSY, LEAST_BUSY, 5.0)
+            rows &= case.above(Signal.BUSY, LEAST_BUSY, 5.0)
         else:
-            # Of the few of a group the better half is alike by chance as well: all together tell the spread.
+            # In a small group the better half may be alike by chance, so the standard deviation is that of
+            # all groups.
             with np.errstate(invalid="ignore"):
                 usual = sigma(case.level(signal) - middle(case.level(signal)))
-                rows &= case.began(signal) | (
-                    case.level(signal) >= max(_POWER_FOR_EVER, _POWER_SPREADS * usual)
+                rows &= case.has_changed(signal) | (
+                    case.level(signal) >= max(_LASTING_POWER, _POWER_SPREADS * usual)
                 )
-        base = 0.65 if Signal.BUSY in case.deviations or (rows & case.began(signal)).any() else _GUESS
+        base = 0.65 if Signal.BUSY in case.deviations or (rows & case.has_changed(signal)).any() else _GUESS
     if not rows.any():
         return None
     since_s, until_s = case.span(signal, rows)
-    told = [s for s in (Signal.WORK, Signal.BUSY, Signal.POWER, Signal.CLOCK) if case.tells(s, rows)]
+    known = [s for s in (Signal.WORK, Signal.BUSY, Signal.POWER, Signal.CLOCK) if case.has_data(s, rows)]
     names = tuple(worker.name for worker in case.workers(rows))
     return case.verdict(
         Cause.IMBALANCE,
-        case.sure(signal, rows, base) if signal is Signal.WORK else base,
+        case.scaled_confidence(signal, rows, base) if signal is Signal.WORK else base,
         kind="workers",
         roles=names,
         since_s=since_s,
         until_s=until_s,
-        evidence=tuple(case.evidence(one, rows) for one in told),
+        evidence=tuple(case.evidence(one, rows) for one in known),
     )
 
 
 def stages(case: Case) -> Verdict | None:
-    """One group of peers is busy and works more than each other group, which wait for it."""
+    """Find a group that is busy and works more than each other group, which wait for it."""
     groups = case.groups
     if len(groups.names) < 2 or groups.source.startswith(MODELS):
         return None
@@ -121,9 +120,10 @@ def stages(case: Case) -> Verdict | None:
 
 
 def _apart(case: Case, signal: Signal, busiest: int, others: Matrix) -> float:
-    """How far groups that do as much lie apart: as the others do, and as their members would make them.
+    """Return how far groups of equal work differ: by the other groups, and by the deviations of their
+    members.
 
-    The spread of members is that of all groups together: of four the own one is often far too small.
+    The deviation of members is pooled over all groups: that of four workers is often far too small.
     """
     members = case.groups.members()
     levels = [median(case.signals[signal][rows]) for rows in members]
@@ -136,11 +136,11 @@ def _apart(case: Case, signal: Signal, busiest: int, others: Matrix) -> float:
 
 
 def replicas(case: Case) -> Verdict | None:
-    """Replicas all of whose workers take more power: they have more to do in each step, in every stage.
+    """Find replicas whose workers all take more power: they have more work in each step, in every stage.
 
-    Without SM activity only: GPUs that do alike take up to a tenth more or less power, each by itself, and
-    the more of them a replica has, the less it does. Which ranks a replica has the pipeline's stages tell,
-    and that tensor-parallel ranks follow each other.
+    Used only without SM activity. Power of GPUs with equal work differs individually by up to a tenth, which
+    averages out over a replica. The ranks of a replica follow from the stages, and from consecutive
+    tensor-parallel ranks.
     """
     power, members = case.signals.get(Signal.POWER), case.groups.members()
     each = len(members[0])
@@ -156,24 +156,25 @@ def replicas(case: Case) -> Verdict | None:
             .transpose(1, 0, 2)
             .reshape(-1, tensor * len(members))
         )
-        told = np.isfinite(parts)
-        means = np.where(told, parts, 0.0).sum(axis=1) / np.maximum(told.sum(axis=1), 1)
-        within = (parts - means[:, None])[told]
-        if (told.mean(axis=1) < 0.75).any():
+        known = np.isfinite(parts)
+        means = np.where(known, parts, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
+        within = (parts - means[:, None])[known]
+        if (known.mean(axis=1) < 0.75).any():
             continue
         spread = float(np.sqrt((within**2).sum() / max(within.size - len(means), 1)))
         error = float(np.hypot(spread / np.sqrt(parts.shape[1]), _REPLICA_DIFFERS))
         order = np.sort(means)
-        # The better half is what the others could be; half of an even number may have more to do.
+        # The better half is the reference; half of an even number of replicas may have more work.
         usual = float(np.median(order[: (len(order) + 1) // 2]))
         more = (means - usual >= max(_REPLICA_POWER, _REPLICA_SPREADS * error)) & (
-            np.where(told, parts, np.inf).min(axis=1) > usual - _REPLICA_SPREADS * spread
+            np.where(known, parts, np.inf).min(axis=1) > usual - _REPLICA_SPREADS * spread
         )
         if not more.any() or 2 * more.sum() > len(means):
             continue
         rest = means[~more]
         if means[more].min() - rest.max() < _REPLICA_SPREADS / 2 * error:
-            continue  # no gap between them: power differs, more and less
+            # There is no gap between them: power varies continuously.
+            continue
         rows = np.concatenate([part.reshape(-1, tensor)[more].ravel() for part in members])
         return _replica(case, np.isin(np.arange(case.n), rows), float(means[more].mean() - usual), spread)
     return None
@@ -189,36 +190,37 @@ def _replica(case: Case, rows: NDArray[np.bool_], level: float, spread: float) -
         roles=names,
         evidence=(Evidence(text=text, metric="power", value=level, expected=spread, workers=names),),
     )
-    return verdict.limited("without SM activity it is told by power alone", most=_GUESS)
+    return verdict.limited("without SM activity this is judged by power alone", most=_GUESS)
 
 
 def sequences(case: Case) -> Verdict | None:
-    """Who has most to do changes all the time: busy and work vary together, and on each worker by itself.
+    """Find unequal sequences: the busiest worker changes all the time, and busy and work vary together per
+    worker.
 
-    Within a node and a group first, where all clocks are one. Noise of measurements is each one's own, and
-    would not vary together.
+    Workers of one node and group are compared first, since they share a clock. Noise of measurements is
+    individual and would not vary together.
     """
     busy, tensor = case.series.get(Metric.SM_ACTIVE), case.series.get(Metric.TENSOR)
     if busy is None or tensor is None:
         return _sequences_by_power(case)
-    # What changed once and stayed does not vary: who is behind since then is no matter of sequences.
-    one, other = (_without_change(_own_course(case, matrix)) for matrix in (busy, tensor))
+    # A single lasting change does not come from sequences.
+    one, other = (_without_change(_relative_series(case, matrix)) for matrix in (busy, tensor))
     both = np.isfinite(one) & np.isfinite(other)
     if both.sum() >= 100:
         a, b = one[both], other[both]
         spread, correlation = float(min(a.std(), b.std())), _correlation(a, b)
         if spread >= _SEQUENCE_SPREAD and correlation >= _SEQUENCE_CORRELATION:
-            return _sequence(case, "workers do", spread, correlation)
-    one, other = (_courses_of_nodes(case, matrix) for matrix in (busy, tensor))
+            return _sequence(case, "workers", spread, correlation)
+    one, other = (_node_series(case, matrix) for matrix in (busy, tensor))
     both = np.isfinite(one) & np.isfinite(other)
     spread = min(_spread_of_nodes(one), _spread_of_nodes(other))
-    least = _SPREAD_OF_NODES if case.series.width_s <= _READING_S else _SPREAD_OF_NODES_IN_BINS
-    if both.sum() < _LEAST_OF_NODES or not spread >= least or not _by_itself(one):
+    least = _SPREAD_OF_NODES if case.series.width_s <= _SAMPLE_S else _SPREAD_OF_NODES_IN_BINS
+    if both.sum() < _LEAST_OF_NODES or not spread >= least or not _is_independent(one):
         return None
     correlation = _correlation(one[both], other[both])
     if correlation < _SEQUENCE_CORRELATION:
         return None
-    return _sequence(case, "nodes do", spread, correlation)
+    return _sequence(case, "nodes", spread, correlation)
 
 
 def _correlation(a: Matrix, b: Matrix) -> float:
@@ -226,7 +228,7 @@ def _correlation(a: Matrix, b: Matrix) -> float:
 
 
 def _sequence(case: Case, who: str, spread: float, correlation: float) -> Verdict:
-    text = f"what {who} varies by {spread:.0%}, each for itself, in SM activity and tensor work alike"
+    text = f"the work of {who} varies by {spread:.0%} independently, in SM activity and tensor work alike"
     return case.verdict(
         Cause.IMBALANCE,
         0.7,
@@ -244,40 +246,43 @@ def _sequence(case: Case, who: str, spread: float, correlation: float) -> Verdic
 
 
 def _sequences_by_power(case: Case) -> Verdict | None:
-    """Without SM activity: power, of which who waits takes half, and which is steady on GPUs that do alike.
+    """Find unequal sequences by power without SM activity: waiting takes half, and GPUs with equal work vary
+    little.
 
-    Each reading differs, and by itself: temperature and loaders that are behind come and go slowly.
+    Each sample differs independently; temperature and slow loaders change gradually.
     """
     power, util = case.series.get(Metric.POWER), case.job(Signal.UTIL)
     if power is None or util is None or not middle(util) >= _BUSY_ALL_THE_TIME:
         return None
-    n = max(1, round(max(_READING_S, held_s(case.series)) / case.series.width_s))
-    own = smooth(_own_course(case, power), n)
+    n = max(1, round(max(_SAMPLE_S, refresh_interval_s(case.series)) / case.series.width_s))
+    own = smooth(_relative_series(case, power), n)
     own = own - median(own)[:, None]
     spread, who = middle(np.array([sigma(row) for row in own])), "the power of each"
     if not (
         spread >= _SEQUENCE_SPREAD_OF_POWER
         and np.isfinite(own).sum() >= 100
-        and abs(_lasting(own, _LATER)) <= _LASTING
+        and abs(_autocorrelation(own, _LATER)) <= _LASTING
     ):
-        nodes = _courses_of_nodes(case, power)
+        nodes = _node_series(case, power)
         spread, who = _spread_of_nodes(nodes), "the power of each node"
-        in_bins = case.series.width_s > _READING_S
+        in_bins = case.series.width_s > _SAMPLE_S
         least = _POWER_OF_NODES_IN_BINS if in_bins else _POWER_OF_NODES
-        if np.isfinite(nodes).sum() < _LEAST_OF_NODES or not spread >= least or not _by_itself(nodes):
+        if np.isfinite(nodes).sum() < _LEAST_OF_NODES or not spread >= least or not _is_independent(nodes):
             return None
-    text = f"{who} varies by {spread:.1%}, for itself and in each reading, while all are busy"
+    text = f"{who} varies by {spread:.1%}, independently and in each sample, while all are busy"
     verdict = case.verdict(
         Cause.IMBALANCE,
         0.55,
         kind="sequence",
         evidence=(Evidence(text=text, metric="power", value=spread, expected=0.01),),
     )
-    return verdict.limited("without SM activity it is told by power alone", most=0.55)
+    return verdict.limited("without SM activity this is judged by power alone", most=0.55)
 
 
-def _lasting(own: Matrix, later: int) -> float:
-    """Of what differs, how much is still there `later` columns on; infinite where too little is known."""
+def _autocorrelation(own: Matrix, later: int) -> float:
+    """Return the share of the differences that remains `later` columns later; infinite if too little is
+    known.
+    """
     products = own[:, later:] * own[:, :-later]
     both, known = np.isfinite(products), np.isfinite(own)
     if both.sum() < 2 * _LEAST_BLOCKS_OF_NODES or not (own[known] ** 2).mean() > 0:
@@ -285,21 +290,21 @@ def _lasting(own: Matrix, later: int) -> float:
     return float(products[both].mean() / (own[known] ** 2).mean())
 
 
-def _by_itself(nodes: Matrix) -> bool:
-    """Whether each block differs by itself: trouble lasts, and what a step cut in two gives is taken back."""
+def _is_independent(nodes: Matrix) -> bool:
+    """Return whether blocks differ independently: faults last, and a split step reverses."""
     low, high = _LASTING_OF_NODES
-    return low <= _lasting(nodes, 1) <= high
+    return low <= _autocorrelation(nodes, 1) <= high
 
 
-def _courses_of_nodes(case: Case, matrix: Matrix) -> Matrix:
-    """Of each node and group against the other nodes of the group, in means over 40 s and more.
+def _node_series(case: Case, matrix: Matrix) -> Matrix:
+    """Return series of each node in a group relative to the group's other nodes, in means over 40 s or more.
 
-    A tensor-parallel group that fills its node has one sequence: within the node all do alike. Between
-    nodes readings begin at moments of their own, and what of a step one reading has too much the next one
-    lacks: that shrinks with the number of readings that are taken together, and what is in sequences with
-    its root alone. A pause shows on one node before the other, so nothing near one counts.
+    A tensor-parallel group that fills its node has one sequence, so within the node all are equal. Nodes read
+    samples at different moments: an excess in one sample is missing in the next. This error falls in
+    proportion to the number of averaged samples, the effect of sequences only with its square root. Bins near
+    a pause are excluded, since nodes show it at different times.
     """
-    n = max(1, round(_READINGS * max(_READING_S, held_s(case.series)) / case.series.width_s))
+    n = max(1, round(_SAMPLES * max(_SAMPLE_S, refresh_interval_s(case.series)) / case.series.width_s))
     active = surely_active(case.phases, case.series)
     found: list[Matrix] = []
     for members in case.groups.members():
@@ -323,24 +328,26 @@ def _courses_of_nodes(case: Case, matrix: Matrix) -> Matrix:
 
 
 def _spread_of_nodes(nodes: Matrix) -> float:
-    """How far nodes lie apart in the middle block: what happens once, as an evaluation does, is little."""
+    """Return how far nodes differ in the median block: single events such as an evaluation have little
+    effect.
+    """
     good = np.isfinite(nodes)
-    told = good.sum(axis=0) >= 2
-    if told.sum() < _LEAST_BLOCKS_OF_NODES:
+    known = good.sum(axis=0) >= 2
+    if known.sum() < _LEAST_BLOCKS_OF_NODES:
         return float("nan")
     squares = np.where(good, nodes, 0.0) ** 2
-    return middle(np.sqrt(squares.sum(axis=0)[told] / good.sum(axis=0)[told]))
+    return middle(np.sqrt(squares.sum(axis=0)[known] / good.sum(axis=0)[known]))
 
 
 def _without_change(own: Matrix) -> Matrix:
-    """Each row without the one change of its level that explains most of it."""
+    """Remove from each row the change of level that explains most of its variance."""
     found = split(own)
     since = np.arange(own.shape[1]) >= found.at[:, None]
     return own - np.where(since, found.after[:, None], found.before[:, None])
 
 
-def _own_course(case: Case, matrix: Matrix) -> Matrix:
-    """Relative to the worker's own level, and to that of its node's peers at the same time."""
+def _relative_series(case: Case, matrix: Matrix) -> Matrix:
+    """Return rows relative to the worker's own level, and to its node's peers at the same time."""
     own = np.full(matrix.shape, np.nan)
     for node in case.series.nodes:
         there = case.series.on(node)

@@ -46,7 +46,7 @@ def test_a_slow_gpu_is_named_with_its_node_and_since_when(slurm_gpu: CommandLine
     assert "Job 17: slow or failing (clock), confidence" in slurm_gpu.out
     assert "  who       n2 GPU 1\n" in slurm_gpu.out
     assert "  since     2026-11-21 19:4" in slurm_gpu.out
-    assert "SM clock 76% where peers have 95%" in slurm_gpu.out
+    assert "SM clock 76%, peers 95%" in slurm_gpu.out
     assert "sbatch --exclude" in slurm_gpu.out
 
 
@@ -59,8 +59,8 @@ def test_a_job_that_is_well_exits_with_0(slurm_gpu: CommandLine):
 @pytest.mark.parametrize(
     ("state", "app", "told"),
     [
-        ("CANCELLED", "PyTorch", "cannot tell (stood still at its end)"),
-        ("TIMEOUT", None, "cannot tell (stood still at its end)"),
+        ("CANCELLED", "PyTorch", "cannot tell (stalled at its end)"),
+        ("TIMEOUT", None, "cannot tell (stalled at its end)"),
         ("COMPLETED", "PyTorch", "healthy"),
         ("CANCELLED", "vLLM", "healthy"),  # nobody asked for anything
     ],
@@ -103,7 +103,7 @@ def test_what_was_told_is_of_those_that_told_it(slurm_gpu: CommandLine):
     slurm_gpu.database.courses = [replace(course, devices=tuple(told))]
     assert slurm_gpu("diagnose", "17") == 0
     assert "100% of which were told by 8 of its 16 GPUs\n" in slurm_gpu.out
-    assert "8 GPUs on n2: told nothing" in slurm_gpu.out
+    assert "8 GPUs on n2: no data" in slurm_gpu.out
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_how_long_a_fault_held_clocks_down_is_read_of_the_records(slurm_gpu: Com
     slurm_gpu.database.runs = [make_run(devices=devices, device_facts=run.device_facts)]
     assert slurm_gpu("diagnose", "17") == 1
     assert "(throttled)" in slurm_gpu.out
-    assert "held down by heat or power supply 50% where peers have 0.0%" in slurm_gpu.out
+    assert "throttled by heat or power supply 50%, peers 0.0%" in slurm_gpu.out
 
 
 def test_shared_gpus_are_not_judged(slurm_gpu: CommandLine):
@@ -233,7 +233,7 @@ def test_stages_are_those_that_the_program_was_started_with(slurm_gpu: CommandLi
     other = make_host(app="Megatron-LM", app_params={"pipeline_parallel": "3"})
     slurm_gpu.database.runs = [structs.replace(run, app="Megatron-LM", hosts=(other,))]
     assert slurm_gpu("diagnose", "17", "--json") == 0
-    assert json.loads(slurm_gpu.out)["verdict"]["groups_by"] == "all do alike"
+    assert json.loads(slurm_gpu.out)["verdict"]["groups_by"] == "all workers are alike"
 
 
 def two_models(slurm_gpu: CommandLine):

@@ -121,7 +121,7 @@ def test_what_a_node_told_is_kept_until_the_others_have(slurm_gpu: CommandLine):
     slurm_gpu.database.windows_of = in_turn
     assert slurm_gpu("diagnose", "17") == 1
     assert "slow or failing (throttled)" in slurm_gpu.out
-    assert "told nothing" not in slurm_gpu.out
+    assert "no data" not in slurm_gpu.out
     assert slurm_gpu.database.windows_asked == 5
 
 
@@ -150,13 +150,13 @@ def test_nodes_that_a_job_gave_back_are_not_missed(slurm_gpu: CommandLine, end_s
     gave_back(slurm_gpu, end_s=end_s, state=state)
     assert slurm_gpu("diagnose", "17", "--groups", "pp=2") == 0
     assert "Job 17: healthy" in slurm_gpu.out
-    assert "told nothing" not in slurm_gpu.out
+    assert "no data" not in slurm_gpu.out
 
 
 def test_a_node_that_a_job_died_with_is_missed(slurm_gpu: CommandLine):
     gave_back(slurm_gpu, end_s=START_S + 3600, state="NODE_FAIL")
     assert slurm_gpu("diagnose", "17") == 0
-    assert "8 GPUs on n2: told nothing" in slurm_gpu.out
+    assert "8 GPUs on n2: no data" in slurm_gpu.out
 
 
 def test_windows_of_another_task_of_its_array_are_not_the_jobs(slurm_gpu: CommandLine):

@@ -54,7 +54,7 @@ def test_a_node_of_slurm_invents_no_runs(database: Database) -> None:
     assert [run.cluster for run in found(database)] == ["host:ws1"]
 
 
-def of_host(**given: Any) -> Record:
+def host_metrics(**given: Any) -> Record:
     own = {"cluster": "host:ws1", "node": "ws1", "job_id": 1, "restart": 0, "device": "GPU-0"}
     return record(**{**own, "first_s": T0, "last_s": T0 + 10, "prolog_s": T0, **given})
 
@@ -65,14 +65,14 @@ def found(database: Database, caller: Caller = ROOT, **query: str) -> list[Run]:
 
 
 def test_a_run_is_shown_with_what_its_records_say(database: Database) -> None:
-    answer = ship(database, RUN, records=[of_host()])
+    answer = ship(database, RUN, records=[host_metrics()])
     assert (answer["rejected"], answer["rejected_runs"]) == ([], [])
     reconcile(database)
     (run,) = found(database)
     assert (run.cluster, run.id, run.user, run.state) == ("host:ws1", "1", "alice", "RUNNING")
     assert (run.n_gpus, run.nodes, run.wait_h, run.elapsed_s) == (1.0, "ws1", None, 100)
     assert run.ugpucore is not None
-    ship(database, RUN.ended(T0 + 10), records=[of_host(seq=9, final=True)])
+    ship(database, RUN.ended(T0 + 10), records=[host_metrics(seq=9, final=True)])
     reconcile(database)
     (run,) = found(database)
     assert (run.state, run.end_s, run.elapsed_s) == ("COMPLETED", T0 + 10, 10)
@@ -102,11 +102,11 @@ def test_an_id_that_came_round_again_after_a_node_lost_its_memory_is_the_new_run
 ) -> None:
     """Whether the old run's end was told, minutes before, or never will be."""
     old = RUN if end_s is None else RUN.ended(end_s)
-    ship(database, old, records=[of_host(last_s=T0 + 100, util_hist_ms={5: 100_000})])
+    ship(database, old, records=[host_metrics(last_s=T0 + 100, util_hist_ms={5: 100_000})])
     again_s = T0 + 340 if end_s is not None else T0 + 86400
     new = replace(RUN, user="bob", start_s=again_s).ended(again_s + 1000)
     seen = {"segment": segment(2), "first_s": again_s, "last_s": again_s + 1000, "prolog_s": again_s}
-    ship(database, new, records=[of_host(**seen, util_hist_ms={95: 1_000_000})])
+    ship(database, new, records=[host_metrics(**seen, util_hist_ms={95: 1_000_000})])
     reconcile(database)
     assert {run.user: run.ugpucore for run in found(database)} == {"alice": 5.0, "bob": 95.0}
 
@@ -137,7 +137,7 @@ def test_devices_that_cannot_be_read_cost_the_number_of_gpus_and_not_the_run(dat
 
 def test_the_same_number_in_slurm_is_another_job(database: Database) -> None:
     database.write(lambda connection: store_changed_runs(connection, [run_row(row(job_id=1), {})]))
-    ship(database, RUN, records=[of_host(segment=segment(7))])
+    ship(database, RUN, records=[host_metrics(segment=segment(7))])
     reconcile(database)
     clusters = sorted(run.cluster for run in found(database))
     assert clusters == sorted([CLUSTER, "host:ws1"])

@@ -24,10 +24,10 @@ def a_verdict(cause: Cause, kind: str = "") -> Verdict:
 @pytest.mark.parametrize(
     ("verdict", "app", "field", "state", "why"),
     [
-        (a_verdict(Cause.HANG, "stands still"), "vLLM", "deep learning", "RUNNING", "vLLM answers requests"),
+        (a_verdict(Cause.HANG, "stalled"), "vLLM", "deep learning", "RUNNING", "vLLM answers requests"),
         (a_verdict(Cause.STARVATION), "Ollama", "deep learning", "RUNNING", "Ollama answers requests"),
         (a_verdict(Cause.IMBALANCE), "SGLang", "deep learning", "RUNNING", "SGLang answers requests"),
-        (a_verdict(Cause.HANG, "stands still"), "Jupyter", "interactive", "RUNNING", "waits for its user"),
+        (a_verdict(Cause.HANG, "stalled"), "Jupyter", "interactive", "RUNNING", "waits for its user"),
         (a_verdict(Cause.STARVATION), "Jupyter", "interactive", "RUNNING", "waits for its user"),
         (a_verdict(Cause.HANG, "waits for others"), "PyTorch", None, "SUSPENDED", "it is suspended"),
     ],
@@ -42,8 +42,8 @@ def test_what_is_usual_for_them_accuses_nobody(verdict, app, field, state, why):
 @pytest.mark.parametrize(
     ("verdict", "app", "field", "state"),
     [
-        (a_verdict(Cause.HANG, "stands still"), "PyTorch", "deep learning", "RUNNING"),
-        (a_verdict(Cause.HANG, "stands still"), None, None, "RUNNING"),
+        (a_verdict(Cause.HANG, "stalled"), "PyTorch", "deep learning", "RUNNING"),
+        (a_verdict(Cause.HANG, "stalled"), None, None, "RUNNING"),
         (a_verdict(Cause.HANG, "waits for others"), "vLLM", "deep learning", "RUNNING"),
         (a_verdict(Cause.SLOW, "throttled"), "vLLM", "deep learning", "RUNNING"),
         (a_verdict(Cause.SLOW, "xid 79"), "Jupyter", "interactive", "SUSPENDED"),

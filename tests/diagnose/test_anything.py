@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from slurm_gpu.diagnose.judge import diagnose
 from slurm_gpu.diagnose.metric import HOST_METRICS, Metric
 from slurm_gpu.diagnose.peers import Groups
-from slurm_gpu.diagnose.series import HostCourse, JobWorker, WorkerSeries, align
+from slurm_gpu.diagnose.series import HostSeries, JobWorker, WorkerSeries, align
 from slurm_gpu.diagnose.verdict import Cause
 from slurm_gpu.wire import Event
 from tests.diagnose.faults import OLDER, as_series
@@ -50,7 +50,7 @@ def told(draw):
         start_s = 1000.0 + draw(st.integers(-3, 3))
         courses.append(WorkerSeries(worker=worker, start_s=start_s, width_s=width_s, values=values))
     hosts = [
-        HostCourse(node="n1", start_s=1000.0, width_s=10.0, values={metric: random.random(20) * 1e9})
+        HostSeries(node="n1", start_s=1000.0, width_s=10.0, values={metric: random.random(20) * 1e9})
         for metric in draw(st.sets(st.sampled_from(HOST_METRICS)))
     ]
     events = [
@@ -87,7 +87,7 @@ def test_of_a_training_with_anything_wrong_each_number_is_one(seed):
         rows, columns = random.random(n) < random.choice([0.2, 1.0]), slice(*random.choice([0, at, 256], 2))
         values[metric][rows, columns] *= random.choice([np.nan, 0.0, 0.9, 1.1])
     hosts = [
-        HostCourse(
+        HostSeries(
             node=node,
             start_s=START_S,
             width_s=10.0,

@@ -5,7 +5,7 @@ import pytest
 
 from slurm_gpu.diagnose.judge import diagnose
 from slurm_gpu.diagnose.metric import Metric
-from slurm_gpu.diagnose.series import HostCourse
+from slurm_gpu.diagnose.series import HostSeries
 from slurm_gpu.diagnose.stalls import SURE
 from slurm_gpu.diagnose.verdict import Cause
 from tests.diagnose.faults import OLDER, a_hang, as_read, as_series, culprits
@@ -36,7 +36,7 @@ class TestHang:
         training, values = a_hang()
         traffic = np.concatenate([np.full(480, 1e8), np.full(120, 2e9)])
         hosts = [
-            HostCourse(node=node, start_s=START_S, width_s=1.0, values={Metric.NETWORK: traffic})
+            HostSeries(node=node, start_s=START_S, width_s=1.0, values={Metric.NETWORK: traffic})
             for node in ("n1", "n2")
         ]
         assert diagnose(as_series(training, values, hosts=hosts)).cause is not Cause.HANG
@@ -50,7 +50,7 @@ class TestHang:
         host = {Metric.NETWORK: always}
         if infiniband:
             host[Metric.INFINIBAND] = np.concatenate([np.full(480, 2e9), np.full(45, 2e4)])
-        hosts = [HostCourse(node=node, start_s=START_S, width_s=1.0, values=host) for node in ("n1", "n2")]
+        hosts = [HostSeries(node=node, start_s=START_S, width_s=1.0, values=host) for node in ("n1", "n2")]
         verdict = diagnose(as_series(training, values, hosts=hosts))
         assert (verdict.cause, culprits(verdict)) == (Cause.HANG, [3])
 
@@ -58,7 +58,7 @@ class TestHang:
         training, values = a_hang()
         traffic = np.concatenate([np.zeros(480), np.full(120, 3e8)])
         hosts = [
-            HostCourse(node=node, start_s=START_S, width_s=1.0, values={Metric.NETWORK: traffic})
+            HostSeries(node=node, start_s=START_S, width_s=1.0, values={Metric.NETWORK: traffic})
             for node in ("n1", "n2")
         ]
         assert diagnose(as_series(training, values, hosts=hosts)).cause is not Cause.HANG
@@ -110,7 +110,7 @@ class TestHang:
         verdict = diagnose(training.series(), running=False, cut_short=cut_short)
         assert verdict.cause is cause
         if cause is Cause.UNKNOWN:
-            assert "nothing computed for the last 115 s: it hung, or had nothing more" in verdict.why_not[0]
+            assert "nothing computed for the last 115 s: it hung or had nothing more" in verdict.why_not[0]
 
     def test_what_was_wrong_before_an_idle_end_is_told_first(self):
         training = Training(n_bins=480 + 120)
@@ -152,7 +152,7 @@ class TestHang:
         assert verdict.cause is cause
         if cause is Cause.HANG:
             assert verdict.suspect
-            assert "no host told whether it loads or writes" in verdict.why_not[0]
+            assert "no host reports whether it loads or writes" in verdict.why_not[0]
 
     def test_pauses_in_which_hosts_wrote_say_nothing_of_one_in_which_they_rest(self):
         training, values = a_hang(n_bins=480 + 40)
@@ -161,7 +161,7 @@ class TestHang:
             matrix[:, 200:260] = 0.0
         network[200:260], network[480:] = 2e9, 0.0
         hosts = [
-            HostCourse(node=node, start_s=START_S, width_s=1.0, values={Metric.NETWORK: network})
+            HostSeries(node=node, start_s=START_S, width_s=1.0, values={Metric.NETWORK: network})
             for node in ("n1", "n2")
         ]
         assert diagnose(as_series(training, values, hosts=hosts)).cause is Cause.HANG
@@ -170,7 +170,7 @@ class TestHang:
         training = Training(n_bins=120 + 40 + 40)
         training.runs[:120] = training.runs[160:] = False
         hosts = [
-            HostCourse(
+            HostSeries(
                 node=node,
                 start_s=START_S,
                 width_s=1.0,
@@ -211,7 +211,7 @@ class TestHang:
         for cpu, cause in ((0.05, Cause.HANG), (0.6, Cause.HEALTHY)):
             use = np.where(training.runs, 0.5, cpu)
             hosts = [
-                HostCourse(node=node, start_s=START_S, width_s=1.0, values={Metric.CPU: use})
+                HostSeries(node=node, start_s=START_S, width_s=1.0, values={Metric.CPU: use})
                 for node in ("n1", "n2")
             ]
             verdict = diagnose(training.series(hosts=hosts))
@@ -258,7 +258,7 @@ class TestHang:
             if cpu is not None
             else {}
         )
-        hosts = [HostCourse(node=node, start_s=START_S, width_s=1.0, values=host) for node in ("n1", "n2")]
+        hosts = [HostSeries(node=node, start_s=START_S, width_s=1.0, values=host) for node in ("n1", "n2")]
         verdict = diagnose(as_series(training, values, hosts=hosts if cpu is not None else ()))
         assert (verdict.cause, culprits(verdict)) == (Cause.HANG, [0])
         assert verdict.suspect is suspect
@@ -280,7 +280,7 @@ class TestHang:
             Metric.CPU: np.concatenate([np.full(480, 0.2), np.full(40, cpu)]),
             Metric.NETWORK: np.concatenate([np.full(480, 1e8), np.zeros(40)]),
         }
-        hosts = [HostCourse(node=node, start_s=START_S, width_s=1.0, values=host) for node in ("n1", "n2")]
+        hosts = [HostSeries(node=node, start_s=START_S, width_s=1.0, values=host) for node in ("n1", "n2")]
         verdict = diagnose(as_series(training, values, hosts=hosts))
         assert verdict.cause is Cause.HANG
         assert (verdict.confidence >= SURE) is sure

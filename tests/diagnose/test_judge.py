@@ -2,7 +2,7 @@
 
 import pytest
 
-from slurm_gpu.diagnose.judge import diagnose, sharpened
+from slurm_gpu.diagnose.judge import combine_verdicts, diagnose
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.peers import groups_given
 from slurm_gpu.diagnose.steps import judge_steps, read_steps
@@ -76,14 +76,14 @@ class TestWithSteps:
     def test_timings_of_more_ranks_than_there_are_gpus_are_a_suspicion(self):
         verdict = diagnose(Training(n=8).series(), steps=self.timings(last=1.6))
         assert (verdict.cause, verdict.suspect) == (Cause.IMBALANCE, True)
-        assert "of 16 ranks, and the job has 8 GPUs" in verdict.why_not[-1]
+        assert "16 ranks, but the job has 8 GPUs" in verdict.why_not[-1]
 
     def test_what_the_gpus_tell_against_timings_does_not_speak_for_them(self):
         verdict = diagnose(Training().series(), steps=self.timings(slow=5), groups=groups_given("pp=2", 16))
         assert (verdict.cause, verdict.groups_by) == (Cause.SLOW, "--groups pp=2")
         assert list(verdict.groups) == ["stage 0", "stage 1"]
-        assert all("no worker lies apart" not in item.text for item in verdict.evidence)
-        assert "no worker lies apart" in verdict.why_not[-1]
+        assert all("no worker differs" not in item.text for item in verdict.evidence)
+        assert "no worker differs" in verdict.why_not[-1]
 
     def test_timings_by_which_nothing_is_wrong_are_told(self):
         verdict = diagnose(Training().series(), steps=self.timings())
@@ -96,8 +96,8 @@ class TestWithSteps:
         verdict = diagnose(Training().series(), steps=read_steps(few))
         assert verdict.cause is Cause.HEALTHY
         assert verdict.why_not == (
-            "of the timings: 3 steps with 100% of their operations; 4 and 50 % are needed",
-            "the timings are of 1 rank of 16 GPUs alone",
+            "timings: 3 steps with 100% of their operations; 4 and 50 % are needed",
+            "the timings contain only 1 rank of 16 GPUs",
         )
 
     @pytest.mark.parametrize("kinds", [["xid"], ["xid", "gpu_lost"], ["gpu_hung"]])
@@ -122,13 +122,13 @@ class TestWithSteps:
         """Its process may wait for something else within what it times."""
         verdict = diagnose(Training().series(), steps=self.timings(slow=5))
         assert (verdict.cause, culprits(verdict), verdict.suspect) == (Cause.SLOW, [5], True)
-        assert any("no worker lies apart" in why for why in verdict.why_not)
+        assert any("no worker differs" in why for why in verdict.why_not)
 
     def test_both_together_are_surer(self):
         training = Training()
         training.speed[5] = 0.85
         counters = diagnose(training.series())
-        both = sharpened(counters, judge_steps(self.timings(slow=5)))
+        both = combine_verdicts(counters, judge_steps(self.timings(slow=5)))
         assert culprits(both) == [5]
         assert both.confidence > counters.confidence
 

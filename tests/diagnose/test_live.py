@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slurm_gpu.diagnose.live import METRICS, WIDTH_S, LiveTable, SoleHolder, screen
+from slurm_gpu.diagnose.live import METRICS, WIDTH_S, LiveTable, UnsharedWorker, screen
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.series import JobWorker
 
@@ -38,9 +38,9 @@ def strays(bins: int, *, begins: int, busier: float) -> float:
             if row == 5 and number >= bins - 6:
                 values[Metric.SM_ACTIVE] *= 1 + busier
             item = tuple(values.get(metric, np.nan) for metric in METRICS)
-            told.append((SoleHolder(7, worker), START_S + number * WIDTH_S, item))
-        table.look(START_S + number * WIDTH_S, {7: START_S}, told)
-    (found,) = screen(table).strays
+            told.append((UnsharedWorker(7, worker), START_S + number * WIDTH_S, item))
+        table.update(START_S + number * WIDTH_S, {7: START_S}, told)
+    (found,) = screen(table).deviations
     return float(found)
 
 

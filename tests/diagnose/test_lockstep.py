@@ -103,7 +103,7 @@ class TestUnused:
         quiet_since(values, [3, 9], 0)
         verdict = judged(training, values)
         assert (verdict.cause, verdict.culprits) == (Cause.UNKNOWN, ())
-        assert verdict.why_not[0].startswith("2 GPUs on n1, n2: have had nothing to run")
+        assert verdict.why_not[0].startswith("2 GPUs on n1, n2: have never had anything to run")
 
     def test_nor_do_they_hide_who_is_slow(self, told):
         training = a_slow_clock(told=told)
@@ -117,8 +117,8 @@ class TestUnused:
         quiet_since(values, slice(None), 0)
         verdict = judged(training, values)
         assert verdict.cause is Cause.UNKNOWN
-        assert "has had anything to run" in verdict.why_not[0]
-        assert "whether the program uses GPUs at all" in verdict.next_step
+        assert "have had nothing to run" in verdict.why_not[0]
+        assert "whether the program uses GPUs" in verdict.next_step
 
 
 @pytest.mark.parametrize("told", [OLDER, HOPPER], ids=["older", "hopper"])

@@ -6,12 +6,12 @@ import pytest
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.series import (
     MAX_BINS,
-    HostCourse,
+    HostSeries,
     JobWorker,
     WorkerSeries,
     align,
-    course_of_timeline,
-    courses_of_windows,
+    worker_series_of_timeline,
+    worker_series_of_windows,
 )
 from slurm_gpu.wire import DeviceFacts, Timeline, Window
 from slurm_gpu.wire.window import pack
@@ -28,7 +28,7 @@ def a_course(worker, values, start_s=1000.0, width_s=1.0, metric=Metric.POWER):
 
 def test_a_timelines_bytes_become_fractions_and_gaps():
     timeline = Timeline(width_s=4, start_s=1000, series={"power": bytes([0, 125, 250, 255])})
-    course = course_of_timeline(ONE, timeline)
+    course = worker_series_of_timeline(ONE, timeline)
     assert course.values[Metric.POWER][:3].tolist() == [0.0, 0.5, 1.0]
     assert np.isnan(course.values[Metric.POWER][3])
 
@@ -51,7 +51,7 @@ def test_a_window_is_scaled_by_what_the_device_is():
         },
     )
     facts = DeviceFacts(uuid="GPU-1", node="n1", at_s=1, power_limit_w=700, nvlink_bytes_per_s=4e9)
-    (course,) = courses_of_windows([(ONE, window)], {"GPU-1": facts})
+    (course,) = worker_series_of_windows([(ONE, window)], {"GPU-1": facts})
     assert course.values[Metric.UTIL][0] == 0.5
     assert np.isnan(course.values[Metric.UTIL][1])
     assert course.values[Metric.POWER].tolist() == [0.5, 0.0]
@@ -67,11 +67,11 @@ def test_a_gpu_without_the_series_of_a_throttle_was_never_held_down():
         )
 
     hot = {"power_w": pack([300.0] * 3), "throttle.hw_thermal_slowdown": pack([None, 0.5, 1.0])}
-    one, two = courses_of_windows([window(ONE, **hot), window(TWO, power_w=pack([300.0, None, 300.0]))])
+    one, two = worker_series_of_windows([window(ONE, **hot), window(TWO, power_w=pack([300.0, None, 300.0]))])
     assert one.values[Metric.THROTTLE].tolist() == [0.0, 0.5, 1.0]
     assert two.values[Metric.THROTTLE][[0, 2]].tolist() == [0.0, 0.0]
     assert np.isnan(two.values[Metric.THROTTLE][1])
-    (alone,) = courses_of_windows([window(ONE, power_w=pack([300.0]))])
+    (alone,) = worker_series_of_windows([window(ONE, power_w=pack([300.0]))])
     assert Metric.THROTTLE not in alone.values  # nobody tells of throttles
 
 
@@ -80,7 +80,7 @@ def test_without_facts_the_whole_is_the_greatest_of_the_job():
         (worker, Window(job_id=1, segment="a" * 16, device=worker.device, start_s=0.0, width_s=1.0, series=s))
         for worker, s in ((ONE, {"power_w": pack([400.0])}), (TWO, {"power_w": pack([200.0])}))
     ]
-    one, two = courses_of_windows(windows)
+    one, two = worker_series_of_windows(windows)
     assert (one.values[Metric.POWER][0], two.values[Metric.POWER][0]) == (1.0, 0.5)
 
 
@@ -101,7 +101,7 @@ def test_what_nobody_told_is_a_gap_and_never_zero():
 
 def test_hosts_values_are_those_of_each_of_its_workers():
     other = JobWorker(node="n1", device="GPU-9", rank=2)
-    host = HostCourse(node="n1", start_s=1000.0, width_s=2.0, values={Metric.CPU: np.array([0.25])})
+    host = HostSeries(node="n1", start_s=1000.0, width_s=2.0, values={Metric.CPU: np.array([0.25])})
     series = align(
         [a_course(worker, [0.5, 0.5]) for worker in (ONE, TWO, other)],
         hosts=[host],

@@ -186,7 +186,7 @@ def test_ranks_that_are_none_do_not_make_a_huge_table():
     [
         ({"rank": np.uint64(2**63)}, "rank must be 10000000 at most"),
         ({"stage": None}, "no column stage"),
-        ({"optype": "recv"}, "no forward-compute"),
+        ({"optype": "recv"}, "neither forward-compute"),
         ({"duration": -1.0}, "duration must be seconds"),
         ({"step": 0.5}, "step must be whole numbers"),
     ],

@@ -8,7 +8,7 @@ import pytest
 from slurm_gpu.diagnose.judge import diagnose
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.peers import groups_given
-from slurm_gpu.diagnose.series import HostCourse
+from slurm_gpu.diagnose.series import HostSeries
 from slurm_gpu.diagnose.verdict import Cause
 from tests.diagnose.faults import OLDER, SEEDS, as_series, culprits
 from tests.diagnose.training import EVERYTHING, START_S, Training
@@ -28,7 +28,7 @@ class TestSupply:
         training.talk[:, training.at(5) :] *= 2
         verdict = diagnose(training.series())
         assert verdict.cause is Cause.UNKNOWN
-        assert "nothing that was told says why" in verdict.why_not[0]
+        assert "the available data shows no cause" in verdict.why_not[0]
 
     @pytest.mark.parametrize("told", [EVERYTHING, OLDER])
     def test_one_gpu_waits_for_nobodys_links(self, told):
@@ -45,7 +45,7 @@ class TestSupply:
         values[Metric.SM_ACTIVE][:, training.at(5) :] *= busy
         verdict = diagnose(as_series(training, values))
         assert verdict.cause is Cause.UNKNOWN
-        assert "nothing that was told says why" in verdict.why_not[0]
+        assert "the available data shows no cause" in verdict.why_not[0]
 
     def test_what_is_told_of_some_alone_is_shown_of_these(self):
         training = Training()
@@ -72,7 +72,7 @@ class TestSupply:
     def test_a_node_whose_infiniband_carries_less_is_named(self):
         training = Training(n=32)
         hosts = [
-            HostCourse(
+            HostSeries(
                 node=f"n{i + 1}",
                 start_s=START_S,
                 width_s=10.0,
@@ -95,7 +95,7 @@ class TestSupply:
             logs = 1e6 * (1 + 0.05 * training.random.standard_normal(60))
             logs[35:] *= 0.5 if number == 1 else 1.0
             values = {Metric.NETWORK: logs, Metric.INFINIBAND: np.full(60, 1e3)}
-            hosts.append(HostCourse(node=f"n{number + 1}", start_s=START_S, width_s=10.0, values=values))
+            hosts.append(HostSeries(node=f"n{number + 1}", start_s=START_S, width_s=10.0, values=values))
         verdict = diagnose(training.series(hosts=hosts))
         assert (verdict.cause, culprits(verdict)) == (cause, [])
         assert verdict.kind in ("all", "")
@@ -108,14 +108,14 @@ class TestSupply:
             carried = 4e8 * (1 + 0.02 * training.random.standard_normal(60))
             carried[since:] *= 0.6 if number == 1 else 1.0
             values = {Metric.NETWORK: carried}
-            hosts.append(HostCourse(node=f"n{number + 1}", start_s=START_S, width_s=10.0, values=values))
+            hosts.append(HostSeries(node=f"n{number + 1}", start_s=START_S, width_s=10.0, values=values))
         assert diagnose(training.series(hosts=hosts)).cause is cause
 
     def test_gpus_that_have_nothing_to_run(self):
         training = Training()
         training.fetch[:] = 0.7
         cpu = [
-            HostCourse(node=node, start_s=START_S, width_s=10.0, values={Metric.CPU: np.full(60, 0.98)})
+            HostSeries(node=node, start_s=START_S, width_s=10.0, values={Metric.CPU: np.full(60, 0.98)})
             for node in ("n1", "n2")
         ]
         verdict = diagnose(training.series(hosts=cpu))
@@ -206,7 +206,7 @@ class TestSupply:
     def test_a_node_that_fell_back_to_sockets_is_told_where_a_stage_is_a_node(self):
         training = Training(n=32)
         hosts = [
-            HostCourse(
+            HostSeries(
                 node=f"n{i + 1}",
                 start_s=START_S,
                 width_s=10.0,

@@ -9,7 +9,7 @@ from slurm_gpu.diagnose.case import DiagnosisThresholds
 from slurm_gpu.diagnose.judge import diagnose
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.peers import groups_given
-from slurm_gpu.diagnose.series import JobWorker, align, course_of_timeline
+from slurm_gpu.diagnose.series import JobWorker, align, worker_series_of_timeline
 from slurm_gpu.diagnose.verdict import Cause, Verdict
 from slurm_gpu.wire import Timeline
 from slurm_gpu.wire.timeline import level as byte_of
@@ -39,7 +39,7 @@ class TestHonesty:
         verdict = diagnose(Training(n_bins=50).series())
         assert verdict.cause is Cause.UNKNOWN
         assert verdict.why_not == ("it has computed for less than 60 s",)
-        assert verdict.next_step == "Ask again in a minute."
+        assert verdict.next_step == "Repeat the diagnosis in a minute."
         assert "Ask again" not in diagnose(Training(n_bins=50).series(), running=False).next_step
 
     @pytest.mark.parametrize(("seconds", "cause"), [(100, Cause.UNKNOWN), (150, Cause.STARVATION)])
@@ -48,16 +48,16 @@ class TestHonesty:
         training.fetch[:] = 0.7
         verdict = diagnose(training.series())
         assert verdict.cause is cause
-        assert [why.endswith("as all have in the first 120 s of computing") for why in verdict.why_not] == (
-            [True] if cause is Cause.UNKNOWN else []
-        )
+        assert [
+            why.endswith("which is normal in the first 120 s of computing") for why in verdict.why_not
+        ] == ([True] if cause is Cause.UNKNOWN else [])
 
     def test_a_missing_node_may_be_the_one(self):
         training = Training(n=24)
         told = [course for course in training.courses() if course.worker.node != "n3"]
         verdict = diagnose(align(told, missing=training.workers[16:]))
         assert verdict.cause is Cause.UNKNOWN
-        assert "8 GPUs on n3: told nothing" in verdict.why_not
+        assert "8 GPUs on n3: no data" in verdict.why_not
 
     def test_a_node_of_which_little_has_come_so_far_is_not_said_to_have_told_nothing(self):
         training = Training(n=24)
@@ -66,14 +66,14 @@ class TestHonesty:
             matrix[16:, 30:] = np.nan
         verdict = diagnose(as_series(training, values))
         assert verdict.cause is Cause.UNKNOWN
-        assert "8 GPUs on n3: told less than 20% of that time so far" in verdict.why_not
+        assert "8 GPUs on n3: data of less than 20% of that time so far" in verdict.why_not
 
     def test_a_missing_node_does_not_hide_who_is_seen_to_be_slow(self):
         training = a_slow_clock(n=24)
         told = [course for course in training.courses() if course.worker.node != "n3"]
         verdict = diagnose(align(told, missing=training.workers[16:]))
         assert (verdict.cause, culprits(verdict)) == (Cause.SLOW, [5])
-        assert verdict.why_not == ("8 GPUs on n3: told nothing",)
+        assert verdict.why_not == ("8 GPUs on n3: no data",)
 
     @pytest.mark.parametrize("healthy", [True, False])
     def test_clocks_that_are_two_seconds_apart_change_nothing(self, healthy):
@@ -128,7 +128,7 @@ class TestHonesty:
         training.clock[5] *= 0.85
         verdict = diagnose(training.series())
         assert verdict.cause is Cause.STARVATION
-        assert "clocks are lower as well" in verdict.why_not[0]
+        assert "clocks are also lower" in verdict.why_not[0]
 
     def test_a_lower_clock_of_who_waits_for_its_peers_is_a_contradiction(self):
         training = Training()
@@ -146,7 +146,7 @@ class TestHonesty:
         assert diagnose(Training(n_bins=2).series()).cause is Cause.UNKNOWN
 
     def test_groups_of_another_job_are_refused(self):
-        with pytest.raises(ValueError, match="of 8 workers, the job has 16"):
+        with pytest.raises(ValueError, match="contain 8 workers, but the job has 16"):
             diagnose(Training().series(), groups=groups_given("pp=2", 8))
 
     def test_rules_have_bounds(self):
@@ -162,7 +162,7 @@ def test_what_rounding_makes_of_a_link_that_is_hardly_used_accuses_nobody(seed):
     values[Metric.PCIE][3] *= 1.1
     values[Metric.PCIE][4] *= 0.9
     courses = [
-        course_of_timeline(
+        worker_series_of_timeline(
             worker,
             Timeline(
                 width_s=64,
@@ -235,7 +235,7 @@ class TestUgly:
     def test_instances_of_a_gpu_tell_their_memory_alone(self):
         verdict = diagnose(Training(told=(Metric.MEM_USED,)).series())
         assert verdict.cause is Cause.UNKNOWN
-        assert "neither power nor any activity" in verdict.why_not[0]
+        assert "no data of its GPUs' power or activity" in verdict.why_not[0]
 
     @pytest.mark.parametrize("ahead_s", [-2, 2])
     def test_a_gap_of_one_node_and_a_clock_that_is_off_hide_nobody(self, ahead_s):
@@ -260,4 +260,4 @@ class TestUgly:
 def test_the_next_step_of_a_suspicion_is_to_look():
     sure = Verdict(cause=Cause.SLOW, confidence=0.9)
     assert sure.next_step.startswith("Exclude the node")
-    assert replace(sure, confidence=0.55).next_step.startswith("Drain nothing for it")
+    assert replace(sure, confidence=0.55).next_step.startswith("Do not drain it yet")

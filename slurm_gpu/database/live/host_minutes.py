@@ -10,7 +10,7 @@ import math
 from array import array
 from collections.abc import Collection, Mapping
 
-from slurm_gpu.diagnose.metric import HOST_METRICS, of_host
+from slurm_gpu.diagnose.metric import HOST_METRICS, read_host_metrics
 from slurm_gpu.slurm.client import QueuedJob
 from slurm_gpu.slurm.occupancy import HOLDING
 from slurm_gpu.wire import Live
@@ -38,7 +38,7 @@ class HostMinutes:
             if live.at_s > told[-_COLUMNS] - KEPT_S:
                 return
             del told[:]  # its clock was set back
-        told.extend((live.at_s, *of_host(live.host)))
+        told.extend((live.at_s, *read_host_metrics(live.host)))
         old = max(0, len(told) // _COLUMNS - _MOST)
         while told[old * _COLUMNS] <= live.at_s - KEPT_S:
             old += 1

@@ -12,13 +12,13 @@ from slurm_gpu.diagnose.metric import HOST_METRICS, Metric
 from slurm_gpu.diagnose.peers import MODELS, Groups, TrainingLayout, groups_given
 from slurm_gpu.diagnose.series import (
     BAD_THROTTLES,
-    HostCourse,
+    HostSeries,
     JobWorker,
     Series,
     WorkerSeries,
     align,
-    course_of_timeline,
-    courses_of_windows,
+    worker_series_of_timeline,
+    worker_series_of_windows,
 )
 from slurm_gpu.wire.answers.node_minutes import NodeMinutes
 from slurm_gpu.wire.answers.runs import DeviceTimeline, NodeWindow, Run
@@ -120,7 +120,7 @@ def series_of_timelines(run: Run, timelines: Sequence[DeviceTimeline]) -> Series
         worker = workers.get((item.node, item.device))
         if worker is None or item.timeline is None:
             continue
-        course = course_of_timeline(worker, item.timeline)
+        course = worker_series_of_timeline(worker, item.timeline)
         share = throttled.get((item.node, item.device))
         if share is not None:
             # Records tell how long, not when: it stands for all of the time.
@@ -148,7 +148,7 @@ def series_of_windows(
     seen = {node for node, _ in workers}
     whole = seen <= {item.node for item in hosts}
     told_of = [host_course(item) for item in hosts if whole and item.node in seen]
-    return _aligned(run, workers, _to_the_same_end(courses_of_windows(told, run.device_facts)), told_of)
+    return _aligned(run, workers, _to_the_same_end(worker_series_of_windows(told, run.device_facts)), told_of)
 
 
 def _to_the_same_end(courses: Sequence[WorkerSeries]) -> Sequence[WorkerSeries]:
@@ -170,7 +170,7 @@ def _to_the_same_end(courses: Sequence[WorkerSeries]) -> Sequence[WorkerSeries]:
     return cut
 
 
-def host_course(told: NodeMinutes) -> HostCourse:
+def host_course(told: NodeMinutes) -> HostSeries:
     """By seconds: each value stands for the time since the one before, after a gap for as long as usual."""
     at_s = np.round(np.array(told.at_s)).astype(np.int64)
     usual = _TELLS_EACH_S if len(at_s) < 2 else min(int(np.median(np.diff(at_s))), 2 * _TELLS_EACH_S)
@@ -186,14 +186,14 @@ def host_course(told: NodeMinutes) -> HostCourse:
         for first, stop, value in zip(since - start, at_s - start, series, strict=True):
             row[first:stop] = np.nan if value is None else value
         values[metric] = row
-    return HostCourse(node=told.node, start_s=float(start), width_s=1.0, values=values)
+    return HostSeries(node=told.node, start_s=float(start), width_s=1.0, values=values)
 
 
 def _aligned(
     run: Run,
     workers: dict[tuple[str, str], JobWorker],
     courses: Sequence[WorkerSeries],
-    hosts: Sequence[HostCourse] = (),
+    hosts: Sequence[HostSeries] = (),
 ) -> Series:
     there = {course.worker for course in courses}
     missing = [worker for worker in workers.values() if worker not in there]

@@ -14,7 +14,7 @@ SERVERS = frozenset(
 )
 """As applications.yaml names them."""
 _INTERACTIVE = "interactive"
-_WAITS = "stands still"
+_WAITS = "stalled"
 
 
 def may_rest(app: str | None, field: str | None) -> bool:

@@ -26,7 +26,7 @@ from slurm_gpu.database.verdicts.snapshots import VerdictSnapshots
 from slurm_gpu.database.verdicts.store import HEALTHY, StoredVerdict
 from slurm_gpu.diagnose.case import DiagnosisThresholds
 from slurm_gpu.diagnose.judge import diagnose
-from slurm_gpu.diagnose.live import LiveTable, SoleHolder, fractions, screen
+from slurm_gpu.diagnose.live import LiveTable, UnsharedWorker, fractions, screen
 from slurm_gpu.diagnose.series import JobWorker
 from slurm_gpu.diagnose.stalls import SURE
 from slurm_gpu.diagnose.verdict import Cause, Verdict
@@ -93,15 +93,15 @@ class JobWatch:
         self._follow(queue, now_s)
         several = (item.job for item in self._jobs.values() if n_gpus(item.job) >= 2)
         self._looks.need_live({node for job in several for node in job.nodes})
-        self._table.look(
+        self._table.update(
             now_s,
             {job_id: float(item.start_s) for job_id, item in self._jobs.items()},
             self._told(self._looks.live(), queue),
         )
         watched, screened = self._table.jobs(), screen(self._table)
-        self._stands = {job for job, is_so in zip(screened.jobs, screened.stands, strict=True) if is_so}
+        self._stands = {job for job, is_so in zip(screened.jobs, screened.is_stalled, strict=True) if is_so}
         self._stand(now_s)
-        scores = dict(zip(screened.jobs, screened.strays.tolist(), strict=True))
+        scores = dict(zip(screened.jobs, screened.deviations.tolist(), strict=True))
         scores |= {job: 0.0 if self._jobs[job].stood else _STANDS_SCORE for job in self._stands}
         found = {
             job
@@ -137,14 +137,14 @@ class JobWatch:
             if job.state == "RUNNING" and job.start_s is not None:
                 if job_id in self._jobs:
                     if self._jobs[job_id].job.nodes != job.nodes:
-                        self._table.keep(job_id, job.nodes)
+                        self._table.keep_nodes(job_id, job.nodes)
                     self._jobs[job_id].job = job
                 else:
                     self._jobs[job_id] = _WatchedJob(job, job.start_s, RunEpisodes())
 
     def _told(
         self, live: Mapping[str, Live], queue: Mapping[int, QueuedJob]
-    ) -> Iterator[tuple[SoleHolder, float, tuple[float, ...]]]:
+    ) -> Iterator[tuple[UnsharedWorker, float, tuple[float, ...]]]:
         """Of GPUs that one job holds for itself; a job that shares some is not watched at all.
 
         A machine without Slurm counts jobs by itself: of Slurm's is what their own nodes tell.
@@ -169,7 +169,7 @@ class JobWatch:
                 facts = self._looks.facts(name, uuid)
                 worker = JobWorker(node=name, device=uuid, index=None if facts is None else facts.index)
                 host = {} if device.jobs[0] in crowded else node.host
-                yield SoleHolder(device.jobs[0], worker), node.at_s, fractions(device, facts, host)
+                yield UnsharedWorker(device.jobs[0], worker), node.at_s, fractions(device, facts, host)
 
     def _stand(self, now_s: float) -> None:
         """Judge who stands still; who did, and goes on, has recovered."""

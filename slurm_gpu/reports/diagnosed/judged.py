@@ -12,7 +12,7 @@ from slurm_gpu.diagnose.case import DiagnosisThresholds
 from slurm_gpu.diagnose.judge import diagnose
 from slurm_gpu.diagnose.peers import Groups
 from slurm_gpu.diagnose.series import Series
-from slurm_gpu.diagnose.stalls import STOOD
+from slurm_gpu.diagnose.stalls import STALLED_AT_END
 from slurm_gpu.diagnose.steps import StepSeries
 from slurm_gpu.diagnose.verdict import Cause, Verdict
 from slurm_gpu.text.cells import span
@@ -109,7 +109,7 @@ def judged(
         verdict = _of_all(run, in_its_place(verdict, run.app, run.app_field, run.state))
         verdicts.append(JudgedRun(by, told, given, verdict))
     found = [item for item in verdicts if item.verdict.cause not in NOTHING]
-    stood = [item for item in verdicts if item.verdict.kind == STOOD]
+    stood = [item for item in verdicts if item.verdict.kind == STALLED_AT_END]
     known = [item for item in verdicts if item.verdict.cause is not Cause.UNKNOWN]
     if not found and not stood and known and not known[0].reaches_its_end(run):
         # What is well is so for as long as was seen: the whole course says more than minutes of it.

@@ -1,9 +1,8 @@
-"""Who has more to do, before Hopper: by the gaps between kernels, which who waits does not have.
+"""Find workers with more work, on GPUs before Hopper, by the gaps between kernels.
 
-Between two kernels a GPU has nothing to run for a moment. Who spins in a collective has no such moments, so
-utilisation of workers that wait for others is a little higher, in fractions of a percent: too little to stand
-alone (a GPU's CPU may launch later than others'). But who has more to do takes more power as well, and who is
-only launched late takes less.
+Between two kernels a GPU has nothing to run for a moment. A GPU that spins in a collective has no such gaps,
+so its utilisation is higher by fractions of a percent. This is not enough evidence, since the CPU may also
+launch kernels late. But a worker with more work takes more power, and one with late launches takes less.
 """
 
 from __future__ import annotations
@@ -17,16 +16,17 @@ from slurm_gpu.diagnose.signals import Signal
 from slurm_gpu.diagnose.verdict import SUSPICION, Cause, Evidence, Verdict
 
 _LEAST_WORKERS = 4
+# Fractions of utilisation.
 _LEAST_GAPS, _ALIKE, _Z = 0.0018, 0.00035, 6.0
-"""Of utilisation."""
+# Least gap between the two kinds, as a share of their difference.
 _CLEAR = 0.3
-"""Of how far they lie apart: so much is between the two kinds."""
+# Logarithms of power: for workers that never wait, together; for a single one, which may always take more;
+# and for each of them.
 _MORE_POWER, _MORE_OF_ONE, _NO_LESS = 0.03, 0.06, 0.01
-"""Logarithms: of those that never wait together, of a single one, which may always take more, and of each."""
 
 
 def heavier_by_gaps(case: Case) -> Verdict | None:
-    """Workers that have gaps as others do not, and take more power than these."""
+    """Find workers that have gaps where others do not, and that take more power."""
     util, power = case.signals.get(Signal.UTIL), case.signals.get(Signal.POWER)
     if util is None or power is None or Signal.BUSY in case.signals:
         return None
@@ -42,7 +42,7 @@ def heavier_by_gaps(case: Case) -> Verdict | None:
     rest = ~rows & case.judged
     apart = middle(used[rest]) - middle(used[rows])
     more = float(np.expm1(middle(taken[rows]) - middle(taken[rest])))
-    told = (
+    evidence = (
         Evidence(
             text=f"{who}: {more:.1%} more power than the others",
             metric="power",
@@ -51,28 +51,30 @@ def heavier_by_gaps(case: Case) -> Verdict | None:
             workers=names,
         ),
         Evidence(
-            text=f"{who}: utilisation {apart:.2%} lower: the others spin, and these never do",
+            text=f"{who}: utilisation {apart:.2%} lower: the others spin while waiting, these do not",
             metric="util",
             value=-apart,
             expected=0.0,
             workers=names,
         ),
     )
-    verdict = case.verdict(Cause.IMBALANCE, SUSPICION, kind="workers", roles=names, evidence=told)
-    return verdict.limited("without SM activity it is told by power and gaps between kernels", most=SUSPICION)
+    verdict = case.verdict(Cause.IMBALANCE, SUSPICION, kind="workers", roles=names, evidence=evidence)
+    return verdict.limited(
+        "without SM activity this is judged by power and gaps between kernels", most=SUSPICION
+    )
 
 
 def _never_wait(used: Matrix, taken: Matrix, step: float) -> NDArray[np.bool_]:
-    """(n_workers,) of one group."""
+    """Mark the workers of one group that never wait (n_workers,)."""
     usual = float(quantile(used[None, :], 0.75)[0])
     alike = max(sigma(used[used >= middle(used)]), _ALIKE)
     rows = usual - used >= max(_LEAST_GAPS, 1.5 * step, _Z * alike)
-    nobody = np.zeros_like(rows)
+    none = np.zeros_like(rows)
     if not rows.any() or 2 * rows.sum() > rows.size:
-        return nobody
+        return none
     between = float(used[~rows].min() - used[rows].max())
     if between < _CLEAR * (usual - float(used[rows].mean())):
-        return nobody
+        return none
     more = taken[rows] - middle(taken[~rows])
     least = _MORE_OF_ONE if more.size == 1 else _MORE_POWER
-    return rows if middle(more) >= least and more.min() >= _NO_LESS else nobody
+    return rows if middle(more) >= least and more.min() >= _NO_LESS else none

@@ -5,7 +5,7 @@ import pytest
 
 from slurm_gpu.diagnose.judge import diagnose
 from slurm_gpu.diagnose.metric import Metric
-from slurm_gpu.diagnose.series import HostCourse
+from slurm_gpu.diagnose.series import HostSeries
 from slurm_gpu.diagnose.verdict import Cause
 from slurm_gpu.wire import Event
 from tests.diagnose.faults import SEEDS, a_hang, a_slow_clock, as_series, culprits
@@ -140,12 +140,12 @@ class TestEvidence:
         verdict = diagnose(training.series())
         assert culprits(verdict) == [5]
         assert verdict.evidence[0].expected == pytest.approx(0.95, abs=0.005)
-        assert "where peers have 95%" in verdict.evidence[0].text
+        assert ", peers 95%" in verdict.evidence[0].text
 
     def test_a_little_over_infiniband_is_no_share(self):
         training = Training(n=32)
         hosts = [
-            HostCourse(
+            HostSeries(
                 node=f"n{i + 1}",
                 start_s=START_S,
                 width_s=10.0,
@@ -155,4 +155,4 @@ class TestEvidence:
         ]
         verdict = diagnose(training.series(hosts=hosts))
         assert verdict.nodes == ("n3",)
-        assert "InfiniBand 0.0 MB/s where peers have" in verdict.evidence[0].text
+        assert "InfiniBand 0.0 MB/s, peers" in verdict.evidence[0].text
