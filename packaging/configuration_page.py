@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, is_dataclass
@@ -35,16 +36,18 @@ _FILES = (
 _HEAD = """\
 # Configuration reference
 
-Every key of the files in `/etc/slurm-gpu`. A mistake in one is reported with its line and column, the value
-and what is allowed. `NAME` is any name, `[]` an entry of a list. Times have a unit: `90s`, `10m`, `4h`, `7d`,
+Every key of the files in `/etc/slurm-gpu`. A mistake is reported with its line and column, the value and the
+allowed values. `NAME` is any name, `[]` an entry of a list. Times have a unit: `90s`, `10m`, `4h`, `7d`,
 `2w`. `packaging/configuration_page.py` writes this page from the classes that decode the files.
 """
+
+
+_EXAMPLE = re.compile(r", such as `[^`]*`$")
 
 
 class _Row(NamedTuple):
     key: str
     value: str
-    default: str
     description: str
 
 
@@ -52,9 +55,9 @@ def page() -> str:
     """Return the page."""
     parts = [_HEAD]
     for name, settings_class, description in _FILES:
-        rows = [_Row("key", "value", "default", "description"), _Row("---", "---", "---", "---")]
-        rows += _rows("", settings_class, {})
-        table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+        rows = [_Row("key", "value (default)", "description"), *_rows("", settings_class, {})]
+        head, *lines = (f"| {' | '.join(row)} |" for row in rows)
+        table = "\n".join((head, "|---|---|---|", *lines))
         parts.append(f"## {name}\n\n{description}\n\n{table}\n")
     return "\n".join(parts)
 
@@ -65,8 +68,11 @@ def _rows(above: str, settings_class: type, shown: dict[type, str]) -> Iterator[
         if not setting.description:
             continue
         key, inner = _inner(f"{above}{setting.key}", setting.shape)
+        default = _default(setting)
         value = f"as `{shown[inner]}`" if inner in shown else "" if inner else _value(setting.shape)
-        yield _Row(f"`{key}`", value, _default(setting), setting.description)
+        if default.startswith("`"):  # An example of its own is not needed.
+            value = _EXAMPLE.sub("", value)
+        yield _Row(f"`{key}`", f"{value} ({default})" if default and value else value, setting.description)
         if inner is not None and inner not in shown:
             yield from _rows(f"{key}.", inner, shown)
 
@@ -85,22 +91,24 @@ def _inner(key: str, shape: Shape) -> tuple[str, type | None]:
 
 def _value(shape: Shape) -> str:
     if shape.one_or_table is not None:
-        return f"{_told(shape.one_or_table.one)}; or a table by {shape.one_or_table.key.what}"
+        return f"{_described(shape.one_or_table.one)}; or a table by {shape.one_or_table.key.what}"
     if shape.value_type is not None:
-        return _told(shape.value_type)
+        return _described(shape.value_type)
     key, *item = map(shape_of, get_args(shape.type))
     if get_origin(shape.type) is Mapping:
-        return f"a table: {_told(key.value_type)} → {_value(item[0])}"
-    told = _told(key.value_type)
+        return f"a table: {_described(key.value_type)} → {_value(item[0])}"
+    items = _described(key.value_type)
     if key.value_type is not None and key.value_type.example:
-        told = f"{key.value_type.plural}, such as `[{key.value_type.example}]`"
-    return f"a list of {told}" + (", or one" if shape.items.or_one else "")
+        items = f"{key.value_type.plural}, such as `[{key.value_type.example}]`"
+    return f"a list of {items}" + (", or one" if shape.items.or_one else "")
 
 
-def _told(kind: ValueType | None) -> str:
+def _described(kind: ValueType | None) -> str:
     if kind is None:
         return "a table"
-    return f"{kind.what}, such as `{kind.example}`" if kind.example else kind.what
+    shown = kind.what.removesuffix(" from 0 to 1000000000")
+    has_example = kind.example and not shown.startswith(("a duration", "a whole number"))
+    return f"{shown}, such as `{kind.example}`" if has_example else shown
 
 
 def _default(setting: SettingField) -> str:

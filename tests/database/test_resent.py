@@ -172,7 +172,7 @@ def test_of_each_table_it_is_said_whether_it_comes_again() -> None:
     said = [FROM_NODES_AND_SLURM.keys(), ON_REQUEST, BY_THE_WATCH, BY_TRAINING, FROM_SLURM_GPUCTLD, HISTORY]
     assert sorted(name for names in said for name in names) == sorted(metadata.tables)
     page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
-    section = page.partition("### What comes again after a restored backup")[2].partition("\n## ")[0]
+    section = page.partition("### After a restored backup")[2].partition("\n## ")[0]
     assert [name for name in metadata.tables if f"`{name}`" not in section] == []
 
 

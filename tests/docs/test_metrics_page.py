@@ -52,7 +52,7 @@ def test_every_field_of_a_host_record() -> None:
 
 
 def test_every_field_of_a_device() -> None:
-    assert _first_cells("What a device is") == _names(DeviceFacts) - {"node"}
+    assert _first_cells("Devices") == _names(DeviceFacts) - {"node"}
 
 
 def test_every_plausible_range() -> None:
@@ -67,7 +67,7 @@ def test_every_plausible_range() -> None:
 
 
 def test_every_live_value() -> None:
-    told = _spans("Now", "| of |")
+    told = _spans("Live values", "| of |")
     host = {name for name in _names(NodeReading) - {"at_s"} if not name.endswith("_per_s")}
     assert told == _names(LiveDevice) | host | {"_per_s", READER_DEATHS}
 
@@ -84,7 +84,7 @@ def _told_kinds() -> Iterable[str]:
 
 def test_every_kind_of_event() -> None:
     kinds = {*_told_kinds(), "intruder", "job_mismatch", "double_watch", "device_elsewhere"}
-    assert _first_cells("What happens") == kinds
+    assert _first_cells("Events") == kinds
 
 
 def test_every_reason_for_which_clocks_are_held_down() -> None:
