@@ -1,4 +1,4 @@
-"""What mkdocs does besides: pages from elsewhere, pictures in the colour of the text, no outside requests.
+"""Extend mkdocs: pages from other folders, pictures in the colour of the text, no outside requests.
 
 mkdocs calls the functions by their names (https://www.mkdocs.org/user-guide/plugins/#events).
 """
@@ -13,25 +13,25 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 _ROOT = Path(__file__).resolve().parents[1]
+# Pages of the repository that are also pages of the site.
 _OUTSIDE = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "lab/README.md": "lab.md",
     **{log: log for log in (f"bench/results/{path.name}" for path in (_ROOT / "bench/results").glob("*.md"))},
 }
-"""Pages of the repository that are pages of the site too."""
 _PICTURE = re.compile(r'<img alt="(?P<alt>[^"]*)" src="(?P<source>images/[^"]+\.svg)"[^>]*>')
+# Requests to other hosts that a browser makes without a click.
 _REQUEST = re.compile(
     r"""<(?:script|img|iframe|source|audio|video)\b[^>]*\bsrc=["']?(?:https?:)?//[^"'\s>]+"""
     r"""|<link\b(?![^>]*\brel=["']?(?:canonical|prev|next)\b)[^>]*\bhref=["']?(?:https?:)?//[^"'\s>]+"""
     r"""|(?:@import\s+|url\()["']?(?:https?:)?//[^"'\s)]+""",
     re.IGNORECASE,
 )
-"""What a browser would load from another host, without anybody having clicked."""
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the pages that lie elsewhere in the repository."""
+    """Add the pages from other folders of the repository."""
     for source, page in _OUTSIDE.items():
         text = (_ROOT / source).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=_as_on_site(text, Path(source), Path(page))))
@@ -46,7 +46,7 @@ def _as_on_site(text: str, source: Path, page: Path) -> str:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Let links to those pages lead to their place on the site."""
+    """Point links to those pages at their place on the site."""
     for source, page in _OUTSIDE.items():
         markdown = markdown.replace(f"](../{source}", f"]({page}")
         markdown = markdown.replace(f"]({source}", f"]({page}")
@@ -54,26 +54,26 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Put pictures into the page, where they take the colour of its text, and bars into code as they are."""
+    """Inline pictures, so that they take the colour of the text, and unescape bars in code."""
 
     def inline(match: re.Match[str]) -> str:
         svg = (_ROOT / "docs" / match["source"]).read_text(encoding="utf-8")
         return svg[svg.index("<svg") :].replace("<svg", f'<svg role="img" aria-label="{match["alt"]}"', 1)
 
     html = _PICTURE.sub(inline, html)
-    # In a table forges want a bar of code behind a backslash; Python's Markdown leaves it there.
+    # Forges need a backslash before a bar of code in a table; Python's Markdown keeps it.
     return re.sub(r"(?<!</span>)<code>[^<]*</code>", lambda match: match[0].replace("\\|", "|"), html)
 
 
 def on_page_context(context: Any, page: Any, **_: Any) -> Any:
-    """Fail where a block of code was not taken for one."""
+    """Fail if a block of code was not recognised."""
     if "```" in re.sub(r"<code.*?</code>", "", page.content, flags=re.DOTALL):
-        raise PluginError(f"{page.file.src_uri}: a line with ``` stands in the text")
+        raise PluginError(f"{page.file.src_uri}: a line with ``` is in the text")
     return context
 
 
 def on_post_build(config: Any) -> None:
-    """Fail where a page would ask another host for anything."""
+    """Fail if a page would load anything from another host."""
     asked = [
         f"{path.relative_to(config['site_dir'])}: {match[0]}"
         for path in sorted(Path(config["site_dir"]).rglob("*"))

@@ -311,7 +311,7 @@ class Colocation:
 
     may: Annotated[GroupNames | None, "Groups whose jobs share if they ask; by default all."] = None
     must: Annotated[GroupNames, "Groups whose jobs share unasked."] = ()
-    mode: Annotated[Mode, "Log it, tell the user, or do it."] = Mode.OBSERVE
+    mode: Annotated[Mode, "Log it, advise the user, or do it."] = Mode.OBSERVE
     goal: Annotated[Goal, "considerate: no job is slowed down by more than `slowdown`."] = Goal.THROUGHPUT
     slowdown: Annotated[
         float | None, number(1, 10, "1.10"), "The most that a job is slowed down; by default 1.10."
