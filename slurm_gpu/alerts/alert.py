@@ -1,4 +1,4 @@
-"""What can be wrong with a running job's GPUs, and by which thresholds."""
+"""The kinds of alerts on a running job's GPUs, and their thresholds."""
 
 from __future__ import annotations
 
@@ -8,51 +8,51 @@ from enum import StrEnum
 from slurm_gpu.wire.live import IDLE_PCT
 
 
-class Concern(StrEnum):
-    """Kinds of concern, the worst first."""
+class AlertKind(StrEnum):
+    """Kinds of alerts, the most severe first."""
 
     XID = "xid"
     """A GPU reported an error."""
     UNHEALTHY = "unhealthy"
-    """slurm-gpudbd's watch found trouble: `Flag.said` says which."""
+    """slurm-gpudbd's watch diagnosed a fault or a hang; see `Alert.diagnosis`."""
     HELD_IDLE = "held_idle"
-    """No GPU of the job has computed anything since it began."""
+    """No GPU of the job has been used since it started."""
     USED_THEN_IDLE = "used_then_idle"
-    """They have, and none does any more."""
+    """The GPUs were used, and none is used any more."""
     MEMORY_IDLE = "memory_idle"
-    """A GPU whose memory is full does nothing: something waits or hangs there."""
+    """A GPU with full memory is idle: a process waits or hangs."""
     PARTLY_UNUSED = "partly_unused"
-    """One of N GPUs is used, the others never were."""
+    """Some GPUs are used and others never were."""
     THROTTLED = "throttled"
-    """A GPU's clocks are held down by heat or by its power supply."""
+    """Heat or the power supply slows a GPU's clocks."""
 
 
+# Reasons that indicate faults; the power cap and requested clocks do not.
 BAD_THROTTLES = frozenset(
     {"hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown"}
 )
-"""Reasons that are faults; the power cap and clocks that were asked for are none."""
 
 
+# Maximum difference between Slurm's clock and a node's.
 CLOCKS_S = 5.0
-"""So much may Slurm's clock and a node's differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertThresholds:
-    """When something is a concern."""
+    """The thresholds at which a condition becomes an alert."""
 
     window_s: float = 240.0
-    """It has lasted so long. With values each 10 s, it is told within five minutes."""
+    """Minimum duration. With values every 10 s, an alert appears within five minutes."""
     idle_pct: float = IDLE_PCT
-    """Utilisation up to this is idle."""
+    """Utilisation up to this value is idle."""
     min_coverage: float = 0.8
-    """Of that time, so much has been seen; below it nothing is judged."""
+    """Minimum observed share of that time; below it there is no alert."""
     value_for_s: float = 30.0
-    """A value tells of at most so long before it."""
+    """Maximum time before a value that it covers."""
     memory_frac: float = 0.5
-    """Memory in use that counts as full."""
+    """Memory usage from which it counts as full."""
     throttled_share: float = 0.5
-    """Of the time."""
+    """Share of the observed time."""
 
     def __post_init__(self) -> None:
         for name in ("window_s", "value_for_s"):
@@ -64,48 +64,48 @@ class AlertThresholds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
-    """What a diagnosis says, as docs/diagnose.md has it."""
+class DiagnosisSummary:
+    """A diagnosis in brief; docs/diagnose.md explains it."""
 
     cause: str
     kind: str
     confidence: float
     text: str
-    """Who, and by which evidence."""
+    """The culprits and the main evidence."""
     next_step: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flag:
-    """One concern about one job."""
+class Alert:
+    """One alert about one job."""
 
     job_id: int
-    concern: Concern
+    kind: AlertKind
     devices: tuple[str, ...]
-    """UUIDs of those that it is about."""
+    """UUIDs of the affected devices."""
     since_s: float
-    """Wall clock: since when it is so."""
+    """Wall clock at which the condition began."""
     coverage: float
-    """How much was seen of the time that it is judged by; the least of the devices."""
-    said: Said | None = None
-    """Of UNHEALTHY alone."""
+    """Observed share of the evaluated time; the minimum of the devices."""
+    diagnosis: DiagnosisSummary | None = None
+    """Only for UNHEALTHY."""
 
 
 _WORDS = {
-    Concern.XID: "{gpus} reported an error",
-    Concern.UNHEALTHY: "{gpus} in trouble",
-    Concern.HELD_IDLE: "{gpus} held and not used since it began",
-    Concern.USED_THEN_IDLE: "{gpus} no longer used",
-    Concern.MEMORY_IDLE: "{gpus} idle with full memory",
-    Concern.PARTLY_UNUSED: "{gpus} never used, others are",
-    Concern.THROTTLED: "{gpus} slowed down by heat or power",
+    AlertKind.XID: "{gpus} reported an error",
+    AlertKind.UNHEALTHY: "{gpus} unhealthy",
+    AlertKind.HELD_IDLE: "{gpus} allocated and not used since the job started",
+    AlertKind.USED_THEN_IDLE: "{gpus} no longer used",
+    AlertKind.MEMORY_IDLE: "{gpus} idle with full memory",
+    AlertKind.PARTLY_UNUSED: "{gpus} never used, others are",
+    AlertKind.THROTTLED: "{gpus} throttled by heat or power",
 }
 
 
-def in_words(flag: Flag) -> str:
-    """Describe the condition in a few words, without the owner and the beginning."""
-    if flag.said is not None:
-        kind = f" ({flag.said.kind})" if flag.said.kind else ""
-        return f"{flag.said.cause}{kind}: {flag.said.text}, {flag.said.confidence:.0%} sure"
-    n_gpus = len(flag.devices)
-    return _WORDS[flag.concern].format(gpus="1 GPU" if n_gpus == 1 else f"{n_gpus} GPUs")
+def in_words(alert: Alert) -> str:
+    """Describe the condition in a few words, without the owner and the start."""
+    if (found := alert.diagnosis) is not None:
+        kind = f" ({found.kind})" if found.kind else ""
+        return f"{found.cause}{kind}: {found.text}, {found.confidence:.0%} confidence"
+    n_gpus = len(alert.devices)
+    return _WORDS[alert.kind].format(gpus="1 GPU" if n_gpus == 1 else f"{n_gpus} GPUs")

@@ -1,4 +1,4 @@
-"""What has been seen of one device while one job held it for itself: all in a window's memory."""
+"""The recent values of one device that one job uses alone, within a window's memory."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import NamedTuple
 from slurm_gpu.alerts.alert import BAD_THROTTLES, CLOCKS_S, AlertThresholds
 from slurm_gpu.wire import LiveDevice
 
+# How long a reading remains valid; `idle_s`, where it is known, is more exact.
 _READ_S = 15.0
-"""A value is told for so long after it was read; with `idle_s` it is known when."""
 
 
 class _HistoryValue(NamedTuple):
-    """One value, and the seconds before it of which it tells."""
+    """One value, and the seconds before it that it covers."""
 
     at_s: float
     for_s: float
@@ -24,7 +24,7 @@ class _HistoryValue(NamedTuple):
 
 
 class IdlePeriod(NamedTuple):
-    """A device that has computed nothing for a window or longer, and how much was seen of that time."""
+    """A period of at least a window without use of a device, and its observed share."""
 
     since_s: float
     coverage: float
@@ -32,13 +32,13 @@ class IdlePeriod(NamedTuple):
 
 @dataclass(slots=True)
 class _Stretch:
-    """A time in which the device computed nothing: from when on, and how much of it was seen."""
+    """A time without use of the device: its start, and its observed seconds."""
 
     since_s: float
     known_s: float = 0.0
 
     def idle(self, now_s: float, rules: AlertThresholds) -> IdlePeriod | None:
-        """None while that is too short, or too little was seen of it."""
+        """Return the idle period; None if it is too short or too little of it was observed."""
         long_s = now_s - self.since_s
         if long_s < rules.window_s:
             return None
@@ -47,22 +47,22 @@ class _Stretch:
 
 
 class DeviceHistory:
-    """One device of one job."""
+    """The history of one device of one job."""
 
     def __init__(self, since_s: float, used: bool | None) -> None:
         self.used = used
-        """Whether it ever computed anything for this job; None where only records can tell."""
+        """Whether the job ever used it; None if only records can answer."""
         self._began_s = self._at_s = since_s
         self._unused = _Stretch(since_s)
-        """Since the end of its last use; where there was none, since it is watched."""
+        """Since its last use or, without one, since it is watched."""
         self._watched = _Stretch(since_s)
-        """Of that, the part after the last silence that was too long to judge across it."""
+        """The part after the last gap that was too long to bridge."""
         self._recent: deque[_HistoryValue] = deque()
         self._n_throttled = 0
-        """How many of these: nearly always none, and then nothing has to be summed up."""
+        """Number of throttled values; usually 0, which avoids summing up."""
 
-    def see(self, at_s: float, value: LiveDevice, rules: AlertThresholds) -> None:
-        """A value arrived; one that is no newer than the last tells nothing."""
+    def add(self, at_s: float, value: LiveDevice, rules: AlertThresholds) -> None:
+        """Add a value; ignore one that is no newer than the last."""
         if at_s <= self._at_s or value.util_pct is None:
             return
         before_s = self._at_s
@@ -76,7 +76,7 @@ class DeviceHistory:
             if computed_s is not None and computed_s > stretch.since_s:
                 stretch.since_s = computed_s
                 stretch.known_s = min(for_s, at_s - computed_s) + max(0.0, before_s - computed_s)
-        # Work right after a start may be that of the job before.
+        # Work right after the start may belong to the previous job.
         if computed_s is not None and computed_s > self._began_s + CLOCKS_S:
             self.used = True
         throttled = None if value.throttle is None else not BAD_THROTTLES.isdisjoint(value.throttle)
@@ -89,38 +89,38 @@ class DeviceHistory:
     def _computed_s(
         self, at_s: float, before_s: float, value: LiveDevice, rules: AlertThresholds
     ) -> float | None:
-        """When it computed since the last value, or shortly before: a node may learn of it late."""
+        """Return when it was last used since the last value or shortly before: nodes may notice late."""
         if value.idle_s is not None:
             return at_s - value.idle_s if value.idle_s <= at_s - before_s + rules.value_for_s else None
         assert value.util_pct is not None
         return at_s - _READ_S if value.util_pct > rules.idle_pct else None
 
     def idle(self, now_s: float, rules: AlertThresholds, *, unused: bool) -> IdlePeriod | None:
-        """Whether it does nothing, for a window or longer; None where it does, or too little was seen.
+        """Return the idle period of a window or longer; None if it is used or too little was observed.
 
-        Of one that was used it is enough that it has been seen idle since the last long silence; who would
-        say of one that it never was has to have looked all the time.
+        For a device that was used, observation since the last long gap is enough. For an unused one
+        (`unused`) the whole time must have been observed.
         """
         whole = self._unused.idle(now_s, rules)
         return whole if whole is not None or unused else self._watched.idle(now_s, rules)
 
     def memory_is_full(self, now_s: float, rules: AlertThresholds) -> bool:
-        """Whether it was, each time that anybody looked within the window."""
+        """Return whether every value within the window shows full memory."""
         since_s = now_s - rules.window_s
         latest = itertools.takewhile(lambda seen: seen.at_s > since_s, reversed(self._recent))
         return next((seen.memory_full for seen in latest), False) and all(seen.memory_full for seen in latest)
 
     def throttled(self, now_s: float, rules: AlertThresholds) -> tuple[float, float] | None:
-        """(since when, coverage), where it was for too much of the window; None where not, or not seen."""
+        """Return (start, coverage) if it was throttled for too much of the window; otherwise None."""
         if not self._n_throttled:
             return None
         recent = [seen for seen in self._recent if seen.at_s > now_s - rules.window_s]
-        told = [seen for seen in recent if seen.throttled is not None]
-        known_s = sum(seen.for_s for seen in told)
+        known = [seen for seen in recent if seen.throttled is not None]
+        known_s = sum(seen.for_s for seen in known)
         coverage = min(known_s / rules.window_s, 1.0)
         if coverage < rules.min_coverage:
             return None
-        bad = [seen for seen in told if seen.throttled]
+        bad = [seen for seen in known if seen.throttled]
         if sum(seen.for_s for seen in bad) < rules.throttled_share * known_s:
             return None
         return bad[0].at_s - bad[0].for_s, coverage

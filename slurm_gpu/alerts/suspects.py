@@ -1,7 +1,7 @@
-"""GPUs and nodes that were the culprit in several jobs: many that accuse one are worth a look, one is not.
+"""Suspect GPUs and nodes: culprits in several jobs deserve inspection, a culprit in one does not.
 
-A false accusation takes a node from everybody, so it takes jobs of several users, and each job that was well
-there since speaks for it.
+A false accusation takes a node from all users. Accusations must therefore come from jobs of several users,
+and each job that has run well there since counts against them.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+# (node, UUID).
 Place = tuple[str, str]
-"""(node, UUID)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """What one run says of GPUs: that they were at fault (`accuses`), or that it was well on them."""
+    """The statement of one run about GPUs: they were at fault (`accuses`), or it ran well on them."""
 
     job: str
     user: str
     at_s: float
-    """When that was found last."""
+    """Time of the last finding."""
     since_s: float
     accuses: bool
     confidence: float
@@ -31,26 +31,26 @@ class Statement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuspectThresholds:
-    """When somebody is a suspect."""
+    """The thresholds of a suspect."""
 
     jobs: int = 3
     users: int = 2
     confidence: float = 0.6
     within_s: float = 14 * 86400.0
     most_of_job: float = 0.5
-    """A job that accuses more of its GPUs than this tells of the room, the job or the rule, not of a GPU."""
+    """Maximum share of its GPUs that a job may accuse; above it the fault lies in the job or the site."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspect:
-    """A GPU, or a node (`device` None) several of whose GPUs were culprits."""
+    """A GPU, or a node (`device` is None) with several culprits among its GPUs."""
 
     node: str
     device: str | None
     jobs: int
     users: int
     healthy: int
-    """Jobs that were well on it since it was accused last."""
+    """Jobs that ran well on it since the last accusation."""
     first_s: float
     last_s: float
 
@@ -58,9 +58,9 @@ class Suspect:
 def suspects(
     statements: Iterable[Statement], now_s: float, rule: SuspectThresholds | None = None
 ) -> list[Suspect]:
-    """Those accused by `rule.jobs` jobs of `rule.users` users, less the jobs that were well there since.
+    """Return places accused by `rule.jobs` jobs of `rule.users` users, less jobs that ran well there since.
 
-    The ones with most jobs first. A node stands for its GPUs where no single one is accused often enough.
+    Those with the most jobs come first. A node is reported if no single GPU of it is accused often enough.
     """
     rule = rule or SuspectThresholds()
     accusing: dict[Place, list[Statement]] = defaultdict(list)
@@ -118,7 +118,7 @@ def _judged(
 
 
 def drain(node: str, index: int | None, jobs: int, users: int, cause: str = "slow or failing") -> str:
-    """The command that takes the node out of service once its jobs are over, for an operator to run."""
+    """Return the command with which an operator drains the node."""
     gpu = "GPUs" if index is None else f"GPU {index}"
     reason = f"slurm-gpu: {gpu} {cause} in {jobs} jobs of {users} users"
     return f'scontrol update nodename={node} state=drain reason="{reason}"'

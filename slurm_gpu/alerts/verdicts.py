@@ -1,10 +1,10 @@
-"""Flags of running jobs from the verdicts of slurm-gpudbd."""
+"""Convert verdicts of slurm-gpudbd to alerts on running jobs."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from slurm_gpu.alerts.alert import Concern, Flag, Said
+from slurm_gpu.alerts.alert import Alert, AlertKind, DiagnosisSummary
 from slurm_gpu.text.units import few
 from slurm_gpu.wire import Live
 from slurm_gpu.wire.answers.runs import NodeReport
@@ -18,36 +18,36 @@ def unhealthy(
     runs: Collection[tuple[int, int | None]],
     reports: Iterable[NodeReport],
     live: Mapping[str, Live],
-) -> list[Flag]:
-    """Flags of `runs`, (job id, start), of which there are verdicts; `reports` know how nodes number GPUs.
+) -> list[Alert]:
+    """Return the alerts of `runs`, (job id, start), that have verdicts; `reports` number the GPUs of nodes.
 
-    A flag is about the GPUs that are named, else about all of the job's, as `live` values have them.
+    An alert covers the GPUs that its verdict names, otherwise all GPUs of the job by `live` values.
     """
     if told is None or not told.verdicts:
         return []
     index = {item.uuid: item.index for report in reports for item in report.devices if item.index is not None}
     return [
-        Flag(
+        Alert(
             job_id=item.job_id,
-            concern=Concern.UNHEALTHY,
+            kind=AlertKind.UNHEALTHY,
             devices=tuple(uuid for _, uuid in item.devices) or _devices_of(live, item.job_id),
             since_s=item.start_s if item.since_s is None else item.since_s,
             coverage=float(item.verdict.get("coverage") or 0.0),
-            said=_said(item, index),
+            diagnosis=_summary(item, index),
         )
         for item in told.verdicts
         if (item.job_id, item.start_s) in runs
     ]
 
 
-def _said(item: JobVerdict, index: Mapping[str, int]) -> Said:
-    """Who is named comes first, then the first piece of evidence."""
+def _summary(item: JobVerdict, index: Mapping[str, int]) -> DiagnosisSummary:
+    """Summarise a verdict: the culprits first, then the first piece of evidence."""
     gpus = [f"{node} GPU {index[uuid]}" if uuid in index else f"{node} {uuid}" for node, uuid in item.devices]
     roles = few(item.verdict.get("roles") or (), _NAMED)
     many = f"{len(gpus)} GPUs on {_few_nodes(item)}"
     who = (", ".join(gpus) if len(gpus) <= _NAMED else many) or _few_nodes(item) or roles
     evidence = [str(one.get("text")) for one in item.verdict.get("evidence") or ()][:1]
-    return Said(
+    return DiagnosisSummary(
         cause=item.cause,
         kind=item.kind,
         confidence=item.confidence,
@@ -61,7 +61,7 @@ def _few_nodes(item: JobVerdict) -> str:
 
 
 def _devices_of(live: Mapping[str, Live], job_id: int) -> tuple[str, ...]:
-    """All GPUs of a job."""
+    """Return all GPUs of a job."""
     return tuple(
         sorted(uuid for node in live.values() for uuid, value in node.devices.items() if job_id in value.jobs)
     )

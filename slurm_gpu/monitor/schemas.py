@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from slurm_gpu.alerts.alert import Concern
+from slurm_gpu.alerts.alert import AlertKind
 
 Schema = dict[str, Any]
 
@@ -102,7 +102,7 @@ ATTENTION = an_object(
             job_id=WHOLE,
             id=TEXT,
             user=TEXT,
-            concern={"type": "string", "enum": [kind.value for kind in Concern]},
+            concern={"type": "string", "enum": [kind.value for kind in AlertKind]},
             squares=RANGES,
             since_s=NUMBER,
             coverage=NUMBER,

@@ -5,25 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from slurm_gpu.alerts.alert import Concern, Said
+from slurm_gpu.alerts.alert import AlertKind, DiagnosisSummary
 
 WARNING = "warning"
 """The kind of a notice that a job is about to be ended."""
 ENDED = "ended"
 """The kind of one that it was."""
-CONCERNS = (
-    Concern.XID,
-    Concern.UNHEALTHY,
-    Concern.HELD_IDLE,
-    Concern.USED_THEN_IDLE,
-    Concern.MEMORY_IDLE,
-    Concern.PARTLY_UNUSED,
-    Concern.THROTTLED,
+ALERT_KINDS = (
+    AlertKind.XID,
+    AlertKind.UNHEALTHY,
+    AlertKind.HELD_IDLE,
+    AlertKind.USED_THEN_IDLE,
+    AlertKind.MEMORY_IDLE,
+    AlertKind.PARTLY_UNUSED,
+    AlertKind.THROTTLED,
 )
 """Those that users may be told of."""
-USUAL_CONCERNS = frozenset(CONCERNS) - {Concern.UNHEALTHY}
+DEFAULT_ALERT_KINDS = frozenset(ALERT_KINDS) - {AlertKind.UNHEALTHY}
 """And of which they are where nobody says: a diagnosis may be mistaken, and a site asks for it by name."""
-KINDS = (WARNING, ENDED, *map(str, CONCERNS))
+KINDS = (WARNING, ENDED, *map(str, ALERT_KINDS))
 """Of notices, those that matter most first."""
 
 
@@ -71,5 +71,5 @@ class JobFinding:
     """Of a warning: the earliest end."""
     due_s: float = 0.0
     """Not told sooner."""
-    said: Said | None = None
+    diagnosis: DiagnosisSummary | None = None
     """Of UNHEALTHY: what was found."""

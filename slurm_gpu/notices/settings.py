@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from slurm_gpu.alerts.alert import Concern
+from slurm_gpu.alerts.alert import AlertKind
 from slurm_gpu.config.decoder import Decoder, Key
 from slurm_gpu.config.value_types import (
     CONTROL,
@@ -22,7 +22,7 @@ from slurm_gpu.config.value_types import (
     whole_number,
 )
 from slurm_gpu.config.yaml_source import YamlSource, read_yaml
-from slurm_gpu.notices.finding import CONCERNS, USUAL_CONCERNS
+from slurm_gpu.notices.finding import ALERT_KINDS, DEFAULT_ALERT_KINDS
 
 # It lies next to slurm-gpu.yaml, on the hosts of slurmctld.
 FILE_NAME = "notices.yaml"
@@ -87,8 +87,8 @@ class Settings:
 
     mode: Annotated[str, choice((OBSERVE, SEND)), "Whether notices are only shown, or sent."] = OBSERVE
     concerns: Annotated[
-        frozenset[Annotated[Concern, choice(CONCERNS)]], "The alerts of which users are notified."
-    ] = USUAL_CONCERNS
+        frozenset[Annotated[AlertKind, choice(ALERT_KINDS)]], "The alerts of which users are notified."
+    ] = DEFAULT_ALERT_KINDS
     # Nothing is judged sooner than slurm_gpu.alerts has watched.
     after_s: Annotated[
         float,

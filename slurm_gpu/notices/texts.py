@@ -176,11 +176,11 @@ def _lines(findings: Sequence[JobFinding], zone: ZoneInfo) -> list[str]:
 
 def _said(finding: JobFinding) -> str:
     """What a diagnosis found, and what to do, each in a line of its own below the job."""
-    said = finding.said
+    said = finding.diagnosis
     if said is None:
         return ""
     kind = f" ({said.kind})" if said.kind else ""
-    found = f"{said.cause}{kind}, {said.confidence:.0%} sure: {said.text}"
+    found = f"{said.cause}{kind}, {said.confidence:.0%} confidence: {said.text}"
     told = (plain(line, 300) for line in (found, said.next_step))
     lines = (textwrap.wrap(line, 104, initial_indent=_BELOW, subsequent_indent=_BELOW) for line in told)
     return "".join(f"\n{line}" for some in lines for line in some)

@@ -1,7 +1,7 @@
-"""Jobs of many shapes, second by second, what a node tells of them, and what is true of them.
+"""Generate jobs of many shapes second by second: their truth, and what their nodes report.
 
-Nothing here is of slurm_gpu.alerts: what is true is reckoned from what the GPUs did in each second, as far
-as anybody has looked.
+Nothing here uses slurm_gpu.alerts: the truth is computed from the use of the GPUs in each second, as far
+as it was observed.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 SECONDS = 2400
-TELLS_S = 10
-"""A node tells its values so often."""
-TELLS_OF_S = 30
-"""A value is of at most so long before it."""
+# Interval at which a node reports its values.
+REPORT_INTERVAL_S = 10
+# Maximum time before a value that it covers.
+VALUE_COVERS_S = 30
 _RECORDS_S, _RECORDS_LATE_S = 300, 60
 
 Seconds = NDArray[np.uint8]
@@ -27,26 +27,26 @@ Chance = random.Random
 
 @dataclass
 class Gpu:
-    """What one did in each second, in %, and what is told of it."""
+    """The use of one GPU in each second, in percent, and the reports about it."""
 
     did: Seconds
-    told: Sequence[int]
-    """The seconds in which its node tells of it."""
+    reported: Sequence[int]
+    """The seconds in which its node reports it."""
     lag_s: int
-    """The readings are so old when they are told."""
+    """Age of the readings when reported."""
     unread: range = range(0)
-    """Its driver does not answer then."""
-    away: range = range(0)
-    """Then nobody looked at it: its slurm-gpud ended, and knows nothing of before once it is there again."""
+    """Its driver does not respond then."""
+    outage: range = range(0)
+    """Its slurm-gpud is down then, and does not remember the time before once it is back."""
 
     def value(self, second: int) -> int | None:
-        """The last reading, in %."""
+        """Return the last reading, in percent."""
         return None if second in self.unread else int(self.did[max(0, second - self.lag_s)])
 
     def idle_s(self, second: int) -> int | None:
-        """How long ago a reading was above 1 %."""
+        """Return how long ago a reading was above 1 %."""
         work = self._last_work[max(0, second - self.lag_s)]
-        begun_s = self.away.stop if second >= self.away.start else 0
+        begun_s = self.outage.stop if second >= self.outage.start else 0
         return None if second in self.unread or work < begun_s else int(second - work)
 
     @cached_property
@@ -55,14 +55,14 @@ class Gpu:
 
 
 def last_work(did: Seconds, begin_s: int, none: int) -> NDArray[np.int64]:
-    """For each second the last one until then with work in it, from `begin_s` on; `none` before the first."""
+    """Return for each second the last second with work since `begin_s`; `none` before the first."""
     seconds = np.arange(len(did))
     return np.maximum.accumulate(np.where((did > 1) & (seconds >= begin_s), seconds, none))
 
 
 @dataclass
 class Job:
-    """One job; times are seconds of the story."""
+    """One job; times are seconds of the scenario."""
 
     number: int
     shape: str
@@ -70,23 +70,23 @@ class Job:
     gpus: list[Gpu]
     start_s: int
     known_s: int
-    """From when on Slurm tells of it."""
+    """Second from which Slurm reports it."""
     requeued_s: int | None = None
-    """When it began anew."""
+    """Second of its requeue."""
     suspended: range = range(0)
     shared: bool = False
     bare: bool = False
-    """Its nodes' slurm-gpud does not tell since when GPUs are idle."""
+    """Its nodes' slurm-gpud does not report `idle_s`."""
     recorded: bool = True
-    """Whether records tell of it."""
+    """Whether records cover it."""
     _uses: dict[tuple[int, int], bool] = field(default_factory=dict)
 
     def begin_s(self, second: int) -> int:
-        """Of the run that goes on then."""
+        """Return the start of the run at that second."""
         return self.start_s if self.requeued_s is None or second < self.requeued_s else self.requeued_s
 
     def recorded_use(self, second: int) -> bool | None:
-        """Whether its records, which come each five minutes, say that it has used its GPUs."""
+        """Return whether its records, sent every five minutes, show use of its GPUs."""
         begin_s = self.begin_s(second)
         until_s = (second - _RECORDS_LATE_S - begin_s) // _RECORDS_S * _RECORDS_S + begin_s
         if not self.recorded or until_s <= begin_s:
@@ -98,37 +98,37 @@ class Job:
 
 
 class Truth:
-    """What is true of the last run of a job, by second, of what its nodes have read and told until then.
+    """The truth about the last run of a job by second, from what its nodes have read and reported so far.
 
-    `since_s`: from when on somebody watches.
+    `since_s`: start of the watch.
     """
 
     def __init__(self, job: Job, watch_s: int) -> None:
         self.job, self.begin_s = job, job.begin_s(SECONDS)
-        self.since_s = max(self.begin_s, watch_s - TELLS_OF_S, job.known_s - TELLS_OF_S)
+        self.since_s = max(self.begin_s, watch_s - VALUE_COVERS_S, job.known_s - VALUE_COVERS_S)
         seconds = np.arange(SECONDS)
         known = np.stack([self._known(gpu) for gpu in job.gpus])
-        last = np.stack([last_work(self._seen_by_somebody(gpu), self.begin_s, -1) for gpu in job.gpus])
+        last = np.stack([last_work(self._observed(gpu), self.begin_s, -1) for gpu in job.gpus])
         last = np.take_along_axis(last, known, axis=1)
         self.used = last >= 0
-        """[gpu, second]: whether it has computed for this run."""
+        """[gpu, second]: whether this run has used it."""
         last = np.where(self.used, last, self.begin_s)
         if job.suspended:
             stopped = job.suspended
             last = np.maximum(last, np.where(seconds >= stopped.start, np.minimum(seconds, stopped.stop), 0))
         self.quiet_s = seconds - last
-        """[gpu, second]: for how long it has computed nothing while it could have."""
+        """[gpu, second]: for how long it has been idle while the job was not suspended."""
         self._seen_s = np.stack([self._seen(gpu) for gpu in job.gpus])
 
     def coverage(self, gpu: int, since_s: int, second: int) -> float:
-        """How much of that time was told of."""
+        """Return the reported share of that time."""
         seen_s = self._seen_s[gpu]
         return float(seen_s[second] - seen_s[since_s]) / max(1, second - since_s)
 
     def idle_for(self, least_s: int, least_coverage: float) -> NDArray[np.bool_]:
-        """By second: whether all its GPUs have been idle for so long, and so much of that was seen.
+        """Return by second whether all its GPUs have been idle for `least_s` with `least_coverage`.
 
-        Of one that was never used: of all the time since somebody watches.
+        A GPU that was never used must have been observed since the start of the watch.
         """
         seconds = np.arange(SECONDS)
         since_s = max(self.since_s, self.job.suspended.stop)
@@ -141,34 +141,34 @@ class Truth:
         )
 
     def latest_coverage(self, gpu: int, second: int, least_s: int) -> float:
-        """Of all times until then that are not shorter, how much of the one that is known best."""
+        """Return the highest coverage of all spans of at least `least_s` that end then."""
         starts = np.arange(self.since_s, second - least_s + 1)
-        told = self._seen_s[gpu]
-        return float(((told[second] - told[starts]) / (second - starts)).max(initial=0.0))
+        reported = self._seen_s[gpu]
+        return float(((reported[second] - reported[starts]) / (second - starts)).max(initial=0.0))
 
-    def _seen_by_somebody(self, gpu: Gpu) -> Seconds:
-        if not gpu.away:
+    def _observed(self, gpu: Gpu) -> Seconds:
+        if not gpu.outage:
             return gpu.did
-        did, told = gpu.did.copy(), [second for second in gpu.told if second < gpu.away.start]
-        did[max(0, told[-1] - gpu.lag_s) + 1 if told else 0 : gpu.away.stop] = 0
+        did, reported = gpu.did.copy(), [second for second in gpu.reported if second < gpu.outage.start]
+        did[max(0, reported[-1] - gpu.lag_s) + 1 if reported else 0 : gpu.outage.stop] = 0
         return did
 
-    def _tells(self, gpu: Gpu) -> list[int]:
+    def _reports(self, gpu: Gpu) -> list[int]:
         from_s = max(self.since_s, self.job.known_s)
-        return [second for second in gpu.told if second >= from_s and gpu.value(second) is not None]
+        return [second for second in gpu.reported if second >= from_s and gpu.value(second) is not None]
 
     def _known(self, gpu: Gpu) -> NDArray[np.int64]:
-        """For each second that of the last reading that was told until then."""
+        """Return for each second the second of the last reading reported by then."""
         known = np.zeros(SECONDS, dtype=np.int64)
-        for second in self._tells(gpu):
+        for second in self._reports(gpu):
             known[second] = max(0, second - gpu.lag_s)
         return np.asarray(np.maximum.accumulate(known))
 
     def _seen(self, gpu: Gpu) -> NDArray[np.int64]:
-        """For each second how many until then were told of."""
+        """Return for each second the number of seconds reported by then."""
         seen, before_s = np.zeros(SECONDS, dtype=np.int64), self.since_s
-        for second in self._tells(gpu):
-            seen[max(before_s, second - TELLS_OF_S) : second] = 1
+        for second in self._reports(gpu):
+            seen[max(before_s, second - VALUE_COVERS_S) : second] = 1
             before_s = second
         return np.asarray(np.cumsum(seen))
 
@@ -241,16 +241,16 @@ SHAPES: dict[str, Callable[[Chance, int], Seconds]] = {
     "works once": _once,
     "one GPU unused": _work,
 }
+# Their work falls between two values: only `idle_s` shows it.
 _SHORT = ("bursts", "flickers", "works once")
-"""Their work falls between two values: only `idle_s` tells of it."""
 CIRCUMSTANCES = (
-    *("plain", "plain", "values lost", "seldom told", "an outage", "unread", "slurm-gpud began anew"),
-    *("told late", "suspended", "requeued", "shared", "an old slurm-gpud"),
+    *("plain", "plain", "values lost", "seldom reported", "an outage", "unread", "slurm-gpud restarted"),
+    *("reported late", "suspended", "requeued", "shared", "an old slurm-gpud"),
 )
 
 
 def jobs(seed: int, n: int) -> list[Job]:
-    """`n` jobs; each shape in each circumstance, then by chance."""
+    """Return `n` jobs: each shape in each circumstance, then random ones."""
     chance = random.Random(seed)
     pairs = [(shape, one) for shape in SHAPES for one in CIRCUMSTANCES]
     chance.shuffle(pairs)
@@ -264,7 +264,7 @@ def _job(chance: Chance, number: int, shape: str, circumstance: str) -> Job:
         circumstance = "plain"
     n_gpus = chance.choice((2, 4)) if shape == "one GPU unused" else chance.choice((1, 1, 2, 4))
     job = Job(number, shape, circumstance, [], start_s, known_s=start_s + chance.randint(0, 9))
-    if circumstance == "told late":
+    if circumstance == "reported late":
         job.known_s = start_s + chance.randint(35, 100)
     elif circumstance == "suspended":
         from_s = start_s + chance.randint(100, 900)
@@ -272,8 +272,8 @@ def _job(chance: Chance, number: int, shape: str, circumstance: str) -> Job:
     elif circumstance == "requeued":
         job.requeued_s = start_s + chance.randint(200, 900)
     job.shared, job.bare = circumstance == "shared", circumstance == "an old slurm-gpud"
-    job.recorded = circumstance not in ("seldom told", "an outage", "unread", "suspended")
-    told, away = _told(chance, circumstance, start_s)
+    job.recorded = circumstance not in ("seldom reported", "an outage", "unread", "suspended")
+    reported, outage = _reported(chance, circumstance, start_s)
     for place in range(n_gpus):
         did = np.concatenate([_work(chance, start_s), SHAPES[shape](chance, SECONDS - start_s)])
         if shape == "one GPU unused" and place == 0:
@@ -282,7 +282,7 @@ def _job(chance: Chance, number: int, shape: str, circumstance: str) -> Job:
             again = SHAPES[shape](chance, SECONDS - job.requeued_s)
             did[job.requeued_s :] = 0 if shape == "one GPU unused" and place == 0 else again
         did[job.suspended.start : job.suspended.stop] = 0
-        gpu = Gpu(did, told, lag_s=chance.randint(0, 8), away=away)
+        gpu = Gpu(did, reported, lag_s=chance.randint(0, 8), outage=outage)
         if circumstance == "unread":
             from_s = start_s + chance.randint(200, 1200)
             gpu.unread = range(from_s, from_s + chance.randint(100, 900))
@@ -290,17 +290,17 @@ def _job(chance: Chance, number: int, shape: str, circumstance: str) -> Job:
     return job
 
 
-def _told(chance: Chance, circumstance: str, start_s: int) -> tuple[list[int], range]:
-    """When the job's nodes tell values, and when their slurm-gpud is away."""
-    every, away = list(range(chance.randrange(TELLS_S), SECONDS, TELLS_S)), range(0)
+def _reported(chance: Chance, circumstance: str, start_s: int) -> tuple[list[int], range]:
+    """Return when the job's nodes report values, and when their slurm-gpud is down."""
+    every, outage = list(range(chance.randrange(REPORT_INTERVAL_S), SECONDS, REPORT_INTERVAL_S)), range(0)
     if circumstance == "values lost":
         every = [second for second in every if chance.random() > 0.15]
-    elif circumstance == "seldom told":  # for 40 s of each two minutes: half of the time is not known
+    elif circumstance == "seldom reported":  # for 40 s of every two minutes: half of the time is unknown
         every = [second for second in every if second % 120 < 40]
-    elif circumstance in ("an outage", "slurm-gpud began anew"):
+    elif circumstance in ("an outage", "slurm-gpud restarted"):
         from_s = start_s + chance.randint(100, 1200)
         ended = circumstance != "an outage"
         until_s = from_s + (chance.randint(10, 40) if ended else chance.randint(200, 900))
         every = [second for second in every if not from_s <= second < until_s]
-        away = range(from_s, until_s) if ended else away
-    return every, away
+        outage = range(from_s, until_s) if ended else outage
+    return every, outage

@@ -1,4 +1,4 @@
-"""Of many generated jobs each that is idle is told within five minutes, and no other is."""
+"""Every idle job among many generated ones is reported within five minutes, and no other job."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from slurm_gpu.alerts.alert import Concern
+from slurm_gpu.alerts.alert import AlertKind
 from slurm_gpu.alerts.watch import RunningJob, Watch
 from slurm_gpu.wire import LiveDevice
 from tests.alerts.generated import SECONDS, SHAPES, Job, Truth, jobs
@@ -15,34 +15,34 @@ from tests.alerts.generated import SECONDS, SHAPES, Job, Truth, jobs
 _N_JOBS = 240
 _LOOKS_S = 10
 _WITHIN_S = 300
+# Shorter idle times are normal: a checkpoint, or loading data.
 _LEAST_S = 220
-"""Who is idle for less needs nobody's eye: a checkpoint, or data that is loaded."""
+# With a higher coverage it must be reported, with a lower one it must not be.
 _SEEN, _UNSEEN = 0.9, 0.75
-"""With more than that of the time seen it has to be told, with less it must not be."""
-_BLIND = ("seldom told", "an outage", "unread")
-"""Since when one is idle is not known there."""
+# Circumstances in which the start of idleness is unknown.
+_BLIND = ("seldom reported", "an outage", "unread")
 _START = 1_780_000_000
-_NEVER, _ENDED, _PARTLY = Concern.HELD_IDLE, Concern.USED_THEN_IDLE, Concern.PARTLY_UNUSED
+_NEVER, _ENDED, _PARTLY = AlertKind.HELD_IDLE, AlertKind.USED_THEN_IDLE, AlertKind.PARTLY_UNUSED
 
-Told = dict[int, dict[int, set[Concern]]]
-"""By second and job."""
+# Alert kinds by second and job.
+Reported = dict[int, dict[int, set[AlertKind]]]
 
 
 Values = tuple[float, LiveDevice]
 
 
 def _values(job: Job) -> Iterator[tuple[str, list[int], list[Values]]]:
-    """Of each GPU all values of the job's time, and in which second its node tells which."""
+    """Yield for each GPU all values during the job, and the seconds in which its node reports them."""
     holders = (job.number, -job.number) if job.shared else (job.number,)
     for place, gpu in enumerate(job.gpus):
-        told = [second for second in gpu.told if second >= job.start_s]
+        reported = [second for second in gpu.reported if second >= job.start_s]
         values = []
-        for second in told:
+        for second in reported:
             util = gpu.value(second)
             idle_s = None if job.bare or util is None else gpu.idle_s(second)
             value = LiveDevice(util_pct=util, idle_s=idle_s, mem_used_frac=0.2, jobs=holders)
             values.append((float(_START + second), value))
-        yield f"GPU-{job.number}-{place}", told, values
+        yield f"GPU-{job.number}-{place}", reported, values
 
 
 def _running(all_jobs: list[Job], second: int) -> Iterator[RunningJob]:
@@ -59,9 +59,9 @@ def _running(all_jobs: list[Job], second: int) -> Iterator[RunningJob]:
             )
 
 
-def watched(all_jobs: list[Job], watch_s: int) -> Told:
-    """All jobs at once, looked at each ten seconds; the watch is another from `watch_s` on."""
-    watch, told = Watch(), {}
+def watched(all_jobs: list[Job], watch_s: int) -> Reported:
+    """Watch all jobs at once, polled every ten seconds; a new watch starts at `watch_s`."""
+    watch, reported = Watch(), {}
     every = [each for job in all_jobs for each in _values(job)]
     for second in range(0, SECONDS, _LOOKS_S):
         if second == watch_s:
@@ -69,28 +69,28 @@ def watched(all_jobs: list[Job], watch_s: int) -> Told:
         last = {
             uuid: values[so_far - 1] for uuid, when, values in every if (so_far := bisect_right(when, second))
         }
-        watch.look(_START + second, _running(all_jobs, second), last)
-        here: dict[int, set[Concern]] = {}
-        for flag in watch.flags(_START + second):
-            here.setdefault(abs(flag.job_id), set()).add(flag.concern)
-        told[second] = here
-    return told
+        watch.update(_START + second, _running(all_jobs, second), last)
+        here: dict[int, set[AlertKind]] = {}
+        for flag in watch.alerts(_START + second):
+            here.setdefault(abs(flag.job_id), set()).add(flag.kind)
+        reported[second] = here
+    return reported
 
 
 class Judged:
-    """One job's flags beside what is true of it."""
+    """The alerts of one job compared with the truth."""
 
-    def __init__(self, job: Job, watch_s: int, told: Told) -> None:
+    def __init__(self, job: Job, watch_s: int, reported: Reported) -> None:
         self.job, self.truth = job, Truth(job, watch_s)
         self.missed: list[int] = []
-        self.false: list[tuple[int, Concern]] = []
+        self.false: list[tuple[int, AlertKind]] = []
         self.took_s: list[int] = []
-        """Of each time that it was idle, until somebody was told."""
+        """Delay of the alert for each time that it was idle."""
         waited = flagged = False
         musts = self.truth.idle_for(_WITHIN_S, _SEEN)
         first_s = max(watch_s, job.known_s, self.truth.begin_s)
         for second in range(-(-first_s // _LOOKS_S) * _LOOKS_S, SECONDS, _LOOKS_S):
-            flags = told[second].get(job.number, set())
+            flags = reported[second].get(job.number, set())
             may = self._may(second, flags)
             must = musts[second] and not job.shared and second not in job.suspended
             self.false += [(second, concern) for concern in flags - may]
@@ -103,8 +103,8 @@ class Judged:
                 self.took_s.append(second - began_s)
             flagged = is_flagged
 
-    def _may(self, second: int, flags: set[Concern]) -> set[Concern]:
-        """Of these flags, those that are true."""
+    def _may(self, second: int, flags: set[AlertKind]) -> set[AlertKind]:
+        """Return those of these alerts that are true."""
         job, truth = self.job, self.truth
         if job.shared or second in job.suspended or not flags:
             return set()
@@ -112,13 +112,13 @@ class Judged:
         whole = [truth.coverage(gpu, truth.since_s, second) >= _UNSEEN for gpu in range(len(job.gpus))]
         latest = [truth.latest_coverage(gpu, second, _LEAST_S) >= _UNSEEN for gpu in range(len(job.gpus))]
         idle = [
-            quiet >= _LEAST_S and (known if gpu_used or not self._knows_use(second) else all_known)
+            quiet >= _LEAST_S and (known if gpu_used or not self._is_use_known(second) else all_known)
             for quiet, gpu_used, known, all_known in zip(quiet_s, used, latest, whole, strict=True)
         ]
         may = set()
         if all(idle):
             may.add(_ENDED if used.any() else _NEVER)
-            if not self._knows_use(second):
+            if not self._is_use_known(second):
                 may |= {_ENDED, _NEVER}
         if used.any() and any(
             not gpu_used and gpu_idle for gpu_used, gpu_idle in zip(used, idle, strict=True)
@@ -126,18 +126,18 @@ class Judged:
             may.add(_PARTLY)
         return may
 
-    def _knows_use(self, second: int) -> bool:
-        """Whether anybody could tell if it was used before it was watched."""
+    def _is_use_known(self, second: int) -> bool:
+        """Return whether its use before the watch can be known."""
         truth = self.truth
         return truth.since_s <= truth.begin_s or self.job.recorded_use(second) == truth.used[:, second].any()
 
 
-@pytest.mark.parametrize(("seed", "watch_s"), [(0, 0), (1, 1200)], ids=["", "slurm-gpuweb began anew"])
-def test_who_is_idle_is_told_within_five_minutes_and_nobody_else(seed: int, watch_s: int) -> None:
-    """The watch is another from `watch_s` on."""
+@pytest.mark.parametrize(("seed", "watch_s"), [(0, 0), (1, 1200)], ids=["", "slurm-gpuweb restarted"])
+def test_idle_jobs_are_reported_within_five_minutes_and_no_others(seed: int, watch_s: int) -> None:
+    """A new watch starts at `watch_s`."""
     all_jobs = jobs(seed, _N_JOBS)
-    told = watched(all_jobs, watch_s)
-    judged = [Judged(job, watch_s, told) for job in all_jobs]
+    reported = watched(all_jobs, watch_s)
+    judged = [Judged(job, watch_s, reported) for job in all_jobs]
 
     assert len(judged) >= 200
     assert {(job.shape, job.circumstance) for job in all_jobs} >= {

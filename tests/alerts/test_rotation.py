@@ -1,4 +1,4 @@
-"""Who looks different is judged first, who was judged waits, and everybody has a turn in the end."""
+"""Jobs with high scores are diagnosed first, diagnosed jobs wait, and every job is diagnosed eventually."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from slurm_gpu.alerts.rotation import JudgingRotation, RotationIntervals
 
 
-def test_the_farthest_off_come_first_and_no_more_than_there_is_room_for():
+def test_the_highest_scores_come_first_up_to_the_limit():
     turns = JudgingRotation(RotationIntervals(at_once=2))
     assert turns.next(0.0, {1: 1.5, 2: 9.0, 3: 4.0, 4: 0.2}) == [2, 3]
     assert turns.next(5.0, {1: 1.5, 2: 9.0, 3: 4.0, 4: 0.2}) == []
@@ -18,7 +18,7 @@ def test_the_farthest_off_come_first_and_no_more_than_there_is_room_for():
     assert turns.next(10.0, {1: 1.5, 2: 9.0, 3: 4.0, 4: 0.2}) == [1]
 
 
-def test_one_that_differs_for_ever_and_is_well_is_judged_ever_more_rarely():
+def test_a_job_with_a_constant_high_score_that_is_healthy_is_diagnosed_ever_more_rarely():
     turns, begins = JudgingRotation(), []
     for second in range(0, 7200, 5):
         for job in turns.next(float(second), {1: 3.0}):
@@ -30,7 +30,7 @@ def test_one_that_differs_for_ever_and_is_well_is_judged_ever_more_rarely():
     assert gaps == sorted(gaps)
 
 
-def test_one_that_is_much_farther_off_than_when_it_was_judged_does_not_wait():
+def test_a_much_higher_score_than_at_the_last_diagnosis_does_not_wait():
     turns = JudgingRotation()
     for second in range(0, 3600, 5):
         for job in turns.next(float(second), {1: 2.0}):
@@ -39,7 +39,7 @@ def test_one_that_is_much_farther_off_than_when_it_was_judged_does_not_wait():
     assert turns.next(3605.0, {1: 6.0}) == [1]
 
 
-def test_news_is_looked_at_again_and_again_for_a_while_as_trouble_shows_by_and_by():
+def test_a_change_is_diagnosed_repeatedly_for_a_while_as_faults_emerge_gradually():
     turns, begins = JudgingRotation(RotationIntervals(calm_s=1e9)), []
     for second in range(0, 400, 5):
         for job in turns.next(float(second), {1: 0.0 if second < 100 else 8.0}):
@@ -48,7 +48,7 @@ def test_news_is_looked_at_again_and_again_for_a_while_as_trouble_shows_by_and_b
     assert [second for second in begins if second >= 100][:8] == [*range(100, 340, 30)]
 
 
-def test_trouble_that_is_told_is_looked_at_each_minute_and_what_is_not_settled_sooner():
+def test_a_reported_fault_is_diagnosed_each_minute_and_an_unsettled_one_sooner():
     turns = JudgingRotation(RotationIntervals(calm_s=1e9))
     turns.next(0.0, {1: 5.0, 2: 5.0})
     turns.judged(1, 0.0, found=True, settled=True)
@@ -57,7 +57,7 @@ def test_trouble_that_is_told_is_looked_at_each_minute_and_what_is_not_settled_s
     assert [(second, jobs) for second, jobs in seen if jobs] == [(15, [2]), (60, [1])]
 
 
-def test_the_calm_have_their_turn_one_after_the_other_where_nobody_else_has():
+def test_jobs_with_low_scores_are_diagnosed_one_by_one_when_no_other_is_due():
     turns, judged = JudgingRotation(), []
     for second in range(0, 1800, 5):
         for job in turns.next(float(second), dict.fromkeys(range(10), 0.0)):
@@ -66,7 +66,7 @@ def test_the_calm_have_their_turn_one_after_the_other_where_nobody_else_has():
     assert judged == [*range(10)] * 2
 
 
-def test_jobs_that_are_wanted_are_judged_each_ten_minutes():
+def test_wanted_jobs_are_diagnosed_every_ten_minutes():
     turns, begins = JudgingRotation(RotationIntervals(calm_s=1e9)), []
     for second in range(0, 1900, 5):
         for job in turns.next(float(second), {1: 0.0}, wanted={1}):
@@ -83,9 +83,9 @@ def test_jobs_that_are_wanted_are_judged_each_ten_minutes():
         max_size=40,
     )
 )
-def test_whatever_comes_there_is_room_and_nobody_is_judged_twice_at_once(looks):
+def test_the_limit_holds_and_no_job_is_diagnosed_twice_at_once(polls):
     turns = JudgingRotation()
-    for number, (scores, found, settled) in enumerate(looks):
+    for number, (scores, found, settled) in enumerate(polls):
         begins = turns.next(number * 5.0, scores)
         assert len(set(begins)) == len(begins)
         assert set(begins) <= set(scores)

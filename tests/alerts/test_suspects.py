@@ -1,4 +1,4 @@
-"""A GPU is a suspect when jobs of several users accuse it, and jobs that were well there speak for it."""
+"""A GPU is a suspect when jobs of several users accuse it; jobs that ran well there count against that."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ GPU, BESIDE = ("n1", "GPU-3"), ("n1", "GPU-4")
 
 
 def says(job: int, user: str = "alice", *, accuses: bool = True, **given: Any) -> Statement:
-    """A job that accuses GPU, an hour ago."""
+    """Build a statement of an hour ago that accuses GPU by default."""
     values = {
         "job": str(job),
         "user": user,
@@ -36,7 +36,7 @@ def test_three_jobs_of_two_users_make_a_suspect():
     assert named(*THREE) == [("n1", "GPU-3", 3, 2)]
 
 
-def test_one_users_jobs_accuse_nobody_however_many_they_are():
+def test_jobs_of_one_user_are_not_enough_however_many():
     assert named(*(says(job) for job in range(20))) == []
 
 
@@ -64,16 +64,16 @@ def test_a_job_that_accused_it_cannot_speak_for_it():
     assert named(*THREE, says(1, accuses=False, at_s=NOW_S - 60)) == [("n1", "GPU-3", 3, 2)]
 
 
-def test_who_accuses_most_of_its_gpus_tells_of_no_gpu():
+def test_a_job_that_accuses_most_of_its_gpus_does_not_count():
     assert named(*(says(job, f"u{job}", n_gpus=1.0) for job in range(9))) == []
 
 
-def test_suspicions_and_what_is_long_ago_do_not_count():
+def test_suspicions_and_old_accusations_do_not_count():
     assert named(*THREE[:2], says(3, confidence=0.55)) == []
     assert named(*THREE[:2], says(3, at_s=NOW_S - 15 * 86400)) == []
 
 
-def test_a_node_stands_for_its_gpus_where_none_of_them_alone_is_accused_often_enough():
+def test_a_node_is_reported_where_no_gpu_alone_is_accused_often_enough():
     assert named(says(1), says(2, "bob", devices=[BESIDE]), says(3)) == [("n1", None, 3, 2)]
     elsewhere = says(2, "bob", devices=[("n2", "GPU-9")])
     assert named(says(1), elsewhere, says(3)) == []

@@ -235,7 +235,7 @@ class TestDryRun:
             draft.write_text(SETTINGS + concerns)
             assert here("--dry-run", "--settings", str(draft), "--text") == 0
             assert here.line.out.count("slower than it could be, or stuck") == subjects
-        assert "hang, 90% sure: n1\n      Look into the log." in here.line.out
+        assert "hang, 90% confidence: n1\n      Look into the log." in here.line.out
 
     def test_below_the_coverage_nobody_would(self, here: Here) -> None:
         running = here.line.database.running_state

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.alerts.alert import Concern, Flag
+from slurm_gpu.alerts.alert import Alert, AlertKind
 from slurm_gpu.cli.cluster.top_screen import Screen, StaleReason, draw
 from slurm_gpu.monitor.cluster.overview import make_overview
 from slurm_gpu.wire import Live, LiveDevice
@@ -53,7 +53,7 @@ def _live() -> dict[str, Live]:
     return {"n1": Live(at_s=NOW_S, devices=devices)}
 
 
-def _drawn(state: ClusterState, *, flags: list[Flag] | None = None, **given: Any) -> Screen:
+def _drawn(state: ClusterState, *, flags: list[Alert] | None = None, **given: Any) -> Screen:
     return draw(make_overview("neuron", state, _live(), [], flags=flags), NOW_S, _ZONE, **given)
 
 
@@ -91,8 +91,8 @@ def test_a_terminal_s_lines_are_all_used_and_none_is_too_long() -> None:
 
 
 def test_jobs_that_need_attention_are_told_and_marked() -> None:
-    flag = Flag(
-        job_id=25, concern=Concern.PARTLY_UNUSED, devices=("b",), since_s=NOW_S - 3600.0, coverage=0.9
+    flag = Alert(
+        job_id=25, kind=AlertKind.PARTLY_UNUSED, devices=("b",), since_s=NOW_S - 3600.0, coverage=0.9
     )
     lines = _plain(_drawn(_small(), flags=[flag], width=80))
     assert "! alice 25: 1 GPU never used, others are, for 1h00m" in lines

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from slurm_gpu.alerts.alert import Concern, in_words
+from slurm_gpu.alerts.alert import AlertKind, in_words
 from slurm_gpu.errors import DatabaseError
 from slurm_gpu.monitor.cluster.observer import Observer
 from slurm_gpu.wire import Live, LiveDevice
@@ -99,7 +99,7 @@ def test_a_job_that_leaves_its_gpu_idle_is_flagged_within_five_minutes_and_nothi
     assert site.observer.last is not None
     assert site.observer.last.flags is None
     site.look_for(70)
-    assert [flag.concern for flag in site.observer.last.flags or ()] == [Concern.HELD_IDLE]
+    assert [flag.kind for flag in site.observer.last.flags or ()] == [AlertKind.HELD_IDLE]
 
 
 def test_a_gpu_of_a_machine_without_slurm_is_none_of_the_job_with_the_same_number(site: _Site) -> None:
@@ -146,7 +146,7 @@ def _use(job_id: int, **given: Any) -> RunningUse:
 @pytest.mark.parametrize(
     ("use", "told"),
     [
-        (_use(7), [Concern.HELD_IDLE]),
+        (_use(7), [AlertKind.HELD_IDLE]),
         (_use(7, used=True), []),
         (_use(7, used=None), []),
         (_use(7, coverage=0.7), []),
@@ -155,13 +155,13 @@ def _use(job_id: int, **given: Any) -> RunningUse:
     ],
 )
 def test_records_tell_at_once_who_never_used_a_gpu_but_nothing_below_coverage(
-    site: _Site, use: RunningUse, told: list[Concern]
+    site: _Site, use: RunningUse, told: list[AlertKind]
 ) -> None:
     site.job = {"start_s": use.start_s}
     site.records = Running(as_of_s=NOW_S, jobs=(use,), xids=())
     site.observer.look()
     assert site.observer.last is not None
-    assert [flag.concern for flag in site.observer.last.flags or ()] == told
+    assert [flag.kind for flag in site.observer.last.flags or ()] == told
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_an_error_before_a_requeue_is_not_one_of_the_new_run(site: _Site) -> Non
     assert site.observer.last is not None
     assert list(site.observer.last.flags or ()) == []
     site.look_for(240)
-    assert [flag.concern for flag in site.observer.last.flags or ()] == [Concern.HELD_IDLE]
+    assert [flag.kind for flag in site.observer.last.flags or ()] == [AlertKind.HELD_IDLE]
 
 
 def test_records_tell_at_once_of_errors_of_a_gpu(site: _Site) -> None:
@@ -210,7 +210,7 @@ def test_records_tell_at_once_of_errors_of_a_gpu(site: _Site) -> None:
     site.observer.look()
     assert site.observer.last is not None
     (flag,) = site.observer.last.flags or ()
-    assert (flag.concern, flag.devices, flag.since_s) == (Concern.XID, ("GPU-1",), NOW_S - 60)
+    assert (flag.kind, flag.devices, flag.since_s) == (AlertKind.XID, ("GPU-1",), NOW_S - 60)
 
 
 def test_what_slurm_gpudbd_found_is_told_at_once(site: _Site) -> None:
@@ -232,5 +232,5 @@ def test_what_slurm_gpudbd_found_is_told_at_once(site: _Site) -> None:
     site.look_for(10)
     assert site.observer.last is not None
     (flag,) = site.observer.last.flags or ()
-    assert (flag.concern, flag.since_s, flag.devices) == (Concern.UNHEALTHY, NOW_S + 2.5, ("GPU-1",))
-    assert in_words(flag) == "hang (waits for others): n1 GPU-1, 90% sure"
+    assert (flag.kind, flag.since_s, flag.devices) == (AlertKind.UNHEALTHY, NOW_S + 2.5, ("GPU-1",))
+    assert in_words(flag) == "hang (waits for others): n1 GPU-1, 90% confidence"

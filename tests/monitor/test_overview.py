@@ -2,7 +2,7 @@
 
 import json
 
-from slurm_gpu.alerts.alert import Concern, Flag
+from slurm_gpu.alerts.alert import Alert, AlertKind
 from slurm_gpu.monitor.cluster.overview import make_overview
 from slurm_gpu.wire import DeviceFacts, Live, LiveDevice
 from slurm_gpu.wire.answers.cluster import ClusterState
@@ -21,8 +21,8 @@ def _live(**devices: LiveDevice) -> dict[str, Live]:
     return {"n1": Live(at_s=NOW_S, devices=devices)}
 
 
-def _flag(job_id: int) -> Flag:
-    return Flag(job_id=job_id, concern=Concern.HELD_IDLE, devices=("a",), since_s=NOW_S - 9.0, coverage=1.0)
+def _flag(job_id: int) -> Alert:
+    return Alert(job_id=job_id, kind=AlertKind.HELD_IDLE, devices=("a",), since_s=NOW_S - 9.0, coverage=1.0)
 
 
 def test_values_are_those_of_the_devices_that_slurm_gpud_says_the_job_holds() -> None:
@@ -60,7 +60,7 @@ def test_of_one_partition_only_its_nodes_and_what_waits_for_it() -> None:
 
 
 def test_what_nobody_judged_is_null_and_no_empty_list() -> None:
-    def told(flags: list[Flag] | None) -> object:
+    def told(flags: list[Alert] | None) -> object:
         return make_overview("neuron", _two_jobs(), {}, [], flags=flags).to_json()["attention"]
 
     assert (told(None), told([])) == (None, [])

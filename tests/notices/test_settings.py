@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.alerts.alert import Concern
+from slurm_gpu.alerts.alert import AlertKind
 from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.errors import InvalidFileError
 from slurm_gpu.notices.settings import Settings, check_settings, load_settings
@@ -32,7 +32,7 @@ def check(text: str) -> Settings:
 def test_all_of_it_is_read() -> None:
     found = check(WHOLE)
     assert found.sends
-    assert found.concerns == {Concern.HELD_IDLE, Concern.XID}
+    assert found.concerns == {AlertKind.HELD_IDLE, AlertKind.XID}
     assert (found.after_s, found.per_user_a_day, found.exempt_users) == (2700, 3, {"root"})
     assert found.channels == ("mail", "webhook")
     assert found.mail is not None

@@ -18,7 +18,7 @@ from slurm_gpu.controller.notices.poll import diagnosed, look_at, rules_of
 from slurm_gpu.controller.notices.reconciler import ledger_path
 from slurm_gpu.errors import OutsideError, SlurmError
 from slurm_gpu.monitor.cluster.database_state import DatabaseState
-from slurm_gpu.monitor.cluster.flags import recorded_concerns
+from slurm_gpu.monitor.cluster.flags import recorded_alerts
 from slurm_gpu.notices import ledger as ledgers
 from slurm_gpu.notices.ledger import Ledger
 from slurm_gpu.notices.sending import Message
@@ -99,7 +99,7 @@ def _judged(
         reservations=None,
         running=look.running,
     )
-    flags = recorded_concerns(look.at_s, seen, rules)
+    flags = recorded_alerts(look.at_s, seen, rules)
 
     def binds(job: ClusterJob) -> bool:
         return (

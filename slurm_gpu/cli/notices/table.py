@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from zoneinfo import ZoneInfo
 
-from slurm_gpu.alerts.alert import Concern
+from slurm_gpu.alerts.alert import AlertKind
 from slurm_gpu.cli.output import print_table
 from slurm_gpu.controller.notices.status import OutlookLine
 from slurm_gpu.notices.finding import ENDED, WARNING
@@ -14,13 +14,13 @@ from slurm_gpu.text.cells import moment, text
 _ABOUT = {
     WARNING: "warning",
     ENDED: "ended",
-    Concern.XID: "GPU error",
-    Concern.UNHEALTHY: "slow or stuck",
-    Concern.HELD_IDLE: "never used",
-    Concern.USED_THEN_IDLE: "no longer used",
-    Concern.MEMORY_IDLE: "memory full, idle",
-    Concern.PARTLY_UNUSED: "some never used",
-    Concern.THROTTLED: "throttled",
+    AlertKind.XID: "GPU error",
+    AlertKind.UNHEALTHY: "slow or stuck",
+    AlertKind.HELD_IDLE: "never used",
+    AlertKind.USED_THEN_IDLE: "no longer used",
+    AlertKind.MEMORY_IDLE: "memory full, idle",
+    AlertKind.PARTLY_UNUSED: "some never used",
+    AlertKind.THROTTLED: "throttled",
 }
 
 

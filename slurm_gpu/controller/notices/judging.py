@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from zoneinfo import ZoneInfo
 
-from slurm_gpu.alerts.alert import Concern, Flag
+from slurm_gpu.alerts.alert import Alert, AlertKind
 from slurm_gpu.controller.notices.poll import ClusterPoll, findings_of
 from slurm_gpu.controller.notices.status import OutlookLine
 from slurm_gpu.notices.finding import ENDED, WARNING, JobFinding, NoticedJob
@@ -52,7 +52,7 @@ class Judgment:
 
 def judge(
     look: ClusterPoll,
-    flags: Sequence[Flag],
+    flags: Sequence[Alert],
     settings: Settings,
     rule: CancelIdleInForce | None,
     binds: Binds,
@@ -138,7 +138,7 @@ def outlook(judgment: Judgment, settings: Settings, zone: ZoneInfo) -> list[Outl
             says = f"{says}; {of_standing(standing, rule.how, rule.mode, zone)}"
         elif finding.kind == ENDED and (end := judgment.ledger.end_of(finding.job.run)) is not None:
             says = f"{of_end(end, zone)}; {says}"
-        elif finding.kind == Concern.HELD_IDLE and rule is not None and standing is not None:
+        elif finding.kind == AlertKind.HELD_IDLE and rule is not None and standing is not None:
             says = f"{says}; {of_standing(standing, rule.how, rule.mode, zone)}"
         lines.append(
             OutlookLine(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from slurm_gpu.alerts.alert import AlertThresholds, Concern, Flag
+from slurm_gpu.alerts.alert import Alert, AlertKind, AlertThresholds
 from slurm_gpu.alerts.verdicts import unhealthy
 from slurm_gpu.alerts.watch import Watch
 from slurm_gpu.config.site import SiteConfig
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from slurm_gpu.client.database_client import DatabaseClient
 
 _RUNS = frozenset({"RUNNING", "SUSPENDED"})
-_OF_ALL_GPUS = frozenset({Concern.HELD_IDLE, Concern.USED_THEN_IDLE})
+_OF_ALL_GPUS = frozenset({AlertKind.HELD_IDLE, AlertKind.USED_THEN_IDLE})
 """Concerns that say something of every GPU of a job: all of them must have been seen."""
-_BESIDES = frozenset({Concern.MEMORY_IDLE, Concern.UNHEALTHY})
+_BESIDES = frozenset({AlertKind.MEMORY_IDLE, AlertKind.UNHEALTHY})
 _NOW_S = 60.0
 """A value that is older says nothing of what a device does now."""
 
@@ -80,13 +80,13 @@ def rules_of(config: SiteConfig) -> AlertThresholds:
     return AlertThresholds(min_coverage=least) if least > 0 else usual
 
 
-def watch(rules: Watch, look: ClusterPoll) -> list[Flag]:
+def watch(rules: Watch, look: ClusterPoll) -> list[Alert]:
     """Take in a look; returns all concerns that the watch has now."""
     rules.take_in(look.at_s, look.jobs, look.running, look.live)
-    return [*rules.flags(look.at_s), *diagnosed(look, rules.rules)]
+    return [*rules.alerts(look.at_s), *diagnosed(look, rules.rules)]
 
 
-def diagnosed(look: ClusterPoll, rules: AlertThresholds) -> list[Flag]:
+def diagnosed(look: ClusterPoll, rules: AlertThresholds) -> list[Alert]:
     """What slurm-gpudbd's watch found, of which enough was seen."""
     runs = {(job.job_id, job.start_s) for job in look.jobs}
     found = unhealthy(look.verdicts, runs, look.reports, look.live)
@@ -94,7 +94,7 @@ def diagnosed(look: ClusterPoll, rules: AlertThresholds) -> list[Flag]:
 
 
 def findings_of(
-    look: ClusterPoll, flags: Sequence[Flag], settings: Settings, ruled: Callable[[ClusterJob], bool]
+    look: ClusterPoll, flags: Sequence[Alert], settings: Settings, ruled: Callable[[ClusterJob], bool]
 ) -> tuple[list[JobFinding], list[IdleJob]]:
     """What is to be told, and the jobs for which the rule on idle jobs is (`ruled`): never of both.
 
@@ -103,18 +103,18 @@ def findings_of(
     """
     jobs = {job.job_id: job for job in look.jobs}
     uses, now_seen = _uses(look), _seen_now(look)
-    idle = {flag.job_id for flag in flags if flag.concern in _OF_ALL_GPUS}
+    idle = {flag.job_id for flag in flags if flag.kind in _OF_ALL_GPUS}
     findings: list[JobFinding] = []
     candidates: list[IdleJob] = []
     for flag in flags:
         job = jobs.get(flag.job_id)
         if job is None or job.start_s is None:
             continue
-        if flag.concern in _OF_ALL_GPUS and len(flag.devices) != job.n_gpus:
+        if flag.kind in _OF_ALL_GPUS and len(flag.devices) != job.n_gpus:
             continue
-        if flag.concern in _BESIDES and job.job_id in idle:
+        if flag.kind in _BESIDES and job.job_id in idle:
             continue
-        if flag.concern is Concern.HELD_IDLE and ruled(job) and not _told(job).is_component:
+        if flag.kind is AlertKind.HELD_IDLE and ruled(job) and not _told(job).is_component:
             use = uses.get(job.job_id)
             is_whole = now_seen.issuperset(flag.devices) and flag.coverage >= COVERAGE
             if use is not None and use.used is False and use.coverage >= COVERAGE and is_whole:
@@ -127,29 +127,29 @@ def findings_of(
                     )
                 )
             continue
-        if flag.concern in settings.concerns:
+        if flag.kind in settings.concerns:
             findings.append(_finding(job, flag, settings, _found_s(look, flag)))
     return findings, candidates
 
 
-def _finding(job: ClusterJob, flag: Flag, settings: Settings, found_s: float) -> JobFinding:
-    at_once = flag.concern is Concern.XID
+def _finding(job: ClusterJob, flag: Alert, settings: Settings, found_s: float) -> JobFinding:
+    at_once = flag.kind is AlertKind.XID
     return JobFinding(
         job=_told(job),
-        kind=str(flag.concern),
+        kind=str(flag.kind),
         since_s=flag.since_s,
         coverage=flag.coverage,
         n_devices=len(flag.devices),
         due_s=found_s + (0 if at_once else settings.after_s),
-        said=flag.said,
+        diagnosis=flag.diagnosis,
     )
 
 
-def _found_s(look: ClusterPoll, flag: Flag) -> float:
+def _found_s(look: ClusterPoll, flag: Alert) -> float:
     """From when it has to last: a diagnosis from when it was made, however long ago the trouble began."""
-    if flag.said is None or look.verdicts is None:
+    if flag.diagnosis is None or look.verdicts is None:
         return flag.since_s
-    of = (flag.job_id, flag.said.cause)
+    of = (flag.job_id, flag.diagnosis.cause)
     return max(float(one.reported_at_s) for one in look.verdicts.verdicts if (one.job_id, one.cause) == of)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
-from slurm_gpu.alerts.alert import Flag
+from slurm_gpu.alerts.alert import Alert
 from slurm_gpu.alerts.watch import Watch
 from slurm_gpu.clock import Clock
 from slurm_gpu.config.site import SiteConfig
@@ -151,7 +151,7 @@ class NoticeKeeper(Duty):
             for job in jobs
             if job.phase is JobPhase.RUNNING and job.start_s is not None
         }
-        flags: Sequence[Flag] = watch(self._watch, look)
+        flags: Sequence[Alert] = watch(self._watch, look)
         self._ends.settle(ledger, running)
         ledger.take_back(look.suspended, WARNING)  # who stands still has been idle for no fault of its own
         ledger.prune(running, now_s)

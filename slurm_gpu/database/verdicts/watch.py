@@ -106,7 +106,7 @@ class JobWatch:
         found = {
             job
             for job in scores
-            if (self._jobs[job].course.told is not None or self._jobs[job].course.unsure)
+            if (self._jobs[job].course.reported is not None or self._jobs[job].course.unsure)
             and not self._jobs[job].stood  # that is over when it goes on, which no window need tell
         }
         for job in self._turns.next(now_s, scores, found, self._wanted(scores)):
@@ -119,9 +119,9 @@ class JobWatch:
             as_of_s=now_s,
             watched=len(watched),
             verdicts=[
-                (item.job.uid, _to_tell(item, item.course.told))
+                (item.job.uid, _to_tell(item, item.course.reported))
                 for item in self._jobs.values()
-                if item.course.told is not None
+                if item.course.reported is not None
             ],
             suspects=self._accused.suspects,
         )
@@ -191,7 +191,7 @@ class JobWatch:
 
     def _hangs(self, job_id: int) -> bool:
         """Whether that is told of it."""
-        told = self._jobs[job_id].course.told
+        told = self._jobs[job_id].course.reported
         return told is not None and told.found.cause == Cause.HANG
 
     def _wanted(self, scores: Mapping[int, float]) -> set[int]:
@@ -219,7 +219,7 @@ class JobWatch:
         if verdict.cause is Cause.HEALTHY:
             self._vouch(item, verdict, now_s)
         course = item.course
-        self._turns.judged(job_id, now_s, found=course.told is not None, settled=not course.unsure)
+        self._turns.judged(job_id, now_s, found=course.reported is not None, settled=not course.unsure)
 
     def _hear(self, item: _WatchedJob, verdict: Verdict, now_s: float) -> None:
         if verdict.cause not in _NOTHING:
@@ -236,7 +236,7 @@ class JobWatch:
             if verdict.confidence < SURE and now_s - item.hung_s < _STILL_S:
                 return  # loading and the like may look so for a while
         cause = None if verdict.cause in _NOTHING else verdict.cause.value
-        self._tell(item, item.course.hear(EpisodeFinding(cause, verdict.confidence, verdict), now_s))
+        self._tell(item, item.course.add(EpisodeFinding(cause, verdict.confidence, verdict), now_s))
 
     def _tell(self, item: _WatchedJob, changes: list[Episode[Verdict]]) -> None:
         for episode in changes:
@@ -254,7 +254,7 @@ class JobWatch:
     def _vouch(self, item: _WatchedJob, verdict: Verdict, now_s: float) -> None:
         """A job that is well on GPUs that stand accused speaks for them."""
         places = sorted(self._accused.places & self._places(item.job.job_id))
-        if not places or item.course.told is not None or now_s - item.start_s < _VOUCHES_AFTER_S:
+        if not places or item.course.reported is not None or now_s - item.start_s < _VOUCHES_AFTER_S:
             return
         told = JobVerdict(
             job_id=item.job.job_id,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from slurm_gpu.alerts.alert import CLOCKS_S, AlertThresholds, Concern, Flag
+from slurm_gpu.alerts.alert import CLOCKS_S, Alert, AlertKind, AlertThresholds
 from slurm_gpu.alerts.verdicts import unhealthy
 from slurm_gpu.alerts.watch import Watch
 from slurm_gpu.monitor.cluster.database_state import DatabaseState
@@ -17,10 +17,10 @@ _RUNS = frozenset({"RUNNING", _SUSPENDED})
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedFlag:
+class PlacedAlert:
     """A concern, whose job it is and where it shows."""
 
-    flag: Flag
+    flag: Alert
     id: str
     user: str
     uid: int | None
@@ -44,39 +44,39 @@ class Attention:
         jobs = [job for job in seen.cluster.jobs if job.state in _RUNS]
         self._watch.take_in(now_s, jobs, seen.running, seen.live)
 
-    def concerns(self, now_s: float) -> list[Flag]:
+    def alerts(self, now_s: float) -> list[Alert]:
         """The worst first."""
-        return self._watch.flags(now_s)
+        return self._watch.alerts(now_s)
 
-    def flags(self, now_s: float, seen: DatabaseState, layout: SquareLayout) -> list[PlacedFlag]:
+    def flags(self, now_s: float, seen: DatabaseState, layout: SquareLayout) -> list[PlacedAlert]:
         """The worst first."""
         jobs = {job.job_id: job for job in seen.cluster.jobs}
         return [
-            PlacedFlag(
+            PlacedAlert(
                 flag=flag,
                 id=jobs[flag.job_id].id,
                 user=jobs[flag.job_id].user,
                 uid=jobs[flag.job_id].uid,
                 squares=sorted(layout.square_of[uuid] for uuid in flag.devices if uuid in layout.square_of),
             )
-            for flag in worst_first([*self.concerns(now_s), *told_concerns(seen)])
+            for flag in worst_first([*self.alerts(now_s), *verdict_alerts(seen)])
             if flag.job_id in jobs
         ]
 
 
-def worst_first(flags: Iterable[Flag]) -> list[Flag]:
+def worst_first(flags: Iterable[Alert]) -> list[Alert]:
     """Then the longest."""
-    order = {concern: place for place, concern in enumerate(Concern)}
-    return sorted(flags, key=lambda flag: (order[flag.concern], flag.since_s, flag.job_id))
+    order = {kind: place for place, kind in enumerate(AlertKind)}
+    return sorted(flags, key=lambda flag: (order[flag.kind], flag.since_s, flag.job_id))
 
 
-def told_concerns(seen: DatabaseState) -> list[Flag]:
+def verdict_alerts(seen: DatabaseState) -> list[Alert]:
     """What slurm-gpudbd's watch says of jobs that still run."""
     runs = {(job.job_id, job.start_s) for job in seen.cluster.jobs if job.state in _RUNS}
     return unhealthy(seen.verdicts, runs, seen.reports, seen.live)
 
 
-def recorded_concerns(now_s: float, seen: DatabaseState, rules: AlertThresholds) -> list[Flag] | None:
+def recorded_alerts(now_s: float, seen: DatabaseState, rules: AlertThresholds) -> list[Alert] | None:
     """What records alone tell, without having watched: errors of GPUs, and jobs that never used theirs.
 
     None where the records could not be read. They come each five minutes: a job is told of only where all its
@@ -87,14 +87,14 @@ def recorded_concerns(now_s: float, seen: DatabaseState, rules: AlertThresholds)
     started = {job.job_id: job for job in seen.cluster.jobs if job.state in _RUNS and job.start_s is not None}
     uses, idle_now = seen.uses(), _idle_now(now_s, seen, rules)
     xids = [
-        Flag(job_id=xid.job_id, concern=Concern.XID, devices=(xid.device,), since_s=xid.at_s, coverage=1.0)
+        Alert(job_id=xid.job_id, kind=AlertKind.XID, devices=(xid.device,), since_s=xid.at_s, coverage=1.0)
         for xid in seen.running.xids
         if (job := started.get(xid.job_id)) is not None and xid.at_s >= (job.start_s or 0) - CLOCKS_S
     ]
     idle = [
-        Flag(
+        Alert(
             job_id=job_id,
-            concern=Concern.HELD_IDLE,
+            kind=AlertKind.HELD_IDLE,
             devices=devices,
             since_s=use.start_s,
             coverage=use.coverage,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from slurm_gpu.alerts.alert import Flag
+from slurm_gpu.alerts.alert import Alert
 from slurm_gpu.monitor.cluster.reasons import meaning
 from slurm_gpu.monitor.cluster.summary import (
     GpuRow,
@@ -41,7 +41,7 @@ class ShownRow:
 class JobFlag:
     """A concern, and whose job it is about."""
 
-    flag: Flag
+    flag: Alert
     job: ClusterJob
 
 
@@ -118,7 +118,7 @@ def make_overview(
     live: Mapping[str, Live],
     reports: Iterable[NodeReport],
     *,
-    flags: Sequence[Flag] | None = None,
+    flags: Sequence[Alert] | None = None,
     user: str | None = None,
     partition: str | None = None,
     fold: bool = True,
@@ -221,9 +221,9 @@ def _flag_to_json(shown: JobFlag) -> dict[str, Any]:
         "id": shown.job.id,
         "job_id": flag.job_id,
         "user": shown.job.user,
-        "concern": flag.concern.value,
+        "concern": flag.kind.value,
         "devices": list(flag.devices),
         "since_s": flag.since_s,
         "coverage": flag.coverage,
-        "verdict": None if flag.said is None else asdict(flag.said),
+        "verdict": None if flag.diagnosis is None else asdict(flag.diagnosis),
     }

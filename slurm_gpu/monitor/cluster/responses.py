@@ -51,11 +51,11 @@ def attention(state: PageState, flavour: Flavour, _: str) -> bytes:
             "job_id": item.flag.job_id,
             "id": item.id,
             "user": item.user,
-            "concern": item.flag.concern.value,
+            "concern": item.flag.kind.value,
             "squares": ranges(item.squares),
             "since_s": item.flag.since_s,
             "coverage": round(item.flag.coverage, 3),
-            "verdict": None if item.flag.said is None else asdict(item.flag.said),
+            "verdict": None if item.flag.diagnosis is None else asdict(item.flag.diagnosis),
         }
         for item in state.flags
         if flavour.may_see(item.user, item.uid)

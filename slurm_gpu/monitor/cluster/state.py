@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from slurm_gpu.monitor.cluster.database_state import DatabaseState
-from slurm_gpu.monitor.cluster.flags import Attention, PlacedFlag
+from slurm_gpu.monitor.cluster.flags import Attention, PlacedAlert
 from slurm_gpu.monitor.cluster.frames import Owner, job_frames, live_frames, own_squares, state_frame
 from slurm_gpu.monitor.cluster.holding import Holding, find_holding
 from slurm_gpu.monitor.cluster.jobs import JobListing
@@ -29,7 +29,7 @@ class PageState:
     own: Mapping[Owner, Sequence[int]]
     """By user the squares that only they hold."""
     jobs: JobListing
-    flags: Sequence[PlacedFlag] = ()
+    flags: Sequence[PlacedAlert] = ()
     answers: Shelf = field(default_factory=Shelf, repr=False)
     """Made already for this state."""
 

@@ -53,7 +53,8 @@ def test_it_is_told_once_after_it_held_for_long_enough(world: World) -> None:
     body = world.sent[0][1].text.body
     words = " ".join(body.split())
     assert (
-        "slow or failing (clock), 91% sure: n2 GPU-17-1; n2 GPU 1: SM clock 76% where peers have 95%" in words
+        "slow or failing (clock), 91% confidence: n2 GPU-17-1; n2 GPU 1: SM clock 76% where peers have 95%"
+        in words
     )
     assert "\n      Exclude the node (sbatch --exclude).\n" in body
     assert "slurm-gpu diagnose 17" in body
