@@ -53,12 +53,12 @@ from slurm_gpu.errors import OutsideError, exit_code_of
 from slurm_gpu.notices.settings import FILE_NAME as NOTICES_FILE
 from slurm_gpu.policy.lua.bundle import RUN_DIRECTORY
 from slurm_gpu.slurm.client import SlurmClient
-from slurm_gpu.slurm.commands import FewRuns
+from slurm_gpu.slurm.commands import RunSubsetClient
 from slurm_gpu.slurm.connect import connect
-from slurm_gpu.slurm.job_changes import EndingClient, FeatureClient, SharingClient
+from slurm_gpu.slurm.job_changes import ConstraintClient, JobTerminationClient, SharedJobClient
 from slurm_gpu.slurm.queue import QueueReader
 from slurm_gpu.slurm.reservations import ReservationClient
-from slurm_gpu.slurm.submission import read_partitions, read_user_places
+from slurm_gpu.slurm.submission import read_partitions, read_user_associations
 
 log = logging.getLogger("slurm-gpuctld")
 
@@ -90,11 +90,11 @@ def _run(options: argparse.Namespace) -> None:
     reservations = _reservations(config, database, calls, client, nodes, clock, acts)
     sharing = ColocationKeeper(
         client,
-        SharingClient(calls),
+        SharedJobClient(calls),
         Inquiry(DatabaseEvidence(database), in_background),
         Unseen(in_background, clock),
         Planners(),
-        Endings(SharingClient(calls), acts, options.run_dir, clock.wall),
+        Endings(SharedJobClient(calls), acts, options.run_dir, clock.wall),
         options.run_dir,
         clock,
         cpu_seconds,
@@ -123,14 +123,14 @@ def _run(options: argparse.Namespace) -> None:
             acts,
             keeper,
             sharing,
-            ZoneWait(FeatureClient(calls), options.run_dir, config.placement.zone_wait_s, clock, acts),
+            ZoneWait(ConstraintClient(calls), options.run_dir, config.placement.zone_wait_s, clock, acts),
             PriorityKeeper(config, options.config, client, clock, acts, cpu_seconds, nodes),
-            UrgentAudit(config.cluster, FewRuns(calls), database, clock, in_background),
+            UrgentAudit(config.cluster, RunSubsetClient(calls), database, clock, in_background),
             NoticeKeeper(
                 config,
                 options.config.parent / NOTICES_FILE,
                 client,
-                Ends(config.cluster, EndingClient(calls), acts, clock.wall),
+                Ends(config.cluster, JobTerminationClient(calls), acts, clock.wall),
                 lambda: database(lambda client: look_at(client, clock.wall)),
                 in_background,
                 options.run_dir,
@@ -143,7 +143,7 @@ def _run(options: argparse.Namespace) -> None:
                 lambda decisions, after: database(lambda client: client.tell_decisions(decisions, after)),
                 in_background,
             ),
-            QuotaTeller(database, in_background, lambda user: read_user_places(user, calls), clock),
+            QuotaTeller(database, in_background, lambda user: read_user_associations(user, calls), clock),
         ]
         if reservations is not None:
             duties.append(reservations)

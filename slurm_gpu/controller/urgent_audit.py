@@ -20,7 +20,7 @@ from slurm_gpu.controller.background import Background
 from slurm_gpu.controller.duty import Duty, QueueView
 from slurm_gpu.policy.lua.peers import this_host
 from slurm_gpu.slurm.client import AccountingRun
-from slurm_gpu.slurm.commands import FewRuns
+from slurm_gpu.slurm.commands import RunSubsetClient
 from slurm_gpu.slurm.queue import CountedJob, JobPhase
 from slurm_gpu.text.hostlist import expand
 from slurm_gpu.text.units import counted, few
@@ -62,7 +62,7 @@ class UrgentAudit(Duty):
     def __init__(
         self,
         cluster: str,
-        accounting: FewRuns,
+        accounting: RunSubsetClient,
         connect: DatabaseConnector,
         clock: Clock,
         background: Background | None = None,

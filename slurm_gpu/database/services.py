@@ -18,7 +18,7 @@ from slurm_gpu.database.live.verdict_board import VerdictBoard
 from slurm_gpu.database.maintenance.node_periods import Places
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.http.identity import Authenticator
-from slurm_gpu.slurm.submission import UserPlaces, read_user_places
+from slurm_gpu.slurm.submission import UserAssociations, read_user_associations
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Services:
     min_coverage: float = DEFAULT_MIN_COVERAGE
     verdicts: VerdictBoard = field(default_factory=VerdictBoard)
     reservations: Reservations | None = None
-    places_of: Callable[[str], UserPlaces] = read_user_places
+    places_of: Callable[[str], UserAssociations] = read_user_associations
     """Runs sacctmgr; see reserve.places.KeptPlaces."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the server stops: answers that go on for long end then."""

@@ -10,6 +10,7 @@ import numpy as np
 from slurm_gpu.forecast.forecaster import LEARNED, Forecaster
 from slurm_gpu.forecast.samples import Floats, QueueSamples
 
+# By what people call them, the features: names, or with a final _ how they begin.
 RESPECTS: Mapping[str, Sequence[str]] = {
     "GPUs asked for": ("gpus", "gpu_hours"),
     "cores, memory and nodes asked for": ("cores", "mem", "nodes", "core_hours"),
@@ -20,7 +21,6 @@ RESPECTS: Mapping[str, Sequence[str]] = {
     "the partition: queue ahead, what runs": ("q_p_", "r_p_"),
     "the account: its queue ahead, what it runs": ("q_a_", "r_a_", "q_p_a_", "r_p_a_"),
 }
-"""By what people call them, the features: names, or with a final _ how they begin."""
 _GROUPINGS = {
     "kind": "jobs with as many GPUs or none",
     "age": "how long it has waited",
@@ -29,8 +29,8 @@ _GROUPINGS = {
     "account and partition": "the account",
 }
 _MOST = 4
+# What changes the forecast by less goes without saying.
 LEAST_FACTOR = 1.15
-"""What changes the forecast by less goes without saying."""
 
 
 @dataclass(frozen=True, slots=True)

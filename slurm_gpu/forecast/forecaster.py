@@ -18,8 +18,8 @@ from slurm_gpu.forecast.samples import Floats, QueueSamples, WaitSamples
 from slurm_gpu.forecast.tables import WaitTables, wait_tables
 from slurm_gpu.forecast.wait_grid import around, likeliest, quantile, spread_of
 
+# The share of jobs whose wait is to lie within the interval.
 INTERVAL = 0.8
-"""The share of jobs whose wait is to lie within the interval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +61,21 @@ class Errors:
 
 
 TABLES, LEARNED = "tables", "learned"
+# Jobs without and with GPUs: the codes of the grouping `kind`.
 KINDS: Mapping[str, int] = {"cpu": 0, "gpu": 1}
-"""Jobs without and with GPUs: the codes of the grouping `kind`."""
 KIND = "kind"
+# At so many moments jobs must have been looked at before forecasts can be judged.
 FEWEST_MOMENTS = 4
-"""At so many moments jobs must have been looked at before forecasts can be judged."""
+# Of so many groups of like jobs must the fate be known, or nothing can be said of the accuracy.
 FEWEST_JUDGED = 30
-"""Of so many groups of like jobs must the fate be known, or nothing can be said of the accuracy."""
 
+# Into so many blocks is cut what forecasts are judged by; each costs a training.
 BLOCKS = 4
-"""Into so many blocks is cut what forecasts are judged by; each costs a training."""
 _JUDGED_SHARE = 0.5
+# A thousand tasks of one array say little more than a few of them.
 _MOST_ALIKE = 8
-"""A thousand tasks of one array say little more than a few of them."""
+# What n like jobs count for, compared with one: n to this power.
 _ALIKE_POWER = 0.3
-"""What n like jobs count for, compared with one: n to this power."""
 _HALF_LIFE_DAYS = 60.0
 _ERROR_HALF_LIFE_DAYS = 10.0
 _STILL_WAITING_OCTAVES = 1.0
@@ -242,8 +242,8 @@ def _walk_forward(
     return errors, spreads
 
 
+# Looks, for how many jobs each stands, and log2 of the seconds that were said.
 _Part = tuple[WaitSamples, Floats, Floats]
-"""Looks, for how many jobs each stands, and log2 of the seconds that were said."""
 
 
 def _errors(parts: Sequence[_Part], code: int) -> Errors:

@@ -19,11 +19,11 @@ _TREES_OF_A_KIND = 30
 _SMALLEST_LEAF = 5
 _FEATURES_OF_A_SPLIT = 0.33
 _PENALTIES = (1.0, 10.0, 100.0, 1000.0, 10000.0)
+# Who still waits is taken to wait as long again as it has.
 _STILL_WAITING_OCTAVES = 1.0
-"""Who still waits is taken to wait as long again as it has."""
+# Each tree sees the looks of this share of all days. Jobs of one day wait alike: a tree that sees all days
+# learns what sets them apart, which says nothing of days to come.
 _DAYS_OF_A_TREE = 0.5
-"""Each tree sees the looks of this share of all days. Jobs of one day wait alike: a tree that sees all days
-learns what sets them apart, which says nothing of days to come."""
 _SEED = 0
 
 

@@ -37,16 +37,16 @@ _TREES = {
     "bins": np.uint8,
     "shares": np.float32,
 }
+# Of a slope of the line; sums of any more might leave what a float64 holds.
 _STEEPEST = 2.0**100
-"""Of a slope of the line; sums of any more might leave what a float64 holds."""
 _MOST_TREES = 1000
 _DEEPEST = 1000
 
 _Source = Literal["tables", "learned"]
 _Share = Annotated[float, Meta(ge=0, le=1)]
 _Octaves = Annotated[float, Meta(ge=-64, le=64)]
+# Up to the year 6325, which datetime still knows.
 _Epoch = Annotated[float, Meta(ge=0, le=2**37)]
-"""Up to the year 6325, which datetime still knows."""
 _Count = Annotated[int, Meta(ge=0)]
 
 

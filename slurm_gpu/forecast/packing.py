@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+# A model of the most looks that training takes has 200 MiB.
 MOST_UNPACKED_BYTES = 512 * 2**20
-"""A model of the most looks that training takes has 200 MiB."""
 _MOST_ENTRIES = 100
 _TOLD = "told.json"
 

@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 from slurm_gpu.forecast.forecaster import KIND, KINDS
 from slurm_gpu.forecast.samples import Codes, Floats, QueueSamples, codes_of
 
+# So often the past is looked at.
 EVERY_S = 3 * 3600
-"""So often the past is looked at."""
 HISTORY_S = 60 * 86400
+# So many jobs, spread over all that wait, are taken of one look; the features count all.
 MOST_OF_A_LOOK = 400
-"""So many jobs, spread over all that wait, are taken of one look; the features count all."""
 TABLE_ORDER = ("all", KIND, "age", "partition", "size", "account and partition")
 _UNLIMITED_S = 30 * 86400.0
 _AMOUNTS = ("jobs", "cores", "mem", "core_hours", "gpus", "gpu_hours")
+# Of the whole cluster, the job's partition, its account, and its account in its partition.
 _SCOPES = ("", "p_", "a_", "p_a_")
-"""Of the whole cluster, the job's partition, its account, and its account in its partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

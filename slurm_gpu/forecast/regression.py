@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from slurm_gpu.forecast.samples import Floats, QueueSamples
 from slurm_gpu.forecast.wait_grid import N_BINS
 
+# Stands for a missing feature: all others are logarithms of what is 1 or more.
 GAP = -9.0
-"""Stands for a missing feature: all others are logarithms of what is 1 or more."""
+# log2 of the seconds within which a forecast stays, however far the line would lead: 16 s to 97 days.
 _SHORTEST, _LONGEST = 4.0, 23.0
-"""log2 of the seconds within which a forecast stays, however far the line would lead: 16 s to 97 days."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from slurm_gpu.forecast.samples import Codes, Floats, QueueSamples, WaitSamples
 from slurm_gpu.forecast.wait_grid import N_BINS, bin_of, distribution, likeliest
 
+# What lies further back says nothing of how long the queue is now, as long as there is anything newer.
 MEMORY_DAYS = 14.0
-"""What lies further back says nothing of how long the queue is now, as long as there is anything newer."""
 _HALF_LIFE_DAYS = 4.0
+# As so many recent jobs counts what the wider group says.
 _BORROWED_JOBS = 5.0
-"""As so many recent jobs counts what the wider group says."""
 
 
 @dataclass(frozen=True, slots=True)

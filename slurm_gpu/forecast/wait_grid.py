@@ -13,20 +13,20 @@ Floats = NDArray[np.float64]
 
 _PER_OCTAVE = 4
 _FIRST_OCTAVE, _LAST_OCTAVE = 4, 23
+# Between bins: 16 s to 97 days, four bins for each doubling. What lies beyond has a bin of its own.
 EDGES_S: Floats = 2.0 ** (
     np.arange(_FIRST_OCTAVE * _PER_OCTAVE, _LAST_OCTAVE * _PER_OCTAVE + 1) / _PER_OCTAVE
 )
-"""Between bins: 16 s to 97 days, four bins for each doubling. What lies beyond has a bin of its own."""
 N_BINS = len(EDGES_S) + 1
+# log2 of where bins begin and end.
 _BOUNDS = np.concatenate(
     [[np.log2(EDGES_S[0]) - 1], np.log2(EDGES_S), [np.log2(EDGES_S[-1]) + 1 / _PER_OCTAVE]]
 )
-"""log2 of where bins begin and end."""
+# Where those went whose end was never seen: into so many doublings after the last wait that was.
 _OCTAVES_BEYOND = 2
-"""Where those went whose end was never seen: into so many doublings after the last wait that was."""
 _SMOOTH = np.array([1.0, 2.0, 3.0, 2.0, 1.0]) / 9.0
+# Between the bins of a spread: octaves by which the truth is more than what was said.
 SPREAD_OCTAVES: Floats = np.arange(-12 * _PER_OCTAVE, 12 * _PER_OCTAVE + 1) / _PER_OCTAVE
-"""Between the bins of a spread: octaves by which the truth is more than what was said."""
 
 
 def bin_of(wait_s: Floats) -> NDArray[np.intp]:

@@ -21,10 +21,10 @@ from slurm_gpu.reports.shares import as_shares, main_place
 
 _J_PER_KWH = 3_600_000
 _ID_NUMBERS = ("job_id", "array_job_id", "array_task", "het_job_id", "het_offset")
+# Columns of a run of several parts, as they are called in `run`.
 _OF_WHOLE = {name: name for name in ("submit_s", "eligible_s", "start_s", "elapsed_s", "n_nodes")} | {
     "mgpu": "granted_mgpu"
 }
-"""Columns of a run of several parts, as they are called in `run`."""
 
 
 def assemble(

@@ -12,8 +12,8 @@ from slurm_gpu.reports.category import Category, Floats, Integers, Mask
 from slurm_gpu.reports.placing import NodePeriod, Placing, by_node
 from slurm_gpu.reports.time_bins import integrals
 
+# Nodes that slurm-gpudbd saw so soon after the first one were there before: it only began to look.
 FIRST_LOOK_S = 3600
-"""Nodes that slurm-gpudbd saw so soon after the first one were there before: it only began to look."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

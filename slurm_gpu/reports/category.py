@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+# The code of a gap.
 UNKNOWN = -1
-"""The code of a gap."""
 
 Codes = NDArray[np.int32]
 Integers = NDArray[np.int64]

@@ -52,15 +52,15 @@ from slurm_gpu.files.atomic import whole_file, write_whole
 from slurm_gpu.wire.fields import MAX_MOMENT_S
 
 _RUNS_AT_ONCE = 900
+# Of a row group: as many are held in memory.
 _ROWS_AT_ONCE = 20_000
-"""Of a row group: as many are held in memory."""
 _PROGRESS = "unfinished.json"
+# What a killed export wrote within that is not written anew: runs of any month may have changed since.
 _FRESH_S = 6 * 3600
-"""What a killed export wrote within that is not written anew: runs of any month may have changed since."""
+# In place of a month: records that belong to no run, or to none yet.
 UNMATCHED = "unmatched"
-"""In place of a month: records that belong to no run, or to none yet."""
+# How slurm-gpudbd keeps books on its rows.
 _LEFT_OUT = frozenset({"derive_due", "match_due", "reported_seq", "row_id"})
-"""How slurm-gpudbd keeps books on its rows."""
 _TIMELINE = "timeline"
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from slurm_gpu.reports.category import Category, Floats, Integers
 
+# One column: NaN, None or UNKNOWN is a gap.
 Values = Floats | Integers | Category | Sequence[str] | Sequence[str | None] | Sequence[int] | Sequence[float]
-"""One column: NaN, None or UNKNOWN is a gap."""
 
 
 @dataclass(frozen=True, slots=True)

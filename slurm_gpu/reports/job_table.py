@@ -14,11 +14,11 @@ from slurm_gpu.reports.period import ReportPeriod
 
 MGPU_S_PER_GPU_H = 3_600_000
 NO_GPU, SHARED, SINGLE, NODE, MULTI_NODE = "no GPU", "shared GPU", "1 GPU", "one node", "several nodes"
+# Classes of runs by size: none, a part of one GPU, one, several (or one and a part) on one node, and GPUs of
+# more nodes than one.
 SCALES = (NO_GPU, SHARED, SINGLE, NODE, MULTI_NODE)
-"""Classes of runs by size: none, a part of one GPU, one, several (or one and a part) on one node, and GPUs of
-more nodes than one."""
+# The server type or zone of nodes of which slurm-gpu.yaml names none.
 OTHER = "other"
-"""The server type or zone of nodes of which slurm-gpu.yaml names none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,8 @@ from slurm_gpu.reports.period import ReportPeriod
 from slurm_gpu.reports.placing import NodePeriod, Placing
 from slurm_gpu.reports.rows import RunColumns, read_numbers
 
+# A year, and the month with which the last one is compared.
 N_MONTHS = 13
-"""A year, and the month with which the last one is compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,8 @@ from slurm_gpu.database.accounting.matching import node_set
 from slurm_gpu.reports.capacity import Capacity
 from slurm_gpu.reports.category import Category, Floats, Integers
 
+# Percentile of what runs take per GPU: nine in ten take that or more.
 _MODEST = 10.0
-"""Percentile of what runs take per GPU: nine in ten take that or more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,8 @@ from slurm_gpu.database.forecasts.outcomes import ForecastOutcome, judged, outco
 from slurm_gpu.database.storage.schema import forecast
 from slurm_gpu.reports.period import ReportPeriod
 
+# Who waits less is told so, and a factor between seconds says nothing.
 _SHORTEST_S = 60
-"""Who waits less is told so, and a factor between seconds says nothing."""
 
 
 @dataclass(slots=True)

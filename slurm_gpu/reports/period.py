@@ -13,8 +13,8 @@ from slurm_gpu.reports.category import Floats
 
 _DAYS_BY_HOUR = 8
 _DAYS_BY_WEEK = 400
+# A year before the first and a month after the last are looked at, too: calendars have to have them.
 _FIRST, _LAST = date(1970, 1, 1), date(9000, 1, 1)
-"""A year before the first and a month after the last are looked at, too: calendars have to have them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,8 +21,8 @@ from slurm_gpu.simulate.placement import FirstFit, PlacementChoice
 from slurm_gpu.simulate.scheduler import Scheduling
 
 SLURM, MOST_ALLOCATED, WEIGHTS, OURS = "slurm", "mostallocated", "weights", "ours"
+# Decisions of Slurm's scheduler between two settings of weights: it starts several jobs at once.
 _WEIGHTS_EVERY = 10
-"""Decisions of Slurm's scheduler between two settings of weights: it starts several jobs at once."""
 
 
 @dataclass(frozen=True, slots=True)

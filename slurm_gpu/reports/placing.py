@@ -18,8 +18,8 @@ from slurm_gpu.database.maintenance.node_periods import Places
 from slurm_gpu.reports.category import Category, Floats, Integers
 from slurm_gpu.reports.job_table import OTHER
 
+# (server type, zone).
 Group = tuple[str, str]
-"""(server type, zone)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

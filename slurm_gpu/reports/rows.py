@@ -18,8 +18,8 @@ from slurm_gpu.reports.category import Category, Codes, Encoder, Floats, Integer
 from slurm_gpu.reports.period import ReportPeriod
 
 T = TypeVar("T", np.float64, np.int32)
+# Rows read at once: with so few they stay in the processor's cache while they are turned into columns.
 _LOT = 500
-"""Rows read at once: with so few they stay in the processor's cache while they are turned into columns."""
 _NUMBERS = (
     "run_id",
     "job_id",

@@ -11,8 +11,8 @@ from slurm_gpu.reports.category import Category, Floats, Integers
 from slurm_gpu.reports.job_table import MGPU_S_PER_GPU_H, Shares
 from slurm_gpu.reports.placing import Group, Placing
 
+# By row, GPU/1000 that its records tell of on each node.
 Weights = Mapping[int, Mapping[str, int]]
-"""By row, GPU/1000 that its records tell of on each node."""
 
 
 def share_out(

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
+# An application, or its field, that no rule knows.
 NOT_RECOGNISED = "(not recognised)"
-"""An application, or its field, that no rule knows."""
 
 
 def percent(part: float, whole: float = 100.0) -> str:

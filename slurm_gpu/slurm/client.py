@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
-from slurm_gpu.slurm.tres import PerGpu
+from slurm_gpu.slurm.tres import SharesPerGpu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ def has_slurmdbd(settings: SlurmSettings) -> bool:
     return settings.raw.get("AccountingStorageType", "").endswith("slurmdbd")
 
 
-def asks_lua(settings: SlurmSettings) -> bool:
+def has_lua_plugin(settings: SlurmSettings) -> bool:
     """Whether slurmctld asks job_submit.lua: Slurm takes each plugin with and without `job_submit/`."""
     plugins = settings.raw.get("JobSubmitPlugins", "").split(",")
     return "lua" in (plugin.removeprefix("job_submit/") for plugin in plugins)
@@ -77,11 +77,11 @@ class SlurmNode:
         return self.per_gpu.shard
 
     @property
-    def per_gpu(self) -> PerGpu:
+    def per_gpu(self) -> SharesPerGpu:
         """What makes one of its GPUs."""
         n = self.n_gpus
         shard, mps = (count // n if count and n else None for count in (self.shards, self.mps))
-        return PerGpu(shard, mps)
+        return SharesPerGpu(shard, mps)
 
     @property
     def shared_mgpu(self) -> int:

@@ -29,22 +29,22 @@ PING_TIMEOUT_S = 5.0
 QUERY_TIMEOUT_S = 60.0
 ACCOUNTING_TIMEOUT_S = 600.0
 
+# Up to so many jobs are asked for one by one; for more, one call for all is kinder to slurmctld.
 _SINGLY = 8
-"""Up to so many jobs are asked for one by one; for more, one call for all is kinder to slurmctld."""
 
+# 2100-01-01: without an end, sacct leaves out jobs that become eligible later than now.
 _FAR_S = 4102444800
-"""2100-01-01: without an end, sacct leaves out jobs that become eligible later than now."""
 
+# sacct refuses an epoch below a million; no Slurm is that old.
 _EARLIEST_S = 86400 * 365
-"""sacct refuses an epoch below a million; no Slurm is that old."""
 
 _PIECE_BYTES = 1 << 20
 
+# Of a command in an error: enough to know it, not the whole list of columns.
 _SHOWN_CHARACTERS = 80
-"""Of a command in an error: enough to know it, not the whole list of columns."""
 
+# Job ids per call of sacct or scontrol, well below the longest command line.
 _BATCH = 500
-"""Job ids per call of sacct or scontrol, well below the longest command line."""
 
 _ENVIRONMENT = {
     "SLURM_TIME_FORMAT": "%s",
@@ -321,7 +321,7 @@ class CommandClient(SlurmCommands):
         return jobs
 
 
-class FewRuns(CommandClient):
+class RunSubsetClient(CommandClient):
     """Runs of one QOS, and runs that were preempted: few, asked for by themselves."""
 
     def of_qos(self, qos: str, since_s: int) -> list[AccountingRun]:

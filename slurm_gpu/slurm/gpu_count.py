@@ -5,30 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode
-from slurm_gpu.slurm.tres import GPU_GRES, SHARED_GRES, PerGpu, count_mgpu, parse_gres, uses_gpus
+from slurm_gpu.slurm.tres import GPU_GRES, SHARED_GRES, SharesPerGpu, count_mgpu, parse_gres, uses_gpus
 
 
-def per_gpu_of(nodes: Iterable[SlurmNode | None]) -> PerGpu:
+def per_gpu_of(nodes: Iterable[SlurmNode | None]) -> SharesPerGpu:
     """Return what makes one GPU on all of these nodes; unknown where they differ or one is not known."""
-    known = {PerGpu() if node is None else node.per_gpu for node in nodes}
-    return known.pop() if len(known) == 1 else PerGpu()
+    known = {SharesPerGpu() if node is None else node.per_gpu for node in nodes}
+    return known.pop() if len(known) == 1 else SharesPerGpu()
 
 
-def agreed_per_gpu(nodes: Iterable[SlurmNode]) -> PerGpu:
+def agreed_per_gpu(nodes: Iterable[SlurmNode]) -> SharesPerGpu:
     """Return what makes one GPU of a job for any of them: that on which all nodes that have it agree."""
     some = [node.per_gpu for node in nodes]
     shards, mps = {one.shard for one in some if one.shard}, {one.mps for one in some if one.mps}
-    return PerGpu(*(next(iter(sizes)) if len(sizes) == 1 else None for sizes in (shards, mps)))
+    return SharesPerGpu(*(next(iter(sizes)) if len(sizes) == 1 else None for sizes in (shards, mps)))
 
 
-def most_per_gpu(nodes: Iterable[SlurmNode]) -> PerGpu:
+def most_per_gpu(nodes: Iterable[SlurmNode]) -> SharesPerGpu:
     """Return what makes one GPU of the node where that is the most: of a job that may run on any of them."""
     some = [node.per_gpu for node in nodes]
     shard = max((one.shard for one in some if one.shard), default=None)
-    return PerGpu(shard, max((one.mps for one in some if one.mps), default=None))
+    return SharesPerGpu(shard, max((one.mps for one in some if one.mps), default=None))
 
 
-def job_mgpu(job: QueuedJob, per_gpu: PerGpu) -> int | None:
+def job_mgpu(job: QueuedJob, per_gpu: SharesPerGpu) -> int | None:
     """Return the GPUs that a job has, or asks for while it waits, in thousandths.
 
     Where AccountingStorageTRES lacks GPUs the TRES of jobs do too. Then the positions that a job has are

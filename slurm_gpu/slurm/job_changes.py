@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.commands import SlurmCommands
 
+# Jobs in one call of scontrol: slurmctld is held up for a tenth of a second.
 _AT_ONCE = 200
-"""Jobs in one call of scontrol: slurmctld is held up for a tenth of a second."""
 
 
-class EndingClient(SlurmCommands):
+class JobTerminationClient(SlurmCommands):
     """Ends jobs, and takes that back. Jobs are named as users know them: 17, 17_3.
 
     The raw number of an array's last task is that of the whole array: never end a job by its raw number.
@@ -35,14 +35,14 @@ class EndingClient(SlurmCommands):
         self._query("scontrol", "release", name)
 
 
-class SharingClient(SlurmCommands):
+class SharedJobClient(SlurmCommands):
     """Gives jobs that share a GPU their place, their shards, or their turn again."""
 
     def start(self, job_id: int, node: str, gres: str) -> None:
         """Have a job that waits for its begin time start now, on this node, with `gres`, as gres:shard:2."""
         self._update(job_id, "StartTime=now", f"ReqNodeList={node}", f"TresPerNode={gres}")
 
-    def let_go(self, job_id: int, gres: str) -> None:
+    def unpin(self, job_id: int, gres: str) -> None:
         """Have a waiting job start on any node with `gres`, when Slurm likes."""
         self._update(job_id, "ReqNodeList=", f"TresPerNode={gres}")
 
@@ -65,7 +65,7 @@ class ConstrainedJob:
     """Why it waits, as squeue prints it: Resources, Priority, ReqNodeNotAvail …"""
 
 
-class FeatureClient(SlurmCommands):
+class ConstraintClient(SlurmCommands):
     """Reads and writes constraints of pending jobs."""
 
     def pending(self, job_ids: Collection[int]) -> list[ConstrainedJob]:

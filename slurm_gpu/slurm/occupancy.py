@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode
-from slurm_gpu.slurm.tres import SHARED_GRES, PerGpu, amount
+from slurm_gpu.slurm.tres import SHARED_GRES, SharesPerGpu, amount
 
-HOLDING = frozenset({"RUNNING", "SUSPENDED", "COMPLETING", "STOPPED"})
-"""States of a job that has something of its nodes."""
+# States of a job that has something of its nodes.
+ALLOCATED_STATES = frozenset({"RUNNING", "SUSPENDED", "COMPLETING", "STOPPED"})
+# Words of a node's state with which Slurm starts no job there; it powers up a powered_down one by itself.
 _OUT_OF_SERVICE = frozenset(
     {
         "blocked",
@@ -34,11 +35,10 @@ _OUT_OF_SERVICE = frozenset(
         "unknown",
     }
 )
-"""Words of a node's state with which Slurm starts no job there; it powers up a powered_down one by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceHolder:
+class JobAllocation:
     """A job's part of one node: positions of whole GPUs, and of GPUs that it has shards or MPS of."""
 
     job: QueuedJob
@@ -49,30 +49,30 @@ class DeviceHolder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeHolders:
+class NodeAllocations:
     """A node with its holders; what is free counts only where the node takes jobs."""
 
     node: SlurmNode
-    holders: Sequence[DeviceHolder]
+    holders: Sequence[JobAllocation]
     in_service: bool
     gpus_free: int
     """Whole GPUs that no job holds, and of which no job has a share."""
     shards_free: int
 
 
-def occupancy(nodes: Iterable[SlurmNode], jobs: Iterable[QueuedJob]) -> list[NodeHolders]:
+def occupancy(nodes: Iterable[SlurmNode], jobs: Iterable[QueuedJob]) -> list[NodeAllocations]:
     """One entry per node, in their order; holders by when they are expected to leave."""
     nodes = list(nodes)
     per_gpu = {node.name: node.per_gpu for node in nodes}
-    holders: dict[str, list[DeviceHolder]] = {}
+    holders: dict[str, list[JobAllocation]] = {}
     for job in jobs:
-        if job.state in HOLDING:
+        if job.state in ALLOCATED_STATES:
             has_all = _shares_none(job, per_gpu)
             for name in job.nodes:
                 index = job.gpu_index.get(name, {})
                 whole = index.get("gpu", ())
                 shared = [position for kind in SHARED_GRES for position in index.get(kind, ())]
-                holder = DeviceHolder(
+                holder = JobAllocation(
                     job=job, gpus=whole, shared_gpus=shared, all_shards=has_all and bool(shared)
                 )
                 holders.setdefault(name, []).append(holder)
@@ -84,13 +84,13 @@ def out_of_service(node: SlurmNode) -> list[str]:
     return sorted(_OUT_OF_SERVICE.intersection(node.state.split("+")))
 
 
-def _occupancy(node: SlurmNode, holders: list[DeviceHolder]) -> NodeHolders:
+def _occupancy(node: SlurmNode, holders: list[JobAllocation]) -> NodeAllocations:
     in_service = not out_of_service(node)
     shared = {position for holder in holders for position in holder.shared_gpus}
     held = sum(node.gpus_allocated.values())
     per_gpu = node.shards_per_gpu
     held_shards = node.shards_allocated + (0 if per_gpu is None else held * per_gpu)
-    return NodeHolders(
+    return NodeAllocations(
         node=node,
         holders=sorted(holders, key=_leaves),
         in_service=in_service,
@@ -99,7 +99,7 @@ def _occupancy(node: SlurmNode, holders: list[DeviceHolder]) -> NodeHolders:
     )
 
 
-def _shares_none(job: QueuedJob, per_gpu: Mapping[str, PerGpu]) -> bool:
+def _shares_none(job: QueuedJob, per_gpu: Mapping[str, SharesPerGpu]) -> bool:
     """Return whether a job's shards, or MPS, are those of whole GPUs.
 
     Slurm reports their total alone, and no job has more of a GPU than there are.
@@ -114,7 +114,7 @@ def _shares_none(job: QueuedJob, per_gpu: Mapping[str, PerGpu]) -> bool:
     return any(whole.values()) and all(amount(job.tres_allocated, kind) == n for kind, n in whole.items())
 
 
-def _leaves(holder: DeviceHolder) -> tuple[bool, int, int]:
+def _leaves(holder: JobAllocation) -> tuple[bool, int, int]:
     """Jobs without an end come last."""
     end_s = holder.job.end_s
     return end_s is None, 0 if end_s is None else end_s, holder.job.job_id

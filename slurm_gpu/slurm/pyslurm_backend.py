@@ -18,7 +18,7 @@ from typing import Any
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.client import SlurmNode
 from slurm_gpu.slurm.commands import CommandClient
-from slurm_gpu.slurm.occupancy import HOLDING
+from slurm_gpu.slurm.occupancy import ALLOCATED_STATES
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class PyslurmClient(CommandClient):
         nodes = self._pyslurm.Nodes.load()
         used: dict[str, dict[str, int]] = {}
         for job in self._pyslurm.Jobs.load().values():
-            if job.state in HOLDING:
+            if job.state in ALLOCATED_STATES:
                 for name, layout in job.get_resource_layout_per_node().items():
                     held = used.setdefault(name, {})
                     for gres, amount in layout["gres"].items():

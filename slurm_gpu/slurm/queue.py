@@ -97,11 +97,11 @@ _COLUMNS = (
     "tres-per-task",
 )
 
+# What a column shows of a job that asked to have its nodes to itself. Where there is `Exclusive` (in 26.05,
+# not in 24.11), `OverSubscribe` says NO of other jobs too.
 _WHOLE_NODES = {"OverSubscribe": "NO", "Exclusive": "NODE"}
-"""What a column shows of a job that asked to have its nodes to itself. Where there is `Exclusive` (in 26.05,
-not in 24.11), `OverSubscribe` says NO of other jobs too."""
+# The squeue of 22.05 cannot be asked for its columns.
 _SURELY_LISTS_COLUMNS = (24, 11)
-"""The squeue of 22.05 cannot be asked for its columns."""
 
 _PENDING = frozenset(
     {
@@ -121,8 +121,8 @@ _ENDED = frozenset(
 _SUSPENDED = frozenset({"SUSPENDED", "STOPPED"})
 _GAP = "\0"
 _ABSENT = frozenset({"N/A", "(null)", "n/a"})
+# No such number of nodes exists: Slurm's marks for "not said" and "no limit" lie above.
 _UNLIMITED_NODES = 2**31
-"""No such number of nodes exists: Slurm's marks for "not said" and "no limit" lie above."""
 
 
 class QueueReader:

@@ -13,8 +13,8 @@ from slurm_gpu.slurm.commands import SlurmCommands
 from slurm_gpu.slurm.scontrol import parse_time_limit
 
 _BEGIN = re.compile(r"^(?=ReservationName=)", re.MULTILINE)
+# Who may make one may call it anything, with spaces and line ends.
 _RECORD = re.compile(r"ReservationName=(.*?) (StartTime=\S+ EndTime=.*)", re.DOTALL)
-"""Who may make one may call it anything, with spaces and line ends."""
 _FIELD = re.compile(r"(\w+)=(\S*)")
 _COLUMNS = (
     "JobID",
@@ -32,10 +32,10 @@ _COLUMNS = (
 _NOTHING = frozenset({"", "(null)", "N/A", "n/a"})
 _BUSY = "Requested nodes are busy"
 _HOUR_S = 3600
+# Flags of reservations that come again at the same time of day; on some days only, as if it was each day.
 _REPEATED_EACH_DAYS = {"DAILY": 1, "WEEKDAY": 1, "WEEKEND": 1, "WEEKLY": 7}
-"""Flags of reservations that come again at the same time of day; on some days only, as if it was each day."""
+# Of a reservation that comes again, so many times are looked at: each hour of a year.
 _MOST_TIMES = 10_000
-"""Of a reservation that comes again, so many times are looked at: each hour of a year."""
 
 
 class NodesBusyError(SlurmError):
@@ -76,7 +76,7 @@ class SlurmReservation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobAround:
+class ReservationUserJob:
     """A job of somebody who has a reservation."""
 
     job_id: int
@@ -150,15 +150,15 @@ class ReservationClient(SlurmCommands):
         """Have it on these nodes instead."""
         self._ask("update", f"ReservationName={name}", f"Nodes={nodes}")
 
-    def repel(self, name: str) -> None:
+    def unset_magnetic(self, name: str) -> None:
         """Take MAGNETIC away: jobs that are in it stay, and no others come that do not name it."""
         self._ask("update", f"ReservationName={name}", "Flags-=MAGNETIC")
 
-    def let_go(self, job_id: int) -> None:
+    def remove_job(self, job_id: int) -> None:
         """Take a job that runs out of the reservation that it is in: it goes on when that ends."""
         self._ask("update", f"JobId={job_id}", "ReservationName=")
 
-    def jobs_of(self, users: Collection[str]) -> list[JobAround]:
+    def jobs_of(self, users: Collection[str]) -> list[ReservationUserJob]:
         """Jobs of these users that slurmctld knows, ended ones too."""
         if not users:
             return []
@@ -200,9 +200,9 @@ def _names(text: str) -> frozenset[str]:
     return frozenset() if text in _NOTHING else frozenset(text.split(","))
 
 
-def _job(words: Sequence[str]) -> JobAround:
+def _job(words: Sequence[str]) -> ReservationUserJob:
     row = dict(zip(_COLUMNS, (word.strip() for word in words), strict=True))
-    return JobAround(
+    return ReservationUserJob(
         job_id=int(row["JobID"]),
         state=row["State"],
         user=row["UserName"],

@@ -22,14 +22,14 @@ from slurm_gpu.wire.fields import MAX_MOMENT_S
 log = logging.getLogger(__name__)
 
 _JOB_ID = re.compile(r"(?P<base>[0-9]+)(?:_(?P<task>[0-9]+|\[.*\]))?(?:\+(?P<offset>[0-9]+))?")
+# So many of the texts that rows have in common, such as TRES, are read once and remembered.
 _DIFFERENT = 4096
-"""So many of the texts that rows have in common, such as TRES, are read once and remembered."""
+# Of what one reading could not read; how much more there was is told in one line.
 _TOLD_AT_MOST = 20
-"""Of what one reading could not read; how much more there was is told in one line."""
 # MAX_SLURM_NODES of slurm.h.
 _MOST_NODES = 65536
+# Of a row that cannot be read: all of it, unless it has a long comment.
 _SHOWN_CHARACTERS = 2000
-"""Of a row that cannot be read: all of it, unless it has a long comment."""
 
 _logged_columns: set[str] = set()
 

@@ -17,8 +17,8 @@ from slurm_gpu.slurm.commands import QUERY_TIMEOUT_S, CommandRunner, run_command
 from slurm_gpu.slurm.tres import parse_tres
 from slurm_gpu.text.units import format_slurm_time, parse_slurm_time
 
+# The QOS flag with which Slurm refuses what could never start, in place of letting it wait for ever.
 DENY_ON_LIMIT = "DenyOnLimit"
-"""The QOS flag with which Slurm refuses what could never start, in place of letting it wait for ever."""
 
 ASSOCIATION_FIELDS = (
     "GrpTRES",
@@ -42,15 +42,16 @@ QOS_FIELDS = (
     "Preempt",
     "GraceTime",
 )
+# Fields that hold names; each of them stands among the limits as LimitField(FIELD, NAME) = 1.
 _SETS = ("Flags", "Preempt", "QOS")
-"""Fields that hold names; each of them stands among the limits as LimitField(FIELD, NAME) = 1."""
 
+# How sacctmgr is told to take a limit away.
 _TAKEN_AWAY = -1
-"""How sacctmgr is told to take a limit away."""
+# Names that sacctmgr takes as one name, wherever they stand.
 _NAME = re.compile(r"[^\s,'\"|=()\x00-\x1f]+")
-"""Names that sacctmgr takes as one name, wherever they stand."""
 _USERS_PER_CALL = 200
 _LOOP = "Preemption loop"
+# slurmdbd keeps Preempt as ",2,", of which it reads the end as a QOS 0 when it takes a name away.
 _PERHAPS_NO_LOOP = (
     "If `sacctmgr show qos format=name,preempt` shows no loop: once a QOS has lost a name from its Preempt, "
     "slurmdbd says so of every QOS that is to preempt that one, until it starts anew. Restart slurmdbd "
@@ -58,7 +59,6 @@ _PERHAPS_NO_LOOP = (
     "refused again, a QOS is to be preempted by one that it preempts so far: take that one from its Preempt "
     "first (sacctmgr modify qos NAME set Preempt-=OTHER), then restart slurmdbd and run the command."
 )
-"""slurmdbd keeps Preempt as ",2,", of which it reads the end as a QOS 0 when it takes a name away."""
 
 
 class EntityKind(StrEnum):
@@ -117,8 +117,8 @@ class LimitField:
 
 Limits = Mapping[LimitField, int]
 
+# What a QOS has that was just made.
 NEW_QOS: Limits = {LimitField("GraceTime"): 0}
-"""What a QOS has that was just made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

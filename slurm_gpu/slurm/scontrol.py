@@ -39,8 +39,8 @@ _KEY_VALUE = re.compile(r"(?<!\S)([A-Za-z][^\s=]*)=(\S*)")
 _ABSENT = ("(null)", "N/A", "n/a")
 _NODE_HEAD = re.compile(r"^NodeName=", re.MULTILINE)
 _PINGED = re.compile(r"Slurmctld\([^)]*\) at (?P<name>\S+) is (?P<how>UP|DOWN)")
+# Slurm's NO_VAL, shown for an array that was cancelled before any task was split off.
 _NO_TASK = "4294967294"
-"""Slurm's NO_VAL, shown for an array that was cancelled before any task was split off."""
 
 _SPLIT_TASK = re.compile(r"\d+")
 _JOB_GRES = re.compile(r"^ +Nodes=(?P<nodes>\S+) CPU_IDs=.*? GRES=(?P<gres>\S*)", re.MULTILINE)

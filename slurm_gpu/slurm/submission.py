@@ -49,17 +49,17 @@ class UserDefaults:
 
     account: str | None = None
     qos: str | None = None
-    told: bool = True
+    from_slurmdbd: bool = True
     """Whether slurmdbd told them; else the account is as slurmctld remembers it, and the QOS is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UserPlaces:
+class UserAssociations:
     """Accounts and QOS that a user may submit to, in lower case; None where Slurm does not say."""
 
     accounts: frozenset[str] | None = None
     qos: frozenset[str] | None = None
-    told: bool = True
+    from_slurmdbd: bool = True
     """Whether slurmdbd answered."""
 
 
@@ -84,7 +84,7 @@ def read_user_defaults(
     try:
         text = run(argv, environ, QUERY_TIMEOUT_S)
     except SlurmError:
-        return UserDefaults(account=account or _remembered_account(user, run, environ), told=False)
+        return UserDefaults(account=account or _remembered_account(user, run, environ), from_slurmdbd=False)
     rows = [line.split("|") for line in text.splitlines() if line.count("|") == 2]
     if not rows:
         return UserDefaults(account=account)
@@ -93,20 +93,20 @@ def read_user_defaults(
     return UserDefaults(account=chosen, qos=qos)
 
 
-def read_user_places(
+def read_user_associations(
     user: str, run: CommandRunner = run_command, environ: Mapping[str, str] = os.environ
-) -> UserPlaces:
+) -> UserAssociations:
     """The user's associations; nothing is known without accounting storage, or of an unknown user."""
     argv = ["sacctmgr", "--noheader", "--parsable2", "show", "assoc", f"user={user}", "format=Account,QOS"]
     try:
         text = run(argv, environ, QUERY_TIMEOUT_S)
     except SlurmError:
-        return UserPlaces(told=False)
+        return UserAssociations(from_slurmdbd=False)
     rows = [line.lower().split("|") for line in text.splitlines() if line.count("|") == 1]
     if not rows:
-        return UserPlaces()
+        return UserAssociations()
     qos = {name for _, names in rows for name in names.split(",") if name}
-    return UserPlaces(accounts=frozenset(account for account, _ in rows), qos=frozenset(qos) or None)
+    return UserAssociations(accounts=frozenset(account for account, _ in rows), qos=frozenset(qos) or None)
 
 
 def _remembered_account(user: str, run: CommandRunner, environ: Mapping[str, str]) -> str | None:

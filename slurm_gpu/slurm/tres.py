@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from slurm_gpu.text.hostlist import parse_indices
 
+# Slurm's NO_VALUE64: an unknown amount, such as the energy of a node without a meter, is a gap.
 _NO_VALUE = 2**64 - 2
-"""Slurm's NO_VALUE64: an unknown amount, such as the energy of a node without a meter, is a gap."""
 
 _AMOUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMGTP]?)")
 _POWER = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
@@ -18,13 +18,13 @@ _ENTRY = re.compile(r"([^,()]+)(?:\(([^)]*)\))?(?:,|$)")
 _COUNT = re.compile(r"([0-9]+)([KMGTP]?)")
 
 
+# GRES that are parts of a GPU.
 SHARED_GRES = ("shard", "mps")
-"""GRES that are parts of a GPU."""
 GPU_GRES = ("gpu", *SHARED_GRES)
 
 
 @dataclass(frozen=True, slots=True)
-class PerGpu:
+class SharesPerGpu:
     """How many shards, and how many MPS, make one GPU; None where that is not known, or nodes differ."""
 
     shard: int | None = None
@@ -125,7 +125,7 @@ def uses_gpus(tres: Mapping[str, float]) -> bool:
 
 
 def count_mgpu(
-    tres: Mapping[str, float], per_gpu: PerGpu | None = None, *, is_accounted: bool = True
+    tres: Mapping[str, float], per_gpu: SharesPerGpu | None = None, *, is_accounted: bool = True
 ) -> int | None:
     """Return the GPUs of a TRES map, allocated or requested, in thousandths: the one way to count them.
 

@@ -20,8 +20,8 @@ SQUEUE = (
     "--Format=JobID:0|,EligibleTime:0|,NumNodes:0|,tres-alloc:0|",
 )
 SPRIO = ("sprio", "--noheader", "--format=%i|%S")
+# sprio's complaint where PriorityType is another.
 _NO_FACTORS = "multifactor"
-"""sprio's complaint where PriorityType is another."""
 
 
 def parse_waiting(squeue: str, sprio: str) -> Iterator[WaitingJob]:

@@ -7,12 +7,12 @@ from slurm_gpu.controller.queue.usage import RunningAndPending, Subject, Usage, 
 from slurm_gpu.controller.reporting.quota import QuotaLine, quota_of
 from slurm_gpu.controller.snapshot.snapshot_file import Snapshot
 from slurm_gpu.policy.lua.installed import GroupInForce, PolicyInForce, RuleInForce
-from slurm_gpu.slurm.submission import UserPlaces
+from slurm_gpu.slurm.submission import UserAssociations
 
 from .fakes import NOON_S
 
 GRADS = GroupInForce("grads", accounts=frozenset({"vision"}))
-ALICE = UserPlaces(accounts=frozenset({"vision"}), qos=frozenset({"normal"}))
+ALICE = UserAssociations(accounts=frozenset({"vision"}), qos=frozenset({"normal"}))
 USE = RunningAndPending(
     UsageTotals(3, 12_000, 96, 4096, 3, {"a100": 8000}), UsageTotals(5, 20_000, 40, 0, 5, {"v100": 1000})
 )
@@ -32,7 +32,7 @@ def rule(
     return RuleInForce("share", group, per, "Others.", "enforce", limits, **more)  # type: ignore[arg-type]
 
 
-def lines(*rules: RuleInForce, places: UserPlaces = ALICE, now_s: float = NOON_S) -> list[QuotaLine]:
+def lines(*rules: RuleInForce, places: UserAssociations = ALICE, now_s: float = NOON_S) -> list[QuotaLine]:
     policy = PolicyInForce(tuple(dict.fromkeys(rule.group for rule in rules)), rules, "ab")
     return quota_of(policy, SNAPSHOT, "alice", 1001, places, now_s)
 
@@ -99,7 +99,7 @@ def test_groups_that_none_of_the_users_jobs_can_be_in_are_left_out() -> None:
         assert lines(rule({"jobs_total": 5}, group=group)) == []
     # Where Slurm does not say what the user may submit to, everything is possible.
     nlp = GroupInForce("nlp", accounts=frozenset({"nlp"}))
-    assert len(lines(rule({"jobs_total": 5}, group=nlp), places=UserPlaces())) == 1
+    assert len(lines(rule({"jobs_total": 5}, group=nlp), places=UserAssociations())) == 1
 
 
 def test_an_exception_of_the_users_own_replaces_the_limit_and_says_until_when() -> None:

@@ -12,7 +12,7 @@ from slurm_gpu.controller.duty import InUse, QueueView
 from slurm_gpu.controller.reporting.quota_reporter import EVERY_S, QuotaTeller
 from slurm_gpu.errors import DatabaseError, NotFoundError
 from slurm_gpu.policy.lua.installed import PolicyInForce
-from slurm_gpu.slurm.submission import UserPlaces
+from slurm_gpu.slurm.submission import UserAssociations
 from slurm_gpu.wire.answers.quota import Quota
 from tests.controller.fakes import Clock
 from tests.controller.test_quota import ALICE, GRADS, SNAPSHOT, rule
@@ -48,7 +48,7 @@ class Site:
             future.set_exception(error)
         return future
 
-    def places_of(self, user: str) -> UserPlaces:
+    def places_of(self, user: str) -> UserAssociations:
         self.places_asked.append(user)
         return self.places
 
@@ -111,7 +111,7 @@ def test_many_who_look_are_told_in_several_messages() -> None:
 
 def test_accounts_are_asked_of_slurm_once_in_ten_minutes_but_again_while_it_is_silent() -> None:
     site = Site()
-    site.wanted, site.places = ["alice"], UserPlaces(told=False)
+    site.wanted, site.places = ["alice"], UserAssociations(from_slurmdbd=False)
     site.turn()
     site.places = ALICE
     site.turn()

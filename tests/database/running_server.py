@@ -43,7 +43,7 @@ from slurm_gpu.http.identity import Authenticator
 from slurm_gpu.http.server import HttpServer
 from slurm_gpu.http.sockets import listen_unix
 from slurm_gpu.http.web_reader import WebReader
-from slurm_gpu.slurm.submission import UserPlaces
+from slurm_gpu.slurm.submission import UserAssociations
 from tests.database.samples import CLUSTER, FakeClock, MemorySlurm, node, record, row
 
 NOBODY = 65534
@@ -58,8 +58,8 @@ WEB_HOST = "127.0.0.7"
 UNTOLD = 3
 """A user of whom slurmdbd, which is away, says nothing."""
 PLACES = {
-    pwd.getpwuid(NOBODY).pw_name: UserPlaces(accounts=frozenset({"vision"})),
-    pwd.getpwuid(UNTOLD).pw_name: UserPlaces(told=False),
+    pwd.getpwuid(NOBODY).pw_name: UserAssociations(accounts=frozenset({"vision"})),
+    pwd.getpwuid(UNTOLD).pw_name: UserAssociations(from_slurmdbd=False),
 }
 """Who may use which account; others all."""
 
@@ -131,7 +131,7 @@ def running_server(
     path: Path,
     munge_socket: str,
     per_user: PerUser = UNBOUNDED,
-    places_of: Callable[[str], UserPlaces] = lambda user: PLACES.get(user, UserPlaces()),
+    places_of: Callable[[str], UserAssociations] = lambda user: PLACES.get(user, UserAssociations()),
     wait_s: float = WAIT_S,
 ) -> Iterator[Running]:
     """A server with one run of alice, and the node `here` at 127.0.0.1."""

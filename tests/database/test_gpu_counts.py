@@ -37,12 +37,12 @@ from slurm_gpu.slurm import sacct
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode, SlurmSettings
 from slurm_gpu.slurm.occupancy import occupancy
 from slurm_gpu.slurm.scontrol import JobTexts, parse_jobs, parse_nodes
-from slurm_gpu.slurm.tres import PerGpu, count_mgpu, parse_gres, parse_job_tres, parse_tres, uses_gpus
+from slurm_gpu.slurm.tres import SharesPerGpu, count_mgpu, parse_gres, parse_job_tres, parse_tres, uses_gpus
 from tests.database.samples import CLUSTER, T0, node, queued, record, row, segment
 from tests.slurm.printed import MARK, NAMES, text_of
 
 _HOST = "cpu=8,mem=64G,node=1,billing=8"
-_PER_GPU = PerGpu(shard=4, mps=100)
+_PER_GPU = SharesPerGpu(shard=4, mps=100)
 # What Slurm prints, and the GPUs that it stands for, with 4 shards and 100 MPS to a GPU.
 _TRES: dict[str, int] = {
     _HOST: 0,
@@ -215,7 +215,7 @@ def test_python_and_lua_agree_on_any_size_of_a_share(
 def test_halves_are_rounded_up_everywhere(count: int, of_one: int, mgpu: int) -> None:
     tres = {"cpu": 1.0, "node": 1.0, "gres/shard": float(count)}
     parted = node(1, shards=4 * of_one)
-    assert count_mgpu(tres, PerGpu(shard=of_one)) == mgpu
+    assert count_mgpu(tres, SharesPerGpu(shard=of_one)) == mgpu
     assert run_row(row(tres_allocated=tres), {"n1": parted}).allocated_mgpu == mgpu
     job = queued(tres_requested=tres, tres_allocated=tres, gpu_index={"n1": {"shard": (0,)}})
     assert job_facts(job, "n1", parted)["granted_mgpu"] == mgpu

@@ -22,7 +22,7 @@ from slurm_gpu.database.reservations.places import AGAIN_AFTER_FAILURE_S, KEPT_S
 from slurm_gpu.database.settings import PerUser
 from slurm_gpu.errors import DatabaseError
 from slurm_gpu.http.identity import Caller
-from slurm_gpu.slurm.submission import UserPlaces
+from slurm_gpu.slurm.submission import UserAssociations
 from tests.database.running_server import NOBODY, OPERATOR, ROOT, WEB, Running, acting_as, running_server
 from tests.database.samples import FakeClock
 
@@ -151,13 +151,13 @@ def test_no_user_reads_more_than_a_burst_and_the_rate_whatever_they_ask_for(
 
 
 @pytest.fixture
-def places() -> dict[str, Callable[[str], UserPlaces]]:
-    return {"ask": lambda user: UserPlaces()}
+def places() -> dict[str, Callable[[str], UserAssociations]]:
+    return {"ask": lambda user: UserAssociations()}
 
 
 @pytest.fixture
 def strict(
-    tmp_path: Path, short_path: Path, munge_socket: str, places: dict[str, Callable[[str], UserPlaces]]
+    tmp_path: Path, short_path: Path, munge_socket: str, places: dict[str, Callable[[str], UserAssociations]]
 ) -> Iterator[Running]:
     """A server where a user has one request at once, and five rows as long as its clock stands still."""
     with running_server(
@@ -200,14 +200,14 @@ def test_over_its_rows_a_user_is_refused_by_every_endpoint_and_no_other_user_by_
 
 @pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
 def test_while_a_users_request_is_served_only_others_are(
-    strict: Running, places: dict[str, Callable[[str], UserPlaces]]
+    strict: Running, places: dict[str, Callable[[str], UserAssociations]]
 ) -> None:
     asked, go_on = threading.Event(), threading.Event()
 
-    def slow(user: str) -> UserPlaces:
+    def slow(user: str) -> UserAssociations:
         asked.set()
         go_on.wait(30)
-        return UserPlaces(accounts=frozenset({"vision"}))
+        return UserAssociations(accounts=frozenset({"vision"}))
 
     places["ask"] = slow
     request = strict.signed_by(NOBODY, "POST", "/v1/reservations", REQUEST)
@@ -234,13 +234,13 @@ REQUEST = json.dumps(
 
 @pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
 def test_requests_that_are_refused_run_sacctmgr_once_in_a_while(
-    strict: Running, places: dict[str, Callable[[str], UserPlaces]]
+    strict: Running, places: dict[str, Callable[[str], UserAssociations]]
 ) -> None:
     users: list[str] = []
 
-    def asked(user: str) -> UserPlaces:
+    def asked(user: str) -> UserAssociations:
         users.append(user)
-        return UserPlaces(accounts=frozenset({"physics"}))
+        return UserAssociations(accounts=frozenset({"physics"}))
 
     places["ask"] = asked
     wrong = json.loads(REQUEST)
@@ -259,9 +259,9 @@ def test_requests_that_are_refused_run_sacctmgr_once_in_a_while(
 def test_while_sacctmgr_fails_it_is_asked_about_no_user() -> None:
     clock, users, works = FakeClock(), [], [False]
 
-    def ask(user: str) -> UserPlaces:
+    def ask(user: str) -> UserAssociations:
         users.append(user)
-        return UserPlaces(told=works[0])
+        return UserAssociations(told=works[0])
 
     kept = KeptPlaces(ask, clock)
     assert not any(kept.of(user).told for user in ("a", "b", "c"))

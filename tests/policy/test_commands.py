@@ -336,7 +336,7 @@ def test_while_slurmdbd_is_away_explain_says_what_it_stands_on(
     settings = cluster.slurm.settings()
     raw = {**settings.raw, "AccountingStorageType": "accounting_storage/slurmdbd"}
     monkeypatch.setattr(cluster.slurm, "settings", lambda: replace(settings, raw=raw))
-    away = submission.UserDefaults(account="vision", told=False)
+    away = submission.UserDefaults(account="vision", from_slurmdbd=False)
     monkeypatch.setattr("slurm_gpu.cli.policy.explain.read_user_defaults", lambda user, account: away)
     capsys.readouterr()
     assert cluster.run("explain", "--", "sbatch", "--gpus=5", "--wrap=true") == 1
@@ -356,7 +356,7 @@ def test_while_slurmdbd_is_away_slurmctld_knows_the_default_account() -> None:
         return "Current Association Manager state\n\nUserName=alice(1001) DefAccount=vision DefWckey=\n"
 
     defaults = submission.read_user_defaults("alice", None, run, {})
-    assert (defaults.account, defaults.qos, defaults.told) == ("vision", None, False)
+    assert (defaults.account, defaults.qos, defaults.from_slurmdbd) == ("vision", None, False)
     assert submission.read_user_defaults("alice", "nlp", run, {}).account == "nlp"
 
 

@@ -19,7 +19,7 @@ from slurm_gpu.policy.language.check import check_policy
 from slurm_gpu.policy.language.lua_literals import Plain
 from slurm_gpu.policy.language.names import resolve_names
 from slurm_gpu.policy.lua.bundle import SiteFacts, compile_policy
-from slurm_gpu.slurm.tres import PerGpu, count_mgpu
+from slurm_gpu.slurm.tres import SharesPerGpu, count_mgpu
 
 from .users import Directory
 
@@ -60,7 +60,7 @@ def job(job_id: int, submit_s: int = 0, gpus: int = 2, **changes: Any) -> PastJo
         "tres": {"cpu": 4.0, "mem": 8192.0, "node": 1.0, "gres/gpu": float(gpus)},
     }
     values |= changes
-    mgpu = count_mgpu(values["tres"], PerGpu(shard=4))
+    mgpu = count_mgpu(values["tres"], SharesPerGpu(shard=4))
     return PastJob(**({"n_gpus": None if mgpu is None else mgpu / 1000} | values))
 
 

@@ -13,7 +13,7 @@ from slurm_gpu.policy.explain.slurm_refusals import RunningSlurm, refusals_of_sl
 from slurm_gpu.policy.explain.submitter import Submitter
 from slurm_gpu.slurm.client import SlurmNode, SlurmSettings
 from slurm_gpu.slurm.reservations import SlurmReservation
-from slurm_gpu.slurm.submission import Partition, UserPlaces
+from slurm_gpu.slurm.submission import Partition, UserAssociations
 
 
 def node(name: str, kind: str, *partitions: str) -> SlurmNode:
@@ -51,7 +51,7 @@ CLUSTER = RunningSlurm(
         for name in ("gpu", "old", "cpu")
     ],
     "alice",
-    UserPlaces(accounts=frozenset({"vision"}), qos=frozenset({"normal", "high"})),
+    UserAssociations(accounts=frozenset({"vision"}), qos=frozenset({"normal", "high"})),
 )
 
 
@@ -238,5 +238,5 @@ def test_without_enforced_associations_slurm_takes_any_account() -> None:
 
 
 def test_what_is_not_known_is_not_judged() -> None:
-    unknown = RunningSlurm(SETTINGS, [], [], "alice", UserPlaces())
+    unknown = RunningSlurm(SETTINGS, [], [], "alice", UserAssociations())
     assert refusals("-p x -A y -q z --gpus=h100:99 --mem=999T -w n9", unknown) == []

@@ -12,8 +12,8 @@ from fractions import Fraction
 from typing import Any
 
 Course = Sequence[tuple[int, str | None, str | None]]
+# By node, the server type and the zone of slurm-gpu.yaml.
 Written = tuple[Mapping[str, str], Mapping[str, str]]
-"""By node, the server type and the zone of slurm-gpu.yaml."""
 
 
 def held_mgpu_s(run: Mapping[str, Any], since_s: int, until_s: int, now_s: int) -> int:

@@ -17,7 +17,7 @@ from slurm_gpu.reports.recommend.search import LimitSearch
 from slurm_gpu.simulate.model import simulate
 from slurm_gpu.simulate.scheduler import Scheduling
 from slurm_gpu.slurm.client import SlurmNode
-from slurm_gpu.slurm.tres import PerGpu, count_mgpu
+from slurm_gpu.slurm.tres import SharesPerGpu, count_mgpu
 from tests.policy.users import Directory
 
 T0 = 1795262400
@@ -82,7 +82,7 @@ def past_run(
 
 
 def _gpus(tres: Mapping[str, float]) -> float | None:
-    mgpu = count_mgpu(tres, PerGpu(shard=4))
+    mgpu = count_mgpu(tres, SharesPerGpu(shard=4))
     return None if mgpu is None else mgpu / 1000
 
 

@@ -23,8 +23,8 @@ SITE = SiteConfig(cluster="c", timezone="Asia/Seoul")
 SPRING = ReportPeriod(since=date(2026, 3, 1), until=date(2026, 5, 1), timezone=SITE.timezone)
 MARCH = ReportPeriod(since=date(2026, 3, 1), until=date(2026, 4, 1), timezone=SITE.timezone)
 NOW_S = SPRING.until_s + 86400
+# In Seoul; 14:00 of 31 March in UTC.
 LATE_MARCH_S = MARCH.until_s - 3600
-"""In Seoul; 14:00 of 31 March in UTC."""
 
 
 def told(job_id: int, at_s: int, lower_s: int, median_s: int, upper_s: int) -> Foretold:

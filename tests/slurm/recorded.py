@@ -10,8 +10,8 @@ from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.commands import CommandClient
 
 DATA = Path(__file__).parent / "data" / "22.05"
+# When 22.05, which most tests use, was recorded.
 NOW_S = 1795263342
-"""When 22.05, which most tests use, was recorded."""
 VERSIONS = {"22.05": "22.05.8", "24.11": "24.11.5", "26.05": "26.05.5"}
 
 _FILES = (

@@ -213,8 +213,8 @@ def test_a_pending_job_has_nothing_allocated(jobs: dict[int, QueuedJob]):
     assert job.tres_requested["gres/gpu"] == 12
 
 
+# Of a job in a partition with MaxTime=INFINITE: 26.05 makes a year of it.
 _UNLIMITED = {"22.05": None, "24.11": None, "26.05": 365 * 86400}
-"""Of a job in a partition with MaxTime=INFINITE: 26.05 makes a year of it."""
 
 
 def test_a_job_without_limit_has_none(jobs: dict[int, QueuedJob], version: str):

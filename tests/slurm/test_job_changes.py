@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.slurm.job_changes import ConstrainedJob, FeatureClient
+from slurm_gpu.slurm.job_changes import ConstrainedJob, ConstraintClient
 
 
 class Commands:
@@ -35,14 +35,14 @@ def test_jobs_that_wait_with_their_constraints() -> None:
         ("8", "(null)", "ReqNodeNotAvail, UnavailableNodes:n1"),
         ("9", "a", "Priority"),
     )
-    assert FeatureClient(commands).pending({7, 8}) == [
+    assert ConstraintClient(commands).pending({7, 8}) == [
         ConstrainedJob(7, "(a|b)&[zone1|zone2]", "Resources"),
         ConstrainedJob(8, "", "ReqNodeNotAvail, UnavailableNodes:n1"),
     ]
 
 
 def test_an_empty_queue_has_no_jobs() -> None:
-    assert FeatureClient(Commands()).pending({7}) == []
+    assert ConstraintClient(Commands()).pending({7}) == []
 
 
 def test_what_cannot_be_read_is_no_answer() -> None:
@@ -51,13 +51,13 @@ def test_what_cannot_be_read_is_no_answer() -> None:
         return f"7{mark}a100{mark}\n"
 
     with pytest.raises(SlurmError, match="squeue printed 2 columns"):
-        FeatureClient(with_a_column_less).pending({7})
+        ConstraintClient(with_a_column_less).pending({7})
 
 
 def test_many_jobs_are_changed_in_few_calls_and_one_refusal_spares_no_other() -> None:
     commands = Commands(refuses="=1,")
     with pytest.raises(SlurmError, match="no longer pending"):
-        FeatureClient(commands).write(range(1, 402), "a100")
+        ConstraintClient(commands).write(range(1, 402), "a100")
     assert [argv[:2] for argv in commands.asked] == [["scontrol", "update"]] * 3
     assert [argv[2].count(",") + 1 for argv in commands.asked] == [200, 200, 1]
     assert all(argv[3] == "Features=a100" for argv in commands.asked)

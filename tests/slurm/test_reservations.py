@@ -135,7 +135,7 @@ def test_nodes_on_which_jobs_run_are_told_apart_from_other_refusals() -> None:
         "Flags=MAGNETIC,IGNORE_JOBS",
     ]
     assert commands.asked[-1] == ["scontrol", "delete", "ReservationName=sg_3"]
-    client.repel("sg_3")
+    client.unset_magnetic("sg_3")
     assert commands.asked[-1] == ["scontrol", "update", "ReservationName=sg_3", "Flags-=MAGNETIC"]
 
 

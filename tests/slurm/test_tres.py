@@ -2,7 +2,7 @@
 
 import pytest
 
-from slurm_gpu.slurm.tres import Gres, PerGpu, count_mgpu, gpus_by_type, parse_gres, parse_tres, total
+from slurm_gpu.slurm.tres import Gres, SharesPerGpu, count_mgpu, gpus_by_type, parse_gres, parse_tres, total
 
 
 def test_memory_is_mib_whatever_the_unit():
@@ -74,6 +74,6 @@ def test_totals():
 
 def test_gpus_and_shards_add_up_in_thousandths():
     assert count_mgpu({"gres/gpu": 2}) == 2000
-    assert count_mgpu({"gres/shard": 6}, PerGpu(shard=4)) == 1500
+    assert count_mgpu({"gres/shard": 6}, SharesPerGpu(shard=4)) == 1500
     assert count_mgpu({"cpu": 4}) == 0
     assert count_mgpu({"gres/shard": 6}) is None

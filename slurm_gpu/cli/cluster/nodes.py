@@ -15,7 +15,7 @@ from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.database.api.cluster import cluster_state
 from slurm_gpu.errors import UsageError
 from slurm_gpu.monitor.cluster.summary import gpu_types, gpus_in_all, in_partition, wait_reasons
-from slurm_gpu.slurm.occupancy import DeviceHolder, NodeHolders, occupancy
+from slurm_gpu.slurm.occupancy import JobAllocation, NodeAllocations, occupancy
 from slurm_gpu.text.cells import GAP, gpus, memory, positions, span, text
 from slurm_gpu.text.hostlist import compress, expand
 from slurm_gpu.text.units import counted
@@ -147,7 +147,7 @@ def _live(site: CommandSite) -> Mapping[str, NodeLive]:
         return node_lives(database.live(), database.nodes())
 
 
-def _row(entry: NodeHolders, now_s: float) -> list[str]:
+def _row(entry: NodeAllocations, now_s: float) -> list[str]:
     node = entry.node
     kinds = "/".join(kind for kind in node.gpus if kind)
     return [
@@ -161,7 +161,7 @@ def _row(entry: NodeHolders, now_s: float) -> list[str]:
     ]
 
 
-def _used_by(holder: DeviceHolder, now_s: float) -> str:
+def _used_by(holder: JobAllocation, now_s: float) -> str:
     parts = [f"GPU {positions(holder.gpus)}"] if holder.gpus else []
     if holder.shared_gpus:
         how_much = "all" if holder.all_shards else "part"
@@ -174,7 +174,7 @@ def _used_by(holder: DeviceHolder, now_s: float) -> str:
     return f"{', '.join(parts) or 'CPUs'} {text(job.user)} {job.label} ({until})"
 
 
-def _to_json(entry: NodeHolders) -> dict[str, Any]:
+def _to_json(entry: NodeAllocations) -> dict[str, Any]:
     node = entry.node
     return {
         "node": node.name,
@@ -210,7 +210,7 @@ def _to_json(entry: NodeHolders) -> dict[str, Any]:
     }
 
 
-def _to_csv(entry: NodeHolders) -> dict[str, Any]:
+def _to_csv(entry: NodeAllocations) -> dict[str, Any]:
     def joined(words: Iterable[str]) -> str:
         return " ".join(words)
 
@@ -224,9 +224,9 @@ def _to_csv(entry: NodeHolders) -> dict[str, Any]:
     }
 
 
-def _cpus_free(entry: NodeHolders) -> int:
+def _cpus_free(entry: NodeAllocations) -> int:
     return max(0, entry.node.cpus - entry.node.cpus_allocated) if entry.in_service else 0
 
 
-def _memory_free(entry: NodeHolders) -> int:
+def _memory_free(entry: NodeAllocations) -> int:
     return max(0, entry.node.memory_mib - entry.node.memory_allocated_mib) if entry.in_service else 0

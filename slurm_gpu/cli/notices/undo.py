@@ -14,7 +14,7 @@ from slurm_gpu.errors import OutsideError, SlurmError, UsageError
 from slurm_gpu.notices import ledger as ledgers
 from slurm_gpu.notices.ledger import End, EndState, Ledger
 from slurm_gpu.policy.lua.peers import this_host
-from slurm_gpu.slurm.job_changes import EndingClient
+from slurm_gpu.slurm.job_changes import JobTerminationClient
 from slurm_gpu.wire.answers.runs import AuditEvent
 
 ACT = "idle job brought back"
@@ -50,7 +50,7 @@ def undo(site: CommandSite, job: str, dry_run: bool) -> None:
     if dry_run:
         click.echo(f"Job {end.id} of {end.user} would be {what}")
         return
-    control = EndingClient(site.run)
+    control = JobTerminationClient(site.run)
     try:
         if held:
             control.release(end.id)

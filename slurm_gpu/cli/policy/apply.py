@@ -32,7 +32,7 @@ from slurm_gpu.policy.lua.peers import controllers, is_backup, shared_file_syste
 from slurm_gpu.policy.native.difference import Difference, Owned
 from slurm_gpu.policy.native.plan import NO_SLURMDBD, NativePlan
 from slurm_gpu.policy.native.stranded import stranded
-from slurm_gpu.slurm.client import SlurmSettings, asks_lua
+from slurm_gpu.slurm.client import SlurmSettings, has_lua_plugin
 
 
 @click.command(short_help="Show what applying FILE would change, limit by limit.")
@@ -86,7 +86,7 @@ def apply(
             "(SlurmUser), or try it with --dry-run"
         )
     loaded, compiled, bundle = _tried(site, file, run_dir)
-    if not asks_lua(settings):
+    if not has_lua_plugin(settings):
         remark("warning: slurm.conf lacks JobSubmitPlugins=lua: Slurm will not ask this policy")
     if dry_run:
         owned = owned_by_policy(ApplyJournal(state_dir), settings.cluster)

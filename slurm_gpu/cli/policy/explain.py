@@ -79,7 +79,7 @@ def explain(
     notes = list(result.notes)
     for reason in waits_of_slurm(request, description, cluster):
         notes.append(f"Slurm itself would take it, and let it wait for ever as things are: {reason}")
-    if not defaults.told and has_slurmdbd(settings):
+    if not defaults.from_slurmdbd and has_slurmdbd(settings):
         notes.append(_not_told(name, defaults))
     verdict = result.verdict
     accepted = verdict.accepted and not refusals

@@ -16,7 +16,7 @@ from slurm_gpu.policy.explain.sbatch import SbatchRequest
 from slurm_gpu.policy.language.limits import Scope
 from slurm_gpu.policy.lua.install import SCRIPT_NAME
 from slurm_gpu.slurm.client import SlurmNode, SlurmSettings
-from slurm_gpu.slurm.submission import Partition, UserDefaults, UserPlaces
+from slurm_gpu.slurm.submission import Partition, UserAssociations, UserDefaults
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def used_up(
         policy, snapshot, _, by_kind = read_use(site)
     except PolicyAbsentError:
         return
-    places = UserPlaces(accounts=frozenset({account.lower()}), qos=frozenset({qos.lower()}))
+    places = UserAssociations(accounts=frozenset({account.lower()}), qos=frozenset({qos.lower()}))
     for line in quota_of(policy, snapshot, who[1], who[0], places, site.wall(), by_kind):
         wanted = amounts.get(line.kind.key)
         if (

@@ -18,7 +18,7 @@ from slurm_gpu.cli.users import uid_and_name
 from slurm_gpu.controller.queue.lending import LendingLine, lending_of
 from slurm_gpu.controller.reporting.quota import QuotaLine, quota_of
 from slurm_gpu.policy.language.limits import Scope
-from slurm_gpu.slurm.submission import read_user_places
+from slurm_gpu.slurm.submission import read_user_associations
 from slurm_gpu.text.cells import GAP, time_of_day
 from slurm_gpu.text.units import format_duration, format_mgpu
 
@@ -39,7 +39,7 @@ def quota(site: CommandSite, user: str | None, as_json: bool) -> None:
     """
     uid, name = uid_and_name(user)
     policy, snapshot, source, by_kind = read_use(site)
-    places = read_user_places(name, site.run)
+    places = read_user_associations(name, site.run)
     lines = quota_of(policy, snapshot, name, uid, places, site.wall(), by_kind)
     lending = lending_of(policy.lending, snapshot.usage) if policy.lending is not None else []
     if as_json:

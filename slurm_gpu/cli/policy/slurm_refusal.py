@@ -12,7 +12,7 @@ from slurm_gpu.policy.explain.slurm_refusals import RunningSlurm
 from slurm_gpu.policy.explain.submitter import read_submitter
 from slurm_gpu.slurm.client import SlurmNode, SlurmSettings, has_slurmdbd
 from slurm_gpu.slurm.reservations import ReservationClient
-from slurm_gpu.slurm.submission import Partition, UserDefaults, UserPlaces, read_user_places
+from slurm_gpu.slurm.submission import Partition, UserAssociations, UserDefaults, read_user_associations
 
 
 def read_cluster(
@@ -30,8 +30,10 @@ def read_cluster(
     slurmdbd is asked only where it matters, and not while it is away.
     """
     said = request.options
-    places = UserPlaces() if said.keys().isdisjoint(("account", "qos")) else read_user_places(user)
-    store = site.limits if defaults.told and has_slurmdbd(settings) else None
+    places = (
+        UserAssociations() if said.keys().isdisjoint(("account", "qos")) else read_user_associations(user)
+    )
+    store = site.limits if defaults.from_slurmdbd and has_slurmdbd(settings) else None
     qos = policy_qos or said.get("qos") or (None if store is None else defaults.qos or "normal")
     account = said.get("account") or defaults.account
     submitter = read_submitter(store, settings.cluster, user, account, str(qos) if qos else None, partitions)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode
-from slurm_gpu.slurm.occupancy import HOLDING, out_of_service
+from slurm_gpu.slurm.occupancy import ALLOCATED_STATES, out_of_service
 from slurm_gpu.slurm.tres import amount, uses_gpus
 
 
@@ -109,7 +109,7 @@ def rooms(
         )
     ours = frozenset(sharers)
     for job in sorted(jobs, key=lambda one: (one.start_s or 0, one.job_id)):
-        if job.state not in HOLDING:
+        if job.state not in ALLOCATED_STATES:
             continue
         for name in job.nodes:
             room = found.get(name)

@@ -33,7 +33,7 @@ from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.errors import OutsideError, SlurmError
 from slurm_gpu.policy.lua.installed import ColocationInForce
 from slurm_gpu.slurm.client import QueuedJob, SlurmClient
-from slurm_gpu.slurm.job_changes import SharingClient
+from slurm_gpu.slurm.job_changes import SharedJobClient
 from slurm_gpu.slurm.queue import CountedJob, JobPhase
 
 log = logging.getLogger("slurm-gpuctld")
@@ -63,7 +63,7 @@ class ColocationKeeper(Duty):
     def __init__(
         self,
         client: SlurmClient,
-        control: SharingClient,
+        control: SharedJobClient,
         inquiry: Inquiry,
         unseen: Unseen,
         planners: Planners,
@@ -391,7 +391,7 @@ class ColocationKeeper(Duty):
                 continue
             if (job.start_s or 0) - now_s <= _LAST_CALL_S:
                 try:
-                    self._control.let_go(job.job_id, f"{one.gres}{one.of}")
+                    self._control.unpin(job.job_id, f"{one.gres}{one.of}")
                 except SlurmError as error:  # such as one that has started just now
                     self._refused.failed(f"job {job.job_id} does not start: {error}")
                     continue

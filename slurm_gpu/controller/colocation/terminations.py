@@ -13,7 +13,7 @@ from slurm_gpu.controller.colocation.agreed import Agreed
 from slurm_gpu.controller.reporting.audit_reporter import Acts
 from slurm_gpu.errors import OutsideError, SlurmError
 from slurm_gpu.policy.lua.decisions import write_ending
-from slurm_gpu.slurm.job_changes import SharingClient
+from slurm_gpu.slurm.job_changes import SharedJobClient
 
 log = logging.getLogger("slurm-gpuctld")
 
@@ -25,7 +25,7 @@ class Endings:
     """Sends a job back into the queue, where it gets a GPU for itself."""
 
     def __init__(
-        self, control: SharingClient, acts: Acts, run_directory: Path, wall: Callable[[], float]
+        self, control: SharedJobClient, acts: Acts, run_directory: Path, wall: Callable[[], float]
     ) -> None:
         self._control, self._acts = control, acts
         self._run_directory, self._wall = run_directory, wall
@@ -53,7 +53,7 @@ class Endings:
                 self._stay.append(job_id)
             return False
         try:
-            self._control.let_go(job_id, f"{one.gres}{one.of}")
+            self._control.unpin(job_id, f"{one.gres}{one.of}")
         except SlurmError as error:
             log.warning("job %d waits for the GPU that it was on: %s", job_id, error)
         beside = [other.job.job_id for other in others]

@@ -12,7 +12,7 @@ from slurm_gpu.notices.finding import WARNING, NoticedRun
 from slurm_gpu.notices.idle_rule import IdleStanding
 from slurm_gpu.notices.ledger import End, EndState, Ledger, Notice
 from slurm_gpu.policy.lua.installed import CancelIdleInForce
-from slurm_gpu.slurm.job_changes import EndingClient
+from slurm_gpu.slurm.job_changes import JobTerminationClient
 
 log = logging.getLogger("slurm-gpuctld")
 
@@ -24,7 +24,9 @@ _MOST_ATTEMPTS = 3
 class Ends:
     """`save` has the ledger on disk before it returns; raises OutsideError."""
 
-    def __init__(self, cluster: str, control: EndingClient, acts: Acts, wall: Callable[[], float]) -> None:
+    def __init__(
+        self, cluster: str, control: JobTerminationClient, acts: Acts, wall: Callable[[], float]
+    ) -> None:
         self._cluster, self._control, self._acts, self._wall = cluster, control, acts, wall
 
     def settle(self, ledger: Ledger, running: Collection[NoticedRun]) -> None:

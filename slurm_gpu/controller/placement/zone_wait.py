@@ -25,7 +25,7 @@ from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.errors import OutsideError, SlurmError
 from slurm_gpu.placement.zone_constraint import ZoneConstraint, joined, taken_apart
 from slurm_gpu.placement.zones import reordered, scale_of
-from slurm_gpu.slurm.job_changes import ConstrainedJob, FeatureClient
+from slurm_gpu.slurm.job_changes import ConstrainedJob, ConstraintClient
 from slurm_gpu.slurm.queue import JobPhase
 from slurm_gpu.text.units import few
 
@@ -86,7 +86,7 @@ class ZoneWait(Duty):
     """Remembers for how long each job waited for its zone, across restarts too."""
 
     def __init__(
-        self, features: FeatureClient, run_directory: Path, wait_s: float, clock: Clock, acts: Acts
+        self, features: ConstraintClient, run_directory: Path, wait_s: float, clock: Clock, acts: Acts
     ) -> None:
         super().__init__(
             clock,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from slurm_gpu.slurm.queue import CountedJob, JobPhase
-from slurm_gpu.slurm.tres import GPU_GRES, Gres, PerGpu, amount, count_mgpu, parse_gres, parse_tres
+from slurm_gpu.slurm.tres import GPU_GRES, Gres, SharesPerGpu, amount, count_mgpu, parse_gres, parse_tres
 from slurm_gpu.text.hostlist import expand
 
 _GRES = "gres/"
@@ -188,7 +188,7 @@ def mgpu_of_total(tres: Mapping[str, float], facts: CountingFacts) -> int:
     if facts.shards_per_gpu is None:
         tres = {name: n for name, n in tres.items() if not name.startswith(f"{_GRES}shard")}
     mps_per_gpu = _MPS_PER_GPU if facts.mps_per_gpu is None else facts.mps_per_gpu
-    return count_mgpu(tres, PerGpu(facts.shards_per_gpu, mps_per_gpu)) or 0
+    return count_mgpu(tres, SharesPerGpu(facts.shards_per_gpu, mps_per_gpu)) or 0
 
 
 @functools.lru_cache(maxsize=4096)

@@ -11,7 +11,7 @@ from slurm_gpu.controller.queue.usage import RunningAndPending, Usage
 from slurm_gpu.controller.snapshot.snapshot_file import Snapshot
 from slurm_gpu.policy.language.limits import LIMITS, LimitKind, LimitUnit, Scope
 from slurm_gpu.policy.lua.installed import GroupInForce, PolicyInForce, RuleInForce
-from slurm_gpu.slurm.submission import UserPlaces
+from slurm_gpu.slurm.submission import UserAssociations
 
 _HELD = {Scope.JOB: "each job's ", Scope.TOTAL: "", Scope.RUNNING: "", Scope.PERIOD: ""}
 _STATE = {Scope.JOB: "", Scope.TOTAL: " running + pending", Scope.RUNNING: " running", Scope.PERIOD: ""}
@@ -88,7 +88,7 @@ def quota_of(
     snapshot: Snapshot,
     user: str,
     uid: int,
-    places: UserPlaces,
+    places: UserAssociations,
     now_s: float,
     by_kind: Mapping[str, Usage] | None = None,
 ) -> list[QuotaLine]:
@@ -106,7 +106,7 @@ def quota_of(
     return lines
 
 
-def _concerns(group: GroupInForce, uid: int, places: UserPlaces, now_s: float) -> bool:
+def _concerns(group: GroupInForce, uid: int, places: UserAssociations, now_s: float) -> bool:
     def possible(wanted: frozenset[str] | None, had: frozenset[str] | None) -> bool:
         return wanted is None or had is None or not wanted.isdisjoint(had)
 

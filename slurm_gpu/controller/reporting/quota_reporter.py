@@ -16,7 +16,7 @@ from slurm_gpu.controller.queue.usage import Usage
 from slurm_gpu.controller.reporting.quota import quota_of
 from slurm_gpu.errors import NotFoundError
 from slurm_gpu.policy.lua.installed import PolicyInForce
-from slurm_gpu.slurm.submission import UserPlaces
+from slurm_gpu.slurm.submission import UserAssociations
 from slurm_gpu.wire.answers.quota import Quota
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class QuotaTeller(Duty):
         self,
         connect: DatabaseConnector,
         background: Background,
-        places: Callable[[str], UserPlaces],
+        places: Callable[[str], UserAssociations],
         clock: Clock,
         uid_of: Callable[[str], int] = lambda user: pwd.getpwnam(user).pw_uid,
     ) -> None:
@@ -50,7 +50,7 @@ class QuotaTeller(Duty):
             background=background,
         )
         self._connect, self._ask_places, self._uid_of = connect, places, uid_of
-        self._places: dict[str, tuple[float, UserPlaces]] = {}
+        self._places: dict[str, tuple[float, UserAssociations]] = {}
 
     def work(self, view: QueueView) -> None:
         """Ask whose limits are wanted, and send them."""
@@ -80,12 +80,12 @@ class QuotaTeller(Duty):
         lines = quota_of(in_use.policy, in_use.snapshot, user, uid, places, now_s, by_kind)
         return replace(unknown, limits=[line.to_json() for line in lines], uid=uid)
 
-    def _places_of(self, user: str) -> UserPlaces:
+    def _places_of(self, user: str) -> UserAssociations:
         now = self._clock.monotonic()
         until, places = self._places.get(user, (0.0, None))
         if places is None or now >= until:
             places = self._ask_places(user)
             self._places = {name: item for name, item in self._places.items() if item[0] > now}
-            if places.told:
+            if places.from_slurmdbd:
                 self._places[user] = now + _PLACES_KEPT_S, places
         return places

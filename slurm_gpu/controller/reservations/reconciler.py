@@ -259,7 +259,7 @@ class ReservationKeeper(Duty):
             if is_reserved(nodes, row.end_s, until_s, in_slurm, rows, row, self._timezone):
                 continue
             try:
-                self._slurm.let_go(job.job_id)
+                self._slurm.remove_job(job.job_id)
             except SlurmError as error:
                 self._refused.failed(f"job {job.job_id} ends with {row.name}: {_words_of(error)}")
                 continue
@@ -303,7 +303,7 @@ class ReservationKeeper(Duty):
     def _repel(self, row: Reservation) -> None:
         """Or one job after the other would keep it."""
         try:
-            self._slurm.repel(row.name)
+            self._slurm.unset_magnetic(row.name)
         except SlurmError as error:
             log.warning("reservation %s still draws jobs: %s", row.name, _words_of(error))
 

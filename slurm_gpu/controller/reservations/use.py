@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slurm_gpu.slurm.reservations import JobAround, SlurmReservation
+from slurm_gpu.slurm.reservations import ReservationUserJob, SlurmReservation
 from slurm_gpu.wire.answers.reservation import Reservation
 
 _WAITING = "PENDING"
@@ -31,13 +31,13 @@ _NOT_FOR_NODES = (
 class ReservationUse:
     """What becomes of a reservation whose window has begun."""
 
-    first: JobAround | None
+    first: ReservationUserJob | None
     """Of the jobs that ran in it and are still known, the one that started first."""
     is_in_use: bool
     """A job is in it."""
-    waiting: JobAround | None
+    waiting: ReservationUserJob | None
     """Of the jobs that wait, and could start in what is left of its window, the first."""
-    beyond: tuple[JobAround, ...] = ()
+    beyond: tuple[ReservationUserJob, ...] = ()
     """Of the jobs in it those that it would end: Slurm looks at no time limit when it draws one in."""
 
     @property
@@ -47,7 +47,7 @@ class ReservationUse:
 
 
 def use_of(
-    row: Reservation, found: SlurmReservation | None, jobs: Sequence[JobAround], now_s: int
+    row: Reservation, found: SlurmReservation | None, jobs: Sequence[ReservationUserJob], now_s: int
 ) -> ReservationUse:
     """Use of `row`, which is `found` in Slurm, by the jobs of its users, as slurmctld tells them."""
     in_it = [job for job in jobs if job.reservation == row.name]
@@ -66,7 +66,7 @@ def use_of(
     )
 
 
-def ends_s(job: JobAround) -> float:
+def ends_s(job: ReservationUserJob) -> float:
     """When a job that holds nodes has used up its time limit; never, for one without."""
     if job.start_s is None or job.time_limit_s is None:
         return math.inf
@@ -82,7 +82,7 @@ def whose(row: Reservation, found: SlurmReservation | None) -> tuple[frozenset[s
     return frozenset(users), frozenset(accounts)
 
 
-def _could_start(row: Reservation, job: JobAround, now_s: int) -> bool:
+def _could_start(row: Reservation, job: ReservationUserJob, now_s: int) -> bool:
     """Whether it waits for nothing but nodes, and would end within the window.
 
     How few nodes would do is not known: squeue tells 4 of a job that waits with --nodes=1-4.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode
 from slurm_gpu.slurm.gpu_count import agreed_per_gpu, job_mgpu, per_gpu_of
-from slurm_gpu.slurm.occupancy import NodeHolders, occupancy
+from slurm_gpu.slurm.occupancy import NodeAllocations, occupancy
 from slurm_gpu.wire.answers.cluster import ClusterHolder, ClusterJob, ClusterNode, ClusterState
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def show_cluster(
 
 
 def cluster_state(
-    shown: Iterable[NodeHolders],
+    shown: Iterable[NodeAllocations],
     jobs: Iterable[QueuedJob],
     as_of_s: float,
     *,
@@ -59,7 +59,7 @@ def cluster_state(
     )
 
 
-def _node(entry: NodeHolders, zone: str | None, server_type: str | None) -> ClusterNode:
+def _node(entry: NodeAllocations, zone: str | None, server_type: str | None) -> ClusterNode:
     node = entry.node
     return ClusterNode(
         node=node.name,

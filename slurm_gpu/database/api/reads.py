@@ -39,7 +39,7 @@ from slurm_gpu.database.queries.run_queries import (
 )
 from slurm_gpu.database.services import Services
 from slurm_gpu.http.identity import Caller
-from slurm_gpu.slurm.occupancy import HOLDING
+from slurm_gpu.slurm.occupancy import ALLOCATED_STATES
 from slurm_gpu.wire import WIRE_RANGE
 from slurm_gpu.wire.answers.runs import Health
 from slurm_gpu.wire.live import Refresh
@@ -189,7 +189,7 @@ class Reads:
                     node
                     for node, jobs in queue.by_node.items()
                     if any(
-                        job.state in HOLDING and caller.may_see(job.uid) and job.gpu_index.get(node)
+                        job.state in ALLOCATED_STATES and caller.may_see(job.uid) and job.gpu_index.get(node)
                         for job in jobs
                     )
                 }

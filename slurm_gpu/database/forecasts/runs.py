@@ -18,7 +18,7 @@ from slurm_gpu.forecast.queue import Runs
 from slurm_gpu.forecast.samples import Floats
 from slurm_gpu.slurm.client import QueuedJob
 from slurm_gpu.slurm.gpu_count import job_mgpu
-from slurm_gpu.slurm.tres import PerGpu
+from slurm_gpu.slurm.tres import SharesPerGpu
 
 MOST_TASKS = 2000
 """Maximum rows for the tasks of one array; in a larger array each row represents several tasks."""
@@ -138,7 +138,7 @@ def _of_queue(job: QueuedJob) -> Row:
     # Once it runs, what it has been given; Slurm ≤ 24.05 shows nothing else then.
     tres = job.tres_requested or job.tres_allocated
     started = job.start_s if job.state in _RUNNING else None
-    mgpu = job_mgpu(job, PerGpu())
+    mgpu = job_mgpu(job, SharesPerGpu())
     gpus = _UNKNOWN_GPUS if mgpu is None else mgpu / 1000
     eligible_s = job.submit_s if job.eligible_s is None else job.eligible_s
     return (eligible_s, started, None, *_host_amounts(tres), gpus, job.n_nodes, job.time_limit_s)

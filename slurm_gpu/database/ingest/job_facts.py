@@ -6,7 +6,7 @@ from typing import Any
 
 from slurm_gpu.database.accounting.slurm_view import QueueState
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode
-from slurm_gpu.slurm.tres import SHARED_GRES, PerGpu, amount, count_mgpu
+from slurm_gpu.slurm.tres import SHARED_GRES, SharesPerGpu, amount, count_mgpu
 
 
 def jobs_on(
@@ -56,7 +56,7 @@ def _granted_mgpu(job: QueuedJob, node: str, slurm_node: SlurmNode | None) -> in
     if len(kinds) > 1 or index.get("gpu") or amount(tres, "gpu"):
         return None
     (kind,) = kinds
-    per_gpu = PerGpu() if slurm_node is None else slurm_node.per_gpu
+    per_gpu = SharesPerGpu() if slurm_node is None else slurm_node.per_gpu
     shares, n_nodes, n_gpus = round(amount(tres, kind)), _n_nodes(job), len(index.get(kind, ()))
     of_one: int | None = getattr(per_gpu, kind)
     if not of_one or not shares or shares % n_nodes:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 
 from slurm_gpu.diagnose.metric import HOST_METRICS, read_host_metrics
 from slurm_gpu.slurm.client import QueuedJob
-from slurm_gpu.slurm.occupancy import HOLDING
+from slurm_gpu.slurm.occupancy import ALLOCATED_STATES
 from slurm_gpu.wire import Live
 from slurm_gpu.wire.answers.node_minutes import NodeMinutes
 
@@ -80,7 +80,7 @@ def alone_since(job: QueuedJob, queue: Mapping[int, QueuedJob]) -> float | None:
         waits = other.state == "PENDING"
         if other.job_id == job.job_id or waits or set(job.nodes).isdisjoint(other.nodes):
             continue
-        if other.state in HOLDING or other.end_s is None:
+        if other.state in ALLOCATED_STATES or other.end_s is None:
             return None
         since_s = max(since_s, float(other.end_s))
     return since_s

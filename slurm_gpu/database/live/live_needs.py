@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from slurm_gpu.clock import Clock
 from slurm_gpu.database.accounting.slurm_view import QueueState
 from slurm_gpu.slurm.client import QueuedJob
-from slurm_gpu.slurm.occupancy import HOLDING
+from slurm_gpu.slurm.occupancy import ALLOCATED_STATES
 from slurm_gpu.slurm.tres import amount
 from slurm_gpu.wire.live import IDLE_LIVE_INTERVAL_S, LIVE_INTERVAL_S
 
@@ -62,7 +62,9 @@ class LiveNeeds:
 def is_unsettled(node: str, open_jobs: Collection[int], queue: QueueState | None) -> bool:
     """Return whether the node and Slurm differ on its jobs, or the node has to learn when one is resumed."""
     jobs = () if queue is None else queue.by_node.get(node, ())
-    holding = {job.job_id: job.state for job in jobs if job.state in HOLDING and job.gpu_index.get(node)}
+    holding = {
+        job.job_id: job.state for job in jobs if job.state in ALLOCATED_STATES and job.gpu_index.get(node)
+    }
     return queue is not None and (holding.keys() != set(open_jobs) or "SUSPENDED" in holding.values())
 
 

@@ -150,7 +150,7 @@ class ReservationPages:
     def _account(self, user: str, named: str) -> str:
         """Return the account as Slurm stores it; raises UsageError where the user may not use it."""
         places, account = self._places.of(user), named.lower()
-        if not places.told:
+        if not places.from_slurmdbd:
             raise HTTPException(
                 503,
                 f"Slurm does not say now which accounts {user} may use (`sacctmgr show assoc user={user}` "

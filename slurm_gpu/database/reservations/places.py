@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from slurm_gpu.clock import Clock
-from slurm_gpu.slurm.submission import UserPlaces
+from slurm_gpu.slurm.submission import UserAssociations
 
 KEPT_S = 30.0
 AGAIN_AFTER_FAILURE_S = 10.0
@@ -18,24 +18,24 @@ _MAX_KEPT = 1000
 class KeptPlaces:
     """Answers about one user after the other, each kept for KEPT_S; for several threads."""
 
-    def __init__(self, ask: Callable[[str], UserPlaces], clock: Clock) -> None:
+    def __init__(self, ask: Callable[[str], UserAssociations], clock: Clock) -> None:
         """`ask` runs sacctmgr; while that fails, it is asked about no user for AGAIN_AFTER_FAILURE_S."""
         self._ask, self._clock = ask, clock
         self._lock = threading.Lock()
-        self._kept: dict[str, tuple[float, UserPlaces]] = {}
+        self._kept: dict[str, tuple[float, UserAssociations]] = {}
         self._failed_until_s = -math.inf
 
-    def of(self, user: str) -> UserPlaces:
+    def of(self, user: str) -> UserAssociations:
         """Return where a user may submit, as of KEPT_S ago at most."""
         with self._lock:
             now_s = self._clock.monotonic()
-            until_s, places = self._kept.get(user, (-math.inf, UserPlaces(told=False)))
+            until_s, places = self._kept.get(user, (-math.inf, UserAssociations(from_slurmdbd=False)))
             if now_s < until_s:
                 return places
             if now_s < self._failed_until_s:
-                return UserPlaces(told=False)
+                return UserAssociations(from_slurmdbd=False)
             places = self._ask(user)
-            if not places.told:
+            if not places.from_slurmdbd:
                 self._failed_until_s = self._clock.monotonic() + AGAIN_AFTER_FAILURE_S
                 return places
             while len(self._kept) >= _MAX_KEPT:

@@ -31,7 +31,7 @@ from slurm_gpu.diagnose.series import JobWorker
 from slurm_gpu.diagnose.stalls import SURE
 from slurm_gpu.diagnose.verdict import Cause, Verdict
 from slurm_gpu.slurm.client import QueuedJob
-from slurm_gpu.slurm.occupancy import HOLDING
+from slurm_gpu.slurm.occupancy import ALLOCATED_STATES
 from slurm_gpu.wire import Live
 from slurm_gpu.wire.answers.verdicts import JobVerdict
 
@@ -279,7 +279,7 @@ class JobWatch:
 
 def _crowded(queue: Mapping[int, QueuedJob]) -> set[int]:
     """Jobs with another one on any of their nodes: what those do as a whole is not theirs alone."""
-    holding = [job for job in queue.values() if job.state in HOLDING]
+    holding = [job for job in queue.values() if job.state in ALLOCATED_STATES]
     on = Counter(node for job in holding for node in job.nodes)
     return {job.job_id for job in holding if any(on[node] > 1 for node in job.nodes)}
 

@@ -17,7 +17,7 @@ from slurm_gpu.policy.explain.partition_limits import Barred, PartitionRequest, 
 from slurm_gpu.policy.explain.sbatch import SbatchRequest
 from slurm_gpu.policy.explain.submitter import Submitter
 from slurm_gpu.slurm.client import SlurmNode, SlurmSettings
-from slurm_gpu.slurm.submission import Partition, UserPlaces
+from slurm_gpu.slurm.submission import Partition, UserAssociations
 from slurm_gpu.text.hostlist import expand
 from slurm_gpu.text.units import counted, few
 
@@ -42,7 +42,7 @@ class RunningSlurm:
     nodes: Sequence[SlurmNode]
     partitions: Sequence[Partition]
     user: str
-    places: UserPlaces
+    places: UserAssociations
     """Of that user."""
     submitter: Submitter = field(default_factory=Submitter)
     """That user's groups, and the job's account and QOS."""

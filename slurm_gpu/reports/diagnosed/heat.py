@@ -17,8 +17,8 @@ from slurm_gpu.reports.diagnosed.time_axis import axis_element, time_lines
 from slurm_gpu.reports.diagnosed.words import BYTES, TITLES, group_tone, metric_of, shown
 from slurm_gpu.reports.page.markup import append, element, items, section
 
+# Relative difference to peers that has the full colour.
 _PEERS_REACH = 0.3
-"""Relative difference to peers that has the full colour."""
 _LEAST_REACH = 0.1
 _VIEWED = dict(zip(VIEWS, ("As measured", "Against peers"), strict=True))
 _LABEL_PX, _HEIGHTS = 12, ((16, 22), (32, 14), (64, 9), (128, 6), (10**9, 4))

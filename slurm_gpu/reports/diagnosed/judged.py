@@ -19,8 +19,8 @@ from slurm_gpu.text.cells import span
 from slurm_gpu.wire.answers.node_minutes import NodeMinutes
 from slurm_gpu.wire.answers.runs import NodeWindow, Run, RunTimeline
 
+# What nobody has to do anything about.
 NOTHING = (Cause.HEALTHY, Cause.UNKNOWN)
-"""What nobody has to do anything about."""
 _CUT_SHORT = ("CANCELLED", "DEADLINE", "FAILED", "NODE_FAIL", "TIMEOUT")
 _TO_ITS_END_S = 60.0
 

@@ -16,8 +16,8 @@ from slurm_gpu.diagnose.verdict import Verdict
 
 MOST_ROWS = 256
 MOST_COLUMNS = 288
+# Of all heat maps of one kind together: a page of 128 GPUs and all metrics stays below a megabyte.
 MOST_CELLS = 320_000
-"""Of all heat maps of one kind together: a page of 128 GPUs and all metrics stays below a megabyte."""
 _LEAST_COLUMNS = 32
 
 

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from slurm_gpu.diagnose.robust import Matrix
 
+# Red, green, blue and how much it covers, 0 to 255.
 Colour = tuple[int, int, int, int]
-"""Red, green, blue and how much it covers, 0 to 255."""
 
+# Of a scale: one for each percent of it.
 N_LEVELS = 101
-"""Of a scale: one for each percent of it."""
 _GAP = (128, 132, 140, 70)
 # Dark blue over grey to yellow: brightness alone tells the order, whatever colours somebody can see.
 _SEQUENTIAL = (

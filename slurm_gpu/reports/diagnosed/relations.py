@@ -13,8 +13,8 @@ from slurm_gpu.reports.diagnosed.words import TITLES
 from slurm_gpu.reports.page.markup import append, element, section
 
 _LEAST_PAIRS = 12
+# What varies less than rounding does goes together with nothing.
 _STEADY = 1e-4
-"""What varies less than rounding does goes together with nothing."""
 
 
 def correlations(sight: Sight) -> Matrix:

@@ -12,8 +12,8 @@ from slurm_gpu.reports.page.palette import DARK, LIGHT, N_SERIES, series_tone, t
 
 VIEWS = ("measured", "peers")
 GROUP_TONES = (0, 2, 6, 8)
+# Of those that are drawn by themselves: none is a group's.
 NAMED_TONES = (1, 3, 4, 5)
-"""Of those that are drawn by themselves: none is a group's."""
 SHADES = 8
 
 

@@ -21,8 +21,8 @@ from slurm_gpu.reports.page.markup import append, element, items, section
 MOST_LINES = len(NAMED_TONES)
 _MOST_CHANGES = 8
 _HEIGHT = 76
+# Of what the drawing reaches over: a change that is no larger is not marked.
 _LEAST_CHANGE = 0.04
-"""Of what the drawing reaches over: a change that is no larger is not marked."""
 
 
 def courses_section(look: DiagnosisPageModel, sight: Sight) -> Element:

@@ -26,8 +26,8 @@ TITLES = {
     Metric.NETWORK: "Host network",
     Metric.INFINIBAND: "InfiniBand",
 }
+# Those in bytes/s; all others are fractions.
 BYTES = (Metric.NETWORK, Metric.INFINIBAND)
-"""Those in bytes/s; all others are fractions."""
 _OF_SIGNALS = {
     Signal.BUSY.value: Metric.SM_ACTIVE,
     Signal.WORK.value: Metric.TENSOR,

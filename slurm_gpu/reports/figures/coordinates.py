@@ -11,12 +11,12 @@ from slurm_gpu.reports.job_table import JobTable
 from slurm_gpu.reports.sample import with_extremes
 from slurm_gpu.reports.wording import listed, several, trimmed
 
+# More can be told apart by nobody, nor drawn at once.
 MOST_LINES = 40_000
-"""More can be told apart by nobody, nor drawn at once."""
 _NAMED = 2
 _TYPICAL = (5.0, 95.0)
+# What is shorter is told in seconds: 0.0 h would be nothing.
 _SHORT_H = 0.1
-"""What is shorter is told in seconds: 0.0 h would be nothing."""
 
 
 def parallel_coordinates(jobs: JobTable) -> Figure:

@@ -13,8 +13,8 @@ from slurm_gpu.reports.figure import Bars
 
 UNNAMED = "(none)"
 UNKNOWN_NAME = "(unknown)"
+# So many names are drawn; what all others have together is one more bar. The table has all.
 MOST_BARS = 20
-"""So many names are drawn; what all others have together is one more bar. The table has all."""
 
 
 def shown_names(column: Category, unknown: str = UNKNOWN_NAME) -> list[str]:

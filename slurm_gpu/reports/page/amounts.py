@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 GAP = "–"
+# Less of an hour is told in seconds.
 _HOURS_FROM = 0.01
-"""Less of an hour is told in seconds."""
+# From here on numbers are shown whole: 1,234, not 1,230.
 _FULL_FROM = 1000
-"""From here on numbers are shown whole: 1,234, not 1,230."""
 _UNIT_OF = {"G": 1e9, "M": 1e6, "k": 1e3}
 _SIZES = ((1e9, "G"), (1e6, "M"), (1e4, "k"))
 

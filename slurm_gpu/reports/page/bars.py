@@ -23,8 +23,8 @@ from slurm_gpu.reports.page.drawing import (
 from slurm_gpu.reports.page.palette import series_tone
 from slurm_gpu.reports.page.scales import nice_ticks
 
+# More do not help the eye; the table has them all.
 MOST_BARS = 25
-"""More do not help the eye; the table has them all."""
 _THICK, _SPACE, _SIDE_BY_SIDE = 18.0, 7.0, 13.0
 _VALUE_ROOM = 72.0
 _LABEL_SHARE = 0.34

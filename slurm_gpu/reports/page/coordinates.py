@@ -12,8 +12,8 @@ from slurm_gpu.reports.page.markup import element, raw
 from slurm_gpu.reports.page.parallel import pack
 from slurm_gpu.reports.page.svg import svg_element
 
+# Without JavaScript; each takes some 60 bytes.
 _STILL_LINES = 800
-"""Without JavaScript; each takes some 60 bytes."""
 
 
 def coordinates_element(chart: ParallelCoordinates, title: str, columns: Sequence[TableColumn]) -> Element:

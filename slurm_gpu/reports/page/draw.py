@@ -10,8 +10,8 @@ from slurm_gpu.reports.page.lines import draw_lines
 from slurm_gpu.reports.page.matrix import draw_matrix
 from slurm_gpu.reports.page.timeseries import draw_time_series
 
+# Pixels: on a desk, and on a telephone.
 WIDE, NARROW = 960.0, 352.0
-"""Pixels: on a desk, and on a telephone."""
 
 
 def draw(chart: Chart, width: float = WIDE) -> VectorDrawing:

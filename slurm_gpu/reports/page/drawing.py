@@ -15,8 +15,8 @@ import numpy as np
 from slurm_gpu.reports.category import Floats
 
 SMALL_SIZE = 12.0
+# What a letter takes on average, of the text's size.
 _EM_SHARE = 0.6
-"""What a letter takes on average, of the text's size."""
 
 Anchor = Literal["start", "middle", "end"]
 

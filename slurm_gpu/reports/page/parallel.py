@@ -24,10 +24,10 @@ from slurm_gpu.reports.page.plain_text import visible
 from slurm_gpu.reports.page.scales import scale_of
 from slurm_gpu.reports.wording import NOT_RECOGNISED
 
+# Codes of a column of two bytes, of which the last stands for a gap.
 _STEPS = 65_535
-"""Codes of a column of two bytes, of which the last stands for a gap."""
+# Different values that a column of one byte tells apart; a gap is the code after them.
 _LISTED = 255
-"""Different values that a column of one byte tells apart; a gap is the code after them."""
 _OTHERS = "others"
 
 

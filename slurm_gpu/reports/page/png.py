@@ -22,8 +22,8 @@ from slurm_gpu.reports.page.drawing import Anchor, Box, LineMark, TextMark, Vect
 from slurm_gpu.reports.page.palette import LIGHT
 from slurm_gpu.reports.page.plain_text import visible
 
+# Two dots for each pixel of the drawing.
 _DOTS_PER_INCH = 144
-"""Two dots for each pixel of the drawing."""
 _PIXELS_PER_INCH = 72.0
 _MARGIN = 16.0
 _ALIGNMENT: Mapping[Anchor, Literal["left", "center", "right"]] = {
@@ -40,8 +40,8 @@ _FONTS = (
     "Noto Sans Hebrew",
     "Noto Sans Devanagari",
 )
+# DejaVu Sans is wider than the fonts of browsers.
 _SMALLER = 0.92
-"""DejaVu Sans is wider than the fonts of browsers."""
 
 
 def write_png(drawing: VectorDrawing, path: Path) -> None:

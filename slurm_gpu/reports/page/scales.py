@@ -13,10 +13,10 @@ import numpy as np
 from slurm_gpu.reports.category import Floats
 
 _NICE = (1.0, 2.0, 2.5, 5.0, 10.0)
+# Values that differ by less are one: no quantity of a report is measured so finely.
 _LEAST_REACH = 1e-9
-"""Values that differ by less are one: no quantity of a report is measured so finely."""
+# A quantity whose largest value is so many times its median, or more, is drawn on a logarithmic scale.
 _SKEWED = 20.0
-"""A quantity whose largest value is so many times its median, or more, is drawn on a logarithmic scale."""
 
 
 def nice_ticks(least: float, most: float, about: int = 5) -> list[float]:

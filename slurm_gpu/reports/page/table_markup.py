@@ -17,8 +17,8 @@ from slurm_gpu.text.cells import minute
 
 MOST_ROWS = 100
 _FIRST_MOMENT_S = 1e9  # in 2001; no job has run for so long
+# Numbers that are names: without commas.
 _IDS = frozenset({"job_id", "id", "year"})
-"""Numbers that are names: without commas."""
 
 
 def table_element(table: FigureTable, timezone: str, *, beside: bool) -> Element:

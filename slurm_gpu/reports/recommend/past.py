@@ -17,8 +17,8 @@ from slurm_gpu.slurm.client import SlurmNode
 from slurm_gpu.slurm.tres import amount
 from slurm_gpu.text.units import counted
 
+# Slurm's defaults.
 _BACKFILL_EVERY_S, _BACKFILL_DEPTH = 30, 500
-"""Slurm's defaults."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

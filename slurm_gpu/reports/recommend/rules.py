@@ -12,6 +12,7 @@ from slurm_gpu.simulate.jobs import Jobs
 from slurm_gpu.simulate.limits import LimitCounter, Resource
 from slurm_gpu.simulate.preemption import Preemption
 
+# Limits on what runs, by their keys in policy.yaml.
 RESOURCES: Mapping[str, Resource] = {
     "gpus_running": Resource.MGPU,
     "jobs_running": Resource.JOBS,
@@ -19,9 +20,8 @@ RESOURCES: Mapping[str, Resource] = {
     "memory_running": Resource.MEMORY_MIB,
     "nodes_running": Resource.NODES,
 }
-"""Limits on what runs, by their keys in policy.yaml."""
+# A priority above that of all jobs but those that run when the model begins.
 _FIRST = 1.0
-"""A priority above that of all jobs but those that run when the model begins."""
 _NORMAL = "normal"
 
 

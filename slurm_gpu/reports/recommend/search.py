@@ -38,17 +38,17 @@ from slurm_gpu.simulate.model import simulate
 from slurm_gpu.simulate.outcome import ModelOutcome
 from slurm_gpu.simulate.scheduler import Scheduling
 
+# Of a limit; GPUs in whole ones.
 STEP = 0.25
-"""Of a limit; GPUs in whole ones."""
+# The mean wait of all jobs has to fall by both.
 LEAST_GAIN, LEAST_GAIN_H = 0.05, 1 / 60
-"""The mean wait of all jobs has to fall by both."""
+# No group's mean wait, nor that of its typical user, may rise by more than both; nor may any job that starts
+# under the limits as they are never do so.
 MOST_LOSS, MOST_LOSS_H = 0.10, 0.1
-"""No group's mean wait, nor that of its typical user, may rise by more than both; nor may any job that
-starts under the limits as they are never do so."""
 MOST_CHANGES = 3
 
+# Within which limits may be moved, in the unit of the compiled policy.
 Bounds = Mapping[RuleLimit, tuple[int, int]]
-"""Within which limits may be moved, in the unit of the compiled policy."""
 Told = Callable[[str], object]
 
 

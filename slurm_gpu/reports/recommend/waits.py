@@ -17,14 +17,14 @@ Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 ALL = "all jobs"
+# Of fewer, nothing is said.
 LEAST_JOBS = 30
-"""Of fewer, nothing is said."""
+# Waits up to this are alike.
 NO_MATTER_S = 300.0
-"""Waits up to this are alike."""
+# The modelled mean wait is up to so many times the recorded one, or the recorded so many times that.
 MEAN_WITHIN = 1.5
-"""The modelled mean wait is up to so many times the recorded one, or the recorded so many times that."""
+# The share of all jobs whose modelled wait is within a factor of two.
 WITHIN_2X = 0.5
-"""The share of all jobs whose modelled wait is within a factor of two."""
 
 
 @dataclass(frozen=True, slots=True)

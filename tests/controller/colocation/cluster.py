@@ -25,7 +25,7 @@ from tests.controller.fakes import Clock, make_job, make_node
 
 Answer = TypeVar("Answer")
 OF = 8
-HOLDING = ("RUNNING", "SUSPENDED")
+ALLOCATED_STATES = ("RUNNING", "SUSPENDED")
 POLICY = ColocationInForce("enforce", "throughput", None, 2, 0.75, 300)
 
 
@@ -82,7 +82,7 @@ class Cluster:
     def free(self, name: str) -> list[int]:
         left = [OF] * self.n_gpus
         for job in self.all.values():
-            if job.state in HOLDING and job.node == name and job.position is not None:
+            if job.state in ALLOCATED_STATES and job.node == name and job.position is not None:
                 left[job.position] -= OF if job.shards is None else job.shards
         return left
 
@@ -132,7 +132,7 @@ class Cluster:
     def queue(self) -> list[CountedJob]:
         if self.away:
             raise SlurmError("away")
-        phase = {"PENDING": JobPhase.PENDING} | dict.fromkeys(HOLDING, JobPhase.RUNNING)
+        phase = {"PENDING": JobPhase.PENDING} | dict.fromkeys(ALLOCATED_STATES, JobPhase.RUNNING)
         return [
             make_job(
                 job.job_id,
@@ -176,13 +176,13 @@ class Cluster:
     def jobs(self, job_ids: Iterable[int] | None = None) -> Sequence[QueuedJob]:
         return [_queued(self.all[job_id]) for job_id in job_ids or ()]
 
-    # SharingClient.
+    # SharedJobClient.
 
     def start(self, job_id: int, node: str, gres: str) -> None:
         job = self._pending(job_id)
         job.begin_s, job.wanted_node, job.shards = self.clock.wall(), node, int(gres.rpartition(":")[2])
 
-    def let_go(self, job_id: int, gres: str) -> None:
+    def unpin(self, job_id: int, gres: str) -> None:
         job = self._pending(job_id)
         job.wanted_node, job.shards = None, int(gres.rpartition(":")[2])
 
@@ -215,7 +215,7 @@ class Cluster:
 
     def utilisation(self, job_id: int, since_s: float) -> tuple[float, float] | None:
         job = self.all[job_id]
-        if job.key not in self.util or job.state not in HOLDING:
+        if job.key not in self.util or job.state not in ALLOCATED_STATES:
             return None
         if job.state == "SUSPENDED":
             return 0.0, self.clock.wall() - since_s
@@ -240,7 +240,7 @@ def view_of(
 
 def _queued(job: Job) -> QueuedJob:
     name = "gpu" if job.shards is None else "shard"
-    running = job.state in HOLDING
+    running = job.state in ALLOCATED_STATES
     index = {job.node: {name: [job.position]}} if running and job.node and job.position is not None else {}
     return QueuedJob(
         job_id=job.job_id,

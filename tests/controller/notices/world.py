@@ -18,7 +18,7 @@ from slurm_gpu.errors import DatabaseError, NotFoundError, SlurmError
 from slurm_gpu.notices.sending import Message, NotSentError
 from slurm_gpu.notices.settings import Settings
 from slurm_gpu.policy.lua.installed import CancelIdleInForce, PolicyInForce
-from slurm_gpu.slurm.job_changes import EndingClient
+from slurm_gpu.slurm.job_changes import JobTerminationClient
 from slurm_gpu.wire import Live, LiveDevice
 from slurm_gpu.wire.answers.cluster import ClusterState
 from slurm_gpu.wire.answers.running import RecentXid, Running, RunningUse
@@ -84,7 +84,7 @@ class World:
     def start(self) -> None:
         """Another slurm-gpuctld, which remembers what is on disk."""
         self._acts = Acts(self.clock, self._tell)
-        ends = Ends("lab", EndingClient(self._run, {}), self._acts, self.clock.wall)
+        ends = Ends("lab", JobTerminationClient(self._run, {}), self._acts, self.clock.wall)
         config = SiteConfig("lab")
         self.keeper = NoticeKeeper(
             config,

@@ -16,7 +16,7 @@ from slurm_gpu.controller.reservations.replacement import Mender
 from slurm_gpu.controller.reservations.rows import ReservationTable
 from slurm_gpu.errors import DatabaseError, SlurmError
 from slurm_gpu.slurm.client import QueuedJob
-from slurm_gpu.slurm.reservations import JobAround, NodesBusyError, SlurmReservation
+from slurm_gpu.slurm.reservations import NodesBusyError, ReservationUserJob, SlurmReservation
 from slurm_gpu.wire.answers.reservation import Report, Reservation, ReservationState
 from slurm_gpu.wire.answers.runs import AuditEvent
 from tests.controller.fakes import NOON_S, Clock, make_node
@@ -41,7 +41,7 @@ ROW = Reservation(
     end_s=NOON_S + 60 + WINDOW_S,
     nodes="n[1-2]",
 )
-JOB = JobAround(
+JOB = ReservationUserJob(
     job_id=17,
     state="RUNNING",
     user="alice",
@@ -66,13 +66,13 @@ class Slurm:
 
     def __init__(self) -> None:
         self.there: dict[str, SlurmReservation] = {"maint": SITES_OWN}
-        self.jobs: list[JobAround] = []
+        self.jobs: list[ReservationUserJob] = []
         self.busy = self.away = False
         self.refuses: str | None = None
         self.kills_after: str | None = None
         self.ignored: list[bool] = []
-        self.repelled: list[str] = []
-        self.let_go_of: list[int] = []
+        self.no_longer_magnetic: list[str] = []
+        self.removed_jobs: list[int] = []
 
     def all(self) -> Sequence[SlurmReservation]:
         if self.away:
@@ -113,18 +113,18 @@ class Slurm:
         del self.there[name]
         self._die("delete")
 
-    def repel(self, name: str) -> None:
-        self.repelled.append(name)
+    def unset_magnetic(self, name: str) -> None:
+        self.no_longer_magnetic.append(name)
         if self.refuses:
             raise SlurmError(f"`scontrol update` failed (1): {self.refuses}")
 
-    def let_go(self, job_id: int) -> None:
+    def remove_job(self, job_id: int) -> None:
         if self.refuses:
             raise SlurmError(f"`scontrol update` failed (1): {self.refuses}")
-        self.let_go_of.append(job_id)
+        self.removed_jobs.append(job_id)
         self.jobs = [replace(job, reservation="") if job.job_id == job_id else job for job in self.jobs]
 
-    def jobs_of(self, users: frozenset[str]) -> Sequence[JobAround]:
+    def jobs_of(self, users: frozenset[str]) -> Sequence[ReservationUserJob]:
         return [job for job in self.jobs if job.user in users]
 
     def _die(self, after: str) -> None:

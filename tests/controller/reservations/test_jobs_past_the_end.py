@@ -22,9 +22,9 @@ def test_a_job_that_would_end_with_it_goes_on_where_nobody_needs_its_nodes() -> 
     site.turns(60)
     site.slurm.jobs = [BEYOND, replace(JOB, job_id=18), replace(BEYOND, job_id=19, time_limit_s=None)]
     site.turns(END_S - 60 - 310)
-    assert site.slurm.let_go_of == []
+    assert site.slurm.removed_jobs == []
     site.turns(300)
-    assert site.slurm.let_go_of == [17, 19]
+    assert site.slurm.removed_jobs == [17, 19]
     assert site.acted()[1:] == ["job goes on beyond its reservation"] * 2
 
 
@@ -50,7 +50,7 @@ def test_a_job_ends_with_it_where_its_nodes_are_anothers_then(
     site.turns(60)
     site.slurm.jobs = [BEYOND]
     site.turns(END_S - 100)
-    assert site.slurm.let_go_of == ([17] if goes_on else [])
+    assert site.slurm.removed_jobs == ([17] if goes_on else [])
 
 
 def test_where_slurm_does_not_let_a_job_go_that_is_said(caplog: pytest.LogCaptureFixture) -> None:

@@ -207,7 +207,7 @@ def test_while_a_job_keeps_one_that_is_over_it_draws_no_others_and_that_is_said_
     site.slurm.jobs = [JOB]
     site.rows[3] = replace(site.row, state=ReservationState.CANCELLED)
     site.turns(10 * EVERY_S)
-    assert site.slurm.repelled == ["sg_3"]
+    assert site.slurm.no_longer_magnetic == ["sg_3"]
     assert caplog.text.count("sg_3 is cancelled, and still in Slurm") == 1
     assert caplog.text.count("sg_3 still draws jobs: ") == (refuses is not None)
     assert "not looked after" not in caplog.text

@@ -20,7 +20,7 @@ from slurm_gpu.policy.lua.install import SCRIPT_NAME, made_by
 from slurm_gpu.policy.lua.script import LUA_VERSIONS, PolicyScript, ScriptError
 from slurm_gpu.policy.native.preemption import lacks, return_time_s
 from slurm_gpu.policy.native.urgent import lacks as urgent_lacks
-from slurm_gpu.slurm.client import asks_lua, has_slurmdbd
+from slurm_gpu.slurm.client import has_lua_plugin, has_slurmdbd
 from slurm_gpu.text.units import format_duration
 
 _APPLY = "slurm-gpu policy apply"
@@ -28,7 +28,7 @@ _APPLY = "slurm-gpu policy apply"
 
 def plugin(at: DoctorContext) -> Iterator[CheckResult]:
     """Slurm asks a Lua script about each job."""
-    if asks_lua(at.settings):
+    if has_lua_plugin(at.settings):
         yield ok("JobSubmitPlugins=lua")
     elif _policy_file(at).exists():
         yield fail(
@@ -42,7 +42,7 @@ def plugin(at: DoctorContext) -> Iterator[CheckResult]:
 
 def script(at: DoctorContext) -> Iterator[CheckResult]:
     """job_submit.lua is what policy.yaml says."""
-    if not asks_lua(at.settings):
+    if not has_lua_plugin(at.settings):
         yield skipped("slurmctld asks no Lua script")
         return
     if not at.is_controller:
