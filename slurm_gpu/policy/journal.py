@@ -75,9 +75,9 @@ class ApplyJournal:
         """Keep out every other apply and rollback of this host."""
         return self._lock("lock", "`slurm-gpu policy apply` or `rollback`")
 
-    def review_lock(self) -> contextlib.AbstractContextManager[None]:
-        """Keep out every other review of this host; it applies, so it takes the other lock, too."""
-        return self._lock("review-lock", "`slurm-gpu policy review`")
+    def adjust_lock(self) -> contextlib.AbstractContextManager[None]:
+        """Exclude other `policy adjust` runs on this host, which also take `lock`."""
+        return self._lock("adjust-lock", "`slurm-gpu policy adjust`")
 
     @contextlib.contextmanager
     def _lock(self, name: str, of: str) -> Iterator[None]:

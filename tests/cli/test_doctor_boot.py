@@ -13,7 +13,7 @@ from tests.cli.test_doctor_controller import install
 NODE, DATABASE, CONTROLLER, WEB = (
     f"slurm-{name}.service" for name in ("gpud", "gpudbd", "gpuctld", "gpuweb")
 )
-REVIEW, DAILY = "slurm-gpu-review.timer", "slurm-gpu-report-daily.timer"
+ADJUST, DAILY = "slurm-gpu-adjust.timer", "slurm-gpu-report-daily.timer"
 REPORT = "slurm-gpu-report@day.service"
 LIMITS = "{gpus_running: 4}"
 ADJUSTED = """\
@@ -30,7 +30,7 @@ def host(installed: Installation, monkeypatch: pytest.MonkeyPatch) -> Installati
     """systemd runs here, with all of our units, and nothing is enabled."""
     (installed.root / "systemd").mkdir()
     monkeypatch.setattr(boot, "UNITS", (installed.root / "systemd",))
-    for timer in (REVIEW, DAILY):
+    for timer in (ADJUST, DAILY):
         (installed.root / "systemd" / timer).touch()
     return installed
 
@@ -38,7 +38,7 @@ def host(installed: Installation, monkeypatch: pytest.MonkeyPatch) -> Installati
 def found(host: Installation, states: Mapping[str, str], *, is_node: bool = False) -> list[CheckResult]:
     """The findings where systemd says so of units, as "loaded enabled active USER", else they are off."""
     blocks = []
-    for name in (NODE, DATABASE, CONTROLLER, WEB, REVIEW, DAILY, REPORT):
+    for name in (NODE, DATABASE, CONTROLLER, WEB, ADJUST, DAILY, REPORT):
         load, file, active, *user = states.get(name, "loaded disabled inactive").split()
         properties = {"Id": name, "LoadState": load, "ActiveState": active, "UnitFileState": file.strip("-")}
         properties["User"] = "".join(user)
@@ -108,12 +108,12 @@ def test_the_controller_needs_its_daemon_once_a_policy_is_in_force(host: Install
     assert told(found(host, {})) == [("warn", f"systemctl enable --now {CONTROLLER}")]
 
 
-def test_limits_that_may_move_need_the_timer_of_their_review(host: Installation) -> None:
+def test_limits_that_may_move_need_their_timer(host: Installation) -> None:
     install(host, LIMITS)
     (host.root / "policy.yaml").write_text(ADJUSTED)
     daemon = {CONTROLLER: "loaded enabled active"}
-    assert told(found(host, daemon)) == [("warn", f"systemctl enable --now {REVIEW}"), ("ok", None)]
-    host.conf["SlurmctldHost[0]"], host.conf["SlurmctldHost[1]"] = "other", "head"  # a backup reviews nothing
+    assert told(found(host, daemon)) == [("warn", f"systemctl enable --now {ADJUST}"), ("ok", None)]
+    host.conf["SlurmctldHost[0]"], host.conf["SlurmctldHost[1]"] = "other", "head"  # a backup adjusts nothing
     assert told(found(host, daemon)) == [("ok", None)]
 
 

@@ -178,10 +178,10 @@ def test_timers_that_are_here_are_disabled_and_what_brought_them_goes(
     installed: Installation, conf: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     monkeypatch.setattr(boot, "UNITS", (tmp_path / "none", tmp_path))
-    for name in ("slurm-gpu-report-daily.timer", "slurm-gpu-review.timer", "other.timer"):
+    for name in ("slurm-gpu-report-daily.timer", "slurm-gpu-adjust.timer", "other.timer"):
         (tmp_path / name).touch()
     said = lines(installed)
-    timers = "slurm-gpu-report-daily.timer slurm-gpu-review.timer"
+    timers = "slurm-gpu-report-daily.timer slurm-gpu-adjust.timer"
     assert f"systemctl disable --now slurm-gpud slurm-gpuctld {timers}" in said
     packages = "slurm-gpu-node slurm-gpu-controller slurm-gpu-report"
     assert f"dnf remove {packages} slurm-gpu-client slurm-gpu" in said

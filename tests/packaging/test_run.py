@@ -88,7 +88,7 @@ def test_a_controller_works_without_numpy_and_says_which_package_has_it(tree: Tr
     once = tree.run("/usr/sbin/slurm-gpuctld", "--once")
     assert once.stderr == "slurm-gpuctld: scontrol is not on the PATH; install Slurm's client commands\n"
     assert tree.run("/usr/bin/slurm-gpu", "policy", "check").returncode == 0
-    lacking = tree.run("/usr/bin/slurm-gpu", "report", "recommend")  # what a review of limits asks
+    lacking = tree.run("/usr/bin/slurm-gpu", "report", "recommend")  # policy adjust calls the same code
     assert lacking.returncode == 3
     assert "needs the Python module numpy" in lacking.stderr
     assert "slurm-gpu-db has it" in lacking.stderr

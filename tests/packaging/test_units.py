@@ -18,7 +18,7 @@ UNITS = ROOT / "packaging/systemd"
 DAEMONS = ("slurm-gpud", "slurm-gpudbd", "slurm-gpuctld", "slurm-gpuweb")
 SERVED = tuple(f"{name}.service" for name in DAEMONS)
 OF_SLURM_USER = ("slurm-gpudbd.service", "slurm-gpuctld.service")
-REVIEW = ("slurm-gpu-review.service", "slurm-gpu-review.timer")
+ADJUST = ("slurm-gpu-adjust.service", "slurm-gpu-adjust.timer")
 FORECAST = ("slurm-gpu-forecast.service", "slurm-gpu-forecast.timer")
 REPORT = (
     "slurm-gpu-report@.service",
@@ -55,7 +55,7 @@ def system(tmp_path: Path) -> Iterator[Path]:
     units.mkdir(parents=True)
     for target in Path("/usr/lib/systemd/system").glob("*.target"):
         shutil.copy(target, units)
-    for unit in (*SERVED, *REVIEW, *FORECAST, *REPORT):
+    for unit in (*SERVED, *ADJUST, *FORECAST, *REPORT):
         shutil.copy(UNITS / unit, units)
     for name in (*(f"sbin/{name}" for name in DAEMONS), "bin/slurm-gpu"):
         launcher = tmp_path / "usr" / name
@@ -75,21 +75,21 @@ def test_every_unit_is_one_of_these_and_in_one_package() -> None:
     spec = (ROOT / "packaging/rpm/slurm-gpu.spec").read_text()
     packed = re.findall(r"^%\{units\}/(\S+)$", spec, re.MULTILINE)
     for path in (*UNITS.glob("*.service"), *UNITS.glob("*.timer")):
-        assert path.name in (*SERVED, *REVIEW, *FORECAST, *REPORT)
+        assert path.name in (*SERVED, *ADJUST, *FORECAST, *REPORT)
         assert sum(path.match(pattern) for pattern in packed) == 1, (
             f"%files of one package is to have {path.name}"
         )
 
 
 @needs_systemd
-@pytest.mark.parametrize("unit", [*SERVED, *REVIEW, *FORECAST, "slurm-gpu-report@day.service", *REPORT[1:]])
+@pytest.mark.parametrize("unit", [*SERVED, *ADJUST, *FORECAST, "slurm-gpu-report@day.service", *REPORT[1:]])
 def test_systemd_has_nothing_to_say_against_it(unit: str, system: Path) -> None:
     done = run("systemd-analyze", "verify", "--man=no", f"--root={system}", unit)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @needs_systemd
-@pytest.mark.parametrize("unit", [*SERVED, REVIEW[0], FORECAST[0], REPORT[0]])
+@pytest.mark.parametrize("unit", [*SERVED, ADJUST[0], FORECAST[0], REPORT[0]])
 def test_it_is_exposed_to_3_of_10_at_most(unit: str) -> None:
     done = run("systemd-analyze", "security", "--offline=true", "--threshold=30", UNITS / unit)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -165,7 +165,7 @@ def test_every_unit_starts_a_command_that_there_is() -> None:
         assert name in commands
 
 
-@pytest.mark.parametrize("unit", [*SERVED, REVIEW[0], FORECAST[0], REPORT[0]])
+@pytest.mark.parametrize("unit", [*SERVED, ADJUST[0], FORECAST[0], REPORT[0]])
 def test_a_site_whose_slurm_lies_elsewhere_says_so_in_one_file(unit: str) -> None:
     assert settings(unit)["EnvironmentFile"] == ["-/etc/default/slurm-gpu", "-/etc/sysconfig/slurm-gpu"]
 
@@ -185,7 +185,7 @@ def test_a_diagnosis_that_takes_all_memory_ends_no_page() -> None:
     assert settings("slurm-gpuweb.service")["OOMPolicy"] == ["continue"]
 
 
-@pytest.mark.parametrize("unit", [*SERVED[1:], REVIEW[0], FORECAST[0], REPORT[0]])
+@pytest.mark.parametrize("unit", [*SERVED[1:], ADJUST[0], FORECAST[0], REPORT[0]])
 def test_there_is_room_for_numpys_threads_however_many_processors_there_are(unit: str) -> None:
     """It starts 63 where there are 64, which leaves no task for sacctmgr; scipy's as many end the process."""
     found = settings(unit)
@@ -195,9 +195,9 @@ def test_there_is_room_for_numpys_threads_however_many_processors_there_are(unit
         assert threads <= int(found["TasksMax"][0]) / 16
 
 
-def test_a_review_may_write_where_a_slurm_without_a_prefix_is_configured() -> None:
+def test_adjust_may_write_where_a_slurm_without_a_prefix_is_configured() -> None:
     """ProtectSystem=yes closes all of /usr, of which the default sysconfdir of Slurm's sources is part."""
-    assert settings("slurm-gpu-review.service")["ReadWritePaths"] == ["-/usr/local/etc"]
+    assert settings("slurm-gpu-adjust.service")["ReadWritePaths"] == ["-/usr/local/etc"]
 
 
 def test_slurm_gpuctld_is_not_ended_while_slurmctld_is_slow() -> None:

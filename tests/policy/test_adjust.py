@@ -1,4 +1,4 @@
-"""Bounds within which a review may move limits, and the moves that it made."""
+"""Bounds within which `policy adjust` may move limits, and its moves."""
 
 from __future__ import annotations
 
@@ -52,20 +52,20 @@ def test_bounds_are_read_in_the_unit_of_their_limit() -> None:
         ("[1, 4]", "[1, many]", "must be a number of GPUs from 0 up"),
         ("256G", "256", "has no unit"),
         ("gpus_running: 2", "gpus_running: {a100: 2}", "limits by type cannot be moved; write one"),
-        ("    why", "    mode: advise\n    why", "a review can foresee only rules with mode: enforce"),
-        ("    why", "    kind: batch\n    why", "a review can foresee only rules with mode: enforce"),
+        ("    why", "    mode: advise\n    why", "adjust: works only in rules with mode: enforce"),
+        ("    why", "    kind: batch\n    why", "adjust: works only in rules with mode: enforce"),
         ("adjust: {gpus_running: [1, 4], memory_running: [256G, 1T]}", "adjust: {}", "adjust is empty"),
     ],
 )
-def test_bounds_that_no_review_could_use_are_mistakes(old: str, new: str, message: str) -> None:
+def test_unusable_bounds_are_errors(old: str, new: str, message: str) -> None:
     assert any(message in mistake for mistake in mistakes(TEXT.replace(old, new, 1)))
 
 
 def test_users_and_programs_are_told_the_bounds() -> None:
     policy = check(TEXT)
     text = " ".join(render_text(make_page(policy), 100).split())
-    assert "A weekly review may move GPUs running between 1 and 4." in text
-    assert "A weekly review may move memory running between 256G and 1024G." in text
+    assert "A weekly adjustment may move GPUs running between 1 and 4." in text
+    assert "A weekly adjustment may move memory running between 256G and 1024G." in text
     assert to_json(policy)["rules"][0]["adjust"] == {
         "gpus_running": [1, 4],
         "memory_running": [262144, 1048576],

@@ -101,7 +101,7 @@ def apply(
         recovered = force.recover()
         if recovered is not None:
             _tell_taken_back(recovered, "was cut short, and is undone")
-        # A review, or whoever wrote FILE, may have changed it since: what is in force is what there is now.
+        # FILE may have changed since: `policy adjust` or its author may have written it.
         if LoadedPolicy.read(site, file, run_dir).compiled() != compiled:
             loaded, compiled, bundle = _tried(site, file, run_dir)
         owned = journal.owned(settings.cluster)

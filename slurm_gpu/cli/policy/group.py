@@ -12,10 +12,10 @@ from zoneinfo import ZoneInfo
 import click
 
 from slurm_gpu.cli.output import console
+from slurm_gpu.cli.policy.adjust import adjust
 from slurm_gpu.cli.policy.apply import apply, plan, rollback
 from slurm_gpu.cli.policy.file import apply_command, file_argument, policy_path, timezone
 from slurm_gpu.cli.policy.replay import replay
-from slurm_gpu.cli.policy.review import review
 from slurm_gpu.cli.policy.status import status
 from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.config.site import Placement
@@ -45,7 +45,7 @@ def policy() -> None:
     """Limits that explain themselves: check policy.yaml, put it into force, show it."""
 
 
-for _command in (plan, apply, rollback, status, replay, review):
+for _command in (plan, apply, rollback, status, replay, adjust):
     policy.add_command(_command)
 
 

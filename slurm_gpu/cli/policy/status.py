@@ -160,9 +160,9 @@ def _plain(entry: Entry | None) -> dict[str, str] | None:
 
 
 def _print_moves(moved: Moved) -> None:
-    """What the review has made of the limits in the file."""
+    """Print the limits that `policy adjust` moved."""
     for move in moved.counting:
-        click.echo(f"Moved by the review {_day(move.at_s)}: {move} ({move.why})")
+        click.echo(f"Moved by policy adjust {_day(move.at_s)}: {move} ({move.why})")
     for move in moved.undone:
         click.echo(f"Taken back {_day(move.at_s if move.undone_s is None else move.undone_s)}: {move}")
     for move, why in moved.void:

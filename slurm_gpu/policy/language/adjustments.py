@@ -1,4 +1,4 @@
-"""Limits that the weekly review moved: beside policy.yaml, which only people write.
+"""Limits that the weekly adjustment moved: beside policy.yaml, which only people write.
 
 `policy.moved.json` lists the moves in their order. One counts as long as policy.yaml has the value from which
 it started, and the bounds in which it lies: whoever writes another value there takes it back.
@@ -91,7 +91,7 @@ def write_moves(policy: Path, moves: Sequence[Move]) -> None:
 
 
 def with_moves(policy: Policy, moves: Iterable[Move]) -> Moved:
-    """The policy as the review has left it."""
+    """The policy with the limits that `policy adjust` moved."""
     counting: list[Move] = []
     void: list[tuple[Move, str]] = []
     undone: list[Move] = []
@@ -137,6 +137,6 @@ def _unreadable(path: Path, error: Exception) -> InputError:
         str(path),
         0,
         0,
-        f"cannot be read ({error}); `slurm-gpu policy review` wrote it: mend it, or remove it, and every "
+        f"cannot be read ({error}); `slurm-gpu policy adjust` wrote it: mend it, or remove it, and every "
         "limit is as policy.yaml has it",
     )

@@ -48,7 +48,7 @@ _LEAST_WARN_S = 300
 
 
 def load_policy(path: Path) -> tuple[Policy, YamlSource]:
-    """Read and check a policy, with the limits that the review moved.
+    """Read and check a policy, with the limits that `policy adjust` moved.
 
     Raises InputError or InvalidFileError naming every mistake.
     """

@@ -213,7 +213,7 @@ class RuleException:
 
 @dataclass(frozen=True, slots=True)
 class Adjust:
-    """Bounds within which the weekly review may move a limit on what runs; in the unit of the limit."""
+    """Bounds within which the weekly adjustment may move a limit on what runs; in the unit of the limit."""
 
     key: str
     low: int
@@ -234,7 +234,7 @@ class PolicyRule:
     when: Annotated[Hours | None, _NAMES, "When it applies, by the moment of submission."] = None
     kind: Annotated[JobKind | None, "Only jobs with a script (batch), or without one (interactive)."] = None
     adjust: Annotated[
-        tuple[Adjust, ...], _ADJUST, "Bounds within which the weekly review may move limits on what runs."
+        tuple[Adjust, ...], _ADJUST, "Bounds within which the weekly adjustment may move limits on what runs."
     ] = ()
     location: Annotated[Location, _AT_PLACE] = ()
 

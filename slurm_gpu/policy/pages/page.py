@@ -166,8 +166,8 @@ def _rule(rule: PolicyRule, policy: Policy) -> Section:
     elif any(kind.scope is Scope.RUNNING for kind, _ in set_limits(rule.limits)):
         remarks.append("Jobs beyond what may run are accepted, and wait.")
     remarks += [
-        f"A weekly review may move {LIMITS[one.key].what} running between {value_text(one.key, one.low)} and "
-        f"{value_text(one.key, one.high)}."
+        f"A weekly adjustment may move {LIMITS[one.key].what} running "
+        f"between {value_text(one.key, one.low)} and {value_text(one.key, one.high)}."
         for one in rule.adjust
     ]
     return Section(

@@ -26,7 +26,7 @@ from slurm_gpu.policy.lua.peers import is_backup
 UNITS = (Path("/etc/systemd/system"), Path("/usr/lib/systemd/system"))
 """Where files of units lie, the site's and those of packages."""
 _DAEMONS = ("slurm-gpud.service", "slurm-gpudbd.service", "slurm-gpuctld.service", "slurm-gpuweb.service")
-_REVIEW = "slurm-gpu-review.timer"
+_ADJUST = "slurm-gpu-adjust.timer"
 _OF_SLURM_USER = {
     "slurm-gpudbd.service": "slurm-gpudbd.service",
     "slurm-gpuctld.service": "slurm-gpuctld.service",
@@ -115,7 +115,7 @@ def _needed(at: DoctorContext) -> set[str]:
     ):
         found.add("slurm-gpuctld.service")
         if not is_backup(at.settings, at.host) and _moves_limits(at):
-            found.add(_REVIEW)
+            found.add(_ADJUST)
     return found
 
 

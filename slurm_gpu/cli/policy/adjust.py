@@ -1,4 +1,4 @@
-"""`slurm-gpu policy review`: moves a limit within the bounds of `adjust:`, by one step, and takes it back."""
+"""`slurm-gpu policy adjust`: moves a limit within the bounds of `adjust:`, by one step, and takes it back."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from slurm_gpu.policy.language.check import load_moved
 from slurm_gpu.policy.lua.in_force import InForce
 from slurm_gpu.policy.lua.peers import is_backup, this_host
 
-if TYPE_CHECKING:  # numpy and httpx: not for a review that has nothing to do
+if TYPE_CHECKING:  # numpy and httpx: not for an adjustment that has nothing to do
     from slurm_gpu.reports.recommend.rules import RuleLimit
     from slurm_gpu.reports.recommend.search import Findings
 
@@ -42,14 +42,14 @@ _LEAST_S = 7 * _DAY_S
 @state_option
 @run_option
 @with_site
-def review(
+def adjust(
     site: CommandSite, file: Path | None, dry_run: bool, undo: bool, state_dir: Path, run_dir: Path
 ) -> None:
     """Move one limit of FILE within its `adjust:`, by one step, where that shortens waiting.
 
     What `report recommend` would propose, of nothing but the limits that have bounds. FILE itself stays: the
     move stands beside it, is put into force as by `policy apply`, and is kept in slurm-gpudbd's table of
-    acts. For slurmctld's host; slurm-gpu-review.timer calls it once a week. Exit status 1 where the policy in
+    acts. For slurmctld's host; slurm-gpu-adjust.timer calls it once a week. Exit status 1 where the policy in
     force is not FILE: then nothing is moved.
     """
     if dry_run and undo:
@@ -61,11 +61,11 @@ def review(
         return
     settings = site.slurm.settings()
     if is_backup(settings, this_host()):
-        click.echo("This is a backup of slurmctld's host: limits are reviewed on the primary")
+        click.echo("This is a backup of slurmctld's host: limits are adjusted on the primary")
         return
     if not dry_run and os.geteuid() not in (0, settings.slurm_user_uid):
         raise UsageError(
-            f"policy review puts limits into force: run it as root or {settings.slurm_user} (SlurmUser), or "
+            f"policy adjust puts limits into force: run it as root or {settings.slurm_user} (SlurmUser), or "
             "try it with --dry-run"
         )
     if dry_run:
@@ -76,7 +76,7 @@ def review(
         return
     mover = _Mover(site, file, path, state_dir, run_dir)
     # Of two at once the one would write its move in place of the other's, which is in force.
-    with ApplyJournal(state_dir, settings.slurm_user_uid).review_lock():
+    with ApplyJournal(state_dir, settings.slurm_user_uid).adjust_lock():
         moved, _ = load_moved(path)
         _require_in_force(site, file, state_dir)
         if undo:
@@ -88,7 +88,7 @@ def review(
 
 
 def _require_in_force(site: CommandSite, file: Path | None, state_dir: Path) -> None:
-    """A review puts its own step into force, and nothing that somebody has yet to apply, or changed."""
+    """An adjustment puts its own step into force, and nothing that somebody has yet to apply, or changed."""
     loaded = LoadedPolicy.read(site, file)
     native = loaded.native(site, owned_by_policy(ApplyJournal(state_dir), loaded.settings.cluster))
     if loaded.in_force() is not InForce.SAME or native.difference.steps or native.new_qos:
@@ -182,21 +182,21 @@ class _Mover:
                 remark(f"warning: that it failed could not be told: {second}")
             raise
         click.echo(f"Moved: {move} ({move.why})")
-        click.echo("`slurm-gpu policy review --undo` takes it back")
+        click.echo("`slurm-gpu policy adjust --undo` takes it back")
 
     def undo(self, moved: Moved) -> None:
         """The last one, whether or not slurm-gpudbd can be told."""
         if not moved.counting:
-            raise UsageError(f"no review has moved a limit of {self._path}")
+            raise UsageError(f"no adjustment has moved a limit of {self._path}")
         last, now_s = moved.counting[-1], int(self._site.wall())
         before = read_moves(self._path)
         kept = [move for move in before if move != last]
         self._put_into_force(before, (*kept, replace(last, undone_s=now_s)))
         try:
-            self._tell("limit moved back", last, last.new, last.old, "a person took the review's move back")
+            self._tell("limit moved back", last, last.new, last.old, "undone with policy adjust --undo")
         except OutsideError as error:
             remark(f"warning: slurm-gpudbd could not be told of it: {error}")
-        click.echo(f"Taken back: {last}; the review leaves this limit alone until policy.yaml says otherwise")
+        click.echo(f"Taken back: {last}; it moves again only after policy.yaml changes it")
 
     def _still_counting(self, moves: Sequence[Move]) -> tuple[Move, ...]:
         void = {move for move, _ in load_moved(self._path)[0].void}

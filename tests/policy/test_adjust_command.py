@@ -1,4 +1,4 @@
-"""`slurm-gpu policy review`: a step at a time, within bounds, kept, announced, taken back by one command."""
+"""`slurm-gpu policy adjust`: a step at a time, within bounds, kept, announced, taken back by one command."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ HOUR = 3600
 DAY = 24 * HOUR
 
 
-class ReviewedCluster(Cluster):
+class AdjustedCluster(Cluster):
     """A controller's host, and a slurm-gpudbd that has a month of runs."""
 
     def __init__(self, root: Path) -> None:
@@ -116,19 +116,19 @@ class ReviewedCluster(Cluster):
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReviewedCluster:
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AdjustedCluster:
     for name in ("SLURM_GPU_POLICY", "SLURM_GPU_RUN_DIR", "SLURM_GPU_POLICY_STATE"):
         monkeypatch.delenv(name, raising=False)
-    made = ReviewedCluster(tmp_path)
+    made = AdjustedCluster(tmp_path)
     assert made.run("apply") == 0
     return made
 
 
 def test_a_step_that_shortens_waiting_is_put_into_force_kept_and_announced(
-    cluster: ReviewedCluster, capsys: pytest.CaptureFixture[str]
+    cluster: AdjustedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cluster.slurms == {1}
-    assert cluster.run("review") == 0
+    assert cluster.run("adjust") == 0
     assert "Moved: gpus_running of share: 1 → 2 (by the model, the mean wait of all jobs falls" in (
         capsys.readouterr().out
     )
@@ -138,107 +138,107 @@ def test_a_step_that_shortens_waiting_is_put_into_force_kept_and_announced(
     assert (act.act, act.subject, act.old, act.new) == ("limit moved", "gpus_running of share", "1", "2")
     assert act.evidence["waits"]["vision"]["before"]["mean_h"] == pytest.approx(1, abs=0.02)
     assert cluster.run("status") == 0
-    assert "Moved by the review 2026-11-21 " in capsys.readouterr().out
+    assert "Moved by policy adjust 2026-11-21 " in capsys.readouterr().out
     cluster.run("status", "--json")
     assert [(move["new"], move["counts"]) for move in json.loads(capsys.readouterr().out)["moved"]] == [
         (2000, True)
     ]
 
 
-def test_an_apply_that_began_before_a_review_does_not_take_its_step_back(
-    cluster: ReviewedCluster, monkeypatch: pytest.MonkeyPatch
+def test_an_earlier_apply_does_not_undo_an_adjustment(
+    cluster: AdjustedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It had read the policy when the review moved a limit, and got its turn after that."""
+    """It reads the policy before the limit moves, and applies it afterwards."""
     lock = ApplyJournal.lock
 
-    def after_a_review(journal: ApplyJournal) -> AbstractContextManager[None]:
+    def after_adjustment(journal: ApplyJournal) -> AbstractContextManager[None]:
         monkeypatch.setattr(ApplyJournal, "lock", lock)
-        assert cluster.run("review") == 0
+        assert cluster.run("adjust") == 0
         return lock(journal)
 
-    monkeypatch.setattr(ApplyJournal, "lock", after_a_review)
+    monkeypatch.setattr(ApplyJournal, "lock", after_adjustment)
     assert cluster.run("apply") == 0
     assert (cluster.limit, cluster.slurms) == (2000, {2})
     assert cluster.run("status") == 0, "what is in force is the policy with its step"
 
 
 @pytest.mark.parametrize("option", [[], ["--undo"]])
-def test_of_two_reviews_at_once_one_says_so_and_moves_nothing(
-    cluster: ReviewedCluster, capsys: pytest.CaptureFixture[str], option: list[str]
+def test_a_second_adjust_at_once_fails_and_moves_nothing(
+    cluster: AdjustedCluster, capsys: pytest.CaptureFixture[str], option: list[str]
 ) -> None:
-    cluster.run("review")
+    cluster.run("adjust")
     cluster.now_s += 8 * DAY
-    with ApplyJournal(cluster.root / "state").review_lock():
-        assert cluster.run("review", *option) == 3
-        assert "another `slurm-gpu policy review` is running here" in capsys.readouterr().err
-        assert cluster.run("review", "--dry-run") == 0, "which moves nothing"
+    with ApplyJournal(cluster.root / "state").adjust_lock():
+        assert cluster.run("adjust", *option) == 3
+        assert "another `slurm-gpu policy adjust` is running here" in capsys.readouterr().err
+        assert cluster.run("adjust", "--dry-run") == 0, "which moves nothing"
     assert (cluster.limit, cluster.slurms) == (2000, {2})
-    assert cluster.run("review", "--undo") == 0
+    assert cluster.run("adjust", "--undo") == 0
     assert (cluster.limit, cluster.slurms) == (1000, {1})
 
 
 def test_one_command_takes_it_back_and_the_limit_is_left_alone_from_then_on(
-    cluster: ReviewedCluster, capsys: pytest.CaptureFixture[str]
+    cluster: AdjustedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cluster.run("review") == 0
-    assert cluster.run("review", "--undo") == 0
+    assert cluster.run("adjust") == 0
+    assert cluster.run("adjust", "--undo") == 0
     assert (cluster.limit, cluster.slurms) == (1000, {1})
     assert [act.act for act in cluster.acts] == ["limit moved", "limit moved back"]
     cluster.now_s += 30 * DAY
     capsys.readouterr()
-    assert cluster.run("review") == 0
+    assert cluster.run("adjust") == 0
     assert "every limit with adjust: was taken back once, and is left alone" in capsys.readouterr().out
     assert cluster.limit == 1000
-    assert cluster.run("review", "--undo") == 2
+    assert cluster.run("adjust", "--undo") == 2
 
 
 def test_a_move_can_be_taken_back_while_slurm_gpudbd_is_away(
-    cluster: ReviewedCluster, capsys: pytest.CaptureFixture[str]
+    cluster: AdjustedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cluster.run("review") == 0
+    assert cluster.run("adjust") == 0
     cluster.database_is_down = True
-    assert cluster.run("review", "--undo") == 0
+    assert cluster.run("adjust", "--undo") == 0
     assert cluster.slurms == {1}
     assert "could not be told of it" in capsys.readouterr().err
 
 
 def test_never_beyond_the_bounds_and_not_again_before_there_is_a_week_of_it(
-    cluster: ReviewedCluster, capsys: pytest.CaptureFixture[str]
+    cluster: AdjustedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cluster.run("review") == 0
+    assert cluster.run("adjust") == 0
     cluster.now_s += 6 * DAY
     capsys.readouterr()
-    assert cluster.run("review") == 0
+    assert cluster.run("adjust") == 0
     assert "The last move was 6.0 days ago" in capsys.readouterr().out
     cluster.now_s += 20 * DAY
-    assert cluster.run("review") == 0
+    assert cluster.run("adjust") == 0
     assert cluster.limit == 2000
     assert len(cluster.acts) == 1
 
 
 def test_without_adjust_nothing_is_ever_moved(
-    cluster: ReviewedCluster, capsys: pytest.CaptureFixture[str]
+    cluster: AdjustedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (cluster.root / "policy.yaml").write_text(POLICY.replace("    adjust: {gpus_running: [1, 2]}\n", ""))
     cluster.database_is_down = True  # it is not even asked
-    assert cluster.run("review") == 0
+    assert cluster.run("adjust") == 0
     assert "has adjust: no limit is moved" in capsys.readouterr().out
     assert not moves_path(cluster.root / "policy.yaml").exists()
 
 
 def test_what_somebody_has_yet_to_apply_or_changed_by_hand_is_left_to_them(
-    cluster: ReviewedCluster, capsys: pytest.CaptureFixture[str]
+    cluster: AdjustedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (cluster.root / "policy.yaml").write_text(POLICY.replace("One each", "Only one each"))
-    assert cluster.run("review") == 1
+    assert cluster.run("adjust") == 1
     assert "so no limit is moved" in capsys.readouterr().err
     assert not cluster.acts
 
 
 def test_a_move_that_an_administrator_went_over_is_told_by_check_and_status(
-    cluster: ReviewedCluster, capsys: pytest.CaptureFixture[str]
+    cluster: AdjustedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cluster.run("review") == 0
+    assert cluster.run("adjust") == 0
     (cluster.root / "policy.yaml").write_text(POLICY.replace("gpus_running: 1}", "gpus_running: 2}"))
     capsys.readouterr()
     assert cluster.run_bare("check") == 0
@@ -250,22 +250,22 @@ def test_a_move_that_an_administrator_went_over_is_told_by_check_and_status(
 
 
 def test_a_dry_run_says_what_and_moves_nothing(
-    cluster: ReviewedCluster, capsys: pytest.CaptureFixture[str]
+    cluster: AdjustedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cluster.run("review", "--dry-run") == 0
+    assert cluster.run("adjust", "--dry-run") == 0
     assert "Would be moved: gpus_running of share: 1 → 2" in capsys.readouterr().out
     assert (cluster.limit, cluster.acts) == (1000, [])
 
 
 def test_waits_that_the_model_does_not_reproduce_move_nothing(
-    cluster: ReviewedCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    cluster: AdjustedCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.jobs_a_day = 1
     whole = cluster._run
     monkeypatch.setattr(
         cluster, "_run", lambda job_id, at_s, start_s: whole(job_id, at_s, start_s + 5 * HOUR)
     )
-    assert cluster.run("review") == 0
+    assert cluster.run("adjust") == 0
     told = capsys.readouterr()
     assert "No limit is moved: the model does not reproduce" in told.out
     assert "all jobs: " in told.err
@@ -273,23 +273,23 @@ def test_waits_that_the_model_does_not_reproduce_move_nothing(
 
 
 def test_a_step_that_cannot_be_put_into_force_leaves_all_as_it_was_and_is_told_too(
-    cluster: ReviewedCluster, monkeypatch: pytest.MonkeyPatch
+    cluster: AdjustedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
         raise SlurmError("slurmdbd is down")
 
     monkeypatch.setattr(cluster.store, "set_limits", refuse)
-    assert cluster.run("review") == 3
+    assert cluster.run("adjust") == 3
     assert (cluster.limit, cluster.slurms) == (1000, {1})
     assert [act.act for act in cluster.acts] == ["limit moved", "limit not moved"]
 
 
 def test_a_step_of_which_nobody_could_be_told_is_not_made(
-    cluster: ReviewedCluster, monkeypatch: pytest.MonkeyPatch
+    cluster: AdjustedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(_: object) -> None:
         raise DatabaseError("slurm-gpudbd cannot be reached")
 
     monkeypatch.setattr(cluster, "tell_acts", away)
-    assert cluster.run("review") == 3
+    assert cluster.run("adjust") == 3
     assert (cluster.limit, cluster.slurms) == (1000, {1})
