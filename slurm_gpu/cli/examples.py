@@ -19,7 +19,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("slurm-gpu top", "Who uses which GPU, what waits and why, again each five seconds:"),
         ("slurm-gpu top --once --user alice", "What alice's jobs do now, once:"),
     ),
-    "open": (("slurm-gpu open", "See the cluster in a browser: open the link that this prints."),),
+    "web": (("slurm-gpu web", "See the cluster in a browser: open the link that this prints."),),
     "explain": (
         ("slurm-gpu explain -- sbatch --gpus=4 --time=2-0 job.sh", "Would this job be accepted?"),
         ("slurm-gpu explain --as bob --rules -- srun --gpus=1 nvidia-smi", "Somebody else's, and why:"),

@@ -30,7 +30,7 @@ COMMANDS = {
         "slurm_gpu.cli.cluster.top",
         "The cluster on one screen: who uses which GPU, what waits and why.",
     ),
-    "open": ("slurm_gpu.cli.cluster.open", "A link to the page of the cluster, where slurm-gpuweb runs."),
+    "web": ("slurm_gpu.cli.cluster.web", "A link to the page of the cluster, where slurm-gpuweb runs."),
     "explain": ("slurm_gpu.cli.policy.explain", "What the policy says about a job, before it is submitted."),
     "forecast": ("slurm_gpu.cli.forecast.group", "How long a job will wait, also before it is submitted."),
     "diagnose": ("slurm_gpu.cli.runs.diagnose", "Why a distributed job is slow, and who is behind."),

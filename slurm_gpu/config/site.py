@@ -203,7 +203,7 @@ class SiteConfig:
     munge_socket: Annotated[
         str | None, text("/run/munge/munge.socket.2"), "munged's socket, if not MUNGE's default."
     ] = None
-    web: Annotated[str | None, PAGE, "How people reach slurm-gpuweb, for `slurm-gpu open`."] = None
+    web: Annotated[str | None, PAGE, "How people reach slurm-gpuweb, for `slurm-gpu web`."] = None
     timezone: Annotated[str, _TIME_ZONE, "The zone in which days begin and times are shown."] = "UTC"
     import_interval_s: Annotated[float, _DURATION, "How often slurm-gpudbd reads Slurm's accounting."] = 60.0
     operators: Annotated[Operators, "Users who see every job in full, in addition to root and SlurmUser."] = (

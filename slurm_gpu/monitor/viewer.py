@@ -69,5 +69,5 @@ def viewer_of(request: HTTPConnection) -> Viewer:
     """Who asks; raises NotSignedInError."""
     viewer = request.scope.get(VIEWER)
     if not isinstance(viewer, Viewer):
-        raise NotSignedInError("sign in first: `slurm-gpu open` prints a link")
+        raise NotSignedInError("sign in first: `slurm-gpu web` prints a link")
     return viewer

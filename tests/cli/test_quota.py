@@ -247,4 +247,4 @@ def test_nor_is_anybody_without_their_limits_where_there_is_a_page(quota: Comman
     quota.script.unlink()
     (quota.directory / "slurm-gpu.yaml").write_text("cluster: lab\nweb: https://gpu.example.edu\n")
     assert quota() == 3
-    assert "or look at My limits on https://gpu.example.edu, where slurm-gpu open signs you in." in quota.err
+    assert "or look at My limits on https://gpu.example.edu, where slurm-gpu web signs you in." in quota.err

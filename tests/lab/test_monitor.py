@@ -103,8 +103,8 @@ def test_the_daemon_is_there_and_tells_nothing_to_who_is_not_signed_in(lab: Lab)
 
 @contextlib.contextmanager
 def signed_in(lab: Lab, user: str) -> Iterator[httpx.Client]:
-    """A browser in which somebody opened the link that `slurm-gpu open` printed for them."""
-    link = json.loads(lab.output(["slurm-gpu", "open", "--json"], user=user))["url"]
+    """A browser in which somebody opened the link that `slurm-gpu web` printed for them."""
+    link = json.loads(lab.output(["slurm-gpu", "web", "--json"], user=user))["url"]
     web, _, token = link.partition("/signin#")
     assert web == f"http://127.0.0.1:{lab.layout.web_port}"
     with httpx.Client(base_url=web, trust_env=False, headers={"X-Slurm-Gpu": "1"}) as browser:

@@ -24,12 +24,12 @@ SignIn = Callable[[str], browsing.Tab]
 
 @pytest.fixture
 def sign_in(lab: Lab) -> Iterator[SignIn]:
-    """Opens the link that `slurm-gpu open` prints for somebody, in a browser of theirs."""
+    """Opens the link that `slurm-gpu web` prints for somebody, in a browser of theirs."""
     tabs = []
     with browsing.chromium() as browser:
 
         def open_link(user: str) -> browsing.Tab:
-            link = json.loads(lab.output(["slurm-gpu", "open", "--json"], user=user))["url"]
+            link = json.loads(lab.output(["slurm-gpu", "web", "--json"], user=user))["url"]
             tabs.append(browsing.Tab(browser, link))
             tabs[-1].page.locator("#frame[data-drawn]").wait_for(timeout=_WAIT_MS)
             return tabs[-1]

@@ -1,1 +1,1 @@
-"""Commands on the cluster as it is now: `nodes`, `top`, `open`."""
+"""Commands on the cluster as it is now: `nodes`, `top`, `web`."""

@@ -1,4 +1,4 @@
-"""`slurm-gpu open`: a link to the page of the cluster, for whoever calls it."""
+"""`slurm-gpu web`: a link that signs the caller in to slurm-gpuweb."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from slurm_gpu.text.cells import moment
 @click.command()
 @json_option
 @with_site
-def open(site: CommandSite, as_json: bool) -> None:  # noqa: A001 - as all commands, it has its own name
+def web(site: CommandSite, as_json: bool) -> None:
     """Print a link that signs you in to slurm-gpuweb, the page of the whole cluster.
 
-    It is good once, and for a minute: whoever opens it is you there, so give it to nobody.
+    The link works once, within a minute. Anyone who opens it acts as you: do not share it.
     """
     from slurm_gpu.monitor.signin.link_request import ask_for_link
 
@@ -28,4 +28,4 @@ def open(site: CommandSite, as_json: bool) -> None:  # noqa: A001 - as all comma
         print_json(asdict(link))
         return
     click.echo(link.url)
-    remark(f"good once, until {moment(link.until_s, ZoneInfo(site.config.timezone))}")
+    remark(f"works once, until {moment(link.until_s, ZoneInfo(site.config.timezone))}")

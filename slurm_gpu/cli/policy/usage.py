@@ -62,7 +62,7 @@ def _why_unknown(site: CommandSite, script: Path) -> str:
     else:
         missing = f"no limits are known on this host: {script} is not there"
     web = site.config.web if site.config_path.exists() else None
-    page = "" if web is None else f"; or look at My limits on {web}, where slurm-gpu open signs you in"
+    page = "" if web is None else f"; or look at My limits on {web}, where slurm-gpu web signs you in"
     return (
         f"{missing}. Ask on the host of slurmctld{page}. Operators: there slurm-gpu policy apply puts "
         "policy.yaml into force, and where login nodes share its Slurm configuration, quota runs on them too"

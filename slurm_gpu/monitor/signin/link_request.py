@@ -1,4 +1,4 @@
-"""How `slurm-gpu open` asks slurm-gpuweb for a one-time link, as the calling user."""
+"""How `slurm-gpu web` asks slurm-gpuweb for a one-time link, as the calling user."""
 
 from __future__ import annotations
 

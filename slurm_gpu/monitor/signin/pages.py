@@ -1,4 +1,4 @@
-"""How people sign in and out: the endpoints, and the one page that a link of `slurm-gpu open` leads to."""
+"""How people sign in and out: the endpoints, and the one page that a link of `slurm-gpu web` leads to."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class SignInPages:
         """POST /signin: a one-time link for who shows a credential over this request."""
         authorization = request.headers.get("authorization")
         if authorization is None:
-            raise _not_vouched("send the header Authorization: MUNGE CREDENTIAL, as `slurm-gpu open` does")
+            raise _not_vouched("send the header Authorization: MUNGE CREDENTIAL, as `slurm-gpu web` does")
         body = await read_body(request, _MOST_BYTES, _BODY_WITHIN_S)
         try:
             caller = await run_in_threadpool(

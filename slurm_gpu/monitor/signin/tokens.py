@@ -1,4 +1,4 @@
-"""One-time tokens: what a link of `slurm-gpu open` carries."""
+"""One-time tokens: what a link of `slurm-gpu web` carries."""
 
 from __future__ import annotations
 

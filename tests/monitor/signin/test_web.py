@@ -1,4 +1,4 @@
-"""`slurm-gpu open` against a real slurm-gpuweb: what it prints lets a browser in, and is nowhere else."""
+"""`slurm-gpu web` against a real slurm-gpuweb: what it prints lets a browser in, and is nowhere else."""
 
 import asyncio
 import json
@@ -56,12 +56,12 @@ def test_it_prints_a_link_and_nothing_else(
 ) -> None:
     file = tmp_path / "slurm-gpu.yaml"
     file.write_text(f"cluster: lab\nmunge_socket: {config.munge_socket}\nweb: {config.web}/\n")
-    assert main(["open"], CommandSite(file)) == 0
+    assert main(["web"], CommandSite(file)) == 0
     out, err = capsys.readouterr()
     assert out.startswith(f"{config.web}/signin#")
     assert len(out.split()) == 1
     assert err.startswith("good once, until ")
-    assert main(["open", "--json"], CommandSite(file)) == 0
+    assert main(["web", "--json"], CommandSite(file)) == 0
     assert set(json.loads(capsys.readouterr().out)) == {"url", "until_s"}
 
 
@@ -174,5 +174,5 @@ def test_a_link_that_was_used_says_what_to_do(config: SiteConfig, browser: Any) 
     # Not by a function: one that is asked twice is an eval, which the page's policy forbids.
     page.wait_for_selector("[data-wrong]", state="attached")
     assert "this link was used already" in page.inner_text("main")
-    assert "slurm-gpu open" in page.inner_text("main")
+    assert "slurm-gpu web" in page.inner_text("main")
     assert page.url == f"{config.web}/signin"

@@ -48,7 +48,7 @@ function absent(error) {
 }
 
 function trouble(error) {
-  const text = error.status === 401 ? "You are not signed in, or no longer. Run slurm-gpu open on a login node, and open the link that it prints."
+  const text = error.status === 401 ? "You are not signed in, or no longer. Run slurm-gpu web on a login node, and open the link that it prints."
     : error.status === 403 ? "Only its owner and operators see this job."
     : error.status === 404 ? `Slurm's accounting has no job ${id} that you may see. A task of an array comes there when it starts, a held job when it is released.`
     : `${error.message}.${runs.length ? " What is shown is the last that was known." : ""}`;

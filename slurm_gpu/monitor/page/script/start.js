@@ -138,7 +138,7 @@ function showHealth() {
   const since = at_s === null ? "" : words.moment(at_s, now, true);
   say(element, age === null ? "Nothing is known yet" : old ? `As of ${since}, ${words.duration(age)} ago` : `As of ${since}`);
   let text = "";
-  if (health.failed?.status === 401) text = "You are not signed in, or no longer. Run slurm-gpu open on a login node, and open the link that it prints.";
+  if (health.failed?.status === 401) text = "You are not signed in, or no longer. Run slurm-gpu web on a login node, and open the link that it prints.";
   else if (health.failed?.status === 403) text = `Not for you: ${health.failed.message}`;
   else if (health.failed) text = `No answer since ${words.moment(health.failedSince_ms / 1000, Date.now() / 1000, true)}: ${health.failed.message}. What is shown is the last that was known.`;
   else if (silent) text = `slurmctld has told nothing since ${since}. Who holds what, and what waits, is the last that was known; what GPUs do is new.`;

@@ -41,7 +41,7 @@ def answers(at: DoctorContext) -> Iterator[CheckResult]:
         where = f" (slurm-gpuweb here listens at port {listens[0]})" if listens else ""
         found.append(
             (fail if is_here else warn)(
-                f"slurm-gpuweb does not answer at {web}, the address that slurm-gpu open prints: {error}",
+                f"slurm-gpuweb does not answer at {web}, the address that slurm-gpu web prints: {error}",
                 f"compare web: in {at.site.config_path} with listen: and url: in {WEB_FILE} on its host"
                 f"{where}, and with the reverse proxy; curl -v {web}{_PAGE}",
             )
@@ -51,7 +51,7 @@ def answers(at: DoctorContext) -> Iterator[CheckResult]:
     elif web is not None:
         yield ok(f"slurm-gpuweb answers at {web}")
     elif is_here:
-        yield ok("slurm-gpuweb answers here; slurm-gpu open needs web: in slurm-gpu.yaml")
+        yield ok("slurm-gpuweb answers here; slurm-gpu web needs web: in slurm-gpu.yaml")
     else:
         yield skipped(f"there is no {path}, and slurm-gpu.yaml has no web:")
 
