@@ -100,7 +100,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
     ),
     "doctor": (
         ("slurm-gpu doctor", "As root, on the controller, the database host and a GPU node:"),
-        ("slurm-gpu doctor remove", "What to change in slurm.conf, and to type, before slurm-gpu goes:"),
+        ("slurm-gpu doctor uninstall", "What to change in slurm.conf, and to type, before slurm-gpu goes:"),
     ),
 }
 """By command: what to type, and what it tells."""

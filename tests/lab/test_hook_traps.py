@@ -296,7 +296,7 @@ def test_taken_out_as_doctor_says_slurm_is_as_it_was(hooks: Hooks) -> None:
     hooks.place("install")
     assert lab.output(limits).strip("|\n")
     try:
-        typed = [line.strip() for line in lab.output(["slurm-gpu", "doctor", "remove"]).splitlines()]
+        typed = [line.strip() for line in lab.output(["slurm-gpu", "doctor", "uninstall"]).splitlines()]
         text = before.splitlines()
         for line in typed:
             if line.startswith(("printf ", "slurm-gpu policy apply ")):

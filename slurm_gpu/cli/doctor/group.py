@@ -11,8 +11,8 @@ from rich.text import Text
 
 from slurm_gpu.cli.doctor.checks.every import run_checks
 from slurm_gpu.cli.doctor.checks.finding import DoctorContext, Level, Result
-from slurm_gpu.cli.doctor.removal import steps
 from slurm_gpu.cli.doctor.time_bound import bounded
+from slurm_gpu.cli.doctor.uninstall import uninstall_steps
 from slurm_gpu.cli.options import json_option
 from slurm_gpu.cli.output import console, print_json
 from slurm_gpu.cli.site import CommandSite, with_site
@@ -93,15 +93,15 @@ def doctor(
     return 1 if failed else 0
 
 
-@doctor.command(short_help="Say how to take slurm-gpu out of this host.")
+@doctor.command(short_help="Print the steps that remove slurm-gpu from this host.")
 @click.pass_obj
-def remove(at: DoctorContext) -> None:
-    """Say how to take slurm-gpu out of this host: what to change in slurm.conf first, then what to type.
+def uninstall(at: DoctorContext) -> None:
+    """Print the steps that remove slurm-gpu from this host: slurm.conf first, then commands.
 
-    Changes nothing. Goes by the slurm.conf, the hooks and the job_submit.lua that are here.
+    Changes nothing itself. The steps follow from the slurm.conf, hooks and job_submit.lua of this host.
     """
     screen = console()
-    for number, step in enumerate(steps(at), 1):
+    for number, step in enumerate(uninstall_steps(at), 1):
         first, *more = _wrapped(step.what, screen.width - 4)
         screen.print(Text(f"{number:>2}  {first}"))
         for line in more:

@@ -1,13 +1,14 @@
-"""`slurm-gpu doctor remove` says what to take out of slurm.conf first, judging from what is there."""
+"""`slurm-gpu doctor uninstall` says what to take out of slurm.conf first, judging from what is there."""
 
 import sys
 from pathlib import Path
 
 import pytest
 
-from slurm_gpu.cli.doctor import removal
+from slurm_gpu.cli.doctor import uninstall
 from slurm_gpu.cli.doctor.checks.files import boot
 from slurm_gpu.cli.doctor.checks.finding import DoctorContext
+from slurm_gpu.cli.doctor.uninstall import UninstallStep, uninstall_steps
 from slurm_gpu.errors import OutsideError, SlurmError
 from slurm_gpu.policy.journal import ApplyJournal, ApplyState, Entry
 from slurm_gpu.policy.language.model import Chain, Policy
@@ -42,7 +43,7 @@ def apply(installed: Installation, chain: Path | None = None) -> None:
 
 def lines(installed: Installation, host: str = "head") -> list[str]:
     """What is to be written or typed, from the first step to the last."""
-    return [line for step in removal.steps(installed.at(host)) for line in step.lines]
+    return [line for step in uninstall_steps(installed.at(host)) for line in step.lines]
 
 
 def test_slurm_conf_comes_first_then_slurm_reads_it_then_the_packages_go(installed: Installation, conf: Path):
@@ -152,7 +153,7 @@ def test_where_a_script_that_ours_replaced_comes_back_lua_stays_and_its_copy_is_
     copy = policy_state / "job_submit-20261121T183000Z.lua"
     copy.write_text("function slurm_job_submit() end\n")
     assert not any("JobSubmitPlugins" in line or "job_submit.lua" in line for line in lines(installed))
-    last = removal.steps(installed.at())[-1]
+    last = uninstall_steps(installed.at())[-1]
     assert f"job_submit.lua is your own again by then, or lies here still: {copy}." in last.what
     assert last.lines == ("rm -r /etc/slurm-gpu /var/lib/slurm-gpu",)
 
@@ -162,8 +163,8 @@ def test_where_hosts_share_slurms_directory_its_removal_is_for_the_last_of_them(
 ):
     apply(installed)
     assert not any("--shared" in line for line in lines(installed))
-    monkeypatch.setattr(removal, "shared_file_system", lambda path: "nfs4")
-    (step,) = [step for step in removal.steps(installed.at()) if "lies on nfs4" in step.what]
+    monkeypatch.setattr(uninstall, "shared_file_system", lambda path: "nfs4")
+    (step,) = [step for step in uninstall_steps(installed.at()) if "lies on nfs4" in step.what]
     assert step.lines == (
         "/usr/libexec/slurm-gpu/hooks/place remove --shared",
         "/usr/libexec/slurm-gpu/hooks/place-lua remove --shared",
@@ -181,7 +182,7 @@ def test_timers_that_are_here_are_disabled_and_what_brought_them_goes(
     for name in ("slurm-gpu-report-daily.timer", "slurm-gpu-adjust.timer", "other.timer"):
         (tmp_path / name).touch()
     said = lines(installed)
-    timers = "slurm-gpu-report-daily.timer slurm-gpu-adjust.timer"
+    timers = "slurm-gpu-adjust.timer slurm-gpu-report-daily.timer"
     assert f"systemctl disable --now slurm-gpud slurm-gpuctld {timers}" in said
     packages = "slurm-gpu-node slurm-gpu-controller slurm-gpu-report"
     assert f"dnf remove {packages} slurm-gpu-client slurm-gpu" in said
@@ -213,7 +214,7 @@ def test_qos_that_stay_are_named_and_how_they_go(installed: Installation, conf: 
     with journal.lock():
         entry = Entry(cluster=installed.at().settings.cluster, policy="/p.yaml", owned=(*given, limit))
         journal.mark(journal.begin(entry), ApplyState.DONE)
-    step = removal.steps(installed.at())[1]
+    step = uninstall_steps(installed.at())[1]
     assert "(sg-loans, sg-vision) stay" in step.what
     assert step.lines == ("sacctmgr delete qos sg-loans", "sacctmgr delete qos sg-vision")
 
@@ -222,8 +223,8 @@ def test_who_may_not_see_these_limits_is_told_so(
     installed: Installation, conf: Path, monkeypatch: pytest.MonkeyPatch
 ):
     installed.at().policy_state.mkdir()
-    monkeypatch.setattr(removal, "may_read", lambda directory: False)
-    assert removal.steps(installed.at())[0].what.endswith(": run this as root.")
+    monkeypatch.setattr(uninstall, "may_read", lambda directory: False)
+    assert uninstall_steps(installed.at())[0].what.endswith(": run this as root.")
 
 
 def test_a_controller_without_the_hooks_asks_a_node(installed: Installation, conf: Path):
@@ -231,10 +232,10 @@ def test_a_controller_without_the_hooks_asks_a_node(installed: Installation, con
         (installed.root / f"{kind}.d" / "10-slurm-gpu").unlink()
     at = installed.at()
     at.nodes = []
-    first = removal.steps(at)[0].lines[0]
+    first = uninstall_steps(at)[0].lines[0]
     assert first == (
         f"{conf}:2: Prolog={installed.root}/prolog.d/* "
-        "(`slurm-gpu doctor remove` on a GPU node says whether it may stay)"
+        "(may stay? run `slurm-gpu doctor uninstall` on a GPU node)"
     )
 
 
@@ -242,7 +243,7 @@ def test_a_login_node_has_only_the_command(installed: Installation, conf: Path):
     conf.write_text("ClusterName=neuron\n")
     at = installed.at("login")
     at.nodes = []
-    assert [line for step in removal.steps(at) for line in step.lines] == [
+    assert [line for step in uninstall_steps(at) for line in step.lines] == [
         "dnf remove slurm-gpu-client slurm-gpu",
         "rm -r /etc/slurm-gpu /var/lib/slurm-gpu",
     ]
@@ -259,7 +260,7 @@ def test_the_host_of_the_page(installed: Installation, conf: Path):
     at = installed.at("login")
     at.nodes = []
     conf.write_text("ClusterName=neuron\n")
-    assert [line for step in removal.steps(at) for line in step.lines] == [
+    assert [line for step in uninstall_steps(at) for line in step.lines] == [
         "systemctl disable --now slurm-gpuweb",
         "dnf remove slurm-gpu-web slurm-gpu-client slurm-gpu",
         "rm -r /etc/slurm-gpu /var/lib/slurm-gpu /var/lib/slurm-gpu-web",
@@ -277,7 +278,7 @@ def test_the_host_of_the_page_needs_no_slurm(
 
     monkeypatch.setattr(DoctorContext, "settings", property(settings))
     monkeypatch.setattr(DoctorContext, "nodes", property(settings))
-    first, *rest = removal.steps(installed.at("web"))
+    first, *rest = uninstall_steps(installed.at("web"))
     assert "taken for one without Slurm" in first.what
     assert [line for step in rest for line in step.lines] == [
         "systemctl disable --now slurm-gpuweb",
@@ -286,27 +287,27 @@ def test_the_host_of_the_page_needs_no_slurm(
     ]
     said = "slurmctld does not answer"
     with pytest.raises(SlurmError, match=said):
-        removal.steps(installed.at("web"))
+        uninstall_steps(installed.at("web"))
 
 
 def test_a_node_without_a_slurm_conf_goes_by_what_slurmctld_sent_it(installed: Installation, conf: Path):
     cached = installed.at().conf_cache
     cached.parent.mkdir()
     conf.rename(cached)
-    step = removal.steps(installed.at("localhost"))[0]
+    step = uninstall_steps(installed.at("localhost"))[0]
     assert step.what == "In slurm.conf, on the controller, which sent this node the copy named here:"
     assert step.lines[0] == f"{cached}:2: take out Prolog={installed.root}/prolog.d/*"
 
 
 def test_without_slurm_conf_nothing_can_be_told(installed: Installation):
     with pytest.raises(OutsideError, match="run this where slurm"):
-        removal.steps(installed.at())
+        uninstall_steps(installed.at())
 
 
 def test_the_command_numbers_the_steps(slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch):
-    steps = [removal.RemovalStep("First.", ("type this",)), removal.RemovalStep("Then that.")]
-    monkeypatch.setattr("slurm_gpu.cli.doctor.group.steps", lambda at: steps)
-    assert slurm_gpu("doctor", "remove") == 0
+    steps = [UninstallStep("First.", ("type this",)), UninstallStep("Then that.")]
+    monkeypatch.setattr("slurm_gpu.cli.doctor.group.uninstall_steps", lambda at: steps)
+    assert slurm_gpu("doctor", "uninstall") == 0
     assert slurm_gpu.out.splitlines() == [" 1  First.", "      type this", " 2  Then that."]
 
 

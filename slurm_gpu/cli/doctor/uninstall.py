@@ -26,7 +26,7 @@ from slurm_gpu.wire.answers.reservation import id_of
 
 _WITHOUT_SLURM = (
     "No command of Slurm's is on the PATH, so this host is taken for one without Slurm. Where it has one: "
-    "PATH=/opt/slurm/bin:/opt/slurm/sbin:$PATH slurm-gpu doctor remove"
+    "PATH=/opt/slurm/bin:/opt/slurm/sbin:$PATH slurm-gpu doctor uninstall"
 )
 _BY_HAND = (
     "Put files that do nothing in the place of the hooks, as Slurm drains nodes where a glob matches none, "
@@ -35,24 +35,24 @@ _BY_HAND = (
 
 
 @dataclass(frozen=True, slots=True)
-class RemovalStep:
+class UninstallStep:
     """One thing to do: why, and the lines to type or to write."""
 
     what: str
     lines: tuple[str, ...] = ()
 
 
-def steps(at: DoctorContext) -> list[RemovalStep]:
+def uninstall_steps(at: DoctorContext) -> list[UninstallStep]:
     """All steps for this host, the first to do first; raises OutsideError where slurm.conf is not here."""
     database, web = ((at.site.config_path.parent / name).exists() for name in (DATABASE_FILE, WEB_FILE))
-    found: list[RemovalStep] = []
+    found: list[UninstallStep] = []
     try:
         node, controller, conf = at.is_gpu_node, at.is_controller, _conf(at)
     except SlurmError as error:
         if finding_slurm(str(error)) is None:
             raise
         node, controller, conf = False, False, []  # that of slurm-gpuweb needs no Slurm
-        found.append(RemovalStep(_WITHOUT_SLURM))
+        found.append(UninstallStep(_WITHOUT_SLURM))
     if controller:
         found += _native_limits(at)
         found += _placement(at)
@@ -71,18 +71,20 @@ def steps(at: DoctorContext) -> list[RemovalStep]:
     if any(timer.startswith("slurm-gpu-report-") for timer in here):
         packages.append("slurm-gpu-report")
     if stops := _stops(at, units):
-        found.append(RemovalStep("Stop what runs here.", stops))
+        found.append(UninstallStep("Stop what runs here.", stops))
     if controller:
         found += _reservations(at)
     if not at.has_packages():
-        found.append(RemovalStep(_BY_HAND, tuple(_by_hand(at, conf, controller=controller))))
+        found.append(UninstallStep(_BY_HAND, tuple(_by_hand(at, conf, controller=controller))))
         found += _leftovers(at, conf, controller=controller, database=database, web=web)
         return found
     what = "Remove the packages." if packages else "Remove the command, as nothing else of slurm-gpu is here."
     if node or controller:
         what += " Stubs that do nothing stay in place of the hooks and of job_submit.lua."
         found += _shared(at)
-    found.append(RemovalStep(what, (f"dnf remove {' '.join([*packages, 'slurm-gpu-client', 'slurm-gpu'])}",)))
+    found.append(
+        UninstallStep(what, (f"dnf remove {' '.join([*packages, 'slurm-gpu-client', 'slurm-gpu'])}",))
+    )
     found += _leftovers(at, conf, controller=controller, database=database, web=web)
     return found
 
@@ -116,11 +118,11 @@ def _conf(at: DoctorContext) -> list[ConfLine]:
         ) from error
 
 
-def _native_limits(at: DoctorContext) -> Iterator[RemovalStep]:
+def _native_limits(at: DoctorContext) -> Iterator[UninstallStep]:
     if not at.policy_state.exists():
         return
     if not may_read(at.policy_state):
-        yield RemovalStep(
+        yield UninstallStep(
             "Only root and SlurmUser may see which of Slurm's own limits are the policy's: run this as root."
         )
         return
@@ -130,7 +132,7 @@ def _native_limits(at: DoctorContext) -> Iterator[RemovalStep]:
         chain = read_chain(_script(at)) or {}
         asked = ", ".join(f"{place}: {path}" for place, path in chain.items())
         lines = ["version: 1", *([f"chain: {{{asked}}}"] if chain else [])]
-        yield RemovalStep(
+        yield UninstallStep(
             f"Of Slurm's own limits {len(owned)} are the policy's: a policy without rules gives accounts and "
             "QOS back what they had.",
             (
@@ -139,17 +141,17 @@ def _native_limits(at: DoctorContext) -> Iterator[RemovalStep]:
             ),
         )
         if made:
-            yield RemovalStep(
+            yield UninstallStep(
                 f"QOS that the policy gave accounts ({', '.join(made)}) stay, without limits, as jobs may be "
                 "in them. Those that it made may go once squeue shows none there:",
                 tuple(f"sacctmgr delete qos {name}" for name in made),
             )
 
 
-def _placement(at: DoctorContext) -> Iterator[RemovalStep]:
+def _placement(at: DoctorContext) -> Iterator[UninstallStep]:
     """What slurm-gpuctld alone takes back of jobs that wait, and not when it ends: it may be restarted."""
     if at.site.config.placement.mode == "enforce":
-        yield RemovalStep(
+        yield UninstallStep(
             "Nodes get their own Weight back, and jobs that wait for a zone their own constraint; without "
             "slurm-gpuctld these could wait without end. In slurm-gpu.yaml, then here:",
             (
@@ -159,23 +161,23 @@ def _placement(at: DoctorContext) -> Iterator[RemovalStep]:
         )
 
 
-def _slurm_conf(at: DoctorContext, conf: Sequence[ConfLine]) -> Iterator[RemovalStep]:
+def _slurm_conf(at: DoctorContext, conf: Sequence[ConfLine]) -> Iterator[UninstallStep]:
     edits = [edit for kind in KINDS for edit in _hook_lines(at, kind, conf)]
     plugins = list(_job_submit(at, conf))
     if edits or plugins:
         where = "on each host that has a copy of it"
         if at.slurm_conf == at.conf_cache:
             where = "on the controller, which sent this node the copy named here"
-        yield RemovalStep(f"In slurm.conf, {where}:", (*edits, *plugins))
+        yield UninstallStep(f"In slurm.conf, {where}:", (*edits, *plugins))
         again = (restart(at, "slurmctld"), "(on each host of slurmctld)") if plugins else ()
-        yield RemovalStep("Let Slurm read it before anything is removed.", (*again, "scontrol reconfigure"))
+        yield UninstallStep("Let Slurm read it before anything is removed.", (*again, "scontrol reconfigure"))
 
 
 def _hook_lines(at: DoctorContext, kind: str, conf: Sequence[ConfLine]) -> Iterator[str]:
     for line in settings_named(conf, kind):
         files = _matched(at, line)
         if not at.is_gpu_node and not files:
-            yield f"{line.place}: {line} (`slurm-gpu doctor remove` on a GPU node says whether it may stay)"
+            yield f"{line.place}: {line} (may stay? run `slurm-gpu doctor uninstall` on a GPU node)"
         # A glob that finds other hooks too stays as it is.
         elif files and all(file.is_ours for file in files):
             yield f"{line.place}: take out {line}"
@@ -200,25 +202,25 @@ def _job_submit(at: DoctorContext, conf: Sequence[ConfLine]) -> Iterator[str]:
             yield f"{line.place}: instead of {line} write {written(line.key, ','.join(others))}"
 
 
-def _reservations(at: DoctorContext) -> Iterator[RemovalStep]:
+def _reservations(at: DoctorContext) -> Iterator[UninstallStep]:
     """Once slurm-gpuctld has stopped nobody gives up what is not used, or makes again what was deleted."""
     if at.site.config.placement.reservations is None:
         return
     names = sorted(one.name for one in ReservationClient(at.site.run).all() if id_of(one.name) is not None)
     if names:
-        yield RemovalStep(
+        yield UninstallStep(
             "Reservations stay in Slurm until they end. To part with one, once no job is in it:",
             tuple(f"scontrol delete ReservationName={name}" for name in names),
         )
 
 
-def _shared(at: DoctorContext) -> Iterator[RemovalStep]:
+def _shared(at: DoctorContext) -> Iterator[UninstallStep]:
     """Packages leave alone what other hosts may share."""
     kind = shared_file_system(_script(at).parent)
     commands = [("place", at.is_gpu_node), ("place-lua", at.is_controller)]
     lines = [f"{PACKAGED}/{command} remove --shared" for command, is_here in commands if is_here]
     if kind is not None and lines:
-        yield RemovalStep(
+        yield UninstallStep(
             f"{_script(at).parent} lies on {kind}, which other hosts may share: there the packages change "
             "nothing. Only where slurm-gpu leaves all of these hosts:",
             tuple(lines),
@@ -238,20 +240,20 @@ def _script(at: DoctorContext) -> Path:
 
 def _leftovers(
     at: DoctorContext, conf: Sequence[ConfLine], *, controller: bool, database: bool, web: bool
-) -> Iterator[RemovalStep]:
+) -> Iterator[UninstallStep]:
     files = [file for kind in KINDS for line in settings_named(conf, kind) for file in _matched(at, line)]
     stubs = list(dict.fromkeys(str(file.path) for file in files if file.is_ours))
     own = _own_script(at) if controller else None
     if controller and read_chain(_script(at)) == {} and own is None:
         stubs.append(str(_script(at)))
     if stubs:
-        yield RemovalStep(
+        yield UninstallStep(
             "The stubs may go once no slurm.conf names them any more.", (f"rm {shlex.join(stubs)}",)
         )
     where = ", in the database too" if database else ""
     drop = (f"(and drop the database that url in {DATABASE_FILE} names)",) if database else ()
     back = f" {_script(at)} is your own again by then, or lies here still: {own}." if own else ""
-    yield RemovalStep(
+    yield UninstallStep(
         f"What was configured and recorded stays{where}.{back} To part with it:",
         (f"rm -r /etc/slurm-gpu /var/lib/slurm-gpu{' /var/lib/slurm-gpu-web' if web else ''}", *drop),
     )
