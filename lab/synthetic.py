@@ -206,7 +206,7 @@ class SyntheticCluster:
 
     def forecast(self, job: str) -> Forecast | str:
         """Of every job the same."""
-        return "nothing has been learned yet: an operator runs slurm-gpu db train"
+        return "nothing has been learned yet: an operator runs slurm-gpu forecast train"
 
     def _of(self, job: str) -> ClusterJob | None:
         job_id = int(job) if job.isdecimal() else -1

@@ -78,7 +78,7 @@ def test_no_program_ends_in_a_traceback_without_any_extra(part: str) -> None:
         ("report", "build", "--out", "/nowhere"),
         ("db", "upgrade"),
         ("db", "export", "--out", "/nowhere"),
-        ("db", "train"),
+        ("forecast", "train"),
         ("colocation", "train", "/dev/null"),
         ("policy", "check"),
         ("explain", "1"),

@@ -100,7 +100,8 @@ def _context(command: click.Command, name: str, parent: click.Context | None = N
 def _synopsis(context: click.Context) -> nodes.paragraph:
     pieces = context.command.collect_usage_pieces(context)
     if isinstance(context.command, click.Group) and context.command.invoke_without_command:
-        pieces = ["[OPTIONS]"]
+        # The commands of the group have lines of their own.
+        pieces = [piece.partition(" | train")[0] for piece in pieces if piece != "COMMAND [ARGS]..."]
     words = [*context.command_path.split(), *pieces]
     return nodes.paragraph("", "", *usage(words))
 

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 import click
 
+from slurm_gpu.cli.local_database import database_url, open_current
 from slurm_gpu.cli.options import database_option
-from slurm_gpu.cli.output import remark
 from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.cli.times import parse_period
 from slurm_gpu.errors import OutsideError, UsageError
 from slurm_gpu.text.units import counted, format_duration
-
-if TYPE_CHECKING:  # SQLAlchemy and numpy are on slurm-gpudbd's host only
-    from slurm_gpu.database.storage.engine import Database
-    from slurm_gpu.forecast.forecaster import Correction
 
 
 @click.group()
@@ -46,7 +41,7 @@ def upgrade(database_config: Path | None, backup_to: Path | None, *, no_backup: 
 
     if no_backup and backup_to is not None:
         raise UsageError("--no-backup makes no backup, and so has no use for --backup-to: leave out one")
-    url = _url(database_config)
+    url = database_url(database_config)
     os.umask(0o077)  # as slurm-gpudbd: what every user may not ask for, none may read from the file
     done = upgrade_database(url, backup=not no_backup, backup_to=backup_to, report=click.echo)
     was = "" if done.before in (None, done.after) else f", had {done.before}"
@@ -86,7 +81,7 @@ def export(
     except ModuleNotFoundError as error:
         raise UsageError(f"this needs {error.name}, which slurm-gpu[db,report] brings") from None
     since_s, until_s = parse_period(since, until, ZoneInfo(site.config.timezone), site.wall())
-    database = _ready_database(_url(database_config))
+    database = open_current(database_url(database_config))
     try:
         done = export_months(
             database, out, since_s=since_s, until_s=until_s, timelines=timelines, report=click.echo
@@ -108,7 +103,7 @@ def prune(site: CommandSite, database_config: Path | None, *, dry_run: bool) -> 
     """
     from slurm_gpu.database.maintenance.pruning import Pruning
 
-    pruning = Pruning(_ready_database(_url(database_config)), site.config.retention)
+    pruning = Pruning(open_current(database_url(database_config)), site.config.retention)
     now_s = int(site.wall())
     found = pruning.count(now_s) if dry_run else pruning.prune(now_s)
     counts = [
@@ -123,74 +118,3 @@ def prune(site: CommandSite, database_config: Path | None, *, dry_run: bool) -> 
         )
     ]
     click.echo(f"{'would drop' if dry_run else 'dropped'} {', '.join(counts)}")
-
-
-@db.command(short_help="Learn how long jobs wait, for `slurm-gpu forecast`.")
-@database_option
-@with_site
-def train(site: CommandSite, database_config: Path | None) -> None:
-    """Learn from the accounting of the last weeks how long jobs wait, for `slurm-gpu forecast`.
-
-    Tables of what jobs waited take numpy alone. With scikit-learn (extra `learn`) a model is learned beside
-    them, both are tried on what came later, and whichever was nearer is used. A sample of the jobs that wait
-    now is forecast, so that what comes of forecasts is known where few ask.
-    """
-    from slurm_gpu.database.forecasts.training import foretell_waiting, installed_learner, train_from_database
-
-    database, learner = _ready_database(_url(database_config)), installed_learner()
-    if learner is None:
-        remark("scikit-learn is not installed here (extra learn): tables alone")
-    done = train_from_database(database, site.config.cluster, int(site.wall()), learner)
-    if not done.looks:
-        click.echo("no job that waited is on record yet: there is nothing to forecast from")
-        return
-    click.echo(
-        f"learned from {counted(done.looks, 'observation')} of waiting jobs, in {counted(done.runs, 'run')}; "
-        f"stored {max(1, done.bytes // 1024)} KiB"
-    )
-    for kind, words in (("gpu", "with GPUs"), ("cpu", "without GPUs")):
-        click.echo(f"  jobs {words}: {_judged(done.corrections.get(kind))}")
-    try:
-        kept = foretell_waiting(database, site.config.cluster, site.slurm.jobs(), int(site.wall()))
-    except OutsideError as error:
-        remark(f"no job that waits now was forecast, to see later what comes of it: {error}")
-    else:
-        click.echo(f"forecast {counted(kept, 'job')} of those that wait now, to see what comes of it")
-
-
-def _judged(found: Correction | None) -> str:
-    if found is None:
-        return "tables; too few have waited to try them"
-    names = {"tables": "tables", "learned": "learned model"}
-    shares = (
-        f"{names[source]} {twice:.0%} within twice and {thrice:.0%} within three times the true wait"
-        for source, (twice, thrice) in sorted(found.within.items(), key=lambda item: item[0] != found.source)
-    )
-    return "; ".join(shares)
-
-
-def _url(database_config: Path | None) -> str:
-    from slurm_gpu.database.settings import DEFAULT_PATH, default_is_meant, load_settings
-
-    if database_config is None and not default_is_meant():
-        raise UsageError(
-            f"there is no {DEFAULT_PATH}, so the database is not known here: run this on slurm-gpudbd's "
-            f"host, or write `url: sqlite:///PATH` or `url: mysql+pymysql://…` into that file, mode 0600, "
-            "or name another one with --database-config"
-        )
-    return load_settings(database_config).url
-
-
-def _ready_database(url: str) -> Database:
-    """The database, which has the tables of this version."""
-    from slurm_gpu.database.storage.engine import Database, head_revision, shown_url
-
-    database = Database(url)
-    if database.is_sqlite and not Path(str(database.url.database)).exists():
-        raise UsageError(f"{shown_url(url)} is not there: slurm-gpudbd makes it when it starts")
-    if database.is_due():
-        raise OutsideError(
-            f"the database has schema {database.schema()} and this needs {head_revision()}: "
-            "run `slurm-gpu db upgrade` first"
-        )
-    return database

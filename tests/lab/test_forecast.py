@@ -29,8 +29,8 @@ def test_a_job_that_waits_is_told_when_it_will_start_and_later_whether_that_was_
     ]
     wait_for(lambda: all(_started(lab, job) for job in past), 300, "all are known to have waited")
     nothing = lab.run_as("alice", [*alice, "--", "sbatch", "--gpus=1", "--wrap=true"], check=False)
-    assert (nothing.returncode, "slurm-gpu db train" in nothing.stdout) == (1, True)
-    train = ["slurm-gpu", "db", "train", f"--database-config={lab.layout.database_file}"]
+    assert (nothing.returncode, "slurm-gpu forecast train" in nothing.stdout) == (1, True)
+    train = ["slurm-gpu", "forecast", "train", f"--database-config={lab.layout.database_file}"]
     trained = lab.run_as("root", train, timeout_s=300).stdout
     assert re.match(r"learned from \d+ observations? of waiting jobs", trained), trained
 

@@ -176,7 +176,7 @@ def test_a_user_is_told_of_their_own_waits_alone(here: Here):
     here.viewer = Viewer(user, None, operator=False)
     waits = here.get("/api/v1/me").json()["waits"]
     assert {item["job_id"] for item in waits} == {job["job_id"] for job in waiting if job["user"] == user}
-    assert all(item["forecast"] is None and "db train" in item["why"] for item in waits)
+    assert all(item["forecast"] is None and "forecast train" in item["why"] for item in waits)
 
 
 def test_an_array_whose_tasks_are_not_apart_is_forecast_as_a_whole(

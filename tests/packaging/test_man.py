@@ -59,6 +59,8 @@ def commands(group: click.Group, *above: str) -> Iterator[tuple[tuple[str, ...],
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         assert command is not None
+        if command.hidden:
+            continue
         yield (*above, name), command
         if isinstance(command, click.Group):
             yield from commands(command, *above, name)

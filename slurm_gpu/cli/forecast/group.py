@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 import click
 
 from slurm_gpu.cli.forecast.question import ForecastQuestion, asked
+from slurm_gpu.cli.forecast.train import train
 from slurm_gpu.cli.options import json_option
 from slurm_gpu.cli.output import print_json, remark
 from slurm_gpu.cli.site import CommandSite, with_site
@@ -18,17 +19,28 @@ from slurm_gpu.text.units import counted
 from slurm_gpu.wire.answers.codec import to_json
 from slurm_gpu.wire.answers.forecast import Forecast
 
+_JOB = "job"
 _AT_ONCE_S = 60
 _OLD_S = 3 * 86400
 _FEW = 20
 """Of fewer forecasts a share says little."""
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+class _ForecastGroup(click.Group):
+    """Forecast a job unless the first word is the name of a command."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        return super().resolve_command(ctx, args if args[0] in self.commands else [_JOB, *args])
+
+
+@click.group(
+    cls=_ForecastGroup, invoke_without_command=True, subcommand_metavar="ID | -- sbatch … | train [OPTIONS]"
+)
 @json_option
-@click.argument("words", metavar="ID | -- sbatch …", nargs=-1, required=True, type=click.UNPROCESSED)
-@with_site
-def forecast(site: CommandSite, as_json: bool, words: tuple[str, ...]) -> None:
+@click.pass_context
+def forecast(context: click.Context, as_json: bool) -> None:
     """Say when job ID will start, or one that is not submitted yet: forecast -- sbatch --gpus=2 job.sh
 
     The interval is to hold four of five such jobs. It comes from how long jobs waited that were alike, and
@@ -36,6 +48,22 @@ def forecast(site: CommandSite, as_json: bool, words: tuple[str, ...]) -> None:
     end nobody knows, nor what will come in with a higher priority. Exit status 1 where there is no forecast:
     nothing was learned yet, or the policy or Slurm would refuse the job or never start it.
     """
+    if context.invoked_subcommand is None:
+        raise UsageError("write the ID of a job, or -- and an sbatch, srun or salloc command")
+
+
+forecast.add_command(train)
+
+
+@forecast.command(
+    _JOB, hidden=True, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
+)
+@click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.pass_context
+@with_site
+def _job(site: CommandSite, context: click.Context, words: tuple[str, ...]) -> None:
+    assert context.parent is not None
+    as_json: bool = context.parent.params["as_json"]
     wanted = asked(site, words) if words[0] in COMMANDS else None
     if wanted is None and len(words) != 1:
         raise UsageError(f"{' '.join(words)!r}: write the id of one job, or -- and sbatch, srun or salloc")
@@ -71,7 +99,7 @@ def forecast(site: CommandSite, as_json: bool, words: tuple[str, ...]) -> None:
     for line in _trust(said):
         click.echo(f"  {line}")
     if said.remark is not None:
-        remark(f"{said.remark}; where slurm-gpudbd runs, `slurm-gpu db train` makes it anew")
+        remark(f"{said.remark}; where slurm-gpudbd runs, `slurm-gpu forecast train` makes it again")
     age_s = said.at_s - said.created_s
     if age_s > _OLD_S:
         remark(

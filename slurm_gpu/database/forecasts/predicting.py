@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 NOTHING_LEARNED = (
     "nothing has been learned of this cluster's waits yet; where slurm-gpudbd runs, "
-    "`slurm-gpu db train` does it, and slurm-gpu-forecast.timer every day"
+    "`slurm-gpu forecast train` does it, and slurm-gpu-forecast.timer every day"
 )
 
 
@@ -137,7 +137,7 @@ class Foretelling:
                 remark = None
             return _Kept(made[0], created_s, model, remark)
         # Asking again does not help, as it does where the database is away.
-        raise NoForecastError(f"{wrong}: where slurm-gpudbd runs, `slurm-gpu db train` does it")
+        raise NoForecastError(f"{wrong}: where slurm-gpudbd runs, `slurm-gpu forecast train` does it")
 
     def _runs(self, queue: QueueState) -> Runs:
         if self._seen is None or self._seen[0] is not queue:

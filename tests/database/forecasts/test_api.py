@@ -191,7 +191,7 @@ def test_what_an_older_version_learned_is_to_be_learned_anew(site: Running) -> N
         said = client.forecast("17")
     assert isinstance(said, str)
     assert said.startswith("the stored forecasts cannot be read; make them anew")
-    assert said.endswith("`slurm-gpu db train` does it")
+    assert said.endswith("`slurm-gpu forecast train` does it")
     store(site, *history())
     learn(site, created_s + 1)
     assert ask(site).median_s > 0
@@ -259,7 +259,9 @@ def _one_leaf() -> Trees:
     )
 
 
-@pytest.mark.parametrize(("trained", "why"), [(False, "slurm-gpu db train"), (True, "no job that waited")])
+@pytest.mark.parametrize(
+    ("trained", "why"), [(False, "slurm-gpu forecast train"), (True, "no job that waited")]
+)
 def test_without_history_it_says_why_there_is_none(site: Running, trained: bool, why: str) -> None:
     if trained:
         learn(site)

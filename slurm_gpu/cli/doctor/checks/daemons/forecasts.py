@@ -30,7 +30,7 @@ def learned(at: DoctorContext) -> Iterator[CheckResult]:
             "on slurm-gpudbd's host: systemctl enable --now slurm-gpu-forecast.timer; "
             "journalctl -u slurm-gpu-forecast says why it failed"
             if has_systemd(at)
-            else "on slurm-gpudbd's host: slurm-gpu db train, each day",
+            else "on slurm-gpudbd's host: slurm-gpu forecast train, each day",
         )
     else:
         yield ok(message)
