@@ -24,7 +24,7 @@ from slurm_gpu.wire.live import QUANTITIES
 from slurm_gpu.wire.window import Window, pack
 from tests.database.conftest import empty
 from tests.database.samples import CLUSTER, T0, FakeClock, MemorySlurm, gpu, host, queued, record
-from tests.database.test_quick import full
+from tests.database.test_fast_decoder import full
 
 # Of every type, and beyond what any quantity, word or moment may be.
 NONSENSE = st.sampled_from(

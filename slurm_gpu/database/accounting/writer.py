@@ -15,7 +15,7 @@ from sqlalchemy.sql.dml import Insert
 from slurm_gpu.database.accounting.derived_columns import DoubleWatch
 from slurm_gpu.database.accounting.run_placement import RunPlacement
 from slurm_gpu.database.storage.bulk import insert
-from slurm_gpu.database.storage.fast_decoder import QuickRecord
+from slurm_gpu.database.storage.fast_decoder import DecodedRecord
 from slurm_gpu.database.storage.schema import device, event, run, run_device, run_host, run_window
 from slurm_gpu.database.storage.upsert import Newest, once, upsert
 from slurm_gpu.errors import RecordError
@@ -75,21 +75,21 @@ class ArrivedWindow:
     at_s: int
 
 
-Watch = Record | QuickRecord | Host
+Watch = Record | DecodedRecord | Host
 W = TypeVar("W", bound=Watch)
 K = TypeVar("K")
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
-def prepare(records: Iterable[Record | QuickRecord]) -> None:
+def prepare(records: Iterable[Record | DecodedRecord]) -> None:
     """Pack what is to be stored: better in the thread of its sender than while all wait for a transaction."""
     for record in records:
-        if isinstance(record, QuickRecord):
+        if isinstance(record, DecodedRecord):
             _ = record.row  # which keeps it
 
 
-def store_records(connection: Connection, records: Iterable[Record | QuickRecord]) -> list[bool]:
+def store_records(connection: Connection, records: Iterable[Record | DecodedRecord]) -> list[bool]:
     """Keep each (segment, device) with the greatest seq; returns of each whether it was stored, or stale."""
     return _store_newest(connection, _RECORDS, [_record_row(record) for record in records])
 
@@ -300,8 +300,8 @@ def _row(names: Iterable[str], wire: Mapping[str, Any]) -> dict[str, Any]:
     return {name: wire.get(name) for name in names}
 
 
-def _record_row(record: Record | QuickRecord) -> dict[str, Any]:
-    if isinstance(record, QuickRecord):
+def _record_row(record: Record | DecodedRecord) -> dict[str, Any]:
+    if isinstance(record, DecodedRecord):
         return {**record.row, "match_due": True}
     wire = record.to_wire()
     columns = {name: wire.pop(name, None) for name in (*_RECORD_COLUMNS, "timeline")}

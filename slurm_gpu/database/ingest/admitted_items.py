@@ -9,7 +9,7 @@ from typing import TypeVar
 from slurm_gpu.database.accounting.slurm_view import QueueState
 from slurm_gpu.database.accounting.writer import Watch
 from slurm_gpu.database.live.rejections import Rejected
-from slurm_gpu.database.storage.fast_decoder import QuickRecord
+from slurm_gpu.database.storage.fast_decoder import DecodedRecord
 from slurm_gpu.wire import DeviceFacts, Event, Host, HostRun, Live, Record, Window
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ class AdmittedItems:
     at_s: int
     queue: QueueState | None
     rejected: list[Rejected]
-    records: dict[int, Record | QuickRecord] = field(default_factory=dict)
+    records: dict[int, Record | DecodedRecord] = field(default_factory=dict)
     hosts: dict[int, Host] = field(default_factory=dict)
     devices: dict[int, DeviceFacts] = field(default_factory=dict)
     events: dict[int, Event] = field(default_factory=dict)

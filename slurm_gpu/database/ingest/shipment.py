@@ -16,7 +16,7 @@ from slurm_gpu.database.http.error_responses import ShipmentError
 from slurm_gpu.database.ingest.dropped_fields import DroppedFields
 from slurm_gpu.database.ingest.unknown_fields import Unknown
 from slurm_gpu.database.live.rejections import Rejected
-from slurm_gpu.database.storage.fast_decoder import QuickRecord, read_quickly
+from slurm_gpu.database.storage.fast_decoder import DecodedRecord, decode_valid
 from slurm_gpu.errors import RecordError
 from slurm_gpu.wire import (
     WIRE_RANGE,
@@ -109,7 +109,7 @@ class CheckedShipment:
 
     node: str
     version: str | None = None
-    records: Mapping[int, Record | QuickRecord] = field(default_factory=dict)
+    records: Mapping[int, Record | DecodedRecord] = field(default_factory=dict)
     hosts: Mapping[int, Host] = field(default_factory=dict)
     devices: Mapping[int, DeviceFacts] = field(default_factory=dict)
     events: Mapping[int, Event] = field(default_factory=dict)
@@ -148,7 +148,7 @@ def _read(body: bytes | None) -> CheckedShipment:
             413, f"the body inflates to more than {MAX_INFLATED_BYTES} bytes; send less at once"
         )
     _check_effort(body)
-    value = read_quickly(body, _parse)
+    value = decode_valid(body, _parse)
     if value is None:
         value = _parse(body)
     if not isinstance(value, dict):
@@ -226,8 +226,8 @@ def _parse(text: bytes) -> Any:
         raise ShipmentError(400, f"the body is not JSON: {error}") from None
 
 
-def _record(item: Any, dropped: fields.Dropped) -> Record | QuickRecord:
-    return item if isinstance(item, QuickRecord) else Record.from_wire(item, dropped)
+def _record(item: Any, dropped: fields.Dropped) -> Record | DecodedRecord:
+    return item if isinstance(item, DecodedRecord) else Record.from_wire(item, dropped)
 
 
 def _no_constant(name: str) -> None:

@@ -1,8 +1,8 @@
-"""Shipments that are as they should be, read ten times as fast as `slurm_gpu.wire` reads them.
+"""Read valid shipments with msgspec, five times faster than `slurm_gpu.wire`.
 
-msgspec parses and checks in one go. Whatever it refuses is given to `slurm_gpu.wire`, which takes it after
-all or says what is wrong; what it takes, that takes too, and means the same (tests/database/test_quick.py).
-Records cannot be read so everywhere: compute nodes have nothing but Python's own parser.
+`slurm_gpu.wire` reads every shipment that msgspec rejects, and either accepts it or names the invalid field.
+tests/database/test_fast_decoder.py compares both readers. Without this one, slurm-gpudbd stores half as many
+records per second when all jobs end (bench/results/scale.md). Compute nodes do not have msgspec.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _mean(name: str) -> Any:
 Total = tuple[Seconds, Annotated[float, Meta(ge=0)]]
 
 
-# What is not known here is not passed over either: `slurm_gpu.wire` sees to that.
+# slurm_gpu.wire reports unknown series.
 _SERIES = msgspec.defstruct(
     "_Series",
     [(name, Annotated[str, Meta(max_length=2 * MAX_BINS)] | UnsetType, UNSET) for name in SERIES],
@@ -62,8 +62,8 @@ class _TimelineHead(Struct):
     def __post_init__(self) -> None:
         if self.width_s & (self.width_s - 1) or self.start_s % self.width_s:
             raise ValueError("width_s")
-        told = _series_of(self.series)  # type: ignore[attr-defined]
-        if len({_n_levels(text) for text in told if text is not UNSET}) > 1:
+        series = _series_of(self.series)  # type: ignore[attr-defined]
+        if len({_n_levels(text) for text in series if text is not UNSET}) > 1:
             raise ValueError("series")
 
 
@@ -82,8 +82,8 @@ def _n_levels(text: str) -> int:
     return len(levels)
 
 
-class QuickRecord(Struct, kw_only=True, dict=True):
-    """A `slurm_gpu.wire.Record` that was read quickly, and is only to be stored."""
+class DecodedRecord(Struct, kw_only=True, dict=True):
+    """A valid record, with the columns that are stored."""
 
     cluster: Word
     job_id: JobNumber
@@ -101,32 +101,32 @@ class QuickRecord(Struct, kw_only=True, dict=True):
     sampled_s: Seconds
 
     def __post_init__(self) -> None:
-        """Check what holds for a record as a whole."""
+        """Check constraints between fields."""
         if self.last_s < self.first_s or self.sampled_s > self.allocated_s + 1.0:
             raise ValueError("times")
         for histogram in _histograms_of(self):
             if histogram is not None and sum(histogram.values()) > (self.allocated_s + 1.0) * 1000:
                 raise ValueError("histogram")
-        for told in _means_of(self):
-            if told is not None:
-                _, mean, low, high = told
+        for sampled in _means_of(self):
+            if sampled is not None:
+                _, mean, low, high = sampled
                 slack = 1e-6 * max(1.0, high)
                 if not low - slack <= mean <= high + slack:
                     raise ValueError("mean")
-        for name, told in zip(_TOTALS, _totals_of(self), strict=True):
-            if told is not None and told[1] > greatest_total(name, told[0]):
+        for name, counted in zip(_TOTALS, _totals_of(self), strict=True):
+            if counted is not None and counted[1] > greatest_total(name, counted[0]):
                 raise ValueError("total")
 
     @functools.cached_property
     def row(self) -> dict[str, Any]:
-        """The columns of `run_device`, but for those of matching; worked out once."""
+        """The columns of `run_device` without those of matching."""
         columns = dict(zip(_COLUMNS, _columns_of(self), strict=True))
-        course = columns["timeline"]
-        if course is not None:
-            told = zip(SERIES, _series_of(course.series), strict=True)
-            series = {name: text for name, text in told if text is not UNSET}
+        timeline = columns["timeline"]
+        if timeline is not None:
+            levels = zip(SERIES, _series_of(timeline.series), strict=True)
+            series = {name: text for name, text in levels if text is not UNSET}
             columns["timeline"] = pack_timeline(
-                {"width_s": course.width_s, "start_s": course.start_s, "series": series}
+                {"width_s": timeline.width_s, "start_s": timeline.start_s, "series": series}
             )
         values = zip(_IN_STATISTICS, _statistics_of(self), strict=True)
         columns["statistics"] = pack_statistics({name: value for name, value in values if value is not None})
@@ -153,7 +153,7 @@ _MAY_BE_MISSING: dict[str, Any] = {
 _RECORD: Any = msgspec.defstruct(
     "_Record",
     [(name, kind | None, None) for name, kind in _MAY_BE_MISSING.items()],
-    bases=(QuickRecord,),
+    bases=(DecodedRecord,),
     kw_only=True,
     forbid_unknown_fields=True,
 )
@@ -180,27 +180,27 @@ class _Live(Struct):
             if value is not None and not is_plausible(f"host.{name}", value):
                 raise ValueError(name)
 
-    def whole(self) -> Live:
-        """The same, as everybody else knows it."""
+    def to_live(self) -> Live:
+        """Return the values as the rest of slurm-gpudbd uses them."""
         devices = {} if self.devices is None else self.devices
         host = {} if self.host is None else self.host
         return Live(
             at_s=self.at_s,
-            devices={uuid: _device(told) for uuid, told in devices.items()},
+            devices={uuid: _device(values) for uuid, values in devices.items()},
             host={name: value for name, value in host.items() if value is not None},
         )
 
 
-def _device(told: Any) -> LiveDevice:
+def _device(values: Any) -> LiveDevice:
     return LiveDevice(
-        **dict(zip(QUANTITIES, _quantities_of(told), strict=True)),
-        throttle=None if told.throttle is None else tuple(told.throttle),
-        jobs=() if told.jobs is None else tuple(told.jobs),
+        **dict(zip(QUANTITIES, _quantities_of(values), strict=True)),
+        throttle=None if values.throttle is None else tuple(values.throttle),
+        jobs=() if values.jobs is None else tuple(values.jobs),
     )
 
 
 class _Shipment(Struct, forbid_unknown_fields=True):
-    """Other kinds than records are rare, and read as ever."""
+    """A shipment; slurm_gpu.wire reads the kinds that are rare."""
 
     wire: int
     node: str
@@ -222,18 +222,19 @@ _RARE = "hosts", "devices", "events", "runs", "steps", "windows"
 _NOTHING: dict[bytes, Any] = {b"null": None, b"[]": []}
 
 
-def read_quickly(body: bytes, read_slowly: Callable[[bytes], Any]) -> dict[str, Any] | None:
-    """A shipment's fields, records and live values checked; None where something is not as it should be.
+def decode_valid(body: bytes, parse: Callable[[bytes], Any]) -> dict[str, Any] | None:
+    """Return the fields of a valid shipment, its records and live values checked, or None if it is invalid.
 
-    `read_slowly` parses JSON; what it raises passes.
+    `parse` parses the JSON of rare kinds; its errors pass.
     """
     try:
-        told = _decode(body)
+        shipment = _decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
-    value = {"wire": told.wire, "node": told.node, "version": told.version, "open": told.open}
-    value |= {"records": told.records, "live": None if told.live is None else told.live.whole()}
+    live = None if shipment.live is None else shipment.live.to_live()
+    value = {"wire": shipment.wire, "node": shipment.node, "version": shipment.version}
+    value |= {"open": shipment.open, "records": shipment.records, "live": live}
     for name in _RARE:
-        raw = bytes(getattr(told, name))
-        value[name] = _NOTHING[raw] if raw in _NOTHING else read_slowly(raw)
+        raw = bytes(getattr(shipment, name))
+        value[name] = _NOTHING[raw] if raw in _NOTHING else parse(raw)
     return value

@@ -1,4 +1,4 @@
-"""What is read quickly is what is read slowly: the same rows, and nothing that the slow way refuses."""
+"""Compare both readers of shipments: equal rows, and msgspec accepts nothing that slurm_gpu.wire rejects."""
 
 import dataclasses
 import json
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu.database.accounting.writer import _record_row
-from slurm_gpu.database.storage.fast_decoder import QuickRecord, read_quickly
+from slurm_gpu.database.storage.fast_decoder import DecodedRecord, decode_valid
 from slurm_gpu.database.storage.packed import (
     pack_statistics,
     pack_timeline,
@@ -23,7 +23,7 @@ from tests.database.samples import T0, record, timeline
 
 
 def full() -> Record:
-    """With all that a record may tell."""
+    """Return a record in which no field is a gap."""
     names: dict[str, list[str]] = {}
     for item in dataclasses.fields(Record):
         names.setdefault(str(item.type), []).append(item.name)
@@ -52,11 +52,11 @@ LIVE: dict[str, Any] = {
 
 def read(**given: Any) -> dict[str, Any] | None:
     text = json.dumps({"wire": 1, "node": "n1", **given})
-    return read_quickly(text.encode(), json.loads)
+    return decode_valid(text.encode(), json.loads)
 
 
 def columns(row: dict[str, Any]) -> dict[str, Any]:
-    """A row as it comes back from the database."""
+    """Return a row as the database returns it."""
     forms: dict[str, tuple[Any, Any]] = {
         "statistics": (pack_statistics, unpack_statistics),
         "timeline": (pack_timeline, unpack_timeline),
@@ -68,23 +68,23 @@ def columns(row: dict[str, Any]) -> dict[str, Any]:
     return back
 
 
-def as_slowly(wire: Any) -> bool:
-    """Whether a record was read quickly; then it is checked that it may be, and means the same."""
-    told = read(records=[wire])
-    if told is None:
+def is_decoded_alike(wire: Any) -> bool:
+    """Return whether msgspec accepts a record; if so, check that slurm_gpu.wire reads the same row."""
+    shipment = read(records=[wire])
+    if shipment is None:
         return False
-    (quick,) = told["records"]
-    assert isinstance(quick, QuickRecord)
-    slow = Record.from_wire(wire)
-    assert columns(_record_row(quick)) == columns(_record_row(slow))
+    (decoded,) = shipment["records"]
+    assert isinstance(decoded, DecodedRecord)
+    checked = Record.from_wire(wire)
+    assert columns(_record_row(decoded)) == columns(_record_row(checked))
     for name in ("cluster", "job_id", "restart", "node", "segment", "device", "seq", "first_s", "last_s"):
-        assert getattr(quick, name) == getattr(slow, name)
+        assert getattr(decoded, name) == getattr(checked, name)
     return True
 
 
 @pytest.mark.parametrize("sent", [record(), full(), record(util_hist_ms=None, energy_j=None)])
-def test_what_slurm_gpud_sends_is_read_quickly(sent: Record) -> None:
-    assert as_slowly(sent.to_wire())
+def test_what_slurm_gpud_sends_is_decode_valid(sent: Record) -> None:
+    assert is_decoded_alike(sent.to_wire())
 
 
 VALUES = st.one_of(
@@ -121,60 +121,65 @@ VALUES = st.one_of(
 
 
 @given(st.dictionaries(st.sampled_from([*full().to_wire(), "unknown"]), VALUES, max_size=3))
-def test_nothing_is_read_quickly_that_is_refused_slowly(changes: dict[str, Any]) -> None:
+def test_a_decoded_record_is_valid_for_slurm_gpu_wire(changes: dict[str, Any]) -> None:
     wire = {**full().to_wire(), **changes}
     try:
-        as_slowly(wire)
+        is_decoded_alike(wire)
     except UnicodeEncodeError:
-        pytest.fail("a half character was taken")
+        pytest.fail("a lone surrogate was accepted")
 
 
 @pytest.mark.parametrize("name", ["node", "segment", "device", "seq", "final", "first_s", "allocated_s"])
-def test_what_is_missing_is_seen(name: str) -> None:
+def test_a_record_without_a_required_field_is_rejected(name: str) -> None:
     wire = full().to_wire()
     del wire[name]
-    assert not as_slowly(wire)
+    assert not is_decoded_alike(wire)
     with pytest.raises(RecordError):
         Record.from_wire(wire)
 
 
-def test_a_timeline_with_a_series_of_each_kind_is_read_quickly() -> None:
+def test_a_timeline_with_a_series_of_each_kind_is_decode_valid() -> None:
     course = {"width_s": 4, "start_s": 8, "series": dict.fromkeys(SERIES, "+v8=")}
-    assert as_slowly({**full().to_wire(), "timeline": course})
+    assert is_decoded_alike({**full().to_wire(), "timeline": course})
 
 
-def test_a_key_that_is_not_known_is_left_to_whoever_tells_of_it() -> None:
-    assert not as_slowly({**full().to_wire(), "new_in_a_later_release": 1})
+def test_a_record_with_an_unknown_key_is_left_to_slurm_gpu_wire() -> None:
+    assert not is_decoded_alike({**full().to_wire(), "new_in_a_later_release": 1})
     assert read(records=[], new=1) is None
 
 
-def test_live_values_are_the_same_either_way() -> None:
-    told = read(live=LIVE)
-    assert told is not None
-    assert told["live"] == Live.from_wire(LIVE)
+def test_live_values_are_equal() -> None:
+    shipment = read(live=LIVE)
+    assert shipment is not None
+    assert shipment["live"] == Live.from_wire(LIVE)
 
 
 @given(
     st.sampled_from(["at_s", "devices", "host"]),
     st.one_of(VALUES, st.dictionaries(st.sampled_from(["GPU-1", "a b", "cpu_pct"]), VALUES, max_size=2)),
 )
-def test_no_live_values_are_taken_that_are_refused_slowly(name: str, value: Any) -> None:
+def test_decoded_live_values_are_valid_for_slurm_gpu_wire(name: str, value: Any) -> None:
     wire = {**LIVE, name: value}
-    told = read(live=wire)
-    if told is not None:
-        assert told["live"] == Live.from_wire(wire)
+    shipment = read(live=wire)
+    if shipment is not None:
+        assert shipment["live"] == Live.from_wire(wire)
 
 
 @given(st.sampled_from(["util_pct", "throttle", "jobs", "processes", "odd"]), VALUES)
-def test_no_live_device_is_taken_that_is_refused_slowly(name: str, value: Any) -> None:
+def test_a_decoded_live_device_is_valid_for_slurm_gpu_wire(name: str, value: Any) -> None:
     wire = {**LIVE, "devices": {"GPU-1": {name: value}}}
-    told = read(live=wire)
-    if told is not None:
-        assert told["live"] == Live.from_wire(wire)
+    shipment = read(live=wire)
+    if shipment is not None:
+        assert shipment["live"] == Live.from_wire(wire)
 
 
-def test_what_else_is_in_a_shipment_is_given_to_the_ordinary_reader() -> None:
-    told = read(hosts=[{"cpu_s": 1}], events=[], windows=None, open=[1, 2], version="0.2.0")
-    assert told is not None
-    assert (told["hosts"], told["events"], told["windows"]) == ([{"cpu_s": 1}], [], None)
-    assert (told["open"], told["version"], told["records"], told["live"]) == ([1, 2], "0.2.0", None, None)
+def test_other_kinds_are_parsed_by_the_given_parser() -> None:
+    shipment = read(hosts=[{"cpu_s": 1}], events=[], windows=None, open=[1, 2], version="0.2.0")
+    assert shipment is not None
+    assert (shipment["hosts"], shipment["events"], shipment["windows"]) == ([{"cpu_s": 1}], [], None)
+    assert (shipment["open"], shipment["version"], shipment["records"], shipment["live"]) == (
+        [1, 2],
+        "0.2.0",
+        None,
+        None,
+    )
