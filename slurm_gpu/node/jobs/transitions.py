@@ -1,4 +1,4 @@
-"""The states of an allocation on a node and its transitions, a table that docs/architecture.md shows, too.
+"""The states of an allocation on a node and its transitions.
 
 A job has at most one open allocation. One that has ended continues by itself until its records are final,
 while the job may be expected, or run, here again. Suspension is no state: it changes what is counted, not
