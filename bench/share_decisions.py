@@ -102,12 +102,12 @@ def bundle_of(directory: Path, way: str) -> str:
     table = compiled(RULES, str(directory / "decisions.log"), snapshot=str(directory / "snapshot.txt"))
     if mode is not None:
         table["colocation"] = {
-            "must": [],
+            "required_groups": [],
             "mode": mode,
             "goal": "throughput",
-            "together": 2,
-            "largest": 0.75,
-            "hold_s": 300,
+            "jobs_per_gpu": 2,
+            "max_gpu_fraction": 0.75,
+            "max_wait_s": 300,
             "why": "Two small ones fit one GPU.",
             "planner": "annealing",
         }

@@ -2,7 +2,7 @@
 -- Jobs that share a GPU with others: which agree, and how many of its shards each gets. What a job needs slurm-gpuctld
 -- tells by the job's key (snapshot.lua); when, and beside whom, it starts is slurm-gpuctld's to say, until the job's
 -- begin time at most. Adds to job: share = {mode, key, text = what is written down, and of one that shares shards, of,
--- hold_s, environment = names of variables to empty}.
+-- max_wait_s, environment = names of variables to empty}.
 local policy, lib = ...
 local amounts = lib.amounts
 local sharing = policy.colocation
@@ -150,7 +150,7 @@ local function writes_of(job, shards)
   elseif default and not (request.mib_per_node or request.mib_per_cpu or writes.min_mem_per_node) then
     writes.min_mem_per_node = default
   end
-  writes.begin_time = job.now + sharing.hold_s
+  writes.begin_time = job.now + sharing.max_wait_s
 end
 
 local function keeps(job, key, why)
@@ -162,12 +162,12 @@ local function run(job, state)
     return {} -- what an accepted job asks for is changed by slurm-gpuctld alone
   end
   local asked, name = asked_for(job.desc)
-  local must = of_groups(sharing.must, job)
-  if not asked and not must then
+  local required = of_groups(sharing.required_groups, job)
+  if not asked and not required then
     return {}
   end
   local key = key_of(job, name)
-  if not must and sharing.may and not of_groups(sharing.may, job) then
+  if not required and sharing.allowed_groups and not of_groups(sharing.allowed_groups, job) then
     keeps(job, nil, "may")
     return {}
   end
@@ -182,7 +182,7 @@ local function run(job, state)
     keeps(job, nil, "off")
   elseif shards == nil then
     keeps(job, key, "unknown")
-  elseif shards > sharing.largest * of or shards >= of then
+  elseif shards > sharing.max_gpu_fraction * of or shards >= of then
     keeps(job, key, "large")
   else
     job.share = {
@@ -190,7 +190,7 @@ local function run(job, state)
       key = key,
       shards = shards,
       of = of,
-      hold_s = sharing.hold_s,
+      max_wait_s = sharing.max_wait_s,
       text = string.format("%.0f/%.0f:%s", shards, of, key),
     }
     if sharing.mode == "enforce" and not job.quiet then

@@ -35,7 +35,7 @@ return function(lines, share)
   local part = string.format("This job %s %.0f of %.0f parts: %s", does, share.shards, share.of, policy.colocation.why)
   lib.wording.wrap(lines, part, "")
   if share.mode == "enforce" then
-    local within = string.format("It starts where it suits others, or within %.0f s, once there is room.", share.hold_s)
+    local within = string.format("It starts where it suits others, or within %.0f s, once there is room.", share.max_wait_s)
     lib.wording.wrap(lines, within, "  ")
   else
     lib.wording.wrap(lines, "It is accepted as it is.", "  ")

@@ -20,6 +20,19 @@ _MOST_COMPARED = 1000
 _MOST_LISTED = 30
 
 
+# Keys that had another name before 0.3; a key that another table has kept is not listed for that table.
+RENAMED_KEYS = {
+    "may": "allowed_groups",
+    "must": "required_groups",
+    "together": "jobs_per_gpu",
+    "largest": "max_gpu_fraction",
+    "hold": "max_wait",
+    "then": "action",
+    "most": "max_points",
+    "per_user_a_day": "max_per_user_per_day",
+}
+
+
 class YamlCheck:
     """One pass over a file, collecting mistakes instead of stopping at the first; `finish` ends it."""
 
@@ -60,7 +73,8 @@ class YamlCheck:
             return value
         for key in value:
             if key not in known:
-                hint = did_you_mean(key, known)
+                renamed = RENAMED_KEYS.get(key)
+                hint = f"did you mean {renamed}?" if renamed in known else did_you_mean(key, known)
                 self.fail((*location, key), f"{key!r} is not a setting of {name}; {hint}", key=True)
         return {key: item for key, item in value.items() if key in known}
 

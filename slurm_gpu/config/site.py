@@ -155,7 +155,9 @@ class Priority:
         Mapping[Annotated[str, choice(SCALES)], Annotated[float, number(0, _MOST_POINTS, "20")]],
         "Points for an hour's wait, by scale of the job.",
     ] = field(default_factory=dict)
-    most: Annotated[int, whole_number(1, _MOST_POINTS, "1000"), "Points that a job earns at most."] = 1000
+    max_points: Annotated[int, whole_number(1, _MOST_POINTS, "1000"), "Points that a job earns at most."] = (
+        1000
+    )
 
 
 @dataclass(frozen=True, slots=True)

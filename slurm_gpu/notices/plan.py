@@ -60,7 +60,7 @@ def plan(
 ) -> tuple[list[FindingOutcome], list[Draft]]:
     """What becomes of each finding, in their order, and the messages that are due.
 
-    Of one run and kind somebody is told once, and of nothing more than `per_user_a_day` times in 24 hours.
+    A user gets one notice for each run and kind, and at most `max_per_user_per_day` in 24 hours.
     """
     outcomes: dict[int, FindingOutcome] = {}
     due: dict[tuple[int, str, str, int], list[int]] = {}
@@ -74,7 +74,7 @@ def plan(
     drafted: dict[str, int] = {}
     for _, user, kind_name, stage in sorted(due):
         places = due[KINDS.index(kind_name), user, kind_name, stage]
-        if ledger.n_within_a_day(user, now_s) + drafted.get(user, 0) >= settings.per_user_a_day:
+        if ledger.n_within_a_day(user, now_s) + drafted.get(user, 0) >= settings.max_per_user_per_day:
             first_s = ledger.first_of_day_s(user, now_s)
             free_s = (now_s if first_s is None else first_s) + DAY_S
             for at in places:

@@ -95,7 +95,9 @@ class Settings:
         duration(300.0, 7 * 86400.0, "30m"),
         "How long an alert lasts before a notice; an error of a GPU is reported at once.",
     ] = 1800.0
-    per_user_a_day: Annotated[int, whole_number(1, 100), "Notices to a user in any 24 hours, at most."] = 5
+    max_per_user_per_day: Annotated[
+        int, whole_number(1, 100), "Notices to a user in any 24 hours, at most."
+    ] = 5
     exempt_users: Annotated[frozenset[Annotated[str, NAME]], "Users who get none."] = frozenset()
     contact: Annotated[str | None, text("gpu-help@example.edu"), "Where users ask; it ends each notice."] = (
         None

@@ -119,12 +119,13 @@ def _idle_sharing(policy: Policy) -> Iterator[_Doubt]:
             "slowdown: 1 lets nobody share who slows anybody down at all, which nearly all do; 1.10 would"
         )
         yield ("colocation", "slowdown"), message
-    if said.largest <= 0:
-        yield ("colocation", "largest"), "largest: 0 lets nobody share: every job needs some of a GPU"
-    for index, name in enumerate(said.may or ()):
-        if name in said.must:
-            message = f"group {name} is in must, too, whose jobs share unasked: may adds nothing"
-            yield ("colocation", "may", index), message
+    if said.max_gpu_fraction <= 0:
+        message = "max_gpu_fraction: 0 lets no job share: every job needs some of a GPU"
+        yield ("colocation", "max_gpu_fraction"), message
+    for index, name in enumerate(said.allowed_groups or ()):
+        if name in said.required_groups:
+            message = f"group {name} is in required_groups, too; leave it out of allowed_groups"
+            yield ("colocation", "allowed_groups", index), message
 
 
 def _hasty_ends(policy: Policy) -> Iterator[_Doubt]:

@@ -63,7 +63,7 @@ def test_a_whole_file():
     assert (config.retention.windows_s, config.retention.events_s) == (86400.0, 400 * 86400.0)
     assert (config.spool.max_size_mib, config.metrics.listen) == (1536.0, Address("::1", 9836))
     assert config.placement == Placement(
-        "enforce", ("gpu", "debug"), "n[1-2]", 600.0, Priority({"large": 2.5}, most=1000)
+        "enforce", ("gpu", "debug"), "n[1-2]", 600.0, Priority({"large": 2.5}, max_points=1000)
     )
 
 
@@ -96,6 +96,10 @@ def test_the_example_that_is_shipped_is_valid():
         ),
         ("cluster: 7\n", "1:10: cluster: 7 must be the ClusterName of slurm.conf, such as neuron"),
         ("cluster: n\nclutser: n\n", "2:1: 'clutser' is not a setting of the file; did you mean cluster?"),
+        (
+            "cluster: n\nplacement: {priority: {most: 9}}\n",
+            "2:24: 'most' is not a setting of placement.priority; did you mean max_points?",
+        ),
         (
             "cluster: n\nhue: red\n",
             "2:1: 'hue' is not a setting of the file; allowed: cluster, database,",
@@ -171,15 +175,18 @@ def test_the_example_that_is_shipped_is_valid():
             "2:42: large: True must be a number",
         ),
         (
-            "cluster: n\nplacement: {priority: {per_hour: {}, most: 0}}\n",
-            "2:44: most: 0 must be a whole number from 1 to 1000000",
+            "cluster: n\nplacement: {priority: {per_hour: {}, max_points: 0}}\n",
+            "2:50: max_points: 0 must be a whole number from 1 to 1000000",
         ),
         (
             "cluster: n\nplacement: {reservations: {required_gpus: 0}}\n",
             "2:43: required_gpus: 0 must be a whole number from 1 to",
         ),
         ("cluster: n\nplacement: {reservations: {gpus: 8}}\n", "2:28: 'gpus' is not a setting of placement."),
-        ("cluster: n\nplacement: {priority: {most: 2.5}}\n", "2:30: most: 2.5 must be a whole number"),
+        (
+            "cluster: n\nplacement: {priority: {max_points: 2.5}}\n",
+            "2:36: max_points: 2.5 must be a whole number",
+        ),
         ("- cluster\n", "1:1: the file must hold `key: value` lines"),
     ],
 )

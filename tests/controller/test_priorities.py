@@ -18,7 +18,7 @@ HOUR = 3600
 SITE = """\
 cluster: lab
 zones: {{zone1: {{nodes: "n[1-4]"}}, zone2: {{nodes: "n[5-8]"}}}}
-placement: {{mode: {mode}, priority: {{per_hour: {{medium: 20, large: {large}}}, most: 1000}}}}
+placement: {{mode: {mode}, priority: {{per_hour: {{medium: 20, large: {large}}}, max_points: 1000}}}}
 """
 
 

@@ -46,7 +46,8 @@ WORK_S = 30
 CAP = 1.25
 POLICY = """\
 version: 1
-colocation: {{mode: {mode}, goal: considerate, slowdown: {cap}, hold: 10m, why: "Small ones fit one GPU."}}
+colocation: {{mode: {mode}, goal: considerate, slowdown: {cap}, max_wait: 10m,
+  why: "Small ones fit one GPU."}}
 """
 DEADLINE_S = 420.0
 

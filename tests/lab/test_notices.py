@@ -112,7 +112,7 @@ def test_an_idle_job_is_warned_of_cancelled_and_brought_back_and_nobody_elses(
         assert [one["state"] for one in told["ended"]] == ["ended"]
         assert {it["state"] for one in told["notices"] for it in one["deliveries"].values()} == {"sent"}
 
-        # What `then: hold` does to a job, and how its owner takes it back.
+        # What `action: hold` does to a job, and how its owner takes it back.
         lab.run_as("root", ["scontrol", "requeuehold", beside])
         wait_for(lambda: state(lab, beside) == "PENDING", 60, "it is held", lambda: log_of(lab), 0.5)
         lab.run_as("alice", ["scontrol", "release", beside])

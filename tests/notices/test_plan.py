@@ -14,7 +14,7 @@ from slurm_gpu.notices.settings import Mail, Settings, Webhook
 
 from .findings import NOW_S, make_finding, make_job
 
-BY_MAIL = Settings(mode="send", per_user_a_day=2, mail=Mail(sender="a@b.edu", to="{user}@b.edu"))
+BY_MAIL = Settings(mode="send", max_per_user_per_day=2, mail=Mail(sender="a@b.edu", to="{user}@b.edu"))
 BY_WEBHOOK = Settings(mode="send", webhook=Webhook(url="https://x.edu/"))
 
 
@@ -83,7 +83,7 @@ def test_beyond_the_limit_one_is_told_a_day_later() -> None:
 
 
 def test_a_warning_goes_before_what_matters_less() -> None:
-    one_left = replace(BY_MAIL, per_user_a_day=1)
+    one_left = replace(BY_MAIL, max_per_user_per_day=1)
     findings = [make_finding(1, kind="throttled"), make_finding(2, kind=WARNING)]
     _, drafts = plan(NOW_S, findings, Ledger(), one_left)
     assert [one.kind for one in drafts] == [WARNING]
@@ -127,7 +127,7 @@ LOOKS = st.lists(
 def test_nobody_is_ever_told_twice_too_soon_or_more_often_than_the_limit(
     looks: list[tuple[float, list[JobFinding], DeliveryState]], limit: int
 ) -> None:
-    ledger, now_s, rules = Ledger(), NOW_S, replace(BY_MAIL, per_user_a_day=limit)
+    ledger, now_s, rules = Ledger(), NOW_S, replace(BY_MAIL, max_per_user_per_day=limit)
     sent: list[tuple[float, Draft]] = []
     for after_s, findings, state in looks:
         now_s += after_s

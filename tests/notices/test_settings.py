@@ -16,7 +16,7 @@ WHOLE = """\
 mode: send
 concerns: [held_idle, xid]
 after: 45m
-per_user_a_day: 3
+max_per_user_per_day: 3
 exempt_users: [root]
 contact: gpu-help@example.edu
 mail: {host: mail.example.edu, port: 587, from: gpu@example.edu, to: "{user}@example.edu", starttls: true}
@@ -33,7 +33,7 @@ def test_all_of_it_is_read() -> None:
     found = check(WHOLE)
     assert found.sends
     assert found.concerns == {AlertKind.HELD_IDLE, AlertKind.XID}
-    assert (found.after_s, found.per_user_a_day, found.exempt_users) == (2700, 3, {"root"})
+    assert (found.after_s, found.max_per_user_per_day, found.exempt_users) == (2700, 3, {"root"})
     assert found.channels == ("mail", "webhook")
     assert found.mail is not None
     assert found.mail.address_of("alice") == "alice@example.edu"
@@ -67,11 +67,15 @@ def test_without_the_file_nobody_is_told(tmp_path: Path) -> None:
         ("mode: on", "mode: True is not possible; allowed: observe, send"),
         ("mode: send", "notices.yaml:1:7: mode: send needs mail: or webhook:"),
         ("modes: send", "'modes' is not a setting of the file; did you mean mode?"),
+        (
+            "per_user_a_day: 3",
+            "'per_user_a_day' is not a setting of the file; did you mean max_per_user_per_day?",
+        ),
         ("concerns: [held]", "concerns: 'held' is not possible"),
         ("after: 1m", "after: '1m' must be a duration from 5m to 7d, such as 30m"),
         ("after: 30", "after: 30 must be a duration"),
-        ("per_user_a_day: 0", "per_user_a_day: 0 must be a whole number from 1 to 100"),
-        ("per_user_a_day: true", "per_user_a_day: True must be a whole number"),
+        ("max_per_user_per_day: 0", "max_per_user_per_day: 0 must be a whole number from 1 to 100"),
+        ("max_per_user_per_day: true", "max_per_user_per_day: True must be a whole number"),
         (
             "mail: {to: '{user}@b.edu'}",
             "mail lacks from; write an address, such as from: gpu-help@",

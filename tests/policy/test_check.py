@@ -184,3 +184,20 @@ def test_all_mistakes_come_in_one_go_in_the_order_of_the_file() -> None:
 def test_nothing_that_yaml_can_say_breaks_the_check(value: object) -> None:
     with contextlib.suppress(InputError):
         check(yaml.safe_dump(value, allow_unicode=True))
+
+
+@pytest.mark.parametrize(
+    ("section", "old", "new"),
+    [
+        ("colocation: {why: x, may: [all]}", "may", "allowed_groups"),
+        ("colocation: {why: x, must: [all]}", "must", "required_groups"),
+        ("colocation: {why: x, together: 2}", "together", "jobs_per_gpu"),
+        ("colocation: {why: x, largest: 0.5}", "largest", "max_gpu_fraction"),
+        ("colocation: {why: x, hold: 5m}", "hold", "max_wait"),
+        ("cancel_idle: {warn: [30m], after: 2h, why: x, then: hold}", "then", "action"),
+    ],
+)
+def test_a_renamed_key_is_an_error_that_names_the_new_one(section: str, old: str, new: str) -> None:
+    name = section.partition(":")[0]
+    (mistake,) = mistakes(f"{GOOD}{section}\n")
+    assert mistake.endswith(f"{old!r} is not a setting of {name}; did you mean {new}?")

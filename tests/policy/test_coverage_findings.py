@@ -216,14 +216,17 @@ def test_that_slurm_counts_no_shards_is_told_where_it_matters() -> None:
     ("said", "doubt"),
     [
         ("goal: considerate, slowdown: 1", "slowdown: 1 lets nobody share"),
-        ("largest: 0", "largest: 0 lets nobody share"),
-        ("may: [gpu, vision], must: [vision, bob]", "group vision is in must, too"),
+        ("max_gpu_fraction: 0", "max_gpu_fraction: 0 lets no job share"),
+        (
+            "allowed_groups: [gpu, vision], required_groups: [vision, bob]",
+            "group vision is in required_groups, too",
+        ),
     ],
 )
 def test_sharing_that_cannot_be_is_told(said: str, doubt: str) -> None:
     (found,) = doubts(tail=f"colocation: {{{said}, why: w}}\n")
     assert doubt in found
-    assert not doubts(tail="colocation: {goal: considerate, slowdown: 1.02, largest: 0.1, why: w}\n")
+    assert not doubts(tail="colocation: {goal: considerate, slowdown: 1.02, max_gpu_fraction: 0.1, why: w}\n")
 
 
 @pytest.mark.parametrize(

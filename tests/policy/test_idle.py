@@ -25,7 +25,7 @@ GROUPS = (
 )
 POLICY = f"""\
 {GROUPS}\
-cancel_idle: {{for: [vision, course], exempt: [course], warn: [30m, 60m], after: 2h, then: hold,
+cancel_idle: {{for: [vision, course], exempt: [course], warn: [30m, 60m], after: 2h, action: hold,
               mode: enforce, why: "Others wait for these GPUs."}}
 """
 LAST_DAY_S = 1_797_724_800
@@ -57,7 +57,7 @@ def test_it_is_read_shown_and_compiled(tmp_path: Path) -> None:
         "exempt": ["course"],
         "warn_s": [1800, 3600],
         "after_s": 7200,
-        "then": "hold",
+        "action": "hold",
         "mode": "enforce",
         "why": "Others wait for these GPUs.",
     }
@@ -65,7 +65,7 @@ def test_it_is_read_shown_and_compiled(tmp_path: Path) -> None:
     assert "Who has used none of a job's GPUs since it began is warned after 30m and 1h." in page
     assert "After 2h the job is put back into the queue, held; never unwarned" in page
     found = in_force(POLICY, tmp_path)
-    assert (found.mode, found.how, found.warn_s, found.after_s) == ("enforce", "hold", (1800, 3600), 7200)
+    assert (found.mode, found.action, found.warn_s, found.after_s) == ("enforce", "hold", (1800, 3600), 7200)
 
 
 def test_whose_jobs_it_is_for(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_groups_by_which_the_snapshot_counts_are_the_same_with_it(tmp_path: Path
 def test_the_least_that_can_be_said_ends_nothing() -> None:
     said = check("version: 1\ncancel_idle: {warn: [30m], after: 2h, why: Others wait.}\n").cancel_idle
     assert said is not None
-    assert (said.mode, said.how, said.groups, said.exempt) == ("observe", "cancel", None, ())
+    assert (said.mode, said.action, said.groups, said.exempt) == ("observe", "cancel", None, ())
 
 
 MISTAKES = [
@@ -114,7 +114,10 @@ MISTAKES = [
     ("{warn: [30m, 2h], after: 2h, why: x}", "after: 2h is already over at the last warning, 2h; nothing is"),
     ("{warn: [30m], after: 2h, why: x, for: [visoin]}", "for: 'visoin' is not a group; did you mean vision"),
     ("{warn: [30m], after: 2h, why: x, exempt: []}", "exempt: [] must be a list of names"),
-    ("{warn: [30m], after: 2h, why: x, then: kill}", "then: 'kill' is not possible; allowed: cancel, hold"),
+    (
+        "{warn: [30m], after: 2h, why: x, action: kill}",
+        "action: 'kill' is not possible; allowed: cancel, hold",
+    ),
     ("{warn: [30m], after: 2h, why: x, mode: on}", "mode"),
     ("{warn: [30m], after: 2h, why: x, who: y}", "who"),
 ]

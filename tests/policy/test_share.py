@@ -34,7 +34,8 @@ version: 1
 groups:
   vision: {accounts: [vision]}
   course: {partitions: [long]}
-colocation: {mode: enforce, may: [vision], must: [course], hold: 2m, why: "Two small ones fit one GPU."}
+colocation: {mode: enforce, allowed_groups: [vision], required_groups: [course], max_wait: 2m,
+  why: "Two small ones fit one GPU."}
 """
 NOW_S = 1_800_000_000
 SHARES = {"resnet50": 2, "alice/train": 1, "bob/": 3, "huge": 4, "bob/train": 2}
@@ -271,10 +272,10 @@ def rewritten(verdict: ScriptDecision) -> bool:
 
 class TestFile:
     def test_it_is_read_shown_and_compiled(self, tmp_path: Path) -> None:
-        text = POLICY.replace("hold: 2m", "goal: considerate")
+        text = POLICY.replace("max_wait: 2m", "goal: considerate")
         policy = check_policy(parse_yaml(text, "p.yaml"))
         said = to_json(policy)["colocation"]
-        assert (said["goal"], said["slowdown"], said["together"], said["hold_s"]) == (
+        assert (said["goal"], said["slowdown"], said["jobs_per_gpu"], said["max_wait_s"]) == (
             "considerate",
             1.1,
             2,
@@ -286,7 +287,7 @@ class TestFile:
         )
         installed = policy_of(build_bundle(compiled(text, tmp_path))).colocation
         assert installed is not None
-        assert (installed.mode, installed.slowdown, installed.hold_s) == ("enforce", 1.1, 300)
+        assert (installed.mode, installed.slowdown, installed.max_wait_s) == ("enforce", 1.1, 300)
         assert json.dumps(said)
 
     def test_who_decides_whom_they_share_with(self, tmp_path: Path) -> None:
@@ -303,14 +304,17 @@ class TestFile:
     @pytest.mark.parametrize(
         ("line", "complaint"),
         [
-            ("{may: [vision]}", "colocation lacks why"),
-            ("{why: x, may: [visoin]}", "may: 'visoin' is not a group; did you mean vision"),
+            ("{allowed_groups: [vision]}", "colocation lacks why"),
+            (
+                "{why: x, allowed_groups: [visoin]}",
+                "allowed_groups: 'visoin' is not a group; did you mean vision",
+            ),
             ("{why: x, slowdown: 1.2}", "slowdown: only goal: considerate keeps to it"),
             ("{why: x, goal: considerate, slowdown: 0.9}", "slowdown: 0.9 must be a number from 1 to 10"),
-            ("{why: x, together: 2.5}", "together: 2.5 must be a whole number from 2 to 8"),
-            ("{why: x, hold: 5}", "hold: 5 must be a duration from 10s to 1h, such as 5m"),
-            ("{why: x, hold: 2h}", "hold: '2h' must be a duration from 10s to 1h"),
-            ("{why: x, largest: 75}", "largest: 75 must be a number from 0 to 1"),
+            ("{why: x, jobs_per_gpu: 2.5}", "jobs_per_gpu: 2.5 must be a whole number from 2 to 8"),
+            ("{why: x, max_wait: 5}", "max_wait: 5 must be a duration from 10s to 1h, such as 5m"),
+            ("{why: x, max_wait: 2h}", "max_wait: '2h' must be a duration from 10s to 1h"),
+            ("{why: x, max_gpu_fraction: 75}", "max_gpu_fraction: 75 must be a number from 0 to 1"),
             ("{why: x, planner: annealed}", "planner: 'annealed' is not possible; did you mean annealing?"),
             (
                 "{why: x, planner: [greedy]}",

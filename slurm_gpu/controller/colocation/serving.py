@@ -75,8 +75,8 @@ class Planners:
 
     def server(self, partitions: str, policy: ColocationInForce, book: Book, keys: Iterable[str]) -> Server:
         """Who is to be asked now about jobs of these partitions; `keys` of all that it is asked about."""
-        if self._terms != (policy.together, policy.slowdown):
-            self._terms = policy.together, policy.slowdown
+        if self._terms != (policy.jobs_per_gpu, policy.slowdown):
+            self._terms = policy.jobs_per_gpu, policy.slowdown
             self._servers.clear()
         serving = self._looked(policy)
         before = self._servers.get(partitions)
@@ -117,7 +117,7 @@ class Planners:
 
     def _try(self, policy: ColocationInForce) -> None:
         """Make one for nothing: raises what making it raises."""
-        belief = StoreBelief(Book(), policy.together, policy.slowdown)
+        belief = StoreBelief(Book(), policy.jobs_per_gpu, policy.slowdown)
         belief.index("any")
         self._made(policy.planner, belief, Book())
 

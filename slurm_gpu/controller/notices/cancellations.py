@@ -57,7 +57,7 @@ class Ends:
             name=job.name,
             n_gpus=job.n_gpus,
             at_s=self._wall(),
-            how=rule.how,
+            how=rule.action,
             since_s=standing.finding.since_s,
         )
         ledger.ended.append(end)
@@ -67,7 +67,7 @@ class Ends:
             ledger.ended.remove(end)
             raise
         try:
-            if rule.how == "hold":
+            if rule.action == "hold":
                 self._control.hold(job.id)
             else:
                 self._control.cancel(job.id)

@@ -109,7 +109,7 @@ def message(
     rule, fate = judgment.rule, ""
     if kind == WARNING and rule is not None:
         end_s = min(one.end_s for one in findings if one.end_s is not None)
-        fate = fate_of_warned(rule.how, rule.mode, moment(end_s, around.zone))
+        fate = fate_of_warned(rule.action, rule.mode, moment(end_s, around.zone))
     elif kind == ENDED:
         end = judgment.ledger.end_of(findings[0].job.run)
         if end is not None:
@@ -135,11 +135,11 @@ def outlook(judgment: Judgment, settings: Settings, zone: ZoneInfo) -> list[Outl
         says = of_outcome(outcome, zone, sends=settings.sends)
         standing = judgment.standings.get(finding.job.run.job_id)
         if finding.kind == WARNING and rule is not None and standing is not None:
-            says = f"{says}; {of_standing(standing, rule.how, rule.mode, zone)}"
+            says = f"{says}; {of_standing(standing, rule.action, rule.mode, zone)}"
         elif finding.kind == ENDED and (end := judgment.ledger.end_of(finding.job.run)) is not None:
             says = f"{of_end(end, zone)}; {says}"
         elif finding.kind == AlertKind.HELD_IDLE and rule is not None and standing is not None:
-            says = f"{says}; {of_standing(standing, rule.how, rule.mode, zone)}"
+            says = f"{says}; {of_standing(standing, rule.action, rule.mode, zone)}"
         lines.append(
             OutlookLine(
                 job_id=finding.job.run.job_id,

@@ -158,7 +158,7 @@ def weights_of(config: SiteConfig) -> PriorityWeights | None:
     said = config.placement.priority
     if said is None:
         return None
-    return PriorityWeights({JobScale(name): rate for name, rate in said.per_hour.items()}, said.most)
+    return PriorityWeights({JobScale(name): rate for name, rate in said.per_hour.items()}, said.max_points)
 
 
 def _most_medium(config: SiteConfig) -> int:

@@ -226,8 +226,8 @@ class _Check(Decoder):
 
     def colocation(self, colocation: Colocation, groups: Mapping[str, Group]) -> Colocation:
         at: Location = ("colocation",)
-        self.known_groups((*at, "may"), colocation.may, groups)
-        self.known_groups((*at, "must"), colocation.must, groups)
+        self.known_groups((*at, "allowed_groups"), colocation.allowed_groups, groups)
+        self.known_groups((*at, "required_groups"), colocation.required_groups, groups)
         planner, slowdown = colocation.planner, colocation.slowdown
         if colocation.goal is Goal.CONSIDERATE:
             slowdown = _SLOWDOWN if slowdown is None else slowdown

@@ -309,19 +309,23 @@ class Goal(StrEnum):
 class Colocation:
     """Jobs of one GPU that share it with others."""
 
-    may: Annotated[GroupNames | None, "Groups whose jobs share if they ask; by default all."] = None
-    must: Annotated[GroupNames, "Groups whose jobs share unasked."] = ()
+    allowed_groups: Annotated[GroupNames | None, "Groups whose jobs share if they ask; by default all."] = (
+        None
+    )
+    required_groups: Annotated[GroupNames, "Groups whose jobs share without asking."] = ()
     mode: Annotated[Mode, "Log it, advise the user, or do it."] = Mode.OBSERVE
     goal: Annotated[Goal, "considerate: no job is slowed down by more than `slowdown`."] = Goal.THROUGHPUT
     slowdown: Annotated[
         float | None, number(1, 10, "1.10"), "The most that a job is slowed down; by default 1.10."
     ] = None
-    together: Annotated[int, whole_number(2, 8, "2"), "Jobs on one GPU, at most."] = 2
-    largest: Annotated[
-        float, number(0, 1, "0.75"), "A job that needs more than this part of a GPU runs alone."
+    jobs_per_gpu: Annotated[int, whole_number(2, 8, "2"), "Jobs on one GPU, at most."] = 2
+    max_gpu_fraction: Annotated[
+        float, number(0, 1, "0.75"), "A job that needs more than this fraction of a GPU runs alone."
     ] = 0.75
     # slurm-gpuctld needs some seconds to act.
-    hold_s: Annotated[int, duration(10, 3600, "5m", int), "How long a job waits for its place at most."] = 300
+    max_wait_s: Annotated[
+        int, duration(10, 3600, "5m", int), "How long a job waits for its place at most."
+    ] = 300
     planner: Annotated[
         str, choice((*PLANNERS, *LEARNED_PLANNERS)), "The planner that chooses co-runners."
     ] = "annealing"
@@ -352,7 +356,7 @@ class CancelIdle:
     ]
     groups: Annotated[GroupNames | None, Key("for"), "Groups whose jobs are ended; by default all."] = None
     exempt: Annotated[GroupNames, "Groups whose jobs are not."] = ()
-    how: Annotated[IdleAction, Key("then"), "cancel, or hold: back into the queue, held."] = IdleAction.CANCEL
+    action: Annotated[IdleAction, "cancel, or hold: requeue the job and hold it."] = IdleAction.CANCEL
     mode: Annotated[Mode, "Log it, only warn, or do it."] = Mode.OBSERVE
     why: Annotated[str, TEXT, REQUIRED, "The reason."] = ""
 

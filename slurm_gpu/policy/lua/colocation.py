@@ -19,9 +19,11 @@ def compile_colocation(
     said = policy.colocation
     if said is None:
         return None
-    may: list[Plain] | None = None if said.may is None else [index[name] for name in said.may]
-    must: list[Plain] = [index[name] for name in said.must]
-    settings = {"may": may, "must": must, **colocation_settings(said)}
+    allowed: list[Plain] | None = None
+    if said.allowed_groups is not None:
+        allowed = [index[name] for name in said.allowed_groups]
+    required: list[Plain] = [index[name] for name in said.required_groups]
+    settings = {"allowed_groups": allowed, "required_groups": required, **colocation_settings(said)}
     return settings | {"requeues": requeues, "why": said.why}
 
 
@@ -31,9 +33,9 @@ def colocation_settings(said: Colocation) -> dict[str, Plain]:
         "mode": str(said.mode),
         "goal": str(said.goal),
         "slowdown": said.slowdown,
-        "together": said.together,
-        "largest": said.largest,
-        "hold_s": said.hold_s,
+        "jobs_per_gpu": said.jobs_per_gpu,
+        "max_gpu_fraction": said.max_gpu_fraction,
+        "max_wait_s": said.max_wait_s,
         "planner": said.planner,
         "model": None if said.model is None else str(said.model),
     }

@@ -21,7 +21,7 @@ def compile_cancel_idle(policy: Policy, index: Mapping[str, int]) -> dict[str, P
         "exempt": exempt,
         "warn_s": warn_s,
         "after_s": said.after_s,
-        "how": str(said.how),
+        "action": str(said.action),
         "mode": str(said.mode),
         "why": said.why,
     }

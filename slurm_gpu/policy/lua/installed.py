@@ -105,9 +105,9 @@ class ColocationInForce:
     goal: str
     slowdown: float | None
     """By which nobody is slowed down beyond; None: no such promise is made."""
-    together: int
-    largest: float
-    hold_s: int
+    jobs_per_gpu: int
+    max_gpu_fraction: float
+    max_wait_s: int
     planner: str = "annealing"
     """Who decides whom they share with; the default, too, of a bundle that names none."""
     model: Path | None = None
@@ -119,8 +119,8 @@ class CancelIdleInForce:
     """Which jobs are ended whose GPUs were never used, and after which warnings."""
 
     mode: str
-    how: str
-    """cancel or hold."""
+    # cancel or hold.
+    action: str
     warn_s: tuple[int, ...]
     after_s: int
     why: str
@@ -276,7 +276,7 @@ def _lending(table: Mapping[str, Any]) -> LendingInForce:
 
 
 def _colocation(table: Mapping[str, Any]) -> ColocationInForce:
-    keys = ("mode", "goal", "together", "largest", "hold_s")
+    keys = ("mode", "goal", "jobs_per_gpu", "max_gpu_fraction", "max_wait_s")
     return ColocationInForce(
         **{key: table[key] for key in keys},
         slowdown=table.get("slowdown"),
@@ -290,7 +290,7 @@ def _cancel_idle(table: Mapping[str, Any], groups: tuple[GroupInForce, ...]) -> 
         return tuple(groups[number - 1] for number in _list(table[key]))
 
     return CancelIdleInForce(
-        **{key: table[key] for key in ("mode", "how", "after_s", "why")},
+        **{key: table[key] for key in ("mode", "action", "after_s", "why")},
         warn_s=tuple(_list(table["warn_s"])),
         groups=named("groups") if "groups" in table else None,
         exempt=named("exempt"),

@@ -275,20 +275,20 @@ def _days(days: list[int]) -> str:
 
 
 def _colocation(said: Colocation) -> Section:
-    who = "for every job" if said.may is None else f"for jobs of {', '.join(said.may)}"
+    who = "for every job" if said.allowed_groups is None else f"for jobs of {', '.join(said.allowed_groups)}"
     slowed = "Who runs beside whom is chosen so that all are done soonest."
     if said.slowdown is not None:
         slowed = f"Nobody is to be slowed down beside others by more than a factor of {said.slowdown:g}."
     remarks = [
-        f"{said.together} jobs share a GPU at most; a job waits for its place "
-        f"{format_duration(said.hold_s)} at most.",
+        f"{said.jobs_per_gpu} jobs share a GPU at most; a job waits for its place "
+        f"{format_duration(said.max_wait_s)} at most.",
         slowed,
         "Only batch jobs of one GPU share; what nobody knows yet has its GPU for itself.",
     ]
     if said.planner != Colocation().planner:
         remarks.append(f"Planner {said.planner} decides it.")
-    if said.must:
-        remarks.insert(0, f"Jobs of {', '.join(said.must)} share unasked.")
+    if said.required_groups:
+        remarks.insert(0, f"Jobs of {', '.join(said.required_groups)} share unasked.")
     if said.mode is Mode.ADVISE:
         remarks.append("On trial: who would share is told, and has a GPU all the same.")
     elif said.mode is Mode.OBSERVE:
@@ -301,7 +301,7 @@ def _cancel_idle(said: CancelIdle) -> Section:
     if said.exempt:
         who += f", but for those of {', '.join(said.exempt)}"
     times = " and ".join(map(format_duration, said.warn_s))
-    what = "cancelled" if said.how is IdleAction.CANCEL else "put back into the queue, held"
+    what = "cancelled" if said.action is IdleAction.CANCEL else "put back into the queue, held"
     remarks = [
         f"Who has used none of a job's GPUs since it began is warned after {times}.",
         f"After {format_duration(said.after_s)} the job is {what}; never unwarned, never while it was not "

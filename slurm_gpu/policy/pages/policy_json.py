@@ -99,7 +99,10 @@ def _urgent(urgent: Urgent) -> dict[str, Any]:
 
 
 def _colocation(said: Colocation) -> dict[str, Any]:
-    groups = {"may": None if said.may is None else list(said.may), "must": list(said.must)}
+    groups = {
+        "allowed_groups": None if said.allowed_groups is None else list(said.allowed_groups),
+        "required_groups": list(said.required_groups),
+    }
     return groups | colocation_settings(said) | {"why": said.why}
 
 
@@ -109,7 +112,7 @@ def _cancel_idle(said: CancelIdle) -> dict[str, Any]:
         "exempt": list(said.exempt),
         "warn_s": list(said.warn_s),
         "after_s": said.after_s,
-        "then": str(said.how),
+        "action": str(said.action),
         "mode": str(said.mode),
         "why": said.why,
     }

@@ -237,7 +237,9 @@ def test_whatever_happens_every_job_ends_and_no_gpu_has_more_than_it_has(
     cluster.util = {key: data.draw(st.floats(0.05, 1)) for key in keys}
     cluster.speeds = {(one, other): data.draw(st.floats(0.2, 1)) for one in keys for other in keys}
     planner = data.draw(st.sampled_from(["annealing", "greedy", "tetris"]))
-    site = Site(cluster, dataclasses.replace(POLICY, together=data.draw(st.integers(2, 3)), planner=planner))
+    site = Site(
+        cluster, dataclasses.replace(POLICY, jobs_per_gpu=data.draw(st.integers(2, 3)), planner=planner)
+    )
     for _ in range(data.draw(st.integers(1, 10))):
         key = data.draw(st.sampled_from(keys))
         known = (site.keeper.table().shares if site.keeper.table() else {}).get(key)  # type: ignore[union-attr]

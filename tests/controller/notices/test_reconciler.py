@@ -62,7 +62,7 @@ def test_the_last_task_of_an_array_is_ended_by_its_own_name(world: World) -> Non
 
 
 def test_held_in_the_queue_where_the_policy_says_so(world: World) -> None:
-    world.rule = replace(RULE, how="hold")
+    world.rule = replace(RULE, action="hold")
     world.hold(17)
     world.go_on(121)
     assert world.ended() == [(120, ["scontrol", "requeuehold", "17"])]
@@ -183,7 +183,7 @@ def test_whoever_stood_still_is_warned_anew(world: World) -> None:
 
 
 def test_a_job_that_was_brought_back_is_warned_anew(world: World) -> None:
-    world.settings.write_text(SETTINGS + "per_user_a_day: 20\n")
+    world.settings.write_text(SETTINGS + "max_per_user_per_day: 20\n")
     world.hold(17)
     world.go_on(125)
     world.hold(17)
@@ -214,7 +214,7 @@ def test_where_no_warning_ever_goes_out_nothing_is_ever_ended(world: World) -> N
 
 
 def test_who_was_told_enough_for_a_day_is_not_ended_unwarned(world: World) -> None:
-    world.settings.write_text(SETTINGS + "per_user_a_day: 1\n")
+    world.settings.write_text(SETTINGS + "max_per_user_per_day: 1\n")
     world.hold(17)
     world.go_on(180)
     assert world.told() == [(30, "warning")]

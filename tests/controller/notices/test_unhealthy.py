@@ -96,7 +96,7 @@ def test_who_is_told_that_nothing_computes_gets_no_diagnosis_besides(world: Worl
 
 
 def test_it_counts_among_the_messages_of_a_day(world: World) -> None:
-    world.settings.write_text(f"{ASKED}per_user_a_day: 1\n")
+    world.settings.write_text(f"{ASKED}max_per_user_per_day: 1\n")
     world.hold(18, util_pct=90.0, used=True)
     world.found = [verdict(), verdict(18, reported_at_s=NOON_S + 1800)]
     world.go_on(120)
