@@ -94,7 +94,7 @@ def test_no_command_ends_in_a_traceback_without_its_libraries(argv: tuple[str, .
     site.write_text("cluster: c\n")
     ended = run("cli", NOT_OURS - {"click"}, "--config", str(site), *argv)
     assert "Traceback" not in ended.stderr
-    assert "Error" not in ended.stderr.replace("Error: Invalid value", "").replace("Error: Missing", ""), argv
+    assert "Error" not in ended.stderr, argv
 
 
 def test_what_a_program_needs_is_in_its_extra() -> None:

@@ -30,7 +30,12 @@ _RESERVATION = re.compile(r"sg_(\d{1,18})")
 
 @click.command()
 @click.option(
-    "--last", type=click.IntRange(1, _MOST), default=20, show_default=True, metavar="N", help="So many acts."
+    "--limit",
+    type=click.IntRange(1, _MOST),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="Print the latest N.",
 )
 @click.option("--act", metavar="WORDS", help="Of the last 1000 those that begin so, such as urgent.")
 @click.option(
@@ -38,7 +43,7 @@ _RESERVATION = re.compile(r"sg_(\d{1,18})")
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with the evidence of each act.")
 @with_site
-def audit(site: CommandSite, last: int, act: str | None, refused: str | None, as_json: bool) -> None:
+def audit(site: CommandSite, limit: int, act: str | None, refused: str | None, as_json: bool) -> None:
     """What was done to the cluster: urgent jobs that started, limits that moved, weights, reservations.
 
     The last one comes last. For operators, root and SlurmUser.
@@ -48,13 +53,13 @@ def audit(site: CommandSite, last: int, act: str | None, refused: str | None, as
     zone = ZoneInfo(site.config.timezone)
     with site.database() as database:
         if refused is not None:
-            decisions = database.refusals(refused, min(last + 1, _MOST))
-            _print_refused(decisions[:last][::-1], refused, zone, as_json=as_json)
-            _tell_of_more(len(decisions), last, len(decisions))
+            decisions = database.refusals(refused, min(limit + 1, _MOST))
+            _print_refused(decisions[:limit][::-1], refused, zone, as_json=as_json)
+            _remark_on_more(len(decisions), limit, len(decisions))
             return
-        found = database.acts(_MOST if act is not None else min(last + 1, _MOST))
+        found = database.acts(_MOST if act is not None else min(limit + 1, _MOST))
         chosen = [one for one in found if act is None or one.act.startswith(act)]
-        acts = chosen[:last][::-1]
+        acts = chosen[:limit][::-1]
         owners = {} if as_json else _owners(database, acts)
     if as_json:
         print_json({"audit": to_json(acts)})
@@ -62,7 +67,7 @@ def audit(site: CommandSite, last: int, act: str | None, refused: str | None, as
         remark("no such act is on record" if act is not None else "no act is on record")
     else:
         _print_acts(acts, owners, zone)
-    _tell_of_more(len(chosen), last, len(found))
+    _remark_on_more(len(chosen), limit, len(found))
 
 
 def _print_acts(acts: Sequence[AuditEvent], owners: Mapping[str, str], zone: ZoneInfo) -> None:
@@ -134,9 +139,8 @@ def _rules(one: Decision) -> str | None:
     return ", ".join(dict.fromkeys(parts[0] for parts in objections if parts[-1] == "enforce")) or None
 
 
-def _tell_of_more(n_chosen: int, last: int, n_found: int) -> None:
-    """So that nobody takes a part for all."""
-    if n_chosen > last:
-        remark(f"there are more: these are the last {last}, --last {min(10 * last, _MOST)} shows others")
+def _remark_on_more(n_chosen: int, limit: int, n_found: int) -> None:
+    if n_chosen > limit:
+        remark(f"only the latest {limit} are shown; --limit {min(10 * limit, _MOST)} shows more")
     elif n_found == _MOST:
-        remark(f"there may be more: no command looks further back than the last {_MOST}")
+        remark(f"only the latest {_MOST} were searched")

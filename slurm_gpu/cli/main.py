@@ -153,8 +153,14 @@ def main(argv: Sequence[str] | None = None, site: CommandSite | None = None) -> 
         if trouble is not None and "slurm-gpu doctor" not in str(error):
             click.echo(f"{trouble}: `slurm-gpu doctor` says what to start", err=True)
         return error.exit_code
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
+        return 2
+    except click.ClickException as error:
+        message = error.format_message()
+        click.echo(f"slurm-gpu: {message[:1].lower()}{message[1:]}", err=True)
+        if isinstance(error, click.UsageError) and error.ctx is not None:
+            click.echo(f"Try `{error.ctx.command_path} --help`.", err=True)
         return 2
     except (click.Abort, KeyboardInterrupt):
         click.echo("slurm-gpu: interrupted", err=True)

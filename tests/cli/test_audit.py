@@ -80,15 +80,15 @@ def test_a_part_is_not_taken_for_all(slurm_gpu: CommandLine):
     slurm_gpu.database.act_list = [replace(MOVED, id=f"{n:032x}", at_s=NOW_S - n) for n in range(21)]
     assert slurm_gpu("audit") == 0
     assert len(slurm_gpu.rows()) == 21
-    assert "there are more: these are the last 20, --last 200 shows others" in slurm_gpu.err
-    assert slurm_gpu("audit", "--last", "21") == 0
+    assert "only the latest 20 are shown; --limit 200 shows more" in slurm_gpu.err
+    assert slurm_gpu("audit", "--limit", "21") == 0
     assert (len(slurm_gpu.rows()), slurm_gpu.err) == (22, "")
-    assert slurm_gpu("audit", "--act", "limit", "--last", "3", "--json") == 0
+    assert slurm_gpu("audit", "--act", "limit", "--limit", "3", "--json") == 0
     assert len(json.loads(slurm_gpu.out)["audit"]) == 3
-    assert "--last 30 shows others" in slurm_gpu.err
+    assert "--limit 30 shows more" in slurm_gpu.err
     slurm_gpu.database.act_list *= 50
     assert slurm_gpu("audit", "--act", "urgent") == 0
-    assert "no command looks further back than the last 1000" in slurm_gpu.err
+    assert "only the latest 1000 were searched" in slurm_gpu.err
 
 
 REFUSED = Decision(
@@ -112,9 +112,9 @@ def test_who_was_refused_an_urgent_job_and_with_what_reason(slurm_gpu: CommandLi
     assert first[2:7] == ["uid", "4000000000", "–", "–", "submit"]
     assert "\x1b" not in slurm_gpu.out
     assert slurm_gpu.database.asked == {"rule": "urgent"}
-    assert slurm_gpu("audit", "--refused", "urgent", "--json", "--last", "1") == 0
+    assert slurm_gpu("audit", "--refused", "urgent", "--json", "--limit", "1") == 0
     assert [one["id"] for one in json.loads(slurm_gpu.out)["refused"]] == [REFUSED.id]
-    assert "there are more" in slurm_gpu.err
+    assert "--limit 10 shows more" in slurm_gpu.err
 
 
 def test_nothing_refused_is_said_to_be_nothing(slurm_gpu: CommandLine):
@@ -131,5 +131,5 @@ def test_reservations_of_all_acts_have_their_users_however_many_there_are(slurm_
         replace(MOVED, id=f"{number:032x}", act="reservation approved", subject=f"sg_{number}")
         for number in reversed(numbers)
     ]
-    assert slurm_gpu("audit", "--last", "1000") == 0
+    assert slurm_gpu("audit", "--limit", "1000") == 0
     assert slurm_gpu.out.count(" of alice") == len(numbers)

@@ -325,9 +325,9 @@ def test_a_parquet_file_holds_all_with_gaps_as_null(slurm_gpu: CommandLine, tmp_
     [
         ("--all --limit 3", "--all and --limit or --page exclude each other"),
         ("--parquet x --csv", "--parquet writes a file and prints nothing"),
-        ("--sort name", "Invalid value for '--sort'"),
+        ("--sort name", "invalid value for '--sort'"),
         ("--min-gpus -1", "'-1' is not a number of GPUs from 0 to 1,000,000, such as 0.25 or 8"),
-        ("--min-gpus x", "Invalid value for '--min-gpus': 'x' is not a number of GPUs from 0"),
+        ("--min-gpus x", "invalid value for '--min-gpus': 'x' is not a number of GPUs from 0"),
         ("--min-gpus nan", "'nan' is not a number of GPUs"),
     ],
 )

@@ -38,7 +38,8 @@ def test_every_command_can_be_loaded_and_has_help(slurm_gpu: CommandLine, comman
 @pytest.mark.parametrize("argv", [("nonsense",), ("jobs", "--colour"), ("job",), ("jobs", "--limit", "0")])
 def test_wrong_usage_is_2(slurm_gpu: CommandLine, argv: tuple[str, ...]):
     assert slurm_gpu(*argv) == 2
-    assert slurm_gpu.err.startswith("Usage: ")
+    assert slurm_gpu.err.startswith("slurm-gpu: ")
+    assert slurm_gpu.err.endswith("--help`.\n")
 
 
 def test_a_broken_site_file_is_2_with_every_mistake_and_its_place(slurm_gpu: CommandLine):
@@ -68,7 +69,7 @@ def test_a_site_file_that_is_named_counts_even_where_nothing_is_needed_of_it(
 
 def test_a_mistyped_command_is_answered_with_the_nearest(slurm_gpu: CommandLine):
     assert slurm_gpu("jbos") == 2
-    assert "No such command 'jbos'. Did you mean 'jobs'?" in slurm_gpu.err
+    assert "no such command 'jbos'. Did you mean 'jobs'?" in slurm_gpu.err
     assert slurm_gpu("policy", "aply") == 2
     assert "'apply'" in slurm_gpu.err
 

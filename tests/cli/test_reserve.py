@@ -325,8 +325,8 @@ def test_csv_has_a_row_for_each_and_gaps_are_empty(command: CommandLine) -> None
 
 
 def test_how_many_of_the_past_goes_with_the_past_alone(command: CommandLine) -> None:
-    assert command("reserve", "list", "--last=3") == 2
-    assert command.err == "slurm-gpu: --last says how many of those that are over: add --past\n"
+    assert command("reserve", "list", "--limit=3") == 2
+    assert command.err == "slurm-gpu: --limit applies to past reservations: add --past\n"
 
 
 def test_the_past_shows_how_promises_were_kept(command: CommandLine) -> None:

@@ -192,8 +192,8 @@ def test_json_has_a_row_for_each_node(slurm_gpu: CommandLine) -> None:
     ("argv", "says"),
     [
         (("--partition", "gpus"), "no node is in such a partition; there are gpu"),
-        (("--every", "5"), "write a time from 1s to 1h"),
-        (("--every", "2h"), "write a time from 1s to 1h"),
+        (("--interval", "5"), "use a duration from 1s to 1h"),
+        (("--interval", "2h"), "use a duration from 1s to 1h"),
     ],
 )
 def test_wrong_usage(slurm_gpu: CommandLine, argv: tuple[str, ...], says: str) -> None:

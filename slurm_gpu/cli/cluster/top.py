@@ -28,13 +28,19 @@ _LEAST_S, _MOST_S = 1.0, 3600.0
 
 @click.command()
 @click.option("--once", is_flag=True, help="Print it once, all rows; so it is in a pipe.")
-@click.option("--every", default="5s", metavar="TIME", show_default=True, help="How often to ask.")
+@click.option(
+    "--interval",
+    default="5s",
+    metavar="DURATION",
+    show_default=True,
+    help="Time between updates, from 1s to 1h.",
+)
 @click.option("--user", metavar="NAME", help="Only the GPUs and waiting jobs of this user.")
 @click.option("--partition", metavar="NAME", help="Only nodes of this partition, and jobs that wait for it.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON once; docs/commands.md has its keys.")
 @with_site
 def top(
-    site: CommandSite, once: bool, every: str, user: str | None, partition: str | None, as_json: bool
+    site: CommandSite, once: bool, interval: str, user: str | None, partition: str | None, as_json: bool
 ) -> None:
     """Who uses which GPU and until when, what waits and why, and which nodes are out of service.
 
@@ -46,11 +52,11 @@ def top(
     Keys: space and b turn the pages, q ends it.
     """
     try:
-        every_s = parse_duration(every)
+        interval_s = parse_duration(interval)
     except ValueError:
-        every_s = 0.0
-    if not _LEAST_S <= every_s <= _MOST_S:
-        raise UsageError(f"--every {every}: write a time from 1s to 1h, such as 5s")
+        interval_s = 0.0
+    if not _LEAST_S <= interval_s <= _MOST_S:
+        raise UsageError(f"--interval {interval}: use a duration from 1s to 1h, such as 5s")
     observer = Observer(site.database, site.wall, time.monotonic)
     observer.look()
     watched = _LiveScreen(site, observer, user, partition)
@@ -62,7 +68,7 @@ def top(
         width = screen.width if sys.stdout.isatty() else None
         _print(screen, draw(watched.overview(), site.wall(), watched.zone, width=width))
     else:
-        _follow(watched, every_s)
+        _follow(watched, interval_s)
 
 
 class _LiveScreen:
@@ -113,11 +119,11 @@ class _LiveScreen:
         )
 
 
-def _follow(watched: _LiveScreen, every_s: float) -> None:
+def _follow(watched: _LiveScreen, interval_s: float) -> None:
     """Show it until somebody presses q."""
     screen, first = console(), 0
     look: threading.Thread | None = None
-    due = time.monotonic() + every_s
+    due = time.monotonic() + interval_s
     overview, seen = watched.overview(), watched.observer.last
     with keys() as pressed, Live(console=screen, screen=True, auto_refresh=False) as shown:
         while True:
@@ -134,7 +140,7 @@ def _follow(watched: _LiveScreen, every_s: float) -> None:
                 # Beside this, so that keys count while slurm-gpudbd lets us wait.
                 look = threading.Thread(target=watched.observer.look, daemon=True)
                 look.start()
-                due = time.monotonic() + every_s
+                due = time.monotonic() + interval_s
             if watched.observer.last is not seen:
                 overview, seen = watched.overview(), watched.observer.last
 

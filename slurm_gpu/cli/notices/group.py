@@ -39,7 +39,12 @@ _MOST = 1000
     help="With --dry-run: settings other than notices.yaml beside the site file.",
 )
 @click.option(
-    "--last", type=click.IntRange(1, _MOST), default=20, show_default=True, metavar="N", help="So many sent."
+    "--limit",
+    type=click.IntRange(1, _MOST),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="Print the latest N notices.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @run_directory_option("Where slurm-gpuctld writes what it sees.")
@@ -51,7 +56,7 @@ def notices(
     dry_run: bool,
     whole: bool,
     settings_path: Path | None,
-    last: int,
+    limit: int,
     as_json: bool,
     run_dir: Path,
 ) -> None:
@@ -88,15 +93,15 @@ def notices(
                 "as_of_s": None if told is None else told.as_of_s,
                 "cancels": None if told is None else told.cancels,
                 "now": [] if told is None else [asdict(line) for line in told.outlook],
-                "notices": plain["notices"][-last:],
-                "ended": plain["ended"][-last:],
+                "notices": plain["notices"][-limit:],
+                "ended": plain["ended"][-limit:],
             }
         )
         return
     zone = ZoneInfo(site.config.timezone)
     _print_now(told, settings, site.wall(), zone)
-    _print_sent(ledger, last, zone)
-    _print_ended(ledger, last, zone)
+    _print_sent(ledger, limit, zone)
+    _print_ended(ledger, limit, zone)
 
 
 notices.add_command(undo)
@@ -127,8 +132,8 @@ def _print_now(told: Status | None, settings: Settings, now_s: float, zone: Zone
     print_lines(told.outlook, zone)
 
 
-def _print_sent(ledger: Ledger, last: int, zone: ZoneInfo) -> None:
-    chosen = ledger.notices[-last:]
+def _print_sent(ledger: Ledger, limit: int, zone: ZoneInfo) -> None:
+    chosen = ledger.notices[-limit:]
     if not chosen:
         return
     click.echo("\nLast told:")
@@ -145,8 +150,8 @@ def _print_sent(ledger: Ledger, last: int, zone: ZoneInfo) -> None:
     print_table(("when", "user", "GPUs", "jobs", "what became of it"), rows, whole=("when",), cut=("user",))
 
 
-def _print_ended(ledger: Ledger, last: int, zone: ZoneInfo) -> None:
-    chosen = ledger.ended[-last:]
+def _print_ended(ledger: Ledger, limit: int, zone: ZoneInfo) -> None:
+    chosen = ledger.ended[-limit:]
     if not chosen:
         return
     click.echo("\nEnded for GPUs that were never used (`slurm-gpu notices undo JOB` undoes it):")

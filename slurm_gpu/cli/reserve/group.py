@@ -217,19 +217,22 @@ def _then(site: CommandSite, one: Reservation) -> str:
 @reserve.command("list", short_help="Show the calendar.")
 @click.option("--past", is_flag=True, help="Those that are over, and how promises were kept.")
 @click.option(
-    "--last", type=click.IntRange(1, 1000), metavar="N", help=f"With --past: so many.  [default: {_PAST}]"
+    "--limit",
+    type=click.IntRange(1, 1000),
+    metavar="N",
+    help=f"With --past: print the latest N. [default: {_PAST}]",
 )
 @json_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV, the same keys as columns.")
 @with_site
-def list_reservations(site: CommandSite, past: bool, last: int | None, as_json: bool, as_csv: bool) -> None:
+def list_reservations(site: CommandSite, past: bool, limit: int | None, as_json: bool, as_csv: bool) -> None:
     """Show what is reserved and asked for, with a calendar by day; Slurm's other reservations too."""
     check_format(as_json=as_json, as_csv=as_csv)
-    if last is not None and not past:
-        raise UsageError("--last says how many of those that are over: add --past")
+    if limit is not None and not past:
+        raise UsageError("--limit applies to past reservations: add --past")
     zone = ZoneInfo(site.config.timezone)
     with site.database() as database:
-        rows = database.reservations(past=(_PAST if last is None else last) if past else 0)
+        rows = database.reservations(past=(_PAST if limit is None else limit) if past else 0)
     over = [row for row in rows if row.state.is_over]
     shown = over if past else [row for row in rows if not row.state.is_over]
     lateness = {row.id: late(row) for row in shown}
