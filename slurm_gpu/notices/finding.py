@@ -1,4 +1,4 @@
-"""What there is to tell somebody, of which job: plain values, without any cluster behind them."""
+"""Findings about jobs that notices report: plain values, independent of the cluster."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 from slurm_gpu.alerts.alert import AlertKind, DiagnosisSummary
 
+# Kind of a notice before a job is ended.
 WARNING = "warning"
-"""The kind of a notice that a job is about to be ended."""
+# Kind of a notice after a job was ended.
 ENDED = "ended"
-"""The kind of one that it was."""
+# The kinds of alerts of which users may be notified.
 ALERT_KINDS = (
     AlertKind.XID,
     AlertKind.UNHEALTHY,
@@ -20,15 +21,14 @@ ALERT_KINDS = (
     AlertKind.PARTLY_UNUSED,
     AlertKind.THROTTLED,
 )
-"""Those that users may be told of."""
+# The default: without diagnoses, which may be wrong and must be requested by name.
 DEFAULT_ALERT_KINDS = frozenset(ALERT_KINDS) - {AlertKind.UNHEALTHY}
-"""And of which they are where nobody says: a diagnosis may be mistaken, and a site asks for it by name."""
+# Kinds of notices, the most important first.
 KINDS = (WARNING, ENDED, *map(str, ALERT_KINDS))
-"""Of notices, those that matter most first."""
 
 
 class NoticedRun(NamedTuple):
-    """One run of a job: who is requeued begins anew."""
+    """One run of a job; a requeue starts another."""
 
     job_id: int
     start_s: int
@@ -36,11 +36,11 @@ class NoticedRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoticedJob:
-    """A job that runs. Its name is whatever its owner made it."""
+    """A running job; its name is chosen by its owner."""
 
     run: NoticedRun
     id: str
-    """As users know it: 17, 17_3 or 17+1."""
+    """The ID that users know: 17, 17_3 or 17+1."""
     user: str
     name: str
     account: str
@@ -50,26 +50,26 @@ class NoticedJob:
 
     @property
     def is_component(self) -> bool:
-        """Whether it is a part of a heterogeneous job, which Slurm ends as a whole."""
+        """Whether it is a component of a heterogeneous job, which Slurm ends as a whole."""
         return "+" in self.id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFinding:
-    """One thing about one job."""
+    """One condition of one job."""
 
     job: NoticedJob
     kind: str
     stage: int = 0
-    """Which warning, the first is 0; 0 of all else."""
+    """Number of the warning, from 0; 0 for other kinds."""
     since_s: float
     coverage: float
-    """How much was seen of the time that it is judged by."""
+    """Observed share of the evaluated time."""
     n_devices: int = 0
-    """That it is about."""
+    """Number of affected devices."""
     end_s: float | None = None
-    """Of a warning: the earliest end."""
+    """Only for a warning: the earliest end."""
     due_s: float = 0.0
-    """Not told sooner."""
+    """Earliest time of the notice."""
     diagnosis: DiagnosisSummary | None = None
-    """Of UNHEALTHY: what was found."""
+    """Only for UNHEALTHY."""

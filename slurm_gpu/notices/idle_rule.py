@@ -1,6 +1,6 @@
-"""When the owner of a job whose GPUs were never used is warned, and when the job is ended: pure functions.
+"""Decide when the owner of a job with unused GPUs is warned and when the job is ended: pure functions.
 
-No job is ended unless all warnings surely went out, and the time between the last one and the end is over.
+A job is ended only if all warnings were certainly sent and the time after the last one has passed.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from enum import StrEnum
 from slurm_gpu.notices.finding import WARNING, JobFinding, NoticedJob
 from slurm_gpu.notices.ledger import Ledger
 
+# Minimum observed share of a job's time, by its records and by live values, before a warning.
 COVERAGE = 0.95
-"""So much of a job's time must have been seen, by its records and by live values, before it is warned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdleRule:
-    """What the policy in force says."""
+    """The idle rule of the policy in force."""
 
     warn_s: tuple[int, ...]
     after_s: int
@@ -26,7 +26,7 @@ class IdleRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdleJob:
-    """A job of which no GPU ever computed, wholly seen."""
+    """A fully observed job that has used no GPU."""
 
     job: NoticedJob
     since_s: float
@@ -35,40 +35,40 @@ class IdleJob:
 
 
 class IdleStage(StrEnum):
-    """Where an idle job stands."""
+    """The stage of an idle job."""
 
     WARN = "warn"
-    """The next warning is told, or waits for its time."""
+    """The next warning is being sent, or is not due yet."""
     BLOCKED = "blocked"
-    """A warning did not go out, or nobody knows whether it did."""
+    """A warning was not sent, or it is unknown whether it was."""
     GRACE = "grace"
-    """All warnings went out; its owner has some time left."""
+    """All warnings were sent; the owner has some time left."""
     END = "end"
 
 
 @dataclass(frozen=True, slots=True)
 class IdleStanding:
-    """One idle job."""
+    """The stage of one idle job."""
 
     finding: JobFinding
-    """The next warning, or the last one where all went out."""
+    """The next warning, or the last one if all were sent."""
     step: IdleStage
     end_s: float
-    """Not ended sooner, as things stand."""
+    """Earliest end, as of now."""
 
 
 def standing(now_s: float, idle: IdleJob, rule: IdleRule, ledger: Ledger) -> IdleStanding:
-    """Where a job stands now."""
+    """Return the stage of a job now."""
     run = idle.job.run
-    told = [ledger.told(run, WARNING, stage) for stage in range(len(rule.warn_s))]
-    # Who was warned has been idle since then, whatever a slurm-gpuctld that began later can tell.
-    since_s = min([idle.since_s, *(one.runs[run] for one in told if one is not None)])
+    warnings = [ledger.last_notice(run, WARNING, stage) for stage in range(len(rule.warn_s))]
+    # A warned job has been idle since then, even if a slurm-gpuctld that started later cannot observe it.
+    since_s = min([idle.since_s, *(one.runs[run] for one in warnings if one is not None)])
+    # The time to the next step counts from here: a warning sent late delays the following steps.
     before_s = since_s
-    """From when the time up to the next step counts: a warning that went out late puts off what follows."""
     for stage, at_s in enumerate(rule.warn_s):
         left_s = at_s - (rule.warn_s[stage - 1] if stage else 0)
         due_s = before_s + left_s
-        notice = told[stage]
+        notice = warnings[stage]
         end_s = max(due_s, now_s) + rule.after_s - at_s
         if notice is None:
             return IdleStanding(_warning(idle, stage, since_s, due_s, end_s), IdleStage.WARN, end_s)
@@ -97,5 +97,5 @@ def _warning(idle: IdleJob, stage: int, since_s: float, due_s: float, end_s: flo
 def standings(
     now_s: float, jobs: Sequence[IdleJob], rule: IdleRule, ledger: Ledger
 ) -> dict[int, IdleStanding]:
-    """Of all, by job id."""
+    """Return the stages of all jobs by job ID."""
     return {idle.job.run.job_id: standing(now_s, idle, rule, ledger) for idle in jobs}

@@ -1,6 +1,6 @@
-"""Whom we told what, and which jobs we ended: on disk before anything is done, so that nothing is done twice.
+"""The record of all notices and ended jobs, on disk before each action, so that no action is repeated.
 
-A notice that was being sent when slurm-gpuctld was killed may have arrived or not: it is not sent again.
+A notice that was being sent when slurm-gpuctld was killed may have arrived: it is not sent again.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ KEPT_S = 7 * DAY_S
 
 
 class DeliveryState(StrEnum):
-    """Of one notice on one channel."""
+    """The state of one notice on one channel."""
 
     WAITING = "waiting"
     SENDING = "sending"
     SENT = "sent"
     FAILED = "failed"
     UNKNOWN = "unknown"
-    """It may have arrived or not: not sent again, and no job is ended on it."""
+    """It may have arrived: it is not sent again, and no job is ended because of it."""
     OVER = "over"
-    """Before it could be sent it was no longer so."""
+    """The alert ended before it could be sent."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Delivery:
-    """One notice on one channel."""
+    """The delivery of one notice on one channel."""
 
     state: DeliveryState = DeliveryState.WAITING
     attempts: int = 0
     at_s: float = 0.0
-    """Of the last attempt."""
+    """Time of the last attempt."""
     why: str = ""
 
 
@@ -53,31 +53,31 @@ class Notice:
     kind: str
     stage: int
     runs: dict[NoticedRun, float]
-    """The runs that it is about, and since when it is so of each."""
+    """The runs that it covers, each with the start of its alert."""
     created_s: float
     deliveries: dict[str, Delivery]
-    """By channel."""
+    """Deliveries by channel."""
     audited: bool = False
 
     @property
     def sent_s(self) -> float | None:
-        """When it went out for the first time; None as long as it surely did not."""
+        """When it was first sent; None if it was certainly not sent."""
         times = [one.at_s for one in self.deliveries.values() if one.state is DeliveryState.SENT]
         return min(times, default=None)
 
     @property
     def is_void(self) -> bool:
-        """Whether it never went out, as it was no longer so."""
+        """Whether it was never sent because the alert ended."""
         return all(one.state is DeliveryState.OVER for one in self.deliveries.values())
 
     @property
     def waits(self) -> bool:
-        """Whether it is still to be sent on some channel."""
+        """Whether it is still to be sent on a channel."""
         return any(one.state is DeliveryState.WAITING for one in self.deliveries.values())
 
 
 class EndState(StrEnum):
-    """Of a job that we end."""
+    """The state of a job that slurm-gpuctld ends."""
 
     ENDING = "ending"
     ENDED = "ended"
@@ -86,7 +86,7 @@ class EndState(StrEnum):
 
 @dataclass(slots=True, kw_only=True)
 class End:
-    """A job that we ended, or were about to."""
+    """A job that slurm-gpuctld ended or was about to end."""
 
     run: NoticedRun
     id: str
@@ -95,36 +95,36 @@ class End:
     n_gpus: float
     at_s: float
     how: str
-    """cancel or hold."""
+    """`cancel` or `hold`."""
     since_s: float
     state: EndState = EndState.ENDING
     audited: bool = False
     why: str = ""
-    """Why that failed."""
+    """Why it failed."""
 
 
 @dataclass(slots=True)
 class Ledger:
-    """All of it."""
+    """All notices and ended jobs."""
 
     notices: list[Notice] = field(default_factory=list)
     ended: list[End] = field(default_factory=list)
 
-    def told(self, run: NoticedRun, kind: str, stage: int = 0) -> Notice | None:
-        """The last notice of that kind about that run."""
+    def last_notice(self, run: NoticedRun, kind: str, stage: int = 0) -> Notice | None:
+        """Return the last notice of this kind about this run."""
         for one in reversed(self.notices):
             if one.kind == kind and one.stage == stage and run in one.runs and not one.is_void:
                 return one
         return None
 
     def n_within_a_day(self, user: str, now_s: float) -> int:
-        """Notices to a user in the last 24 hours; also those of which nobody knows whether they went out."""
+        """Return the notices to a user in the last 24 hours, including those that may not have been sent."""
         return sum(
             one.user == user and now_s - one.created_s < DAY_S and not one.is_void for one in self.notices
         )
 
     def first_of_day_s(self, user: str, now_s: float) -> float | None:
-        """When the first of these was made."""
+        """Return when the first of these was created."""
         times = [
             one.created_s
             for one in self.notices
@@ -133,11 +133,11 @@ class Ledger:
         return min(times, default=None)
 
     def end_of(self, run: NoticedRun) -> End | None:
-        """The end that we made of a run."""
+        """Return the end of a run by slurm-gpuctld."""
         return next((one for one in reversed(self.ended) if one.run == run), None)
 
     def take_back(self, runs: Collection[NoticedRun], kind: str) -> bool:
-        """What was told of these runs does not count any more; whether there was any."""
+        """Remove these runs from notices of this kind; return whether there were any."""
         found = False
         for one in self.notices:
             if one.kind == kind:
@@ -147,7 +147,7 @@ class Ledger:
         return found
 
     def prune(self, running: Collection[NoticedRun], now_s: float) -> None:
-        """Forget what is older than a week and of no job that runs."""
+        """Remove entries older than a week that concern no running job."""
         self.notices = [
             one
             for one in self.notices
@@ -156,14 +156,14 @@ class Ledger:
         self.ended = [one for one in self.ended if now_s - one.at_s < KEPT_S]
 
     def waiting(self) -> Iterator[tuple[Notice, str, Delivery]]:
-        """What is still to be sent, the first first."""
+        """Yield the deliveries still to be made, oldest first."""
         for notice in self.notices:
             for channel, delivery in notice.deliveries.items():
                 if delivery.state is DeliveryState.WAITING:
                     yield notice, channel, delivery
 
     def to_json(self) -> dict[str, Any]:
-        """As docs/contracts.md, section 6, has it."""
+        """Return the JSON of docs/contracts.md, section 6."""
         return {
             "version": _VERSION,
             "notices": [
@@ -191,7 +191,7 @@ class Ledger:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Ledger:
-        """What `to_json` made; raises ValueError, KeyError or TypeError of anything else."""
+        """Undo `to_json`; raise ValueError, KeyError or TypeError for anything else."""
         if plain["version"] != _VERSION:
             raise ValueError(f"written by another version of slurm-gpu ({plain['version']})")
         return cls([_notice(one) for one in plain["notices"]], [_end(one) for one in plain["ended"]])
@@ -235,24 +235,24 @@ def _end(plain: Mapping[str, Any]) -> End:
 
 
 def read(path: Path) -> Ledger:
-    """The ledger at `path`, empty where there is none; raises OutsideError where it cannot be read."""
-    advice = ", so nobody is told anything and nothing is ended; move it away, and everybody is told anew"
+    """Read the ledger at `path`, empty if there is none; raise OutsideError if it cannot be read."""
+    advice = ": no notices are sent and no jobs ended; if you move it away, all notices are sent again"
     found = read_state(path, Ledger.from_json, advice)
     return Ledger() if found is None else found
 
 
 def after_a_kill(ledger: Ledger) -> Sequence[Notice]:
-    """Of what an earlier process was sending nobody knows whether it went out; returns these notices."""
+    """Mark notices that an earlier process was sending as unknown; return them."""
     found = []
     for notice in ledger.notices:
         for delivery in notice.deliveries.values():
             if delivery.state is DeliveryState.SENDING:
                 delivery.state = DeliveryState.UNKNOWN
-                delivery.why = "slurm-gpuctld ended while it was sent"
+                delivery.why = "slurm-gpuctld ended while sending it"
                 found.append(notice)
     return found
 
 
 def write(path: Path, ledger: Ledger, owner_uid: int) -> None:
-    """Have it on disk before this returns, SlurmUser's (`owner_uid`) alone; raises OutsideError."""
+    """Write the ledger to disk, readable only by SlurmUser (`owner_uid`); raise OutsideError."""
     write_state(path, ledger.to_json(), owner_uid)

@@ -1,4 +1,4 @@
-"""Notices by mail, handed to the site's mail server by SMTP."""
+"""Send notices by mail through the site's SMTP server."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _NO_HOST = re.compile(r"[^A-Za-z0-9.-]+")
 
 
 class MailChannel:
-    """One connection for each message: there are few."""
+    """Opens one connection per message, as there are few."""
 
     def __init__(self, settings: Mail, timeout_s: float = TIMEOUT_S) -> None:
         self._settings, self._timeout_s = settings, timeout_s
 
     def send(self, message: Message) -> None:
-        """Hand it to the mail server; raises NotSentError or UnknownFateError."""
+        """Hand a message to the mail server; raise NotSentError or UnknownFateError."""
         to = self._settings.address_of(message.user)
         octets = compose(message, self._settings.sender, to).as_bytes(policy=email.policy.SMTP)
         smtp = self._connected()
@@ -32,14 +32,14 @@ class MailChannel:
             try:
                 self._greet(smtp)
                 self._envelope(smtp, to)
-            except (OSError, smtplib.SMTPException) as error:  # nothing of the message was told yet
+            except (OSError, smtplib.SMTPException) as error:  # no part of the message was sent
                 raise self._not_sent(error) from error
             self._hand_over(smtp, octets)
         finally:
             smtp.close()
 
     def try_out(self) -> None:
-        """Whether the server would take a message from our sender, without one; raises NotSentError."""
+        """Check without a message whether the server accepts our sender; raise NotSentError."""
         smtp = self._connected()
         try:
             self._greet(smtp)
@@ -50,12 +50,12 @@ class MailChannel:
             smtp.close()
 
     def _connected(self) -> smtplib.SMTP:
-        # Without a name of its own smtplib asks the name service for one, which may take long.
+        # Without a local host name smtplib queries the name service, which may take long.
         name = socket.gethostname() or "localhost"
         host, port = self._settings.host, self._settings.port
         try:
             return smtplib.SMTP(host, port, local_hostname=name, timeout=self._timeout_s)
-        except (OSError, smtplib.SMTPException, UnicodeError) as error:  # the last of a name that is none
+        except (OSError, smtplib.SMTPException, UnicodeError) as error:  # UnicodeError: invalid host name
             raise self._not_sent(error) from error
 
     def _greet(self, smtp: smtplib.SMTP) -> None:
@@ -75,19 +75,19 @@ class MailChannel:
     def _hand_over(self, smtp: smtplib.SMTP, octets: bytes) -> None:
         try:
             code, answer = smtp.data(octets)
-        except smtplib.SMTPDataError as error:  # it does not take any message now
+        except smtplib.SMTPDataError as error:  # the server refuses messages at present
             raise self._not_sent(error) from error
         except (OSError, smtplib.SMTPException) as error:
-            raise UnknownFateError(f"{self._where} took it and did not answer: {error}") from error
+            raise UnknownFateError(f"{self._where} did not answer after the message: {error}") from error
         if code not in _DELIVERED:
             raise self._not_sent(smtplib.SMTPResponseException(code, answer))
 
     def _not_sent(self, error: Exception) -> NotSentError:
         if isinstance(error, smtplib.SMTPResponseException):
             answer = error.smtp_error
-            said = answer.decode("utf-8", "replace") if isinstance(answer, bytes) else str(answer)
+            text = answer.decode("utf-8", "replace") if isinstance(answer, bytes) else str(answer)
             for_good = 500 <= error.smtp_code < 600
-            return NotSentError(f"{self._where}: {error.smtp_code} {said}", for_good=for_good)
+            return NotSentError(f"{self._where}: {error.smtp_code} {text}", for_good=for_good)
         return NotSentError(f"{self._where}: {error}")
 
     @property
@@ -96,7 +96,7 @@ class MailChannel:
 
 
 def compose(message: Message, sender: str, to: str) -> EmailMessage:
-    """The mail; the email library itself refuses a header that is two lines."""
+    """Return the mail; the email library rejects headers with line breaks."""
     mail = EmailMessage(policy=email.policy.SMTP)
     mail["From"], mail["To"], mail["Subject"] = sender, to, message.text.subject
     mail["Date"] = email.utils.formatdate(message.at_s)

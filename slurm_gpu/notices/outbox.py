@@ -1,4 +1,4 @@
-"""Hands notices to their channels: each at most once, again where it surely did not go out, not for ever."""
+"""Send notices on their channels, each at most once; retry those that were certainly not sent."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from slurm_gpu.notices.sending import Channel, Message, NotSentError, UnknownFat
 
 log = logging.getLogger("slurm-gpuctld")
 
+# Delays after failed attempts; after the last one the notice is dropped.
 AGAIN_AFTER_S = (60.0, 300.0, 900.0, 3600.0)
-"""After each attempt that failed; then it is given up."""
 _LONGEST_WHY = 300
+# Maximum number sent before the remaining alerts are checked again.
 _AT_ONCE = 20
-"""So many are sent before anybody looks again whether the rest is still so."""
 
 
 def is_due(delivery: Delivery, now_s: float) -> bool:
-    """Whether the next attempt is to be made."""
+    """Return whether the next attempt is due."""
     if delivery.state is not DeliveryState.WAITING:
         return False
     if delivery.attempts == 0:
         return True
-    # A clock that was set back waits no longer than it was told to.
+    # After a clock was set back, wait no longer than the delay.
     waited_s = abs(now_s - delivery.at_s)
     return waited_s >= AGAIN_AFTER_S[min(delivery.attempts, len(AGAIN_AFTER_S)) - 1]
 
 
 def due(ledger: Ledger, now_s: float) -> list[tuple[Notice, str, Delivery]]:
-    """What is to be sent now."""
+    """Return the deliveries to attempt now."""
     return [it for it in ledger.waiting() if is_due(it[2], now_s)][:_AT_ONCE]
 
 
@@ -40,16 +40,16 @@ def send_all(
     save: Callable[[], None],
     wall: Callable[[], float],
 ) -> None:
-    """Send each of these; of a notice without a message it is no longer so.
+    """Attempt these deliveries; a notice without a message is void, because its alert ended.
 
-    Before each attempt it stands on disk (`save`) that it is made; raises OutsideError where that cannot be.
+    Each attempt is recorded on disk (`save`) before it is made; raise OutsideError if that fails.
     """
     for notice, name, delivery in chosen:
         message = messages.get(notice.id)
         if message is None or name not in channels:
-            delivery.state, delivery.why = DeliveryState.OVER, "it was no longer so"
+            delivery.state, delivery.why = DeliveryState.OVER, "the alert ended"
             if message is not None:
-                delivery.state, delivery.why = DeliveryState.FAILED, f"notices.yaml has no {name} any more"
+                delivery.state, delivery.why = DeliveryState.FAILED, f"notices.yaml has no {name}: any more"
             save()
             continue
         before = delivery.state, delivery.at_s, delivery.attempts
@@ -58,11 +58,11 @@ def send_all(
         try:
             save()
         except BaseException:
-            delivery.state, delivery.at_s, delivery.attempts = before  # none was made
+            delivery.state, delivery.at_s, delivery.attempts = before  # no attempt was made
             raise
         delivery.state, delivery.why = _sent(channels[name], message, delivery.attempts)
         delivery.at_s = wall()
-        _tell(notice, name, delivery)
+        _log(notice, name, delivery)
         save()
 
 
@@ -75,19 +75,19 @@ def _sent(channel: Channel, message: Message, attempts: int) -> tuple[DeliverySt
     except UnknownFateError as error:
         return DeliveryState.UNKNOWN, str(error)[:_LONGEST_WHY]
     except Exception as error:
-        # Such as a name that cannot be in a header: the others are to be told all the same.
-        log.exception("a notice could not be made")
+        # For example a name that a header cannot contain. Other notices are still sent.
+        log.exception("notice could not be sent")
         return DeliveryState.FAILED, f"{type(error).__name__}: {error}"[:_LONGEST_WHY]
     return DeliveryState.SENT, ""
 
 
-def _tell(notice: Notice, channel: str, delivery: Delivery) -> None:
+def _log(notice: Notice, channel: str, delivery: Delivery) -> None:
     what = f"{notice.kind} to {notice.user} by {channel}"
     if delivery.state is DeliveryState.SENT:
-        log.info("told: %s", what)
+        log.info("notice sent: %s", what)
     elif delivery.state is DeliveryState.WAITING:
-        log.info("not sent yet: %s: %s; retrying", what, delivery.why)
+        log.info("notice not sent yet: %s: %s; retrying", what, delivery.why)
     elif delivery.state is DeliveryState.UNKNOWN:
-        log.warning("perhaps not sent: %s: %s; it is not sent again", what, delivery.why)
+        log.warning("notice may not have been sent: %s: %s; not retried", what, delivery.why)
     else:
-        log.warning("not sent: %s: %s; it is given up", what, delivery.why)
+        log.warning("notice not sent: %s: %s; dropped", what, delivery.why)

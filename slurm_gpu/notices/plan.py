@@ -1,4 +1,4 @@
-"""Who is told what now, and why somebody is not: pure functions of findings, and of what was told before."""
+"""Plan which notices to send now, and explain why others are not sent: pure functions."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 
 
 class NoticeDecision(StrEnum):
-    """What becomes of a finding now."""
+    """The decision about a finding."""
 
     DUE = "due"
-    TOLD = "told"
+    SENT = "sent"
     EARLY = "early"
     LIMIT = "limit"
-    """Its owner was told enough for a day."""
+    """Its owner has received the maximum for a day."""
     EXEMPT = "exempt"
-    NO_WAY = "no way"
+    NO_CHANNEL = "no channel"
     """No channel reaches its owner."""
 
 
 @dataclass(frozen=True, slots=True)
 class FindingOutcome:
-    """One finding, and what becomes of it."""
+    """One finding and the decision about it."""
 
     finding: JobFinding
     verdict: NoticeDecision
     notice: Notice | None = None
-    """The one by which it was told."""
+    """The notice that was sent for it."""
     free_s: float | None = None
-    """Of LIMIT: when the next may go out."""
+    """Only for LIMIT: when the next notice may be sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """One message that is due: to one user, of one kind, about all jobs of which it is so."""
+    """One message to send: to one user, of one kind, about all jobs with such an alert."""
 
     user: str
     kind: str
@@ -50,17 +50,17 @@ class Draft:
     channels: tuple[str, ...]
 
 
-def can_be_told(user: str, settings: Settings) -> tuple[str, ...]:
-    """The channels by which a user is reached: what is no plain name is never put into an address."""
+def channels_for(user: str, settings: Settings) -> tuple[str, ...]:
+    """Return the channels that reach a user; a name with special characters is never put into an address."""
     return tuple(name for name in settings.channels if name != "mail" or _NAME.fullmatch(user))
 
 
 def plan(
     now_s: float, findings: Sequence[JobFinding], ledger: Ledger, settings: Settings
 ) -> tuple[list[FindingOutcome], list[Draft]]:
-    """What becomes of each finding, in their order, and the messages that are due.
+    """Return the decision about each finding, in order, and the messages to send.
 
-    A user gets one notice for each run and kind, and at most `max_per_user_per_day` in 24 hours.
+    Each kind is sent once per run, and at most `max_per_user_per_day` messages to a user in 24 hours.
     """
     outcomes: dict[int, FindingOutcome] = {}
     due: dict[tuple[int, str, str, int], list[int]] = {}
@@ -82,20 +82,20 @@ def plan(
             continue
         drafted[user] = drafted.get(user, 0) + 1
         chosen = tuple(findings[at] for at in places)
-        drafts.append(Draft(user, kind_name, stage, chosen, can_be_told(user, settings)))
+        drafts.append(Draft(user, kind_name, stage, chosen, channels_for(user, settings)))
     return [outcomes[at] for at in range(len(findings))], drafts
 
 
 def _alone(now_s: float, finding: JobFinding, ledger: Ledger, settings: Settings) -> FindingOutcome:
-    """Without the others."""
+    """Decide about one finding, ignoring the daily limit."""
     user = finding.job.user
-    notice = ledger.told(finding.job.run, finding.kind, finding.stage)
+    notice = ledger.last_notice(finding.job.run, finding.kind, finding.stage)
     if notice is not None:
-        return FindingOutcome(finding, NoticeDecision.TOLD, notice)
+        return FindingOutcome(finding, NoticeDecision.SENT, notice)
     if user in settings.exempt_users:
         return FindingOutcome(finding, NoticeDecision.EXEMPT)
     if now_s < finding.due_s:
         return FindingOutcome(finding, NoticeDecision.EARLY)
-    if not can_be_told(user, settings):
-        return FindingOutcome(finding, NoticeDecision.NO_WAY)
+    if not channels_for(user, settings):
+        return FindingOutcome(finding, NoticeDecision.NO_CHANNEL)
     return FindingOutcome(finding, NoticeDecision.DUE)

@@ -1,4 +1,4 @@
-"""What a channel is: it takes a notice, or says whether another attempt makes sense."""
+"""The protocol of a channel that sends notices, and its errors."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ TIMEOUT_S = 10.0
 
 
 class NotSentError(OutsideError):
-    """It surely did not go out."""
+    """The notice was certainly not sent."""
 
     def __init__(self, why: str, *, for_good: bool = False) -> None:
         super().__init__(why)
         self.for_good = for_good
-        """Whether it would not the next time either."""
+        """Whether another attempt would fail too."""
 
 
 class UnknownFateError(OutsideError):
-    """It may have gone out or not."""
+    """The notice may have been sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +34,12 @@ class Message:
     user: str
     kind: str
     jobs: tuple[str, ...]
-    """Ids, as users know them."""
+    """Job IDs as users know them."""
     text: Text
 
 
 class Channel(Protocol):
-    """Mail, a webhook, or a test's."""
+    """A way to send notices: mail or a webhook."""
 
     def send(self, message: Message) -> None:
-        """Hand it over; raises NotSentError or UnknownFateError."""
+        """Send a message; raise NotSentError or UnknownFateError."""

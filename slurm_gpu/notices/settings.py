@@ -1,4 +1,4 @@
-"""notices.yaml: which users are notified of what, and how (docs/notices.md). Without it nothing is sent."""
+"""notices.yaml: which users are notified of which alerts, and how (docs/notices.md); optional."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from slurm_gpu.config.value_types import (
 from slurm_gpu.config.yaml_source import YamlSource, read_yaml
 from slurm_gpu.notices.finding import ALERT_KINDS, DEFAULT_ALERT_KINDS
 
-# It lies next to slurm-gpu.yaml, on the hosts of slurmctld.
+# Located next to slurm-gpu.yaml on the hosts of slurmctld.
 FILE_NAME = "notices.yaml"
 OBSERVE, SEND = "observe", "send"
 _ADDRESS = pattern(
@@ -65,7 +65,7 @@ class Mail:
     starttls: Annotated[bool, "Whether to require STARTTLS."] = False
 
     def address_of(self, user: str) -> str:
-        """Return the address of a user, whose name has been checked (`can_be_told`)."""
+        """Return the address of a user whose name has been checked (`channels_for`)."""
         return self.to.replace(_USER, user)
 
 
@@ -89,7 +89,7 @@ class Settings:
     concerns: Annotated[
         frozenset[Annotated[AlertKind, choice(ALERT_KINDS)]], "The alerts of which users are notified."
     ] = DEFAULT_ALERT_KINDS
-    # Nothing is judged sooner than slurm_gpu.alerts has watched.
+    # Alerts do not appear before slurm_gpu.alerts has watched for a window.
     after_s: Annotated[
         float,
         duration(300.0, 7 * 86400.0, "30m"),
@@ -110,33 +110,33 @@ class Settings:
 
     @property
     def channels(self) -> tuple[str, ...]:
-        """Return the ways by which a notice goes out."""
+        """Return the channels by which notices are sent."""
         named = {"mail": self.mail, "webhook": self.webhook}
         return tuple(name for name, settings in named.items() if settings is not None)
 
     @property
     def sends(self) -> bool:
-        """Return whether anything goes out at all."""
+        """Return whether notices are sent at all."""
         return self.mode == SEND
 
 
 def load_settings(path: Path) -> Settings | None:
-    """Read and check notices.yaml; None where there is none. Raises InvalidFileError with every mistake."""
+    """Read and check notices.yaml; return None without one; raise InvalidFileError with all errors."""
     return check_settings(read_yaml(path)) if path.exists() else None
 
 
 def check_settings(source: YamlSource) -> Settings:
-    """Turn a parsed notices.yaml into Settings; raises InvalidFileError with every mistake in it."""
+    """Convert a parsed notices.yaml; raise InvalidFileError with all errors."""
     decoder = Decoder(source)
     settings = decoder.read(Settings)
     if settings.sends and not (decoder.has("mail") or decoder.has("webhook")):
-        decoder.fail(("mode",), "mode: send needs mail: or webhook:, by which notices go out")
+        decoder.fail(("mode",), "mode: send requires mail: or webhook:")
     decoder.finish()
     return settings
 
 
 def is_private(url: str) -> bool:
-    """Whether nobody reads what is sent there on the way."""
+    """Return whether the transport to this URL is encrypted or local."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
@@ -144,6 +144,6 @@ def is_private(url: str) -> bool:
         return False
     if not host or port == 0 or parts.username is not None or CONTROL.search(url) or " " in url:
         return False
-    if not url.isascii():  # a path that cannot be asked for
+    if not url.isascii():  # such a path cannot be requested
         return False
     return parts.scheme == "https" or (parts.scheme == "http" and host in _LOOPBACK)

@@ -1,7 +1,8 @@
-"""The texts of notices: a site's own, else ours, with placeholders that hold nothing but plain text.
+"""The texts of notices: templates of the site or our own, with placeholders for plain text.
 
-A template's first line is `Subject: …`; what follows is the message. `$name` stands for a value, `$$` for $.
-No value is looked into for placeholders, and none has a control character, so that a job's name is a name.
+The first line of a template is `Subject: …`; the rest is the message. `$name` is a placeholder, and `$$` is a
+$. Placeholders in values are not replaced and control characters are removed, so that a job's name is only a
+name.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from slurm_gpu.notices.finding import KINDS, JobFinding
 from slurm_gpu.text.units import counted, format_gpus
 
 PLACEHOLDERS = {
-    "user": "the user's name",
-    "cluster": "the cluster's name",
-    "jobs": "the jobs that it is about, a line each; below it what a diagnosis found",
-    "count": "how many they are, as `2 jobs`",
-    "job": "the first one's id",
-    "contact": "where to ask, as a sentence; nothing where notices.yaml has no contact",
-    "web": "the page of the cluster, as a sentence; nothing where there is none",
-    "why": "of a warning and of an end, the reason that the policy gives",
-    "end": "of a warning, when the jobs are ended at the earliest",
-    "fate": "of a warning and of an end, what becomes of the jobs, as a sentence",
+    "user": "name of the user",
+    "cluster": "name of the cluster",
+    "jobs": "the jobs, one per line, each followed by its diagnosis if there is one",
+    "count": "number of jobs, such as `2 jobs`",
+    "job": "ID of the first job",
+    "contact": "where to ask, as a sentence; empty if notices.yaml has no contact",
+    "web": "address of the web page, as a sentence; empty without one",
+    "why": "for a warning or an end: the reason that the policy gives",
+    "end": "for a warning: the earliest time at which the jobs are ended",
+    "fate": "for a warning or an end: what happens to the jobs, as a sentence",
 }
 _SUBJECT = "Subject: "
 _LONGEST_NAME, _LONGEST_SUBJECT = 40, 150
@@ -42,16 +43,16 @@ _OURS = Path(__file__).parent / "templates"
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A message."""
+    """The subject and body of a message."""
 
     subject: str
-    """In one line."""
+    """A single line."""
     body: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoticeContext:
-    """What all notices of a site have in common."""
+    """The values that all notices of a site share."""
 
     cluster: str
     zone: ZoneInfo
@@ -61,14 +62,14 @@ class NoticeContext:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """One kind's text."""
+    """The text of one kind of notice."""
 
     subject: string.Template
     body: string.Template
 
 
 def load_templates(directory: Path | None = None) -> Mapping[str, Template]:
-    """By kind; a site's own where `directory` has KIND.txt. Raises InvalidFileError with every mistake."""
+    """Return the templates by kind, KIND.txt of `directory` first; raise InvalidFileError with all errors."""
     found: dict[str, Template] = {}
     errors: list[InputError] = []
     for kind in KINDS:
@@ -86,16 +87,19 @@ def load_templates(directory: Path | None = None) -> Mapping[str, Template]:
 
 
 def _strays(directory: Path) -> list[InputError]:
-    """A text that nobody would ever read, as its name is none."""
+    """Return an error for each file whose name is not a kind of notice."""
     if not directory.is_dir():
         return [
             InputError(
-                str(directory), 0, 0, "is no directory; templates: names one with texts such as held_idle.txt"
+                str(directory),
+                0,
+                0,
+                "is not a directory; templates: names one with files such as held_idle.txt",
             )
         ]
     known = ", ".join(KINDS)
     return [
-        InputError(str(path), 0, 0, f"is the text of no kind of notice; there are {known}")
+        InputError(str(path), 0, 0, f"is not named after a kind of notice: {known}")
         for path in sorted(directory.glob("*.txt"))
         if path.stem not in KINDS
     ]
@@ -108,12 +112,12 @@ def _template(path: Path) -> Template:
     except UnicodeDecodeError as error:
         raise _wrong(path, 0, f"is not UTF-8 text (byte {error.start})") from error
     if len(raw) > _MOST_BYTES:
-        raise _wrong(path, 0, f"has {len(raw)} bytes; a notice has {_MOST_BYTES} at most")
+        raise _wrong(path, 0, f"has {len(raw)} bytes; the limit is {_MOST_BYTES}")
     first, _, rest = text.partition("\n")
     if not first.startswith(_SUBJECT) or not first.removeprefix(_SUBJECT).strip():
-        raise _wrong(path, 1, f"the first line must be `{_SUBJECT}…`, and then the message")
+        raise _wrong(path, 1, f"the first line must be `{_SUBJECT}…`, followed by the message")
     if not rest.strip():
-        raise _wrong(path, 2, "there is no message behind the subject")
+        raise _wrong(path, 2, "there is no message after the subject")
     errors = [
         InputError(str(path), number, 1, message)
         for number, line in enumerate(text.splitlines(), 1)
@@ -127,9 +131,9 @@ def _template(path: Path) -> Template:
 def _mistake(line: str) -> str | None:
     template = string.Template(line)
     if not template.is_valid():
-        return "a $ that is no placeholder; write $$ for a dollar sign"
+        return "a $ without a placeholder; write $$ for a dollar sign"
     unknown = [name for name in template.get_identifiers() if name not in PLACEHOLDERS]
-    return f"${unknown[0]} is no placeholder; there are ${', $'.join(PLACEHOLDERS)}" if unknown else None
+    return f"${unknown[0]} is not a placeholder; there are ${', $'.join(PLACEHOLDERS)}" if unknown else None
 
 
 def _wrong(path: Path, line: int, message: str) -> InvalidFileError:
@@ -145,7 +149,7 @@ def render(
     why: str = "",
     fate: str = "",
 ) -> Text:
-    """The message to one user about at least one finding; `fate` is what becomes of the jobs."""
+    """Return the message to one user about at least one finding; `fate` is what happens to the jobs."""
     ends = [one.end_s for one in findings if one.end_s is not None]
     values = {
         "user": plain(user),
@@ -154,7 +158,7 @@ def render(
         "count": counted(len(findings), "job"),
         "job": plain(findings[0].job.id),
         "contact": f"Questions: {plain(around.contact)}" if around.contact else "",
-        "web": f"The cluster, and your jobs: {plain(around.web)}" if around.web else "",
+        "web": f"Your jobs on the web: {plain(around.web)}" if around.web else "",
         "why": plain(why, 1000),
         "end": moment(min(ends), around.zone) if ends else "",
         "fate": fate,
@@ -167,32 +171,35 @@ def render(
 def _lines(findings: Sequence[JobFinding], zone: ZoneInfo) -> list[str]:
     lines = [
         f"  {plain(one.job.id)}  {plain(one.job.name, _LONGEST_NAME) or '(no name)'}: "
-        f"{format_gpus(round(1000 * one.job.n_gpus))}, since {moment(one.since_s, zone)}{_said(one)}"
+        f"{format_gpus(round(1000 * one.job.n_gpus))}, since {moment(one.since_s, zone)}{_diagnosis(one)}"
         for one in findings[:_MOST_JOBS]
     ]
     left = len(findings) - _MOST_JOBS
     return [*lines, f"  and {counted(left, 'other')}"] if left > 0 else lines
 
 
-def _said(finding: JobFinding) -> str:
-    """What a diagnosis found, and what to do, each in a line of its own below the job."""
-    said = finding.diagnosis
-    if said is None:
+def _diagnosis(finding: JobFinding) -> str:
+    """Return the diagnosis and the next step, on indented lines below the job."""
+    found = finding.diagnosis
+    if found is None:
         return ""
-    kind = f" ({said.kind})" if said.kind else ""
-    found = f"{said.cause}{kind}, {said.confidence:.0%} confidence: {said.text}"
-    told = (plain(line, 300) for line in (found, said.next_step))
-    lines = (textwrap.wrap(line, 104, initial_indent=_BELOW, subsequent_indent=_BELOW) for line in told)
-    return "".join(f"\n{line}" for some in lines for line in some)
+    kind = f" ({found.kind})" if found.kind else ""
+    cause = f"{found.cause}{kind}, {found.confidence:.0%} confidence: {found.text}"
+    lines = (
+        line
+        for text in (cause, found.next_step)
+        for line in textwrap.wrap(plain(text, 300), 104, initial_indent=_BELOW, subsequent_indent=_BELOW)
+    )
+    return "".join(f"\n{line}" for line in lines)
 
 
 def moment(at_s: float, zone: ZoneInfo) -> str:
-    """A time as people of the site read it: "2026-11-23 21:30 KST"."""
+    """Format a time in the time zone of the site: "2026-11-23 21:30 KST"."""
     return dt.datetime.fromtimestamp(at_s, zone).strftime("%Y-%m-%d %H:%M %Z")
 
 
 def plain(text: str, longest: int = 200) -> str:
-    """In one line, without what steers a terminal, a mail or the direction of writing."""
+    """Return the text in one line, without control characters of terminals, mail or writing direction."""
     clean = "".join(" " if unicodedata.category(one)[0] in "CZ" else one for one in text)
     words = " ".join(clean.split())
     return words if len(words) <= longest else f"{words[: longest - 1]}…"

@@ -1,4 +1,4 @@
-"""Notices as JSON, posted to an address of the site's: a chat's, a ticket system's, a script's."""
+"""Post notices as JSON to a URL of the site: a chat, a ticket system, a script."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LONGEST_SECRET = 4096
 
 
 class WebhookChannel:
-    """One connection for each notice. No redirect is followed: the secret is for this address alone."""
+    """Opens one connection per notice. It follows no redirect: the secret is for this address alone."""
 
     def __init__(
         self, settings: Webhook, timeout_s: float = TIMEOUT_S, context: ssl.SSLContext | None = None
@@ -27,7 +27,7 @@ class WebhookChannel:
         self._context = context
 
     def send(self, message: Message) -> None:
-        """Post it; raises NotSentError or UnknownFateError."""
+        """Post a message; raise NotSentError or UnknownFateError."""
         headers = {
             "Content-Type": "application/json; charset=utf-8",
             "User-Agent": "slurm-gpu",
@@ -45,14 +45,14 @@ class WebhookChannel:
                 answer = connection.getresponse()
                 answer.close()
             except (OSError, http.client.HTTPException, ValueError) as error:
-                raise UnknownFateError(f"{self._where} took it and did not answer: {error}") from error
+                raise UnknownFateError(f"{self._where} did not answer after the request: {error}") from error
         finally:
             connection.close()
         if not 200 <= answer.status < 300:
             raise self._refused(answer.status, answer.reason)
 
     def try_out(self) -> None:
-        """Whether somebody answers there whom we trust, without a notice; raises NotSentError."""
+        """Connect without posting a notice, to check address and certificate; raise NotSentError."""
         self._connected().close()
 
     def _connected(self) -> http.client.HTTPConnection:
@@ -80,13 +80,13 @@ class WebhookChannel:
 
     @property
     def _where(self) -> str:
-        """Without its path and question, in which some have a secret."""
+        """Omit path and query, which may contain a secret."""
         parts = urlsplit(self._settings.url)
         return f"webhook {parts.scheme}://{parts.netloc}"
 
 
 def body_of(message: Message) -> bytes:
-    """The JSON (docs/notices.md)."""
+    """Return the JSON body; docs/notices.md defines it."""
     plain = {
         "id": message.id,
         "at_s": int(message.at_s),
@@ -101,18 +101,18 @@ def body_of(message: Message) -> bytes:
 
 
 def read_secret(path: Path) -> str:
-    """What a file holds that its owner alone, and perhaps a group, may read; raises NotSentError."""
+    """Read a secret from a file that others cannot read; raise NotSentError."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         with os.fdopen(descriptor, "rb") as file:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode) or status.st_mode & 0o027:
-                raise NotSentError(f"{path} must be a file that nobody else may read: chmod 0600 {path}")
+                raise NotSentError(f"{path} must be a file that other users cannot read: chmod 0600 {path}")
             secret = file.read(_LONGEST_SECRET).decode("ascii").strip()
     except OSError as error:
         raise NotSentError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError:
-        raise NotSentError(f"{path} must hold one word of ASCII") from None
+        raise NotSentError(f"{path} must contain one ASCII word") from None
     if not secret or not secret.isprintable() or " " in secret:
-        raise NotSentError(f"{path} must hold one word of ASCII")
+        raise NotSentError(f"{path} must contain one ASCII word")
     return secret

@@ -1,4 +1,4 @@
-"""What becomes of jobs and of notices, in words: for the messages themselves, and for operators."""
+"""Describe the fate of jobs and notices, for messages and for operators."""
 
 from __future__ import annotations
 
@@ -12,51 +12,51 @@ from slurm_gpu.notices.texts import moment
 
 CANCEL, HOLD = "cancel", "hold"
 ADVISE, ENFORCE = "advise", "enforce"
-_PASSIVE = {CANCEL: "cancelled", HOLD: "put back into the queue, held"}
+_PASSIVE = {CANCEL: "cancelled", HOLD: "requeued and held"}
 
 
 def fate_of_warned(how: str, mode: str, end: str) -> str:
-    """What a warning says of the jobs; `end` is when."""
+    """Return the sentence of a warning about what will happen; `end` is when."""
     what = _PASSIVE[how]
     if mode == ENFORCE:
-        return f"At {end} at the earliest they are {what}, unless a GPU of theirs computes until then."
-    return f"The rule is on trial: from {end} on they would be {what}. For now nothing happens to them."
+        return f"They will be {what} at {end} or later, unless one of their GPUs is used before then."
+    return f"This rule is on trial: from {end} on they would be {what}. Nothing happens to them for now."
 
 
 def fate_of_ended(how: str, at: str, name: str) -> str:
-    """What the notice after an end says."""
+    """Return the sentence about the jobs in the notice after an end."""
     if how == HOLD:
         return (
-            f"They were put back into the queue at {at}, and are held there: scontrol release {name} has one "
-            f"start again, scancel {name} takes it out."
+            f"They were requeued at {at} and are held. To start one again: scontrol release {name}. "
+            f"To remove it: scancel {name}."
         )
     return (
-        f"They were cancelled at {at}. For some minutes from then on scontrol requeue {name} puts a batch "
-        "job back into the queue as it was; later, submit it again."
+        f"They were cancelled at {at}. For some minutes, scontrol requeue {name} returns a batch job to the "
+        "queue. After that, submit it again."
     )
 
 
 def of_outcome(outcome: FindingOutcome, zone: ZoneInfo, *, sends: bool) -> str:
-    """What becomes of a finding, for operators."""
+    """Describe the decision about a finding, for operators."""
     match outcome.verdict:
         case NoticeDecision.DUE:
-            return "is told now" if sends else "would be told now"
+            return "sent now" if sends else "would be sent now"
         case NoticeDecision.EARLY:
-            return f"is told from {moment(outcome.finding.due_s, zone)} on, if it stays so"
+            return f"sent from {moment(outcome.finding.due_s, zone)} on, if it lasts"
         case NoticeDecision.LIMIT:
             free = "" if outcome.free_s is None else f" until {moment(outcome.free_s, zone)}"
-            return f"not told{free}: enough for a day"
+            return f"not sent{free}: max_per_user_per_day is reached"
         case NoticeDecision.EXEMPT:
-            return "not told: exempt_users"
-        case NoticeDecision.NO_WAY:
-            return "not told: no channel reaches such a name"
-        case NoticeDecision.TOLD:
+            return "not sent: exempt_users"
+        case NoticeDecision.NO_CHANNEL:
+            return "not sent: no channel accepts this user name"
+        case NoticeDecision.SENT:
             assert outcome.notice is not None
             return of_notice(outcome.notice, zone)
 
 
 def of_notice(notice: Notice, zone: ZoneInfo) -> str:
-    """What became of it on each channel."""
+    """Describe the state of a notice on each channel."""
     parts = []
     for channel, one in notice.deliveries.items():
         at = moment(one.at_s, zone) if one.at_s else ""
@@ -68,29 +68,29 @@ def of_notice(notice: Notice, zone: ZoneInfo) -> str:
             case DeliveryState.FAILED:
                 parts.append(f"{channel} failed: {one.why}")
             case DeliveryState.OVER:
-                parts.append(f"{channel} not needed any more")
+                parts.append(f"{channel} no longer needed")
             case DeliveryState.SENDING:
-                parts.append(f"{channel} is on its way")
+                parts.append(f"{channel} sending")
             case DeliveryState.WAITING if one.attempts:
                 of = f"{one.attempts} of {len(AGAIN_AFTER_S) + 1}"
-                parts.append(f"{channel} waits, attempt {of} failed: {one.why}")
+                parts.append(f"{channel} waiting, attempt {of} failed: {one.why}")
             case DeliveryState.WAITING:
-                parts.append(f"{channel} waits")
+                parts.append(f"{channel} waiting")
     return "; ".join(parts)
 
 
 def of_standing(standing: IdleStanding, how: str, mode: str, zone: ZoneInfo) -> str:
-    """What becomes of an idle job."""
+    """Describe what happens to an idle job."""
     end, what = moment(standing.end_s, zone), _PASSIVE[how]
     if standing.step is IdleStage.BLOCKED:
-        return f"not {what}: warning {standing.finding.stage + 1} did not surely go out"
+        return f"not {what}: warning {standing.finding.stage + 1} may not have been sent"
     if mode == ENFORCE:
         return f"{what} from {end} on"
     return f"on trial: would be {what} from {end} on"
 
 
 def of_end(end: End, zone: ZoneInfo) -> str:
-    """What we did with a job."""
+    """Describe the end of a job."""
     if end.state is EndState.FAILED:
         return f"could not be {_PASSIVE[end.how]}: {end.why}"
     doubt = f" ({end.why})" if end.why else ""

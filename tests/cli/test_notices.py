@@ -194,7 +194,7 @@ class TestDryRun:
         before = (here.directory / "slurm-gpu" / "notices.json").read_bytes()
         assert here("--dry-run") == 0
         assert "alice@b.edu" in here.line.out
-        assert "[neuron] 1 job: GPUs held and never used" in here.line.out
+        assert "[neuron] 1 job: GPUs never used" in here.line.out
         assert "bob@b.edu" in here.line.out
         assert (here.directory / "slurm-gpu" / "notices.json").read_bytes() == before
         assert (here.commands, here.acts) == ([], [])
@@ -212,7 +212,7 @@ class TestDryRun:
             ("bob@b.edu", "xid"),
             ("alice@b.edu", "held_idle"),
         ]
-        assert {one["says"] for one in told["now"]} == {"would be told now"}
+        assert {one["says"] for one in told["now"]} == {"would be sent now"}
 
     def test_of_a_diagnosis_where_the_site_asks_for_it(self, here: Here) -> None:
         told = JobVerdict(
@@ -234,7 +234,7 @@ class TestDryRun:
         for concerns, subjects in (("", 0), ("concerns: [unhealthy]\n", 1)):
             draft.write_text(SETTINGS + concerns)
             assert here("--dry-run", "--settings", str(draft), "--text") == 0
-            assert here.line.out.count("slower than it could be, or stuck") == subjects
+            assert here.line.out.count("slower than expected, or hanging") == subjects
         assert "hang, 90% confidence: n1\n      Look into the log." in here.line.out
 
     def test_below_the_coverage_nobody_would(self, here: Here) -> None:
@@ -243,7 +243,7 @@ class TestDryRun:
         uses = [replace(one, coverage=0.5) for one in running.jobs]
         here.line.database.running_state = replace(running, jobs=uses, xids=[])
         assert here("--dry-run") == 0
-        assert "Nobody would be told anything now." in here.line.out
+        assert "No notices would be sent now." in here.line.out
 
     def test_other_settings_can_be_tried_and_mistakes_are_named(self, here: Here) -> None:
         draft = here.directory / "draft.yaml"

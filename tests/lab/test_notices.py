@@ -80,12 +80,12 @@ def test_an_idle_job_is_warned_of_cancelled_and_brought_back_and_nobody_elses(
         idle, beside = f"{array}_2", f"{array}_1"
         wait_for(lambda: state(lab, idle) == "RUNNING", 60, "it runs", lambda: log_of(lab), 0.5)
 
-        wait_for(lambda: mail.got, 540, "somebody is told", lambda: log_of(lab), 2.0)
+        wait_for(lambda: mail.got, 540, "a user is notified", lambda: log_of(lab), 2.0)
         (warning,) = mail.of("alice")
-        assert "1 job will be ended: GPUs held and never used" in warning["Subject"]
+        assert "1 job will be ended: GPUs never used" in warning["Subject"]
         assert idle in warning.get_content()
-        assert "at the earliest they are cancelled" in warning.get_content()
-        assert state(lab, idle) == "RUNNING"  # nobody is ended unwarned
+        assert "They will be cancelled at" in warning.get_content()
+        assert state(lab, idle) == "RUNNING"  # no job is ended without a warning
 
         wait_for(lambda: state(lab, idle) != "RUNNING", 240, "it is cancelled", lambda: log_of(lab), 1.0)
         assert (state(lab, beside), state(lab, str(busy))) == ("RUNNING", "RUNNING")

@@ -1,4 +1,4 @@
-"""A mail server and a web server that run for real on this host, and behave as they are told."""
+"""A real mail server and web server on this host with configurable behaviour."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 
 
 class _Conversation(socketserver.StreamRequestHandler):
-    """SMTP (RFC 5321), as far as one message needs it."""
+    """The part of SMTP (RFC 5321) that one message needs."""
 
     server: MailServer
 
@@ -38,7 +38,7 @@ class _Conversation(socketserver.StreamRequestHandler):
                 self._say("354 go on")
                 octets = self._message()
                 if self.server.on_message is None:
-                    return  # the line is dead, and nobody knows
+                    return  # the connection is lost before the reply
                 if self.server.on_message.startswith("250"):
                     parsed = email.message_from_bytes(octets, policy=email.policy.SMTP)
                     assert isinstance(parsed, EmailMessage)
@@ -60,7 +60,7 @@ class _Conversation(socketserver.StreamRequestHandler):
 
 
 class MailServer(socketserver.ThreadingTCPServer):
-    """`got` has what it took: sender, recipients, message."""
+    """Stores accepted messages in `got`: sender, recipients, message."""
 
     allow_reuse_address = daemon_threads = True
 
@@ -69,14 +69,14 @@ class MailServer(socketserver.ThreadingTCPServer):
         self.got: list[tuple[str, tuple[str, ...], EmailMessage]] = []
         self.on_recipient = "250 ok"
         self.on_message: str | None = "250 taken"
-        """None: it hangs up when it has the message."""
+        """None: it closes the connection after the message."""
 
     @property
     def port(self) -> int:
         return int(self.server_address[1])
 
     def of(self, user: str) -> list[EmailMessage]:
-        """Those to a user."""
+        """Return the messages to a user."""
         return [message for _, to, message in self.got if to[0].startswith(f"{user}@")]
 
 
@@ -95,11 +95,11 @@ class _Posts(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 class WebServer(http.server.ThreadingHTTPServer):
-    """`asked` has each path, header and JSON."""
+    """Stores the path, headers and JSON of requests in `asked`."""
 
     daemon_threads = True
 
@@ -109,19 +109,19 @@ class WebServer(http.server.ThreadingHTTPServer):
             self.socket = context.wrap_socket(self.socket, server_side=True)
         self.asked: list[tuple[str, dict[str, str], dict[str, Any]]] = []
         self.status: int | None = 200
-        """None: it hangs up without an answer."""
+        """None: it closes the connection without an answer."""
 
     @property
     def port(self) -> int:
         return int(self.server_address[1])
 
     def handle_error(self, *_: object) -> None:
-        """Whoever does not trust us hangs up, which is nothing to print."""
+        """Do not print that a client without trust closed the connection."""
 
 
 @contextmanager
 def serving(server: MailServer | WebServer) -> Iterator[None]:
-    """It answers until the end."""
+    """Serve requests inside the context."""
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:

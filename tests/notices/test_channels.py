@@ -1,4 +1,4 @@
-"""Mail and webhooks against servers that run: what arrives, and what is known where it does not."""
+"""Mail and webhook channels against real servers: the received message, and the error otherwise."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def unused_port() -> int:
 
 
 class TestMail:
-    def test_what_is_sent_is_what_arrives(self, mail: MailServer) -> None:
+    def test_the_message_arrives_unchanged(self, mail: MailServer) -> None:
         by_mail(mail.port).send(NOTICE)
         ((sender, to, message),) = mail.got
         assert (sender.strip("<> "), to) == ("gpu-help@b.edu", ("alice@b.edu",))
@@ -74,7 +74,7 @@ class TestMail:
         ("answer", "for_good"), [("550 no such user", True), ("451 come back later", False)]
     )
     @pytest.mark.parametrize("where", ["on_recipient", "on_message"])
-    def test_what_the_server_refuses_surely_did_not_go_out(
+    def test_a_refused_message_was_certainly_not_sent(
         self, mail: MailServer, where: str, answer: str, for_good: bool
     ) -> None:
         setattr(mail, where, answer)
@@ -83,30 +83,30 @@ class TestMail:
         assert raised.value.for_good is for_good
         assert mail.got == []
 
-    def test_a_server_that_is_not_there_is_asked_again(self) -> None:
+    def test_an_unreachable_server_is_tried_again(self) -> None:
         with pytest.raises(NotSentError, match="Connection refused") as raised:
             by_mail(unused_port()).send(NOTICE)
         assert not raised.value.for_good
 
-    def test_a_host_that_is_no_name_is_told_as_such(self, mail: MailServer) -> None:
+    def test_an_invalid_host_name_is_reported(self, mail: MailServer) -> None:
         nowhere = by_mail(mail.port, host=f"{'a' * 64}.edu")
         for ask in (lambda: nowhere.send(NOTICE), nowhere.try_out):
             with pytest.raises(NotSentError, match="label"):
                 ask()
 
-    def test_where_the_line_dies_behind_the_message_nobody_knows(self, mail: MailServer) -> None:
+    def test_after_a_connection_lost_behind_the_message_its_fate_is_unknown(self, mail: MailServer) -> None:
         mail.on_message = None
         with pytest.raises(UnknownFateError):
             by_mail(mail.port).send(NOTICE)
 
-    def test_nothing_goes_out_readable_where_tls_is_asked_for(self, mail: MailServer) -> None:
+    def test_nothing_is_sent_unencrypted_where_tls_is_required(self, mail: MailServer) -> None:
         with pytest.raises(NotSentError, match="STARTTLS"):
             by_mail(mail.port, starttls=True).send(NOTICE)
         assert mail.got == []
 
 
 class TestWebhook:
-    def test_what_is_posted_is_what_arrives(self, web: WebServer, tmp_path: Path) -> None:
+    def test_the_posted_json_arrives_unchanged(self, web: WebServer, tmp_path: Path) -> None:
         secret = tmp_path / "secret"
         secret.touch(mode=0o600)
         secret.write_text("hush-9f2b1c\n")
@@ -129,7 +129,9 @@ class TestWebhook:
     @pytest.mark.parametrize(
         ("status", "for_good"), [(500, False), (503, False), (429, False), (404, True), (401, True)]
     )
-    def test_what_is_refused_surely_was_not_taken(self, web: WebServer, status: int, for_good: bool) -> None:
+    def test_a_refused_request_was_certainly_not_accepted(
+        self, web: WebServer, status: int, for_good: bool
+    ) -> None:
         web.status = status
         with pytest.raises(NotSentError, match=f"answered {status}") as raised:
             by_web(web.port).send(NOTICE)
@@ -143,16 +145,16 @@ class TestWebhook:
         assert raised.value.for_good
         assert [path for path, _, _ in web.asked] == ["/hook?x=1"]
 
-    def test_one_that_hangs_up_without_an_answer_may_have_taken_it(self, web: WebServer) -> None:
+    def test_after_no_answer_the_fate_of_a_request_is_unknown(self, web: WebServer) -> None:
         web.status = None
         with pytest.raises(UnknownFateError):
             by_web(web.port).send(NOTICE)
 
-    def test_one_that_is_not_there_is_asked_again(self) -> None:
+    def test_an_unreachable_webhook_is_tried_again(self) -> None:
         with pytest.raises(NotSentError, match="Connection refused"):
             by_web(unused_port()).send(NOTICE)
 
-    def test_an_error_does_not_tell_the_path_in_which_some_have_a_secret(self, web: WebServer) -> None:
+    def test_an_error_does_not_contain_the_path_which_may_be_secret(self, web: WebServer) -> None:
         web.status = 500
         with pytest.raises(NotSentError) as raised:
             by_web(web.port, path="/T0/hush-9f2b1c").send(NOTICE)
@@ -161,15 +163,15 @@ class TestWebhook:
     @pytest.mark.parametrize(
         ("mode", "content", "complaint"),
         [
-            (0o644, "x", "must be a file that nobody else may read"),
-            (0o620, "x", "must be a file that nobody else may read"),
-            (0o600, "", "must hold one word of ASCII"),
-            (0o600, "a\r\nX-Evil: b", "must hold one word of ASCII"),
-            (0o600, "a b", "must hold one word of ASCII"),
-            (0o600, "é", "must hold one word of ASCII"),
+            (0o644, "x", "must be a file that other users cannot read"),
+            (0o620, "x", "must be a file that other users cannot read"),
+            (0o600, "", "must contain one ASCII word"),
+            (0o600, "a\r\nX-Evil: b", "must contain one ASCII word"),
+            (0o600, "a b", "must contain one ASCII word"),
+            (0o600, "é", "must contain one ASCII word"),
         ],
     )
-    def test_a_secret_that_is_none_is_not_sent(
+    def test_an_unusable_secret_is_not_sent(
         self, web: WebServer, tmp_path: Path, mode: int, content: str, complaint: str
     ) -> None:
         secret = tmp_path / "secret"
@@ -188,7 +190,7 @@ class TestWebhook:
 
 @pytest.fixture
 def certificate(tmp_path: Path) -> Path:
-    """Of localhost, signed by itself, with its key."""
+    """Return a self-signed certificate of localhost with its key."""
     file = tmp_path / "localhost.pem"
     subprocess.run(
         [
@@ -218,7 +220,7 @@ def certificate(tmp_path: Path) -> Path:
     return file
 
 
-def test_over_tls_only_who_is_trusted_is_told(certificate: Path) -> None:
+def test_only_a_trusted_certificate_receives_notices(certificate: Path) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
     server = WebServer(context)

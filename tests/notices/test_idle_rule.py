@@ -1,4 +1,4 @@
-"""No job is ended unwarned: whatever is sent late, not at all, or nobody knows whether."""
+"""No job is ended without warning, whether warnings are sent late, not at all, or perhaps."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def warned(stage: int, at_s: float, since_s: float, *states: DeliveryState) -> N
     )
 
 
-def test_the_course_of_a_job_that_computes_nothing() -> None:
+def test_the_stages_of_an_idle_job() -> None:
     ledger, steps = Ledger(), []
     for minute in range(0, 130, 10):
         now_s = NOW_S + 60 * minute
@@ -46,20 +46,20 @@ def test_the_course_of_a_job_that_computes_nothing() -> None:
     assert steps == [(30, "warning 0"), (60, "warning 1"), (120, "end")]
 
 
-def test_who_was_warned_late_has_the_same_time_left() -> None:
+def test_a_late_warning_leaves_the_same_time() -> None:
     ledger = Ledger([warned(0, NOW_S + 1800, NOW_S), warned(1, NOW_S + 7200, NOW_S)])
     found = standing(NOW_S + 7300, idle(NOW_S), RULE, ledger)
     assert (found.step, found.end_s) == (IdleStage.GRACE, NOW_S + 7200 + 3600)
 
 
-def test_two_warnings_that_are_due_at_once_keep_their_distance() -> None:
+def test_two_warnings_due_at_once_keep_their_distance() -> None:
     found = standing(NOW_S + 90_000, idle(NOW_S), RULE, Ledger())
     assert (found.finding.stage, found.finding.end_s) == (0, NOW_S + 90_000 + 5400)
     ledger = Ledger([warned(0, NOW_S + 90_000, NOW_S)])
     assert standing(NOW_S + 90_001, idle(NOW_S), RULE, ledger).finding.due_s == NOW_S + 90_000 + 1800
 
 
-def test_a_slurm_gpuctld_that_began_later_goes_on_from_the_warning() -> None:
+def test_a_slurm_gpuctld_that_started_later_continues_from_the_warning() -> None:
     ledger = Ledger([warned(0, NOW_S + 1800, NOW_S), warned(1, NOW_S + 3600, NOW_S)])
     assert standing(NOW_S + 7200, idle(NOW_S + 7000), RULE, ledger).step is IdleStage.END
 
@@ -92,7 +92,7 @@ def test_every_end_has_all_warnings_before_it_and_the_whole_time_after_the_last(
         now_s += after_s
         found = standing(now_s, idle(NOW_S + since_s[at % len(since_s)]), rule, ledger)
         if found.step is IdleStage.END:
-            sent = [ledger.told(JOB.run, WARNING, stage) for stage in range(len(warn_s))]
+            sent = [ledger.last_notice(JOB.run, WARNING, stage) for stage in range(len(warn_s))]
             times = [None if one is None else one.sent_s for one in sent]
             assert all(one is not None for one in times)
             assert now_s - max(one for one in times if one is not None) >= grace_s - 1e-6

@@ -1,4 +1,4 @@
-"""Sent at most once, whatever ends slurm-gpuctld; again only what surely did not go out, and not for ever."""
+"""Notices are sent at most once, whenever slurm-gpuctld ends; only certain failures are retried."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .servers import MailServer, serving
 
 
 class Answers:
-    """A channel that answers in turn; None is a message that was taken."""
+    """A channel with scripted results; None accepts the message."""
 
     def __init__(self, *answers: Exception | None) -> None:
         self.answers = list(answers)
@@ -64,7 +64,7 @@ def send(ledger: Ledger, channel: Answers, now_s: float, messages: Sequence[str]
     send_all(chosen, known, {"mail": channel}, lambda: None, lambda: now_s)
 
 
-def test_what_surely_did_not_go_out_is_tried_again_at_growing_distances_and_then_given_up() -> None:
+def test_a_certain_failure_is_retried_at_growing_intervals_and_then_dropped() -> None:
     ledger, channel = Ledger([make_notice()]), Answers(*[NotSentError("no route")] * 99)
     now_s, attempts = NOW_S, []
     while now_s < NOW_S + 86400:
@@ -87,7 +87,7 @@ def test_what_surely_did_not_go_out_is_tried_again_at_growing_distances_and_then
         (ValueError("a header of two lines"), DeliveryState.FAILED),
     ],
 )
-def test_all_else_is_sent_once(answer: Exception | None, state: DeliveryState) -> None:
+def test_all_other_results_are_final(answer: Exception | None, state: DeliveryState) -> None:
     ledger, channel = Ledger([make_notice()]), Answers(answer)
     for hours in range(5):
         send(ledger, channel, NOW_S + 3600 * hours)
@@ -95,14 +95,14 @@ def test_all_else_is_sent_once(answer: Exception | None, state: DeliveryState) -
     assert ledger.notices[0].deliveries["mail"].state is state
 
 
-def test_what_is_no_longer_so_is_not_sent() -> None:
+def test_a_notice_whose_alert_ended_is_not_sent() -> None:
     ledger, channel = Ledger([make_notice()]), Answers()
     send(ledger, channel, NOW_S, messages=())
     assert channel.sent == []
     assert ledger.notices[0].is_void
 
 
-def test_where_it_cannot_be_noted_nothing_is_sent() -> None:
+def test_nothing_is_sent_if_the_ledger_cannot_be_written() -> None:
     def full() -> None:
         raise OutsideError("the disk is full")
 
@@ -113,7 +113,7 @@ def test_where_it_cannot_be_noted_nothing_is_sent() -> None:
     assert ledger.notices[0].deliveries["mail"].state is DeliveryState.WAITING
 
 
-def test_what_could_not_be_noted_was_no_attempt_and_is_sent_as_soon_as_it_can_be() -> None:
+def test_an_attempt_that_could_not_be_recorded_is_made_once_it_can() -> None:
     def full() -> None:
         raise OutsideError("the disk is full")
 
@@ -127,7 +127,7 @@ def test_what_could_not_be_noted_was_no_attempt_and_is_sent_as_soon_as_it_can_be
     assert ledger.notices[0].deliveries["mail"].attempts == 1
 
 
-def test_one_that_cannot_be_sent_holds_up_no_other() -> None:
+def test_a_notice_that_cannot_be_sent_delays_no_other() -> None:
     names = ["a" * 32, "b" * 32]
     ledger, channel = Ledger([make_notice(name) for name in names]), Answers(NotSentError("x"), None)
     send(ledger, channel, NOW_S, messages=names)
@@ -165,7 +165,9 @@ send_all(due(ledger, NOW_S), {"a" * 32: make_message()}, {"mail": Channel()}, sa
 
 
 @pytest.mark.parametrize(("moment", "arrived"), [("before", 0), ("after", 1)])
-def test_killed_while_it_is_sent_it_is_not_sent_again(tmp_path: Path, moment: str, arrived: int) -> None:
+def test_after_a_kill_during_sending_a_notice_is_not_sent_again(
+    tmp_path: Path, moment: str, arrived: int
+) -> None:
     path = tmp_path / "slurm-gpu" / "notices.json"
     ledgers.write(path, Ledger([make_notice()]), os.getuid())
     server = MailServer()
@@ -177,7 +179,7 @@ def test_killed_while_it_is_sent_it_is_not_sent_again(tmp_path: Path, moment: st
             subprocess.run([*argv, "never"], cwd=root, check=True)
     assert len(server.got) == arrived
     (delivery,) = ledgers.read(path).notices[0].deliveries.values()
-    assert (delivery.state, delivery.why) == (DeliveryState.UNKNOWN, "slurm-gpuctld ended while it was sent")
+    assert (delivery.state, delivery.why) == (DeliveryState.UNKNOWN, "slurm-gpuctld ended while sending it")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
@@ -214,7 +216,7 @@ ENDS = st.builds(
 
 
 @given(ledger=st.builds(Ledger, st.lists(NOTICES, max_size=3), st.lists(ENDS, max_size=3)))
-def test_what_was_written_is_read(ledger: Ledger) -> None:
+def test_a_written_ledger_is_read_unchanged(ledger: Ledger) -> None:
     again = Ledger.from_json(ledger.to_json())
     assert again == ledger
 
@@ -222,13 +224,13 @@ def test_what_was_written_is_read(ledger: Ledger) -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"version": 2}', '{"version": 1, "notices": [{}], "ended": []}']
 )
-def test_a_damaged_one_is_no_empty_one(tmp_path: Path, text: str) -> None:
+def test_a_damaged_ledger_is_an_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "notices.json").write_text(text)
-    with pytest.raises(OutsideError, match="so nobody is told anything and nothing is ended"):
+    with pytest.raises(OutsideError, match="no notices are sent and no jobs ended"):
         ledgers.read(tmp_path / "notices.json")
 
 
-def test_what_is_of_a_job_that_runs_is_kept_and_the_rest_for_a_week() -> None:
+def test_entries_of_running_jobs_are_kept_and_others_for_a_week() -> None:
     ledger = Ledger([make_notice()])
     ledger.prune({NoticedRun(17, 1)}, NOW_S + 30 * 86400)
     assert len(ledger.notices) == 1

@@ -1,4 +1,4 @@
-"""Who is told: once of each thing, never more often than the limit, whatever comes."""
+"""Each alert is sent once, and never more often than the limit allows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from slurm_gpu.notices.finding import KINDS, WARNING, JobFinding
 from slurm_gpu.notices.ledger import DAY_S, Delivery, DeliveryState, Ledger, Notice
-from slurm_gpu.notices.plan import Draft, NoticeDecision, can_be_told, plan
+from slurm_gpu.notices.plan import Draft, NoticeDecision, channels_for, plan
 from slurm_gpu.notices.settings import Mail, Settings, Webhook
 
 from .findings import NOW_S, make_finding, make_job
@@ -21,7 +21,7 @@ BY_WEBHOOK = Settings(mode="send", webhook=Webhook(url="https://x.edu/"))
 def note(
     ledger: Ledger, drafts: list[Draft], now_s: float, state: DeliveryState = DeliveryState.SENT
 ) -> None:
-    """As slurm-gpuctld does."""
+    """Record drafts like slurm-gpuctld."""
     for number, draft in enumerate(drafts):
         ledger.notices.append(
             Notice(
@@ -43,39 +43,39 @@ def verdicts(findings: list[JobFinding], ledger: Ledger, now_s: float = NOW_S) -
 def test_all_jobs_of_one_kind_are_one_message_to_their_owner() -> None:
     findings = [make_finding(1), make_finding(2), make_finding(3, "bob"), make_finding(4, kind="xid")]
     _, drafts = plan(NOW_S, findings, Ledger(), BY_MAIL)
-    told = [(one.user, one.kind, [it.job.run.job_id for it in one.findings]) for one in drafts]
-    assert told == [("alice", "xid", [4]), ("alice", "held_idle", [1, 2]), ("bob", "held_idle", [3])]
+    drafted = [(one.user, one.kind, [it.job.run.job_id for it in one.findings]) for one in drafts]
+    assert drafted == [("alice", "xid", [4]), ("alice", "held_idle", [1, 2]), ("bob", "held_idle", [3])]
 
 
-def test_of_one_thing_one_is_told_once() -> None:
+def test_one_alert_is_sent_once() -> None:
     ledger, findings = Ledger(), [make_finding()]
     note(ledger, plan(NOW_S, findings, ledger, BY_MAIL)[1], NOW_S)
-    assert verdicts(findings, ledger) == [NoticeDecision.TOLD]
-    assert verdicts(findings, ledger, NOW_S + 30 * DAY_S) == [NoticeDecision.TOLD]
+    assert verdicts(findings, ledger) == [NoticeDecision.SENT]
+    assert verdicts(findings, ledger, NOW_S + 30 * DAY_S) == [NoticeDecision.SENT]
 
 
-def test_a_job_that_began_anew_is_another_thing() -> None:
+def test_a_requeued_job_is_another_run() -> None:
     ledger = Ledger()
     note(ledger, plan(NOW_S, [make_finding()], ledger, BY_MAIL)[1], NOW_S)
     again = make_finding(job=make_job(run=make_job().run._replace(start_s=int(NOW_S))))
     assert verdicts([again], ledger) == [NoticeDecision.DUE]
 
 
-def test_what_never_went_out_as_it_was_over_may_be_told_later() -> None:
+def test_a_void_notice_may_be_sent_later() -> None:
     ledger = Ledger()
     note(ledger, plan(NOW_S, [make_finding()], ledger, BY_MAIL)[1], NOW_S, DeliveryState.OVER)
     assert verdicts([make_finding()], ledger) == [NoticeDecision.DUE]
 
 
-def test_beyond_the_limit_one_is_told_a_day_later() -> None:
+def test_over_the_limit_a_notice_is_sent_a_day_later() -> None:
     ledger = Ledger()
     kinds = ["held_idle", "partly_unused", "throttled"]
     findings = [make_finding(number, kind=kind) for number, kind in enumerate(kinds)]
     note(ledger, plan(NOW_S, findings, ledger, BY_MAIL)[1], NOW_S)
     outcomes, drafts = plan(NOW_S + 60, findings, ledger, BY_MAIL)
     assert [one.verdict for one in outcomes] == [
-        NoticeDecision.TOLD,
-        NoticeDecision.TOLD,
+        NoticeDecision.SENT,
+        NoticeDecision.SENT,
         NoticeDecision.LIMIT,
     ]
     assert (drafts, outcomes[2].free_s) == ([], NOW_S + DAY_S)
@@ -101,11 +101,11 @@ def test_too_soon_exempt_or_out_of_reach() -> None:
     assert [one.verdict for one in outcomes] == [
         NoticeDecision.EARLY,
         NoticeDecision.EXEMPT,
-        NoticeDecision.NO_WAY,
-        NoticeDecision.NO_WAY,
+        NoticeDecision.NO_CHANNEL,
+        NoticeDecision.NO_CHANNEL,
     ]
     assert drafts == []
-    assert can_be_told("eve@evil.example,bob", BY_WEBHOOK) == ("webhook",)
+    assert channels_for("eve@evil.example,bob", BY_WEBHOOK) == ("webhook",)
 
 
 FINDINGS = st.lists(
@@ -124,7 +124,7 @@ LOOKS = st.lists(
 
 
 @given(looks=LOOKS, limit=st.integers(1, 3))
-def test_nobody_is_ever_told_twice_too_soon_or_more_often_than_the_limit(
+def test_no_notice_is_sent_twice_too_soon_or_more_often_than_the_limit(
     looks: list[tuple[float, list[JobFinding], DeliveryState]], limit: int
 ) -> None:
     ledger, now_s, rules = Ledger(), NOW_S, replace(BY_MAIL, max_per_user_per_day=limit)

@@ -1,4 +1,4 @@
-"""notices.yaml: every mistake with its place, and nothing is sent unless it says so."""
+"""notices.yaml: every error with its place, and nothing is sent without `mode: send`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check(text: str) -> Settings:
     return check_settings(parse_yaml(text, "notices.yaml"))
 
 
-def test_all_of_it_is_read() -> None:
+def test_all_settings_are_read() -> None:
     found = check(WHOLE)
     assert found.sends
     assert found.concerns == {AlertKind.HELD_IDLE, AlertKind.XID}
@@ -41,23 +41,23 @@ def test_all_of_it_is_read() -> None:
     assert found.webhook.secret_file == Path("/etc/slurm-gpu/webhook.secret")
 
 
-def test_text_that_is_like_a_time_is_text() -> None:
+def test_text_that_resembles_a_time_is_text() -> None:
     assert check("contact: 24:00\n").contact == "24:00"
 
 
 @pytest.mark.parametrize("text", ["", "mode: observe\n", "mail: {from: a@b.edu, to: '{user}@b.edu'}\n"])
-def test_nothing_is_sent_unless_it_says_so(text: str) -> None:
+def test_nothing_is_sent_without_mode_send(text: str) -> None:
     assert not check(text).sends
 
 
-def test_the_example_sends_nothing_and_is_right_with_all_its_keys() -> None:
+def test_the_example_sends_nothing_and_is_valid_with_all_its_keys() -> None:
     example = (Path(__file__).parents[2] / "etc" / "notices.yaml").read_text()
     assert check(example) == Settings()
     every = re.sub(r"^# (?=[a-z_]+: )", "", example, flags=re.MULTILINE)
     assert check(every).channels == ("mail", "webhook")
 
 
-def test_without_the_file_nobody_is_told(tmp_path: Path) -> None:
+def test_without_the_file_there_are_no_settings(tmp_path: Path) -> None:
     assert load_settings(tmp_path / "notices.yaml") is None
 
 
@@ -65,7 +65,7 @@ def test_without_the_file_nobody_is_told(tmp_path: Path) -> None:
     ("text", "complaint"),
     [
         ("mode: on", "mode: True is not possible; allowed: observe, send"),
-        ("mode: send", "notices.yaml:1:7: mode: send needs mail: or webhook:"),
+        ("mode: send", "notices.yaml:1:7: mode: send requires mail: or webhook:"),
         ("modes: send", "'modes' is not a setting of the file; did you mean mode?"),
         (
             "per_user_a_day: 3",
@@ -98,7 +98,7 @@ def test_without_the_file_nobody_is_told(tmp_path: Path) -> None:
         ("[]", "the file must hold `key: value` lines"),
     ],
 )
-def test_mistakes_are_named(text: str, complaint: str) -> None:
+def test_errors_are_reported_with_their_place(text: str, complaint: str) -> None:
     with pytest.raises(InvalidFileError) as raised:
         check(text + "\n")
     assert complaint in str(raised.value)

@@ -1,4 +1,4 @@
-"""Messages: ours say what to do, a site's own are checked, and no name is anything but a name."""
+"""Texts: our templates contain the next steps, templates of the site are checked, and names are harmless."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def rendered(kind: str, name: str = "train", user: str = "alice") -> Text:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_has_a_text_of_ours_with_the_job_what_to_do_and_where_to_ask(kind: str) -> None:
+def test_each_kind_has_a_template_with_the_job_next_steps_and_contact(kind: str) -> None:
     text = rendered(kind)
     assert text.subject.startswith("[neuron] 1 job")
     assert "  17  train: 2 GPUs, since 2026-11-21 20:00 KST" in text.body
@@ -47,8 +47,8 @@ def test_each_kind_has_a_text_of_ours_with_the_job_what_to_do_and_where_to_ask(k
 
 
 @pytest.mark.parametrize("kind", [WARNING, ENDED])
-def test_of_an_end_it_says_what_happens_and_why(kind: str) -> None:
-    assert "They are cancelled.\nThe reason: Others wait." in rendered(kind).body
+def test_texts_about_an_end_contain_fate_and_reason(kind: str) -> None:
+    assert "They are cancelled.\nReason: Others wait." in rendered(kind).body
 
 
 def test_many_jobs_are_one_message() -> None:
@@ -60,7 +60,7 @@ def test_many_jobs_are_one_message() -> None:
 
 
 @given(name=st.text() | st.just(HOSTILE), user=st.text(min_size=1) | st.just(HOSTILE))
-def test_whatever_a_name_holds_it_is_in_one_line_and_no_header(name: str, user: str) -> None:
+def test_a_name_stays_on_one_line_and_adds_no_header(name: str, user: str) -> None:
     text = rendered("held_idle", name, user)
     assert len(text.body.splitlines()) == len(rendered("held_idle").body.splitlines())
     assert text.subject.isprintable()
@@ -76,14 +76,14 @@ def test_whatever_a_name_holds_it_is_in_one_line_and_no_header(name: str, user: 
 
 
 @given(st.text())
-def test_a_plain_text_steers_nothing(text: str) -> None:
+def test_plain_text_has_no_control_characters(text: str) -> None:
     found = plain(text, 40)
     assert len(found) <= 40
     assert found.isprintable()
     assert plain(found, 40) == found
 
 
-def test_a_name_is_not_looked_into_for_placeholders() -> None:
+def test_placeholders_in_a_name_are_not_replaced() -> None:
     assert "$user ${contact}" in rendered("held_idle", name="$user ${contact}").body
 
 
@@ -92,7 +92,7 @@ def write(directory: Path, kind: str, text: str) -> Path:
     return directory
 
 
-def test_a_sites_own_text_takes_the_place_of_ours(tmp_path: Path) -> None:
+def test_a_site_template_replaces_ours(tmp_path: Path) -> None:
     own = load_templates(write(tmp_path, "xid", "Subject: $cluster: $count\n\nFor $$5: $jobs\n"))
     text = render(own["xid"], "alice", [make_finding(kind="xid")], AROUND)
     assert text.subject == "neuron: 1 job"
@@ -106,22 +106,24 @@ def test_a_sites_own_text_takes_the_place_of_ours(tmp_path: Path) -> None:
         ("", "xid.txt:1:1: the first line must be `Subject: …`"),
         ("Hello\n", "xid.txt:1:1: the first line must be `Subject: …`"),
         ("Subject: \n\nx\n", "xid.txt:1:1: the first line must be"),
-        ("Subject: x\n\n", "xid.txt:2:1: there is no message behind the subject"),
-        ("Subject: x\n\nyour $job5\n", "xid.txt:3:1: $job5 is no placeholder; there are $user, $cluster"),
-        ("Subject: x\n\nit costs $ 5\n", "xid.txt:3:1: a $ that is no placeholder; write $$"),
-        ("Subject: x\n\n" + "x" * 70_000, "has 70012 bytes; a notice has 65536 at most"),
+        ("Subject: x\n\n", "xid.txt:2:1: there is no message after the subject"),
+        ("Subject: x\n\nyour $job5\n", "xid.txt:3:1: $job5 is not a placeholder; there are $user, $cluster"),
+        ("Subject: x\n\nit costs $ 5\n", "xid.txt:3:1: a $ without a placeholder; write $$"),
+        ("Subject: x\n\n" + "x" * 70_000, "has 70012 bytes; the limit is 65536"),
     ],
 )
-def test_mistakes_in_it_are_named(tmp_path: Path, text: str, complaint: str) -> None:
+def test_errors_in_a_template_are_reported_with_their_place(
+    tmp_path: Path, text: str, complaint: str
+) -> None:
     with pytest.raises(InvalidFileError) as raised:
         load_templates(write(tmp_path, "xid", text))
     assert complaint in str(raised.value)
 
 
-def test_a_text_that_nobody_would_read_is_told(tmp_path: Path) -> None:
-    with pytest.raises(InvalidFileError, match=r"held-idle\.txt: is the text of no kind of notice"):
+def test_a_template_of_no_kind_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(InvalidFileError, match=r"held-idle\.txt: is not named after a kind of notice"):
         load_templates(write(tmp_path, "held-idle", "Subject: x\n\ny\n"))
-    with pytest.raises(InvalidFileError, match="is no directory"):
+    with pytest.raises(InvalidFileError, match="is not a directory"):
         load_templates(tmp_path / "none")
 
 

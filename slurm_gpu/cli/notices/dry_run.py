@@ -58,7 +58,7 @@ def dry_run(site: CommandSite, settings: Settings, *, as_json: bool, whole: bool
     if lines:
         print_lines(lines, zone)
     else:
-        click.echo("Nobody would be told anything now.")
+        click.echo("No notices would be sent now.")
     if would and not whole:
         click.echo("\nWould be sent (--text shows all of it):")
         rows = [(text(_to(one, channels, settings)), text(one.text.subject)) for channels, one in would]

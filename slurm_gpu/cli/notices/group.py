@@ -74,7 +74,7 @@ def notices(
     settings = load_settings(path)
     if settings is None:
         if dry_run:
-            raise UsageError(f"{path} is not there, so nobody would be told; --settings FILE tries another")
+            raise UsageError(f"{path} does not exist; try other settings with --settings FILE")
         if as_json:
             print_json(
                 {"mode": None, "as_of_s": None, "cancels": None, "now": [], "notices": [], "ended": []}

@@ -49,8 +49,8 @@ def test_the_texts_say_what_happens_and_when(world: World) -> None:
     world.hold(17)
     world.go_on(130)
     warning, _, ended = (one.text.body for _, one in world.sent)
-    assert "At 2026-11-21 14:00 UTC at the earliest they are cancelled, unless a GPU of theirs" in warning
-    assert "The reason: Others wait." in warning
+    assert "They will be cancelled at 2026-11-21 14:00 UTC or later, unless" in warning
+    assert "Reason: Others wait." in warning
     assert "They were cancelled at 2026-11-21 14:00 UTC." in ended
 
 
@@ -66,7 +66,7 @@ def test_held_in_the_queue_where_the_policy_says_so(world: World) -> None:
     world.hold(17)
     world.go_on(121)
     assert world.ended() == [(120, ["scontrol", "requeuehold", "17"])]
-    assert "put back into the queue, held" in world.sent[0][1].text.body
+    assert "requeued and held" in world.sent[0][1].text.body
     assert {one.act for one in world.acts.values()} == {"idle job warned", "idle job held"}
 
 
@@ -86,7 +86,7 @@ def test_on_trial_nothing_is_ended(world: World, mode: str, kinds: list[str]) ->
     assert [kind for _, kind in world.told()] == kinds
     assert world.commands == []
     assert all(
-        "For now nothing happens to them." in one.text.body for _, one in world.sent if one.kind == "warning"
+        "Nothing happens to them for now." in one.text.body for _, one in world.sent if one.kind == "warning"
     )
 
 
@@ -99,7 +99,7 @@ def test_by_default_nothing_is_sent_or_ended_and_operators_see_what_would_be(wor
     seen = status.read(path)
     assert seen is not None
     assert [(one.user, one.kind, one.says.partition(";")[0]) for one in seen.outlook] == [
-        ("alice", "warning", "would be told now")
+        ("alice", "warning", "would be sent now")
     ]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 

@@ -104,7 +104,7 @@ def test_it_counts_among_the_messages_of_a_day(world: World) -> None:
     seen = status.read(world.directory / status.FILE_NAME)
     assert seen is not None
     (line,) = [line for line in seen.outlook if line.job_id == 18]
-    assert "enough for a day" in line.says
+    assert "max_per_user_per_day is reached" in line.says
 
 
 def test_an_older_slurm_gpudbd_does_not_keep_the_rest_from_being_told(world: World) -> None:
