@@ -1,6 +1,6 @@
-"""What the rest of slurm-gpu asks of Slurm: one protocol, answered by every backend alike.
+"""SlurmClient, the protocol that every Slurm backend implements, and the types that it returns.
 
-Times are UTC epoch seconds; None where Slurm says Unknown or None. Memory is MiB. GPU amounts are
+Times are UTC epoch seconds; None where Slurm prints Unknown or None. Memory is MiB. GPU amounts are
 thousandths of a GPU (`mgpu`), so that whole GPUs and shards add up.
 """
 
@@ -27,19 +27,19 @@ class SlurmSettings:
 
 
 def has_slurmdbd(settings: SlurmSettings) -> bool:
-    """Whether this Slurm keeps accounts, QOS and limits at all."""
+    """Return whether this Slurm stores accounts, QOS and limits."""
     return settings.raw.get("AccountingStorageType", "").endswith("slurmdbd")
 
 
 def has_lua_plugin(settings: SlurmSettings) -> bool:
-    """Whether slurmctld asks job_submit.lua: Slurm takes each plugin with and without `job_submit/`."""
+    """Return whether slurmctld calls job_submit.lua. The prefix `job_submit/` of a plugin is optional."""
     plugins = settings.raw.get("JobSubmitPlugins", "").split(",")
     return "lua" in (plugin.removeprefix("job_submit/") for plugin in plugins)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmNode:
-    """A node as slurmctld sees it now."""
+    """The present state of a node in slurmctld."""
 
     name: str
     address: str
@@ -51,56 +51,56 @@ class SlurmNode:
     memory_mib: int
     memory_allocated_mib: int
     gpus: Mapping[str, int]
-    """GPUs by type ("" where untyped)."""
+    """GPUs by type; "" for untyped ones."""
     gpus_allocated: Mapping[str, int]
     shards: int
     shards_allocated: int
     features: Sequence[str]
     partitions: Sequence[str]
     host: str = ""
-    """NodeHostName: what that host calls itself; "" where it is not known."""
+    """NodeHostName, the hostname on the node itself; "" if unknown."""
     weight: int = 1
-    """Of the nodes that a job fits Slurm takes those with the least."""
+    """Slurm prefers nodes of low weight."""
     mps: int = 0
     mps_allocated: int = 0
     unaccounted: Sequence[str] = ()
-    """Those of gpu, shard and mps that the node has and AccountingStorageTRES lacks: no TRES has them."""
+    """GRES of the node among gpu, shard and mps that AccountingStorageTRES, and so each TRES, lacks."""
 
     @property
     def n_gpus(self) -> int:
-        """All GPUs of the node."""
+        """Return the number of GPUs of the node."""
         return sum(self.gpus.values())
 
     @property
     def shards_per_gpu(self) -> int | None:
-        """Shards of one GPU; None where the node has none."""
+        """Return the number of shards of one GPU; None if the node has no shards."""
         return self.per_gpu.shard
 
     @property
     def per_gpu(self) -> SharesPerGpu:
-        """What makes one of its GPUs."""
+        """Return the shards and MPS of one of its GPUs."""
         n = self.n_gpus
         shard, mps = (count // n if count and n else None for count in (self.shards, self.mps))
         return SharesPerGpu(shard, mps)
 
     @property
     def shared_mgpu(self) -> int:
-        """What jobs hold of its GPUs by shards and MPS, in thousandths, rounded up."""
-        held = ((self.shards_allocated, self.per_gpu.shard), (self.mps_allocated, self.per_gpu.mps))
-        return sum(-(-count * 1000 // one_gpu) for count, one_gpu in held if one_gpu)
+        """Return the thousandths of its GPUs that are allocated as shards and MPS, rounded up."""
+        allocated = ((self.shards_allocated, self.per_gpu.shard), (self.mps_allocated, self.per_gpu.mps))
+        return sum(-(-count * 1000 // one_gpu) for count, one_gpu in allocated if one_gpu)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedJob:
-    """A job that slurmctld still knows: pending, running, or ended within MinJobAge.
+    """A job in slurmctld's memory: pending, running, or ended within MinJobAge.
 
-    An array whose tasks have not been split off yet is one entry with `n_tasks` > 1.
+    Pending tasks of an array that Slurm has not split off are one entry with `n_tasks` > 1.
     """
 
     job_id: int
     array_job_id: int | None
     array_task: str | None
-    """Task id of a split-off task, or the expression ("0-9%4") of an array not yet split."""
+    """Task id of a split-off task, or an expression ("0-9%4") of the tasks that are not split off."""
     n_tasks: int
     het_job_id: int | None
     name: str
@@ -116,40 +116,42 @@ class QueuedJob:
     submit_s: int | None
     eligible_s: int | None
     start_s: int | None
-    """Of a pending job, when Slurm expects it to start; None where it has not said."""
+    """The start that Slurm expects if the job is pending; None if Slurm has no estimate."""
     end_s: int | None
-    """Of a job that has not ended, when its time limit ends it."""
+    """The end of its time limit if the job has not ended."""
     time_limit_s: int | None
     n_nodes: int
     nodes: Sequence[str]
-    """Those that it has now: without what it gave back in a resize, and while COMPLETING without those that
-    it has left already. Once it has ended, all that it had at its end."""
+    """Its present nodes; those at its end if it has ended.
+
+    Nodes that it released in a resize, or has left while COMPLETING, are not among them.
+    """
     tres_requested: Mapping[str, float]
     """Totals by TRES name, memory in MiB: {"cpu": 8, "mem": 65536, "gres/gpu": 2, "gres/gpu:a100": 2}.
 
-    Up to 24.05 Slurm shows only what was allocated once a job has started; it stands here too then.
+    After the start of a job, Slurm up to 24.05 reports its allocation only. Then this is the allocation.
     """
     tres_allocated: Mapping[str, float]
     gpu_index: Mapping[str, Mapping[str, Sequence[int]]]
     """Allocated positions by node and gres: {"n1": {"gpu": [0, 1]}}, for shards {"n1": {"shard": [3]}}."""
     gres_per_node: str
-    """TresPerNode/TresPerJob as printed, to show what was asked for."""
+    """TresPerNode or TresPerJob as printed, to display the request."""
     features: str
     admin_comment: str
     most_nodes: int | None = None
-    """Upper end of the range of nodes (--nodes=1-3) that a pending job asks for; None without a range."""
+    """Upper end of the range of nodes (--nodes=1-3) that a pending job requests; None without a range."""
     tres_per_node: str = ""
     """TresPerNode as printed, such as gres:gpu:2."""
     gres_per_task: str = ""
-    """TresPerTask or TresPerSocket as printed, of which Slurm alone knows how many there are."""
+    """TresPerTask or TresPerSocket as printed. Only Slurm has the number of tasks and sockets."""
     het_offset: int | None = None
-    """Which component of the heterogeneous job `het_job_id` this is."""
+    """The number of its component in the heterogeneous job `het_job_id`."""
     resized_s: int | None = None
-    """When its nodes changed last, by its owner or because one failed; None where they never did."""
+    """The last change of its nodes, by its owner or because a node failed; None if they never changed."""
 
     @property
     def label(self) -> str:
-        """The job id as users know it: 17, 17_3 for an array task, 17+1 for a het component."""
+        """Return the job id that users see: 17, 17_3 for an array task, 17+1 for a het component."""
         if self.het_job_id is not None and self.het_offset is not None:
             return f"{self.het_job_id}+{self.het_offset}"
         if self.array_job_id is not None and self.array_task is not None:
@@ -158,10 +160,10 @@ class QueuedJob:
 
 
 class AccountingRun(NamedTuple):
-    """One row of Slurm's accounting: one execution of a job, so that each requeue has its own.
+    """One row of Slurm's accounting: one execution of a job. Each requeue has a row of its own.
 
-    Its fields are the imported columns of the table `run`, the key first. A tuple, as a million of them are
-    made at a first import.
+    The fields are the imported columns of the table `run`, the key first. It is a tuple because the first
+    import can create a million of them.
     """
 
     cluster: str
@@ -186,23 +188,23 @@ class AccountingRun(NamedTuple):
     start_s: int | None
     end_s: int | None
     elapsed_s: int | None
-    """None, as `suspended_s`, where sacct printed what cannot be read and nothing else says it."""
+    """None, like `suspended_s`, if sacct printed an unreadable value that no other column replaces."""
     suspended_s: int | None
     time_limit_s: int | None
     n_nodes: int
     nodes: str
-    """As a hostlist expression; "" where none was assigned."""
+    """A hostlist expression; "" if no node was assigned."""
     tres_requested: Mapping[str, float]
     tres_allocated: Mapping[str, float]
     admin_comment: str
     allocated_mgpu: int | None = None
-    """Thousandths of GPUs that it holds. This and what follows slurm-gpudbd works out from the nodes."""
+    """Allocated thousandths of GPUs. slurm-gpudbd derives this and the next fields from the nodes."""
     gpu_type: str | None = None
     requested_mgpu: int | None = None
 
     @property
     def key(self) -> tuple[str, int, int]:
-        """Return what no other run has: cluster, job id and submission."""
+        """Return the unique key: cluster, job id and submit time."""
         return self[:3]
 
     @property
@@ -212,16 +214,16 @@ class AccountingRun(NamedTuple):
 
 
 class WaitingJob(NamedTuple):
-    """A job that could start if there was room; an array whose tasks are not split off yet is one."""
+    """A job that waits for resources only. Pending tasks of an array that are not split off are one job."""
 
     job_id: int
     eligible_s: int
     n_nodes: int
     """The upper end of a range."""
     site_factor: int
-    """The part of its priority that a site sets; 0 where none does."""
+    """The site factor of its priority; 0 if the site sets none."""
     tres: Mapping[str, float] = MappingProxyType({})
-    """What it asks for on the fewest nodes that it names, `node` among it; memory in MiB. Empty: not told."""
+    """Its request on the fewest nodes that it allows, with `node`; memory in MiB. Empty if unknown."""
 
 
 class SlurmctldHost(NamedTuple):
@@ -229,49 +231,50 @@ class SlurmctldHost(NamedTuple):
 
     name: str
     is_up: bool
-    """Whether slurmctld answers there, be it in charge or waiting to be."""
+    """Whether slurmctld answers on this host, as the active controller or as a backup."""
 
 
 class SlurmClient(Protocol):
-    """Access to a running Slurm; every method raises SlurmError, with the reason, when it fails."""
+    """Access to a running Slurm. Every method raises SlurmError with the reason when it fails."""
 
     def ping(self) -> None:
-        """Return where a slurmctld answers; raises SlurmError within seconds, while others wait long."""
+        """Return if a slurmctld answers. Raise SlurmError within seconds; the other methods wait longer."""
 
     def controllers(self) -> Sequence[SlurmctldHost]:
-        """The hosts of slurmctld, the primary one first; the first that is up is in charge."""
+        """Return the hosts of slurmctld, the primary first. The first that is up is active."""
 
     def settings(self) -> SlurmSettings:
-        """The configuration that slurmctld runs with."""
+        """Return the running configuration of slurmctld."""
 
     def nodes(self) -> Sequence[SlurmNode]:
-        """All nodes, in slurmctld's order."""
+        """Return all nodes, in slurmctld's order."""
 
     def jobs(self, job_ids: Iterable[int] | None = None) -> Sequence[QueuedJob]:
-        """Jobs in slurmctld's memory, all or the named raw ids; unknown ids are simply not returned."""
+        """Return jobs in slurmctld's memory: all, or those of some raw ids. Unknown ids are left out."""
 
     def accounting(
         self, since_s: int, until_s: int | None = None, job_ids: Iterable[int] | None = None
     ) -> Iterator[AccountingRun]:
-        """Runs of all users that were pending, running or ended within [since, until], in no order.
+        """Return the runs of all users that were pending, running or ended within [since, until], unsorted.
 
-        With `job_ids` (raw ids), only those jobs; others that slurmdbd adds (old array tasks) may come too.
+        With `job_ids` (raw ids), return those jobs only; slurmdbd may add others (old array tasks).
 
-        Read from slurmdbd; empty where the cluster has no accounting storage. A job that was held all along
-        is not in it before it is released.
+        The runs come from slurmdbd; there are none if the cluster has no accounting storage. A job that was
+        held since its submission is absent until it is released.
         """
 
     def set_weight(self, nodes: Iterable[str], weight: int) -> None:
-        """Give nodes this Weight in one call, as root or SlurmUser; slurmctld forgets it when reconfigured.
+        """Set the Weight of nodes in one call, as root or SlurmUser.
 
-        22.05 forgets it when it is restarted too. Of several nodes some may have it though it raises.
+        slurmctld drops the weight when it is reconfigured; that of 22.05 also when it restarts. On an error
+        some of the nodes may have the weight.
         """
 
     def waiting(self) -> Sequence[WaitingJob] | None:
-        """Jobs that are eligible and not held; None where PriorityType knows no factors."""
+        """Return the eligible jobs that are not held; None if PriorityType has no factors."""
 
     def set_site_factor(self, job_ids: Iterable[int], points: int) -> None:
-        """Have these jobs' priority be so much more, as root; it holds until they start, restarts or not.
+        """Add points to the priority of jobs, as root. They last until the jobs start, also over restarts.
 
-        Of several jobs others have it though it raises for one, such as one that started meanwhile.
+        An error for one job, such as one that has started since, leaves the others changed.
         """

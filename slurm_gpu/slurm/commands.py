@@ -1,4 +1,4 @@
-"""The command backend: SlurmClient over scontrol, squeue and sacct, which every Slurm has."""
+"""The command backend: SlurmClient through scontrol, squeue and sacct, which every Slurm has."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ PING_TIMEOUT_S = 5.0
 QUERY_TIMEOUT_S = 60.0
 ACCOUNTING_TIMEOUT_S = 600.0
 
-# Up to so many jobs are asked for one by one; for more, one call for all is kinder to slurmctld.
-_SINGLY = 8
+# Up to this number, jobs are requested one by one; for more, one call for all loads slurmctld less.
+_MAX_SINGLE_CALLS = 8
 
-# 2100-01-01: without an end, sacct leaves out jobs that become eligible later than now.
+# 2100-01-01. Without an end, sacct leaves out jobs that become eligible later than now.
 _FAR_S = 4102444800
 
 # sacct refuses an epoch below a million; no Slurm is that old.
@@ -40,7 +40,7 @@ _EARLIEST_S = 86400 * 365
 
 _PIECE_BYTES = 1 << 20
 
-# Of a command in an error: enough to know it, not the whole list of columns.
+# Characters of a command in an error: enough to recognise it, without the list of columns.
 _SHOWN_CHARACTERS = 80
 
 # Job ids per call of sacct or scontrol, well below the longest command line.
@@ -56,20 +56,20 @@ _FOREIGN = ("SACCT_", "SCONTROL_", "SQUEUE_", "SLURM_CLUSTERS", "SLURM_JOB_ID", 
 
 
 def query_environment(environ: Mapping[str, str]) -> Mapping[str, str]:
-    """The caller's environment, less what would change what Slurm's commands print, more what we rely on."""
+    """Return the caller's environment with the output settings of Slurm's commands that the parsers need."""
     return {k: v for k, v in environ.items() if not k.startswith(_FOREIGN)} | _ENVIRONMENT
 
 
-# Runs a command with exactly this environment, for so many seconds at most, and returns its standard output;
-# raises SlurmError with command and stderr.
+# Runs a command with exactly this environment and a timeout in seconds, and returns its standard output.
+# Raises SlurmError with command and stderr.
 CommandRunner = Callable[[Sequence[str], Mapping[str, str], float], str]
-# The same of a command that prints much, piece by piece: it waits the seconds for each piece, and may raise
-# when some were given already.
+# The same for a command with much output: yields it in pieces, with the timeout for each. May raise after
+# some pieces.
 Stream = Callable[[Sequence[str], Mapping[str, str], float], Generator[str, None, None]]
 
 
 def run_command(argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
-    """Run a Slurm command for real."""
+    """Run a Slurm command and return its output."""
     _check_configuration(argv, environ)
     try:
         done = subprocess.run(
@@ -78,7 +78,7 @@ def run_command(argv: Sequence[str], environ: Mapping[str, str], timeout_s: floa
     except OSError as error:
         raise _not_run(argv, error) from None
     except subprocess.TimeoutExpired:
-        raise _silent(argv, timeout_s) from None
+        raise _timed_out(argv, timeout_s) from None
     if done.returncode != 0:
         raise _failed(argv, done.returncode, done.stderr.strip() or done.stdout.strip())
     return done.stdout.decode("utf-8", "replace")
@@ -87,12 +87,12 @@ def run_command(argv: Sequence[str], environ: Mapping[str, str], timeout_s: floa
 def stream_command(
     argv: Sequence[str], environ: Mapping[str, str], timeout_s: float
 ) -> Generator[str, None, None]:
-    """Run a Slurm command for real; who gives up the iteration ends the command."""
+    """Run a Slurm command and yield its output in pieces. Closing the generator ends the command."""
     _check_configuration(argv, environ)
-    with tempfile.TemporaryFile() as complaints:
+    with tempfile.TemporaryFile() as errors:
         try:
             process = subprocess.Popen(
-                argv, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=complaints
+                argv, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors
             )
         except OSError as error:
             raise _not_run(argv, error) from None
@@ -101,18 +101,18 @@ def stream_command(
                 yield from _pieces(process, argv, timeout_s)
                 process.wait(timeout_s)
             except subprocess.TimeoutExpired:
-                raise _silent(argv, timeout_s) from None
+                raise _timed_out(argv, timeout_s) from None
             finally:
-                process.kill()  # which does nothing to one that has ended
+                process.kill()  # no effect if the process has ended
         if process.returncode != 0:
-            complaints.seek(0)
-            raise _failed(argv, process.returncode, complaints.read().strip())
+            errors.seek(0)
+            raise _failed(argv, process.returncode, errors.read().strip())
 
 
 def _pieces(process: subprocess.Popen[bytes], argv: Sequence[str], timeout_s: float) -> Iterator[str]:
     assert process.stdout is not None
     out = process.stdout.fileno()
-    ready = select.poll()  # select itself knows no descriptor above 1023
+    ready = select.poll()  # select() supports no descriptor above 1023
     ready.register(out, select.POLLIN)
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     while ready.poll(timeout_s * 1000):
@@ -120,7 +120,7 @@ def _pieces(process: subprocess.Popen[bytes], argv: Sequence[str], timeout_s: fl
         yield decoder.decode(piece, final=not piece)
         if not piece:
             return
-    raise _silent(argv, timeout_s)
+    raise _timed_out(argv, timeout_s)
 
 
 def _in_one_piece(run: CommandRunner) -> Stream:
@@ -133,10 +133,10 @@ def _in_one_piece(run: CommandRunner) -> Stream:
 
 
 def _check_configuration(argv: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Slurm's commands look for a file that is not there for a minute, again and again."""
+    # Slurm's commands retry for a minute if the file is missing.
     conf = environ.get("SLURM_CONF")
     if conf and not Path(conf).exists():
-        raise SlurmError(f"`{_shown(argv)}` cannot be run: SLURM_CONF={conf} names a file that is not there")
+        raise SlurmError(f"`{_shown(argv)}` cannot be run: SLURM_CONF={conf} does not exist")
 
 
 def _not_run(argv: Sequence[str], error: OSError) -> SlurmError:
@@ -145,7 +145,7 @@ def _not_run(argv: Sequence[str], error: OSError) -> SlurmError:
     return SlurmError(f"`{_shown(argv)}` cannot be run: {error.strerror}")
 
 
-def _silent(argv: Sequence[str], timeout_s: float) -> SlurmError:
+def _timed_out(argv: Sequence[str], timeout_s: float) -> SlurmError:
     return SlurmError(f"`{_shown(argv)}` gave no answer within {timeout_s:g} s")
 
 
@@ -159,7 +159,7 @@ def _shown(argv: Sequence[str]) -> str:
 
 
 class SlurmCommands:
-    """Runs Slurm's commands, so that nothing in the caller's environment changes what they print.
+    """Base of clients that run Slurm's commands. The caller's environment does not change the output.
 
     Methods of subclasses raise SlurmError.
     """
@@ -171,7 +171,7 @@ class SlurmCommands:
         return self.run(argv, self.environ, QUERY_TIMEOUT_S)
 
     def _squeue(self, columns: Sequence[str], *which: str) -> list[list[str]]:
-        """Rows of squeue; each column ends with a mark that no user can have written beforehand."""
+        """Return rows of squeue. Each column ends with a mark that no user can guess."""
         mark, n = _mark(), len(columns)
         form = ",".join(f"{name}:0{mark}" for name in columns)
         words = self._query("squeue", "--all", "--noheader", *which, f"--Format={form}").split(mark)
@@ -181,7 +181,7 @@ class SlurmCommands:
 
 
 class CommandClient(SlurmCommands):
-    """SlurmClient over Slurm's own commands, correct on 22.05 and later."""
+    """SlurmClient through Slurm's own commands, for 22.05 and later."""
 
     def __init__(
         self,
@@ -189,18 +189,18 @@ class CommandClient(SlurmCommands):
         environ: Mapping[str, str] = os.environ,
         stream: Stream | None = None,
     ) -> None:
-        """`stream` runs sacct; without one `run` does, unless that is run_command: then stream_command."""
+        """Use `stream` to run sacct; by default `run`, or stream_command if `run` is run_command."""
         super().__init__(run, environ)
         self.stream = stream or (stream_command if run is run_command else _in_one_piece(run))
         self._columns: list[str] | None = None
         self._reader = scontrol.JobReader()
 
     def version(self) -> str:
-        """The version of the commands on this host, such as 22.05.8; asks no daemon."""
+        """Return the version of the commands on this host, such as 22.05.8, without a call to a daemon."""
         return self._query("scontrol", "--version").split()[-1]
 
     def ping(self) -> None:
-        """Return where a slurmctld answers; the others would try for half a minute where none does."""
+        """Return if a slurmctld answers; other commands retry for half a minute if none does."""
         try:
             self.run(("scontrol", "ping"), self.environ, PING_TIMEOUT_S)
         except SlurmError as error:
@@ -208,33 +208,33 @@ class CommandClient(SlurmCommands):
                 raise
 
     def controllers(self) -> Sequence[SlurmctldHost]:
-        """The hosts of slurmctld, the primary one first; the first that is up is in charge."""
+        """Return the hosts of slurmctld, the primary first. The first that is up is active."""
         try:
             return scontrol.parse_ping(self.run(("scontrol", "ping"), self.environ, PING_TIMEOUT_S))
         except SlurmError as error:
-            if found := scontrol.parse_ping(str(error)):  # it fails where one of them is down
+            if found := scontrol.parse_ping(str(error)):  # scontrol fails if one of them is down
                 return found
             raise
 
     def set_weight(self, nodes: Iterable[str], weight: int) -> None:
-        """Give nodes this Weight in one call, as root or SlurmUser."""
+        """Set the Weight of nodes in one call, as root or SlurmUser."""
         names = compress(nodes)
         if names:
             self._query("scontrol", "update", f"NodeName={names}", f"Weight={weight}")
 
     def waiting(self) -> Sequence[WaitingJob] | None:
-        """Jobs that are eligible and not held; None where PriorityType knows no factors."""
+        """Return the eligible jobs that are not held; None if PriorityType has no factors."""
         try:
             factors = self._query(*waiting.SPRIO)
         except SlurmError as error:
             if waiting.has_no_factors(error):
                 return None
             raise
-        # Asked for last, so that whoever is in both was waiting at the second question too.
+        # squeue runs last, so that a job in both outputs is still waiting.
         return list(waiting.parse_waiting(self._query(*waiting.SQUEUE), factors))
 
     def set_site_factor(self, job_ids: Iterable[int], points: int) -> None:
-        """Have these jobs' priority be so much more, as root; others have it though it raises for one."""
+        """Add points to the priority of jobs, as root. An error for one job leaves the others changed."""
         ids = sorted(set(job_ids))
         failed: SlurmError | None = None
         for batch in (ids[n : n + _BATCH] for n in range(0, len(ids), _BATCH)):
@@ -248,32 +248,32 @@ class CommandClient(SlurmCommands):
             raise failed
 
     def settings(self) -> SlurmSettings:
-        """The configuration that slurmctld runs with."""
+        """Return the running configuration of slurmctld."""
         return scontrol.parse_config(self._query("scontrol", "show", "config"))
 
     def nodes(self) -> Sequence[SlurmNode]:
-        """All nodes, in slurmctld's order."""
+        """Return all nodes, in slurmctld's order."""
         return scontrol.parse_nodes(self._query("scontrol", "--all", "--details", "show", "node"))
 
     def jobs(self, job_ids: Iterable[int] | None = None) -> Sequence[QueuedJob]:
-        """Jobs in slurmctld's memory, all or the named raw ids."""
+        """Return jobs in slurmctld's memory: all, or those of some raw ids."""
         wanted = None if job_ids is None else sorted(set(job_ids))
         if wanted is not None and not wanted:
             return []
         labels = self._labels()
         if wanted is not None:
             labels = {job_id: labels[job_id] for job_id in wanted if job_id in labels}
-            if len(labels) <= _SINGLY:
-                return self._singly(labels)
+            if len(labels) <= _MAX_SINGLE_CALLS:
+                return self._read_singly(labels)
         text = self._query("scontrol", "--all", "--details", "show", "job")
         parse = self._reader.parse_jobs if wanted is None else scontrol.parse_jobs
         jobs, uncertain = parse(text, labels)
-        return [*jobs, *self._singly({job_id: labels[job_id] for job_id in sorted(uncertain)})]
+        return [*jobs, *self._read_singly({job_id: labels[job_id] for job_id in sorted(uncertain)})]
 
     def accounting(
         self, since_s: int, until_s: int | None = None, job_ids: Iterable[int] | None = None
     ) -> Iterator[AccountingRun]:
-        """Runs of all users that were pending, running or ended within [since, until], from slurmdbd."""
+        """Return the runs of all users that were pending, running or ended within [since, until]."""
         wanted = None if job_ids is None else sorted(set(job_ids))
         if self._columns is None:
             self._columns = sacct.columns(self._query("sacct", "--helpformat"))
@@ -300,20 +300,20 @@ class CommandClient(SlurmCommands):
                 raise
 
     def _labels(self) -> dict[int, scontrol.JobTexts]:
-        """The texts of all jobs, by raw id."""
+        """Return the texts of all jobs, by raw id."""
         return {
             int(job_id): scontrol.JobTexts(name, "" if comment == "(null)" else comment)
             for job_id, name, comment in self._squeue(("JobID", "Name", "admin_comment"), "--states=all")
         }
 
-    def _singly(self, labels: Mapping[int, scontrol.JobTexts]) -> list[QueuedJob]:
+    def _read_singly(self, labels: Mapping[int, scontrol.JobTexts]) -> list[QueuedJob]:
         jobs = []
         for job_id, label in labels.items():
             try:
                 text = self._query("scontrol", "--all", "--details", "show", "job", str(job_id))
             except SlurmError as error:
                 if "Invalid job id" in str(error):
-                    continue  # slurmctld has forgotten it meanwhile
+                    continue  # slurmctld has purged the job since
                 raise
             job = scontrol.parse_single_job(text, job_id, label)
             if job is not None:
@@ -322,14 +322,14 @@ class CommandClient(SlurmCommands):
 
 
 class RunSubsetClient(CommandClient):
-    """Runs of one QOS, and runs that were preempted: few, asked for by themselves."""
+    """Reads the runs of one QOS, or the preempted runs, from the accounting."""
 
     def of_qos(self, qos: str, since_s: int) -> list[AccountingRun]:
-        """Runs of all users in it that were pending, running or ended since then."""
+        """Return the runs of a QOS, of all users, that were pending, running or ended since then."""
         return self._runs(f"--qos={qos}", f"--starttime=uts{since_s}")
 
     def preempted(self, since_s: int, until_s: int) -> list[AccountingRun]:
-        """Runs that ended by preemption within [since, until]."""
+        """Return the runs that ended by preemption within [since, until]."""
         found = self._runs("--state=PREEMPTED", f"--starttime=uts{since_s}", f"--endtime=uts{until_s}")
         return [one for one in found if one.end_s is not None and since_s <= one.end_s <= until_s]
 
@@ -338,5 +338,5 @@ class RunSubsetClient(CommandClient):
 
 
 def _mark() -> str:
-    """A word that no user can have put into a job's name or comment beforehand."""
+    """Return a random word, which no user can have put into a job's name or comment."""
     return f"<{secrets.token_hex(8)}>"

@@ -1,7 +1,7 @@
 """Read slurm.conf, gres.conf and Slurm's other files with Slurm's grammar, with the place of each line.
 
-The grammar is that of src/common/parse_config.c, the same from 22.05 to 26.05. It has no sections and no
-nesting: a line is `key=value`, and a line of a node or a partition continues with more pairs.
+The grammar is that of src/common/parse_config.c, unchanged from 22.05 to 26.05. It has no sections and no
+nesting. A line is `key=value`; the line of a node or a partition has more pairs.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _BEFORE_COMMENT = re.compile(r"(?:[^\\#]|\\.|\\\Z)*", re.DOTALL)
 _ESCAPE = re.compile(r"\\(.?)", re.DOTALL)
 # Slurm accepts an operator before "=" and sets the value all the same.
 _PAIR = re.compile(r'\s*([A-Za-z0-9_.]+)\s*[-*+/]?=\s*(?:"([^"]*)"|(\S+))(?=\s|\Z)', re.ASCII)
-# Only at the very beginning of a line.
+# Slurm accepts it only at the start of a line.
 _INCLUDE = re.compile(r"include\s+(\S+)", re.IGNORECASE | re.ASCII)
 _BLANKS = " \t\v\f\r"
 _SPACE = re.compile(r"\s", re.ASCII)
 _HOST_SEPARATORS = re.compile(r"[\t ,]+(?![^\[]*\])")
-# As strtoul() with base 0 reads it: nothing at all is 0.
+# As in strtoul() with base 0; empty text is 0.
 _NUMBER = re.compile(r"(?:\s*\+?(?:0x([0-9a-f]+)|(0[0-7]*)|([1-9][0-9]*)))?(k?)", re.IGNORECASE | re.ASCII)
 _INFINITE = 0xFFFFFFFF
 _DEFAULT_WEIGHT = 1
@@ -35,15 +35,14 @@ _MAX_DEPTH = 16
 
 @dataclass(frozen=True, slots=True)
 class ConfLine:
-    """One line, continuation lines joined: its first pair, and the others of a node or a partition.
+    """One line, with its continuation lines: the first pair, and the other pairs of a node or a partition.
 
-    `key` is empty where the line has no pair; `leftover` is the rest that is none, with which Slurm does not
-    start.
+    `key` is empty if the line has no pair. `leftover` is text that is no pair; Slurm does not start with it.
     """
 
     file: Path
     number: int
-    """Of the first of joined lines."""
+    """The number of the first of the joined lines."""
     key: str
     value: str
     """Without quotes and escapes."""
@@ -56,17 +55,17 @@ class ConfLine:
         return f"{self.file}:{self.number}"
 
     def get(self, key: str) -> str | None:
-        """Return the value of another pair of the line, the last of that key; None where it has none."""
+        """Return the value of the last pair with this key after the first pair; None if there is none."""
         found = [value for name, value in self.pairs if name.lower() == key.lower()]
         return found[-1] if found else None
 
     def __str__(self) -> str:
-        """Return text that Slurm reads as this line, without what it cannot read."""
+        """Return the line as text that Slurm can read, without `leftover`."""
         return " ".join(written(key, value) for key, value in ((self.key, self.value), *self.pairs))
 
 
 def written(key: str, value: str) -> str:
-    """Return `key=value` as slurm.conf has it, quoted and escaped where that is needed."""
+    """Return `key=value` for slurm.conf, quoted and escaped if necessary."""
     text = value.replace("\\", "\\\\").replace("#", "\\#")
     return f'{key}="{text}"' if not text or _SPACE.search(text) else f"{key}={text}"
 
@@ -74,7 +73,7 @@ def written(key: str, value: str) -> str:
 def read_conf(path: Path) -> list[ConfLine]:
     """Return the lines of slurm.conf and of included files, in order.
 
-    Raises OSError where one of these files cannot be read: Slurm does not start without it either.
+    Raises OSError if one of these files cannot be read; Slurm does not start without it either.
     """
     lines: list[ConfLine] = []
     _read(path, path.parent, lines, _MAX_DEPTH)
@@ -82,7 +81,7 @@ def read_conf(path: Path) -> list[ConfLine]:
 
 
 def settings_named(lines: Iterable[ConfLine], key: str) -> list[ConfLine]:
-    """Return the lines of one key, in any case; where a key takes one value, Slurm takes the last."""
+    """Return the lines of one key, in upper or lower case. Slurm uses the last if the key has one value."""
     return [line for line in lines if line.key.lower() == key.lower()]
 
 
@@ -111,7 +110,7 @@ def node_weights(lines: Iterable[ConfLine]) -> dict[str, int]:
     for line in with_defaults(lines, "NodeName"):
         text = line.get("Weight")
         try:
-            # Slurm turns INFINITE into the largest number that is a weight.
+            # Slurm replaces INFINITE with the largest weight.
             weight = _DEFAULT_WEIGHT if text is None else min(parse_number(text), _INFINITE - 1)
             names = expand(_HOST_SEPARATORS.sub(",", line.value).strip(","))
         except ValueError:
@@ -121,7 +120,7 @@ def node_weights(lines: Iterable[ConfLine]) -> dict[str, int]:
 
 
 def parse_number(text: str) -> int:
-    """Return a 32-bit number as slurm.conf has it: 50, 0x32, 062, 4k, INFINITE; raises ValueError."""
+    """Return the value of a 32-bit number of slurm.conf: 50, 0x32, 062, 4k, INFINITE; raise ValueError."""
     if text.upper() in ("INFINITE", "UNLIMITED"):
         return _INFINITE
     match = _NUMBER.fullmatch(text)

@@ -1,4 +1,4 @@
-"""Which backend answers: the commands, or pyslurm where it is installed and fits this Slurm."""
+"""Choose the Slurm backend: the commands, or pyslurm if it is installed and fits this Slurm."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from slurm_gpu.slurm.pyslurm_backend import PyslurmClient
 
 
 def connect(run: CommandRunner = run_command) -> SlurmClient:
-    """A client of the Slurm that this host is configured for (SLURM_CONF, else /etc/slurm/slurm.conf).
+    """Return a client of the Slurm that this host is configured for (SLURM_CONF or /etc/slurm/slurm.conf).
 
-    slurmctld is not asked yet; the first question raises SlurmError if it does not answer. `run` runs the
-    commands, for those who count them.
+    This makes no call to slurmctld; the first call raises SlurmError if it does not answer. `run` runs the
+    commands; callers that count them pass their own.
     """
     commands = CommandClient(run)
     return PyslurmClient.if_usable(commands) or commands

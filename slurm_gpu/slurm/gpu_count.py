@@ -1,4 +1,4 @@
-"""The GPUs of a job in the queue, also where Slurm's accounting does not track them."""
+"""Count the GPUs of a job in the queue, even if Slurm's accounting does not track them."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from slurm_gpu.slurm.tres import GPU_GRES, SHARED_GRES, SharesPerGpu, count_mgpu
 
 
 def per_gpu_of(nodes: Iterable[SlurmNode | None]) -> SharesPerGpu:
-    """Return what makes one GPU on all of these nodes; unknown where they differ or one is not known."""
+    """Return the shards and MPS of one GPU on all nodes; unknown if they differ or a node is None."""
     known = {SharesPerGpu() if node is None else node.per_gpu for node in nodes}
     return known.pop() if len(known) == 1 else SharesPerGpu()
 
 
 def agreed_per_gpu(nodes: Iterable[SlurmNode]) -> SharesPerGpu:
-    """Return what makes one GPU of a job for any of them: that on which all nodes that have it agree."""
+    """Return the shards and MPS of one GPU for a job on any of the nodes, where all nodes with them agree."""
     some = [node.per_gpu for node in nodes]
     shards, mps = {one.shard for one in some if one.shard}, {one.mps for one in some if one.mps}
     return SharesPerGpu(*(next(iter(sizes)) if len(sizes) == 1 else None for sizes in (shards, mps)))
 
 
 def most_per_gpu(nodes: Iterable[SlurmNode]) -> SharesPerGpu:
-    """Return what makes one GPU of the node where that is the most: of a job that may run on any of them."""
+    """Return the most shards and MPS of one GPU, for a job that may run on any of the nodes."""
     some = [node.per_gpu for node in nodes]
     shard = max((one.shard for one in some if one.shard), default=None)
     return SharesPerGpu(shard, max((one.mps for one in some if one.mps), default=None))
 
 
 def job_mgpu(job: QueuedJob, per_gpu: SharesPerGpu) -> int | None:
-    """Return the GPUs that a job has, or asks for while it waits, in thousandths.
+    """Return the GPUs that a job has, or requests while it waits, in thousandths; None if unknown.
 
-    Where AccountingStorageTRES lacks GPUs the TRES of jobs do too. Then the positions that a job has are
-    counted, or its request (which has no types and no ranges of nodes to tell apart).
+    If AccountingStorageTRES has no GPUs, the TRES of jobs have none. Then the allocated positions count, or
+    the request, where types and ranges of nodes make no difference.
     """
     tres = job.tres_requested if not job.nodes or uses_gpus(job.tres_requested) else job.tres_allocated
     if uses_gpus(tres):
@@ -46,10 +46,10 @@ def job_mgpu(job: QueuedJob, per_gpu: SharesPerGpu) -> int | None:
         return None
     times = max(job.n_nodes, 1) if job.tres_per_node else 1
     try:
-        asked = parse_gres(job.gres_per_node)
+        requested = parse_gres(job.gres_per_node)
     except ValueError:
         return None
     totals: dict[str, float] = {}
-    for entry in asked:
+    for entry in requested:
         totals[f"gres/{entry.name}"] = totals.get(f"gres/{entry.name}", 0.0) + entry.count * times
     return count_mgpu(totals, per_gpu)

@@ -1,4 +1,4 @@
-"""Changing jobs, as root or SlurmUser. Each method raises SlurmError."""
+"""Clients that change jobs, as root or SlurmUser. Each method raises SlurmError."""
 
 from __future__ import annotations
 
@@ -8,46 +8,46 @@ from dataclasses import dataclass
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.commands import SlurmCommands
 
-# Jobs in one call of scontrol: slurmctld is held up for a tenth of a second.
+# Jobs in one call of scontrol. They keep slurmctld busy for a tenth of a second.
 _AT_ONCE = 200
 
 
 class JobTerminationClient(SlurmCommands):
-    """Ends jobs, and takes that back. Jobs are named as users know them: 17, 17_3.
+    """Ends jobs, and undoes that. A job is named by the id that users see: 17, 17_3.
 
-    The raw number of an array's last task is that of the whole array: never end a job by its raw number.
+    Never end a job by its raw id: the last task of an array has the raw id of the whole array.
     """
 
     def cancel(self, name: str) -> None:
-        """End it."""
+        """Cancel a job."""
         self._query("scancel", name)
 
     def hold(self, name: str) -> None:
-        """Send it back into the queue, where it waits until it is released."""
+        """Requeue a job and hold it there until it is released."""
         self._query("scontrol", "requeuehold", name)
 
     def requeue(self, name: str) -> None:
-        """Send one that has ended back into the queue."""
+        """Requeue a job that has ended."""
         self._query("scontrol", "requeue", name)
 
     def release(self, name: str) -> None:
-        """Let one that is held start again."""
+        """Release a held job."""
         self._query("scontrol", "release", name)
 
 
 class SharedJobClient(SlurmCommands):
-    """Gives jobs that share a GPU their place, their shards, or their turn again."""
+    """Starts, unpins and requeues jobs that share GPUs."""
 
     def start(self, job_id: int, node: str, gres: str) -> None:
-        """Have a job that waits for its begin time start now, on this node, with `gres`, as gres:shard:2."""
+        """Start a job before its begin time, on one node with `gres`, such as gres:shard:2."""
         self._update(job_id, "StartTime=now", f"ReqNodeList={node}", f"TresPerNode={gres}")
 
     def unpin(self, job_id: int, gres: str) -> None:
-        """Have a waiting job start on any node with `gres`, when Slurm likes."""
+        """Let Slurm start a waiting job on any node with `gres`."""
         self._update(job_id, "ReqNodeList=", f"TresPerNode={gres}")
 
     def requeue(self, job_id: int) -> None:
-        """Send a job that runs, or has just ended, back into the queue."""
+        """Requeue a job that runs or has just ended."""
         self._query("scontrol", "requeue", str(job_id))
 
     def _update(self, job_id: int, *changes: str) -> None:
@@ -56,20 +56,20 @@ class SharedJobClient(SlurmCommands):
 
 @dataclass(frozen=True, slots=True)
 class ConstrainedJob:
-    """A pending job, or an array whose tasks are not split off yet."""
+    """A pending job, or the tasks of an array that are not split off."""
 
     job_id: int
     features: str
-    """The value of --constraint, "" if there is none."""
+    """The value of --constraint; "" if there is none."""
     reason: str
-    """Why it waits, as squeue prints it: Resources, Priority, ReqNodeNotAvail …"""
+    """The reason of squeue: Resources, Priority, ReqNodeNotAvail …"""
 
 
 class ConstraintClient(SlurmCommands):
     """Reads and writes constraints of pending jobs."""
 
     def pending(self, job_ids: Collection[int]) -> list[ConstrainedJob]:
-        """Those of these jobs that wait."""
+        """Return those of some jobs that are pending."""
         return [
             ConstrainedJob(job_id, "" if features == "(null)" else features, reason)
             for number, features, reason in self._squeue(("JobID", "Feature", "Reason"), "--states=PENDING")
@@ -77,10 +77,9 @@ class ConstraintClient(SlurmCommands):
         ]
 
     def write(self, job_ids: Sequence[int], features: str) -> None:
-        """Give these jobs this constraint in place of theirs; their places in the queue stay.
+        """Replace the constraint of jobs; they keep their place in the queue.
 
-        Where slurmctld refuses some, such as one that has started meanwhile, the others are changed all the
-        same.
+        If slurmctld refuses some, such as one that has started since, the others are still changed.
         """
         failed: list[SlurmError] = []
         for first in range(0, len(job_ids), _AT_ONCE):

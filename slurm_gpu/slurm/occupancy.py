@@ -1,4 +1,4 @@
-"""Who sits on which GPU of which node, from slurmctld's nodes and jobs: a pure function."""
+"""Assign jobs to the GPUs of nodes, from slurmctld's nodes and jobs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode
 from slurm_gpu.slurm.tres import SHARED_GRES, SharesPerGpu, amount
 
-# States of a job that has something of its nodes.
+# States in which a job has an allocation.
 ALLOCATED_STATES = frozenset({"RUNNING", "SUSPENDED", "COMPLETING", "STOPPED"})
-# Words of a node's state with which Slurm starts no job there; it powers up a powered_down one by itself.
+# State words of nodes on which Slurm starts no job. powered_down is not among them: Slurm powers the node up.
 _OUT_OF_SERVICE = frozenset(
     {
         "blocked",
@@ -39,29 +39,29 @@ _OUT_OF_SERVICE = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobAllocation:
-    """A job's part of one node: positions of whole GPUs, and of GPUs that it has shards or MPS of."""
+    """The allocation of a job on one node: positions of whole GPUs, and of GPUs shared by shards or MPS."""
 
     job: QueuedJob
     gpus: Sequence[int]
     shared_gpus: Sequence[int]
     all_shards: bool = False
-    """Whether it has these GPUs whole, on each of its nodes, so that no other job shares them."""
+    """Whether it has all shards of these GPUs, on each of its nodes, so that no other job shares them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAllocations:
-    """A node with its holders; what is free counts only where the node takes jobs."""
+    """A node with the jobs on it. Nothing is free on a node that is out of service."""
 
     node: SlurmNode
     holders: Sequence[JobAllocation]
     in_service: bool
     gpus_free: int
-    """Whole GPUs that no job holds, and of which no job has a share."""
+    """GPUs without any allocation, also of shares."""
     shards_free: int
 
 
 def occupancy(nodes: Iterable[SlurmNode], jobs: Iterable[QueuedJob]) -> list[NodeAllocations]:
-    """One entry per node, in their order; holders by when they are expected to leave."""
+    """Return one entry per node, in their order; the jobs sorted by their expected end."""
     nodes = list(nodes)
     per_gpu = {node.name: node.per_gpu for node in nodes}
     holders: dict[str, list[JobAllocation]] = {}
@@ -80,29 +80,29 @@ def occupancy(nodes: Iterable[SlurmNode], jobs: Iterable[QueuedJob]) -> list[Nod
 
 
 def out_of_service(node: SlurmNode) -> list[str]:
-    """The words of its state with which Slurm starts no job there, sorted; none where it takes jobs."""
+    """Return the words of its state with which Slurm starts no job there, sorted; [] if it takes jobs."""
     return sorted(_OUT_OF_SERVICE.intersection(node.state.split("+")))
 
 
 def _occupancy(node: SlurmNode, holders: list[JobAllocation]) -> NodeAllocations:
     in_service = not out_of_service(node)
     shared = {position for holder in holders for position in holder.shared_gpus}
-    held = sum(node.gpus_allocated.values())
+    allocated = sum(node.gpus_allocated.values())
     per_gpu = node.shards_per_gpu
-    held_shards = node.shards_allocated + (0 if per_gpu is None else held * per_gpu)
+    allocated_shards = node.shards_allocated + (0 if per_gpu is None else allocated * per_gpu)
     return NodeAllocations(
         node=node,
-        holders=sorted(holders, key=_leaves),
+        holders=sorted(holders, key=_expected_end),
         in_service=in_service,
-        gpus_free=max(0, node.n_gpus - held - len(shared)) if in_service else 0,
-        shards_free=max(0, node.shards - held_shards) if in_service else 0,
+        gpus_free=max(0, node.n_gpus - allocated - len(shared)) if in_service else 0,
+        shards_free=max(0, node.shards - allocated_shards) if in_service else 0,
     )
 
 
 def _shares_none(job: QueuedJob, per_gpu: Mapping[str, SharesPerGpu]) -> bool:
-    """Return whether a job's shards, or MPS, are those of whole GPUs.
+    """Return whether a job's shards, or MPS, make whole GPUs.
 
-    Slurm reports their total alone, and no job has more of a GPU than there are.
+    Slurm reports only their total. That equals the shards of all its GPUs only if the job has all of them.
     """
     whole = dict.fromkeys(SHARED_GRES, 0)
     for name, index in job.gpu_index.items():
@@ -114,7 +114,6 @@ def _shares_none(job: QueuedJob, per_gpu: Mapping[str, SharesPerGpu]) -> bool:
     return any(whole.values()) and all(amount(job.tres_allocated, kind) == n for kind, n in whole.items())
 
 
-def _leaves(holder: JobAllocation) -> tuple[bool, int, int]:
-    """Jobs without an end come last."""
-    end_s = holder.job.end_s
+def _expected_end(holder: JobAllocation) -> tuple[bool, int, int]:
+    end_s = holder.job.end_s  # jobs without an end come last
     return end_s is None, 0 if end_s is None else end_s, holder.job.job_id

@@ -1,8 +1,8 @@
-"""The pyslurm backend: nodes without a process and a parse per question, where pyslurm fits this Slurm.
+"""The pyslurm backend: reads nodes without running a command, if pyslurm fits this Slurm.
 
 There is one pyslurm per Slurm major.minor. 22.5.3 and 24.11.0 have no TRES of jobs. All up to 25.11.2 lose
 array task 0 and, in the accounting, each run before a requeue. So the commands read jobs and accounting
-(docs/design.md). What is in use of a node's GPUs and shards stands only in the layouts of its jobs.
+(docs/design.md). pyslurm has the allocated GPUs and shards of a node only in the layouts of its jobs.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _VERSION = re.compile(r"(\d+)\.0?(\d+)")
 class PyslurmClient(CommandClient):
     """SlurmClient with nodes from pyslurm, the rest from the commands.
 
-    pyslurm's interface still changes: where it is not as expected here, the commands answer, and one line is
-    logged.
+    pyslurm's interface still changes. If it differs from the one used here, the commands replace it, and one
+    line is logged.
     """
 
     def __init__(self, pyslurm: ModuleType, commands: CommandClient) -> None:
@@ -39,7 +39,7 @@ class PyslurmClient(CommandClient):
 
     @classmethod
     def if_usable(cls, commands: CommandClient) -> PyslurmClient | None:
-        """A client if pyslurm is installed for the Slurm of this host, else None."""
+        """Return a client if pyslurm is installed for the Slurm of this host, else None."""
         if importlib.util.find_spec("pyslurm") is None:
             return None
         try:
@@ -55,14 +55,14 @@ class PyslurmClient(CommandClient):
         return cls(pyslurm, commands)
 
     def nodes(self) -> Sequence[SlurmNode]:
-        """All nodes, in slurmctld's order."""
+        """Return all nodes, in slurmctld's order."""
         if self._usable:
             try:
                 return self._load_nodes()
             except self._pyslurm.RPCError as error:
                 raise SlurmError(f"pyslurm: {error}") from error
             except (AttributeError, KeyError, TypeError, ValueError) as error:
-                log.warning("pyslurm answers otherwise than expected (%r); Slurm's commands are used", error)
+                log.warning("pyslurm has an unexpected interface (%r); using Slurm's commands instead", error)
                 self._usable = False
         return super().nodes()
 
@@ -72,9 +72,9 @@ class PyslurmClient(CommandClient):
         for job in self._pyslurm.Jobs.load().values():
             if job.state in ALLOCATED_STATES:
                 for name, layout in job.get_resource_layout_per_node().items():
-                    held = used.setdefault(name, {})
+                    allocated = used.setdefault(name, {})
                     for gres, amount in layout["gres"].items():
-                        held[gres] = held.get(gres, 0) + int(amount["count"])
+                        allocated[gres] = allocated.get(gres, 0) + int(amount["count"])
         return [_node(node, used.get(node.name, {})) for node in nodes.values()]
 
 
@@ -82,7 +82,7 @@ def _node(node: Any, used: dict[str, int]) -> SlurmNode:
     gpus = _by_type(node.configured_gres, "gpu")
     state = node.state.lower()
     if state.startswith("allocated") and node.allocated_cpus < node.total_cpus:
-        state = "mixed" + state.removeprefix("allocated")  # pyslurm knows no mixed
+        state = "mixed" + state.removeprefix("allocated")  # pyslurm has no state "mixed"
     return SlurmNode(
         name=node.name,
         address=node.address,
@@ -106,7 +106,7 @@ def _node(node: Any, used: dict[str, int]) -> SlurmNode:
 
 
 def _by_type(gres: dict[str, int], name: str) -> dict[str, int]:
-    """The counts of one GRES by type, of pyslurm's {"gpu:a100": 4, "shard": 16}."""
+    """Return the counts of one GRES by type, from pyslurm's {"gpu:a100": 4, "shard": 16}."""
     found: dict[str, int] = {}
     for key, count in gres.items():
         own, _, kind = key.partition(":")
@@ -116,6 +116,6 @@ def _by_type(gres: dict[str, int], name: str) -> dict[str, int]:
 
 
 def _major_minor(version: str) -> tuple[int, int] | None:
-    """(22, 5) of Slurm's 22.05.8 and of pyslurm's 22.5.3."""
+    """Return (22, 5) for Slurm's 22.05.8 and for pyslurm's 22.5.3."""
     match = _VERSION.match(version)
     return (int(match[1]), int(match[2])) if match else None

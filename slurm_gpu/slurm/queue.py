@@ -1,7 +1,7 @@
-"""The queue as counting needs it: one call of squeue, whatever the number of jobs.
+"""Read the queue for counting GPUs, in one call of squeue.
 
-`SlurmClient.jobs` tells much more of each job and takes two calls and far longer; what is asked each second
-is asked here. Columns end with a random mark, so that nothing a user writes can forge one.
+`SlurmClient.jobs` returns more of each job, but takes two calls and far longer. So polls each second use this
+module. Columns end with a random mark, so that no text of a user can forge one.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from slurm_gpu.text.hostlist import count_tasks
 
 
 class JobPhase(Enum):
-    """Whether a job waits, holds resources, or has ended."""
+    """Whether a job is pending, has an allocation, or has ended."""
 
     PENDING = "pending"
     RUNNING = "running"
-    """Suspended jobs too: they keep their GPUs."""
+    """Also for suspended jobs, which keep their GPUs."""
     ENDED = "ended"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedJob:
-    """A job in slurmctld's memory; an array whose tasks are not split off yet is one, with `n_tasks` > 1.
+    """A job in slurmctld's memory. Tasks of an array that are not split off are one, with `n_tasks` > 1.
 
-    The texts of what is asked for are as Slurm prints them, "" where there is none. Times are epoch seconds.
+    The texts of its request are those that Slurm prints, "" if there is none. Times are epoch seconds.
     """
 
     job_id: int
@@ -41,34 +41,33 @@ class CountedJob:
     account: str
     qos: str
     partition: str
-    """Of a pending job perhaps several, with commas."""
+    """A pending job may have several, separated by commas."""
     phase: JobPhase
     n_tasks: int
     n_nodes: int
-    """Of a pending job with a range of nodes the upper end."""
+    """The upper end if a pending job has a range of nodes."""
     n_cpus: int
     per_job: str
     per_node: str
     per_socket: str
     tres: str
-    """What was allocated; of a job that never started the total that it asks for, with the fewest nodes."""
+    """The allocation; the requested total on the fewest nodes if the job never started."""
     exclusive: bool
-    """Asked to have its nodes to itself."""
+    """Whether it requested its nodes exclusively."""
     submit_s: int | None
     start_s: int | None
-    """Of a pending job, when Slurm expects it to start."""
+    """The start that Slurm expects if the job is pending."""
     end_s: int | None
-    """Of a job that has not ended, when its time limit ends it."""
+    """The end of its time limit if the job has not ended."""
     nodes: str
     admin_comment: str
     cpus_per_gpu: str = ""
-    """As "gres:gpu:8"."""
+    """Such as "gres:gpu:8"."""
     mib_per_gpu: str = ""
-    """As "gres:gpu:6144"; without "gres", what Slurm gives where nothing is said."""
+    """Such as "gres:gpu:6144"; a default of Slurm has no "gres"."""
     per_task: str = ""
-    """From 24.11 on CPUs too: "cpu=2,gres/gpu=1"."""
+    """With CPUs since 24.11: "cpu=2,gres/gpu=1"."""
     is_suspended: bool = False
-    """Whether it holds what it has and does nothing."""
 
 
 _COLUMNS = (
@@ -97,10 +96,10 @@ _COLUMNS = (
     "tres-per-task",
 )
 
-# What a column shows of a job that asked to have its nodes to itself. Where there is `Exclusive` (in 26.05,
-# not in 24.11), `OverSubscribe` says NO of other jobs too.
+# The value of each column for a job with exclusive nodes. 26.05 has the column `Exclusive`, and its
+# `OverSubscribe` is NO for other jobs too; 24.11 has no `Exclusive`.
 _WHOLE_NODES = {"OverSubscribe": "NO", "Exclusive": "NODE"}
-# The squeue of 22.05 cannot be asked for its columns.
+# squeue of 22.05 cannot list its columns.
 _SURELY_LISTS_COLUMNS = (24, 11)
 
 _PENDING = frozenset(
@@ -121,12 +120,12 @@ _ENDED = frozenset(
 _SUSPENDED = frozenset({"SUSPENDED", "STOPPED"})
 _GAP = "\0"
 _ABSENT = frozenset({"N/A", "(null)", "n/a"})
-# No such number of nodes exists: Slurm's marks for "not said" and "no limit" lie above.
+# More than any number of nodes. Slurm's values for "not set" and "no limit" are larger.
 _UNLIMITED_NODES = 2**31
 
 
 class QueueReader:
-    """Asks squeue; of a job that did not change since the last answer, the same object is returned."""
+    """Reads jobs from squeue. A job that is unchanged since the last call is returned as the same object."""
 
     def __init__(
         self,
@@ -135,13 +134,11 @@ class QueueReader:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._run, self._environ, self._wall = run, query_environment(environ), wall
-        self._before: dict[str, CountedJob] = {}
-        """By the row of the last answer."""
-        self._whole_nodes: str | None = None
-        """The column of _WHOLE_NODES to ask for, once known."""
+        self._before: dict[str, CountedJob] = {}  # by the row of the last call
+        self._whole_nodes: str | None = None  # the column of _WHOLE_NODES that this squeue has
 
     def read(self) -> list[CountedJob]:
-        """All jobs that slurmctld knows; raises SlurmError when it does not answer."""
+        """Return all jobs of slurmctld; raise SlurmError if it does not answer."""
         mark = f"<{secrets.token_hex(8)}>"
         if self._whole_nodes is None:
             self._whole_nodes = self._column_of_whole_nodes()
@@ -165,7 +162,7 @@ class QueueReader:
 
 
 def _rows(text: str, mark: str) -> list[str]:
-    """One text for each job, in which NULs, of which squeue prints none, part the columns."""
+    """Return one text for each job, with columns separated by NUL, which squeue never prints."""
     columns = text.replace(mark, _GAP)
     n, n_columns = len(_COLUMNS), columns.count(_GAP)
     if n_columns % n or columns.rpartition(_GAP)[2].strip():
@@ -173,7 +170,7 @@ def _rows(text: str, mark: str) -> list[str]:
     rows = columns.split(f"{_GAP}\n")[:-1]
     if len(rows) * n == n_columns:
         return rows
-    words = columns.split(_GAP)  # some column begins with the end of a line
+    words = columns.split(_GAP)  # some column begins with a newline
     return [
         _GAP.join((words[start].lstrip("\n"), *words[start + 1 : start + n]))
         for start in range(0, n_columns, n)
@@ -215,13 +212,12 @@ def _job(row: str, now_s: float, whole_nodes: str) -> CountedJob:
 
 
 def _phase(state: str, end_s: int | None, now_s: float) -> JobPhase:
-    # A job that was requeued is shown as completing until its nodes are clean, with an end yet to come.
+    # A requeued job is COMPLETING until its nodes are clean, with an end in the future.
     requeued = state == "COMPLETING" and (end_s is None or end_s > now_s)
     if state in _PENDING or requeued:
         return JobPhase.PENDING
-    return (
-        JobPhase.ENDED if state in _ENDED else JobPhase.RUNNING
-    )  # what a later Slurm may add holds resources
+    # A state that a later Slurm adds counts as running, with its allocation.
+    return JobPhase.ENDED if state in _ENDED else JobPhase.RUNNING
 
 
 def _text(value: str) -> str:
@@ -229,7 +225,7 @@ def _text(value: str) -> str:
 
 
 def _number(text: str) -> int:
-    """A count of nodes or CPUs, the upper end of "2-4"; 0 where none is said."""
+    """Return a count of nodes or CPUs, the upper end of "2-4"; 0 if it is not set."""
     digits = text.rpartition("-")[2]
     number = int(digits) if digits.isdigit() else 0
     return number if number < _UNLIMITED_NODES else 0
@@ -239,19 +235,18 @@ def _epoch(text: str) -> int | None:
     return int(text) if text.isdigit() and text != "0" else None
 
 
-_OWN_WITHIN_S = 2.0
+_OWN_JOBS_TIMEOUT_S = 2.0
 
 
 def read_own_jobs(
     run: CommandRunner = run_command, environ: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """The state of each of the caller's jobs, asked so that a keystroke can wait for it.
+    """Return the state of each of the caller's jobs, fast enough for shell completion.
 
-    By id: 17, 17_3 of an array's task; 17 where tasks still wait. Raises SlurmError.
-
-    slurmctld looks up one user's jobs without a walk through the others'.
+    The keys are ids: 17, 17_3 for an array task; 17 for pending tasks. Raises SlurmError.
     """
+    # slurmctld finds the jobs of one user without reading the others.
     argv = ("squeue", "--me", "--noheader", "--format=%i %T")
-    lines = run(argv, query_environment(environ), _OWN_WITHIN_S).splitlines()
+    lines = run(argv, query_environment(environ), _OWN_JOBS_TIMEOUT_S).splitlines()
     jobs = (line.partition(" ") for line in lines)
     return {job.partition("_[")[0]: state for job, _, state in jobs}

@@ -1,4 +1,4 @@
-"""Slurm's reservations, and the jobs in them: read by anybody, made and deleted as root or SlurmUser."""
+"""Read Slurm's reservations and the jobs in them; create and delete some, as root or SlurmUser."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slurm_gpu.slurm.commands import SlurmCommands
 from slurm_gpu.slurm.scontrol import parse_time_limit
 
 _BEGIN = re.compile(r"^(?=ReservationName=)", re.MULTILINE)
-# Who may make one may call it anything, with spaces and line ends.
+# The name of a reservation may have spaces and newlines.
 _RECORD = re.compile(r"ReservationName=(.*?) (StartTime=\S+ EndTime=.*)", re.DOTALL)
 _FIELD = re.compile(r"(\w+)=(\S*)")
 _COLUMNS = (
@@ -32,19 +32,22 @@ _COLUMNS = (
 _NOTHING = frozenset({"", "(null)", "N/A", "n/a"})
 _BUSY = "Requested nodes are busy"
 _HOUR_S = 3600
-# Flags of reservations that come again at the same time of day; on some days only, as if it was each day.
+# Flags of repeated reservations, with the days between two. WEEKDAY and WEEKEND count as daily.
 _REPEATED_EACH_DAYS = {"DAILY": 1, "WEEKDAY": 1, "WEEKEND": 1, "WEEKLY": 7}
-# Of a reservation that comes again, so many times are looked at: each hour of a year.
-_MOST_TIMES = 10_000
+# The largest number of repetitions that are calculated: each hour of a year.
+_MAX_REPETITIONS = 10_000
 
 
 class NodesBusyError(SlurmError):
-    """Jobs that run would still be on the nodes when the reservation begins."""
+    """Running jobs would still be on the nodes when the reservation begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlurmReservation:
-    """One, whoever made it. `nodes` is a hostlist, "" for none (of licences); times are epoch seconds."""
+    """A reservation of slurm-gpu or of the site. Times are epoch seconds.
+
+    `nodes` is a hostlist; "" if it has none, such as a reservation of licences.
+    """
 
     name: str
     start_s: int
@@ -54,16 +57,16 @@ class SlurmReservation:
     accounts: frozenset[str] = frozenset()
     flags: frozenset[str] = frozenset()
     partition: str = ""
-    """Of the jobs that may be in it; "" for any."""
+    """The partition of its jobs; "" for any."""
 
     def spans(self, until_s: int, zone: ZoneInfo) -> Iterator[tuple[int, int]]:
-        """Start and end of each time that begins before `until_s`: one, unless it comes again.
+        """Return start and end of each repetition that begins before `until_s`; one if it is not repeated.
 
-        Slurm goes by the clock on the wall of its host, in `zone`: 02:00 stays 02:00 when clocks change.
+        Slurm repeats it in local time, `zone` of its host: 02:00 stays 02:00 over a daylight saving change.
         """
         days = min((_REPEATED_EACH_DAYS[flag] for flag in self.flags & _REPEATED_EACH_DAYS.keys()), default=0)
         is_hourly = "HOURLY" in self.flags
-        for number in range(_MOST_TIMES if is_hourly or days else 1):
+        for number in range(_MAX_REPETITIONS if is_hourly or days else 1):
             if is_hourly:
                 start_s, end_s = (at_s + number * _HOUR_S for at_s in (self.start_s, self.end_s))
             else:
@@ -77,7 +80,7 @@ class SlurmReservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservationUserJob:
-    """A job of somebody who has a reservation."""
+    """A job of a user who has a reservation."""
 
     job_id: int
     state: str
@@ -86,21 +89,21 @@ class ReservationUserJob:
     account: str
     partitions: frozenset[str]
     reservation: str
-    """That it is in, or names; "" for none. Slurm writes there too what drew a job by MAGNETIC."""
+    """The reservation that it runs in or requests; "" for none. MAGNETIC reservations are set here too."""
     eligible_s: int | None
     start_s: int | None
-    """Of a pending job, when Slurm expects it to start."""
+    """The start that Slurm expects if the job is pending."""
     time_limit_s: int | None
     reason: str
     nodes: str
-    """That it has or had; "" of one that never started: cancelled, it has a start_s all the same."""
+    """Its nodes, also after its end; "" if it never started. A job cancelled before that has a start_s."""
 
 
 class ReservationClient(SlurmCommands):
-    """Asks scontrol and squeue; each method raises SlurmError."""
+    """Manages reservations through scontrol and squeue. Each method raises SlurmError."""
 
     def all(self) -> list[SlurmReservation]:
-        """All that slurmctld knows, those of the site too."""
+        """Return all reservations of slurmctld, with those of the site."""
         return [
             _read(record)
             for record in _BEGIN.split(self._ask("--oneliner", "show", "reservation"))
@@ -119,9 +122,9 @@ class ReservationClient(SlurmCommands):
         partition: str,
         ignores_jobs: bool = False,
     ) -> None:
-        """Make one that draws this user's jobs of this account (MAGNETIC), on whole nodes.
+        """Create a reservation of whole nodes that attracts this user's jobs of this account (MAGNETIC).
 
-        Raises NodesBusyError where jobs would be in the way and are not ignored.
+        Raises NodesBusyError if running jobs would be on the nodes and are not ignored.
         """
         flags = "MAGNETIC,IGNORE_JOBS" if ignores_jobs else "MAGNETIC"
         try:
@@ -143,23 +146,23 @@ class ReservationClient(SlurmCommands):
             raise
 
     def delete(self, name: str) -> None:
-        """Delete one; Slurm refuses while a job is in it."""
+        """Delete a reservation; Slurm refuses while a job is in it."""
         self._ask("delete", f"ReservationName={name}")
 
     def move(self, name: str, nodes: str) -> None:
-        """Have it on these nodes instead."""
+        """Replace the nodes of a reservation."""
         self._ask("update", f"ReservationName={name}", f"Nodes={nodes}")
 
     def unset_magnetic(self, name: str) -> None:
-        """Take MAGNETIC away: jobs that are in it stay, and no others come that do not name it."""
+        """Remove MAGNETIC: jobs in the reservation stay, and others enter only if they name it."""
         self._ask("update", f"ReservationName={name}", "Flags-=MAGNETIC")
 
     def remove_job(self, job_id: int) -> None:
-        """Take a job that runs out of the reservation that it is in: it goes on when that ends."""
+        """Remove a running job from its reservation, so that it continues after the reservation's end."""
         self._ask("update", f"JobId={job_id}", "ReservationName=")
 
     def jobs_of(self, users: Collection[str]) -> list[ReservationUserJob]:
-        """Jobs of these users that slurmctld knows, ended ones too."""
+        """Return the jobs of some users in slurmctld's memory, with ended ones."""
         if not users:
             return []
         return [
@@ -171,8 +174,8 @@ class ReservationClient(SlurmCommands):
 
 
 def _read(record: str) -> SlurmReservation:
-    name, said = match.groups() if (match := _RECORD.match(record)) else ("", "")
-    fields = dict(reversed(_FIELD.findall(said)))  # the first of each counts: a comment comes last
+    name, rest = match.groups() if (match := _RECORD.match(record)) else ("", "")
+    fields = dict(reversed(_FIELD.findall(rest)))  # the first of each counts: a comment comes last
     try:
         return SlurmReservation(
             name,

@@ -1,4 +1,4 @@
-"""Rows of `sacct`: which columns are asked for, and how each becomes a field of AccountingRun.
+"""Parse rows of `sacct` into AccountingRun: the columns, and how each becomes a field.
 
 The delimiter is a random word per call, so that no job name, comment or newline can forge a column.
 """
@@ -22,13 +22,13 @@ from slurm_gpu.wire.fields import MAX_MOMENT_S
 log = logging.getLogger(__name__)
 
 _JOB_ID = re.compile(r"(?P<base>[0-9]+)(?:_(?P<task>[0-9]+|\[.*\]))?(?:\+(?P<offset>[0-9]+))?")
-# So many of the texts that rows have in common, such as TRES, are read once and remembered.
-_DIFFERENT = 4096
-# Of what one reading could not read; how much more there was is told in one line.
-_TOLD_AT_MOST = 20
+# Number of parsed texts, such as TRES, that are cached because many rows have them.
+_MAX_CACHED = 4096
+# Unreadable rows that one call logs; one more line has the number of the others.
+_MAX_LOGGED = 20
 # MAX_SLURM_NODES of slurm.h.
 _MOST_NODES = 65536
-# Of a row that cannot be read: all of it, unless it has a long comment.
+# Characters of an unreadable row in the log: the whole row, except for a long comment.
 _SHOWN_CHARACTERS = 2000
 
 _logged_columns: set[str] = set()
@@ -45,21 +45,21 @@ def _number(text: str) -> int:
 
 
 def _epoch(text: str) -> int | None:
-    """Read a time; None for no time, which is a word such as Unknown."""
+    """Return a time; None for a word such as Unknown."""
     if text == "" or text.isalpha():
         return None
     return _at_most(_number(text)) or None
 
 
 def _at_most(value: int) -> int:
-    """The value, where it can be a time: nothing that Slurm counts in seconds or jobs is more."""
+    # No time, duration or job id of Slurm is larger.
     if value > MAX_MOMENT_S:
         raise ValueError(f"{value} is too large: as a time it is after the year 9998")
     return value
 
 
 def _whole(text: str) -> int | None:
-    """Read a uid or a number of restarts: 32 bits; None for an empty column."""
+    """Return a uid or a number of restarts, of 32 bits; None for an empty column."""
     value = _number(text) if text else None
     if value is not None and value >> 32:
         raise ValueError(f"{text} has more than 32 bits")
@@ -67,20 +67,19 @@ def _whole(text: str) -> int | None:
 
 
 def _seconds(text: str) -> int:
-    """Suspended is printed as [D-]HH:MM:SS."""
-    try:
+    try:  # sacct prints Suspended as [D-]HH:MM:SS
         return int(parse_slurm_time(text)) if text else 0
     except OverflowError as error:
         raise ValueError(str(error)) from None
 
 
 def _limit(text: str) -> int | None:
-    """TimelimitRaw is whole minutes, or a word such as UNLIMITED or Partition_Limit."""
+    # TimelimitRaw is whole minutes, or a word such as UNLIMITED or Partition_Limit.
     return None if text.replace("_", "").isalpha() or not text else _at_most(_number(text) * 60)
 
 
 def _state(text: str) -> str:
-    """The word alone, of "CANCELLED by 1001"."""
+    """Return the state without its addition, as in "CANCELLED by 1001"."""
     return text.partition(" ")[0]
 
 
@@ -100,23 +99,23 @@ Values = Iterable[Any]
 
 
 class _ParsedTexts(dict[str, Any]):
-    """What `read` makes of each text; the same object for the same text, so nobody may change it."""
+    """Cache of parsed texts. Rows share the parsed objects, so callers must not change them."""
 
     def __init__(self, read: Callable[[str], Any]) -> None:
         super().__init__()
         self._read = read
 
     def __missing__(self, text: str) -> Any:
-        if len(self) >= _DIFFERENT:
+        if len(self) >= _MAX_CACHED:
             self.clear()
         value = self[text] = self._read(text)
         return value
 
 
-def _known(read: Callable[[str], Any]) -> Callable[[Column], Values]:
-    """For columns whose texts many rows have in common."""
-    known = _ParsedTexts(read)
-    return lambda column: map(known.__getitem__, column)
+def _cached(read: Callable[[str], Any]) -> Callable[[Column], Values]:
+    """Return a parser for a column with few different texts."""
+    parsed = _ParsedTexts(read)
+    return lambda column: map(parsed.__getitem__, column)
 
 
 def _numbers(column: Column) -> Values:
@@ -137,88 +136,88 @@ def _texts(column: Column) -> Values:
     return column
 
 
-# Whole columns are read at once: a call for each word of each row would take the most of the time.
+# Whole columns are parsed at once: a call for each word of each row would take most of the time.
 _COLUMNS: Mapping[str, tuple[str, Callable[[Column], Values]]] = {
     "Cluster": ("cluster", _texts),
     "JobIDRaw": ("job_id", _numbers),
     "JobName": ("name", _texts),
     "User": ("user", _texts),
-    "UID": ("uid", _known(_whole)),
+    "UID": ("uid", _cached(_whole)),
     "Account": ("account", _texts),
     "QOS": ("qos", _texts),
     "Partition": ("partition", _texts),
-    "State": ("state", _known(_state)),
+    "State": ("state", _cached(_state)),
     "ExitCode": ("exit_code", _texts),
     "Submit": ("submit_s", _numbers),
     "Eligible": ("eligible_s", _epochs),
     "Start": ("start_s", _epochs),
     "End": ("end_s", _epochs),
     "ElapsedRaw": ("elapsed_s", _numbers),
-    "Suspended": ("suspended_s", _known(_seconds)),
-    "TimelimitRaw": ("time_limit_s", _known(_limit)),
-    "NNodes": ("n_nodes", _known(_node_count)),
-    "NodeList": ("nodes", _known(_nodes)),
-    "ReqTRES": ("tres_requested", _known(parse_job_tres)),
-    "AllocTRES": ("tres_allocated", _known(parse_job_tres)),
+    "Suspended": ("suspended_s", _cached(_seconds)),
+    "TimelimitRaw": ("time_limit_s", _cached(_limit)),
+    "NNodes": ("n_nodes", _cached(_node_count)),
+    "NodeList": ("nodes", _cached(_nodes)),
+    "ReqTRES": ("tres_requested", _cached(parse_job_tres)),
+    "AllocTRES": ("tres_allocated", _cached(parse_job_tres)),
     "AdminComment": ("admin_comment", _texts),
 }
 _OPTIONAL: Mapping[str, tuple[str, Callable[[Column], Values]]] = {
-    "Restarts": ("restart", _known(_whole)),
+    "Restarts": ("restart", _cached(_whole)),
     "SLUID": ("sluid", lambda column: [text or None for text in column]),
 }
 _IDS = "array_job_id", "array_task", "het_job_id", "het_offset"
-# Without the others a row is no run; one of these that cannot be read is left out of its row.
+# A row without a required column is no run; an unreadable optional column is left out of its row.
 _UNREQUIRED = frozenset({*_COLUMNS, *_OPTIONAL}) - {"Cluster", "JobIDRaw", "Submit"}
 # An unreadable word is replaced by one that reads as unknown; _completed calculates what "0" stands for.
 _UNKNOWN_WORDS = {"ElapsedRaw": "0", "NNodes": "0"}
 
 
 def columns(available: str) -> list[str]:
-    """Columns to ask for, given what `sacct --helpformat` prints: newer versions have more."""
-    known = set(available.split())
-    return ["JobID", *_COLUMNS, *(name for name in _OPTIONAL if name in known)]
+    """Return the columns to request, from the output of `sacct --helpformat`; newer versions have more."""
+    names = set(available.split())
+    return ["JobID", *_COLUMNS, *(name for name in _OPTIONAL if name in names)]
 
 
 def parse_rows(pieces: Iterable[str], names: Sequence[str], mark: str) -> Iterator[AccountingRun]:
-    """Runs in what `sacct --parsable --delimiter=<mark>` prints: every column ends with the mark.
+    """Yield the runs in the output of `sacct --parsable --delimiter=<mark>`: every column ends with the mark.
 
     The text comes in pieces of any length. Text that is not a row, and rows without a readable job ID,
     cluster or submit time, are logged and left out. Any other unreadable column is left out of its row, and
     logged once per column. Raises SlurmError if nothing printed is a row.
     """
     read = _reader(names)
-    n_rows, n_unreadable, complaint = 0, 0, ""
+    n_rows, n_unreadable, problem = 0, 0, ""
     for rows in _split(pieces, len(names), mark):
         unreadable: list[tuple[str, str]] = []
         if isinstance(rows, str):
-            unreadable.append((f"sacct printed what is no row of {len(names)} columns", rows))
+            unreadable.append((f"sacct printed text that is not a row of {len(names)} columns", rows))
         else:
             n_rows += len(rows)
             try:
                 yield from read(rows)
             except ValueError:
                 yield from _readable(read, names, rows, unreadable)
-        for complaint, text in unreadable:
+        for problem, text in unreadable:
             n_unreadable += 1
-            if n_unreadable <= _TOLD_AT_MOST:
-                _tell_once(complaint, text[:_SHOWN_CHARACTERS])
-    if n_unreadable > _TOLD_AT_MOST:
-        _tell_once(f"sacct: more rows cannot be read, {n_unreadable} in all; the last", complaint)
+            if n_unreadable <= _MAX_LOGGED:
+                _log_row_once(problem, text[:_SHOWN_CHARACTERS])
+    if n_unreadable > _MAX_LOGGED:
+        _log_row_once(f"sacct: more rows cannot be read, {n_unreadable} in all; the last", problem)
     if n_unreadable and not n_rows:
-        raise SlurmError(complaint)
+        raise SlurmError(problem)
 
 
 @functools.lru_cache(maxsize=1024)
-def _tell_once(complaint: str, text: str) -> None:
-    """Log a row that cannot be read: it must not keep out the others, nor fill the log at each reading."""
-    log.warning("%s; left out: %r", complaint, text)
+def _log_row_once(problem: str, text: str) -> None:
+    """Log an unreadable row, once for all calls, so that it does not fill the log."""
+    log.warning("%s; left out: %r", problem, text)
 
 
 def _split(pieces: Iterable[str], width: int, mark: str) -> Iterator[list[list[str]] | str]:
-    """Rows, some at a time, as their `width` words, and as one text what is between rows and none.
+    """Yield lists of rows of `width` words, and as a string any text that is not a row.
 
-    As long as each row stands where it should, rows end where a line does that ends with the mark. At the
-    first that does not, because a name begins with a newline, what has not been told is searched for rows.
+    A row normally ends with the mark and a newline. If a row is misaligned, because a name begins with a
+    newline, the remaining text is searched for rows.
     """
     rest, end, coming = "", f"{mark}\n", iter(pieces)
     for piece in coming:
@@ -235,10 +234,10 @@ def _split(pieces: Iterable[str], width: int, mark: str) -> Iterator[list[list[s
 
 
 def _search(pieces: Iterable[str], width: int, mark: str) -> Iterator[list[list[str]] | str]:
-    """As _split, where not all is rows.
+    """Yield the same as _split, from text that is not rows only.
 
-    A row begins on a line of its own, but names and comments hold newlines too. So words are counted, and a
-    beginning is looked for only where the next row does not stand where it should.
+    A row begins on a line of its own, but names and comments have newlines too. So words are counted, and
+    the beginning of a row is searched only if the next row is misaligned.
     """
     words, rest = list[str](), "\n"
     for piece in itertools.chain(pieces, [None]):
@@ -252,7 +251,7 @@ def _search(pieces: Iterable[str], width: int, mark: str) -> Iterator[list[list[
         while len(words) - start > width:
             end = start + width
             if words[start][:1] == "\n" == words[end][:1]:
-                before, _, words[start] = words[start].rpartition("\n")  # no id of a job has two lines
+                before, _, words[start] = words[start].rpartition("\n")  # a job id has one line
                 if before.strip():
                     yield before[1:]
                 rows.append(words[start:end])
@@ -267,7 +266,7 @@ def _search(pieces: Iterable[str], width: int, mark: str) -> Iterator[list[list[
                     end = max(end, len(words) - 2 * width)
                     yield mark.join(words[start:end]).strip("\n")
                 else:
-                    break  # there is more to come to look in
+                    break  # wait for more text
             start = end
         if rows:
             yield rows
@@ -277,7 +276,7 @@ def _search(pieces: Iterable[str], width: int, mark: str) -> Iterator[list[list[
 
 
 def _next_row(words: Sequence[str], start: int, width: int) -> int | None:
-    """Where, from `start` on, the first row begins that is followed by another or by the end."""
+    """Return the index from `start` of the first row that another row or the end follows."""
     for index in range(start, len(words) - width):
         _, newline, last = words[index].rpartition("\n")
         if newline and words[index + width][:1] == "\n" and _JOB_ID.fullmatch(last):
@@ -286,7 +285,7 @@ def _next_row(words: Sequence[str], start: int, width: int) -> int | None:
 
 
 def _reader(names: Sequence[str]) -> Callable[[Sequence[Sequence[str]]], list[AccountingRun]]:
-    """What makes runs of the words of rows; it raises ValueError where one cannot be read."""
+    """Return a function that turns rows of words into runs; it raises ValueError for unreadable ones."""
     first, *others = names
     assert first == "JobID"
     fields = [_COLUMNS.get(name) or _OPTIONAL[name] for name in others]
@@ -344,7 +343,7 @@ def _unreadable_columns(names: Sequence[str], words: Sequence[str]) -> dict[str,
 
 
 def _log_column_once(name: str, job: str, why: str) -> None:
-    """Log an unreadable column, once per column: each reading of accounting finds it again."""
+    """Log an unreadable column, once per column, as each call finds it again."""
     if name not in _logged_columns:
         _logged_columns.add(name)
         message = "sacct: job %s, %s: %s; the row is kept without this value (logged once per column)"
@@ -352,7 +351,7 @@ def _log_column_once(name: str, job: str, why: str) -> None:
 
 
 def _completed(run: AccountingRun, bad: Collection[str]) -> AccountingRun:
-    """Calculate from the other columns of a row those that could not be read and follow from them."""
+    """Return a run with its unreadable columns calculated from the others, if possible."""
     changes: dict[str, Any] = {}
     if "NNodes" in bad:
         try:
@@ -369,14 +368,14 @@ def _completed(run: AccountingRun, bad: Collection[str]) -> AccountingRun:
 
 
 def _rest_s(start_s: int | None, end_s: int | None, seconds: int | None) -> int | None:
-    """Return what is left of the time from start to end without so many seconds; None while it goes on."""
+    """Return the time from start to end less some seconds; None if the run has not ended."""
     if start_s is None or end_s is None or seconds is None:
         return None
     return max(0, end_s - start_s - seconds)
 
 
 def _ids(shown: str) -> tuple[int | None, int | None, int | None, int | None]:
-    """What the id that Slurm shows tells of arrays and heterogeneous jobs: _IDS."""
+    """Return the ids of array and heterogeneous job (_IDS) in a job id that Slurm prints."""
     if _is_whole(shown):
         return None, None, None, None
     match = _JOB_ID.fullmatch(shown)

@@ -1,7 +1,7 @@
-"""Limits of Slurm's own, in slurmdbd: of associations and QOS, read and changed through sacctmgr.
+"""Read and change Slurm's own limits of associations and QOS in slurmdbd, through sacctmgr.
 
-Amounts are whole numbers: memory MiB, wall time minutes, all else counts. A limit that is not set is left
-out, or None where it is taken away; 0 is a limit that lets nothing through.
+Amounts are whole numbers: memory in MiB, wall time in minutes, others are counts. A limit that is not set is
+absent; None removes it; 0 is a limit that allows nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from slurm_gpu.slurm.commands import QUERY_TIMEOUT_S, CommandRunner, run_command
 from slurm_gpu.slurm.tres import parse_tres
 from slurm_gpu.text.units import format_slurm_time, parse_slurm_time
 
-# The QOS flag with which Slurm refuses what could never start, in place of letting it wait for ever.
+# With this QOS flag Slurm refuses a job that could never start; otherwise the job waits indefinitely.
 DENY_ON_LIMIT = "DenyOnLimit"
 
 ASSOCIATION_FIELDS = (
@@ -42,27 +42,27 @@ QOS_FIELDS = (
     "Preempt",
     "GraceTime",
 )
-# Fields that hold names; each of them stands among the limits as LimitField(FIELD, NAME) = 1.
+# Fields with lists of names. Each name is a limit LimitField(FIELD, NAME) = 1.
 _SETS = ("Flags", "Preempt", "QOS")
 
-# How sacctmgr is told to take a limit away.
-_TAKEN_AWAY = -1
-# Names that sacctmgr takes as one name, wherever they stand.
+# The value with which sacctmgr removes a limit.
+_REMOVED = -1
+# Names that sacctmgr accepts as one name in each place.
 _NAME = re.compile(r"[^\s,'\"|=()\x00-\x1f]+")
 _USERS_PER_CALL = 200
 _LOOP = "Preemption loop"
-# slurmdbd keeps Preempt as ",2,", of which it reads the end as a QOS 0 when it takes a name away.
+# slurmdbd stores Preempt as ",2,". When it removes a name, it reads the empty end as a QOS 0.
 _PERHAPS_NO_LOOP = (
-    "If `sacctmgr show qos format=name,preempt` shows no loop: once a QOS has lost a name from its Preempt, "
-    "slurmdbd says so of every QOS that is to preempt that one, until it starts anew. Restart slurmdbd "
-    "(systemctl restart slurmdbd) and run the same command again; jobs are not touched. Where that is "
-    "refused again, a QOS is to be preempted by one that it preempts so far: take that one from its Preempt "
-    "first (sacctmgr modify qos NAME set Preempt-=OTHER), then restart slurmdbd and run the command."
+    "If `sacctmgr show qos format=name,preempt` shows no loop, restart slurmdbd (systemctl restart slurmdbd) "
+    "and run the same command again; jobs are not affected. After a name was removed from the Preempt of a "
+    "QOS, slurmdbd reports this error for each QOS that is to preempt that one, until its restart. If the "
+    "command still fails, two QOS would preempt each other. Remove the old entry first "
+    "(sacctmgr modify qos NAME set Preempt-=OTHER), restart slurmdbd and run the command again."
 )
 
 
 class EntityKind(StrEnum):
-    """What a limit hangs on."""
+    """The kind of an entity with limits."""
 
     QOS = "qos"
     ACCOUNT = "account"
@@ -72,11 +72,11 @@ class EntityKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Entity:
-    """What a limit hangs on, as sacctmgr names it."""
+    """A QOS, an account, or a user in an account, with limits."""
 
     kind: EntityKind
     name: str
-    """Of the QOS, or of the account."""
+    """The name of the QOS or of the account."""
     user: str = ""
 
     def __str__(self) -> str:
@@ -87,7 +87,7 @@ class Entity:
 
 @dataclass(frozen=True, slots=True, order=True)
 class LimitField:
-    """One limit of an entity: a field of sacctmgr, and the TRES (or flag) in it where it holds several."""
+    """One limit of an entity: a field of sacctmgr, and one TRES or name of it if it has several."""
 
     name: str
     item: str = ""
@@ -97,17 +97,17 @@ class LimitField:
 
     @property
     def holds_names(self) -> bool:
-        """Whether it says that a name, its `item`, stands in a list: 1 or None, and no amount."""
+        """Return whether it is a name, its `item`, in a list: the value is 1 or None, and no amount."""
         return self.name in _SETS
 
     def show(self, value: int | None) -> str:
-        """The field with a value, as sacctmgr would print it."""
+        """Return the field with a value in sacctmgr's format."""
         if self.holds_names:
             return f"{self.name}{'-' if value is None else '+'}={self.item}"
         return f"{self}={'none' if value is None else self.amount(value)}"
 
     def amount(self, value: int) -> str:
-        """A value of this field, with the unit that Slurm counts it in."""
+        """Return a value of this field with Slurm's unit."""
         if self.name == "MaxWall":
             return format_slurm_time(60 * value)
         if self.item == "mem":
@@ -117,15 +117,15 @@ class LimitField:
 
 Limits = Mapping[LimitField, int]
 
-# What a QOS has that was just made.
+# The limits of a QOS after its creation.
 NEW_QOS: Limits = {LimitField("GraceTime"): 0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Association:
-    """An account, or a user in an account, with the limits of its own (not those that it inherits).
+    """An account, or a user in an account, with its own limits (without those that it inherits).
 
-    The QOS that it may use besides those that it inherits are among them as LimitField("QOS", NAME) = 1.
+    Each QOS that it may use in addition to those that it inherits is a limit LimitField("QOS", NAME) = 1.
     """
 
     account: str
@@ -133,12 +133,12 @@ class Association:
     """"" for the account itself."""
     partition: str = ""
     parent: str = ""
-    """Of an account, the one that it is part of."""
+    """The parent account of an account."""
     limits: Limits = field(default_factory=dict)
 
     @property
     def entity(self) -> Entity:
-        """What sacctmgr calls it."""
+        """Return its name for sacctmgr."""
         if self.user:
             return Entity(EntityKind.USER, self.account, self.user)
         return Entity(EntityKind.ACCOUNT, self.account)
@@ -146,43 +146,43 @@ class Association:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Qos:
-    """A quality of service; its flags, and the QOS that it preempts, are limits LimitField(FIELD, NAME) = 1.
+    """A quality of service. Its flags, and the QOS that it preempts, are limits LimitField(FIELD, NAME) = 1.
 
-    GraceTime is always there, in seconds.
+    It always has a GraceTime, in seconds.
     """
 
     name: str
     preempt_mode: str = "cluster"
-    """How its jobs are preempted, in lower case; "cluster" where slurm.conf says it."""
+    """How its jobs are preempted, in lower case; "cluster" for the mode of slurm.conf."""
     limits: Limits = field(default_factory=dict)
 
     @property
     def entity(self) -> Entity:
-        """What sacctmgr calls it."""
+        """Return its name for sacctmgr."""
         return Entity(EntityKind.QOS, self.name)
 
 
 class Sacctmgr:
-    """Slurm's own limits, through sacctmgr of 22.05 and later; every method may raise SlurmError."""
+    """Slurm's own limits, through sacctmgr of 22.05 and later. Every method may raise SlurmError."""
 
     def __init__(self, run: CommandRunner = run_command, environ: Mapping[str, str] = os.environ) -> None:
         self._run = run
         self._environ = {**environ, "LC_ALL": "C.UTF-8"}
 
     def tracked_tres(self) -> frozenset[str]:
-        """TRES that can be limited, such as cpu, mem, node, gres/gpu, gres/gpu:a100."""
+        """Return the TRES that can have limits, such as cpu, mem, node, gres/gpu, gres/gpu:a100."""
         rows = self._rows(["tres"], ("Type", "Name"))
         return frozenset(f"{kind}/{name}" if name else kind for kind, name in rows)
 
     def clusters(self) -> frozenset[str]:
-        """Return the clusters that slurmdbd knows, in lower case as it keeps them."""
+        """Return the clusters of slurmdbd, in lower case as it stores them."""
         return frozenset(name for (name,) in self._rows(["cluster"], ("Cluster",)))
 
     def associations(self, cluster: str) -> Sequence[Association]:
-        """All associations of a cluster, each with the limits of its own."""
+        """Return all associations of a cluster, each with its own limits."""
         columns = ("Account", "User", "Partition", "ParentName", *ASSOCIATION_FIELDS)
         found = []
-        # Without WOPLimits an association shows what it inherits as if it were its own.
+        # Without WOPLimits sacctmgr prints inherited limits as own ones.
         for row in self._rows(["assoc", "where", f"cluster={_name(cluster)}", "WOPLimits"], columns):
             account, user, partition, parent, *values = row
             limits = _read_limits(ASSOCIATION_FIELDS, values, f"account {account} {user}".strip())
@@ -192,7 +192,7 @@ class Sacctmgr:
         return found
 
     def qos(self) -> Sequence[Qos]:
-        """All QOS; they belong to every cluster of this slurmdbd."""
+        """Return all QOS; they apply to every cluster of this slurmdbd."""
         found = []
         columns = ("Name", "PreemptMode", "Flags", *QOS_FIELDS)
         for name, mode, *values in self._rows(["qos"], columns):
@@ -203,10 +203,10 @@ class Sacctmgr:
     def set_limits(
         self, cluster: str, entities: Sequence[Entity], values: Mapping[LimitField, int | None]
     ) -> None:
-        """Give entities (several users of one account, or one QOS or account) these limits.
+        """Set limits of entities: several users of one account, or one QOS or account.
 
-        None takes a limit away; what is not named stays. It is one transaction of slurmdbd's for up to 200
-        users. Raises SlurmError also where an entity does not exist.
+        None removes a limit; limits that are not named stay. Up to 200 users are one transaction of
+        slurmdbd. Also raises SlurmError if an entity does not exist.
         """
         if not values:
             return
@@ -221,7 +221,7 @@ class Sacctmgr:
                 raise SlurmRefusalError(f"{error}\n{_PERHAPS_NO_LOOP}") from None
 
     def add_qos(self, name: str, description: str, *, requeued: bool) -> None:
-        """Make a QOS; its jobs are requeued when they are preempted, or as slurm.conf says."""
+        """Create a QOS whose preempted jobs are requeued, or preempted by the mode of slurm.conf."""
         settings = [f"Description={description}", *(["PreemptMode=requeue"] if requeued else [])]
         self._run(
             ["sacctmgr", "--immediate", "add", "qos", _name(name), "set", *settings],
@@ -240,9 +240,9 @@ class Sacctmgr:
 
 
 def _name(name: str) -> str:
-    # An empty name would stand for all there are.
+    # sacctmgr would apply an empty name to all entities.
     if not _NAME.fullmatch(name):
-        raise SlurmError(f"{name!r} cannot be given to sacctmgr as a name")
+        raise SlurmError(f"{name!r} is not a name that sacctmgr accepts")
     return name
 
 
@@ -261,13 +261,13 @@ def _where(cluster: str, entities: Sequence[Entity]) -> list[str]:
 
 
 def _settings(values: Mapping[LimitField, int | None]) -> list[str]:
-    """As in MaxTRES=cpu=8,mem=-1: what a field holds of other TRES stays as it is."""
+    """Return settings such as MaxTRES=cpu=8,mem=-1. Other TRES of a field keep their limit."""
     by_name: dict[str, list[str]] = {}
     for limit, value in sorted(values.items()):
         if limit.holds_names:
             by_name.setdefault(f"{limit.name}{'-' if value is None else '+'}", []).append(limit.item)
         else:
-            amount = _TAKEN_AWAY if value is None else value
+            amount = _REMOVED if value is None else value
             by_name.setdefault(limit.name, []).append(f"{limit.item}={amount}" if limit.item else str(amount))
     return [f"{name}={','.join(items)}" for name, items in by_name.items()]
 

@@ -1,10 +1,9 @@
-"""What `scontrol show config`, `show node -d` and `show job -d` print, turned into values.
+"""Parse the output of `scontrol show config`, `show node -d`, `show job -d` and `ping`.
 
-scontrol escapes nothing. A job name, comment or path may hold spaces, newlines and even a whole forged job,
-so a job's text is read in Slurm's own order: the name, known from squeue with a delimiter that nobody can
-guess, is cut off first, and then the first occurrence of a key is the real one, because what else users write
-freely (paths, comments) comes after all that counts. AdminComment comes from squeue too.
-Times are asked for as epoch seconds (SLURM_TIME_FORMAT=%s).
+scontrol escapes nothing. A job name, comment or path may have spaces, newlines and even a whole forged job.
+So the name is removed from the text of a job first; squeue prints it with a delimiter that no user can guess.
+Then the first occurrence of a key is the real one, because paths and comments come after all other keys.
+AdminComment comes from squeue too. Times are epoch seconds (SLURM_TIME_FORMAT=%s).
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _KEY_VALUE = re.compile(r"(?<!\S)([A-Za-z][^\s=]*)=(\S*)")
 _ABSENT = ("(null)", "N/A", "n/a")
 _NODE_HEAD = re.compile(r"^NodeName=", re.MULTILINE)
 _PINGED = re.compile(r"Slurmctld\([^)]*\) at (?P<name>\S+) is (?P<how>UP|DOWN)")
-# Slurm's NO_VAL, shown for an array that was cancelled before any task was split off.
+# Slurm's NO_VAL, printed for an array that was cancelled before any task was split off.
 _NO_TASK = "4294967294"
 
 _SPLIT_TASK = re.compile(r"\d+")
@@ -48,14 +47,14 @@ _JOB_GRES = re.compile(r"^ +Nodes=(?P<nodes>\S+) CPU_IDs=.*? GRES=(?P<gres>\S*)"
 
 @dataclass(frozen=True, slots=True)
 class JobTexts:
-    """The texts of a job that can be forged in scontrol's output, from squeue."""
+    """The texts of a job that a user could forge in scontrol's output, read from squeue."""
 
     name: str
     admin_comment: str
 
 
 def parse_config(text: str) -> SlurmSettings:
-    """Settings from `scontrol show config`; of a key printed twice, the first counts."""
+    """Return the settings in `scontrol show config`. If a key occurs twice, the first counts."""
     raw: dict[str, str] = {}
     for line in text.splitlines():
         if match := _CONFIG_LINE.fullmatch(line):
@@ -75,7 +74,7 @@ def parse_config(text: str) -> SlurmSettings:
 
 
 def parse_ping(text: str) -> list[SlurmctldHost]:
-    """Hosts from `scontrol ping`, the primary one first, by their short names."""
+    """Return the hosts in `scontrol ping`, the primary first, by their short names."""
     return [
         SlurmctldHost(match["name"].partition(".")[0], match["how"] == "UP")
         for match in _PINGED.finditer(text)
@@ -83,29 +82,29 @@ def parse_ping(text: str) -> list[SlurmctldHost]:
 
 
 def parse_nodes(text: str) -> list[SlurmNode]:
-    """Nodes from `scontrol show node -d`, in its order."""
+    """Return the nodes in `scontrol show node -d`, in its order."""
     starts = [match.start() for match in _NODE_HEAD.finditer(text)]
     return [_node(_Fields(text[a:b])) for a, b in itertools.pairwise([*starts, len(text)])]
 
 
 class JobReader:
-    """Reads jobs' texts, and those that say what they said the last time not again."""
+    """Parses the texts of jobs, and reuses the results of unchanged ones."""
 
     def __init__(self) -> None:
-        # A hash of each text, by a key that no user knows: the texts of a long queue would take 100 MB.
+        # Hashes instead of texts: those of a long queue would take 100 MB. Python salts the hash.
         self._read: dict[int, tuple[int, JobTexts, QueuedJob]] = {}
 
     def parse_jobs(self, text: str, labels: Mapping[int, JobTexts]) -> tuple[list[QueuedJob], set[int]]:
-        """As the function does; what is not there any more is forgotten."""
+        """Return the same as the function parse_jobs; jobs that are gone leave the cache."""
         before, now = self._read, dict[int, tuple[int, JobTexts, QueuedJob]]()
 
         def read(job_id: int, label: JobTexts, chunk: str) -> QueuedJob:
-            # For how long a job has run is all that changes while it runs, and nobody asks for it.
+            # Only RunTime changes while a job runs, and no caller needs it.
             head, _, rest = chunk.partition("\n   RunTime=")
-            told = hash(head + rest[rest.find(" ") :])
+            digest = hash(head + rest[rest.find(" ") :])
             last = before.get(job_id)
-            if last is None or last[:2] != (told, label):
-                last = told, label, _job(job_id, label, chunk)
+            if last is None or last[:2] != (digest, label):
+                last = digest, label, _job(job_id, label, chunk)
             now[job_id] = last
             return last[2]
 
@@ -117,11 +116,11 @@ class JobReader:
 def parse_jobs(
     text: str, labels: Mapping[int, JobTexts], read: Callable[[int, JobTexts, str], QueuedJob] | None = None
 ) -> tuple[list[QueuedJob], set[int]]:
-    """Jobs from `scontrol show job -d`, and the ids that are not certain.
+    """Return the jobs in `scontrol show job -d`, and the ids of uncertain ones.
 
-    `labels` are those of the jobs that exist, by raw id. A job whose text occurs twice or does not
-    bear its name (changed meanwhile, or somebody forges jobs) is left out and its id returned, to be asked
-    for alone. `read` reads the text of one, without its name.
+    `labels` are the texts of all jobs by raw id. A job is uncertain if its text occurs twice or lacks its
+    name: it has changed since, or a user forges jobs. The caller reads such a job alone. `read` parses the
+    text of one job without its name.
     """
     read = _job if read is None else read
     heads = [match for match in _JOB_HEAD.finditer(text) if int(match["id"]) in labels]
@@ -139,7 +138,7 @@ def parse_jobs(
 
 
 def parse_single_job(text: str, job_id: int, label: JobTexts) -> QueuedJob | None:
-    """The one job of `scontrol show job -d ID`, None where it is not there: its own text comes first."""
+    """Return the job in `scontrol show job -d ID`, whose text comes first; None if it is absent."""
     for head in _JOB_HEAD.finditer(text):
         if int(head["id"]) == job_id:
             chunk = text[head.start() :]
@@ -149,29 +148,29 @@ def parse_single_job(text: str, job_id: int, label: JobTexts) -> QueuedJob | Non
 
 
 class _Fields:
-    """Key=value text of one record; a key's first occurrence counts."""
+    """The key=value text of one record. The first occurrence of a key counts."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self._words: dict[str, str] = dict(reversed(_KEY_VALUE.findall(text)))
 
     def word(self, key: str) -> str:
-        """The value up to the next space; "" where the key is absent or says (null)."""
+        """Return the value up to the next space; "" if the key is absent or (null)."""
         value = self._words.get(key, "")
         return "" if value in _ABSENT else value
 
     def line(self, key: str) -> str:
-        """The value up to the end of the line."""
+        """Return the value up to the end of the line."""
         match = re.search(rf"^ +{re.escape(key)}=(.*?) ?$", self.text, re.MULTILINE)
         return "" if match is None or match[1] == "(null)" else match[1]
 
     def number(self, key: str) -> int | None:
-        """A whole number, or the smaller of a range "2-4"; None where it is absent."""
+        """Return a whole number, or the lower end of a range "2-4"; None if it is absent."""
         match = re.match(r"\d+", self.word(key))
         return int(match[0]) if match else None
 
     def upper_end(self, key: str) -> int | None:
-        """The larger of a range "2-4"; None where there is no range."""
+        """Return the upper end of a range "2-4"; None if it is no range."""
         match = re.fullmatch(r"\d+-(\d+)", self.word(key))
         return int(match[1]) if match else None
 
@@ -182,7 +181,7 @@ class _Fields:
         return number
 
     def epoch(self, key: str) -> int | None:
-        """A time; None for Unknown and None."""
+        """Return a time; None for Unknown and None."""
         word = self.word(key)
         return int(word) if word.isdigit() and word != "0" else None
 
@@ -221,7 +220,7 @@ def _node(fields: _Fields) -> SlurmNode:
         weight=fields.required("Weight"),
         mps=total(gpus, "mps"),
         mps_allocated=_shares_allocated("mps", used, tracked, allocated),
-        # Where types alone are tracked, CfgTRES has less than there is if one of the types is not.
+        # If only types are tracked, and not all of them, CfgTRES has fewer GPUs than the node.
         unaccounted=[name for name in GPU_GRES if amount(tracked, name) < total(gpus, name)],
     )
 
@@ -231,7 +230,7 @@ def _shares_allocated(
 ) -> int:
     """Return the shards, or the MPS, in use on a node.
 
-    GresUsed of 22.05 counts the GPUs in use by shards, not shards; AllocTRES is right where it has them.
+    GresUsed of 22.05 counts the GPUs with allocated shards, not the shards. AllocTRES is right if it has any.
     """
     return int(amount(allocated, name)) if amount(tracked, name) else total(used, name)
 
@@ -239,14 +238,17 @@ def _shares_allocated(
 def _gpus_allocated(
     kinds: Mapping[str, int], used: Mapping[str, int], allocated: Mapping[str, float]
 ) -> Mapping[str, int]:
-    """GPUs in use by type. GresUsed of a node that is not up yet, as a cloud's, is 0 whatever jobs hold."""
-    held = {kind: used.get(kind, 0) for kind in kinds}
+    """Return the allocated GPUs by type.
+
+    GresUsed of a node that is not up yet, such as one in a cloud, is 0 even if jobs have GPUs of it.
+    """
+    by_type = {kind: used.get(kind, 0) for kind in kinds}
     n_allocated = int(amount(allocated, "gpu"))
-    if sum(held.values()) >= n_allocated:
-        return held
-    if len(held) == 1:
-        return dict.fromkeys(held, n_allocated)
-    return {kind: max(n, int(allocated.get(f"gres/gpu:{kind}", 0))) for kind, n in held.items()}
+    if sum(by_type.values()) >= n_allocated:
+        return by_type
+    if len(by_type) == 1:
+        return dict.fromkeys(by_type, n_allocated)
+    return {kind: max(n, int(allocated.get(f"gres/gpu:{kind}", 0))) for kind, n in by_type.items()}
 
 
 def _job(job_id: int, label: JobTexts, text: str) -> QueuedJob:
@@ -261,12 +263,12 @@ def _job(job_id: int, label: JobTexts, text: str) -> QueuedJob:
     array_job_id, restarts = fields.number("ArrayJobId"), fields.number("Restarts")
     before_texts = _before_texts(fields.text)
     try:
-        # Up to 24.05 there is one TRES=: what is allocated once there is an allocation, else the request.
+        # Up to 24.05 there is one TRES=: the allocation if there is one, else the request.
         single = parse_job_tres(fields.word("TRES"))
-        asked, given = fields.word("ReqTRES"), fields.word("AllocTRES")
-        requested = parse_job_tres(asked) if asked else single
+        req_tres, alloc_tres = fields.word("ReqTRES"), fields.word("AllocTRES")
+        requested = parse_job_tres(req_tres) if req_tres else single
         nodes = expand(fields.word("NodeList"))
-        allocated = parse_job_tres(given) if asked or given else single if nodes else {}
+        allocated = parse_job_tres(alloc_tres) if req_tres or alloc_tres else single if nodes else {}
         return QueuedJob(
             job_id=job_id,
             array_job_id=array_job_id,
@@ -289,8 +291,8 @@ def _job(job_id: int, label: JobTexts, text: str) -> QueuedJob:
             time_limit_s=parse_time_limit(fields.word("TimeLimit")),
             n_nodes=fields.required("NumNodes"),
             nodes=nodes,
-            # Once a job has an allocation, Slurm up to 24.05 shows that as what was requested.
-            tres_requested=requested if asked else _with_layout(requested, before_texts),
+            # After the start of a job, Slurm up to 24.05 prints the allocation as the request.
+            tres_requested=requested if req_tres else _with_layout(requested, before_texts),
             tres_allocated=_with_layout(allocated, before_texts),
             gpu_index=dict(_gpu_index(before_texts)),
             gres_per_node=fields.word("TresPerNode") or fields.word("TresPerJob"),
@@ -300,7 +302,7 @@ def _job(job_id: int, label: JobTexts, text: str) -> QueuedJob:
             tres_per_node=fields.word("TresPerNode"),
             gres_per_task=fields.word("TresPerTask") or fields.word("TresPerSocket"),
             het_offset=fields.number("HetJobOffset"),
-            # Few jobs were, and all are asked about every other second.
+            # Few jobs were resized, and all are parsed every two seconds.
             resized_s=_Fields(before_texts).epoch("ResizeTime") if "ResizeTime=" in before_texts else None,
         )
     except ValueError as error:
@@ -308,12 +310,12 @@ def _job(job_id: int, label: JobTexts, text: str) -> QueuedJob:
 
 
 def parse_time_limit(text: str) -> int | None:
-    """Seconds of a time limit as Slurm prints it; None for UNLIMITED, Partition_Limit and nothing."""
+    """Return the seconds of a time limit that Slurm prints; None for UNLIMITED, Partition_Limit and ""."""
     return int(parse_slurm_time(text)) if text[:1].isdigit() else None
 
 
 def _before_texts(text: str) -> str:
-    """What lies before a job's command, comments and files, which its owner writes."""
+    """Return the text of a job before its command, comments and files, which its owner writes."""
     return text.partition("\n   Command=")[0]
 
 
@@ -325,14 +327,14 @@ def _gpu_index(text: str) -> Iterator[tuple[str, dict[str, list[int]]]]:
 
 
 def _with_layout(tres: Mapping[str, float], text: str) -> Mapping[str, float]:
-    """Add to a total what AccountingStorageTRES lacks and each node of the job gives."""
-    given = Counter[str]()
+    """Add the GPUs on the job's nodes to a total if AccountingStorageTRES lacks them."""
+    on_nodes = Counter[str]()
     for match in _JOB_GRES.finditer(text):
         n_nodes = len(expand(match["nodes"]))
         for entry in parse_gres(match["gres"]):
-            given[entry.name] += entry.count * n_nodes
-    names = [name for name in GPU_GRES if given[name] and not amount(tres, name)]
-    lacking = {f"gres/{name}": float(given[name]) for name in names}
+            on_nodes[entry.name] += entry.count * n_nodes
+    names = [name for name in GPU_GRES if on_nodes[name] and not amount(tres, name)]
+    lacking = {f"gres/{name}": float(on_nodes[name]) for name in names}
     return {**tres, **lacking} if lacking else tres
 
 

@@ -1,4 +1,4 @@
-"""What Slurm fills in where a user says nothing: partitions and their times, default account, QOS."""
+"""Read Slurm's defaults for a submission: partitions with their times, default account, default QOS."""
 
 from __future__ import annotations
 
@@ -14,59 +14,58 @@ from slurm_gpu.slurm.scontrol import parse_time_limit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """A partition; times in seconds, None where Slurm says UNLIMITED (or, for the default, NONE)."""
+    """A partition. Times are seconds, None for UNLIMITED (for the default also NONE)."""
 
     name: str
     is_default: bool
     default_time_s: int | None
     max_time_s: int | None
     whole_nodes: bool = False
-    """Whether each job has its nodes to itself: OverSubscribe=EXCLUSIVE, Exclusive=NODE in 26.05."""
+    """Whether each job gets whole nodes: OverSubscribe=EXCLUSIVE, Exclusive=NODE in 26.05."""
     allow_groups: frozenset[str] | None = None
-    """UNIX groups that may use it; None, here and below, where it does not say."""
+    """UNIX groups that may use it. None, here and in the next four fields, means no restriction."""
     allow_accounts: frozenset[str] | None = None
     deny_accounts: frozenset[str] | None = None
     allow_qos: frozenset[str] | None = None
     deny_qos: frozenset[str] | None = None
     min_nodes: int = 0
     max_nodes: int | None = None
-    """Of one job; None, here and below, where there is no limit."""
+    """Most nodes of one job. None, here and in the next two fields, means no limit."""
     max_cpus_per_node: int | None = None
     max_memory_per_node_mib: int | None = None
     default_memory_per_gpu_mib: int | None = None
-    """What a job gets that does not say --mem; None, here and below, where slurm.conf's default counts."""
+    """Memory of a job without --mem. None, here and in the next two fields, means slurm.conf's default."""
     default_memory_per_cpu_mib: int | None = None
     default_memory_per_node_mib: int | None = None
     root_only: bool = False
     needs_reservation: bool = False
     state: str = "UP"
-    """UP, DOWN (jobs may be submitted and do not start), DRAIN (the other way round), INACTIVE (neither)."""
+    """UP, DOWN (accepts jobs, starts none), DRAIN (starts jobs, accepts none), INACTIVE (neither)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserDefaults:
-    """Account and QOS that a user's job gets without options; None where Slurm has no accounting for it."""
+    """Default account and QOS of a user's job; None if Slurm has no accounting for them."""
 
     account: str | None = None
     qos: str | None = None
     from_slurmdbd: bool = True
-    """Whether slurmdbd told them; else the account is as slurmctld remembers it, and the QOS is not known."""
+    """Whether slurmdbd answered; otherwise the account comes from slurmctld, and the QOS is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserAssociations:
-    """Accounts and QOS that a user may submit to, in lower case; None where Slurm does not say."""
+    """Accounts and QOS that a user may submit to, in lower case; None if unknown."""
 
     accounts: frozenset[str] | None = None
     qos: frozenset[str] | None = None
     from_slurmdbd: bool = True
-    """Whether slurmdbd answered."""
 
 
 def read_partitions(
     run: CommandRunner = run_command, environ: Mapping[str, str] = os.environ
 ) -> Sequence[Partition]:
-    """All partitions, also those that are hidden from the caller; raises SlurmError where Slurm is silent."""
+    """Return all partitions, with those hidden from the caller; raise SlurmError if Slurm does not answer."""
     text = run(["scontrol", "--all", "--oneliner", "show", "partition"], environ, QUERY_TIMEOUT_S)
     return [_partition(line) for line in text.splitlines() if line.startswith("PartitionName=")]
 
@@ -74,17 +73,17 @@ def read_partitions(
 def read_user_defaults(
     user: str, account: str | None, run: CommandRunner = run_command, environ: Mapping[str, str] = os.environ
 ) -> UserDefaults:
-    """Defaults of a user (for `account`, or for the default account where it is None).
+    """Return the defaults of a user for `account`; None is the default account.
 
-    Empty where there is no accounting storage or no such user in it; while slurmdbd is away slurmctld is
-    asked.
+    They are None without accounting storage, and for users that it lacks. If slurmdbd is down, slurmctld
+    provides the account.
     """
     argv = ["sacctmgr", "--noheader", "--parsable2", "show", "user", user, "withassoc"]
     argv += ["format=DefaultAccount,Account,DefaultQOS"]
     try:
         text = run(argv, environ, QUERY_TIMEOUT_S)
     except SlurmError:
-        return UserDefaults(account=account or _remembered_account(user, run, environ), from_slurmdbd=False)
+        return UserDefaults(account=account or _account_in_slurmctld(user, run, environ), from_slurmdbd=False)
     rows = [line.split("|") for line in text.splitlines() if line.count("|") == 2]
     if not rows:
         return UserDefaults(account=account)
@@ -96,7 +95,7 @@ def read_user_defaults(
 def read_user_associations(
     user: str, run: CommandRunner = run_command, environ: Mapping[str, str] = os.environ
 ) -> UserAssociations:
-    """The user's associations; nothing is known without accounting storage, or of an unknown user."""
+    """Return the user's associations; unknown without accounting storage, and for users that it lacks."""
     argv = ["sacctmgr", "--noheader", "--parsable2", "show", "assoc", f"user={user}", "format=Account,QOS"]
     try:
         text = run(argv, environ, QUERY_TIMEOUT_S)
@@ -109,8 +108,8 @@ def read_user_associations(
     return UserAssociations(accounts=frozenset(account for account, _ in rows), qos=frozenset(qos) or None)
 
 
-def _remembered_account(user: str, run: CommandRunner, environ: Mapping[str, str]) -> str | None:
-    """The default account as slurmctld has it in memory."""
+def _account_in_slurmctld(user: str, run: CommandRunner, environ: Mapping[str, str]) -> str | None:
+    """Return the default account in slurmctld's memory."""
     argv = ["scontrol", "show", "assoc_mgr", f"users={user}", "flags=users"]
     try:
         text = run(argv, environ, QUERY_TIMEOUT_S)
@@ -147,13 +146,13 @@ def _partition(line: str) -> Partition:
 
 
 def memory_per_gpu(job_defaults: str) -> int | None:
-    """DefMemPerGPU, in MiB: scontrol shows it under JobDefaults, of a partition as of slurm.conf."""
+    """Return DefMemPerGPU in MiB from JobDefaults of a partition or of slurm.conf; None if it is not set."""
     found = re.search(r"\bDefMemPerGPU=(\d+)", job_defaults)
     return int(found[1]) if found else None
 
 
 def _names(text: str) -> frozenset[str] | None:
-    """None where Slurm shows ALL, or nothing."""
+    # ALL and no value mean no restriction.
     return None if text.upper() in ("ALL", "NONE", "N/A", "(NULL)", "") else frozenset(text.split(","))
 
 

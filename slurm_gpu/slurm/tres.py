@@ -1,4 +1,4 @@
-"""TRES and GRES strings: "cpu=8,mem=64G,gres/gpu:a100=2" and "gpu:a100:2(IDX:0-1),shard:16"."""
+"""Parse TRES and GRES strings: "cpu=8,mem=64G,gres/gpu:a100=2" and "gpu:a100:2(IDX:0-1),shard:16"."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from slurm_gpu.text.hostlist import parse_indices
 
-# Slurm's NO_VALUE64: an unknown amount, such as the energy of a node without a meter, is a gap.
+# Slurm's NO_VALUE64 for an unknown amount, such as the energy of a node without a meter. It is left out.
 _NO_VALUE = 2**64 - 2
 
 _AMOUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMGTP]?)")
@@ -25,7 +25,7 @@ GPU_GRES = ("gpu", *SHARED_GRES)
 
 @dataclass(frozen=True, slots=True)
 class SharesPerGpu:
-    """How many shards, and how many MPS, make one GPU; None where that is not known, or nodes differ."""
+    """The number of shards and of MPS that make one GPU; None if unknown, or if nodes differ."""
 
     shard: int | None = None
     mps: int | None = None
@@ -33,7 +33,7 @@ class SharesPerGpu:
 
 @dataclass(frozen=True, slots=True)
 class Gres:
-    """One entry of a GRES list; `index` holds the positions that Slurm gave, where it says so."""
+    """One entry of a GRES list. `index` has the allocated positions if Slurm prints them."""
 
     name: str
     type: str
@@ -42,7 +42,7 @@ class Gres:
 
 
 def parse_tres(text: str) -> dict[str, float]:
-    """Amounts by TRES name, memory in MiB; {} for "" and "(null)". Raises ValueError."""
+    """Return the amounts by TRES name, memory in MiB; {} for "" and "(null)". Raises ValueError."""
     amounts: dict[str, float] = {}
     if text in ("", "(null)", "N/A"):
         return amounts
@@ -54,20 +54,20 @@ def parse_tres(text: str) -> dict[str, float]:
         number, power = float(match[1]), _POWER[match[2]]
         if number >= _NO_VALUE:
             continue
-        if name == "mem":  # in MiB; a bare number is that already
+        if name == "mem":  # in MiB; a bare number is in MiB already
             power = power - 2 if match[2] else 0
         amounts[name] = number * 1024.0**power
     return amounts
 
 
 def parse_job_tres(text: str) -> dict[str, float]:
-    """Return parse_tres(text) with the total of each GPU GRES of which it names types alone."""
+    """Return parse_tres(text) with the total of each GPU GRES, also if it has only typed amounts."""
     tres = parse_tres(text)
     return tres | {f"gres/{name}": count for name in GPU_GRES if (count := amount(tres, name))}
 
 
 def parse_gres(text: str) -> list[Gres]:
-    """Entries of a node's or job's GRES list; [] for "" and "(null)". Raises ValueError."""
+    """Return the entries of a node's or job's GRES list; [] for "" and "(null)". Raises ValueError."""
     entries: list[Gres] = []
     if text in ("", "(null)", "N/A"):
         return entries
@@ -76,7 +76,7 @@ def parse_gres(text: str) -> list[Gres]:
         match = _ENTRY.match(plain, position)
         if match is None:
             raise ValueError(f"GRES {text!r}: cannot read {plain[position:]!r}")
-        # A type may look like a number (gpu:3090:2); what stands last and can be a count is the count.
+        # A type may be a number (gpu:3090:2). The last word is the count if it is a number.
         name, *words = re.split("[:=]", re.sub("^gres[:/]", "", match[1]))
         count = _COUNT.fullmatch(words[-1]) if words else None
         amount = 1 if count is None else int(count[1]) * 1024 ** _POWER[count[2]]
@@ -87,7 +87,7 @@ def parse_gres(text: str) -> list[Gres]:
 
 
 def gpus_by_type(entries: Iterable[Gres]) -> dict[str, int]:
-    """Whole GPUs by type, "" where untyped; types without a GPU are kept, as 0 is an answer."""
+    """Return the whole GPUs by type, "" for untyped ones; types with 0 GPUs are kept."""
     gpus: dict[str, int] = {}
     for entry in entries:
         if entry.name == "gpu":
@@ -96,7 +96,7 @@ def gpus_by_type(entries: Iterable[Gres]) -> dict[str, int]:
 
 
 def index_by_name(entries: Iterable[Gres]) -> dict[str, list[int]]:
-    """Positions by GRES name, for those entries that have any: {"gpu": [0, 1]}."""
+    """Return the positions by GRES name, for the entries that have any: {"gpu": [0, 1]}."""
     index: dict[str, list[int]] = {}
     for entry in entries:
         if entry.index:
@@ -110,9 +110,9 @@ def total(entries: Iterable[Gres], name: str) -> int:
 
 
 def amount(tres: Mapping[str, float], name: str) -> float:
-    """Return the amount of a GRES such as gpu in a TRES map; 0 where it does not occur.
+    """Return the amount of a GRES such as gpu in a TRES map; 0 if it is absent.
 
-    Slurm counts typed GPUs in the untyped total as well, but only where AccountingStorageTRES has both.
+    Slurm includes typed GPUs in the untyped total only if AccountingStorageTRES has both.
     """
     prefix = f"gres/{name}:"
     typed = sum(count for key, count in tres.items() if key.startswith(prefix))
@@ -127,11 +127,11 @@ def uses_gpus(tres: Mapping[str, float]) -> bool:
 def count_mgpu(
     tres: Mapping[str, float], per_gpu: SharesPerGpu | None = None, *, is_accounted: bool = True
 ) -> int | None:
-    """Return the GPUs of a TRES map, allocated or requested, in thousandths: the one way to count them.
+    """Return the GPUs of a TRES map, allocated or requested, in thousandths.
 
-    Shards and MPS count as the fraction of a GPU that `per_gpu` makes of them, each rounded half up, as
-    job_submit.lua rounds; None where it does not say.
-    Without any of them the result is 0, or None unless Slurm accounts for all of them (`is_accounted`).
+    Shards and MPS count as fractions of a GPU by `per_gpu`, each rounded half up, as in job_submit.lua; None
+    if `per_gpu` lacks them. Without GPUs, shards and MPS the result is 0, or None if Slurm does not account
+    for all of them (`is_accounted`).
     """
     mgpu = math.floor(amount(tres, "gpu") * 1000 + 0.5)
     for name in SHARED_GRES:
@@ -144,7 +144,7 @@ def count_mgpu(
 
 
 def _positions(detail: str) -> tuple[int, ...]:
-    """Positions in "IDX:0-1", or those with a share in "0/4,2/4" or "-/4,2/4" (shards by GPU, from 23.02)."""
+    """Return the positions in "IDX:0-1", or those with a share in "0/4,2/4" or "-/4,2/4" (since 23.02)."""
     if detail.startswith("IDX:"):
         return tuple(parse_indices(detail.removeprefix("IDX:")))
     shares = [share.replace("-/", "0/").partition("/") for share in detail.split(",")]

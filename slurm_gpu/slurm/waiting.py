@@ -1,7 +1,6 @@
-"""Jobs that wait for resources, and the part of their priority that a site sets (SiteFactor).
+"""Read the jobs that wait for resources, with the site factor of their priority, in two calls.
 
-Two calls whatever the number of jobs: sprio tells the factor, but only of jobs that are eligible and not
-held; squeue tells since when they are.
+sprio prints the factor of the jobs that are eligible and not held; squeue prints their eligible time.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ SQUEUE = (
     "--Format=JobID:0|,EligibleTime:0|,NumNodes:0|,tres-alloc:0|",
 )
 SPRIO = ("sprio", "--noheader", "--format=%i|%S")
-# sprio's complaint where PriorityType is another.
+# In the error of sprio if PriorityType is not multifactor.
 _NO_FACTORS = "multifactor"
 
 
 def parse_waiting(squeue: str, sprio: str) -> Iterator[WaitingJob]:
-    """What both commands printed, by job; raises SlurmError for a line of another form."""
+    """Join the output of both commands by job; raise SlurmError for a line of another form."""
     factors = dict(_factor(line.strip()) for line in sprio.splitlines() if line.strip())
     for line in squeue.splitlines():
         if not line.strip():
@@ -39,7 +38,7 @@ def parse_waiting(squeue: str, sprio: str) -> Iterator[WaitingJob]:
 
 
 def has_no_factors(error: SlurmError) -> bool:
-    """Whether sprio failed because this Slurm's priorities have no factors."""
+    """Return whether sprio failed because this Slurm's priorities have no factors."""
     return _NO_FACTORS in str(error)
 
 

@@ -26,5 +26,5 @@ _PLAIN = {
 
 
 def text_of(rows: Sequence[dict[str, str]], mark: str = MARK) -> str:
-    """What sacct prints of these rows, each a job of 100 s with one GPU but for what is given."""
+    """Return the text that sacct prints for rows; the default of a row is a job of 100 s with one GPU."""
     return "".join("".join(f"{(_PLAIN | row).get(name, '')}{mark}" for name in NAMES) + "\n" for row in rows)

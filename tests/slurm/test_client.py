@@ -1,4 +1,4 @@
-"""What the command backend promises, over what real Slurm of three versions answered."""
+"""The command backend with recorded output of three versions of Slurm."""
 
 from collections.abc import Mapping, Sequence
 
@@ -65,9 +65,7 @@ def test_nodes_show_what_is_used_of_what(client: CommandClient):
         ("gpu:a100:4,gpu:v100:4", "gres/gpu=3,gres/gpu:v100=3", {"a100": 0, "v100": 3}),
     ],
 )
-def test_gpus_of_a_node_that_is_still_powering_up_are_those_that_jobs_hold(
-    gres: str, held: str, expected: dict[str, int]
-):
+def test_gpus_of_a_node_that_powers_up_are_those_of_its_jobs(gres: str, held: str, expected: dict[str, int]):
     text = (
         "NodeName=s1 CoresPerSocket=1\n   CPUAlloc=8 CPUTot=64 CPULoad=N/A\n"
         f"   Gres={gres}\n   GresUsed={gres.replace('8', '0').replace('4', '0')}\n   NodeAddr=s1\n"
@@ -78,7 +76,7 @@ def test_gpus_of_a_node_that_is_still_powering_up_are_those_that_jobs_hold(
     assert node.gpus_allocated == expected
 
 
-def test_reasons_are_told_without_their_author(client: CommandClient):
+def test_reasons_have_no_author(client: CommandClient):
     reasons = {node.name: node.reason for node in client.nodes()}
     assert reasons == {"n1": None, "n2": None, "n3": None, "n4": "disk is full"}
 
@@ -136,7 +134,7 @@ def test_het_components_share_the_leader(jobs: dict[int, QueuedJob]):
         ("`scontrol ping` gave no answer within 5 s", False),
     ],
 )
-def test_whether_a_slurmctld_answers_is_known_within_seconds(answer: str, is_up: bool):
+def test_a_ping_fails_within_seconds(answer: str, is_up: bool):
     asked = []
 
     def run(argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
@@ -154,7 +152,7 @@ def test_whether_a_slurmctld_answers_is_known_within_seconds(answer: str, is_up:
     assert asked == [("scontrol", "ping", 5.0)]
 
 
-def test_the_hosts_of_slurmctld_and_who_of_them_answers():
+def test_hosts_of_slurmctld_are_up_or_down():
     down = "`scontrol ping` failed (1): Slurmctld(primary) at a.lab is DOWN\nSlurmctld(backup) at b is UP"
     answers = iter(["Slurmctld(primary) at head is UP\n", down, "`scontrol ping` gave no answer within 5 s"])
 
@@ -189,7 +187,7 @@ def test_a_requeued_job_counts_its_restarts(jobs: dict[int, QueuedJob]):
     assert (job.restarts, job.state, job.nodes, job.gpu_index) == (1, "PENDING", [], {})
 
 
-def test_a_job_that_was_resized_tells_when(jobs: dict[int, QueuedJob]):
+def test_a_resized_job_has_the_time_of_the_change(jobs: dict[int, QueuedJob]):
     text = (DATA / "job-resized.txt").read_text()
     resized = parse_single_job(text, 6, JobTexts("wrap", ""))
     assert resized is not None
@@ -213,7 +211,7 @@ def test_a_pending_job_has_nothing_allocated(jobs: dict[int, QueuedJob]):
     assert job.tres_requested["gres/gpu"] == 12
 
 
-# Of a job in a partition with MaxTime=INFINITE: 26.05 makes a year of it.
+# The limit of a job in a partition with MaxTime=INFINITE: one year in 26.05.
 _UNLIMITED = {"22.05": None, "24.11": None, "26.05": 365 * 86400}
 
 
@@ -248,7 +246,7 @@ def test_named_jobs_are_asked_for_alone_and_unknown_ones_are_not_returned():
     assert list(client.jobs([])) == []
 
 
-def test_a_job_that_slurmctld_forgets_between_two_calls_is_not_returned():
+def test_a_job_that_slurmctld_purges_between_two_calls_is_not_returned():
     def run(argv, environ, timeout_s):
         if argv[0] == "squeue":
             return RecordedSlurm()(argv, environ, timeout_s)
@@ -272,7 +270,7 @@ def test_accounting_names_array_tasks_and_het_components(runs: list[AccountingRu
     assert (unsplit.array_job_id, unsplit.array_task) == (unsplit.job_id, None)
 
 
-def test_accounting_knows_what_was_given_and_when(runs: list[AccountingRun]):
+def test_accounting_has_allocations_and_their_times(runs: list[AccountingRun]):
     (multi,) = (run for run in runs if run.name == "pipe|and space")
     assert multi.tres_allocated["gres/gpu:a100"] == 4
     assert multi.tres_allocated["mem"] == 16384
@@ -332,7 +330,7 @@ def test_the_callers_environment_cannot_change_what_is_printed():
     assert not {"SQUEUE_FORMAT", "SACCT_FORMAT", "SLURM_CLUSTERS"} & set(slurm.environ)
 
 
-def test_a_command_that_fails_is_quoted_with_what_it_said():
+def test_a_failed_command_is_quoted_with_its_stderr():
     with pytest.raises(SlurmError, match=r"`sh -c echo no >&2; exit 4` failed \(4\): no"):
         run_command(["sh", "-c", "echo no >&2; exit 4"], {"PATH": "/bin:/usr/bin"}, 5.0)
     with pytest.raises(SlurmError, match="scontrol-that-is-not-there is not on the PATH"):
@@ -341,12 +339,12 @@ def test_a_command_that_fails_is_quoted_with_what_it_said():
         run_command(["sleep", "5"], {"PATH": "/bin:/usr/bin"}, 0.05)
 
 
-def test_a_configuration_that_is_not_there_is_told_at_once(tmp_path):
-    # Slurm's own commands look for it for a minute.
+def test_a_missing_slurm_conf_is_an_error_at_once(tmp_path):
+    # Slurm's own commands retry for a minute.
     missing = {"PATH": "/bin:/usr/bin", "SLURM_CONF": str(tmp_path / "slurm.conf")}
-    with pytest.raises(SlurmError, match=r"`echo` .* SLURM_CONF=/.*/slurm\.conf names a file that is not"):
+    with pytest.raises(SlurmError, match=r"`echo` .* SLURM_CONF=/.*/slurm\.conf does not exist"):
         run_command(["echo"], missing, 5.0)
-    with pytest.raises(SlurmError, match="names a file that is not there"):
+    with pytest.raises(SlurmError, match="does not exist"):
         next(stream_command(["echo"], missing, 5.0))
     (tmp_path / "slurm.conf").touch()
     assert run_command(["echo"], missing, 5.0) == "\n"

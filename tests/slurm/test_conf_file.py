@@ -120,7 +120,7 @@ def test_quotes_escapes_comments_and_continuations(tmp_path: Path, text: str, va
         ("\ufeffKey=a", "\ufeffKey=a"),
     ],
 )
-def test_what_slurm_cannot_read_is_left_over(tmp_path: Path, text: str, leftover: str):
+def test_text_that_slurm_cannot_read_is_leftover(tmp_path: Path, text: str, leftover: str):
     assert [line.leftover for line in _read(tmp_path, text)] == [leftover]
 
 
@@ -224,7 +224,7 @@ def test_numbers(text: str, number: int):
 
 
 @pytest.mark.parametrize("text", ["08", "0x", "-1", "1.5", "5 ", "1kk", "4294967296", "much"])
-def test_what_is_no_number(text: str):
+def test_text_that_is_no_number_is_refused(text: str):
     with pytest.raises(ValueError, match=r"is not a number|greater than") as raised:
         parse_number(text)
     assert repr(text) in str(raised.value)

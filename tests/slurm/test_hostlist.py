@@ -49,7 +49,7 @@ _NAMES = st.from_regex(re.compile(r"[a-z]{0,3}[0-9]{0,4}(-[a-z]{1,2}[0-9]{0,3})?
 
 
 @given(st.lists(_NAMES))
-def test_what_was_compressed_expands_to_the_same_names(names: list[str]):
+def test_a_compressed_list_expands_to_the_same_names(names: list[str]):
     expanded = expand(compress(names))
     assert sorted(expanded) == sorted(set(names))
 
@@ -63,7 +63,7 @@ def test_any_text_expands_or_is_refused_with_the_text(text: str):
 
 
 @pytest.mark.parametrize(
-    ("expression", "complaint"),
+    ("expression", "problem"),
     [
         ("n[1-4", "not closed"),
         ("n1]", "do not match"),
@@ -74,8 +74,8 @@ def test_any_text_expands_or_is_refused_with_the_text(text: str):
         ("n[]", "'' is not a number"),
     ],
 )
-def test_expand_says_what_is_wrong(expression: str, complaint: str):
-    with pytest.raises(ValueError, match=complaint):
+def test_expand_says_what_is_wrong(expression: str, problem: str):
+    with pytest.raises(ValueError, match=problem):
         expand(expression)
 
 

@@ -45,7 +45,7 @@ def test_an_empty_queue_has_no_jobs() -> None:
     assert ConstraintClient(Commands()).pending({7}) == []
 
 
-def test_what_cannot_be_read_is_no_answer() -> None:
+def test_an_unreadable_reservation_is_an_error() -> None:
     def with_a_column_less(argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
         mark = re.findall(r"<\w+>", argv[-1])[0]
         return f"7{mark}a100{mark}\n"
@@ -54,7 +54,7 @@ def test_what_cannot_be_read_is_no_answer() -> None:
         ConstraintClient(with_a_column_less).pending({7})
 
 
-def test_many_jobs_are_changed_in_few_calls_and_one_refusal_spares_no_other() -> None:
+def test_many_jobs_are_changed_in_few_calls_despite_one_refusal() -> None:
     commands = Commands(refuses="=1,")
     with pytest.raises(SlurmError, match="no longer pending"):
         ConstraintClient(commands).write(range(1, 402), "a100")

@@ -1,4 +1,4 @@
-"""What Slurm tells of ten thousand jobs each other second is read again only as far as it changed."""
+"""Only changed jobs are parsed again, of ten thousand polled every two seconds."""
 
 from dataclasses import replace
 
@@ -36,14 +36,14 @@ def read(reader: JobReader, told: str, **labels: JobTexts) -> list[QueuedJob]:
     return found[0]
 
 
-def test_a_job_that_only_went_on_is_not_read_again() -> None:
+def test_a_job_that_only_ran_longer_is_not_parsed_again() -> None:
     reader = JobReader()
     (first,) = read(reader, text())
     (second,) = read(reader, text(ran="1-00:00:05"))
     assert second is first
 
 
-def test_whatever_else_changes_of_a_job_is_seen() -> None:
+def test_any_other_change_of_a_job_is_seen() -> None:
     reader = JobReader()
     (first,) = read(reader, text())
     assert read(reader, text(end_s=1795266132)) == [replace(first, end_s=1795266132)]
@@ -54,7 +54,7 @@ def test_whatever_else_changes_of_a_job_is_seen() -> None:
     assert read(reader, text()) == [first]
 
 
-def test_a_job_that_is_gone_is_forgotten() -> None:
+def test_a_job_that_is_gone_leaves_the_cache() -> None:
     reader = JobReader()
     (first, other) = read(reader, text() + text(8))
     assert read(reader, text(8)) == [other]
@@ -63,7 +63,7 @@ def test_a_job_that_is_gone_is_forgotten() -> None:
     assert again is not first
 
 
-def test_two_jobs_with_one_number_are_not_told_by_what_was_before() -> None:
+def test_two_jobs_with_one_id_are_not_taken_from_the_cache() -> None:
     reader = JobReader()
     read(reader, text())
     assert read(reader, text() + text()) == []

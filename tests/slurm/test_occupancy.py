@@ -1,4 +1,4 @@
-"""What is free, and who leaves first."""
+"""Free GPUs of nodes, and the order of jobs on them."""
 
 import dataclasses
 
@@ -23,7 +23,7 @@ def _n3(nodes: list[SlurmNode], **changes: object) -> SlurmNode:
     return dataclasses.replace(next(node for node in nodes if node.name == "n3"), **changes)
 
 
-def test_a_gpu_is_free_when_nobody_has_any_of_it(nodes: list[SlurmNode], jobs: list[QueuedJob]):
+def test_a_gpu_without_any_allocation_is_free(nodes: list[SlurmNode], jobs: list[QueuedJob]):
     free = {entry.node.name: (entry.gpus_free, entry.shards_free) for entry in occupancy(nodes, jobs)}
     assert free == {"n1": (0, 0), "n2": (1, 4), "n3": (2, 8), "n4": (0, 0)}
 
@@ -49,7 +49,7 @@ def test_nothing_is_free_on_a_node_that_takes_no_jobs(nodes: list[SlurmNode], st
     assert (entry.in_service, entry.gpus_free) == (in_service, 4 if in_service else 0)
 
 
-def test_the_first_to_leave_comes_first_and_jobs_without_end_last(
+def test_jobs_are_sorted_by_their_end_and_those_without_end_are_last(
     nodes: list[SlurmNode], jobs: list[QueuedJob]
 ):
     base = next(job for job in jobs if job.name == "shards")
@@ -60,7 +60,7 @@ def test_the_first_to_leave_comes_first_and_jobs_without_end_last(
     assert [holder.job.job_id for holder in entry.holders] == [4, 3, 2, 1]
 
 
-def test_jobs_that_wait_or_have_ended_hold_nothing(nodes: list[SlurmNode], jobs: list[QueuedJob]):
+def test_pending_and_ended_jobs_have_no_gpus(nodes: list[SlurmNode], jobs: list[QueuedJob]):
     base = next(job for job in jobs if job.name == "shards")
     gone = [dataclasses.replace(base, state=state) for state in ("COMPLETED", "PENDING", "FAILED")]
     (entry,) = occupancy([_n3(nodes)], gone)

@@ -80,7 +80,7 @@ def test_pyslurm_is_used_with_its_own_slurm_only(
     assert (PyslurmClient.if_usable(_commands(slurm)) is not None) == fits
 
 
-def test_what_running_jobs_hold_is_in_use(monkeypatch: pytest.MonkeyPatch):
+def test_gpus_of_running_jobs_are_allocated(monkeypatch: pytest.MonkeyPatch):
     jobs = (
         _job("RUNNING", {"gpu:a100": {"count": "2", "indexes": "0-1"}}),
         _job("SUSPENDED", {"shard": {"count": "3", "indexes": "2"}, "gpu": {"count": "1", "indexes": "4"}}),
@@ -95,7 +95,7 @@ def test_what_running_jobs_hold_is_in_use(monkeypatch: pytest.MonkeyPatch):
     assert (node.state, node.reason) == ("mixed+drain", "disk")
 
 
-def test_where_pyslurm_is_otherwise_than_expected_the_commands_answer(
+def test_the_commands_replace_a_pyslurm_with_another_interface(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     _install(monkeypatch, __version__="22.5.3", Nodes=_loads(SimpleNamespace(name="n1")), Jobs=_loads())

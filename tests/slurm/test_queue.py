@@ -44,7 +44,7 @@ class Squeue:
         return "".join(row.replace("|", mark[0]) + mark[0] + "\n" for row in self.rows)
 
 
-def test_one_call_tells_what_is_counted() -> None:
+def test_one_call_returns_all_that_is_counted() -> None:
     squeue = Squeue(RUNNING, RANGE, ARRAY, TASK)
     running, ranged, array, task = QueueReader(squeue, {}).read()
     assert len(squeue.calls) == 1
@@ -71,7 +71,7 @@ def test_one_call_tells_what_is_counted() -> None:
         ("26.05.5", "Exclusive  OverSubscribe", "Exclusive", {"NO": False, "NODE": True, "USER": False}),
     ],
 )
-def test_who_wants_whole_nodes_stands_in_a_column_of_its_own_by_now(
+def test_exclusive_jobs_are_found_in_both_columns(
     version: str, fields: str, column: str, said: dict[str, bool]
 ) -> None:
     for word, exclusive in said.items():
@@ -108,7 +108,7 @@ def test_a_requeued_job_waits_although_it_is_completing() -> None:
     assert endless.phase is JobPhase.PENDING
 
 
-def test_what_did_not_change_is_not_read_again() -> None:
+def test_unchanged_jobs_are_not_parsed_again() -> None:
     squeue = Squeue(RUNNING, RANGE)
     reader = QueueReader(squeue, {})
     first = reader.read()
@@ -123,7 +123,7 @@ def test_what_did_not_change_is_not_read_again() -> None:
 @pytest.mark.parametrize(
     "row", [RUNNING + "|more", RUNNING.replace("3|", "x|", 1), ARRAY.replace("0-9:3", "a")]
 )
-def test_an_answer_that_cannot_be_read_is_said(row: str) -> None:
+def test_unreadable_output_is_an_error(row: str) -> None:
     with pytest.raises(SlurmError, match="squeue"):
         QueueReader(Squeue(row), {}).read()
 

@@ -24,7 +24,7 @@ SHOWN = (
 
 
 class Commands:
-    """Answers as it is told, and keeps what was asked."""
+    """Returns prepared answers, and records the commands."""
 
     def __init__(self, *answers: str | SlurmError) -> None:
         self.answers, self.asked = list(answers), list[Sequence[str]]()
@@ -68,7 +68,7 @@ def test_all_are_read_those_of_the_site_too() -> None:
         ("HOURLY", ("2026-10-24T02:00+02:00", "2026-10-24T03:00+02:00")),
     ],
 )
-def test_what_comes_again_does_so_by_the_clock_on_the_wall(flag: str, starts: Sequence[str]) -> None:
+def test_reservations_are_repeated_in_local_time(flag: str, starts: Sequence[str]) -> None:
     """Berlin put its clocks back in the night to 25 October 2026."""
     first, *_, last = (int(dt.datetime.fromisoformat(at).timestamp()) for at in starts)
     nightly = SlurmReservation("nightly", first, first + 1800, "n1", flags=frozenset({flag}))
@@ -79,7 +79,7 @@ def test_what_comes_again_does_so_by_the_clock_on_the_wall(flag: str, starts: Se
     assert {end_s - start_s for start_s, end_s in found} == {1800}
 
 
-def test_whatever_others_are_called_and_say_all_are_read() -> None:
+def test_reservations_with_any_name_and_comment_are_read() -> None:
     """As Slurm 22.05 printed what was made with such names; later ones have comments."""
     rest = "Duration=01:00:00 Nodes=n4 Flags=SPEC_NODES Users=bob Groups=(null) Accounts=(null)"
     names = ("a b", "x=y", "q'\"u", "nl\nEndTime=5", "sg_99", "StartTime=x")
@@ -92,12 +92,12 @@ def test_whatever_others_are_called_and_say_all_are_read() -> None:
     assert {(one.start_s, one.end_s, one.nodes, *one.users) for one in found} == {(7, 9, "n4", "bob")}
 
 
-def test_what_cannot_be_read_is_said() -> None:
+def test_unreadable_output_is_an_error() -> None:
     with pytest.raises(SlurmError, match="scontrol printed a reservation that cannot be read"):
         ReservationClient(Commands("ReservationName=x StartTime=2026-11-23T11:00:00\n"), {}).all()
 
 
-def test_nodes_on_which_jobs_run_are_told_apart_from_other_refusals() -> None:
+def test_busy_nodes_are_an_error_of_their_own() -> None:
     busy = SlurmError("`scontrol …` failed (1): Error creating the reservation: Requested nodes are busy")
     other = SlurmError("`scontrol …` failed (1): Error creating the reservation: Invalid user id")
     commands = Commands(busy, other, "Reservation created: sg_3\n", "", "")
@@ -139,7 +139,7 @@ def test_nodes_on_which_jobs_run_are_told_apart_from_other_refusals() -> None:
     assert commands.asked[-1] == ["scontrol", "update", "ReservationName=sg_3", "Flags-=MAGNETIC"]
 
 
-def test_jobs_of_its_users_are_read_with_what_drew_them() -> None:
+def test_jobs_of_its_users_have_their_reservation() -> None:
     client = ReservationClient(_Squeue(), {})
     running, waiting = client.jobs_of({"bob", "alice"})
     assert (running.job_id, running.reservation, running.start_s, running.time_limit_s) == (

@@ -1,4 +1,4 @@
-"""Of what sacct prints rows are read as they are, and what is none is logged with its text."""
+"""sacct output is parsed into runs; text that is no row is logged."""
 
 import logging
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from tests.slurm.printed import MARK, NAMES, text_of
 
 @pytest.fixture(autouse=True)
 def told_anew() -> None:
-    sacct._tell_once.cache_clear()
+    sacct._log_row_once.cache_clear()
     sacct._logged_columns.clear()
 
 
@@ -34,9 +34,7 @@ _FREE = st.text(max_size=30) | st.sampled_from(["\n", "\n17", "\n17\n", "a\n18_3
     rows=st.lists(st.fixed_dictionaries({"JobName": _FREE, "AdminComment": _FREE}), max_size=6),
     size=st.integers(1, 400),
 )
-def test_rows_are_read_whatever_their_texts_hold_and_however_they_come(
-    rows: list[dict[str, str]], size: int
-) -> None:
+def test_rows_with_any_text_are_read_in_pieces_of_any_size(rows: list[dict[str, str]], size: int) -> None:
     found = [(run.name, run.admin_comment) for run in read(text_of(rows), size)]
     assert found == [(row["JobName"], row["AdminComment"]) for row in rows]
 
@@ -66,7 +64,9 @@ def test_rows_are_the_same_together_and_alone(rows: list[dict[str, str]]) -> Non
     | st.sampled_from(["9" * 400, "9" * 5000, "²", "-1", "1_0", " 7", "mem=", "="]),
     size=st.integers(1, 400),
 )
-def test_a_bad_value_costs_its_row_alone(before: int, after: int, column: str, value: str, size: int) -> None:
+def test_a_bad_required_value_removes_only_its_row(
+    before: int, after: int, column: str, value: str, size: int
+) -> None:
     rows = [{"JobID": f"{n}", "JobIDRaw": f"{n}"} for n in range(1, before + after + 1)]
     rows.insert(before, {"JobID": "99", "JobIDRaw": "99", column: value})
     found = [run.job_id for run in read(text_of(rows), size) if run.job_id <= before + after]
@@ -80,8 +80,8 @@ def test_a_bad_value_costs_its_row_alone(before: int, after: int, column: str, v
     length=st.integers(1, 700),
     size=st.integers(1, 400),
 )
-def test_what_is_damaged_costs_what_it_touches(n_rows: int, cut: int, length: int, size: int) -> None:
-    """A part is missing; where what remains looks like a row, it is taken for one, and for that alone."""
+def test_damaged_text_removes_only_the_rows_it_touches(n_rows: int, cut: int, length: int, size: int) -> None:
+    """A part is missing. The rest is one row at most if it has the form of a row."""
     rows = [{"JobID": f"{n}", "JobIDRaw": f"{n}"} for n in range(1, n_rows + 1)]
     whole = [text_of([row]) for row in rows]
     text = "".join(whole)
@@ -97,7 +97,7 @@ def test_what_is_damaged_costs_what_it_touches(n_rows: int, cut: int, length: in
 
 @given(text=st.text() | st.lists(st.sampled_from([MARK, "\n", "17", "x", "\n17"])).map("".join))
 @settings(max_examples=200)
-def test_anything_is_read_or_told_of(text: str) -> None:
+def test_any_text_is_parsed_or_logged(text: str) -> None:
     try:
         found = read(text)
     except SlurmError:
@@ -105,7 +105,7 @@ def test_anything_is_read_or_told_of(text: str) -> None:
     assert found == [] or MARK in text
 
 
-def test_a_bad_row_is_told_with_its_text_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_bad_row_is_logged_once_with_its_text(caplog: pytest.LogCaptureFixture) -> None:
     text = text_of([{}, {"JobID": "18", "JobIDRaw": "18", "JobName": "a\n\x1b[2J", "Submit": "Unknown"}])
     for _ in range(2):
         assert [run.job_id for run in read(text)] == [17]
@@ -121,7 +121,7 @@ _TEXTS |= {"NodeList", "SLUID"}
 
 @pytest.mark.parametrize("column", sorted(set(NAMES) - {"JobID", "JobIDRaw", "Cluster", "Submit"}))
 @pytest.mark.parametrize("value", ["?", "-1", "-00:00:05", "9" * 400, "1e400", "cpu=x", "\ufffd"])
-def test_a_bad_secondary_column_costs_that_column_alone(
+def test_a_bad_optional_column_is_left_out_of_its_row(
     caplog: pytest.LogCaptureFixture, column: str, value: str
 ) -> None:
     good, job = read(text_of([{}, {"JobID": "18", "JobIDRaw": "18"}]))
@@ -135,7 +135,7 @@ def test_a_bad_secondary_column_costs_that_column_alone(
     assert all(f"job 18, {column}: " in message for message in caplog.messages)
 
 
-def test_what_follows_from_other_columns_is_calculated() -> None:
+def test_an_unreadable_column_is_calculated_from_others() -> None:
     row = {"Start": "1700000010", "End": "1700000110", "NodeList": "n[1-3]", "NNodes": "-1"}
     (run,) = read(text_of([{**row, "Suspended": "-00:00:10", "ElapsedRaw": "60"}]))
     assert (run.elapsed_s, run.suspended_s, run.n_nodes) == (60, 40, 3)
@@ -152,7 +152,7 @@ def test_what_follows_from_other_columns_is_calculated() -> None:
         ({"ElapsedRaw": "?", "Start": "999999999999999"}, None, 0),
     ],
 )
-def test_what_follows_from_nothing_is_a_gap_and_no_0(
+def test_an_unreadable_column_without_others_is_none(
     words: dict[str, str], elapsed_s: int | None, suspended_s: int | None
 ) -> None:
     (run,) = read(text_of([words]))
@@ -160,9 +160,7 @@ def test_what_follows_from_nothing_is_a_gap_and_no_0(
 
 
 @pytest.mark.parametrize("value", ["999999999999999", "Unknown", "-1"])
-def test_a_submit_time_that_cannot_be_read_costs_its_row_alone(
-    caplog: pytest.LogCaptureFixture, value: str
-) -> None:
+def test_an_unreadable_submit_time_removes_only_its_row(caplog: pytest.LogCaptureFixture, value: str) -> None:
     text = text_of([{}, {"JobID": "18", "JobIDRaw": "18", "Submit": value}])
     assert [run.job_id for run in read(text)] == [17]
     (message,) = caplog.messages
@@ -181,12 +179,12 @@ def test_a_row_that_lost_a_column_does_not_shift_the_others(caplog: pytest.LogCa
     text = text_of([{"JobID": f"{n}", "JobIDRaw": f"{n}"} for n in (1, 2, 3)])
     damaged = text.replace(f"2{MARK}lab{MARK}", f"2{MARK}")
     assert [run.job_id for run in read(damaged)] == [1, 3]
-    assert "no row of 23 columns" in caplog.text
+    assert "not a row of 23 columns" in caplog.text
     assert f"2{MARK}2{MARK}train" in caplog.text
 
 
 def test_output_without_any_row_is_an_error() -> None:
-    with pytest.raises(SlurmError, match="no row of 23 columns"):
+    with pytest.raises(SlurmError, match="not a row of 23 columns"):
         read("sacct: error: something that went to the wrong place\n")
     assert read("") == []
     assert read("\n") == []
@@ -213,7 +211,7 @@ def test_ids_of_arrays_and_heterogeneous_jobs(
 
 
 @pytest.mark.parametrize("logger", ["slurm_gpu.slurm.sacct"])
-def test_good_rows_are_not_told_of(caplog: pytest.LogCaptureFixture, logger: str) -> None:
+def test_good_rows_are_not_logged(caplog: pytest.LogCaptureFixture, logger: str) -> None:
     caplog.set_level(logging.DEBUG, logger)
     assert len(read(text_of([{}] * 3))) == 3
     assert not caplog.messages

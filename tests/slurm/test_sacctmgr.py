@@ -89,7 +89,7 @@ def test_flags_of_a_qos_are_among_its_limits() -> None:
 
 
 @pytest.mark.parametrize("text", ["vision|alice\n", "a|b|||||||||||||\n", "vision|||root|gpu||||||||\n"])
-def test_what_cannot_be_read_is_an_error_and_no_limit(text: str) -> None:
+def test_an_unreadable_limit_is_an_error(text: str) -> None:
     with pytest.raises(SlurmError, match="printed"):
         Sacctmgr(Recorded({"assoc": text}), {}).associations("c")
 
@@ -121,7 +121,7 @@ def test_a_change_names_what_changes_and_nothing_else() -> None:
     ]
 
 
-def test_a_loop_that_slurmdbd_alone_sees_is_told_with_what_helps() -> None:
+def test_a_false_preemption_loop_is_reported_with_a_remedy() -> None:
     def refuse(argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
         raise SlurmError("`sacctmgr …` failed (1): sacctmgr: error: QOS Preemption loop detected")
 
@@ -138,10 +138,10 @@ def test_many_users_are_changed_in_calls_of_two_hundred() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a,b", "a b", "a'b", "a|b", "x=1"])
-def test_a_name_that_stands_for_others_is_refused(name: str) -> None:
-    """An empty name would change everybody."""
+def test_an_ambiguous_name_is_refused(name: str) -> None:
+    """sacctmgr would apply an empty name to all users."""
     run = Recorded()
-    with pytest.raises(SlurmError, match="as a name"):
+    with pytest.raises(SlurmError, match="is not a name that sacctmgr accepts"):
         Sacctmgr(run, {}).set_limits(
             "c", [Entity(EntityKind.USER, "vision", name)], {LimitField("MaxJobs"): 1}
         )

@@ -1,4 +1,4 @@
-"""What a command prints is given as it comes, and it does not outlive who reads it."""
+"""A command is streamed in pieces, and ends with its reader."""
 
 import os
 from contextlib import closing
@@ -27,26 +27,26 @@ def test_a_character_that_comes_in_two_pieces_is_one() -> None:
     assert "".join(stream_command(["sh", "-c", command], PATH, 5.0)) == "ü\N{REPLACEMENT CHARACTER}"
 
 
-def test_one_that_fails_is_quoted_with_what_it_said_after_what_it_gave() -> None:
+def test_a_failed_stream_raises_its_stderr_after_its_output() -> None:
     pieces = stream_command(["sh", "-c", "echo row; echo no >&2; exit 4"], PATH, 5.0)
     assert next(pieces) == "row\n"
     with pytest.raises(SlurmError, match=r"failed \(4\): no"):
         list(pieces)
 
 
-def test_much_that_it_complains_of_does_not_stop_it() -> None:
+def test_much_stderr_does_not_block_a_command() -> None:
     command = "head -c 300000 /dev/zero >&2; echo done"
     assert "".join(stream_command(["sh", "-c", command], PATH, 5.0)) == "done\n"
 
 
-def test_one_that_is_silent_or_missing_is_an_error() -> None:
+def test_a_silent_or_missing_command_is_an_error() -> None:
     with pytest.raises(SlurmError, match=r"`sleep 5` gave no answer within 0\.05 s"):
         list(stream_command(["sleep", "5"], PATH, 0.05))
     with pytest.raises(SlurmError, match="sacct-that-is-not-there is not on the PATH"):
         list(stream_command(["sacct-that-is-not-there"], {}, 5.0))
 
 
-def test_who_gives_up_ends_the_command() -> None:
+def test_closing_the_stream_ends_the_command() -> None:
     with closing(stream_command(["sh", "-c", "echo $$; exec sleep 100"], PATH, 5.0)) as pieces:
         pid = int(next(pieces))
         os.kill(pid, 0)

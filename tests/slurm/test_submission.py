@@ -44,7 +44,7 @@ def test_times(partitions: Mapping[str, Partition]) -> None:
         ("deny_qos", {"no-qos": {"normal"}}),
     ],
 )
-def test_who_may_use_them(
+def test_restrictions_of_partitions(
     partitions: Mapping[str, Partition], field: str, found: Mapping[str, set[str]]
 ) -> None:
     limits = {name: getattr(one, field) for name, one in partitions.items()}
@@ -62,7 +62,7 @@ def test_who_may_use_them(
         ("state", "UP", {"down": "DOWN", "drain": "DRAIN", "inactive": "INACTIVE"}),
     ],
 )
-def test_what_they_give(
+def test_settings_of_partitions(
     partitions: Mapping[str, Partition], field: str, usual: object, found: Mapping[str, object]
 ) -> None:
     values = {name: getattr(one, field) for name, one in partitions.items()}

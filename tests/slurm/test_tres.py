@@ -28,7 +28,7 @@ def test_an_unknown_amount_is_a_gap_but_zero_is_kept():
     assert parse_tres("energy=18446744073709551614,gres/gpu=0") == {"gres/gpu": 0}
 
 
-def test_what_is_not_a_tres_is_quoted():
+def test_an_invalid_tres_is_quoted():
     with pytest.raises(ValueError, match="'cpu' is not name=amount"):
         parse_tres("cpu,mem=1G")
 

@@ -1,4 +1,4 @@
-"""What newer Slurm prints otherwise than 22.05 is understood too."""
+"""Output of newer Slurm that differs from 22.05 is parsed too."""
 
 import pytest
 
@@ -56,7 +56,7 @@ def _row(job: str, raw: str, submit: str = "5") -> str:
     return "|".join([job, raw, "2", "s7K", *(words.get(name, "") for name in _REST)]) + "|\n"
 
 
-def test_a_row_that_cannot_be_read_is_told_once_and_keeps_out_no_other(caplog: pytest.LogCaptureFixture):
+def test_an_unreadable_row_is_logged_once_and_leaves_the_others(caplog: pytest.LogCaptureFixture):
     text = _row("11", "11") + _row("12", "12", submit="Unknown") + _row("13", "13")
     for _ in range(2):
         assert [run.job_id for run in sacct.parse_rows([text], [*_NAMES, *_REST], "|")] == [11, 13]

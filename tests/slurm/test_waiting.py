@@ -40,14 +40,14 @@ def test_jobs_that_are_held_or_not_eligible_do_not_wait_for_resources():
     assert [argv[0] for argv in asked] == ["sprio", "squeue"]
 
 
-def test_nobody_waits():
+def test_no_job_waits():
     assert _client({"sprio": "", "squeue": ""}, []).waiting() == []
 
 
-def test_a_slurm_without_factors_is_no_error_and_one_that_is_away_is():
+def test_missing_factors_are_no_error_and_a_slurmctld_that_is_down_is():
     assert _client({"sprio": SlurmError(REFUSED)}, []).waiting() is None
-    with pytest.raises(SlurmError, match="away"):
-        _client({"sprio": SlurmError("slurmctld is away")}, []).waiting()
+    with pytest.raises(SlurmError, match="down"):
+        _client({"sprio": SlurmError("slurmctld is down")}, []).waiting()
 
 
 @pytest.mark.parametrize(
@@ -58,12 +58,12 @@ def test_a_slurm_without_factors_is_no_error_and_one_that_is_away_is():
         ("5|1\n", "5|1|1|cpu|\n", "TRES 'cpu'"),
     ],
 )
-def test_what_is_not_understood_is_told(sprio: str, squeue: str, said: str):
+def test_unknown_output_is_an_error(sprio: str, squeue: str, said: str):
     with pytest.raises(SlurmError, match=said):
         _client({"sprio": sprio, "squeue": squeue}, []).waiting()
 
 
-def test_thousands_of_jobs_are_told_in_few_calls_and_one_that_is_gone_stops_none():
+def test_thousands_of_jobs_are_set_in_few_calls_despite_one_that_is_gone():
     asked: list[Sequence[str]] = []
     _client({"scontrol": ""}, asked).set_site_factor([*range(1200, 0, -1), 7], 40)
     assert [(argv[2][:12], argv[3], argv[2].count(",") + 1) for argv in asked] == [
