@@ -53,4 +53,4 @@ __all__ = [
 WIRE_VERSION = 2
 """Each minor release has its own: 0.1 has 1, 0.2 has 2 (docs/contracts.md, section 5)."""
 WIRE_RANGE = (WIRE_VERSION - 1, WIRE_VERSION)
-"""What this release speaks: its own, and that of the release before."""
+"""The versions that this release reads: its own and that of the previous release."""

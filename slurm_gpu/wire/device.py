@@ -1,4 +1,4 @@
-"""What a GPU or MIG instance is: shipped when slurm-gpud starts, and when anything about it changes."""
+"""The facts about a GPU or MIG instance, shipped when slurm-gpud starts and after each change."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from slurm_gpu.wire import fields
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFacts:
-    """A device on `node` at `at_s`; key uuid. None: the driver does not tell.
+    """A device on `node` at `at_s`; key uuid. None: the driver does not report it.
 
-    `parent` is the GPU of a MIG instance. Bandwidths are the most that the links carry in one direction.
+    `parent` is the GPU of a MIG instance. Bandwidths are the maximum of the links in one direction.
     """
 
     uuid: str
@@ -33,14 +33,15 @@ class DeviceFacts:
     driver: str | None = None
 
     def to_wire(self) -> dict[str, Any]:
-        """A dict that json.dumps takes; gaps are left out, since missing means null on the wire."""
+        """Return a dict for json.dumps without gaps, since a missing key means null on the wire."""
         return fields.to_wire(self)
 
     @classmethod
     def from_wire(cls, wire: Any, dropped: fields.Dropped | None = None) -> DeviceFacts:
-        """Check and build from decoded JSON, unknown fields ignored; raises RecordError naming the field.
+        """Return checked facts from decoded JSON; unknown fields are ignored.
 
-        Wrong fields but the key and `at_s` are left out and added to `dropped`, where that is given.
+        With `dropped`, an invalid field is left out and added to it, except for the key and `at_s`. Otherwise
+        RecordError names the field.
         """
         return cls(**fields.checked("a device", wire, _CHECKS, ("uuid", "node", "at_s"), dropped))
 

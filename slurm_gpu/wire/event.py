@@ -28,14 +28,15 @@ class Event:
     data: Mapping[str, Any] = field(default_factory=dict)
 
     def to_wire(self) -> dict[str, Any]:
-        """A dict that json.dumps takes."""
+        """Return a dict for json.dumps."""
         return fields.to_wire(self)
 
     @classmethod
     def from_wire(cls, wire: Any, dropped: fields.Dropped | None = None) -> Event:
-        """Check and build an event from decoded JSON; raises RecordError naming the field.
+        """Return a checked event from decoded JSON; unknown fields are ignored.
 
-        Wrong fields but the key, `at_s` and `kind` are left out and added to `dropped`, where that is given.
+        With `dropped`, an invalid field is left out and added to it, except for the key, `at_s` and `kind`.
+        Otherwise RecordError names the field.
         """
         required = ("node", "boot_id", "n", "at_s", "kind")
         return cls(**fields.checked("an event", wire, _CHECKS, required, dropped))
@@ -47,7 +48,7 @@ def _data(name: str, data: Any) -> Mapping[str, Any]:
     _check_levels(data)
     try:
         size = len(json.dumps(data, allow_nan=False))
-        # Half a surrogate pair can be stored, but nobody could be told of it.
+        # A lone surrogate can be stored, but no answer could contain it.
         json.dumps(data, ensure_ascii=False).encode()
     except ValueError as error:
         raise RecordError(f"{name}: cannot be stored: {error}") from None
@@ -66,7 +67,7 @@ _CHECKS: fields.Checks = {
 
 
 def _check_levels(value: Any, levels: int = _MAX_LEVELS) -> None:
-    """Whoever handles it later must not run out of stack: that would keep an answer from its readers."""
+    """Raise RecordError for deep nesting, which would exhaust the stack of a later reader."""
     inner: Iterable[Any] = ()
     if isinstance(value, dict):
         inner = value.values()

@@ -1,8 +1,7 @@
 """Checks of single fields: each takes the field's name and its decoded JSON, and returns the value.
 
-All raise RecordError, which names the field, quotes the value and says what would be right. What a measured
-amount may be is in slurm_gpu.plausible; the other limits keep sums finite and times printable, whatever a
-broken node sends.
+All raise RecordError, which names the field, the value and the valid values. slurm_gpu.plausible has the
+ranges of measured quantities. The other limits keep sums finite and times printable.
 """
 
 from __future__ import annotations
@@ -21,23 +20,23 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 Checks = Mapping[str, Callable[[str, Any], Any]]
-"""By the field's name: what takes that name and decoded JSON, and returns the value."""
+"""Field name → check, which takes the name and decoded JSON and returns the value."""
 
 Dropped = dict[str, str]
-"""Fields of an item that are left out, and why."""
+"""Field name → reason, for fields that are left out."""
 
 SEGMENT_PATTERN = "[0-9a-f]{16}"
 _HEX = re.compile(SEGMENT_PATTERN)
 _INT64 = 2**63 - 1
+# The last second of the year 9998, a valid date in every time zone.
 MAX_MOMENT_S = 253_370_764_799
-"""The last second of the year 9998: it is a date in every time zone."""
+# Slurm has 32 bits for job ids and for the number of requeues.
 MAX_JOB_ID = 2**32 - 1
-"""Slurm counts jobs, and how often each was requeued, in 32 bits."""
 _PLAIN = frozenset({str, int, float, bool})
 
 
 def to_wire(item: DataclassInstance) -> dict[str, Any]:
-    """A dataclass as json.dumps takes it; gaps are left out, since missing means null on the wire."""
+    """Return a dataclass as a dict for json.dumps without gaps: a missing key means null on the wire."""
     values = ((name, getattr(item, name)) for name in _names(type(item)))
     return {name: _inner(value) for name, value in values if value is not None}
 
@@ -48,7 +47,7 @@ def _names(kind: type[DataclassInstance]) -> Sequence[str]:
 
 
 def _inner(value: Any) -> Any:
-    # What most values are comes first: a node turns thousands of them into JSON each 10 s.
+    # Most frequent types first: a node encodes thousands of values every 10 s.
     if type(value) in _PLAIN:
         return value
     if isinstance(value, tuple):
@@ -61,10 +60,10 @@ def _inner(value: Any) -> Any:
 def checked(
     what: str, wire: Any, checks: Checks, required: Collection[str], dropped: Dropped | None = None
 ) -> dict[str, Any]:
-    """Return the fields of an item, such as "a record", that are present; unknown ones are ignored.
+    """Return the present fields of an item, such as "a record"; unknown ones are ignored.
 
-    A wrong field that is not required is left out and added to `dropped`, where that is given. Raises
-    RecordError where the item is no object, or naming the first field that is missing or wrong.
+    With `dropped`, an invalid field that is not required is left out and added to it. Raises RecordError if
+    the item is not an object, or naming the first field that is missing or invalid.
     """
     an_object(what, wire)
     values: dict[str, Any] = {}
@@ -83,7 +82,7 @@ def checked(
 
 
 def number(name: str, value: Any, low: float = 0.0, high: float = MAX_AMOUNT) -> float:
-    """A finite number within bounds."""
+    """Return a finite number within bounds."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise RecordError(f"{name}: {shown(value)} must be a number")
     try:
@@ -96,17 +95,17 @@ def number(name: str, value: Any, low: float = 0.0, high: float = MAX_AMOUNT) ->
 
 
 def seconds(name: str, value: Any) -> float:
-    """A duration."""
+    """Return a duration in seconds."""
     return number(name, value, high=MAX_SECONDS)
 
 
 def quantity(name: str, value: Any) -> float:
-    """Return a measured amount; its name ends with its unit."""
+    """Return a measured quantity; its name ends with its unit."""
     return number(name, value, *range_of(name))
 
 
 def whole(name: str, value: Any, high: int = _INT64) -> int:
-    """A whole number ≥ 0."""
+    """Return a whole number ≥ 0."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= high:
         limit = "" if high == _INT64 else f" and ≤ {high}"
         raise RecordError(f"{name}: {shown(value)} must be a whole number ≥ 0{limit}")
@@ -114,73 +113,73 @@ def whole(name: str, value: Any, high: int = _INT64) -> int:
 
 
 def whole_quantity(name: str, value: Any) -> int:
-    """Return a counted amount; its name ends with its unit."""
+    """Return a counted quantity; its name ends with its unit."""
     return whole(name, value, int(range_of(name).high))
 
 
 def moment(name: str, value: Any) -> int:
-    """UTC epoch seconds."""
+    """Return a time in UTC epoch seconds."""
     return whole(name, value, MAX_MOMENT_S)
 
 
 def job_number(name: str, value: Any) -> int:
-    """A raw job id, or how often a job was requeued."""
+    """Return a raw job id, or the number of requeues."""
     return whole(name, value, MAX_JOB_ID)
 
 
 def flag(name: str, value: Any) -> bool:
-    """True or false."""
+    """Return a boolean."""
     if not isinstance(value, bool):
         raise RecordError(f"{name}: {shown(value)} must be true or false")
     return value
 
 
 def word(name: str, value: Any) -> str:
-    """A name as Slurm, Linux and NVIDIA make them."""
+    """Return a name with the characters that Slurm, Linux and NVIDIA use."""
     if not isinstance(value, str) or not is_word(value):
         raise RecordError(f"{name}: {shown(value)} must be a name of 1 to 255 letters, digits and _.:+/-")
     return value
 
 
 def text(name: str, value: Any) -> str:
-    """A line that a person may read: no control characters, no half characters."""
+    """Return one printable line, without control characters and lone surrogates."""
     if not isinstance(value, str) or not is_text(value):
         raise RecordError(f"{name}: {shown(value)} must be a text of 1 to {MAX_TEXT} printable characters")
     return value
 
 
 def segment(name: str, value: Any) -> str:
-    """64 bits in hexadecimal."""
+    """Return a segment id: 64 bits in hexadecimal."""
     if not isinstance(value, str) or not _HEX.fullmatch(value):
         raise RecordError(f"{name}: {shown(value)} must be 16 hexadecimal digits")
     return value
 
 
 def mapping(name: str, value: Any, what: str, most: int) -> dict[Any, Any]:
-    """An object with at most so many keys."""
+    """Return an object with at most `most` keys."""
     if not isinstance(value, dict) or len(value) > most:
         raise RecordError(f"{name}: must be an object of {what}, at most {most}")
     return value
 
 
 def numbers(name: str, value: Any, length: int) -> list[Any]:
-    """A list of a certain length."""
+    """Return a list of `length` items."""
     if not isinstance(value, list) or len(value) != length:
         raise RecordError(f"{name}: {shown(value)} must be a list of {length} numbers")
     return value
 
 
 def an_object(what: str, value: Any) -> dict[str, Any]:
-    """The whole of an item, such as a record."""
+    """Return an item, such as a record, if it is an object."""
     if not isinstance(value, dict):
         raise RecordError(f"{what} must be an object, not {type(value).__name__}")
     return value
 
 
 def shown(value: Any) -> str:
-    """A value as it stands in a message, cut where it is long."""
+    """Return a value for a message, at most 100 characters of it."""
     try:
-        told = repr(value)
+        text = repr(value)
     except ValueError:  # Python does not print numbers of thousands of digits
-        told = f"a number of {value.bit_length()} bits"
-    return told if len(told) <= 100 else f"{told[:100]}…"
+        text = f"a number of {value.bit_length()} bits"
+    return text if len(text) <= 100 else f"{text[:100]}…"

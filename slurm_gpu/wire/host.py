@@ -1,4 +1,4 @@
-"""The host record: what one unbroken watch saw of one job's processes on one node."""
+"""The host record: the processes of one job on one node during one segment."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _MAX_PARAMETERS = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """One segment, cumulative: the job's processes on this node, and what program it is; None is a gap.
+    """The cumulative values of one segment, and the recognised application; None is a gap.
 
-    `uptime_s` is when the segment began, in seconds since the boot `boot_id`; None of an older slurm-gpud.
-    The net_ and ib_ counters are the node's, measured only while the job was alone on it all the time.
+    `uptime_s` is the start of the segment in seconds since the boot `boot_id`; None from an older slurm-gpud.
+    The net_ and ib_ counters are those of the node, measured only while no other job ran on it.
     `app_params` are named captures of the rule that recognised `app`, never a command line.
     """
 
@@ -47,15 +47,15 @@ class Host:
     container: bool | None = None
 
     def to_wire(self) -> dict[str, Any]:
-        """A dict that json.dumps takes; gaps are left out, since missing means null on the wire."""
+        """Return a dict for json.dumps without gaps, since a missing key means null on the wire."""
         return fields.to_wire(self)
 
     @classmethod
     def from_wire(cls, wire: Any, dropped: fields.Dropped | None = None) -> Host:
-        """Check and build a host record from decoded JSON; unknown fields are ignored.
+        """Return a checked host record from decoded JSON; unknown fields are ignored.
 
-        Wrong fields are left out and added to `dropped`, where that is given, but for those that say whose
-        the record is and of what time. Else RecordError names the first field that is missing or wrong.
+        With `dropped`, an invalid field is left out and added to it, except for the identity fields.
+        Otherwise RecordError names the first field that is missing or invalid.
         """
         host = cls(**fields.checked("a host record", wire, _CHECKS, IDENTITY, dropped))
         check_times(host.first_s, host.last_s)

@@ -1,4 +1,4 @@
-"""A run on a machine without Slurm, of which its node alone can tell: who was on which GPUs, and when."""
+"""A run on a machine without Slurm, as its node reports it: user, GPUs and time."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 from slurm_gpu.errors import RecordError
 from slurm_gpu.wire import fields
 
+# The cluster of a machine without Slurm is this prefix and the node name.
 HOST_CLUSTER = "host:"
-"""What the cluster of such a machine begins with; its node's name follows."""
 _MAX_DEVICES = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostRun:
-    """Key (cluster, job_id); the greatest seq counts. `end_s` is None while it goes on."""
+    """A run with the key (cluster, job_id); the greatest seq is current. `end_s` is None while it runs."""
 
     cluster: str
     job_id: int
@@ -29,23 +29,23 @@ class HostRun:
     devices: Sequence[str] = ()
 
     def ended(self, end_s: int) -> HostRun:
-        """The same run, over; it may go on later."""
+        """Return the run with an end; it may be resumed later."""
         return replace(self, seq=self.seq + 1, end_s=max(self.start_s, end_s))
 
     def resumed(self) -> HostRun:
-        """The same run, which goes on."""
+        """Return the run without an end."""
         return replace(self, seq=self.seq + 1, end_s=None)
 
     def to_wire(self) -> dict[str, Any]:
-        """A dict that json.dumps takes; gaps are left out."""
+        """Return a dict for json.dumps without gaps."""
         return fields.to_wire(self)
 
     @classmethod
     def from_wire(cls, wire: Any, dropped: fields.Dropped | None = None) -> HostRun:
-        """Check and build from decoded JSON, unknown fields ignored; raises RecordError naming the field.
+        """Return a checked run from decoded JSON; unknown fields are ignored.
 
-        A wrong `devices` is left out and added to `dropped`, where that is given; without its end, or the
-        user, a run would be another one.
+        With `dropped`, invalid `devices` are left out and added to it. All other fields identify the run, so
+        RecordError names an invalid one.
         """
         required = _CHECKS.keys() - {"devices"}
         if isinstance(wire, dict) and wire.get("end_s") is None:
@@ -53,7 +53,7 @@ class HostRun:
         run = cls(**fields.checked("a run", wire, _CHECKS, required, dropped))
         if run.cluster != HOST_CLUSTER + run.node:
             raise RecordError(
-                f"cluster: {run.cluster!r} must be {HOST_CLUSTER}{run.node}; Slurm tells its own runs"
+                f"cluster: {run.cluster!r} must be {HOST_CLUSTER}{run.node}; slurmdbd has the runs of Slurm"
             )
         if run.end_s is not None and run.end_s < run.start_s:
             raise RecordError(f"end_s: {run.end_s} lies before start_s {run.start_s}")

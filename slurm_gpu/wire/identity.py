@@ -1,4 +1,4 @@
-"""What records and host records have in common: whose watch it was, and when."""
+"""The identity fields of records and host records: job, node, segment and time."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ IDENTITY: fields.Checks = {
     "segment": fields.segment,
     "final": fields.flag,
 }
-"""Each field, none of which may be missing, and the check that it passes."""
+"""Each required field and its check."""
 
 
 def check_times(first_s: int, last_s: int) -> None:
-    """Raises RecordError where the end lies before the beginning."""
+    """Raise RecordError if the end is before the start."""
     if last_s < first_s:
         raise RecordError(f"last_s: {last_s} lies before first_s {first_s}")

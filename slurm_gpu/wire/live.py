@@ -1,4 +1,4 @@
-"""Live values: what a node's devices do now. They are kept in memory only, and soon forgotten."""
+"""Live values: the last samples of a node's devices, kept in memory only and for a short time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_DEVICES = 512
 MAX_JOBS = 1000
 MAX_REASONS = 64
 MAX_HOST_VALUES = 64
-# Of the host: how often the process that calls NVML ended in the last ten minutes.
+# A host value: how often the process that calls NVML ended in the last ten minutes.
 READER_DEATHS = "reader_deaths"
 # How often a node posts its live values, in seconds: while a reader needs them, and otherwise.
 LIVE_INTERVAL_S = 10.0
@@ -22,8 +22,8 @@ IDLE_LIVE_INTERVAL_S = 60.0
 LIVE_VALID_S = 90.0
 # The nodes that are to post each LIVE_INTERVAL_S for a reader: all, those with jobs on GPUs, or none.
 Refresh = Literal["all", "jobs", "none"]
+# Utilisation up to this is idle.
 IDLE_PCT = 1.0
-"""Utilisation up to this is idle."""
 QUANTITIES = (
     *("util_pct", "idle_s", "mem_used_mib", "mem_used_frac", "power_w", "temp_c", "sm_clock_mhz"),
     *("sm_active_frac", "tensor_frac", "processes"),
@@ -32,12 +32,12 @@ QUANTITIES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveDevice:
-    """The last values of one device, and the jobs that hold it; None = not measured."""
+    """The last values of one device, and the jobs to which it is allocated; None: not measured."""
 
     util_pct: float | None = None
     idle_s: float | None = None
-    """For so long no reading has been above IDLE_PCT, those between two shipments included; None also where
-    none has been since slurm-gpud looks."""
+    """Seconds since the last sample above IDLE_PCT, including samples between shipments; None also if no
+    sample has been above it since slurm-gpud started."""
     mem_used_mib: float | None = None
     mem_used_frac: float | None = None
     power_w: float | None = None
@@ -50,7 +50,7 @@ class LiveDevice:
     jobs: Sequence[int] = ()
 
     def to_wire(self) -> dict[str, Any]:
-        """A dict that json.dumps takes; gaps are left out."""
+        """Return a dict for json.dumps without gaps."""
         return fields.to_wire(self)
 
 
@@ -63,14 +63,15 @@ class Live:
     host: Mapping[str, float] = field(default_factory=dict)
 
     def to_wire(self) -> dict[str, Any]:
-        """A dict that json.dumps takes; gaps are left out."""
+        """Return a dict for json.dumps without gaps."""
         return fields.to_wire(self)
 
     @classmethod
     def from_wire(cls, wire: Any, dropped: fields.Dropped | None = None) -> Live:
-        """Check and build from decoded JSON, unknown fields ignored; raises RecordError naming the field.
+        """Return checked live values from decoded JSON; unknown fields are ignored.
 
-        Wrong values of devices and of the host are left out and added to `dropped`, where that is given.
+        With `dropped`, invalid values of devices and of the host are left out and added to it. RecordError
+        names another invalid field.
         """
         fields.an_object("live", wire)
         if wire.get("at_s") is None:

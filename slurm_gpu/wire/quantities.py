@@ -1,4 +1,4 @@
-"""Means, totals and histograms, each with the time for which it stands, so that parts merge without bias."""
+"""Means, totals and histograms, each with the seconds that it covers, so that parts merge without bias."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FEW_MS = 1 << 40
 
 
 class Mean(NamedTuple):
-    """A quantity's time-weighted mean, minimum and maximum over `seconds` of measurement; a list in JSON."""
+    """The time-weighted mean, the minimum and the maximum over `seconds` of measurement; a list in JSON."""
 
     seconds: float
     mean: float
@@ -27,18 +27,18 @@ class Mean(NamedTuple):
 
 
 class Total(NamedTuple):
-    """A counter's growth over `seconds` of measurement; a list in JSON."""
+    """The growth of a counter over `seconds` of measurement; a list in JSON."""
 
     seconds: float
     total: float
 
 
 Histogram = Mapping[int, int]
-"""Milliseconds spent at each whole percent, {0…100: ms}; absent percents have none."""
+"""Whole percent 0–100 → milliseconds at it; missing percents have 0."""
 
 
 def read_mean(name: str, value: Any) -> Mean:
-    """A Mean from [seconds, mean, min, max]; RecordError where the mean is not between the others."""
+    """Return a Mean from [seconds, mean, min, max]; raise RecordError if the mean is outside."""
     seconds, *values = fields.numbers(name, value, 4)
     mean, low, high = (fields.quantity(name, item) for item in values)
     slack = 1e-6 * max(1.0, high)
@@ -48,14 +48,14 @@ def read_mean(name: str, value: Any) -> Mean:
 
 
 def read_total(name: str, value: Any) -> Total:
-    """A Total from [seconds, total]."""
+    """Return a Total from [seconds, total]."""
     seconds, total = fields.numbers(name, value, 2)
     seconds = fields.seconds(name, seconds)
     return Total(seconds, fields.number(name, total, high=greatest_total(name, seconds)))
 
 
 def read_histogram(name: str, value: Any) -> Histogram:
-    """A Histogram from {"0"…"100": ms}."""
+    """Return a Histogram from {"0"…"100": ms}."""
     histogram: dict[int, int] = {}
     for key, milliseconds in fields.mapping(name, value, "percent: milliseconds", HISTOGRAM_BINS).items():
         percent = _PERCENTS.get(key)
@@ -63,20 +63,20 @@ def read_histogram(name: str, value: Any) -> Histogram:
             if not (isinstance(key, str) and _PERCENT.fullmatch(key) and int(key) < HISTOGRAM_BINS):
                 raise RecordError(f"{name}: {fields.shown(key)} must be a whole percent from 0 to 100")
             percent = int(key)
-        # Called for what is wrong alone: matching reads millions of these.
+        # Checked without a call in the valid case, since matching reads millions of these.
         is_whole = type(milliseconds) is int and 0 <= milliseconds < _FEW_MS
         histogram[percent] = milliseconds if is_whole else fields.whole(f"{name}[{key}]", milliseconds)
     return histogram
 
 
 def histogram_mean(histogram: Histogram) -> float | None:
-    """Time-weighted mean percent, Σ pct·ms / Σ ms; None where no time was measured."""
+    """Return the time-weighted mean percent, Σ pct·ms / Σ ms; None if no time was measured."""
     total = sum(histogram.values())
     return sum(percent * ms for percent, ms in histogram.items()) / total if total else None
 
 
 def histogram_quantile(histogram: Histogram, q: float) -> int | None:
-    """The least percent at or below which a fraction `q` (0–1) of the measured time was spent."""
+    """Return the lowest percent that covers a fraction `q` (0–1) of the measured time; None without any."""
     total = sum(histogram.values())
     if not total:
         return None
@@ -89,7 +89,7 @@ def histogram_quantile(histogram: Histogram, q: float) -> int | None:
 
 
 def merge_histograms(histograms: Iterable[Histogram | None]) -> dict[int, int] | None:
-    """Add up; None only where every part is a gap."""
+    """Return the sum of the parts; None only if every part is a gap."""
     merged: dict[int, int] | None = None
     for histogram in histograms:
         if histogram is not None:
@@ -100,7 +100,7 @@ def merge_histograms(histograms: Iterable[Histogram | None]) -> dict[int, int] |
 
 
 def merge_means(means: Iterable[Mean | None]) -> Mean | None:
-    """Weight by seconds; parts without time count for nothing, and None only where every part is a gap."""
+    """Return the mean weighted by seconds; None only if every part is a gap."""
     parts = [mean for mean in means if mean is not None]
     if not parts:
         return None
@@ -114,7 +114,7 @@ def merge_means(means: Iterable[Mean | None]) -> Mean | None:
 
 
 def merge_totals(totals: Iterable[Total | None]) -> Total | None:
-    """Add up; None only where every part is a gap."""
+    """Return the sum of the parts; None only if every part is a gap."""
     parts = [total for total in totals if total is not None]
     if not parts:
         return None

@@ -1,6 +1,6 @@
-"""The record: what one unbroken watch saw of one job on one device.
+"""The record: the statistics of one job on one device during one segment.
 
-It is cumulative: the node ships it whole, again and again, with a growing `seq`, and the database keeps the
+It is cumulative: the node ships the whole record repeatedly with a growing `seq`, and the database keeps the
 newest.
 """
 
@@ -21,7 +21,7 @@ from slurm_gpu.wire.timeline import Timeline, read_timeline
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One (segment, device), cumulative. Field names carry their units; docs/contracts.md explains each."""
+    """The cumulative statistics of one (segment, device); docs/contracts.md explains each field."""
 
     cluster: str
     job_id: int
@@ -67,15 +67,15 @@ class Record:
     timeline: Timeline | None = None
 
     def to_wire(self) -> dict[str, Any]:
-        """A dict that json.dumps takes; gaps are left out, since missing means null on the wire."""
+        """Return a dict for json.dumps without gaps, since a missing key means null on the wire."""
         return fields.to_wire(self)
 
     @classmethod
     def from_wire(cls, wire: Any, dropped: fields.Dropped | None = None) -> Record:
-        """Check and build a record from decoded JSON; unknown fields are ignored.
+        """Return a checked record from decoded JSON; unknown fields are ignored.
 
-        Wrong fields are left out and added to `dropped`, where that is given, but for those that say whose
-        the record is and of what time. Else RecordError names the first field that is missing or wrong.
+        With `dropped`, an invalid field is left out and added to it, except for the identity fields.
+        Otherwise RecordError names the first field that is missing or invalid.
         """
         values = fields.checked("a record", with_current_names(wire), _CHECKS, _IDENTITY, dropped)
         if dropped is not None and "sampled_s" in dropped:
@@ -107,8 +107,8 @@ def with_current_names(wire: Any) -> Any:
 
 
 def _contradictions(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Fields that measured more than the time in which the device was held, and why that is wrong."""
-    # Clocks round; a second of slack, but never more sampling than holding.
+    """Yield the fields that cover more than the allocated time, each with the reason."""
+    # One second of tolerance for rounded clocks.
     most_s = values["allocated_s"] + 1.0
     for name in ("util_hist_ms", "mem_hist_ms"):
         histogram = values.get(name)
@@ -119,7 +119,7 @@ def _contradictions(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _sampled_s(values: Mapping[str, Any]) -> float:
-    """Return the sampled time that the histograms of a record imply."""
+    """Return the sampled time that the histograms imply."""
     histogram = values.get("mem_hist_ms" if values.get("device_util_pct") is None else "util_hist_ms")
     return 0.0 if histogram is None else sum(histogram.values()) / 1000
 

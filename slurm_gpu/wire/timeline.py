@@ -1,4 +1,4 @@
-"""The course of a run on a device: at most 256 bins, one byte for each series in each of them."""
+"""The timeline of a run on a device: at most 256 bins, with one byte per series and bin."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from slurm_gpu.errors import RecordError
 from slurm_gpu.wire import fields
 
 MAX_BINS = 256
+# The byte for 100 % of the memory, the link bandwidth, the power limit or the maximum clock.
 FULL = 250
-"""The byte that stands for the whole: of the memory, the link, the power limit, the maximum clock."""
 GAP = 255
 SERIES = ("util", "mem_used", "sm_active", "tensor", "pcie", "nvlink", "power", "sm_clock")
-# A bin of 2**31 s covers all time that there is.
+# A bin of 2**31 s covers any run.
 MAX_WIDTH_S = 2**31
 
 
@@ -25,7 +25,7 @@ MAX_WIDTH_S = 2**31
 class Timeline:
     """Bins of `width_s` (a power of two) from `start_s` (a multiple of it), by the wall clock.
 
-    `series` has one byte per bin: a fraction (0–1) × FULL, or GAP. All are equally long.
+    `series` have one byte per bin: a fraction (0–1) × FULL, or GAP. All have the same length.
     """
 
     width_s: int
@@ -34,32 +34,32 @@ class Timeline:
 
     @property
     def n_bins(self) -> int:
-        """How many bins there are."""
+        """The number of bins."""
         return len(next(iter(self.series.values()), b""))
 
     @property
     def end_s(self) -> int:
-        """Where the last bin ends."""
+        """The end of the last bin."""
         return self.start_s + self.n_bins * self.width_s
 
     def fractions(self, name: str) -> list[float | None]:
-        """A series as fractions of 1, None for a gap; nothing but gaps where it was never measured."""
+        """Return a series as fractions of 1, with None for gaps; only gaps if it was never measured."""
         levels = self.series.get(name, bytes([GAP]) * self.n_bins)
         return [None if level == GAP else level / FULL for level in levels]
 
     def to_wire(self) -> dict[str, Any]:
-        """A dict that json.dumps takes: the bytes in base64."""
+        """Return a dict for json.dumps, with the bytes in base64."""
         series = {name: base64.b64encode(levels).decode("ascii") for name, levels in self.series.items()}
         return {"width_s": self.width_s, "start_s": self.start_s, "series": series}
 
 
 def level(fraction: float | None) -> int:
-    """The byte of a fraction (what lies outside 0–1 counts as its end), or of a gap."""
+    """Return the byte of a fraction, clipped to 0–1, or of a gap."""
     return GAP if fraction is None else round(min(max(fraction, 0.0), 1.0) * FULL)
 
 
 def read_timeline(name: str, value: Any) -> Timeline:
-    """Check and build a timeline from decoded JSON; series that are not known here are left out."""
+    """Return a checked timeline from decoded JSON; unknown series are left out."""
     wire = fields.mapping(name, value, "width_s, start_s, series", 64)
     width_s = fields.whole(f"{name}.width_s", wire.get("width_s"), MAX_WIDTH_S)
     if width_s < 1 or width_s & (width_s - 1):
@@ -95,10 +95,10 @@ def _levels(name: str, value: Any) -> bytes:
 def merge_timelines(
     timelines: Iterable[Timeline | None], spans: Iterable[tuple[int, int]] = ()
 ) -> Timeline | None:
-    """One timeline over all of them, in bins as wide as their widest or wider; None where there is none.
+    """Return one timeline for all parts, with bins at least as wide as their widest; None if there are none.
 
-    A bin is the mean of what falls into it and is no gap, weighted by the width it came in. `spans` are the
-    first_s and last_s of each watch, where known: of its first and last bin only what it watched counts.
+    A bin is the mean of the values in it, weighted by their widths, without gaps. `spans` are first_s and
+    last_s of each segment, where known: of its first and last bin, only the time within the segment counts.
     """
     parts = [
         (timeline, span)
@@ -117,9 +117,9 @@ def merge_timelines(
 
 
 def _weights(timeline: Timeline, span: tuple[int, int] | None) -> list[int]:
-    """Seconds for which each bin stands.
+    """Return the seconds that each bin represents.
 
-    Where the clock was set meanwhile, `span` and the bins do not tell the same time: then the whole width.
+    The first and the last bin have their whole width if a clock step makes `span` disagree with the bins.
     """
     weights = [timeline.width_s] * timeline.n_bins
     if span is not None:
@@ -127,13 +127,13 @@ def _weights(timeline: Timeline, span: tuple[int, int] | None) -> list[int]:
         late_s, early_s = first_s - timeline.start_s, timeline.end_s - last_s
         for index, unwatched_s in ((0, late_s), (-1, early_s)):
             if 0 < unwatched_s < timeline.width_s:
-                # The times are rounded: what was measured counts for something.
+                # The times are rounded, so a measured bin counts at least one second.
                 weights[index] = max(1, weights[index] - unwatched_s)
     return weights
 
 
 def common_bins(parts: Sequence[Timeline]) -> tuple[int, int, int]:
-    """Width, start and number (at most MAX_BINS) of bins that hold all parts, at least one."""
+    """Return width, start and number (at most MAX_BINS) of bins for all parts; needs at least one."""
     width_s = max(part.width_s for part in parts)
     end_s = max(part.end_s for part in parts)
     while True:
@@ -147,7 +147,7 @@ def common_bins(parts: Sequence[Timeline]) -> tuple[int, int, int]:
 def _merged(
     name: str, parts: Iterable[tuple[Timeline, Sequence[int]]], width_s: int, start_s: int, n_bins: int
 ) -> bytes:
-    # In whole numbers, so that the order of the parts does not matter.
+    # Integer sums make the result independent of the order of the parts.
     sums, seconds = [0] * n_bins, [0] * n_bins
     for part, weights in parts:
         for index, (byte, weight) in enumerate(zip(part.series.get(name, b""), weights, strict=False)):

@@ -1,4 +1,4 @@
-"""The window: the last minutes of a run on a device at full resolution, sent when somebody asks to see it."""
+"""The window: the last minutes of a run on a device at full resolution, sent on request."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _FLOAT_BYTES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """One (segment, device): a value each `width_s` from `start_s` (wall clock), in every series.
+    """The window of one (segment, device): one value per `width_s` from `start_s` (wall clock) in each series.
 
-    `series` are named as the fields of Reading with their units; each is float32, little-endian, NaN for a
-    gap, and all are equally long.
+    The names of `series` are those of the fields of Reading, with units. Each series is float32,
+    little-endian, with NaN for a gap, and all have the same length.
     """
 
     job_id: int
@@ -35,13 +35,13 @@ class Window:
     series: Mapping[str, bytes]
 
     def values(self, name: str) -> list[float | None]:
-        """A series, None for a gap; [] where it was never measured."""
+        """Return a series with None for gaps; [] if it was never measured."""
         packed = self.series.get(name, b"")
         unpacked = struct.unpack(f"<{len(packed) // _FLOAT_BYTES}f", packed)
         return [None if math.isnan(value) else value for value in unpacked]
 
     def to_wire(self) -> dict[str, Any]:
-        """A dict that json.dumps takes: the series in base64."""
+        """Return a dict for json.dumps, with the series in base64."""
         return {
             "job_id": self.job_id,
             "segment": self.segment,
@@ -53,15 +53,16 @@ class Window:
 
     @classmethod
     def from_wire(cls, wire: Any, dropped: fields.Dropped | None = None) -> Window:
-        """Check and build from decoded JSON, unknown fields ignored; raises RecordError naming the field.
+        """Return a checked window from decoded JSON; unknown fields are ignored.
 
-        Implausible values of a series become gaps, and the series is added to `dropped`, where that is given.
+        With `dropped`, implausible values become gaps, and their series is added to it. RecordError names an
+        invalid field.
         """
         window = cls(**fields.checked("a window", wire, _CHECKS, _CHECKS))
         return window if dropped is None else window.plausible(dropped)
 
     def plausible(self, dropped: fields.Dropped) -> Self:
-        """Return it with gaps instead of implausible values; their series are added to `dropped`."""
+        """Return the window with gaps instead of implausible values, and add their series to `dropped`."""
         series = dict(self.series)
         for name in series:
             within, values = range_of(name), self.values(name)
@@ -74,7 +75,7 @@ class Window:
 
 
 def pack(values: Iterable[float | None]) -> bytes:
-    """A series as it lies in Window.series; None is a gap."""
+    """Return a series in the format of Window.series; None is a gap."""
     floats = [math.nan if value is None else value for value in values]
     return struct.pack(f"<{len(floats)}f", *floats)
 

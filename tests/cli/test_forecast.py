@@ -40,11 +40,11 @@ SAID = Forecast(
     source="learned",
     reasons=[Reason(what="time limit", factor=2.72), Reason(what="the account", factor=0.4)],
     created_s=NOW_S - 5 * 3600,
-    looks=14_203,
+    samples=14_203,
     since_s=NOW_S - 60 * 86400,
     with_gpus=True,
     judged=ForecastAccuracy(kinds=150, within_2x=0.44, within_3x=0.64),
-    past=ForecastRecord(n=200, held=162, since_s=NOW_S - 9),
+    past=ForecastRecord(n=200, correct=162, since_s=NOW_S - 9),
 )
 
 
@@ -86,10 +86,10 @@ def test_when_why_and_how_sure(slurm_gpu: CommandLine):
         ({"lower_s": 1.0, "median_s": 8.0, "upper_s": 40.0}, "start within a minute\n"),
         ({"lower_s": 20.0, "median_s": 90.0, "upper_s": 600.0}, "start within 10m00s (by "),
         (
-            {"past": ForecastRecord(n=3, held=2, since_s=1)},
+            {"past": ForecastRecord(n=3, correct=2, since_s=1)},
             "right so far, as the job started in the interval: 2 of 3",
         ),
-        ({"past": ForecastRecord(n=0, held=0, since_s=None)}, "no forecast made here is old enough"),
+        ({"past": ForecastRecord(n=0, correct=0, since_s=None)}, "no forecast made here is old enough"),
         ({"judged": None}, "too few jobs with GPUs have waited here lately"),
         ({"judged": None, "with_gpus": False}, "too few jobs without GPUs"),
         ({"source": "tables"}, "from tables made 5h00m ago"),

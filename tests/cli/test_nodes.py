@@ -19,7 +19,7 @@ import pytest
 
 from slurm_gpu.client.database_client import NodeReport
 from slurm_gpu.wire import DeviceFacts, Live, LiveDevice
-from slurm_gpu.wire.answers.verdicts import ToldSuspect, Verdicts
+from slurm_gpu.wire.answers.verdicts import ReportedSuspect, Verdicts
 from tests.cli.conftest import START_S, CommandLine
 from tests.slurm.recorded import DATA
 
@@ -298,11 +298,11 @@ def test_a_reader_that_has_seen_enough_is_no_error(environ: dict[str, str]):
     assert done.stderr == ""
 
 
-def suspects(*some: ToldSuspect) -> Verdicts:
+def suspects(*some: ReportedSuspect) -> Verdicts:
     return Verdicts(as_of_s=START_S, watched=9, verdicts=(), suspects=some)
 
 
-SUSPECT = ToldSuspect(
+SUSPECT = ReportedSuspect(
     node="n17",
     device="GPU-b",
     jobs=4,

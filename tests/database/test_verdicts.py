@@ -14,11 +14,11 @@ from slurm_gpu.database.storage.schema import verdict
 from slurm_gpu.database.verdicts.store import StoredVerdict, close_left, statements, store_verdict
 from slurm_gpu.errors import DatabaseError
 from slurm_gpu.wire.answers.codec import from_json, to_json
-from slurm_gpu.wire.answers.verdicts import JobVerdict, ToldSuspect, Verdicts
+from slurm_gpu.wire.answers.verdicts import JobVerdict, ReportedSuspect, Verdicts
 from tests.database.running_server import NOBODY, OPERATOR, ROOT, UNTOLD, WEB, Running
 from tests.database.samples import CLUSTER, T0
 
-SUSPECT = ToldSuspect(
+SUSPECT = ReportedSuspect(
     node="n1", device="GPU-3", jobs=3, users=2, healthy=0, first_s=T0, last_s=T0 + 9, next_step="scontrol …"
 )
 

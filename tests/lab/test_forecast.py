@@ -65,7 +65,7 @@ def test_a_job_that_waits_is_told_when_it_will_start_and_later_whether_that_was_
     past = wait_for(lambda: _judged(lab.output(asked, "alice")), 60, "the forecast is judged")
     (run,) = json.loads(lab.output(["slurm-gpu", "job", str(job), "--json"], "alice"))["runs"]
     right = said["lower_s"] - 1 <= run["start_s"] - said["at_s"] <= said["upper_s"] + 1
-    assert (past["n"], past["held"]) == (1, int(right))
+    assert (past["n"], past["correct"]) == (1, int(right))
     unknown = lab.run_as("alice", [*alice, "999999"], check=False)
     assert (unknown.returncode, "there is no job 999999" in unknown.stderr) == (2, True)
 

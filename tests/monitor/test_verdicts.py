@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 
 from slurm_gpu.monitor import schemas
 from slurm_gpu.monitor.viewer import Viewer
-from slurm_gpu.wire.answers.verdicts import JobVerdict, ToldSuspect, Verdicts
+from slurm_gpu.wire.answers.verdicts import JobVerdict, ReportedSuspect, Verdicts
 from tests.monitor.small_cluster import Here
 
 
@@ -30,7 +30,7 @@ class Ill(Here):
             if device.jobs == (self.job.job_id,)
         ]
         self.told: list[JobVerdict] = [self.verdict()]
-        self.suspects: list[ToldSuspect] = []
+        self.suspects: list[ReportedSuspect] = []
         self.source.verdicts = lambda: Verdicts(  # type: ignore[method-assign]
             as_of_s=self.source.now_s, watched=9, verdicts=self.told, suspects=self.suspects
         )
@@ -104,7 +104,7 @@ def test_what_is_of_another_run_or_a_job_that_is_gone_is_not_shown(ill: Ill, cha
 
 def test_suspects_are_for_operators_with_their_squares(ill: Ill):
     node, uuid = ill.gpus[2]
-    gpu = ToldSuspect(
+    gpu = ReportedSuspect(
         node=node, device=uuid, jobs=3, users=2, healthy=0, first_s=1.0, last_s=2.0, next_step="scontrol …"
     )
     ill.suspects = [gpu, replace(gpu, device=None)]

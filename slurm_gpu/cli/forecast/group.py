@@ -157,10 +157,10 @@ def _trust(said: Forecast) -> list[str]:
     past, judged = said.past, said.judged
     right = "right: the job started in the interval told"
     if past.n >= _FEW:
-        lines = [f"of the last {past.n} forecasts made here, {past.held / past.n:.0%} were {right}"]
+        lines = [f"of the last {past.n} forecasts made here, {past.correct / past.n:.0%} were {right}"]
     elif past.n:
         lines = [
-            f"right so far, as the job started in the interval: {past.held} of {counted(past.n, 'forecast')}"
+            f"jobs that started within their interval so far: {past.correct} of {counted(past.n, 'forecast')}"
         ]
     else:
         lines = ["no forecast made here is old enough to tell whether it was right"]
@@ -172,7 +172,7 @@ def _trust(said: Forecast) -> list[str]:
             f"the true wait and {judged.within_3x:.0%} within three times"
         )
     how = "a model learned" if said.source == "learned" else "tables made"
-    ago, n = span(max(0, said.at_s - said.created_s)), counted(said.looks, "observation")
+    ago, n = span(max(0, said.at_s - said.created_s)), counted(said.samples, "observation")
     since = dt.datetime.fromtimestamp(said.since_s, dt.UTC)
     lines.append(f"from {how} {ago} ago, of {n} of waiting jobs since {since:%Y-%m-%d}")
     return lines

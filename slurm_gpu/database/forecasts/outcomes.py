@@ -72,7 +72,7 @@ def past_accuracy(
     rows = list(connection.execute(query.limit(2 * most)).mappings())
     known = list(outcomes(connection, cluster, rows))[:most]
     return ForecastRecord(
-        n=len(known), held=sum(one.held for one in known), since_s=known[-1].at_s if known else None
+        n=len(known), correct=sum(one.held for one in known), since_s=known[-1].at_s if known else None
     )
 
 

@@ -99,7 +99,7 @@ class Foretelling:
             source=str(said.source[0]),
             reasons=reasons,
             created_s=kept.created_s,
-            looks=model.n_looks,
+            samples=model.n_looks,
             since_s=int(model.since_s),
             with_gpus=bool(wanted.gpus[0] > 0),
             judged=judged,

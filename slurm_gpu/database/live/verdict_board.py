@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slurm_gpu.http.identity import Caller
-from slurm_gpu.wire.answers.verdicts import JobVerdict, ToldSuspect, Verdicts
+from slurm_gpu.wire.answers.verdicts import JobVerdict, ReportedSuspect, Verdicts
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class ShownVerdicts:
     as_of_s: float | None = None
     watched: int = 0
     verdicts: Sequence[tuple[int, JobVerdict]] = ()
-    suspects: Sequence[ToldSuspect] = ()
+    suspects: Sequence[ReportedSuspect] = ()
 
     def seen_by(self, caller: Caller) -> Verdicts:
         """Of the caller's own jobs; operators see all, and who is a suspect."""

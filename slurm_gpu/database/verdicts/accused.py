@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from slurm_gpu.alerts.suspects import Place, Statement, Suspect, SuspectThresholds, drain, suspects
-from slurm_gpu.wire.answers.verdicts import ToldSuspect
+from slurm_gpu.wire.answers.verdicts import ReportedSuspect
 
 EACH_S = 60.0
 
@@ -24,7 +24,7 @@ class Accused:
         self._due_s = -math.inf
         self.places: frozenset[Place] = frozenset()
         """Culprits of any job: those for whom it counts that others are well there."""
-        self.suspects: Sequence[ToldSuspect] = ()
+        self.suspects: Sequence[ReportedSuspect] = ()
 
     def look(self, now_s: float) -> None:
         """Read them again, if it is time."""
@@ -35,9 +35,9 @@ class Accused:
         self.places = frozenset(place for item in said if item.accuses for place in item.devices)
         self.suspects = [self._told(item) for item in suspects(said, now_s, self._rule)]
 
-    def _told(self, item: Suspect) -> ToldSuspect:
+    def _told(self, item: Suspect) -> ReportedSuspect:
         index = None if item.device is None else self._index_of(item.node, item.device)
-        return ToldSuspect(
+        return ReportedSuspect(
             node=item.node,
             device=item.device,
             jobs=item.jobs,

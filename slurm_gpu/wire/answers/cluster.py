@@ -1,4 +1,4 @@
-"""What GET /v1/cluster answers with, as the client hands it out: docs/api.md explains each key."""
+"""The answer of GET /v1/cluster; docs/api.md explains each key."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from slurm_gpu.wire import Live
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterJob:
-    """A job that waits or holds nodes. `full` is False for another user's, of which `name` is None."""
+    """A pending or running job. `full` is False for another user's job, whose `name` is None."""
 
     id: str
-    """As users know it: 17, 17_3 or 17+1."""
+    """The job id as Slurm prints it: 17, 17_3 or 17+1."""
     job_id: int
     full: bool
     user: str
@@ -22,27 +22,27 @@ class ClusterJob:
     qos: str
     state: str
     reason: str
-    """Slurm's word for why it waits, such as Resources."""
+    """Slurm's reason for a pending job, such as Resources."""
     n_tasks: int
-    """Of an array that is not yet split: so many jobs are this one."""
+    """The number of tasks of an array that Slurm has not split yet; 1 otherwise."""
     n_nodes: int
     n_gpus: float | None
     """GPUs that one task requests in total; shards count as fractions. None if unknown."""
     submit_s: int | None
     eligible_s: int | None
     start_s: int | None
-    """Of a waiting one, when Slurm expects it to start; None where it has not said."""
+    """The start that Slurm expects for a pending job; None if Slurm has not estimated it."""
     end_s: int | None
-    """When its time limit ends it."""
+    """The end by the time limit."""
     time_limit_s: int | None
     name: str | None
     uid: int | None = None
-    """None where an older slurm-gpudbd does not tell it."""
+    """None in answers of an older slurm-gpudbd."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterHolder:
-    """A job's part of a node: positions of whole GPUs, and of those that it has shards of."""
+    """A job's part of a node: indices of its whole GPUs, and of the GPUs that it has shards of."""
 
     job_id: int
     gpus: Sequence[int]
@@ -51,7 +51,7 @@ class ClusterHolder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterNode:
-    """One node, as slurmctld has it."""
+    """One node, as slurmctld reports it."""
 
     node: str
     state: str
@@ -73,18 +73,18 @@ class ClusterNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterState:
-    """All nodes and jobs of a moment."""
+    """All nodes and jobs at one time."""
 
     as_of_s: float
-    """When slurmctld said so."""
+    """When slurmctld reported it."""
     nodes: Sequence[ClusterNode]
     jobs: Sequence[ClusterJob]
 
 
 def live_of_slurm(cluster: ClusterState, live: Mapping[str, Live]) -> dict[str, Live]:
-    """Live values with those jobs alone that Slurm has on the node that tells of them.
+    """Return live values that name only jobs which Slurm runs on the reporting node.
 
-    A machine without Slurm counts jobs by itself, and a number alone does not say whose job it is.
+    A machine without Slurm numbers its jobs itself, so its numbers may equal those of Slurm's jobs.
     """
     here = {node.node: frozenset(holder.job_id for holder in node.holders) for node in cluster.nodes}
     return {name: _with_jobs(values, here.get(name, frozenset())) for name, values in live.items()}

@@ -1,4 +1,4 @@
-"""What slurm-gpudbd answers when it is asked how long a job will wait; nothing but Python's own is needed."""
+"""The answer of GET /v1/forecast: how long a job is expected to wait."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastRecord:
-    """What became of the last forecasts: `held` of `n` jobs began within the interval told; since when."""
+    """The past forecasts since `since_s`: `correct` of `n` jobs started within their predicted interval."""
 
     n: int
-    held: int
+    correct: int
     since_s: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastAccuracy:
-    """How near forecasts were of `kinds` groups of like jobs, made in training from what was known before."""
+    """The accuracy in training, for `kinds` groups of similar jobs, each predicted from earlier data."""
 
     kinds: int
     within_2x: float
@@ -26,7 +26,7 @@ class ForecastAccuracy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """The wait is `factor` times as long as that of a job that is ordinary in respect of `what`."""
+    """The wait is `factor` times as long as for a job with a typical `what`."""
 
     what: str
     factor: float
@@ -34,10 +34,10 @@ class Reason:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """How long a job goes on to wait; seconds are from `at_s` on."""
+    """The predicted remaining wait of a job, in seconds from `at_s`."""
 
     id: str | None
-    """As Slurm prints it; None of a job that is not submitted."""
+    """The job id as Slurm prints it; None for a job that is not submitted."""
     full: bool
     """False: another user's job, without reasons."""
     at_s: int
@@ -48,12 +48,12 @@ class Forecast:
     """`tables` or `learned`."""
     reasons: Sequence[Reason]
     created_s: int
-    """When it was learned what this stands on: so many looks at waiting jobs, since then."""
-    looks: int
+    """When the model was trained, from `samples` polls of pending jobs since `since_s`."""
+    samples: int
     since_s: int
     with_gpus: bool
     judged: ForecastAccuracy | None
-    """None where too few jobs like it have waited."""
+    """None if too few similar jobs have waited."""
     past: ForecastRecord
     remark: str | None = None
-    """What was wrong with what was learned last, so that it stands on something else."""
+    """Why the newest model is not used."""

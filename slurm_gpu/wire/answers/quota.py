@@ -1,4 +1,4 @@
-"""What GET /v1/quota/USER answers with: docs/api.md explains each key. slurm-gpuctld told it."""
+"""The answer of GET /v1/quota/USER, reported by slurm-gpuctld; docs/api.md explains each key."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any, Self
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """A user's limits, each with the keys of `slurm-gpu quota --json`; None with `why` where nobody knows."""
+    """A user's limits with the keys of `slurm-gpu quota --json`; None if unknown, and `why` explains it."""
 
     user: str
     as_of_s: float
     limits: Sequence[Mapping[str, Any]] | None
     why: str | None
     uid: int | None = None
-    """The user's on slurm-gpuctld's host, whose limits these are; None where it is not known."""
+    """The user's uid on slurm-gpuctld's host; None if unknown."""
 
     def seen_by(self, uid: int | None) -> Self:
-        """Return these limits for a user of this name with this uid: without the limits of another uid."""
+        """Return the limits as a user of this name and `uid` may see them: no limits of another uid."""
         if None in (uid, self.uid) or uid == self.uid:
             return self
         why = f"{self.user} is uid {self.uid} on slurm-gpuctld's host, not {uid}: these are another's limits"

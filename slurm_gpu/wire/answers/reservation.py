@@ -11,14 +11,14 @@ from slurm_gpu.text.hostlist import expand
 
 MOST_REPORTS = 100
 MOST_IDS = 500
-"""So many are told, and asked for by number, in one request."""
+"""The most reports, and the most ids, in one request."""
 CLOCK_AHEAD = "slurm-gpuctld's clock is"
-"""How the error begins where nothing is taken of what slurm-gpuctld tells (store.store_reports)."""
+"""The first words of the error if slurm-gpudbd rejects reports for their time (store.store_reports)."""
 _NAME = re.compile(r"sg_([1-9]\d{0,17})")
 
 
 class ReservationState(StrEnum):
-    """How far one has come."""
+    """The state of a reservation."""
 
     REQUESTED = "requested"
     APPROVED = "approved"
@@ -28,22 +28,22 @@ class ReservationState(StrEnum):
     DENIED = "denied"
     CANCELLED = "cancelled"
     RELEASED = "released"
-    """Given up early, since nobody used it."""
+    """Ended early, because its user did not use it."""
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more becomes of it."""
+        """Whether the state is final."""
         return self not in (ReservationState.REQUESTED, ReservationState.APPROVED, ReservationState.ACTIVE)
 
     @property
     def is_promised(self) -> bool:
-        """Whether its nodes are its user's for its window."""
+        """Whether nodes are reserved for its window."""
         return self in (ReservationState.APPROVED, ReservationState.ACTIVE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """One row of the table; times are epoch seconds. `full` is False where why is not shown."""
+    """One row of the table; times are epoch seconds. `full` is False if `why` is not shown."""
 
     id: int
     cluster: str
@@ -51,7 +51,7 @@ class Reservation:
     account: str
     partition: str
     gpus: int
-    """In all."""
+    """The total over all nodes."""
     gpu_type: str | None = None
     n_nodes: int
     duration_s: int
@@ -64,12 +64,12 @@ class Reservation:
     decided_by: str | None = None
     decided_why: str | None = None
     start_s: int | None = None
-    """The promise."""
+    """The promised start."""
     end_s: int | None = None
-    """Of the window in Slurm: the duration, and for how long a start may be late."""
+    """The end of the window in Slurm: the duration plus the allowed delay of the start."""
     nodes: str | None = None
     error: str | None = None
-    """What keeps slurm-gpuctld from making it, or taking it away."""
+    """Why slurm-gpuctld cannot create or delete it in Slurm."""
     first_job_id: int | None = None
     first_eligible_s: int | None = None
     first_start_s: int | None = None
@@ -77,49 +77,49 @@ class Reservation:
     ended_why: str | None = None
     full: bool = True
     uid: int | None = None
-    """Of the user when it was asked for; None where an earlier release stored it and left it open."""
+    """The user's uid at the request; None if an earlier release stored the request."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError where it is promised, and not all is there that this takes."""
+        """Raise ValueError if a promised reservation lacks its start, end or nodes."""
         if self.state.is_promised and None in (self.start_s, self.end_s, self.nodes):
             raise ValueError(f"reservation {self.id} is promised, without a start, an end or nodes")
         expand("" if self.nodes is None else self.nodes)
 
     @property
     def name(self) -> str:
-        """What it is called in Slurm."""
+        """The name of the reservation in Slurm."""
         return f"sg_{self.id}"
 
     @property
     def was_made(self) -> bool:
-        """Whether Slurm had it, of one that is over: of the others its error stays."""
+        """Whether a finished reservation existed in Slurm; otherwise its error is kept."""
         return self.first_start_s is not None or self.error is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What slurm-gpuctld tells of one."""
+    """The report of slurm-gpuctld on one reservation."""
 
     id: int
     at_s: int
     state: ReservationState
-    """approved or active where it goes on, ended or released where it is over."""
+    """approved or active while it continues, ended or released afterwards."""
     why: str | None = None
     error: str | None = None
     first_job_id: int | None = None
     first_eligible_s: int | None = None
     first_start_s: int | None = None
     nodes: str | None = None
-    """Where it is now, with others in place of nodes that went out of service; None: where it was."""
+    """Its nodes after replacement of nodes that went out of service; None: unchanged."""
 
 
 def in_words(nodes: str, start_s: int, end_s: int) -> str:
-    """For the audit, such as "n[1-2] from 2026-11-24T12:38Z to 2026-11-26T00:38Z"."""
+    """Return the text of an audit event, such as "n[1-2] from 2026-11-24T12:38Z to 2026-11-26T00:38Z"."""
     start, end = (f"{dt.datetime.fromtimestamp(at_s, dt.UTC):%Y-%m-%dT%H:%MZ}" for at_s in (start_s, end_s))
     return f"{nodes} from {start} to {end}"
 
 
 def id_of(name: str) -> int | None:
-    """Which reservation Slurm's of this name may be; None for a name that is surely none of ours."""
+    """Return the id in the name of a reservation in Slurm; None if slurm-gpu did not create it."""
     match = _NAME.fullmatch(name)
     return int(match[1]) if match else None

@@ -1,22 +1,22 @@
-"""What GET /v1/running answers with, as the client hands it out: docs/api.md explains each key."""
+"""The answer of GET /v1/running; docs/api.md explains each key."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+# The largest difference between the times of one start by Slurm's and slurm-gpudbd's clocks.
 _SAME_START_S = 2
-"""Slurm's clock and slurm-gpudbd's tell of one start so much apart at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningUse:
-    """How a job that runs has used its GPUs since it began; None: not measured."""
+    """How a running job has used its GPUs since its start; None: not measured."""
 
     job_id: int
     start_s: int
     coverage: float
-    """Sampled seconds over those that its devices were held, up to their newest records."""
+    """Sampled seconds divided by the allocated seconds of its devices, up to their newest records."""
     used: bool | None
     """Whether any of its GPUs has ever computed."""
     util_p25: float | None
@@ -24,12 +24,12 @@ class RunningUse:
     mem_p25: float | None
     mem_p95: float | None
     unused_devices: Sequence[str] = ()
-    """UUIDs of those that never computed, where others of the job did; none of which little was seen."""
+    """UUIDs of devices that never computed while others of the job did, without devices of low coverage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecentXid:
-    """An error that a GPU reported while a job held it."""
+    """An Xid error of a GPU while it was allocated to a job."""
 
     job_id: int
     device: str
@@ -39,14 +39,14 @@ class RecentXid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """Of all jobs that run."""
+    """The GPU use and the recent Xid errors of all running jobs."""
 
     as_of_s: float
     jobs: Sequence[RunningUse]
     xids: Sequence[RecentXid]
 
     def uses_of(self, starts: Mapping[int, float | None]) -> dict[int, RunningUse]:
-        """By job, of the runs that began when `starts` says: nothing of a requeued job's earlier run."""
+        """Return the use by job id of runs that started at `starts`, without earlier runs of requeued jobs."""
         return {
             use.job_id: use
             for use in self.jobs

@@ -1,4 +1,4 @@
-"""What the read API answers with, as the client hands it out: docs/api.md explains each key."""
+"""Answers of the read API on runs, nodes and health; docs/api.md explains each key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from slurm_gpu.wire import DeviceFacts, Event, Host, Record, Timeline, Window
 from slurm_gpu.wire.answers.codec import to_json
 
-# JSON and CSV spell these as the seed's accounting table does.
+# JSON and CSV use the column names of the accounting table.
 _KEYS = {
     "n_nodes": "nNODE",
     "n_gpus": "nGPU",
@@ -25,7 +25,7 @@ _KEYS = {
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, rename=_KEYS):
-    """One run. `full` is False for another user's, of which only occupancy is shown: the rest is None."""
+    """One run. `full` is False for another user's run, which shows the occupancy alone; the rest is None."""
 
     id: str
     """The job id as Slurm prints it: 17, 17_3 or 17+1."""
@@ -52,7 +52,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, rename=_KEYS):
     nodes: str
     gpu_type: str | None
     server_type: str | None = None
-    """Of its nodes when it started, joined by commas, as `zone` is; None where nobody says."""
+    """The server types of its nodes at its start, joined by commas, like `zone`; None if unknown."""
     zone: str | None = None
     n_nodes: int
     n_gpus: float | None
@@ -61,11 +61,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, rename=_KEYS):
     submit_wait_h: float | None
     run_h: float | None
     lender: str | None = None
-    """The owners whose idle GPUs it borrowed, joined by commas; in lists known once the run is over."""
+    """The owners whose idle GPUs it borrowed, joined by commas; lists have it once the run has ended."""
     returned_to: str | None = None
-    """Of a run that gave them back, the job that got them; only where one job was asked for."""
+    """The job that received the GPUs which this run returned; only in the answer on one job."""
     returned_in_s: int | None = None
-    """From when that job could run until it did."""
+    """Seconds from the eligible time of that job until its start."""
     # Below: the caller's own runs, or any for operators.
     name: str | None = None
     exit_code: str | None = None
@@ -87,7 +87,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, rename=_KEYS):
 
     @property
     def has_started(self) -> bool:
-        """False while it waits, and where it ended in the queue."""
+        """False while it is pending, and for a run that ended while pending."""
         return self.start_s is not None
 
     def to_json(self) -> dict[str, Any]:
@@ -107,14 +107,14 @@ def _without_gaps(item: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPage:
-    """Some runs, newest first; `cursor` asks for the next ones, None at the end."""
+    """Some runs, newest first; `cursor` requests the next ones, and is None at the end."""
 
     runs: Sequence[Run]
     cursor: str | None
     left_out: int = 0
-    """Of one job: older runs that are not among `runs`, which are as many as one answer has."""
+    """The number of older runs of one job that do not fit into the answer."""
     events_left_out: int = 0
-    """Of one job: events that are not among those of `runs`."""
+    """The number of events of one job that are not among those of `runs`."""
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""
@@ -123,51 +123,51 @@ class RunPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEvent:
-    """One act on the cluster."""
+    """One change that slurm-gpu made to the cluster."""
 
     id: str
-    """Made by whoever acts: 32 hexadecimal digits. Told again, it is the same act."""
+    """32 hexadecimal digits that the acting program chooses; the same event keeps its id when sent again."""
     at_s: int
     host: str
     act: str
-    """What was done, such as "limit moved"."""
+    """The change, such as "limit moved"."""
     subject: str
     why: str
     old: str | None = None
     new: str | None = None
     evidence: Any = None
     who: str | None = None
-    """The user who told, by slurm-gpudbd's word."""
+    """The user who reported it, as slurm-gpudbd authenticated the request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What job_submit.lua decided, or how a job's sharing of a GPU ended: a line of decisions.log."""
+    """A line of decisions.log: a decision of job_submit.lua, or the end of a job's sharing of a GPU."""
 
     id: str
-    """Made by who ships it: 32 hexadecimal digits. Shipped again, it is the same decision."""
+    """32 hexadecimal digits that the sender chooses; the same decision keeps its id when sent again."""
     at_s: int
     host: str
     asked: str
-    """submit or modify; share."""
+    """submit, modify or share."""
     verdict: str
-    """allow or deny; end of a share."""
+    """allow or deny; end for a share."""
     uid: int
     token: str | None = None
-    """By which the job's AdminComment names it; None of what was refused."""
+    """The reference in the job's AdminComment; None for a rejected job."""
     rules: str | None = None
-    """Those that objected, as RULE:LIMIT:MODE, joined by commas."""
+    """The violated rules as RULE:LIMIT:MODE, joined by commas."""
     scores: str | None = None
-    """Of zones, as `zone=` of the line."""
+    """The scores of zones, as in `zone=` of the line."""
     job: Mapping[str, str] = field(default_factory=dict)
-    """All else that the line says, such as account, mgpu and walltime."""
+    """The other values of the line, such as account, mgpu and walltime."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """How slurm-gpudbd is: its versions, how far its import of Slurm's accounting has come, what it refused.
+    """The state of slurm-gpudbd: versions, progress of the accounting import, rejected items.
 
-    `rejected` counts items by kind since it started, None where it does not tell.
+    `rejected` counts items by kind since the start; None in answers of an older slurm-gpudbd.
     """
 
     version: str
@@ -186,14 +186,14 @@ class Health:
     rejected: Mapping[str, int] | None = None
     last_rejected_s: float | None = None
     learned_s: float | None = None
-    """When it was learned what forecasts stand on; None: never, or it does not tell."""
+    """When the forecast model was trained; None: never, or unknown."""
     web_refused: Sequence[Mapping[str, Any]] = ()
-    """Who asked as slurm-gpuweb in the last minutes and was refused: uid, user, address, at_s."""
+    """Recently rejected requests in the name of slurm-gpuweb: uid, user, address, at_s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceTimeline:
-    """The course of a run on one of its devices; `timeline` is None where none was kept."""
+    """The timeline of a run on one device; None if it is no longer stored."""
 
     node: str
     device: str
@@ -202,7 +202,7 @@ class DeviceTimeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTimeline:
-    """The course of one run; `devices` is None of another user's."""
+    """The timelines of one run; `devices` is None for another user's run."""
 
     id: str
     job_id: int
@@ -212,7 +212,7 @@ class RunTimeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeWindow(Window):
-    """A window with the node it came from, and when it arrived."""
+    """A window with its node and its time of arrival."""
 
     node: str
     at_s: int
@@ -220,9 +220,9 @@ class NodeWindow(Window):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReport:
-    """A node as it told of itself: when it was heard last and from which slurm-gpud, and its devices.
+    """A node as its slurm-gpud reports it: time of the last shipment, version and devices.
 
-    `last_seen_s` and `version` are None where it has sent nothing since slurm-gpudbd started.
+    `last_seen_s` and `version` are None if it has sent nothing since slurm-gpudbd started.
     """
 
     node: str
@@ -232,11 +232,11 @@ class NodeReport:
 
     @property
     def gpus(self) -> Sequence[DeviceFacts]:
-        """Its GPUs, without their MIG instances."""
+        """The GPUs without their MIG instances."""
         return [item for item in self.devices if item.parent is None]
 
     def slurm_gpus(self) -> set[int]:
-        """How many GPUs Slurm may say that it has: a GPU with MIG instances counts once, or as these."""
+        """Return the GPU counts that Slurm may report: a GPU with MIG instances counts once, or per instance."""
         parents = {item.parent for item in self.devices if item.parent is not None}
         return {len(self.gpus), sum(item.uuid not in parents for item in self.devices)}
 

@@ -1,4 +1,4 @@
-"""What GET /v1/verdicts answers with, as the client hands it out: docs/api.md explains each key."""
+"""The answer of GET /v1/verdicts; docs/api.md explains each key."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobVerdict:
-    """Trouble of a job that runs: it was found, and nothing has contradicted it since."""
+    """A fault of a running job that no later result has contradicted."""
 
     job_id: int
     start_s: int
@@ -21,17 +21,18 @@ class JobVerdict:
     """The culprits, as (node, UUID)."""
     nodes: Sequence[str]
     since_s: float | None
-    """When it began; None: at the job's beginning, or before what could be looked at."""
+    """When it began; None: at the start of the job, or before the first sample that is available."""
     reported_at_s: int
+    """When it was first reported."""
     last_s: int
-    """When it was first told, and found last."""
+    """When it was last confirmed."""
     verdict: Mapping[str, Any]
-    """All of it, as docs/diagnose.md has it; without `groups`."""
+    """The whole verdict, as in docs/diagnose.md, without `groups`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToldSuspect:
-    """A GPU, or a node (`device` None), that was the culprit in several jobs."""
+class ReportedSuspect:
+    """A GPU, or a node (`device` None), that was the cause in several jobs."""
 
     node: str
     device: str | None
@@ -41,16 +42,16 @@ class ToldSuspect:
     first_s: float
     last_s: float
     next_step: str
-    """The command that drains it: for somebody to run."""
+    """The command with which an operator can drain the node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdicts:
-    """What holds now."""
+    """The current verdicts and suspects."""
 
     as_of_s: float | None
-    """When jobs were last looked at; None: nobody watches."""
+    """When the running jobs were last examined; None: slurm-gpudbd does not watch jobs."""
     watched: int
-    """Jobs of two GPUs and more."""
+    """The number of running jobs with at least two GPUs."""
     verdicts: Sequence[JobVerdict]
-    suspects: Sequence[ToldSuspect]
+    suspects: Sequence[ReportedSuspect]

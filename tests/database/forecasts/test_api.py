@@ -133,7 +133,7 @@ def test_what_was_said_is_held_against_what_came(site: Running) -> None:
     store(site, row(job_id=17, submit_s=T0 - 5, eligible_s=T0 - 5, start_s=start_s, end_s=None))
     site.clock.now += int(said.upper_s) + AGAIN_AFTER_S
     later = ask(site)
-    assert (later.past.n, later.past.held, later.past.since_s) == (1, 1, said.at_s)
+    assert (later.past.n, later.past.correct, later.past.since_s) == (1, 1, said.at_s)
 
 
 def test_what_is_learned_anew_is_used_at_once(site: Running) -> None:

@@ -99,7 +99,7 @@ def test_a_forecast_from_a_clock_ahead_keeps_out_none_of_the_right_time(database
 def test_it_held_if_the_job_began_in_the_interval(database: Database, start_s: int | None, held: int) -> None:
     keep(database, SAID)
     began(database, start_s=start_s, end_s=None if start_s is None else start_s + 10)
-    assert accuracy(database) == ForecastRecord(n=1, held=held, since_s=T0)
+    assert accuracy(database) == ForecastRecord(n=1, correct=held, since_s=T0)
 
 
 def test_before_the_interval_is_over_nothing_is_judged(database: Database) -> None:
@@ -114,21 +114,21 @@ def test_a_job_that_left_the_queue_says_something_only_if_it_waited_longer(
 ) -> None:
     keep(database, SAID)
     began(database, start_s=None, end_s=gone_s, state="CANCELLED")
-    assert accuracy(database, T0 + 1000) == ForecastRecord(n=n, held=0, since_s=T0 if n else None)
+    assert accuracy(database, T0 + 1000) == ForecastRecord(n=n, correct=0, since_s=T0 if n else None)
 
 
 def test_of_a_requeued_job_the_next_start_counts(database: Database) -> None:
     keep(database, SAID)
     began(database, submit_s=T0 - 900, eligible_s=T0 - 900, start_s=T0 - 500, end_s=T0 - 9, state="REQUEUED")
     began(database, start_s=T0 + 90, end_s=None)
-    assert accuracy(database) == ForecastRecord(n=1, held=1, since_s=T0)
+    assert accuracy(database) == ForecastRecord(n=1, correct=1, since_s=T0)
 
 
 def test_of_an_array_the_first_task_to_start_counts(database: Database) -> None:
     keep(database, replace(SAID, job_id=10))
     for job_id, task, start_s in ((10, 2, None), (11, 0, T0 + 90), (12, 1, T0 + 900)):
         began(database, job_id=job_id, array_job_id=10, array_task=task, start_s=start_s, end_s=None)
-    assert accuracy(database, T0 + 1000) == ForecastRecord(n=1, held=1, since_s=T0)
+    assert accuracy(database, T0 + 1000) == ForecastRecord(n=1, correct=1, since_s=T0)
 
 
 def test_tasks_of_another_clusters_array_say_nothing(database: Database) -> None:
@@ -148,9 +148,9 @@ def test_the_last_ones_are_judged(database: Database) -> None:
         began(database, job_id=job_id, start_s=T0 + 300 if job_id > 2 else T0 + 10, end_s=None)
     with database.reading() as connection:
         assert past_accuracy(connection, CLUSTER, T0 + 900, most=3) == ForecastRecord(
-            n=3, held=3, since_s=T0 + 3
+            n=3, correct=3, since_s=T0 + 3
         )
-        assert past_accuracy(connection, CLUSTER, T0 + 900) == ForecastRecord(n=5, held=3, since_s=T0 + 1)
+        assert past_accuracy(connection, CLUSTER, T0 + 900) == ForecastRecord(n=5, correct=3, since_s=T0 + 1)
 
 
 def test_forecasts_are_kept_for_as_long_as_the_site_says(database: Database) -> None:

@@ -50,7 +50,7 @@ def test_a_sample_spread_over_all_that_wait_is_forecast_and_judged_later(databas
     database.write(lambda connection: store_changed_runs(connection, runs))
     with database.reading() as connection:
         past = past_accuracy(connection, CLUSTER, T0 + max(one["upper_s"] for one in found) + 1)
-    assert (past.n, past.held) == (5, 5)
+    assert (past.n, past.correct) == (5, 5)
 
 
 def test_only_jobs_that_may_start_are_forecast_and_none_within_ten_minutes_again(database: Database) -> None:
