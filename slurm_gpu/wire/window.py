@@ -21,7 +21,7 @@ _FLOAT_BYTES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """The window of one (segment, device): one value per `width_s` from `start_s` (wall clock) in each series.
+    """The window of one (segment, device): one value per `width_s` from `start_s` (wall clock) per series.
 
     The names of `series` are those of the fields of Reading, with units. Each series is float32,
     little-endian, with NaN for a gap, and all have the same length.

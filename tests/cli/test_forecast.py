@@ -87,7 +87,7 @@ def test_when_why_and_how_sure(slurm_gpu: CommandLine):
         ({"lower_s": 20.0, "median_s": 90.0, "upper_s": 600.0}, "start within 10m00s (by "),
         (
             {"past": ForecastRecord(n=3, correct=2, since_s=1)},
-            "right so far, as the job started in the interval: 2 of 3",
+            "jobs that started within their interval so far: 2 of 3",
         ),
         ({"past": ForecastRecord(n=0, correct=0, since_s=None)}, "no forecast made here is old enough"),
         ({"judged": None}, "too few jobs with GPUs have waited here lately"),

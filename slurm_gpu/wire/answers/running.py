@@ -46,7 +46,7 @@ class Running:
     xids: Sequence[RecentXid]
 
     def uses_of(self, starts: Mapping[int, float | None]) -> dict[int, RunningUse]:
-        """Return the use by job id of runs that started at `starts`, without earlier runs of requeued jobs."""
+        """Return the use by job id of runs that started at `starts`, not of runs before a requeue."""
         return {
             use.job_id: use
             for use in self.jobs

@@ -236,7 +236,7 @@ class NodeReport:
         return [item for item in self.devices if item.parent is None]
 
     def slurm_gpus(self) -> set[int]:
-        """Return the GPU counts that Slurm may report: a GPU with MIG instances counts once, or per instance."""
+        """Return the GPU counts that Slurm may report: a GPU with MIG instances counts once, or per each."""
         parents = {item.parent for item in self.devices if item.parent is not None}
         return {len(self.gpus), sum(item.uuid not in parents for item in self.devices)}
 
