@@ -341,8 +341,14 @@ def test_zones_tell_what_is_free_of_their_nodes_in_service(tmp_path: Path) -> No
 
 
 def test_a_zone_whose_hosts_cannot_be_read_is_wrong_usage(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="zones: z1: hostlist"):
+    with pytest.raises(UsageError, match=r"zones\.z1\.nodes: hostlist"):
         Site(tmp_path, zones={"z1": Zone("n[")})
+
+
+def test_a_node_in_two_zones_is_an_error(tmp_path: Path) -> None:
+    zones = {"z1": Zone("n[1-2]"), "z2": Zone("n[2-3]")}
+    with pytest.raises(UsageError, match="n2 is in z1 and in z2"):
+        Site(tmp_path, zones=zones)
 
 
 def test_what_was_asked_is_counted_with_what_failed() -> None:

@@ -12,11 +12,12 @@ from slurm_gpu.cli.output import print_json, print_table, remark
 from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.client.connector import DatabaseConnector
 from slurm_gpu.clock import SystemClock
+from slurm_gpu.config.node_groups import group_by_node
 from slurm_gpu.controller.placement import original_weights as weightmemory
 from slurm_gpu.controller.placement import table as placementtable
 from slurm_gpu.controller.placement.original_weights import OriginalWeights
 from slurm_gpu.controller.placement.table import MixLine, NodeLine, PlacementTable, lines_of, mix_lines
-from slurm_gpu.controller.placement.weight_plan import Managed, plan, zone_names
+from slurm_gpu.controller.placement.weight_plan import Managed, plan
 from slurm_gpu.controller.placement.weights import CYCLE_S, release, written_weights
 from slurm_gpu.controller.queue import job_mix as jobmix
 from slurm_gpu.controller.queue.job_mix import JobMix, MixedOrder
@@ -180,7 +181,7 @@ def _worked_out(site: CommandSite, run_dir: Path) -> PlacementTable:
         mode=config.placement.mode,
         in_charge=False,
         cycle_s=CYCLE_S,
-        nodes=lines_of(plans, zone_names(config.zones), {}),
+        nodes=lines_of(plans, group_by_node("zones", config.zones), {}),
         mix=mix_lines(mix),
     )
 

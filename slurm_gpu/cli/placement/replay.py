@@ -18,7 +18,7 @@ from slurm_gpu.cli.runs.all_runs import everybodys_runs
 from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.cli.times import parse_moment
 from slurm_gpu.cli.users import PastUsers
-from slurm_gpu.controller.placement.weight_plan import zone_names
+from slurm_gpu.config.node_groups import group_by_node
 from slurm_gpu.policy.lua.install import SCRIPT_NAME
 from slurm_gpu.policy.lua.installed import PolicyInForce, read_policy_in_force
 from slurm_gpu.reports.recommend.past import rebuild, scheduling_of
@@ -60,7 +60,7 @@ def replay_placement(
         policy,
         scheduling_of(settings.raw),
         now_s,
-        zones=zone_names(site.config.zones),
+        zones=group_by_node("zones", site.config.zones),
         weights=weights,
         zone_wait_s=zone_wait_s,
     )

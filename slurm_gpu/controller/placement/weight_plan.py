@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from slurm_gpu.config.site import Placement, Zone
+from slurm_gpu.config.site import Placement
 from slurm_gpu.controller.placement.original_weights import (
     OriginalWeights,
     RecordedWeights,
@@ -207,14 +207,3 @@ def _weights_beside(nodes: Iterable[SlurmNode], managed: Sequence[SlurmNode]) ->
     return {
         node.weight for node in nodes if node.name not in names and not partitions.isdisjoint(node.partitions)
     }
-
-
-def zone_names(zones: Mapping[str, Zone]) -> Mapping[str, str]:
-    """The zone of each node that is in one; raises UsageError where a list of hosts cannot be read."""
-    names: dict[str, str] = {}
-    for zone, one in zones.items():
-        try:
-            names |= dict.fromkeys(expand(one.nodes), zone)
-        except ValueError as error:
-            raise UsageError(f"slurm-gpu.yaml: zones: {zone}: {error}") from None
-    return names

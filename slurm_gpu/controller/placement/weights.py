@@ -15,13 +15,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from slurm_gpu.clock import Clock
+from slurm_gpu.config.node_groups import group_by_node
 from slurm_gpu.config.site import SiteConfig
 from slurm_gpu.controller.duty import Duty, QueueView
 from slurm_gpu.controller.placement import original_weights as weightmemory
 from slurm_gpu.controller.placement import table as placementtable
 from slurm_gpu.controller.placement.original_weights import OriginalWeights, RecordedWeights, as_known
 from slurm_gpu.controller.placement.table import LastAct, PlacementTable, lines_of, mix_lines
-from slurm_gpu.controller.placement.weight_plan import Managed, NodePlan, plan, running_on, zone_names
+from slurm_gpu.controller.placement.weight_plan import Managed, NodePlan, plan, running_on
 from slurm_gpu.controller.queue.job_mix import JobMix, MixedOrder
 from slurm_gpu.controller.queue.nodes import NodeLooks
 from slurm_gpu.controller.reporting.audit_reporter import Acts
@@ -69,7 +70,7 @@ class WeightKeeper(Duty):
         )
         self.path = run_directory / placementtable.FILE_NAME
         self._mode = config.placement.mode
-        self._managed, self._zones = Managed(config.placement), zone_names(config.zones)
+        self._managed, self._zones = Managed(config.placement), group_by_node("zones", config.zones)
         self._client, self._nodes, self._acts = client, nodes, acts
         self._host = this_host() if host is None else host
         self._order = MixedOrder(JobMix(clock) if mix is None else mix)

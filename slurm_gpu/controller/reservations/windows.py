@@ -7,8 +7,8 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from zoneinfo import ZoneInfo
 
+from slurm_gpu.config.node_groups import group_by_node
 from slurm_gpu.config.site import Zone
-from slurm_gpu.controller.placement.weight_plan import zone_names
 from slurm_gpu.errors import UsageError
 from slurm_gpu.placement.calendar import FOREVER, CalendarWindow, Candidate, Taken, earliest_window
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode
@@ -62,7 +62,7 @@ def plan(
     never hold it.
     """
     per_node = math.ceil(one.gpus / one.n_nodes)
-    zone_of = zone_names(zones)
+    zone_of = group_by_node("zones", zones)
     found = [
         Candidate(node.name, node.n_gpus, zone_of.get(node.name))
         for node in nodes_with(nodes, one.partition, one.gpu_type)
@@ -104,7 +104,7 @@ def without(
     """
     assert row.start_s is not None
     assert row.end_s is not None
-    mine, zone_of = set(expand(row.nodes or "")), zone_names(zones)
+    mine, zone_of = set(expand(row.nodes or "")), group_by_node("zones", zones)
     per_node = math.ceil(row.gpus / row.n_nodes)
     kept = mine.difference(lost)
     now = math.ceil(now_s)

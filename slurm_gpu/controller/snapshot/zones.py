@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from slurm_gpu.config.node_groups import group_by_node
 from slurm_gpu.config.site import Zone
-from slurm_gpu.errors import UsageError
 from slurm_gpu.slurm.client import SlurmNode
 from slurm_gpu.slurm.occupancy import out_of_service
-from slurm_gpu.text.hostlist import expand
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +24,13 @@ class ZoneRoom:
 
 
 class ZoneMap:
-    """The site's zones with their hosts; raises UsageError where a list of hosts cannot be read."""
+    """The zones of the site; raises UsageError for an unreadable hostlist or a node in two zones."""
 
     def __init__(self, zones: Mapping[str, Zone]) -> None:
-        self._zones: list[tuple[str, str | None, list[str]]] = []
-        for name, zone in zones.items():
-            try:
-                self._zones.append((name, zone.role, expand(zone.nodes)))
-            except ValueError as error:
-                raise UsageError(f"slurm-gpu.yaml: zones: {name}: {error}") from None
+        hosts: dict[str, list[str]] = {name: [] for name in zones}
+        for host, name in group_by_node("zones", zones).items():
+            hosts[name].append(host)
+        self._zones = [(name, zone.role, hosts[name]) for name, zone in zones.items()]
 
     def __bool__(self) -> bool:
         return bool(self._zones)

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_gpu.config.site import Zone
 from slurm_gpu.controller.reservations.windows import nodes_needed, plan
+from slurm_gpu.errors import UsageError
 from slurm_gpu.placement.calendar import CalendarWindow
 from slurm_gpu.slurm.reservations import SlurmReservation
 from slurm_gpu.wire.answers.codec import to_json
@@ -62,3 +64,9 @@ def test_what_comes_again_is_in_the_way_each_time(flag: str) -> None:
         assert planned([site], at_s + 60, at_s + 120) is None
     free = planned([site], NOON_S + 60, NOON_S + 2 * DAY_S)
     assert (free is None) == (flag == "HOURLY")
+
+
+def test_a_node_in_two_zones_is_an_error() -> None:
+    zones = {"z1": Zone("n[1-2]"), "z2": Zone("n[2-3]")}
+    with pytest.raises(UsageError, match="n2 is in z1 and in z2"):
+        plan(ASKED, NODES, (), (), (), zones, NOON_S, NOON_S + DAY_S, 0, UTC)
